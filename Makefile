@@ -1,0 +1,45 @@
+# Two commands for a newcomer: `make train` and `make test`. Each sets up .venv by itself, once.
+PYTHON ?= python3
+VENV   := .venv
+PY     := $(VENV)/bin/python
+# arguments for train.py, e.g. make train ARGS="--data my.yaml --epochs 50"; empty: the project's own small data set
+ARGS   ?=
+
+.PHONY: train test test-slow lint format bench bench-full clean
+
+train: $(VENV)/.run-ready
+	$(PY) train.py $(ARGS)
+
+test: $(VENV)/.dev-ready
+	OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 -m "not slow" tests
+
+test-slow: $(VENV)/.dev-ready
+	OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 -m slow tests
+
+lint: $(VENV)/.dev-ready
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+
+format: $(VENV)/.dev-ready
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+
+bench: $(VENV)/.run-ready
+	$(PY) -m benchmarks
+
+bench-full: $(VENV)/.run-ready
+	$(PY) -m benchmarks --full
+
+clean:
+	rm -rf $(VENV) .pytest_cache .ruff_cache
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.run-ready: requirements.txt | $(VENV)/bin/python
+	$(PY) -m pip install -q -r requirements.txt
+	touch $@
+
+$(VENV)/.dev-ready: requirements-dev.txt $(VENV)/.run-ready
+	$(PY) -m pip install -q -r requirements-dev.txt
+	touch $@

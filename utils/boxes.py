@@ -1,0 +1,153 @@
+"""Boxes: conversions between forms, overlap measures, and the detector's box code.
+
+Forms: xyxy = left, top, right, bottom; xywh = centre x, centre y, width, height; a trailing n = normalised to 0..1.
+Sizes are (height, width). Functions take tensors or NumPy arrays where both occur, and return copies unless they say so.
+"""
+
+import math
+
+import numpy as np
+import torch
+
+
+def _copy(x):
+    return x.clone() if isinstance(x, torch.Tensor) else np.copy(x)
+
+
+# --- conversions ------------------------------------------------------------------------------------------------------
+
+
+def xyxy2xywh(x):
+    """(n, >=4) corners to centre and size; further columns are kept."""
+    y = _copy(x)
+    y[:, 0] = (x[:, 0] + x[:, 2]) / 2
+    y[:, 1] = (x[:, 1] + x[:, 3]) / 2
+    y[:, 2] = x[:, 2] - x[:, 0]
+    y[:, 3] = x[:, 3] - x[:, 1]
+    return y
+
+
+def xywh2xyxy(x):
+    """(n, >=4) centre and size to corners; further columns are kept."""
+    y = _copy(x)
+    y[:, 0] = x[:, 0] - x[:, 2] / 2
+    y[:, 1] = x[:, 1] - x[:, 3] / 2
+    y[:, 2] = x[:, 0] + x[:, 2] / 2
+    y[:, 3] = x[:, 1] + x[:, 3] / 2
+    return y
+
+
+def xywhn2xyxy(x, w=640, h=640, padw=0, padh=0):
+    """(n, 4) normalised centre and size to pixel corners of a w x h picture that is shifted by the padding."""
+    y = _copy(x)
+    y[:, 0] = w * (x[:, 0] - x[:, 2] / 2) + padw
+    y[:, 1] = h * (x[:, 1] - x[:, 3] / 2) + padh
+    y[:, 2] = w * (x[:, 0] + x[:, 2] / 2) + padw
+    y[:, 3] = h * (x[:, 1] + x[:, 3] / 2) + padh
+    return y
+
+
+def xyn2xy(x, w=640, h=640, padw=0, padh=0):
+    """(n, 2) normalised points to pixels."""
+    y = _copy(x)
+    y[:, 0] = w * x[:, 0] + padw
+    y[:, 1] = h * x[:, 1] + padh
+    return y
+
+
+def clip_coords(boxes, shape):
+    """Clamp xyxy boxes, in place, to a picture of `shape` (h, w); the limits themselves are allowed."""
+    h, w = shape[0], shape[1]
+    if isinstance(boxes, torch.Tensor):
+        boxes[:, 0::2][:, :2].clamp_(0, w)
+        boxes[:, 1::2][:, :2].clamp_(0, h)
+    else:
+        boxes[:, [0, 2]] = boxes[:, [0, 2]].clip(0, w)
+        boxes[:, [1, 3]] = boxes[:, [1, 3]].clip(0, h)
+
+
+def scale_coords(img1_shape, coords, img0_shape, ratio_pad=None):
+    """Letterbox pixels back to native pixels, in place: undo padding and gain, then clip.
+
+    img1_shape: (h, w) of the network input; img0_shape: (h, w) of the native picture;
+    ratio_pad: ((ratio_h, ratio_w), (pad_w, pad_h)) as the data set gives it; only the height ratio is used.
+    """
+    if ratio_pad is None:
+        gain = min(img1_shape[0] / img0_shape[0], img1_shape[1] / img0_shape[1])
+        pad = (img1_shape[1] - img0_shape[1] * gain) / 2, (img1_shape[0] - img0_shape[0] * gain) / 2
+    else:
+        gain = ratio_pad[0][0]
+        pad = ratio_pad[1]
+    coords[:, [0, 2]] -= pad[0]
+    coords[:, [1, 3]] -= pad[1]
+    coords[:, :4] /= gain
+    clip_coords(coords, img0_shape)
+    return coords
+
+
+# --- the detector's box code: the one place that says what the four outputs mean --------------------------------------
+
+
+def decode_xy(sigmoid_xy: torch.Tensor, cell_xy) -> torch.Tensor:
+    """Centre in cells: the sigmoid reaches from -0.5 to 1.5 around its cell (0 for a cell-relative centre)."""
+    return sigmoid_xy * 2.0 - 0.5 + cell_xy
+
+
+def decode_wh(sigmoid_wh: torch.Tensor, anchor_wh) -> torch.Tensor:
+    """Size in the anchor's unit: up to four times the anchor."""
+    return (sigmoid_wh * 2.0) ** 2 * anchor_wh
+
+
+# --- overlap ----------------------------------------------------------------------------------------------------------
+
+
+def _intersection(a1, a2, b1, b2):
+    """Overlap area of broadcastable corner arrays (..., 2): a from a1 to a2, b from b1 to b2."""
+    return (torch.minimum(a2, b2) - torch.maximum(a1, b1)).clamp(min=0).prod(-1)
+
+
+def box_iou(box1: torch.Tensor, box2: torch.Tensor) -> torch.Tensor:
+    """Plain IoU of every xyxy pair, (n, 4) and (m, 4) -> (n, m); no epsilon, so two empty boxes give NaN."""
+    area1 = (box1[:, 2:4] - box1[:, :2]).prod(-1)
+    area2 = (box2[:, 2:4] - box2[:, :2]).prod(-1)
+    inter = _intersection(box1[:, None, :2], box1[:, None, 2:4], box2[:, :2], box2[:, 2:4])
+    return inter / (area1[:, None] + area2 - inter)
+
+
+def bbox_iou(box1, box2, x1y1x2y2=True, GIoU=False, DIoU=False, CIoU=False, eps=1e-7):
+    """IoU or a variant, pair by pair: box1 is one box (4,) or transposed boxes (4, n), box2 is (n, 4) -> (n,).
+
+    The epsilon stands on the heights only. DIoU wins over CIoU, both win over GIoU. CIoU's weight of the aspect term
+    carries no gradient.
+    """
+    box2 = box2.T
+    if x1y1x2y2:
+        b1_x1, b1_y1, b1_x2, b1_y2 = box1[0], box1[1], box1[2], box1[3]
+        b2_x1, b2_y1, b2_x2, b2_y2 = box2[0], box2[1], box2[2], box2[3]
+    else:
+        b1_x1, b1_x2 = box1[0] - box1[2] / 2, box1[0] + box1[2] / 2
+        b1_y1, b1_y2 = box1[1] - box1[3] / 2, box1[1] + box1[3] / 2
+        b2_x1, b2_x2 = box2[0] - box2[2] / 2, box2[0] + box2[2] / 2
+        b2_y1, b2_y2 = box2[1] - box2[3] / 2, box2[1] + box2[3] / 2
+    inter = (torch.minimum(b1_x2, b2_x2) - torch.maximum(b1_x1, b2_x1)).clamp(0) * (
+        torch.minimum(b1_y2, b2_y2) - torch.maximum(b1_y1, b2_y1)
+    ).clamp(0)
+    w1, h1 = b1_x2 - b1_x1, b1_y2 - b1_y1 + eps
+    w2, h2 = b2_x2 - b2_x1, b2_y2 - b2_y1 + eps
+    union = w1 * h1 + w2 * h2 - inter + eps
+    iou = inter / union
+    if not (GIoU or DIoU or CIoU):
+        return iou
+    cw = torch.maximum(b1_x2, b2_x2) - torch.minimum(b1_x1, b2_x1)
+    ch = torch.maximum(b1_y2, b2_y2) - torch.minimum(b1_y1, b2_y1)
+    if DIoU or CIoU:
+        c2 = cw**2 + ch**2 + eps
+        rho2 = ((b2_x1 + b2_x2 - b1_x1 - b1_x2) ** 2 + (b2_y1 + b2_y2 - b1_y1 - b1_y2) ** 2) / 4
+        if DIoU:
+            return iou - rho2 / c2
+        v = (4 / math.pi**2) * (torch.atan(w2 / (h2 + eps)) - torch.atan(w1 / (h1 + eps))) ** 2
+        with torch.no_grad():
+            alpha = v / (v - iou + (1 + eps))
+        return iou - (rho2 / c2 + v * alpha)
+    c_area = cw * ch + eps
+    return iou - (c_area - union) / c_area
