@@ -1,7 +1,7 @@
 """Boxes: conversions between forms, overlap measures, and the detector's box code.
 
 Forms: xyxy = left, top, right, bottom; xywh = centre x, centre y, width, height; a trailing n = normalised to 0..1.
-Sizes are (height, width). Functions take tensors or NumPy arrays where both occur, and return copies unless they say so.
+Sizes are (height, width). Functions take tensors or NumPy arrays where both occur, and return copies unless stated.
 """
 
 import math
