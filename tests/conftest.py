@@ -3,12 +3,16 @@
 import gzip
 import json
 import os
+import shutil
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # two test processes on two cores must not fight over threads
 
 import numpy as np
 import pytest
+import yaml
+
+from utils.shapes import NAMES, make_shapes
 
 ROOT = Path(__file__).resolve().parent.parent
 GOLDEN = Path(__file__).resolve().parent / "golden"
@@ -36,3 +40,28 @@ def bccd() -> Path:
     if not BCCD.is_dir():
         pytest.skip("needs the BCCD data set at ../shared/bccd, which is not on this machine")
     return BCCD
+
+
+def shapes_folder(tmp_path_factory, train: int, val: int) -> Path:
+    """A copy of the project's own data set for this test process, with `shapes.yaml` of absolute paths beside it.
+
+    It is drawn once per machine into .pytest_cache; the copy keeps label caches of two test processes apart.
+    """
+    drawn = make_shapes(ROOT / ".pytest_cache" / f"shapes_{train}_{val}", train=train, val=val)
+    folder = tmp_path_factory.mktemp("shapes", numbered=True) / "shapes"
+    shutil.copytree(drawn, folder)
+    data = {split: str(folder / "images" / split) for split in ("train", "val")}
+    (folder / "shapes.yaml").write_text(yaml.safe_dump({**data, "nc": len(NAMES), "names": list(NAMES)}))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def shapes(tmp_path_factory) -> Path:
+    """The project's own data set: 200 training and 60 validation pictures, 4 classes. Read only."""
+    return shapes_folder(tmp_path_factory, 200, 60)
+
+
+@pytest.fixture(scope="session")
+def shapes_small(tmp_path_factory) -> Path:
+    """Its first 16 training and 8 validation pictures. Read only."""
+    return shapes_folder(tmp_path_factory, 16, 8)
