@@ -1,0 +1,40 @@
+"""A moving average of the weights, which validation and the saved detector use."""
+
+import math
+from copy import deepcopy
+
+import torch
+from torch import nn
+
+COPIED_ATTRIBUTES = ("yaml", "nc", "hyp", "gr", "names", "stride", "class_weights")
+
+
+class ModelEMA:
+    """An average of the model's floating-point state; its decay ramps up, so that the first weights are forgotten soon."""
+
+    def __init__(self, model: nn.Module, decay: float = 0.9999, ramp: float = 2000.0, updates: int = 0):
+        self.ema = deepcopy(model).eval()
+        self.updates = updates
+        self.decay = decay
+        self.ramp = ramp
+        for parameter in self.ema.parameters():
+            parameter.requires_grad_(False)
+
+    @torch.no_grad()
+    def update(self, model: nn.Module) -> None:
+        """average <- d * average + (1 - d) * model, for floating entries; counters stay as they were copied."""
+        self.updates += 1
+        d = self.decay * (1 - math.exp(-self.updates / self.ramp))
+        average, current = self._pairs(model)
+        torch._foreach_mul_(average, d)
+        torch._foreach_add_(average, current, alpha=1.0 - d)
+
+    def _pairs(self, model: nn.Module) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        own, other = self.ema.state_dict(), model.state_dict()
+        names = [name for name, value in own.items() if value.dtype.is_floating_point]
+        return [own[name] for name in names], [other[name].detach() for name in names]
+
+    def copy_attributes(self, model: nn.Module) -> None:
+        for name in COPIED_ATTRIBUTES:
+            if hasattr(model, name):
+                setattr(self.ema, name, getattr(model, name))

@@ -1,0 +1,142 @@
+"""Going on: everything a run must remember beyond the reference's checkpoint keys, and how the file is found."""
+
+import random
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from engine.step import TrainStep
+from models.checkpoint import CheckpointError, load_checkpoint
+from utils.errors import UserError
+
+VERSION = 1
+
+
+@dataclass
+class Progress:
+    """How far a run is. `position` batches of `epoch` are done; `number` batches in all."""
+
+    epoch: int = 0
+    position: int = 0
+    number: int = 0
+    best_fitness: float = 0.0
+    epochs_since_best: int = 0
+    results: list[float] = field(default_factory=lambda: [0.0] * 7)
+    maps: list[float] = field(default_factory=list)
+    first_loss: float | None = None
+    seconds: float = 0.0
+    finished: bool = False
+
+
+def random_states() -> dict[str, Any]:
+    kind, keys, position, has_gauss, gauss = np.random.get_state()
+    version, internal, gauss_next = random.getstate()
+    return {
+        "python": [version, list(internal), gauss_next],
+        "numpy": [kind, torch.from_numpy(keys.astype(np.int64)), int(position), int(has_gauss), float(gauss)],
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+    }
+
+
+def restore_random_states(states: dict[str, Any]) -> None:
+    version, internal, gauss_next = states["python"]
+    random.setstate((version, tuple(internal), gauss_next))
+    kind, keys, position, has_gauss, gauss = states["numpy"]
+    np.random.set_state((kind, keys.numpy().astype(np.uint32), position, has_gauss, gauss))
+    torch.set_rng_state(states["torch"].cpu())
+    if states["cuda"] and len(states["cuda"]) == torch.cuda.device_count():
+        torch.cuda.set_rng_state_all([state.cpu() for state in states["cuda"]])
+
+
+def collect_state(step: TrainStep, progress: Progress, recipe_state: dict[str, Any]) -> dict[str, Any]:
+    """The `resume` entry of a checkpoint: with the optimizer's state beside it, a run continues bit for bit."""
+    return {
+        "version": VERSION,
+        "model": step.model.state_dict(),
+        "ema": step.ema.ema.state_dict() if step.ema else None,
+        "updates": step.ema.updates if step.ema else 0,
+        "gradients": [None if p.grad is None else p.grad for p in step.model.parameters()] if progress.position else [],
+        "scaler": step.scaler.state_dict(),
+        "means": step.means,
+        "count": step.count,
+        "bad": step.bad,
+        "progress": asdict(progress),
+        "random": random_states(),
+        "recipe": recipe_state,
+    }
+
+
+def restore_state(step: TrainStep, state: dict[str, Any]) -> Progress:
+    """Put a collected state back into model, EMA, gradients, scaler, means and generators; returns the progress."""
+    if state["version"] != VERSION:
+        raise UserError(f"this checkpoint's resume state has version {state['version']}, this program writes {VERSION}")
+    load_strictly(step.model, state["model"])
+    if step.ema and state["ema"] is not None:
+        load_strictly(step.ema.ema, state["ema"])
+        step.ema.updates = state["updates"]
+    for parameter, gradient in zip(step.model.parameters(), state["gradients"]):
+        parameter.grad = None if gradient is None else gradient.to(parameter.device, parameter.dtype)
+    step.scaler.load_state_dict(state["scaler"])
+    progress = Progress(**state["progress"])
+    step.means, step.count = state["means"].to(step.device), state["count"]
+    step.bad = state["bad"].to(step.device)
+    restore_random_states(state["random"])
+    return progress
+
+
+def load_strictly(module: nn.Module, state: dict[str, torch.Tensor]) -> None:
+    try:
+        module.load_state_dict(state)
+    except RuntimeError as error:
+        raise UserError(f"the checkpoint does not fit the network it is resumed with: {error}") from None
+
+
+# --- finding what to resume -------------------------------------------------------------------------------------------
+
+
+def find_checkpoint(target: str | bool, suffix: str = ".pt") -> Path:
+    """The file `--resume` means: a file, a run folder, or (True) the newest last*.pt below the working directory."""
+    if target is True:
+        found = sorted(Path(".").rglob(f"last*{suffix}"), key=lambda path: path.stat().st_mtime)
+        if not found:
+            raise UserError(
+                f"--resume found no last*{suffix} below {Path('.').resolve()}; give it a run folder or a file"
+            )
+        return found[-1]
+    path = Path(target)
+    if path.is_dir():
+        for candidate in (path / "weights" / f"last{suffix}", path / f"last{suffix}"):
+            if candidate.is_file() or previous_of(candidate).is_file():
+                return candidate
+        raise UserError(f"--resume {path}: no weights/last{suffix} in this run folder; has it finished an epoch?")
+    if not path.is_file() and not previous_of(path).is_file():
+        raise UserError(f"--resume {path}: no such file or run folder")
+    return path
+
+
+def previous_of(path: Path) -> Path:
+    """Where the last but one checkpoint of a run is kept while it trains."""
+    return path.with_name(f"previous{path.suffix}")
+
+
+def read_resumable(path: Path, note=print) -> tuple[Any, Path]:
+    """The checkpoint and the file it came from; a damaged file falls back to the one written before it."""
+    try:
+        return load_checkpoint(path), path
+    except CheckpointError as error:
+        fallback = previous_of(path)
+        if not fallback.is_file() or fallback == path:
+            raise
+        note(f"WARNING: {error}")
+        note(f"WARNING: going on from the checkpoint before it, {fallback}")
+        return load_checkpoint(fallback), fallback
+
+
+def run_folder_of(checkpoint: Path) -> Path:
+    """runs/train/exp for runs/train/exp/weights/last.pt."""
+    return checkpoint.resolve().parent.parent if checkpoint.resolve().parent.name == "weights" else checkpoint.parent

@@ -1,0 +1,332 @@
+"""The training loop. It knows epochs, steps, checkpoints and signals, but not which family of detectors it trains."""
+
+import logging
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from tqdm import tqdm
+
+from engine import doctor, report
+from engine.distributed import World, any_rank, from_main
+from engine.ema import ModelEMA
+from engine.resume import Progress, collect_state, previous_of, restore_state
+from engine.schedule import Rates
+from engine.signals import StopRequest
+from engine.step import Amp, Recipe, TrainStep
+from engine.timing import StageTimer
+from models.checkpoint import save_checkpoint
+from utils.errors import UserError
+
+log = logging.getLogger(__name__)
+LOG_SECONDS = 0.5  # on a device that would have to be waited for, the progress bar is refreshed this often
+TIMED_EVERY = 10  # on CUDA, one step in so many is timed for the doctor
+
+
+class Validation(NamedTuple):
+    """results: P, R, mAP@.5, mAP@.5:.95, validation losses; maps: AP of each class."""
+
+    results: list[float]
+    maps: list[float]
+    fitness: float
+
+
+class Family(Recipe, Protocol):
+    """A family of detectors, built and ready: what the trainer drives."""
+
+    model: torch.nn.Module
+    net: Callable
+    optimizer: torch.optim.Optimizer
+    ema: ModelEMA | None
+    loader: Iterable
+    checkpoint_suffix: str
+
+    def start_epoch(self, epoch: int, position: int, maps: list[float]) -> None: ...
+    def rates(self, number: int, epoch: int, position: int) -> Rates: ...
+    def batch_info(self, batch) -> tuple[int, int]: ...
+    def batch_files(self, batch) -> list[str]: ...
+    def draw_batch(self, batch, number: int) -> None: ...
+    def validate(self, epoch: int, final: bool) -> Validation: ...
+    def checkpoint(self, progress: Progress, results_text: str) -> dict[str, Any]: ...
+    def checkpoint_names(self, epoch: int, final: bool, is_best: bool) -> list[str]: ...
+    def state(self) -> dict[str, Any]: ...
+    def load_state(self, state: dict[str, Any]) -> None: ...
+    def finish(self, final_results: list[float]) -> None: ...
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class TrainSettings:
+    """What the loop itself must know."""
+
+    epochs: int
+    amp: Amp
+    loss_factor: float = 1.0
+    max_iter: int = 0
+    patience: int = 0
+    eval_interval: int = 1
+    notest: bool = False
+    nosave: bool = False
+    save_every_minutes: float = 0.0
+    skip_nonfinite: int = 0
+    exact_mid_epoch: bool = False  # samples are keyed, so an epoch can be gone on with in its middle
+    keep_files: bool = True  # False: a trial of evolve, which keeps no checkpoint
+
+
+class Outcome(NamedTuple):
+    """results of the last validation; interrupted: exit code of the signal that stopped the run, or 0."""
+
+    results: list[float]
+    progress: Progress
+    interrupted: int
+    last_loss: float
+
+
+class Trainer:
+    def __init__(
+        self, family: Family, settings: TrainSettings, world: World, device: torch.device, run_dir: Path, reporter
+    ):
+        self.family, self.settings, self.world, self.device = family, settings, world, device
+        self.weights_dir = run_dir / "weights"
+        self.run_dir = run_dir
+        self.reporter = reporter
+        self.progress = Progress()
+        self.step = TrainStep(
+            family,
+            family.model,
+            family.net,
+            family.optimizer,
+            family.ema,
+            device,
+            amp=settings.amp,
+            loss_factor=settings.loss_factor,
+            keep_buffers=settings.skip_nonfinite > 0,
+        )
+        self.timer = StageTimer(device)
+        self.recent: dict[int, list[str]] = {}  # files of the batches since the host last looked
+        self.last_row: report.EpochRow | None = None
+
+    def resume(self, state: dict[str, Any]) -> None:
+        """Go on from a collected state: bit for bit, if the samples are keyed or the epoch had ended."""
+        self.progress = restore_state(self.step, state)
+        self.family.load_state(state["recipe"])
+        self.progress.finished = False
+        if self.progress.position and not self.settings.exact_mid_epoch:
+            done = self.progress.position
+            log.warning(
+                "resuming inside epoch %d without --seed: its %d finished batches are run again on other samples; "
+                "with --seed the run would go on exactly where it stopped",
+                self.progress.epoch,
+                done,
+            )
+            self.progress.number -= done
+            self.progress.position = 0
+
+    def fit(self) -> Outcome:
+        """Train until the epochs, the iterations or the patience are used up, or a signal asks to stop."""
+        progress, settings = self.progress, self.settings
+        with StopRequest() as stop:
+            while progress.epoch < settings.epochs and not progress.finished:
+                started = time.time()
+                stopped = self.train_epoch(progress.epoch, stop)
+                progress.seconds += time.time() - started
+                if stopped:
+                    self.save(names=[f"last{self.family.checkpoint_suffix}"])
+                    return self.outcome(stop.exit_code or 143)
+                self.finish_epoch(progress.epoch, time.time() - started)
+        self.family.finish(progress.results)
+        return self.outcome(0)
+
+    def outcome(self, code: int) -> Outcome:
+        last_loss = self.last_row.means[-1] if self.last_row else float("nan")
+        return Outcome(self.progress.results, self.progress, code, last_loss)
+
+    # --- one epoch ----------------------------------------------------------------------------------------------------
+
+    def train_epoch(self, epoch: int, stop: StopRequest) -> bool:
+        """Run the batches of an epoch that are still to do; True if it was interrupted."""
+        family, step, progress = self.family, self.step, self.progress
+        family.start_epoch(epoch, progress.position, progress.maps)
+        family.model.train()
+        if progress.position == 0:
+            step.begin_epoch()
+            step.optimizer.zero_grad()
+        self.waited, self.looked, self.saved, began = 0.0, 0.0, time.time(), time.time()
+        with self.progress_bar(len(family.loader)) as bar:
+            asked = time.perf_counter()
+            for batch in family.loader:
+                waiting = time.perf_counter() - asked
+                self.waited += waiting
+                self.timer.add("data", waiting * 1e3)
+                rates = family.rates(progress.number, epoch, progress.position)
+                self.recent[progress.number] = family.batch_files(batch)
+                step(batch, progress.number, rates, self.timer_for(progress.number))
+                family.draw_batch(batch, progress.number)
+                progress.number += 1
+                progress.position += 1
+                self.show(bar, epoch, *family.batch_info(batch), time.time() - began)
+                if any_rank(bool(stop), self.world):
+                    return True
+                if self.out_of_iterations():
+                    break
+                self.save_if_due()
+                asked = time.perf_counter()
+        self.train_seconds = time.time() - began
+        self.rates = rates
+        return False
+
+    def timer_for(self, number: int):
+        """The doctor's clock in the first epoch: always on a CPU, on some steps where it costs device events."""
+        from engine.timing import NoTimer
+
+        timed = self.progress.epoch == 0 and (self.device.type == "cpu" or number % TIMED_EVERY == 0)
+        return self.timer if timed else NoTimer()
+
+    def out_of_iterations(self) -> bool:
+        return 0 < self.settings.max_iter <= self.progress.number
+
+    def progress_bar(self, batches: int) -> tqdm:
+        if self.world.is_main:
+            print(report.header(self.family.loss_names))
+        return tqdm(total=batches, initial=self.progress.position, disable=not self.world.is_main, dynamic_ncols=True)
+
+    def show(self, bar: tqdm, epoch: int, labels: int, img_size: int, seconds: float) -> None:
+        """Refresh the bar and look for bad batches; on a device that must be waited for, only now and then."""
+        bar.update()
+        self.labels, self.img_size = labels, img_size
+        now = time.perf_counter()
+        last = bar.n >= bar.total or self.out_of_iterations()
+        if self.device.type != "cpu" and now - self.looked < LOG_SECONDS and not last:
+            return
+        self.looked = now
+        reading = self.step.read()
+        self.means = reading.means
+        if reading.bad > self.settings.skip_nonfinite:
+            raise self.nonfinite(reading.first_bad, reading.bad)
+        self.recent.clear()
+        memory = report.memory_gb(self.device)
+        bar.set_description_str(
+            report.progress_text(epoch, self.settings.epochs, memory, reading.means, labels, img_size), refresh=False
+        )
+        bar.set_postfix_str(f"wait {self.waited / max(seconds, 1e-9):.0%}")
+
+    def nonfinite(self, number: int, count: int) -> UserError:
+        """The loss of a batch is not a number: keep its file names for inspection and say what to try."""
+        path = self.run_dir / f"nonfinite_batch_{number}.txt"
+        path.write_text("\n".join(self.recent.get(number, [])) + "\n")
+        tolerated = (
+            f" ({count} such batches, {self.settings.skip_nonfinite} allowed)" if self.settings.skip_nonfinite else ""
+        )
+        return UserError(
+            f"the loss of batch {number} (epoch {self.progress.epoch}) is not finite{tolerated}; its images are listed in "
+            f"{path}. Try a lower lr0, --amp off, or --skip-nonfinite N; the last checkpoint is kept"
+        )
+
+    # --- the end of an epoch ------------------------------------------------------------------------------------------
+
+    def finish_epoch(self, epoch: int, seconds: float) -> None:
+        """Validate, report, save; then the next epoch is on."""
+        progress, settings = self.progress, self.settings
+        last = epoch + 1 >= settings.epochs or self.out_of_iterations()
+        validated, val_seconds, is_best, out_of_patience = False, 0.0, False, False
+        if self.world.is_main:
+            due = last or (not settings.notest and (epoch + 1) % settings.eval_interval == 0)
+            started = time.time()
+            if due:
+                validated = True
+                found = self.family.validate(epoch, last)
+                progress.results, progress.maps = list(found.results), list(found.maps)
+                is_best = self.note_fitness(found.fitness)
+            elif settings.notest:  # as the reference does: an unmeasured epoch has the fitness of the one before
+                is_best = progress.best_fitness == 0.0
+            val_seconds = time.time() - started
+            out_of_patience = 0 < settings.patience <= progress.epochs_since_best
+        iterations = progress.position
+        progress.epoch, progress.position = epoch + 1, 0
+        if progress.first_loss is None:
+            progress.first_loss = self.means[-1]
+        progress.finished = from_main(last or out_of_patience, self.world)
+        if not self.world.is_main:
+            return
+        row = self.row(epoch, seconds + val_seconds, val_seconds, iterations, validated)
+        self.reporter.epoch_done(row)
+        self.last_row = row
+        if epoch == 0:
+            doctor.tell(self.timer.totals(), row, self.device)
+        if out_of_patience and not last:
+            print(f"stopping early: no better fitness for {settings.patience} epochs (--patience)")
+        if settings.keep_files and (progress.finished or not settings.nosave):
+            self.save(self.family.checkpoint_names(epoch, progress.finished, is_best))
+
+    def note_fitness(self, fitness: float) -> bool:
+        """Whether this epoch is the best so far; equal counts as best, as in the reference."""
+        progress = self.progress
+        progress.epochs_since_best += 1
+        if fitness > progress.best_fitness:
+            progress.best_fitness = fitness
+            progress.epochs_since_best = 0
+        return fitness == progress.best_fitness
+
+    def row(self, epoch: int, seconds: float, val_seconds: float, iterations: int, validated: bool) -> report.EpochRow:
+        return report.EpochRow(
+            epoch=epoch,
+            epochs=self.settings.epochs,
+            memory_gb=report.memory_gb(self.device),
+            means=self.means,
+            labels=self.labels,
+            img_size=self.img_size,
+            results=self.progress.results,
+            lrs=self.rates.lrs,
+            seconds=seconds,
+            train_seconds=self.train_seconds,
+            val_seconds=val_seconds,
+            iterations=iterations,
+            data_wait_share=self.waited / max(self.train_seconds, 1e-9),
+            validated=validated,
+        )
+
+    # --- checkpoints --------------------------------------------------------------------------------------------------
+
+    def save_if_due(self) -> None:
+        minutes = self.settings.save_every_minutes
+        if minutes and self.world.is_main and time.time() - self.saved >= minutes * 60:
+            self.save([f"last{self.family.checkpoint_suffix}"])
+            self.saved = time.time()
+
+    def save(self, names: list[str]) -> None:
+        """Write the checkpoint under every name; a failed write keeps the last good file and the run goes on."""
+        if not self.world.is_main or not self.settings.keep_files:
+            return
+        content = self.family.checkpoint(self.progress, self.reporter.text())
+        content["resume"] = collect_state(self.step, self.progress, self.family.state())
+        paths = [self.weights_dir / name for name in names]
+        if paths[0].is_file():
+            _keep(paths[0], previous_of(paths[0]))
+        try:
+            save_checkpoint(content, *paths)
+        except UserError as error:
+            if self.progress.finished:
+                raise
+            log.warning("%s; training goes on, the last good checkpoint is kept", error)
+
+
+def _keep(path: Path, kept: Path) -> None:
+    """Let `kept` be the present content of `path`, without a moment in which either is missing."""
+    temporary = kept.with_name(kept.name + ".tmp")
+    temporary.unlink(missing_ok=True)
+    try:
+        os.link(path, temporary)
+    except OSError:  # a file system without hard links
+        shutil.copyfile(path, temporary)
+    os.replace(temporary, kept)
+
+
+def best_as_saved(best: float) -> float | np.ndarray:
+    """The reference writes an array of one, and a plain 0.0 as long as nothing beat zero."""
+    return np.array([best]) if best else 0.0
