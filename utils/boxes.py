@@ -106,12 +106,18 @@ def _intersection(a1, a2, b1, b2):
     return (torch.minimum(a2, b2) - torch.maximum(a1, b1)).clamp(min=0).prod(-1)
 
 
-def box_iou(box1: torch.Tensor, box2: torch.Tensor) -> torch.Tensor:
-    """Plain IoU of every xyxy pair, (n, 4) and (m, 4) -> (n, m); no epsilon, so two empty boxes give NaN."""
+def _inter_union(box1, box2):
+    """Intersection and union area of every xyxy pair, (n, m) each."""
     area1 = (box1[:, 2:4] - box1[:, :2]).prod(-1)
     area2 = (box2[:, 2:4] - box2[:, :2]).prod(-1)
     inter = _intersection(box1[:, None, :2], box1[:, None, 2:4], box2[:, :2], box2[:, 2:4])
-    return inter / (area1[:, None] + area2 - inter)
+    return inter, area1[:, None] + area2 - inter
+
+
+def box_iou(box1: torch.Tensor, box2: torch.Tensor) -> torch.Tensor:
+    """Plain IoU of every xyxy pair, (n, 4) and (m, 4) -> (n, m); no epsilon, so two empty boxes give NaN."""
+    inter, union = _inter_union(box1, box2)
+    return inter / union
 
 
 def bbox_iou(box1, box2, x1y1x2y2=True, GIoU=False, DIoU=False, CIoU=False, eps=1e-7):
@@ -151,3 +157,66 @@ def bbox_iou(box1, box2, x1y1x2y2=True, GIoU=False, DIoU=False, CIoU=False, eps=
         return iou - (rho2 / c2 + v * alpha)
     c_area = cw * ch + eps
     return iou - (c_area - union) / c_area
+
+
+# --- overlap of every pair, variants (not used by the shipped losses; kept for scripts that import them) --------------
+
+
+def _enclosing(box1, box2):
+    """Width and height of the smallest box around every xyxy pair, (n, m, 2)."""
+    return torch.maximum(box1[:, None, 2:4], box2[:, 2:4]) - torch.minimum(box1[:, None, :2], box2[:, :2])
+
+
+def box_giou(box1: torch.Tensor, box2: torch.Tensor) -> torch.Tensor:
+    """GIoU of every xyxy pair, (n, 4) and (m, 4) -> (n, m); no epsilon."""
+    inter, union = _inter_union(box1, box2)
+    area = _enclosing(box1, box2).prod(-1)
+    return inter / union - (area - union) / area
+
+
+def box_diou(box1: torch.Tensor, box2: torch.Tensor, eps: float = 1e-7) -> torch.Tensor:
+    """DIoU of every xyxy pair, (n, 4) and (m, 4) -> (n, m): IoU less the distance of centres over the diagonal."""
+    centre1, centre2 = (box1[:, :2] + box1[:, 2:4]) / 2, (box2[:, :2] + box2[:, 2:4]) / 2
+    diagonal = _enclosing(box1, box2).pow(2).sum(-1) + eps
+    return box_iou(box1, box2) - (centre1[:, None] - centre2).pow(2).sum(-1) / diagonal
+
+
+def box_ciou(box1: torch.Tensor, box2: torch.Tensor, eps: float = 1e-7) -> torch.Tensor:
+    """CIoU of every xyxy pair, (n, 4) and (m, 4) -> (n, m): DIoU less a term for the aspect ratio."""
+    angle1 = torch.atan((box1[:, 2] - box1[:, 0]) / (box1[:, 3] - box1[:, 1]))
+    angle2 = torch.atan((box2[:, 2] - box2[:, 0]) / (box2[:, 3] - box2[:, 1]))
+    v = (4 / math.pi**2) * (angle1[:, None] - angle2) ** 2
+    with torch.no_grad():
+        alpha = v / (1 - box_iou(box1, box2) + v + eps)
+    return box_diou(box1, box2, eps) - alpha * v
+
+
+def wh_iou(wh1: torch.Tensor, wh2: torch.Tensor) -> torch.Tensor:
+    """IoU of boxes that share a corner: sizes (n, 2) and (m, 2) -> (n, m)."""
+    inter = torch.minimum(wh1[:, None], wh2).prod(-1)
+    return inter / (wh1.prod(-1)[:, None] + wh2.prod(-1) - inter)
+
+
+def bbox_alpha_iou(box1, box2, x1y1x2y2=False, GIoU=False, DIoU=False, CIoU=False, alpha=2, eps=1e-9):
+    """Alpha-IoU (powers of the terms), pair by pair: box1 (4, n) or (4,), box2 (n, 4) -> (n,); xywh unless told."""
+    b1, b2 = box1.T.reshape(-1, 4), box2
+    if not x1y1x2y2:
+        b1, b2 = xywh2xyxy(b1), xywh2xyxy(b2)
+    wh1, wh2 = b1[:, 2:] - b1[:, :2], b2[:, 2:] - b2[:, :2]
+    inter = _intersection(b1[:, :2], b1[:, 2:], b2[:, :2], b2[:, 2:])
+    union = wh1.prod(-1) + wh2.prod(-1) - inter + eps
+    iou = inter / union + eps
+    enclosing = torch.maximum(b1[:, 2:], b2[:, 2:]) - torch.minimum(b1[:, :2], b2[:, :2])
+    if DIoU or CIoU:
+        rho2 = ((b2[:, :2] + b2[:, 2:] - b1[:, :2] - b1[:, 2:]) ** 2).sum(-1) / 4
+        distance = rho2**alpha / ((enclosing**2).sum(-1) ** alpha + eps)
+        if DIoU:
+            return iou**alpha - distance
+        v = (4 / math.pi**2) * (torch.atan(wh2[:, 0] / wh2[:, 1]) - torch.atan(wh1[:, 0] / wh1[:, 1])) ** 2
+        with torch.no_grad():
+            weight = v / ((1 + eps) - inter / union + v)
+        return iou**alpha - (distance + (v * weight + eps) ** alpha)
+    if GIoU:
+        area = torch.maximum(enclosing.prod(-1) + eps, union)
+        return iou**alpha - ((area - union) / area + eps) ** alpha
+    return iou**alpha
