@@ -20,7 +20,7 @@ from engine.resume import Progress, collect_state, previous_of, restore_state
 from engine.schedule import Rates
 from engine.signals import StopRequest
 from engine.step import Amp, Recipe, TrainStep
-from engine.timing import StageTimer
+from engine.timing import NoTimer, StageTimer
 from models.checkpoint import save_checkpoint
 from utils.errors import UserError
 
@@ -183,8 +183,6 @@ class Trainer:
 
     def timer_for(self, number: int):
         """The doctor's clock in the first epoch: always on a CPU, on some steps where it costs device events."""
-        from engine.timing import NoTimer
-
         timed = self.progress.epoch == 0 and (self.device.type == "cpu" or number % TIMED_EVERY == 0)
         return self.timer if timed else NoTimer()
 
@@ -220,12 +218,11 @@ class Trainer:
         """The loss of a batch is not a number: keep its file names for inspection and say what to try."""
         path = self.run_dir / f"nonfinite_batch_{number}.txt"
         path.write_text("\n".join(self.recent.get(number, [])) + "\n")
-        tolerated = (
-            f" ({count} such batches, {self.settings.skip_nonfinite} allowed)" if self.settings.skip_nonfinite else ""
-        )
+        allowed = self.settings.skip_nonfinite
+        tolerated = f" ({count} such batches, {allowed} allowed)" if allowed else ""
         return UserError(
-            f"the loss of batch {number} (epoch {self.progress.epoch}) is not finite{tolerated}; its images are listed in "
-            f"{path}. Try a lower lr0, --amp off, or --skip-nonfinite N; the last checkpoint is kept"
+            f"the loss of batch {number} (epoch {self.progress.epoch}) is not finite{tolerated}; "
+            f"its images are listed in {path}. Try a lower lr0, --amp off, or --skip-nonfinite N"
         )
 
     # --- the end of an epoch ------------------------------------------------------------------------------------------
