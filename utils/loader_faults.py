@@ -1,0 +1,69 @@
+"""What went wrong in a loader's worker, told so that the user can mend it."""
+
+import re
+import signal
+from typing import NamedTuple
+
+from utils.errors import UserError
+
+MEMORY = "use fewer --workers, a smaller --batch-size, or --cache-images disk instead of ram"
+SHARED_MEMORY = (
+    "start the container with a larger --shm-size (for example --shm-size 8g), use fewer --workers, or pass "
+    "--worker-tensor, whose buffers do not live in /dev/shm"
+)
+OPEN_FILES = "raise the limit with `ulimit -n 65536`, use fewer --workers, or pass --worker-tensor, which opens none"
+
+
+class Failure(NamedTuple):
+    """What a worker sends instead of a batch when the user must act."""
+
+    message: str
+
+
+def failure_of(error: BaseException) -> Failure | None:
+    """The failure to report for an error raised in a worker; None if it is nothing the user can mend."""
+    if isinstance(error, UserError):
+        return Failure(str(error))
+    text = str(error)
+    if isinstance(error, MemoryError) or "Insufficient memory" in text or "can't allocate memory" in text:
+        return Failure(f"a data worker ran out of memory; {MEMORY}")
+    if isinstance(error, OSError | RuntimeError):
+        if "Too many open files" in text:
+            return Failure(f"a data worker has too many open files; {OPEN_FILES}")
+        if "shared memory" in text or "/torch_" in text or "No space left on device" in text:
+            return Failure(f"a data worker found /dev/shm full; {SHARED_MEMORY}")
+    return None
+
+
+def death(pids: str, how: str) -> UserError:
+    """The error for workers that ended by themselves; `how` is a signal's name or an exit code, as text."""
+    if "Bus error" in how or "SIGBUS" in how:
+        return UserError(f"data worker {pids} died for lack of shared memory ({how}); {SHARED_MEMORY}")
+    return UserError(
+        f"data worker {pids} died ({how}); if the machine ran out of memory, {MEMORY}; "
+        f"in a container with a small /dev/shm, {SHARED_MEMORY}"
+    )
+
+
+def explain(error: BaseException) -> UserError | None:
+    """The `UserError` behind a torch loader's `RuntimeError`; None if the error is about something else.
+
+    Torch raises it from a signal handler, that is wherever the main process happens to be. Who catches errors
+    outside of a loader can ask here.
+    """
+    text = str(error)
+    if not isinstance(error, RuntimeError):
+        return None
+    dead = re.search(r"DataLoader worker \(pid(?:\(s\))? ([\d, ]+)\) (.*)", text)
+    if dead:
+        return death(dead[1], dead[2].split(". ")[0].rstrip("."))
+    if "Too many open files" in text:
+        return UserError(f"too many open files between the data workers and the trainer; {OPEN_FILES}")
+    return None
+
+
+def how_it_ended(exitcode: int | None) -> str:
+    """A process's exit code as text; negative codes are signals."""
+    if exitcode is not None and exitcode < 0:
+        return f"killed by {signal.Signals(-exitcode).name}"
+    return f"exit code {exitcode}"

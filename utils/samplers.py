@@ -1,0 +1,114 @@
+"""Which samples make up which batch of which epoch.
+
+A batch is a list of keys: plain indices in the reference's way of drawing, `(epoch, index)` where a sample's
+randomness follows from its key.
+"""
+
+from collections.abc import Iterator
+
+from torch.utils.data import BatchSampler, DistributedSampler, SequentialSampler
+
+
+def reference_sampler(dataset, rank: int, world_size: int):
+    """The public project's choice: in order for one process, permuted by the epoch's number for several."""
+    if rank < 0:
+        return SequentialSampler(dataset)
+    return DistributedSampler(dataset, num_replicas=world_size, rank=rank)
+
+
+class RestartingBatches:
+    """A batch sampler that begins again for ever, so that one iterator, and its workers, serve all epochs.
+
+    The order of an epoch is fixed when its first batch is handed out. With workers this happens while the epoch
+    before is still being consumed, so a `DistributedSampler` is asked before its `set_epoch`: the order lags.
+    """
+
+    def __init__(self, sampler, batch_size: int):
+        self.batches = BatchSampler(sampler, batch_size, drop_last=False)
+
+    def __len__(self) -> int:
+        """Batches of one epoch."""
+        return len(self.batches)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        while True:
+            yield from self.batches
+
+
+class EpochOrder:
+    """The batches of every epoch as a function of the epoch's number alone.
+
+    Orders are those of torch's `DistributedSampler`: rank r of R takes every R-th entry of one permutation, so that
+    R processes with batch B see the same samples per step as one process with batch R*B.
+    """
+
+    def __init__(self, dataset, batch_size: int, *, rank: int = -1, world_size: int = 1, seed: int = 0, shuffle=False):
+        """Several processes (`rank` >= 0) always shuffle, as in the reference; `seed` selects the permutations."""
+        self._sampler = DistributedSampler(
+            dataset,
+            num_replicas=world_size if rank >= 0 else 1,
+            rank=max(rank, 0),
+            shuffle=shuffle or rank >= 0,
+            seed=seed,
+        )
+        self._batches = BatchSampler(self._sampler, batch_size, drop_last=False)
+
+    def __len__(self) -> int:
+        """Batches of one epoch."""
+        return len(self._batches)
+
+    def batches(self, epoch: int, start: int = 0) -> list[list[int]]:
+        """The batches of one epoch, each a list of indices, from batch `start` on."""
+        self._sampler.set_epoch(epoch)
+        return list(self._batches)[start:]
+
+    def onwards(self, epoch: int, start: int = 0, *, endless: bool = True) -> Iterator[tuple[int, list[int]]]:
+        """(epoch, indices) of each batch from the given one on; `endless`: into the following epochs."""
+        while True:
+            for indices in self.batches(epoch, start):
+                yield epoch, indices
+            if not endless:
+                return
+            epoch, start = epoch + 1, 0
+
+
+class KeyedBatches:
+    """A batch sampler of `(epoch, index)` keys that begins at `position` and, if endless, never stops."""
+
+    def __init__(self, order: EpochOrder, *, endless: bool):
+        self.order = order
+        self.endless = endless
+        self.position = (0, 0)  # epoch and batch at which the next iterator begins
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def __iter__(self) -> Iterator[list[tuple[int, int]]]:
+        for epoch, indices in self.order.onwards(*self.position, endless=self.endless):
+            yield [(epoch, index) for index in indices]
+
+
+class EpochByEpoch:
+    """Iteration for loaders that can begin any epoch at any batch. `len()` is the number of batches of an epoch.
+
+    A loader supplies `_begin_at(epoch, start)` and `_take()`. It may work ahead into the next epoch: as long as epochs
+    are asked for in turn, `_begin_at` is not called again.
+    """
+
+    endless = True  # whether `_take` runs on into the next epoch
+    _wanted = (0, 0)  # (epoch, batch) that the next iteration begins with
+    _ahead = None  # (epoch, batch) that `_take` gives next
+
+    def set_epoch(self, epoch: int, start_batch: int = 0) -> None:
+        """Have the next iteration give this epoch, from batch `start_batch` on. Else it is the one after the last."""
+        self._wanted = (epoch, start_batch)
+
+    def __iter__(self) -> Iterator[tuple]:
+        epoch, start = self._wanted
+        self._wanted = (epoch + 1, 0)
+        if self._ahead != (epoch, start):
+            self._begin_at(epoch, start)
+        for batch in range(start, len(self)):
+            last = batch + 1 == len(self)
+            self._ahead = (epoch + 1, 0) if last and self.endless else (epoch, batch + 1)
+            yield self._take()

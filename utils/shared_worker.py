@@ -1,0 +1,128 @@
+"""The worker's side of `SharedLoader`: samples are written where the batch will be read."""
+
+import gc
+import os
+import pickle
+import random
+import signal
+import threading
+import time
+import traceback
+from multiprocessing.connection import Connection
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from utils.errors import UserError
+from utils.loader_faults import Failure, failure_of
+from utils.shared_buffer import BatchBuffer, ClaimBoard
+
+
+class Task(NamedTuple):
+    """One batch to be made, sent to every worker."""
+
+    serial: int  # number of the batch since the loader was made
+    slot: int
+    epoch: int | None  # None: samples are not keyed
+    indices: list[int]
+    shape: tuple[int, int]
+    first_group: int  # number of its first group since the loader was made
+
+
+class NewIndices(NamedTuple):
+    """Replaces `dataset.indices` in every worker (image weights)."""
+
+    indices: list[int]
+
+
+class Done(NamedTuple):
+    """A group of samples is in its place."""
+
+    serial: int
+    group: int
+    labels: np.ndarray | None  # float32 (k, 6), column 0 is the position in the batch; None: cancelled
+    paths: list[str]
+    shapes: list
+
+
+class WorkerSetup(NamedTuple):
+    """What a worker is forked with."""
+
+    dataset: object
+    buffer: BatchBuffer
+    board: ClaimBoard
+    micro_batch: int
+    workers: int
+    base_seed: int
+    share_dynamically: bool  # free workers claim groups; otherwise group g is worker (g mod workers)'s
+
+
+def seed_like_torch(base_seed: int, worker: int) -> None:
+    """Seed the three generators of a worker as torch's own loader does."""
+    random.seed(base_seed + worker)
+    torch.manual_seed(base_seed + worker)
+    words = [worker, base_seed & 0xFFFFFFFF, base_seed >> 32, 0]
+    np.random.seed(np.random.SeedSequence(words).generate_state(4))
+
+
+def run_worker(worker: int, setup: WorkerSetup, tasks: Connection, results: Connection) -> None:
+    """Make groups of samples until told to stop or the main process is gone."""
+    # The main process decides when to stop: Ctrl-C and SIGTERM reach the whole group, but a step may have to finish.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    threading.Thread(target=_leave_with, args=(os.getppid(),), daemon=True).start()
+    gc.freeze()  # the collector would write into every inherited object, and so copy its page
+    torch.set_num_threads(1)
+    seed_like_torch(setup.base_seed, worker)
+    while (task := pickle.loads(tasks.recv_bytes())) is not None:
+        if isinstance(task, NewIndices):
+            setup.dataset.indices = task.indices
+            continue
+        for group in _groups_of(worker, setup, task):
+            results.send_bytes(pickle.dumps(_answer(setup, task, group), protocol=5))
+
+
+def _leave_with(parent: int) -> None:
+    """End this process soon after its parent has ended, even if the parent was killed."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(1)
+
+
+def _groups_of(worker: int, setup: WorkerSetup, task: Task):
+    """The groups of a batch that this worker is to make."""
+    count = -(-len(task.indices) // setup.micro_batch)
+    if setup.share_dynamically:
+        while (group := setup.board.claim(task.slot, task.serial, count)) is not None:
+            yield group
+    else:
+        yield from (g for g in range(count) if (task.first_group + g) % setup.workers == worker)
+
+
+def _answer(setup: WorkerSetup, task: Task, group: int) -> "Done | Failure | str":
+    """`Done`, or what went wrong: a `Failure` for the user to mend, a traceback as text for all else."""
+    if setup.board.is_cancelled(task.serial):
+        return Done(task.serial, group, None, [], [])
+    try:
+        return _fill(setup, task, group)
+    except Exception as error:
+        return failure_of(error) or traceback.format_exc()
+
+
+def _fill(setup: WorkerSetup, task: Task, group: int) -> Done:
+    """Write the images of a group into the batch; labels, paths and shapes go into the answer."""
+    first = group * setup.micro_batch
+    images = setup.buffer.images(task.slot, len(task.indices), task.shape).numpy()
+    labels, paths, shapes = [], [], []
+    for position, index in enumerate(task.indices[first : first + setup.micro_batch], first):
+        key = index if task.epoch is None else (task.epoch, index)
+        if tuple(setup.dataset.shape_of(key)) != task.shape:
+            raise UserError("a batch mixes image shapes: --rect needs batches in the data set's own order")
+        rows, path, shape = setup.dataset.sample_into(key, images[position])
+        rows = np.asarray(rows, np.float32)
+        rows[:, 0] = position
+        labels.append(rows)
+        paths.append(path)
+        shapes.append(shape)
+    return Done(task.serial, group, np.concatenate(labels), paths, shapes)
