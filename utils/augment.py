@@ -1,0 +1,273 @@
+"""Augmentations of one picture with its labels: letterbox, geometric warp, colour, blending.
+
+Pure functions: whatever is random comes from the random source handed in (`utils.randomness`), in the reference's
+order. Pictures are uint8 (H, W, 3 or 4) in BGR order; a fourth channel is ballast that makes OpenCV's warp about
+three times as fast with the same bits in the other three. Label rows are float32 [class, x1, y1, x2, y2] in pixels,
+polygons are (k, 2) arrays of points. Sizes are (height, width). Padding is grey, 114 in every channel.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import cv2
+import numpy as np
+
+from utils.randomness import GLOBAL, RandomSource
+
+GREY = 114
+GREY_PIXEL = (GREY, GREY, GREY, GREY)
+POLYGON_POINTS = 1000  # a polygon is resampled to so many points before it is warped
+
+
+# --- letterbox --------------------------------------------------------------------------------------------------------
+
+
+def letterbox(img, new_shape=(640, 640), color=(GREY,) * 3, auto=True, scaleFill=False, scaleup=True, stride=32):
+    """Fit a picture into `new_shape` (an int means square) keeping its proportions, and pad the rest.
+
+    auto: pad only to the next multiple of `stride`; scaleFill: stretch instead of padding; scaleup: allow enlarging.
+    Returns the picture, the ratios (x, y) and the padding (dw, dh) of one side, which may end in .5.
+    """
+    h, w = img.shape[:2]
+    if isinstance(new_shape, int):
+        new_shape = (new_shape, new_shape)
+    r = min(new_shape[0] / h, new_shape[1] / w)
+    if not scaleup:
+        r = min(r, 1.0)
+    ratio = r, r
+    inner = round(w * r), round(h * r)
+    dw, dh = new_shape[1] - inner[0], new_shape[0] - inner[1]
+    if auto:
+        dw, dh = dw % stride, dh % stride
+    elif scaleFill:
+        dw, dh = 0.0, 0.0
+        inner = new_shape[1], new_shape[0]
+        ratio = new_shape[1] / w, new_shape[0] / h
+    dw /= 2
+    dh /= 2
+    if (w, h) != inner:
+        img = cv2.resize(img, inner, interpolation=cv2.INTER_LINEAR)
+    top, bottom = round(dh - 0.1), round(dh + 0.1)
+    left, right = round(dw - 0.1), round(dw + 0.1)
+    img = cv2.copyMakeBorder(img, top, bottom, left, right, cv2.BORDER_CONSTANT, value=color)
+    return img, ratio, (dw, dh)
+
+
+# --- geometric warp ---------------------------------------------------------------------------------------------------
+
+
+class Warp(NamedTuple):
+    """A drawn geometric change of a picture of `source` size into one of `size`."""
+
+    matrix: np.ndarray  # float64 (3, 3): source pixel (x, y, 1) -> output pixel
+    zoom: float
+    source: tuple[int, int]
+    size: tuple[int, int]
+    projective: bool  # the last row of the matrix matters
+
+    @property
+    def changes_nothing(self) -> bool:
+        return self.size == self.source and bool((self.matrix == np.eye(3)).all())
+
+
+def draw_warp(
+    rng: RandomSource,
+    source: tuple[int, int],
+    border: tuple[int, int] = (0, 0),
+    *,
+    degrees: float,
+    translate: float,
+    scale: float,
+    shear: float,
+    perspective: float,
+) -> Warp:
+    """Eight draws (perspective x2, angle, zoom, shear x2, shift x2) -> centre, perspective, rotate, shear, shift.
+
+    `border` (y, x) is added on each side: a mosaic of 2s x 2s with border -s/2 gives s x s. The zoom is drawn from
+    [1 - scale, 1.1 + scale], also when `scale` is 0.
+    """
+    h, w = source
+    size = h + border[0] * 2, w + border[1] * 2
+    centre, project, rotate, skew, shift = np.eye(3), np.eye(3), np.eye(3), np.eye(3), np.eye(3)
+    centre[0, 2] = -w / 2
+    centre[1, 2] = -h / 2
+    project[2, 0] = rng.uniform(-perspective, perspective)
+    project[2, 1] = rng.uniform(-perspective, perspective)
+    angle = rng.uniform(-degrees, degrees)
+    zoom = rng.uniform(1 - scale, 1.1 + scale)
+    rotate[:2] = cv2.getRotationMatrix2D(angle=angle, center=(0, 0), scale=zoom)
+    skew[0, 1] = math.tan(rng.uniform(-shear, shear) * math.pi / 180)
+    skew[1, 0] = math.tan(rng.uniform(-shear, shear) * math.pi / 180)
+    shift[0, 2] = rng.uniform(0.5 - translate, 0.5 + translate) * size[1]
+    shift[1, 2] = rng.uniform(0.5 - translate, 0.5 + translate) * size[0]
+    matrix = shift @ skew @ rotate @ project @ centre
+    return Warp(matrix, zoom, (h, w), size, bool(perspective))
+
+
+def draw_hyp_warp(
+    rng: RandomSource, hyp: Mapping[str, float], source: tuple[int, int], border: tuple[int, int] = (0, 0)
+) -> Warp:
+    """`draw_warp` with the five ranges of a hyper-parameter file."""
+    keys = ("degrees", "translate", "scale", "shear", "perspective")
+    return draw_warp(rng, source, border, **{key: hyp[key] for key in keys})
+
+
+def warp_image(img: np.ndarray, warp: Warp) -> np.ndarray:
+    """Apply a warp (linear interpolation, grey outside). Three channels come back as four unless nothing changes."""
+    if warp.changes_nothing:
+        return img
+    if img.shape[2] == 3:
+        img = cv2.cvtColor(img, cv2.COLOR_BGR2BGRA)
+    size = warp.size[1], warp.size[0]
+    if warp.projective:
+        return cv2.warpPerspective(img, warp.matrix, size, borderValue=GREY_PIXEL)
+    return cv2.warpAffine(img, warp.matrix[:2], size, borderValue=GREY_PIXEL)
+
+
+def visible_source(warp: Warp) -> tuple[int, int, int, int]:
+    """Rectangle (x1, y1, x2, y2) of the source that the warp can read, with a margin: the rest need not be drawn."""
+    h, w = warp.source
+    if warp.projective:
+        return 0, 0, w, h
+    out_h, out_w = warp.size
+    corners = np.array([[0.0, out_w, 0.0, out_w], [0.0, 0.0, out_h, out_h]])
+    try:
+        x, y = np.linalg.solve(warp.matrix[:2, :2], corners - warp.matrix[:2, 2:])
+    except np.linalg.LinAlgError:  # zoom 0: every output pixel shows the same place
+        return 0, 0, w, h
+    x1, y1 = max(math.floor(min(x)) - 2, 0), max(math.floor(min(y)) - 2, 0)
+    x2, y2 = min(math.ceil(max(x)) + 3, w), min(math.ceil(max(y)) + 3, h)
+    return min(x1, w), min(y1, h), max(x2, 0), max(y2, 0)
+
+
+def warp_labels(labels: np.ndarray, segments: list[np.ndarray], warp: Warp) -> np.ndarray:
+    """Carry label rows through a warp and drop what is left of too little.
+
+    Without polygons a row becomes the box around its four warped corners; with polygons (one for each row, in order)
+    the box around the warped outline as far as it lies inside the picture.
+    """
+    if not len(labels):
+        return labels
+    use_segments = any(segment.any() for segment in segments)
+    boxes = _warp_polygons(segments, len(labels), warp) if use_segments else _warp_corners(labels, warp)
+    keep = box_candidates(labels[:, 1:5].T * warp.zoom, boxes.T, area_thr=0.01 if use_segments else 0.10)
+    labels = labels[keep]
+    labels[:, 1:5] = boxes[keep]
+    return labels
+
+
+def _transform(points: np.ndarray, warp: Warp) -> np.ndarray:
+    """(n, 2) points through the matrix, float64."""
+    xy = np.ones((len(points), 3))
+    xy[:, :2] = points
+    xy = xy @ warp.matrix.T
+    return xy[:, :2] / xy[:, 2:3] if warp.projective else xy[:, :2]
+
+
+def _warp_corners(labels: np.ndarray, warp: Warp) -> np.ndarray:
+    """(n, 5) rows -> (n, 4) float64 boxes around the warped corners, clipped to the output."""
+    n = len(labels)
+    xy = _transform(labels[:, [1, 2, 3, 4, 1, 4, 3, 2]].reshape(n * 4, 2), warp).reshape(n, 4, 2)
+    h, w = warp.size
+    return np.concatenate((xy.min(1), xy.max(1)), 1).clip(0, [w, h, w, h])
+
+
+def resample_polygon(segment: np.ndarray, n: int = POLYGON_POINTS) -> np.ndarray:
+    """Close a polygon (k, 2) and spread n points along it, evenly in the index of the corner: (n, 2) float64."""
+    closed = np.concatenate((segment, segment[0:1]), axis=0)
+    at, corner = np.linspace(0, len(closed) - 1, n), np.arange(len(closed))
+    return np.stack([np.interp(at, corner, closed[:, axis]) for axis in range(2)], axis=1)
+
+
+def polygon_box(points: np.ndarray, width: int, height: int) -> np.ndarray:
+    """Box (4,) around the points (k, 2) that lie inside the picture; zeros if there are none."""
+    x, y = points.T
+    inside = (x >= 0) & (y >= 0) & (x <= width) & (y <= height)
+    x, y = x[inside], y[inside]
+    return np.array([x.min(), y.min(), x.max(), y.max()]) if x.any() else np.zeros(4)
+
+
+def _warp_polygons(segments: list[np.ndarray], n: int, warp: Warp) -> np.ndarray:
+    """One polygon for each of n label rows -> (n, 4) float64 boxes."""
+    boxes = np.zeros((n, 4))
+    for i, segment in enumerate(segments):
+        boxes[i] = polygon_box(_transform(resample_polygon(segment), warp), warp.size[1], warp.size[0])
+    return boxes
+
+
+def box_candidates(box1, box2, wh_thr=2, ar_thr=20, area_thr=0.1, eps=1e-16):
+    """Which boxes survive a warp: box1 (4, n) before (already zoomed), box2 (4, n) after -> (n,) bool.
+
+    Still over `wh_thr` pixels wide and high, over `area_thr` of the old area, and no longer than `ar_thr` to one.
+    """
+    w1, h1 = box1[2] - box1[0], box1[3] - box1[1]
+    w2, h2 = box2[2] - box2[0], box2[3] - box2[1]
+    aspect = np.maximum(w2 / (h2 + eps), h2 / (w2 + eps))
+    return (w2 > wh_thr) & (h2 > wh_thr) & (w2 * h2 / (w1 * h1 + eps) > area_thr) & (aspect < ar_thr)
+
+
+def random_perspective(
+    img,
+    targets=(),
+    segments=(),
+    degrees=10,
+    translate=0.1,
+    scale=0.1,
+    shear=10,
+    perspective=0.0,
+    border=(0, 0),
+    rng: RandomSource = GLOBAL,
+):
+    """Draw a warp and apply it to a picture and its label rows; the picture keeps its number of channels."""
+    warp = draw_warp(
+        rng,
+        img.shape[:2],
+        border,
+        degrees=degrees,
+        translate=translate,
+        scale=scale,
+        shear=shear,
+        perspective=perspective,
+    )
+    channels = img.shape[2]
+    img = warp_image(img, warp)
+    if img.shape[2] != channels:
+        img = cv2.cvtColor(img, cv2.COLOR_BGRA2BGR)
+    return img, warp_labels(np.asarray(targets), list(segments), warp)
+
+
+# --- colour -----------------------------------------------------------------------------------------------------------
+
+
+def hsv_tables(draws: np.ndarray, hgain: float, sgain: float, vgain: float) -> list[np.ndarray]:
+    """Three 256-entry uint8 tables (hue, saturation, value) for three draws from [-1, 1]."""
+    gains = draws * [hgain, sgain, vgain] + 1
+    x = np.arange(256, dtype=gains.dtype)
+    hue = ((x * gains[0]) % 180).astype(np.uint8)
+    return [hue, *(np.clip(x * gain, 0, 255).astype(np.uint8) for gain in gains[1:])]
+
+
+def apply_hsv(img: np.ndarray, tables: list[np.ndarray]) -> np.ndarray:
+    """BGR(A) picture -> new BGR picture with hue, saturation and value looked up in their tables."""
+    planes = cv2.split(cv2.cvtColor(img, cv2.COLOR_BGR2HSV))
+    hsv = cv2.merge([cv2.LUT(plane, table, dst=plane) for plane, table in zip(planes, tables)])
+    return cv2.cvtColor(hsv, cv2.COLOR_HSV2BGR)
+
+
+def augment_hsv(img: np.ndarray, hgain=0.5, sgain=0.5, vgain=0.5, rng: RandomSource = GLOBAL) -> None:
+    """Draw three gains and change the colours of a BGR picture in place."""
+    img[:] = apply_hsv(img, hsv_tables(rng.np_uniform(-1, 1, 3), hgain, sgain, vgain))
+
+
+# --- blending ---------------------------------------------------------------------------------------------------------
+
+
+def mixup(img1: np.ndarray, img2: np.ndarray, ratio: float) -> np.ndarray:
+    """`uint8(img1 * ratio + img2 * (1 - ratio))` in float64, truncated: looked up in a table of all 256 x 256 sums."""
+    levels = np.arange(256, dtype=np.float64)
+    table = np.add.outer(levels * ratio, levels * (1 - ratio)).astype(np.uint8).ravel()
+    pair = img1.astype(np.uint16)
+    pair <<= 8
+    pair |= img2
+    return table.take(pair)

@@ -1,0 +1,65 @@
+"""Where augmentations take their random numbers from.
+
+Every augmentation is a pure function of its inputs and of a random source. Two sources exist:
+
+* `GlobalRandom`: Python's module-level `random` and NumPy's global generator, drawn in the reference's order. This is
+  the default and what "same seed, same samples" rests on.
+* `KeyedRandom(seed, epoch, index)`: a generator of its own for one sample, so that a sample depends neither on the
+  number of workers nor on what was drawn before it, and a run can go on in the middle of an epoch.
+"""
+
+import hashlib
+import random as python_random
+from typing import Protocol
+
+import numpy as np
+
+
+class RandomSource(Protocol):
+    """What augmentations call; the names in front follow Python's `random`, the `np_` ones NumPy's generator."""
+
+    def random(self) -> float: ...
+
+    def uniform(self, a: float, b: float) -> float: ...
+
+    def randint(self, a: int, b: int) -> int: ...
+
+    def choices(self, population, *, k: int) -> list: ...
+
+    def sample(self, population, k: int) -> list: ...
+
+    def np_uniform(self, low: float, high: float, size: int) -> np.ndarray: ...
+
+    def np_beta(self, a: float, b: float) -> float: ...
+
+
+class GlobalRandom:
+    """The process-wide generators. Each call is exactly one call of the library: streams stay in step."""
+
+    random = staticmethod(python_random.random)
+    uniform = staticmethod(python_random.uniform)
+    randint = staticmethod(python_random.randint)
+    choices = staticmethod(python_random.choices)
+    sample = staticmethod(python_random.sample)
+    np_uniform = staticmethod(np.random.uniform)
+    np_beta = staticmethod(np.random.beta)
+
+
+GLOBAL = GlobalRandom()
+
+
+class KeyedRandom(python_random.Random):
+    """The random numbers of one sample: the same for the same (seed, epoch, index), in whichever process."""
+
+    def __new__(cls, *key: int):
+        return super().__new__(cls)
+
+    def __init__(self, *key: int):
+        digest = hashlib.blake2b(repr(tuple(int(k) for k in key)).encode(), digest_size=16).digest()
+        super().__init__(int.from_bytes(digest, "little"))
+
+    def np_uniform(self, low: float, high: float, size: int) -> np.ndarray:
+        return np.array([self.uniform(low, high) for _ in range(size)])
+
+    def np_beta(self, a: float, b: float) -> float:
+        return self.betavariate(a, b)
