@@ -8,7 +8,11 @@ ARGS   ?=
 .PHONY: train test test-slow lint format bench bench-full clean
 
 train: $(VENV)/.run-ready
+ifeq ($(strip $(ARGS)),)
+	$(PY) tools/quickstart.py
+else
 	$(PY) train.py $(ARGS)
+endif
 
 test: $(VENV)/.dev-ready
 	OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 -m "not slow" tests

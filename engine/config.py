@@ -1,9 +1,8 @@
 """Run files (yaml of flags, with inheritance) and the checks that flags must pass before anything is built."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -102,8 +101,7 @@ def _convert(flag: Flag, value: Any, where) -> Any:
 # --- checks of the flags themselves -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class ResizeStage:
+class ResizeStage(NamedTuple):
     """From `epoch` (counted from 0) on, train at `size` with `batch` images in all (None: as before)."""
 
     epoch: int

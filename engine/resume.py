@@ -12,6 +12,7 @@ from torch import nn
 from engine.step import TrainStep
 from models.checkpoint import CheckpointError, load_checkpoint
 from utils.errors import UserError
+from utils.files import walk_files
 
 VERSION = 1
 
@@ -102,12 +103,12 @@ def load_strictly(module: nn.Module, state: dict[str, torch.Tensor]) -> None:
 def find_checkpoint(target: str | bool, suffix: str = ".pt") -> Path:
     """The file `--resume` means: a file, a run folder, or (True) the newest last*.pt below the working directory."""
     if target is True:
-        found = sorted(Path(".").rglob(f"last*{suffix}"), key=lambda path: path.stat().st_mtime)
+        found = [p for p in walk_files(".") if p.suffix == suffix and p.name.startswith("last")]
         if not found:
             raise UserError(
                 f"--resume found no last*{suffix} below {Path('.').resolve()}; give it a run folder or a file"
             )
-        return found[-1]
+        return max(found, key=lambda p: p.stat().st_mtime)
     path = Path(target)
     if path.is_dir():
         for candidate in (path / "weights" / f"last{suffix}", path / f"last{suffix}"):

@@ -15,7 +15,7 @@ import yaml
 from engine import compile as compiling
 from engine import hyp as hyper
 from engine.cli import train_parser
-from engine.config import check_options, parse_resize_schedule
+from engine.config import check_options
 from engine.distributed import World, join, leave, lost_peers_told, main_first, world_from_environment
 from engine.report import Reporter, TensorBoardLogger, WandbLogger
 from engine.resume import find_checkpoint, read_resumable, run_folder_of
@@ -33,10 +33,11 @@ log = logging.getLogger(__name__)
 
 # what makes a run that run: it cannot be changed when going on
 FIXED_ON_RESUME = (
-    "weights cfg data hyp batch_size img_size rect image_weights multi_scale single_cls adam quad linear_lr "
-    "label_smoothing freeze seed shuffle subset_size subset_seed overfit resize_schedule auto_lr loss_ota heads "
-    "head_config standard_grouping geometry_grouping transfer_weights"
-).split()
+    "weights", "cfg", "data", "hyp", "batch_size", "img_size", "rect", "image_weights", "multi_scale", "single_cls",
+    "adam", "quad", "linear_lr", "label_smoothing", "freeze", "seed", "shuffle", "subset_size", "subset_seed", "overfit",
+    "resize_schedule", "auto_lr", "loss_ota", "heads", "head_config", "standard_grouping", "geometry_grouping",
+    "transfer_weights",
+)  # fmt: skip
 NOT_STORED = ("given", "config")  # facts of the command line, not settings of the run
 
 LEARNT_MAP50 = 0.8  # --overfit: this mAP@.5 on its own training images counts as learnt by heart
@@ -106,7 +107,9 @@ def resumed_run(opt: Namespace) -> tuple[Namespace, dict[str, Any]]:
     done = checkpoint["epoch"] + 1
     state = checkpoint.get("resume")
     if done >= options["epochs"] and not (state and state["progress"]["position"]):
-        raise UserError(f"--resume {path}: nothing to do, the run has {done} epochs of {options['epochs']}; add --epochs N")
+        raise UserError(
+            f"--resume {path}: nothing to do, the run has {done} epochs of {options['epochs']}; add --epochs N"
+        )
     print(f"Resuming {path} after {done} epochs")
     return Namespace(**options), checkpoint
 
@@ -117,7 +120,7 @@ def unstripped_beside(path: Path, stripped: Mapping[str, Any]) -> tuple[dict[str
         checkpoint = load_checkpoint(candidate)
         if isinstance(checkpoint, dict) and checkpoint.get("epoch", -1) >= 0:
             return checkpoint, candidate
-    raise UserError(f"--resume {path}: the file is stripped (a finished run) and no epoch_*.pt lies beside it to go on from")
+    raise UserError(f"--resume {path}: the file is stripped (its run is finished) and no epoch_*.pt lies beside it")
 
 
 def prepare_run_folder(opt: Namespace, hyp: Mapping[str, float], world: World, *, resumed: bool) -> None:
@@ -174,7 +177,7 @@ def build_model(opt: Namespace, hyp: Mapping[str, float], nc: int, device: torch
 
 
 def diagnose_compile(opt: Namespace, hyp: Mapping[str, float], device: torch.device) -> int:
-    data = load_data_yaml(opt.data, download=False)
+    data = load_data_yaml(opt.data, fetch=False)
     model = build_model(opt, hyp, 1 if opt.single_cls else data.nc, device)
     size = opt.img_size[0]
     return compiling.diagnose(model, torch.zeros(2, 3, size, size, device=device))
@@ -297,7 +300,9 @@ def exit_code(outcome: Outcome, opt: Namespace, world: World) -> int:
         print(f"stopped in epoch {outcome.progress.epoch}; go on with: python train.py --resume {opt.save_dir}")
         return outcome.interrupted
     print(f"{outcome.progress.epoch} epochs completed in {outcome.progress.seconds / 3600:.3f} hours.")
-    print(f"Results in {opt.save_dir}: weights/best.pt, weights/last.pt, results.png, PR_curve.png, test_batch0_pred.jpg")
+    print(
+        f"Results in {opt.save_dir}: weights/best.pt, weights/last.pt, results.png, PR_curve.png, test_batch0_pred.jpg"
+    )
     if not opt.overfit:
         return 0
     first, last, map50 = outcome.progress.first_loss, outcome.last_loss, outcome.results[2]

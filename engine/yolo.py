@@ -20,11 +20,11 @@ from engine.compile import CompiledNet, compile_wanted
 from engine.config import ResizeStage, parse_resize_schedule
 from engine.distributed import World, from_main, main_first
 from engine.ema import ModelEMA
-from engine.evaluate import test
 from engine.optim import build_optimizer, freeze_layers
 from engine.resume import Progress, previous_of
 from engine.schedule import Rates, YoloSchedule, scaled_weight_decay
 from engine.trainer import Validation, best_as_saved
+from engine.validate import test
 from models.checkpoint import save_checkpoint, strip_checkpoint
 from models.yolo import IAuxDetect, Model
 from utils.autoanchor import check_anchors
@@ -42,7 +42,7 @@ DRAWN_BATCHES = 10
 
 
 class YoloFamily:
-    """A YOLOv7 network with everything that trains it. Built in the reference's order, on which its random draws rest."""
+    """A YOLOv7 network with all that trains it, built in the reference's order, on which its random draws rest."""
 
     loss_names = ("box", "obj", "cls", "total")
     checkpoint_suffix = ".pt"
@@ -72,7 +72,9 @@ class YoloFamily:
         decay = scaled_weight_decay(hyp, opt.total_batch_size)
         log.info("Scaled weight_decay = %g", decay)
         self.optimizer = build_optimizer(model, hyp, adam=opt.adam, weight_decay=decay)
-        log.info("Optimizer groups: %d other, %d decayed, %d bias", *(len(g["params"]) for g in self.optimizer.param_groups))
+        log.info(
+            "Optimizer groups: %d other, %d decayed, %d bias", *(len(g["params"]) for g in self.optimizer.param_groups)
+        )
         self.ema = ModelEMA(model) if world.is_main else None
         self._plan_sizes()
         self.model = self.model if not self._sync_bn() else nn.SyncBatchNorm.convert_sync_batchnorm(model).to(device)
@@ -97,7 +99,7 @@ class YoloFamily:
         sizes = self.opt.img_size if len(self.opt.img_size) == 2 else self.opt.img_size * 2
         self.img_size, self.test_size = (check_img_size(size, self.grid) for size in sizes)
         stages = parse_resize_schedule(self.opt.resize_schedule) or [ResizeStage(0, self.img_size)]
-        self.stages = [s if s.size % self.grid == 0 else s.__class__(s.epoch, check_img_size(s.size, self.grid), s.batch) for s in stages]
+        self.stages = [stage._replace(size=check_img_size(stage.size, self.grid)) for stage in stages]
         if self.opt.resize_schedule:
             self.img_size = self.stages[0].size
             if "img_size" not in self.opt.given:
@@ -149,7 +151,9 @@ class YoloFamily:
             )
         top = np.concatenate(self.dataset.labels, 0)[:, 0].max(initial=-1)
         if top >= self.nc:
-            raise UserError(f"a label has class {int(top)}, but {self.data.path} has nc: {self.nc} (classes 0 to {self.nc - 1})")
+            raise UserError(
+                f"a label has class {int(top)}, but {self.data.path} has nc: {self.nc} (classes 0 to {self.nc - 1})"
+            )
         if world.is_main and not hasattr(self, "val_loader"):
             self.val_batch = opt.test_batch_size or batch * 2
             options = self._loader_options() | ({"cache": False} if opt.notest else {})
@@ -196,7 +200,7 @@ class YoloFamily:
     def _build_losses(self) -> None:
         auxiliary = isinstance(self.model.model[-1], IAuxDetect)
         if auxiliary and not self.hyp["loss_ota"]:
-            raise UserError("networks with auxiliary heads train with the OTA loss only: set loss_ota: 1 (or --loss-ota 1)")
+            raise UserError("networks with auxiliary heads train with the OTA loss only: --loss-ota 1")
         self.plain_loss = ComputeLoss(self.model)
         self.ota_loss = ComputeLossAuxOTA(self.model) if auxiliary else ComputeLossOTA(self.model)
         start = hyper.get(self.hyp, "loss_ota_from")
