@@ -16,11 +16,12 @@ __all__ += ["compute_ap", "fitness"]
 
 EPS = 1e-16
 POINTS = 1000  # of the curves over confidence and recall
-SIZES = {
+SIZES = {  # ranges of object area in native px, as COCO has them
+    "all": (0.0, np.inf),
     "small": (0.0, 32.0**2),
     "medium": (32.0**2, 96.0**2),
     "large": (96.0**2, np.inf),
-}  # area in native px, as COCO
+}
 
 
 class ClassAP(NamedTuple):

@@ -1,0 +1,196 @@
+"""Evaluation of YOLO networks: `test` is what test.py runs and what training calls after an epoch."""
+
+from copy import deepcopy
+from pathlib import Path
+from types import SimpleNamespace
+
+import torch
+from torch import nn
+
+from engine.eval_output import Outputs
+from engine.evaluate import EvalResult, Prediction, Stopwatch, evaluate
+from models.experimental import attempt_load
+from utils.coco import find_annotations
+from utils.data_yaml import SPLITS, DataYaml, Source, load_data_yaml
+from utils.datasets import create_dataloader
+from utils.device import select_device
+from utils.errors import UserError
+from utils.files import check_img_size, increment_path
+from utils.nms import non_max_suppression
+
+
+class YoloPredict:
+    """A YOLO network with its suppression, as the evaluation asks for it (`engine.evaluate.Predict`).
+
+    single_cls: classes suppress one another, for they will all count as one. hybrid: the labels are put among the
+    candidates (auto-labelling), which makes the figures meaningless. loss: called with the raw maps and the targets.
+    """
+
+    def __init__(
+        self, model: nn.Module, conf_thres, iou_thres, augment=False, single_cls=False, hybrid=False, loss=None
+    ):
+        self.model, self.conf_thres, self.iou_thres = model, conf_thres, iou_thres
+        self.augment, self.single_cls, self.hybrid, self.loss = augment, single_cls, hybrid, loss
+        parameter = next(model.parameters())
+        self.device, self.dtype = parameter.device, parameter.dtype
+
+    @torch.no_grad()
+    def __call__(self, images: torch.Tensor, targets: torch.Tensor) -> Prediction:
+        images = images.to(self.device, non_blocking=True).to(self.dtype) / 255.0
+        clock = Stopwatch()
+        output, maps = self.model(images, augment=self.augment)[:2]
+        inference_ms = clock.lap()
+        loss = None
+        if self.loss is not None and maps is not None:
+            wide = [m.float() if m.dtype == torch.float16 else m for m in maps]
+            loss = self.loss(wide, targets)[1][:3].detach()
+            clock.lap()
+        labels = _label_rows(targets, images) if self.hybrid else ()
+        detections = non_max_suppression(
+            output, self.conf_thres, self.iou_thres, agnostic=self.single_cls, multi_label=True, labels=labels
+        )
+        return Prediction(detections, inference_ms, clock.lap(), loss)
+
+    def warm_up(self, img_size: int) -> None:
+        """One pass over an empty picture, so that the first batch is not charged for the GPU's start."""
+        if self.device.type == "cuda":
+            with torch.no_grad():
+                self.model(torch.zeros(1, 3, img_size, img_size, device=self.device, dtype=self.dtype))
+
+
+def _label_rows(targets: torch.Tensor, images: torch.Tensor) -> list[torch.Tensor]:
+    """Each image's labels (m, 5): class, xywh in pixels of the batch."""
+    b, _, h, w = images.shape
+    rows = targets[:, 1:].to(images) * torch.tensor([1, w, h, w, h]).to(images)
+    return [rows[targets[:, 0].to(images.device) == i] for i in range(b)]
+
+
+def test(
+    data,
+    weights=None,
+    batch_size=32,
+    imgsz=640,
+    conf_thres=0.001,
+    iou_thres=0.6,
+    save_json=False,
+    single_cls=False,
+    augment=False,
+    verbose=False,
+    model=None,
+    dataloader=None,
+    save_dir=Path(""),
+    save_txt=False,
+    save_hybrid=False,
+    save_conf=False,
+    plots=True,
+    wandb_logger=None,
+    compute_loss=None,
+    half_precision=True,
+    trace=False,
+    is_coco=False,
+    v5_metric=False,
+    *,
+    task="val",
+    device="",
+    workers=8,
+    cache_images=False,
+    fast_dataloader=False,
+    annotations=None,
+) -> EvalResult:
+    """Evaluate a network: a given `model` on a given `dataloader` (inside training), or `weights` on a split of `data`.
+
+    Returns ((P, R, mAP@.5, mAP@.5:.95, box, obj, cls), per-class mAP, times), with more as attributes. In half
+    precision (on CUDA only) a copy is run, so a given model keeps its weights. `wandb_logger`, if given, gets the
+    summary by its `log`. `trace` has no effect: networks always run untraced.
+    """
+    data = load_data_yaml(data)
+    check_thresholds(conf_thres, iou_thres)
+    alone = model is None
+    split = task if task in SPLITS else "val"
+    if alone:
+        save_dir = save_dir if Path(save_dir).name else increment_path("runs/test/exp", exist_ok=False)
+        model, imgsz = _load(weights, data, single_cls, imgsz, select_device(device, batch_size))
+    was_training = model.training
+    network = _runnable(model, half_precision)
+    loader = dataloader or _loader(
+        data.split(split), imgsz, batch_size, network.stride, single_cls, workers, cache_images, fast_dataloader
+    )
+    try:
+        outputs = Outputs(Path(save_dir), data, single_cls, loader.dataset, alone)
+        outputs.check_labels(needed=alone and not (save_json or save_txt))
+        if save_txt or save_hybrid:
+            outputs.add_text(save_conf)
+        if save_json:
+            stem = Path(_listed(weights)[0]).stem if weights else ""
+            outputs.add_json(find_annotations(data, split, annotations), is_coco, f"{stem}_predictions.json")
+        if plots:
+            outputs.add_pictures()
+        if v5_metric:
+            print("Testing with YOLOv5 AP metric...")
+        predict = YoloPredict(network, conf_thres, iou_thres, augment, single_cls, save_hybrid, compute_loss)
+        predict.warm_up(imgsz)
+        options = {"imgsz": imgsz, "batch_size": batch_size, "single_cls": single_cls, "v5_metric": v5_metric}
+        result = evaluate(predict, loader, len(outputs.names), **options, sinks=outputs.sinks)
+    finally:
+        if dataloader is None:
+            loader.close()
+        model.train(was_training)
+    settings = {"weights": _listed(weights), "data": data.path, "task": task, "precision": str(predict.dtype)}
+    settings |= {"conf_thres": conf_thres, "iou_thres": iou_thres, "augment": augment, **options}
+    result = outputs.finish(result, settings, verbose)
+    if wandb_logger is not None:
+        tags = ("precision", "recall", "mAP_0.5", "mAP_0.5:0.95", "box_loss", "obj_loss", "cls_loss")
+        wandb_logger.log({f"test/{tag}": value for tag, value in zip(tags, result.results)})
+    return result
+
+
+# --- set-up -----------------------------------------------------------------------------------------------------------
+
+
+def check_thresholds(conf_thres: float, iou_thres: float) -> None:
+    for flag, value in (("--conf-thres", conf_thres), ("--iou-thres", iou_thres)):
+        if not 0 <= value <= 1:
+            raise UserError(f"{flag} {value} is out of range: it is a share between 0 and 1")
+
+
+def _listed(weights) -> list[str]:
+    return [str(w) for w in ([weights] if isinstance(weights, str | Path) else weights or [])]
+
+
+def _load(weights, data: DataYaml, single_cls: bool, imgsz: int, device: torch.device) -> tuple[nn.Module, int]:
+    """The network of the weights on the device, and the image size its stride allows."""
+    if not _listed(weights):
+        raise UserError("no weights to evaluate: give --weights FILE")
+    model = attempt_load(_listed(weights), map_location=device)
+    known = len(model.names)
+    if known != data.nc and not single_cls:
+        raise UserError(
+            f"{' '.join(_listed(weights))} knows {known} classes ({', '.join(map(str, model.names))[:80]}), but "
+            f"{data.path} has nc: {data.nc}; take weights trained on this data set, or the data yaml of these weights"
+        )
+    return model.to(device), check_img_size(imgsz, s=max(32, int(model.stride.max())))
+
+
+def _runnable(model: nn.Module, half_precision: bool) -> nn.Module:
+    """The network in eval mode; on CUDA a half-precision copy, so that a model in training keeps its full precision."""
+    parameter = next(model.parameters())
+    if half_precision and parameter.device.type == "cuda" and parameter.dtype == torch.float32:
+        return deepcopy(model).half().eval()
+    return model.eval()
+
+
+def _loader(source: Source, imgsz: int, batch_size: int, strides: torch.Tensor, single_cls, workers, cache, fast):
+    """Rectangular batches with half a stride of border, as the reference evaluates."""
+    return create_dataloader(
+        source,
+        imgsz,
+        batch_size,
+        max(32, int(strides.max())),
+        SimpleNamespace(single_cls=single_cls),
+        cache=cache,
+        pad=0.5,
+        rect=True,
+        workers=workers,
+        prefix="test: ",
+        worker_tensor=fast,
+    )[0]
