@@ -31,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # run as a scri
 from utils.errors import UserError, run_command
 from utils.images import read_image
 
-IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp"}
+IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp"}  # what can be written as well as read
 PARTIAL = ".resizing"  # ending of a file that is not complete yet
 SETTINGS = "resized.json"  # in DST: what the folder was made with
 
@@ -152,7 +152,8 @@ def resize_dataset(
     open_target(source, target, {"size": size, "quality": quality, "scaled_annotations": scale})
     for left_over in walk(target, {PARTIAL}):
         left_over.unlink()
-    files = [*walk(source / "images", IMAGE_SUFFIXES), *walk(source / "labels", {".txt"})]
+    labels = (path for path in walk(source / "labels", {".txt"}) if not path.name.endswith(".problems.txt"))
+    files = [*walk(source / "images", IMAGE_SUFFIXES), *labels]  # a list of problems speaks of the source's files
     jobs = [(path, target / path.relative_to(source)) for path in files]
     for folder in {goal.parent for _, goal in jobs}:
         folder.mkdir(parents=True, exist_ok=True)

@@ -27,6 +27,7 @@ def source(tmp_path) -> Path:
         cv2.imwrite(str(folder / f"images/val/{name}.jpg"), ramp)
         (folder / f"labels/val/{name}.txt").write_text("0 0.5 0.5 0.2 0.3\n")
     (folder / "labels/val.cache").write_bytes(b"paths of the old folder")
+    (folder / "labels/val.problems.txt").write_text("kept  empty label")
     (folder / "val.txt").write_text("./images/val/wide.jpg\n")
     (folder / "elsewhere.txt").write_text("/data/images/wide.jpg\n")
     content = {
@@ -66,7 +67,7 @@ def test_images_labels_annotations_and_lists_are_brought_over(source, tmp_path):
         assert (target / path).read_bytes() == (source / path).read_bytes()
     for path in (*(f"labels/val/{name}.txt" for name in SHAPES), "annotations/instances_val.json", "val.txt"):
         assert (target / path).read_bytes() == (source / path).read_bytes()
-    assert not (target / "labels/val.cache").exists()  # holds paths and sizes of the source
+    assert [p.name for p in (target / "labels").iterdir()] == ["val"]  # no cache, no report: they are of the source
     assert not (target / "elsewhere.txt").exists()  # still points at the source
 
 

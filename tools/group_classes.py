@@ -1,0 +1,151 @@
+"""Share the classes of a data set out over the heads of a multi-head network, by the geometry of their boxes.
+
+    python tools/group_classes.py --data data/shapes.yaml --heads 2 --img-size 320
+
+Reads the training labels, groups classes whose boxes are alike in aspect ratio and area (k-means on the class means),
+prints a table, and writes the head configuration (for --head-config) and a picture of the groups beside it.
+"""
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import yaml
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # run as a script from anywhere
+
+from utils.class_groups import (
+    ClassGeometry,
+    class_geometry,
+    geometry_config,
+    group_ratio,
+    label_geometry,
+)
+from utils.data_yaml import load_data_yaml
+from utils.errors import UserError, run_command
+from utils.head_config import HeadConfig
+from utils.label_cache import load_labels
+from utils.labels import find_images
+from utils.plots_curves import figure, line_colours
+
+
+def read_annotations(path: str | Path, nc: int) -> ClassGeometry:
+    """Geometry from a COCO instances file, in pixels of the original images; categories in order of their ids."""
+    try:
+        content = json.loads(Path(path).read_text())
+        classes = {c["id"]: i for i, c in enumerate(sorted(content["categories"], key=lambda c: c["id"]))}
+        rows = np.array([(classes[a["category_id"]], *a["bbox"][2:]) for a in content["annotations"]], float)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path} is not a readable COCO instances file ({error!r})") from error
+    if len(classes) != nc:
+        raise UserError(f"{path} has {len(classes)} categories, the data yaml {nc} classes")
+    return class_geometry(*rows.reshape(-1, 3).T, nc)
+
+
+def read_labels(source: str | list[str], nc: int, img_size: int) -> ClassGeometry:
+    """Geometry from the label files of a split, images brought to `img_size`."""
+    table = load_labels(find_images(source), source)
+    return label_geometry(table.labels, table.shapes, nc, img_size)
+
+
+def table(config: HeadConfig, geometry: ClassGeometry, names: list[str]) -> str:
+    """The groups in words: one line a head, then its classes."""
+    total = geometry.count.sum()
+    lines = [f"{'head':<8}{'shape':<8}{'classes':>8}{'boxes':>10}{'share':>8}{'w/h':>7}{'side':>7}"]
+    for h, ids in enumerate(config.classes):
+        count = geometry.count[list(ids)].sum()
+        side = np.exp(geometry.log_side[list(ids)].mean())
+        lines.append(
+            f"head_{h:<3}{config.names[h]:<8}{len(ids):>8}{count:>10}{count / total:>8.1%}"
+            f"{group_ratio(geometry, ids):>7.2f}{side:>7.0f}"
+        )
+        lines.append("        " + ", ".join(f"{names[c]} ({c})" for c in ids))
+    return "\n".join(lines)
+
+
+def write_config(
+    config: HeadConfig, path: Path, names: list[str], title: str, notes: list[str], data: dict | None = None
+) -> None:
+    """Write the YAML file: readable by a person, the name of every class in a comment.
+
+    data: keys that are ignored here and make the file serve as data yaml too (train, val).
+    """
+    lines = [f"# {line}" for line in title.splitlines()]
+    lines += ["", f"nc: {config.nc}  # classes in all", f"heads: {config.heads}  # number of heads"]
+    lines += [f"grouping: {config.grouping}  # how the groups came about", "", "head_assignments:"]
+    for h, ids in enumerate(config.classes):
+        name = yaml.safe_dump(config.names[h], default_flow_style=True).splitlines()[0]
+        lines += [f"  head_{h}:  # {notes[h]}", f"    name: {name}"]
+        lines += [f"    weight: {config.weights[h]!r}  # of this head in the loss"]
+        lines += ["    classes:  # global ids; their order gives the ids within the head"]
+        lines += [f"      - {c}  # {names[c]}" for c in ids]
+    values = {**(data or {}), "names": names}
+    lines += ["", "# not needed for the heads: names for error messages" + " and, with nc, a data yaml" * bool(data)]
+    lines += yaml.safe_dump(
+        values, sort_keys=False, allow_unicode=True, width=110, default_flow_style=None
+    ).splitlines()
+    part = path.with_name(f".{path.name}.part")
+    part.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    os.replace(part, path)
+
+
+def draw(config: HeadConfig, geometry: ClassGeometry, names: list[str], path: Path) -> None:
+    """Classes as dots over mean w/h and mean size, coloured by head, larger with more boxes."""
+    area = 20 + 180 * np.sqrt(geometry.count / geometry.count.max())
+    with figure(path, (10, 7), dpi=120) as fig:
+        ax = fig.subplots()
+        for h, (ids, colour) in enumerate(zip(config.classes, line_colours(config.heads))):
+            x, y = np.exp(geometry.log_ratio[list(ids)]), np.exp(geometry.log_side[list(ids)])
+            label = f"head_{h}: {config.names[h]}, {len(ids)} classes, w/h {group_ratio(geometry, ids):.2f}"
+            ax.scatter(x, y, area[list(ids)], color=colour, alpha=0.6, label=label)
+            for c, px, py in zip(ids, x, y):
+                ax.annotate(names[c], (px, py), (3, 3), textcoords="offset points", fontsize=7)
+        ax.set_xscale("log")
+        ax.set_yscale("log")
+        for axis in (ax.xaxis, ax.yaxis):
+            axis.set_major_formatter("{x:g}")
+            axis.set_minor_formatter("{x:g}")
+        ax.set_xlabel("mean width / height of a class's boxes")
+        ax.set_ylabel("mean side in pixels, sqrt(width * height)")
+        ax.set_title(f"{config.nc} classes on {config.heads} heads ({config.grouping})")
+        ax.legend(fontsize=8)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", required=True, help="data yaml")
+    parser.add_argument("--heads", type=int, default=4, help="number of heads (default: %(default)s)")
+    parser.add_argument("--img-size", type=int, default=640, help="size boxes are measured at (default: %(default)s)")
+    parser.add_argument(
+        "--balanced", action="store_true", help="give every head the same number of classes, or one less"
+    )
+    parser.add_argument("--ratio-only", action="store_true", help="leave the area out: the exact grouping by w/h alone")
+    parser.add_argument("--annotations", default="", help="COCO instances file to read boxes from, not the label files")
+    parser.add_argument("--output", type=Path, help="file to write (default: DATA_Nheads_geometry.yaml beside DATA)")
+    opt = parser.parse_args()
+    if opt.img_size < 32:
+        raise UserError("--img-size must be at least 32")
+    data = load_data_yaml(opt.data)
+    if opt.annotations:
+        geometry = read_annotations(opt.annotations, data.nc)
+    else:
+        geometry = read_labels(data.split("train"), data.nc, opt.img_size)
+    config = geometry_config(geometry, opt.heads, not opt.ratio_only, opt.balanced)
+    print(table(config, geometry, data.names))
+    output = opt.output or Path(data.path).with_name(f"{Path(data.path).stem}_{opt.heads}heads_geometry.yaml")
+    notes = [f"mean w/h {group_ratio(geometry, ids):.2f}" for ids in config.classes]
+    title = (
+        f"Heads for {Path(data.path).name}, grouped by box geometry at {opt.img_size} pixels (tools/group_classes.py)."
+    )
+    write_config(config, output, data.names, title, notes)
+    draw(config, geometry, data.names, output.with_suffix(".png"))
+    print(
+        f"written: {output} and {output.with_suffix('.png')}\nuse it with: --heads {opt.heads} --head-config {output}"
+    )
+
+
+if __name__ == "__main__":
+    run_command(main)
