@@ -101,23 +101,18 @@ def decode_wh(sigmoid_wh: torch.Tensor, anchor_wh) -> torch.Tensor:
 # --- overlap ----------------------------------------------------------------------------------------------------------
 
 
-def _intersection(a1, a2, b1, b2):
-    """Overlap area of broadcastable corner arrays (..., 2): a from a1 to a2, b from b1 to b2."""
-    return (torch.minimum(a2, b2) - torch.maximum(a1, b1)).clamp(min=0).prod(-1)
-
-
-def _inter_union(box1, box2):
-    """Intersection and union area of every xyxy pair, (n, m) each."""
-    area1 = (box1[:, 2:4] - box1[:, :2]).prod(-1)
-    area2 = (box2[:, 2:4] - box2[:, :2]).prod(-1)
-    inter = _intersection(box1[:, None, :2], box1[:, None, 2:4], box2[:, :2], box2[:, 2:4])
-    return inter, area1[:, None] + area2 - inter
-
-
 def box_iou(box1: torch.Tensor, box2: torch.Tensor) -> torch.Tensor:
-    """Plain IoU of every xyxy pair, (n, 4) and (m, 4) -> (n, m); no epsilon, so two empty boxes give NaN."""
-    inter, union = _inter_union(box1, box2)
-    return inter / union
+    """Plain IoU of every xyxy pair, (..., n, 4) and (..., m, 4) -> (..., n, m); leading sizes broadcast.
+
+    No epsilon, so two empty boxes give NaN.
+    """
+    left1, top1, right1, bottom1 = box1[..., None, :4].unbind(-1)  # (..., n, 1)
+    left2, top2, right2, bottom2 = box2[..., None, :, :4].unbind(-1)  # (..., 1, m)
+    area1, area2 = (right1 - left1) * (bottom1 - top1), (right2 - left2) * (bottom2 - top2)
+    width = (torch.minimum(right1, right2) - torch.maximum(left1, left2)).clamp(min=0)
+    height = (torch.minimum(bottom1, bottom2) - torch.maximum(top1, top2)).clamp(min=0)
+    overlap = width * height
+    return overlap / (area1 + area2 - overlap)
 
 
 def bbox_iou(box1, box2, x1y1x2y2=True, GIoU=False, DIoU=False, CIoU=False, eps=1e-7):

@@ -1,0 +1,245 @@
+"""Which cell learns which box: the SimOTA assignment for the whole batch at once.
+
+Every candidate of an image may serve every box of that image. A box takes its k cheapest candidates, k being roughly
+the number of candidates that already overlap it; a candidate wanted by several boxes goes to the one it costs least.
+
+Shape letters: B pool (an image, or one head's share of an image), G ground-truth box, P place in a pool, n candidate
+of the whole batch, C class, K the most candidates a box may take. Pools are padded to (B, G, P): no loop runs over
+images or boxes, nothing is read back from the device, and autograd records nothing.
+"""
+
+from functools import reduce
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from utils.boxes import box_iou
+from utils.transfer import send
+
+IOU_WEIGHT = 3.0  # of the overlap cost against the class cost
+LOG_FLOOR = 1e-8  # added to the IoU before its logarithm
+PAIRS_AT_ONCE = 1 << 23  # (box, candidate) pairs held at a time: some 250 MB of working memory
+
+
+class PoolBlock(NamedTuple):
+    """Pools padded to common G and P. An empty place overlaps nothing and costs infinitely much."""
+
+    candidate: torch.Tensor  # (B, P) int64, number of the candidate at this place; 0 where it is empty
+    filled: torch.Tensor  # (B, P) float, 1 or 0
+    barrier: torch.Tensor  # (B, P) float, 0 or inf
+    corners: torch.Tensor  # (B, G, 4) float, the boxes in pixels, xyxy
+    classes: torch.Tensor  # (B, G) int64
+    target: torch.Tensor  # (B, G) int64, row number in targets
+    present: torch.Tensor  # (B, G) int64, 1 or 0
+
+
+class Pools(NamedTuple):
+    blocks: tuple[PoolBlock, ...]
+    place: torch.Tensor  # (n,) int64, where each candidate stands in the blocks' (B, P) laid end to end
+
+
+class Assignment(NamedTuple):
+    """What each of the n candidates was given."""
+
+    taken: torch.Tensor  # (n,) bool
+    target: torch.Tensor  # (n,) int64, row number in targets; meaningless where not taken
+
+
+# --- on the host: who competes with whom ------------------------------------------------------------------------------
+
+
+def make_pools(
+    candidate_pool: np.ndarray,
+    target_pool: np.ndarray,
+    corners: np.ndarray,
+    classes: np.ndarray,
+    device: torch.device,
+) -> Pools:
+    """Lay candidates and boxes out by the pool they belong to.
+
+    candidate_pool: (n,), target_pool: (N,) int64, number of the pool;  corners: (N, 4) boxes in pixels;
+    classes: (N,) int64, column of the class logits. Boxes in a pool without candidates can match nothing: left out.
+    """
+    pools = int(candidate_pool.max(initial=-1)) + 1
+    places = np.bincount(candidate_pool, minlength=pools)
+    known = np.flatnonzero(target_pool < pools)
+    known = known[places[target_pool[known]] > 0]
+    boxes = np.bincount(target_pool[known], minlength=pools)
+    place_rank, box_rank = _rank_in_group(candidate_pool, places), _rank_in_group(target_pool[known], boxes)
+
+    place = np.empty(len(candidate_pool), dtype=np.int64)
+    arrays, start = [place], 0
+    for members in _share_out(places, boxes):
+        local = np.full(pools, -1)
+        local[members] = np.arange(len(members))
+        shape = len(members), places[members].max()
+        (number,) = np.nonzero(local[candidate_pool] >= 0)
+        at = local[candidate_pool[number]], place_rank[number]
+        candidate, filled, barrier = np.zeros(shape, np.int64), np.zeros(shape, np.float32), np.zeros(shape, np.float32)
+        candidate[at], filled[at] = number, 1
+        barrier[filled == 0] = np.inf
+        place[number] = start + at[0] * shape[1] + at[1]
+        start += shape[0] * shape[1]
+
+        inside = local[target_pool[known]] >= 0
+        row, at = known[inside], (local[target_pool[known[inside]]], box_rank[inside])
+        box_shape = len(members), boxes[members].max()
+        box, cls, target, present = np.zeros((*box_shape, 4), corners.dtype), *np.zeros((3, *box_shape), np.int64)
+        box[at], cls[at], target[at], present[at] = corners[row], classes[row], row, 1
+        arrays += [candidate, filled, barrier, box, cls, target, present]
+    tensors = send(arrays, device)
+    width = len(PoolBlock._fields)
+    return Pools(tuple(PoolBlock(*tensors[i : i + width]) for i in range(1, len(tensors), width)), tensors[0])
+
+
+def _rank_in_group(group: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """Of each element, how many of its group come before it."""
+    order = np.argsort(group, kind="stable")
+    rank = np.empty(len(group), dtype=np.int64)
+    rank[order] = np.arange(len(group)) - (np.cumsum(sizes) - sizes)[group[order]]
+    return rank
+
+
+def _share_out(places: np.ndarray, boxes: np.ndarray) -> list[np.ndarray]:
+    """Numbers of the pools of each block, none beyond PAIRS_AT_ONCE once padded; one block in all ordinary batches.
+
+    Largest pools first, since the padding follows the largest member. A pool beyond the budget stands alone, and
+    `_match` walks over its boxes.
+    """
+    order = np.argsort(-places, kind="stable")
+    order = order[places[order] > 0]
+    if len(order) * places.max(initial=0) * boxes.max(initial=0) <= PAIRS_AT_ONCE:
+        return [np.sort(order)] if len(order) else []
+    blocks, members, most = [], [], 0
+    for pool in order:
+        if members and (len(members) + 1) * places[members[0]] * max(most, boxes[pool]) > PAIRS_AT_ONCE:
+            blocks.append(np.array(members))
+            members, most = [], 0
+        members.append(pool)
+        most = max(most, boxes[pool])
+    return [*blocks, np.array(members)]
+
+
+# --- on the device ----------------------------------------------------------------------------------------------------
+
+
+class _Bids(NamedTuple):
+    """What the boxes of a pool want of each place, all (B, P)."""
+
+    wanted: torch.Tensor  # how many boxes took the place
+    taker: torch.Tensor  # the sum of their numbers: the box's number where one alone took it
+    lowest: torch.Tensor  # least cost among all boxes, whether they took it or not
+    cheapest: torch.Tensor  # number of the box that has it
+
+
+@torch.no_grad()
+def assign(
+    corners: torch.Tensor, objectness: torch.Tensor, class_logits: torch.Tensor, pools: Pools, top: int
+) -> Assignment:
+    """Give candidates to boxes.
+
+    corners: (n, 4) predicted boxes in pixels, xyxy;  objectness: (n, 1), class_logits: (n, C) raw logits;
+    top: how many of a box's best overlaps count towards its k, and so the most candidates it can take.
+    """
+    if not pools.blocks:
+        nothing = torch.zeros_like(pools.place)
+        return Assignment(nothing.bool(), nothing)
+    score = joint_score(objectness, class_logits)
+    absent_cost = -sum_log(1 - score)  # (n, 1): what the candidate costs a box of no class
+    table = torch.cat([corners, absent_cost], 1)
+    matched = [_match(block, table, score, top) for block in pools.blocks]
+    taken = torch.cat([m.taken.flatten() for m in matched])
+    target = torch.cat([m.target.flatten() for m in matched])
+    return Assignment(taken.index_select(0, pools.place), target.index_select(0, pools.place))
+
+
+def joint_score(objectness: torch.Tensor, class_logits: torch.Tensor) -> torch.Tensor:
+    """sqrt(class probability x objectness), (n, C), kept off 0 and 1 so that its logarithms are finite.
+
+    The class probability is taken in fp32 whatever the network computes in. Saturated logits (beyond about +-16)
+    would make the cost infinite or NaN; here they cost what the nearest representable score costs.
+    """
+    score = class_logits.float().sigmoid() * objectness.sigmoid()
+    limits = torch.finfo(score.dtype)
+    return score.sqrt_().clamp_(limits.tiny**0.5, 1 - limits.eps / 2)
+
+
+def sum_log(x: torch.Tensor) -> torch.Tensor:
+    """Sum of logarithms over the last axis (kept, size 1), by the logarithm of products: fewer of them to take.
+
+    Four factors of at least 2^-24 do not underflow in fp32.
+    """
+    for _ in range(2):
+        if x.shape[-1] % 2 == 0:
+            first, second = x.chunk(2, -1)
+            x = first * second
+    return x.log().sum(-1, keepdim=True)
+
+
+def _match(block: PoolBlock, table: torch.Tensor, score: torch.Tensor, top: int) -> Assignment:
+    """Assignment of every place, (B, P), of a block of pools."""
+    pools, places = block.candidate.shape
+    boxes = block.classes.shape[1]
+    pooled = table.index_select(0, block.candidate.flatten()).view(pools, places, 5)
+    corners = pooled[..., :4] * block.filled[..., None]
+    absent_cost = pooled[..., 4] + block.barrier
+    step = max(1, PAIRS_AT_ONCE // (pools * places))  # boxes at a time: all of them in all ordinary batches
+    bids = reduce(
+        _merge,
+        (_bid(block, first, first + step, corners, absent_cost, score, top) for first in range(0, boxes, step)),
+    )
+    winner = torch.where(bids.wanted > 1, bids.cheapest, bids.taker)
+    return Assignment(bids.wanted > 0, block.target.gather(1, winner))
+
+
+def _bid(block, first, last, corners, absent_cost, score, top) -> _Bids:
+    """What boxes first..last of every pool want: overlaps, how many to take, costs, the cheapest ones."""
+    present = block.present[:, first:last]
+    iou = box_iou(block.corners[:, first:last], corners).nan_to_num_(0)  # (B, G, P); two empty boxes: no overlap
+    k = dynamic_k(iou, top) * present
+    cost = _pair_cost(iou, absent_cost, score, block.candidate, block.classes[:, first:last], present)
+    return _take_cheapest(cost, k, min(top, cost.shape[-1]), first)
+
+
+def dynamic_k(iou: torch.Tensor, top: int) -> torch.Tensor:
+    """(B, G): how many candidates a box takes, the sum of its `top` best overlaps, at least 1."""
+    best = iou.topk(min(top, iou.shape[-1]), -1).values
+    return best.sum(-1).long().clamp_(min=1)
+
+
+def _pair_cost(iou, absent_cost, score, candidate, classes, present) -> torch.Tensor:
+    """(B, G, P) class cost + weighted overlap cost. Takes over the memory of `iou`.
+
+    The class cost, a BCE against the box's one-hot class, is the candidate's cost for no class at all less the log-odds
+    of the box's class: no (G, P, C) is ever formed. A box that is only padding gets log(0): infinite everywhere.
+    """
+    floor = present.to(iou.dtype) * LOG_FLOOR
+    cost = (iou + floor[..., None]).log_().mul_(-IOU_WEIGHT)
+    column = candidate[:, None, :] * score.shape[1] + classes[..., None]
+    own_class = score.flatten().index_select(0, column.flatten()).view(column.shape)
+    return cost.add_(absent_cost[:, None]).sub_(own_class.logit_())
+
+
+def _take_cheapest(cost: torch.Tensor, k: torch.Tensor, most: int, first: int) -> _Bids:
+    """Each box takes its k cheapest places."""
+    pools, boxes, places = cost.shape
+    place = cost.topk(most, -1, largest=False).indices  # (B, G, K)
+    chosen = torch.arange(most, device=cost.device) < k[..., None]
+    number = torch.arange(first, first + boxes, device=cost.device)[:, None] * chosen
+    nobody = torch.zeros((pools, places), dtype=torch.int64, device=cost.device)
+    wanted = nobody.scatter_add(1, place.flatten(1), chosen.flatten(1).long())
+    taker = nobody.scatter_add(1, place.flatten(1), number.flatten(1))
+    lowest, cheapest = cost.min(1)
+    return _Bids(wanted, taker, lowest, cheapest + first)
+
+
+def _merge(a: _Bids, b: _Bids) -> _Bids:
+    """Bids of two sets of boxes; at equal cost the earlier box is the cheaper one."""
+    later = b.lowest < a.lowest
+    return _Bids(
+        a.wanted + b.wanted,
+        a.taker + b.taker,
+        torch.where(later, b.lowest, a.lowest),
+        torch.where(later, b.cheapest, a.cheapest),
+    )

@@ -1,0 +1,316 @@
+"""The three losses: plain (every candidate is a positive), OTA (positives by assignment), auxiliary OTA (both heads).
+
+`loss(maps, targets)` or `loss(maps, targets, images)` gives (total x batch size as a 1-element tensor with the graph,
+detached items box / objectness / class / their sum). Maps are the head's training output: a list over levels of raw
+logits (image, anchor, row, column, 5 + classes). Targets are (N, 6) rows image, class, centre x, centre y, width,
+height normalised to 0..1, best on the host: there the candidates are found, so that the device is never asked for a
+number. Everything is computed in fp32 (fp64 for fp64 maps), whatever the network runs in.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from utils.assign import Assignment, Pools, assign, make_pools
+from utils.boxes import bbox_iou, decode_wh, decode_xy, xywh2xyxy
+from utils.candidates import NEAR, WIDE, find_candidates, first_on_cell
+from utils.errors import UserError
+from utils.transfer import send
+
+LEVEL_WEIGHTS = {3: (4.0, 1.0, 0.4)}  # of the objectness loss, by number of levels
+OTHER_LEVEL_WEIGHTS = (4.0, 1.0, 0.25, 0.06, 0.02)
+OTA_TOP, AUX_TOP = 10, 20  # how many of a box's best overlaps say how many candidates it takes
+AUX_WEIGHT = 0.25  # of the auxiliary head's loss against the lead head's
+FOCAL_ALPHA = 0.25
+
+
+class Criterion(NamedTuple):
+    """Binary cross-entropy with logits, element by element, with the focal factor where gamma > 0."""
+
+    positive_weight: float
+    gamma: float
+
+    def __call__(self, x: torch.Tensor, t: torch.Tensor | float) -> torch.Tensor:
+        if self.positive_weight == 1:
+            loss = F.softplus(x) - t * x
+        else:
+            loss = (1 - t) * x + (1 + (self.positive_weight - 1) * t) * F.softplus(-x)
+        if self.gamma > 0:
+            p = x.sigmoid()
+            miss = t * (1 - p) + (1 - t) * p
+            loss = loss * (t * FOCAL_ALPHA + (1 - t) * (1 - FOCAL_ALPHA)) * miss**self.gamma
+        return loss
+
+    def against_zero(self, x: torch.Tensor) -> torch.Tensor:
+        """The same for t = 0, where most of the work is: one softplus."""
+        loss = F.softplus(x)
+        return loss * (1 - FOCAL_ALPHA) * x.sigmoid() ** self.gamma if self.gamma > 0 else loss
+
+
+class _ReadMaps(torch.autograd.Function):
+    """Rows of candidate cells, and every cell's objectness, out of all maps.
+
+    Backward writes one gradient map for each map; indexing and slicing would write three and add them up.
+    """
+
+    @staticmethod
+    def forward(ctx, *cells_and_maps):
+        cells, maps = _halves(cells_and_maps)
+        ctx.save_for_backward(*cells)
+        ctx.shapes = [m.shape for m in maps]
+        flat = [m.reshape(-1, m.shape[-1]) for m in maps]
+        rows = torch.cat([m.index_select(0, c) for m, c in zip(flat, cells)])
+        return rows, torch.cat([m[:, 4] for m in flat])
+
+    @staticmethod
+    def backward(ctx, grad_rows, grad_objectness):
+        cells = ctx.saved_tensors
+        grads = []
+        rows = grad_rows.split([len(c) for c in cells])
+        objectness = grad_objectness.split([shape[:-1].numel() for shape in ctx.shapes])
+        for c, shape, row, obj in zip(cells, ctx.shapes, rows, objectness):
+            grad = grad_rows.new_zeros(shape)
+            flat = grad.view(-1, shape[-1])
+            flat.index_put_((c,), row, accumulate=True)
+            flat[:, 4] += obj
+            grads.append(grad)
+        return *[None] * len(cells), *grads
+
+
+def _halves(items):
+    return items[: len(items) // 2], items[len(items) // 2 :]
+
+
+class Plan(NamedTuple):
+    """What is known of a batch before any prediction, on the device: n candidates, N targets."""
+
+    cells: tuple[torch.Tensor, ...]  # of each map, the (n_map,) numbers of its candidates' cells
+    anchor: torch.Tensor  # (n, 2) in cells
+    stride: torch.Tensor  # (n, 1) pixels of a cell
+    scale: torch.Tensor  # (n, 4) columns, rows, columns, rows of the candidate's map
+    corner: torch.Tensor  # (n, 4) column, row, 0, 0 of the cell
+    twin: torch.Tensor  # (n,) int64, the first candidate on the same cell
+    target: torch.Tensor  # (n,) int64, row number of the box that proposed the cell
+    target_box: torch.Tensor  # (N, 4) normalised centre and size
+    target_class: torch.Tensor  # (N,) int64
+    pools: Pools | None  # who competes with whom; None: every candidate is a positive
+
+
+class Predicted(NamedTuple):
+    """What the maps say at the n candidates, in the loss's own precision."""
+
+    box: torch.Tensor  # (n, 4) centre relative to the cell, size; in cells
+    objectness: torch.Tensor  # (n, 1) logit
+    classes: torch.Tensor  # (n, C) logits
+    everywhere: torch.Tensor  # (all cells of all maps,) objectness logit
+
+
+class Positives(NamedTuple):
+    """What the n candidates are to learn."""
+
+    taken: torch.Tensor  # (n,) bool
+    last: torch.Tensor  # (n,) bool, the last positive on its cell: it sets the cell's objectness
+    box: torch.Tensor  # (n, 4) as in Predicted
+    cls: torch.Tensor  # (n, 1) int64
+
+
+class Terms(NamedTuple):
+    """Mean loss of each level, (levels,), before level weights and gains."""
+
+    box: torch.Tensor
+    objectness: torch.Tensor
+    cls: torch.Tensor
+
+
+def last_on_cell(taken: torch.Tensor, twin: torch.Tensor) -> torch.Tensor:
+    """(n,) bool: taken, and no later candidate on the same cell is. The same on every device."""
+    order = torch.arange(1, len(taken) + 1, device=taken.device) * taken
+    latest = torch.zeros_like(order).scatter_reduce_(0, twin, order, "amax")
+    return taken & (latest.index_select(0, twin) == order)
+
+
+class _Loss:
+    """What the losses share: settings taken from the model once, and the arithmetic on positives.
+
+    The model gives `.model[-1]` (the head: nl, na, nc, anchors in cells, stride), `.hyp` and `.gr`. `balance`, the
+    level weights, changes only under `autobalance`, and then on the device.
+    """
+
+    def __init__(self, model, autobalance: bool = False):
+        model = getattr(model, "module", model)  # a parallel wrapper
+        head, hyp = model.model[-1], model.hyp
+        self.levels, self.nc, self.gr, self.autobalance = head.nl, head.nc, model.gr, autobalance
+        self.anchors = head.anchors.detach().cpu().numpy()  # (levels, anchors, 2)
+        self.stride = np.asarray([float(s) for s in head.stride], dtype=np.float32)
+        self.gains = hyp["box"], hyp["obj"], hyp["cls"]
+        self.anchor_t = hyp["anchor_t"]
+        smoothing = hyp.get("label_smoothing", 0.0)
+        self.class_positive, self.class_negative = 1 - 0.5 * smoothing, 0.5 * smoothing
+        self.class_criterion = Criterion(hyp["cls_pw"], hyp["fl_gamma"])
+        self.objectness_criterion = Criterion(hyp["obj_pw"], hyp["fl_gamma"])
+        self.balance = list(LEVEL_WEIGHTS.get(self.levels, OTHER_LEVEL_WEIGHTS))
+
+    def plan(self, targets: torch.Tensor, maps, reach: float, height: int | None = None) -> Plan:
+        """The host's part: candidates and all that is known of them, sent to the maps' device.
+
+        height: of the input picture; given, the candidates compete in pools (OTA), else each is a positive.
+        """
+        batch, na = maps[0].shape[:2]
+        sizes = [tuple(m.shape[2:4]) for m in maps]
+        rows = self.check(targets, batch)
+        found = find_candidates(rows, self.anchors, sizes, self.anchor_t, reach)
+        cell = found.cell(sizes, na)
+        counts = np.bincount(found.level, minlength=len(maps)).tolist()
+        scale = np.array([[nx, ny, nx, ny] for ny, nx in sizes], dtype=rows.dtype)[found.level]
+        corner = np.stack([found.column, found.row, *np.zeros((2, len(cell)), np.int64)], 1).astype(rows.dtype)
+        anchor = self.anchors[found.level, found.anchor].astype(np.float32)
+        stride = self.stride[found.level, None]
+        twin = first_on_cell(found.level, cell)
+        classes = rows[:, 1].astype(np.int64)
+        arrays = [cell, anchor, stride, scale, corner, twin, found.target, rows[:, 2:6], classes]
+        device = maps[0].device
+        cell, *tensors = send(arrays, device)
+        pools = None
+        if height is not None:
+            corners = xywh2xyxy(rows[:, 2:6] * height)  # by the height alone, as the reference; it matters off-square
+            pools = make_pools(found.image, rows[:, 0].astype(np.int64), corners, classes, device)
+        return Plan(cell.split(counts), *tensors, pools)
+
+    def check(self, targets: torch.Tensor, batch: int) -> np.ndarray:
+        """Targets on the host, fp32 or fp64. Those of a device are waited for here, and only here."""
+        targets = targets.detach().cpu()
+        rows = (targets if targets.dtype == torch.float64 else targets.float()).numpy()
+        image, cls = rows[:, :2].astype(np.int64).T
+        bad = np.flatnonzero((cls < 0) | (cls >= self.nc))
+        if len(bad):
+            raise UserError(
+                f"class {cls[bad[0]]} in the labels, but the model has {self.nc} (0..{self.nc - 1}): "
+                "correct the labels, or nc in the data file"
+            )
+        bad = np.flatnonzero((image < 0) | (image >= batch))
+        if len(bad):
+            raise IndexError(f"target row {bad[0]} names image {image[bad[0]]} of a batch of {batch}")
+        return rows
+
+    # --- device ---
+
+    def predicted(self, maps, plan: Plan) -> Predicted:
+        rows, everywhere = _ReadMaps.apply(*plan.cells, *maps)
+        precision = torch.promote_types(rows.dtype, torch.float32)
+        box, objectness, classes = rows.to(precision).split([4, 1, self.nc], 1)
+        xy, wh = box.sigmoid().chunk(2, 1)
+        box = torch.cat([decode_xy(xy, 0), decode_wh(wh, plan.anchor)], 1)
+        return Predicted(box, objectness, classes, everywhere.to(precision))
+
+    def match(self, predicted: Predicted, plan: Plan, top: int) -> Assignment:
+        box = predicted.box.detach()
+        box = (box + plan.corner) * plan.stride
+        return assign(xywh2xyxy(box), predicted.objectness, predicted.classes, plan.pools, top)
+
+    def positives(self, plan: Plan, given: Assignment) -> Positives:
+        """Each candidate's target, relative to its cell."""
+        box = plan.target_box.index_select(0, given.target) * plan.scale - plan.corner
+        cls = plan.target_class.index_select(0, given.target)[:, None]
+        return Positives(given.taken, last_on_cell(given.taken, plan.twin), box, cls)
+
+    def terms(self, predicted: Predicted, positives: Positives, maps, plan: Plan) -> Terms:
+        """Per-level means.
+
+        Objectness is the loss of an empty map, corrected at the cells that are wanted: no target map is written.
+        """
+        counts, cells = [len(c) for c in plan.cells], [m[..., 0].numel() for m in maps]
+        ciou = bbox_iou(predicted.box.T, positives.box, x1y1x2y2=False, CIoU=True)
+        wanted = (1.0 - self.gr) + self.gr * ciou.detach().clamp(0)
+        x = predicted.objectness.squeeze(1)
+        correction = self.objectness_criterion(x, wanted) - self.objectness_criterion.against_zero(x)
+        columns = torch.stack(
+            [
+                (1.0 - ciou) * positives.taken,
+                self.class_rows(predicted.classes, positives.cls) * positives.taken,
+                positives.taken.to(ciou.dtype),
+                correction * positives.last,
+            ]
+        )
+        box, cls, count, correction = torch.stack([c.sum(1) for c in columns.split(counts, 1)], 1)
+        count = count.clamp(min=1)
+        empty = self.objectness_criterion.against_zero(predicted.everywhere)
+        empty = torch.stack([level.mean() for level in empty.split(cells)])
+        objectness = empty + torch.stack([c / n for c, n in zip(correction.unbind(), cells)])
+        return Terms(box / count, objectness, cls / (count * self.nc))
+
+    def class_rows(self, logits: torch.Tensor, cls: torch.Tensor) -> torch.Tensor:
+        """(n,) class loss of each candidate, summed over classes; 0 if there is but one class."""
+        if self.nc == 1:
+            return torch.zeros_like(logits[:, 0])
+        criterion, own = self.class_criterion, logits.gather(1, cls)
+        if self.class_negative == 0:
+            others, own_as_other = criterion.against_zero(logits), criterion.against_zero(own)
+        else:
+            others, own_as_other = criterion(logits, self.class_negative), criterion(own, self.class_negative)
+        return others.sum(1) + (criterion(own, self.class_positive) - own_as_other).squeeze(1)
+
+    def total(self, terms: Terms, lead_objectness: torch.Tensor, batch: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Level weights, gains, sum. The running sums are fp32 for fp64 maps too."""
+        objectness = torch.stack([w * o for w, o in zip(self.balance, terms.objectness.unbind())])
+        parts = [part.float().sum() for part in (terms.box, objectness, terms.cls)]
+        parts = torch.stack([part * gain for part, gain in zip(parts, self.gains)])
+        if self.autobalance:
+            self.rebalance(lead_objectness.detach())
+        total = parts.sum(0, keepdim=True)
+        return total * batch, torch.cat([parts, total]).detach()
+
+    def rebalance(self, objectness: torch.Tensor) -> None:
+        """Move level weights slowly towards equal losses, relative to stride 16. Seen from the next call on."""
+        for level, loss in enumerate(objectness.unbind()):
+            self.balance[level] = self.balance[level] * 0.9999 + 0.0001 / loss
+        middle = self.balance[self.stride.tolist().index(16)]
+        self.balance = [weight / middle for weight in self.balance]
+
+
+class ComputeLoss(_Loss):
+    """The plain loss, `loss(maps, targets)`: every candidate is a positive."""
+
+    def __call__(self, p, targets):
+        maps = p[: self.levels]
+        plan = self.plan(targets, maps, NEAR)
+        predicted = self.predicted(maps, plan)
+        everyone = Assignment(torch.ones_like(plan.target, dtype=torch.bool), plan.target)
+        terms = self.terms(predicted, self.positives(plan, everyone), maps, plan)
+        return self.total(terms, terms.objectness, maps[0].shape[0])
+
+
+class ComputeLossOTA(_Loss):
+    """`loss(maps, targets, images)`: positives by assignment. Of the images only their height is used."""
+
+    def __call__(self, p, targets, imgs):
+        maps = p[: self.levels]
+        plan = self.plan(targets, maps, NEAR, imgs.shape[2])
+        predicted = self.predicted(maps, plan)
+        matched = self.positives(plan, self.match(predicted, plan, OTA_TOP))
+        terms = self.terms(predicted, matched, maps, plan)
+        return self.total(terms, terms.objectness, maps[0].shape[0])
+
+
+class ComputeLossAuxOTA(_Loss):
+    """`loss(maps, targets, images)` for a lead and an auxiliary head: the lead's maps, then the auxiliary head's.
+
+    Both assignments are made on the lead's predictions; the auxiliary head has candidates of wider reach.
+    """
+
+    def __call__(self, p, targets, imgs):
+        lead, aux = p[: self.levels], p[self.levels :]
+        terms = []
+        for maps, reach in ((lead, NEAR), (aux, WIDE)):
+            plan = self.plan(targets, maps, reach, imgs.shape[2])
+            predicted = self.predicted(maps, plan)
+            if maps is lead:
+                judged = predicted
+            else:
+                with torch.no_grad():
+                    judged = self.predicted(lead, plan)
+            matched = self.positives(plan, self.match(judged, plan, AUX_TOP))
+            terms.append(self.terms(predicted, matched, maps, plan))
+        both = Terms(*(a + AUX_WEIGHT * b for a, b in zip(*terms)))
+        return self.total(both, terms[0].objectness, lead[0].shape[0])
