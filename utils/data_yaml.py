@@ -1,7 +1,9 @@
 """The data yaml: which images, which classes; read, checked, and its data set fetched if it says how."""
 
 import logging
+import os
 import subprocess
+import sys
 import tempfile
 import urllib.error
 import urllib.request
@@ -128,12 +130,17 @@ def ensure_images(data: DataYaml) -> None:
     if data.download.endswith(".zip"):
         _fetch_zip(data.download, data.path)
     else:
-        code = subprocess.run(data.download, shell=True, check=False).returncode
+        code = subprocess.run(data.download, shell=True, check=False, env=_own_python_first()).returncode
         if code:
             raise UserError(f"{data.path}: the download command ended with code {code}: {data.download}")
     missing = missing_sources(data.val)
     if missing:
         raise UserError(f"{data.path}: val: {', '.join(missing)} is still missing after the download")
+
+
+def _own_python_first() -> dict[str, str]:
+    """The environment with this interpreter's folder first on PATH: `python` in a download command means this one."""
+    return {**os.environ, "PATH": os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))}
 
 
 def _where_instead(data: DataYaml, missing: str) -> str:

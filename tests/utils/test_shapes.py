@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from utils import shapes as module
+from utils.data_yaml import load_data_yaml
 from utils.errors import UserError
 from utils.shapes import MARKER, NAMES, draw_scene, make_shapes
 
@@ -149,3 +150,11 @@ def test_data_file_agrees_with_the_code():
     assert (data["train"], data["val"]) == ("data/shapes/images/train", "data/shapes/images/val")
     script = data["download"].split()[-1]
     assert (ROOT / script).is_file()
+
+
+def test_a_missing_data_set_is_drawn_by_the_running_interpreter(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")  # as without an activated environment
+    command = f"python {ROOT / 'tools/make_shapes.py'} {tmp_path / 'shapes'} --train 2 --val 1 --size 96"
+    val = tmp_path / "shapes" / "images" / "val"
+    data = load_data_yaml({"val": str(val), "nc": 4, "names": list(NAMES), "download": command})
+    assert [p.name for p in Path(data.val).iterdir()] == ["000000.jpg"]
