@@ -101,18 +101,26 @@ def decode_wh(sigmoid_wh: torch.Tensor, anchor_wh) -> torch.Tensor:
 # --- overlap ----------------------------------------------------------------------------------------------------------
 
 
+def _inter_union(box1, box2):
+    """Intersection and union area of every xyxy pair, (..., n, m) each; leading sizes broadcast.
+
+    Side by side in scalars, not in (..., 2) rows: a large (n, m) is walked over with unit stride.
+    """
+    left1, top1, right1, bottom1 = box1[..., None, :4].unbind(-1)  # (..., n, 1)
+    left2, top2, right2, bottom2 = box2[..., None, :, :4].unbind(-1)  # (..., 1, m)
+    width = (torch.minimum(right1, right2) - torch.maximum(left1, left2)).clamp(min=0)
+    height = (torch.minimum(bottom1, bottom2) - torch.maximum(top1, top2)).clamp(min=0)
+    inter = width * height
+    return inter, (right1 - left1) * (bottom1 - top1) + (right2 - left2) * (bottom2 - top2) - inter
+
+
 def box_iou(box1: torch.Tensor, box2: torch.Tensor) -> torch.Tensor:
     """Plain IoU of every xyxy pair, (..., n, 4) and (..., m, 4) -> (..., n, m); leading sizes broadcast.
 
     No epsilon, so two empty boxes give NaN.
     """
-    left1, top1, right1, bottom1 = box1[..., None, :4].unbind(-1)  # (..., n, 1)
-    left2, top2, right2, bottom2 = box2[..., None, :, :4].unbind(-1)  # (..., 1, m)
-    area1, area2 = (right1 - left1) * (bottom1 - top1), (right2 - left2) * (bottom2 - top2)
-    width = (torch.minimum(right1, right2) - torch.maximum(left1, left2)).clamp(min=0)
-    height = (torch.minimum(bottom1, bottom2) - torch.maximum(top1, top2)).clamp(min=0)
-    overlap = width * height
-    return overlap / (area1 + area2 - overlap)
+    inter, union = _inter_union(box1, box2)
+    return inter / union
 
 
 def bbox_iou(box1, box2, x1y1x2y2=True, GIoU=False, DIoU=False, CIoU=False, eps=1e-7):
@@ -121,37 +129,40 @@ def bbox_iou(box1, box2, x1y1x2y2=True, GIoU=False, DIoU=False, CIoU=False, eps=
     The epsilon stands on the heights only. DIoU wins over CIoU, both win over GIoU. CIoU's weight of the aspect term
     carries no gradient.
     """
-    box2 = box2.T
-    if x1y1x2y2:
-        b1_x1, b1_y1, b1_x2, b1_y2 = box1[0], box1[1], box1[2], box1[3]
-        b2_x1, b2_y1, b2_x2, b2_y2 = box2[0], box2[1], box2[2], box2[3]
-    else:
-        b1_x1, b1_x2 = box1[0] - box1[2] / 2, box1[0] + box1[2] / 2
-        b1_y1, b1_y2 = box1[1] - box1[3] / 2, box1[1] + box1[3] / 2
-        b2_x1, b2_x2 = box2[0] - box2[2] / 2, box2[0] + box2[2] / 2
-        b2_y1, b2_y2 = box2[1] - box2[3] / 2, box2[1] + box2[3] / 2
-    inter = (torch.minimum(b1_x2, b2_x2) - torch.maximum(b1_x1, b2_x1)).clamp(0) * (
-        torch.minimum(b1_y2, b2_y2) - torch.maximum(b1_y1, b2_y1)
-    ).clamp(0)
-    w1, h1 = b1_x2 - b1_x1, b1_y2 - b1_y1 + eps
-    w2, h2 = b2_x2 - b2_x1, b2_y2 - b2_y1 + eps
+    low1, high1 = _corners(box1.reshape(4, -1), x1y1x2y2)  # (2, n): x and y go through each step together
+    low2, high2 = _corners(box2.T, x1y1x2y2)
+    width, height = (torch.minimum(high1, high2) - torch.maximum(low1, low2)).clamp(min=0).unbind()
+    inter = width * height
+    w1, h1 = (high1 - low1).unbind()
+    w2, h2 = (high2 - low2).unbind()
+    h1, h2 = h1 + eps, h2 + eps
     union = w1 * h1 + w2 * h2 - inter + eps
     iou = inter / union
     if not (GIoU or DIoU or CIoU):
         return iou
-    cw = torch.maximum(b1_x2, b2_x2) - torch.minimum(b1_x1, b2_x1)
-    ch = torch.maximum(b1_y2, b2_y2) - torch.minimum(b1_y1, b2_y1)
+    enclosing = torch.maximum(high1, high2) - torch.minimum(low1, low2)
     if DIoU or CIoU:
-        c2 = cw**2 + ch**2 + eps
-        rho2 = ((b2_x1 + b2_x2 - b1_x1 - b1_x2) ** 2 + (b2_y1 + b2_y2 - b1_y1 - b1_y2) ** 2) / 4
+        c2 = _sum_of_squares(enclosing) + eps
+        rho2 = _sum_of_squares(low2 + high2 - low1 - high1) / 4
         if DIoU:
             return iou - rho2 / c2
         v = (4 / math.pi**2) * (torch.atan(w2 / (h2 + eps)) - torch.atan(w1 / (h1 + eps))) ** 2
         with torch.no_grad():
             alpha = v / (v - iou + (1 + eps))
         return iou - (rho2 / c2 + v * alpha)
-    c_area = cw * ch + eps
+    c_area = enclosing[0] * enclosing[1] + eps
     return iou - (c_area - union) / c_area
+
+
+def _corners(box, x1y1x2y2):
+    """(4, n) boxes to their lower and upper corners, (2, n) each."""
+    first, second = box[:2], box[2:4]
+    return (first, second) if x1y1x2y2 else (first - second / 2, first + second / 2)
+
+
+def _sum_of_squares(xy):
+    x, y = (xy**2).unbind()
+    return x + y
 
 
 # --- overlap of every pair, variants (not used by the shipped losses; kept for scripts that import them) --------------
@@ -198,7 +209,7 @@ def bbox_alpha_iou(box1, box2, x1y1x2y2=False, GIoU=False, DIoU=False, CIoU=Fals
     if not x1y1x2y2:
         b1, b2 = xywh2xyxy(b1), xywh2xyxy(b2)
     wh1, wh2 = b1[:, 2:] - b1[:, :2], b2[:, 2:] - b2[:, :2]
-    inter = _intersection(b1[:, :2], b1[:, 2:], b2[:, :2], b2[:, 2:])
+    inter = (torch.minimum(b1[:, 2:], b2[:, 2:]) - torch.maximum(b1[:, :2], b2[:, :2])).clamp(min=0).prod(-1)
     union = wh1.prod(-1) + wh2.prod(-1) - inter + eps
     iou = inter / union + eps
     enclosing = torch.maximum(b1[:, 2:], b2[:, 2:]) - torch.minimum(b1[:, :2], b2[:, :2])
