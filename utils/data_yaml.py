@@ -19,7 +19,6 @@ from tqdm import tqdm
 from utils.errors import UserError
 from utils.files import check_file
 
-log = logging.getLogger(__name__)
 Source = str | list[str]  # a folder, a text file of image paths, or several of these
 SPLITS = ("train", "val", "test")
 
