@@ -23,13 +23,16 @@ def activation(act) -> nn.Module:
 
 
 @torch.no_grad()
-def fold_batchnorm(conv: nn.Conv2d, bn: nn.Module) -> tuple[torch.Tensor, torch.Tensor]:
-    """Weight and bias of the one convolution that equals `bn(conv(x))` in eval mode, in the convolution's dtype."""
-    scale = bn.weight / torch.sqrt(bn.running_var + bn.eps)
-    bias = bn.bias - bn.running_mean * scale
-    if conv.bias is not None:
-        bias = bias + conv.bias * scale
-    return conv.weight * scale.view(-1, 1, 1, 1), bias
+def fold_batchnorm(weight: torch.Tensor, bias: torch.Tensor | None, bn: nn.Module) -> tuple[torch.Tensor, torch.Tensor]:
+    """Weight and bias of the one convolution that equals `bn(convolution(x))` in eval mode, in the weight's dtype.
+
+    Computed in float32 at least, so that a network in half precision can be folded too.
+    """
+    dtype = torch.promote_types(weight.dtype, torch.float32)
+    scale = bn.weight.to(dtype) / torch.sqrt(bn.running_var.to(dtype) + bn.eps)
+    shift = -bn.running_mean.to(dtype) if bias is None else bias.to(dtype) - bn.running_mean.to(dtype)
+    folded = weight.to(dtype) * scale.view(-1, 1, 1, 1), bn.bias.to(dtype) + shift * scale
+    return folded[0].to(weight.dtype), folded[1].to(weight.dtype)
 
 
 @torch.no_grad()
@@ -66,7 +69,7 @@ class Conv(nn.Module):
     def fuse(self) -> None:
         """Fold `bn` into `conv`; a second call does nothing."""
         if "bn" in self._modules:
-            self.conv = conv_like(self.conv, *fold_batchnorm(self.conv, self.bn))
+            self.conv = conv_like(self.conv, *fold_batchnorm(self.conv.weight, self.conv.bias, self.bn))
             del self.bn
 
 
@@ -99,16 +102,16 @@ class RepConv(nn.Module):
         """Merge the branches into `rbr_reparam`; a second call does nothing."""
         if "rbr_reparam" in self._modules:
             return
-        dense = self.rbr_dense[0]
-        weight, bias = fold_batchnorm(*self.rbr_dense)
-        weight1, bias1 = fold_batchnorm(*self.rbr_1x1)
-        weight, bias = weight + nn.functional.pad(weight1, [1, 1, 1, 1]), bias + bias1
+        dense, dense_bn = self.rbr_dense
+        point, point_bn = self.rbr_1x1
+        branches = [
+            fold_batchnorm(dense.weight, None, dense_bn),
+            fold_batchnorm(nn.functional.pad(point.weight, [1, 1, 1, 1]), None, point_bn),
+        ]
         if self.rbr_identity is not None:
-            unit = nn.Conv2d(self.in_channels, self.in_channels, 3, 1, 1, groups=self.groups, bias=False)
-            unit.weight = nn.Parameter(torch.zeros_like(dense.weight))
-            nn.init.dirac_(unit.weight, self.groups)
-            weight2, bias2 = fold_batchnorm(unit, self.rbr_identity)
-            weight, bias = weight + weight2, bias + bias2
+            unit = nn.init.dirac_(torch.empty_like(dense.weight), self.groups)
+            branches.append(fold_batchnorm(unit, None, self.rbr_identity))
+        weight, bias = (sum(parts) for parts in zip(*branches))
         for name in ("rbr_dense", "rbr_1x1", "rbr_identity"):
             delattr(self, name)
             setattr(self, name, None)

@@ -140,7 +140,7 @@ class IDetect(Detect):
         if self.fused:
             return
         for conv, ia, im in zip(self.m, self.ia, self.im):
-            weight, bias = folded_head(conv, ia, im)
+            weight, bias = fold_implicit(conv.weight, conv.bias, ia.implicit, im.implicit)
             conv.weight.copy_(weight)
             conv.bias.copy_(bias)
         self.fused = True
@@ -191,11 +191,14 @@ def add_prior_bias(conv: nn.Conv2d, stride: float, na: int, nc: int) -> None:
 
 
 @torch.no_grad()
-def folded_head(conv: nn.Conv2d, ia: ImplicitA, im: ImplicitM) -> tuple[torch.Tensor, torch.Tensor]:
-    """Weight and bias of the one 1x1 convolution that equals im * conv(x + ia)."""
-    scale = im.implicit.view(-1)
-    bias = (conv.bias + conv.weight.flatten(1) @ ia.implicit.view(-1)) * scale
-    return conv.weight * scale.view(-1, 1, 1, 1), bias
+def fold_implicit(weight, bias, ia, im) -> tuple[torch.Tensor, torch.Tensor]:
+    """Weight and bias of the one 1x1 convolution that equals im * convolution(x + ia), in float32 at least.
+
+    weight: (out, in, 1, 1); bias: (out,); ia: (1, in, 1, 1); im: (1, out, 1, 1).
+    """
+    dtype = torch.promote_types(weight.dtype, torch.float32)
+    weight, bias, ia, im = (t.to(dtype) for t in (weight, bias, ia, im))
+    return weight * im.view(-1, 1, 1, 1), (bias + weight.flatten(1) @ ia.view(-1)) * im.view(-1)
 
 
 @torch.no_grad()

@@ -64,14 +64,17 @@ class Model(nn.Module):
 
     @torch.no_grad()
     def _trial_run(self, ch: int, file: str):
-        """Output for an image of zeros, in training mode: BatchNorm counts it, which fresh weights of this network are
-        known to show (running variance 0.9, one batch tracked)."""
-        current = [self.model[0]]
-        hooks = [m.register_forward_pre_hook(lambda m, _: current.__setitem__(0, m)) for m in self.model]
+        """Output for an image of zeros. It shows the strides and layers that do not fit together.
+
+        In training mode on purpose: fresh networks are known to start with running variances of 0.9 and one batch
+        counted, and the first epoch's figures depend on it.
+        """
+        reached = []
+        hooks = [m.register_forward_pre_hook(lambda m, _: reached.append(m)) for m in self.model]
         try:
             return self._run_layers(torch.zeros(1, ch, BUILD_SIZE, BUILD_SIZE))
         except (RuntimeError, ValueError, TypeError, IndexError) as error:
-            m = current[0]
+            m = reached[-1]
             problem = str(error).splitlines()[0]
             raise UserError(f"{file}, layer {m.i} ({m.type}, from {m.f}): its inputs do not fit: {problem}") from error
         finally:
@@ -148,7 +151,7 @@ class Model(nn.Module):
         if verbose:
             LOGGER.info("%5s %40s %9s %12s %20s %10s %10s", "layer", "name", "gradient", "size", "shape", "mu", "sigma")
             for i, (name, p) in enumerate(parameters):
-                mean, std, shape = p.mean(), p.std(), list(p.shape)
+                mean, std, shape = p.mean().item(), p.std().item(), list(p.shape)
                 LOGGER.info(
                     "%5d %40s %9s %12d %20s %10.3g %10.3g", i, name, p.requires_grad, p.numel(), shape, mean, std
                 )
