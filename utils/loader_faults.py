@@ -40,8 +40,8 @@ def death(pids: str, how: str) -> UserError:
     if "Bus error" in how or "SIGBUS" in how:
         return UserError(f"data worker {pids} died for lack of shared memory ({how}); {SHARED_MEMORY}")
     return UserError(
-        f"data worker {pids} died ({how}); if the machine ran out of memory, {MEMORY}; "
-        f"in a container with a small /dev/shm, {SHARED_MEMORY}"
+        f"data worker {pids} died ({how}), as a rule because memory ran out: {MEMORY}; "
+        "in a container, also raise its memory limit and --shm-size"
     )
 
 
@@ -51,15 +51,23 @@ def explain(error: BaseException) -> UserError | None:
     Torch raises it from a signal handler, that is wherever the main process happens to be. Who catches errors
     outside of a loader can ask here.
     """
-    text = str(error)
     if not isinstance(error, RuntimeError):
         return None
-    dead = re.search(r"DataLoader worker \(pid(?:\(s\))? ([\d, ]+)\) (.*)", text)
-    if dead:
-        return death(dead[1], dead[2].split(". ")[0].rstrip("."))
-    if "Too many open files" in text:
+    for text in (str(error.__cause__), str(error)):  # the cause, if torch gives one, names the signal
+        dead = re.search(r"DataLoader worker \(pid(?:\(s\))? ([\d, ]+)\) (.*)", text)
+        if dead:
+            return death(dead[1], dead[2].split(". ")[0].rstrip("."))
+    if "Too many open files" in str(error):
         return UserError(f"too many open files between the data workers and the trainer; {OPEN_FILES}")
     return None
+
+
+def death_of(processes: list) -> UserError:
+    """The error for processes whose sentinels say that they have ended."""
+    for process in processes:
+        process.join()
+    pids, ends = zip(*((str(p.pid), how_it_ended(p.exitcode)) for p in processes))
+    return death(", ".join(pids), ", ".join(ends))
 
 
 def how_it_ended(exitcode: int | None) -> str:

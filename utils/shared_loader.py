@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from utils.errors import UserError
-from utils.loader_faults import Failure, death, explain, how_it_ended
+from utils.loader_faults import Failure, death_of, explain
 from utils.samplers import EpochByEpoch, EpochOrder
 from utils.shared_buffer import BatchBuffer, ClaimBoard, has_passed
 from utils.shared_worker import Done, NewIndices, Task, WorkerSetup, run_worker
@@ -73,7 +73,7 @@ class SharedLoader(EpochByEpoch):
             WorkerSetup(dataset, self._buffer, self._board, self.micro_batch, workers, base_seed, self._keyed)
         )
         self._buffer.pin()
-        self._closing = util.Finalize(self, _shut, (self._team, self._buffer, self._board), exitpriority=10)
+        self._closing = util.Finalize(self, _shut, (self._team, self._buffer, self._board), exitpriority=100)
 
     def __len__(self) -> int:
         """Batches of one epoch."""
@@ -225,9 +225,7 @@ class _Team:
             ready = [fd for fd, _ in self._poll.poll()]
             dead = [p for p in self.processes if p.sentinel in ready]
             if dead:
-                for process in dead:
-                    process.join()
-                raise death(", ".join(str(p.pid) for p in dead), ", ".join(how_it_ended(p.exitcode) for p in dead))
+                raise death_of(dead)
             try:
                 return pickle.loads(self._from[ready[0]].recv_bytes())
             except (EOFError, OSError):

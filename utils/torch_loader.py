@@ -7,12 +7,14 @@ import random
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from multiprocessing import util
+from multiprocessing.connection import wait
 
 import torch
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, get_worker_info
 
 from utils.errors import UserError
-from utils.loader_faults import Failure, explain, failure_of
+from utils.loader_faults import Failure, death_of, explain, failure_of
 from utils.randomness import KeyedRandom
 from utils.samplers import EpochByEpoch, EpochOrder, KeyedBatches, RestartingBatches, reference_sampler
 
@@ -39,47 +41,42 @@ class _TorchLoader:
             persistent_workers=send_indices,
             generator=generator,
         )
-        self._iterator = None
+        self._iterators: list = []  # none or one
+        # At exit, while its queues still work (they close at priority 10) and before multiprocessing ends all children,
+        # which torch would take for a fault.
+        self._closing = util.Finalize(self, _end_workers, (self._iterators,), exitpriority=100)
 
     def __len__(self) -> int:
         """Batches of one epoch."""
         return len(self.batch_sampler)
 
-    def _new_iterator(self):
+    def _new_iterator(self) -> None:
         if self._loader is None:
             raise RuntimeError("this loader was closed")
         if self._source.indices is None:
-            self._end_workers()
+            _end_workers(self._iterators)
         else:
             self._source.indices.publish(self.dataset.indices)
-        self._iterator = iter(self._loader)
-        return self._iterator
+        self._iterators[:] = [iter(self._loader)]
 
     def _fetch(self):
         """The next batch; a worker's death or complaint becomes a `UserError`."""
-        if self._iterator is None:
+        if self._loader is None:
             raise RuntimeError("this loader was closed")
         try:
-            batch = next(self._iterator)
-        except RuntimeError as error:
-            told = explain(error)
-            if told is None:
-                raise
+            batch = next(self._iterators[0])
+        except (RuntimeError, OSError, EOFError) as error:
+            told = explain(error) or _lost_connection(error, self._iterators[0])
             self.close()
-            raise told from error
+            raise told or error from error.__cause__
         if isinstance(batch, Failure):
             self.close()
             raise UserError(batch.message)
         return batch
 
-    def _end_workers(self) -> None:
-        iterator, self._iterator = self._iterator, None
-        if hasattr(iterator, "_shutdown_workers"):  # absent without workers; otherwise it would wait for the collector
-            iterator._shutdown_workers()
-
     def close(self) -> None:
         """End the workers. The loader cannot be used afterwards."""
-        self._end_workers()
+        self._closing()
         self._loader = None
 
 
@@ -214,6 +211,24 @@ class _SharedIndices:
         if version != self._seen:
             dataset.indices = self._shared[1:].tolist()
             self._seen = version
+
+
+def _end_workers(iterators: list) -> None:
+    """Empty the list; end the workers of its iterator now, not when the garbage collector finds it."""
+    while iterators:
+        iterator = iterators.pop()
+        if hasattr(iterator, "_shutdown_workers"):  # absent without workers
+            iterator._shutdown_workers()
+
+
+def _lost_connection(error: Exception, iterator) -> UserError | None:
+    """A worker that dies while its memory is being handed over breaks the connection before torch notices."""
+    if isinstance(error, RuntimeError):
+        return None
+    workers = getattr(iterator, "_workers", [])
+    gone = wait([w.sentinel for w in workers], timeout=5)
+    dead = [w for w in workers if w.sentinel in gone]
+    return death_of(dead) if dead else None
 
 
 def _as_it_is(batch):

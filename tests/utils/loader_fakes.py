@@ -1,5 +1,6 @@
 """A light data set for loader tests: what `utils.loader` asks of one, and nothing to decode."""
 
+import faulthandler
 import os
 import random
 
@@ -33,6 +34,7 @@ class FakeDataset:
         if index == self.broken:
             raise UserError(f"image im{index}.jpg cannot be decoded")
         if self.fatal and index == self.fatal[0]:
+            faulthandler.disable()  # pytest's would print the stack of this death, which is meant to happen
             os.kill(os.getpid(), self.fatal[1])
         index = self.indices[index]
         if epoch is None:

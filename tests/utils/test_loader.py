@@ -44,7 +44,7 @@ def test_distributed_order_lags_as_recorded(make, workers):
     loader = make(FakeDataset(12), 2, workers, rank=0, world_size=2)
     for epoch, permutation in enumerate(LAG[workers]):
         loader.set_epoch(epoch)
-        assert sum(order(loader), []) == PERMUTATIONS[permutation]
+        assert [i for batch in order(loader) for i in batch] == PERMUTATIONS[permutation]
 
 
 def test_leaving_an_epoch_early_shifts_the_next_one(make):
@@ -92,7 +92,7 @@ def test_persistent_workers_are_the_same_processes_in_every_epoch(make):
         pids = []
         for _ in range(2):
             for _ in loader:
-                workers = {w.pid for w in loader._iterator._workers}
+                workers = {w.pid for w in loader._iterators[0]._workers}
             pids.append(workers)
         assert (pids[0] == pids[1]) == persistent
 
@@ -170,7 +170,7 @@ def test_ranks_together_see_the_batches_of_one_process(make, shared):
 
 def drawing_collate(samples):
     """A collate that draws as quad does."""
-    imgs, labels, paths, shapes = collate(samples)
+    imgs, _, paths, shapes = collate(samples)
     return imgs, torch.full((1, 6), random.random()), paths, shapes
 
 
