@@ -238,8 +238,8 @@ def _check_space(folder: Path, want: _Wanted) -> None:
         needed += 3 * int(np.prod(_size_at(path, want.img_size)))
     if needed > free:
         raise UserError(
-            f"the disk cache of {len(want.paths)} images at {want.img_size} needs {_gb(needed)} in {folder}, "
-            f"where {_gb(free)} are free; make room, name another place with --cache-dir, or use --cache-images ram"
+            f"the disk cache of {len(want.paths)} images at {want.img_size} needs {_amount(needed)} in {folder}, "
+            f"where {_amount(free)} are free; make room, name another place with --cache-dir, or use --cache-images ram"
         )
 
 
@@ -271,5 +271,5 @@ def _disk_error(error: OSError, folder: Path) -> UserError:
     )
 
 
-def _gb(n: int) -> str:
-    return f"{n / 1e9:.2f} GB"
+def _amount(n: int) -> str:
+    return f"{n / 1e9:.1f} GB" if n >= 1e9 else f"{n / 1e6:.2f} MB"
