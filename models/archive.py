@@ -82,7 +82,7 @@ def check_records(records: dict[str, zipfile.ZipInfo], file_size: int) -> str:
         raise Unreadable("is an exported TorchScript network; give the .pt file that training wrote")
     if len(folders) != 1:
         raise Unreadable(
-            "is a zip archive but no checkpoint: it holds no data.pkl; give a .pt file written by training"
+            f"is a zip archive with {len(folders)} data.pkl, so no checkpoint; give a .pt file from training"
         )
     if any(record.compress_type != zipfile.ZIP_STORED for record in records.values()):
         raise Unreadable("is a compressed archive, which torch.save never writes; unpack it and give the file inside")

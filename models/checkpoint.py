@@ -51,6 +51,8 @@ def load_checkpoint(path: str | Path, map_location: str | torch.device | None = 
         raise CheckpointError(f"{path} does not exist{nearby(path.parent)}")
     try:
         loaded = read_archive(path)
+        if map_location not in (None, "cpu"):
+            loaded = moved(loaded, torch.device(map_location), {})
     except Unreadable as error:
         raise CheckpointError(f"{path} {error}") from None
     except OSError as error:
@@ -62,7 +64,7 @@ def load_checkpoint(path: str | Path, map_location: str | torch.device | None = 
         loaded = loaded.module
     if not isinstance(loaded, dict | nn.Module):
         raise CheckpointError(f"{path} holds a {type(loaded).__name__}, not a checkpoint; give a file from training")
-    return loaded if map_location in (None, "cpu") else moved(loaded, torch.device(map_location))
+    return loaded
 
 
 def nearby(folder: Path) -> str:
@@ -74,23 +76,31 @@ def nearby(folder: Path) -> str:
     return f"; there is {', '.join(map(str, newest))}" if newest else f"; there is no .pt file in {folder}"
 
 
-def moved(obj: Any, device: torch.device) -> Any:
-    """The same with every tensor and network on a device; `dict`s and `list`s are changed in place."""
-    if isinstance(obj, torch.Tensor | nn.Module):
-        return obj.to(device)
-    if isinstance(obj, tuple):
-        return type(obj)(moved(item, device) for item in obj)
-    if isinstance(obj, dict | list):
-        for key, item in obj.items() if isinstance(obj, dict) else enumerate(obj):
-            obj[key] = moved(item, device)
-    return obj
+def moved(obj: Any, device: torch.device, done: dict[int, Any]) -> Any:
+    """The same with every tensor and network on a device; dictionaries and lists are changed in place.
+
+    done: what is moved already, by id; what was one object stays one.
+    """
+    if id(obj) not in done:
+        done[id(obj)] = obj
+        if isinstance(obj, torch.Tensor | nn.Module):
+            done[id(obj)] = obj.to(device)
+        elif type(obj) is tuple:
+            done[id(obj)] = tuple(moved(item, device, done) for item in obj)
+        elif isinstance(obj, dict | list):
+            for key, item in list(obj.items() if isinstance(obj, dict) else enumerate(obj)):
+                obj[key] = moved(item, device, done)
+    return done[id(obj)]
 
 
 # --- taking apart -----------------------------------------------------------------------------------------------------
 
 
 def is_state_dict(obj: Any) -> bool:
-    return isinstance(obj, Mapping) and len(obj) > 0 and all(isinstance(value, torch.Tensor) for value in obj.values())
+    """Whether it is a mapping of names to tensors, and not empty."""
+    return isinstance(obj, Mapping) and {(type(k), isinstance(v, torch.Tensor)) for k, v in obj.items()} == {
+        (str, True)
+    }
 
 
 def find_weights(checkpoint: Mapping | nn.Module, prefer_ema: bool, origin: str | Path) -> Mapping | nn.Module:

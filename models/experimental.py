@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from models.checkpoint import CheckpointError, load_checkpoint, module_of
+from models.yolo import Model
 
 IN_PLACE = (nn.Hardswish, nn.LeakyReLU, nn.ReLU, nn.ReLU6, nn.SiLU)
 
@@ -43,7 +44,7 @@ def attempt_load(
 
 def load_for_inference(path: str | Path, map_location: str | torch.device | None) -> nn.Module:
     model = module_of(load_checkpoint(path, map_location), prefer_ema=True, origin=path)
-    if not hasattr(model, "fuse"):
+    if not isinstance(model, Model):
         raise CheckpointError(f"{path} holds a {type(model).__name__}, not a detector; give a .pt file from training")
     model = model.float().requires_grad_(False).fuse().eval()
     for m in model.modules():

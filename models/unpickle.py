@@ -37,7 +37,7 @@ ReadStorage = Callable[[str, torch.dtype, int], Storage]  # key, type, count of 
 HARMLESS = (  # noqa: SIM905 - as a list it would fill a screen
     "PROTO FRAME STOP MARK POP POP_MARK MEMOIZE BINPUT LONG_BINPUT BINGET LONG_BINGET NONE NEWTRUE NEWFALSE "
     "BININT BININT1 BININT2 LONG1 LONG4 BINFLOAT BINUNICODE SHORT_BINUNICODE BINUNICODE8 BINBYTES SHORT_BINBYTES "
-    "BINBYTES8 EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 EMPTY_LIST EMPTY_DICT EMPTY_SET GLOBAL STACK_GLOBAL"
+    "BINBYTES8 EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 EMPTY_LIST EMPTY_DICT EMPTY_SET STACK_GLOBAL"
 ).split()
 
 
@@ -79,6 +79,12 @@ class RestrictedUnpickler(pickle._Unpickler):  # the one in Python: its opcodes 
                 "load it with the program that wrote it and save the model's state_dict() alone"
             )
         return Name(path)
+
+    def load_global(self) -> None:
+        module, name = self.readline(), self.readline()
+        if not name.endswith(b"\n"):
+            raise EOFError("it ends within a name")
+        self.append(self.find_class(module[:-1].decode(), name[:-1].decode()))
 
     # --- opcodes that make objects ------------------------------------------------------------------------------------
 
@@ -157,6 +163,7 @@ class RestrictedUnpickler(pickle._Unpickler):  # the one in Python: its opcodes 
 
 
 RestrictedUnpickler.dispatch |= {
+    pickle.GLOBAL[0]: RestrictedUnpickler.load_global,
     pickle.REDUCE[0]: RestrictedUnpickler.load_reduce,
     pickle.NEWOBJ[0]: RestrictedUnpickler.load_newobj,
     pickle.BUILD[0]: RestrictedUnpickler.load_build,

@@ -149,9 +149,9 @@ def told_as_user_error(targets: list[Path]) -> Iterator[None]:
         yield
     except OSError as error:
         files = " and ".join(map(str, targets))
-        remedy = "free some space, or write to a folder that exists and allows it"
         raise UserError(
-            f"cannot write {files} ({error.strerror}); what was there before is untouched: {remedy}"
+            f"cannot write {files}: {error.strerror or error}; no file there was harmed. "
+            "Free some space, or write to a folder that exists and allows it"
         ) from error
 
 
