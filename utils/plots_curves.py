@@ -133,15 +133,14 @@ def plot_confusion(
     font = float(np.clip(260 / (nc + 1), 4.5, 12))
     with figure(path, (12, 9), 250) as fig:
         ax = fig.add_subplot()
-        image = ax.imshow(shown, cmap="Blues", vmin=0, vmax=1 if normalize else None, aspect="auto")
-        fig.colorbar(image, ax=ax, fraction=0.04, pad=0.02)
+        edges = np.arange(nc + 2) - 0.5
+        limits = {"vmin": 0, "vmax": 1 if normalize else None}
+        cells = ax.pcolormesh(edges, edges, shown, cmap="Blues", **limits, edgecolors="0.9", linewidth=0.3)
+        ax.invert_yaxis()
+        fig.colorbar(cells, ax=ax, fraction=0.04, pad=0.02)
         rotation = 0 if nc < 8 else 90
         ax.set_xticks(places, [*ticks[::step], "background FP"], rotation=rotation, fontsize=font)
         ax.set_yticks(places, [*ticks[::step], "background FN"], fontsize=font)
-        ax.set_xticks(np.arange(-0.5, nc + 1), minor=True)
-        ax.set_yticks(np.arange(-0.5, nc + 1), minor=True)
-        ax.grid(which="minor", color="0.9", linewidth=0.5)
-        ax.tick_params(which="minor", length=0)
         ax.set(xlabel="True", ylabel="Predicted", title=title)
         if nc < 30:
             for (row, column), value in np.ndenumerate(shown):

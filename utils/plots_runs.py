@@ -70,6 +70,7 @@ def plot_labels(labels: np.ndarray, path: str | os.PathLike, names: Names = None
             rotation, font = (0, 10) if nc <= 4 else (90, max(4.5, min(10, 250 / nc)))
             ticks = [short(class_name(names, i), 18) for i in range(nc)]
             bars.set_xticks(range(nc), ticks, rotation=rotation, fontsize=font)
+        bars.set(xlim=(min(-0.6, nc / 2 - 2), max(nc - 0.4, nc / 2 + 1)))  # a lone class is a bar, not a wall
         bars.set(ylabel="instances", title=f"{len(labels)} boxes in {np.count_nonzero(counts)} of {nc} classes")
         _outlines(boxes, labels)
         for ax, columns, axis_names in ((centres, (1, 2), ("x", "y")), (sizes, (3, 4), ("width", "height"))):
@@ -87,7 +88,7 @@ def _outlines(ax, labels: np.ndarray) -> None:
     palette = line_colours(10)
     patches = [Rectangle((0.5 - w / 2, 0.5 - h / 2), w, h) for w, h in picked[:, 3:5]]
     colours = [palette[int(c) % 10] for c in picked[:, 0]]
-    ax.add_collection(PatchCollection(patches, facecolor="none", edgecolor=colours, linewidth=0.6, alpha=0.6))
+    ax.add_collection(PatchCollection(patches, facecolor="none", edgecolor=colours, linewidth=0.5, alpha=0.35))
     ax.set(xlim=(0, 1), ylim=(0, 1), aspect="equal", title="outlines around one centre, by class")
 
 
