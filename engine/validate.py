@@ -172,11 +172,16 @@ def _load(weights, data: DataYaml, single_cls: bool, imgsz: int, device: torch.d
 
 
 def _runnable(model: nn.Module, half_precision: bool) -> nn.Module:
-    """The network in eval mode; on CUDA a half-precision copy, so that a model in training keeps its full precision."""
+    """The network in eval mode, on CUDA in half precision if wanted."""
     parameter = next(model.parameters())
     if half_precision and parameter.device.type == "cuda" and parameter.dtype == torch.float32:
-        return deepcopy(model).half().eval()
+        return half_copy(model)
     return model.eval()
+
+
+def half_copy(model: nn.Module) -> nn.Module:
+    """A half-precision copy in eval mode: the model itself, which may be in training, keeps its full precision."""
+    return deepcopy(model).half().eval()
 
 
 def _loader(source: Source, imgsz: int, batch_size: int, strides: torch.Tensor, single_cls, workers, cache, fast):

@@ -1,6 +1,5 @@
 """The data yaml: which images, which classes; read, checked, and its data set fetched if it says how."""
 
-import logging
 import os
 import subprocess
 import sys

@@ -43,13 +43,13 @@ def test_numbers_choose_gpus(monkeypatch):
 
 def test_a_batch_must_divide_by_the_gpus(monkeypatch):
     pretend_gpus(monkeypatch, 2)
-    with pytest.raises(UserError, match="--batch-size 7 .* 2 GPUs"):
+    with pytest.raises(UserError, match=r"--batch-size 7 .* 2 GPUs"):
         select_device("0,1", batch_size=7)
 
 
 def test_an_absent_gpu_is_told(monkeypatch):
     pretend_gpus(monkeypatch, 0)
-    with pytest.raises(UserError, match="--device 0: .* --device cpu"):
+    with pytest.raises(UserError, match=r"--device 0: .* --device cpu"):
         select_device("0")
     with pytest.raises(UserError, match="'gpu' is neither"):
         select_device("gpu")

@@ -1,0 +1,400 @@
+"""test.py as a user runs it: flags, figures, files, tasks, and mistakes told in one line."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from copy import deepcopy
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from engine.cli_test import FLAGS, check_options, test_parser
+from engine.validate import YoloPredict, half_copy, test
+from models.checkpoint import save_checkpoint
+from models.yolo import Model
+from utils.data_yaml import load_data_yaml
+from utils.errors import UserError
+
+test.__test__ = test_parser.__test__ = False  # pytest takes them for tests by their names
+ROOT = Path(__file__).resolve().parents[1]
+spec = importlib.util.spec_from_file_location("test_command", ROOT / "test.py")
+command = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(command)
+
+BCCD_NAMES = ["RBC", "WBC", "Platelets"]
+
+
+def small_network(nc: int, names: list[str]) -> Model:
+    """yolov7-tiny at an eighth of its width."""
+    torch.manual_seed(0)
+    description = yaml.safe_load((ROOT / "cfg/training/yolov7-tiny.yaml").read_text())
+    model = Model({**description, "width_multiple": 0.125, "nc": nc}, ch=3, nc=nc)
+    model.names = names
+    return model
+
+
+@pytest.fixture(scope="session")
+def untrained(tmp_path_factory) -> str:
+    path = tmp_path_factory.mktemp("weights") / "untrained.pt"
+    save_checkpoint({"model": small_network(4, ["ball", "box", "cone", "star"]).half(), "epoch": -1}, path)
+    return str(path)
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory, golden) -> str:
+    """The recorded network: trained on BCCD by the reference for 120 epochs."""
+    path = tmp_path_factory.mktemp("weights") / "mini.pt"
+    model, arrays = small_network(3, BCCD_NAMES), golden("eval_mini_weights.npz")
+    state = {k: torch.from_numpy(arrays[k]).float() if k in arrays else v for k, v in model.state_dict().items()}
+    model.load_state_dict(state)
+    save_checkpoint({"model": model.half(), "epoch": -1}, path)
+    return str(path)
+
+
+@pytest.fixture(scope="session")
+def bccd_yaml(tmp_path_factory, bccd) -> str:
+    path = tmp_path_factory.mktemp("bccd") / "bccd.yaml"
+    splits = {split: str(bccd / "images" / split) for split in ("train", "val", "test")}
+    path.write_text(yaml.safe_dump({**splits, "nc": 3, "names": BCCD_NAMES}))
+    return str(path)
+
+
+@pytest.fixture
+def in_tmp(tmp_path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture(autouse=True)
+def quick_curves(request, monkeypatch):
+    """Curves take seconds to draw: only tests that ask for `draws` do it."""
+    if "draws" not in request.fixturenames:
+        monkeypatch.setattr("engine.eval_output.draw_curves", lambda *_: None)
+
+
+@pytest.fixture
+def draws():
+    """Asks for the curves to be drawn."""
+
+
+def run(*arguments: str):
+    """test.py in this process; its result."""
+    opt = test_parser().parse_args([*arguments, "--device", "cpu", "--workers", "0"])
+    check_options(opt)
+    return command.run(opt)
+
+
+def on_shapes(shapes: Path, weights: str, *more: str):
+    return run("--weights", weights, "--data", str(shapes / "shapes.yaml"), "--img", "64", "--batch", "4", *more)
+
+
+# --- flags ------------------------------------------------------------------------------------------------------------
+
+
+def test_flags_are_those_of_the_reference(golden):
+    recorded = golden("eval_cli.json")["test"] + golden("eval_cli.json")["fork_added_test"]
+    parser = test_parser()
+    actions = {action.option_strings[0]: action for action in parser._actions}
+    for flag in recorded:
+        action = actions[flag["flag"]]
+        assert (action.default, action.nargs) == (flag["default"], 0 if flag["store_true"] else flag["nargs"])
+        assert (action.type.__name__ if action.type else None) in (flag["type"], None if flag["type"] == "str" else "")
+    new = {flag.name for flag in FLAGS} - {flag["flag"] for flag in recorded}
+    assert new == {"--annotations", "--workers", "--fast-dataloader", "--cache-images"}
+
+
+def test_abbreviations_in_the_wild_stay_unique():
+    given = "--img 320 --batch 8 --conf 0.1 --iou 0.5 --single --aug --proj p"
+    opt = test_parser().parse_args(given.split())
+    assert (opt.img_size, opt.batch_size, opt.conf_thres, opt.iou_thres) == (320, 8, 0.1, 0.5)
+    assert opt.single_cls and opt.augment and opt.project == "p"
+
+
+def test_json_is_always_on_for_coco():
+    opt = test_parser().parse_args(["--data", "data/coco.yaml"])
+    check_options(opt)
+    assert opt.save_json and opt.weights == ["yolov7.pt"]
+
+
+# --- figures ----------------------------------------------------------------------------------------------------------
+
+
+def check_run(golden, name: str, result, tolerance=0.003) -> None:
+    want = golden("eval_bccd.json")[name]
+    np.testing.assert_allclose(result.own, want["results_P_R_mAP50_mAP"], atol=tolerance)
+    for i, cls in enumerate(BCCD_NAMES):
+        np.testing.assert_allclose(result.classes.ap[i, 0], want["per_class"][cls]["AP50"], atol=2 * tolerance)
+        assert result.labels[i] == want["per_class"][cls]["labels"]
+
+
+def test_whole_run_on_bccd_as_recorded(golden, bccd_yaml, trained, in_tmp, draws, capsys):
+    result = run(*f"--weights {trained} --data {bccd_yaml} --img 320 --batch 16 --save-txt --save-conf".split())
+    check_run(golden, "val_320_b16", result)
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    for want in golden("eval_bccd.json")["val_320_b16"]["printed"]:
+        name, images, labels, *figures = want.split()
+        (row,) = [row for row in rows if row[:3] == [name, images, labels] and len(row) == 7]
+        np.testing.assert_allclose([float(x) for x in row[3:]], [float(x) for x in figures], atol=0.006)
+    folder = in_tmp / "runs/test/exp"
+    assert {*golden("eval_bccd.json")["files_of_run"], "metrics.json", "per_class.csv"} == {
+        p.name for p in folder.iterdir()
+    }
+    assert len(list((folder / "labels").iterdir())) == 87
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name, arguments",
+    [
+        ("val_320_b16_v5metric", "--v5-metric"),
+        ("val_320_b16_iou60", "--iou 0.6"),
+        ("val_320_b16_conf25_iou45", "--conf 0.25 --iou 0.45"),
+        ("val_416_b8", "--img 416 --batch 8"),
+        ("test_320_b16", "--task test"),
+        ("val_320_b16_tta", "--augment"),
+        ("val_320_b16_traced", "--no-trace"),
+        ("val_320_b16_hybrid", "--save-hybrid"),
+    ],
+)
+def test_further_runs_on_bccd_as_recorded(golden, bccd_yaml, trained, in_tmp, name, arguments):
+    given = f"--weights {trained} --data {bccd_yaml} --img 320 --batch 16 {arguments}"
+    check_run(golden, name, run(*given.split()))
+
+
+@pytest.mark.slow
+def test_pycocotools_on_bccd_as_recorded(golden, bccd_yaml, trained, in_tmp):
+    result = run(*f"--weights {trained} --data {bccd_yaml} --img 320 --batch 16 --save-json".split())
+    want = golden("eval_bccd.json")
+    np.testing.assert_allclose(list(result.coco.values()), want["pycocotools"]["stats"], atol=0.01)
+    assert result.results[2:4] == (result.coco["AP50"], result.coco["AP"])
+    assert len(json.loads((in_tmp / "runs/test/exp/mini_predictions.json").read_text())) == 26100
+
+
+@pytest.mark.slow
+def test_fast_loader_gives_the_same_figures(bccd_yaml, trained, in_tmp):
+    given = f"--weights {trained} --data {bccd_yaml} --img 320 --batch 16".split()
+    plain, fast = run(*given), run(*given, "--fast-dataloader", "--workers", "2")
+    assert fast.results == plain.results
+
+
+# --- the project's own data set ---------------------------------------------------------------------------------------
+
+
+def test_a_run_writes_what_is_asked_for(shapes_small, untrained, in_tmp, capsys):
+    result = on_shapes(
+        shapes_small, untrained, "--save-json", "--save-txt", "--save-per-class-ap", "ap.json", "--verbose"
+    )
+    folder = in_tmp / "runs/test/exp"
+    rows = json.loads((folder / "untrained_predictions.json").read_text())
+    assert rows and set(rows[0]) == {"image_id", "category_id", "bbox", "score"}
+    assert len(result.coco) == 12 and result.results[3] == result.coco["AP"]
+    assert set(json.loads(Path("ap.json").read_text())) == {"map50", "map", "per_class"}
+    out = capsys.readouterr().out
+    assert "Speed: " in out and "pycocotools" in out and f"Results saved to {folder.relative_to(in_tmp)}" in out
+    document = json.loads((folder / "metrics.json").read_text())
+    assert document["images"] == 8 and document["settings"]["imgsz"] == 64 and document["coco"] == result.coco
+
+
+def test_run_folders_count_up_unless_told(shapes_small, untrained, in_tmp):
+    for more in ((), (), ("--exist-ok",)):
+        on_shapes(shapes_small, untrained, *more, "--name", "n", "--conf", "0.5")
+    assert sorted(p.name for p in (in_tmp / "runs/test").iterdir()) == ["n", "n2"]
+
+
+def test_an_ensemble_of_two(shapes_small, untrained, in_tmp):
+    opt = test_parser().parse_args(["--weights", untrained, untrained, "--data", str(shapes_small / "shapes.yaml")])
+    opt.img_size, opt.device, opt.workers = 64, "cpu", 0
+    check_options(opt)
+    assert command.run(opt).seen == 8
+
+
+def test_task_speed_measures_each_weights_file(shapes_small, untrained, in_tmp, capsys):
+    assert on_shapes(shapes_small, untrained, "--task", "speed") is None
+    assert capsys.readouterr().out.count("Speed: ") == 1
+    assert not list((in_tmp / "runs").rglob("*.png"))
+
+
+def test_task_study_writes_rows_zip_and_plot(shapes_small, untrained, in_tmp, monkeypatch):
+    assert list(command.STUDY_SIZES) == [256, 384, 512, 640, 768, 896, 1024, 1152, 1280, 1408, 1536]
+    monkeypatch.setattr(command, "STUDY_SIZES", (64, 96))
+    on_shapes(shapes_small, untrained, "--task", "study")
+    rows = np.loadtxt("study_shapes_untrained.txt")
+    assert rows.shape == (2, 13)
+    assert rows[:, 10:].tolist() == [[64, 64, 4], [96, 96, 4]]
+    assert Path("study.zip").exists() and Path("study.png").stat().st_size > 1000
+
+
+def test_task_train_measures_the_training_split(shapes_small, untrained, in_tmp):
+    assert on_shapes(shapes_small, untrained, "--task", "train").seen == 16
+
+
+def test_an_odd_size_is_rounded_and_said(shapes_small, untrained, in_tmp, caplog):
+    result = on_shapes(shapes_small, untrained, "--img", "70")
+    assert result.times[3] == 96 and "using 96" in caplog.text
+
+
+def test_single_class_counts_all_as_one(shapes_small, untrained, in_tmp):
+    result = on_shapes(shapes_small, untrained, "--single-cls", "--save-json")
+    assert result.labels.shape == (1,) and result.maps.shape == (1,)
+    assert {row["category_id"] for row in json.loads(Path("runs/test/exp/untrained_predictions.json").read_text())} == {
+        0
+    }
+
+
+# --- mistakes ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ("--conf 1.5", "--conf-thres 1.5 is out of range"),
+        ("--iou -0.1", "--iou-thres -0.1 is out of range"),
+        ("--img 0", "--img-size 0 is out of range"),
+        ("--batch 0", "--batch-size 0 is out of range"),
+        ("--task validate", "--task validate is not known: it is one of train, val, test, speed, study"),
+        ("--annotations a.json", "--annotations is read by --save-json only"),
+        ("--save-json --annotations a.json", "a.json does not exist"),
+        ("--task test", "has no key 'test:'"),
+        ("--weights nowhere.pt", "nowhere.pt does not exist"),
+        ("--data nowhere.yaml", "nowhere.yaml does not exist"),
+        ("--device 7", "--device 7: torch"),
+    ],
+)
+def test_mistakes_are_named(shapes_small, untrained, in_tmp, arguments, message):
+    given = ["--weights", untrained, "--data", str(shapes_small / "shapes.yaml"), "--img", "64", "--device", "cpu"]
+    opt = test_parser().parse_args([*given, *arguments.split()])
+    with pytest.raises(UserError) as error:
+        check_options(opt)
+        command.run(opt)
+    assert message in str(error.value)
+
+
+def test_weights_of_other_classes_are_refused(shapes_small, tmp_path, in_tmp):
+    save_checkpoint({"model": small_network(2, ["cat", "dog"]).half(), "epoch": -1}, tmp_path / "two.pt")
+    with pytest.raises(UserError, match=r"two\.pt knows 2 classes \(cat, dog\), but .*shapes\.yaml has nc: 4"):
+        on_shapes(shapes_small, str(tmp_path / "two.pt"))
+    assert on_shapes(shapes_small, str(tmp_path / "two.pt"), "--single-cls").seen == 8
+
+
+@pytest.fixture
+def unlabelled(shapes_small, tmp_path) -> Path:
+    (tmp_path / "images/val").mkdir(parents=True)
+    for image in (shapes_small / "images/val").iterdir():
+        os.link(image, tmp_path / "images/val" / image.name)
+    data = {"val": str(tmp_path / "images/val"), "nc": 4, "names": ["ball", "box", "cone", "star"]}
+    (tmp_path / "shapes.yaml").write_text(yaml.safe_dump(data))
+    return tmp_path
+
+
+def test_a_set_without_labels_is_refused_unless_boxes_are_wanted(unlabelled, untrained, in_tmp, caplog):
+    with pytest.raises(UserError, match="none of the 8 images has a label"):
+        on_shapes(unlabelled, untrained)
+    result = on_shapes(unlabelled, untrained, "--save-json", "--name", "boxes")
+    assert result.coco is None and "all figures will be 0" in caplog.text
+    assert json.loads(Path("runs/test/boxes/untrained_predictions.json").read_text())
+
+
+def test_a_label_beyond_nc_is_named(shapes_small, untrained, in_tmp):
+    data = load_data_yaml(str(shapes_small / "shapes.yaml"))
+    with pytest.raises(UserError, match=r"a label has class [123], but .* has nc: 1"):
+        test(
+            {"val": data.val, "nc": 1, "names": ["ball"]},
+            model=small_network(1, ["ball"]),
+            imgsz=64,
+            workers=0,
+            save_dir=in_tmp,
+        )
+
+
+def test_a_mistake_is_one_line_and_exit_code_2(in_tmp):
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "test.py"), "--weights", "a.pt", "--data", "b.yaml"], capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: b.yaml does not exist") and "Traceback" not in done.stderr
+
+
+# --- inside training --------------------------------------------------------------------------------------------------
+
+
+class Wandb:
+    def __init__(self):
+        self.seen = {}
+
+    def log(self, values):
+        self.seen |= values
+
+
+def test_training_gets_its_losses_and_keeps_its_model(shapes_small, in_tmp):
+    model = small_network(4, ["ball", "box", "cone", "star"]).train()
+    before = deepcopy(model.state_dict())
+    calls, wandb = [], Wandb()
+
+    def loss(maps, targets):
+        calls.append((len(maps), maps[0].dtype, targets.shape[1]))
+        return None, torch.tensor([1.0, 2.0, 3.0, 6.0])
+
+    found = test(
+        str(shapes_small / "shapes.yaml"), None, 4, 64, model=model, workers=0, plots=False, compute_loss=loss,
+        save_dir=in_tmp, wandb_logger=wandb,
+    )  # fmt: skip
+    (*_, box, obj, cls), maps, times = found
+    assert (box, obj, cls) == (1.0, 2.0, 3.0) and calls == [(3, torch.float32, 6)] * 2
+    assert len(maps) == 4 and times[3:] == (64, 64, 4)
+    assert wandb.seen["test/obj_loss"] == 2.0
+    assert model.training
+    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+    assert not list(in_tmp.iterdir())
+
+
+def test_half_precision_runs_on_a_copy():
+    """On CUDA the network is run in half precision; the one that is trained keeps every bit."""
+    model = small_network(4, ["ball", "box", "cone", "star"])
+    before = deepcopy(model.state_dict())
+    copy = half_copy(model)
+    assert next(copy.parameters()).dtype == torch.float16 and not copy.training
+    assert all(torch.equal(v, before[k]) and v.dtype == before[k].dtype for k, v in model.state_dict().items())
+
+
+def test_a_given_loader_is_used_and_stays_open(shapes_small, in_tmp):
+    from types import SimpleNamespace
+
+    from utils.datasets import create_dataloader
+
+    loader, _ = create_dataloader(
+        str(shapes_small / "images/val"), 64, 4, 32, SimpleNamespace(single_cls=False), rect=True, pad=0.5, workers=0
+    )
+    model = small_network(4, ["ball", "box", "cone", "star"])
+    data = load_data_yaml(str(shapes_small / "shapes.yaml"))
+    one, two = (test(data, None, 4, 64, model=model, dataloader=loader, plots=False, save_dir=in_tmp) for _ in range(2))
+    assert one.results == two.results and one.seen == 8
+    loader.close()
+
+
+def test_pictures_and_tables_inside_training(shapes_small, in_tmp, draws):
+    test(
+        str(shapes_small / "shapes.yaml"), None, 4, 64, model=small_network(4, list("abcd")), workers=0, save_dir=in_tmp
+    )
+    names = {p.name for p in in_tmp.iterdir()}
+    assert {"PR_curve.png", "confusion_matrix.png", "test_batch0_pred.jpg", "per_class.csv", "metrics.json"} <= names
+
+
+def test_labels_for_auto_labelling_are_in_pixels_of_the_batch():
+    class Nothing(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.zeros(1))
+
+        def forward(self, images, augment=False):
+            return torch.zeros(len(images), 5, 7), None
+
+    predict = YoloPredict(Nothing(), 0.25, 0.45, hybrid=True)
+    targets = torch.tensor([[1, 1, 0.5, 0.5, 0.25, 0.5]])
+    first, second = predict(torch.zeros(2, 3, 64, 128, dtype=torch.uint8), targets).detections
+    assert len(first) == 0
+    assert second.tolist() == [[48.0, 16.0, 80.0, 48.0, 1.0, 1.0]]
