@@ -229,18 +229,29 @@ def check_anchors(anchors: Any, where: str) -> None:
 
 
 def read_description(path: str | Path) -> dict:
-    """The mapping in a model YAML."""
+    """The mapping in a model YAML. A key `base` names another file in the same folder, whose keys this one replaces."""
+    description = read_mapping(path)
+    if "base" not in description:
+        return description
+    base = Path(path).parent / str(description.pop("base"))
+    below = read_mapping(base)
+    if "base" in below:
+        raise UserError(f"{path}: its base {base} has a base itself; name that one")
+    return below | description
+
+
+def read_mapping(path: str | Path) -> dict:
     try:
         with open(path) as f:
-            description = yaml.safe_load(f)
+            mapping = yaml.safe_load(f)
     except OSError as error:
         remedy = "give a model description such as cfg/training/yolov7.yaml"
         raise UserError(f"{path}: cannot be read ({error.strerror}); {remedy}") from None
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: is not valid YAML: {' '.join(str(error).split())}") from None
-    if not isinstance(description, dict):
+    if not isinstance(mapping, dict):
         raise UserError(f"{path}: is no model description; it must hold nc, anchors, backbone and head")
-    return description
+    return mapping
 
 
 def check_description(d: dict, file: str) -> None:
@@ -248,6 +259,9 @@ def check_description(d: dict, file: str) -> None:
     for key in ("nc", "anchors", "backbone", "head"):
         if d.get(key) is None:
             raise UserError(f"{file}: key `{key}` is missing")
+    for key in ("backbone", "head"):
+        if not isinstance(d[key], list):
+            raise UserError(f"{file}: `{key}` must be a list of rows [from, number, module, arguments]")
     if isinstance(d["nc"], bool) or not isinstance(d["nc"], int) or d["nc"] < 1:
         raise UserError(f"{file}: `nc` must be a whole number of classes, not {d['nc']!r}")
     if isinstance(d["anchors"], bool) or not isinstance(d["anchors"], int):

@@ -166,6 +166,7 @@ MISTAKES = {
     ),
     "no nc": (tiny_rows(nc=None), r"`nc` is missing"),
     "no anchors": (tiny_rows(anchors=None), r"`anchors` is missing"),
+    "a backbone that is no list": (tiny_rows(backbone=3), r"`backbone` must be a list"),
     "no backbone": (tiny_rows(backbone=None), r"`backbone` is missing"),
     "nc that is no number": (tiny_rows(nc="many"), r"`nc` must be a whole number"),
     "anchors of odd length": (tiny_rows(anchors=[[1, 2, 3], [4, 5, 6]]), r"anchors must be"),
@@ -196,6 +197,32 @@ def test_files_that_are_no_description(tmp_path):
     (tmp_path / "list.yaml").write_text("- 1\n")
     with pytest.raises(UserError, match=r"list.yaml: is no model description"):
         Model(tmp_path / "list.yaml")
+    (tmp_path / "weights.pt").write_bytes(b"PK\x03\x04\xff\xfe")
+    with pytest.raises(UserError, match=r"weights.pt: is not valid YAML"):
+        Model(tmp_path / "weights.pt")
+
+
+@pytest.mark.parametrize("size", [320, 480, 640])
+@pytest.mark.parametrize("name", ["yolov7-tiny", "yolov7", "yolov7x"])
+def test_networks_for_a_fixed_size_differ_in_their_anchors_alone(name, size):
+    sized, plain = description(f"training/{name}-{size}"), description(f"training/{name}")
+    assert (sized["anchors"] == plain["anchors"]) == (size == 640)
+    assert sized | {"anchors": 0} == plain | {"anchors": 0}
+    area = [w * h for level in sized["anchors"] for w, h in zip(level[::2], level[1::2])]
+    assert len(area) == 9 and area[0] < area[-1] < size * size
+
+
+def test_a_description_on_top_of_another(tmp_path):
+    (tmp_path / "plain.yaml").write_text(parser.yaml.safe_dump(tiny_rows()))
+    (tmp_path / "more.yaml").write_text("base: plain.yaml\nnc: 7\n")
+    model = Model(tmp_path / "more.yaml")
+    assert model.yaml == tiny_rows(nc=7, ch=3)
+    (tmp_path / "most.yaml").write_text("base: more.yaml\n")
+    with pytest.raises(UserError, match=r"most.yaml: its base .*more.yaml has a base itself"):
+        Model(tmp_path / "most.yaml")
+    (tmp_path / "lost.yaml").write_text("base: nowhere.yaml\n")
+    with pytest.raises(UserError, match=r"nowhere.yaml: cannot be read"):
+        Model(tmp_path / "lost.yaml")
 
 
 def test_nc_in_the_call_makes_up_for_one_that_is_missing():
