@@ -34,8 +34,8 @@ log = logging.getLogger(__name__)
 # what makes a run that run: it cannot be changed when going on
 FIXED_ON_RESUME = (
     "weights", "cfg", "data", "hyp", "batch_size", "img_size", "rect", "image_weights", "multi_scale", "single_cls",
-    "adam", "quad", "linear_lr", "label_smoothing", "freeze", "seed", "shuffle", "subset_size", "subset_seed", "overfit",
-    "resize_schedule", "auto_lr", "loss_ota", "heads", "head_config", "standard_grouping", "geometry_grouping",
+    "adam", "quad", "linear_lr", "label_smoothing", "freeze", "seed", "shuffle", "subset_size", "subset_seed",
+    "overfit", "resize_schedule", "auto_lr", "loss_ota", "heads", "head_config", "standard_grouping", "geometry_grouping",
     "transfer_weights",
 )  # fmt: skip
 NOT_STORED = ("given", "config")  # facts of the command line, not settings of the run
