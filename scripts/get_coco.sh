@@ -118,8 +118,9 @@ get_annotations() {
 
 make_labels() { # split
     is_done "labels_$1" && return
-    rm -rf "$dir/labels/$1"
-    "$python" "$here/tools/coco_labels.py" "$dir/annotations/instances_$1.json" "$dir/labels/$1"
+    # they appear all at once, so whatever is there is complete, or yours
+    [[ -n $(ls -A "$dir/labels/$1" 2>/dev/null) ]] ||
+        "$python" "$here/tools/coco_labels.py" "$dir/annotations/instances_$1.json" "$dir/labels/$1"
     mark_done "labels_$1"
 }
 

@@ -80,6 +80,14 @@ def test_a_partial_download_is_continued(mirror):
     assert not (coco / "images" / "train2017").exists()
 
 
+def test_labels_that_are_there_already_are_kept(mirror):
+    mine = mirror.parent / "coco" / "labels" / "val2017" / "000000000002.txt"
+    mine.parent.mkdir(parents=True)
+    mine.write_text("0 0.5 0.5 1 1\n")
+    assert get(mirror, "--val-only").returncode == 0
+    assert [p.read_text() for p in mine.parent.iterdir()] == ["0 0.5 0.5 1 1\n"]
+
+
 def test_a_damaged_archive_is_refused_and_removed(mirror):
     archive = mirror / "zips/val2017.zip"
     archive.write_bytes(archive.read_bytes()[:-100] + bytes(100))
