@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import torch
 
-from models.rebuild import Storage, Unreadable, readable_modules
+from models.rebuild import Damaged, Storage, Unreadable, readable_modules
 from models.unpickle import Modules, RestrictedUnpickler
 
 ZIP_START = b"PK\x03\x04"
@@ -55,21 +55,21 @@ def read_zip(file: BinaryIO, modules: Modules) -> Any:
     records = {record.filename: record for record in archive.infolist()}
     folder = check_records(records, os.fstat(file.fileno()).st_size)
     if records.get(f"{folder}/byteorder") and archive.read(f"{folder}/byteorder") != sys.byteorder.encode():
-        raise Unreadable("was written on a machine of another byte order, which is not read here")
+        raise Unreadable("was written on a machine of another byte order; save it again on a machine like this one")
     storages: dict[str, Storage] = {}
 
     def read_storage(key: str, dtype: torch.dtype, count: int) -> Storage:
         name, needed = f"{folder}/data/{key}", count * dtype.itemsize
         present = records[name].file_size if name in records else 0
         if present != needed:
-            raise Unreadable(f"is damaged: it names {count} numbers ({needed} bytes) where it holds {present} bytes")
+            raise Damaged(f"it names {count} numbers ({needed} bytes) where it holds {present} bytes")
         if key not in storages:
             storages[key], content = new_storage(dtype, count)
             if needed:
-                with archive.open(name) as record:
+                with archive.open(records[name]) as record:
                     record.readinto(content)  # all of it, and its checksum is compared
         if storages[key].dtype != dtype:
-            raise Unreadable("is damaged: it names the same numbers by two types")
+            raise Damaged("it names the same numbers by two types")
         return storages[key]
 
     return RestrictedUnpickler(io.BytesIO(archive.read(f"{folder}/data.pkl")), modules, read_storage).load()
@@ -87,7 +87,7 @@ def check_records(records: dict[str, zipfile.ZipInfo], file_size: int) -> str:
     if any(record.compress_type != zipfile.ZIP_STORED for record in records.values()):
         raise Unreadable("is a compressed archive, which torch.save never writes; unpack it and give the file inside")
     if sum(record.file_size for record in records.values()) > file_size:
-        raise Unreadable("is damaged: its records claim more bytes than the file has")
+        raise Damaged("its records claim more bytes than the file has")
     return folders[0]
 
 
@@ -104,7 +104,7 @@ def read_legacy(content: mmap.mmap, modules: Modules) -> Any:
     if magic != LEGACY_MAGIC or version != LEGACY_VERSION:
         raise Unreadable("is a pickle but no checkpoint; give a .pt file written by training")
     if machine.get("little_endian") is not (sys.byteorder == "little"):
-        raise Unreadable("was written on a machine of another byte order, which is not read here")
+        raise Unreadable("was written on a machine of another byte order; save it again on a machine like this one")
     storages: dict[str, tuple[Storage, np.ndarray]] = {}
     claimed = 0
 
@@ -113,24 +113,24 @@ def read_legacy(content: mmap.mmap, modules: Modules) -> Any:
         if key not in storages:
             claimed += count * dtype.itemsize
             if claimed > len(content):
-                raise Unreadable(f"is damaged: it names {count} numbers more than the file can hold")
+                raise Damaged(f"it names {count} numbers more than the file can hold")
             storages[key] = new_storage(dtype, count)
         storage = storages[key][0]
         if (storage.dtype, storage.count) != (dtype, count):
-            raise Unreadable("is damaged: it names the same numbers by two types or counts")
+            raise Damaged("it names the same numbers by two types or counts")
         return storage
 
     result = RestrictedUnpickler(content, modules, read_storage).load()
     keys = RestrictedUnpickler(content).load()
     if type(keys) is not list or set(keys) != storages.keys():
-        raise Unreadable("is damaged: the list of its tensors is not complete")
+        raise Damaged("the list of its tensors is not complete")
     for key in keys:
         storage, numbers = storages[key]
         stored = content.read(8)
         if len(stored) < 8 or len(content) - content.tell() < len(numbers):
             raise Unreadable("is cut short: copy or download it again")
         if struct.unpack("<q", stored)[0] != storage.count:
-            raise Unreadable("is damaged: the counts of its tensors do not agree")
+            raise Damaged("the counts of its tensors do not agree")
         numbers[:] = np.frombuffer(content, np.uint8, len(numbers), content.tell())
         content.seek(len(numbers), os.SEEK_CUR)
     return result

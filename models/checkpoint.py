@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from models.archive import read_archive
-from models.rebuild import Unreadable, Wrapper
+from models.rebuild import Damaged, Unreadable, Wrapper
 from models.write import save_checkpoint
 from utils.errors import UserError
 
@@ -54,17 +54,21 @@ def load_checkpoint(path: str | Path, map_location: str | torch.device | None = 
         if map_location not in (None, "cpu"):
             loaded = moved(loaded, torch.device(map_location), {})
     except Unreadable as error:
-        raise CheckpointError(f"{path} {error}") from None
+        raise CheckpointError(f"{path} {printable(error)}") from None
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
     except Exception as error:  # a broken or hostile file can fail in any way; none of them is a fault of this program
-        short = " ".join(str(error).split())[:200] or type(error).__name__
-        raise CheckpointError(f"{path} is damaged: copy or download it again ({short})") from error
+        raise CheckpointError(f"{path} {printable(Damaged(str(error) or type(error).__name__))}") from error
     if isinstance(loaded, Wrapper):
         loaded = loaded.module
     if not isinstance(loaded, dict | nn.Module):
         raise CheckpointError(f"{path} holds a {type(loaded).__name__}, not a checkpoint; give a file from training")
     return loaded
+
+
+def printable(error: Unreadable) -> str:
+    """Its message on one line: names in it come from the file and may hold anything."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(error)[:1000])
 
 
 def nearby(folder: Path) -> str:

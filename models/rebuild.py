@@ -19,7 +19,24 @@ from models.yolo import Model
 
 
 class Unreadable(Exception):
-    """Why a file is not read, as the end of a sentence that begins with its name."""
+    """Why a file is not read and what to do, as the end of a sentence that begins with its name."""
+
+
+class Damaged(Unreadable):
+    """The file is not what was once written."""
+
+    def __init__(self, problem: str):
+        super().__init__(f"is damaged: {problem}; copy or download it again")
+
+
+class Forbidden(Unreadable):
+    """The file asks for what no checkpoint needs."""
+
+    def __init__(self, request: str):
+        super().__init__(
+            f"{request}; nothing of it was run. If you trust the file, "
+            "load it with the program that wrote it and save the model's state_dict() alone"
+        )
 
 
 @dataclass(frozen=True)
@@ -71,12 +88,12 @@ def is_key(value: Any) -> bool:
 def no_hooks(hooks: Any) -> None:
     """Hooks are callables that a tensor or module would call later: only their absence is accepted."""
     if hooks is not None and (type(hooks) not in (dict, OrderedDict) or hooks):
-        raise Unreadable("holds hooks (functions to be called later), which a checkpoint has no need of")
+        raise Forbidden("holds hooks (functions to be called later), which a checkpoint has no need of")
 
 
 def whole_numbers(value: Any, what: str) -> tuple[int, ...]:
     if not isinstance(value, tuple | list) or any(type(n) is not int or n < 0 for n in value):
-        raise Unreadable(f"is damaged: {what} is not a list of whole numbers")
+        raise Damaged(f"{what} is not a list of whole numbers")
     return tuple(value)
 
 
@@ -86,14 +103,14 @@ def whole_numbers(value: Any, what: str) -> tuple[int, ...]:
 def tensor(storage, offset, size, stride, requires_grad, hooks, metadata=None) -> torch.Tensor:
     """A view of a storage that lies inside it. metadata (conjugate and negative bits) must be empty."""
     if not isinstance(storage, Storage) or metadata or type(requires_grad) is not bool:
-        raise Unreadable("is damaged: a tensor is not described as PyTorch describes one")
+        raise Damaged("a tensor is not described as PyTorch describes one")
     no_hooks(hooks)
     size, stride = whole_numbers(size, "the shape of a tensor"), whole_numbers(stride, "the stride of a tensor")
     (offset,) = whole_numbers([offset], "the offset of a tensor")
     count = math.prod(size)
     end = offset + sum((n - 1) * step for n, step in zip(size, stride, strict=True)) + 1 if count else offset
     if max(count, end) > storage.count:
-        raise Unreadable(f"is damaged: a tensor of shape {list(size)} asks for more numbers than are stored for it")
+        raise Damaged(f"a tensor of shape {list(size)} asks for more numbers than are stored for it")
     empty = torch.empty(0, dtype=storage.dtype)
     return empty.set_(storage.memory, offset, size, stride).requires_grad_(requires_grad)
 
@@ -101,7 +118,7 @@ def tensor(storage, offset, size, stride, requires_grad, hooks, metadata=None) -
 def parameter(data, requires_grad, hooks, state=None) -> nn.Parameter:
     """state: Python attributes that newer PyTorch keeps with a parameter; nothing here reads them, so they are left."""
     if type(data) is not torch.Tensor or type(requires_grad) is not bool:
-        raise Unreadable("is damaged: a parameter is not described as PyTorch describes one")
+        raise Damaged("a parameter is not described as PyTorch describes one")
     no_hooks(hooks)
     return nn.Parameter(data, requires_grad)
 
@@ -112,30 +129,30 @@ def parameter(data, requires_grad, hooks, state=None) -> nn.Parameter:
 def dtype(code, align=False, copy=True) -> np.dtype:
     """A number type of its own (not NumPy's shared object), whose byte order `dtype_state` may set."""
     if code not in NUMBER_CODES:
-        raise Unreadable(f"holds a NumPy array of type {code!r}; only numbers are read")
+        raise Forbidden(f"holds a NumPy array of type {code!r}, where only numbers are read")
     return np.dtype(code, False, True)
 
 
 def dtype_state(made: np.dtype, state: Any) -> None:
     """State as NumPy writes it for a number type: (version, byte order, no fields ..., flags 0)."""
     if not isinstance(state, tuple) or len(state) != 8 or state[1] not in ("<", ">", "|", "="):
-        raise Unreadable("is damaged: a NumPy type is not described as NumPy describes one")
+        raise Damaged("a NumPy type is not described as NumPy describes one")
     if state[2:] != (None, None, None, -1, -1, 0):
-        raise Unreadable("holds a NumPy array of a compound type; only numbers are read")
+        raise Forbidden("holds a NumPy array of a compound type, where only numbers are read")
     made.__setstate__((3, *state[1:]))
 
 
 def array(kind, shape, code) -> np.ndarray:
     """An empty array, to be filled by `array_state`."""
     if kind != Name("numpy.ndarray"):
-        raise Unreadable("holds a NumPy array of an unknown class; only plain arrays of numbers are read")
+        raise Forbidden("holds a NumPy array of an unknown class, where only plain arrays of numbers are read")
     return np.empty(0, np.int8)
 
 
 def array_state(made: np.ndarray, state: Any) -> None:
     """(version, shape, dtype, Fortran order, bytes), the bytes exactly as many as shape and dtype say."""
     if not isinstance(state, tuple) or len(state) != 5:
-        raise Unreadable("is damaged: a NumPy array is not described as NumPy describes one")
+        raise Damaged("a NumPy array is not described as NumPy describes one")
     _, shape, kind, fortran, data = state
     shape = whole_numbers(shape, "the shape of a NumPy array")
     check_bytes(kind, data, math.prod(shape))
@@ -149,9 +166,9 @@ def scalar(kind, data) -> np.generic:
 
 def check_bytes(kind: Any, data: Any, count: int) -> None:
     if type(data) is not bytes or not isinstance(kind, np.dtype) or kind.kind not in "biufc":
-        raise Unreadable("holds a NumPy array of something else than numbers")
+        raise Forbidden("holds a NumPy array of something else than numbers")
     if len(data) != count * kind.itemsize:
-        raise Unreadable("is damaged: a NumPy array has fewer or more bytes than its shape needs")
+        raise Damaged("a NumPy array has fewer or more bytes than its shape needs")
 
 
 # --- plain values -----------------------------------------------------------------------------------------------------
@@ -164,20 +181,20 @@ def ordered_dict() -> OrderedDict:
 def ordered_dict_state(made: OrderedDict, state: Any) -> None:
     """PyTorch hangs the version numbers of modules, `_metadata`, on a state dict."""
     if type(state) is not dict or state.keys() - {"_metadata"}:
-        raise Unreadable("sets attributes on a dictionary, which a checkpoint has no need of")
+        raise Forbidden("sets attributes on a dictionary, which a checkpoint has no need of")
     made.__dict__.update(state)
 
 
 def plain_set(members=()) -> set:
     if type(members) not in (list, tuple) or not all(map(is_key, members)):
-        raise Unreadable("is damaged: a set is not made of plain values")
+        raise Damaged("a set is not made of plain values")
     return set(members)
 
 
 def encoded(text="", encoding="latin1") -> bytes:
     """Bytes, which the old pickle protocol spells as text."""
     if type(text) is not str or encoding != "latin1":
-        raise Unreadable("calls _codecs.encode for something else than plain bytes")
+        raise Forbidden("calls _codecs.encode for something else than plain bytes")
     return text.encode("latin1")
 
 
@@ -191,14 +208,14 @@ def size(numbers=()) -> torch.Size:
 
 def device(kind, index=None) -> torch.device:
     if type(kind) is not str or not (index is None or type(index) is int):
-        raise Unreadable("is damaged: a device is not described as PyTorch describes one")
+        raise Damaged("a device is not described as PyTorch describes one")
     return torch.device(kind) if index is None else torch.device(kind, index)
 
 
 def attribute(owner, name) -> FusedForward:
     """The one attribute a checkpoint may ask for: the forward of a fused layer."""
     if not isinstance(owner, nn.Module) or name != "fuseforward":
-        raise Unreadable("calls builtins.getattr, which could reach anything, and is therefore not read")
+        raise Forbidden("calls builtins.getattr, which could reach anything")
     return FUSED_FORWARD
 
 

@@ -22,10 +22,11 @@ from models.rebuild import (
     FUSED_FORWARD,
     STATES,
     STORAGES,
+    Damaged,
+    Forbidden,
     FusedForward,
     Name,
     Storage,
-    Unreadable,
     is_key,
     no_hooks,
 )
@@ -46,7 +47,9 @@ class Opcodes(dict):
 
     def __missing__(self, code: int):
         known = pickletools.code2op.get(chr(code))
-        raise Unreadable(f"uses the pickle instruction {known.name}" if known else "is damaged: its pickle is broken")
+        if known is None:
+            raise Damaged("its pickle is broken")
+        raise Forbidden(f"uses the pickle instruction {known.name}, which no checkpoint needs")
 
 
 class RestrictedUnpickler(pickle._Unpickler):  # the one in Python: its opcodes can be replaced
@@ -64,7 +67,7 @@ class RestrictedUnpickler(pickle._Unpickler):  # the one in Python: its opcodes 
     def load(self) -> Any:
         result = super().load()
         if len(give_states(self.states)) != len(self.made):
-            raise Unreadable("is damaged: a layer was left without its state")
+            raise Damaged("a layer was left without its state")
         return result
 
     def find_class(self, module: str, name: str) -> Any:
@@ -72,11 +75,9 @@ class RestrictedUnpickler(pickle._Unpickler):  # the one in Python: its opcodes 
         if path in CONSTANTS:
             return CONSTANTS[path]
         if path not in self.modules and not any(path in table for table in (CALLS, STORAGES, ARGUMENTS)):
-            shown = path if len(path) <= 100 else path[:100] + "..."
-            raise Unreadable(
-                f"refers to {shown.encode('unicode_escape').decode()}, which is none of the network blocks, tensors "
-                "and plain values that are read here, and nothing of it was run; if you trust the file, "
-                "load it with the program that wrote it and save the model's state_dict() alone"
+            raise Forbidden(
+                f"refers to {path if len(path) <= 100 else path[:100] + '...'}, "
+                "which is none of the network blocks, tensors and plain values that are read here"
             )
         return Name(path)
 
@@ -92,14 +93,14 @@ class RestrictedUnpickler(pickle._Unpickler):  # the one in Python: its opcodes 
         arguments, function = self.stack.pop(), self.stack.pop()
         if type(function) is not Name or function.path not in CALLS or type(arguments) is not tuple:
             shown = function.path if type(function) is Name else f"an object of type {type(function).__name__}"
-            raise Unreadable(f"calls {shown}, which is not called here")
+            raise Forbidden(f"calls {shown}, which is not called here")
         self.append(CALLS[function.path](*arguments))
 
     def load_newobj(self) -> None:
         arguments, cls = self.stack.pop(), self.stack.pop()
         if type(cls) is not Name or cls.path not in self.modules or arguments != ():
             shown = cls.path if type(cls) is Name else f"an object of type {type(cls).__name__}"
-            raise Unreadable(f"makes a new {shown}, which is not made here")
+            raise Forbidden(f"makes a new {shown}, which is not made here")
         self.made.append(object.__new__(self.modules[cls.path]))
         self.append(self.made[-1])
 
@@ -111,7 +112,7 @@ class RestrictedUnpickler(pickle._Unpickler):  # the one in Python: its opcodes 
         for kind, give_state in STATES.items():
             if isinstance(made, kind):
                 return give_state(made, state)
-        raise Unreadable(f"gives a state to a {type(made).__name__}, which takes none")
+        raise Forbidden(f"gives a state to a {type(made).__name__}, which takes none")
 
     def load_binpersid(self) -> None:
         """Storages, as (`storage`, type, key, device, count) and in the older format a sixth entry that is None;
@@ -124,13 +125,13 @@ class RestrictedUnpickler(pickle._Unpickler):  # the one in Python: its opcodes 
             case ("module", Name(path) as name, _, _) if path in self.modules:
                 self.append(name)
             case _:
-                raise Unreadable("is damaged: the place of a tensor's numbers is not described as PyTorch does")
+                raise Damaged("the place of a tensor's numbers is not described as PyTorch does")
 
     # --- opcodes that fill containers: plain ones only ----------------------------------------------------------------
 
     def fill(self, *kinds: type) -> Any:
         if type(self.stack[-1]) not in kinds:
-            raise Unreadable(f"puts items into a {type(self.stack[-1]).__name__}, which is not done here")
+            raise Forbidden(f"puts items into a {type(self.stack[-1]).__name__}, which is not done here")
         return self.stack[-1]
 
     def load_append(self) -> None:
@@ -152,13 +153,13 @@ class RestrictedUnpickler(pickle._Unpickler):  # the one in Python: its opcodes 
         filled = self.fill(dict, OrderedDict)
         for key, value in zip(items[::2], items[1::2], strict=True):
             if not is_key(key):
-                raise Unreadable(f"has a dictionary with a {type(key).__name__} as key; only plain values are read")
+                raise Forbidden(f"has a dictionary with a {type(key).__name__} as key, which no checkpoint needs")
             filled[key] = value
 
     def load_additems(self) -> None:
         items = self.pop_mark()
         if not all(map(is_key, items)):
-            raise Unreadable("has a set of something else than plain values")
+            raise Forbidden("has a set of something else than plain values")
         self.fill(set).update(items)
 
 
@@ -190,7 +191,7 @@ def give_states(states: Iterable[tuple[nn.Module, Any]]) -> set[int]:
     complete: set[int] = set()
     for module, state in states:
         if id(module) in complete:
-            raise Unreadable(f"gives a state to one {type(module).__name__} twice")
+            raise Forbidden(f"gives a state to one {type(module).__name__} twice")
         check_state(module, state, complete)
         if isinstance(module, nn.Upsample):
             state.setdefault("recompute_scale_factor", None)  # absent before PyTorch 1.11
@@ -206,14 +207,14 @@ def check_state(module: nn.Module, state: Any, complete: set[int]) -> None:
     """
     kind = type(module).__name__
     if type(state) is not dict or not MEMBERS.keys() <= state.keys():
-        raise Unreadable(f"is damaged: the state of a {kind} is not that of a PyTorch module")
+        raise Damaged(f"the state of a {kind} is not that of a PyTorch module")
     if state.get("forward") is FUSED_FORWARD:
         del state["forward"]
         if hasattr(type(module), "fused"):
             state["fused"] = True
     for name, value in state.items():
         if type(name) is not str or not name.isidentifier():
-            raise Unreadable(f"is damaged: a {kind} has an attribute without a proper name")
+            raise Damaged(f"a {kind} has an attribute without a proper name")
         if name in MEMBERS:
             check_members(kind, name, value, complete)
         elif "_hooks" in name:
@@ -221,18 +222,18 @@ def check_state(module: nn.Module, state: Any, complete: set[int]) -> None:
         elif name == "_is_full_backward_hook":
             no_hooks(None if value is False else value)
         elif name.startswith("_") and name not in PRIVATE:
-            raise Unreadable(f"sets the attribute {name} of a {kind}, which such a layer does not have")
+            raise Forbidden(f"sets the attribute {name} of a {kind}, which such a layer does not have")
         elif callable(getattr(type(module), name, None)) and not (name == "type" and type(value) is str):
-            raise Unreadable(f"replaces the method {name} of a {kind}, which is not done here")
+            raise Forbidden(f"replaces the method {name} of a {kind}, which is not done here")
         elif callable(value) or isinstance(value, Name | FusedForward):
-            raise Unreadable(f"sets the attribute {name} of a {kind} to something else than a plain value")
+            raise Forbidden(f"sets the attribute {name} of a {kind} to something else than a plain value")
 
 
 def check_members(kind: str, name: str, members: Any, complete: set[int]) -> None:
     if type(members) not in (dict, OrderedDict):
-        raise Unreadable(f"is damaged: {name} of a {kind} is not a dictionary")
+        raise Damaged(f"{name} of a {kind} is not a dictionary")
     for key, value in members.items():
         if type(key) is not str or not (value is None or isinstance(value, MEMBERS[name])):
-            raise Unreadable(f"is damaged: {key} in {name} of a {kind} is a {type(value).__name__}")
+            raise Damaged(f"{key} in {name} of a {kind} is a {type(value).__name__}")
         if isinstance(value, nn.Module) and id(value) not in complete:
-            raise Unreadable(f"is damaged: {key} in a {kind} is not complete")
+            raise Damaged(f"{key} in a {kind} is not complete")

@@ -449,7 +449,7 @@ def test_random_damage_never_ends_otherwise(reference_files, tmp_path):
         weights = {n.rpartition("/")[2]: archive.read(n) for n in archive.namelist() if "/data/" in n}
     generator = np.random.default_rng(0)
     outcomes = OrderedDict(read=0, refused=0)
-    for _ in range(25):
+    for _ in range(12):
         damaged = bytearray(content[2:-1])
         for place in generator.integers(0, len(damaged), 3):
             damaged[place] = generator.integers(256)
