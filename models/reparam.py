@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from models.heads import fold_implicit
+from models.heads import Detect, fold_implicit
 from models.yolo import Model
 from utils.errors import UserError
 
@@ -29,7 +29,7 @@ def to_deploy(
     model = Model(cfg, ch=ch, nc=nc)
     head = model.model[-1]
     own = f"model.{head.i}"
-    if type(head).__name__ != "Detect" or (head.nl, head.na) != tuple(anchors.shape[:2]):
+    if type(head) is not Detect or (head.nl, head.na) != tuple(anchors.shape[:2]):
         raise UserError(
             f"{cfg}: its head ({type(head).__name__}, {head.nl} levels) does not suit {origin} "
             f"({anchors.shape[0]} levels); give the file of the same name under cfg/deploy"

@@ -19,24 +19,18 @@ from tests.models.parity import (
     train_with_frozen_statistics,
 )
 
-QUICK = [
-    "training/yolov7-tiny",
-    "training/yolov7",
-    "training/yolov7-w6",
-    "training/yolov7-e6e",
-    "deploy/yolov7-tiny",
-    "deploy/yolov7-tiny-silu",
-    "deploy/yolov7",
-]
+QUICK = ["training/yolov7-tiny", "training/yolov7-e6e", "deploy/yolov7-tiny", "deploy/yolov7-tiny-silu"]
+THREE_CLASSES = ["training/yolov7-tiny", "training/yolov7", "training/yolov7-w6", "deploy/yolov7"]
 LONG = [
-    "training/yolov7x",
-    "training/yolov7-e6",
-    "training/yolov7-d6",
-    "deploy/yolov7x",
-    "deploy/yolov7-w6",
-    "deploy/yolov7-e6",
-    "deploy/yolov7-d6",
-    "deploy/yolov7-e6e",
+    *("training/yolov7", "training/yolov7x", "training/yolov7-w6", "training/yolov7-e6", "training/yolov7-d6"),
+    *(
+        "deploy/yolov7",
+        "deploy/yolov7x",
+        "deploy/yolov7-w6",
+        "deploy/yolov7-e6",
+        "deploy/yolov7-d6",
+        "deploy/yolov7-e6e",
+    ),
 ]
 DOUBLE, SINGLE = 1e-9, 1e-5  # relative to the standard deviation of the recorded tensor
 
@@ -95,7 +89,7 @@ def test_outputs_of_the_other_networks(name, recorded):
     check_outputs(build_filled(name), recorded["out"][name])
 
 
-@pytest.mark.parametrize("name", ["training/yolov7-tiny", "training/yolov7", "deploy/yolov7", "training/yolov7-w6"])
+@pytest.mark.parametrize("name", THREE_CLASSES)
 def test_outputs_with_three_classes(name, recorded, arrays):
     model = build_filled(name, nc=3)
     fused = copy.deepcopy(model).eval().fuse()

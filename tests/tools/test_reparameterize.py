@@ -49,10 +49,8 @@ def test_conversion_of_the_other_recorded_networks(name, recorded):
     check(name, recorded)
 
 
-@pytest.mark.parametrize(
-    "name", ["yolov7-tiny", "yolov7", "yolov7x", "yolov7-w6", "yolov7-e6", "yolov7-d6", "yolov7-e6e"]
-)
-def test_every_network_has_a_deploy_form(name):
+@pytest.mark.parametrize("name", ["yolov7x", "yolov7-e6", "yolov7-d6", "yolov7-e6e"])
+def test_the_other_networks_have_a_deploy_form(name):
     """Names and shapes only: on the meta device."""
     with torch.device("meta"):
         trained = build(f"training/{name}", nc=3)
