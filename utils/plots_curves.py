@@ -33,15 +33,22 @@ def _font_families() -> list[str]:
 
 
 @contextmanager
+def new_figure(size: tuple[float, float], dpi: int = 200, **settings) -> Iterator[Figure]:
+    """A fresh figure of `size` inches, to be drawn and saved in the block; `settings`: more of matplotlib's."""
+    look = {"font.family": _font_families(), "axes.spines.top": False, "axes.spines.right": False}
+    with _LOCK, matplotlib.rc_context(look | settings), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph")  # a name in a script without a font here: boxes, no noise
+        fig = Figure(figsize=size, dpi=dpi, layout="constrained")
+        FigureCanvasAgg(fig)
+        yield fig
+
+
+@contextmanager
 def figure(path: str | os.PathLike, size: tuple[float, float], dpi: int = 200) -> Iterator[Figure]:
     """A fresh figure of `size` inches, saved to `path` when the block ends without error."""
     path = Path(path)
     part = path.with_name(f".{path.stem}.part{path.suffix}")
-    settings = {"font.family": _font_families(), "axes.spines.top": False, "axes.spines.right": False}
-    with _LOCK, matplotlib.rc_context(settings), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph")  # a name in a script without a font here: boxes, no noise
-        fig = Figure(figsize=size, dpi=dpi, layout="constrained")
-        FigureCanvasAgg(fig)
+    with new_figure(size, dpi) as fig:
         yield fig
         fig.savefig(part, dpi=dpi)
         os.replace(part, path)

@@ -74,8 +74,10 @@ def plot_labels(labels: np.ndarray, path: str | os.PathLike, names: Names = None
         bars.set(ylabel="instances", title=f"{len(labels)} boxes in {np.count_nonzero(counts)} of {nc} classes")
         _outlines(boxes, labels)
         for ax, columns, axis_names in ((centres, (1, 2), ("x", "y")), (sizes, (3, 4), ("width", "height"))):
-            if len(labels):
-                ax.hist2d(*labels[:, columns].T, bins=50, range=((0, 1), (0, 1)), cmap="Blues", cmin=1)
+            density, *_ = np.histogram2d(*labels[:, columns].T, bins=50, range=((0, 1), (0, 1)))
+            seen = np.ma.masked_equal(density.T, 0)
+            edges = np.linspace(0, 1, 51)
+            ax.pcolormesh(edges, edges, seen, cmap="Blues", vmin=-density.max() / 3, vmax=max(density.max(), 1))
             ax.set(xlabel=axis_names[0], ylabel=axis_names[1], xlim=(0, 1), ylim=(0, 1), aspect="equal")
         centres.invert_yaxis()  # as in a picture: y grows downwards
         centres.set_title("centres (share of the picture)")

@@ -1,0 +1,103 @@
+"""Which run for which need: sentences with their figures."""
+
+import math
+
+from tools.compare.figures import at_hours, best, cost, last, late, ratio, winner
+from tools.compare.runs import Run
+
+
+def advice(runs: list[Run], rate: float | None) -> list[str]:
+    """One sentence per use case that the figures can answer."""
+    if len(runs) == 1:
+        return _going_on(runs) or ["One run alone: give another to compare it with."]
+    sentences = [*_most_accurate(runs), *price_of_the_gain(runs, rate), *_quick_experiments(runs, rate)]
+    sentences += [*_fixed_time(runs), *_recall_and_precision(runs), *_settled(runs), *_going_on(runs)]
+    return sentences or ["The figures do not tell the runs apart."]
+
+
+def _most_accurate(runs: list[Run]) -> list[str]:
+    tops = [best(run, "map") for run in runs]
+    won = winner([top.value for top in tops], True)
+    if won is None:
+        return []
+    run, top = runs[won], tops[won]
+    file = f" (`{run.folder / 'weights' / 'best.pt'}`)" if "best.pt" in run.weights else ""
+    return [f"**Final model, accuracy first**: {run.name}{file}, best mAP@.5:.95 {top.value:.3f} at epoch {top.epoch}."]
+
+
+def price_of_the_gain(runs: list[Run], rate: float | None) -> list[str]:
+    """What the most accurate run costs more than the quickest."""
+    final, hours = [last(run.metrics["map"]) for run in runs], [run.total_hours for run in runs]
+    top, quick = winner(final, True), winner(hours, False)
+    if top is None or quick is None or top == quick or not math.isfinite(hours[top]):
+        return []
+    gain = final[top] - final[quick]
+    above = f"{gain:.3f} mAP@.5:.95 ({gain / final[quick] * 100:+.1f}%) above {runs[quick].name}"
+    times = f"{hours[top] / hours[quick]:.1f} times its hours ({hours[top]:.2f} against {hours[quick]:.2f})"
+    text = f"**Is it worth it**: {runs[top].name} ends {above} for {times}"
+    if rate is not None:
+        more = (hours[top] - hours[quick]) * rate
+        text += f", ${more:.2f} more a run, ${more / (gain * 100):.2f} for each 0.01"
+    return [text + "."]
+
+
+def _quick_experiments(runs: list[Run], rate: float | None) -> list[str]:
+    per_hour = [ratio(last(run.metrics["map"]), run.total_hours) for run in runs]
+    won = winner(per_hour, True)
+    if won is None:
+        return []
+    price = f", ${cost(runs[won], rate):.2f} a run" if rate is not None else ""
+    return [
+        f"**Many experiments, or a small budget**: {runs[won].name}, {per_hour[won]:.3f} mAP@.5:.95 per hour "
+        f"({runs[won].total_hours:.2f} h{price})."
+    ]
+
+
+def _fixed_time(runs: list[Run]) -> list[str]:
+    timed = [run for run in runs if run.hours is not None]
+    if len(timed) < 2:
+        return []
+    budget = min(run.total_hours for run in timed)
+    points = [at_hours(run, "map", budget) for run in timed]
+    won = winner([p.value if math.isfinite(p.value) else 0.0 for p in points], True)
+    if won is None:
+        return []
+    others = ", ".join(
+        f"{run.name} {p.value:.3f}" if math.isfinite(p.value) else f"{run.name} has no epoch done"
+        for i, (run, p) in enumerate(zip(timed, points))
+        if i != won
+    )
+    return [f"**Only {budget:.2f} hours**: {timed[won].name}, mAP@.5:.95 {points[won].value:.3f} by then ({others})."]
+
+
+def _recall_and_precision(runs: list[Run]) -> list[str]:
+    sentences = []
+    for metric, need in (("recall", "Missing an object is worst"), ("precision", "A false alarm is worst")):
+        values = [last(run.metrics[metric]) for run in runs]
+        won = winner(values, True)
+        if won is not None:
+            rest = ", ".join(f"{v:.3f}" for i, v in enumerate(values) if i != won and math.isfinite(v))
+            sentences.append(f"**{need}**: {runs[won].name}, {metric} {values[won]:.3f} (against {rest}).")
+    return sentences
+
+
+def _settled(runs: list[Run]) -> list[str]:
+    windows = [late(run, run.metrics["map"]) for run in runs]
+    won = winner([round(w.scatter, 4) for w in windows], False)
+    if won is None:
+        return []
+    scatter = f"mAP@.5:.95 scatters by {windows[won].scatter:.4f} around its trend"
+    return [f"**Repeatable results**: {runs[won].name} is the calmest at the end ({scatter})."]
+
+
+def _going_on(runs: list[Run]) -> list[str]:
+    """Runs that were still rising clearly when they ended: by more in ten epochs than they scatter."""
+    sentences = []
+    for run in runs:
+        window = late(run, run.metrics["map"])
+        rise = window.slope * 10
+        if window.count >= 5 and rise > max(3 * window.scatter, 0.002):
+            sentences.append(
+                f"**More epochs**: {run.name} still rose at the end, by {rise:.3f} mAP@.5:.95 in ten epochs."
+            )
+    return sentences
