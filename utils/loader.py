@@ -1,8 +1,8 @@
 """From a data set to batches: one function chooses the loader.
 
-A data set offers `len()`, `dataset[key]` -> (img uint8 CHW tensor, labels (m, 6), path, shapes) and, for shared-memory
-batches, `dataset.shape_of(key)` -> (H, W) and `dataset.sample_into(key, out)` -> (labels, path, shapes), which writes
-the image into the uint8 array `out` (3, H, W). A key is an index, or (epoch, index) when samples are keyed.
+A data set offers `len()`, `dataset.shape_of(key)` -> (H, W), `dataset.sample_into(key, out)` -> (labels (m, 6), path,
+shapes), which writes the image into the uint8 array `out` (3, H, W), and, for a `collate_fn`, `dataset[key]` -> (image
+tensor, labels, path, shapes). A key is an index, or (epoch, index) when samples are keyed.
 
 | asked for | loader | order, randomness |
 | --- | --- | --- |
@@ -35,7 +35,7 @@ def make_loader(
     batch_size: int,
     workers: int,
     *,
-    collate_fn: Callable,
+    collate_fn: Callable | None = None,
     rank: int = -1,
     world_size: int = 1,
     image_weights: bool = False,
@@ -48,6 +48,7 @@ def make_loader(
 ):
     """The loader for these wishes (see the table above).
 
+    `collate_fn` makes a batch of finished samples (quad); without one, samples are written straight into their batch.
     `workers` 0 makes samples in this process, also with `worker_tensor`. `shuffle` permutes each epoch by its number
     (and `seed`); several processes (`rank` >= 0) always do. `micro_batch`: samples in one worker task, 0 to choose.
     """

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from utils.errors import UserError
+from utils.batches import write_samples
 from utils.loader_faults import Failure, failure_of
 from utils.shared_buffer import BatchBuffer, ClaimBoard
 
@@ -114,15 +114,7 @@ def _fill(setup: WorkerSetup, task: Task, group: int) -> Done:
     """Write the images of a group into the batch; labels, paths and shapes go into the answer."""
     first = group * setup.micro_batch
     images = setup.buffer.images(task.slot, len(task.indices), task.shape).numpy()
-    labels, paths, shapes = [], [], []
-    for position, index in enumerate(task.indices[first : first + setup.micro_batch], first):
-        key = index if task.epoch is None else (task.epoch, index)
-        if tuple(setup.dataset.shape_of(key)) != task.shape:
-            raise UserError("a batch mixes image shapes: --rect needs batches in the data set's own order")
-        rows, path, shape = setup.dataset.sample_into(key, images[position])
-        rows = np.asarray(rows, np.float32)
-        rows[:, 0] = position
-        labels.append(rows)
-        paths.append(path)
-        shapes.append(shape)
-    return Done(task.serial, group, np.concatenate(labels), paths, shapes)
+    keys = task.indices[first : first + setup.micro_batch]
+    if task.epoch is not None:
+        keys = [(task.epoch, index) for index in keys]
+    return Done(task.serial, group, *write_samples(setup.dataset, keys, images, first))

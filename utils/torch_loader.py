@@ -3,6 +3,7 @@
 All yield (imgs uint8 (B, 3, H, W), targets (N, 6) float32, paths, shapes), on the CPU. A worker makes a whole batch.
 """
 
+import gc
 import random
 import signal
 import sys
@@ -13,6 +14,7 @@ from multiprocessing.connection import wait
 import torch
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, get_worker_info
 
+from utils.batches import make_batch
 from utils.errors import UserError
 from utils.loader_faults import Failure, death_of, explain, failure_of
 from utils.randomness import KeyedRandom
@@ -36,7 +38,7 @@ class _TorchLoader:
             num_workers=workers,
             collate_fn=_as_it_is,
             pin_memory=torch.cuda.is_available(),  # elsewhere it only warns
-            worker_init_fn=_set_signals,
+            worker_init_fn=_prepare_worker,
             multiprocessing_context="fork" if workers and sys.platform == "linux" else None,
             persistent_workers=send_indices,
             generator=generator,
@@ -156,8 +158,11 @@ class KeyedLoader(_TorchLoader, EpochByEpoch):
 class BatchSource:
     """What torch's workers call: keys in, a finished batch or a `Failure` out."""
 
-    def __init__(self, dataset, collate_fn: Callable, gates_seed: int | None = None):
-        """`gates_seed`: collating draws random numbers (quad); draw them from (seed, epoch, first index)."""
+    def __init__(self, dataset, collate_fn: Callable | None = None, gates_seed: int | None = None):
+        """`collate_fn`: finished samples -> batch; None to write samples straight into the batch.
+
+        `gates_seed`: collating draws random numbers (quad); draw them from (seed, epoch, first index).
+        """
         self.dataset = dataset
         self.collate_fn = collate_fn
         self.gates_seed = gates_seed
@@ -171,8 +176,11 @@ class BatchSource:
         try:
             if self.indices is not None:
                 self.indices.apply(self.dataset)
+            in_worker = get_worker_info() is not None
+            if self.collate_fn is None:
+                return make_batch(self.dataset, keys, shared=in_worker)
             batch = self._collate(keys, [self.dataset[key] for key in keys])
-            if get_worker_info() is not None:
+            if in_worker:
                 for tensor in batch[:2]:
                     tensor.share_memory_()  # torch would when sending, in a thread whose errors are lost: a hang
             return batch
@@ -235,10 +243,11 @@ def _as_it_is(batch):
     return batch
 
 
-def _set_signals(worker_id: int) -> None:
+def _prepare_worker(worker_id: int) -> None:
     """In a new worker: Ctrl-C is the main process's business; SIGTERM ends it, whatever handler it was forked with."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    gc.freeze()  # the collector would write into every inherited object, and so copy its page
 
 
 def _set_sampler_epoch(sampler, epoch: int, start_batch: int) -> None:

@@ -21,11 +21,11 @@ BASE_SEED = 7692698082559361259  # the first base seed after torch.manual_seed(1
 
 @pytest.fixture
 def make():
-    """`make_loader` with the plain collate; what it made is closed after the test."""
+    """`make_loader`; what it made is closed after the test."""
     made = []
 
     def build(dataset, batch_size, workers, **options):
-        made.append(make_loader(dataset, batch_size, workers, **{"collate_fn": collate} | options))
+        made.append(make_loader(dataset, batch_size, workers, **options))
         return made[-1]
 
     yield build
@@ -107,7 +107,7 @@ def test_reweighted_epoch_left_early_begins_anew(make):
 @pytest.fixture(scope="module")
 def keyed_epochs():
     """Three epochs of a keyed loader without workers: [epoch][batch]."""
-    loader = make_loader(FakeDataset(11, seed=7), 4, 0, collate_fn=collate, seed=7, shuffle=True)
+    loader = make_loader(FakeDataset(11, seed=7), 4, 0, seed=7, shuffle=True)
     return [copied(loader) for _ in range(3)]
 
 
@@ -166,6 +166,15 @@ def test_ranks_together_see_the_batches_of_one_process(make, shared):
     for _ in range(2):  # no lag in the second epoch
         halves = [order(loader) for loader in ranks]
         assert [sorted(a + b) for a, b in zip(*halves)] == [sorted(batch) for batch in order(alone)]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_writing_into_the_batch_equals_collating(make, workers):
+    batches = []
+    for collate_fn in (None, collate):
+        seed_all()
+        batches.append(copied(make(FakeDataset(7), 3, workers, collate_fn=collate_fn)))
+    assert batches[0] == batches[1]
 
 
 def drawing_collate(samples):

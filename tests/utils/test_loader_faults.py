@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.utils.loader_fakes import FakeDataset, collate
+from tests.utils.loader_fakes import FakeDataset
 from utils.errors import UserError
 from utils.loader import make_loader
 from utils.loader_faults import death, explain, failure_of, how_it_ended
@@ -21,7 +21,7 @@ LOADERS = [{}, {"seed": 1}, {"image_weights": True}, {"worker_tensor": True}, {"
 
 
 def run_to_the_end(workers=2, options=None, **fate):
-    loader = make_loader(FakeDataset(24, seed=1, **fate), 4, workers, collate_fn=collate, **(options or {}))
+    loader = make_loader(FakeDataset(24, seed=1, **fate), 4, workers, **(options or {}))
     try:
         for _ in range(2):
             list(loader)
@@ -50,9 +50,7 @@ def test_an_unreadable_file_is_named_in_one_sentence(options, workers):
 
 
 def test_workers_left_alive_by_a_fault_are_ended():
-    loader = make_loader(
-        FakeDataset(24, seed=1, fatal=(13, signal.SIGKILL)), 4, 3, collate_fn=collate, worker_tensor=True
-    )
+    loader = make_loader(FakeDataset(24, seed=1, fatal=(13, signal.SIGKILL)), 4, 3, worker_tensor=True)
     processes = loader._team.processes
     with pytest.raises(UserError):
         list(loader)
@@ -60,7 +58,7 @@ def test_workers_left_alive_by_a_fault_are_ended():
 
 
 def test_a_loader_that_is_forgotten_ends_its_workers():
-    loader = make_loader(FakeDataset(24), 4, 2, collate_fn=collate, worker_tensor=True)
+    loader = make_loader(FakeDataset(24), 4, 2, worker_tensor=True)
     next(iter(loader))
     processes = loader._team.processes
     del loader
@@ -88,10 +86,10 @@ def small_shm(command: list[str]) -> list[str]:
 
 
 FULL = """
-from tests.utils.loader_fakes import FakeDataset, collate
+from tests.utils.loader_fakes import FakeDataset
 from utils.loader import make_loader
 for options in ({"worker_tensor": True}, {}):
-    loader = make_loader(FakeDataset(32, ((160, 160),)), 16, 2, collate_fn=collate, **options)
+    loader = make_loader(FakeDataset(32, ((160, 160),)), 16, 2, **options)
     print(len(list(loader)), flush=True)
 """
 
@@ -108,11 +106,11 @@ def test_full_shared_memory_is_told_and_shared_batches_need_none():
 
 LEAVING = """
 import os, signal, sys
-from tests.utils.loader_fakes import FakeDataset, collate
+from tests.utils.loader_fakes import FakeDataset
 from utils.loader import make_loader
 way, loaders, pids = sys.argv[1], [], []
 for options in ({"worker_tensor": True}, {"worker_tensor": True, "seed": 1}, *([{}] if way != "killed" else [])):
-    loaders.append(make_loader(FakeDataset(24, seed=1), 4, 2, collate_fn=collate, **options))
+    loaders.append(make_loader(FakeDataset(24, seed=1), 4, 2, **options))
     next(iter(loaders[-1]))
     workers = loaders[-1]._team.processes if options else loaders[-1]._iterators[0]._workers
     pids += [w.pid for w in workers]

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.utils.data._utils.worker import _generate_state
 
-from tests.utils.loader_fakes import FakeDataset, collate, copied
+from tests.utils.loader_fakes import FakeDataset, copied
 from utils.errors import UserError
 from utils.loader import make_loader
 from utils.shared_buffer import ClaimBoard
@@ -25,7 +25,7 @@ def shared():
     made = []
 
     def build(dataset, batch_size, workers=2, **options):
-        made.append(make_loader(dataset, batch_size, workers, collate_fn=collate, worker_tensor=True, **options))
+        made.append(make_loader(dataset, batch_size, workers, worker_tensor=True, **options))
         return made[-1]
 
     yield build
@@ -35,12 +35,12 @@ def shared():
 
 @pytest.mark.parametrize("micro_batch", [0, 1, 2, 3, 7, 100])
 def test_any_group_size_gives_the_same_batches(shared, micro_batch):
-    want = copied(make_loader(FakeDataset(17, seed=1), 7, 0, collate_fn=collate, seed=1))
+    want = copied(make_loader(FakeDataset(17, seed=1), 7, 0, seed=1))
     assert copied(shared(FakeDataset(17, seed=1), 7, micro_batch=micro_batch, seed=1)) == want
 
 
 def test_rect_batches_of_several_shapes(shared):
-    want = copied(make_loader(FakeDataset(6, RECT, seed=1), 2, 0, collate_fn=collate, seed=1))
+    want = copied(make_loader(FakeDataset(6, RECT, seed=1), 2, 0, seed=1))
     loader = shared(FakeDataset(6, RECT, seed=1), 2, seed=1)
     for _ in range(3):
         assert [tuple(imgs.shape[2:]) for imgs, *_ in loader] == [(8, 16), (16, 8), (8, 8)]

@@ -1,0 +1,306 @@
+"""What the data path costs: samples on one core, batches from workers, caches, memory.
+
+    python -m benchmarks.data [--quick] [--json FILE]
+
+Uses the BCCD photographs (640x480) at ../shared/bccd where present, else the project's own data set. Things that are
+compared run in turn in one process; figures are medians. CPU time is used wherever waiting is not the point, since it
+bears other work on the machine better than wall time does.
+"""
+
+import argparse
+import contextlib
+import io
+import os
+import random
+import resource
+import statistics
+import sys
+import tempfile
+from functools import partial
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import numpy as np
+import torch
+import yaml
+
+from benchmarks.data_stages import stage_table
+from benchmarks.measure import cpu_seconds, in_turn, machine, wall_seconds, write_json
+from utils.datasets import LoadImagesAndLabels
+from utils.loader import make_loader
+from utils.packed import PackedImages
+
+ROOT = Path(__file__).resolve().parent.parent
+BCCD = ROOT.parent / "shared" / "bccd"
+REFERENCE_MS = {(320, "default"): 8.1, (320, "ram"): 2.25, (640, "default"): 12.9, (640, "ram"): 7.7}
+CACHES = {
+    "default": {},
+    "ram": {"cache_images": "ram"},
+    "disk": {"cache_images": "disk"},
+    "disk + fast augment": {"cache_images": "disk", "fast_augment": True},
+}
+FAST = {"worker_tensor": True, "persistent_workers": True}  # what --fast-dataloader sets
+
+
+class Bench:
+    """The pictures, a place for caches, the number of rounds, and the results so far."""
+
+    def __init__(self, images: Path, scratch: Path, quick: bool):
+        self.images, self.scratch, self.quick = images, scratch, quick
+        self.runs = 3 if quick else 7
+        self.hyp = yaml.safe_load((ROOT / "data" / "hyp.scratch.tiny.yaml").read_text())
+        self.results: dict = {"machine": machine(), "images": images.parent.parent.name, "runs": self.runs}
+        self._sets: dict = {}
+
+    def dataset(self, size: int, kind: str = "default") -> LoadImagesAndLabels:
+        if (size, kind) not in self._sets:
+            with contextlib.redirect_stderr(io.StringIO()):  # progress bars
+                self._sets[size, kind] = LoadImagesAndLabels(
+                    str(self.images), size, augment=True, hyp=self.hyp, cache_dir=self.scratch, **CACHES[kind]
+                )
+        return self._sets[size, kind]
+
+    def show(self, name: str, text: str, ratio: float | None = None, must: str = "") -> None:
+        shown = "" if ratio is None else f"{ratio:8.2f}x"
+        print(f"{name:<44}{text:<36}{shown:>9}  {must}", flush=True)
+
+
+def samples(bench: Bench) -> None:
+    """Milliseconds of CPU for one training sample on one core: how images are kept, and how they are augmented."""
+    out = bench.results["ms_per_sample"] = {}
+    count = 32 if bench.quick else 100
+    for size in (320, 640):
+        sides = {kind: _sample_maker(bench.dataset(size, kind), count) for kind in CACHES}
+        for work in sides.values():
+            work()  # page in
+        costs = in_turn({kind: partial(cpu_seconds, work) for kind, work in sides.items()}, bench.runs)
+        costs = {kind: seconds / count * 1e3 for kind, seconds in costs.items()}
+        out[size] = costs
+        for kind, cost in costs.items():
+            known = REFERENCE_MS.get((size, kind))
+            note = f"reference {known} ms" if known and bench.results["images"] == "bccd" else ""
+            note = _must(size, kind) or note
+            bench.show(f"sample {size} {kind}", f"{cost:.2f} ms", costs["default"] / cost, note)
+
+
+def _must(size: int, kind: str) -> str:
+    wanted = {(320, "disk"): 3.0, (320, "disk + fast augment"): 4.5, (640, "disk + fast augment"): 2.2}
+    return f"must >= {wanted[size, kind]}x" if (size, kind) in wanted else ""
+
+
+def _sample_maker(dataset, count: int):
+    def make() -> None:
+        random.seed(1)
+        np.random.seed(1)
+        for i in range(count):
+            dataset[i % len(dataset)]
+
+    return make
+
+
+def stages(bench: Bench) -> None:
+    """Where a sample's time goes (CPU time, with a timer around each stage)."""
+    out = bench.results["stages_ms"] = {}
+    count = 60 if bench.quick else 200
+    for size in (320, 640):
+        for kind in CACHES:
+            table = out[f"{size} {kind}"] = stage_table(_sample_maker(bench.dataset(size, kind), count), count)
+            bench.show(f"stages {size} {kind}", "  ".join(f"{k} {v:.2f}" for k, v in table.items()))
+
+
+def _loader(bench: Bench, batch_size: int, fast: bool, kind: str, size: int = 320):
+    dataset = bench.dataset(size, kind)
+    options = FAST if fast else {}
+    return make_loader(dataset, batch_size, 2, **options)
+
+
+def _drain(loader, batches: int, use=None) -> None:
+    """Take so many batches, in as many epochs as it needs."""
+    while batches > 0:
+        for imgs, *_ in loader:
+            if use is not None:
+                use(imgs)
+            batches -= 1
+            if batches <= 0:
+                return
+
+
+def main_process(bench: Bench) -> None:
+    """CPU time of the main process for one batch of 64 from 2 workers: taken only, and taken and copied away."""
+    out = bench.results["main_cpu_ms_per_batch"] = {}
+    batches = 8 if bench.quick else 24
+    device = torch.empty((64, 3, 320, 320), dtype=torch.uint8)  # stands for the memory of a device
+
+    def cost(loader, use) -> float:
+        return cpu_seconds(lambda: _drain(loader, batches, use)) / batches * 1e3
+
+    uses = {"taken": None, "taken and copied": lambda imgs: device[: len(imgs)].copy_(imgs)}
+    for label, use in uses.items():
+        loaders = {side: _loader(bench, 64, side == "fast", "disk") for side in ("default", "fast")}
+        try:
+            for loader in loaders.values():
+                _drain(loader, 6, use)  # every slot of the fast loader once
+            costs = in_turn({side: partial(cost, loader, use) for side, loader in loaders.items()}, bench.runs)
+        finally:
+            for loader in loaders.values():
+                loader.close()
+        out[label] = costs
+        text = f"{costs['default']:.2f} -> {costs['fast']:.2f} ms"
+        must = "must <= 0.25x" if label == "taken" else ""
+        bench.show(f"main process, batch of 64, {label}", text, costs["fast"] / costs["default"], must)
+
+
+def whole_tree(bench: Bench) -> None:
+    """CPU time and page faults of all processes together, for a batch of 64 from 2 workers."""
+    out = bench.results["all_processes_per_batch"] = {}
+    batches = 8 if bench.quick else 24
+
+    def run(fast: bool, field: str) -> float:
+        before = _usage()
+        loader = _loader(bench, 64, fast, "disk + fast augment")
+        try:
+            _drain(loader, batches)
+        finally:
+            loader.close()
+        made = batches + (3 if fast else 4)  # those made ahead, roughly, are paid for as well
+        return (_usage()[field] - before[field]) / made
+
+    for field, unit in (("cpu_ms", "ms"), ("faults", "faults")):
+        costs = out[field] = in_turn(
+            {"default": lambda f=field: run(False, f), "fast": lambda f=field: run(True, f)}, 3
+        )
+        text = f"{costs['default']:.0f} -> {costs['fast']:.0f} {unit}"
+        bench.show(f"all processes, a batch of 64: {unit}", text, costs["fast"] / costs["default"])
+
+
+def _usage() -> dict[str, float]:
+    own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+    both = [own, children]
+    return {
+        "cpu_ms": sum(u.ru_utime + u.ru_stime for u in both) * 1e3,
+        "faults": float(sum(u.ru_minflt for u in both)),
+    }
+
+
+def first_batch(bench: Bench) -> None:
+    """Seconds from making the loader to its first batch, 2 workers, uncached, by batch size."""
+    out = bench.results["first_batch_s"] = {}
+    for batch_size in (128,) if bench.quick else (32, 64, 128):
+
+        def first(fast: bool, batch_size=batch_size) -> float:
+            loader = []
+
+            def work():
+                loader.append(_loader(bench, batch_size, fast, "default"))
+                next(iter(loader[0]))
+
+            try:
+                return wall_seconds(work)
+            finally:
+                loader[0].close()
+
+        times = out[batch_size] = in_turn({"default": partial(first, False), "fast": partial(first, True)}, bench.runs)
+        text = f"{times['default']:.2f} -> {times['fast']:.2f} s"
+        must = "must <= 0.60x" if batch_size == 128 else ""
+        bench.show(f"first batch of {batch_size}", text, times["fast"] / times["default"], must)
+
+
+def throughput(bench: Bench) -> None:
+    """Samples a second from 2 workers over an epoch, by batch size: how cost grows with the batch."""
+    out = bench.results["samples_per_s"] = {}
+    for batch_size in (64,) if bench.quick else (16, 64, 128):
+        loaders = {side: _loader(bench, batch_size, side == "fast", "disk") for side in ("default", "fast")}
+        epochs = 1 if bench.quick else 3
+
+        def rate(loader, epochs=epochs) -> float:
+            seconds = wall_seconds(lambda: _drain(loader, epochs * len(loader)))
+            return epochs * len(loader.dataset) / seconds
+
+        try:
+            for loader in loaders.values():
+                _drain(loader, len(loader))
+            rates = out[batch_size] = in_turn({k: partial(rate, v) for k, v in loaders.items()}, bench.runs)
+        finally:
+            for loader in loaders.values():
+                loader.close()
+        text = f"{rates['default']:.0f} -> {rates['fast']:.0f} samples/s"
+        bench.show(f"2 workers, batch {batch_size}, disk cache", text, rates["fast"] / rates["default"])
+
+
+def memory(bench: Bench) -> None:
+    """Memory of the whole process tree (proportional set size) after each epoch; the third against the first."""
+    out = bench.results["memory_mb"] = {}
+    for side in ("default", "fast"):
+        loader = _loader(bench, 16, side == "fast", "disk")
+        try:
+            sizes = []
+            for _ in range(3 if bench.quick else 6):
+                _drain(loader, len(loader))
+                sizes.append(_tree_pss())
+        finally:
+            loader.close()
+        out[side] = sizes
+        text = " ".join(f"{s:.0f}" for s in sizes) + " MB"
+        bench.show(f"memory after each epoch, {side}", text, sizes[2] / sizes[0], "must < 1.02x")
+
+
+def _tree_pss() -> float:
+    """MB of this process and all below it; memory shared by k of them counts 1/k in each."""
+    pids, total = [os.getpid()], 0.0
+    while pids:
+        pid = pids.pop()
+        with contextlib.suppress(OSError):
+            rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
+            total += next(float(line.split()[1]) for line in rollup.splitlines() if line.startswith("Pss:")) / 1e3
+            for children in Path(f"/proc/{pid}/task").glob("*/children"):
+                pids += [int(p) for p in children.read_text().split()]
+    return total
+
+
+def packing(bench: Bench) -> None:
+    """Building the packed file and opening it again, milliseconds an image, by the number of images."""
+    out = bench.results["packing_ms_per_image"] = {}
+    files = bench.dataset(320).img_files
+    for n in (len(files) // 4, len(files)):
+        times = {"build": [], "open": []}
+        for _ in range(bench.runs):
+            with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(io.StringIO()):
+                work = partial(PackedImages.open_or_build, files[:n], 320, augment=True, cache_dir=folder)
+                times["build"].append(wall_seconds(work) / n * 1e3)
+                times["open"].append(wall_seconds(work) / n * 1e3)
+        costs = out[n] = {what: statistics.median(values) for what, values in times.items()}
+        bench.show(f"pack {n} images", f"{costs['build']:.2f} ms to build, {costs['open']:.3f} ms to open")
+
+
+PARTS = [samples, stages, main_process, first_batch, throughput, whole_tree, memory, packing]
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="fewer rounds: rough figures in about a minute")
+    parser.add_argument("--only", choices=[p.__name__ for p in PARTS], action="append", help="this part alone")
+    parser.add_argument("--json", metavar="FILE", help="write the figures there")
+    opt = parser.parse_args(argv)
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as scratch:
+        bench = Bench(_pictures(Path(scratch)), Path(scratch), opt.quick)
+        print(" ".join(f"{k} {v}" for k, v in bench.results["machine"].items()))
+        print(f"data set {bench.results['images']}, medians of {bench.runs} rounds in turn")
+        for part in PARTS:
+            if opt.only is None or part.__name__ in opt.only:
+                part(bench)
+    write_json(opt.json, bench.results)
+    return 0
+
+
+def _pictures(scratch: Path) -> Path:
+    if BCCD.is_dir():
+        return BCCD / "images" / "train"
+    from utils.shapes import make_shapes
+
+    return make_shapes(scratch / "shapes", size=640) / "images" / "train"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,58 @@
+"""What benchmarks share: two or more things run in turn in one process, medians, the machine they ran on."""
+
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+
+def machine() -> dict:
+    """Processor, cores and versions, to stand beside every figure."""
+    import cv2
+    import numpy
+    import torch
+
+    model = platform.processor() or platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        names = [line.split(":", 1)[1].strip() for line in cpuinfo.read_text().splitlines() if "model name" in line]
+        model = names[0] if names else model
+    return {
+        "cpu": model,
+        "cores": os.cpu_count(),
+        "load": [round(x, 2) for x in os.getloadavg()],
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "opencv": cv2.__version__,
+        "numpy": numpy.__version__,
+    }
+
+
+def in_turn(sides: dict[str, Callable[[], float]], runs: int) -> dict[str, float]:
+    """Call each side once per round, `runs` rounds, and return the median of what each side measured."""
+    results: dict[str, list[float]] = {name: [] for name in sides}
+    for _ in range(runs):
+        for name, side in sides.items():
+            results[name].append(side())
+    return {name: statistics.median(values) for name, values in results.items()}
+
+
+def cpu_seconds(work: Callable[[], object]) -> float:
+    """CPU time of this process (all its threads, no children) that `work` takes."""
+    start = time.process_time()
+    work()
+    return time.process_time() - start
+
+
+def wall_seconds(work: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def write_json(path: str | None, results: dict) -> None:
+    if path:
+        Path(path).write_text(json.dumps(results, indent=2) + "\n")
