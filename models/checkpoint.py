@@ -51,8 +51,6 @@ def load_checkpoint(path: str | Path, map_location: str | torch.device | None = 
         raise CheckpointError(f"{path} does not exist{nearby(path.parent)}")
     try:
         loaded = read_archive(path)
-        if map_location not in (None, "cpu"):
-            loaded = moved(loaded, torch.device(map_location), {})
     except Unreadable as error:
         raise CheckpointError(f"{path} {printable(error)}") from None
     except OSError as error:
@@ -60,10 +58,10 @@ def load_checkpoint(path: str | Path, map_location: str | torch.device | None = 
     except Exception as error:  # a broken or hostile file can fail in any way; none of them is a fault of this program
         raise CheckpointError(f"{path} {printable(Damaged(str(error) or type(error).__name__))}") from error
     if isinstance(loaded, Wrapper):
-        loaded = loaded.module
+        loaded = getattr(loaded, "module", None)
     if not isinstance(loaded, dict | nn.Module):
         raise CheckpointError(f"{path} holds a {type(loaded).__name__}, not a checkpoint; give a file from training")
-    return loaded
+    return loaded if map_location in (None, "cpu") else moved(loaded, torch.device(map_location), {})
 
 
 def printable(error: Unreadable) -> str:
@@ -76,7 +74,8 @@ def nearby(folder: Path) -> str:
     if not folder.is_dir():
         return f", nor does its folder {folder}"
     found = [path for pattern in ("*.pt", "*/*.pt", "*/weights/*.pt") for path in islice(folder.glob(pattern), 100)]
-    newest = sorted(dict.fromkeys(found), key=lambda path: path.stat().st_mtime, reverse=True)[:5]
+    files = {path for path in found if path.is_file()}
+    newest = sorted(files, key=lambda path: path.stat().st_mtime, reverse=True)[:5]
     return f"; there is {', '.join(map(str, newest))}" if newest else f"; there is no .pt file in {folder}"
 
 
@@ -102,9 +101,8 @@ def moved(obj: Any, device: torch.device, done: dict[int, Any]) -> Any:
 
 def is_state_dict(obj: Any) -> bool:
     """Whether it is a mapping of names to tensors, and not empty."""
-    return isinstance(obj, Mapping) and {(type(k), isinstance(v, torch.Tensor)) for k, v in obj.items()} == {
-        (str, True)
-    }
+    entries = obj.items() if isinstance(obj, Mapping) else ()
+    return len(entries) > 0 and all(type(key) is str and isinstance(value, torch.Tensor) for key, value in entries)
 
 
 def find_weights(checkpoint: Mapping | nn.Module, prefer_ema: bool, origin: str | Path) -> Mapping | nn.Module:

@@ -18,6 +18,7 @@ from typing import Any, BinaryIO
 import torch
 from torch import nn
 
+from models.common import Conv
 from models.rebuild import ARGUMENTS, CALLS, STORAGES, readable_modules
 from utils.errors import UserError
 
@@ -88,8 +89,8 @@ def save_checkpoint(obj: Any, *paths: str | Path) -> None:
     obj: a mapping (of modules, tensors, NumPy numbers and arrays, plain values) or a network. Not copied.
     """
     refuse_fused(obj)
-    targets = [Path(os.path.realpath(path)) for path in paths]  # a link stays a link
-    with temporary_names(targets) as names, told_as_user_error(targets):
+    targets = list(dict.fromkeys(Path(os.path.realpath(path)) for path in paths))  # a link stays a link
+    with told_as_user_error(targets), temporary_names(targets) as names:
         with open(names[0], "wb") as file:
             remembering = RememberingFile(file)
             pickling = types.SimpleNamespace(__name__="pickle", Pickler=CheckpointPickler)
@@ -110,7 +111,7 @@ def refuse_fused(obj: Any) -> None:
     """Programs that read checkpoints expect layers as trained: a fused one would fail or, worse, be fused again."""
     for network in [obj, *(obj.values() if isinstance(obj, dict) else ())]:
         for m in network.modules() if isinstance(network, nn.Module) else ():
-            if getattr(m, "fused", False) or (type(m).__qualname__ == "Conv" and not hasattr(m, "bn")):
+            if getattr(m, "fused", False) or (type(m) is Conv and not hasattr(m, "bn")):
                 raise ValueError("this network was fused for inference; save it before fuse()")
 
 
@@ -119,10 +120,10 @@ def temporary_names(targets: list[Path]) -> Iterator[list[Path]]:
     """A hidden name beside each target, for this process; what is left under it, and what a killed one left, goes."""
     names = [target.with_name(f".{target.name}.{os.getpid()}.tmp") for target in targets]
     for target in targets:
-        for name in target.parent.glob(f".{target.name}.*.tmp"):
-            owner = name.name.split(".")[-2]
-            if owner.isdecimal() and not is_running(int(owner)):
-                name.unlink(missing_ok=True)
+        for path in target.parent.iterdir():
+            owner = path.name.removeprefix(f".{target.name}.").removesuffix(".tmp")
+            if path.name == f".{target.name}.{owner}.tmp" and owner.isdecimal() and not is_running(int(owner)):
+                path.unlink(missing_ok=True)
     try:
         yield names
     finally:
@@ -159,7 +160,7 @@ def flush_to_disk(path: Path) -> None:
     """Wait until a file's content, or a folder's list of names, is on the disk."""
     if path.is_dir() and os.name != "posix":
         return  # only there can a folder be opened
-    handle = os.open(path, os.O_RDONLY)
+    handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
     try:
         os.fsync(handle)
     finally:

@@ -1,4 +1,4 @@
-"""Checkpoint files that the reference wrote, unpacked once."""
+"""Checkpoint files: those that the reference wrote, unpacked once, and hostile ones."""
 
 import tarfile
 from pathlib import Path
@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import GOLDEN
+from tests.models.hostile_files import refusal, write_zip
 
 
 @pytest.fixture(scope="session")
@@ -15,3 +16,9 @@ def reference_files(tmp_path_factory) -> dict[str, Path]:
     with tarfile.open(GOLDEN / "models_ckpt_files.tar.xz") as archive:
         archive.extractall(folder, filter="data")
     return {path.stem: path for path in sorted(folder.iterdir())}
+
+
+@pytest.fixture
+def refused(tmp_path):
+    """`refused(opcodes, records)`: put a pickle of these into a checkpoint; the sentence it is refused with."""
+    return lambda body, records=None: refusal(write_zip(tmp_path / "hostile.pt", body, records))

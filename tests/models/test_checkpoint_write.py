@@ -225,7 +225,7 @@ def test_bare_network_has_nothing_to_strip(reference_files):
 def test_several_names_get_the_same_bytes_and_links_stay_links(tmp_path):
     (tmp_path / "real").mkdir()
     (tmp_path / "best.pt").symlink_to(tmp_path / "real" / "best.pt")
-    save_checkpoint({"w": torch.arange(1000)}, tmp_path / "last.pt", str(tmp_path / "best.pt"))
+    save_checkpoint({"w": torch.arange(1000)}, tmp_path / "last.pt", str(tmp_path / "best.pt"), tmp_path / "last.pt")
     assert (tmp_path / "best.pt").is_symlink()
     assert (tmp_path / "real" / "best.pt").read_bytes() == (tmp_path / "last.pt").read_bytes()
     assert sorted(os.listdir(tmp_path)) == ["best.pt", "last.pt", "real"] and len(os.listdir(tmp_path / "real")) == 1
