@@ -12,7 +12,7 @@ import yaml
 
 from tests.browser import Browser
 from tools.compare import plots
-from tools.compare.figures import at_hours, best, differing_settings, hours_to, late, winner
+from tools.compare.figures import at_hours, best, differing_settings, duration, hours_to, late, settings, winner
 from tools.compare.render import Bullets, Cell, Report, Section, Table, Text, to_html, to_markdown
 from tools.compare.runs import read_run, read_runs
 from tools.compare.sections import build_report
@@ -148,7 +148,7 @@ def test_stage_times_and_gpu_share_come_from_the_profiles(report):
 
 def test_time_and_cost(report):
     rows = rows_of(report, "Time and cost")
-    assert rows["minutes an epoch"] == ["1.09*", "6.39", "5.88x"]
+    assert rows["time an epoch"] == ["1.1 min*", "6.4 min", "5.88x"]
     assert rows["iterations per second"] == ["29.87*", "5.08", "0.17x"]
     assert rows["mAP@.5:.95 per hour"] == ["0.125*", "0.024", "0.19x"]
 
@@ -157,14 +157,14 @@ def test_equal_time_view_stops_at_the_shortest_run(report):
     rows = rows_of(report, "Equal time")
     assert list(rows)[2] == "after 1.81 h"
     assert rows["after 1.81 h"] == ["0.226 (epoch 99)*", "0.161 (epoch 15)"]
-    assert rows["hours to reach 0.226"][0] == "1.81*"
+    assert rows["time to reach 0.226"][0] == "1.81 h*"
 
 
 def test_advice_weighs_accuracy_against_time(report):
     advice = " ".join(report.sections[-1].blocks[0].items)
     assert "**Final model, accuracy first**: ota" in advice and "best mAP@.5:.95 0.251 at epoch 99" in advice
-    assert "0.025 mAP@.5:.95 (+11.1%) above noota for 5.9 times its hours (10.65 against 1.81)" in advice
-    assert "**Many experiments, or a small budget**: noota" in advice and "**Only 1.81 hours**: noota" in advice
+    assert "0.025 mAP@.5:.95 (+11.1%) above noota for 5.9 times its time (10.65 h against 1.81 h)" in advice
+    assert "**Many experiments, or a small budget**: noota" in advice and "**Only 1.81 h**: noota" in advice
     assert "**Missing an object is worst**: ota" in advice and "**A false alarm is worst**: noota" in advice
 
 
@@ -266,7 +266,7 @@ def test_a_csv_alone_and_losses_of_other_names_are_enough(tmp_path, undrawn):
 def test_many_runs_have_no_change_column_and_one_run_no_winner(tmp_path, study, undrawn):
     third = write_run(tmp_path / "third", STUDY["noota"] | {"hours": 1.0}, epochs=50)
     three = build_report(read_runs([*study, third]), 1.5)
-    assert rows_of(three, "Summary")["total time"] == ["1.81 h", "10.65 h", "0.50 h*"]
+    assert rows_of(three, "Summary")["total time"] == ["1.81 h", "10.65 h", "30.0 min*"]
     assert three.title == "Comparison of noota, ota and third"
     one = build_report(read_runs(study[:1]), 1.5)
     assert not any("*" in cell for cells in rows_of(one, "Summary").values() for cell in cells)
@@ -325,9 +325,32 @@ def test_late_stability_tells_trend_from_scatter(study):
     assert late(run, np.full(100, np.nan)).count == 0
 
 
+def test_runs_that_have_learnt_nothing_get_no_advice(tmp_path, undrawn):
+    early = [
+        write_run(tmp_path / name, values | {"final": (0.1, 0.1, 0.1, 0.001)}, 3) for name, values in STUDY.items()
+    ]
+    items = build_report(read_runs(early), 1.5).sections[-1].blocks[0].items
+    assert len(items) == 1 and "too early" in items[0]
+
+
+@pytest.mark.parametrize(
+    "hours, text", [(10.65, "10.65 h"), (0.5, "30.0 min"), (0.01, "36.0 s"), (math.nan, "unknown")]
+)
+def test_durations_read_well(hours, text):
+    assert duration(hours) == text
+
+
 def test_winner_needs_two_known_values_that_differ():
     assert winner([1.0, 2.0], True) == 1 and winner([1.0, 2.0], False) == 0
     assert winner([1.0, math.nan], True) is None and winner([1.0, 1.0], True) is None
+
+
+def test_an_option_on_the_command_line_wins_over_the_hyper_parameter_of_its_name(study):
+    run = read_run(study[0])
+    run.opt["loss_ota"] = None
+    assert settings(run)["loss_ota"] == 0
+    run.opt["loss_ota"] = 1
+    assert settings(run)["loss_ota"] == 1
 
 
 def test_settings_unknown_in_one_run_are_not_called_different(study, tmp_path):

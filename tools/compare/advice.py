@@ -2,12 +2,21 @@
 
 import math
 
-from tools.compare.figures import at_hours, best, cost, last, late, ratio, winner
+from tools.compare.figures import at_hours, best, cost, duration, last, late, ratio, winner
 from tools.compare.runs import Run
+
+LEARNT = 0.01  # mAP@.5:.95 below which a run has not learnt anything yet
+
+
+def _clear_winner(values: list[float], higher_is_better: bool) -> int | None:
+    """Index of the best value, if it still is the best with the three decimals that are printed."""
+    return winner([round(v, 3) for v in values], higher_is_better)
 
 
 def advice(runs: list[Run], rate: float | None) -> list[str]:
     """One sentence per use case that the figures can answer."""
+    if all(not best(run, "map").value >= LEARNT for run in runs):
+        return [f"No run has reached a mAP@.5:.95 of {LEARNT}: too early to choose by accuracy."]
     if len(runs) == 1:
         return _going_on(runs) or ["One run alone: give another to compare it with."]
     sentences = [*_most_accurate(runs), *price_of_the_gain(runs, rate), *_quick_experiments(runs, rate)]
@@ -17,7 +26,7 @@ def advice(runs: list[Run], rate: float | None) -> list[str]:
 
 def _most_accurate(runs: list[Run]) -> list[str]:
     tops = [best(run, "map") for run in runs]
-    won = winner([top.value for top in tops], True)
+    won = _clear_winner([top.value for top in tops], True)
     if won is None:
         return []
     run, top = runs[won], tops[won]
@@ -28,12 +37,12 @@ def _most_accurate(runs: list[Run]) -> list[str]:
 def price_of_the_gain(runs: list[Run], rate: float | None) -> list[str]:
     """What the most accurate run costs more than the quickest."""
     final, hours = [last(run.metrics["map"]) for run in runs], [run.total_hours for run in runs]
-    top, quick = winner(final, True), winner(hours, False)
-    if top is None or quick is None or top == quick or not math.isfinite(hours[top]):
+    top, quick = _clear_winner(final, True), winner(hours, False)
+    if top is None or quick is None or top == quick or not math.isfinite(hours[top]) or not final[quick] > 0:
         return []
     gain = final[top] - final[quick]
     above = f"{gain:.3f} mAP@.5:.95 ({gain / final[quick] * 100:+.1f}%) above {runs[quick].name}"
-    times = f"{hours[top] / hours[quick]:.1f} times its hours ({hours[top]:.2f} against {hours[quick]:.2f})"
+    times = f"{hours[top] / hours[quick]:.1f} times its time ({duration(hours[top])} against {duration(hours[quick])})"
     text = f"**Is it worth it**: {runs[top].name} ends {above} for {times}"
     if rate is not None:
         more = (hours[top] - hours[quick]) * rate
@@ -49,7 +58,7 @@ def _quick_experiments(runs: list[Run], rate: float | None) -> list[str]:
     price = f", ${cost(runs[won], rate):.2f} a run" if rate is not None else ""
     return [
         f"**Many experiments, or a small budget**: {runs[won].name}, {per_hour[won]:.3f} mAP@.5:.95 per hour "
-        f"({runs[won].total_hours:.2f} h{price})."
+        f"({duration(runs[won].total_hours)}{price})."
     ]
 
 
@@ -59,7 +68,7 @@ def _fixed_time(runs: list[Run]) -> list[str]:
         return []
     budget = min(run.total_hours for run in timed)
     points = [at_hours(run, "map", budget) for run in timed]
-    won = winner([p.value if math.isfinite(p.value) else 0.0 for p in points], True)
+    won = _clear_winner([p.value if math.isfinite(p.value) else 0.0 for p in points], True)
     if won is None:
         return []
     others = ", ".join(
@@ -67,14 +76,14 @@ def _fixed_time(runs: list[Run]) -> list[str]:
         for i, (run, p) in enumerate(zip(timed, points))
         if i != won
     )
-    return [f"**Only {budget:.2f} hours**: {timed[won].name}, mAP@.5:.95 {points[won].value:.3f} by then ({others})."]
+    return [f"**Only {duration(budget)}**: {timed[won].name}, mAP@.5:.95 {points[won].value:.3f} by then ({others})."]
 
 
 def _recall_and_precision(runs: list[Run]) -> list[str]:
     sentences = []
     for metric, need in (("recall", "Missing an object is worst"), ("precision", "A false alarm is worst")):
         values = [last(run.metrics[metric]) for run in runs]
-        won = winner(values, True)
+        won = _clear_winner(values, True)
         if won is not None:
             rest = ", ".join(f"{v:.3f}" for i, v in enumerate(values) if i != won and math.isfinite(v))
             sentences.append(f"**{need}**: {runs[won].name}, {metric} {values[won]:.3f} (against {rest}).")

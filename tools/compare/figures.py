@@ -98,8 +98,8 @@ def iterations_per_second(run: Run) -> float:
     return float(iterations[both].sum() / seconds[both].sum()) if seconds[both].sum() > 0 else math.nan
 
 
-def minutes_per_epoch(run: Run) -> float:
-    return math.nan if run.seconds is None else float(run.seconds.mean() / 60)
+def hours_per_epoch(run: Run) -> float:
+    return math.nan if run.seconds is None else float(run.seconds.mean() / 3600)
 
 
 def cost(run: Run, rate: float | None) -> float:
@@ -117,9 +117,9 @@ def ratio(a: float, b: float) -> float:
 
 
 def settings(run: Run) -> dict[str, Any]:
-    """Options and hyper-parameters under one roof; one that shares its name with an option gets `hyp.` before it."""
+    """Options and hyper-parameters under one roof; an option that is set wins over the hyper-parameter of its name."""
     opt = {key: value for key, value in run.opt.items() if key not in IDLE_SETTINGS}
-    return opt | {(f"hyp.{key}" if key in opt else key): value for key, value in run.hyp.items()}
+    return opt | {key: value for key, value in run.hyp.items() if opt.get(key) is None}
 
 
 def differing_settings(runs: list[Run]) -> dict[str, list[Any]]:
@@ -141,3 +141,10 @@ def winner(values: list[float], higher_is_better: bool) -> int | None:
         return None
     known.sort(reverse=True)
     return None if known[0][0] == known[1][0] else known[0][1]
+
+
+def duration(hours: float) -> str:
+    """Hours as text: in minutes or seconds where that reads better."""
+    if not math.isfinite(hours):
+        return "unknown"
+    return f"{hours:.2f} h" if hours >= 1 else f"{hours * 60:.1f} min" if hours * 60 >= 1 else f"{hours * 3600:.1f} s"

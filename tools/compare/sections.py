@@ -15,12 +15,13 @@ from tools.compare.figures import (
     best,
     cost,
     differing_settings,
+    duration,
     first,
+    hours_per_epoch,
     hours_to,
     iterations_per_second,
     last,
     late,
-    minutes_per_epoch,
     ratio,
     settings,
     weights_bytes,
@@ -104,7 +105,7 @@ def summary(runs: list[Run], rate: float | None) -> Section:
     rows.append(_row("best mAP@.5:.95", [top.value for top in tops], share, True, pair))
     rows.append(["at epoch", *(str(t.epoch) if t.epoch >= 0 else "unknown" for t in tops), *[""] * pair])
     rows.append(["epochs done", *(f"{len(run.epoch)} of {run.planned}" for run in runs), *[""] * pair])
-    rows.append(_row("total time", hours, lambda v: number(v, ".2f", " h"), False, pair))
+    rows.append(_row("total time", hours, duration, False, pair))
     if rate is not None:
         rows.append(_row(f"cost at ${rate:g} an hour", costs, money, False, pair))
     rows.append(_row("mAP@.5:.95 per hour", [ratio(m, h) for m, h in zip(final["map"], hours)], share, True, pair))
@@ -240,8 +241,8 @@ def time_and_cost(runs: list[Run], rate: float | None) -> Section:
     waits = [_mean(run, "data_wait_share") for run in runs]
     memory = [_mean(run, "memory_gb", np.nanmax) for run in runs]
     rows = [
-        _row("minutes an epoch", [minutes_per_epoch(r) for r in runs], lambda v: number(v, ".2f"), False, pair),
-        _row("hours in all", hours, lambda v: number(v, ".2f"), False, pair),
+        _row("time an epoch", [hours_per_epoch(r) for r in runs], duration, False, pair),
+        _row("total time", hours, duration, False, pair),
         _row("iterations per second", [iterations_per_second(r) for r in runs], lambda v: number(v, ".2f"), True, pair),
         _row("mAP@.5:.95 per hour", [ratio(m, h) for m, h in zip(final, hours)], share, True, pair),
     ]
@@ -284,13 +285,13 @@ def equal_time(runs: list[Run]) -> Section:
             Cell(f"{share(p.value)} (epoch {p.epoch})" if p.epoch >= 0 else "no epoch yet", i == won)
             for i, p in enumerate(points)
         ]
-        rows.append([f"after {shortest * part:.2f} h", *cells])
+        rows.append([f"after {duration(shortest * part)}", *cells])
     text = Text("mAP@.5:.95 each run had when the same time had passed, up to the length of the shortest run.")
     blocks: list = [text, Table(_header(timed, "", False), rows)]
     target = min(best(run, "map").value for run in timed)
     if math.isfinite(target):
         values = [hours_to(run, "map", target) for run in timed]
-        row = _row(f"hours to reach {target:.3f}", values, lambda v: number(v, ".2f"), False, False)
+        row = _row(f"time to reach {target:.3f}", values, duration, False, False)
         blocks.append(Text(f"Time to the accuracy that all of them reached (mAP@.5:.95 {target:.3f}):"))
         blocks.append(Table(_header(timed, "", False), [row]))
     return Section("Equal time", blocks)
