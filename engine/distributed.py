@@ -11,6 +11,7 @@ import torch.distributed as dist
 
 from utils.errors import UserError
 
+PEER_LOST = ("Connection closed by peer", "Connection reset", "NCCL", "gloo", "Gloo", "timed out")
 PATIENCE = timedelta(hours=2)  # rank 0 validates alone meanwhile the others wait
 
 
@@ -103,10 +104,7 @@ def lost_peers_told(world: World) -> Iterator[None]:
         yield
     except (dist.DistBackendError, RuntimeError) as error:
         text = str(error)
-        if not world.is_distributed or not any(
-            sign in text
-            for sign in ("Connection closed by peer", "Connection reset", "NCCL", "gloo", "Gloo", "timed out")
-        ):
+        if not world.is_distributed or not any(sign in text for sign in PEER_LOST):
             raise
         raise UserError(
             f"rank {world.rank}: another process of this run has ended ({text.splitlines()[0][:120]}); "

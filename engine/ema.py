@@ -10,7 +10,7 @@ COPIED_ATTRIBUTES = ("yaml", "nc", "hyp", "gr", "names", "stride", "class_weight
 
 
 class ModelEMA:
-    """An average of the model's floating-point state; its decay ramps up, so that the first weights are forgotten soon."""
+    """An average of the model's floating-point state; its decay ramps up, so the first weights are soon forgotten."""
 
     def __init__(self, model: nn.Module, decay: float = 0.9999, ramp: float = 2000.0, updates: int = 0):
         self.ema = deepcopy(model).eval()

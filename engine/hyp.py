@@ -15,7 +15,7 @@ from utils.files import check_file
 
 @dataclass(frozen=True)
 class Key:
-    """Limits of validity, the value a missing key gets (None: the file must have it), and evolution's gain and range."""
+    """Limits, the value a missing key gets (None: the file must have it), and evolution's gain and range."""
 
     low: float
     high: float

@@ -1,6 +1,7 @@
 """One training step: forward, loss, backward, update. It asks the device for nothing; means stay there until logged."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import NamedTuple, Protocol
 
 import torch
@@ -90,34 +91,35 @@ class TrainStep:
         kept = [buffer.clone() for buffer in self.buffers]
         batch = self.recipe.to_device(batch, self.device)
         timer.mark("transfer")
-        with torch.autocast(self.device.type, self.amp.dtype, enabled=self.amp.enabled):
+        with torch.autocast(self.device.type, self.amp.dtype) if self.amp.enabled else nullcontext():
             loss, items = self.recipe.forward_loss(self.net, batch, timer.mark)
         if self.loss_factor != 1.0:
             loss = loss * self.loss_factor
         timer.mark("loss")
-        if self._note_finite(loss, number, kept):
+        finite = self._note_finite(loss, number)
+        if finite is not False:
             self.scaler.scale(loss).backward()
             self._note_items(items)
+        self._undo_buffers(kept, finite)
         timer.mark("backward")
         if number % rates.accumulate == 0:
             self._update(timer)
 
-    def _note_finite(self, loss: torch.Tensor, number: int, kept: list[torch.Tensor]) -> bool:
-        """Count a loss that is not finite; whether to go backward. A host may look; a device is not asked."""
+    def _note_finite(self, loss: torch.Tensor, number: int) -> bool | torch.Tensor:
+        """Count a loss that is not finite. A host may look and say; a device is not asked, its answer stays there."""
         finite = torch.isfinite(loss.detach()).all()
-        if self.device.type == "cpu":
-            if bool(finite):
-                return True
-            self.bad += torch.tensor([1.0, (number + 1.0) * (self.bad[0] == 0)])
-            for buffer, old in zip(self.buffers, kept, strict=True):
-                buffer.copy_(old)
-            return False
         wrong = (~finite).float()
         self.bad_since_step = self.bad_since_step + wrong
         self.bad = self.bad + torch.stack([wrong, wrong * (number + 1.0) * (self.bad[0] == 0)])
+        return bool(finite) if self.device.type == "cpu" else finite
+
+    def _undo_buffers(self, kept: list[torch.Tensor], finite: bool | torch.Tensor) -> None:
+        """Take back what a bad batch did to the batch-norm statistics."""
         for buffer, old in zip(self.buffers, kept, strict=True):
-            buffer.copy_(torch.where(finite, buffer, old))
-        return True
+            if finite is False:
+                buffer.copy_(old)
+            elif finite is not True:
+                buffer.copy_(torch.where(finite, buffer, old))
 
     def _note_items(self, items: torch.Tensor) -> None:
         self.means = (self.means * self.count + items) / (self.count + 1)

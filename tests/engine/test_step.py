@@ -48,8 +48,8 @@ def test_the_whole_step_runs_on_a_device_without_data(cfg, loss, size):
     hyp = hyper.load_hyp("data/hyp.scratch.p5.yaml")
     model.hyp = hyper.scale_gains(hyp, levels=model.model[-1].nl, classes=3, img_size=size, smoothing=0.0)
     model.gr = 1.0
+    criterion = loss(model)  # built as training does, where the anchors can be read
     model = model.to("meta")
-    criterion = loss(model)
     optimizer = build_optimizer(model, hyp, adam=False, weight_decay=0.0005)
     device = torch.device("meta")
     step = TrainStep(NetworkRecipe(criterion), model, model, optimizer, ModelEMA(model), device, keep_buffers=True)
