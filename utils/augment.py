@@ -14,22 +14,30 @@ import cv2
 import numpy as np
 
 from utils.randomness import GLOBAL, RandomSource
+from utils.scratch import scratch
 
 GREY = 114
 GREY_PIXEL = (GREY, GREY, GREY, GREY)
+IDENTITY = np.eye(3)
+LEVELS = np.arange(256, dtype=np.float64)  # of a channel
 POLYGON_POINTS = 1000  # a polygon is resampled to so many points before it is warped
 
 
 # --- letterbox --------------------------------------------------------------------------------------------------------
 
 
-def letterbox(img, new_shape=(640, 640), color=(GREY,) * 3, auto=True, scaleFill=False, scaleup=True, stride=32):
-    """Fit a picture into `new_shape` (an int means square) keeping its proportions, and pad the rest.
+class Fit(NamedTuple):
+    """How a picture is placed in a letterbox."""
 
-    auto: pad only to the next multiple of `stride`; scaleFill: stretch instead of padding; scaleup: allow enlarging.
-    Returns the picture, the ratios (x, y) and the padding (dw, dh) of one side, which may end in .5.
-    """
-    h, w = img.shape[:2]
+    inner: tuple[int, int]  # width and height of the picture inside
+    ratio: tuple[float, float]  # enlargement in x and y
+    pad: tuple[float, float]  # padding (dw, dh) of one side; may end in .5
+    border: tuple[int, int, int, int]  # top, bottom, left, right, in whole pixels
+
+
+def letterbox_fit(shape, new_shape=(640, 640), auto=True, scaleFill=False, scaleup=True, stride=32) -> Fit:
+    """Where a picture of `shape` (h, w) lies in a letterbox of `new_shape`; see `letterbox`."""
+    h, w = shape
     if isinstance(new_shape, int):
         new_shape = (new_shape, new_shape)
     r = min(new_shape[0] / h, new_shape[1] / w)
@@ -46,12 +54,23 @@ def letterbox(img, new_shape=(640, 640), color=(GREY,) * 3, auto=True, scaleFill
         ratio = new_shape[1] / w, new_shape[0] / h
     dw /= 2
     dh /= 2
-    if (w, h) != inner:
-        img = cv2.resize(img, inner, interpolation=cv2.INTER_LINEAR)
-    top, bottom = round(dh - 0.1), round(dh + 0.1)
-    left, right = round(dw - 0.1), round(dw + 0.1)
-    img = cv2.copyMakeBorder(img, top, bottom, left, right, cv2.BORDER_CONSTANT, value=color)
-    return img, ratio, (dw, dh)
+    return Fit(inner, ratio, (dw, dh), (round(dh - 0.1), round(dh + 0.1), round(dw - 0.1), round(dw + 0.1)))
+
+
+def letterbox(img, new_shape=(640, 640), color=(GREY,) * 3, auto=True, scaleFill=False, scaleup=True, stride=32):
+    """Fit a picture into `new_shape` (an int means square) keeping its proportions, and pad the rest.
+
+    auto: pad only to the next multiple of `stride`; scaleFill: stretch instead of padding; scaleup: allow enlarging.
+    Returns the picture, the ratios (x, y) and the padding (dw, dh) of one side, which may end in .5.
+    """
+    fit = letterbox_fit(img.shape[:2], new_shape, auto, scaleFill, scaleup, stride)
+    img = resize_to(img, fit.inner)
+    return cv2.copyMakeBorder(img, *fit.border, cv2.BORDER_CONSTANT, value=color), fit.ratio, fit.pad
+
+
+def resize_to(img: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """The picture at (width, height), linearly interpolated; itself if it has that size."""
+    return img if img.shape[1::-1] == tuple(size) else cv2.resize(img, size, interpolation=cv2.INTER_LINEAR)
 
 
 # --- geometric warp ---------------------------------------------------------------------------------------------------
@@ -68,7 +87,7 @@ class Warp(NamedTuple):
 
     @property
     def changes_nothing(self) -> bool:
-        return self.size == self.source and bool((self.matrix == np.eye(3)).all())
+        return self.size == self.source and bool((self.matrix == IDENTITY).all())
 
 
 def draw_warp(
@@ -89,7 +108,7 @@ def draw_warp(
     """
     h, w = source
     size = h + border[0] * 2, w + border[1] * 2
-    centre, project, rotate, skew, shift = np.eye(3), np.eye(3), np.eye(3), np.eye(3), np.eye(3)
+    centre, project, rotate, skew, shift = (IDENTITY.copy() for _ in range(5))
     centre[0, 2] = -w / 2
     centre[1, 2] = -h / 2
     project[2, 0] = rng.uniform(-perspective, perspective)
@@ -113,31 +132,35 @@ def draw_hyp_warp(
     return draw_warp(rng, source, border, **{key: hyp[key] for key in keys})
 
 
-def warp_image(img: np.ndarray, warp: Warp) -> np.ndarray:
-    """Apply a warp (linear interpolation, grey outside). Three channels come back as four unless nothing changes."""
+def warp_image(img: np.ndarray, warp: Warp, name: str = "warped") -> np.ndarray:
+    """Apply a warp (linear interpolation, grey outside): (H, W, 4) in the scratch array `name`.
+
+    Three channels are made four; a warp that changes nothing gives the picture itself.
+    """
     if warp.changes_nothing:
         return img
     if img.shape[2] == 3:
-        img = cv2.cvtColor(img, cv2.COLOR_BGR2BGRA)
+        img = cv2.cvtColor(img, cv2.COLOR_BGR2BGRA, dst=scratch("bgra", (*img.shape[:2], 4)))
     size = warp.size[1], warp.size[0]
+    out = scratch(name, (*warp.size, 4))
     if warp.projective:
-        return cv2.warpPerspective(img, warp.matrix, size, borderValue=GREY_PIXEL)
-    return cv2.warpAffine(img, warp.matrix[:2], size, borderValue=GREY_PIXEL)
+        return cv2.warpPerspective(img, warp.matrix, size, dst=out, borderValue=GREY_PIXEL)
+    return cv2.warpAffine(img, warp.matrix[:2], size, dst=out, borderValue=GREY_PIXEL)
 
 
 def visible_source(warp: Warp) -> tuple[int, int, int, int]:
     """Rectangle (x1, y1, x2, y2) of the source that the warp can read, with a margin: the rest need not be drawn."""
     h, w = warp.source
-    if warp.projective:
+    (a, b, tx), (c, d, ty) = warp.matrix[:2].tolist()
+    det = a * d - b * c
+    if warp.projective or not det:
         return 0, 0, w, h
     out_h, out_w = warp.size
-    corners = np.array([[0.0, out_w, 0.0, out_w], [0.0, 0.0, out_h, out_h]])
-    try:
-        x, y = np.linalg.solve(warp.matrix[:2, :2], corners - warp.matrix[:2, 2:])
-    except np.linalg.LinAlgError:  # zoom 0: every output pixel shows the same place
-        return 0, 0, w, h
-    x1, y1 = max(math.floor(min(x)) - 2, 0), max(math.floor(min(y)) - 2, 0)
-    x2, y2 = min(math.ceil(max(x)) + 3, w), min(math.ceil(max(y)) + 3, h)
+    corners = [(x - tx, y - ty) for x in (0, out_w) for y in (0, out_h)]
+    xs = [(d * x - b * y) / det for x, y in corners]
+    ys = [(a * y - c * x) / det for x, y in corners]
+    x1, y1 = max(math.floor(min(xs)) - 2, 0), max(math.floor(min(ys)) - 2, 0)
+    x2, y2 = min(math.ceil(max(xs)) + 3, w), min(math.ceil(max(ys)) + 3, h)
     return min(x1, w), min(y1, h), max(x2, 0), max(y2, 0)
 
 
@@ -158,19 +181,26 @@ def warp_labels(labels: np.ndarray, segments: list[np.ndarray], warp: Warp) -> n
 
 
 def _transform(points: np.ndarray, warp: Warp) -> np.ndarray:
-    """(n, 2) points through the matrix, float64."""
+    """(n, 2) points through the matrix: float64 (n, 3), x and y in front."""
     xy = np.ones((len(points), 3))
     xy[:, :2] = points
     xy = xy @ warp.matrix.T
-    return xy[:, :2] / xy[:, 2:3] if warp.projective else xy[:, :2]
+    if warp.projective:
+        xy[:, :2] /= xy[:, 2:3]
+    return xy
 
 
 def _warp_corners(labels: np.ndarray, warp: Warp) -> np.ndarray:
     """(n, 5) rows -> (n, 4) float64 boxes around the warped corners, clipped to the output."""
     n = len(labels)
-    xy = _transform(labels[:, [1, 2, 3, 4, 1, 4, 3, 2]].reshape(n * 4, 2), warp).reshape(n, 4, 2)
+    xy = _transform(labels[:, [1, 2, 3, 4, 1, 4, 3, 2]].reshape(n * 4, 2), warp).reshape(n, 12)
+    a, b, c, d = xy[:, 0:2], xy[:, 3:5], xy[:, 6:8], xy[:, 9:11]
+    boxes = np.empty((n, 4))
+    np.minimum(np.minimum(a, b), np.minimum(c, d), out=boxes[:, :2])
+    np.maximum(np.maximum(a, b), np.maximum(c, d), out=boxes[:, 2:])
     h, w = warp.size
-    return np.concatenate((xy.min(1), xy.max(1)), 1).clip(0, [w, h, w, h])
+    np.maximum(boxes, 0, out=boxes)
+    return np.minimum(boxes, np.array((w, h, w, h), np.float64), out=boxes)
 
 
 def resample_polygon(segment: np.ndarray, n: int = POLYGON_POINTS) -> np.ndarray:
@@ -192,7 +222,7 @@ def _warp_polygons(segments: list[np.ndarray], n: int, warp: Warp) -> np.ndarray
     """One polygon for each of n label rows -> (n, 4) float64 boxes."""
     boxes = np.zeros((n, 4))
     for i, segment in enumerate(segments):
-        boxes[i] = polygon_box(_transform(resample_polygon(segment), warp), warp.size[1], warp.size[0])
+        boxes[i] = polygon_box(_transform(resample_polygon(segment), warp)[:, :2], warp.size[1], warp.size[0])
     return boxes
 
 
@@ -240,24 +270,36 @@ def random_perspective(
 # --- colour -----------------------------------------------------------------------------------------------------------
 
 
-def hsv_tables(draws: np.ndarray, hgain: float, sgain: float, vgain: float) -> list[np.ndarray]:
-    """Three 256-entry uint8 tables (hue, saturation, value) for three draws from [-1, 1]."""
-    gains = draws * [hgain, sgain, vgain] + 1
-    x = np.arange(256, dtype=gains.dtype)
-    hue = ((x * gains[0]) % 180).astype(np.uint8)
-    return [hue, *(np.clip(x * gain, 0, 255).astype(np.uint8) for gain in gains[1:])]
+class Colour(NamedTuple):
+    """A drawn change of hue, saturation and value."""
+
+    gains: list[float]
+    tables: list[np.ndarray]  # for each of the three, uint8 (256,)
 
 
-def apply_hsv(img: np.ndarray, tables: list[np.ndarray]) -> np.ndarray:
-    """BGR(A) picture -> new BGR picture with hue, saturation and value looked up in their tables."""
-    planes = cv2.split(cv2.cvtColor(img, cv2.COLOR_BGR2HSV))
-    hsv = cv2.merge([cv2.LUT(plane, table, dst=plane) for plane, table in zip(planes, tables)])
-    return cv2.cvtColor(hsv, cv2.COLOR_HSV2BGR)
+def draw_colour(rng: RandomSource, hgain: float, sgain: float, vgain: float) -> Colour:
+    """One call of the NumPy generator for three gains around 1; hue wraps at 180, the others stop at 255."""
+    gains = rng.np_uniform(-1, 1, 3) * np.array((hgain, sgain, vgain)) + 1
+    tables = np.multiply.outer(gains, LEVELS)
+    tables[0] %= 180
+    np.minimum(tables[1:], 255, out=tables[1:])
+    return Colour(gains.tolist(), list(np.maximum(tables, 0, out=tables).astype(np.uint8)))
+
+
+def apply_colour(img: np.ndarray, colour: Colour, out: np.ndarray | None = None) -> np.ndarray:
+    """BGR(A) picture -> BGR picture, `out` or new, with hue, saturation and value looked up in their tables."""
+    h, w = img.shape[:2]
+    hsv = cv2.cvtColor(img, cv2.COLOR_BGR2HSV, dst=scratch("hsv", (h, w, 3)))
+    planes = list(scratch("planes", (3, h, w)))
+    cv2.split(hsv, planes)
+    for plane, table in zip(planes, colour.tables):
+        cv2.LUT(plane, table, dst=plane)
+    return cv2.cvtColor(cv2.merge(planes, hsv), cv2.COLOR_HSV2BGR, dst=out)
 
 
 def augment_hsv(img: np.ndarray, hgain=0.5, sgain=0.5, vgain=0.5, rng: RandomSource = GLOBAL) -> None:
     """Draw three gains and change the colours of a BGR picture in place."""
-    img[:] = apply_hsv(img, hsv_tables(rng.np_uniform(-1, 1, 3), hgain, sgain, vgain))
+    apply_colour(img, draw_colour(rng, hgain, sgain, vgain), out=img)
 
 
 # --- blending ---------------------------------------------------------------------------------------------------------
@@ -265,9 +307,7 @@ def augment_hsv(img: np.ndarray, hgain=0.5, sgain=0.5, vgain=0.5, rng: RandomSou
 
 def mixup(img1: np.ndarray, img2: np.ndarray, ratio: float) -> np.ndarray:
     """`uint8(img1 * ratio + img2 * (1 - ratio))` in float64, truncated: looked up in a table of all 256 x 256 sums."""
-    levels = np.arange(256, dtype=np.float64)
-    table = np.add.outer(levels * ratio, levels * (1 - ratio)).astype(np.uint8).ravel()
-    pair = img1.astype(np.uint16)
-    pair <<= 8
+    table = np.add.outer(LEVELS * ratio, LEVELS * (1 - ratio)).astype(np.uint8).ravel()
+    pair = np.left_shift(img1, 8, dtype=np.uint16)
     pair |= img2
     return table.take(pair)

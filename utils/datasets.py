@@ -7,39 +7,31 @@ they are keyed by (seed, epoch, index). Readers for detection are imported here 
 
 import contextlib
 import os
-import random
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
 
 import cv2
 import numpy as np
 import torch
-from torch.nn import functional
 from torch.utils.data import Dataset
 from tqdm import tqdm
 
-from utils.augment import (
-    apply_hsv,
-    draw_hyp_warp,
-    hsv_tables,
-    letterbox,
-    mixup,
-    visible_source,
-    warp_image,
-    warp_labels,
-)
-from utils.boxes import xywhn2xyxy, xyxy2xywh
+from utils import fast_augment
+from utils.augment import draw_colour, draw_hyp_warp, letterbox, letterbox_fit, resize_to, warp_labels
+from utils.boxes import xywhn2xyxy
+from utils.collate import collate, collate_quad
 from utils.errors import UserError
 from utils.images import LoadedImage, load_resized
 from utils.label_cache import cache_path, is_writable, load_labels
 from utils.labels import IMG_FORMATS, Paths, Subset, find_images, img2label_paths
 from utils.loader import make_loader, worker_count
-from utils.mosaic import draw_canvas, draw_four, draw_nine, layout, mosaic_labels, mosaic_segments
+from utils.mosaic import Layout, Plan, draw_four, draw_nine, layout, mosaic_labels, mosaic_segments
 from utils.packed import PackedImages
 from utils.paste import CutOut, copy_paste, cut_out, gather_cutouts, paste_in
 from utils.randomness import GLOBAL, KeyedRandom, RandomSource
+from utils.scene import Draft, Scene, draw_canvas, paint
+from utils.scratch import scratch
 from utils.sources import LoadImages, LoadStreams
 
 __all__ = [
@@ -57,14 +49,6 @@ CACHE_THREADS = 8
 Key = int | tuple[int, int]  # index, or (epoch, index)
 
 cv2.setNumThreads(0)  # workers share the cores; a worker's own threads would only fight over them
-
-
-class Composed(NamedTuple):
-    """A sample before its colours are changed."""
-
-    img: np.ndarray  # uint8 (H, W, 3 or 4), BGR first
-    labels: np.ndarray  # float32 (m, 5): class, x1, y1, x2, y2 in pixels
-    shapes: tuple | None  # ((h0, w0), ((h / h0, w / w0), (dw, dh))); None for a mosaic
 
 
 def create_dataloader(
@@ -122,7 +106,7 @@ def create_dataloader(
         dataset,
         batch_size,
         worker_count(workers, batch_size, world_size),
-        collate_fn=LoadImagesAndLabels.collate_fn4 if quad else LoadImagesAndLabels.collate_fn,
+        collate_fn=collate_quad if quad else None,  # None: samples are written straight into their batch
         rank=rank,
         world_size=world_size,
         image_weights=image_weights,
@@ -284,21 +268,24 @@ class LoadImagesAndLabels(Dataset):
 
     def sample_into(self, key: Key, out: np.ndarray) -> tuple[torch.Tensor, str, tuple | None]:
         """Make a sample and write its picture into `out`, uint8 (3, H, W); returns (labels (m, 6), path, shapes)."""
-        rng = self._random_source(key)
         index = self.indices[_index(key)]
-        img, labels, shapes = self.compose(index, rng)
         if self.augment:
-            img, labels = self._change_colours(img, labels, rng)
+            rng = self._random_source(key)
+            img, labels, shapes = self._augmented(index, rng)
+        else:
+            img, labels, shapes = self._letterboxed(index)
         rows = np.zeros((len(labels), 6), np.float32)
         h, w = img.shape[:2]
         if len(labels):
             rows[:, 1] = labels[:, 0]
-            rows[:, 2:] = xyxy2xywh(labels[:, 1:5])
-            rows[:, [3, 5]] /= h
-            rows[:, [2, 4]] /= w
+            low, high = labels[:, 1:3], labels[:, 3:5]
+            rows[:, 2:4] = (low + high) / 2
+            rows[:, 4:6] = high - low
+            rows[:, 2:] /= np.array((w, h, w, h), np.float32)
         if self.augment:
             img = self._flip(img, rows, rng)
-        cv2.split(img, [out[2], out[1], out[0]])
+        planes = [out[2], out[1], out[0]]
+        cv2.split(img, planes if img.shape[2] == 3 else [*planes, scratch("ballast", img.shape[:2])])
         return torch.from_numpy(rows), self.img_files[index], shapes
 
     def _random_source(self, key: Key) -> RandomSource:
@@ -307,14 +294,22 @@ class LoadImagesAndLabels(Dataset):
         epoch, index = key if isinstance(key, tuple) else (0, key)
         return KeyedRandom(self.seed, epoch, index)
 
-    def _change_colours(self, img: np.ndarray, labels: np.ndarray, rng: RandomSource):
-        """Hue, saturation and value, then perhaps pasted objects."""
+    def _letterboxed(self, index: int):
+        """An evaluation sample: (picture, labels in pixels, shapes). Nothing is drawn."""
+        img, (h0, w0), (h, w) = self.load_image(index)
+        img, ratio, pad = letterbox(img, self._box_of(index), auto=False, scaleup=False)
+        return img, self._letterboxed_labels(index, (h, w), ratio, pad), ((h0, w0), ((h / h0, w / w0), pad))
+
+    def _augmented(self, index: int, rng: RandomSource):
+        """A training sample up to its flips: (picture, labels in pixels, shapes)."""
         hyp = self.hyp
-        img = apply_hsv(img, hsv_tables(rng.np_uniform(-1, 1, 3), hyp["hsv_h"], hyp["hsv_s"], hyp["hsv_v"]))
+        draft = self.draft(index, rng)
+        colour = draw_colour(rng, hyp["hsv_h"], hyp["hsv_s"], hyp["hsv_v"])
+        img, labels = (fast_augment.paint if self.fast_augment else paint)(draft, colour), draft.labels
         if rng.random() < hyp.get("paste_in", 0):
             cutouts = gather_cutouts(lambda: self._cut_outs(rng))
-            labels = paste_in(img, labels, cutouts, rng)
-        return img, labels
+            labels = paste_in(img[..., :3], labels, cutouts, rng)
+        return img, labels, draft.shapes
 
     def _flip(self, img: np.ndarray, rows: np.ndarray, rng: RandomSource) -> np.ndarray:
         """Two gates: up-down, left-right. Rows are changed in place."""
@@ -326,7 +321,8 @@ class LoadImagesAndLabels(Dataset):
             rows[:, 2] = 1 - rows[:, 2]
         if not (up_down or left_right):
             return img
-        return cv2.flip(img, -1 if up_down and left_right else 0 if up_down else 1)
+        code = -1 if up_down and left_right else 0 if up_down else 1
+        return cv2.flip(img, code, dst=scratch("flipped", img.shape))
 
     # --- geometry -----------------------------------------------------------------------------------------------------
 
@@ -336,55 +332,59 @@ class LoadImagesAndLabels(Dataset):
             return load_resized(self.img_files[index], self.img_size, self.augment)
         return self._images.get(index) if isinstance(self._images, PackedImages) else self._images[index]
 
-    def compose(self, index: int, rng: RandomSource) -> Composed:
-        """The geometry of a sample: a mosaic, perhaps blended with another, or one letterboxed picture; warped."""
+    def draft(self, index: int, rng: RandomSource) -> Draft:
+        """Draw the geometry of a training sample: a mosaic, perhaps blended with another, or one picture."""
         if not (self.mosaic and rng.random() < self.hyp["mosaic"]):
-            return self._compose_plain(index, rng)
-        img, labels = self._compose_mosaic(index, rng)
-        if rng.random() < self.hyp["mixup"]:
-            four = rng.random() < FOUR_TILES  # drawn before the picture's number
-            img2, labels2 = self._compose_mosaic(rng.randint(0, self.n - 1), rng, four)
-            img = mixup(img, img2, rng.np_beta(8.0, 8.0))
-            labels = np.concatenate((labels, labels2), 0)
-        return Composed(img, labels, None)
+            return self._draft_plain(index, rng)
+        scene, labels = self._draft_mosaic(index, rng, rng.random() < FOUR_TILES)
+        if rng.random() >= self.hyp["mixup"]:
+            return Draft([scene], 1.0, labels, None)
+        four = rng.random() < FOUR_TILES
+        scene2, labels2 = self._draft_mosaic(rng.randint(0, self.n - 1), rng, four)
+        return Draft([scene, scene2], rng.np_beta(8.0, 8.0), np.concatenate((labels, labels2), 0), None)
 
-    def _compose_plain(self, index: int, rng: RandomSource) -> Composed:
-        img, (h0, w0), (h, w) = self.load_image(index)
-        shape = self.img_size if self.batch_shapes is None else self.batch_shapes[self.batch[index]]
-        img, ratio, pad = letterbox(img, shape, auto=False, scaleup=self.augment)
+    def _box_of(self, index: int):
+        """The letterbox of a picture: (H, W), or the side of a square."""
+        return self.img_size if self.batch_shapes is None else self.batch_shapes[self.batch[index]]
+
+    def _letterboxed_labels(self, index: int, shape: tuple[int, int], ratio, pad) -> np.ndarray:
+        """Label rows in pixels of the letterboxed picture; `shape` (h, w) is the picture's before."""
         labels = self.labels[index].copy()
-        labels[:, 1:] = xywhn2xyxy(labels[:, 1:], ratio[0] * w, ratio[1] * h, padw=pad[0], padh=pad[1])
-        if self.augment:
-            warp = draw_hyp_warp(rng, self.hyp, img.shape[:2])
-            img, labels = warp_image(img, warp), warp_labels(labels, [], warp)
-        return Composed(img, labels, ((h0, w0), ((h / h0, w / w0), pad)))
+        labels[:, 1:] = xywhn2xyxy(labels[:, 1:], ratio[0] * shape[1], ratio[1] * shape[0], padw=pad[0], padh=pad[1])
+        return labels
 
-    def _compose_mosaic(self, index: int, rng: RandomSource, four: bool | None = None):
-        """(picture (s, s, 4), labels) of a warped mosaic; `four` is drawn unless given."""
-        if four is None:
-            four = rng.random() < FOUR_TILES
+    def _draft_plain(self, index: int, rng: RandomSource) -> Draft:
+        """One letterboxed picture, warped; polygons are not used."""
+        img, (h0, w0), (h, w) = self.load_image(index)
+        fit = letterbox_fit((h, w), self._box_of(index), auto=False, scaleup=True)
+        img = resize_to(img, fit.inner)
+        top, bottom, left, right = fit.border
+        warp = draw_hyp_warp(rng, self.hyp, (img.shape[0] + top + bottom, img.shape[1] + left + right))
+        labels = warp_labels(self._letterboxed_labels(index, (h, w), fit.ratio, fit.pad), [], warp)
+        shapes = (h0, w0), ((h / h0, w / w0), fit.pad)
+        return Draft([Scene([img], [(left, top)], warp)], 1.0, labels, shapes)
+
+    def _draft_mosaic(self, index: int, rng: RandomSource, four: bool) -> tuple[Scene, np.ndarray]:
+        """A mosaic and its labels in pixels of the sample."""
         plan = (draw_four if four else draw_nine)(rng, index, self.indices, self.img_size)
-        images = [self.load_image(i).img for i in plan.tiles]
-        where = layout(plan, [img.shape[:2] for img in images], self.img_size)
-        labels, segments = self._mosaic_labels(plan, images, where)
+        images, where, labels, segments = self._lay_out(plan)
         canvas = None
         if segments and self.hyp.get("copy_paste", 0):
-            canvas, labels, segments = copy_paste(
-                draw_canvas(images, where), labels, segments, self.hyp["copy_paste"], rng
-            )
+            canvas = draw_canvas(images, where.on_canvas, (where.size, where.size)).copy()
+            canvas, labels, segments = copy_paste(canvas, labels, segments, self.hyp["copy_paste"], rng)
         warp = draw_hyp_warp(rng, self.hyp, (where.size, where.size), self.mosaic_border)
-        if canvas is None:
-            canvas = draw_canvas(images, where, visible_source(warp))
-        return warp_image(canvas, warp), warp_labels(labels, segments, warp)
+        return Scene(images, where.on_canvas, warp, canvas), warp_labels(labels, segments, warp)
 
-    def _mosaic_labels(self, plan, images, where):
-        """Label rows and polygons on the canvas."""
+    def _lay_out(self, plan: Plan) -> tuple[list[np.ndarray], Layout, np.ndarray, list[np.ndarray]]:
+        """(pictures, layout, label rows, polygons) of a mosaic; rows and polygons in pixels of the canvas."""
+        images = [self.load_image(i).img for i in plan.tiles]
         shapes = [img.shape[:2] for img in images]
+        where = layout(plan, shapes, self.img_size)
         labels = mosaic_labels([self.labels[i] for i in plan.tiles], shapes, where)
         if not self.has_polygons:
-            return labels, []
+            return images, where, labels, []
         polygons = [self.segments[i] for i in plan.tiles]
-        return labels, mosaic_segments(polygons, shapes, where, shift=len(plan.tiles) == 9)
+        return images, where, labels, mosaic_segments(polygons, shapes, where, shift=len(plan.tiles) == 9)
 
     def _cut_outs(self, rng: RandomSource) -> list[CutOut]:
         """One round of gathering objects to paste: a four-tile canvas and a share of its objects.
@@ -394,50 +394,12 @@ class LoadImagesAndLabels(Dataset):
         plan = draw_four(rng, rng.randint(0, self.n - 1), self.indices, self.img_size)
         if not any(self.segments[i] for i in plan.tiles):
             return []
-        images = [self.load_image(i).img for i in plan.tiles]
-        where = layout(plan, [img.shape[:2] for img in images], self.img_size)
-        labels, segments = self._mosaic_labels(plan, images, where)
-        return cut_out(draw_canvas(images, where)[..., :3], labels, segments, rng)
+        images, where, labels, segments = self._lay_out(plan)
+        canvas = draw_canvas(images, where.on_canvas, (where.size, where.size))
+        return cut_out(canvas[..., :3], labels, segments, rng)
 
-    # --- batches ------------------------------------------------------------------------------------------------------
-
-    @staticmethod
-    def collate_fn(batch):
-        """Samples -> (images (B, 3, H, W), labels (N, 6) numbered in column 0, paths, shapes)."""
-        imgs, labels, paths, shapes = zip(*batch)
-        for i, rows in enumerate(labels):
-            rows[:, 0] = i
-        return torch.stack(imgs, 0), torch.cat(labels, 0), paths, shapes
-
-    @staticmethod
-    def collate_fn4(batch):
-        """Groups of four samples become one picture of twice the size: the first enlarged, or all four tiled.
-
-        One draw of Python's `random` for each group decides. Samples beyond the last whole group are lost, unless
-        there are fewer than four: then the first one is enlarged. Paths and shapes are those of each first sample.
-        """
-        imgs, labels, paths, shapes = zip(*batch)
-        groups = max(len(imgs) // 4, 1)
-        out_imgs, out_labels = [], []
-        for number in range(groups):
-            i = number * 4
-            if random.random() < 0.5 or len(imgs) < 4:
-                big = functional.interpolate(
-                    imgs[i][None].float(), scale_factor=2.0, mode="bilinear", align_corners=False
-                )
-                img, rows = big[0].type(imgs[i].type()), labels[i].clone()
-            else:
-                left, right = torch.cat(imgs[i : i + 2], 1), torch.cat(imgs[i + 2 : i + 4], 1)
-                img = torch.cat((left, right), 2)
-                down, across = torch.tensor([0, 0, 0, 1.0, 0, 0]), torch.tensor([0, 0, 1.0, 0, 0, 0])
-                rows = torch.cat(
-                    (labels[i], labels[i + 1] + down, labels[i + 2] + across, labels[i + 3] + down + across), 0
-                ) * torch.tensor([1, 1, 0.5, 0.5, 0.5, 0.5])
-            rows[:, 0] = number
-            out_imgs.append(img)
-            out_labels.append(rows)
-        firsts = slice(0, groups * 4, 4)
-        return torch.stack(out_imgs, 0), torch.cat(out_labels, 0), paths[firsts], shapes[firsts]
+    collate_fn = staticmethod(collate)
+    collate_fn4 = staticmethod(collate_quad)
 
 
 def _index(key: Key) -> int:

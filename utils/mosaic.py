@@ -1,17 +1,15 @@
-"""Four or nine pictures on one canvas: who goes where, the canvas itself, and the labels on it.
+"""Four or nine pictures on one canvas: who goes where, and the labels on it.
 
 The canvas is 2s x 2s for training size s; the warp that follows cuts the finished s x s sample out of it. The
-nine-tile mosaic is laid out on 3s x 3s and a 2s x 2s window of it is taken; tiles are drawn straight into the window.
+nine-tile mosaic is laid out on 3s x 3s and a 2s x 2s window of it is taken.
 Origins and windows are (x, y); label rows are float32 [class, x1, y1, x2, y2] in canvas pixels.
 """
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import cv2
 import numpy as np
 
-from utils.augment import GREY
 from utils.boxes import xyn2xy
 from utils.randomness import RandomSource
 
@@ -29,6 +27,12 @@ class Layout(NamedTuple):
     origins: list[tuple[int, int]]  # of each tile, before the window is taken
     window: tuple[int, int]  # its corner; (0, 0) with four tiles
     size: int  # side of the canvas, 2s
+
+    @property
+    def on_canvas(self) -> list[tuple[int, int]]:
+        """Origins on the canvas, that is from the window's corner."""
+        wx, wy = self.window
+        return [(x - wx, y - wy) for x, y in self.origins]
 
 
 def draw_four(rng: RandomSource, index: int, indices: Sequence[int], size: int) -> Plan:
@@ -72,26 +76,6 @@ def _nine_origins(shapes, s: int) -> list[tuple[int, int]]:
         (s - w7, s + h0 - h7),
         (s - w8, s + h0 - h7 - h8),
     ]
-
-
-def draw_canvas(
-    images: Sequence[np.ndarray], where: Layout, visible: tuple[int, int, int, int] | None = None
-) -> np.ndarray:
-    """Tiles on grey, later ones on top: uint8 (2s, 2s, 4), the fourth channel being ballast for the warp.
-
-    visible: rectangle (x1, y1, x2, y2) that will be looked at; what lies outside it is left undefined.
-    """
-    left, top, right, bottom = visible or (0, 0, where.size, where.size)
-    canvas = np.empty((where.size, where.size, 4), np.uint8)
-    canvas[top:bottom, left:right] = GREY
-    wx, wy = where.window
-    for img, (ox, oy) in zip(images, where.origins):
-        ox, oy = ox - wx, oy - wy
-        h, w = img.shape[:2]
-        x1, y1, x2, y2 = max(ox, left), max(oy, top), min(ox + w, right), min(oy + h, bottom)
-        if x1 < x2 and y1 < y2:
-            cv2.cvtColor(img[y1 - oy : y2 - oy, x1 - ox : x2 - ox], cv2.COLOR_BGR2BGRA, dst=canvas[y1:y2, x1:x2])
-    return canvas
 
 
 def mosaic_labels(labels: Sequence[np.ndarray], shapes: Sequence[tuple[int, int]], where: Layout) -> np.ndarray:

@@ -19,8 +19,9 @@ from tests.utils.data_golden import (
     sha,
 )
 from utils.datasets import LoadImagesAndLabels, create_dataloader
-from utils.mosaic import draw_canvas, draw_four, draw_nine, layout
+from utils.mosaic import draw_four, draw_nine
 from utils.randomness import GLOBAL
+from utils.scene import draw_canvas, paint_geometry, paint_scene
 from utils.weights import labels_to_class_weights, labels_to_image_weights
 
 same_pixels = pytest.mark.skipif(not SAME_PIXELS, reason="recorded hashes hold for OpenCV 5.0 with AVX2")
@@ -74,10 +75,10 @@ def dataset(bccd, folder, data):
 def check_sample(dataset, case, arrays, traces, thumbs, monkeypatch):
     """One recorded sample: stages before the colours, finished picture, labels, draws, streams."""
     log = LoggedRandom()
-    stages = {}
-    compose = dataset.compose
+    drafts = []
+    draft = dataset.draft
     monkeypatch.setattr(dataset, "_random_source", lambda key: log)
-    monkeypatch.setattr(dataset, "compose", lambda *args: stages.setdefault("composed", compose(*args)))
+    monkeypatch.setattr(dataset, "draft", lambda *args: drafts.append(draft(*args)) or drafts[-1])
     seed_all(case["seed"])
     img, labels, path, shapes = dataset[case["index"]]
     monkeypatch.undo()
@@ -87,7 +88,7 @@ def check_sample(dataset, case, arrays, traces, thumbs, monkeypatch):
     assert Path(path).name == case["path"]
     assert plain(shapes) == case["shapes"]
     if "before_hsv_hwc" in case:
-        assert_image(stages["composed"].img[..., :3], case["before_hsv_hwc"])
+        assert_image(paint_geometry(drafts[0])[..., :3], case["before_hsv_hwc"])
     assert_image(img, case["image"], warped="before_hsv_hwc" in case, thumbs=thumbs)
 
 
@@ -114,14 +115,13 @@ def test_mosaics_are_as_recorded(name, draw, data, arrays, dataset, monkeypatch)
         found = dataset(case["size"], case["hyp"])
         seed_all(case["seed"])
         plan = draw(GLOBAL, case["index"], found.indices, case["size"])
-        images = [found.load_image(i).img for i in plan.tiles]
-        where = layout(plan, [img.shape[:2] for img in images], case["size"])
-        assert_image(draw_canvas(images, where)[..., :3], case["canvas_hwc"], warped=False)
-        labels, _ = found._mosaic_labels(plan, images, where)
+        images, where, labels, _ = found._lay_out(plan)
+        canvas = draw_canvas(images, where.on_canvas, (where.size, where.size))
+        assert_image(canvas[..., :3], case["canvas_hwc"], warped=False)
         assert_labels(labels, case["canvas_labels"], arrays)
         seed_all(case["seed"])
-        img, labels = found._compose_mosaic(case["index"], GLOBAL, four=name == "mosaic4")
-        assert_image(img[..., :3], case["image_hwc"])
+        scene, labels = found._draft_mosaic(case["index"], GLOBAL, four=name == "mosaic4")
+        assert_image(paint_scene(scene)[..., :3], case["image_hwc"])
         assert_labels(labels, case["labels"], arrays)
         assert_streams(case["after"])
 

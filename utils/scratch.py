@@ -1,0 +1,26 @@
+"""Working memory that is used again for every sample.
+
+Fresh arrays of a megabyte cost more in page faults than the work done on them. Each thread has its own arrays; what
+`scratch(name, shape)` returns holds undefined values and is good until the same name is asked for again.
+"""
+
+import math
+import threading
+
+import numpy as np
+
+
+class _Scratch(threading.local):
+    def __init__(self):
+        self._held: dict[str, np.ndarray] = {}
+
+    def __call__(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
+        """A uint8 array of this shape."""
+        size = math.prod(shape)
+        held = self._held.get(name)
+        if held is None or held.size < size:
+            held = self._held[name] = np.empty(size, np.uint8)
+        return held[:size].reshape(shape)
+
+
+scratch = _Scratch()
