@@ -4,7 +4,9 @@ import time
 from contextlib import contextmanager
 
 import utils.datasets
+import utils.fast_augment
 import utils.images
+import utils.scene
 
 # (module, function, stage); a function that is absent is skipped. Resizing is loading without reading.
 STAGES = [
@@ -12,11 +14,14 @@ STAGES = [
     (utils.datasets, "load_resized", "resize"),
     (utils.datasets, "draw_canvas", "canvas"),
     (utils.datasets, "letterbox", "canvas"),
-    (utils.datasets, "warp_image", "warp"),
-    (utils.datasets, "apply_hsv", "colour"),
+    (utils.scene, "draw_canvas", "canvas"),
+    (utils.scene, "warp_image", "warp"),
+    (utils.scene, "apply_colour", "colour"),
+    (utils.scene, "mixup", "mixup"),
+    (utils.fast_augment, "_assemble", "warp"),
+    (utils.fast_augment, "_apply_colour", "colour"),
     (utils.datasets, "mosaic_labels", "labels"),
     (utils.datasets, "warp_labels", "labels"),
-    (utils.datasets, "mixup", "mixup"),
     (utils.datasets, "paste_in", "paste-in"),
 ]
 
