@@ -98,7 +98,7 @@ def bucket_copy(bucket: str, upload: bool) -> None:
 
 def evolve(opt: Namespace, world: World, generations: int = GENERATIONS) -> int:
     """Train `generations` times, without files, and keep the table of what came out."""
-    from engine.run import prepare_run_folder, train
+    from engine.run import train
 
     if world.is_distributed:
         raise UserError("--evolve runs in one process: start it without torchrun")
@@ -108,11 +108,12 @@ def evolve(opt: Namespace, world: World, generations: int = GENERATIONS) -> int:
     hyp = hyper.load_hyp(opt.hyp)
     names = genes(hyp)
     random = np.random.default_rng()
-    prepare_run_folder(opt, hyp, world, resumed=False)
+    total_batch = opt.batch_size
     for generation in range(generations):
         bucket_copy(opt.bucket, upload=False)
         history = read_history(names)
         child = hyper.check_hyp(mutate(hyp, history, random), f"generation {generation}")
+        opt.batch_size = total_batch
         outcome = train(child, opt, device, world)
         if outcome.interrupted:
             return outcome.interrupted

@@ -16,7 +16,7 @@ from engine import compile as compiling
 from engine import hyp as hyper
 from engine.cli import train_parser
 from engine.config import check_options
-from engine.distributed import World, join, leave, lost_peers_told, main_first, world_from_environment
+from engine.distributed import World, from_main, join, leave, lost_peers_told, main_first, world_from_environment
 from engine.report import Reporter, TensorBoardLogger, WandbLogger
 from engine.resume import find_checkpoint, read_resumable, run_folder_of
 from engine.step import choose_amp
@@ -35,8 +35,8 @@ log = logging.getLogger(__name__)
 FIXED_ON_RESUME = (
     "weights", "cfg", "data", "hyp", "batch_size", "img_size", "rect", "image_weights", "multi_scale", "single_cls",
     "adam", "quad", "linear_lr", "label_smoothing", "freeze", "seed", "shuffle", "subset_size", "subset_seed",
-    "overfit", "resize_schedule", "auto_lr", "loss_ota", "heads", "head_config", "standard_grouping", "geometry_grouping",
-    "transfer_weights",
+    "overfit", "resize_schedule", "auto_lr", "loss_ota", "heads", "head_config", "standard_grouping",
+    "geometry_grouping", "transfer_weights",
 )  # fmt: skip
 NOT_STORED = ("given", "config")  # facts of the command line, not settings of the run
 
@@ -63,7 +63,6 @@ def run(opt: Namespace) -> int:
     hyp = hyper.load_hyp(opt.hyp)
     if compiling.diagnosis_wanted():
         return diagnose_compile(opt, hyp, device)
-    prepare_run_folder(opt, hyp, world, resumed=checkpoint is not None)
     try:
         with lost_peers_told(world):
             outcome = train(hyp, opt, device, world, checkpoint)
@@ -79,8 +78,10 @@ def resumed_run(opt: Namespace) -> tuple[Namespace, dict[str, Any]]:
     """The options of the run that `--resume` names, with what may be changed from the command line, and its state."""
     path = find_checkpoint(opt.resume)
     checkpoint, path = read_resumable(path)
-    if isinstance(checkpoint, dict) and checkpoint.get("epoch") == -1:
-        checkpoint, path = unstripped_beside(path, checkpoint)
+    if not isinstance(checkpoint, dict) or "epoch" not in checkpoint:
+        raise UserError(f"--resume {path}: this file holds weights only; start a new run with --weights {path}")
+    if checkpoint["epoch"] == -1 and not checkpoint.get("resume"):
+        checkpoint, path = unstripped_beside(path)
     run_dir = run_folder_of(path)
     stored = run_dir / "opt.yaml"
     if not stored.is_file():
@@ -114,27 +115,33 @@ def resumed_run(opt: Namespace) -> tuple[Namespace, dict[str, Any]]:
     return Namespace(**options), checkpoint
 
 
-def unstripped_beside(path: Path, stripped: Mapping[str, Any]) -> tuple[dict[str, Any], Path]:
+def unstripped_beside(path: Path) -> tuple[dict[str, Any], Path]:
     """A finished run's last.pt is stripped; its last epoch_*.pt still holds the whole state."""
     for candidate in sorted(path.parent.glob("epoch_*.pt"), reverse=True):
         checkpoint = load_checkpoint(candidate)
-        if isinstance(checkpoint, dict) and checkpoint.get("epoch", -1) >= 0:
+        if checkpoint.get("epoch", -1) >= 0:
             return checkpoint, candidate
     raise UserError(f"--resume {path}: the file is stripped (its run is finished) and no epoch_*.pt lies beside it")
 
 
-def prepare_run_folder(opt: Namespace, hyp: Mapping[str, float], world: World, *, resumed: bool) -> None:
-    """Choose and make the folder, and write down what is run: hyp.yaml as loaded, opt.yaml with every option."""
-    opt.world_size, opt.global_rank, opt.total_batch_size = world.size, world.rank, opt.batch_size
-    if not resumed:
-        opt.save_dir = str(increment_path(Path(opt.project) / opt.name, exist_ok=opt.exist_ok))
-    if world.is_main:
-        folder = Path(opt.save_dir)
-        (folder / "weights").mkdir(parents=True, exist_ok=True)
-        (folder / "hyp.yaml").write_text(yaml.safe_dump(dict(hyp), sort_keys=False))
-        stored = {name: value for name, value in vars(opt).items() if name not in NOT_STORED}
-        (folder / "opt.yaml").write_text(yaml.safe_dump(stored, sort_keys=False))
+def settle_options(opt: Namespace, world: World, *, resumed: bool) -> None:
+    """What follows from the flags: the run folder's name (the main process chooses), batch in all and of a process."""
+    opt.world_size, opt.global_rank = world.size, world.rank
+    opt.total_batch_size = opt.batch_size
     opt.batch_size = opt.total_batch_size // world.size
+    if not resumed:
+        folder = increment_path(Path(opt.project) / opt.name, exist_ok=opt.exist_ok)
+        opt.save_dir = from_main(str(folder), world)
+
+
+def make_run_folder(opt: Namespace, hyp: Mapping[str, float]) -> None:
+    """Make the folder and write down what is run: hyp.yaml as loaded, opt.yaml with every option."""
+    folder = Path(opt.save_dir)
+    (folder / "weights").mkdir(parents=True, exist_ok=True)
+    (folder / "hyp.yaml").write_text(yaml.safe_dump(dict(hyp), sort_keys=False))
+    stored = {name: value for name, value in vars(opt).items() if name not in NOT_STORED}
+    stored["batch_size"] = opt.total_batch_size
+    (folder / "opt.yaml").write_text(yaml.safe_dump(stored, sort_keys=False))
 
 
 def effective_hyp(hyp: Mapping[str, float], opt: Namespace) -> dict[str, float]:
@@ -188,9 +195,10 @@ def diagnose_compile(opt: Namespace, hyp: Mapping[str, float], device: torch.dev
 
 def train(hyp: Mapping[str, float], opt: Namespace, device: torch.device, world: World, checkpoint=None) -> Outcome:
     """One complete training, fresh or gone on with. Also what evolution runs for each generation."""
-    run_dir = Path(opt.save_dir)
     resumed = checkpoint is not None
-    device = join(world, device, opt.total_batch_size)
+    device = join(world, device, opt.batch_size)
+    settle_options(opt, world, resumed=resumed)
+    run_dir, loaded_hyp = Path(opt.save_dir), hyp
     hyp = effective_hyp(hyp, opt)
     log.info("hyperparameters: %s", ", ".join(f"{k}={v}" for k, v in hyp.items()))
     rank_seed = (2 if opt.seed is None else opt.seed + 1) + world.rank
@@ -198,17 +206,19 @@ def train(hyp: Mapping[str, float], opt: Namespace, device: torch.device, world:
     with main_first(world):
         data = load_data_yaml(opt.data)
         model = build_model(opt, hyp, 1 if opt.single_cls else data.nc, device, checkpoint)
-    loggers = make_loggers(opt, run_dir, checkpoint) if world.is_main and not opt.evolve else []
-    reporter = Reporter(run_dir, YoloFamily.loss_names, loggers)
     family = YoloFamily(opt, hyp, data, model, device, world, run_dir, resumed=resumed)
+    reporter = Reporter(run_dir, YoloFamily.loss_names)
     try:
+        if world.is_main:
+            make_run_folder(opt, loaded_hyp)
+            reporter.loggers = make_loggers(opt, run_dir, checkpoint)
         tell_start(opt, family, world)
         trainer = Trainer(family, settings_of(opt, family, device, world), world, device, run_dir, reporter)
         if resumed:
             restore(trainer, family, checkpoint, reporter)
         elif world.is_main and not opt.evolve:
             family.save_initial()
-        begin_logging(loggers, family, data, opt)
+        begin_logging(reporter.loggers, family, data, opt)
         return trainer.fit()
     except torch.OutOfMemoryError as error:
         raise UserError(
@@ -238,6 +248,8 @@ def settings_of(opt: Namespace, family: YoloFamily, device: torch.device, world:
 
 
 def make_loggers(opt: Namespace, run_dir: Path, checkpoint) -> list:
+    if opt.evolve:
+        return []
     loggers: list = [TensorBoardLogger(run_dir)]
     log.info("TensorBoard: tensorboard --logdir %s", opt.project)
     if opt.wandb or opt.upload_dataset:

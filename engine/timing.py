@@ -5,19 +5,21 @@ from collections import defaultdict
 
 import torch
 
-STAGES = ("data", "transfer", "forward", "loss", "backward", "optimizer", "ema")
+STAGES = ("data", "transfer", "forward", "assignment", "loss", "backward", "optimizer", "ema")
 
 
 class StageTimer:
-    """Collects milliseconds by stage. On CUDA nothing is waited for until `totals` is asked for.
+    """Collects milliseconds by stage and iteration. On CUDA nothing is waited for until `totals` is asked for.
 
-    `begin` opens an iteration; each `mark(stage)` closes the stage that ran since the mark before it.
+    `begin` opens an iteration; each `mark(stage)` closes the stage that ran since the mark before it. A stage marked
+    more than once in an iteration is summed.
     """
 
     def __init__(self, device: torch.device):
         self.cuda = device.type == "cuda"
-        self._times: dict[str, list[float]] = defaultdict(list)
-        self._pending: list[tuple[str, torch.cuda.Event, torch.cuda.Event]] = []
+        self._times: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
+        self._pending: list[tuple[str, int, torch.cuda.Event, torch.cuda.Event]] = []
+        self._iteration = 0
         self._last = None
 
     def _now(self):
@@ -28,28 +30,29 @@ class StageTimer:
         return event
 
     def begin(self) -> None:
+        self._iteration += 1
         self._last = self._now()
 
     def mark(self, stage: str) -> None:
         now = self._now()
         if self.cuda:
-            self._pending.append((stage, self._last, now))
+            self._pending.append((stage, self._iteration, self._last, now))
         else:
-            self._times[stage].append((now - self._last) * 1e3)
+            self._times[stage][self._iteration] += (now - self._last) * 1e3
         self._last = now
 
     def add(self, stage: str, milliseconds: float) -> None:
-        """A stage that was measured by the host, such as waiting for data."""
-        self._times[stage].append(milliseconds)
+        """A stage of the iteration to come that the host measured, such as waiting for data."""
+        self._times[stage][self._iteration + 1] += milliseconds
 
     def totals(self) -> dict[str, list[float]]:
         """Milliseconds of every iteration, by stage; waits for the device once."""
         if self._pending:
             torch.cuda.synchronize()  # the one wait: after the loop
-            for stage, start, end in self._pending:
-                self._times[stage].append(start.elapsed_time(end))
+            for stage, iteration, start, end in self._pending:
+                self._times[stage][iteration] += start.elapsed_time(end)
             self._pending.clear()
-        return dict(self._times)
+        return {stage: list(times.values()) for stage, times in self._times.items()}
 
 
 class NoTimer:

@@ -12,7 +12,7 @@ import engine.yolo
 from engine.cli import train_parser
 from engine.distributed import World
 from engine.hyp import load_hyp
-from engine.run import prepare_run_folder, train
+from engine.run import train
 from engine.yolo import YoloFamily
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
@@ -100,7 +100,6 @@ def observe(monkeypatch, arguments: list[str], *, double: bool = False) -> tuple
     monkeypatch.setattr(engine.run, "YoloFamily", ObservedFamily)
     opt = train_parser().parse_args(arguments)
     hyp = load_hyp(opt.hyp)
-    prepare_run_folder(opt, hyp, World(), resumed=False)
     train(hyp, opt, torch.device("cpu"), World())
     return ObservedFamily.seen, opt
 
