@@ -1,0 +1,175 @@
+"""Whole training steps and epochs: OTA against plain, the fast flags against the default, compiled against eager.
+
+Both sides are built once and run in turn in one process. `python -m benchmarks.train [--quick] [--json FILE]`
+"""
+
+import argparse
+import contextlib
+import io
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import yaml
+
+from benchmarks.measure import in_turn, machine, wall_seconds, write_json
+from engine.distributed import World
+from engine.hyp import load_hyp
+from engine.run import build_model, init_seeds
+from engine.step import TrainStep, choose_amp
+from tests.profile_training_loop import ProfiledFamily, batches, parse
+from utils.data_yaml import DataYaml, load_data_yaml
+
+ROOT = Path(__file__).resolve().parent.parent
+BCCD = ROOT.parent / "shared" / "bccd"
+FAST = ["--fast-dataloader", "--cache-images", "disk", "--fast-augment", "--channels-last"]
+CPU = torch.device("cpu")
+PARTS = ("step", "epoch", "compile", "growth")
+
+
+class Side:
+    """A network with its loader and step, ready to train batch after batch."""
+
+    def __init__(self, arguments: list[str], scratch: Path, data: DataYaml, ota: int = 1):
+        opt = parse(["--device", "cpu", *arguments])
+        opt.cache_dir = opt.cache_dir or str(scratch)
+        init_seeds(1, False)
+        hyp = load_hyp(opt.hyp) | {"loss_ota": ota}
+        with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
+            model = build_model(opt, hyp, data.nc, CPU)
+            self.family = ProfiledFamily(opt, hyp, data, model, CPU, World(), scratch)
+        self.family.use_ota = bool(ota)
+        self.family.model.train()
+        self.rates = self.family.schedule.rates(0, 0, 0)._replace(accumulate=1)
+        amp = choose_amp(opt.amp, CPU)
+        parts = (self.family, self.family.model, self.family.net, self.family.optimizer, self.family.ema)
+        self.step = TrainStep(*parts, CPU, amp=amp)
+        self.epoch = 0
+
+    def steps(self, count: int) -> None:
+        for batch in batches(self.family.loader, count):
+            self.step(batch, 0, self.rates)
+
+    def whole_epoch(self) -> None:
+        self.family.loader.set_epoch(self.epoch)
+        self.epoch += 1
+        for batch in self.family.loader:
+            self.step(batch, 0, self.rates)
+
+    def close(self) -> None:
+        self.family.close()
+
+
+def compare(sides: dict[str, Side], work: Callable[[Side], None], runs: int) -> dict[str, float]:
+    """Median seconds of each side's work, run in turn after one warm-up each."""
+    for side in sides.values():
+        work(side)
+    timed = {name: (lambda side=side: wall_seconds(lambda: work(side))) for name, side in sides.items()}
+    medians = in_turn(timed, runs)
+    for side in sides.values():
+        side.close()
+    return medians
+
+
+def synthetic_arguments(batch: int, size: int) -> list[str]:
+    return ["--synthetic", "--batch-size", str(batch), "--img", str(size)]
+
+
+def loss_kinds(scratch: Path, runs: int) -> dict:
+    """A whole step with OTA against one with the plain loss: yolov7-tiny, 320 pixels, batch 16, 80 classes."""
+    data = DataYaml("--synthetic", 80, [str(n) for n in range(80)])
+    sides = {name: Side(synthetic_arguments(16, 320), scratch, data, ota) for name, ota in (("plain", 0), ("ota", 1))}
+    medians = compare(sides, lambda side: side.steps(1), runs)
+    return {"seconds": medians, "ratio": medians["ota"] / medians["plain"]}
+
+
+def growth(scratch: Path, runs: int) -> dict:
+    """The same ratio at other batch sizes and sizes."""
+    data = DataYaml("--synthetic", 80, [str(n) for n in range(80)])
+    found = {}
+    for batch, size in ((4, 320), (8, 320), (4, 640)):
+        sides = {n: Side(synthetic_arguments(batch, size), scratch, data, ota) for n, ota in (("plain", 0), ("ota", 1))}
+        medians = compare(sides, lambda side: side.steps(1), runs)
+        found[f"batch {batch}, {size} px"] = medians["ota"] / medians["plain"]
+    return found
+
+
+def photographs(scratch: Path) -> DataYaml:
+    if BCCD.is_dir():
+        folder, names = BCCD, ["RBC", "WBC", "Platelets"]
+    else:
+        from utils.shapes import NAMES, make_shapes
+
+        folder, names = make_shapes(scratch / "shapes", size=640), list(NAMES)
+    description = {split: str(folder / "images" / split) for split in ("train", "val")}
+    path = scratch / "photographs.yaml"
+    path.write_text(yaml.safe_dump({**description, "nc": len(names), "names": names}))
+    return load_data_yaml(path)
+
+
+def epochs(scratch: Path, runs: int) -> dict:
+    """A whole epoch on photographs: the fast flags against the default; tiny, 320 pixels, batch 16, 2 workers."""
+    data = photographs(scratch)
+    common = ["--batch-size", "16", "--img", "320", "--workers", "2", "--notest"]
+    sides = {"default": Side(common, scratch, data), "fast": Side([*common, *FAST], scratch, data)}
+    medians = compare(sides, Side.whole_epoch, runs)
+    return {"seconds": medians, "ratio": medians["default"] / medians["fast"], "data": Path(data.train).parts[-3]}
+
+
+def compiled(scratch: Path, runs: int) -> dict:
+    """A step of the compiled network against the plain one, after the compiler has done its work."""
+    data = DataYaml("--synthetic", 80, [str(n) for n in range(80)])
+    arguments = synthetic_arguments(8, 320)
+    sides = {"eager": Side(arguments, scratch, data), "compiled": Side([*arguments, "--compile"], scratch, data)}
+    medians = compare(sides, lambda side: side.steps(1), runs)
+    return {"seconds": medians, "ratio": medians["eager"] / medians["compiled"]}
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="benchmarks.train", description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="fewer runs, without the compiler")
+    parser.add_argument(
+        "--only", choices=("step", "epoch", "compile", "growth"), action="append", help="this part alone"
+    )
+    parser.add_argument("--json", metavar="FILE", help="write the figures there")
+    opt = parser.parse_args(argv)
+    torch.set_num_threads(os.cpu_count() or 1)
+    wanted = opt.only or (PARTS[:2] if opt.quick else PARTS)
+    runs = 5 if opt.quick else 11
+    results: dict = {"machine": machine(), "runs": runs, "ratios": []}
+    print(" ".join(f"{k} {v}" for k, v in results["machine"].items()))
+
+    def note(what: str, value: float, must: str, runs: int) -> None:
+        results["ratios"].append({"what": what, "value": value, "must": must, "runs": runs})
+        print(f"{what:<78}{value:8.3f}   must {must}   ({runs} runs)", flush=True)
+
+    with tempfile.TemporaryDirectory() as folder:
+        scratch = Path(folder)
+        if "step" in wanted:
+            results["step"] = loss_kinds(scratch, runs)
+            note("step, OTA / plain (tiny, 320, batch 16)", results["step"]["ratio"], "<= 1.05", runs)
+        if "epoch" in wanted:
+            rounds = 2 if opt.quick else 5
+            results["epoch"] = epochs(scratch, rounds)
+            note(
+                f"epoch on {results['epoch']['data']}, default / fast flags",
+                results["epoch"]["ratio"],
+                ">= 1.3",
+                rounds,
+            )
+        if "compile" in wanted:
+            results["compile"] = compiled(scratch, runs)
+            note("step, eager / compiled (tiny, 320, batch 8)", results["compile"]["ratio"], "> 1", runs)
+        if "growth" in wanted:
+            results["growth"] = growth(scratch, 5)
+            for what, ratio in results["growth"].items():
+                note(f"step, OTA / plain ({what})", ratio, "-", 5)
+    write_json(opt.json, results)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
