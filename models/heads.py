@@ -54,7 +54,7 @@ class Detect(nn.Module):
         raw = self.raw_maps(x)
         if self.training or self.export:
             return raw
-        pred = torch.cat([self.decode(raw[level], level).flatten(1, 3) for level in range(self.nl)], 1)
+        pred = self.predictions(raw)
         if self.end2end:
             return pred
         if self.include_nms:
@@ -68,8 +68,12 @@ class Detect(nn.Module):
 
     def split_anchors(self, x: torch.Tensor) -> torch.Tensor:
         """(B, A*O, H, W) -> (B, A, H, W, O)"""
-        b, _, h, w = x.shape
-        return x.view(b, self.na, self.no, h, w).permute(0, 1, 3, 4, 2).contiguous()
+        b, c, h, w = x.shape
+        return x.view(b, self.na, c // self.na, h, w).permute(0, 1, 3, 4, 2).contiguous()
+
+    def predictions(self, raw: list[torch.Tensor]) -> torch.Tensor:
+        """Raw maps of all levels -> (B, sum of A*H*W, O)."""
+        return torch.cat([self.decode(m, level).flatten(1, 3) for level, m in enumerate(raw)], 1)
 
     def decode(self, raw: torch.Tensor, level: int) -> torch.Tensor:
         """Raw map of one level -> the same shape with boxes in pixels and probabilities, in the map's dtype."""
@@ -179,14 +183,16 @@ def make_grid(w: int, h: int, device) -> torch.Tensor:
 
 
 @torch.no_grad()
-def add_prior_bias(conv: nn.Conv2d, stride: float, na: int, nc: int) -> None:
+def add_prior_bias(conv: nn.Conv2d, stride: float, na: int, nc: int, columns: list[int] | None = None) -> None:
     """Add what a fresh detector should believe: about 8 objects in a 640-pixel image, each class 0.6 in nc.
 
-    The bias becomes a new parameter. For one class the prior is ln 60, i.e. nearly certain.
+    columns: of the nc classes, where they are not all columns behind the first five. The bias becomes a new parameter.
+    For one class the prior is ln 60, i.e. nearly certain.
     """
     bias = conv.bias.detach().clone().view(na, -1)
     bias[:, 4] += math.log(8 / (640 / stride) ** 2)
-    bias[:, 5:] += math.log(0.6 / (nc - 0.99))
+    classes = slice(5, None) if columns is None else [5 + c for c in columns]
+    bias[:, classes] += math.log(0.6 / (nc - 0.99))
     conv.bias = nn.Parameter(bias.view(-1))
 
 

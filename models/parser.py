@@ -229,7 +229,11 @@ def check_anchors(anchors: Any, where: str) -> None:
 
 
 def read_description(path: str | Path) -> dict:
-    """The mapping in a model YAML. A key `base` names another file in the same folder, whose keys this one replaces."""
+    """The mapping in a model YAML.
+
+    A key `base` names another file in the same folder, whose keys this one replaces; of its head, the key `last`
+    replaces the last row.
+    """
     description = read_mapping(path)
     if "base" not in description:
         return description
@@ -237,6 +241,9 @@ def read_description(path: str | Path) -> dict:
     below = read_mapping(base)
     if "base" in below:
         raise UserError(f"{path}: its base {base} has a base itself; name that one")
+    if "last" in description:
+        check_description(below, str(base))
+        description["head"] = [*below["head"][:-1], description.pop("last")]
     return below | description
 
 

@@ -15,10 +15,19 @@ from torch import nn
 
 from models.common import Conv, RepConv
 from models.heads import Detect, IAuxDetect, IDetect
+from models.multihead import MultiHeadDetect, MultiHeadDetectAttention
 from models.parser import parse_model, read_description
 from utils.errors import UserError
 
-__all__ = ["Detect", "IAuxDetect", "IDetect", "Model", "scale_img"]
+__all__ = [
+    "Detect",
+    "IAuxDetect",
+    "IDetect",
+    "Model",
+    "MultiHeadDetect",
+    "MultiHeadDetectAttention",
+    "scale_img",
+]
 
 LOGGER = logging.getLogger(__name__)
 BUILD_SIZE = 256  # side of the image of zeros that shows the strides

@@ -31,7 +31,7 @@ SHIPPED = {  # for COCO's 80 classes and four heads
 DEFAULT_NC, DEFAULT_HEADS = 80, 4
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class HeadConfig:
     """A checked configuration: every class 0..nc-1 belongs to exactly one head, every weight is positive."""
 
@@ -63,6 +63,19 @@ class HeadConfig:
         """Local id, within its head, of each global class."""
         local = {c: i for ids in self.classes for i, c in enumerate(ids)}
         return tuple(local[c] for c in range(self.nc))
+
+    @cached_property
+    def widths(self) -> tuple[int, ...]:
+        """Number of class columns in each head's maps."""
+        return (self.nc,) * self.heads if self.full_head else self.sizes
+
+    @cached_property
+    def columns(self) -> tuple[tuple[int, ...], ...]:
+        """Columns of each head's own classes among the class columns of its maps, by local id."""
+        return self.classes if self.full_head else tuple(tuple(range(size)) for size in self.sizes)
+
+    def __repr__(self) -> str:
+        return f"{self.heads} heads ({self.grouping}) of {', '.join(map(str, self.sizes))} classes"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values with the keys of the YAML file: what a checkpoint stores, and what `from_dict` reads back."""
