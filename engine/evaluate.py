@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from utils.device import time_synchronized
 from utils.matching import Batch, match, native_batch
-from utils.metrics import ClassAP, Curves, SizeAP, ap_by_size, class_metrics
+from utils.metrics import ClassAP, Curves, SizeAP, ap_by_size, class_metrics, rank_by_class
 
 HEADER = ("%20s" + "%12s" * 6) % ("Class", "Images", "Labels", "P", "R", "mAP@.5", "mAP@.5:.95")
 
@@ -111,8 +111,9 @@ class Records:
             self.add(Batch(np.zeros((0, 6), "f4"), np.zeros(0, int), np.zeros((0, 5), "f4"), np.zeros(0, int)))
         correct, score, cls, area, taken = (np.concatenate(column) for column in zip(*self.detections))
         label_cls, label_area = (np.concatenate(column) for column in zip(*self.labels))
-        classes, curves = class_metrics(correct, score, cls, label_cls, v5_metric)
-        sizes = ap_by_size(correct, score, cls, label_cls, area, taken, label_area, v5_metric)
+        ranked = rank_by_class(correct, score, cls, label_cls)
+        classes, curves = class_metrics(ranked, score, v5_metric)
+        sizes = ap_by_size(ranked, label_cls, area, taken, label_area, v5_metric)
         return classes, curves, sizes, label_cls.astype(int)
 
 

@@ -55,7 +55,7 @@ class ConfusionMatrix:
     def _pairs(self, dets, det_image, batch):
         """Detection and label rows paired one to one: the closest label of a detection, then the closest detection."""
         t, d = pairs_of_equal_key(batch.label_image, det_image)
-        iou = paired_iou(batch.labels[t, 1:], dets[d, :4])
+        iou = paired_iou(batch.labels[:, 1:], dets, t, d)
         close = iou > self.iou_thres
         t, d, iou = t[close], d[close], iou[close]
         chosen = _closest(d, iou)

@@ -73,23 +73,37 @@ class _Geometry(NamedTuple):
 
 
 def pairs_of_equal_key(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Rows (i, j) with a[i] == b[j], for whole-number keys: i ascending, j ascending within i."""
+    """Rows (i, j) with a[i] == b[j], for small whole numbers from 0: i ascending, j ascending within i."""
     order = np.argsort(b, kind="stable")
-    sorted_b = b[order]
-    first = np.searchsorted(sorted_b, a, side="left")
-    count = np.searchsorted(sorted_b, a, side="right") - first
-    i = np.repeat(np.arange(len(a)), count)
-    within = np.arange(len(i)) - np.repeat(np.cumsum(count) - count, count)
-    return i, order[first[i] + within]
+    counts = np.bincount(b, minlength=int(a.max(initial=0)) + 1)
+    starts = np.cumsum(counts) - counts
+    count = counts.take(a)
+    some = np.flatnonzero(count)
+    count = count.take(some)
+    first = starts.take(a.take(some)) - (np.cumsum(count) - count)  # plus the pair's number: a walk through b's rows
+    place = np.repeat(first, count)
+    place += np.arange(len(place))
+    return np.repeat(some, count), order.take(place)
 
 
-def paired_iou(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Plain IoU of xyxy rows, (p, 4) and (p, 4) -> (p,); float32, no epsilon, two empty boxes give NaN."""
-    wh = np.minimum(a[:, 2:], b[:, 2:]) - np.maximum(a[:, :2], b[:, :2])
-    inter = np.maximum(wh, 0).prod(1)
-    area_a, area_b = (a[:, 2:] - a[:, :2]).prod(1), (b[:, 2:] - b[:, :2]).prod(1)
+def paired_iou(a: np.ndarray, b: np.ndarray, i: np.ndarray, j: np.ndarray) -> np.ndarray:
+    """Plain IoU of xyxy rows a[i] and b[j] -> (p,); float32, no epsilon, two empty boxes give NaN."""
+    ax1, ay1, ax2, ay2 = np.ascontiguousarray(a[:, :4].T)  # columns: numbers that are used together lie together
+    bx1, by1, bx2, by2 = np.ascontiguousarray(b[:, :4].T)
+    union = ((ax2 - ax1) * (ay2 - ay1)).take(i)
+    union += ((bx2 - bx1) * (by2 - by1)).take(j)
+    inter = _overlap(ax1.take(i), ax2.take(i), bx1.take(j), bx2.take(j))
+    inter *= _overlap(ay1.take(i), ay2.take(i), by1.take(j), by2.take(j))
+    union -= inter
     with np.errstate(divide="ignore", invalid="ignore"):
-        return inter / (area_a + area_b - inter)
+        return np.divide(inter, union, out=inter)
+
+
+def _overlap(a1, a2, b1, b2):
+    """Length of the overlap of intervals; a1 and a2 are overwritten."""
+    np.minimum(a2, b2, out=a2)
+    a2 -= np.maximum(a1, b1, out=a1)
+    return np.maximum(a2, 0, out=a2)
 
 
 def match(batch: Batch) -> Matches:
@@ -100,21 +114,32 @@ def match(batch: Batch) -> Matches:
     first detection that prefers it, which needs no loop.
     """
     dets, labels = batch.detections, batch.labels
-    label = np.full(len(dets), -1, np.int64)
-    correct = np.zeros((len(dets), len(IOU_THRESHOLDS)), bool)
     classes = int(max(dets[:, 5].max(initial=0), labels[:, 0].max(initial=0))) + 1
     det_key = batch.det_image * classes + dets[:, 5].astype(np.int64)
     label_key = batch.label_image * classes + labels[:, 0].astype(np.int64)
     i, j = pairs_of_equal_key(det_key, label_key)
-    iou = paired_iou(dets[i, :4], labels[j, 1:])
-    close = iou > IOU_THRESHOLDS[0]  # only pairs above 0.5 can be a match; NaN is not above
-    i, j, iou = i[close], j[close], iou[close]
-    best = np.lexsort((j, -iou, i))  # by detection, then falling IoU, then label order
-    i, j, iou = i[best], j[best], iou[best]
-    i, first = np.unique(i, return_index=True)
-    j, iou = j[first], iou[first]
-    j, first = np.unique(j, return_index=True)  # detections are in score order within an image: the first has it
-    i, iou = i[first], iou[first]
-    label[i] = j
-    correct[i] = iou[:, None] > IOU_THRESHOLDS
+    iou = paired_iou(dets, labels[:, 1:], i, j)
+    close = np.flatnonzero(iou > IOU_THRESHOLDS[0])  # only such pairs can be a match; NaN is not above
+    i, j, iou = i.take(close), j.take(close), iou.take(close)
+    best = _best_of_each(i, iou)
+    i, j, iou = i.take(best), j.take(best), iou.take(best)
+    owner = np.full(len(labels), -1)
+    owner[j[::-1]] = np.arange(len(j))[::-1]  # written last to first, so that a label's first, best-scored, stays
+    winner = owner[owner >= 0]
+    label = np.full(len(dets), -1, np.int64)
+    label[i[winner]] = j[winner]
+    correct = np.zeros((len(dets), len(IOU_THRESHOLDS)), bool)
+    correct[i[winner]] = iou[winner, None] > IOU_THRESHOLDS
     return Matches(correct, label)
+
+
+def _best_of_each(key: np.ndarray, value: np.ndarray) -> np.ndarray:
+    """For each run of equal keys the place of its greatest value, the first of equal ones."""
+    if not len(key):
+        return np.zeros(0, np.int64)
+    begins = np.concatenate(([True], key[1:] != key[:-1]))
+    greatest = np.maximum.reduceat(value, np.flatnonzero(begins))
+    run = np.cumsum(begins) - 1
+    at = np.flatnonzero(value == greatest.take(run))
+    run = run.take(at)
+    return at[np.concatenate(([True], run[1:] != run[:-1]))]

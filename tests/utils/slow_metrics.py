@@ -43,8 +43,6 @@ def match_image(detections: np.ndarray, labels: np.ndarray) -> np.ndarray:
             if iou[i, best] > 0.5 and best not in taken:
                 taken.add(best)
                 correct[row] = iou[i, best] > THRESHOLDS
-                if len(taken) == len(own):
-                    break
     return correct
 
 

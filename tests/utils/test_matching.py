@@ -171,5 +171,5 @@ def test_pairs_of_equal_key():
 def test_paired_iou_by_hand():
     a = np.array([[0, 0, 10, 10], [0, 0, 10, 10], [1, 1, 1, 1]], np.float32)
     b = np.array([[0, 0, 10, 5], [20, 20, 30, 30], [1, 1, 1, 1]], np.float32)
-    got = paired_iou(a, b)
+    got = paired_iou(a, b, np.arange(3), np.arange(3))
     assert got[:2].tolist() == [0.5, 0.0] and np.isnan(got[2])
