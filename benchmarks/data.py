@@ -10,12 +10,13 @@ bears other work on the machine better than wall time does.
 import argparse
 import contextlib
 import io
+import multiprocessing
 import os
 import random
-import resource
 import statistics
 import sys
 import tempfile
+import time
 from functools import partial
 from pathlib import Path
 
@@ -152,35 +153,52 @@ def main_process(bench: Bench) -> None:
 
 
 def whole_tree(bench: Bench) -> None:
-    """CPU time and page faults of all processes together, for a batch of 64 from 2 workers."""
+    """CPU time and page faults of the main process and 2 workers together, for one batch of 64 once all is warm."""
     out = bench.results["all_processes_per_batch"] = {}
     batches = 8 if bench.quick else 24
-
-    def run(fast: bool, field: str) -> float:
-        before = _usage()
-        loader = _loader(bench, 64, fast, "disk + fast augment")
+    for kind in ("disk", "disk + fast augment"):
+        loaders, pids = {}, {}
+        for side in ("default", "fast"):
+            before = {p.pid for p in multiprocessing.active_children()}
+            loaders[side] = _loader(bench, 64, side == "fast", kind)
+            pids[side] = [os.getpid(), *({p.pid for p in multiprocessing.active_children()} - before)]
+        rounds = {side: [] for side in loaders}
         try:
-            _drain(loader, batches)
+            for loader in loaders.values():
+                _drain(loader, 8)
+            for _ in range(bench.runs):
+                for side, loader in loaders.items():
+                    start = _usage_when_idle(pids[side])
+                    _drain(loader, batches)
+                    end = _usage_when_idle(pids[side])
+                    rounds[side].append([(b - a) / batches for a, b in zip(start, end)])
         finally:
-            loader.close()
-        made = batches + (3 if fast else 4)  # those made ahead, roughly, are paid for as well
-        return (_usage()[field] - before[field]) / made
-
-    for field, unit in (("cpu_ms", "ms"), ("faults", "faults")):
-        costs = out[field] = in_turn(
-            {"default": lambda f=field: run(False, f), "fast": lambda f=field: run(True, f)}, 3
-        )
-        text = f"{costs['default']:.0f} -> {costs['fast']:.0f} {unit}"
-        bench.show(f"all processes, a batch of 64: {unit}", text, costs["fast"] / costs["default"])
+            for loader in loaders.values():
+                loader.close()
+        for column, unit in enumerate(("ms", "page faults")):
+            costs = {side: statistics.median(r[column] for r in values) for side, values in rounds.items()}
+            out[f"{unit}, {kind}"] = costs
+            text = f"{costs['default']:.0f} -> {costs['fast']:.0f} {unit}"
+            bench.show(f"all processes, batch of 64, {kind}", text, costs["fast"] / costs["default"])
 
 
-def _usage() -> dict[str, float]:
-    own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
-    both = [own, children]
-    return {
-        "cpu_ms": sum(u.ru_utime + u.ru_stime for u in both) * 1e3,
-        "faults": float(sum(u.ru_minflt for u in both)),
-    }
+def _usage(pids: list[int]) -> tuple[float, float]:
+    """(CPU milliseconds, minor page faults) of these processes so far."""
+    cpu = faults = 0.0
+    for pid in pids:
+        faults += int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[7])
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            cpu += int((thread / "schedstat").read_text().split()[0]) / 1e6
+    return cpu, faults
+
+
+def _usage_when_idle(pids: list[int]) -> tuple[float, float]:
+    """`_usage` once the workers have made all batches they may make ahead."""
+    last, now = None, _usage(pids[1:])
+    while now != last:
+        time.sleep(0.2)
+        last, now = now, _usage(pids[1:])
+    return _usage(pids)
 
 
 def first_batch(bench: Bench) -> None:
@@ -214,12 +232,11 @@ def throughput(bench: Bench) -> None:
         epochs = 1 if bench.quick else 3
 
         def rate(loader, epochs=epochs) -> float:
+            _drain(loader, len(loader))  # uses up what was made ahead
             seconds = wall_seconds(lambda: _drain(loader, epochs * len(loader)))
             return epochs * len(loader.dataset) / seconds
 
         try:
-            for loader in loaders.values():
-                _drain(loader, len(loader))
             rates = out[batch_size] = in_turn({k: partial(rate, v) for k, v in loaders.items()}, bench.runs)
         finally:
             for loader in loaders.values():

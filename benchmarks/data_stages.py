@@ -3,40 +3,33 @@
 import time
 from contextlib import contextmanager
 
-import utils.datasets
-import utils.fast_augment
-import utils.images
-import utils.scene
+from utils import datasets, fast_augment, images, scene
 
-# (module, function, stage); a function that is absent is skipped. Resizing is loading without reading.
+# (module that calls it, function, stage). What a timed function calls is counted there only if it is not timed itself:
+# loading without reading is resizing, and the fast painter's assembling without colours is warping.
 STAGES = [
-    (utils.images, "read_image", "decode"),
-    (utils.datasets, "load_resized", "resize"),
-    (utils.datasets, "draw_canvas", "canvas"),
-    (utils.datasets, "letterbox", "canvas"),
-    (utils.scene, "draw_canvas", "canvas"),
-    (utils.scene, "warp_image", "warp"),
-    (utils.scene, "apply_colour", "colour"),
-    (utils.scene, "mixup", "mixup"),
-    (utils.fast_augment, "_assemble", "warp"),
-    (utils.fast_augment, "_apply_colour", "colour"),
-    (utils.datasets, "mosaic_labels", "labels"),
-    (utils.datasets, "warp_labels", "labels"),
-    (utils.datasets, "paste_in", "paste-in"),
+    (images, "read_image", "decode"),
+    (datasets, "load_resized", "resize"),
+    (scene, "draw_canvas", "canvas"),
+    (scene, "warp_image", "warp"),
+    (fast_augment, "_assemble", "warp"),
+    (scene, "apply_colour", "colour"),
+    (fast_augment, "_apply_colour", "colour"),
+    (scene, "mixup", "mixup"),
+    (datasets, "mosaic_labels", "labels"),
+    (datasets, "warp_labels", "labels"),
+    (datasets, "paste_in", "paste-in"),
 ]
 
 
 @contextmanager
 def timed_stages():
-    """Within the block, calls of the stages' functions are timed; yields {stage: seconds}, each without its inner."""
-    spent: dict[str, float] = {}
+    """Within the block, calls of the stages' functions are timed; yields {stage: seconds}, nothing counted twice."""
+    spent = {stage: 0.0 for _, _, stage in STAGES}
     inner = [0.0]  # per open call, the time of timed calls within it
     replaced = []
     for module, name, stage in STAGES:
-        function = getattr(module, name, None)
-        if function is None:
-            continue
-        spent.setdefault(stage, 0.0)
+        function = getattr(module, name)
 
         def timed(*args, _function=function, _stage=stage, **kwargs):
             inner.append(0.0)
