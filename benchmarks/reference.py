@@ -16,7 +16,6 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # run as a script from anywhere
 
 import numpy as np
-import yaml
 from tqdm import tqdm
 
 from benchmarks.measure import machine, write_json
@@ -140,7 +139,7 @@ def main(argv: list[str] | None = None) -> int:
         for _ in tqdm(range(opt.rounds), desc="both sides in turn", leave=False):
             rounds.append((run_side(ROOT, scratch, "ours"), run_side(reference, scratch, "theirs")))
     rows = compare(rounds)
-    print(yaml.safe_dump(machine(), default_flow_style=True, width=1000).strip())
+    print(" ".join(f"{key} {value}" for key, value in machine().items()))
     if not photographs:
         print(f"no photographs in {opt.images}: samples are not compared (give --images FOLDER)")
     show(rows)

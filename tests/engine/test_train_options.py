@@ -1,0 +1,217 @@
+"""What the flags of train.py do, on a network and a data set small enough to run in this process."""
+
+import csv
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+import engine.compile
+import engine.yolo
+from engine import hyp as hyper
+from engine.cli import train_parser
+from engine.run import run
+from models.checkpoint import load_checkpoint
+from tests.engine.commands import assert_same_weights, small_run
+from utils.errors import UserError
+
+
+def train(folder: Path, shapes: Path, *extra: str) -> tuple[int, Path]:
+    """Exit code and run folder of one small training."""
+    code = run(train_parser().parse_args(small_run(folder, shapes, "--epochs", "1", *extra)))
+    return code, folder / "runs" / "run"
+
+
+def rows(run_dir: Path) -> list[dict]:
+    with (run_dir / "results.csv").open() as f:
+        return list(csv.DictReader(f))
+
+
+def test_a_run_leaves_the_files_that_the_public_project_leaves(tmp_path, shapes_small):
+    code, folder = train(tmp_path, shapes_small, "--seed", "1")
+    assert code == 0
+    for name in ("opt.yaml", "hyp.yaml", "results.txt", "results.csv", "results.png", "train_batch0.jpg"):
+        assert (folder / name).stat().st_size > 0, name
+    assert list(folder.glob("events.out.tfevents.*"))
+    assert len((folder / "results.txt").read_text().split()) == 15
+    stripped = load_checkpoint(folder / "weights" / "last.pt")
+    assert list(stripped) == CHECKPOINT_KEYS
+    assert stripped["epoch"] == -1 and stripped["ema"] is None and "resume" not in stripped
+    assert next(stripped["model"].parameters()).dtype == torch.float16
+    full = load_checkpoint(folder / "weights" / "epoch_000.pt")
+    assert full["epoch"] == 0 and full["optimizer"] and full["resume"]
+    hyp = yaml.safe_load((folder / "hyp.yaml").read_text())
+    assert hyp == hyper.load_hyp("data/hyp.shapes.yaml")
+
+
+CHECKPOINT_KEYS = ["epoch", "best_fitness", "training_results", "model", "ema", "updates", "optimizer", "wandb_id"]
+FAST = ["--fast-dataloader", "--workers", "2", "--cache-images", "disk", "--channels-last", "--amp", "bf16"]
+
+
+def test_fast_flags_train_on_the_same_samples(tmp_path, shapes_small, monkeypatch):
+    """With a seed, micro-collate and the disk cache give the very batches of the default path."""
+    seen = []
+    original = engine.yolo.YoloFamily.to_device
+
+    def noted(self, batch, device):
+        seen[-1].append((batch[0].clone(), batch[1].clone()))
+        return original(self, batch, device)
+
+    monkeypatch.setattr(engine.yolo.YoloFamily, "to_device", noted)
+    for name, extra in (("default", []), ("fast", FAST)):
+        seen.append([])
+        (tmp_path / name).mkdir()
+        cache = ["--cache-dir", str(tmp_path)]
+        code, _ = train(tmp_path / name, shapes_small, "--seed", "1", "--shuffle", "--notest", *cache, *extra)
+        assert code == 0
+    assert len(seen[0]) == len(seen[1]) == 4
+    for default, fast in zip(*seen, strict=True):
+        assert torch.equal(default[0], fast[0]) and torch.equal(default[1], fast[1])
+
+
+def test_overfit_tells_its_verdict_by_exit_code(tmp_path, shapes_small, capsys):
+    code, folder = train(tmp_path, shapes_small, "--overfit", "4", "--seed", "1")
+    assert code == 1  # one epoch learns nothing
+    assert "overfit: loss" in capsys.readouterr().out
+    assert rows(folder)[0]["iterations"] == "1"  # four images, one batch
+
+
+def test_resize_schedule_changes_size_and_batch(tmp_path, shapes_small):
+    code, folder = train(tmp_path, shapes_small, "--epochs", "3", "--resize-schedule", "1:64:8,2:96:4", "--seed", "1")
+    assert code == 0
+    assert [(row["img_size"], row["iterations"]) for row in rows(folder)] == [("64", "2"), ("96", "4"), ("96", "4")]
+
+
+def test_ota_can_begin_late(tmp_path, shapes_small, monkeypatch):
+    used = []
+    original = engine.yolo.YoloFamily.start_epoch
+
+    def noted(self, epoch, position, maps):
+        original(self, epoch, position, maps)
+        used.append(self.use_ota)
+
+    monkeypatch.setattr(engine.yolo.YoloFamily, "start_epoch", noted)
+    hyp = tmp_path / "hyp.yaml"
+    hyp.write_text(yaml.safe_dump(hyper.load_hyp("data/hyp.shapes.yaml") | {"loss_ota_from": 0.5}))
+    code, _ = train(tmp_path, shapes_small, "--epochs", "4", "--hyp", str(hyp), "--notest", "--nosave")
+    assert code == 0
+    assert used == [False, False, True, True]
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--image-weights", "--adam", "--single-cls"],
+        ["--quad", "--linear-lr", "--label-smoothing", "0.1", "--freeze", "2"],
+        ["--rect", "--multi-scale", "--subset-size", "9", "--subset-seed", "2"],
+        ["--image-weights", "--seed", "1", "--workers", "2", "--fast-dataloader"],
+        ["--cache-images", "--fast-augment", "--deterministic", "--auto-lr", "--test-batch-size", "3", "--v5-metric"],
+    ],
+)
+def test_flags_combine_and_train(tmp_path, shapes_small, flags):
+    code, folder = train(tmp_path, shapes_small, *flags)
+    torch.use_deterministic_algorithms(False)
+    assert code == 0
+    assert np.isfinite(float(rows(folder)[0]["train/total"]))
+
+
+def test_iterations_and_patience_end_a_run(tmp_path, shapes_small):
+    code, folder = train(tmp_path, shapes_small, "--epochs", "5", "--max-iter", "6", "--seed", "1")
+    assert code == 0
+    assert [row["iterations"] for row in rows(folder)] == ["4", "2"]
+    (tmp_path / "patience").mkdir()
+    code, folder = train(tmp_path / "patience", shapes_small, "--epochs", "9", "--patience", "2", "--seed", "1")
+    assert code == 0
+    assert len(rows(folder)) < 9
+    assert (folder / "weights" / "best.pt").is_file()
+
+
+def test_eval_interval_leaves_gaps_but_tests_the_last_epoch(tmp_path, shapes_small):
+    _, folder = train(tmp_path, shapes_small, "--epochs", "3", "--eval-interval", "2", "--seed", "1")
+    assert [row["metrics/mAP_0.5"] != "" for row in rows(folder)] == [False, True, True]
+
+
+def test_a_loss_that_is_no_number_stops_the_run_and_names_the_images(tmp_path, shapes_small, monkeypatch):
+    original = engine.yolo.YoloFamily.forward_loss
+
+    def broken(self, net, batch, mark):
+        loss, items = original(self, net, batch, mark)
+        return (loss * float("nan"), items) if self.schedule.batches and broken.calls.pop(0) else (loss, items)
+
+    broken.calls = [False, True, False, False] * 2
+    monkeypatch.setattr(engine.yolo.YoloFamily, "forward_loss", broken)
+    with pytest.raises(UserError, match=r"loss of batch 1 .* is not finite"):
+        train(tmp_path, shapes_small, "--seed", "1")
+    listed = (tmp_path / "runs" / "run" / "nonfinite_batch_1.txt").read_text().split()
+    assert len(listed) == 4 and all(Path(path).is_file() for path in listed)
+    broken.calls = [False, True, False, False] * 2
+    (tmp_path / "skip").mkdir()
+    code, _ = train(tmp_path / "skip", shapes_small, "--seed", "1", "--skip-nonfinite", "1")
+    assert code == 0
+
+
+def test_compiling_keeps_names_and_falls_back_when_it_fails(tmp_path, shapes_small, monkeypatch, caplog):
+    def failing(model):
+        def call(*_):
+            raise RuntimeError("no compiler here")
+
+        return call
+
+    monkeypatch.setattr(engine.compile.CompiledNet.__init__, "__defaults__", (failing,))
+    monkeypatch.setenv("USE_COMPILE", "1")
+    code, folder = train(tmp_path, shapes_small, "--seed", "1", "--notest")
+    assert code == 0
+    assert "going on without it: RuntimeError: no compiler here" in caplog.text
+    (tmp_path / "plain").mkdir()
+    monkeypatch.delenv("USE_COMPILE")
+    _, plain = train(tmp_path / "plain", shapes_small, "--seed", "1", "--notest")
+    assert_same_weights(folder / "weights" / "epoch_000.pt", plain / "weights" / "epoch_000.pt")
+
+
+def test_diagnosis_reports_no_graph_break(tmp_path, shapes_small, monkeypatch, capsys):
+    monkeypatch.setenv("DIAGNOSE_COMPILE", "1")
+    code, folder = train(tmp_path, shapes_small)
+    assert code == 0
+    assert re.search(r"graphs: 1 +graph breaks: 0", capsys.readouterr().out)
+    assert not folder.exists()
+
+
+def test_a_full_disk_keeps_the_last_good_checkpoint(tmp_path, shapes_small, monkeypatch, caplog):
+    import engine.trainer
+
+    written = []
+    original = engine.trainer.save_checkpoint
+
+    def full_after_first(content, *paths):
+        if written and len(written) < 2:
+            written.append("refused")
+            raise UserError("cannot write last.pt (No space left on device)")
+        written.append(paths)
+        original(content, *paths)
+
+    monkeypatch.setattr(engine.trainer, "save_checkpoint", full_after_first)
+    code, folder = train(tmp_path, shapes_small, "--epochs", "3", "--seed", "1")
+    assert code == 0
+    assert "training goes on" in caplog.text
+    assert (folder / "weights" / "last.pt").is_file()
+
+
+def test_evolution_keeps_a_table_and_the_best_set(tmp_path, shapes_small, monkeypatch):
+    from engine.distributed import World
+    from engine.evolve import evolve
+
+    arguments = [
+        str(Path(a).resolve()) if a.startswith(("data/", "cfg/")) else a for a in small_run(tmp_path, shapes_small)
+    ]
+    monkeypatch.chdir(tmp_path)
+    opt = train_parser().parse_args([*arguments, "--epochs", "1", "--evolve"])
+    assert evolve(opt, World(), generations=2) == 0
+    table = np.loadtxt(tmp_path / "evolve.txt", ndmin=2)
+    assert table.shape[0] == 2
+    assert (tmp_path / "evolve.png").is_file()
+    best = yaml.safe_load((tmp_path / "runs" / "evolve" / "hyp_evolved.yaml").read_text())
+    assert "lr0" in best and "loss_ota" not in best
+    assert not list((tmp_path / "runs" / "evolve" / "weights").glob("*.pt"))
