@@ -3,9 +3,9 @@
 import argparse
 
 from engine.cli import Flag, Parser
-from engine.validate import check_thresholds
 from utils.data_yaml import SPLITS
 from utils.errors import UserError
+from utils.nms import check_thresholds
 
 TASKS = (*SPLITS, "speed", "study")
 _SWITCH = {"action": "store_true"}

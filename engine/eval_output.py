@@ -141,7 +141,7 @@ class Outputs:
         """Print and write what follows from the figures; pycocotools' replace ours in the result where it ran."""
         print_table(result, self.names, per_class=verbose or (self.alone and len(self.names) < 50))
         if self.alone:
-            print_speed(result)
+            print_speed(result, settings["precision"])
         if self.rows is not None:
             result = self._finish_json(result)
         if self.alone or self.matrix is not None:

@@ -29,11 +29,12 @@ def print_table(result: EvalResult, names: Sequence[str], per_class: bool) -> No
         print(SIZE_ROW % (size, result.seen, figures.labels, figures.ap50, figures.ap, figures.ar))
 
 
-def print_speed(result: EvalResult) -> None:
+def print_speed(result: EvalResult, precision: str) -> None:
+    """precision: what the network ran in; half on CUDA, which moves the figures in the third or fourth digit."""
     inference, nms, total, size, _, batch = result.times
     print(
         f"Speed: {inference:.1f}/{nms:.1f}/{total:.1f} ms inference/NMS/total per {size:.0f}x{size:.0f} image "
-        f"at batch-size {batch:.0f}"
+        f"at batch-size {batch:.0f}, in {precision}"
     )
 
 

@@ -142,9 +142,7 @@ def evaluate(
         times += prediction.inference_ms, prediction.nms_ms
         if prediction.loss is not None:
             loss = prediction.loss if loss is None else loss + prediction.loss
-        detections = [d.float().cpu() for d in prediction.detections]
-        if single_cls:
-            detections = [torch.cat((d[:, :5], torch.zeros_like(d[:, 5:6])), 1) for d in detections]
+        detections = _on_host(prediction.detections, single_cls)
         native = native_batch(detections, targets, shapes, tuple(images.shape[2:]))
         records.add(native)
         seen += len(images)
@@ -153,6 +151,14 @@ def evaluate(
     losses = [0.0, 0.0, 0.0] if loss is None else (loss.float().cpu() / (index + 1)).tolist()
     per_image = times / max(seen, 1)
     return _result(records, v5_metric, nc, seen, losses, (*per_image, per_image.sum(), imgsz, imgsz, batch_size))
+
+
+def _on_host(detections: list[torch.Tensor], single_cls: bool) -> list[torch.Tensor]:
+    """(k, 6) float32 each, on the CPU by one transfer."""
+    rows = torch.cat([d[:, :6] for d in detections]).float().cpu()
+    if single_cls:
+        rows = torch.cat((rows[:, :5], torch.zeros_like(rows[:, 5:])), 1)
+    return list(rows.split([len(d) for d in detections]))
 
 
 def _result(records: Records, v5_metric: bool, nc: int, seen: int, losses, times) -> EvalResult:

@@ -16,10 +16,10 @@ from utils.datasets import create_dataloader
 from utils.device import select_device
 from utils.errors import UserError
 from utils.files import check_img_size, increment_path
-from utils.nms import non_max_suppression
+from utils.nms import check_thresholds, non_max_suppression
 
 
-class YoloPredict:
+class ValidationPredict:
     """A YOLO network with its suppression, as the evaluation asks for it (`engine.evaluate.Predict`).
 
     single_cls: classes suppress one another, for they will all count as one. hybrid: the labels are put among the
@@ -112,9 +112,10 @@ def test(
         model, imgsz = _load(weights, data, single_cls, imgsz, select_device(device, batch_size))
     was_training = model.training
     network = _runnable(model, half_precision)
-    loader = dataloader or _loader(
-        data.split(split), imgsz, batch_size, network.stride, single_cls, workers, cache_images, fast_dataloader
-    )
+    loader = dataloader
+    if loader is None:
+        speed = {"workers": workers, "cache": cache_images, "worker_tensor": fast_dataloader}
+        loader = _loader(data.split(split), imgsz, batch_size, network.stride, single_cls, speed)
     try:
         outputs = Outputs(Path(save_dir), data, single_cls, loader.dataset, alone)
         outputs.check_labels(needed=alone and not (save_json or save_txt))
@@ -127,7 +128,7 @@ def test(
             outputs.add_pictures()
         if v5_metric:
             print("Testing with YOLOv5 AP metric...")
-        predict = YoloPredict(network, conf_thres, iou_thres, augment, single_cls, save_hybrid, compute_loss)
+        predict = ValidationPredict(network, conf_thres, iou_thres, augment, single_cls, save_hybrid, compute_loss)
         predict.warm_up(imgsz)
         options = {"imgsz": imgsz, "batch_size": batch_size, "single_cls": single_cls, "v5_metric": v5_metric}
         result = evaluate(predict, loader, len(outputs.names), **options, sinks=outputs.sinks)
@@ -135,7 +136,12 @@ def test(
         if dataloader is None:
             loader.close()
         model.train(was_training)
-    settings = {"weights": _listed(weights), "data": data.path, "task": task, "precision": str(predict.dtype)}
+    settings = {
+        "weights": _listed(weights),
+        "data": data.path,
+        "task": task,
+        "precision": str(predict.dtype).removeprefix("torch."),
+    }
     settings |= {"conf_thres": conf_thres, "iou_thres": iou_thres, "augment": augment, **options}
     result = outputs.finish(result, settings, verbose)
     if wandb_logger is not None:
@@ -145,12 +151,6 @@ def test(
 
 
 # --- set-up -----------------------------------------------------------------------------------------------------------
-
-
-def check_thresholds(conf_thres: float, iou_thres: float) -> None:
-    for flag, value in (("--conf-thres", conf_thres), ("--iou-thres", iou_thres)):
-        if not 0 <= value <= 1:
-            raise UserError(f"{flag} {value} is out of range: it is a share between 0 and 1")
 
 
 def _listed(weights) -> list[str]:
@@ -184,18 +184,8 @@ def half_copy(model: nn.Module) -> nn.Module:
     return deepcopy(model).half().eval()
 
 
-def _loader(source: Source, imgsz: int, batch_size: int, strides: torch.Tensor, single_cls, workers, cache, fast):
+def _loader(source: Source, imgsz: int, batch_size: int, strides: torch.Tensor, single_cls: bool, speed: dict):
     """Rectangular batches with half a stride of border, as the reference evaluates."""
-    return create_dataloader(
-        source,
-        imgsz,
-        batch_size,
-        max(32, int(strides.max())),
-        SimpleNamespace(single_cls=single_cls),
-        cache=cache,
-        pad=0.5,
-        rect=True,
-        workers=workers,
-        prefix="test: ",
-        worker_tensor=fast,
-    )[0]
+    stride = max(32, int(strides.max()))
+    opt = SimpleNamespace(single_cls=single_cls)
+    return create_dataloader(source, imgsz, batch_size, stride, opt, pad=0.5, rect=True, prefix="test: ", **speed)[0]

@@ -1,6 +1,7 @@
 """test.py as a user runs it: flags, figures, files, tasks, and mistakes told in one line."""
 
 import importlib.util
+import inspect
 import json
 import os
 import subprocess
@@ -14,7 +15,7 @@ import torch
 import yaml
 
 from engine.cli_test import FLAGS, check_options, test_parser
-from engine.validate import YoloPredict, half_copy, test
+from engine.validate import ValidationPredict, half_copy, test
 from models.checkpoint import save_checkpoint
 from models.yolo import Model
 from utils.data_yaml import load_data_yaml
@@ -119,6 +120,19 @@ def test_json_is_always_on_for_coco():
     opt = test_parser().parse_args(["--data", "data/coco.yaml"])
     check_options(opt)
     assert opt.save_json and opt.weights == ["yolov7.pt"]
+
+
+def test_the_function_takes_the_arguments_of_the_reference_in_its_order():
+    taken = inspect.signature(test).parameters.values()
+    positional = [(p.name, p.default) for p in taken if p.kind is p.POSITIONAL_OR_KEYWORD]
+    assert positional == [
+        ("data", inspect.Parameter.empty), ("weights", None), ("batch_size", 32), ("imgsz", 640),
+        ("conf_thres", 0.001), ("iou_thres", 0.6), ("save_json", False), ("single_cls", False), ("augment", False),
+        ("verbose", False), ("model", None), ("dataloader", None), ("save_dir", Path("")), ("save_txt", False),
+        ("save_hybrid", False), ("save_conf", False), ("plots", True), ("wandb_logger", None), ("compute_loss", None),
+        ("half_precision", True), ("trace", False), ("is_coco", False), ("v5_metric", False),
+    ]  # fmt: skip
+    assert command.test is test
 
 
 # --- figures ----------------------------------------------------------------------------------------------------------
@@ -393,7 +407,7 @@ def test_labels_for_auto_labelling_are_in_pixels_of_the_batch():
         def forward(self, images, augment=False):
             return torch.zeros(len(images), 5, 7), None
 
-    predict = YoloPredict(Nothing(), 0.25, 0.45, hybrid=True)
+    predict = ValidationPredict(Nothing(), 0.25, 0.45, hybrid=True)
     targets = torch.tensor([[1, 1, 0.5, 0.5, 0.25, 0.5]])
     first, second = predict(torch.zeros(2, 3, 64, 128, dtype=torch.uint8), targets).detections
     assert len(first) == 0

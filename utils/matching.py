@@ -41,7 +41,7 @@ def native_batch(detections: list[torch.Tensor], targets: torch.Tensor, shapes, 
     geometry = _Geometry.of(shapes)
     counts = [len(d) for d in detections]
     det_image = np.repeat(np.arange(len(counts)), counts)
-    dets = torch.cat([d[:, :6] for d in detections]).float().cpu().numpy() if sum(counts) else np.zeros((0, 6), "f4")
+    dets = torch.cat([torch.zeros(0, 6), *(d[:, :6].float().cpu() for d in detections)]).numpy()
     dets[:, :4] = geometry.to_native(dets[:, :4], det_image)
     targets = targets.float().cpu().numpy()
     label_image = targets[:, 0].astype(np.int64)

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from utils.boxes import xywh2xyxy
+from utils.errors import UserError
 
 MAX_DETECTIONS = 300
 MAX_CANDIDATES = 30000
@@ -48,6 +49,13 @@ def non_max_suppression(
         counts = torch.bincount(image, minlength=len(group)).tolist()
         results += [_suppress(x, iou_thres, agnostic) for x in candidates.split(counts)]
     return results
+
+
+def check_thresholds(conf_thres: float, iou_thres: float) -> None:
+    """Refuse thresholds that no score or overlap could meet or miss; for commands, before anything is loaded."""
+    for flag, value in (("--conf-thres", conf_thres), ("--iou-thres", iou_thres)):
+        if not 0 <= value <= 1:
+            raise UserError(f"{flag} {value} is out of range: it is a share between 0 and 1")
 
 
 def _candidates(prediction, conf_thres, labels, multi_label):

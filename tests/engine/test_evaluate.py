@@ -103,7 +103,7 @@ def test_no_images_at_all(capsys):
     result = evaluate(blind, [], nc=2)
     assert result.results == (0,) * 7 and result.seen == 0
     print_table(result, ["a", "b"], per_class=True)
-    print_speed(result)
+    print_speed(result, "float32")
     assert "0.0/0.0/0.0 ms" in capsys.readouterr().out
 
 
