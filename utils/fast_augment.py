@@ -38,7 +38,7 @@ def paint(draft: Draft, colour: Colour) -> np.ndarray:
         img = cv2.addWeighted(first, draft.blend, second, 1 - draft.blend, TRUNCATE, dst=first)
         return _apply_colour(img, colour, scratch("coloured", (*img.shape[:2], 3)))
     scene = draft.scenes[0]
-    if not _is_upright(scene):
+    if not _is_separable(scene):
         img = paint_scene(scene)
         return _apply_colour(img, colour, scratch("coloured", (*img.shape[:2], 3)))
     pieces = _cut(scene)
@@ -50,14 +50,12 @@ def paint(draft: Draft, colour: Colour) -> np.ndarray:
 
 def _paint_scene(scene: Scene, name: str) -> np.ndarray:
     """A scene without its colours changed: uint8 (H, W, 4) in the scratch array `name`."""
-    return _assemble(_cut(scene), scene.warp.size, name) if _is_upright(scene) else paint_scene(scene, name)
+    return _assemble(_cut(scene), scene.warp.size, name) if _is_separable(scene) else paint_scene(scene, name)
 
 
-def _is_upright(scene: Scene) -> bool:
-    """Whether rectangles stay rectangles, so that pictures can be warped one by one."""
-    matrix, warp = scene.warp.matrix, scene.warp
-    straight = matrix[0, 1] == matrix[1, 0] == 0 and matrix[0, 0] > 0 and matrix[1, 1] > 0
-    return bool(straight) and scene.canvas is None and not warp.projective and not warp.changes_nothing
+def _is_separable(scene: Scene) -> bool:
+    """Whether pictures can be warped one by one, each into its own rectangle."""
+    return scene.canvas is None and scene.warp.is_upright and not scene.warp.changes_nothing
 
 
 def _cut(scene: Scene) -> list[_Piece]:

@@ -110,6 +110,17 @@ def img2label_paths(img_paths: Sequence[str]) -> list[str]:
     return [path.replace(images, labels, 1).rpartition(".")[0] + ".txt" for path in img_paths]
 
 
+def check_class_range(labels: Sequence[np.ndarray], label_files: Sequence[str], nc: int, source: str) -> None:
+    """Stop at the first label whose class is not below `nc`, the number of classes that `source` (a YAML) names."""
+    for rows, path in zip(labels, label_files):
+        if len(rows) and rows[:, 0].max() >= nc:
+            row = int((rows[:, 0] >= nc).argmax())
+            raise UserError(
+                f"{path}: object {row + 1} has class {rows[row, 0]:g}, but {source} has nc: {nc} "
+                f"(classes 0 to {nc - 1}); mend the label or nc and names"
+            )
+
+
 # --- checking one pair ------------------------------------------------------------------------------------------------
 
 

@@ -5,6 +5,7 @@ import pytest
 
 from tests.utils.data_golden import assert_image, assert_labels, assert_streams, seed_all, synth
 from utils.augment import (
+    _warp_polygons,
     augment_hsv,
     box_candidates,
     draw_colour,
@@ -123,6 +124,26 @@ def test_polygon_helpers_are_as_recorded(data, arrays, polygons):
     np.testing.assert_array_equal(resample_polygon(polygons[0]), arrays["segments/resampled0"])
     recorded = [np.ravel(box).tolist() for box in record["segment2box"]]
     assert [polygon_box(p, width=60, height=50).tolist() for p in polygons] == recorded
+
+
+@pytest.mark.parametrize("degrees", [0, 15])
+def test_polygon_boxes_equal_those_of_all_thousand_points(degrees):
+    rng = np.random.default_rng(2)
+    kinds = {"out": 0, "cut": 0, "whole": 0}
+    for seed in range(40):
+        warp = draw_warp(
+            KeyedRandom(seed), (256, 256), (-64, -64), degrees=degrees, translate=0.2, scale=0.9, shear=0, perspective=0
+        )
+        corners = rng.integers(1, 60, 12)
+        polygons = [(rng.random((k, 2)) * rng.integers(2, 120) + rng.integers(0, 200, 2)) for k in corners]
+        polygons = [p.clip(0, 256).astype(np.float32 if seed % 2 else np.float64) for p in polygons]
+        boxes = _warp_polygons(polygons, len(polygons), warp)
+        for polygon, box in zip(polygons, boxes):
+            points = np.concatenate((resample_polygon(polygon), np.ones((1000, 1))), 1) @ warp.matrix.T
+            np.testing.assert_array_equal(box, polygon_box(points[:, :2], 128, 128))
+            inside = ((points[:, :2] >= 0) & (points[:, :2] <= 128)).all(1)
+            kinds["whole" if inside.all() else "cut" if inside.any() else "out"] += 1
+    assert min(kinds.values()) > 20
 
 
 def test_colour_tables_and_pictures_are_as_recorded(data, golden):

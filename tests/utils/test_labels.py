@@ -8,7 +8,7 @@ from PIL import Image
 from tests.utils.data_golden import synth
 from utils.errors import UserError
 from utils.images import load_resized
-from utils.labels import Subset, check_pair, find_images, img2label_paths
+from utils.labels import Subset, check_class_range, check_pair, find_images, img2label_paths
 
 BOX = "0 0.5 0.5 0.2 0.2\n"
 
@@ -255,6 +255,13 @@ def test_a_jpeg_without_its_last_part_is_kept_and_noted(tmp_path):
 
 def test_an_absent_picture_is_left_out(tmp_path):
     assert check_pair(str(tmp_path / "a.jpg"), str(tmp_path / "a.txt")).labels is None
+
+
+def test_a_class_beyond_the_data_sets_is_named_with_its_file():
+    labels = [np.zeros((0, 5), np.float32), np.array([[1, 0, 0, 1, 1], [3, 0, 0, 1, 1]], np.float32)]
+    check_class_range(labels, ["a.txt", "b.txt"], 4, "my.yaml")
+    with pytest.raises(UserError, match=r"b\.txt: object 2 has class 3, but my\.yaml has nc: 3"):
+        check_class_range(labels, ["a.txt", "b.txt"], 3, "my.yaml")
 
 
 # --- subsets ----------------------------------------------------------------------------------------------------------
