@@ -3,8 +3,8 @@
 import argparse
 
 from engine.cli import Flag, Parser
-from engine.validate import check_thresholds
 from utils.errors import UserError
+from utils.nms import check_thresholds
 
 _SWITCH = {"action": "store_true"}
 FLAGS = [

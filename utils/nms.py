@@ -4,7 +4,8 @@ The work is bounded by counts (30000 candidates, 300 detections an image), never
 same output on every machine. Filtering runs over a group of images at once; suppression itself is per image.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 
 import numpy as np
 import torch
@@ -37,6 +38,7 @@ def non_max_suppression(
     """
     batch, rows, columns = prediction.shape
     multi_label = multi_label and columns > 6
+    operator = _operator(prediction.device.type)
     results = []
     step = max(1, GROUP_ROWS // max(rows, 1))
     for start in range(0, batch, step):
@@ -47,7 +49,7 @@ def non_max_suppression(
             keep = (candidates[:, 5:6] == wanted).any(1)
             image, candidates = image[keep], candidates[keep]
         counts = torch.bincount(image, minlength=len(group)).tolist()
-        results += [_suppress(x, iou_thres, agnostic) for x in candidates.split(counts)]
+        results += [_suppress(x, iou_thres, agnostic, operator) for x in candidates.split(counts)]
     return results
 
 
@@ -91,9 +93,8 @@ def _with_labels(image, x, labels):
     return image, torch.cat(rows)[order]
 
 
-def _suppress(x: torch.Tensor, iou_thres: float, agnostic: bool) -> torch.Tensor:
-    """One image: candidates (n, 6) -> detections (k, 6), best first."""
-    operator = _torchvision_nms() if x.device.type != "cpu" else None  # on the CPU ours ends sooner: at 300 kept boxes
+def _suppress(x: torch.Tensor, iou_thres: float, agnostic: bool, operator: Callable | None) -> torch.Tensor:
+    """One image: candidates (n, 6) -> detections (k, 6), best first. operator: as `_operator` gives it."""
     if operator is not None and len(x) > MAX_CANDIDATES:
         x = x[x[:, 4].sort(descending=True, stable=True)[1][:MAX_CANDIDATES]]
     boxes = x[:, :4] if agnostic else x[:, :4] + x[:, 5:6] * CLASS_OFFSET
@@ -102,11 +103,20 @@ def _suppress(x: torch.Tensor, iou_thres: float, agnostic: bool) -> torch.Tensor
     return x[torch.from_numpy(greedy_nms(boxes.cpu().numpy(), x[:, 4].cpu().numpy(), iou_thres)).to(x.device)]
 
 
-def _torchvision_nms():
-    """torchvision's operator, or None: beside a torch of another build, torchvision fails while it is imported."""
+@cache
+def _operator(device_type: str) -> Callable | None:
+    """torchvision's nms for an accelerator, if it works there; None: our own.
+
+    On the CPU ours is taken: it ends at 300 kept boxes, where the operator goes on through all candidates. Beside a
+    torch of another build, torchvision fails while it is imported, or when the operator is called.
+    """
+    if device_type == "cpu":
+        return None
     try:
         from torchvision.ops import nms
-    except (ImportError, RuntimeError, AttributeError, OSError):
+
+        nms(torch.zeros(1, 4, device=device_type), torch.zeros(1, device=device_type), 0.5)
+    except (ImportError, RuntimeError, NotImplementedError, AttributeError, OSError, AssertionError):
         return None
     return nms
 
