@@ -24,17 +24,6 @@ from utils.randomness import GLOBAL, KeyedRandom
 
 
 @pytest.fixture(scope="module")
-def data(golden):
-    return golden("data.json.gz")
-
-
-@pytest.fixture(scope="module")
-def arrays(golden):
-    with golden("data_labels.npz") as archive:
-        return dict(archive)
-
-
-@pytest.fixture(scope="module")
 def polygons(arrays):
     return [arrays[f"persp/in_segments/{i}"] for i in range(6)]
 

@@ -16,11 +16,6 @@ STRIDES = torch.tensor([8.0, 16.0, 32.0])
 
 
 @pytest.fixture(scope="module")
-def data(golden):
-    return golden("data.json.gz")
-
-
-@pytest.fixture(scope="module")
 def dataset(bccd, tmp_path_factory, data):
     listed = tmp_path_factory.mktemp("list") / "train.txt"
     listed.write_text("\n".join(map(str, sorted((bccd / "images/train").glob("*.jpg")))))

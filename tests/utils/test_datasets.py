@@ -28,17 +28,6 @@ POLYGON = "1 0.1 0.1 0.5 0.1 0.5 0.4 0.1 0.4\n"
 
 
 @pytest.fixture(scope="module")
-def data(golden):
-    return golden("data.json.gz")
-
-
-@pytest.fixture(scope="module")
-def arrays(golden):
-    with golden("data_labels.npz") as archive:
-        return dict(archive)
-
-
-@pytest.fixture(scope="module")
 def mixed(tmp_path_factory, data):
     """The recorded set of thirteen aspect ratios."""
     root = tmp_path_factory.mktemp("mixed")

@@ -28,17 +28,6 @@ same_pixels = pytest.mark.skipif(not SAME_PIXELS, reason="recorded hashes hold f
 
 
 @pytest.fixture(scope="module")
-def data(golden):
-    return golden("data.json.gz")
-
-
-@pytest.fixture(scope="module")
-def arrays(golden):
-    with golden("data_labels.npz") as archive:
-        return dict(archive)
-
-
-@pytest.fixture(scope="module")
 def thumbs(golden):
     with golden("data_images.npz") as archive:
         return dict(archive)

@@ -13,11 +13,6 @@ from utils.labels import Subset, check_class_range, check_pair, find_images, img
 BOX = "0 0.5 0.5 0.2 0.2\n"
 
 
-@pytest.fixture(scope="module")
-def data(golden):
-    return golden("data.json.gz")
-
-
 def save(path, h=20, w=30, k=0, exif=None, **options):
     image = Image.fromarray(synth(h, w, k)[..., ::-1].copy())
     if exif:
