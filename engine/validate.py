@@ -42,8 +42,7 @@ class ValidationPredict:
         inference_ms = clock.lap()
         loss = None
         if self.loss is not None and maps is not None:
-            wide = [m.float() if m.dtype == torch.float16 else m for m in maps]
-            loss = self.loss(wide, targets)[1][:3].detach()
+            loss = self.loss(_widened(maps), targets)[1][:3].detach()
             clock.lap()
         labels = _label_rows(targets, images) if self.hybrid else ()
         detections = non_max_suppression(
@@ -56,6 +55,13 @@ class ValidationPredict:
         if self.device.type == "cuda":
             with torch.no_grad():
                 self.model(torch.zeros(1, 3, img_size, img_size, device=self.device, dtype=self.dtype))
+
+
+def _widened(maps):
+    """Raw maps for the loss, half precision made float32; however they are nested, as heads differ in that."""
+    if isinstance(maps, torch.Tensor):
+        return maps.float() if maps.dtype == torch.float16 else maps
+    return type(maps)(map(_widened, maps)) if isinstance(maps, list | tuple) else maps
 
 
 def _label_rows(targets: torch.Tensor, images: torch.Tensor) -> list[torch.Tensor]:

@@ -412,3 +412,23 @@ def test_labels_for_auto_labelling_are_in_pixels_of_the_batch():
     first, second = predict(torch.zeros(2, 3, 64, 128, dtype=torch.uint8), targets).detections
     assert len(first) == 0
     assert second.tolist() == [[48.0, 16.0, 80.0, 48.0, 1.0, 1.0]]
+
+
+def test_the_loss_sees_half_precision_maps_as_float32_however_they_are_nested():
+    seen = []
+
+    class Halved(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.zeros(1).half())
+
+        def forward(self, images, augment=False):
+            return torch.zeros(len(images), 5, 7).half(), [[images[:, :1]], images[:, 1:]]
+
+    def loss(maps, targets):
+        seen.extend((maps[0][0].dtype, maps[1].dtype))
+        return None, torch.ones(4)
+
+    predict = ValidationPredict(Halved(), 0.25, 0.45, loss=loss)
+    predict(torch.zeros(1, 3, 8, 8, dtype=torch.uint8), torch.zeros(0, 6))
+    assert predict.dtype == torch.float16 and seen == [torch.float32] * 2
