@@ -29,6 +29,8 @@ class Progress:
     results: list[float] = field(default_factory=lambda: [0.0] * 7)
     maps: list[float] = field(default_factory=list)
     first_loss: float | None = None
+    labels: int = 0  # of the last batch
+    img_size: int = 0
     seconds: float = 0.0
     finished: bool = False
 

@@ -170,7 +170,8 @@ class Trainer:
                 family.draw_batch(batch, progress.number)
                 progress.number += 1
                 progress.position += 1
-                self.show(bar, epoch, *family.batch_info(batch), time.time() - began)
+                progress.labels, progress.img_size = family.batch_info(batch)
+                self.show(bar, epoch, time.time() - began)
                 if any_rank(bool(stop), self.world):
                     return True
                 if self.out_of_iterations():
@@ -178,7 +179,6 @@ class Trainer:
                 self.save_if_due()
                 asked = time.perf_counter()
         self.train_seconds = time.time() - began
-        self.rates = rates
         return False
 
     def timer_for(self, number: int):
@@ -194,24 +194,22 @@ class Trainer:
             print(report.header(self.family.loss_names))
         return tqdm(total=batches, initial=self.progress.position, disable=not self.world.is_main, dynamic_ncols=True)
 
-    def show(self, bar: tqdm, epoch: int, labels: int, img_size: int, seconds: float) -> None:
+    def show(self, bar: tqdm, epoch: int, seconds: float) -> None:
         """Refresh the bar and look for bad batches; on a device that must be waited for, only now and then."""
         bar.update()
-        self.labels, self.img_size = labels, img_size
         now = time.perf_counter()
         last = bar.n >= bar.total or self.out_of_iterations()
         if self.device.type != "cpu" and now - self.looked < LOG_SECONDS and not last:
             return
         self.looked = now
         reading = self.step.read()
-        self.means = reading.means
         if reading.bad > self.settings.skip_nonfinite:
             raise self.nonfinite(reading.first_bad, reading.bad)
         self.recent.clear()
         memory = report.memory_gb(self.device)
-        bar.set_description_str(
-            report.progress_text(epoch, self.settings.epochs, memory, reading.means, labels, img_size), refresh=False
-        )
+        sizes = self.progress.labels, self.progress.img_size
+        text = report.progress_text(epoch, self.settings.epochs, memory, reading.means, *sizes)
+        bar.set_description_str(text, refresh=False)
         bar.set_postfix_str(f"wait {self.waited / max(seconds, 1e-9):.0%}")
 
     def nonfinite(self, number: int, count: int) -> UserError:
@@ -244,14 +242,30 @@ class Trainer:
                 is_best = progress.best_fitness == 0.0
             val_seconds = time.time() - started
             out_of_patience = 0 < settings.patience <= progress.epochs_since_best
-        iterations = progress.position
+        iterations, means = progress.position, self.step.read().means
+        rates = self.family.rates(progress.number - 1, epoch, iterations - 1)
         progress.epoch, progress.position = epoch + 1, 0
         if progress.first_loss is None:
-            progress.first_loss = self.means[-1]
+            progress.first_loss = means[-1]
         progress.finished = from_main(last or out_of_patience, self.world)
         if not self.world.is_main:
             return
-        row = self.row(epoch, seconds + val_seconds, val_seconds, iterations, validated)
+        row = report.EpochRow(
+            epoch=epoch,
+            epochs=settings.epochs,
+            memory_gb=report.memory_gb(self.device),
+            means=means,
+            labels=progress.labels,
+            img_size=progress.img_size,
+            results=progress.results,
+            lrs=rates.lrs,
+            seconds=seconds + val_seconds,
+            train_seconds=self.train_seconds,
+            val_seconds=val_seconds,
+            iterations=iterations,
+            data_wait_share=self.waited / max(self.train_seconds, 1e-9),
+            validated=validated,
+        )
         self.reporter.epoch_done(row)
         self.last_row = row
         if epoch == 0:
@@ -269,24 +283,6 @@ class Trainer:
             progress.best_fitness = fitness
             progress.epochs_since_best = 0
         return fitness == progress.best_fitness
-
-    def row(self, epoch: int, seconds: float, val_seconds: float, iterations: int, validated: bool) -> report.EpochRow:
-        return report.EpochRow(
-            epoch=epoch,
-            epochs=self.settings.epochs,
-            memory_gb=report.memory_gb(self.device),
-            means=self.means,
-            labels=self.labels,
-            img_size=self.img_size,
-            results=self.progress.results,
-            lrs=self.rates.lrs,
-            seconds=seconds,
-            train_seconds=self.train_seconds,
-            val_seconds=val_seconds,
-            iterations=iterations,
-            data_wait_share=self.waited / max(self.train_seconds, 1e-9),
-            validated=validated,
-        )
 
     # --- checkpoints --------------------------------------------------------------------------------------------------
 

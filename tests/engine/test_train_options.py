@@ -106,7 +106,7 @@ def test_ota_can_begin_late(tmp_path, shapes_small, monkeypatch):
     [
         ["--image-weights", "--adam", "--single-cls"],
         ["--quad", "--linear-lr", "--label-smoothing", "0.1", "--freeze", "2"],
-        ["--rect", "--multi-scale", "--subset-size", "9", "--subset-seed", "2"],
+        ["--rect", "--multi-scale", "--subset-size", "8", "--subset-seed", "2"],
         ["--image-weights", "--seed", "1", "--workers", "2", "--fast-dataloader"],
         ["--cache-images", "--fast-augment", "--deterministic", "--auto-lr", "--test-batch-size", "3", "--v5-metric"],
     ],
