@@ -62,8 +62,10 @@ KEYS: dict[str, Key] = {
     "loss_ota_from": Key(0, INF, 0),
     "warmup_min_iters": Key(0, INF, 1000),
     "nominal_batch": Key(1, INF, 64),
+    "per_head_loss": Key(0, 1, 0),
 }
-OPTIONAL_ABSENT = ("anchors", "loss_ota_from", "warmup_min_iters", "nominal_batch")  # never written into a user's file
+# never written into a user's file
+OPTIONAL_ABSENT = ("anchors", "loss_ota_from", "warmup_min_iters", "nominal_batch", "per_head_loss")
 
 
 def load_hyp(source: str | Path | Mapping[str, Any]) -> dict[str, float]:

@@ -17,6 +17,7 @@ from engine import hyp as hyper
 from engine.cli import train_parser
 from engine.config import check_options
 from engine.distributed import World, from_main, join, leave, lost_peers_told, main_first, world_from_environment
+from engine.heads import anchors_agree, chosen_heads, stored_heads, tell_transfer
 from engine.report import Reporter, TensorBoardLogger, WandbLogger
 from engine.resume import find_checkpoint, read_resumable, run_folder_of
 from engine.step import choose_amp
@@ -169,15 +170,19 @@ def init_seeds(seed: int, deterministic: bool) -> None:
 def build_model(opt: Namespace, hyp: Mapping[str, float], nc: int, device: torch.device, checkpoint=None) -> Model:
     """The network on its device: from its description, with what fits of the start weights."""
     anchors = hyp.get("anchors")
-    if not opt.weights:
-        return Model(opt.cfg, ch=3, nc=nc, anchors=anchors).to(device)
     resumed = checkpoint is not None
+    heads = stored_heads(checkpoint["model"]) if resumed else chosen_heads(opt, nc)
+    if not opt.weights:
+        return Model(opt.cfg, ch=3, nc=nc, anchors=anchors, heads=heads).to(device)
     source = checkpoint if resumed else load_checkpoint(opt.weights)
     description = opt.cfg or module_of(source, prefer_ema=False, origin=opt.weights).yaml
-    model = Model(description, ch=3, nc=nc, anchors=anchors).to(device)
+    model = Model(description, ch=3, nc=nc, anchors=anchors, heads=heads).to(device)
     weights = state_dict_of(source, prefer_ema=opt.transfer_weights, origin=opt.weights)
-    keep_anchors = resumed or not (opt.cfg or anchors)
-    transfer_weights(model, weights, exclude=() if keep_anchors else ("anchor",), origin=opt.weights)
+    keep_anchors = resumed or not (opt.cfg or anchors) or (opt.transfer_weights and anchors_agree(model, weights))
+    exclude = () if keep_anchors else ("anchor",)
+    transfer_weights(model, weights, exclude=exclude, origin=opt.weights)
+    if opt.transfer_weights and not resumed:
+        tell_transfer(model, weights, exclude)
     if not resumed and isinstance(source, dict) and source.get("optimizer"):
         log.info("%s is an unfinished run's checkpoint; only its weights are used (--resume would go on)", opt.weights)
     return model

@@ -26,13 +26,14 @@ from engine.schedule import Rates, YoloSchedule, scaled_weight_decay
 from engine.trainer import Validation, best_as_saved
 from engine.validate import test
 from models.checkpoint import save_checkpoint, strip_checkpoint
-from models.yolo import IAuxDetect, Model
+from models.yolo import IAuxDetect, Model, MultiHeadDetect
 from utils.autoanchor import check_anchors
 from utils.datasets import create_dataloader
 from utils.errors import UserError
 from utils.files import check_img_size
 from utils.labels import Subset
 from utils.loss import ComputeLoss, ComputeLossAuxOTA, ComputeLossOTA
+from utils.loss_multihead import ComputeLossMultiHead, ComputeLossMultiHeadOTA
 from utils.metrics import fitness
 from utils.plots import plot_images, plot_results
 from utils.weights import labels_to_class_weights, labels_to_image_weights
@@ -46,6 +47,8 @@ class YoloFamily:
 
     loss_names = ("box", "obj", "cls", "total")
     checkpoint_suffix = ".pt"
+    figure_names: tuple[str, ...] = ()
+    advice: Mapping[str, str] = {}
 
     def __init__(
         self,
@@ -198,11 +201,14 @@ class YoloFamily:
         return CompiledNet(net) if compile_wanted(self.opt.compile) else net
 
     def _build_losses(self) -> None:
-        auxiliary = isinstance(self.model.model[-1], IAuxDetect)
+        head = self.model.model[-1]
+        auxiliary = isinstance(head, IAuxDetect)
         if auxiliary and not self.hyp["loss_ota"]:
             raise UserError("networks with auxiliary heads train with the OTA loss only: --loss-ota 1")
-        self.plain_loss = ComputeLoss(self.model)
-        self.ota_loss = ComputeLossAuxOTA(self.model) if auxiliary else ComputeLossOTA(self.model)
+        plain, ota = ComputeLoss, ComputeLossAuxOTA if auxiliary else ComputeLossOTA
+        if isinstance(head, MultiHeadDetect):
+            plain, ota = ComputeLossMultiHead, ComputeLossMultiHeadOTA
+        self.plain_loss, self.ota_loss = plain(self.model), ota(self.model)
         start = hyper.get(self.hyp, "loss_ota_from")
         self.ota_from = math.ceil(start * self.opt.epochs) if 0 < start < 1 else int(start)
         if auxiliary and self.ota_from:

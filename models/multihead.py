@@ -10,7 +10,7 @@ checkpoint holds nothing but numbers and text.
 """
 
 from collections.abc import Mapping
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 
 import torch
 from torch import nn
@@ -37,7 +37,7 @@ class MultiHeadDetect(Detect):
             nn.ModuleList(nn.Conv2d(c, self.na * (5 + width), 1) for c in ch) for width in config.widths
         )
         places = [[*range(5), *(5 + c for c in ids)] for ids in config.classes]
-        self.register_buffer("places", torch.tensor(sum(places, [])), persistent=False)  # in the predictions' columns
+        self.register_buffer("places", torch.tensor([*chain(*places)]), persistent=False)  # in the predictions' columns
         self.place_bounds = list(pairwise(accumulate(map(len, places), initial=0)))
 
     def raw_maps(self, x) -> list[list[torch.Tensor]]:
@@ -135,6 +135,24 @@ class SpatialAttention(nn.Module):
 # --- rows of a description --------------------------------------------------------------------------------------------
 
 
+def heads_of(description: Mapping) -> dict | int | None:
+    """The heads that the last row of a description names; None: no multi-head row, or one that leaves it open."""
+    *_, (_, _, name, args) = description["head"]
+    return args[2] if name in NAMES and len(args) > 2 else None
+
+
+def with_heads(rows: list, heads: dict | int, file: str) -> list:
+    """The rows of a description's head with these heads in the last one, the detection layer."""
+    *before, (sources, number, name, args) = rows
+    if name not in NAMES:
+        kind = "with auxiliary heads, which cannot be shared out" if name == "IAuxDetect" else "with one head"
+        raise UserError(
+            f"{file}: ends in {name}, a detection layer {kind}: for several heads take a description that ends in "
+            f"{' or '.join(NAMES)}, such as cfg/training/yolov7-tiny-1b4h.yaml"
+        )
+    return [*before, [sources, number, name, [*args[:2], heads]]]
+
+
 def multi_head(row: Row) -> Resolved:
     """[nc, anchors], with a third argument if wanted: the number of heads, or a head configuration.
 
@@ -162,5 +180,6 @@ def read_heads(heads, nc: int, where: str) -> HeadConfig:
         raise UserError(f"{where}: {error}") from None
 
 
+NAMES = ("MultiHeadDetect", "MultiHeadDetectAttention")
 register("MultiHeadDetect", MultiHeadDetect, multi_head)
 register("MultiHeadDetectAttention", MultiHeadDetectAttention, multi_head, (CBAM, ChannelAttention, SpatialAttention))

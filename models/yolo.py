@@ -15,8 +15,8 @@ from torch import nn
 
 from models.common import Conv, RepConv
 from models.heads import Detect, IAuxDetect, IDetect
-from models.multihead import MultiHeadDetect, MultiHeadDetectAttention
-from models.parser import parse_model, read_description
+from models.multihead import MultiHeadDetect, MultiHeadDetectAttention, with_heads
+from models.parser import check_description, parse_model, read_description
 from utils.errors import UserError
 
 __all__ = [
@@ -43,8 +43,11 @@ class Model(nn.Module):
 
     traced = False  # class-level, so that objects pickled without it have it
 
-    def __init__(self, cfg: str | Path | dict, ch: int = 3, nc: int | None = None, anchors=None):
-        """anchors: overrides the description's, as an anchor count for each level or as lists of pixels."""
+    def __init__(self, cfg: str | Path | dict, ch: int = 3, nc: int | None = None, anchors=None, heads=None):
+        """anchors: overrides the description's, as an anchor count for each level or as lists of pixels.
+
+        heads: overrides those of a multi-head description, as their number or as a head configuration (a dictionary).
+        """
         super().__init__()
         self.traced = False
         if isinstance(cfg, dict):
@@ -61,6 +64,9 @@ class Model(nn.Module):
         if anchors:
             LOGGER.info("Overriding model.yaml anchors with anchors=%s", anchors)
             self.yaml["anchors"] = anchors if isinstance(anchors, list) else round(anchors)
+        if heads:
+            check_description(self.yaml, file)
+            self.yaml["head"] = with_heads(self.yaml["head"], heads, file)
         self.model, self.save = parse_model(copy.deepcopy(self.yaml), [ch], file)
         self.names = [str(i) for i in range(self.yaml["nc"])]
         head = self.model[-1]

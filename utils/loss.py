@@ -15,7 +15,7 @@ import torch.nn.functional as F
 
 from utils.assign import Assignment, Pools, assign, make_pools
 from utils.boxes import bbox_iou, decode_wh, decode_xy, xywh2xyxy
-from utils.candidates import NEAR, WIDE, find_candidates, first_on_cell
+from utils.candidates import NEAR, WIDE, Candidates, find_candidates, first_on_cell
 from utils.errors import UserError
 from utils.transfer import send
 
@@ -50,7 +50,7 @@ class Criterion(NamedTuple):
 
 
 class _ReadMaps(torch.autograd.Function):
-    """Rows of candidate cells, and every cell's objectness, out of all maps.
+    """Rows of candidate cells, and every cell's objectness, out of all maps; rows of narrow maps are filled with zeros.
 
     Backward writes one gradient map for each map; indexing and slicing would write three and add them up.
     """
@@ -61,7 +61,9 @@ class _ReadMaps(torch.autograd.Function):
         ctx.save_for_backward(*cells)
         ctx.shapes = [m.shape for m in maps]
         flat = [m.reshape(-1, m.shape[-1]) for m in maps]
-        rows = torch.cat([m.index_select(0, c) for m, c in zip(flat, cells)])
+        width = max(m.shape[-1] for m in maps)
+        rows = [m.index_select(0, c) for m, c in zip(flat, cells)]
+        rows = torch.cat([r if r.shape[1] == width else F.pad(r, (0, width - r.shape[1])) for r in rows])
         return rows, torch.cat([m[:, 4] for m in flat])
 
     @staticmethod
@@ -73,7 +75,7 @@ class _ReadMaps(torch.autograd.Function):
         for c, shape, row, obj in zip(cells, ctx.shapes, rows, objectness):
             grad = grad_rows.new_zeros(shape)
             flat = grad.view(-1, shape[-1])
-            flat.index_put_((c,), row, accumulate=True)
+            flat.index_put_((c,), row[:, : shape[-1]], accumulate=True)
             flat[:, 4] += obj
             grads.append(grad)
         return *[None] * len(cells), *grads
@@ -96,6 +98,8 @@ class Plan(NamedTuple):
     target_box: torch.Tensor  # (N, 4) normalised centre and size
     target_class: torch.Tensor  # (N,) int64
     pools: Pools | None  # who competes with whom; None: every candidate is a positive
+    learnt: torch.Tensor | None = None  # (n, C) bool, class columns that the candidate's map has; None: all
+    fixed: torch.Tensor | None = None  # (n, C) logits that stand in the assignment's cost for the others
 
 
 class Predicted(NamedTuple):
@@ -151,6 +155,11 @@ class _Loss:
         self.class_criterion = Criterion(hyp["cls_pw"], hyp["fl_gamma"])
         self.objectness_criterion = Criterion(hyp["obj_pw"], hyp["fl_gamma"])
         self.balance = list(LEVEL_WEIGHTS.get(self.levels, OTHER_LEVEL_WEIGHTS))
+        self.heads, self.head_of, self.column_of = 1, np.zeros(self.nc, np.int64), np.arange(self.nc)  # of each class
+
+    def maps_of(self, p) -> list[torch.Tensor]:
+        """The maps to learn from, level by level, in each level head by head."""
+        return p[: self.levels]
 
     def plan(self, targets: torch.Tensor, maps, reach: float, height: int | None = None) -> Plan:
         """The host's part: candidates and all that is known of them, sent to the maps' device.
@@ -158,24 +167,30 @@ class _Loss:
         height: of the input picture; given, the candidates compete in pools (OTA), else each is a positive.
         """
         batch, na = maps[0].shape[:2]
-        sizes = [tuple(m.shape[2:4]) for m in maps]
+        sizes = [tuple(m.shape[2:4]) for m in maps[:: self.heads]]
         rows = self.check(targets, batch)
+        image, classes = rows[:, :2].astype(np.int64).T
+        head, column = self.head_of[classes], self.column_of[classes]
         found = find_candidates(rows, self.anchors, sizes, self.anchor_t, reach)
+        number = found.level * self.heads + head[found.target]  # of the map
+        if self.heads > 1:
+            order = np.argsort(number, kind="stable")
+            found, number = Candidates(*(field[order] for field in found)), number[order]
         cell = found.cell(sizes, na)
-        counts = np.bincount(found.level, minlength=len(maps)).tolist()
+        counts = np.bincount(number, minlength=len(maps)).tolist()
         scale = np.array([[nx, ny, nx, ny] for ny, nx in sizes], dtype=rows.dtype)[found.level]
         corner = np.stack([found.column, found.row, *np.zeros((2, len(cell)), np.int64)], 1).astype(rows.dtype)
         anchor = self.anchors[found.level, found.anchor].astype(np.float32)
         stride = self.stride[found.level, None]
-        twin = first_on_cell(found.level, cell)
-        classes = rows[:, 1].astype(np.int64)
-        arrays = [cell, anchor, stride, scale, corner, twin, found.target, rows[:, 2:6], classes]
+        twin = first_on_cell(number, cell)
+        arrays = [cell, anchor, stride, scale, corner, twin, found.target, rows[:, 2:6], column]
         device = maps[0].device
         cell, *tensors = send(arrays, device)
         pools = None
         if height is not None:
             corners = xywh2xyxy(rows[:, 2:6] * height)  # by the height alone, as the reference; it matters off-square
-            pools = make_pools(found.image, rows[:, 0].astype(np.int64), corners, classes, device)
+            target_pool = image * self.heads + head
+            pools = make_pools(target_pool[found.target], target_pool, corners, column, device)
         return Plan(cell.split(counts), *tensors, pools)
 
     def check(self, targets: torch.Tensor, batch: int) -> np.ndarray:
@@ -199,7 +214,7 @@ class _Loss:
     def predicted(self, maps, plan: Plan) -> Predicted:
         rows, everywhere = _ReadMaps.apply(*plan.cells, *maps)
         precision = torch.promote_types(rows.dtype, torch.float32)
-        box, objectness, classes = rows.to(precision).split([4, 1, self.nc], 1)
+        box, objectness, classes = rows.to(precision).split([4, 1, rows.shape[1] - 5], 1)
         xy, wh = box.sigmoid().chunk(2, 1)
         box = torch.cat([decode_xy(xy, 0), decode_wh(wh, plan.anchor)], 1)
         return Predicted(box, objectness, classes, everywhere.to(precision))
@@ -207,7 +222,10 @@ class _Loss:
     def match(self, predicted: Predicted, plan: Plan, top: int) -> Assignment:
         box = predicted.box.detach()
         box = (box + plan.corner) * plan.stride
-        return assign(xywh2xyxy(box), predicted.objectness, predicted.classes, plan.pools, top)
+        logits = predicted.classes
+        if plan.learnt is not None:
+            logits = torch.where(plan.learnt, logits, plan.fixed)
+        return assign(xywh2xyxy(box), predicted.objectness, logits, plan.pools, top)
 
     def positives(self, plan: Plan, given: Assignment) -> Positives:
         """Each candidate's target, relative to its cell."""
@@ -216,7 +234,7 @@ class _Loss:
         return Positives(given.taken, last_on_cell(given.taken, plan.twin), box, cls)
 
     def terms(self, predicted: Predicted, positives: Positives, maps, plan: Plan) -> Terms:
-        """Per-level means.
+        """Per-level means, made of sums over each map.
 
         Objectness is the loss of an empty map, corrected at the cells that are wanted: no target map is written.
         """
@@ -228,28 +246,38 @@ class _Loss:
         columns = torch.stack(
             [
                 (1.0 - ciou) * positives.taken,
-                self.class_rows(predicted.classes, positives.cls) * positives.taken,
+                self.class_rows(predicted.classes, positives.cls, plan.learnt) * positives.taken,
                 positives.taken.to(ciou.dtype),
                 correction * positives.last,
             ]
         )
         box, cls, count, correction = torch.stack([c.sum(1) for c in columns.split(counts, 1)], 1)
-        count = count.clamp(min=1)
         empty = self.objectness_criterion.against_zero(predicted.everywhere)
         empty = torch.stack([level.mean() for level in empty.split(cells)])
         objectness = empty + torch.stack([c / n for c, n in zip(correction.unbind(), cells)])
+        return self.means(box, objectness, cls, count)
+
+    def means(self, box, objectness, cls, count) -> Terms:
+        """Of the sums over positives, and the number of positives, in each map; objectness is a mean already."""
+        count = count.clamp(min=1)
         return Terms(box / count, objectness, cls / (count * self.nc))
 
-    def class_rows(self, logits: torch.Tensor, cls: torch.Tensor) -> torch.Tensor:
-        """(n,) class loss of each candidate, summed over classes; 0 if there is but one class."""
+    def class_rows(self, logits: torch.Tensor, cls: torch.Tensor, learnt: torch.Tensor | None) -> torch.Tensor:
+        """(n,) class loss of each candidate, summed over the classes learnt; 0 if there is but one class."""
         if self.nc == 1:
             return torch.zeros_like(logits[:, 0])
-        criterion, own = self.class_criterion, logits.gather(1, cls)
+        own = logits.gather(1, cls)
+        others, own_as_other = self.other_class(logits), self.other_class(own)
+        wanted = self.class_criterion(own, self.class_positive) - own_as_other
+        if learnt is not None:
+            others, wanted = others * learnt, wanted * learnt.gather(1, cls)
+        return others.sum(1) + wanted.squeeze(1)
+
+    def other_class(self, logits: torch.Tensor) -> torch.Tensor:
+        """Loss of the logits of classes that are not the target's."""
         if self.class_negative == 0:
-            others, own_as_other = criterion.against_zero(logits), criterion.against_zero(own)
-        else:
-            others, own_as_other = criterion(logits, self.class_negative), criterion(own, self.class_negative)
-        return others.sum(1) + (criterion(own, self.class_positive) - own_as_other).squeeze(1)
+            return self.class_criterion.against_zero(logits)
+        return self.class_criterion(logits, self.class_negative)
 
     def total(self, terms: Terms, lead_objectness: torch.Tensor, batch: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Level weights, gains, sum. The running sums are fp32 for fp64 maps too."""
@@ -273,7 +301,7 @@ class ComputeLoss(_Loss):
     """The plain loss, `loss(maps, targets)`: every candidate is a positive."""
 
     def __call__(self, p, targets):
-        maps = p[: self.levels]
+        maps = self.maps_of(p)
         plan = self.plan(targets, maps, NEAR)
         predicted = self.predicted(maps, plan)
         everyone = Assignment(torch.ones_like(plan.target, dtype=torch.bool), plan.target)
@@ -285,7 +313,7 @@ class ComputeLossOTA(_Loss):
     """`loss(maps, targets, images)`: positives by assignment. Of the images only their height is used."""
 
     def __call__(self, p, targets, imgs):
-        maps = p[: self.levels]
+        maps = self.maps_of(p)
         plan = self.plan(targets, maps, NEAR, imgs.shape[2])
         predicted = self.predicted(maps, plan)
         matched = self.positives(plan, self.match(predicted, plan, OTA_TOP))

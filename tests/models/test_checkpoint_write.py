@@ -37,7 +37,9 @@ REFERENCE_GLOBALS = {
     *("collections.OrderedDict", "__builtin__.set", "numpy.ndarray", "numpy.dtype", "_codecs.encode"),
     *("numpy.core.multiarray._reconstruct", "numpy.core.multiarray.scalar"),
 }
-CONFIGURATIONS = sorted(str(path.relative_to(ROOT / "cfg")) for path in (ROOT / "cfg").glob("*/yolov7*.yaml"))
+CONFIGURATIONS = sorted(  # of the reference; it has no networks with several heads
+    str(path.relative_to(ROOT / "cfg")) for path in (ROOT / "cfg").glob("*/yolov7*.yaml") if "1b4h" not in path.name
+)
 HOLD_EVERY_BLOCK = {
     "training/yolov7-tiny.yaml",
     "training/yolov7.yaml",

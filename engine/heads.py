@@ -1,0 +1,95 @@
+"""What the flags of multi-head networks ask for: which classes go to which head, and what is taken over as a start."""
+
+import logging
+from argparse import Namespace
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from models.multihead import heads_of
+from utils.class_groups import geometry_config, label_geometry
+from utils.data_yaml import load_data_yaml
+from utils.errors import UserError
+from utils.head_config import HeadConfig, choose_head_config
+from utils.label_cache import load_labels
+from utils.labels import find_images
+
+log = logging.getLogger(__name__)
+SHOWN = 40  # names in a list
+
+
+def chosen_heads(opt: Namespace, nc: int) -> dict[str, Any] | None:
+    """The head configuration that the flags ask for, as the model takes it; None: the description's own."""
+    asked = [name for name in ("heads", "head_config", "standard_grouping", "geometry_grouping") if getattr(opt, name)]
+    if asked and opt.single_cls:
+        raise UserError(
+            f"--single-cls leaves one class, which cannot be shared out: leave out --{asked[0].replace('_', '-')}"
+        )
+    grouping = (opt.standard_grouping, opt.geometry_grouping)
+    config = choose_head_config(nc, opt.heads, opt.head_config, *grouping, lambda heads: _by_boxes(opt, nc, heads))
+    if config is None:
+        return None
+    for head, (name, ids, weight) in enumerate(zip(config.names, config.classes, config.weights)):
+        log.info("head %d: %s, %d classes, weight %g", head, name, len(ids), weight)
+    return config.to_dict()
+
+
+def _by_boxes(opt: Namespace, nc: int, heads: int) -> HeadConfig:
+    """Classes grouped by the shape of their boxes in the training set."""
+    source = load_data_yaml(opt.data).train
+    table = load_labels(find_images(source), source)
+    return geometry_config(label_geometry(table.labels, table.shapes, nc, opt.img_size[0]), heads)
+
+
+def stored_heads(network: nn.Module) -> dict[str, Any] | None:
+    """The head configuration that a checkpoint's network was built with, whatever became of its file."""
+    return heads_of(network.yaml)
+
+
+# --- --transfer-weights -----------------------------------------------------------------------------------------------
+
+
+def anchors_agree(model: nn.Module, weights: Mapping[str, torch.Tensor]) -> bool:
+    """Whether the weights' anchors are those of the model: then they count among what is taken."""
+    own = {name: value for name, value in model.state_dict().items() if "anchor" in name}
+    return all(
+        name in weights and weights[name].shape == value.shape and torch.equal(weights[name].to(value), value)
+        for name, value in own.items()
+    )
+
+
+def tell_transfer(model: nn.Module, weights: Mapping[str, torch.Tensor], exclude: Iterable[str]) -> None:
+    """List what of the weights is kept, what starts fresh here, and what is dropped."""
+    own = model.state_dict()
+    fits = {n for n, v in weights.items() if n in own and v.shape == own[n].shape}
+    kept = {n for n in fits if not any(word in n for word in exclude)}
+    for word, names, of in (
+        ("kept", kept, own),
+        ("fresh", own.keys() - kept, own),
+        ("dropped", weights.keys() - kept, weights),
+    ):
+        log.info("%s (%d): %s", word, len(names), listed(names, of))
+
+
+def listed(names: Iterable[str], of: Iterable[str]) -> str:
+    """Entries of a state dict in words: whole layers as ranges of their numbers, `model.0-76`, others by name."""
+    chosen, order = set(names), list(of)
+    layer = {name: int(name.split(".")[1]) for name in order if name.split(".")[1:2] and name.split(".")[1].isdigit()}
+    broken = {layer.get(name) for name in order if name not in chosen}
+    parts: list[str] = []
+    first = last = None
+    for name in (name for name in order if name in chosen):
+        number = layer.get(name)
+        if number is None or number in broken:
+            parts.append(name)
+            first = last = None
+        elif number != last:
+            adjacent = last is not None and not any(last < n < number for n in layer.values())
+            first = first if adjacent else number
+            text = f"model.{first}-{number}" if adjacent else f"model.{number}"
+            parts[-1:] = [text] if adjacent else [*parts[-1:], text]
+            last = number
+    more = f" and {len(parts) - SHOWN} more" if len(parts) > SHOWN else ""
+    return (", ".join(parts[:SHOWN]) + more) or "nothing"
