@@ -17,6 +17,7 @@ class Flag:
     help: str
     options: dict[str, Any] = field(default_factory=dict)
     reference: bool = True
+    aliases: tuple[str, ...] = ()  # further names, on the command line and in run files
 
     @property
     def dest(self) -> str:
@@ -152,7 +153,8 @@ class Parser(argparse.ArgumentParser):
         self._reference_names = {flag.name for flag in flags if flag.reference}
         self.flags = {flag.dest: flag for flag in flags}
         for flag in flags:
-            self.add_argument(flag.name, *ALIASES.get(flag.name, []), help=flag.help, **flag.options)
+            names = (flag.name, *flag.aliases, *ALIASES.get(flag.name, []))
+            self.add_argument(*names, dest=flag.dest, help=flag.help, **flag.options)
 
     def _get_option_tuples(self, option_string):
         matches = super()._get_option_tuples(option_string)
@@ -163,11 +165,11 @@ class Parser(argparse.ArgumentParser):
         return matches
 
     def parse_args(self, args=None, namespace=None):
-        given = self._parse_given(args)
-        if given.get("config"):
-            self.set_defaults(**self._read_config(given["config"]))
-        opt = super().parse_args(args, namespace)
-        opt.given = sorted(given)
+        opt = super().parse_args(args, namespace)  # first, so that --help shows the defaults
+        if getattr(opt, "config", ""):
+            self.set_defaults(**self._read_config(opt.config))
+            opt = super().parse_args(args, namespace)
+        opt.given = sorted(self._parse_given(args))
         return opt
 
     def _parse_given(self, args) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from engine.schedule import Rates, YoloSchedule, scaled_weight_decay
 from engine.trainer import Validation, best_as_saved
 from engine.validate import test
 from models.checkpoint import save_checkpoint, strip_checkpoint
+from models.experimental import attempt_load
 from models.yolo import IAuxDetect, Model, MultiHeadDetect
 from utils.autoanchor import check_anchors
 from utils.datasets import create_dataloader
@@ -347,10 +348,31 @@ class YoloFamily:
             return
         plot_results(save_dir=self.run_dir)
         last = self.run_dir / "weights" / "last.pt"
+        if Path(self.opt.data).name.endswith("coco.yaml") and self.nc == 80:
+            self._final_coco_test([last, last.with_name("best.pt")])
         for path in (last, last.with_name("best.pt")):
             if path.is_file():
                 strip_checkpoint(path)
         previous_of(last).unlink(missing_ok=True)
+
+    def _final_coco_test(self, weights: list[Path]) -> None:
+        """As the reference ends a COCO run: last and best with pycocotools, suppression at IoU 0.7."""
+        for path in filter(Path.is_file, weights):
+            print(f"final test of {path}")
+            test(
+                self.data,
+                weights=str(path),
+                batch_size=self.val_batch,
+                imgsz=self.test_size,
+                iou_thres=0.7,
+                model=attempt_load(path, self.device),
+                dataloader=self.val_loader,
+                save_dir=self.run_dir,
+                save_json=True,
+                plots=False,
+                is_coco=True,
+                v5_metric=self.opt.v5_metric,
+            )
 
     def close(self) -> None:
         self.draftsman.shutdown(wait=True)
