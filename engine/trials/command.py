@@ -1,0 +1,157 @@
+"""What tools/run_trials.py does after parsing: check everything, run the trials, tell what they found."""
+
+import json
+import time
+from argparse import Namespace
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from engine.trials import options
+from engine.trials.keys import read_trials
+from engine.trials.ledger import ENDED, FAILED, FILE, Ledger, Run, write_atomically
+from engine.trials.listed import Listed
+from engine.trials.runner import Runner, Settings
+from engine.trials.space import read_space
+from engine.trials.table import ORDER, best_settings, rank, ranking_text, verdict, write_csv, write_ranking
+from engine.trials.trainer import Budget, Trainer, YoloTrainer
+from utils.errors import UserError
+from utils.files_lock import exclusive
+
+LOCK = ".lock"
+
+
+def run(opt: Namespace, make_trainer: Callable[[str, Budget], Trainer] = YoloTrainer) -> int:
+    """Run the trials that the options describe; returns the exit code."""
+    folder = Path(opt.output_dir)
+    stored = Ledger.read(folder) if opt.resume else None
+    if stored:
+        opt = options.resumed(opt, stored.plan["options"])
+    options.check(opt)
+    trainer = make_trainer(opt.base_config, Budget(opt.budget_epochs, opt.budget_subset, opt.budget_size))
+    plan = make_plan(opt, trainer)
+    if stored:
+        check_unchanged(stored.plan, plan, opt)
+    else:
+        check_unused(folder)
+    trainer.prepare(plan["trials"])
+    folder.mkdir(parents=True, exist_ok=True)
+    with exclusive(folder / LOCK, f"waiting for another run_trials.py that works in {folder}"):
+        if stored:  # read again: another process may have worked here until it let go of the lock
+            ledger = Ledger.read(folder)
+            ledger.plan = plan | {"timestamp": ledger.plan["timestamp"]}
+        else:
+            check_unused(folder)
+            ledger = Ledger(folder, plan)
+        return work(opt, trainer, ledger)
+
+
+def check_unused(folder: Path) -> None:
+    if (folder / FILE).exists():
+        raise UserError(f"{folder} holds trials already: --resume goes on with them, another --output-dir begins anew")
+
+
+def make_plan(opt: Namespace, trainer: Trainer) -> dict[str, Any]:
+    """What these trials are, in plain values: written down, and compared when they are gone on with."""
+    plan: dict[str, Any] = {
+        "timestamp": datetime.now().strftime("%Y%m%d_%H%M%S"),
+        "options": {name: getattr(opt, name) for name in (*options.FIXED, "trials")},
+        "base": trainer.base_content(),
+        "trials": [],
+        "space": {},
+    }
+    if opt.trials_file:
+        plan["trials"] = read_trials(opt.trials_file, trainer)
+    else:
+        from engine.trials.search import require_optuna
+
+        require_optuna()
+        plan["space"] = {name: str(dimension) for name, dimension in read_space(opt.search, trainer).items()}
+    return json.loads(json.dumps(plan, default=str))  # as it will be read back
+
+
+def check_unchanged(stored: dict[str, Any], plan: dict[str, Any], opt: Namespace) -> None:
+    """Going on needs the same base and the same settings; more trials at the end of a list are welcome."""
+    if plan["trials"][: len(stored["trials"])] != stored["trials"]:
+        raise UserError(f"{opt.trials_file} has changed since these trials began; only add new ones at its end")
+    for part, file in (("base", opt.base_config), ("space", opt.search)):
+        if plan[part] != stored[part]:
+            raise UserError(f"{file} has changed since these trials began; choose another --output-dir to begin anew")
+
+
+def work(opt: Namespace, trainer: Trainer, ledger: Ledger) -> int:
+    first = trainer.seed if opt.seed is None else opt.seed
+    seeds = [first + k for k in range(opt.repeat)]
+    source = open_search(opt, trainer, ledger, seeds) if opt.search else Listed(ledger, ledger.plan["trials"], seeds)
+    limit = options.seconds(opt.time_budget)
+    settings = Settings(
+        devices=devices_of(opt),
+        threshold=opt.early_stop_threshold,
+        deadline=None if limit is None else time.monotonic() + limit,
+    )
+
+    def begun() -> list[Run]:
+        runs = ledger.ordered + (source.elsewhere() if opt.search else [])
+        return sorted((run for run in runs if run.status in ORDER), key=lambda run: run.id)
+
+    table = ledger.folder / f"trials_{ledger.plan['timestamp']}.csv"
+    runner = Runner(trainer, ledger, source, settings, note=lambda: write_csv(table, begun(), trainer))
+    try:
+        code = runner.run()
+    except KeyboardInterrupt:
+        code = 130
+    runs = begun()
+    tell(runs, trainer, table)
+    left = max(0, source.total - sum(run.status in ENDED for run in runs))
+    if left:
+        print(f"{runner.stopping or 'interrupted'}: {left} of {source.total} trials are not done.")
+        print(f"Go on with: python tools/run_trials.py --output-dir {ledger.folder} --resume")
+    return code or int(bool(runs) and all(run.status == FAILED for run in runs))
+
+
+def open_search(opt: Namespace, trainer: Trainer, ledger: Ledger, seeds: list[int]):
+    from engine.trials import search
+
+    url = opt.storage or f"sqlite:///{ledger.folder.resolve() / 'study.db'}"
+    place = search.Place(url, opt.study, shared=bool(opt.storage))
+    plan = {key: ledger.plan[key] for key in ("base", "space")}
+    plan |= {name: ledger.plan["options"][name] for name in ("budget_epochs", "budget_subset", "budget_size", "repeat")}
+    study = search.open_study(place, opt.pruner, trainer.epochs({}), seeds[0], plan)
+    space = read_space(opt.search, trainer)
+    return search.Search(ledger, study, trainer, space, seeds, opt.trials, place.shared)
+
+
+def devices_of(opt: Namespace) -> list[str | None]:
+    """One entry for each place; several places share the devices in turn."""
+    named: list[str | None] = [part.strip() for part in opt.devices.split(",") if part.strip()]
+    jobs = opt.jobs or max(1, len(named))
+    if not named and jobs > 1:
+        import torch  # only here: it takes seconds to load
+
+        named = [str(i) for i in range(torch.cuda.device_count())]
+    return [named[i % len(named)] if named else None for i in range(jobs)]
+
+
+def tell(runs: list[Run], trainer: Trainer, table: Path) -> None:
+    """Ranking, what is noise, the picture, and the command that the best settings deserve."""
+    if not runs:
+        return
+    write_csv(table, runs, trainer)
+    places = rank(runs)
+    text = "\n\n".join(filter(None, [ranking_text(places, trainer), verdict(places)]))
+    stamp = table.stem.removeprefix("trials_")
+    ranking, picture = (table.with_name(f"ranking_{stamp}{suffix}") for suffix in (".txt", ".png"))
+    write_ranking(ranking, text)
+    from engine.trials.picture import draw  # matplotlib takes a second to load
+
+    draw(picture, runs, trainer)
+    print(f"\n{text}\n\nwritten: {table}, {ranking.name}, {picture.name}")
+    best = best_settings(places)
+    if best is not None:
+        path = table.with_name("best.yaml")
+        content, arguments = trainer.full_run(best, path)
+        write_atomically(path, yaml.safe_dump(content, sort_keys=False))
+        print(f"A full run with the best settings ({content.get('epochs')} epochs):\n  python {' '.join(arguments)}")

@@ -1,0 +1,77 @@
+"""Trials to look at: how each one learnt, and what each setting did to the result."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from engine.trials.ledger import COMPLETED, Run
+from engine.trials.table import param_names, params_of, rank
+from engine.trials.trainer import Trainer
+from utils.plots_curves import figure, line_colours, short
+
+MAX_PANELS = 8  # settings beyond that are left to the CSV
+MAX_NAMED = 10  # lines with a name in the legend, best first
+WIDE = 20  # a range over so many times its lowest value is drawn on a logarithmic axis
+
+
+def draw(path: str | os.PathLike, runs: Sequence[Run], trainer: Trainer) -> None:
+    """mAP by epoch, coloured by setting; then one panel for each setting that varies, its value against final_map."""
+    names = param_names(runs)
+    values = {name: [params_of(run, [name], trainer)[name] for run in runs] for name in names}
+    varied = [name for name in names if len(set(values[name])) > 1][:MAX_PANELS]
+    columns = min(3, 1 + len(varied))
+    rows = -(-(1 + len(varied)) // columns)
+    with figure(Path(path), (5.2 * columns, 3.8 * rows), 130) as fig:
+        axes = fig.subplots(rows, columns, squeeze=False).ravel()
+        colours = _curves(axes[0], runs)
+        for ax, name in zip(axes[1:], varied):
+            _against(ax, name, values[name], runs, colours)
+        for ax in axes[1 + len(varied) :]:
+            ax.set_axis_off()
+
+
+def _curves(ax, runs: Sequence[Run]) -> dict[int, tuple]:
+    """One line for each run; returns the colour of each setting."""
+    order = [place.setting for place in rank(runs)]
+    colours = dict(zip(order, line_colours(len(order))))
+    named: set[int] = set()
+    for run in sorted(runs, key=lambda run: order.index(run.setting)):
+        points = run.validated
+        if not points:
+            continue
+        label = f"setting {run.setting}" if run.setting not in named and len(named) < MAX_NAMED else None
+        named.add(run.setting)
+        style = "-" if run.status == COMPLETED else ":"
+        xs, ys = [p.epoch for p in points], [p.map for p in points]
+        ax.plot(xs, ys, style, marker=".", color=colours[run.setting], label=label)
+    ax.set(xlabel="epoch", ylabel="mAP@.5:.95", title="how they learnt (dotted: not completed)")
+    ax.grid(alpha=0.25)
+    if named:
+        ax.legend(fontsize=7, frameon=False)
+    return colours
+
+
+def _against(ax, name: str, values: Sequence[str], runs: Sequence[Run], colours: dict[int, tuple]) -> None:
+    shown = [(value, run) for value, run in zip(values, runs) if run.final_map is not None]
+    numeric = all(_is_number(value) for value, _ in shown)
+    places = sorted({value for value, _ in shown})
+    for value, run in shown:
+        x = float(value) if numeric else places.index(value)
+        filled = colours[run.setting] if run.status == COMPLETED else "none"
+        ax.scatter(x, run.final_map, s=40, facecolors=filled, edgecolors=[colours[run.setting]])
+    if not numeric:
+        ax.set_xticks(range(len(places)), [short(place) for place in places])
+    elif shown and min(float(v) for v in places) > 0:
+        numbers = [float(v) for v in places]
+        if max(numbers) >= WIDE * min(numbers):
+            ax.set_xscale("log")
+    ax.set(xlabel=name, ylabel="final mAP@.5:.95", title=f"{name} (open: not completed)")
+    ax.grid(alpha=0.25)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

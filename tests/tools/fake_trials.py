@@ -1,0 +1,29 @@
+"""tools/run_trials.py with the stand-in for train.py: python tests/tools/fake_trials.py (flags of run_trials.py)"""
+
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from engine.trials import command, options
+from engine.trials.trainer import YoloTrainer
+from utils.errors import run_command
+
+SCRIPT = ROOT / "tests" / "tools" / "fake_train.py"
+
+
+class FakeTrainer(YoloTrainer):
+    def __init__(self, base_config, budget):
+        super().__init__(base_config, budget, SCRIPT)
+
+    def prepare(self, settings):
+        """No data set is needed."""
+
+
+def run(*arguments: str) -> int:
+    return command.run(options.parser().parse_args(list(arguments)), FakeTrainer)
+
+
+if __name__ == "__main__":
+    run_command(lambda: run(*sys.argv[1:]))
