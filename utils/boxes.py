@@ -146,7 +146,9 @@ def bbox_iou(box1, box2, x1y1x2y2=True, GIoU=False, DIoU=False, CIoU=False, eps=
         rho2 = _sum_of_squares(low2 + high2 - low1 - high1) / 4
         if DIoU:
             return iou - rho2 / c2
-        v = (4 / math.pi**2) * (torch.atan(w2 / (h2 + eps)) - torch.atan(w1 / (h1 + eps))) ** 2
+        aspect2 = w2 / (h2 + eps)
+        angle2 = torch.atan(aspect2.to(iou.dtype)).to(aspect2.dtype)  # fp32 box2 beside fp64 box1: correctly rounded
+        v = (4 / math.pi**2) * (angle2 - torch.atan(w1 / (h1 + eps))) ** 2
         with torch.no_grad():
             alpha = v / (v - iou + (1 + eps))
         return iou - (rho2 / c2 + v * alpha)
