@@ -9,7 +9,7 @@ import yaml
 from engine.cli import Flag, nearest
 from utils.errors import UserError
 
-SECTIONS = ("training", "data", "model", "run")  # headings a run file may group its flags under
+SECTIONS = ("training", "data", "model", "run", "optimizer", "augment")  # headings a run file may group flags under
 
 
 def read_yaml_chain(path: str | Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
@@ -44,17 +44,22 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 def read_run_file(path: str | Path, flags: Mapping[str, Flag]) -> dict[str, Any]:
     """A run file as flag values: section headings are dropped, every key is checked against the table of flags."""
-    values: dict[str, Any] = {}
-    for key, value in read_yaml_chain(path).items():
-        if key in SECTIONS and isinstance(value, Mapping):
-            values.update(value)
-        else:
-            values[key] = value
+    values = without_sections(read_yaml_chain(path))
     return {check_flag_name(key, flags, path): value for key, value in _checked_types(values, flags, path)}
+
+
+def without_sections(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The flags under all headings, at one level."""
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        flat |= without_sections(value) if key in SECTIONS and isinstance(value, Mapping) else {key: value}
+    return flat
 
 
 def check_flag_name(key: str, flags: Mapping[str, Flag], where) -> str:
     dest = key.lstrip("-").replace("-", "_")
+    other = {alias.lstrip("-").replace("-", "_"): flag.dest for flag in flags.values() for alias in flag.aliases}
+    dest = other.get(dest, dest)
     if dest not in flags or dest == "config":
         raise UserError(f"{where}: unknown flag '{key}'{nearest(dest, flags)}")
     return dest
@@ -76,6 +81,8 @@ def check_flag_value(flag: Flag, value: Any, where) -> Any:
         if not isinstance(value, bool):
             raise UserError(f"{where}: {flag.dest} is a switch: true or false, not {value!r}")
         return value
+    if value is False and "off" in options.get("choices", ()):
+        return "off"  # YAML reads a bare `off` as false
     if "choices" in options and value not in (*options["choices"], options.get("default")):
         if not (value is True and options.get("const")):
             raise UserError(f"{where}: {flag.dest} must be one of {options['choices']}, not {value!r}")
@@ -143,12 +150,17 @@ LOWER_LIMITS = {
 }
 
 
-def check_options(opt) -> None:
-    """Refuse impossible or contradicting flags, each by name."""
-    for name, low in LOWER_LIMITS.items():
-        value = getattr(opt, name)
+def check_limits(opt, limits: Mapping[str, float] = LOWER_LIMITS) -> None:
+    """Refuse numbers that are too small, each by its flag; a flag that this command does not have is passed over."""
+    for name, low in limits.items():
+        value = getattr(opt, name, None)
         if value is not None and value < low:
             raise UserError(f"--{name.replace('_', '-')} is {value}; it must be at least {low}")
+
+
+def check_options(opt) -> None:
+    """Refuse impossible or contradicting flags, each by name."""
+    check_limits(opt)
     if any(size < 32 for size in opt.img_size) or len(opt.img_size) > 2:
         raise UserError(f"--img-size {' '.join(map(str, opt.img_size))}: one or two sizes of at least 32 pixels")
     if not 0 <= opt.label_smoothing < 1:

@@ -37,7 +37,8 @@ def verdict(parts: Mapping[str, float]) -> str:
     return max(avoidable, key=avoidable.get) if avoidable else "network"
 
 
-def tell(stages: Mapping[str, list[float]], row: EpochRow, device: torch.device) -> None:
+def tell(stages: Mapping[str, list[float]], row: EpochRow, device: torch.device, advice: Mapping[str, str]) -> None:
+    """advice: what the family of detectors says otherwise than `ADVICE`."""
     parts = shares(stages, row)
     split = ", ".join(f"{name} {share:.0%}" for name, share in parts.items())
-    print(f"doctor: {split} of the first epoch on {device.type}. It is bound by {ADVICE[verdict(parts)]}")
+    print(f"doctor: {split} of the first epoch on {device.type}. It is bound by {(ADVICE | advice)[verdict(parts)]}")

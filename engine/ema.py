@@ -17,6 +17,8 @@ class ModelEMA:
         self.updates = updates
         self.decay = decay
         self.ramp = ramp
+        # once each: a tensor that serves under several names (tied layers) is averaged under its first
+        self.names = {n for n, _ in self.ema.named_parameters()} | {n for n, _ in self.ema.named_buffers()}
         for parameter in self.ema.parameters():
             parameter.requires_grad_(False)
 
@@ -31,7 +33,7 @@ class ModelEMA:
 
     def _pairs(self, model: nn.Module) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         own, other = self.ema.state_dict(), model.state_dict()
-        names = [name for name, value in own.items() if value.dtype.is_floating_point]
+        names = [name for name, value in own.items() if name in self.names and value.dtype.is_floating_point]
         return [own[name] for name in names], [other[name].detach() for name in names]
 
     def copy_attributes(self, model: nn.Module) -> None:

@@ -26,8 +26,8 @@ class Prediction(NamedTuple):
     loss: torch.Tensor | None = None  # (3,) box, obj, cls, or whatever parts the detector's loss has
 
 
-# takes images uint8 (B, 3, H, W) and targets (n, 6) image, class, xywh normalised to the batch
-Predict = Callable[[torch.Tensor, torch.Tensor], Prediction]
+# takes images uint8 (B, 3, H, W), targets (n, 6) image, class, xywh normalised to the batch, and the images' shapes
+Predict = Callable[[torch.Tensor, torch.Tensor, Sequence[Any]], Prediction]
 
 
 class SeenBatch(NamedTuple):
@@ -138,7 +138,7 @@ def evaluate(
     """
     records, seen, loss, times = Records(), 0, None, np.zeros(2)
     for index, (images, targets, paths, shapes) in enumerate(tqdm(loader, desc=HEADER)):
-        prediction = predict(images, targets)
+        prediction = predict(images, targets, shapes)
         times += prediction.inference_ms, prediction.nms_ms
         if prediction.loss is not None:
             loss = prediction.loss if loss is None else loss + prediction.loss

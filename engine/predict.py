@@ -6,6 +6,7 @@ Which detector it is does not matter here: it is a function from pictures to box
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,7 +20,8 @@ from utils.errors import UserError
 from utils.nms import non_max_suppression
 from utils.sources import Frame, LoadImages, LoadStreams
 
-Predict = Callable[[torch.Tensor], Prediction]  # takes uint8 (B, 3, h, w) RGB on the host
+# takes uint8 (B, 3, h, w) RGB on the host and, per image, ((h0, w0), ((ratio_h, ratio_w), (pad_w, pad_h)))
+Predict = Callable[[torch.Tensor, Sequence[Any]], Prediction]
 
 
 @dataclass
@@ -39,7 +41,7 @@ class YoloDetect:
         self.model = self.model.to(self.device, self.dtype).eval()
 
     @torch.no_grad()
-    def __call__(self, images: torch.Tensor) -> Prediction:
+    def __call__(self, images: torch.Tensor, shapes=()) -> Prediction:
         images = images.to(self.device, non_blocking=True).to(self.dtype) / 255.0
         clock = Stopwatch()
         output = self.model(images, augment=self.augment)[0]
@@ -130,7 +132,7 @@ def batches(source: LoadImages | LoadStreams, batch_size: int) -> Iterator[list[
 def detect_batch(frames: Sequence[Frame], predict: Predict) -> list[tuple[torch.Tensor, float, float]]:
     """Per frame: boxes (k, 6) in whole pixels of the original picture, inference and NMS milliseconds (its share)."""
     images = torch.from_numpy(np.stack([frame.image for frame in frames]))
-    prediction = predict(images)
+    prediction = predict(images, [letterbox_shapes(frame, images.shape[2:]) for frame in frames])
     share = prediction.inference_ms / len(frames), prediction.nms_ms / len(frames)
     results = []
     for frame, boxes in zip(frames, prediction.detections):
@@ -138,6 +140,13 @@ def detect_batch(frames: Sequence[Frame], predict: Predict) -> list[tuple[torch.
         boxes[:, :4] = scale_coords(images.shape[2:], boxes[:, :4], frame.original.shape).round()
         results.append((boxes, *share))
     return results
+
+
+def letterbox_shapes(frame: Frame, size: Sequence[int]) -> tuple:
+    """Where a frame's picture lies in its letterbox of `size` (h, w), as loaders of data sets say it."""
+    h, w = frame.original.shape[:2]
+    ratio = min(size[0] / h, size[1] / w)
+    return (h, w), ((ratio, ratio), ((size[1] - w * ratio) / 2, (size[0] - h * ratio) / 2))
 
 
 def describe(boxes: torch.Tensor, names: Names) -> str:

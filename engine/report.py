@@ -31,6 +31,7 @@ class EpochRow(NamedTuple):
     iterations: int
     data_wait_share: float
     validated: bool
+    figures: Sequence[float] = ()
 
 
 def memory_gb(device: torch.device) -> float:
@@ -51,9 +52,12 @@ def progress_text(epoch: int, epochs: int, memory: float, means: Sequence[float]
 class Reporter:
     """Writes the files of a run; only the main process has one that writes."""
 
-    def __init__(self, run_dir: Path, loss_names: Sequence[str], loggers: Sequence = ()):
+    def __init__(
+        self, run_dir: Path, loss_names: Sequence[str], loggers: Sequence = (), figure_names: Sequence[str] = ()
+    ):
+        """figure_names: what a validation measures besides its results."""
         self.run_dir = run_dir
-        self.loss_names = tuple(loss_names)
+        self.loss_names, self.figure_names = tuple(loss_names), tuple(figure_names)
         self.loggers = list(loggers)
         self.results_txt = run_dir / "results.txt"
         self.results_csv = run_dir / "results.csv"
@@ -63,7 +67,7 @@ class Reporter:
         val = [f"val/{name}" for name in self.loss_names[:-1]]
         figures = ["seconds", "train_seconds", "val_seconds", "iterations", "data_wait_share", "memory_gb"]
         rates = ["lr0", "lr1", "lr2"]
-        return ["epoch", *train, "labels", "img_size", *METRICS, *val, *rates, *figures]
+        return ["epoch", *train, "labels", "img_size", *METRICS, *val, *rates, *figures, *self.figure_names]
 
     def epoch_done(self, row: EpochRow) -> None:
         text = progress_text(row.epoch, row.epochs, row.memory_gb, row.means, row.labels, row.img_size)
@@ -79,6 +83,7 @@ class Reporter:
         values += list(row.results) if row.validated else [""] * len(row.results)
         values += [*rates, row.seconds, row.train_seconds, row.val_seconds]
         values += [row.iterations, row.data_wait_share, row.memory_gb]
+        values += list(row.figures) if row.validated else [""] * len(self.figure_names)
         new = not self.results_csv.exists()
         with self.results_csv.open("a", newline="") as f:
             writer = csv.writer(f)
@@ -90,7 +95,7 @@ class Reporter:
         parts = self.loss_names[:-1]
         tags = [f"train/{n}_loss" for n in parts] + list(METRICS) + [f"val/{n}_loss" for n in parts]
         values = list(row.means[:-1]) + list(row.results)
-        return dict(zip(tags, values)) | dict(zip(RATE_TAGS, row.lrs))
+        return dict(zip(tags, values)) | dict(zip(RATE_TAGS, row.lrs)) | dict(zip(self.figure_names, row.figures))
 
     def rewind(self, training_results: str, epochs_done: int) -> None:
         """Make the files those of a run that is gone on with after `epochs_done` epochs."""

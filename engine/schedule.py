@@ -72,3 +72,27 @@ def scaled_weight_decay(hyp: Mapping[str, float], total_batch: int) -> float:
     nominal = hyper.get(hyp, "nominal_batch")
     accumulate = max(round(nominal / total_batch), 1)
     return hyp["weight_decay"] * total_batch * accumulate / nominal
+
+
+@dataclass(frozen=True)
+class DropSchedule:
+    """Linear warm-up, then rates that drop to a tenth once, or follow half a cosine; the same factor for each group."""
+
+    base: tuple[float, ...]  # learning rate of each optimizer group
+    batches: int  # batches of an epoch
+    epochs: int
+    kind: str = "step"  # or "cosine"
+    drop: int = 0  # step: epochs before the drop; 0: four fifths of all
+    final: float = 0.01  # cosine: the factor at the end
+    warmup: int = 0  # batches
+
+    def factor(self, batch: int, epoch: int) -> float:
+        warm = min((batch + 1) / self.warmup, 1.0) if self.warmup else 1.0
+        if self.kind == "step":
+            return warm * (0.1 if epoch >= (self.drop or max(round(self.epochs * 0.8), 1)) else 1.0)
+        done = min(batch / max(self.batches * self.epochs, 1), 1.0)
+        return warm * (self.final + (1 - self.final) * (1 + math.cos(math.pi * done)) / 2)
+
+    def rates(self, batch: int, epoch: int) -> Rates:
+        factor = self.factor(batch, epoch)
+        return Rates(tuple(lr * factor for lr in self.base), 0.0, 1)

@@ -66,12 +66,14 @@ class TrainStep:
         amp: Amp = Amp(False),  # noqa: B008 (an immutable tuple)
         loss_factor: float = 1.0,
         keep_buffers: bool = False,
+        clip_norm: float = 0.0,
     ):
         """model: the plain network; net: what is called (the same, compiled or wrapped for several processes);
-        loss_factor: multiplies the loss (world size, quad); keep_buffers: undo batch-norm updates of a bad batch."""
+        loss_factor: multiplies the loss (world size, quad); keep_buffers: undo batch-norm updates of a bad batch;
+        clip_norm: largest norm of all gradients together, 0: not clipped."""
         self.recipe, self.model, self.net = recipe, model, net
         self.optimizer, self.ema, self.device, self.amp = optimizer, ema, device, amp
-        self.loss_factor = loss_factor
+        self.loss_factor, self.clip_norm = loss_factor, clip_norm
         self.scaler = torch.amp.GradScaler(device.type, enabled=amp.scaled)
         self.buffers = [b for b in model.buffers() if b.is_floating_point()] if keep_buffers else []
         self.bad = torch.zeros(2, device=device)  # count, number of the first (plus one)
@@ -126,6 +128,9 @@ class TrainStep:
         self.count += 1
 
     def _update(self, timer) -> None:
+        if self.clip_norm:
+            self.scaler.unscale_(self.optimizer)
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.clip_norm)
         if not self.scaler.is_enabled() and self.device.type == "cuda":
             # the fused optimizer leaves the weights alone where this is set, without asking the device
             self.optimizer.found_inf = self.bad_since_step.clamp(max=1.0)

@@ -4,7 +4,7 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -30,11 +30,12 @@ TIMED_EVERY = 10  # on CUDA, one step in so many is timed for the doctor
 
 
 class Validation(NamedTuple):
-    """results: P, R, mAP@.5, mAP@.5:.95, validation losses; maps: AP of each class."""
+    """results: P, R, mAP@.5, mAP@.5:.95, validation losses; maps: AP of each class; figures: see Family."""
 
     results: list[float]
     maps: list[float]
     fitness: float
+    figures: tuple[float, ...] = ()
 
 
 class Family(Recipe, Protocol):
@@ -46,6 +47,8 @@ class Family(Recipe, Protocol):
     ema: ModelEMA | None
     loader: Iterable
     checkpoint_suffix: str
+    figure_names: tuple[str, ...]  # what a validation measures besides its results, as columns of results.csv
+    advice: Mapping[str, str]  # the doctor's words, where they differ from its own
 
     def start_epoch(self, epoch: int, position: int, maps: list[float]) -> None: ...
     def rates(self, number: int, epoch: int, position: int) -> Rates: ...
@@ -68,6 +71,7 @@ class TrainSettings:
     epochs: int
     amp: Amp
     loss_factor: float = 1.0
+    clip_norm: float = 0.0
     max_iter: int = 0
     patience: int = 0
     eval_interval: int = 1
@@ -107,6 +111,7 @@ class Trainer:
             amp=settings.amp,
             loss_factor=settings.loss_factor,
             keep_buffers=settings.skip_nonfinite > 0,
+            clip_norm=settings.clip_norm,
         )
         self.timer = StageTimer(device)
         self.recent: dict[int, list[str]] = {}  # files of the batches since the host last looked
@@ -229,12 +234,11 @@ class Trainer:
         """Validate, report, save; then the next epoch is on."""
         progress, settings = self.progress, self.settings
         last = epoch + 1 >= settings.epochs or self.out_of_iterations()
-        validated, val_seconds, is_best, out_of_patience = False, 0.0, False, False
+        val_seconds, is_best, out_of_patience, found = 0.0, False, False, None
         if self.world.is_main:
             due = last or (not settings.notest and (epoch + 1) % settings.eval_interval == 0)
             started = time.time()
             if due:
-                validated = True
                 found = self.family.validate(epoch, last)
                 progress.results, progress.maps = list(found.results), list(found.maps)
                 is_best = self.note_fitness(found.fitness)
@@ -264,12 +268,13 @@ class Trainer:
             val_seconds=val_seconds,
             iterations=iterations,
             data_wait_share=self.waited / max(self.train_seconds, 1e-9),
-            validated=validated,
+            validated=found is not None,
+            figures=found.figures if found else (),
         )
         self.reporter.epoch_done(row)
         self.last_row = row
         if epoch == 0:
-            doctor.tell(self.timer.totals(), row, self.device)
+            doctor.tell(self.timer.totals(), row, self.device, self.family.advice)
         if out_of_patience and not last:
             print(f"stopping early: no better fitness for {settings.patience} epochs (--patience)")
         if settings.keep_files and (progress.finished or not settings.nosave):

@@ -35,7 +35,7 @@ class ValidationPredict:
         self.device, self.dtype = parameter.device, parameter.dtype
 
     @torch.no_grad()
-    def __call__(self, images: torch.Tensor, targets: torch.Tensor) -> Prediction:
+    def __call__(self, images: torch.Tensor, targets: torch.Tensor, shapes=()) -> Prediction:
         images = images.to(self.device, non_blocking=True).to(self.dtype) / 255.0
         clock = Stopwatch()
         output, maps = self.model(images, augment=self.augment)[:2]

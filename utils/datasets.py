@@ -76,14 +76,16 @@ def create_dataloader(
     fast_augment: bool = False,
     subset: Subset | None = None,
     shuffle: bool = False,
+    dataset_class: type["LoadImagesAndLabels"] | None = None,
 ):
     """(loader, data set). Of `opt` only `single_cls` is read; `cache` is False, True or "ram", or "disk".
 
     See `utils.loader` for what `persistent_workers`, `worker_tensor`, `micro_batch`, `seed` and `shuffle` select. With
-    several processes, rank 0 checks the labels and writes the caches while the others wait.
+    several processes, rank 0 checks the labels and writes the caches while the others wait. `dataset_class`: a data set
+    with an augmentation of its own.
     """
     with _rank_zero_first(rank):
-        dataset = LoadImagesAndLabels(
+        dataset = (dataset_class or LoadImagesAndLabels)(
             path,
             imgsz,
             batch_size,

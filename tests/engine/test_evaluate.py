@@ -33,7 +33,7 @@ def stub_predict(golden):
     """A detector that answers with the recorded predictions, batch after batch."""
     predictions = iter([golden("eval_match.npz")[f"b{b}_pred"] for b in range(3)])
 
-    def predict(images, targets):
+    def predict(images, targets, shapes):
         found = non_max_suppression(torch.from_numpy(next(predictions)), 0.001, 0.6, multi_label=True)
         return Prediction(found, 40.0, 20.0, torch.tensor([1.0, 2.0, 3.0]))
 
@@ -69,7 +69,7 @@ def test_figures_by_size_are_printed_and_carried(stub_loader, stub_predict, caps
     assert sum(result.sizes[size].labels for size in ("small", "medium", "large")) == 32
 
 
-def perfect(images, targets):
+def perfect(images, targets, shapes):
     """Any detector will do: this one knows the answers."""
     b, _, h, w = images.shape
     scale = torch.tensor([w, h, w, h])
@@ -82,7 +82,7 @@ def perfect(images, targets):
     return Prediction(found)
 
 
-def blind(images, targets):
+def blind(images, targets, shapes):
     return Prediction([torch.zeros(0, 6) for _ in images])
 
 
@@ -119,8 +119,8 @@ def test_single_class_counts_every_detection_as_class_0(stub_loader):
     for _, targets, _, _ in stub_loader:
         targets[:, 1] = 0  # as a single-class data set does
 
-    def wrong_classes(images, targets):
-        found = perfect(images, targets).detections
+    def wrong_classes(images, targets, shapes):
+        found = perfect(images, targets, shapes).detections
         for d in found:
             d[:, 5] = 2
         return Prediction(found)
