@@ -286,6 +286,8 @@ class LoadImagesAndLabels(Dataset):
             rows[:, 2:] /= np.array((w, h, w, h), np.float32)
         if self.augment:
             img = self._flip(img, rows, rng)
+        if out.shape != (3, h, w) or out.dtype != np.uint8:
+            raise ValueError(f"a sample of {h} x {w} does not fit an array of {out.shape}, {out.dtype}")
         planes = [out[2], out[1], out[0]]
         cv2.split(img, planes if img.shape[2] == 3 else [*planes, scratch("ballast", img.shape[:2])])
         return torch.from_numpy(rows), self.img_files[index], shapes

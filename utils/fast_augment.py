@@ -4,7 +4,7 @@ What it saves, for warps without rotation, shear and perspective (all of them, w
 
 * no canvas: each picture is warped straight into its rectangle of the sample. Where two pictures meet, or a picture
   ends, pixels within one source pixel of the edge are not mixed with the other side;
-* colours are changed where there are fewer pixels: before the warp if it enlarges, else after it;
+* colours are changed where there are fewer pixels, before the warp if it enlarges, else after it, and not on padding;
 * saturation and value are scaled by one vectorised pass each instead of a table.
 
 Other warps, and canvases that objects were pasted on, go through the default painter; blended samples mix in integers.
@@ -38,13 +38,9 @@ def paint(draft: Draft, colour: Colour) -> np.ndarray:
         img = cv2.addWeighted(first, draft.blend, second, 1 - draft.blend, TRUNCATE, dst=first)
         return _apply_colour(img, colour, scratch("coloured", (*img.shape[:2], 3)))
     scene = draft.scenes[0]
-    if not _is_separable(scene):
-        img = paint_scene(scene)
-        return _apply_colour(img, colour, scratch("coloured", (*img.shape[:2], 3)))
-    pieces = _cut(scene)
-    if sum(piece.source.shape[0] * piece.source.shape[1] for piece in pieces) < math.prod(scene.warp.size):
-        return _assemble(pieces, scene.warp.size, "warped", colour)
-    img = _assemble(pieces, scene.warp.size, "warped")
+    if _is_separable(scene):
+        return _assemble(_cut(scene), scene.warp.size, "warped", colour)
+    img = paint_scene(scene)
     return _apply_colour(img, colour, scratch("coloured", (*img.shape[:2], 3)))
 
 
@@ -94,16 +90,18 @@ def _cut_axis(origin: int, length: int, canvas: int, zoom: float, shift: float, 
 def _assemble(pieces: list[_Piece], size: tuple[int, int], name: str, colour: Colour | None = None) -> np.ndarray:
     """Warp all pieces into the scratch array `name`, uint8 (H, W, 4), with changed colours if these are given."""
     out = scratch(name, (*size, 4))
-    out[:] = GREY if colour is None else colour.tables[2][GREY]
+    out[:] = GREY if colour is None else colour.tables[2][GREY]  # grey has no hue and no saturation
     for piece in pieces:
         h, w = piece.source.shape[:2]
-        source = scratch("bgra", (h, w, 4))
-        if colour is None:
-            cv2.cvtColor(piece.source, cv2.COLOR_BGR2BGRA, dst=source)
-        else:
+        source, target = scratch("bgra", (h, w, 4)), out[piece.target]
+        enlarges = h * w < target.shape[0] * target.shape[1]
+        if colour is not None and enlarges:
             _apply_colour(piece.source, colour, source)
-        target = out[piece.target]
+        else:
+            cv2.cvtColor(piece.source, cv2.COLOR_BGR2BGRA, dst=source)
         cv2.warpAffine(source, piece.matrix, target.shape[1::-1], dst=target, borderMode=cv2.BORDER_REPLICATE)
+        if colour is not None and not enlarges:
+            _apply_colour(target, colour, target)
     return out
 
 

@@ -126,6 +126,13 @@ def test_sample_into_writes_what_indexing_gives(options, mixed):
         assert (again[1], again[2]) == (path, shapes)
 
 
+def test_an_array_of_another_shape_is_refused(mixed):
+    found = LoadImagesAndLabels(mixed, 64, augment=True, hyp=HYP)
+    for out in (np.zeros((3, 64, 32), np.uint8), np.zeros((64, 64, 3), np.uint8), np.zeros((3, 64, 64), np.float32)):
+        with pytest.raises(ValueError, match="64 x 64"):
+            found.sample_into(0, out)
+
+
 def test_a_sample_does_not_share_memory_with_the_next(mixed):
     found = LoadImagesAndLabels(mixed, 64, augment=True, hyp=HYP)
     first = found[0]

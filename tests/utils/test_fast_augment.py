@@ -150,18 +150,28 @@ def test_grey_padding_gets_the_changed_grey(dataset, monkeypatch):
     assert not (corner == 114).any()
 
 
-def test_shrinking_and_enlarging_take_their_own_order_of_colour_and_warp(dataset, monkeypatch):
-    orders = set()
-    real = fast_augment._assemble
+def test_colours_are_changed_on_the_smaller_side_of_the_warp(dataset, monkeypatch):
+    """Never on more pixels than the sample has, and on fewer when the warp enlarges."""
+    real, changed = fast_augment._apply_colour, []
 
-    def watched(pieces, size, name, colour=None):
-        orders.add(colour is None)
-        return real(pieces, size, name, colour)
+    def watched(img, colour, out):
+        changed[-1] += img.shape[0] * img.shape[1]
+        return real(img, colour, out)
 
-    monkeypatch.setattr(fast_augment, "_assemble", watched)
-    for seed in range(20):
-        both(dataset, seed % 6, seed, monkeypatch)
-    assert orders == {True, False}
+    monkeypatch.setattr(fast_augment, "_apply_colour", watched)
+    zooms = []
+    for seed in range(40):
+        changed.append(0)
+        rng = KeyedRandom(seed)
+        with monkeypatch.context() as patch:
+            patch.setattr(dataset, "hyp", HYP | {"mosaic": 0.0})
+            draft = dataset.draft(seed % 6, rng)
+        fast_augment.paint(draft, draw_colour(rng, 0.015, 0.7, 0.4))
+        zooms.append(draft.scenes[0].warp.zoom)
+    zooms, changed = np.array(zooms), np.array(changed)
+    assert changed.max() <= 128 * 128
+    assert changed[zooms > 1.5].max() < 128 * 128 * 0.55
+    assert changed[zooms < 0.6].max() < 128 * 128 * 0.4
 
 
 def test_bccd_samples_differ_by_less_than_a_level_on_average(bccd, tmp_path, golden):
