@@ -10,10 +10,13 @@ import contextlib
 import hashlib
 import json
 import logging
+import multiprocessing
 import os
+import signal
+import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,6 +28,7 @@ from utils.labels import Checked, Paths, Problem, check_pair, img2label_paths
 LOGGER = logging.getLogger(__name__)
 VERSION = 1
 THREADS = 8
+MANY = 4000  # pictures from which on processes are worth starting: reading labels keeps the interpreter lock busy
 
 
 class Counts(NamedTuple):
@@ -84,8 +88,8 @@ def _scan(img_files: Sequence[str], label_files: Sequence[str], what: str) -> La
     kept: list[tuple[str, Checked]] = []
     problems: list[Problem] = []
     counts = Counts(total=len(img_files))
-    with ThreadPoolExecutor(THREADS) as pool, tqdm(total=len(img_files), desc=what) as bar:
-        for path, checked in zip(img_files, pool.map(check_pair, img_files, label_files)):
+    with _pool(len(img_files)) as pool, tqdm(total=len(img_files), desc=what) as bar:
+        for path, checked in zip(img_files, pool.map(check_pair, img_files, label_files, chunksize=64)):
             counts = _count(counts, checked)
             problems += checked.problems
             if checked.labels is not None:
@@ -100,6 +104,15 @@ def _scan(img_files: Sequence[str], label_files: Sequence[str], what: str) -> La
         counts,
         problems,
     )
+
+
+def _pool(n: int) -> Executor:
+    """Workers for n pictures: threads, or forked processes if there are many pictures and several cores."""
+    cores = os.cpu_count() or 1
+    if n < MANY or cores == 1 or sys.platform != "linux":
+        return ThreadPoolExecutor(THREADS)
+    ignore = signal.SIGINT, signal.SIG_IGN  # Ctrl-C is the main process's business
+    return ProcessPoolExecutor(min(cores, 16), multiprocessing.get_context("fork"), signal.signal, ignore)
 
 
 def _count(counts: Counts, checked: Checked) -> Counts:

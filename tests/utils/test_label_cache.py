@@ -74,6 +74,14 @@ def test_a_second_load_comes_from_the_cache_and_is_the_same(tree, checks):
     assert len(checks) == 4
 
 
+def test_processes_find_what_threads_find(tree, monkeypatch):
+    by_threads = load(tree)
+    (tree / "labels/t.cache").unlink()
+    monkeypatch.setattr(label_cache, "MANY", 1)
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    assert_same(load(tree), by_threads)
+
+
 def test_all_problems_are_listed_with_file_and_line_and_summed_up(tree, caplog, capsys):
     load(tree)
     report = (tree / "labels/t.problems.txt").read_text()
