@@ -20,20 +20,20 @@ from tqdm import tqdm
 
 from utils.errors import UserError
 
-VERSION = 1  # raise when a drawn pixel or a label changes: folders of an older version are drawn anew
+VERSION = 3  # raise when a drawn pixel or a label changes: folders of an older version are drawn anew
 NAMES = ("ball", "box", "cone", "star")
 MARKER = "shapes.json"  # written last; says what the folder holds
 JPEG_QUALITY = 92
 EMPTY_EVERY = 13  # one picture in so many shows no object
-MIN_VISIBLE = 55  # percent of an object that must show: less would be guesswork, so it is never drawn
+MIN_VISIBLE = 70  # percent of an object that must show: less would be guesswork, so it is never drawn
 
 UNIT = 4096  # fixed-point one of the sine table
 SIN = [round(math.sin(math.radians(d)) * UNIT) for d in range(360)]
 ASPECTS = ((4, 3), (4, 3), (3, 2), (5, 4), (1, 1), (3, 4), (4, 5))  # width : height
-OBJECTS = (1, 2, 3, 3, 4, 4, 5, 5, 6, 8)  # objects tried in a picture
-RADII = (30, 42, 55, 55, 70, 70, 90, 110, 140, 180, 220)  # half size, in thousandths of the longer side
+OBJECTS = (1, 2, 3, 4, 4, 5, 5, 6, 7, 8)  # objects tried in a picture
+RADII = (28, 45, 58, 70, 70, 85, 100, 120, 145, 175, 210)  # half size, in thousandths of the longer side
 HUES = ((1365, 1535), (580, 760), (60, 170), (200, 290))  # usual hue of a class on a wheel of 1536: red, green, ...
-STRETCH = ((96, 104), (135, 165), (62, 78), (94, 106))  # percent, width against height
+STRETCH = ((96, 104), (135, 160), (68, 80), (95, 105))  # percent, width against height
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def soften(image: np.ndarray) -> np.ndarray:
 def draw_ground(rng: np.random.RandomState, width: int, height: int) -> np.ndarray:
     """A dull textured ground (h, w, 3): cloudy plaster, planks, grass-like streaks or tiles."""
     kind = pick(rng, 0, 3)
-    texture = smooth_noise(rng, width, height, (5, 4), 60) + smooth_noise(rng, width, height, (24, 18), 24)
+    texture = smooth_noise(rng, width, height, (5, 4), 44) + smooth_noise(rng, width, height, (24, 18), 18)
     x = np.arange(width, dtype=np.int32)[None]
     y = np.arange(height, dtype=np.int32)[:, None]
     if kind == 1:  # planks: boards of slightly different brightness with dark joints
@@ -119,7 +119,7 @@ def draw_ground(rng: np.random.RandomState, width: int, height: int) -> np.ndarr
         texture = texture + shade[y // board] - 30 * (y % board < 2)
         texture = texture + smooth_noise(rng, width, height, (4, height // 3), 22)
     elif kind == 2:  # streaks
-        texture = texture + smooth_noise(rng, width, height, (width // 3, height // 14), 44)
+        texture = texture + smooth_noise(rng, width, height, (width // 3, height // 14), 32)
     elif kind == 3:  # tiles
         tile = pick(rng, 40, 64)
         texture = texture + 12 * ((x // tile + y // tile) % 2) - 20 * ((x % tile < 2) | (y % tile < 2))
@@ -173,34 +173,32 @@ def paint(shape: Shape, x: np.ndarray, y: np.ndarray, light: tuple[int, int]) ->
     return np.stack(planes, 2)
 
 
-def region(points: np.ndarray, margin: int, width: int, height: int) -> tuple[int, int, int, int]:
-    """Left, top, right, bottom (exclusive) of the part of the picture that the points touch."""
-    left, top = np.maximum(points.min(0) - margin, 0)
-    right, bottom = np.minimum(points.max(0) + margin + 1, (width, height))
-    return int(left), int(top), int(right), int(bottom)
-
-
 def draw_shape(image: np.ndarray, shape: Shape, light: tuple[int, int]) -> None:
     """Draw an object with its soft shadow into the picture (h, w, 3), in place."""
-    height, width = image.shape[:2]
     points = outline(shape)
     reach = max(shape.rx, shape.ry)
     fall = np.array([-light[0] * reach // 1500, -light[1] * reach // 1500])
     blur = max(reach // 7, 1)
-    left, top, right, bottom = region(np.concatenate((points, points + fall)), 2 * blur + 2, width, height)
-    part = image[top:bottom, left:right]
+    touched = np.concatenate((points, points + fall))
+    left, top = touched.min(0) - 2 * blur - 2
+    right, bottom = touched.max(0) + 2 * blur + 3
 
     def cover(corners: np.ndarray) -> np.ndarray:
-        mask = np.zeros(part.shape[:2], np.uint8)
+        # filled as a whole and cut afterwards: cut first, the fill would round its slanted edges differently
+        mask = np.zeros((bottom - top, right - left), np.uint8)
         cv2.fillPoly(mask, [(corners - (left, top)).astype(np.int32)], 255)
         return mask.astype(np.int32)
 
-    shadow = box_blur(box_blur(cover(points + fall), blur), blur)[..., None]
-    lit = part * (640 - shadow) // 640
-    x = np.arange(left, right, dtype=np.int32)[None]
-    y = np.arange(top, bottom, dtype=np.int32)[:, None]
-    alpha = soften(cover(points))[..., None]
-    part[:] = (lit * (255 - alpha) + paint(shape, x, y, light) * alpha + 127) // 255
+    shadow = box_blur(box_blur(cover(points + fall), blur), blur)
+    alpha = soften(cover(points))
+    rows = slice(max(top, 0), min(bottom, image.shape[0]))
+    columns = slice(max(left, 0), min(right, image.shape[1]))
+    seen = (slice(rows.start - top, rows.stop - top), slice(columns.start - left, columns.stop - left))
+    shadow, alpha = shadow[seen][..., None], alpha[seen][..., None]
+    x = np.arange(columns.start, columns.stop, dtype=np.int32)[None]
+    y = np.arange(rows.start, rows.stop, dtype=np.int32)[:, None]
+    lit = image[rows, columns] * (640 - shadow) // 640
+    image[rows, columns] = (lit * (255 - alpha) + paint(shape, x, y, light) * alpha + 127) // 255
 
 
 def random_shape(rng: np.random.RandomState, width: int, height: int) -> Shape:
@@ -213,7 +211,7 @@ def random_shape(rng: np.random.RandomState, width: int, height: int) -> Shape:
     x = pick(rng, rx * 3 // 4, max(width - rx * 3 // 4, rx))
     y = pick(rng, ry * 3 // 4, max(height - ry * 3 // 4, ry))
     turn = pick(rng, -14, 14) if cls in (1, 2) else pick(rng, 0, 359)
-    hue = pick(rng, *HUES[cls]) if pick(rng, 1, 10) <= 8 else pick(rng, 0, 1535)  # mostly, not always, its usual colour
+    hue = pick(rng, *HUES[cls]) if pick(rng, 1, 12) > 1 else pick(rng, 0, 1535)  # mostly, not always, its usual colour
     return Shape(cls, x, y, rx, ry, turn, hue_to_bgr(hue, pick(rng, 0, 30), pick(rng, 170, 245)))
 
 

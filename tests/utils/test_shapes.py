@@ -31,7 +31,7 @@ def test_drawn_pixels_and_boxes_are_the_recorded_ones():
         image, boxes = draw_scene(0, index, 400)
         digest.update(image.tobytes())
         digest.update(json.dumps([image.shape, boxes]).encode())
-    assert digest.hexdigest() == "db95bba7a669b5d362e58c9a87551cd5533194ee7b787333a53c0747f2e9751e"
+    assert digest.hexdigest() == "df4ebd1a2909265b8d5b0430eea72016ce252e95c9c59c81b397be94ea673722"
 
 
 def test_files_hold_the_recorded_labels_and_decoded_pixels(shapes_small):
@@ -40,7 +40,7 @@ def test_files_hold_the_recorded_labels_and_decoded_pixels(shapes_small):
         for path in sorted((shapes_small / "images" / split).iterdir()):
             digest.update(cv2.imread(str(path)).tobytes())
             digest.update((shapes_small / "labels" / split / f"{path.stem}.txt").read_bytes())
-    assert digest.hexdigest() == "b66d34e7dba79dd3690cd0c4c509f3ad7b597a0c52e00d86a44903cc065fbbca"
+    assert digest.hexdigest() == "c527c630c6537637ef25dc5782564e89e8dc64dd3d2a5d38521ab153aeba567e"
 
 
 def test_a_small_set_is_the_beginning_of_a_large_one(shapes_small, shapes):
@@ -62,7 +62,7 @@ def test_every_picture_has_valid_labels(shapes):
 
 
 def test_labels_are_tight_on_what_shows():
-    for seed in range(30):
+    for seed in range(60):
         (shape,), (box,) = module.choose_shapes(np.random.RandomState(seed), 200, 150, 1)
         black = np.zeros((150, 200, 3), np.int32)  # no shadow on it: only the object and its soft edge show
         module.draw_shape(black, shape, (100, -200))
