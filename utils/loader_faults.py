@@ -1,6 +1,5 @@
 """What went wrong in a loader's worker, told so that the user can mend it."""
 
-import re
 import signal
 from typing import NamedTuple
 
@@ -35,39 +34,18 @@ def failure_of(error: BaseException) -> Failure | None:
     return None
 
 
-def death(pids: str, how: str) -> UserError:
-    """The error for workers that ended by themselves; `how` is a signal's name or an exit code, as text."""
-    if "Bus error" in how or "SIGBUS" in how:
+def death_of(processes: list) -> UserError:
+    """The error for worker processes that have ended by themselves."""
+    for process in processes:
+        process.join()
+    pids = ", ".join(str(p.pid) for p in processes)
+    how = ", ".join(sorted({how_it_ended(p.exitcode) for p in processes}))
+    if "SIGBUS" in how:
         return UserError(f"data worker {pids} died for lack of shared memory ({how}); {SHARED_MEMORY}")
     return UserError(
         f"data worker {pids} died ({how}), as a rule because memory ran out: {MEMORY}; "
         "in a container, also raise its memory limit and --shm-size"
     )
-
-
-def explain(error: BaseException) -> UserError | None:
-    """The `UserError` behind a torch loader's `RuntimeError`; None if the error is about something else.
-
-    Torch raises it from a signal handler, that is wherever the main process happens to be. Who catches errors
-    outside of a loader can ask here.
-    """
-    if not isinstance(error, RuntimeError):
-        return None
-    for text in (str(error.__cause__), str(error)):  # the cause, if torch gives one, names the signal
-        dead = re.search(r"DataLoader worker \(pid(?:\(s\))? ([\d, ]+)\) (.*)", text)
-        if dead:
-            return death(dead[1], dead[2].split(". ")[0].rstrip("."))
-    if "Too many open files" in str(error):
-        return UserError(f"too many open files between the data workers and the trainer; {OPEN_FILES}")
-    return None
-
-
-def death_of(processes: list) -> UserError:
-    """The error for processes whose sentinels say that they have ended."""
-    for process in processes:
-        process.join()
-    pids, ends = zip(*((str(p.pid), how_it_ended(p.exitcode)) for p in processes))
-    return death(", ".join(pids), ", ".join(ends))
 
 
 def how_it_ended(exitcode: int | None) -> str:

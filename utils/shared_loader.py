@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from utils.errors import UserError
-from utils.loader_faults import Failure, death_of, explain
+from utils.loader_faults import Failure, death_of
 from utils.samplers import EpochByEpoch, EpochOrder
 from utils.shared_buffer import BatchBuffer, ClaimBoard, has_passed
 from utils.shared_worker import Done, NewIndices, Task, WorkerSetup, run_worker
@@ -153,9 +153,9 @@ class SharedLoader(EpochByEpoch):
                     raise UserError(done.message)
                 if isinstance(done, str):
                     raise RuntimeError(f"error in a data worker:\n{done}")
-            except BaseException as error:  # also Ctrl-C, and torch's signal handler for a loader beside this one
-                self.close()  # a message may have been read in part
-                raise explain(error) or error from None
+            except BaseException:
+                self.close()  # also on Ctrl-C: a message may have been read in part
+                raise
             self._pending[done.serial - first].put(done)
 
 

@@ -9,16 +9,17 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from multiprocessing import util
-from multiprocessing.connection import wait
+from typing import NoReturn
 
 import torch
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, get_worker_info
 
 from utils.batches import make_batch
 from utils.errors import UserError
-from utils.loader_faults import Failure, death_of, explain, failure_of
+from utils.loader_faults import Failure, death_of, failure_of
 from utils.randomness import KeyedRandom
 from utils.samplers import EpochByEpoch, EpochOrder, KeyedBatches, RestartingBatches, reference_sampler
+from utils.worker_watch import awaiting_workers, dead_workers, tame_torch_handler
 
 
 class _TorchLoader:
@@ -59,22 +60,30 @@ class _TorchLoader:
             _end_workers(self._iterators)
         else:
             self._source.indices.publish(self.dataset.indices)
+        tame_torch_handler()
         self._iterators[:] = [iter(self._loader)]
 
     def _fetch(self):
         """The next batch; a worker's death or complaint becomes a `UserError`."""
         if self._loader is None:
             raise RuntimeError("this loader was closed")
+        iterator = self._iterators[0]
+        if dead := dead_workers(iterator):
+            self._fail(death_of(dead))
         try:
-            batch = next(self._iterators[0])
+            with awaiting_workers():
+                batch = next(iterator)
         except (RuntimeError, OSError, EOFError) as error:
-            told = explain(error) or _lost_connection(error, self._iterators[0])
-            self.close()
-            raise told or error from error.__cause__
+            # A worker that dies while its memory is being handed over breaks the connection before it has ended.
+            dead = dead_workers(iterator, seconds=0 if isinstance(error, RuntimeError) else 5)
+            self._fail(death_of(dead) if dead else failure_of(error) or error)
         if isinstance(batch, Failure):
-            self.close()
-            raise UserError(batch.message)
+            self._fail(batch)
         return batch
+
+    def _fail(self, reason: "Exception | Failure") -> NoReturn:
+        self.close()
+        raise UserError(reason.message) if isinstance(reason, Failure) else reason
 
     def close(self) -> None:
         """End the workers. The loader cannot be used afterwards."""
@@ -227,16 +236,6 @@ def _end_workers(iterators: list) -> None:
         iterator = iterators.pop()
         if hasattr(iterator, "_shutdown_workers"):  # absent without workers
             iterator._shutdown_workers()
-
-
-def _lost_connection(error: Exception, iterator) -> UserError | None:
-    """A worker that dies while its memory is being handed over breaks the connection before torch notices."""
-    if isinstance(error, RuntimeError):
-        return None
-    workers = getattr(iterator, "_workers", [])
-    gone = wait([w.sentinel for w in workers], timeout=5)
-    dead = [w for w in workers if w.sentinel in gone]
-    return death_of(dead) if dead else None
 
 
 def _as_it_is(batch):
