@@ -8,26 +8,24 @@ they are keyed by (seed, epoch, index). Readers for detection are imported here 
 import contextlib
 import os
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import cv2
 import numpy as np
 import torch
 from torch.utils.data import Dataset
-from tqdm import tqdm
 
 from utils import fast_augment
 from utils.augment import draw_colour, draw_hyp_warp, letterbox, letterbox_fit, resize_to, warp_labels
 from utils.boxes import xywhn2xyxy
 from utils.collate import collate, collate_quad
 from utils.errors import UserError
+from utils.image_cache import open_cache
 from utils.images import LoadedImage, load_resized
-from utils.label_cache import cache_path, is_writable, load_labels
+from utils.label_cache import cache_path, load_labels
 from utils.labels import IMG_FORMATS, Paths, Subset, find_images, img2label_paths
 from utils.loader import make_loader, worker_count
 from utils.mosaic import Layout, Plan, draw_four, draw_nine, layout, mosaic_labels, mosaic_segments
-from utils.packed import PackedImages
 from utils.paste import CutOut, copy_paste, cut_out, gather_cutouts, paste_in
 from utils.randomness import GLOBAL, KeyedRandom, RandomSource
 from utils.scene import Draft, Scene, draw_canvas, paint
@@ -45,7 +43,6 @@ __all__ = [
 ]
 
 FOUR_TILES = 0.8  # probability that a mosaic has four tiles rather than nine
-CACHE_THREADS = 8
 Key = int | tuple[int, int]  # index, or (epoch, index)
 
 cv2.setNumThreads(0)  # workers share the cores; a worker's own threads would only fight over them
@@ -183,7 +180,8 @@ class LoadImagesAndLabels(Dataset):
         if self.rect:
             self._group_by_aspect(pad)
         self.has_polygons = any(self.segments)
-        self._images = self._cache(cache_images, prefix, cache_dir)
+        folder = cache_path(path, self.label_files).parent
+        self._images = open_cache(cache_images, self.img_files, img_size, augment, prefix, folder, cache_dir)
 
     # --- set up -------------------------------------------------------------------------------------------------------
 
@@ -217,40 +215,10 @@ class LoadImagesAndLabels(Dataset):
         self.segments = [self.segments[i] for i in order]
         self.shapes = self.shapes[order]
         ratio = ratio[order]
-        wanted = []
-        for number in range(self.batch[-1] + 1):
-            of_batch = ratio[self.batch == number]
-            low, high = of_batch.min(), of_batch.max()
-            wanted.append([high, 1] if high < 1 else [1, 1 / low] if low > 1 else [1, 1])
+        starts = np.flatnonzero(np.diff(self.batch, prepend=-1))  # of each batch
+        limits = zip(np.minimum.reduceat(ratio, starts), np.maximum.reduceat(ratio, starts))
+        wanted = [[high, 1] if high < 1 else [1, 1 / low] if low > 1 else [1, 1] for low, high in limits]
         self.batch_shapes = np.ceil(np.array(wanted) * self.img_size / self.stride + pad).astype(int) * self.stride
-
-    def _cache(self, kind: bool | str, prefix: str, cache_dir) -> list[LoadedImage] | PackedImages | None:
-        """The pictures at training size: in memory, in a packed file, or not at all."""
-        if kind not in (False, True, None, "ram", "disk"):
-            raise UserError(f"--cache-images {kind}: choose ram or disk")
-        if not kind:
-            return None
-        if kind == "disk":
-            folder = cache_path(self.path, self.label_files).parent
-            if not cache_dir and not is_writable(folder):
-                raise UserError(f"{prefix}{folder} is read-only; name a place for the image cache with --cache-dir")
-            return PackedImages.open_or_build(
-                self.img_files,
-                self.img_size,
-                augment=self.augment,
-                cache_dir=cache_dir,
-                prefix=prefix,
-                default_dir=folder,
-            )
-        images: list[LoadedImage] = []
-        with ThreadPoolExecutor(CACHE_THREADS) as pool, tqdm(total=self.n) as bar:
-            held = 0
-            for image in pool.map(lambda f: load_resized(f, self.img_size, self.augment), self.img_files):
-                images.append(image)
-                held += image.img.nbytes
-                bar.set_description_str(f"{prefix}Caching images ({held / 1e9:.1f}GB)", refresh=False)
-                bar.update()
-        return images
 
     # --- samples ------------------------------------------------------------------------------------------------------
 
@@ -334,7 +302,7 @@ class LoadImagesAndLabels(Dataset):
         """A picture at training size; it may be shared memory of a cache, so it must not be changed."""
         if self._images is None:
             return load_resized(self.img_files[index], self.img_size, self.augment)
-        return self._images.get(index) if isinstance(self._images, PackedImages) else self._images[index]
+        return self._images.get(index)
 
     def draft(self, index: int, rng: RandomSource) -> Draft:
         """Draw the geometry of a training sample: a mosaic, perhaps blended with another, or one picture."""

@@ -178,12 +178,12 @@ def test_cached_samples_are_bit_identical(cache, augment, mixed, tmp_path):
 
 def test_painting_leaves_the_ram_cache_as_it_was(mixed):
     found = LoadImagesAndLabels(mixed, 64, augment=True, hyp=HYP, cache_images="ram")
-    before = [image.img.copy() for image in found._images]
+    before = [found.load_image(i).img.copy() for i in range(13)]
     for i in range(26):
         found.fast_augment = i >= 13
         found[i % 13]
-    for image, kept in zip(found._images, before):
-        np.testing.assert_array_equal(image.img, kept)
+    for i, kept in enumerate(before):
+        np.testing.assert_array_equal(found.load_image(i).img, kept)
 
 
 def test_a_data_set_survives_pickling(mixed):
