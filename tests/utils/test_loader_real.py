@@ -1,5 +1,6 @@
 """Loaders and caches over real pictures: whatever is switched on, the same batches come out."""
 
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -8,6 +9,7 @@ import yaml
 
 from tests.utils.loader_fakes import copied
 from utils.datasets import create_dataloader
+from utils.errors import UserError
 
 pytestmark = pytest.mark.timeout(120)
 ROOT = Path(__file__).resolve().parents[2]
@@ -57,3 +59,18 @@ def test_keyed_training_batches_are_the_same_whatever_makes_them(epochs_of, plai
 )
 def test_validation_batches_need_no_seed_to_be_the_same(epochs_of, tmp_path, options):
     assert epochs_of("val", cache_dir=tmp_path, **options, **VALIDATION) == epochs_of("val", workers=0, **VALIDATION)
+
+
+@pytest.mark.parametrize("options", [{"workers": 0}, {"workers": 2}, {"workers": 2, "worker_tensor": True}], ids=str)
+def test_a_picture_that_vanishes_meanwhile_is_named(shapes_small, tmp_path, options):
+    shutil.copytree(shapes_small, tmp_path / "set")
+    folder = tmp_path / "set" / "images" / "val"
+    loader, dataset = create_dataloader(str(folder), 96, 2, 32, SimpleNamespace(single_cls=False), **options)
+    lost = Path(dataset.img_files[-1])
+    lost.unlink()
+    try:
+        with pytest.raises(UserError, match=rf"{lost.name} does not exist"):
+            for _ in range(2):  # with workers the first epoch may have been read ahead
+                list(loader)
+    finally:
+        loader.close()
