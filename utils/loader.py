@@ -56,6 +56,8 @@ def make_loader(
         raise UserError("--quad joins finished samples, --worker-tensor never holds them apart: leave one of them out")
     if shuffle and seed is None and rank < 0:
         raise UserError("shuffling needs a seed to be reproducible: add --seed N")
+    if micro_batch < 0:
+        raise UserError(f"--micro-batch {micro_batch}: give the samples of one worker task, or 0 to have it chosen")
     place = {"rank": rank, "world_size": world_size}
     if worker_tensor and workers > 0:
         order = EpochOrder(dataset, batch_size, **place, seed=seed or 0, shuffle=shuffle)

@@ -10,6 +10,7 @@ import contextlib
 import pickle
 import select
 from collections import deque
+from collections.abc import Iterator
 from itertools import chain
 from multiprocessing import get_all_start_methods, get_context, util
 
@@ -91,31 +92,38 @@ class SharedLoader(EpochByEpoch):
 
     def _begin_at(self, epoch: int, start: int) -> None:
         """Drop what is in the making and start from another batch."""
-        self._check_open()
-        self._board.cancel(self._serial)
-        while self._pending:
-            self._wait_for(self._pending[0])
-            self._free.append(self._pending.popleft().slot)
-        if not self.endless:
-            self._team.tell(NewIndices(list(self.dataset.indices)))
+        with self._closing_on_error():
+            self._board.cancel(self._serial)
+            while self._pending:
+                self._wait_for(self._pending[0])
+                self._free.append(self._pending.popleft().slot)
+            if not self.endless:
+                self._team.tell(NewIndices(list(self.dataset.indices)))
         self._plan = self.batch_sampler.onwards(epoch, start, endless=self.endless)
 
     def _take(self) -> tuple:
         """The next batch; meanwhile workers go on with those after it."""
-        self._check_open()
-        self._recycle()
-        self._order_batches()
-        batch = self._pending[0]
-        self._wait_for(batch)
-        self._pending.popleft()
-        self._held.append([batch.slot, None])
-        self._order_batches()
+        with self._closing_on_error():
+            self._recycle()
+            self._order_batches()
+            batch = self._pending[0]
+            self._wait_for(batch)
+            self._pending.popleft()
+            self._held.append([batch.slot, None])
+            self._order_batches()
         images = self._buffer.images(batch.slot, batch.count, batch.shape)
         return images, batch.targets(), batch.paths(), batch.shapes()
 
-    def _check_open(self) -> None:
+    @contextlib.contextmanager
+    def _closing_on_error(self) -> Iterator[None]:
+        """Whatever interrupts the block, Ctrl-C included, may have cut a message in two: nothing can follow it."""
         if not self._closing.still_active():
             raise RuntimeError("this loader was closed")
+        try:
+            yield
+        except BaseException:
+            self.close()
+            raise
 
     def _recycle(self) -> None:
         """Free slots that the caller has no claim to any more and the device, if any, has read."""
@@ -147,15 +155,11 @@ class SharedLoader(EpochByEpoch):
         """Take in the workers' messages until this batch is complete."""
         first = self._pending[0].serial
         while batch.missing:
-            try:
-                done = self._team.hear()
-                if isinstance(done, Failure):
-                    raise UserError(done.message)
-                if isinstance(done, str):
-                    raise RuntimeError(f"error in a data worker:\n{done}")
-            except BaseException:
-                self.close()  # also on Ctrl-C: a message may have been read in part
-                raise
+            done = self._team.hear()
+            if isinstance(done, Failure):
+                raise UserError(done.message)
+            if isinstance(done, str):
+                raise RuntimeError(f"error in a data worker:\n{done}")
             self._pending[done.serial - first].put(done)
 
 

@@ -201,6 +201,8 @@ def test_what_cannot_be_is_refused(make):
         make(FakeDataset(), 4, 2, quad=True, worker_tensor=True)
     with pytest.raises(UserError, match="--seed"):
         make(FakeDataset(), 4, 2, shuffle=True)
+    with pytest.raises(UserError, match="--micro-batch -1"):
+        make(FakeDataset(), 4, 2, worker_tensor=True, micro_batch=-1)
     for options in ({}, {"image_weights": True}, {"worker_tensor": True}):
         with pytest.raises(ValueError, match="seed"):
             make(FakeDataset(), 4, 2, **options).set_epoch(0, start_batch=1)

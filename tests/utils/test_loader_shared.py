@@ -220,6 +220,24 @@ def test_errors_of_the_code_come_with_the_workers_traceback(shared):
         list(shared(dataset, 4, seed=1))
 
 
+def test_an_interrupted_exchange_closes_the_loader(shared, monkeypatch):
+    """Ctrl-C in the middle of a message: going on would misread all that follows."""
+    loader = shared(FakeDataset(40, seed=1), 4, seed=1)
+    batches = iter(loader)
+    next(batches)
+
+    def interrupt(message):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(loader._team, "tell", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        for _ in batches:
+            pass
+    assert all(p.exitcode is not None for p in loader._team.processes)
+    with pytest.raises(RuntimeError, match="closed"):
+        next(iter(loader))
+
+
 def test_messages_between_processes_are_plain_data():
     """Tasks and answers must pickle without torch's file descriptors, which run out."""
     from utils.shared_worker import Done, Task
