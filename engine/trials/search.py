@@ -78,7 +78,7 @@ def _keyed_sampler(seed: int) -> "optuna.samplers.BaseSampler":
     """TPE that starts afresh for every draw, from a seed made of the search's and the trial's."""
 
     def tpe(*key) -> optuna.samplers.TPESampler:
-        return optuna.samplers.TPESampler(seed=zlib.crc32(repr((seed, *key)).encode()), warn_independent_sampling=False)
+        return optuna.samplers.TPESampler(seed=zlib.crc32(repr((seed, *key)).encode()))
 
     class Keyed(optuna.samplers.BaseSampler):
         def infer_relative_search_space(self, study, trial):

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from scipy.special import stdtrit  # the quantile of Student's t
+
 from engine.trials.ledger import COMPLETED, FAILED, INTERRUPTED, PRUNED, Run, finite, write_atomically
 from engine.trials.trainer import Trainer
 
@@ -101,14 +103,13 @@ def noise(places: Sequence[Place], count_one: int, count_other: int) -> float | 
 
     A t-test with one spread for all settings: few seeds each tell little of their own spread, but much together.
     """
-    from scipy.stats import t  # slow to load
-
     repeated = [place for place in places if place.spread is not None]
     freedom = sum(place.count - 1 for place in repeated)
     if not freedom:
         return None
     variance = sum((place.count - 1) * place.spread**2 for place in repeated) / freedom
-    return float(t.ppf((1 + CONFIDENCE) / 2, freedom)) * math.sqrt(variance * (1 / count_one + 1 / count_other))
+    quantile = float(stdtrit(freedom, (1 + CONFIDENCE) / 2))
+    return quantile * math.sqrt(variance * (1 / count_one + 1 / count_other))
 
 
 def ranking_text(places: Sequence[Place], trainer: Trainer) -> str:

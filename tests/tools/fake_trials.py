@@ -1,15 +1,16 @@
 """tools/run_trials.py with the stand-in for train.py: python tests/tools/fake_trials.py (flags of run_trials.py)"""
 
 import sys
+import types
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from engine.trials import command, options
+from engine.trials import command, options, runner
 from engine.trials.trainer import YoloTrainer
 from utils.errors import run_command
 
+ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "tests" / "tools" / "fake_train.py"
 
 
@@ -26,4 +27,7 @@ def run(*arguments: str) -> int:
 
 
 if __name__ == "__main__":
+    runner.LOOK_SECONDS = 0.02
+    # not drawn here: loading what draws takes longer than all the trials
+    sys.modules["engine.trials.picture"] = types.SimpleNamespace(draw=lambda *_: None)
     run_command(lambda: run(*sys.argv[1:]))

@@ -1,0 +1,259 @@
+"""The parts of the trial runner that need no training: names and values, ranges, tables, what is noise."""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from engine.cli import train_parser
+from engine.hyp import load_hyp
+from engine.trials import options
+from engine.trials.children import OUTPUT, explain, last_words, read_curve
+from engine.trials.keys import read_trials
+from engine.trials.ledger import Ledger, Point, Run
+from engine.trials.picture import draw
+from engine.trials.space import Dimension, read_space
+from engine.trials.table import best_settings, rank, ranking_text, verdict, write_csv
+from engine.trials.trainer import Budget, YoloTrainer
+from utils.errors import UserError
+
+SMOKE = "configs/tiny_smoke.yaml"
+
+
+@pytest.fixture(autouse=True)
+def from_the_project_root(monkeypatch):
+    monkeypatch.chdir(Path(__file__).resolve().parents[2])
+
+
+@pytest.fixture
+def trainer() -> YoloTrainer:
+    return YoloTrainer(SMOKE, Budget(epochs=5, size=320))
+
+
+def written(folder: Path, name: str, content) -> Path:
+    path = folder / name
+    path.write_text(json.dumps(content) if name.endswith("json") else content)
+    return path
+
+
+# --- names and values -------------------------------------------------------------------------------------------------
+
+
+def test_names_may_be_plain_dotted_or_nested(tmp_path, trainer):
+    trials = [
+        {"lr0": 0.02, "batch_size": 8},
+        {"hyp.lr0": "2e-2", "training.batch-size": 8.0},
+        {"hyp": {"lr0": 0.02}, "training": {"batch_size": "8"}},
+    ]
+    assert read_trials(written(tmp_path, "t.json", trials), trainer) == [{"lr0": 0.02, "batch_size": 8}] * 3
+
+
+@pytest.mark.parametrize(
+    ("trial", "complaint"),
+    [
+        ({"lr": 0.1}, "trial 1: unknown setting 'lr'; did you mean 'lrf'?"),
+        ({"training.batchsize": 8}, "trial 1: unknown setting 'training.batchsize'; did you mean 'batch_size'?"),
+        ({"hyp.momentun": 0.9}, "did you mean 'hyp.momentum'?"),
+        ({"hyp.batch_size": 8}, "unknown setting 'hyp.batch_size'"),
+        ({"lr0": 20}, "trial 1: lr0 is 20, outside 0 to 10"),
+        ({"momentum": "much"}, "trial 1: momentum must be a number"),
+        ({"batch_size": 0}, "trial 1: --batch-size is 0; it must be at least 1"),
+        ({"batch_size": 1.5}, "trial 1: batch_size must be int, not 1.5"),
+        ({"adam": "yes"}, "trial 1: adam is a switch"),
+        ({"overfit": 10}, "trial 1: --overfit N already says which images"),
+        ({"hyp": "nowhere.yaml"}, "trial 1: nowhere.yaml does not exist"),
+        ({"data": "nowhere.yaml"}, "trial 1: nowhere.yaml does not exist"),
+        ({"lr0": 0.1, "hyp.lr0": 0.1}, "trial 1: 'lr0' is given twice"),
+        ({"epochs": 3}, "trial 1: 'epochs' is set for all trials by the budget"),
+        ({"name": "mine"}, "trial 1: 'name' is not for trials to set; --output-dir does"),
+        ({"seed": 3}, "--seed and --repeat does"),
+        (["lr0"], "trial 1 must be an object"),
+    ],
+)
+def test_what_a_trial_cannot_be_is_named_before_anything_runs(tmp_path, trainer, trial, complaint):
+    path = written(tmp_path, "t.json", [{"lr0": 0.1}, trial])
+    with pytest.raises(UserError) as error:
+        read_trials(path, trainer)
+    assert complaint in str(error.value) and str(path) in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "complaint"),
+    [("t.json", "[{", "line 1: not valid JSON"), ("t.json", "{}", "a list of trials"), ("t.yaml", "a: [", "YAML")],
+)
+def test_files_that_are_no_trials(tmp_path, trainer, name, text, complaint):
+    path = tmp_path / name
+    path.write_text(text)
+    with pytest.raises(UserError, match=complaint):
+        read_trials(path, trainer)
+
+
+def test_the_run_file_of_a_trial_gives_train_py_these_settings(tmp_path, trainer):
+    folder = tmp_path / "trial_000"
+    folder.mkdir()
+    path = folder / "trial.yaml"
+    settings = {"lr0": 0.02, "batch_size": 8, "loss_ota": 0}
+    path.write_text(yaml.safe_dump(trainer.run_file(settings, 7, folder)))
+    opt = train_parser().parse_args(["--config", str(path)])
+    assert (opt.epochs, opt.img_size, opt.subset_size, opt.batch_size) == (5, [320], 100, 8)
+    assert (opt.seed, opt.loss_ota, opt.data) == (7, 0, "data/shapes.yaml")
+    assert Path(opt.project) / opt.name == folder and opt.exist_ok
+    assert load_hyp(opt.hyp) == load_hyp("data/hyp.shapes.yaml") | {"lr0": 0.02}
+
+
+def test_a_full_run_has_the_settings_without_the_budget(tmp_path, trainer):
+    content, arguments = trainer.full_run({"lr0": 0.02}, tmp_path / "best.yaml")
+    (tmp_path / "best.yaml").write_text(yaml.safe_dump(content))
+    opt = train_parser().parse_args(arguments[1:])
+    assert arguments[0] == "train.py"
+    assert (opt.epochs, opt.subset_size, opt.img_size, opt.name) == (100, 0, [320], "best")
+    assert load_hyp(opt.hyp)["lr0"] == 0.02
+    longer = YoloTrainer("configs/shapes.yaml", Budget(epochs=5, size=96))
+    content, _ = longer.full_run({}, tmp_path / "best.yaml")
+    assert content["epochs"] == 30 and "img_size" not in content
+
+
+# --- ranges -----------------------------------------------------------------------------------------------------------
+
+
+def test_ranges_of_a_search(tmp_path, trainer):
+    text = (
+        "lr0: {log_uniform: [1e-3, 0.1]}\ntraining:\n  batch_size: {int: [8, 16], step: 8}\nloss_ota: {choice: [0, 1]}"
+    )
+    assert read_space(written(tmp_path, "s.yaml", text), trainer) == {
+        "lr0": Dimension("log_uniform", 0.001, 0.1),
+        "batch_size": Dimension("int", 8, 16, 8),
+        "loss_ota": Dimension("choice", choices=(0, 1)),
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("lr: {uniform: [0, 1]}", "unknown setting 'lr'"),
+        ("lr0: {uniform: [0, 20]}", "lr0 is 20, outside"),
+        ("lr0: {log_uniform: [0, 1]}", "both above 0"),
+        ("lr0: {uniform: [1, 0.5]}", "low < high"),
+        ("lr0: {uniform: 3}", r"takes \[low, high\]"),
+        ("lr0: {normal: [0, 1]}", "must be one of log_uniform"),
+        ("lr0: 0.1", "must be one of log_uniform"),
+        ("batch_size: {int: [8.5, 16]}", "whole numbers"),
+        ("batch_size: {int: [8, 16], step: 0}", "step must be"),
+        ("batch_size: {choice: [8, many]}", "batch_size must be int, not 'many'"),
+        ("batch_size: {choice: 8}", "choice takes a list"),
+        ("- lr0", "must hold the settings to search"),
+    ],
+)
+def test_ranges_that_cannot_be(tmp_path, trainer, text, complaint):
+    with pytest.raises(UserError, match=complaint):
+        read_space(written(tmp_path, "s.yaml", text), trainer)
+
+
+def test_the_shipped_experiments_are_valid(trainer):
+    assert len(read_trials("experiments/lr_bs.json", trainer)) == 6
+    assert len(read_space("experiments/space.yaml", trainer)) == 5
+
+
+@pytest.mark.parametrize(("text", "value"), [("2h", 7200), ("1h30m", 5400), ("45s", 45), ("0.5m", 30), ("", None)])
+def test_time_budgets(text, value):
+    assert options.seconds(text) == value
+
+
+@pytest.mark.parametrize("text", ["2", "h", "two hours", "-1h", "0s"])
+def test_times_that_are_none(text):
+    with pytest.raises(UserError, match="--time-budget"):
+        options.seconds(text)
+
+
+# --- what a training leaves -------------------------------------------------------------------------------------------
+
+
+def test_a_row_that_is_still_being_written_waits(tmp_path):
+    header = "epoch,train/box,train/total,labels,metrics/mAP_0.5,metrics/mAP_0.5:0.95,val/box,seconds\n"
+    rows = "0,0.1,0.9,5,,,,1\n1,0.1,0.8,5,0.4,0.2,0.1,1\n2,0.1,0.7,5,0.5,0."
+    (tmp_path / "results.csv").write_text(header + rows)
+    assert read_curve(tmp_path) == [Point(0, 0.9), Point(1, 0.8, 0.2, 0.4)]
+    (tmp_path / "results.csv").write_text(header[:20])
+    assert read_curve(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("Epoch 1\r 10%\r 20%\nerror: the GPU has no memory left: lower --batch-size\n", "the GPU has no memory left"),
+        (
+            "Traceback (most recent call last):\n  x\nValueError: too small\nsome library's farewell\n",
+            "ValueError: too",
+        ),
+        ("nothing like an error\nbye\n", "bye"),
+        ("", "ended with code 1 and said nothing"),
+    ],
+)
+def test_the_reason_of_a_failure_is_one_line(tmp_path, text, words):
+    (tmp_path / OUTPUT).write_text(text)
+    assert explain(1, tmp_path).startswith(words)
+    assert len(last_words(tmp_path, limit=30)) <= 30
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+
+def run(id: int, setting: int, value: float, status: str = "completed", **params) -> Run:
+    curve = [Point(0, 2.0, value / 2, value), Point(1, 1.0, value, value * 1.5)]
+    return Run(id, setting, id, {"lr0": 0.01 * (setting + 1), **params}, status, curve, 60.0)
+
+
+def repeated(*means: float) -> list[Run]:
+    """Three seeds for each setting, 0.01 apart."""
+    deviations = (-0.01, 0.0, 0.01)
+    return [run(3 * s + k, s, mean + d) for s, mean in enumerate(means) for k, d in enumerate(deviations)]
+
+
+def test_the_csv_has_the_promised_columns(tmp_path, trainer):
+    runs = [run(0, 0, 0.2), run(1, 1, 0.3, "failed", batch_size=8), Run(2, 2, 0, {}, "interrupted")]
+    runs[1].reason = "RuntimeError: a, b"
+    write_csv(tmp_path / "t.csv", runs, trainer)
+    lines = list(csv.reader((tmp_path / "t.csv").open()))
+    assert lines[0][:6] == ["trial_id", "status", "final_map", "final_loss", "param_batch_size", "param_lr0"]
+    assert lines[0][6:8] == ["wall_time", "best_epoch"]
+    assert lines[1] == ["0", "completed", "0.2", "1", "16", "0.01", "60.0", "1", "0.3", "0", "0", ""]
+    assert lines[2][:5] == ["1", "failed", "", "1", "8"] and lines[2][-1] == "RuntimeError: a, b"
+    assert lines[3][:6] == ["2", "interrupted", "", "", "16", "0.01"]  # what the base configuration has
+
+
+def test_completed_settings_rank_by_mean_before_all_others(trainer):
+    runs = [run(0, 0, 0.1), run(1, 0, 0.3), run(2, 1, 0.25), run(3, 2, 0.9, "pruned"), run(4, 3, 0.9, "failed")]
+    places = rank(runs)
+    assert [place.setting for place in places] == [1, 0, 2, 3]
+    assert places[1].map == pytest.approx(0.2) and places[1].spread == pytest.approx(0.02**0.5)
+    assert best_settings(places) == {"lr0": 0.02}
+    assert "0.2000 ± 0.1414 (2)" in ranking_text(places, trainer)
+    assert best_settings(rank(runs[3:])) is None
+
+
+def test_differences_within_the_noise_are_said_to_be(trainer):
+    """Pooled deviation 0.01, 3 seeds: t(97.5%, 6) = 2.447, so differences below 2.447 * 0.01 * sqrt(2/3) = 0.01998."""
+    text = verdict(rank(repeated(0.300, 0.2801, 0.2)))
+    assert "Within the noise of setting 0" in text and "0.0200" in text and "setting 1." in text
+    clear = verdict(rank(repeated(0.300, 0.2799, 0.2)))
+    assert clear == "Setting 0 is better than every other by more than the noise (0.0200 at 95%)."
+    assert "--repeat 3" in verdict(rank([run(0, 0, 0.1), run(1, 1, 0.2)]))
+
+
+def test_the_picture_is_drawn_from_any_mixture(tmp_path, trainer):
+    runs = [*repeated(0.2, 0.3), run(6, 2, 0.1, "pruned", data="other.yaml"), Run(7, 3, 0, {"lr0": 1.0}, "failed")]
+    draw(tmp_path / "a.png", runs, trainer)
+    draw(tmp_path / "b.png", [Run(0, 0, 0, {}, "failed")], trainer)
+    assert (tmp_path / "a.png").stat().st_size > (tmp_path / "b.png").stat().st_size > 1000
+
+
+def test_the_ledger_reads_back_what_it_wrote(tmp_path):
+    ledger = Ledger(tmp_path, {"a": [1]}, {3: run(3, 1, 0.2, batch_size=8), 0: run(0, 0, 0.1, "pruned")})
+    ledger.save()
+    again = Ledger.read(tmp_path)
+    assert again.plan == ledger.plan and again.ordered == ledger.ordered and [r.id for r in again.ordered] == [0, 3]
+    (tmp_path / "trials.json").write_text("{")
+    with pytest.raises(UserError, match="damaged"):
+        Ledger.read(tmp_path)
