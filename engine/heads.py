@@ -1,8 +1,10 @@
 """What the flags of multi-head networks ask for: which classes go to which head, and what is taken over as a start."""
 
 import logging
+import re
 from argparse import Namespace
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -73,23 +75,15 @@ def tell_transfer(model: nn.Module, weights: Mapping[str, torch.Tensor], exclude
         log.info("%s (%d): %s", word, len(names), listed(names, of))
 
 
-def listed(names: Iterable[str], of: Iterable[str]) -> str:
-    """Entries of a state dict in words: whole layers as ranges of their numbers, `model.0-76`, others by name."""
-    chosen, order = set(names), list(of)
-    layer = {name: int(name.split(".")[1]) for name in order if name.split(".")[1:2] and name.split(".")[1].isdigit()}
-    broken = {layer.get(name) for name in order if name not in chosen}
-    parts: list[str] = []
-    first = last = None
-    for name in (name for name in order if name in chosen):
-        number = layer.get(name)
-        if number is None or number in broken:
-            parts.append(name)
-            first = last = None
-        elif number != last:
-            adjacent = last is not None and not any(last < n < number for n in layer.values())
-            first = first if adjacent else number
-            text = f"model.{first}-{number}" if adjacent else f"model.{number}"
-            parts[-1:] = [text] if adjacent else [*parts[-1:], text]
-            last = number
+def listed(names: Collection[str], of: Collection[str]) -> str:
+    """Entries of a state dict in words: layers that are in it as a whole by number, `model.0-76`, others by name."""
+    layer = {name: int(name.split(".")[1]) if re.match(r"model\.\d+\.", name) else -1 for name in of}
+    numbers = sorted(set(layer.values()))
+    whole = sorted(set(numbers) - {layer[name] for name in of if name not in names} - {-1})
+    parts = []
+    for _, group in groupby(enumerate(whole), lambda place: numbers.index(place[1]) - place[0]):
+        first, *_, last = [number for _, number in group] * 2
+        parts.append(f"model.{first}" if first == last else f"model.{first}-{last}")
+    parts += [name for name in of if name in names and layer[name] not in whole]
     more = f" and {len(parts) - SHOWN} more" if len(parts) > SHOWN else ""
     return (", ".join(parts[:SHOWN]) + more) or "nothing"

@@ -1,0 +1,173 @@
+"""Multi-head networks through the training command: heads from flags, exact resume, transfer, mistakes."""
+
+import logging
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+import yaml
+
+from engine.cli import train_parser
+from engine.heads import anchors_agree, chosen_heads, listed, tell_transfer
+from engine.hyp import load_hyp
+from engine.validate import test as evaluate_weights
+from engine.yolo import YoloFamily
+from models.checkpoint import load_checkpoint, save_checkpoint
+from models.parser import read_description
+from models.yolo import Model
+from tests.engine.commands import ROOT, assert_same_weights, small_run, train
+from tests.engine.test_distributed import torchrun
+from utils.errors import UserError
+from utils.head_config import SHIPPED, HeadConfig
+from utils.loss_multihead import ComputeLossMultiHead, ComputeLossMultiHeadOTA
+
+TINY = "cfg/training/yolov7-tiny-1b4h.yaml"
+FATAL = "tests/engine/fatal_train.py"
+
+
+def small_description(folder: Path, cfg: str = TINY) -> str:
+    path = folder / "small_heads.yaml"
+    path.write_text(yaml.safe_dump(read_description(ROOT / cfg) | {"width_multiple": 0.125}))
+    return str(path)
+
+
+def heads_run(folder: Path, shapes: Path, *extra: str) -> list[str]:
+    return small_run(folder, shapes, "--epochs", "2", "--seed", "5", "--cfg", small_description(folder), *extra)
+
+
+def write_config(folder: Path) -> Path:
+    """Four classes on two heads, one of them alone; in an order of its own."""
+    path = folder / "heads.yaml"
+    config = HeadConfig(4, ((2,), (3, 0, 1)), (1.0, 1.5), ("alone", "others"))
+    path.write_text(yaml.safe_dump(config.to_dict()))
+    return path
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory, shapes_small) -> Path:
+    """A run of 2 epochs with OTA on the heads of a file."""
+    folder = tmp_path_factory.mktemp("heads")
+    done = train(*heads_run(folder, shapes_small, "--heads", "2", "--head-config", str(write_config(folder))))
+    assert done.returncode == 0, done.stderr
+    assert "head 1: others, 3 classes, weight 1.5" in done.stderr
+    return folder / "runs" / "run"
+
+
+def test_validation_has_a_loss_and_the_checkpoint_knows_its_heads(trained, shapes_small):
+    rows = [line.split() for line in (trained / "results.txt").read_text().splitlines()]
+    assert len(rows) == 2
+    assert all(float(value) > 0 for row in rows for value in row[-3:])
+    network = load_checkpoint(trained / "weights" / "last.pt")["model"]
+    assert HeadConfig.from_dict(network.model[-1].head_config).classes == ((2,), (3, 0, 1))
+    assert network.names == ["ball", "box", "cone", "star"]
+    data, weights = str(shapes_small / "shapes.yaml"), str(trained / "weights" / "last.pt")
+    found = evaluate_weights(data, weights, 8, 64, save_dir=trained / "test", plots=False, device="cpu", workers=0)
+    assert found.seen == 8 and len(found.maps) == 4
+
+
+def test_a_killed_run_goes_on_exactly_and_without_the_head_file(trained, tmp_path, shapes_small):
+    config = write_config(tmp_path)
+    command = heads_run(tmp_path, shapes_small, "--head-config", str(config), "--save-every", "0.00001")
+    assert train(*command, script=FATAL, FATAL="step 6").returncode != 0
+    config.unlink()
+    done = train("--resume", str(tmp_path / "runs" / "run"))
+    assert done.returncode == 0, done.stderr
+    assert_same_weights(trained / "weights/epoch_001.pt", tmp_path / "runs/run/weights/epoch_001.pt")
+
+
+def test_both_losses_are_those_of_several_heads():
+    model = Model(read_description(ROOT / TINY) | {"width_multiple": 0.125}, nc=4)
+    model.hyp, model.gr = load_hyp("data/hyp.shapes.yaml"), 1.0
+    family = SimpleNamespace(model=model, hyp=model.hyp, opt=SimpleNamespace(epochs=2))
+    YoloFamily._build_losses(family)
+    assert type(family.plain_loss) is ComputeLossMultiHead and type(family.ota_loss) is ComputeLossMultiHeadOTA
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_two_processes_agree(tmp_path, shapes_small):
+    done = torchrun(*heads_run(tmp_path, shapes_small, "--heads", "3", "--compile", "--channels-last"))
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "weights agree: True over 2 processes" in done.stdout
+
+
+# --- which heads ------------------------------------------------------------------------------------------------------
+
+
+def options(*arguments: str):
+    return train_parser().parse_args(list(arguments))
+
+
+def test_flags_choose_the_heads(shapes_small, tmp_path):
+    assert chosen_heads(options(), 80) is None
+    assert chosen_heads(options("--heads", "8"), 80) == HeadConfig.consecutive(80, 8).to_dict()
+    shipped = {name: HeadConfig.load(path).to_dict() for name, path in SHIPPED.items()}
+    assert chosen_heads(options("--standard-grouping"), 80) == shipped["standard"]
+    assert chosen_heads(options("--geometry-grouping", "--heads", "4"), 80) == shipped["geometry"]
+    assert chosen_heads(options("--head-config", str(write_config(tmp_path))), 4)["heads"] == 2
+    data = str(shapes_small / "shapes.yaml")
+    grouped = HeadConfig.from_dict(chosen_heads(options("--geometry-grouping", "--heads", "2", "--data", data), 4))
+    assert grouped.heads == 2 and grouped.grouping == "geometry"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--heads", "4", "--head-config", "FILE"], "--heads 4, but .*heads.yaml has 2 heads"),
+        (["--head-config", "FILE", "--standard-grouping"], "one of --head-config, --standard-grouping"),
+        (["--head-config", "FILE", "--single-cls"], "--single-cls leaves one class.*leave out --head-config"),
+        (["--heads", "5"], "4 classes cannot be shared out over 5 heads"),
+        (["--head-config", str(SHIPPED["standard"])], "is for 80 classes, the data set has 4.*group_classes"),
+        (["--head-config", "nothere.yaml"], "nothere.yaml cannot be read"),
+    ],
+)
+def test_heads_that_do_not_fit_are_refused(arguments, message, tmp_path):
+    config = str(write_config(tmp_path))
+    with pytest.raises(UserError, match=message):
+        chosen_heads(options(*(config if argument == "FILE" else argument for argument in arguments)), 4)
+
+
+# --- a start from one head --------------------------------------------------------------------------------------------
+
+
+def test_transfer_lists_what_is_kept_fresh_and_dropped(caplog):
+    with torch.device("meta"):
+        one, several = Model(ROOT / "cfg/training/yolov7-tiny.yaml"), Model(ROOT / TINY)
+    caplog.clear()
+    with caplog.at_level(logging.INFO):
+        tell_transfer(several, one.state_dict(), ())
+    kept, fresh, dropped = (record.getMessage() for record in caplog.records)
+    assert kept == "kept (332): model.0-76, model.77.anchors, model.77.anchor_grid"
+    assert fresh.startswith("fresh (24): model.77.heads.0.0.weight, model.77.heads.0.0.bias")
+    assert dropped.startswith("dropped (12): model.77.m.0.weight") and dropped.endswith("model.77.im.2.implicit")
+
+
+def test_anchors_count_as_taken_only_where_they_are_the_same():
+    one = Model(read_description(ROOT / "cfg/training/yolov7-tiny.yaml") | {"width_multiple": 0.125})
+    description = read_description(ROOT / TINY) | {"width_multiple": 0.125}
+    assert anchors_agree(Model(description), one.half().state_dict())
+    description["anchors"] = [[1, 2] * 3, [3, 4] * 3, [5, 6] * 3]
+    assert not anchors_agree(Model(description), one.state_dict())
+
+
+def test_lists_of_entries_are_short():
+    entries = ["model.0.a", "model.0.b", "model.2.a", "model.3.a", "model.3.b", "other"]
+    assert listed(set(entries), entries) == "model.0-3, other"
+    assert listed({"model.0.a", "model.2.a"}, entries) == "model.2, model.0.a"
+    assert listed(set(), entries) == "nothing"
+    many = [f"part{i}" for i in range(45)]
+    assert listed(set(many), many).endswith("part39 and 5 more")
+
+
+def test_a_one_head_checkpoint_starts_a_multi_head_run(tmp_path, shapes_small):
+    one = Model(read_description(ROOT / "cfg/training/yolov7-tiny.yaml") | {"width_multiple": 0.125}, nc=4)
+    save_checkpoint({"model": one.state_dict()}, tmp_path / "one.pt")
+    weights = ["--weights", str(tmp_path / "one.pt"), "--transfer-weights"]
+    command = heads_run(
+        tmp_path, shapes_small, "--heads", "2", "--max-iter", "1", "--auto-lr", "--test-batch-size", "3"
+    )
+    done = train(*command, *weights, "--loss-ota", "0")
+    assert done.returncode == 0, done.stderr
+    text = done.stdout + done.stderr
+    assert "Transferred 332/344 items" in text and "kept (332): model.0-76" in text
