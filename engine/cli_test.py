@@ -46,6 +46,7 @@ FLAGS = [
         False,
     ),
     Flag("--workers", "loader processes", {"type": int, "default": 8}, False),
+    Flag("--agnostic-nms", "boxes suppress each other across classes, and so across heads", _SWITCH, False),
     Flag("--fast-dataloader", "workers write samples straight into shared batch buffers", _SWITCH, False),
     Flag(
         "--cache-images",

@@ -22,15 +22,13 @@ from utils.nms import check_thresholds, non_max_suppression
 class ValidationPredict:
     """A YOLO network with its suppression, as the evaluation asks for it (`engine.evaluate.Predict`).
 
-    single_cls: classes suppress one another, for they will all count as one. hybrid: the labels are put among the
+    agnostic: classes suppress one another. hybrid: the labels are put among the
     candidates (auto-labelling), which makes the figures meaningless. loss: called with the raw maps and the targets.
     """
 
-    def __init__(
-        self, model: nn.Module, conf_thres, iou_thres, augment=False, single_cls=False, hybrid=False, loss=None
-    ):
+    def __init__(self, model: nn.Module, conf_thres, iou_thres, augment=False, agnostic=False, hybrid=False, loss=None):
         self.model, self.conf_thres, self.iou_thres = model, conf_thres, iou_thres
-        self.augment, self.single_cls, self.hybrid, self.loss = augment, single_cls, hybrid, loss
+        self.augment, self.agnostic, self.hybrid, self.loss = augment, agnostic, hybrid, loss
         parameter = next(model.parameters())
         self.device, self.dtype = parameter.device, parameter.dtype
 
@@ -46,7 +44,7 @@ class ValidationPredict:
             clock.lap()
         labels = _label_rows(targets, images) if self.hybrid else ()
         detections = non_max_suppression(
-            output, self.conf_thres, self.iou_thres, agnostic=self.single_cls, multi_label=True, labels=labels
+            output, self.conf_thres, self.iou_thres, agnostic=self.agnostic, multi_label=True, labels=labels
         )
         return Prediction(detections, inference_ms, clock.lap(), loss)
 
@@ -102,12 +100,14 @@ def test(
     cache_images=False,
     fast_dataloader=False,
     annotations=None,
+    agnostic_nms=False,
 ) -> EvalResult:
     """Evaluate a network: a given `model` on a given `dataloader` (inside training), or `weights` on a split of `data`.
 
     Returns ((P, R, mAP@.5, mAP@.5:.95, box, obj, cls), per-class mAP, times), with more as attributes. In half
     precision (on CUDA only) a copy is run, so a given model keeps its weights. `wandb_logger`, if given, gets the
-    summary by its `log`. `trace` has no effect: networks always run untraced.
+    summary by its `log`. `trace` has no effect: networks always run untraced. With `single_cls` or `agnostic_nms`
+    classes suppress one another.
     """
     data = load_data_yaml(data)
     check_thresholds(conf_thres, iou_thres)
@@ -134,7 +134,8 @@ def test(
             outputs.add_pictures()
         if v5_metric:
             print("Testing with YOLOv5 AP metric...")
-        predict = ValidationPredict(network, conf_thres, iou_thres, augment, single_cls, save_hybrid, compute_loss)
+        agnostic = single_cls or agnostic_nms
+        predict = ValidationPredict(network, conf_thres, iou_thres, augment, agnostic, save_hybrid, compute_loss)
         predict.warm_up(imgsz)
         options = {"imgsz": imgsz, "batch_size": batch_size, "single_cls": single_cls, "v5_metric": v5_metric}
         result = evaluate(predict, loader, len(outputs.names), **options, sinks=outputs.sinks)
@@ -148,7 +149,7 @@ def test(
         "task": task,
         "precision": str(predict.dtype).removeprefix("torch."),
     }
-    settings |= {"conf_thres": conf_thres, "iou_thres": iou_thres, "augment": augment, **options}
+    settings |= {"conf_thres": conf_thres, "iou_thres": iou_thres, "agnostic": agnostic, "augment": augment, **options}
     result = outputs.finish(result, settings, verbose)
     if wandb_logger is not None:
         tags = ("precision", "recall", "mAP_0.5", "mAP_0.5:0.95", "box_loss", "obj_loss", "cls_loss")

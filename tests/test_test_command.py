@@ -106,7 +106,7 @@ def test_flags_are_those_of_the_reference(golden):
         assert (action.default, action.nargs) == (flag["default"], 0 if flag["store_true"] else flag["nargs"])
         assert (action.type.__name__ if action.type else None) in (flag["type"], None if flag["type"] == "str" else "")
     new = {flag.name for flag in FLAGS} - {flag["flag"] for flag in recorded}
-    assert new == {"--annotations", "--workers", "--fast-dataloader", "--cache-images"}
+    assert new == {"--annotations", "--workers", "--fast-dataloader", "--cache-images", "--agnostic-nms"}
 
 
 def test_abbreviations_in_the_wild_stay_unique():
@@ -412,6 +412,22 @@ def test_labels_for_auto_labelling_are_in_pixels_of_the_batch():
     first, second = predict(torch.zeros(2, 3, 64, 128, dtype=torch.uint8), targets).detections
     assert len(first) == 0
     assert second.tolist() == [[48.0, 16.0, 80.0, 48.0, 1.0, 1.0]]
+
+
+@pytest.mark.parametrize(("agnostic", "classes"), [(False, [0, 3]), (True, [0])])
+def test_agnostic_suppression_leaves_one_of_two_boxes_on_an_object(agnostic, classes):
+    class Doubled(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.zeros(1))
+
+        def forward(self, images, augment=False):
+            box = [30.0, 30.0, 20.0, 20.0, 1.0]
+            return torch.tensor([[[*box, 0.9, 0, 0, 0], [*box, 0, 0, 0, 0.8]]]), None
+
+    predict = ValidationPredict(Doubled(), 0.25, 0.45, agnostic=agnostic)
+    (found,) = predict(torch.zeros(1, 3, 64, 64, dtype=torch.uint8), torch.zeros(0, 6)).detections
+    assert found[:, 5].tolist() == classes
 
 
 def test_the_loss_sees_half_precision_maps_as_float32_however_they_are_nested():
