@@ -50,6 +50,7 @@ class YoloFamily:
     checkpoint_suffix = ".pt"
     figure_names: tuple[str, ...] = ()
     advice: Mapping[str, str] = {}
+    shorter_warmup = "set warmup_min_iters in the hyp file"
 
     def __init__(
         self,
@@ -337,6 +338,15 @@ class YoloFamily:
             self.dataset.indices = list(state["indices"])
         for loss, balance in zip((self.plain_loss, self.ota_loss), state["balance"], strict=True):
             loss.balance = list(balance)
+
+    def adopt(self, checkpoint: dict[str, Any], progress: Progress) -> None:
+        """Go on from a file of the reference project: epochs, best fitness and EMA."""
+        progress.epoch = checkpoint["epoch"] + 1
+        progress.number = progress.epoch * len(self.loader)
+        progress.best_fitness = float(np.asarray(checkpoint["best_fitness"]).reshape(-1)[0])
+        if self.ema and checkpoint.get("ema") is not None:
+            self.ema.ema.load_state_dict(checkpoint["ema"].float().state_dict())
+            self.ema.updates = checkpoint["updates"]
 
     def finish(self, final_results: list[float]) -> None:
         """The end of a complete run: pictures, stripped weights."""
