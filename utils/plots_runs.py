@@ -1,7 +1,7 @@
 """Pictures of a whole run: its `results.txt`, its labels, studies over image sizes and hyper-parameter evolution."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -23,11 +23,15 @@ PANELS = {
 
 
 def plot_results(
-    save_dir: str | os.PathLike, files: Sequence[str | os.PathLike] | None = None, path: str | os.PathLike | None = None
+    save_dir: str | os.PathLike,
+    files: Sequence[str | os.PathLike] | None = None,
+    path: str | os.PathLike | None = None,
+    titles: Mapping[str, str] | None = None,
 ) -> Path:
     """Draw `results*.txt` of a run folder (or the given files) as 2 x 5 panels; returns the picture's path.
 
-    Losses that are 0 and epochs without validation are gaps; files may differ in length and in columns.
+    Losses that are 0 and epochs without validation are gaps; files may differ in length and in columns. `titles`: of
+    panels that show something else than YOLO's losses.
     """
     save_dir = Path(save_dir)
     files = [Path(f) for f in files] if files else sorted(save_dir.glob("results*.txt"))
@@ -39,7 +43,7 @@ def plot_results(
     path = Path(path) if path else save_dir / "results.png"
     with figure(path, (14, 6), 200) as fig:
         axes = fig.subplots(2, 5)
-        for ax, (key, title) in zip(axes.flat, PANELS.items()):
+        for ax, (key, title) in zip(axes.flat, {**PANELS, **(titles or {})}.items()):
             for run, label, colour in zip(runs, labels, line_colours(len(runs))):
                 marker = "." if len(run["epoch"]) <= 60 else None
                 ax.plot(run["epoch"], run[key], marker=marker, linewidth=1.5, color=colour, label=short(label))

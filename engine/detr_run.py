@@ -1,0 +1,130 @@
+"""What tools/train_detr.py does after parsing: a run from its options to its exit code."""
+
+import logging
+from argparse import Namespace
+from pathlib import Path
+from statistics import median
+
+import torch
+from tqdm import tqdm
+
+from engine.cli_detr import check_options, train_parser
+from engine.detr import DetrFamily
+from engine.distributed import World, join, leave, lost_peers_told, main_first, world_from_environment
+from engine.launch import Command, begin_logging, drive, exit_code, init_seeds, resumed_options, settle_options
+from engine.step import TrainStep, choose_amp
+from engine.timing import STAGES, StageTimer
+from engine.trainer import Outcome, TrainSettings
+from models.checkpoint import load_checkpoint, state_dict_of, transfer_weights
+from models.detr import Detector, build, rebuild
+from models.detr_loss import matcher_timed
+from utils.data_yaml import DataYaml, load_data_yaml
+from utils.device import select_device
+
+log = logging.getLogger(__name__)
+WARM_STEPS = 3  # steps before a measurement
+
+COMMAND = Command(
+    script="tools/train_detr.py",
+    parser=train_parser,
+    suffix=".pth",
+    fixed=(
+        *("architecture", "network", "pretrained", "weights", "data", "batch_size", "img_size", "single_cls", "seed"),
+        *("subset_size", "subset_seed", "overfit", "resize_schedule", "lr", "backbone_lr", "weight_decay", "clip_norm"),
+        *("schedule", "lr_drop", "final_lr", "warmup_iters", "fliplr", "flipud", "scale_min", "crop", "crop_min"),
+    ),
+    learnt_map50=0.5,  # a DETR's boxes tighten late; a network that cannot learn stays near 0
+)
+
+
+def run(opt: Namespace) -> int:
+    """Train as the options say; returns the exit code."""
+    world = world_from_environment(opt.local_rank)
+    begin_logging(world)
+    checkpoint = None
+    if opt.resume:
+        options, checkpoint, _ = resumed_options(opt, COMMAND)
+        opt = Namespace(**options)
+    check_options(opt)
+    device = select_device(opt.device, batch_size=opt.batch_size)
+    try:
+        with lost_peers_told(world):
+            outcome = train(opt, device, world, checkpoint)
+            return exit_code(outcome, opt, world, COMMAND) if outcome else 0
+    finally:
+        leave()
+
+
+def train(opt: Namespace, device: torch.device, world: World, checkpoint=None) -> Outcome | None:
+    """One complete training, fresh or gone on with; with --profile a few measured steps instead, and no outcome."""
+    device = join(world, device, opt.batch_size)
+    settle_options(opt, world, resumed=checkpoint is not None)
+    init_seeds(opt.seed + 1 + world.rank, opt.deterministic)
+    with main_first(world):
+        data = load_data_yaml(opt.data)
+        model = build_model(opt, data, checkpoint).to(device)
+    family = DetrFamily(opt, data, model, device, world, Path(opt.save_dir))
+    if opt.profile:
+        return profile(family, opt, device)
+    return drive(family, settings_of(opt, device), opt, data, device, world, checkpoint)
+
+
+def build_model(opt: Namespace, data: DataYaml, checkpoint=None) -> Detector:
+    if checkpoint is not None:
+        return rebuild(checkpoint)
+    names = ["item"] if opt.single_cls and data.nc > 1 else data.names
+    model = build(opt.architecture, names, opt.network, opt.pretrained)
+    if opt.weights:
+        weights = state_dict_of(load_checkpoint(opt.weights), prefer_ema=True, origin=opt.weights)
+        transfer_weights(model, weights, origin=opt.weights)
+    size = sum(parameter.numel() for parameter in model.parameters())
+    log.info("%s: %.2f million parameters, %d classes", opt.architecture, size / 1e6, len(names))
+    return model
+
+
+def settings_of(opt: Namespace, device: torch.device) -> TrainSettings:
+    return TrainSettings(
+        epochs=opt.epochs,
+        amp=choose_amp(opt.amp, device),
+        clip_norm=opt.clip_norm,
+        max_iter=opt.max_iter,
+        patience=opt.patience,
+        eval_interval=opt.eval_interval,
+        notest=opt.notest,
+        nosave=opt.nosave,
+        save_every_minutes=opt.save_every,
+        skip_nonfinite=opt.skip_nonfinite,
+        exact_mid_epoch=True,  # samples are always keyed by the seed
+    )
+
+
+def profile(family: DetrFamily, opt: Namespace, device: torch.device) -> None:
+    """Run a few steps on the real loader and print where their time goes; the matcher is `assignment`."""
+    settings, timer, number = settings_of(opt, device), StageTimer(device), 0
+    step = TrainStep(
+        family,
+        *(family.model.train(), family.net, family.optimizer, family.ema, device),
+        amp=settings.amp,
+        clip_norm=settings.clip_norm,
+    )
+    try:
+        with matcher_timed(family.loss), tqdm(total=WARM_STEPS + opt.profile, desc="profile") as bar:
+            while number < bar.total:
+                for batch in family.loader:
+                    if number == WARM_STEPS:
+                        timer = StageTimer(device)
+                    step(batch, number, family.rates(number, 0, number), timer)
+                    number += 1
+                    bar.update()
+                    if number == bar.total:
+                        break
+    finally:
+        family.close()
+    middle = {stage: median(times) for stage, times in timer.totals().items()}
+    whole = sum(middle.values())
+    print(f"{'stage':>12s}{'ms':>10s}{'share':>8s}   median of {opt.profile} steps on {device.type}")
+    for stage in (stage for stage in STAGES if stage in middle):
+        print(f"{stage:>12s}{middle[stage]:10.2f}{middle[stage] / whole:8.1%}")
+    print(
+        f"{'step':>12s}{whole:10.2f}   assignment is the matcher: cost matrix, its copy to the host, SciPy's assignment"
+    )
