@@ -6,6 +6,10 @@ the number of candidates that already overlap it; a candidate wanted by several 
 Shape letters: B pool (an image, or one head's share of an image), G ground-truth box, P place in a pool, n candidate
 of the whole batch, C class, K the most candidates a box may take. Pools are padded to (B, G, P): no loop runs over
 images or boxes, nothing is read back from the device, and autograd records nothing.
+
+A cell proposed twice stands in its pool twice, at equal cost. Of equal candidates a box takes the one that comes first
+in the pool, on every device. In double precision, which serves to hold runs against recorded ones, it takes the one
+that torch.topk gives for its row alone, as the reference does; the choice matters where two boxes each want one copy.
 """
 
 from functools import reduce
@@ -15,7 +19,6 @@ import numpy as np
 import torch
 
 from utils.boxes import box_iou
-from utils.transfer import send
 
 IOU_WEIGHT = 3.0  # of the overlap cost against the class cost
 LOG_FLOOR = 1e-8  # added to the IoU before its logarithm
@@ -32,6 +35,8 @@ class PoolBlock(NamedTuple):
     classes: torch.Tensor  # (B, G) int64
     target: torch.Tensor  # (B, G) int64, row number in targets
     present: torch.Tensor  # (B, G) int64, 1 or 0
+    floor: torch.Tensor  # (B, G) float, LOG_FLOOR or 0
+    sizes: tuple[int, ...]  # of each pool, how many places are filled
 
 
 class Pools(NamedTuple):
@@ -49,13 +54,22 @@ class Assignment(NamedTuple):
 # --- on the host: who competes with whom ------------------------------------------------------------------------------
 
 
-def make_pools(
-    candidate_pool: np.ndarray,
-    target_pool: np.ndarray,
-    corners: np.ndarray,
-    classes: np.ndarray,
-    device: torch.device,
-) -> Pools:
+class PoolLayout(NamedTuple):
+    """Pools still on the host: arrays to be sent to the device, and what makes `Pools` of them there."""
+
+    arrays: list[np.ndarray]
+    sizes: list[tuple[int, ...]]  # of each block
+
+    def on_device(self, tensors: list[torch.Tensor]) -> Pools:
+        place, *parts = tensors
+        width = len(PoolBlock._fields) - 1
+        blocks = (PoolBlock(*parts[i * width : (i + 1) * width], sizes) for i, sizes in enumerate(self.sizes))
+        return Pools(tuple(blocks), place)
+
+
+def lay_out_pools(
+    candidate_pool: np.ndarray, target_pool: np.ndarray, corners: np.ndarray, classes: np.ndarray
+) -> PoolLayout:
     """Lay candidates and boxes out by the pool they belong to.
 
     candidate_pool: (n,), target_pool: (N,) int64, number of the pool;  corners: (N, 4) boxes in pixels;
@@ -69,16 +83,16 @@ def make_pools(
     place_rank, box_rank = _rank_in_group(candidate_pool, places), _rank_in_group(target_pool[known], boxes)
 
     place = np.empty(len(candidate_pool), dtype=np.int64)
-    arrays, start = [place], 0
+    arrays, sizes, start = [place], [], 0
     for members in _share_out(places, boxes):
         local = np.full(pools, -1)
         local[members] = np.arange(len(members))
         shape = len(members), places[members].max()
         (number,) = np.nonzero(local[candidate_pool] >= 0)
         at = local[candidate_pool[number]], place_rank[number]
-        candidate, filled, barrier = np.zeros(shape, np.int64), np.zeros(shape, np.float32), np.zeros(shape, np.float32)
+        candidate, filled = np.zeros(shape, np.int64), np.zeros(shape, np.float32)
         candidate[at], filled[at] = number, 1
-        barrier[filled == 0] = np.inf
+        barrier = np.where(filled == 0, np.float32(np.inf), np.float32(0))
         place[number] = start + at[0] * shape[1] + at[1]
         start += shape[0] * shape[1]
 
@@ -87,10 +101,10 @@ def make_pools(
         box_shape = len(members), boxes[members].max()
         box, cls, target, present = np.zeros((*box_shape, 4), corners.dtype), *np.zeros((3, *box_shape), np.int64)
         box[at], cls[at], target[at], present[at] = corners[row], classes[row], row, 1
-        arrays += [candidate, filled, barrier, box, cls, target, present]
-    tensors = send(arrays, device)
-    width = len(PoolBlock._fields)
-    return Pools(tuple(PoolBlock(*tensors[i : i + width]) for i in range(1, len(tensors), width)), tensors[0])
+        floor = (present * LOG_FLOOR).astype(np.float32)
+        arrays += [candidate, filled, barrier, box, cls, target, present, floor]
+        sizes.append(tuple(places[members].tolist()))
+    return PoolLayout(arrays, sizes)
 
 
 def _rank_in_group(group: np.ndarray, sizes: np.ndarray) -> np.ndarray:
@@ -149,9 +163,12 @@ def assign(
     absent_cost = -sum_log(1 - score)  # (n, 1): what the candidate costs a box of no class
     table = torch.cat([corners, absent_cost], 1)
     matched = [_match(block, table, score, top) for block in pools.blocks]
-    taken = torch.cat([m.taken.flatten() for m in matched])
-    target = torch.cat([m.target.flatten() for m in matched])
-    return Assignment(taken.index_select(0, pools.place), target.index_select(0, pools.place))
+    taken, target = (_end_to_end(field).index_select(0, pools.place) for field in zip(*matched))
+    return Assignment(taken, target)
+
+
+def _end_to_end(fields) -> torch.Tensor:
+    return fields[0].flatten() if len(fields) == 1 else torch.cat([field.flatten() for field in fields])
 
 
 def joint_score(objectness: torch.Tensor, class_logits: torch.Tensor) -> torch.Tensor:
@@ -195,43 +212,63 @@ def _match(block: PoolBlock, table: torch.Tensor, score: torch.Tensor, top: int)
 
 def _bid(block, first, last, corners, absent_cost, score, top) -> _Bids:
     """What boxes first..last of every pool want: overlaps, how many to take, costs, the cheapest ones."""
-    present = block.present[:, first:last]
+    classes, floor = block.classes[:, first:last], block.floor[:, first:last]
     iou = box_iou(block.corners[:, first:last], corners).nan_to_num_(0)  # (B, G, P); two empty boxes: no overlap
-    k = dynamic_k(iou, top) * present
-    cost = _pair_cost(iou, absent_cost, score, block.candidate, block.classes[:, first:last], present)
-    return _take_cheapest(cost, k, min(top, cost.shape[-1]), first)
+    k = dynamic_k(iou, top) * block.present[:, first:last]
+    cost = _pair_cost(iou, absent_cost, score, block.candidate, classes, floor)
+    place, chosen = _take_cheapest(cost, k, min(top, cost.shape[-1]), block.sizes)
+
+    place, chosen = place.flatten(1), chosen.long()
+    nobody = torch.zeros_like(block.candidate)
+    wanted = nobody.scatter_add(1, place, chosen.flatten(1))
+    number = torch.arange(first, first + cost.shape[1], device=cost.device)[:, None] * chosen
+    taker = nobody.scatter_add(1, place, number.flatten(1))
+    lowest, cheapest = cost.min(1)
+    return _Bids(wanted, taker, lowest, cheapest + first if first else cheapest)
 
 
 def dynamic_k(iou: torch.Tensor, top: int) -> torch.Tensor:
     """(B, G): how many candidates a box takes, the sum of its `top` best overlaps, at least 1."""
-    best = iou.topk(min(top, iou.shape[-1]), -1).values
+    best = _as_integers(iou).topk(min(top, iou.shape[-1]), -1).values.view(iou.dtype)
     return best.sum(-1).long().clamp_(min=1)
 
 
-def _pair_cost(iou, absent_cost, score, candidate, classes, present) -> torch.Tensor:
-    """(B, G, P) class cost + weighted overlap cost. Takes over the memory of `iou`.
+def _as_integers(x: torch.Tensor) -> torch.Tensor:
+    """The same memory as integers: they order as the numbers do where those are not negative, and sort faster."""
+    return x.view(torch.int32 if x.dtype == torch.float32 else torch.int64)
+
+
+def _pair_cost(iou, absent_cost, score, candidate, classes, floor) -> torch.Tensor:
+    """(B, G, P) class cost + weighted overlap cost.
 
     The class cost, a BCE against the box's one-hot class, is the candidate's cost for no class at all less the log-odds
     of the box's class: no (G, P, C) is ever formed. A box that is only padding gets log(0): infinite everywhere.
     """
-    floor = present.to(iou.dtype) * LOG_FLOOR
     cost = (iou + floor[..., None]).log_().mul_(-IOU_WEIGHT)
     column = candidate[:, None, :] * score.shape[1] + classes[..., None]
     own_class = score.flatten().index_select(0, column.flatten()).view(column.shape)
     return cost.add_(absent_cost[:, None]).sub_(own_class.logit_())
 
 
-def _take_cheapest(cost: torch.Tensor, k: torch.Tensor, most: int, first: int) -> _Bids:
-    """Each box takes its k cheapest places."""
-    pools, boxes, places = cost.shape
-    place = cost.topk(most, -1, largest=False).indices  # (B, G, K)
+def _take_cheapest(cost, k, most, sizes) -> tuple[torch.Tensor, torch.Tensor]:
+    """Each box's K cheapest places in order, (B, G, K), and which of them are among its k: bool."""
+    if cost.dtype == torch.float64:
+        return _take_row_by_row(cost, k, most, sizes)
+    key = torch.arange(cost.shape[-1], device=cost.device)  # of equal costs the first place: unique keys, no ties
+    key = torch.add(key, _as_integers(cost).long(), alpha=1 << 32)
+    place = key.topk(most, -1, largest=False).indices
+    return place, torch.arange(most, device=cost.device) < k[..., None]
+
+
+def _take_row_by_row(cost, k, most, sizes) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same with torch.topk's own choice among equals, which depends on k and on the length of the row."""
+    place = torch.zeros((*k.shape, most), dtype=torch.int64, device=cost.device)
     chosen = torch.arange(most, device=cost.device) < k[..., None]
-    number = torch.arange(first, first + boxes, device=cost.device)[:, None] * chosen
-    nobody = torch.zeros((pools, places), dtype=torch.int64, device=cost.device)
-    wanted = nobody.scatter_add(1, place.flatten(1), chosen.flatten(1).long())
-    taker = nobody.scatter_add(1, place.flatten(1), number.flatten(1))
-    lowest, cheapest = cost.min(1)
-    return _Bids(wanted, taker, lowest, cheapest + first)
+    for pool, size in enumerate(sizes):
+        for count in range(1, min(most, size) + 1):
+            taken = cost[pool, :, :size].topk(count, -1, largest=False).indices
+            place[pool, :, :count] = torch.where(k[pool, :, None] == count, taken, place[pool, :, :count])
+    return place, chosen
 
 
 def _merge(a: _Bids, b: _Bids) -> _Bids:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from utils.assign import Assignment, Pools, assign, make_pools
+from utils.assign import Assignment, Pools, assign, lay_out_pools
 from utils.boxes import bbox_iou, decode_wh, decode_xy, xywh2xyxy
 from utils.candidates import NEAR, WIDE, Candidates, find_candidates, first_on_cell
 from utils.errors import UserError
@@ -33,20 +33,21 @@ class Criterion(NamedTuple):
     gamma: float
 
     def __call__(self, x: torch.Tensor, t: torch.Tensor | float) -> torch.Tensor:
-        if self.positive_weight == 1:
-            loss = F.softplus(x) - t * x
-        else:
-            loss = (1 - t) * x + (1 + (self.positive_weight - 1) * t) * F.softplus(-x)
+        loss = F.softplus(x)
+        if isinstance(t, torch.Tensor) or t != 0:
+            loss = loss + t * self._slope(x)
         if self.gamma > 0:
             p = x.sigmoid()
             miss = t * (1 - p) + (1 - t) * p
             loss = loss * (t * FOCAL_ALPHA + (1 - t) * (1 - FOCAL_ALPHA)) * miss**self.gamma
         return loss
 
-    def against_zero(self, x: torch.Tensor) -> torch.Tensor:
-        """The same for t = 0, where most of the work is: one softplus."""
-        loss = F.softplus(x)
-        return loss * (1 - FOCAL_ALPHA) * x.sigmoid() ** self.gamma if self.gamma > 0 else loss
+    def change(self, x: torch.Tensor, before: float, after: torch.Tensor | float) -> torch.Tensor:
+        """Loss at target `after` less loss at `before`; without the focal factor it is linear in the target."""
+        return self(x, after) - self(x, before) if self.gamma > 0 else (after - before) * self._slope(x)
+
+    def _slope(self, x: torch.Tensor) -> torch.Tensor:
+        return -x if self.positive_weight == 1 else (self.positive_weight - 1) * F.softplus(-x) - x
 
 
 class _ReadMaps(torch.autograd.Function):
@@ -97,6 +98,7 @@ class Plan(NamedTuple):
     target: torch.Tensor  # (n,) int64, row number of the box that proposed the cell
     target_box: torch.Tensor  # (N, 4) normalised centre and size
     target_class: torch.Tensor  # (N,) int64
+    area: torch.Tensor  # (maps,) float, cells of each map
     pools: Pools | None  # who competes with whom; None: every candidate is a positive
     learnt: torch.Tensor | None = None  # (n, C) bool, class columns that the candidate's map has; None: all
     fixed: torch.Tensor | None = None  # (n, C) logits that stand in the assignment's cost for the others
@@ -183,15 +185,17 @@ class _Loss:
         anchor = self.anchors[found.level, found.anchor].astype(np.float32)
         stride = self.stride[found.level, None]
         twin = first_on_cell(number, cell)
-        arrays = [cell, anchor, stride, scale, corner, twin, found.target, rows[:, 2:6], column]
-        device = maps[0].device
-        cell, *tensors = send(arrays, device)
-        pools = None
-        if height is not None:
-            corners = xywh2xyxy(rows[:, 2:6] * height)  # by the height alone, as the reference; it matters off-square
-            target_pool = image * self.heads + head
-            pools = make_pools(target_pool[found.target], target_pool, corners, column, device)
-        return Plan(cell.split(counts), *tensors, pools)
+        area = np.array([m.shape[:-1].numel() for m in maps], dtype=np.float32)
+        arrays = [cell, anchor, stride, scale, corner, twin, found.target, rows[:, 2:6], column, area]
+        if height is None:
+            cell, *tensors = send(arrays, maps[0].device)
+            return Plan(cell.split(counts), *tensors, None)
+        corners = xywh2xyxy(rows[:, 2:6] * height)  # by the height alone, as the reference; it matters off-square
+        pool = image * self.heads + head
+        layout = lay_out_pools(pool[found.target], pool, corners, column)
+        cell, *tensors = send(arrays + layout.arrays, maps[0].device)
+        known = len(arrays) - 1
+        return Plan(cell.split(counts), *tensors[:known], layout.on_device(tensors[known:]))
 
     def check(self, targets: torch.Tensor, batch: int) -> np.ndarray:
         """Targets on the host, fp32 or fp64. Those of a device are waited for here, and only here."""
@@ -220,12 +224,13 @@ class _Loss:
         return Predicted(box, objectness, classes, everywhere.to(precision))
 
     def match(self, predicted: Predicted, plan: Plan, top: int) -> Assignment:
-        box = predicted.box.detach()
-        box = (box + plan.corner) * plan.stride
+        """The assignment, made on boxes in pixels."""
+        centre, size = ((predicted.box.detach() + plan.corner) * plan.stride).chunk(2, 1)
+        corners = torch.cat([centre - size / 2, centre + size / 2], 1)
         logits = predicted.classes
         if plan.learnt is not None:
             logits = torch.where(plan.learnt, logits, plan.fixed)
-        return assign(xywh2xyxy(box), predicted.objectness, logits, plan.pools, top)
+        return assign(corners, predicted.objectness, logits, plan.pools, top)
 
     def positives(self, plan: Plan, given: Assignment) -> Positives:
         """Each candidate's target, relative to its cell."""
@@ -238,11 +243,12 @@ class _Loss:
 
         Objectness is the loss of an empty map, corrected at the cells that are wanted: no target map is written.
         """
-        counts, cells = [len(c) for c in plan.cells], [m[..., 0].numel() for m in maps]
+        counts, cells = [len(c) for c in plan.cells], [m.shape[:-1].numel() for m in maps]
         ciou = bbox_iou(predicted.box.T, positives.box, x1y1x2y2=False, CIoU=True)
-        wanted = (1.0 - self.gr) + self.gr * ciou.detach().clamp(0)
+        wanted = ciou.detach().clamp(min=0)
+        wanted = wanted if self.gr == 1 else (1.0 - self.gr) + self.gr * wanted
         x = predicted.objectness.squeeze(1)
-        correction = self.objectness_criterion(x, wanted) - self.objectness_criterion.against_zero(x)
+        correction = self.objectness_criterion.change(x, 0.0, wanted)
         columns = torch.stack(
             [
                 (1.0 - ciou) * positives.taken,
@@ -252,10 +258,9 @@ class _Loss:
             ]
         )
         box, cls, count, correction = torch.stack([c.sum(1) for c in columns.split(counts, 1)], 1)
-        empty = self.objectness_criterion.against_zero(predicted.everywhere)
+        empty = self.objectness_criterion(predicted.everywhere, 0.0)
         empty = torch.stack([level.mean() for level in empty.split(cells)])
-        objectness = empty + torch.stack([c / n for c, n in zip(correction.unbind(), cells)])
-        return self.means(box, objectness, cls, count)
+        return self.means(box, empty + correction / plan.area, cls, count)
 
     def means(self, box, objectness, cls, count) -> Terms:
         """Of the sums over positives, and the number of positives, in each map; objectness is a mean already."""
@@ -267,23 +272,17 @@ class _Loss:
         if self.nc == 1:
             return torch.zeros_like(logits[:, 0])
         own = logits.gather(1, cls)
-        others, own_as_other = self.other_class(logits), self.other_class(own)
-        wanted = self.class_criterion(own, self.class_positive) - own_as_other
+        others = self.class_criterion(logits, self.class_negative)
+        wanted = self.class_criterion.change(own, self.class_negative, self.class_positive)
         if learnt is not None:
             others, wanted = others * learnt, wanted * learnt.gather(1, cls)
         return others.sum(1) + wanted.squeeze(1)
 
-    def other_class(self, logits: torch.Tensor) -> torch.Tensor:
-        """Loss of the logits of classes that are not the target's."""
-        if self.class_negative == 0:
-            return self.class_criterion.against_zero(logits)
-        return self.class_criterion(logits, self.class_negative)
-
     def total(self, terms: Terms, lead_objectness: torch.Tensor, batch: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Level weights, gains, sum. The running sums are fp32 for fp64 maps too."""
         objectness = torch.stack([w * o for w, o in zip(self.balance, terms.objectness.unbind())])
-        parts = [part.float().sum() for part in (terms.box, objectness, terms.cls)]
-        parts = torch.stack([part * gain for part, gain in zip(parts, self.gains)])
+        parts = torch.stack([terms.box, objectness, terms.cls]).float().sum(1)
+        parts = torch.stack([part * gain for part, gain in zip(parts.unbind(), self.gains)])
         if self.autobalance:
             self.rebalance(lead_objectness.detach())
         total = parts.sum(0, keepdim=True)

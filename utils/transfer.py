@@ -22,5 +22,5 @@ def send(arrays: Sequence[np.ndarray], device: torch.device) -> list[torch.Tenso
         buffer = torch.from_numpy(flat)
         buffer = (buffer.pin_memory() if pin else buffer).to(device, non_blocking=True)
         for i, part in zip(members, buffer.split(sizes)):
-            sent[i] = part.view(arrays[i].shape)
+            sent[i] = part if arrays[i].ndim == 1 else part.view(arrays[i].shape)
     return [sent[i] for i in range(len(arrays))]

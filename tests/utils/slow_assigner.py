@@ -179,7 +179,7 @@ def slow_terms(maps, targets, matches, anchors, hyp, gr, nc, balance):
             ciou = slow_ciou(p, box_t)
             losses.append(1 - ciou)
             wanted[b, a, gj, gi] = (1 - gr) + gr * ciou.detach().clamp(min=0)
-            row = torch.full((nc,), eps / 2)
+            row = torch.full((nc,), eps / 2, dtype=prediction.dtype)
             row[int(targets[t, 1])] = 1 - eps / 2
             logits.append(prediction[b, a, gj, gi, 5:])
             rows.append(row)
