@@ -32,7 +32,7 @@ from utils.autoanchor import check_anchors
 from utils.datasets import create_dataloader
 from utils.errors import UserError
 from utils.files import check_img_size
-from utils.labels import Subset
+from utils.labels import Subset, check_class_range
 from utils.loss import ComputeLoss, ComputeLossAuxOTA, ComputeLossOTA
 from utils.loss_multihead import ComputeLossMultiHead, ComputeLossMultiHeadOTA
 from utils.metrics import fitness
@@ -154,11 +154,7 @@ class YoloFamily:
                 subset=subset,
                 **self._loader_options(),
             )
-        top = np.concatenate(self.dataset.labels, 0)[:, 0].max(initial=-1)
-        if top >= self.nc:
-            raise UserError(
-                f"a label has class {int(top)}, but {self.data.path} has nc: {self.nc} (classes 0 to {self.nc - 1})"
-            )
+        check_class_range(self.dataset.labels, self.dataset.label_files, self.nc, self.data.path)
         if world.is_main and not hasattr(self, "val_loader"):
             self.val_batch = opt.test_batch_size or batch * 2
             options = self._loader_options() | ({"cache": False} if opt.notest else {})

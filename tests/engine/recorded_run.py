@@ -52,6 +52,7 @@ class FakeLoader(list):
 
 class FakeDataset:
     labels = tuple(np.array([[c, 0.5, 0.5, 0.2, 0.2]], np.float32) for c in range(3))
+    label_files = ("a.txt", "b.txt", "c.txt")
     indices = range(3)
     n = 3
 
