@@ -17,7 +17,8 @@ from engine.trials.listed import Listed
 from engine.trials.runner import Runner, Settings
 from engine.trials.space import read_space
 from engine.trials.table import ORDER, best_settings, rank, ranking_text, verdict, write_csv, write_ranking
-from engine.trials.trainer import Budget, Trainer, YoloTrainer
+from engine.trials.trainer import Budget, Trainer
+from engine.trials.yolo import YoloTrainer
 from utils.errors import UserError
 from utils.files_lock import exclusive
 

@@ -1,7 +1,7 @@
 """A training command as trials see it: its settings, what a budget means to it, the run file of one trial.
 
-The runner, the search and the table know a trainer only through what `Trainer` declares, so a second family of
-detectors joins by describing itself in the same way.
+The runner, the search and the table know a trainer only through `Trainer`. `FlagTrainer` is all of it for a command
+whose run file holds the flags of a table; a family of detectors adds its own few lines (`yolo`).
 """
 
 import os
@@ -12,10 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from engine.cli import nearest, train_parser
-from engine.config import SECTIONS, check_flag_value, check_options, read_run_file, read_yaml_chain
-from engine.hyp import KEYS as HYP_KEYS
-from engine.hyp import check_hyp, load_hyp
+from engine.cli import Parser, nearest
+from engine.config import SECTIONS, check_flag_name, check_flag_value, read_run_file, read_yaml_chain
 from utils.data_yaml import load_data_yaml
 from utils.errors import UserError
 from utils.files import check_file
@@ -91,7 +89,7 @@ def _device(device: str | None) -> list[str]:
     return [] if device is None else ["--device", device]
 
 
-# settings of train.py that the runner itself chooses, and how to say it instead
+# flags that the runner itself chooses, and how to say it instead
 CHOSEN_BY_RUNNER = {
     "config": "--base-config", "project": "--output-dir", "name": "--output-dir", "exist_ok": "--output-dir",
     "device": "--devices", "local_rank": "--devices", "resume": "--resume", "seed": "--seed and --repeat",
@@ -99,59 +97,91 @@ CHOSEN_BY_RUNNER = {
 }  # fmt: skip
 
 
-class YoloTrainer(Trainer):
-    """train.py: names are its flags and the entries of its hyp file (`lr0`, `hyp.lr0`, `training.batch_size`)."""
+class FlagTrainer(Trainer):
+    """A command whose run file holds flags of one table, under headings or not (`training.batch_size`).
 
-    checkpoints = ("weights/last.pt", "weights/previous.pt")
+    One of its flags may hold a mapping of settings of their own, the inner ones; what these are, a subclass says.
+    """
+
     weights = "weights"
-    kept_weights = ("best.pt",)
 
-    def __init__(self, base_config: str | Path, budget: Budget, script: Path = ROOT / "train.py"):
+    def __init__(self, base_config: str | Path, budget: Budget, script: Path, parser: Parser, suffix: str):
         self.script, self.base_config, self.budget = script, Path(base_config), budget
-        parser = train_parser()
+        self.checkpoints = (f"weights/last{suffix}", f"weights/previous{suffix}")
+        self.kept_weights = (f"best{suffix}",)
         self.flags = parser.flags
         self.base = vars(parser.parse_args([])) | read_run_file(base_config, self.flags)
-        self.base_hyp = load_hyp(self.base["hyp"])
         self.budgeted = {
-            name: value
+            name: check_flag_value(self.flags[name], value, "the budget")
             for name, value in (("epochs", budget.epochs), ("subset_size", budget.subset), ("img_size", budget.size))
             if value is not None
         }
         self.check({}, f"{base_config} with this budget")
 
+    # --- what a family adds -------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def check_options(self, options: Namespace) -> None:
+        """Refuse flags that cannot be, as the command itself does."""
+
+    @abstractmethod
+    def inner_name(self, heading: str, rest: str) -> str | None:
+        """The one name of an inner setting, None if it is none."""
+
+    @abstractmethod
+    def inner_names(self) -> list[str]:
+        """All that can be named, for hints."""
+
+    @abstractmethod
+    def inner_value(self, name: str, value: Any, where: str) -> Any: ...
+
+    @abstractmethod
+    def inner_base(self, name: str) -> Any: ...
+
+    @abstractmethod
+    def inner_content(self, inner: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+        """What a run file says to set these inner settings, such as {'hyp': {...}}; {} for none."""
+
+    # --- what follows from the table ----------------------------------------------------------------------------------
+
     def name(self, key: str, where: str) -> str:
         heading, _, rest = key.lstrip("-").replace("-", "_").rpartition(".")
-        is_flag = rest in self.flags and heading in ("", *SECTIONS)
-        is_hyp = rest in HYP_KEYS and heading in ("", "hyp")
-        if not is_flag and not is_hyp:
-            known = [*self.flags, *HYP_KEYS, *(f"hyp.{name}" for name in HYP_KEYS)]
+        flag = self._flag(heading, rest)
+        name = flag or self.inner_name(heading, rest)
+        if name is None:
+            known = [*self.flags, *self.inner_names()]
             raise UserError(f"{where}: unknown setting '{key}'{nearest(key, known) or nearest(rest, known)}")
-        if is_flag and rest in CHOSEN_BY_RUNNER:
-            raise UserError(f"{where}: '{key}' is not for trials to set; {CHOSEN_BY_RUNNER[rest]} does")
-        if rest in self.budgeted:
+        if flag in CHOSEN_BY_RUNNER:
+            raise UserError(f"{where}: '{key}' is not for trials to set; {CHOSEN_BY_RUNNER[flag]} does")
+        if name in self.budgeted:
             raise UserError(f"{where}: '{key}' is set for all trials by the budget; leave out one of the two")
-        return rest
+        return name
+
+    def _flag(self, heading: str, rest: str) -> str | None:
+        """The flag of this name or alias, below any of a run file's headings."""
+        if heading and not set(heading.split(".")) <= set(SECTIONS):
+            return None
+        try:
+            return "config" if rest == "config" else check_flag_name(rest, self.flags, "")
+        except UserError:
+            return None
 
     def value(self, name: str, value: Any, where: str) -> Any:
         if name in self.flags:
             return check_flag_value(self.flags[name], value, where)
-        return check_hyp(self.base_hyp | {name: value}, where)[name]
+        return self.inner_value(name, value, where)
 
     def check(self, settings: Mapping[str, Any], where: str) -> None:
         options = self._options(settings)
         try:
-            check_options(Namespace(**options))
-            if not options["cfg"] and not options["weights"]:
-                raise UserError("neither cfg nor weights are given: there is no network to train")
-            for name in ("cfg", "weights"):
-                check_file(options[name])
+            self.check_options(Namespace(**options))
+            check_file(options["weights"])
             load_data_yaml(options["data"], fetch=False)
-            load_hyp(self._hyp(settings))
         except UserError as error:
             raise UserError(f"{where}: {error}") from None
 
     def base_value(self, name: str) -> Any:
-        return self._options({})[name] if name in self.flags else self.base_hyp.get(name, HYP_KEYS[name].default)
+        return self._options({})[name] if name in self.flags else self.inner_base(name)
 
     def epochs(self, settings: Mapping[str, Any]) -> int:
         return self._options(settings)["epochs"]
@@ -172,28 +202,27 @@ class YoloTrainer(Trainer):
         content = self._over_base(settings, path.parent) | {"name": "best"}
         if self.base["subset_size"] and "subset_size" not in settings:
             content["subset_size"] = 0
-        if self.budget.size and self.budget.size > max(self.base["img_size"]):
+        if self.budget.size and self.budget.size > _largest(self.base["img_size"]):
             content["img_size"] = self.budget.size
         trial, full = self.epochs(settings), self.base["epochs"]
         content["epochs"] = full if full > trial else FULL_RUN * trial
-        return content, [self.script.name, "--config", str(path)]
+        return content, [os.path.relpath(self.script), "--config", str(path)]
 
     def _options(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Every flag's value in a trial with these settings."""
         flags = {name: value for name, value in settings.items() if name in self.flags}
-        budgeted = {n: check_flag_value(self.flags[n], value, "the budget") for n, value in self.budgeted.items()}
-        return self.base | flags | budgeted
+        return self.base | flags | self._inner_content(settings) | self.budgeted
 
-    def _hyp(self, settings: Mapping[str, Any]) -> str | dict[str, Any]:
-        """The value of `hyp` in a run file: the file, or a mapping over it."""
-        own = {name: value for name, value in settings.items() if name not in self.flags}
-        source = settings.get("hyp", self.base["hyp"])
-        if not own:
-            return source
-        return {**(source if isinstance(source, Mapping) else {"base": source}), **own}
+    def _inner_content(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        inner = {name: value for name, value in settings.items() if name not in self.flags}
+        return self.inner_content(inner, settings) if inner else {}
 
     def _over_base(self, settings: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         """A run file in `folder` with these settings on top of the base configuration."""
         flags = {name: value for name, value in settings.items() if name in self.flags}
-        content = {"base": os.path.relpath(self.base_config.resolve(), folder.resolve()), **flags}
-        return content if self._hyp(settings) == self.base["hyp"] else content | {"hyp": self._hyp(settings)}
+        base = os.path.relpath(self.base_config.resolve(), folder.resolve())
+        return {"base": base, **flags, **self._inner_content(settings)}
+
+
+def _largest(size: int | list[int]) -> int:
+    return max(size) if isinstance(size, list) else size

@@ -1,5 +1,6 @@
-"""tools/run_trials.py with the stand-in for train.py: python tests/tools/fake_trials.py (flags of run_trials.py)"""
+"""tools/run_trials.py with another train.py: TRAIN=script.py python tests/tools/fake_trials.py (its flags)"""
 
+import os
 import sys
 import types
 from pathlib import Path
@@ -7,11 +8,11 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from engine.trials import command, options, runner
-from engine.trials.trainer import YoloTrainer
+from engine.trials.yolo import YoloTrainer
 from utils.errors import run_command
 
 ROOT = Path(__file__).resolve().parents[2]
-SCRIPT = ROOT / "tests" / "tools" / "fake_train.py"
+SCRIPT = ROOT / os.environ.get("TRAIN", "tests/tools/fake_train.py")
 
 
 class FakeTrainer(YoloTrainer):
@@ -19,7 +20,7 @@ class FakeTrainer(YoloTrainer):
         super().__init__(base_config, budget, SCRIPT)
 
     def prepare(self, settings):
-        """No data set is needed."""
+        """The stand-in needs no data set; others are given one that is there."""
 
 
 def run(*arguments: str) -> int:

@@ -1,0 +1,44 @@
+"""train.py for trials: its flags, and inside `hyp` the entries of the hyper-parameter file (`lr0` or `hyp.lr0`)."""
+
+from argparse import Namespace
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from engine.cli import train_parser
+from engine.config import check_options
+from engine.hyp import KEYS, check_hyp, load_hyp
+from engine.trials.trainer import ROOT, Budget, FlagTrainer
+from utils.errors import UserError
+from utils.files import check_file
+
+
+class YoloTrainer(FlagTrainer):
+    def __init__(self, base_config: str | Path, budget: Budget, script: Path = ROOT / "train.py"):
+        super().__init__(base_config, budget, script, train_parser(), ".pt")
+        self.base_hyp = load_hyp(self.base["hyp"])
+
+    def check_options(self, options: Namespace) -> None:
+        check_options(options)
+        if not check_file(options.cfg) and not options.weights:
+            raise UserError("neither cfg nor weights are given: there is no network to train")
+        load_hyp(options.hyp)
+
+    def inner_name(self, heading: str, rest: str) -> str | None:
+        if rest not in KEYS or heading not in ("", "hyp"):
+            return None
+        return rest
+
+    def inner_names(self) -> list[str]:
+        return [*KEYS, *(f"hyp.{name}" for name in KEYS)]
+
+    def inner_value(self, name: str, value: Any, where: str) -> Any:
+        return check_hyp(self.base_hyp | {name: value}, where)[name]
+
+    def inner_base(self, name: str) -> Any:
+        return self.base_hyp.get(name, KEYS[name].default)
+
+    def inner_content(self, inner: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+        source = settings.get("hyp", self.base["hyp"])
+        below = source if isinstance(source, Mapping) else {"base": source}
+        return {"hyp": {**below, **inner}}
