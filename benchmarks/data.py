@@ -64,6 +64,9 @@ class Bench:
 
     def show(self, name: str, text: str, ratio: float | None = None, must: str = "") -> None:
         shown = "" if ratio is None else f"{ratio:8.2f}x"
+        if ratio is not None:
+            row = {"what": name, "value": ratio, "must": must.removeprefix("must ") or "-", "runs": self.runs}
+            self.results.setdefault("ratios", []).append(row)
         print(f"{name:<44}{text:<36}{shown:>9}  {must}", flush=True)
 
 
