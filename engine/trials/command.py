@@ -10,7 +10,9 @@ from typing import Any
 
 import yaml
 
+from engine.config import read_yaml_chain, without_sections
 from engine.trials import options
+from engine.trials.detr import DetrTrainer
 from engine.trials.keys import read_trials
 from engine.trials.ledger import ENDED, FAILED, FILE, Ledger, Run, write_atomically
 from engine.trials.listed import Listed
@@ -25,14 +27,15 @@ from utils.files_lock import exclusive
 LOCK = ".lock"
 
 
-def run(opt: Namespace, make_trainer: Callable[[str, Budget], Trainer] = YoloTrainer) -> int:
+def run(opt: Namespace, make_trainer: Callable[[str, Budget], Trainer] | None = None) -> int:
     """Run the trials that the options describe; returns the exit code."""
     folder = Path(opt.output_dir)
     stored = Ledger.read(folder) if opt.resume else None
     if stored:
         opt = options.resumed(opt, stored.plan["options"])
     options.check(opt)
-    trainer = make_trainer(opt.base_config, Budget(opt.budget_epochs, opt.budget_subset, opt.budget_size))
+    budget = Budget(opt.budget_epochs, opt.budget_subset, opt.budget_size)
+    trainer = (make_trainer or trainer_for(opt.base_config))(opt.base_config, budget)
     plan = make_plan(opt, trainer)
     if stored:
         check_unchanged(stored.plan, plan, opt)
@@ -48,6 +51,12 @@ def run(opt: Namespace, make_trainer: Callable[[str, Budget], Trainer] = YoloTra
             check_unused(folder)
             ledger = Ledger(folder, plan)
         return work(opt, trainer, ledger)
+
+
+def trainer_for(base_config: str) -> Callable[[str, Budget], Trainer]:
+    """The command that a base configuration is for: only a DETR's names an architecture."""
+    is_detr = "architecture" in without_sections(read_yaml_chain(base_config))
+    return DetrTrainer if is_detr else YoloTrainer
 
 
 def check_unused(folder: Path) -> None:

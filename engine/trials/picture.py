@@ -4,6 +4,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+
 from engine.trials.ledger import COMPLETED, Run
 from engine.trials.table import param_names, params_of, rank
 from engine.trials.trainer import Trainer
@@ -11,6 +13,7 @@ from utils.plots_curves import figure, line_colours, short
 
 MAX_PANELS = 8  # settings beyond that are left to the CSV
 MAX_NAMED = 10  # lines with a name in the legend, best first
+FEW = 6  # values of a setting that stand side by side, whatever lies between them
 WIDE = 20  # a range over so many times its lowest value is drawn on a logarithmic axis
 
 
@@ -52,20 +55,24 @@ def _curves(ax, runs: Sequence[Run]) -> dict[int, tuple]:
 
 
 def _against(ax, name: str, values: Sequence[str], runs: Sequence[Run], colours: dict[int, tuple]) -> None:
+    """Each run's final_map over its value of one setting; few or unordered values stand side by side."""
     shown = [(value, run) for value, run in zip(values, runs) if run.final_map is not None]
     numeric = all(_is_number(value) for value, _ in shown)
-    places = sorted({value for value, _ in shown})
+    places = sorted({value for value, _ in shown}, key=float if numeric else str)
+    apart = not numeric or len(places) <= FEW
     for value, run in shown:
-        x = float(value) if numeric else places.index(value)
+        x = places.index(value) if apart else float(value)
         filled = colours[run.setting] if run.status == COMPLETED else "none"
         ax.scatter(x, run.final_map, s=40, facecolors=filled, edgecolors=[colours[run.setting]])
-    if not numeric:
+    if apart:
         ax.set_xticks(range(len(places)), [short(place) for place in places])
-    elif shown and min(float(v) for v in places) > 0:
-        numbers = [float(v) for v in places]
-        if max(numbers) >= WIDE * min(numbers):
-            ax.set_xscale("log")
-    ax.set(xlabel=name, ylabel="final mAP@.5:.95", title=f"{name} (open: not completed)")
+        ax.set_xlim(-0.5, max(len(places), 1) - 0.5)
+    elif 0 < WIDE * float(places[0]) <= float(places[-1]):
+        ticks = np.geomspace(float(places[0]), float(places[-1]), 4)
+        ax.set_xscale("log")
+        ax.set_xticks(ticks, [f"{tick:.2g}" for tick in ticks])
+        ax.set_xticks([], minor=True)
+    ax.set(xlabel=name, ylabel="final mAP@.5:.95", title=f"{short(name)} (open: not completed)")
     ax.grid(alpha=0.25)
 
 
