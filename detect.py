@@ -6,11 +6,12 @@ from pathlib import Path
 from tqdm import tqdm
 
 from engine.cli_detect import check_options, detect_parser
-from engine.predict import Summary, YoloDetect, predict_source
+from engine.predict import Predict, Summary, YoloDetect, predict_source
 from engine.predict_output import PredictionOutput, open_window
 from models.checkpoint import strip_checkpoint
 from models.experimental import attempt_load
 from utils.device import select_device
+from utils.draw import Names
 from utils.errors import UserError, run_command
 from utils.files import check_img_size, increment_path
 from utils.sources import open_source
@@ -23,7 +24,17 @@ def detect(opt) -> Summary:
     model = attempt_load(opt.weights, map_location=device)
     stride = int(model.stride.max())
     img_size = check_img_size(opt.img_size, s=stride)
-    names = model.names
+    predict = YoloDetect(model, device, opt.conf_thres, opt.iou_thres, opt.classes, opt.agnostic_nms, opt.augment)
+    predict.warm_up(img_size)
+    summary = detect_with(opt, predict, model.names, img_size, stride)
+    if opt.update:
+        for path in opt.weights:
+            strip_checkpoint(path)
+    return summary
+
+
+def detect_with(opt, predict: Predict, names: Names, img_size: int, stride: int) -> Summary:
+    """Run a detector of whatever kind over the source of the command."""
     unknown = [c for c in opt.classes or [] if not 0 <= c < len(names)]
     if unknown:
         known = ", ".join(f"{i} {name}" for i, name in enumerate(names))
@@ -33,14 +44,9 @@ def detect(opt) -> Summary:
     save_dir = increment_path(Path(opt.project) / opt.name, exist_ok=opt.exist_ok)
     save_img = not opt.nosave and not is_stream_list  # a list of streams is watched, not recorded
     output = PredictionOutput(save_dir, names, save_img, opt.save_txt, opt.save_conf)
-    predict = YoloDetect(model, device, opt.conf_thres, opt.iou_thres, opt.classes, opt.agnostic_nms, opt.augment)
-    predict.warm_up(img_size)
     window = open_window() if opt.view_img else None
     summary = predict_source(source, predict, names, output, opt.batch_size, window)
     _report(summary, save_dir, output, source.skipped)
-    if opt.update:
-        for path in opt.weights:
-            strip_checkpoint(path)
     return summary
 
 

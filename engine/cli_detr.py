@@ -71,6 +71,7 @@ CHANGED: dict[str, dict[str, Any]] = {
     "seed": {"default": 0},
     "amp": {"nargs": "?", "const": "auto"},  # a bare --amp, or `amp: true`
 }
+ONE_FILE = {"weights": {"nargs": None, "default": ""}}  # no ensembles
 ALIASES = {"epochs": ("--max-epochs",), "data": ("--dataset",)}
 
 
@@ -88,7 +89,9 @@ def _defaults(**values: Any) -> dict[str, dict[str, Any]]:
 
 
 def _parser(flags: list[Flag], prog: str, description: str) -> Parser:
-    return Parser(flags, prog=prog, description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    parser = Parser(flags, prog=prog, description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    parser.set_defaults(iou_thres=1.0)  # what the checks of other commands ask for: here nothing is suppressed
+    return parser
 
 
 def train_parser() -> Parser:
@@ -97,12 +100,13 @@ def train_parser() -> Parser:
 
 
 def test_parser() -> Parser:
-    flags = _taken(cli_test.FLAGS, TEST_SHARED, _defaults(project="runs/detr_test", batch_size=8, weights=""))
+    changed = _defaults(project="runs/detr_test", batch_size=8, img_size=0) | ONE_FILE
+    flags = _taken(cli_test.FLAGS, TEST_SHARED, changed)
     return _parser(flags, "tools/test_detr.py", "Measure a DETR checkpoint on a labelled data set.")
 
 
 def detect_parser() -> Parser:
-    changed = _defaults(project="runs/detr_detect", conf_thres=0.5, weights="")
+    changed = _defaults(project="runs/detr_detect", conf_thres=0.5, img_size=0) | ONE_FILE
     flags = _taken(cli_detect.FLAGS, DETECT_SHARED, changed)
     return _parser(flags, "tools/detect_detr.py", "Find objects with a DETR checkpoint.")
 

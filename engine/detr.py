@@ -13,7 +13,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from engine.config import ResizeStage, parse_resize_schedule
-from engine.detr_eval import Frames, evaluate_detr
+from engine.detr_eval import GRID, Frames, evaluate_detr
 from engine.distributed import World, main_first
 from engine.ema import ModelEMA
 from engine.resume import Progress, previous_of
@@ -30,7 +30,6 @@ from utils.metrics import fitness
 from utils.plots import plot_images, plot_results
 
 log = logging.getLogger(__name__)
-GRID = 32  # the coarsest stride of the backbones
 DRAWN_BATCHES = 3
 
 

@@ -12,7 +12,9 @@ from models.detr import Architecture, Detector, rebuild
 from models.detr_loss import PARTS, attach_loss
 from utils.coco import find_annotations
 from utils.detr_data import content, padding_mask
+from utils.errors import UserError
 
+GRID = 32  # the coarsest stride of the backbones
 MOST_BOXES = 300
 
 
@@ -117,6 +119,8 @@ class DetrPredict:
 
 def load_detector(path: str | Path, device: torch.device) -> tuple[Detector, dict[str, Any]]:
     """The averaged network of a checkpoint and the checkpoint; nothing in the file is run."""
+    if not path:
+        raise UserError("no checkpoint is named: give --weights FILE")
     checkpoint = load_checkpoint(path)
     if not isinstance(checkpoint, dict) or "architecture" not in checkpoint:
         raise CheckpointError(f"{path} is not a checkpoint of tools/train_detr.py; for YOLO use test.py or detect.py")
