@@ -53,37 +53,50 @@ class Criterion(NamedTuple):
 class _ReadMaps(torch.autograd.Function):
     """Rows of candidate cells, and every cell's objectness, out of all maps; rows of narrow maps are filled with zeros.
 
-    Backward writes one gradient map for each map; indexing and slicing would write three and add them up.
+    Given in the loss's precision. Backward writes one gradient map for each map, where indexing and slicing would
+    write three and add them up, and rounds an objectness gradient to the map's precision once, when it is complete.
+    A map may lie in memory in any order (a permuted convolution output); it is not copied, and its gradient lies alike.
     """
 
     @staticmethod
     def forward(ctx, *cells_and_maps):
         cells, maps = _halves(cells_and_maps)
         ctx.save_for_backward(*cells)
-        ctx.shapes = [m.shape for m in maps]
-        flat = [m.reshape(-1, m.shape[-1]) for m in maps]
+        ctx.layouts, ctx.dtype = [(m.shape, m.stride()) for m in maps], maps[0].dtype
+        precision = torch.promote_types(ctx.dtype, torch.float32)
         width = max(m.shape[-1] for m in maps)
-        rows = [m.index_select(0, c) for m, c in zip(flat, cells)]
+        rows = [_flat(m).index_select(0, c) if m.is_contiguous() else m[_place(c, m)] for c, m in zip(cells, maps)]
         rows = torch.cat([r if r.shape[1] == width else F.pad(r, (0, width - r.shape[1])) for r in rows])
-        return rows, torch.cat([m[:, 4] for m in flat])
+        return rows.to(precision), torch.cat([m[..., 4].reshape(-1) for m in maps]).to(precision)
 
     @staticmethod
     def backward(ctx, grad_rows, grad_objectness):
         cells = ctx.saved_tensors
         grads = []
         rows = grad_rows.split([len(c) for c in cells])
-        objectness = grad_objectness.split([shape[:-1].numel() for shape in ctx.shapes])
-        for c, shape, row, obj in zip(cells, ctx.shapes, rows, objectness):
-            grad = grad_rows.new_zeros(shape)
-            flat = grad.view(-1, shape[-1])
-            flat.index_put_((c,), row[:, : shape[-1]], accumulate=True)
-            flat[:, 4] += obj
+        objectness = grad_objectness.split([shape[:-1].numel() for shape, _ in ctx.layouts])
+        for c, (shape, stride), row, obj in zip(cells, ctx.layouts, rows, objectness):
+            grad = grad_rows.new_empty_strided(shape, stride, dtype=ctx.dtype).zero_()
+            where, to = ((c,), _flat(grad)) if grad.is_contiguous() else (_place(c, grad), grad)
+            to.index_put_(where, row[:, : shape[-1]].to(ctx.dtype), accumulate=True)  # in the same order on every run
+            obj = obj.index_put((c,), row[:, 4], accumulate=True)
+            grad[..., 4] = obj.view(shape[:-1])
             grads.append(grad)
         return *[None] * len(cells), *grads
 
 
 def _halves(items):
     return items[: len(items) // 2], items[len(items) // 2 :]
+
+
+def _flat(m: torch.Tensor) -> torch.Tensor:
+    """A contiguous map as rows, one for each cell."""
+    return m.view(-1, m.shape[-1])
+
+
+def _place(cells: torch.Tensor, m: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Cell numbers of a map as image, anchor, row and column."""
+    return torch.unravel_index(cells, m.shape[:-1])
 
 
 class Plan(NamedTuple):
@@ -217,11 +230,10 @@ class _Loss:
 
     def predicted(self, maps, plan: Plan) -> Predicted:
         rows, everywhere = _ReadMaps.apply(*plan.cells, *maps)
-        precision = torch.promote_types(rows.dtype, torch.float32)
-        box, objectness, classes = rows.to(precision).split([4, 1, rows.shape[1] - 5], 1)
+        box, objectness, classes = rows.split([4, 1, rows.shape[1] - 5], 1)
         xy, wh = box.sigmoid().chunk(2, 1)
         box = torch.cat([decode_xy(xy, 0), decode_wh(wh, plan.anchor)], 1)
-        return Predicted(box, objectness, classes, everywhere.to(precision))
+        return Predicted(box, objectness, classes, everywhere)
 
     def match(self, predicted: Predicted, plan: Plan, top: int) -> Assignment:
         """The assignment, made on boxes in pixels."""
