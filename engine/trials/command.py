@@ -96,6 +96,7 @@ def work(opt: Namespace, trainer: Trainer, ledger: Ledger) -> int:
     first = trainer.seed if opt.seed is None else opt.seed
     seeds = [first + k for k in range(opt.repeat)]
     source = open_search(opt, trainer, ledger, seeds) if opt.search else Listed(ledger, ledger.plan["trials"], seeds)
+    tell_if_none_is_pruned(opt, trainer)
     limit = options.seconds(opt.time_budget)
     settings = Settings(
         devices=devices_of(opt),
@@ -120,6 +121,16 @@ def work(opt: Namespace, trainer: Trainer, ledger: Ledger) -> int:
         print(f"{runner.stopping or 'interrupted'}: {left} of {source.total} trials are not done.")
         print(f"Go on with: python tools/run_trials.py --output-dir {ledger.folder} --resume")
     return code or int(bool(runs) and all(run.status == FAILED for run in runs))
+
+
+def tell_if_none_is_pruned(opt: Namespace, trainer: Trainer) -> None:
+    """Pruning looks at validations: with none before the last epoch, it has nothing to look at."""
+    interval, epochs = trainer.base_value("eval_interval"), trainer.epochs({})
+    if (opt.early_stop_threshold or (opt.search and opt.pruner != "none")) and interval >= epochs > 1:
+        print(
+            f"note: with eval_interval {interval} trials of {epochs} epochs are validated only at their end, so none "
+            "is pruned; set a lower eval_interval in the base configuration"
+        )
 
 
 def open_search(opt: Namespace, trainer: Trainer, ledger: Ledger, seeds: list[int]):

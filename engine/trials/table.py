@@ -112,6 +112,13 @@ def noise(places: Sequence[Place], count_one: int, count_other: int) -> float | 
     return quantile * math.sqrt(variance * (1 / count_one + 1 / count_other))
 
 
+def readable(value: float | None) -> str:
+    """Four digits behind the point, more where these would all be zero."""
+    if value is None:
+        return "-"
+    return f"{value:.4f}" if abs(value) >= 0.001 or value == 0 else f"{value:.2g}"
+
+
 def ranking_text(places: Sequence[Place], trainer: Trainer) -> str:
     """The ranking as a table of aligned columns."""
     names = param_names([place.run for place in places])
@@ -119,10 +126,10 @@ def ranking_text(places: Sequence[Place], trainer: Trainer) -> str:
     head = ["rank", "setting", "status", "mAP@.5:.95", "mAP@.5", "loss", "minutes", *names]
     rows = [head]
     for number, place in enumerate(places, 1):
-        value = "-" if place.map is None else f"{place.map:.4f}"
+        value = readable(place.map)
         if repeated and place.map is not None:
-            value += f" ± {place.spread:.4f} ({place.count})" if place.spread is not None else f" ({place.count})"
-        figures = ["-" if v is None else f"{v:.4f}" for v in (place.map50, place.loss)]
+            value += f" ± {readable(place.spread)}" * (place.spread is not None) + f" ({place.count})"
+        figures = [readable(place.map50), readable(place.loss)]
         params = params_of(place.run, names, trainer).values()
         rows.append(
             [str(number), str(place.setting), place.status, value, *figures, f"{place.seconds / 60:.1f}", *params]
@@ -142,17 +149,17 @@ def verdict(places: Sequence[Place]) -> str:
         limit = noise(done, best.count, place.count)
         if limit is None:
             return (
-                f"Setting {best.setting} leads setting {others[0].setting} by {best.map - others[0].map:.4f}. "
+                f"Setting {best.setting} leads setting {others[0].setting} by {readable(best.map - others[0].map)}. "
                 "With one seed each, how much of that is chance is unknown; --repeat 3 tells."
             )
         if best.map - place.map <= limit:
             near.append(place)
     limit = noise(done, best.count, others[0].count)
     if not near:
-        return f"Setting {best.setting} is better than every other by more than the noise ({limit:.4f} at 95%)."
+        return f"Setting {best.setting} is better than every other by more than the noise ({readable(limit)} at 95%)."
     listed = ", ".join(str(place.setting) for place in near)
     return (
-        f"Within the noise of setting {best.setting} (differences up to {limit:.4f} are chance, at 95%): "
+        f"Within the noise of setting {best.setting} (differences up to {readable(limit)} are chance, at 95%): "
         f"setting{'s' * (len(near) > 1)} {listed}. Choose the cheapest of them, or repeat with more seeds."
     )
 
