@@ -39,10 +39,10 @@ def chosen_heads(opt: Namespace, nc: int) -> dict[str, Any] | None:
 
 
 def _by_boxes(opt: Namespace, nc: int, heads: int) -> HeadConfig:
-    """Classes grouped by the shape of their boxes in the training set."""
+    """Classes grouped by shape and size of their boxes in the training set, as tools/group_classes.py does."""
     source = load_data_yaml(opt.data).train
     table = load_labels(find_images(source), source)
-    return geometry_config(label_geometry(table.labels, table.shapes, nc, opt.img_size[0]), heads)
+    return geometry_config(label_geometry(table.labels, table.shapes, nc, opt.img_size[0]), heads, use_area=True)
 
 
 def stored_heads(network: nn.Module) -> dict[str, Any] | None:

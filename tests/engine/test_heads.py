@@ -108,7 +108,7 @@ def test_flags_choose_the_heads(shapes_small, tmp_path):
     assert chosen_heads(options("--head-config", str(write_config(tmp_path))), 4)["heads"] == 2
     data = str(shapes_small / "shapes.yaml")
     grouped = HeadConfig.from_dict(chosen_heads(options("--geometry-grouping", "--heads", "2", "--data", data), 4))
-    assert grouped.heads == 2 and grouped.grouping == "geometry"
+    assert grouped.heads == 2 and grouped.grouping == "geometry_area"
 
 
 @pytest.mark.parametrize(

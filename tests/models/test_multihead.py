@@ -222,6 +222,11 @@ def test_mistakes_are_told_before_anything_is_built(description, options, messag
         Model(description, **options)
 
 
+def test_the_variant_for_320_pixels_has_the_anchors_of_the_one_head_network():
+    several, one = (read_description(ROOT / f"cfg/training/yolov7-tiny{name}-320.yaml") for name in ("-1b4h", ""))
+    assert several["anchors"] == one["anchors"] and several["head"][-1][2] == "MultiHeadDetect"
+
+
 def test_the_last_row_of_a_base_can_be_replaced():
     several, one = read_description(ROOT / TINY), read_description(ROOT / "cfg/training/yolov7-tiny.yaml")
     assert "last" not in several and several["head"][:-1] == one["head"][:-1]
