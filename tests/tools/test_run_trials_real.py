@@ -2,16 +2,14 @@
 
 import csv
 import json
-import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
-from tests.engine.commands import ROOT, small_network
+from tests.engine.commands import small_network, train
 
 SPACE = "lr0: {log_uniform: [0.003, 0.03]}\nbatch_size: {choice: [4, 8]}\nmomentum: {uniform: [0.8, 0.95]}\n"
 
@@ -27,14 +25,7 @@ def base_config(folder: Path, shapes: Path) -> str:
 
 
 def trials(*flags: str, script: str = "tools/run_trials.py", **environment: str) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, str(ROOT / script), *flags],
-        cwd=ROOT,
-        env=os.environ | {"OMP_NUM_THREADS": "1", **environment},
-        capture_output=True,
-        text=True,
-        timeout=1200,
-    )
+    return train(*flags, script=script, **environment)
 
 
 def table(folder: Path) -> list[dict[str, str]]:
