@@ -164,4 +164,5 @@ def evaluate_detr(
     options = {"imgsz": imgsz, "batch_size": batch_size, "single_cls": single_cls, "v5_metric": v5_metric}
     result = evaluate(predict, loader, len(outputs.names), **options, sinks=outputs.sinks)
     settings = {"weights": [weights], "data": data.path, "task": task, "conf_thres": conf_thres, **options}
+    settings["precision"] = str(next(model.parameters()).dtype)
     return outputs.finish(result, settings, verbose)

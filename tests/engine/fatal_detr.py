@@ -1,0 +1,18 @@
+"""tools/train_detr.py that kills itself as fatal_train.py does: FATAL="step 7" and so on."""
+
+import os
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from engine.cli_detr import train_parser
+from engine.detr_run import run
+from tests.engine.fatal_train import arm
+from utils.errors import run_command
+
+if __name__ == "__main__":
+    if os.environ.get("FATAL"):
+        arm(os.environ["FATAL"])
+    opt = train_parser().parse_args()
+    run_command(lambda: run(opt))
