@@ -95,6 +95,15 @@ class Outcome(NamedTuple):
     last_loss: float
 
 
+class Judgement(NamedTuple):
+    """What the end of an epoch showed; `validation` is None where none was due."""
+
+    validation: Validation | None = None
+    is_best: bool = False
+    out_of_patience: bool = False
+    seconds: float = 0.0
+
+
 class Trainer:
     def __init__(
         self, family: Family, settings: TrainSettings, world: World, device: torch.device, run_dir: Path, reporter
@@ -237,51 +246,58 @@ class Trainer:
         """Validate, report, save; then the next epoch is on."""
         progress, settings = self.progress, self.settings
         last = epoch + 1 >= settings.epochs or self.out_of_iterations()
-        val_seconds, is_best, out_of_patience, found = 0.0, False, False, None
-        if self.world.is_main:
-            due = last or (not settings.notest and (epoch + 1) % settings.eval_interval == 0)
-            started = time.time()
-            if due:
-                found = self.family.validate(epoch, last)
-                progress.results, progress.maps = list(found.results), list(found.maps)
-                is_best = self.note_fitness(found.fitness)
-            elif settings.notest:  # as the reference does: an unmeasured epoch has the fitness of the one before
-                is_best = progress.best_fitness == 0.0
-            val_seconds = time.time() - started
-            out_of_patience = 0 < settings.patience <= progress.epochs_since_best
-        iterations, means = progress.position, self.step.read().means
-        rates = self.family.rates(progress.number - 1, epoch, iterations - 1)
+        judged = self.judge(epoch, last) if self.world.is_main else Judgement()
+        row = self.row(epoch, seconds, judged)
         progress.epoch, progress.position = epoch + 1, 0
         if progress.first_loss is None:
-            progress.first_loss = means[-1]
-        progress.finished = from_main(last or out_of_patience, self.world)
+            progress.first_loss = row.means[-1]
+        progress.finished = from_main(last or judged.out_of_patience, self.world)
         if not self.world.is_main:
             return
-        row = report.EpochRow(
-            epoch=epoch,
-            epochs=settings.epochs,
-            memory_gb=report.memory_gb(self.device),
-            means=means,
-            labels=progress.labels,
-            img_size=progress.img_size,
-            results=progress.results,
-            lrs=rates.lrs,
-            seconds=seconds + val_seconds,
-            train_seconds=self.train_seconds,
-            val_seconds=val_seconds,
-            iterations=iterations,
-            data_wait_share=self.waited / max(self.train_seconds, 1e-9),
-            validated=found is not None,
-            figures=found.figures if found else (),
-        )
         self.reporter.epoch_done(row)
         self.last_row = row
         if epoch == 0:
             doctor.tell(self.timer.totals(), row, self.device, self.family.advice)
-        if out_of_patience and not last:
+        if judged.out_of_patience and not last:
             print(f"stopping early: no better fitness for {settings.patience} epochs (--patience)")
         if settings.keep_files and (progress.finished or not settings.nosave):
-            self.save(self.family.checkpoint_names(epoch, progress.finished, is_best))
+            self.save(self.family.checkpoint_names(epoch, progress.finished, judged.is_best))
+
+    def judge(self, epoch: int, last: bool) -> Judgement:
+        """Validate if it is due, and say whether the epoch is the best so far and whether patience is used up."""
+        progress, settings = self.progress, self.settings
+        started, found = time.time(), None
+        is_best = (
+            settings.notest and progress.best_fitness == 0.0
+        )  # unmeasured epochs count as the reference counts them
+        if last or (not settings.notest and (epoch + 1) % settings.eval_interval == 0):
+            found = self.family.validate(epoch, last)
+            progress.results, progress.maps = list(found.results), list(found.maps)
+            is_best = self.note_fitness(found.fitness)
+        out_of_patience = 0 < settings.patience <= progress.epochs_since_best
+        return Judgement(found, is_best, out_of_patience, time.time() - started)
+
+    def row(self, epoch: int, seconds: float, judged: Judgement) -> report.EpochRow:
+        """The figures of an epoch whose batches are all done."""
+        progress = self.progress
+        rates = self.family.rates(progress.number - 1, epoch, progress.position - 1)
+        return report.EpochRow(
+            epoch=epoch,
+            epochs=self.settings.epochs,
+            memory_gb=report.memory_gb(self.device),
+            means=self.step.read().means,
+            labels=progress.labels,
+            img_size=progress.img_size,
+            results=progress.results,
+            lrs=rates.lrs,
+            seconds=seconds + judged.seconds,
+            train_seconds=self.train_seconds,
+            val_seconds=judged.seconds,
+            iterations=progress.position,
+            data_wait_share=self.waited / max(self.train_seconds, 1e-9),
+            validated=judged.validation is not None,
+            figures=judged.validation.figures if judged.validation else (),
+        )
 
     def note_fitness(self, fitness: float) -> bool:
         """Whether this epoch is the best so far; equal counts as best, as in the reference."""
