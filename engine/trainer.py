@@ -269,7 +269,7 @@ class Trainer:
         started, found = time.time(), None
         is_best = (
             settings.notest and progress.best_fitness == 0.0
-        )  # unmeasured epochs count as the reference counts them
+        )  # as the reference has it
         if last or (not settings.notest and (epoch + 1) % settings.eval_interval == 0):
             found = self.family.validate(epoch, last)
             progress.results, progress.maps = list(found.results), list(found.maps)
