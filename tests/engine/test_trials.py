@@ -153,7 +153,7 @@ def test_ranges_that_cannot_be(tmp_path, trainer, text, complaint):
 
 
 def test_the_shipped_experiments_are_valid(trainer):
-    assert len(read_trials("experiments/lr_bs.json", trainer)) == 6
+    assert len(read_trials("experiments/lr_bs.json", trainer)) == 4
     assert len(read_space("experiments/space.yaml", trainer)) == 5
 
 
