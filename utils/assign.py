@@ -28,15 +28,23 @@ PAIRS_AT_ONCE = 1 << 23  # (box, candidate) pairs held at a time: some 250 MB of
 class PoolBlock(NamedTuple):
     """Pools padded to common G and P. An empty place overlaps nothing and costs infinitely much."""
 
-    candidate: torch.Tensor  # (B, P) int64, number of the candidate at this place; 0 where it is empty
-    filled: torch.Tensor  # (B, P) float, 1 or 0
+    candidate: torch.Tensor  # (B * P,) int64, number of the candidate at each place; 0 where it is empty
+    filled: torch.Tensor  # (B, P, 1) float, 1 or 0
     barrier: torch.Tensor  # (B, P) float, 0 or inf
+    row: torch.Tensor  # (B, 1, P) int64, where the candidate's scores begin: candidate x C
     corners: torch.Tensor  # (B, G, 4) float, the boxes in pixels, xyxy
-    classes: torch.Tensor  # (B, G) int64
+    classes: torch.Tensor  # (B, G, 1) int64
     target: torch.Tensor  # (B, G) int64, row number in targets
     present: torch.Tensor  # (B, G) int64, 1 or 0
-    floor: torch.Tensor  # (B, G) float, LOG_FLOOR or 0
+    floor: torch.Tensor  # (B, G, 1) float, LOG_FLOOR or 0
     sizes: tuple[int, ...]  # of each pool, how many places are filled
+
+    def boxes(self, first: int, last: int) -> "PoolBlock":
+        """The same pools with boxes first..last of each."""
+        if first == 0 and last >= self.present.shape[1]:
+            return self
+        fields = ("corners", "classes", "target", "present", "floor")
+        return self._replace(**{name: getattr(self, name)[:, first:last] for name in fields})
 
 
 class Pools(NamedTuple):
@@ -68,12 +76,13 @@ class PoolLayout(NamedTuple):
 
 
 def lay_out_pools(
-    candidate_pool: np.ndarray, target_pool: np.ndarray, corners: np.ndarray, classes: np.ndarray
+    candidate_pool: np.ndarray, target_pool: np.ndarray, corners: np.ndarray, classes: np.ndarray, width: int
 ) -> PoolLayout:
     """Lay candidates and boxes out by the pool they belong to.
 
     candidate_pool: (n,), target_pool: (N,) int64, number of the pool;  corners: (N, 4) boxes in pixels;
-    classes: (N,) int64, column of the class logits. Boxes in a pool without candidates can match nothing: left out.
+    classes: (N,) int64, column among the `width` class logits. Boxes in a pool without candidates can match nothing:
+    they are left out.
     """
     pools = int(candidate_pool.max(initial=-1)) + 1
     places = np.bincount(candidate_pool, minlength=pools)
@@ -93,6 +102,7 @@ def lay_out_pools(
         candidate, filled = np.zeros(shape, np.int64), np.zeros(shape, np.float32)
         candidate[at], filled[at] = number, 1
         barrier = np.where(filled == 0, np.float32(np.inf), np.float32(0))
+        scores = candidate[:, None] * width
         place[number] = start + at[0] * shape[1] + at[1]
         start += shape[0] * shape[1]
 
@@ -102,7 +112,8 @@ def lay_out_pools(
         box, cls, target, present = np.zeros((*box_shape, 4), corners.dtype), *np.zeros((3, *box_shape), np.int64)
         box[at], cls[at], target[at], present[at] = corners[row], classes[row], row, 1
         floor = (present * LOG_FLOOR).astype(np.float32)
-        arrays += [candidate, filled, barrier, box, cls, target, present, floor]
+        arrays += [candidate.ravel(), filled[..., None], barrier, scores]
+        arrays += [box, cls[..., None], target, present, floor[..., None]]
         sizes.append(tuple(places[members].tolist()))
     return PoolLayout(arrays, sizes)
 
@@ -139,12 +150,12 @@ def _share_out(places: np.ndarray, boxes: np.ndarray) -> list[np.ndarray]:
 
 
 class _Bids(NamedTuple):
-    """What the boxes of a pool want of each place, all (B, P)."""
+    """What the boxes of a pool want of each place, all (B, P). Boxes go by their row number in targets."""
 
     wanted: torch.Tensor  # how many boxes took the place
-    taker: torch.Tensor  # the sum of their numbers: the box's number where one alone took it
+    taker: torch.Tensor  # the sum of their row numbers: the box's own where one alone took it
     lowest: torch.Tensor  # least cost among all boxes, whether they took it or not
-    cheapest: torch.Tensor  # number of the box that has it
+    cheapest: torch.Tensor  # the box that has it, the earliest at equal cost
 
 
 @torch.no_grad()
@@ -160,8 +171,7 @@ def assign(
         nothing = torch.zeros_like(pools.place)
         return Assignment(nothing.bool(), nothing)
     score = joint_score(objectness, class_logits)
-    absent_cost = -sum_log(1 - score)  # (n, 1): what the candidate costs a box of no class
-    table = torch.cat([corners, absent_cost], 1)
+    table = torch.cat([corners, sum_log(1 - score)], 1)
     matched = [_match(block, table, score, top) for block in pools.blocks]
     taken, target = (_end_to_end(field).index_select(0, pools.place) for field in zip(*matched))
     return Assignment(taken, target)
@@ -195,42 +205,39 @@ def sum_log(x: torch.Tensor) -> torch.Tensor:
 
 
 def _match(block: PoolBlock, table: torch.Tensor, score: torch.Tensor, top: int) -> Assignment:
-    """Assignment of every place, (B, P), of a block of pools."""
-    pools, places = block.candidate.shape
-    boxes = block.classes.shape[1]
-    pooled = table.index_select(0, block.candidate.flatten()).view(pools, places, 5)
-    corners = pooled[..., :4] * block.filled[..., None]
-    absent_cost = pooled[..., 4] + block.barrier
+    """Assignment of every place, (B, P), of a block of pools. table: (n, 5) corners, sum of log(1 - score)."""
+    pools, places = block.barrier.shape
+    boxes = block.present.shape[1]
+    pooled = table.index_select(0, block.candidate).view(pools, places, 5)
+    corners = pooled[..., :4] * block.filled
+    absent_cost = block.barrier - pooled[..., 4]  # what the candidate costs a box of no class
     step = max(1, PAIRS_AT_ONCE // (pools * places))  # boxes at a time: all of them in all ordinary batches
     bids = reduce(
         _merge,
-        (_bid(block, first, first + step, corners, absent_cost, score, top) for first in range(0, boxes, step)),
+        (_bid(block.boxes(at, at + step), corners, absent_cost, score, top) for at in range(0, boxes, step)),
     )
-    winner = torch.where(bids.wanted > 1, bids.cheapest, bids.taker)
-    return Assignment(bids.wanted > 0, block.target.gather(1, winner))
+    return Assignment(bids.wanted > 0, torch.where(bids.wanted > 1, bids.cheapest, bids.taker))
 
 
-def _bid(block, first, last, corners, absent_cost, score, top) -> _Bids:
-    """What boxes first..last of every pool want: overlaps, how many to take, costs, the cheapest ones."""
-    classes, floor = block.classes[:, first:last], block.floor[:, first:last]
-    iou = box_iou(block.corners[:, first:last], corners).nan_to_num_(0)  # (B, G, P); two empty boxes: no overlap
-    k = dynamic_k(iou, top) * block.present[:, first:last]
-    cost = _pair_cost(iou, absent_cost, score, block.candidate, classes, floor)
+def _bid(block: PoolBlock, corners, absent_cost, score, top) -> _Bids:
+    """What the boxes of every pool want: overlaps, how many to take, costs, the cheapest ones."""
+    iou = box_iou(block.corners, corners).nan_to_num_(0)  # (B, G, P); two empty boxes: no overlap
+    k = dynamic_k(iou, block.present, top)
+    cost = _pair_cost(iou, absent_cost, score, block)
     place, chosen = _take_cheapest(cost, k, min(top, cost.shape[-1]), block.sizes)
 
     place, chosen = place.flatten(1), chosen.long()
-    nobody = torch.zeros_like(block.candidate)
+    nobody = torch.zeros_like(absent_cost, dtype=torch.int64)
     wanted = nobody.scatter_add(1, place, chosen.flatten(1))
-    number = torch.arange(first, first + cost.shape[1], device=cost.device)[:, None] * chosen
-    taker = nobody.scatter_add(1, place, number.flatten(1))
+    taker = nobody.scatter_add(1, place, (block.target[..., None] * chosen).flatten(1))
     lowest, cheapest = cost.min(1)
-    return _Bids(wanted, taker, lowest, cheapest + first if first else cheapest)
+    return _Bids(wanted, taker, lowest, block.target.gather(1, cheapest))
 
 
-def dynamic_k(iou: torch.Tensor, top: int) -> torch.Tensor:
-    """(B, G): how many candidates a box takes, the sum of its `top` best overlaps, at least 1."""
+def dynamic_k(iou: torch.Tensor, least: torch.Tensor, top: int) -> torch.Tensor:
+    """(B, G): how many candidates a box takes, the sum of its `top` best overlaps, at least `least` (B, G)."""
     best = _as_integers(iou).topk(min(top, iou.shape[-1]), -1).values.view(iou.dtype)
-    return best.sum(-1).long().clamp_(min=1)
+    return torch.maximum(best.sum(-1).long(), least)
 
 
 def _as_integers(x: torch.Tensor) -> torch.Tensor:
@@ -238,14 +245,14 @@ def _as_integers(x: torch.Tensor) -> torch.Tensor:
     return x.view(torch.int32 if x.dtype == torch.float32 else torch.int64)
 
 
-def _pair_cost(iou, absent_cost, score, candidate, classes, floor) -> torch.Tensor:
+def _pair_cost(iou: torch.Tensor, absent_cost: torch.Tensor, score: torch.Tensor, block: PoolBlock) -> torch.Tensor:
     """(B, G, P) class cost + weighted overlap cost.
 
     The class cost, a BCE against the box's one-hot class, is the candidate's cost for no class at all less the log-odds
     of the box's class: no (G, P, C) is ever formed. A box that is only padding gets log(0): infinite everywhere.
     """
-    cost = (iou + floor[..., None]).log_().mul_(-IOU_WEIGHT)
-    column = candidate[:, None, :] * score.shape[1] + classes[..., None]
+    cost = (iou + block.floor).log_().mul_(-IOU_WEIGHT)
+    column = block.row + block.classes
     own_class = score.flatten().index_select(0, column.flatten()).view(column.shape)
     return cost.add_(absent_cost[:, None]).sub_(own_class.logit_())
 

@@ -129,7 +129,7 @@ def bbox_iou(box1, box2, x1y1x2y2=True, GIoU=False, DIoU=False, CIoU=False, eps=
     The epsilon stands on the heights only. DIoU wins over CIoU, both win over GIoU. CIoU's weight of the aspect term
     carries no gradient.
     """
-    low1, high1 = _corners(box1.reshape(4, -1), x1y1x2y2)  # (2, n): x and y go through each step together
+    low1, high1 = _corners(box1 if box1.ndim == 2 else box1[:, None], x1y1x2y2)  # (2, n): x and y together
     low2, high2 = _corners(box2.T, x1y1x2y2)
     width, height = (torch.minimum(high1, high2) - torch.maximum(low1, low2)).clamp(min=0).unbind()
     inter = width * height
@@ -158,8 +158,11 @@ def bbox_iou(box1, box2, x1y1x2y2=True, GIoU=False, DIoU=False, CIoU=False, eps=
 
 def _corners(box, x1y1x2y2):
     """(4, n) boxes to their lower and upper corners, (2, n) each."""
-    first, second = box[:2], box[2:4]
-    return (first, second) if x1y1x2y2 else (first - second / 2, first + second / 2)
+    first, second = box.chunk(2)
+    if x1y1x2y2:
+        return first, second
+    half = second / 2
+    return first - half, first + half
 
 
 def _sum_of_squares(xy):

@@ -35,7 +35,7 @@ class Criterion(NamedTuple):
     def __call__(self, x: torch.Tensor, t: torch.Tensor | float) -> torch.Tensor:
         loss = F.softplus(x)
         if isinstance(t, torch.Tensor) or t != 0:
-            loss = loss + t * self._slope(x)
+            loss = loss + self._slope(x, t)
         if self.gamma > 0:
             p = x.sigmoid()
             miss = t * (1 - p) + (1 - t) * p
@@ -44,10 +44,13 @@ class Criterion(NamedTuple):
 
     def change(self, x: torch.Tensor, before: float, after: torch.Tensor | float) -> torch.Tensor:
         """Loss at target `after` less loss at `before`; without the focal factor it is linear in the target."""
-        return self(x, after) - self(x, before) if self.gamma > 0 else (after - before) * self._slope(x)
+        return (
+            self(x, after) - self(x, before) if self.gamma > 0 else self._slope(x, after - before if before else after)
+        )
 
-    def _slope(self, x: torch.Tensor) -> torch.Tensor:
-        return -x if self.positive_weight == 1 else (self.positive_weight - 1) * F.softplus(-x) - x
+    def _slope(self, x: torch.Tensor, by: torch.Tensor | float) -> torch.Tensor:
+        """What a target higher by `by` adds to the loss."""
+        return x * -by if self.positive_weight == 1 else by * ((self.positive_weight - 1) * F.softplus(-x) - x)
 
 
 class _ReadMaps(torch.autograd.Function):
@@ -65,9 +68,13 @@ class _ReadMaps(torch.autograd.Function):
         ctx.layouts, ctx.dtype = [(m.shape, m.stride()) for m in maps], maps[0].dtype
         precision = torch.promote_types(ctx.dtype, torch.float32)
         width = max(m.shape[-1] for m in maps)
-        rows = [_flat(m).index_select(0, c) if m.is_contiguous() else m[_place(c, m)] for c, m in zip(cells, maps)]
-        rows = torch.cat([r if r.shape[1] == width else F.pad(r, (0, width - r.shape[1])) for r in rows])
-        return rows.to(precision), torch.cat([m[..., 4].reshape(-1) for m in maps]).to(precision)
+        rows, objectness = [], []
+        for c, m in zip(cells, maps):
+            flat = _flat(m) if m.is_contiguous() else None
+            row = m[_place(c, m)] if flat is None else flat.index_select(0, c)
+            rows.append(row if row.shape[1] == width else F.pad(row, (0, width - row.shape[1])))
+            objectness.append(m[..., 4].reshape(-1) if flat is None else flat[:, 4])
+        return torch.cat(rows).to(precision), torch.cat(objectness).to(precision)
 
     @staticmethod
     def backward(ctx, grad_rows, grad_objectness):
@@ -112,6 +119,8 @@ class Plan(NamedTuple):
     target_box: torch.Tensor  # (N, 4) normalised centre and size
     target_class: torch.Tensor  # (N,) int64
     area: torch.Tensor  # (maps,) float, cells of each map
+    balance: torch.Tensor  # (levels,) float, level weights of the objectness loss
+    gains: torch.Tensor  # (3,) float, of box, objectness and class loss
     pools: Pools | None  # who competes with whom; None: every candidate is a positive
     learnt: torch.Tensor | None = None  # (n, C) bool, class columns that the candidate's map has; None: all
     fixed: torch.Tensor | None = None  # (n, C) logits that stand in the assignment's cost for the others
@@ -145,9 +154,9 @@ class Terms(NamedTuple):
 
 def last_on_cell(taken: torch.Tensor, twin: torch.Tensor) -> torch.Tensor:
     """(n,) bool: taken, and no later candidate on the same cell is. The same on every device."""
-    order = torch.arange(1, len(taken) + 1, device=taken.device) * taken
-    latest = torch.zeros_like(order).scatter_reduce_(0, twin, order, "amax")
-    return taken & (latest.index_select(0, twin) == order)
+    order = torch.arange(1, len(taken) + 1, device=taken.device)
+    latest = torch.zeros_like(order).scatter_reduce_(0, twin, order * taken, "amax")
+    return latest.index_select(0, twin) == order
 
 
 class _Loss:
@@ -169,7 +178,8 @@ class _Loss:
         self.class_positive, self.class_negative = 1 - 0.5 * smoothing, 0.5 * smoothing
         self.class_criterion = Criterion(hyp["cls_pw"], hyp["fl_gamma"])
         self.objectness_criterion = Criterion(hyp["obj_pw"], hyp["fl_gamma"])
-        self.balance = list(LEVEL_WEIGHTS.get(self.levels, OTHER_LEVEL_WEIGHTS))
+        self.balance = LEVEL_WEIGHTS.get(self.levels, OTHER_LEVEL_WEIGHTS)
+        self.level_weights = self.balance[: self.levels]
         self.heads, self.head_of, self.column_of = 1, np.zeros(self.nc, np.int64), np.arange(self.nc)  # of each class
 
     def maps_of(self, p) -> list[torch.Tensor]:
@@ -199,20 +209,22 @@ class _Loss:
         stride = self.stride[found.level, None]
         twin = first_on_cell(number, cell)
         area = np.array([m.shape[:-1].numel() for m in maps], dtype=np.float32)
-        arrays = [cell, anchor, stride, scale, corner, twin, found.target, rows[:, 2:6], column, area]
+        balance = np.array(self.level_weights, np.float64 if maps[0].dtype == torch.float64 else np.float32)
+        gains = np.array(self.gains, np.float32)
+        arrays = [cell, anchor, stride, scale, corner, twin, found.target, rows[:, 2:6], column, area, balance, gains]
         if height is None:
             cell, *tensors = send(arrays, maps[0].device)
             return Plan(cell.split(counts), *tensors, None)
         corners = xywh2xyxy(rows[:, 2:6] * height)  # by the height alone, as the reference; it matters off-square
         pool = image * self.heads + head
-        layout = lay_out_pools(pool[found.target], pool, corners, column)
+        layout = lay_out_pools(pool[found.target], pool, corners, column, max(m.shape[-1] for m in maps) - 5)
         cell, *tensors = send(arrays + layout.arrays, maps[0].device)
         known = len(arrays) - 1
         return Plan(cell.split(counts), *tensors[:known], layout.on_device(tensors[known:]))
 
     def check(self, targets: torch.Tensor, batch: int) -> np.ndarray:
         """Targets on the host, fp32 or fp64. Those of a device are waited for here, and only here."""
-        targets = targets.detach().cpu()
+        targets = targets.cpu()
         rows = (targets if targets.dtype == torch.float64 else targets.float()).numpy()
         image, cls = rows[:, :2].astype(np.int64).T
         bad = np.flatnonzero((cls < 0) | (cls >= self.nc))
@@ -235,10 +247,12 @@ class _Loss:
         box = torch.cat([decode_xy(xy, 0), decode_wh(wh, plan.anchor)], 1)
         return Predicted(box, objectness, classes, everywhere)
 
+    @torch.no_grad()
     def match(self, predicted: Predicted, plan: Plan, top: int) -> Assignment:
         """The assignment, made on boxes in pixels."""
-        centre, size = ((predicted.box.detach() + plan.corner) * plan.stride).chunk(2, 1)
-        corners = torch.cat([centre - size / 2, centre + size / 2], 1)
+        centre, size = ((predicted.box + plan.corner) * plan.stride).chunk(2, 1)
+        half = size / 2
+        corners = torch.cat([centre - half, centre + half], 1)
         logits = predicted.classes
         if plan.learnt is not None:
             logits = torch.where(plan.learnt, logits, plan.fixed)
@@ -290,11 +304,13 @@ class _Loss:
             others, wanted = others * learnt, wanted * learnt.gather(1, cls)
         return others.sum(1) + wanted.squeeze(1)
 
-    def total(self, terms: Terms, lead_objectness: torch.Tensor, batch: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def total(self, terms: Terms, lead_objectness, batch: int, plan: Plan) -> tuple[torch.Tensor, torch.Tensor]:
         """Level weights, gains, sum. The running sums are fp32 for fp64 maps too."""
-        objectness = torch.stack([w * o for w, o in zip(self.balance, terms.objectness.unbind())])
-        parts = torch.stack([terms.box, objectness, terms.cls]).float().sum(1)
-        parts = torch.stack([part * gain for part, gain in zip(parts.unbind(), self.gains)])
+        balance = plan.balance
+        if self.autobalance:
+            self.balance = torch.as_tensor(self.balance, device=balance.device)
+            balance = self.balance[: self.levels]
+        parts = torch.stack([terms.box, terms.objectness * balance, terms.cls]).float().sum(1) * plan.gains
         if self.autobalance:
             self.rebalance(lead_objectness.detach())
         total = parts.sum(0, keepdim=True)
@@ -302,10 +318,9 @@ class _Loss:
 
     def rebalance(self, objectness: torch.Tensor) -> None:
         """Move level weights slowly towards equal losses, relative to stride 16. Seen from the next call on."""
-        for level, loss in enumerate(objectness.unbind()):
-            self.balance[level] = self.balance[level] * 0.9999 + 0.0001 / loss
-        middle = self.balance[self.stride.tolist().index(16)]
-        self.balance = [weight / middle for weight in self.balance]
+        moved = self.balance[: self.levels] * 0.9999 + 0.0001 / objectness.float()
+        balance = torch.cat([moved, self.balance[self.levels :]])
+        self.balance = balance / balance[self.stride.tolist().index(16)]
 
 
 class ComputeLoss(_Loss):
@@ -313,11 +328,12 @@ class ComputeLoss(_Loss):
 
     def __call__(self, p, targets):
         maps = self.maps_of(p)
-        plan = self.plan(targets, maps, NEAR)
-        predicted = self.predicted(maps, plan)
+        return self.on_device(maps, self.plan(targets, maps, NEAR))
+
+    def on_device(self, maps, plan: Plan) -> tuple[torch.Tensor, torch.Tensor]:
         everyone = Assignment(torch.ones_like(plan.target, dtype=torch.bool), plan.target)
-        terms = self.terms(predicted, self.positives(plan, everyone), maps, plan)
-        return self.total(terms, terms.objectness, maps[0].shape[0])
+        terms = self.terms(self.predicted(maps, plan), self.positives(plan, everyone), maps, plan)
+        return self.total(terms, terms.objectness, maps[0].shape[0], plan)
 
 
 class ComputeLossOTA(_Loss):
@@ -325,11 +341,13 @@ class ComputeLossOTA(_Loss):
 
     def __call__(self, p, targets, imgs):
         maps = self.maps_of(p)
-        plan = self.plan(targets, maps, NEAR, imgs.shape[2])
+        return self.on_device(maps, self.plan(targets, maps, NEAR, imgs.shape[2]))
+
+    def on_device(self, maps, plan: Plan) -> tuple[torch.Tensor, torch.Tensor]:
         predicted = self.predicted(maps, plan)
         matched = self.positives(plan, self.match(predicted, plan, OTA_TOP))
         terms = self.terms(predicted, matched, maps, plan)
-        return self.total(terms, terms.objectness, maps[0].shape[0])
+        return self.total(terms, terms.objectness, maps[0].shape[0], plan)
 
 
 class ComputeLossAuxOTA(_Loss):
@@ -340,16 +358,15 @@ class ComputeLossAuxOTA(_Loss):
 
     def __call__(self, p, targets, imgs):
         lead, aux = p[: self.levels], p[self.levels :]
-        terms = []
-        for maps, reach in ((lead, NEAR), (aux, WIDE)):
-            plan = self.plan(targets, maps, reach, imgs.shape[2])
-            predicted = self.predicted(maps, plan)
-            if maps is lead:
-                judged = predicted
-            else:
-                with torch.no_grad():
-                    judged = self.predicted(lead, plan)
-            matched = self.positives(plan, self.match(judged, plan, AUX_TOP))
-            terms.append(self.terms(predicted, matched, maps, plan))
-        both = Terms(*(a + AUX_WEIGHT * b for a, b in zip(*terms)))
-        return self.total(both, terms[0].objectness, lead[0].shape[0])
+        plans = [self.plan(targets, lead, reach, imgs.shape[2]) for reach in (NEAR, WIDE)]
+        return self.on_device(lead, aux, *plans)
+
+    def on_device(self, lead, aux, near: Plan, wide: Plan) -> tuple[torch.Tensor, torch.Tensor]:
+        predicted = self.predicted(lead, near)
+        matched = self.positives(near, self.match(predicted, near, AUX_TOP))
+        lead_terms = self.terms(predicted, matched, lead, near)
+        with torch.no_grad():
+            matched = self.positives(wide, self.match(self.predicted(lead, wide), wide, AUX_TOP))
+        aux_terms = self.terms(self.predicted(aux, wide), matched, aux, wide)
+        both = Terms(*(a + AUX_WEIGHT * b for a, b in zip(lead_terms, aux_terms)))
+        return self.total(both, lead_terms.objectness, lead[0].shape[0], near)
