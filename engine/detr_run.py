@@ -11,10 +11,19 @@ from tqdm import tqdm
 from engine.cli_detr import check_options, train_parser
 from engine.detr import DetrFamily
 from engine.distributed import World, join, leave, lost_peers_told, main_first, world_from_environment
-from engine.launch import Command, begin_logging, drive, exit_code, init_seeds, resumed_options, settle_options
-from engine.step import TrainStep, choose_amp
+from engine.launch import (
+    Command,
+    begin_logging,
+    drive,
+    exit_code,
+    init_seeds,
+    resumed_options,
+    settings_of,
+    settle_options,
+)
+from engine.step import TrainStep
 from engine.timing import STAGES, StageTimer
-from engine.trainer import Outcome, TrainSettings
+from engine.trainer import Outcome
 from models.checkpoint import load_checkpoint, state_dict_of, transfer_weights
 from models.detr import Detector, build, rebuild
 from models.detr_loss import matcher_timed
@@ -66,7 +75,7 @@ def train(opt: Namespace, device: torch.device, world: World, checkpoint=None) -
     family = DetrFamily(opt, data, model, device, world, Path(opt.save_dir))
     if opt.profile:
         return profile(family, opt, device)
-    return drive(family, settings_of(opt, device), opt, data, device, world, checkpoint)
+    return drive(family, settings_of(opt, device, clip_norm=opt.clip_norm), opt, data, device, world, checkpoint)
 
 
 def build_model(opt: Namespace, data: DataYaml, checkpoint=None) -> Detector:
@@ -82,25 +91,9 @@ def build_model(opt: Namespace, data: DataYaml, checkpoint=None) -> Detector:
     return model
 
 
-def settings_of(opt: Namespace, device: torch.device) -> TrainSettings:
-    return TrainSettings(
-        epochs=opt.epochs,
-        amp=choose_amp(opt.amp, device),
-        clip_norm=opt.clip_norm,
-        max_iter=opt.max_iter,
-        patience=opt.patience,
-        eval_interval=opt.eval_interval,
-        notest=opt.notest,
-        nosave=opt.nosave,
-        save_every_minutes=opt.save_every,
-        skip_nonfinite=opt.skip_nonfinite,
-        exact_mid_epoch=True,  # samples are always keyed by the seed
-    )
-
-
 def profile(family: DetrFamily, opt: Namespace, device: torch.device) -> None:
     """Run a few steps on the real loader and print where their time goes; the matcher is `assignment`."""
-    settings, timer, number = settings_of(opt, device), StageTimer(device), 0
+    settings, timer, number = settings_of(opt, device, clip_norm=opt.clip_norm), StageTimer(device), 0
     step = TrainStep(
         family,
         *(family.model.train(), family.net, family.optimizer, family.ema, device),

@@ -16,6 +16,7 @@ import yaml
 from engine.distributed import World, from_main
 from engine.report import Reporter, TensorBoardLogger, WandbLogger
 from engine.resume import find_checkpoint, read_resumable, run_folder_of
+from engine.step import choose_amp
 from engine.trainer import Family, Outcome, Trainer, TrainSettings
 from utils.errors import UserError
 from utils.files import increment_path
@@ -116,6 +117,23 @@ def make_run_folder(opt: Namespace, files: Mapping[str, Mapping[str, Any]]) -> N
     stored["batch_size"] = opt.total_batch_size
     for name, values in {**files, "opt.yaml": stored}.items():
         (folder / name).write_text(yaml.safe_dump(dict(values), sort_keys=False))
+
+
+def settings_of(opt: Namespace, device: torch.device, **own) -> TrainSettings:
+    """What the loop takes from the options; own: what a family of detectors adds."""
+    return TrainSettings(
+        epochs=opt.epochs,
+        amp=choose_amp(opt.amp, device),
+        max_iter=opt.max_iter,
+        patience=opt.patience,
+        eval_interval=opt.eval_interval,
+        notest=opt.notest,
+        nosave=opt.nosave,
+        save_every_minutes=opt.save_every,
+        skip_nonfinite=opt.skip_nonfinite,
+        exact_mid_epoch=opt.seed is not None,
+        **own,
+    )
 
 
 def init_seeds(seed: int, deterministic: bool) -> None:

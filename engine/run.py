@@ -14,9 +14,17 @@ from engine.cli import train_parser
 from engine.config import check_options
 from engine.distributed import World, join, leave, lost_peers_told, main_first, world_from_environment
 from engine.heads import anchors_agree, chosen_heads, stored_heads, tell_transfer
-from engine.launch import Command, begin_logging, drive, exit_code, init_seeds, resumed_options, settle_options
-from engine.step import choose_amp
-from engine.trainer import Outcome, TrainSettings
+from engine.launch import (
+    Command,
+    begin_logging,
+    drive,
+    exit_code,
+    init_seeds,
+    resumed_options,
+    settings_of,
+    settle_options,
+)
+from engine.trainer import Outcome
 from engine.yolo import YoloFamily
 from models.checkpoint import load_checkpoint, module_of, state_dict_of, transfer_weights
 from models.yolo import Model
@@ -149,22 +157,6 @@ def train(hyp: Mapping[str, float], opt: Namespace, device: torch.device, world:
         data = load_data_yaml(opt.data)
         model = build_model(opt, hyp, 1 if opt.single_cls else data.nc, device, checkpoint)
     family = YoloFamily(opt, hyp, data, model, device, world, run_dir, resumed=resumed)
-    settings = settings_of(opt, device, world)
+    factor = world.size * (4.0 if opt.quad else 1.0)
+    settings = settings_of(opt, device, loss_factor=factor, keep_files=not opt.evolve)
     return drive(family, settings, opt, data, device, world, checkpoint, {"hyp.yaml": loaded_hyp})
-
-
-def settings_of(opt: Namespace, device: torch.device, world: World) -> TrainSettings:
-    return TrainSettings(
-        epochs=opt.epochs,
-        amp=choose_amp(opt.amp, device),
-        loss_factor=world.size * (4.0 if opt.quad else 1.0),
-        max_iter=opt.max_iter,
-        patience=opt.patience,
-        eval_interval=opt.eval_interval,
-        notest=opt.notest,
-        nosave=opt.nosave,
-        save_every_minutes=opt.save_every,
-        skip_nonfinite=opt.skip_nonfinite,
-        exact_mid_epoch=opt.seed is not None,
-        keep_files=not opt.evolve,
-    )
