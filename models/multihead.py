@@ -152,6 +152,8 @@ def heads_of(description: Mapping) -> dict | int | None:
 
 def with_heads(rows: list, heads: dict | int, file: str) -> list:
     """The rows of a description's head with these heads in the last one, the detection layer."""
+    if not rows or not isinstance(rows[-1], list) or len(rows[-1]) != 4:
+        return rows  # the parser tells what is wrong
     *before, (sources, number, name, args) = rows
     if name not in NAMES:
         kind = "with auxiliary heads, which cannot be shared out" if name == "IAuxDetect" else "with one head"

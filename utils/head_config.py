@@ -144,7 +144,7 @@ class HeadConfig:
         if nc != self.nc:
             raise UserError(
                 f"{where} is for {self.nc} classes, the data set has {nc}: make one for it with"
-                " python tools/group_classes.py --data DATA.yaml --heads N"
+                " python tools/group_classes.py --data DATA.yaml --heads N, or give --heads N alone"
             )
         if heads and heads != self.heads:
             raise UserError(
