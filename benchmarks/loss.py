@@ -1,0 +1,135 @@
+"""The price of OTA: its loss against the plain one, on the same random predictions and targets, in turn in one process.
+
+`python -m benchmarks.loss [--quick] [--json FILE]`. 80 classes, three levels, boxes log-uniform in 2 to 60% of the side.
+CPU time of one thread; operators and host reads are counted at the dispatcher and do not depend on the machine.
+"""
+
+import argparse
+import sys
+from functools import partial
+from types import SimpleNamespace
+
+import numpy as np
+import torch
+
+from benchmarks.measure import cpu_seconds, in_turn, machine, write_json
+from tests.utils.op_counter import OpCounter
+from utils.loss import ComputeLoss, ComputeLossOTA
+
+STRIDES = (8, 16, 32)
+ANCHORS = ((10, 13, 16, 30, 33, 23), (30, 61, 62, 45, 59, 119), (116, 90, 156, 198, 373, 326))
+GAINS = {"box": 0.05, "obj": 0.25, "cls": 0.5, "cls_pw": 1.0, "obj_pw": 1.0, "fl_gamma": 0.0, "anchor_t": 4.0}
+COLUMNS = ("plain fwd", "OTA fwd", "ratio", "plain f+b", "OTA f+b", "ratio")
+HEADER = f"{'batch   px  targets  classes':<30}" + "".join(f"{name:>11}" for name in COLUMNS)
+CENTRAL = (64, 320, 17)  # batch, pixels, targets an image: the case that the goals are set for
+
+
+def head(classes: int) -> SimpleNamespace:
+    """All that a loss asks of a model."""
+    anchors = torch.tensor(ANCHORS).view(3, 3, 2) / torch.tensor(STRIDES).view(3, 1, 1)
+    last = SimpleNamespace(nl=3, na=3, nc=classes, anchors=anchors, stride=torch.tensor(STRIDES, dtype=torch.float32))
+    return SimpleNamespace(model=[last], hyp=GAINS, gr=1.0)
+
+
+class Case:
+    """One size: predictions, targets, and both losses on them."""
+
+    def __init__(self, batch: int, size: int, targets: int, classes: int = 80):
+        random, generator = np.random.RandomState(0), torch.Generator().manual_seed(0)
+        self.maps = []
+        for stride in STRIDES:
+            cells = size // stride
+            maps = torch.randn(batch, 3, cells, cells, 5 + classes, generator=generator) * 0.5
+            maps[..., 4] -= 4
+            self.maps.append(maps.requires_grad_())
+        n = batch * targets
+        wh = np.exp(random.uniform(np.log(0.02), np.log(0.6), (n, 2)))
+        columns = [np.repeat(np.arange(batch), targets)[:, None], random.randint(0, classes, (n, 1))]
+        rows = np.concatenate([*columns, random.uniform(0, 1, (n, 2)), wh], 1)
+        self.targets = torch.from_numpy(rows.astype(np.float32))
+        self.images = torch.zeros(batch, 3, size, size, device="meta")  # only its height is read
+        model = head(classes)
+        self.losses = {"plain": ComputeLoss(model), "ota": ComputeLossOTA(model)}
+
+    def forward(self, kind: str) -> torch.Tensor:
+        loss = self.losses[kind]
+        extra = (self.images,) if kind == "ota" else ()
+        return loss(self.maps, self.targets, *extra)[0]
+
+    def both_ways(self, kind: str) -> None:
+        self.forward(kind).backward()
+        for maps in self.maps:
+            maps.grad = None
+
+    def measure(self, runs: int) -> dict[str, float]:
+        """Median CPU milliseconds of forward and of forward + backward, for both losses."""
+        sides = {}
+        for kind in self.losses:
+            sides[f"{kind} forward"] = partial(cpu_seconds, partial(self.forward, kind))
+            sides[f"{kind} both"] = partial(cpu_seconds, partial(self.both_ways, kind))
+        for side in sides.values():
+            side()  # warm
+        return {name: seconds * 1e3 for name, seconds in in_turn(sides, runs).items()}
+
+    def count(self, kind: str) -> OpCounter:
+        with OpCounter() as counter:
+            self.forward(kind)
+        return counter
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="benchmarks.loss", description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="the central size and a few others")
+    parser.add_argument("--json", metavar="FILE", help="write the figures there")
+    opt = parser.parse_args(argv)
+    torch.set_num_threads(1)
+    runs = 11
+    results: dict = {"machine": machine(), "runs": runs, "ratios": [], "cases": []}
+    print(" ".join(f"{key} {value}" for key, value in results["machine"].items()))
+    print(
+        f"{'batch  px  targets  classes':<30}{'plain fwd':>11}{'OTA fwd':>11}{'ratio':>8}{'plain f+b':>12}{'OTA f+b':>10}{'ratio':>8}"
+    )
+    for batch, size, targets, classes in sizes(opt.quick):
+        times = Case(batch, size, targets, classes).measure(runs)
+        forward = times["ota forward"] / times["plain forward"]
+        both = times["ota both"] / times["plain both"]
+        results["cases"].append({"batch": batch, "size": size, "targets": targets, "classes": classes, **times})
+        figures = (times["plain forward"], times["ota forward"], forward, times["plain both"], times["ota both"], both)
+        row = f"{batch:5}{size:5}{targets:9}{classes:9}  "
+        print(row + "".join(f"{figure:11.2f}" for figure in figures), flush=True)
+        if (batch, size, targets) == CENTRAL and classes == 80:
+            note(results, "OTA / plain forward (batch 64, 320, 17 targets)", forward, "<= 2.0", runs)
+            note(results, "OTA / plain forward + backward (same)", both, "<= 1.25", runs)
+    count_operators(results)
+    write_json(opt.json, results)
+    return 0
+
+
+def sizes(quick: bool) -> list[tuple[int, int, int, int]]:
+    """Batch, pixels, targets, classes: the central case first, then how the price grows with each of them."""
+    if quick:
+        return [(*CENTRAL, 80), (16, 320, 17, 80), (16, 640, 17, 80), (64, 320, 7, 80), (64, 320, 17, 3)]
+    grid = [(b, s, t, 80) for s in (320, 640) for b in (16, 64, 128) for t in (7, 17)]
+    return [*grid, (64, 320, 60, 80), (64, 320, 17, 3), (64, 320, 17, 1)]
+
+
+def note(results: dict, what: str, value: float, must: str, runs: int) -> None:
+    results["ratios"].append({"what": what, "value": value, "must": must, "runs": runs})
+
+
+def count_operators(results: dict) -> None:
+    """Operators and host reads of a forward, at two batch sizes: they must not grow with images."""
+    for kind in ("plain", "ota"):
+        counts = {batch: Case(batch, 320, 17).count(kind) for batch in (4, 64)}
+        operators = {batch: counter.total for batch, counter in counts.items()}
+        reads = {batch: counter.host_reads for batch, counter in counts.items()}
+        print(
+            f"{kind:<6} forward: {operators[64]} operators at batch 64, {operators[4]} at batch 4; host reads {reads[64]}"
+        )
+        note(results, f"{kind} operators, forward, batch 64", operators[64], "<= 593", 1)
+        note(results, f"{kind} operators, batch 64 / batch 4", operators[64] / operators[4], "== 1", 1)
+        note(results, f"{kind} host reads of device data, forward", reads[64], "== 0", 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
