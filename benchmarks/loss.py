@@ -1,6 +1,6 @@
 """The price of OTA: its loss against the plain one, on the same random predictions and targets, in turn in one process.
 
-`python -m benchmarks.loss [--quick] [--json FILE]`. 80 classes, three levels, boxes log-uniform in 2 to 60% of the side.
+`python -m benchmarks.loss [--quick] [--json FILE]`. 80 classes, three levels, boxes of 2 to 60% of the side.
 CPU time of one thread; operators and host reads are counted at the dispatcher and do not depend on the machine.
 """
 
@@ -86,9 +86,7 @@ def main(argv: list[str] | None = None) -> int:
     runs = 11
     results: dict = {"machine": machine(), "runs": runs, "ratios": [], "cases": []}
     print(" ".join(f"{key} {value}" for key, value in results["machine"].items()))
-    print(
-        f"{'batch  px  targets  classes':<30}{'plain fwd':>11}{'OTA fwd':>11}{'ratio':>8}{'plain f+b':>12}{'OTA f+b':>10}{'ratio':>8}"
-    )
+    print(HEADER)
     for batch, size, targets, classes in sizes(opt.quick):
         times = Case(batch, size, targets, classes).measure(runs)
         forward = times["ota forward"] / times["plain forward"]
@@ -123,9 +121,8 @@ def count_operators(results: dict) -> None:
         counts = {batch: Case(batch, 320, 17).count(kind) for batch in (4, 64)}
         operators = {batch: counter.total for batch, counter in counts.items()}
         reads = {batch: counter.host_reads for batch, counter in counts.items()}
-        print(
-            f"{kind:<6} forward: {operators[64]} operators at batch 64, {operators[4]} at batch 4; host reads {reads[64]}"
-        )
+        text = f"{operators[64]} operators at batch 64, {operators[4]} at 4; host reads {reads[64]}"
+        print(f"{kind:<6} forward: {text}")
         note(results, f"{kind} operators, forward, batch 64", operators[64], "<= 593", 1)
         note(results, f"{kind} operators, batch 64 / batch 4", operators[64] / operators[4], "== 1", 1)
         note(results, f"{kind} host reads of device data, forward", reads[64], "== 0", 1)
