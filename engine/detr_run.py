@@ -17,6 +17,7 @@ from engine.launch import (
     drive,
     exit_code,
     init_seeds,
+    process_seed,
     resumed_options,
     settings_of,
     settle_options,
@@ -68,7 +69,7 @@ def train(opt: Namespace, device: torch.device, world: World, checkpoint=None) -
     """One complete training, fresh or gone on with; with --profile a few measured steps instead, and no outcome."""
     device = join(world, device, opt.batch_size)
     settle_options(opt, world, resumed=checkpoint is not None)
-    init_seeds(opt.seed + 1 + world.rank, opt.deterministic)
+    init_seeds(process_seed(opt.seed, world), opt.deterministic)
     with main_first(world):
         data = load_data_yaml(opt.data)
         model = build_model(opt, data, checkpoint).to(device)

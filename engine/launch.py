@@ -136,6 +136,11 @@ def settings_of(opt: Namespace, device: torch.device, **own) -> TrainSettings:
     )
 
 
+def process_seed(seed: int | None, world: World) -> int:
+    """Where a process's generators begin: given, the first process is like a single one; else as the reference does."""
+    return 2 + world.rank if seed is None else seed + max(world.rank, 0)
+
+
 def init_seeds(seed: int, deterministic: bool) -> None:
     random.seed(seed)
     np.random.seed(seed)

@@ -20,6 +20,7 @@ from engine.launch import (
     drive,
     exit_code,
     init_seeds,
+    process_seed,
     resumed_options,
     settings_of,
     settle_options,
@@ -151,8 +152,7 @@ def train(hyp: Mapping[str, float], opt: Namespace, device: torch.device, world:
     run_dir, loaded_hyp = Path(opt.save_dir), hyp
     hyp = effective_hyp(hyp, opt)
     log.info("hyperparameters: %s", ", ".join(f"{k}={v}" for k, v in hyp.items()))
-    rank_seed = (2 if opt.seed is None else opt.seed + 1) + world.rank
-    init_seeds(rank_seed, opt.deterministic)
+    init_seeds(process_seed(opt.seed, world), opt.deterministic)
     with main_first(world):
         data = load_data_yaml(opt.data)
         model = build_model(opt, hyp, 1 if opt.single_cls else data.nc, device, checkpoint)

@@ -254,14 +254,14 @@ def test_each_stream_gets_its_own_complete_recording(workplace):
         assert (capture.get(cv2.CAP_PROP_FRAME_COUNT), capture.get(cv2.CAP_PROP_FPS)) == (4, 30)
 
 
-def nothing_found(images: torch.Tensor) -> Prediction:
+def nothing_found(images: torch.Tensor, _shapes=()) -> Prediction:
     return Prediction([torch.zeros(0, 6)] * len(images))
 
 
 def test_any_detector_can_be_asked(made, workplace):
     """The engine asks a function: here one that finds the whole letterboxed picture."""
 
-    def whole(images):
+    def whole(images, _shapes):
         h, w = images.shape[2:]
         return Prediction([torch.tensor([[0.0, 0.0, w, h, 0.9, 1.0]])] * len(images))
 
@@ -331,7 +331,7 @@ def test_q_in_the_window_stops_and_files_are_complete(workplace, monkeypatch):
 def test_ctrl_c_ends_with_all_files_complete(workplace):
     calls = []
 
-    def interrupted(images):
+    def interrupted(images, _shapes):
         calls.append(1)
         if len(calls) == 3:
             raise KeyboardInterrupt
