@@ -267,9 +267,7 @@ class Trainer:
         """Validate if it is due, and say whether the epoch is the best so far and whether patience is used up."""
         progress, settings = self.progress, self.settings
         started, found = time.time(), None
-        is_best = (
-            settings.notest and progress.best_fitness == 0.0
-        )  # as the reference has it
+        is_best = settings.notest and progress.best_fitness == 0.0  # as the reference has it
         if last or (not settings.notest and (epoch + 1) % settings.eval_interval == 0):
             found = self.family.validate(epoch, last)
             progress.results, progress.maps = list(found.results), list(found.maps)
