@@ -240,6 +240,32 @@ class _Loss:
 
     # --- device ---
 
+    def assignment(self, predicted: Predicted, plan: Plan) -> Assignment:
+        """Which candidates are positives, and of which target."""
+        raise NotImplementedError
+
+    def on_device(self, maps, plan: Plan) -> tuple[torch.Tensor, torch.Tensor]:
+        """All that is left to do once the plan is made; this part can be compiled."""
+        predicted = self.predicted(maps, plan)
+        positives = self.positives(plan, self.assignment(predicted, plan))
+        terms = self.terms(predicted, positives, maps, plan)
+        return self.total(terms, terms.objectness, maps[0].shape[0], plan)
+
+    @torch.no_grad()
+    def chosen(self, p, targets: torch.Tensor, height: int) -> np.ndarray:
+        """(m, 6) level, image, anchor, row, column, target row of each positive: to look at, on the host."""
+        maps = self.maps_of(p)
+        plan = self.plan(targets, maps, NEAR, height)
+        given = self.assignment(self.predicted(maps, plan), plan)
+        counts, rows = [len(c) for c in plan.cells], []
+        for number, (cells, taken, target) in enumerate(
+            zip(plan.cells, given.taken.split(counts), given.target.split(counts))
+        ):
+            place = np.unravel_index(cells[taken].cpu().numpy(), maps[number].shape[:4])
+            level = np.full(len(place[0]), number // self.heads)
+            rows.append(np.stack([level, *place, target[taken].cpu().numpy()], 1))
+        return np.concatenate(rows)
+
     def predicted(self, maps, plan: Plan) -> Predicted:
         rows, everywhere = _ReadMaps.apply(*plan.cells, *maps)
         box, objectness, classes = rows.split([4, 1, rows.shape[1] - 5], 1)
@@ -330,10 +356,8 @@ class ComputeLoss(_Loss):
         maps = self.maps_of(p)
         return self.on_device(maps, self.plan(targets, maps, NEAR))
 
-    def on_device(self, maps, plan: Plan) -> tuple[torch.Tensor, torch.Tensor]:
-        everyone = Assignment(torch.ones_like(plan.target, dtype=torch.bool), plan.target)
-        terms = self.terms(self.predicted(maps, plan), self.positives(plan, everyone), maps, plan)
-        return self.total(terms, terms.objectness, maps[0].shape[0], plan)
+    def assignment(self, predicted: Predicted, plan: Plan) -> Assignment:
+        return Assignment(torch.ones_like(plan.target, dtype=torch.bool), plan.target)
 
 
 class ComputeLossOTA(_Loss):
@@ -343,11 +367,8 @@ class ComputeLossOTA(_Loss):
         maps = self.maps_of(p)
         return self.on_device(maps, self.plan(targets, maps, NEAR, imgs.shape[2]))
 
-    def on_device(self, maps, plan: Plan) -> tuple[torch.Tensor, torch.Tensor]:
-        predicted = self.predicted(maps, plan)
-        matched = self.positives(plan, self.match(predicted, plan, OTA_TOP))
-        terms = self.terms(predicted, matched, maps, plan)
-        return self.total(terms, terms.objectness, maps[0].shape[0], plan)
+    def assignment(self, predicted: Predicted, plan: Plan) -> Assignment:
+        return self.match(predicted, plan, OTA_TOP)
 
 
 class ComputeLossAuxOTA(_Loss):
