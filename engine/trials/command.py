@@ -12,7 +12,6 @@ import yaml
 
 from engine.config import read_yaml_chain, without_sections
 from engine.trials import options
-from engine.trials.detr import DetrTrainer
 from engine.trials.keys import read_trials
 from engine.trials.ledger import ENDED, FAILED, FILE, Ledger, Run, write_atomically
 from engine.trials.listed import Listed
@@ -55,8 +54,11 @@ def run(opt: Namespace, make_trainer: Callable[[str, Budget], Trainer] | None = 
 
 def trainer_for(base_config: str) -> Callable[[str, Budget], Trainer]:
     """The command that a base configuration is for: only a DETR's names an architecture."""
-    is_detr = "architecture" in without_sections(read_yaml_chain(base_config))
-    return DetrTrainer if is_detr else YoloTrainer
+    if "architecture" not in without_sections(read_yaml_chain(base_config)):
+        return YoloTrainer
+    from engine.trials.detr import DetrTrainer  # its flags load torch, which takes seconds
+
+    return DetrTrainer
 
 
 def check_unused(folder: Path) -> None:
