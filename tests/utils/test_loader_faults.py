@@ -116,6 +116,7 @@ def test_full_shared_memory_is_told_and_shared_batches_need_none():
 
 LEAVING = """
 import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have started us with it ignored
 from tests.utils.loader_fakes import FakeDataset
 from utils.loader import make_loader
 way, loaders, pids = sys.argv[1], [], []
