@@ -14,7 +14,9 @@ import torch
 
 from benchmarks.measure import cpu_seconds, in_turn, machine, write_json
 from tests.utils.op_counter import OpCounter
+from utils.head_config import SHIPPED, HeadConfig
 from utils.loss import ComputeLoss, ComputeLossOTA
+from utils.loss_multihead import ComputeLossMultiHeadOTA
 
 STRIDES = (8, 16, 32)
 ANCHORS = ((10, 13, 16, 30, 33, 23), (30, 61, 62, 45, 59, 119), (116, 90, 156, 198, 373, 326))
@@ -98,6 +100,7 @@ def main(argv: list[str] | None = None) -> int:
         if (batch, size, targets) == CENTRAL and classes == 80:
             note(results, "OTA / plain forward (batch 64, 320, 17 targets)", forward, "<= 2.0", runs)
             note(results, "OTA / plain forward + backward (same)", both, "<= 1.25", runs)
+    compare_heads(results, runs)
     count_operators(results)
     write_json(opt.json, results)
     return 0
@@ -113,6 +116,32 @@ def sizes(quick: bool) -> list[tuple[int, int, int, int]]:
 
 def note(results: dict, what: str, value: float, must: str, runs: int) -> None:
     results["ratios"].append({"what": what, "value": value, "must": must, "runs": runs})
+
+
+def compare_heads(results: dict, runs: int) -> None:
+    """The OTA loss of four heads of 20 classes against that of one head, on the same targets."""
+    case, config = Case(*CENTRAL), HeadConfig.load(SHIPPED["standard"])
+    model = head(config.nc)
+    model.model[-1].head_config = config.to_dict()
+    loss, generator = ComputeLossMultiHeadOTA(model), torch.Generator().manual_seed(0)
+    heads = []
+    for width in config.widths:
+        written = [torch.randn(*m.shape[:2], 5 + width, *m.shape[2:4], generator=generator) * 0.5 for m in case.maps]
+        heads.append([m.permute(0, 1, 3, 4, 2) for m in written])  # as the network's convolutions leave them
+        for m in heads[-1]:
+            m[..., 4] -= 4
+            m.requires_grad_()
+    sides = {
+        "one": partial(cpu_seconds, partial(case.forward, "ota")),
+        "four": partial(cpu_seconds, partial(loss, heads, case.targets, case.images)),
+    }
+    in_turn(sides, 1)  # warm
+    seconds = in_turn(sides, runs)
+    ratio = seconds["four"] / seconds["one"]
+    print(
+        f"OTA forward with 4 heads {seconds['four'] * 1e3:.2f} ms, with 1 head {seconds['one'] * 1e3:.2f} ms: {ratio:.2f}"
+    )
+    note(results, "OTA loss with 4 heads / with 1 head, forward (batch 64, 320, 17 targets)", ratio, "<= 1.5", runs)
 
 
 def count_operators(results: dict) -> None:

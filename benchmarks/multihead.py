@@ -1,4 +1,4 @@
-"""What several heads cost and whether they learn: sizes, the OTA loss, and the same training with 1, 2 and 4 heads.
+"""What several heads cost and whether they learn: sizes of each variant, the same training with 1, 2 and 4 heads.
 
 `python -m benchmarks.multihead [--heads 1 2 4] [--epochs 30] [--quick] [--no-training] [--json FILE] [--train-args ..]`
 
@@ -12,19 +12,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 
-import numpy as np
 import torch
 
-from benchmarks.measure import in_turn, machine, wall_seconds, write_json
+from benchmarks.measure import machine, write_json
 from models.summary import count_gflops
 from models.yolo import Model
 from utils.errors import UserError, run_command
-from utils.loss import ComputeLossOTA
-from utils.loss_multihead import ComputeLossMultiHeadOTA
 
 ROOT = Path(__file__).resolve().parent.parent
 TRAINING = ROOT / "cfg" / "training"
@@ -53,44 +48,6 @@ def print_sizes(rows: list[dict]) -> None:
     for row in rows:
         numbers = f"{row['parameters']:>13,}{row['last']:>13,}{row['gflops']:>15.2f}"
         print(f"{row['cfg']:<32}{row['heads']:>6}{numbers}")
-
-
-def loss_sides(batch: int, size: int, numbers: Sequence[int]) -> dict[str, Callable[[], float]]:
-    """For each number of heads, the seconds of one forward of the OTA loss on the same targets, 80 classes.
-
-    One head is the ordinary one. Objects as in COCO: some 7 an image, unevenly; three in ten of one class.
-    """
-    draw = np.random.RandomState(0)
-    images = np.repeat(np.arange(batch), np.minimum(draw.geometric(1 / 7, batch), 60))
-    classes = draw.choice(80, len(images), p=[0.3, *[0.7 / 79] * 79])
-    sides = np.exp(draw.uniform(np.log(0.02), np.log(0.7), (2, len(images))))
-    targets = torch.tensor(np.stack([images, classes, *draw.rand(2, len(images)), *sides], 1), dtype=torch.float32)
-    pictures = torch.empty(batch, 3, size, size, device="meta")  # the loss takes their height alone
-    hyp = {"box": 0.05, "obj": 0.7, "cls": 0.3, "cls_pw": 1.0, "obj_pw": 1.0, "fl_gamma": 0.0, "anchor_t": 4.0}
-    timed = {}
-    for heads in numbers:
-        torch.manual_seed(0)
-        model = Model(TRAINING / SEVERAL, heads=heads) if heads > 1 else Model(TRAINING / ORDINARY)
-        head = model.model[-1].train()
-        channels = [conv.in_channels for conv in (head.heads[0] if heads > 1 else head.m)]
-        maps = head([torch.randn(batch, c, size // int(s), size // int(s)) for c, s in zip(channels, head.stride)])
-        loss = (ComputeLossMultiHeadOTA if heads > 1 else ComputeLossOTA)(
-            SimpleNamespace(model=[head], hyp=hyp, gr=1.0)
-        )
-        timed[f"{heads}"] = lambda loss=loss, maps=maps: wall_seconds(lambda: loss(maps, targets, pictures))
-    return timed
-
-
-def loss_ratios(runs: int, quick: bool = False) -> list[dict]:
-    """OTA loss with 4 heads over that with 1 head on the same targets, forward."""
-    rows = []
-    for batch, size in [(16, 320)] if quick else [(32, 320), (16, 640)]:
-        sides = loss_sides(batch, size, (1, 4))
-        in_turn(sides, 2)  # warm up
-        seconds = in_turn(sides, runs)
-        what = f"OTA loss with 4 heads / with 1 head, forward, batch {batch} at {size}"
-        rows.append({"what": what, "value": seconds["4"] / seconds["1"], "must": "<= 1.5", "runs": runs})
-    return rows
 
 
 def train(heads: int, epochs: int, folder: Path, extra: list[str]) -> dict:
@@ -128,17 +85,16 @@ def main() -> None:
     parser.add_argument("--heads", type=int, nargs="+", default=[1, 2, 4], help="numbers of heads (default 1 2 4)")
     parser.add_argument("--epochs", type=int, default=30, help="epochs of each run (default %(default)s)")
     parser.add_argument("--quick", action="store_true", help="one epoch at 64 pixels: does it run at all")
-    parser.add_argument("--no-training", action="store_true", help="sizes and the loss alone")
+    parser.add_argument("--no-training", action="store_true", help="print the table of sizes alone")
     parser.add_argument("--json", help="write the results to this file")
     parser.add_argument("--train-args", nargs=argparse.REMAINDER, default=[], help="further arguments of train.py")
     opt = parser.parse_args()
     results = {"machine": machine(), "sizes": sizes(), "runs": []}
-    results["ratios"] = loss_ratios(5 if opt.quick else 31, opt.quick)
     epochs, extra = (1, ["--img-size", "64"]) if opt.quick else (opt.epochs, [])
     with tempfile.TemporaryDirectory() as folder:
         for heads in [] if opt.no_training else opt.heads:
             results["runs"].append(train(heads, epochs, Path(folder), [*extra, *opt.train_args]))
-    results["ratios"] += ratios(results["runs"])
+    results["ratios"] = ratios(results["runs"])
     print_sizes(results["sizes"])
     for run in results["runs"]:
         print(f"{run['heads']} heads: mAP@.5 {run['map50']:.3f}, mAP {run['map']:.3f}, {run['minutes']:.1f} minutes")
