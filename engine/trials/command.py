@@ -118,7 +118,7 @@ def work(opt: Namespace, trainer: Trainer, ledger: Ledger) -> int:
         code = 130
     runs = begun()
     tell(runs, trainer, table)
-    left = max(0, source.total - sum(run.status in ENDED for run in runs))
+    left = source.total - sum(run.status in ENDED for run in ledger.ordered)
     if left:
         print(f"{runner.stopping or 'interrupted'}: {left} of {source.total} trials are not done.")
         print(f"Go on with: python tools/run_trials.py --output-dir {ledger.folder} --resume")

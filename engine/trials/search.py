@@ -6,12 +6,12 @@ proposed. The study lives in a database; several machines can work on one.
 
 import statistics
 import zlib
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from engine.trials.ledger import COMPLETED, ENDED, PRUNED, Ledger, Point, Run, run_from
+from engine.trials.ledger import COMPLETED, ENDED, FAILED, PRUNED, Ledger, Point, Run, run_from
 from engine.trials.space import Dimension
 from engine.trials.trainer import Trainer
 from utils.errors import UserError
@@ -120,11 +120,16 @@ class Search:
         self.owner = str(ledger.folder.resolve())
         self.handles: dict[int, optuna.trial.Trial] = {}
         self.waiting: deque[Run] = deque()
+        self.asked = len(study.get_trials(deepcopy=False))  # settings drawn so far, on all machines
         self.take_up(shared)
 
     @property
     def total(self) -> int:
-        return max(self.trials * len(self.seeds), len(self.ledger.runs))
+        """Runs of this machine, begun or to come; a setting that was pruned or failed saves its other seeds."""
+        seeds = Counter(run.setting for run in self.ledger.ordered)
+        going_on = {run.setting for run in self.ledger.ordered if run.status not in (PRUNED, FAILED)}
+        known = sum(len(self.seeds) if setting in going_on else count for setting, count in seeds.items())
+        return known + len(self.seeds) * max(0, self.trials - self.asked)
 
     def take_up(self, shared: bool) -> None:
         """What an earlier process left: unfinished runs, results not yet told, a trial drawn but not written down."""
@@ -142,8 +147,11 @@ class Search:
         self.waiting = deque(run for run in self.ledger.ordered if run.status not in ENDED)
 
     def next(self) -> Run | None:
-        if not self.waiting and len(self.study.get_trials(deepcopy=False)) < self.trials:
+        if not self.waiting and self.asked < self.trials:
+            self.asked = len(self.study.get_trials(deepcopy=False))
+        if not self.waiting and self.asked < self.trials:
             trial = self.study.ask()
+            self.asked += 1
             trial.set_user_attr("owner", self.owner)
             self.handles[trial.number] = trial
             self.draw(trial)

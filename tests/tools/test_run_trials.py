@@ -240,7 +240,7 @@ def test_a_trial_drawn_but_not_written_down_is_not_lost(tmp_path):
     assert all(trial.state.is_finished() for trial in study.trials)
 
 
-def test_failed_and_repeated_trials_reach_the_study(tmp_path, fake):
+def test_failed_and_repeated_trials_reach_the_study(tmp_path, fake, capsys):
     fake(trial_002="crash", trial_003="crash")
     assert run(*searched(tmp_path, "--trials", "3", "--repeat", "2", "--pruner", "none")) == 0
     import optuna
@@ -250,6 +250,7 @@ def test_failed_and_repeated_trials_reach_the_study(tmp_path, fake):
     maps = [float(row["final_map"]) for row in table(tmp_path) if row["setting"] == "0"]
     assert study.trials[0].value == pytest.approx(sum(maps) / 2, rel=1e-5)
     assert column(tmp_path, "setting") == ["0", "0", "1", "2", "2"]  # the second seed of a failed setting is saved
+    assert "not done" not in capsys.readouterr().out
 
 
 def test_hyperband(tmp_path):
