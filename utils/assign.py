@@ -22,6 +22,7 @@ from utils.boxes import box_iou
 
 IOU_WEIGHT = 3.0  # of the overlap cost against the class cost
 LOG_FLOOR = 1e-8  # added to the IoU before its logarithm
+ONE = 1 << 32  # a box bids with ONE + its row number in targets: a sum of bids tells how many, and who if but one
 PAIRS_AT_ONCE = 1 << 23  # (box, candidate) pairs held at a time: some 250 MB of working memory
 
 
@@ -29,12 +30,12 @@ class PoolBlock(NamedTuple):
     """Pools padded to common G and P. An empty place overlaps nothing and costs infinitely much."""
 
     candidate: torch.Tensor  # (B * P,) int64, number of the candidate at each place; 0 where it is empty
-    filled: torch.Tensor  # (B, P, 1) float, 1 or 0
+    filled: torch.Tensor  # (B, P) float, 1 or 0
     barrier: torch.Tensor  # (B, P) float, 0 or inf
     row: torch.Tensor  # (B, 1, P) int64, where the candidate's scores begin: candidate x C
     corners: torch.Tensor  # (B, G, 4) float, the boxes in pixels, xyxy
     classes: torch.Tensor  # (B, G, 1) int64
-    target: torch.Tensor  # (B, G) int64, row number in targets
+    bid: torch.Tensor  # (B, G) int64, ONE + row number in targets
     present: torch.Tensor  # (B, G) int64, 1 or 0
     floor: torch.Tensor  # (B, G, 1) float, LOG_FLOOR or 0
     sizes: tuple[int, ...]  # of each pool, how many places are filled
@@ -43,7 +44,7 @@ class PoolBlock(NamedTuple):
         """The same pools with boxes first..last of each."""
         if first == 0 and last >= self.present.shape[1]:
             return self
-        fields = ("corners", "classes", "target", "present", "floor")
+        fields = ("corners", "classes", "bid", "present", "floor")
         return self._replace(**{name: getattr(self, name)[:, first:last] for name in fields})
 
 
@@ -109,11 +110,11 @@ def lay_out_pools(
         inside = local[target_pool[known]] >= 0
         row, at = known[inside], (local[target_pool[known[inside]]], box_rank[inside])
         box_shape = len(members), boxes[members].max()
-        box, cls, target, present = np.zeros((*box_shape, 4), corners.dtype), *np.zeros((3, *box_shape), np.int64)
-        box[at], cls[at], target[at], present[at] = corners[row], classes[row], row, 1
+        box, cls, bid, present = np.zeros((*box_shape, 4), corners.dtype), *np.zeros((3, *box_shape), np.int64)
+        box[at], cls[at], bid[at], present[at] = corners[row], classes[row], row + ONE, 1
         floor = (present * LOG_FLOOR).astype(np.float32)
-        arrays += [candidate.ravel(), filled[..., None], barrier, scores]
-        arrays += [box, cls[..., None], target, present, floor[..., None]]
+        arrays += [candidate.ravel(), filled, barrier, scores]
+        arrays += [box, cls[..., None], bid, present, floor[..., None]]
         sizes.append(tuple(places[members].tolist()))
     return PoolLayout(arrays, sizes)
 
@@ -150,12 +151,11 @@ def _share_out(places: np.ndarray, boxes: np.ndarray) -> list[np.ndarray]:
 
 
 class _Bids(NamedTuple):
-    """What the boxes of a pool want of each place, all (B, P). Boxes go by their row number in targets."""
+    """What the boxes of a pool want of each place, all (B, P)."""
 
-    wanted: torch.Tensor  # how many boxes took the place
-    taker: torch.Tensor  # the sum of their row numbers: the box's own where one alone took it
+    taken: torch.Tensor  # the sum of the bids of boxes that took the place
     lowest: torch.Tensor  # least cost among all boxes, whether they took it or not
-    cheapest: torch.Tensor  # the box that has it, the earliest at equal cost
+    cheapest: torch.Tensor  # the bid of the box that has it, the earliest at equal cost
 
 
 @torch.no_grad()
@@ -171,7 +171,7 @@ def assign(
         nothing = torch.zeros_like(pools.place)
         return Assignment(nothing.bool(), nothing)
     score = joint_score(objectness, class_logits)
-    table = torch.cat([corners, sum_log(1 - score)], 1)
+    table = torch.cat([corners.T, sum_log(1 - score).T])
     matched = [_match(block, table, score, top) for block in pools.blocks]
     taken, target = (_end_to_end(field).index_select(0, pools.place) for field in zip(*matched))
     return Assignment(taken, target)
@@ -205,18 +205,19 @@ def sum_log(x: torch.Tensor) -> torch.Tensor:
 
 
 def _match(block: PoolBlock, table: torch.Tensor, score: torch.Tensor, top: int) -> Assignment:
-    """Assignment of every place, (B, P), of a block of pools. table: (n, 5) corners, sum of log(1 - score)."""
+    """Assignment of every place, (B, P), of a block of pools. table: (5, n) corners, sum of log(1 - score)."""
     pools, places = block.barrier.shape
     boxes = block.present.shape[1]
-    pooled = table.index_select(0, block.candidate).view(pools, places, 5)
-    corners = pooled[..., :4] * block.filled
-    absent_cost = block.barrier - pooled[..., 4]  # what the candidate costs a box of no class
+    pooled = table.index_select(1, block.candidate).view(5, pools, places)
+    corners = (pooled[:4] * block.filled).permute(1, 2, 0)  # (B, P, 4), each side contiguous
+    absent_cost = block.barrier - pooled[4]  # what the candidate costs a box of no class
     step = max(1, PAIRS_AT_ONCE // (pools * places))  # boxes at a time: all of them in all ordinary batches
     bids = reduce(
         _merge,
         (_bid(block.boxes(at, at + step), corners, absent_cost, score, top) for at in range(0, boxes, step)),
     )
-    return Assignment(bids.wanted > 0, torch.where(bids.wanted > 1, bids.cheapest, bids.taker))
+    winner = torch.where(bids.taken >= 2 * ONE, bids.cheapest, bids.taken)
+    return Assignment(bids.taken >= ONE, winner & (ONE - 1))
 
 
 def _bid(block: PoolBlock, corners, absent_cost, score, top) -> _Bids:
@@ -226,12 +227,10 @@ def _bid(block: PoolBlock, corners, absent_cost, score, top) -> _Bids:
     cost = _pair_cost(iou, absent_cost, score, block)
     place, chosen = _take_cheapest(cost, k, min(top, cost.shape[-1]), block.sizes)
 
-    place, chosen = place.flatten(1), chosen.long()
-    nobody = torch.zeros_like(absent_cost, dtype=torch.int64)
-    wanted = nobody.scatter_add(1, place, chosen.flatten(1))
-    taker = nobody.scatter_add(1, place, (block.target[..., None] * chosen).flatten(1))
+    bids = (block.bid[..., None] * chosen).flatten(1)
+    taken = torch.zeros_like(absent_cost, dtype=torch.int64).scatter_add_(1, place.flatten(1), bids)
     lowest, cheapest = cost.min(1)
-    return _Bids(wanted, taker, lowest, block.target.gather(1, cheapest))
+    return _Bids(taken, lowest, block.bid.gather(1, cheapest))
 
 
 def dynamic_k(iou: torch.Tensor, least: torch.Tensor, top: int) -> torch.Tensor:
@@ -279,11 +278,7 @@ def _take_row_by_row(cost, k, most, sizes) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _merge(a: _Bids, b: _Bids) -> _Bids:
-    """Bids of two sets of boxes; at equal cost the earlier box is the cheaper one."""
+    """Bids of two sets of boxes, the earlier ones first."""
     later = b.lowest < a.lowest
-    return _Bids(
-        a.wanted + b.wanted,
-        a.taker + b.taker,
-        torch.where(later, b.lowest, a.lowest),
-        torch.where(later, b.cheapest, a.cheapest),
-    )
+    lowest, cheapest = torch.where(later, b.lowest, a.lowest), torch.where(later, b.cheapest, a.cheapest)
+    return _Bids(a.taken + b.taken, lowest, cheapest)

@@ -88,9 +88,10 @@ def scale_coords(img1_shape, coords, img0_shape, ratio_pad=None):
 # --- the detector's box code: the one place that says what the four outputs mean --------------------------------------
 
 
-def decode_xy(sigmoid_xy: torch.Tensor, cell_xy) -> torch.Tensor:
-    """Centre in cells: the sigmoid reaches from -0.5 to 1.5 around its cell (0 for a cell-relative centre)."""
-    return sigmoid_xy * 2.0 - 0.5 + cell_xy
+def decode_xy(sigmoid_xy: torch.Tensor, cell_xy=None) -> torch.Tensor:
+    """Centre in cells: the sigmoid reaches from -0.5 to 1.5 around its cell. Without a cell: relative to it."""
+    xy = sigmoid_xy * 2.0 - 0.5
+    return xy if cell_xy is None else xy + cell_xy
 
 
 def decode_wh(sigmoid_wh: torch.Tensor, anchor_wh) -> torch.Tensor:

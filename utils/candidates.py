@@ -73,9 +73,10 @@ def _within(position: np.ndarray, reach: float) -> np.ndarray:
 
 
 def first_on_cell(level: np.ndarray, cell: np.ndarray) -> np.ndarray:
-    """(n,) number of the first candidate on each candidate's cell; `level` ascending, `cell` as Candidates.cell."""
+    """(n,) number of the first candidate on each candidate's cell; `cell` as Candidates.cell, `level` its map."""
     if not len(cell):
         return cell
     cell = cell + level * (cell.max() + 1)  # one numbering over all levels
-    _, first, number = np.unique(cell, return_index=True, return_inverse=True)
-    return first[number]
+    first = np.empty(cell.max() + 1, dtype=np.int64)  # only the proposed cells are ever touched
+    first[cell[::-1]] = np.arange(len(cell))[::-1]  # of several on one cell the last to write is the first in order
+    return first[cell]

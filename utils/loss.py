@@ -270,7 +270,7 @@ class _Loss:
         rows, everywhere = _ReadMaps.apply(*plan.cells, *maps)
         box, objectness, classes = rows.split([4, 1, rows.shape[1] - 5], 1)
         xy, wh = box.sigmoid().chunk(2, 1)
-        box = torch.cat([decode_xy(xy, 0), decode_wh(wh, plan.anchor)], 1)
+        box = torch.cat([decode_xy(xy), decode_wh(wh, plan.anchor)], 1)
         return Predicted(box, objectness, classes, everywhere)
 
     @torch.no_grad()
