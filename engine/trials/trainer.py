@@ -152,7 +152,7 @@ class FlagTrainer(Trainer):
             known = [*self.flags, *self.inner_names()]
             raise UserError(f"{where}: unknown setting '{key}'{nearest(key, known) or nearest(rest, known)}")
         if flag in CHOSEN_BY_RUNNER:
-            raise UserError(f"{where}: '{key}' is not for trials to set; {CHOSEN_BY_RUNNER[flag]} does")
+            raise UserError(f"{where}: '{key}' is not for trials to set: use {CHOSEN_BY_RUNNER[flag]}")
         if name in self.budgeted:
             raise UserError(f"{where}: '{key}' is set for all trials by the budget; leave out one of the two")
         return name

@@ -68,8 +68,8 @@ def test_names_may_be_plain_dotted_or_nested(tmp_path, trainer):
         ({"data": "nowhere.yaml"}, "trial 1: nowhere.yaml does not exist"),
         ({"lr0": 0.1, "hyp.lr0": 0.1}, "trial 1: 'lr0' is given twice"),
         ({"epochs": 3}, "trial 1: 'epochs' is set for all trials by the budget"),
-        ({"name": "mine"}, "trial 1: 'name' is not for trials to set; --output-dir does"),
-        ({"seed": 3}, "--seed and --repeat does"),
+        ({"name": "mine"}, "trial 1: 'name' is not for trials to set: use --output-dir"),
+        ({"seed": 3}, "use --seed and --repeat"),
         (["lr0"], "trial 1 must be an object"),
     ],
 )
