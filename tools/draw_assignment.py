@@ -10,6 +10,7 @@ several do). Plain takes every cell that fits by geometry; OTA takes those that 
 import argparse
 import sys
 from pathlib import Path
+from textwrap import fill
 from types import SimpleNamespace
 from typing import NamedTuple
 
@@ -98,7 +99,7 @@ def draw(path: Path, picture: np.ndarray, rows: np.ndarray, found: dict[str, Giv
     side, words = 4.2, 0.14 * (text.count("\n") + 1)
     size = side * len(found), side * height / width * levels + words + 0.6
     with figure(path, size, dpi=150) as fig:
-        fig.suptitle(LEGEND, fontsize=6.5, ha="left", x=0.01)
+        fig.suptitle(fill(LEGEND, 72 * len(found)), fontsize=6.5, ha="left", x=0.01)
         grid = fig.subplots(levels, len(found), squeeze=False)
         for column, (kind, mine) in enumerate(found.items()):
             for level in range(levels):
@@ -119,7 +120,7 @@ def parse_args(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--images", type=int, default=4, help="how many pictures, from the first on")
     parser.add_argument("--img-size", type=int, default=640, help="size the network sees, in pixels")
     parser.add_argument("--device", default="", help="cuda device, i.e. 0, or cpu")
-    parser.add_argument("--out", default="assignment", help="folder for the pictures")
+    parser.add_argument("--out", default="runs/assignment", help="folder for the pictures")
     return parser.parse_args(argv)
 
 
