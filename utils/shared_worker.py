@@ -1,6 +1,7 @@
 """The worker's side of `SharedLoader`: samples are written where the batch will be read."""
 
 import gc
+import multiprocessing
 import os
 import pickle
 import random
@@ -71,7 +72,8 @@ def run_worker(worker: int, setup: WorkerSetup, tasks: Connection, results: Conn
     # The main process decides when to stop: Ctrl-C and SIGTERM reach the whole group, but a step may have to finish.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    threading.Thread(target=_leave_with, args=(os.getppid(),), daemon=True).start()
+    parent = multiprocessing.parent_process().pid  # not getppid(): it may have been killed before we got here
+    threading.Thread(target=_leave_with, args=(parent,), daemon=True).start()
     gc.freeze()  # the collector would write into every inherited object, and so copy its page
     torch.set_num_threads(1)
     seed_like_torch(setup.base_seed, worker)
