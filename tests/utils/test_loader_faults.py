@@ -167,7 +167,7 @@ def test_no_process_and_no_memory_is_left_behind(way, code):
         os.killpg(program.pid, signal.SIGINT)  # as Ctrl-C does: workers get it as well
     elif way == "killed":
         program.kill()
-    _, errors = program.communicate(timeout=100)
+    _, errors = program.communicate(timeout=40)
     assert program.returncode == code, errors
     assert len(pids) == (4 if way == "killed" else 6) and all(wait_until_gone(pid, 20) for pid in pids)
     left = [f.name for f in Path("/dev/shm").iterdir() if any(str(p) in f.name for p in (program.pid, *pids))]
