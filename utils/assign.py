@@ -7,9 +7,9 @@ Shape letters: B pool (an image, or one head's share of an image), G ground-trut
 of the whole batch, C class, K the most candidates a box may take. Pools are padded to (B, G, P): no loop runs over
 images or boxes, nothing is read back from the device, and autograd records nothing.
 
-A cell proposed twice stands in its pool twice, at equal cost. Of equal candidates a box takes the one that comes first
-in the pool, on every device. In double precision, which serves to hold runs against recorded ones, it takes the one
-that torch.topk gives for its row alone, as the reference does; the choice matters where two boxes each want one copy.
+A cell proposed twice stands in its pool twice, at equal cost; which copy a box takes matters where two boxes each want
+one. On the host a box takes what torch.topk gives for its row alone, as the reference does: runs on a CPU can be held
+against recorded ones. On other devices, where the reference's choice is not defined, it takes the first in the pool.
 """
 
 from functools import reduce
@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from utils.boxes import box_iou
+from utils.cheapest import as_integers, take_cheapest
 
 IOU_WEIGHT = 3.0  # of the overlap cost against the class cost
 LOG_FLOOR = 1e-8  # added to the IoU before its logarithm
@@ -27,7 +28,7 @@ PAIRS_AT_ONCE = 1 << 23  # (box, candidate) pairs held at a time: some 250 MB of
 
 
 class PoolBlock(NamedTuple):
-    """Pools padded to common G and P. An empty place overlaps nothing and costs infinitely much."""
+    """Pools padded to common G and P. An empty place, at a pool's end, overlaps nothing and costs infinitely much."""
 
     candidate: torch.Tensor  # (B * P,) int64, number of the candidate at each place; 0 where it is empty
     filled: torch.Tensor  # (B, P) float, 1 or 0
@@ -38,7 +39,6 @@ class PoolBlock(NamedTuple):
     bid: torch.Tensor  # (B, G) int64, ONE + row number in targets
     present: torch.Tensor  # (B, G) int64, 1 or 0
     floor: torch.Tensor  # (B, G, 1) float, LOG_FLOOR or 0
-    sizes: tuple[int, ...]  # of each pool, how many places are filled
 
     def boxes(self, first: int, last: int) -> "PoolBlock":
         """The same pools with boxes first..last of each."""
@@ -52,6 +52,12 @@ class Pools(NamedTuple):
     blocks: tuple[PoolBlock, ...]
     place: torch.Tensor  # (n,) int64, where each candidate stands in the blocks' (B, P) laid end to end
 
+    @classmethod
+    def of(cls, place: torch.Tensor, *fields: torch.Tensor) -> "Pools":
+        """Of what `lay_out_pools` gave, sent to the device."""
+        width = len(PoolBlock._fields)
+        return cls(tuple(PoolBlock(*fields[i : i + width]) for i in range(0, len(fields), width)), place)
+
 
 class Assignment(NamedTuple):
     """What each of the n candidates was given."""
@@ -63,23 +69,10 @@ class Assignment(NamedTuple):
 # --- on the host: who competes with whom ------------------------------------------------------------------------------
 
 
-class PoolLayout(NamedTuple):
-    """Pools still on the host: arrays to be sent to the device, and what makes `Pools` of them there."""
-
-    arrays: list[np.ndarray]
-    sizes: list[tuple[int, ...]]  # of each block
-
-    def on_device(self, tensors: list[torch.Tensor]) -> Pools:
-        place, *parts = tensors
-        width = len(PoolBlock._fields) - 1
-        blocks = (PoolBlock(*parts[i * width : (i + 1) * width], sizes) for i, sizes in enumerate(self.sizes))
-        return Pools(tuple(blocks), place)
-
-
 def lay_out_pools(
     candidate_pool: np.ndarray, target_pool: np.ndarray, corners: np.ndarray, classes: np.ndarray, width: int
-) -> PoolLayout:
-    """Lay candidates and boxes out by the pool they belong to.
+) -> list[np.ndarray]:
+    """Lay candidates and boxes out by the pool they belong to: what `Pools.of` takes.
 
     candidate_pool: (n,), target_pool: (N,) int64, number of the pool;  corners: (N, 4) boxes in pixels;
     classes: (N,) int64, column among the `width` class logits. Boxes in a pool without candidates can match nothing:
@@ -93,7 +86,7 @@ def lay_out_pools(
     place_rank, box_rank = _rank_in_group(candidate_pool, places), _rank_in_group(target_pool[known], boxes)
 
     place = np.empty(len(candidate_pool), dtype=np.int64)
-    arrays, sizes, start = [place], [], 0
+    arrays, start = [place], 0
     for members in _share_out(places, boxes):
         local = np.full(pools, -1)
         local[members] = np.arange(len(members))
@@ -115,8 +108,7 @@ def lay_out_pools(
         floor = (present * LOG_FLOOR).astype(np.float32)
         arrays += [candidate.ravel(), filled, barrier, scores]
         arrays += [box, cls[..., None], bid, present, floor[..., None]]
-        sizes.append(tuple(places[members].tolist()))
-    return PoolLayout(arrays, sizes)
+    return arrays
 
 
 def _rank_in_group(group: np.ndarray, sizes: np.ndarray) -> np.ndarray:
@@ -225,7 +217,9 @@ def _bid(block: PoolBlock, corners, absent_cost, score, top) -> _Bids:
     iou = box_iou(block.corners, corners).nan_to_num_(0)  # (B, G, P); two empty boxes: no overlap
     k = dynamic_k(iou, block.present, top)
     cost = _pair_cost(iou, absent_cost, score, block)
-    place, chosen = _take_cheapest(cost, k, min(top, cost.shape[-1]), block.sizes)
+    most = min(top, cost.shape[-1])
+    place = take_cheapest(cost, k, block.filled, most)
+    chosen = torch.arange(most, device=cost.device) < k[..., None]
 
     bids = (block.bid[..., None] * chosen).flatten(1)
     taken = torch.zeros_like(absent_cost, dtype=torch.int64).scatter_add_(1, place.flatten(1), bids)
@@ -235,13 +229,8 @@ def _bid(block: PoolBlock, corners, absent_cost, score, top) -> _Bids:
 
 def dynamic_k(iou: torch.Tensor, least: torch.Tensor, top: int) -> torch.Tensor:
     """(B, G): how many candidates a box takes, the sum of its `top` best overlaps, at least `least` (B, G)."""
-    best = _as_integers(iou).topk(min(top, iou.shape[-1]), -1).values.view(iou.dtype)
+    best = as_integers(iou).topk(min(top, iou.shape[-1]), -1).values.view(iou.dtype)
     return torch.maximum(best.sum(-1).long(), least)
-
-
-def _as_integers(x: torch.Tensor) -> torch.Tensor:
-    """The same memory as integers: they order as the numbers do where those are not negative, and sort faster."""
-    return x.view(torch.int32 if x.dtype == torch.float32 else torch.int64)
 
 
 def _pair_cost(iou: torch.Tensor, absent_cost: torch.Tensor, score: torch.Tensor, block: PoolBlock) -> torch.Tensor:
@@ -254,27 +243,6 @@ def _pair_cost(iou: torch.Tensor, absent_cost: torch.Tensor, score: torch.Tensor
     column = block.row + block.classes
     own_class = score.flatten().index_select(0, column.flatten()).view(column.shape)
     return cost.add_(absent_cost[:, None]).sub_(own_class.logit_())
-
-
-def _take_cheapest(cost, k, most, sizes) -> tuple[torch.Tensor, torch.Tensor]:
-    """Each box's K cheapest places in order, (B, G, K), and which of them are among its k: bool."""
-    if cost.dtype == torch.float64:
-        return _take_row_by_row(cost, k, most, sizes)
-    key = torch.arange(cost.shape[-1], device=cost.device)  # of equal costs the first place: unique keys, no ties
-    key = torch.add(key, _as_integers(cost).long(), alpha=1 << 32)
-    place = key.topk(most, -1, largest=False).indices
-    return place, torch.arange(most, device=cost.device) < k[..., None]
-
-
-def _take_row_by_row(cost, k, most, sizes) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same with torch.topk's own choice among equals, which depends on k and on the length of the row."""
-    place = torch.zeros((*k.shape, most), dtype=torch.int64, device=cost.device)
-    chosen = torch.arange(most, device=cost.device) < k[..., None]
-    for pool, size in enumerate(sizes):
-        for count in range(1, min(most, size) + 1):
-            taken = cost[pool, :, :size].topk(count, -1, largest=False).indices
-            place[pool, :, :count] = torch.where(k[pool, :, None] == count, taken, place[pool, :, :count])
-    return place, chosen
 
 
 def _merge(a: _Bids, b: _Bids) -> _Bids:

@@ -218,9 +218,9 @@ class _Loss:
         corners = xywh2xyxy(rows[:, 2:6] * height)  # by the height alone, as the reference; it matters off-square
         pool = image * self.heads + head
         layout = lay_out_pools(pool[found.target], pool, corners, column, max(m.shape[-1] for m in maps) - 5)
-        cell, *tensors = send(arrays + layout.arrays, maps[0].device)
+        cell, *tensors = send(arrays + layout, maps[0].device)
         known = len(arrays) - 1
-        return Plan(cell.split(counts), *tensors[:known], layout.on_device(tensors[known:]))
+        return Plan(cell.split(counts), *tensors[:known], Pools.of(*tensors[known:]))
 
     def check(self, targets: torch.Tensor, batch: int) -> np.ndarray:
         """Targets on the host, fp32 or fp64. Those of a device are waited for here, and only here."""

@@ -12,7 +12,6 @@ import pytest
 import torch
 import yaml
 
-import utils.assign
 from tests.engine.recorded_run import observe, recorded, replace_data, synthetic_batches, weight_sums
 
 _atan = torch.atan
@@ -107,12 +106,7 @@ def image_hash(step: dict) -> str:
 
 @pytest.mark.parametrize("ota", [0, 1])
 def test_run_on_photographs_begins_as_the_recorded_one(monkeypatch, tmp_path, bccd, ota):
-    """Real images through the whole pipeline: the same pixels and targets, the same first steps, rates throughout.
-
-    Of a cell that was proposed twice the recording took the copy that torch.topk gave it; single precision by itself
-    takes the first, which moves OTA items by some 2e-4. The recording's choice is made here, so the rest can be exact.
-    """
-    monkeypatch.setattr(utils.assign, "_take_cheapest", utils.assign._take_row_by_row)
+    """Real images through the whole pipeline: the same pixels and targets, the same first steps, rates throughout."""
     run = recorded(f"train_bccd48_ota{ota}.json")
     train, val = list_files(bccd, tmp_path, run["data"])
     arguments = [*TINY, *COMMON, "--data", data_yaml(tmp_path, train, val), "--hyp", "data/hyp.scratch.tiny.yaml"]
@@ -124,7 +118,8 @@ def test_run_on_photographs_begins_as_the_recorded_one(monkeypatch, tmp_path, bc
         assert image_hash(ours) == theirs["img_hash"]
         np.testing.assert_allclose(ours["lr"], theirs["lr"], rtol=1e-12, atol=1e-15)
     compare_steps(seen, block, 1, 1e-5)
-    np.testing.assert_allclose(seen["steps"][1]["items"], block["steps"][1]["items"], rtol=2e-3)
+    noise = 2e-3 if ota else 5e-5  # from the second step on: the thread count alone moves OTA's total by 3e-4
+    np.testing.assert_allclose(seen["steps"][1]["items"], block["steps"][1]["items"], rtol=noise)
     files = sorted(path.name for path in (Path(opt.save_dir) / "weights").iterdir())
     assert files == block["weights_files"] if "weights_files" in block else True
 

@@ -81,18 +81,8 @@ def class_cost(predictions, cls):
     return F.binary_cross_entropy_with_logits(torch.log(y / (1 - y)), one_hot, reduction="none").sum(1)
 
 
-def take_topk(cost, k):
-    """The k cheapest as torch picks them for this one row; among equals whatever its partial sort leaves."""
-    return torch.topk(cost, k, largest=False).indices.tolist()
-
-
-def take_first(cost, k):
-    """The k cheapest; among equals the one that comes first in the pool."""
-    return torch.sort(cost, stable=True).indices[:k].tolist()
-
-
 @torch.no_grad()
-def slow_match_image(maps, targets, rows, pool, anchors, strides, height, top, take) -> PoolTrace:
+def slow_match_image(maps, targets, rows, pool, anchors, strides, height, top) -> PoolTrace:
     """Settle one image: rows are its boxes (target rows), pool its candidates over all levels."""
     predictions = torch.stack([maps[c.level][c.image, c.anchor, c.row, c.column] for c in pool])
     corners = torch.stack(
@@ -108,7 +98,7 @@ def slow_match_image(maps, targets, rows, pool, anchors, strides, height, top, t
     k = [max(int(torch.topk(row, min(top, len(pool))).values.sum()), 1) for row in iou]
     selected = torch.zeros_like(cost, dtype=torch.bool)
     for g in range(len(rows)):
-        selected[g, take(cost[g], k[g])] = True
+        selected[g, torch.topk(cost[g], k[g], largest=False).indices] = True  # among equals whatever that gives
     settled = selected.clone()
     for p in range(len(pool)):
         if selected[:, p].sum() > 1:
@@ -117,7 +107,7 @@ def slow_match_image(maps, targets, rows, pool, anchors, strides, height, top, t
     return PoolTrace(rows, pool, iou, cost, k, selected, settled)
 
 
-def slow_assign(maps, targets, candidates, anchors, strides, height, top, take=take_topk):
+def slow_assign(maps, targets, candidates, anchors, strides, height, top):
     """Matches per level [(image, anchor, row, column, target)] in emission order, and what each image saw."""
     matches = [[] for _ in maps]
     traces = []
@@ -126,7 +116,7 @@ def slow_assign(maps, targets, candidates, anchors, strides, height, top, take=t
         pool = [c for level in candidates for c in level if c.image == image]
         if not rows or not pool:
             continue
-        trace = slow_match_image(maps, targets, rows, pool, anchors, strides, height, top, take)
+        trace = slow_match_image(maps, targets, rows, pool, anchors, strides, height, top)
         traces.append(trace)
         for p, c in enumerate(pool):
             for g in trace.settled[:, p].nonzero().flatten().tolist():
