@@ -1,4 +1,4 @@
-"""Does a small RT-DETR learn on photographs? `python benchmarks/detr.py --epochs 12` on the BCCD blood cells.
+"""Does a small RT-DETR learn on photographs? `python -m benchmarks.detr --epochs 12` on the BCCD blood cells.
 
 Trains configs/rtdetr_small.yaml from scratch beside an untrained network of the same seed, and prints mAP@.5 of both
 and the minutes it took. Uses ../shared/bccd where present, else the project's own data set.
@@ -12,10 +12,8 @@ import tempfile
 import time
 from pathlib import Path
 
-import yaml
+from benchmarks.photographs import ROOT, photographs
 
-ROOT = Path(__file__).resolve().parent.parent
-BCCD = ROOT.parent / "shared" / "bccd"
 SCRIPT = "tools/train_detr.py"
 
 
@@ -27,15 +25,6 @@ def train(folder: Path, name: str, data: str, *flags: str) -> float:
     return float(rows[-1]["metrics/mAP_0.5"])
 
 
-def data_yaml(folder: Path) -> str:
-    if not BCCD.is_dir():
-        return "data/shapes.yaml"
-    path = folder / "bccd.yaml"
-    splits = {split: str(BCCD / "images" / split) for split in ("train", "val")}
-    path.write_text(yaml.safe_dump({**splits, "nc": 3, "names": ["RBC", "WBC", "Platelets"]}))
-    return str(path)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--epochs", type=int, default=12)
@@ -45,7 +34,7 @@ def main() -> None:
     sizes = ["--img-size", str(opt.img_size), "--batch-size", str(opt.batch_size)]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        data = data_yaml(folder)
+        data = str(photographs(folder))
         still = ["--epochs", "1", "--max-iter", "1", "--lr", "0", "--backbone-lr", "0"]
         untrained = train(folder, "untrained", data, *sizes, *still)
         start = time.time()

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-import yaml
 
 from benchmarks.measure import in_turn, machine, wall_seconds, write_json
+from benchmarks.photographs import photographs
 from engine.distributed import World
 from engine.hyp import load_hyp
 from engine.run import build_model, init_seeds
@@ -23,8 +23,6 @@ from engine.step import TrainStep, choose_amp
 from tests.profile_training_loop import ProfiledFamily, batches, parse
 from utils.data_yaml import DataYaml, load_data_yaml
 
-ROOT = Path(__file__).resolve().parent.parent
-BCCD = ROOT.parent / "shared" / "bccd"
 FAST = ["--fast-dataloader", "--cache-images", "disk", "--fast-augment", "--channels-last"]
 CPU = torch.device("cpu")
 PARTS = ("step", "epoch", "compile", "growth")
@@ -97,22 +95,9 @@ def growth(scratch: Path, runs: int) -> dict:
     return found
 
 
-def photographs(scratch: Path) -> DataYaml:
-    if BCCD.is_dir():
-        folder, names = BCCD, ["RBC", "WBC", "Platelets"]
-    else:
-        from utils.shapes import NAMES, make_shapes
-
-        folder, names = make_shapes(scratch / "shapes", size=640), list(NAMES)
-    description = {split: str(folder / "images" / split) for split in ("train", "val")}
-    path = scratch / "photographs.yaml"
-    path.write_text(yaml.safe_dump({**description, "nc": len(names), "names": names}))
-    return load_data_yaml(path)
-
-
 def epochs(scratch: Path, runs: int) -> dict:
     """A whole epoch on photographs: the fast flags against the default; tiny, 320 pixels, batch 16, 2 workers."""
-    data = photographs(scratch)
+    data = load_data_yaml(photographs(scratch))
     common = ["--batch-size", "16", "--img", "320", "--workers", "2", "--notest"]
     sides = {"default": Side(common, scratch, data), "fast": Side([*common, *FAST], scratch, data)}
     medians = compare(sides, Side.whole_epoch, runs)
