@@ -28,12 +28,11 @@ import yaml
 
 from benchmarks.data_stages import stage_table
 from benchmarks.measure import cpu_seconds, in_turn, machine, wall_seconds, write_json
+from benchmarks.photographs import ROOT, picture_folder
 from utils.datasets import LoadImagesAndLabels
 from utils.loader import make_loader
 from utils.packed import PackedImages
 
-ROOT = Path(__file__).resolve().parent.parent
-BCCD = ROOT.parent / "shared" / "bccd"
 REFERENCE_MS = {(320, "default"): 8.1, (320, "ram"): 2.25, (640, "default"): 12.9, (640, "ram"): 7.7}
 CACHES = {
     "default": {},
@@ -304,7 +303,7 @@ def main(argv: list[str] | None = None) -> int:
     opt = parser.parse_args(argv)
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as scratch:
-        bench = Bench(_pictures(Path(scratch)), Path(scratch), opt.quick)
+        bench = Bench(picture_folder(Path(scratch)) / "images" / "train", Path(scratch), opt.quick)
         print(" ".join(f"{k} {v}" for k, v in bench.results["machine"].items()))
         print(f"data set {bench.results['images']}, medians of {bench.runs} rounds in turn")
         for part in PARTS:
@@ -312,14 +311,6 @@ def main(argv: list[str] | None = None) -> int:
                 part(bench)
     write_json(opt.json, bench.results)
     return 0
-
-
-def _pictures(scratch: Path) -> Path:
-    if BCCD.is_dir():
-        return BCCD / "images" / "train"
-    from utils.shapes import make_shapes
-
-    return make_shapes(scratch / "shapes", size=640) / "images" / "train"
 
 
 if __name__ == "__main__":

@@ -10,13 +10,16 @@ ROOT = Path(__file__).resolve().parent.parent
 BCCD = ROOT.parent / "shared" / "bccd"
 
 
-def photographs(folder: Path) -> Path:
-    """The data yaml, written into `folder`; its stem names the data set."""
-    if BCCD.is_dir():
-        source, names = BCCD, ["RBC", "WBC", "Platelets"]
-    else:
-        source, names = make_shapes(folder / "shapes", size=640), list(NAMES)
-    path = folder / f"{source.name}.yaml"
+def picture_folder(scratch: Path) -> Path:
+    """The data set: `images/SPLIT` and `labels/SPLIT` for the splits train and val; drawn in `scratch` if need be."""
+    return BCCD if BCCD.is_dir() else make_shapes(scratch / "shapes", size=640)
+
+
+def photographs(scratch: Path) -> Path:
+    """Its data yaml, written into `scratch`; the stem names the data set."""
+    source = picture_folder(scratch)
+    names = ["RBC", "WBC", "Platelets"] if source == BCCD else list(NAMES)
+    path = scratch / f"{source.name}.yaml"
     splits = {split: str(source / "images" / split) for split in ("train", "val")}
     path.write_text(yaml.safe_dump({**splits, "nc": len(names), "names": names}))
     return path

@@ -19,11 +19,10 @@ import numpy as np
 from tqdm import tqdm
 
 from benchmarks.measure import machine, write_json
+from benchmarks.photographs import BCCD, ROOT
 from engine.hyp import load_hyp, scale_gains
 from utils.errors import UserError, run_command
 
-ROOT = Path(__file__).resolve().parent.parent
-BCCD = ROOT.parent / "shared" / "bccd"
 SIDE = Path(__file__).with_name("reference_side.py")
 NETWORK = "cfg/training/yolov7-tiny.yaml"
 STRIDES = (8, 16, 32)
