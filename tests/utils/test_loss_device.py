@@ -1,5 +1,7 @@
 """What the losses ask of the device: nothing to be read back, a fixed number of calls, bounded memory."""
 
+import shutil
+
 import numpy as np
 import pytest
 import torch
@@ -77,9 +79,12 @@ def test_the_device_part_is_one_graph(device):
 
 
 @pytest.mark.slow
-def test_the_compiled_device_part_agrees_for_changing_numbers_of_boxes():
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_the_compiled_device_part_agrees_for_changing_numbers_of_boxes(backend):
+    if backend == "inductor" and not shutil.which("g++"):
+        pytest.skip("Inductor needs a C++ compiler on a CPU: apt-get install g++")
     loss = ComputeLossOTA(stand_in("p5", 5))
-    compiled = torch.compile(loss.on_device, fullgraph=True, backend="aot_eager")
+    compiled = torch.compile(loss.on_device, fullgraph=True, backend=backend)
     for batch, each in ((2, 6), (2, 9), (2, 12)):
         maps, targets = random_maps(batch, 64, 5), random_targets(batch, each, 5, seed=each)
         plan = loss.plan(targets, maps, 0.5, 64)
