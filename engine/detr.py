@@ -89,7 +89,7 @@ class DetrFamily:
         common["worker_tensor"] = opt.fast_dataloader
         with main_first(world):
             self.loader, self.dataset = create_dataloader(
-                *(self.data.train, stage.size, batch, GRID, opt),
+                *(self.data.split("train"), stage.size, batch, GRID, opt),
                 hyp={name: getattr(opt, name) for name in ("fliplr", "flipud", "scale_min", "crop", "crop_min")},
                 augment=not opt.overfit,
                 rank=world.rank,
@@ -104,7 +104,7 @@ class DetrFamily:
         if world.is_main and not hasattr(self, "val_loader"):
             self.val_batch = opt.test_batch_size or batch * 2
             self.val_loader, _ = create_dataloader(
-                *(self.data.train if opt.overfit else self.data.val, self.test_size, self.val_batch, GRID, opt),
+                *(self.data.split("train" if opt.overfit else "val"), self.test_size, self.val_batch, GRID, opt),
                 rect=True,
                 prefix="val: ",
                 subset=subset if opt.overfit else None,

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from models.checkpoint import find_weights
 from models.multihead import heads_of
 from utils.class_groups import geometry_config, label_geometry
 from utils.data_yaml import load_data_yaml
@@ -40,7 +41,7 @@ def chosen_heads(opt: Namespace, nc: int) -> dict[str, Any] | None:
 
 def _by_boxes(opt: Namespace, nc: int, heads: int) -> HeadConfig:
     """Classes grouped by shape and size of their boxes in the training set, as tools/group_classes.py does."""
-    source = load_data_yaml(opt.data).train
+    source = load_data_yaml(opt.data).split("train")
     table = load_labels(find_images(source), source)
     return geometry_config(label_geometry(table.labels, table.shapes, nc, opt.img_size[0]), heads, use_area=True)
 
@@ -48,6 +49,26 @@ def _by_boxes(opt: Namespace, nc: int, heads: int) -> HeadConfig:
 def stored_heads(network: nn.Module) -> dict[str, Any] | None:
     """The head configuration that a checkpoint's network was built with, whatever became of its file."""
     return heads_of(network.yaml)
+
+
+# --- start weights ----------------------------------------------------------------------------------------------------
+
+HEAD_ENTRIES = (".heads.", ".attentions.")  # what state dicts call what belongs to one head
+
+
+def foreign_heads(model: nn.Module, source: Any, origin: str) -> tuple[str, ...]:
+    """Words for the entries that must start fresh because the weights' heads stand for other classes; () if none.
+
+    Names and shapes agree all the same where two groupings have groups of equal size.
+    """
+    network = find_weights(source, prefer_ema=False, origin=origin)
+    if not isinstance(network, nn.Module):
+        return ()  # a state dict does not tell
+    ours, theirs = (getattr(n.model[-1], "head_config", None) for n in (model, network))
+    if not ours or not theirs or HeadConfig.from_dict(ours).classes == HeadConfig.from_dict(theirs).classes:
+        return ()
+    log.info("%s: its heads stand for other groups of classes, so all heads start fresh", origin)
+    return HEAD_ENTRIES
 
 
 # --- --transfer-weights -----------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from engine import hyp as hyper
 from engine.cli import train_parser
 from engine.config import check_options
 from engine.distributed import World, join, leave, lost_peers_told, main_first, world_from_environment
-from engine.heads import anchors_agree, chosen_heads, stored_heads, tell_transfer
+from engine.heads import anchors_agree, chosen_heads, foreign_heads, stored_heads, tell_transfer
 from engine.launch import (
     Command,
     begin_logging,
@@ -126,6 +126,7 @@ def build_model(opt: Namespace, hyp: Mapping[str, float], nc: int, device: torch
     weights = state_dict_of(source, prefer_ema=opt.transfer_weights, origin=opt.weights)
     keep_anchors = resumed or not (opt.cfg or anchors) or (opt.transfer_weights and anchors_agree(model, weights))
     exclude = () if keep_anchors else ("anchor",)
+    exclude += foreign_heads(model, source, opt.weights)
     transfer_weights(model, weights, exclude=exclude, origin=opt.weights)
     if opt.transfer_weights and not resumed:
         tell_transfer(model, weights, exclude)

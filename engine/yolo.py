@@ -135,7 +135,7 @@ class YoloFamily:
             subset = Subset(opt.subset_size, opt.subset_seed)
         with main_first(world):
             self.loader, self.dataset = create_dataloader(
-                self.data.train,
+                self.data.split("train"),
                 stage.size,
                 batch,
                 self.grid,
@@ -159,7 +159,7 @@ class YoloFamily:
             self.val_batch = opt.test_batch_size or batch * 2
             options = self._loader_options() | ({"cache": False} if opt.notest else {})
             self.val_loader = create_dataloader(
-                self.data.train if opt.overfit else self.data.val,
+                self.data.split("train" if opt.overfit else "val"),
                 self.test_size,
                 self.val_batch,
                 self.grid,

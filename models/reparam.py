@@ -57,4 +57,6 @@ def head_prefix(weights: Mapping[str, torch.Tensor], origin: str | Path) -> str:
         found = re.fullmatch(r"(model\.\d+)\.ia\.0\.implicit", name)
         if found:
             return found[1]
-    raise UserError(f"{origin}: has no head with implicit vectors (IDetect, IAuxDetect), so there is nothing to merge")
+    several = any(".heads." in name for name in weights)
+    why = "several heads have none to merge: use the file as it is" if several else "there is nothing to merge"
+    raise UserError(f"{origin}: has no head with implicit vectors (IDetect, IAuxDetect); {why}")

@@ -14,7 +14,6 @@ HYP_FILES = [
     "hyp.scratch.tiny.yaml",
     "hyp.scratch.tiny.noota.yaml",
     "hyp.scratch.tiny.nomosaic.yaml",
-    "hyp.head_params.yaml",
 ]
 
 

@@ -1,5 +1,6 @@
 """The data yaml: which images, which classes; read, checked, and its data set fetched if it says how."""
 
+import itertools
 import os
 import subprocess
 import sys
@@ -123,7 +124,8 @@ def ensure_images(data: DataYaml) -> None:
     if not missing:
         return
     if not data.download:
-        raise UserError(f"{data.path}: val: {', '.join(missing)} does not exist{_where_instead(data, missing[0])}")
+        where = _where_instead(data, missing[0]) + _own_words(data.path)
+        raise UserError(f"{data.path}: val: {', '.join(missing)} does not exist{where}")
     print(f"{', '.join(missing)} is missing: fetching it, as {data.path} says: {data.download}", flush=True)
     if data.download.endswith(".zip"):
         _fetch_zip(data.download, data.path)
@@ -151,6 +153,15 @@ def _where_instead(data: DataYaml, missing: str) -> str:
         folder = folder.parent
     inside = sorted(p.name for p in folder.iterdir())[:8] if folder.is_dir() else []
     return f" (working directory {Path.cwd()}); {folder} holds: {', '.join(inside) or 'nothing'}"
+
+
+def _own_words(path: str) -> str:
+    """What a yaml says of itself in its first lines: where the data set comes from."""
+    if not Path(path).is_file():
+        return ""
+    lines = itertools.takewhile(lambda line: line.startswith("#"), Path(path).read_text(encoding="utf-8").splitlines())
+    words = " ".join(line.lstrip("# ").strip() for line in lines)
+    return f". The file says: {words}" if words else ""
 
 
 def _fetch_zip(url: str, where: str) -> None:

@@ -114,7 +114,7 @@ class HeadConfig:
             tuple(weight for _, weight, _ in parsed),
             tuple(name or f"Head {h}" for h, (_, _, name) in enumerate(parsed)),
             str(content.get("grouping", "standard")),
-            bool(content.get("full_head", False)),
+            _yes_or_no(content.get("full_head", False), "full_head", where),
         )
 
     @classmethod
@@ -157,6 +157,12 @@ def _count(value: Any, key: str, where: str) -> int:
     """A whole number of at least 1."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise UserError(f"{where}: {key} must be a whole number of at least 1, not {value!r}")
+    return value
+
+
+def _yes_or_no(value: Any, key: str, where: str) -> bool:
+    if not isinstance(value, bool):
+        raise UserError(f"{where}: {key} must be true or false, not {value!r}")
     return value
 
 

@@ -9,7 +9,7 @@ import torch
 import yaml
 
 from engine.cli import train_parser
-from engine.heads import anchors_agree, chosen_heads, listed, tell_transfer
+from engine.heads import anchors_agree, chosen_heads, foreign_heads, listed, tell_transfer
 from engine.hyp import load_hyp
 from engine.validate import test as evaluate_weights
 from engine.yolo import YoloFamily
@@ -149,6 +149,23 @@ def test_anchors_count_as_taken_only_where_they_are_the_same():
     assert anchors_agree(Model(description), one.half().state_dict())
     description["anchors"] = [[1, 2] * 3, [3, 4] * 3, [5, 6] * 3]
     assert not anchors_agree(Model(description), one.state_dict())
+
+
+def test_heads_of_other_classes_are_not_taken_over(tmp_path, caplog):
+    """Two groupings in groups of two: every name and shape agrees, the classes do not."""
+    groups = {"a": ((0, 1), (2, 3)), "b": ((0, 2), (1, 3))}
+    heads = {name: HeadConfig(4, classes, (1.0, 1.0), ("x", "y")).to_dict() for name, classes in groups.items()}
+    description = read_description(ROOT / TINY) | {"width_multiple": 0.125}
+    models = {name: Model(description, nc=4, heads=config) for name, config in heads.items()}
+    save_checkpoint({"model": models["a"]}, tmp_path / "a.pt")
+    source = load_checkpoint(tmp_path / "a.pt")
+    assert foreign_heads(models["a"], source, "a.pt") == ()
+    assert foreign_heads(Model(description, nc=4, heads=heads["a"]), {"model": models["b"].state_dict()}, "b.pt") == ()
+    with caplog.at_level(logging.INFO):
+        words = foreign_heads(models["b"], source, "a.pt")
+    assert "a.pt: its heads stand for other groups of classes" in caplog.text
+    entries = [name for name in models["b"].state_dict() if any(word in name for word in words)]
+    assert len(entries) == 2 * 3 * 2 and all(".heads." in name for name in entries)
 
 
 def test_lists_of_entries_are_short():

@@ -132,6 +132,20 @@ def test_an_object_weighs_as_much_as_with_one_head():
     assert cls.item() == pytest.approx(expected.item(), rel=1e-6) and cls > 0
 
 
+@pytest.mark.parametrize("heads", [3, 8])
+def test_background_counts_once_in_every_head(heads):
+    """Objectness is summed over heads, each a mean over its own map: one that is sure of its emptiness adds nothing."""
+    config = HeadConfig.consecutive(2 * heads, heads)
+    (one,) = random_maps([2])
+    silent = [m.detach().index_fill(-1, torch.tensor([4]), -CERTAIN) for m in one]
+    targets = random_targets(2)  # of the first head alone
+    loss, one_head = ComputeLossMultiHeadOTA(network(several(config))), ComputeLossOTA(network(ordinary(2)))
+    expected = one_head(one, targets, IMAGES)[1][1]
+    assert loss([one, *[silent] * (heads - 1)], targets, IMAGES)[1][1].item() == pytest.approx(expected.item(), rel=1e-6)
+    empty = one_head(one, targets[:0], IMAGES)[1][1]
+    assert loss([one] * heads, targets[:0], IMAGES)[1][1].item() == pytest.approx(heads * empty.item(), rel=1e-6)
+
+
 def test_weights_of_heads_are_relative():
     maps, targets = random_maps([2, 4]), random_targets(6)
     classes = ((4, 2), (0, 3, 5, 1))
