@@ -3,7 +3,6 @@
 import sys
 
 from engine.cli import train_parser
-from utils.errors import run_command
 
 
 def main(opt) -> int:
@@ -15,6 +14,8 @@ def main(opt) -> int:
 parser = train_parser()
 
 if __name__ == "__main__":
-    sys.stdout.reconfigure(line_buffering=True)  # what is printed shows at once, also through a pipe or in a log
+    from utils.errors import run_command
+
     opt = parser.parse_args()
+    sys.stdout.reconfigure(line_buffering=True)  # what is printed shows at once, also through a pipe or in a log
     run_command(lambda: main(opt))

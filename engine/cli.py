@@ -91,7 +91,7 @@ NEW_FLAGS = [
         False,
     ),
     _value("--cache-dir", str, "", "folder for --cache-images disk; empty: next to the labels", False),
-    _switch("--fast-augment", "one warp for mosaic and perspective: labels equal, pixels nearly", False),
+    _switch("--fast-augment", "pictures are warped straight into the sample: labels equal, pixels nearly", False),
     _value("--seed", int, None, "randomness keyed by (seed, epoch, sample): exact resume at any step", False),
     _switch("--shuffle", "shuffle the images each epoch, also in a single process (needs --seed)", False),
     _switch("--deterministic", "deterministic algorithms, where torch has them", False),
@@ -132,13 +132,16 @@ NEW_FLAGS = [
         False,
     ),
     _value("--head-config", str, "", "yaml that assigns each class to a head", False),
-    _switch("--standard-grouping", "the shipped COCO head configuration by meaning", False),
-    _switch("--geometry-grouping", "the shipped COCO head configuration by box shape", False),
+    _switch("--standard-grouping", "heads by meaning (COCO, 4 heads), for other data by class number", False),
+    _switch("--geometry-grouping", "heads by the shape of boxes: COCO's shipped file, other data measured", False),
     _switch("--transfer-weights", "take what fits from --weights; optimizer, epoch and EMA start fresh", False),
 ]
 
 FLAGS = REFERENCE_FLAGS + NEW_FLAGS
-ALIASES = {"--cache-images": ["--cache"]}  # an abbreviation in the wild that --cache-dir would make ambiguous
+ALIASES = {
+    "--cache-images": ["--cache"],  # an abbreviation in the wild that --cache-dir would make ambiguous
+    "--local_rank": ["--local-rank"],  # what torch.distributed.launch passes since torch 2.0
+}
 
 
 class Parser(argparse.ArgumentParser):

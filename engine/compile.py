@@ -27,18 +27,21 @@ class CompiledNet:
     def __init__(self, model: nn.Module, compiler: Callable = torch.compile):
         self.model = model
         self.call: Callable = compiler(model)
-        self.proven = False
+        self.proven: set[tuple] = set()  # shapes that compiled: each new one may be compiled anew, and may fail
 
-    def __call__(self, *args, **kwargs):
-        if self.proven:
-            return self.call(*args, **kwargs)
+    def __call__(self, images: torch.Tensor):
+        shape = tuple(images.shape)
+        if self.call is self.model or shape in self.proven:
+            return self.call(images)
         try:
-            result = self.call(*args, **kwargs)
+            result = self.call(images)
+        except torch.OutOfMemoryError:
+            raise  # the plain network would need no less
         except Exception as error:  # a failing compiler raises anything from missing toolchains to internal errors
             log.warning("torch.compile failed, going on without it: %s", _first_line(error))
             self.call = self.model
-            result = self.call(*args, **kwargs)
-        self.proven = True
+            return self.call(images)
+        self.proven.add(shape)
         return result
 
 

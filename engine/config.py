@@ -20,14 +20,16 @@ def read_yaml_chain(path: str | Path, seen: tuple[Path, ...] = ()) -> dict[str, 
     if path.resolve() in seen:
         raise UserError(f"run file {path}: `base` leads back to itself")
     try:
-        values = yaml.safe_load(path.read_text()) or {}
-    except yaml.YAMLError as error:
-        raise UserError(f"run file {path} is not valid YAML: {error}") from None
-    if not isinstance(values, dict):
+        values = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"run file {path} is not valid YAML in UTF-8: {error}") from None
+    if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
         raise UserError(f"run file {path} must hold a mapping of flags, such as 'epochs: 2'")
     base = values.pop("base", None)
     if base is None:
         return values
+    if not isinstance(base, str):
+        raise UserError(f"run file {path}: base must name another run file, not {base!r}")
     inherited = read_yaml_chain(path.parent / base, (*seen, path.resolve()))
     return merge(inherited, values)
 
@@ -74,6 +76,8 @@ def check_flag_value(flag: Flag, value: Any, where) -> Any:
     """The value as argparse would have made it, or a UserError naming flag and place."""
     options = flag.options
     if flag.dest == "resize_schedule" and isinstance(value, list):
+        if not all(isinstance(step, list) for step in value):
+            raise UserError(f"{where}: resize_schedule must be a list of [epoch, size] or [epoch, size, batch]")
         return ",".join(":".join(str(part) for part in step) for step in value)
     if flag.dest == "hyp" and isinstance(value, Mapping):
         return dict(value)
@@ -90,7 +94,9 @@ def check_flag_value(flag: Flag, value: Any, where) -> Any:
     if options.get("nargs") == "+":
         value = value if isinstance(value, list) else [value]
         return [_convert(flag, item, where) for item in value]
-    if value is None or value == options.get("default") or (value is True and "const" in options):
+    if value is None and options.get("default") is not None:
+        raise UserError(f"{where}: {flag.dest} has no value; leave the key out for the default")
+    if value == options.get("default") or (value is True and "const" in options):
         return options["const"] if value is True and "const" in options else value
     return _convert(flag, value, where)
 
@@ -133,6 +139,7 @@ def parse_resize_schedule(text: str) -> list[ResizeStage]:
     return stages
 
 
+MAX_SEED = 2**31 - 1  # NumPy's generator takes 32 bits, and every process adds its rank
 LOWER_LIMITS = {
     "epochs": 1,
     "batch_size": 1,
@@ -158,6 +165,11 @@ def check_limits(opt, limits: Mapping[str, float] = LOWER_LIMITS) -> None:
             raise UserError(f"--{name.replace('_', '-')} is {value}; it must be at least {low}")
 
 
+def check_seed(seed: int | None) -> None:
+    if seed is not None and not 0 <= seed <= MAX_SEED:
+        raise UserError(f"--seed is {seed}; it must be in 0..{MAX_SEED}")
+
+
 def check_options(opt) -> None:
     """Refuse impossible or contradicting flags, each by name."""
     check_limits(opt)
@@ -167,8 +179,9 @@ def check_options(opt) -> None:
         raise UserError(f"--label-smoothing is {opt.label_smoothing}; it must be in 0..1")
     if opt.shuffle and opt.seed is None:
         raise UserError("--shuffle needs --seed N, which the order of the images is drawn from")
-    if opt.seed is not None and opt.seed < 0:
-        raise UserError(f"--seed is {opt.seed}; it must not be negative")
+    check_seed(opt.seed)
+    if opt.micro_batch and not (opt.worker_tensor or opt.fast_dataloader):
+        raise UserError("--micro-batch is a matter of --worker-tensor (or --fast-dataloader): add it, or leave it out")
     if opt.resize_schedule and (opt.multi_scale or opt.evolve):
         raise UserError("--resize-schedule cannot be combined with --multi-scale or --evolve")
     if opt.transfer_weights and not opt.weights:

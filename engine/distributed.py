@@ -32,11 +32,20 @@ class World:
         return self.rank != -1
 
 
+def _number_in_environment(name: str, default: int) -> int:
+    text = os.environ.get(name, str(default))
+    try:
+        return int(text)
+    except ValueError:
+        raise UserError(f"the environment's {name} is '{text}', not a number: unset it, or use torchrun") from None
+
+
 def world_from_environment(local_rank_flag: int = -1) -> World:
     """torchrun's variables, or those of older launchers that pass --local_rank."""
-    size = int(os.environ.get("WORLD_SIZE", 1))
-    rank = int(os.environ.get("RANK", -1))
-    local_rank = int(os.environ.get("LOCAL_RANK", local_rank_flag))
+    size, rank, local_rank = (
+        _number_in_environment(name, default)
+        for name, default in (("WORLD_SIZE", 1), ("RANK", -1), ("LOCAL_RANK", local_rank_flag))
+    )
     if rank != -1 and local_rank == -1:
         raise UserError(
             "RANK is set but neither LOCAL_RANK nor --local_rank is: start with torchrun --nproc_per_node N"

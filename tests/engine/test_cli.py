@@ -5,9 +5,14 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 
 from engine.cli import NEW_FLAGS, REFERENCE_FLAGS, train_parser
+from engine.config import check_options
+from engine.distributed import world_from_environment
+from engine.optim import freeze_layers
+from utils.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[2]
 TYPES = {"str": str, "int": int, "float": float, None: None}
@@ -46,6 +51,7 @@ def test_new_flags_are_off_by_default():
         ("--cache-im", ["disk"], "cache_images", "disk"),
         ("--label", ["0.1"], "label_smoothing", 0.1),
         ("--res", [], "resume", True),
+        ("--local-rank", ["1"], "local_rank", 1),  # what torch.distributed.launch passes
         ("--e", ["3"], None, None),  # epochs, evolve, entity, exist-ok: ambiguous in the reference too
     ],
 )
@@ -60,8 +66,10 @@ def test_abbreviations_of_reference_flags_go_on_working(abbreviation, value, des
 def test_fast_dataloader_alone_sets_only_itself():
     """The user's own check: the text of train.py up to the parsing line, then the three values."""
     text = (ROOT / "train.py").read_text().split("opt = parser.parse_args()")[0]
-    script = text + "pass\nopt = parser.parse_args(['--fast-dataloader'])\n"
-    script += "print(opt.fast_dataloader, opt.persistent_workers, opt.worker_tensor)"
+    check = "opt = parser.parse_args(['--fast-dataloader'])\n"
+    check += "print(opt.fast_dataloader, opt.persistent_workers, opt.worker_tensor)"
+    script = f"import io, sys\nprinted, sys.stdout = sys.stdout, io.StringIO()\nexec({text!r})\n"  # as in notebooks
+    script += f"sys.stdout = printed\n{check}"
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)
     assert done.stdout.split() == ["True", "False", "False"], done.stderr
 
@@ -93,14 +101,47 @@ def test_config_file_gives_defaults_and_the_command_line_wins(tmp_path):
         ("a: [", "not valid YAML"),
         ("base: run.yaml", "leads back to itself"),
         ("base: nowhere.yaml", "does not exist"),
+        ("base: 5", "base must name another run file"),
+        ("1: 320", "must hold a mapping"),
+        ("resize_schedule: [1, 320]", "resize_schedule must be a list of"),
+        ("epochs: null", "epochs has no value"),
+        ("name: '\udce9'", "not valid YAML in UTF-8"),
     ],
 )
 def test_bad_config_files_are_named(tmp_path, capsys, content, complaint):
     path = tmp_path / "run.yaml"
-    path.write_text(content)
+    path.write_bytes(content.encode(errors="surrogateescape"))
     with pytest.raises(SystemExit) as stop:
         train_parser().parse_args(["--config", str(path)])
     assert stop.value.code == 2
     message = capsys.readouterr().err
     assert complaint in message
     assert "run.yaml" in message or "nowhere.yaml" in message
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--seed", "5000000000"], "--seed is 5000000000"),
+        (["--seed", "-1"], "--seed is -1"),
+        (["--micro-batch", "4"], "--micro-batch is a matter of --worker-tensor"),
+        (["--overfit", "--subset-size", "5"], "leave out --subset-size"),
+    ],
+)
+def test_contradicting_flags_are_named(arguments, complaint):
+    with pytest.raises(UserError, match=complaint):
+        check_options(train_parser().parse_args(arguments))
+
+
+def test_a_launcher_that_sets_no_number_is_named(monkeypatch):
+    monkeypatch.setenv("RANK", "first")
+    with pytest.raises(UserError, match="RANK is 'first', not a number"):
+        world_from_environment()
+
+
+def test_freezing_everything_is_refused():
+    network = torch.nn.Module()
+    network.model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
+    assert freeze_layers(network, [1]) == ["model.0.weight", "model.0.bias"]
+    with pytest.raises(UserError, match="--freeze 100 leaves nothing to train"):
+        freeze_layers(network, [100])

@@ -171,6 +171,21 @@ def test_compiling_keeps_names_and_falls_back_when_it_fails(tmp_path, shapes_sma
     assert_same_weights(folder / "weights" / "epoch_000.pt", plain / "weights" / "epoch_000.pt")
 
 
+def test_a_shape_that_fails_to_compile_later_falls_back_too(caplog):
+    def compiler(model):
+        def call(images):
+            if images.shape[0] == 3:
+                raise RuntimeError("no kernel for three")
+            return model(images) + 1
+
+        return call
+
+    net = engine.compile.CompiledNet(torch.nn.Identity(), compiler)
+    assert net(torch.zeros(4)).sum() == 4 and net(torch.zeros(4)).sum() == 4
+    assert net(torch.zeros(3)).sum() == 0 and net(torch.zeros(4)).sum() == 0
+    assert caplog.text.count("going on without it: RuntimeError: no kernel for three") == 1
+
+
 def test_diagnosis_reports_no_graph_break(tmp_path, shapes_small, monkeypatch, capsys):
     monkeypatch.setenv("DIAGNOSE_COMPILE", "1")
     code, folder = train(tmp_path, shapes_small)
