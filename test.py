@@ -42,7 +42,7 @@ def run(opt) -> EvalResult | None:
 def measure(opt, data, weights: list[str], save_dir: Path, **changes) -> EvalResult:
     """One evaluation with the command's options, except where `changes` says otherwise."""
     names = ("batch_size", "conf_thres", "iou_thres", "save_json", "single_cls", "augment", "verbose", "v5_metric")
-    names += ("device", "workers", "cache_images", "fast_dataloader", "annotations", "agnostic_nms")
+    names += ("device", "workers", "cache_images", "cache_dir", "fast_dataloader", "annotations", "agnostic_nms")
     task = opt.task if opt.task in SPLITS else "val"
     arguments = {name: getattr(opt, name) for name in names} | {"imgsz": opt.img_size, "task": task}
     return test(data, weights, save_dir=save_dir, **{**arguments, **changes})

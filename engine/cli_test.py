@@ -54,6 +54,7 @@ FLAGS = [
         {"nargs": "?", "const": "ram", "default": False, "choices": ["ram", "disk"]},
         False,
     ),
+    Flag("--cache-dir", "folder for --cache-images disk; empty: next to the labels", {"default": ""}, False),
 ]
 
 

@@ -14,6 +14,7 @@ from utils.coco import GroundTruth, ImageList, coco_stats, detection_rows, groun
 from utils.confusion import ConfusionMatrix
 from utils.data_yaml import DataYaml
 from utils.errors import UserError
+from utils.labels import check_class_range
 from utils.plots import plot_images
 
 log = logging.getLogger(__name__)
@@ -112,16 +113,14 @@ class Outputs:
 
     def check_labels(self, needed: bool) -> None:
         """Refuse labels beyond nc. A set without any label is refused too, unless its boxes are what is wanted."""
-        nc, files = len(self.names), self.data_set.label_files
-        top = max((int(rows[:, 0].max()) for rows in self.data_set.labels if len(rows)), default=None)
-        if top is None:
+        files = self.data_set.label_files
+        check_class_range(self.data_set.labels, files, len(self.names), self.data.path)
+        if not any(map(len, self.data_set.labels)):
             message = f"none of the {len(files)} images has a label"
             message += f" (looked in {Path(files[0]).parent})" if len(files) else ""
             if needed:
                 raise UserError(f"{message}: nothing to measure; --save-txt and --save-json write detections without")
             log.warning("%s: all figures will be 0", message)
-        elif top >= nc:
-            raise UserError(f"a label has class {top}, but {self.data.path} has nc: {nc}, so classes 0 to {nc - 1}")
 
     def add_text(self, save_conf: bool) -> None:
         self.sinks.append(TextSink(self.save_dir / "labels", save_conf))

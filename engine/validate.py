@@ -98,6 +98,7 @@ def test(
     device="",
     workers=8,
     cache_images=False,
+    cache_dir="",
     fast_dataloader=False,
     annotations=None,
     agnostic_nms=False,
@@ -120,7 +121,7 @@ def test(
     network = _runnable(model, half_precision)
     loader = dataloader
     if loader is None:
-        speed = {"workers": workers, "cache": cache_images, "worker_tensor": fast_dataloader}
+        speed = {"workers": workers, "cache": cache_images, "cache_dir": cache_dir, "worker_tensor": fast_dataloader}
         loader = _loader(data.split(split), imgsz, batch_size, network.stride, single_cls, speed)
     try:
         outputs = Outputs(Path(save_dir), data, single_cls, loader.dataset, alone)

@@ -106,7 +106,8 @@ def test_flags_are_those_of_the_reference(golden):
         assert (action.default, action.nargs) == (flag["default"], 0 if flag["store_true"] else flag["nargs"])
         assert (action.type.__name__ if action.type else None) in (flag["type"], None if flag["type"] == "str" else "")
     new = {flag.name for flag in FLAGS} - {flag["flag"] for flag in recorded}
-    assert new == {"--annotations", "--workers", "--fast-dataloader", "--cache-images", "--agnostic-nms"}
+    ours = {"--annotations", "--workers", "--fast-dataloader", "--cache-images", "--cache-dir", "--agnostic-nms"}
+    assert new == ours
 
 
 def test_abbreviations_in_the_wild_stay_unique():
@@ -313,9 +314,19 @@ def test_a_set_without_labels_is_refused_unless_boxes_are_wanted(unlabelled, unt
     assert json.loads(Path("runs/test/boxes/untrained_predictions.json").read_text())
 
 
+def test_packed_images_go_where_the_user_says(shapes_small, untrained, in_tmp):
+    on_shapes(shapes_small, untrained, "--cache-images", "disk", "--cache-dir", "packs")
+    assert [path.suffix for path in Path("packs").iterdir()] == [".pack"]
+    assert not list(shapes_small.rglob("*.pack"))
+
+
+def test_the_bare_abbreviation_still_means_the_cache_in_memory():
+    assert test_parser().parse_args(["--cache"]).cache_images == "ram"
+
+
 def test_a_label_beyond_nc_is_named(shapes_small, untrained, in_tmp):
     data = load_data_yaml(str(shapes_small / "shapes.yaml"))
-    with pytest.raises(UserError, match=r"a label has class [123], but .* has nc: 1"):
+    with pytest.raises(UserError, match=r"labels/val/\d+\.txt:\d+: class [123], but .* has nc: 1"):
         test(
             {"val": data.val, "nc": 1, "names": ["ball"]},
             model=small_network(1, ["ball"]),

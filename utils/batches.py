@@ -16,7 +16,10 @@ def write_samples(dataset, keys: Sequence, images: np.ndarray, first: int = 0) -
     labels, paths, shapes = [], [], []
     for position, key in enumerate(keys, first):
         if tuple(dataset.shape_of(key)) != images.shape[2:]:
-            raise UserError("a batch mixes image shapes: --rect needs batches in the data set's own order")
+            raise UserError(
+                "a batch mixes image shapes: --rect needs batches in the data set's own order; leave out --rect, or "
+                "leave out --shuffle and train in one process (several always shuffle)"
+            )
         rows, path, shape = dataset.sample_into(key, images[position])
         rows = np.asarray(rows, np.float32)
         rows[:, 0] = position

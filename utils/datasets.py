@@ -190,7 +190,7 @@ class LoadImagesAndLabels(Dataset):
         found = find_images(self.path, prefix)
         table = load_labels(found, self.path, prefix, cache_dir)
         if not table.img_files:
-            raise UserError(f"{prefix}none of the {len(found)} images of {self.path} is usable: {table.summary()}")
+            raise UserError(f"{prefix}none of the {len(found)} images of {self.path} is usable: {table.why_skipped()}")
         if self.augment and not table.counts.found:
             raise UserError(_no_labels(prefix, self.path, img2label_paths(found)))
         picked = range(len(table.img_files)) if subset is None else subset.pick(len(table.img_files))

@@ -1,5 +1,6 @@
 """How a user's mistake is told: one sentence, no traceback, exit code 2."""
 
+import signal
 import sys
 from collections.abc import Callable
 
@@ -9,9 +10,15 @@ class UserError(Exception):
 
 
 def run_command(main: Callable[[], int | None]) -> None:
-    """Run a command's `main` and exit with its code; a `UserError` becomes one line on stderr and exit code 2."""
+    """Run a command's `main` and exit with its code; a `UserError` becomes one line on stderr and exit code 2.
+
+    Ctrl-C, where nothing else takes care of it, ends with the conventional 130.
+    """
     try:
         sys.exit(main() or 0)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(128 + signal.SIGINT)

@@ -9,7 +9,6 @@ from tqdm import tqdm
 
 from utils.errors import UserError
 from utils.images import LoadedImage, load_resized
-from utils.label_cache import is_writable
 from utils.packed import PackedImages
 
 THREADS = 8
@@ -49,8 +48,6 @@ def open_cache(
         return ImagesInMemory(img_files, img_size, augment, prefix)
     if kind != "disk":
         raise UserError(f"--cache-images {kind}: choose ram or disk")
-    if not cache_dir and not is_writable(folder):
-        raise UserError(f"{prefix}{folder} cannot be written; name a place for the image cache with --cache-dir")
     return PackedImages.open_or_build(
         img_files, img_size, augment=augment, cache_dir=cache_dir, prefix=prefix, default_dir=folder
     )

@@ -17,16 +17,18 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from tqdm import tqdm
 
+from utils.errors import UserError
 from utils.labels import Checked, Paths, Problem, check_pair, img2label_paths
 
 LOGGER = logging.getLogger(__name__)
-VERSION = 1
+VERSION = 2
 THREADS = 8
 MANY = 4000  # pictures from which on processes are worth starting: reading labels keeps the interpreter lock busy
 
@@ -53,11 +55,18 @@ class LabelTable(NamedTuple):
     segments: list[list[np.ndarray]]  # float32 (k, 2) each
     counts: Counts
     problems: list[Problem]
+    report: Path | None = None  # the list of problems; None if there are none or no folder could be written
 
     def summary(self) -> str:
         """How often each kind of problem occurs, in words."""
         kinds = Counter(problem.kind for problem in self.problems)
         return ", ".join(f"{count} x {kind}" for kind, count in kinds.most_common())
+
+    def why_skipped(self) -> str:
+        """The summary, the first picture that is left out, and where all are listed."""
+        first = next(problem for problem in self.problems if problem.skipped)
+        more = f"; all are listed in {self.report}" if self.report else ""
+        return f"{self.summary()}; the first: {first.kind}, {first.place}: {first.text}{more}"
 
 
 def load_labels(
@@ -67,17 +76,19 @@ def load_labels(
     label_files = img2label_paths(img_files)
     places = _places(source, label_files, cache_dir)
     digest = content_hash(img_files, label_files)
-    table = next(filter(None, (_read(place, digest) for place in places)), None)
+    place, table = next(((p, t) for p in places if (t := _read(p, digest)) is not None), (None, None))
     what = f"{prefix}Scanning {places[0].with_suffix('')} images and labels... "
     if table is None:
         table = _scan(img_files, label_files, what)
         place = _write(places, table, digest)
-        report = _write_report(place, table) if place else None
+        table = table._replace(report=_write_report(place, table) if place else None)
         if table.problems:
-            _warn(table, prefix, report)
+            _warn(table, prefix)
     else:
-        n = table.counts.total
-        tqdm(total=n, initial=n, desc=f"{what}{table.counts} (cached)").close()
+        report = _report_of(place)
+        table = table._replace(report=report if report.exists() else _write_report(place, table))
+        n, where = table.counts.total, f"; problems: {table.report}" if table.report else ""
+        tqdm(total=n, initial=n, desc=f"{what}{table.counts} (cached){where}").close()
     return table
 
 
@@ -88,7 +99,7 @@ def _scan(img_files: Sequence[str], label_files: Sequence[str], what: str) -> La
     kept: list[tuple[str, Checked]] = []
     problems: list[Problem] = []
     counts = Counts(total=len(img_files))
-    with _pool(len(img_files)) as pool, tqdm(total=len(img_files), desc=what) as bar:
+    with _told_of_deaths(what), _pool(len(img_files)) as pool, tqdm(total=len(img_files), desc=what) as bar:
         for path, checked in zip(img_files, pool.map(check_pair, img_files, label_files, chunksize=64)):
             counts = _count(counts, checked)
             problems += checked.problems
@@ -115,6 +126,18 @@ def _pool(n: int) -> Executor:
     return ProcessPoolExecutor(min(cores, 16), multiprocessing.get_context("fork"), signal.signal, ignore)
 
 
+@contextlib.contextmanager
+def _told_of_deaths(what: str) -> Iterator[None]:
+    """A worker process that dies within the block is the user's business."""
+    try:
+        yield
+    except BrokenProcessPool as error:
+        raise UserError(
+            f"{what}a process that checks labels died, as a rule because memory ran out: end other programs, use fewer "
+            "--workers, or raise the container's memory limit, then start again"
+        ) from error
+
+
 def _count(counts: Counts, checked: Checked) -> Counts:
     corrupt = checked.labels is None
     return Counts(
@@ -126,15 +149,19 @@ def _count(counts: Counts, checked: Checked) -> Counts:
     )
 
 
-def _warn(table: LabelTable, prefix: str, report: Path | None) -> None:
-    where = f"listed in {report}" if report else "no folder could be written, so there is no list of them"
+def _warn(table: LabelTable, prefix: str) -> None:
+    where = f"listed in {table.report}" if table.report else "no folder could be written, so there is no list of them"
     left_out = f"{table.counts.corrupt} of {table.counts.total} images are left out; " if table.counts.corrupt else ""
     LOGGER.warning(f"{prefix}{left_out}{table.summary()}: {where}")
 
 
+def _report_of(cache: Path) -> Path:
+    return cache.with_suffix(".problems.txt")
+
+
 def _write_report(cache: Path, table: LabelTable) -> Path | None:
     """List all problems beside the cache; a list from before goes if there are none any more."""
-    path = cache.with_suffix(".problems.txt")
+    path = _report_of(cache)
     with contextlib.suppress(OSError):
         if not table.problems:
             path.unlink(missing_ok=True)

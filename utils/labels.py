@@ -5,6 +5,7 @@ points, a polygon. What is wrong with a picture or its labels is told as `Proble
 """
 
 import glob
+import logging
 import os
 import random
 from collections.abc import Sequence
@@ -18,10 +19,12 @@ from PIL import Image
 from utils.boxes import xyxy2xywh
 from utils.errors import UserError
 
+LOGGER = logging.getLogger(__name__)
 IMG_FORMATS = ("bmp", "jpg", "jpeg", "png", "tif", "tiff", "dng", "webp", "mpo")  # by file name, and by Pillow's name
 MIN_SIDE = 10  # pixels
 EXIF_ORIENTATION = 274
 POLYGON_TOKENS = 8  # a line with more makes the whole file polygons
+LAST_CLASS = 2**24  # up to here float32, in which labels are kept, holds every whole number
 SLACK = 0.01  # how far a box may reach beyond the picture before it is noted
 
 Paths = str | os.PathLike | Sequence[str | os.PathLike]
@@ -36,9 +39,13 @@ class Problem(NamedTuple):
     text: str
     skipped: bool  # the picture is left out because of it
 
+    @property
+    def place(self) -> str:
+        """File and line."""
+        return f"{self.path}:{self.line}" if self.line else self.path
+
     def __str__(self) -> str:
-        where = f"{self.path}:{self.line}" if self.line else self.path
-        return f"{'skipped' if self.skipped else 'kept'}  {self.kind}  {where}  {self.text}"
+        return f"{'skipped' if self.skipped else 'kept'}  {self.kind}  {self.place}  {self.text}"
 
 
 class Checked(NamedTuple):
@@ -80,13 +87,13 @@ def find_images(source: Paths, prefix: str = "") -> list[str]:
         if path.is_dir():
             names += glob.glob(os.path.join(glob.escape(str(path)), "**", "*.*"), recursive=True)
         elif path.is_file():
-            names += _read_list(path)
+            names += _read_list(path, prefix)
         else:
             raise UserError(
                 f"{prefix}{item} is neither a folder of images nor a text file that lists them "
                 f"(looked for {path.absolute()}); check the path in the data YAML"
             )
-    found = sorted(name for name in names if name.rpartition(".")[2].lower() in IMG_FORMATS)
+    found = sorted(filter(_is_image_name, names))
     if not found:
         raise UserError(
             f"{prefix}no images in {', '.join(str(s) for s in sources)} ({len(names)} other names seen); "
@@ -95,11 +102,23 @@ def find_images(source: Paths, prefix: str = "") -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _read_list(path: Path) -> list[str]:
+def _is_image_name(name: str) -> bool:
+    return name.rpartition(".")[2].lower() in IMG_FORMATS
+
+
+def _read_list(path: Path, prefix: str) -> list[str]:
+    """The lines of a list. Blanks at the end of one hide its picture, as in the reference; that is told."""
     try:
-        lines = path.read_text().strip().splitlines()
+        text = path.read_text()
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is not a text file; a list of images has one path a line") from error
+    lines = text.strip().splitlines()
+    hides = [not _is_image_name(line) and _is_image_name(line.rstrip()) for line in lines]
+    if any(hides):
+        LOGGER.warning(
+            f"{prefix}{path}: {sum(hides)} images are left out because blanks follow their names (first: line "
+            f"{_blank_lines(text) + 1 + hides.index(True)}); remove the blanks to use them"
+        )
     folder = str(path.parent) + os.sep
     return [folder + line[2:] if line.startswith("./") else line for line in lines]
 
@@ -116,9 +135,22 @@ def check_class_range(labels: Sequence[np.ndarray], label_files: Sequence[str], 
         if len(rows) and rows[:, 0].max() >= nc:
             row = int((rows[:, 0] >= nc).argmax())
             raise UserError(
-                f"{path}: object {row + 1} has class {rows[row, 0]:g}, but {source} has nc: {nc} "
+                f"{path}:{_first_line(path) + row}: class {rows[row, 0]:g}, but {source} has nc: {nc} "
                 f"(classes 0 to {nc - 1}); mend the label or nc and names"
             )
+
+
+def _first_line(path: str) -> int:
+    """The number of a label file's first line that says something; objects follow line by line."""
+    try:
+        return _blank_lines(Path(path).read_text()) + 1
+    except (OSError, UnicodeDecodeError):  # gone since it was checked
+        return 1
+
+
+def _blank_lines(text: str) -> int:
+    """How many lines stand before the first that says something."""
+    return text[: len(text) - len(text.lstrip())].count("\n")
 
 
 # --- checking one pair ------------------------------------------------------------------------------------------------
@@ -155,9 +187,11 @@ def check_pair(img_path: str, label_path: str) -> Checked:
 def _check_image(path: str, notes: list[Problem]) -> tuple[int, int]:
     """(width, height) as OpenCV will load the file."""
 
-    def reject(text: str) -> _Rejected:
-        return _Rejected(Problem("corrupt image", path, 0, text, True))
+    def reject(text: str, kind: str = "corrupt image") -> _Rejected:
+        return _Rejected(Problem(kind, path, 0, text, True))
 
+    if not os.path.exists(path):
+        raise reject(f"no such file (looked for {os.path.abspath(path)})", "missing image")
     try:
         with Image.open(path) as image:
             image.verify()
@@ -206,7 +240,7 @@ def _read_labels(path: str, notes: list[Problem]) -> tuple[np.ndarray, list[np.n
             text = f.read()
     except (OSError, UnicodeDecodeError) as error:
         raise _Rejected(Problem("unreadable label", path, 0, str(error), True)) from error
-    first = text[: len(text) - len(text.lstrip())].count("\n") + 1  # line number of the first line that says something
+    first = _blank_lines(text) + 1
     tokens = [line.split() for line in text.strip().splitlines()]
     if not tokens:
         notes.append(Problem("empty label", path, 0, "no objects", False))
@@ -215,7 +249,8 @@ def _read_labels(path: str, notes: list[Problem]) -> tuple[np.ndarray, list[np.n
         labels, segments = _parse(tokens)
     except (ValueError, IndexError) as error:
         raise _Rejected(*_format_faults(tokens, path, first, str(error))) from error
-    if (labels < 0).any() or not (labels[:, 1:] <= 1).all() or len(set(map(tuple, labels.tolist()))) < len(labels):
+    in_range = (labels >= 0).all() and (labels[:, 1:] <= 1).all() and (labels[:, 0] <= LAST_CLASS).all()
+    if not in_range or len(set(map(tuple, labels.tolist()))) < len(labels):
         raise _Rejected(*_value_faults(labels, path, first))
     notes += _value_notes(labels, path, first)
     return labels, segments
@@ -269,7 +304,7 @@ def _is_number(token: str) -> bool:
 
 
 def _value_faults(labels: np.ndarray, path: str, first: int) -> list[Problem]:
-    """What makes the reference leave a picture out, row by row."""
+    """What makes the reference leave a picture out, row by row; here also a class that is no number of one."""
     faults = []
     seen: dict[bytes, int] = {}
     for i, row in enumerate(labels):
@@ -278,6 +313,8 @@ def _value_faults(labels: np.ndarray, path: str, first: int) -> list[Problem]:
             faults.append(Problem("non-finite", path, line, values, True))
         elif row[0] < 0:
             faults.append(Problem("bad class", path, line, f"class {row[0]:g} is negative", True))
+        elif row[0] > LAST_CLASS:
+            faults.append(Problem("bad class", path, line, f"class {row[0]:g} is beyond all bounds", True))
         elif (row[1:] < 0).any() or (row[1:] > 1).any():
             faults.append(Problem("box outside", path, line, f"{values}: coordinates must lie in 0..1", True))
         else:

@@ -30,6 +30,7 @@ from tqdm import tqdm
 from utils.errors import UserError
 from utils.files_lock import exclusive
 from utils.images import LoadedImage, load_resized, resized_shape
+from utils.label_cache import is_writable
 
 MAGIC = b"YOLOPACK"
 VERSION = 1
@@ -70,14 +71,14 @@ class PackedImages:
 
         The file lies in `cache_dir`, else in `default_dir` (beside the labels), else beside the first image. A larger
         pack that holds all these images serves as well (subsets, other orders). Several processes may call this at
-        once: one builds, the others wait for it.
+        once: one builds, the others wait for it. Only building needs a folder that can be written.
         """
         folder = Path(cache_dir or default_dir or Path(img_files[0]).parent)
         want = _Wanted.of(img_files, img_size, augment)
         try:
-            folder.mkdir(parents=True, exist_ok=True)
             found = _find(folder, want)
             if found is None:
+                _make_folder(folder, prefix)
                 path = folder / want.file_name
                 with exclusive(path.with_suffix(".lock"), f"{prefix}waiting for another process to pack images"):
                     found = _find(folder, want) or _build(path, want, prefix, workers)
@@ -95,6 +96,14 @@ class PackedImages:
 
     def __reduce__(self):
         return PackedImages, (self.path, self._rows)
+
+
+def _make_folder(folder: Path, prefix: str) -> None:
+    """Have a folder to build in, unless it, or where it would have to be made, is marked read-only."""
+    nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not is_writable(nearest):
+        raise UserError(f"{prefix}{nearest} cannot be written; name a place for the image cache with --cache-dir")
+    folder.mkdir(parents=True, exist_ok=True)
 
 
 class _Wanted:

@@ -7,6 +7,7 @@ process gets a message per group with labels already numbered.
 """
 
 import contextlib
+import os
 import pickle
 import select
 from collections import deque
@@ -21,7 +22,8 @@ from utils.errors import UserError
 from utils.loader_faults import Failure, death_of
 from utils.samplers import EpochByEpoch, EpochOrder
 from utils.shared_buffer import BatchBuffer, ClaimBoard, has_passed
-from utils.shared_worker import Done, NewIndices, Task, WorkerSetup, run_worker
+from utils.shared_worker import Done, NewIndices, Task, WorkerSetup, framed, run_worker
+from utils.worker_signals import stopping_held_back
 
 HELD = 2  # batches that stay readable: the one given out last and the one before
 
@@ -187,11 +189,17 @@ class _Batch:
 
 
 class _Team:
-    """The worker processes and the pipes to and from each."""
+    """The worker processes and the pipes to and from each.
+
+    The main process never waits for a worker to read: a worker that waits for the main process to read its results
+    would wait for ever. What a task pipe does not take at once is kept and sent while results are awaited, so pipes
+    of any size will do (the system gives a user with many pipes small ones).
+    """
 
     def __init__(self, setup: WorkerSetup):
         context = get_context("fork")
         self.processes, self._to, self._from = [], [], {}
+        self._unsent: dict[int, bytearray] = {}  # by task pipe; pipes with nothing to send are not in it
         self._poll = select.poll()
         try:
             for worker in range(setup.workers):
@@ -204,10 +212,12 @@ class _Team:
         tasks, to_worker = context.Pipe(duplex=False)
         from_worker, results = context.Pipe(duplex=False)
         _widen(results)
+        os.set_blocking(to_worker.fileno(), False)
         process = context.Process(
             target=run_worker, args=(worker, setup, tasks, results), daemon=True, name=f"data worker {worker}"
         )
-        process.start()
+        with stopping_held_back():
+            process.start()
         tasks.close()
         results.close()
         self.processes.append(process)
@@ -217,11 +227,28 @@ class _Team:
         self._poll.register(process.sentinel, select.POLLIN)
 
     def tell(self, message) -> None:
-        """Send one message to every worker."""
-        data = pickle.dumps(message, protocol=5)
+        """Send one message to every worker, now or while results are awaited."""
+        data = framed(message)
         for pipe in self._to:
-            with contextlib.suppress(BrokenPipeError):  # dead: `hear` says so
-                pipe.send_bytes(data)
+            fd = pipe.fileno()
+            if fd not in self._unsent:
+                self._unsent[fd] = bytearray()
+                self._poll.register(fd, select.POLLOUT)
+            self._unsent[fd] += data
+            self._send(fd)
+
+    def _send(self, fd: int) -> None:
+        """Write what a task pipe takes; the rest waits."""
+        rest = self._unsent[fd]
+        try:
+            while rest:
+                del rest[: os.write(fd, rest)]
+        except BlockingIOError:
+            return
+        except BrokenPipeError:  # dead: `hear` says so
+            pass
+        del self._unsent[fd]
+        self._poll.unregister(fd)
 
     def hear(self):
         """The next message of any worker; a dead worker is a `UserError`."""
@@ -230,10 +257,15 @@ class _Team:
             dead = [p for p in self.processes if p.sentinel in ready]
             if dead:
                 raise death_of(dead)
+            for fd in self._unsent.keys() & ready:
+                self._send(fd)
+            answered = next((fd for fd in ready if fd in self._from), None)
+            if answered is None:
+                continue
             try:
-                return pickle.loads(self._from[ready[0]].recv_bytes())
+                return pickle.loads(self._from[answered].recv_bytes())
             except (EOFError, OSError):
-                self._poll.unregister(ready[0])  # closed, or cut off in a message: its process is about to be dead
+                self._poll.unregister(answered)  # closed, or cut off in a message: its process is about to be dead
 
     def kill(self) -> None:
         """End all workers at once: they own nothing that must be put away."""

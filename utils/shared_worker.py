@@ -1,16 +1,12 @@
 """The worker's side of `SharedLoader`: samples are written where the batch will be read."""
 
 import gc
-import multiprocessing
-import os
+import io
 import pickle
 import random
-import signal
-import threading
-import time
 import traceback
 from multiprocessing.connection import Connection
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 import torch
@@ -18,6 +14,9 @@ import torch
 from utils.batches import write_samples
 from utils.loader_faults import Failure, failure_of
 from utils.shared_buffer import BatchBuffer, ClaimBoard
+from utils.worker_signals import leave_stopping_to_main
+
+LENGTH_BYTES = 8
 
 
 class Task(NamedTuple):
@@ -59,6 +58,18 @@ class WorkerSetup(NamedTuple):
     share_dynamically: bool  # free workers claim groups; otherwise group g is worker (g mod workers)'s
 
 
+def framed(message) -> bytes:
+    """A message for the task pipe: its length, then itself. The main process may have to write it piece by piece."""
+    data = pickle.dumps(message, protocol=5)
+    return len(data).to_bytes(LENGTH_BYTES, "little") + data
+
+
+def read_framed(stream: BinaryIO):
+    """The next message of a task pipe; waits for all of it."""
+    size = int.from_bytes(stream.read(LENGTH_BYTES), "little")
+    return pickle.loads(stream.read(size))
+
+
 def seed_like_torch(base_seed: int, worker: int) -> None:
     """Seed the three generators of a worker as torch's own loader does."""
     random.seed(base_seed + worker)
@@ -69,27 +80,17 @@ def seed_like_torch(base_seed: int, worker: int) -> None:
 
 def run_worker(worker: int, setup: WorkerSetup, tasks: Connection, results: Connection) -> None:
     """Make groups of samples until told to stop or the main process is gone."""
-    # The main process decides when to stop: Ctrl-C and SIGTERM reach the whole group, but a step may have to finish.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    parent = multiprocessing.parent_process().pid  # not getppid(): it may have been killed before we got here
-    threading.Thread(target=_leave_with, args=(parent,), daemon=True).start()
+    leave_stopping_to_main()
     gc.freeze()  # the collector would write into every inherited object, and so copy its page
     torch.set_num_threads(1)
     seed_like_torch(setup.base_seed, worker)
-    while (task := pickle.loads(tasks.recv_bytes())) is not None:
+    stream = io.BufferedReader(io.FileIO(tasks.fileno(), closefd=False))
+    while (task := read_framed(stream)) is not None:
         if isinstance(task, NewIndices):
             setup.dataset.indices = task.indices
             continue
         for group in _groups_of(worker, setup, task):
             results.send_bytes(pickle.dumps(_answer(setup, task, group), protocol=5))
-
-
-def _leave_with(parent: int) -> None:
-    """End this process soon after its parent has ended, even if the parent was killed."""
-    while os.getppid() == parent:
-        time.sleep(1)
-    os._exit(1)
 
 
 def _groups_of(worker: int, setup: WorkerSetup, task: Task):

@@ -80,6 +80,13 @@ def read_list(path: str | os.PathLike) -> list[str]:
     ]
 
 
+def _listed(source: str) -> list[str]:
+    """The sources behind one name: those in a list, which any file is that is no picture or video, else the name."""
+    suffix = source.rpartition(".")[2].lower()
+    is_list = suffix == "txt" or (os.path.isfile(source) and suffix not in IMAGE_SUFFIXES + VIDEO_SUFFIXES)
+    return read_list(source) if is_list and not is_stream(source) else [source]
+
+
 def _exists(entry: str) -> bool:
     return os.path.exists(entry) or bool(glob.glob(entry))
 
@@ -279,15 +286,18 @@ class _Stream:
 class LoadStreams:
     """Cameras and network streams, watched at once; recordings among them are played to their end.
 
-    sources: one source, or several. Iterating yields (names, uint8 (B, 3, h, w) RGB, originals, None) with the sources
-    that have a new picture, and ends when all have ended. Unequal shapes are padded to one square.
+    sources: one source, or several, or a text file that lists them. Iterating yields (names, uint8 (B, 3, h, w) RGB,
+    originals, None) with the sources that have a new picture, and ends when all have ended. Unequal shapes are padded
+    to one square.
     """
 
     mode = "stream"
 
-    def __init__(self, sources: str | Sequence[str], img_size: int = 640, stride: int = 32):
+    def __init__(
+        self, sources: str | os.PathLike | Sequence[str] = "streams.txt", img_size: int = 640, stride: int = 32
+    ):
         self.img_size, self.stride = img_size, stride
-        sources = [sources] if isinstance(sources, str) else list(sources)
+        sources = _listed(str(sources)) if isinstance(sources, str | os.PathLike) else list(sources)
         self.skipped: list[str] = []
         self.streams: list[_Stream] = []
         self._news = threading.Condition()

@@ -5,7 +5,6 @@ All yield (imgs uint8 (B, 3, H, W), targets (N, 6) float32, paths, shapes), on t
 
 import gc
 import random
-import signal
 import sys
 from collections.abc import Callable, Iterator
 from multiprocessing import util
@@ -19,6 +18,7 @@ from utils.errors import UserError
 from utils.loader_faults import Failure, death_of, failure_of
 from utils.randomness import KeyedRandom
 from utils.samplers import EpochByEpoch, EpochOrder, KeyedBatches, RestartingBatches, reference_sampler
+from utils.worker_signals import leave_stopping_to_main, stopping_held_back
 from utils.worker_watch import awaiting_workers, dead_workers, tame_torch_handler
 
 
@@ -61,7 +61,8 @@ class _TorchLoader:
         else:
             self._source.indices.publish(self.dataset.indices)
         tame_torch_handler()
-        self._iterators[:] = [iter(self._loader)]
+        with stopping_held_back():
+            self._iterators[:] = [iter(self._loader)]
 
     def _fetch(self):
         """The next batch; a worker's death or complaint becomes a `UserError`."""
@@ -234,6 +235,8 @@ def _end_workers(iterators: list) -> None:
     """Empty the list; end the workers of its iterator now, not when the garbage collector finds it."""
     while iterators:
         iterator = iterators.pop()
+        for worker in getattr(iterator, "_workers", ()):
+            worker.terminate = worker.kill  # torch's last resort is SIGTERM, which workers leave to the main process
         if hasattr(iterator, "_shutdown_workers"):  # absent without workers
             iterator._shutdown_workers()
 
@@ -243,9 +246,7 @@ def _as_it_is(batch):
 
 
 def _prepare_worker(worker_id: int) -> None:
-    """In a new worker: Ctrl-C is the main process's business; SIGTERM ends it, whatever handler it was forked with."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    leave_stopping_to_main()
     gc.freeze()  # the collector would write into every inherited object, and so copy its page
 
 

@@ -6,25 +6,39 @@ from collections import Counter
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+# operators whose result, or its shape, the host must know before it goes on, whatever device they run on
 HOST_READS = {"_local_scalar_dense", "nonzero", "masked_select", "is_nonzero", "unique", "_unique2", "equal"}
+COPIES = {"_to_copy", "copy_"}
+MASKED = {"index", "index_put", "index_put_", "_index_put_impl_"}  # with a mask they look for its true places
+
+
+def reads_device(name: str, args: tuple, kwargs: dict, out) -> bool:
+    """Whether a call makes the host wait for a device's numbers; a copy that says `non_blocking` does not."""
+    if name in COPIES:
+        source = args[1] if name == "copy_" else args[0]
+        blocking = not (kwargs.get("non_blocking") or (name == "copy_" and len(args) > 2 and args[2]))
+        return blocking and source.device.type != "cpu" and out.device.type == "cpu"
+    if name in MASKED:
+        return any(t is not None and t.dtype in (torch.bool, torch.uint8) for t in args[1])
+    return name in HOST_READS
 
 
 class OpCounter(TorchDispatchMode):
     def __init__(self):
         super().__init__()
         self.calls = Counter()
+        self.host_reads = 0
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.calls[func.overloadpacket.__name__] += 1
-        return func(*args, **(kwargs or {}))
+        name, kwargs = func.overloadpacket.__name__, kwargs or {}
+        out = func(*args, **kwargs)
+        self.calls[name] += 1
+        self.host_reads += reads_device(name, args, kwargs, out)
+        return out
 
     @property
     def total(self) -> int:
         return sum(self.calls.values())
-
-    @property
-    def host_reads(self) -> int:
-        return sum(count for name, count in self.calls.items() if name in HOST_READS)
 
 
 class PeakMemory(TorchDispatchMode):

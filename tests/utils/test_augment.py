@@ -18,7 +18,7 @@ from utils.augment import (
     visible_source,
     warp_image,
 )
-from utils.images import load_resized, resized_shape
+from utils.images import load_resized, read_image, resized_shape
 from utils.labels import segments2boxes
 from utils.randomness import GLOBAL, KeyedRandom
 
@@ -44,6 +44,11 @@ def test_letterbox_can_stretch_instead_of_padding():
 def test_loaded_sizes_are_truncated_as_recorded(data):
     for case in data["load_image_shapes"]:
         assert list(resized_shape(case["h0"], case["w0"], case["size"])) == case["hw"]
+
+
+def test_decoded_pictures_are_as_recorded(data, bccd):
+    for case in data["decode"]:
+        assert_image(read_image(str(bccd / "images/train" / case["name"])), case, warped=False)
 
 
 def test_resized_pictures_are_as_recorded(data, bccd):

@@ -210,6 +210,42 @@ def test_a_disk_cache_needs_a_place_where_the_labels_are_read_only(tmp_path, mon
     assert len(found) == 6
 
 
+def test_a_disk_cache_in_a_read_only_folder_is_used(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    source = make_set(tmp_path)
+    built = LoadImagesAndLabels(source, 64, cache_images="disk")
+    (tmp_path / "labels").chmod(0o555)
+    try:
+        found = LoadImagesAndLabels(source, 64, cache_images="disk")
+        with pytest.raises(UserError, match="--cache-dir"):
+            LoadImagesAndLabels(source, 32, cache_images="disk")  # another size would have to be built
+    finally:
+        (tmp_path / "labels").chmod(0o755)
+    assert found._images.path == built._images.path
+    assert torch.equal(found[3][0], built[3][0])
+
+
+def test_an_absent_labels_folder_is_made_for_the_disk_cache(tmp_path):
+    source = make_set(tmp_path, labels=lambda k: None)
+    (tmp_path / "labels/t").rmdir()
+    (tmp_path / "labels").rmdir()
+    found = LoadImagesAndLabels(source, 64, cache_images="disk", cache_dir=None)
+    assert found._images.path.parent == tmp_path / "labels"
+
+
+def test_an_absent_folder_is_not_made_in_a_read_only_one(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    source = make_set(tmp_path / "set", labels=lambda k: None)
+    (tmp_path / "set/labels/t").rmdir()
+    (tmp_path / "set/labels").rmdir()
+    (tmp_path / "set").chmod(0o555)
+    try:
+        with pytest.raises(UserError, match=r"set cannot be written.*--cache-dir"):
+            LoadImagesAndLabels(source, 64, cache_images="disk")
+    finally:
+        (tmp_path / "set").chmod(0o755)
+
+
 def test_paste_in_without_polygons_loads_nothing(tmp_path, monkeypatch):
     found = LoadImagesAndLabels(make_set(tmp_path), 64, augment=True, hyp=HYP | {"paste_in": 1.0, "mixup": 0.0})
     loaded = []
@@ -266,8 +302,18 @@ def test_a_bare_images_folder_is_told_why_its_labels_are_missing(tmp_path, monke
 
 def test_a_set_of_which_nothing_is_usable_is_an_error(tmp_path):
     source = make_set(tmp_path, 3, lambda k: "0 1 2\n")
-    with pytest.raises(UserError, match=r"none of the 3 images .* 3 x wrong columns"):
+    with pytest.raises(UserError, match=r"none of the 3 images .* 3 x wrong columns.*labels/t/0\.txt:1.*problems\.txt"):
         LoadImagesAndLabels(source, 64)
+
+
+def test_a_list_of_pictures_that_do_not_exist_names_the_first_and_the_report(tmp_path):
+    (tmp_path / "list.txt").write_text("./images/a.jpg\n./images/b.jpg\n")
+    for _ in range(2):  # looked at, then from the cache
+        with pytest.raises(UserError) as caught:
+            LoadImagesAndLabels(str(tmp_path / "list.txt"), 64, prefix="train: ")
+        assert "2 x missing image; the first: missing image, " + str(tmp_path / "images/a.jpg") in str(caught.value)
+        assert str(tmp_path / "list.problems.txt") in str(caught.value)
+    assert len((tmp_path / "list.problems.txt").read_text().splitlines()) == 4
 
 
 def test_a_picture_that_vanishes_is_named_when_it_is_needed(tmp_path):

@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import signal
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from PIL import Image
 
 from tests.utils.data_golden import synth
 from utils import label_cache
+from utils.errors import UserError
 from utils.label_cache import Counts, cache_path, load_labels
 from utils.labels import find_images
 
@@ -82,6 +84,20 @@ def test_processes_find_what_threads_find(tree, monkeypatch):
     assert_same(load(tree), by_threads)
 
 
+def die(*args):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.timeout(60)
+def test_a_killed_process_ends_the_check_with_a_remedy(tree, monkeypatch):
+    monkeypatch.setattr(label_cache, "MANY", 1)
+    monkeypatch.setattr(label_cache, "check_pair", die)
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    with pytest.raises(UserError, match=r"train: .* process that checks labels died.* fewer --workers"):
+        load(tree)
+    assert not (tree / "labels/t.cache").exists()
+
+
 def test_all_problems_are_listed_with_file_and_line_and_summed_up(tree, caplog, capsys):
     load(tree)
     report = (tree / "labels/t.problems.txt").read_text()
@@ -93,12 +109,27 @@ def test_all_problems_are_listed_with_file_and_line_and_summed_up(tree, caplog, 
     assert "3 found, 1 missing, 0 empty, 1 corrupted" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("report", ["there", "deleted"])
+def test_a_run_from_the_cache_tells_of_the_problems_too(report, tree, checks, capsys):
+    path = tree / "labels/t.problems.txt"
+    assert load(tree).report == path
+    text = path.read_text()
+    if report == "deleted":
+        path.unlink()
+    capsys.readouterr()
+    assert load(tree).report == path
+    assert len(checks) == 4
+    assert f"3 found, 1 missing, 0 empty, 1 corrupted (cached); problems: {path}" in capsys.readouterr().err
+    assert path.read_text() == text
+
+
 def test_the_report_goes_when_the_problems_have_gone(tree):
     load(tree)
     (tree / "labels/t/d.txt").write_text("0 0.5 0.5 0.2 0.2\n")
     (tree / "labels/t/c.txt").write_text("0 0.5 0.5 0.2 0.2\n")
-    assert load(tree).counts == Counts(4, 0, 0, 0, 4)
-    assert not (tree / "labels/t.problems.txt").exists()
+    for _ in range(2):  # looked at, then from the cache
+        assert load(tree).counts == Counts(4, 0, 0, 0, 4)
+        assert not (tree / "labels/t.problems.txt").exists()
 
 
 def test_added_edited_and_removed_files_are_noticed(tree, checks):

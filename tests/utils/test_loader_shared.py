@@ -1,5 +1,8 @@
 """Micro-collate: groups of samples written into reused shared memory."""
 
+import fcntl
+import multiprocessing.context
+import os
 import pickle
 import random
 
@@ -49,7 +52,7 @@ def test_rect_batches_of_several_shapes(shared):
 
 
 def test_shapes_mixed_in_a_batch_are_refused(shared):
-    with pytest.raises(UserError, match="--rect"):
+    with pytest.raises(UserError, match=r"mixes image shapes: .*leave out --rect, or leave out --shuffle"):
         list(shared(FakeDataset(6, RECT, seed=1), 3, seed=1))
 
 
@@ -193,6 +196,41 @@ def test_with_cuda_pages_are_locked_and_slots_wait_for_the_device(shared, monkey
     loader.close()
     (_, pointer, size), (_, released) = cuda.calls
     assert pointer == released and size >= slots * 2 * 3 * 64
+
+
+@pytest.mark.parametrize("seed", [None, 1])
+def test_pipes_of_one_page_at_a_large_batch_never_block_both_sides(shared, monkeypatch, seed):
+    """Where the system grants no larger pipes, tasks and results of a batch exceed them several times over."""
+    make = multiprocessing.context.BaseContext.Pipe
+
+    def narrow(self, duplex):
+        ends = make(self, duplex)
+        assert fcntl.fcntl(ends[1].fileno(), fcntl.F_SETPIPE_SZ, 4096) == 4096
+        return ends
+
+    monkeypatch.setattr(multiprocessing.context.BaseContext, "Pipe", narrow)
+    monkeypatch.setattr("utils.shared_loader._widen", lambda pipe: None)
+    n, batch = 4 * 1024, 1024
+    loader = shared(FakeDataset(n, seed=seed), batch, micro_batch=96, seed=seed)
+    paths = [path for _, _, paths, _ in loader for path in paths]
+    assert paths == [f"im{i}.jpg" for i in range(n)]
+
+
+def test_messages_cut_into_pieces_arrive_whole(shared, monkeypatch):
+    """A task pipe that takes a byte or two at a time, or nothing, delays batches but changes none."""
+    want = copied(make_loader(FakeDataset(17, seed=1), 4, 0, seed=1))
+    write, calls = os.write, []
+
+    def a_little(fd, data):
+        calls.append(fd)
+        if len(calls) % 3 == 0:
+            raise BlockingIOError
+        return write(fd, bytes(data[:2]))
+
+    loader = shared(FakeDataset(17, seed=1), 4, seed=1)
+    monkeypatch.setattr("utils.shared_loader.os.write", a_little)
+    assert copied(loader) == want
+    assert len(calls) > 100
 
 
 def test_no_memory_for_buffers_is_told(shared, monkeypatch):

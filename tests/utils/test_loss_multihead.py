@@ -140,8 +140,8 @@ def test_background_counts_once_in_every_head(heads):
     silent = [m.detach().index_fill(-1, torch.tensor([4]), -CERTAIN) for m in one]
     targets = random_targets(2)  # of the first head alone
     loss, one_head = ComputeLossMultiHeadOTA(network(several(config))), ComputeLossOTA(network(ordinary(2)))
-    expected = one_head(one, targets, IMAGES)[1][1]
-    assert loss([one, *[silent] * (heads - 1)], targets, IMAGES)[1][1].item() == pytest.approx(expected.item(), rel=1e-6)
+    expected = one_head(one, targets, IMAGES)[1][1].item()
+    assert loss([one, *[silent] * (heads - 1)], targets, IMAGES)[1][1].item() == pytest.approx(expected, rel=1e-6)
     empty = one_head(one, targets[:0], IMAGES)[1][1]
     assert loss([one] * heads, targets[:0], IMAGES)[1][1].item() == pytest.approx(heads * empty.item(), rel=1e-6)
 

@@ -7,6 +7,7 @@ import cv2
 import numpy as np
 import pytest
 
+from tests.utils.data_golden import sha, synth
 from utils import sources
 from utils.errors import UserError
 from utils.sources import LoadImages, LoadStreams, clean_name, open_source, read_list
@@ -130,6 +131,26 @@ def test_a_header_without_a_sensible_rate_counts_as_thirty(fps, used):
     assert sources.valid_fps(fps) == used
 
 
+def test_pictures_to_detect_on_are_as_recorded(data, bccd, tmp_path):
+    """The recorded folder: two photographs, a drawn picture, a text file, a video of five frames."""
+    record = data["detect_sources"]
+    photographs = sorted((bccd / "images/test").glob("*.jpg"))
+    for name, photograph in zip(("a.JPG", "b.jpg"), photographs):
+        (tmp_path / name).symlink_to(photograph)
+    cv2.imwrite(str(tmp_path / "c.png"), synth(300, 451))
+    (tmp_path / "n.txt").touch()
+    make_video(tmp_path / "aa.avi", 5, size=(96, 64))
+    for case in record["runs"]:
+        source = LoadImages(str(tmp_path), case["img_size"], case["stride"])
+        assert len(source) == case["len"]
+        seen = list(source.frames())
+        for frame, item in zip(seen, case["items"], strict=True):
+            assert (frame.path.rsplit("/", 1)[1], frame.kind) == (item["name"], item["mode"])
+            assert (list(frame.image.shape), list(frame.original.shape)) == (item["shape"], item["im0_shape"])
+            assert item["sha256"] in (sha(frame.image), None)  # no figures for the video, whose codec may differ
+    assert [f.rsplit("/", 1)[1] for f in LoadImages(str(tmp_path / "*.jpg")).files] == record["glob_jpg"]
+
+
 # --- streams ----------------------------------------------------------------------------------------------------------
 
 
@@ -219,6 +240,28 @@ def test_a_list_with_an_address_in_it_is_watched_as_streams(camera, tmp_path):
     (tmp_path / "cams.txt").write_text("0\nrtsp://nowhere/1\n")
     source = open_source(str(tmp_path / "cams.txt"))
     assert isinstance(source, LoadStreams) and source.mode == "stream" and len(source) == 0
+    source.close()
+
+
+def test_streams_are_read_from_a_list_by_default_streams_txt(camera, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=r"source list streams\.txt does not exist"):
+        LoadStreams()
+    for name in ("streams.txt", "cameras"):
+        (tmp_path / name).write_text("0\nrtsp://nowhere/1\n")
+    for arguments in ((), ("streams.txt", 64), (tmp_path / "cameras", 64)):
+        camera.opened.clear()  # so that the camera is a new one
+        source = LoadStreams(*arguments)
+        assert [stream.source for stream in source.streams] == ["0"]
+        assert "rtsp://nowhere/1" in source.skipped[0]
+        source.close()
+
+
+def test_the_address_of_a_text_file_is_a_stream_and_a_video_file_is_no_list(tmp_path):
+    with pytest.raises(UserError, match=r"none of the 1 streams .*http://127\.0\.0\.1:1/a\.txt"):
+        LoadStreams("http://127.0.0.1:1/a.txt", 64)
+    source = LoadStreams(make_video(tmp_path / "a.avi", 2), 64)
+    assert len(list(source)) == 2
     source.close()
 
 
