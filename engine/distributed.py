@@ -96,6 +96,15 @@ def from_main(value, world: World):
     return box[0]
 
 
+def from_all(value, world: World) -> list:
+    """Every rank's value in order, on the main process; what others get is their own alone."""
+    if not world.is_distributed:
+        return [value]
+    values = [value] * world.size if world.is_main else None
+    dist.gather_object(value, values, dst=0)
+    return values if world.is_main else [value]
+
+
 @contextmanager
 def main_first(world: World) -> Iterator[None]:
     """Rank 0 does the block first (builds caches, downloads), then the others."""

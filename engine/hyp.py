@@ -76,9 +76,9 @@ def load_hyp(source: str | Path | Mapping[str, Any]) -> dict[str, float]:
         return check_hyp((load_hyp(base) if base else {}) | values, where)
     path = Path(check_file(str(source)))
     try:
-        values = yaml.safe_load(path.read_text())
-    except yaml.YAMLError as error:
-        raise UserError(f"hyp file {path} is not valid YAML: {error}") from None
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"hyp file {path} is not valid YAML in UTF-8: {error}") from None
     if not isinstance(values, dict):
         raise UserError(f"hyp file {path} must hold a mapping of hyper-parameters, such as 'lr0: 0.01'")
     return check_hyp(values, f"hyp file {path}")

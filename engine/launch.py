@@ -13,17 +13,28 @@ import numpy as np
 import torch
 import yaml
 
+from engine.config import read_run_file
 from engine.distributed import World, from_main
+from engine.optim import load_optimizer
 from engine.report import Reporter, TensorBoardLogger, WandbLogger
-from engine.resume import find_checkpoint, read_resumable, run_folder_of
+from engine.resume import (
+    Limits,
+    Progress,
+    find_checkpoint,
+    previous_of,
+    progress_of,
+    read_resumable,
+    run_folder_of,
+)
 from engine.step import choose_amp
 from engine.trainer import Family, Outcome, Trainer, TrainSettings
 from utils.errors import UserError
-from utils.files import increment_path
+from utils.files import increment_path, write_atomically
 
 log = logging.getLogger(__name__)
 
 NOT_STORED = ("given", "config")  # facts of the command line, not settings of the run
+AS_BEGUN = ("weights", "cfg", "hyp")  # going on takes these from the run itself; opt.yaml says what it began with
 FELL_TO = 0.7  # --overfit: the loss must fall to this share of its first epoch's
 
 
@@ -52,14 +63,12 @@ def resumed_options(opt: Namespace, command: Command) -> tuple[dict[str, Any], d
     checkpoint, path = read_resumable(find_checkpoint(opt.resume, command.suffix))
     if not isinstance(checkpoint, dict) or "epoch" not in checkpoint:
         raise UserError(f"--resume {path}: this file holds weights only; start a new run with --weights {path}")
-    if checkpoint["epoch"] == -1 and not checkpoint.get("resume") and command.unstripped:
+    redirected = checkpoint["epoch"] == -1 and not checkpoint.get("resume") and command.unstripped is not None
+    if redirected:
         checkpoint, path = command.unstripped(path)
     run_dir = run_folder_of(path)
-    stored = run_dir / "opt.yaml"
-    if not stored.is_file():
-        raise UserError(f"--resume {path}: {stored} is missing, so the run's options are unknown")
-    options = vars(command.parser().parse_args([])) | yaml.safe_load(stored.read_text())
-    for name in opt.given:
+    options = vars(command.parser().parse_args([])) | stored_options(run_dir, path)
+    for name in asked_for(opt, command):
         if name in command.fixed and getattr(opt, name) != options[name]:
             raise UserError(
                 f"--{name.replace('_', '-')} cannot change when going on (the run has {options[name]!r}); "
@@ -74,19 +83,64 @@ def resumed_options(opt: Namespace, command: Command) -> tuple[dict[str, Any], d
         "local_rank": opt.local_rank,
     }
     done = checkpoint["epoch"] + 1
-    state = checkpoint.get("resume")
-    if done >= options["epochs"] and not (state and state["progress"]["position"]):
-        raise UserError(
-            f"--resume {path}: nothing to do, the run has {done} epochs of {options['epochs']}; add --epochs N"
-        )
-    print(f"Resuming {path} after {done} epochs")
+    ended = how_it_ended(checkpoint, options)
+    if ended and not end_is_left(path, redirected, command):
+        raise UserError(f"--resume {path}: nothing to do, {ended}")
+    print(f"Resuming {path} after {done} epochs{': only pictures and final files are left' if ended else ''}")
     return options, checkpoint, path
+
+
+def stored_options(run_dir: Path, checkpoint: Path) -> dict[str, Any]:
+    """What opt.yaml of a run says."""
+    path = run_dir / "opt.yaml"
+    remedy = f"so the run's options are unknown: restore it from a copy, or start a new run with --weights {checkpoint}"
+    if not path.is_file():
+        raise UserError(f"--resume {checkpoint}: {path} is missing, {remedy}")
+    try:
+        options = yaml.safe_load(path.read_text())
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        reason = " ".join(str(error).split())
+        raise UserError(f"--resume {checkpoint}: {path} is damaged ({reason}), {remedy}") from None
+    if not isinstance(options, dict) or not {"epochs", "total_batch_size"} <= options.keys():
+        raise UserError(f"--resume {checkpoint}: {path} is empty or cut off, {remedy}")
+    return options
+
+
+def asked_for(opt: Namespace, command: Command) -> list[str]:
+    """Options that the user gives along with `--resume`, on the command line or in a run file."""
+    in_file = read_run_file(opt.config, command.parser().flags) if opt.config else {}
+    return sorted({*opt.given, *in_file})
+
+
+def how_it_ended(checkpoint: dict[str, Any], options: dict[str, Any]) -> str:
+    """Which limit a complete run has come to, with the remedy; nothing if there are batches to train."""
+    state, done = checkpoint.get("resume"), checkpoint["epoch"] + 1
+    progress = progress_of(state) if state else Progress(epoch=done)
+    if done >= options["epochs"] and not progress.position:
+        progress.finished = True
+    return limits_of(Namespace(**options)).reached(progress)
+
+
+def end_is_left(path: Path, redirected: bool, command: Command) -> bool:
+    """Whether a complete run was killed before its end: its pictures, its stripped weights, the tidying up.
+
+    redirected: the file that was asked for is stripped, and `path` is another that holds the state.
+    """
+    if previous_of(path).is_file():  # goes last
+        return True
+    if command.unstripped:
+        return not redirected and path.stem == "last"
+    return not (run_folder_of(path) / "results.png").is_file()
+
+
+def limits_of(opt: Namespace) -> Limits:
+    return Limits(opt.epochs, opt.max_iter, opt.patience)
 
 
 def restore(trainer: Trainer, family: Family, checkpoint: dict[str, Any], reporter: Reporter) -> None:
     """Put a checkpoint's state back: our own complete one, or what of another file the family can use."""
     if checkpoint.get("optimizer") is not None:
-        family.optimizer.load_state_dict(checkpoint["optimizer"])
+        load_optimizer(family.optimizer, checkpoint["optimizer"])
     if checkpoint.get("resume"):
         trainer.resume(checkpoint["resume"])
     else:
@@ -115,8 +169,11 @@ def make_run_folder(opt: Namespace, files: Mapping[str, Mapping[str, Any]]) -> N
     (folder / "weights").mkdir(parents=True, exist_ok=True)
     stored = {name: value for name, value in vars(opt).items() if name not in NOT_STORED}
     stored["batch_size"] = opt.total_batch_size
+    if opt.resume and (folder / "opt.yaml").is_file():
+        begun = yaml.safe_load((folder / "opt.yaml").read_text())
+        stored |= {name: begun[name] for name in AS_BEGUN if name in begun}
     for name, values in {**files, "opt.yaml": stored}.items():
-        (folder / name).write_text(yaml.safe_dump(dict(values), sort_keys=False))
+        write_atomically(folder / name, yaml.safe_dump(dict(values), sort_keys=False))
 
 
 def settings_of(opt: Namespace, device: torch.device, **own) -> TrainSettings:
@@ -175,12 +232,14 @@ def drive(
         if world.is_main:
             make_run_folder(opt, files or {})
             reporter.loggers = make_loggers(opt, run_dir, checkpoint) if settings.keep_files else []
-        tell_start(opt, family, world)
         trainer = Trainer(family, settings, world, device, run_dir, reporter)
         if checkpoint is not None:
             restore(trainer, family, checkpoint, reporter)
+            trainer.last_is_damaged = Path(opt.resume).stem == "previous"
         elif world.is_main and settings.keep_files:
             family.save_initial()
+        if not trainer.progress.finished:
+            tell_start(opt, family, world)
         tell_loggers(reporter.loggers, family, data, opt)
         return trainer.fit()
     except torch.OutOfMemoryError as error:

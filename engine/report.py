@@ -1,15 +1,20 @@
 """What a run tells: progress text, results.txt and results.csv, TensorBoard, Weights & Biases."""
 
 import csv
+import io
+import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
 from utils.errors import UserError
+from utils.files import write_atomically
 
+log = logging.getLogger(__name__)
 METRICS = ("metrics/precision", "metrics/recall", "metrics/mAP_0.5", "metrics/mAP_0.5:0.95")
 RATE_TAGS = ("x/lr0", "x/lr1", "x/lr2")
 
@@ -49,6 +54,27 @@ def progress_text(epoch: int, epochs: int, memory: float, means: Sequence[float]
     return ("%10s" * 2 + "%10.4g" * len(numbers)) % (f"{epoch}/{epochs - 1}", "%.3gG" % memory, *numbers)
 
 
+class Table:
+    """A text file that grows by lines. Each time it is written anew in one step, so a kill never leaves half a line.
+
+    Its content is held here as well: a line that a full disk refused is written with the next one.
+    """
+
+    def __init__(self, path: Path):
+        self.path = path
+        self._text: str | None = None
+
+    @property
+    def text(self) -> str:
+        if self._text is None:
+            self._text = self.path.read_bytes().decode() if self.path.exists() else ""
+        return self._text
+
+    def write(self, text: str) -> None:
+        self._text = text
+        write_atomically(self.path, text)
+
+
 class Reporter:
     """Writes the files of a run; only the main process has one that writes."""
 
@@ -59,8 +85,8 @@ class Reporter:
         self.run_dir = run_dir
         self.loss_names, self.figure_names = tuple(loss_names), tuple(figure_names)
         self.loggers = list(loggers)
-        self.results_txt = run_dir / "results.txt"
-        self.results_csv = run_dir / "results.csv"
+        self.results_txt = Table(run_dir / "results.txt")
+        self.results_csv = Table(run_dir / "results.csv")
 
     def csv_columns(self) -> list[str]:
         train = [f"train/{name}" for name in self.loss_names]
@@ -70,26 +96,30 @@ class Reporter:
         return ["epoch", *train, "labels", "img_size", *METRICS, *val, *rates, *figures, *self.figure_names]
 
     def epoch_done(self, row: EpochRow) -> None:
+        """Write an epoch's figures everywhere; a full disk costs these lines for now, not the run."""
         text = progress_text(row.epoch, row.epochs, row.memory_gb, row.means, row.labels, row.img_size)
-        with self.results_txt.open("a") as f:
-            f.write(text + "%10.4g" * len(row.results) % tuple(row.results) + "\n")
-        self._append_csv(row)
+        text += "%10.4g" * len(row.results) % tuple(row.results) + "\n"
+        for table, lines in ((self.results_txt, text), (self.results_csv, self._csv_lines(row))):
+            with unless_the_disk_is_full():
+                table.write(table.text + lines)
         for logger in self.loggers:
-            logger.epoch(self._scalars(row), row.epoch)
+            with unless_the_disk_is_full():
+                logger.epoch(self._scalars(row), row.epoch)
 
-    def _append_csv(self, row: EpochRow) -> None:
+    def _csv_lines(self, row: EpochRow) -> str:
+        """The row of an epoch, after the heading where the table is new."""
         rates = (list(row.lrs) + [0.0] * 3)[:3]
         values = [row.epoch, *row.means, row.labels, row.img_size]
         values += list(row.results) if row.validated else [""] * len(row.results)
         values += [*rates, row.seconds, row.train_seconds, row.val_seconds]
         values += [row.iterations, row.data_wait_share, row.memory_gb]
         values += list(row.figures) if row.validated else [""] * len(self.figure_names)
-        new = not self.results_csv.exists()
-        with self.results_csv.open("a", newline="") as f:
-            writer = csv.writer(f)
-            if new:
-                writer.writerow(self.csv_columns())
-            writer.writerow([f"{v:.6g}" if isinstance(v, float) else v for v in values])
+        lines = io.StringIO(newline="")
+        writer = csv.writer(lines)
+        if not self.results_csv.text:
+            writer.writerow(self.csv_columns())
+        writer.writerow([f"{v:.6g}" if isinstance(v, float) else v for v in values])
+        return lines.getvalue()
 
     def _scalars(self, row: EpochRow) -> dict[str, float]:
         parts = self.loss_names[:-1]
@@ -99,22 +129,58 @@ class Reporter:
 
     def rewind(self, training_results: str, epochs_done: int) -> None:
         """Make the files those of a run that is gone on with after `epochs_done` epochs."""
-        self.results_txt.write_text(training_results)
-        if self.results_csv.exists():
-            lines = self.results_csv.read_text().splitlines()
+        self.results_txt.write(training_results)
+        if self.results_csv.path.exists():
+            lines = self._csv_rows()
             kept = [line for line in lines[1:] if int(line.split(",")[0]) < epochs_done]
-            self.results_csv.write_text("\n".join([lines[0], *kept]) + "\n")
+            self.results_csv.write("".join(f"{line}\r\n" for line in [lines[0], *kept]))
+
+    def _csv_rows(self) -> list[str]:
+        """The lines of results.csv, heading first, if every one tells its epoch."""
+        path = self.results_csv.path
+        try:
+            lines = self.results_csv.text.splitlines()
+        except UnicodeDecodeError:
+            lines = []
+        for number, line in enumerate(lines or [""], start=1):
+            first = line.split(",")[0]
+            if not (first == "epoch" if number == 1 else first.isdecimal()):
+                raise UserError(
+                    f"{path}, line {number}: damaged; mend the line, or move the file away: "
+                    "the run then goes on with a new table (results.txt is in the checkpoint and stays complete)"
+                )
+        return lines
 
     def text(self) -> str:
-        return self.results_txt.read_text() if self.results_txt.exists() else ""
+        return self.results_txt.text
 
-    def picture(self, path: Path, step: int) -> None:
+    def wants_pictures(self, epoch: int) -> bool:
+        """Whether a logger will show what the validation of this epoch draws."""
+        return any(logger.wants_pictures(epoch) for logger in self.loggers)
+
+    def pictures(self, epoch: int) -> None:
+        """Hand the validation's pictures to the loggers that want them."""
         for logger in self.loggers:
-            logger.picture(path, step)
+            if logger.wants_pictures(epoch):
+                for path in sorted(self.run_dir.glob("test_batch*_pred.jpg")):
+                    logger.picture(path, epoch)
+
+    def checkpoint(self, path: Path, epoch: int) -> None:
+        for logger in self.loggers:
+            logger.checkpoint(path, epoch)
 
     def close(self) -> None:
         for logger in self.loggers:
             logger.close()
+
+
+@contextmanager
+def unless_the_disk_is_full() -> Iterator[None]:
+    """A report that cannot be written is worth a warning; the training it reports on is worth more."""
+    try:
+        yield
+    except (UserError, OSError) as error:
+        log.warning("%s; training goes on", error)
 
 
 class TensorBoardLogger:
@@ -134,8 +200,11 @@ class TensorBoardLogger:
             self.writer.add_scalar(tag, value, epoch)
         self.writer.flush()
 
-    def picture(self, path: Path, step: int) -> None:
-        pass
+    def wants_pictures(self, epoch: int) -> bool:
+        return False
+
+    def checkpoint(self, path: Path, epoch: int) -> None:
+        """TensorBoard keeps no checkpoints."""
 
     def close(self) -> None:
         self.writer.close()
@@ -176,9 +245,11 @@ class WandbLogger:
     def epoch(self, scalars: dict[str, float], epoch: int) -> None:
         self.run.log(scalars, step=epoch)
 
-    def picture(self, path: Path, step: int) -> None:
-        if step % self.picture_interval == 0:
-            self.run.log({path.stem: self.wandb.Image(str(path))}, step=step)
+    def wants_pictures(self, epoch: int) -> bool:
+        return (epoch + 1) % self.picture_interval == 0
+
+    def picture(self, path: Path, epoch: int) -> None:
+        self.run.log({path.stem: self.wandb.Image(str(path))}, step=epoch)
 
     def checkpoint(self, path: Path, epoch: int) -> None:
         if self.opt.save_period > 0 and (epoch + 1) % self.opt.save_period == 0:

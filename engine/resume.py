@@ -1,19 +1,25 @@
 """Going on: everything a run must remember beyond the reference's checkpoint keys, and how the file is found."""
 
+import logging
+import os
 import random
+import shutil
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import nn
 
+from engine.distributed import World
 from engine.step import TrainStep
 from models.checkpoint import CheckpointError, load_checkpoint
 from utils.errors import UserError
 from utils.files import walk_files
 
+log = logging.getLogger(__name__)
 VERSION = 1
 
 
@@ -33,6 +39,28 @@ class Progress:
     img_size: int = 0
     seconds: float = 0.0
     finished: bool = False
+    last_loss: float | None = None  # mean of the last complete epoch
+
+
+class Limits(NamedTuple):
+    """What ends a run by itself; 0: no limit."""
+
+    epochs: int
+    max_iter: int = 0
+    patience: int = 0
+
+    def reached(self, progress: Progress) -> str:
+        """Which limit a finished run has come to, and the remedy; nothing where it has not, or not any more."""
+        if not progress.finished:
+            return ""
+        if progress.epoch >= self.epochs:
+            return f"the run has {progress.epoch} epochs of {self.epochs}; add --epochs N"
+        if 0 < self.max_iter <= progress.number:
+            return f"the run has {progress.number} batches, as --max-iter {self.max_iter} asks; add --max-iter N"
+        if 0 < self.patience <= progress.epochs_since_best:
+            since = progress.epochs_since_best
+            return f"its fitness rose {since} epochs ago, --patience {self.patience} ended it; add --patience N"
+        return ""
 
 
 def random_states() -> dict[str, Any]:
@@ -56,7 +84,18 @@ def restore_random_states(states: dict[str, Any]) -> None:
         torch.cuda.set_rng_state_all([state.cpu() for state in states["cuda"]])
 
 
-def collect_state(step: TrainStep, progress: Progress, recipe_state: dict[str, Any]) -> dict[str, Any]:
+def restore_own_random(state: dict[str, Any], world: World) -> None:
+    """Put back the generators of this process. Files may hold those of the first alone: others stay as they began."""
+    states = state.get("random_ranks") or [state["random"]]
+    if len(states) == world.size:
+        restore_random_states(states[max(world.rank, 0)])
+    elif world.is_main:
+        restore_random_states(state["random"])
+
+
+def collect_state(
+    step: TrainStep, progress: Progress, recipe_state: dict[str, Any], random_of_ranks: list[dict[str, Any]]
+) -> dict[str, Any]:
     """The `resume` entry of a checkpoint: with the optimizer's state beside it, a run continues bit for bit."""
     return {
         "version": VERSION,
@@ -66,16 +105,23 @@ def collect_state(step: TrainStep, progress: Progress, recipe_state: dict[str, A
         "gradients": [None if p.grad is None else p.grad for p in step.model.parameters()] if progress.position else [],
         "scaler": step.scaler.state_dict(),
         "means": step.means,
-        "count": step.count,
+        "count": int(step.count),
         "bad": step.bad,
+        "bad_since_step": step.bad_since_step,
         "progress": asdict(progress),
-        "random": random_states(),
+        "random": random_of_ranks[0],
+        "random_ranks": random_of_ranks if len(random_of_ranks) > 1 else [],
         "recipe": recipe_state,
     }
 
 
+def progress_of(state: dict[str, Any]) -> Progress:
+    """How far the run of a collected state is."""
+    return Progress(**state["progress"])
+
+
 def restore_state(step: TrainStep, state: dict[str, Any]) -> Progress:
-    """Put a collected state back into model, EMA, gradients, scaler, means and generators; returns the progress."""
+    """Put a collected state back into model, EMA, gradients, scaler and means; returns the progress."""
     if state["version"] != VERSION:
         raise UserError(f"this checkpoint's resume state has version {state['version']}, this program writes {VERSION}")
     load_strictly(step.model, state["model"])
@@ -84,11 +130,13 @@ def restore_state(step: TrainStep, state: dict[str, Any]) -> Progress:
         step.ema.updates = state["updates"]
     for parameter, gradient in zip(step.model.parameters(), state["gradients"]):
         parameter.grad = None if gradient is None else gradient.to(parameter.device, parameter.dtype)
-    step.scaler.load_state_dict(state["scaler"])
-    progress = Progress(**state["progress"])
+    if state["scaler"]:  # empty in a run whose gradients were not scaled
+        step.scaler.load_state_dict(state["scaler"])
+    progress = progress_of(state)
     step.means, step.count = state["means"].to(step.device), state["count"]
     step.bad = state["bad"].to(step.device)
-    restore_random_states(state["random"])
+    if "bad_since_step" in state:
+        step.bad_since_step = state["bad_since_step"].to(step.device)
     return progress
 
 
@@ -125,6 +173,23 @@ def find_checkpoint(target: str | bool, suffix: str = ".pt") -> Path:
 def previous_of(path: Path) -> Path:
     """Where the last but one checkpoint of a run is kept while it trains."""
     return path.with_name(f"previous{path.suffix}")
+
+
+def keep_as_previous(path: Path) -> None:
+    """Let `previous` be the present content of `path`, without a moment in which either is missing."""
+    kept = previous_of(path)
+    temporary = kept.with_name(kept.name + ".tmp")
+    try:
+        temporary.unlink(missing_ok=True)
+        try:
+            os.link(path, temporary)
+        except OSError:  # a file system without hard links
+            shutil.copyfile(path, temporary)
+        os.replace(temporary, kept)
+    except OSError as error:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        log.warning("cannot keep %s as %s: %s; training goes on", path, kept.name, error.strerror or error)
 
 
 def read_resumable(path: Path, note=print) -> tuple[Any, Path]:

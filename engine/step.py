@@ -5,6 +5,7 @@ from contextlib import nullcontext
 from typing import NamedTuple, Protocol
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from engine.ema import ModelEMA
@@ -67,13 +68,15 @@ class TrainStep:
         loss_factor: float = 1.0,
         keep_buffers: bool = False,
         clip_norm: float = 0.0,
+        judge_together: bool = False,
     ):
         """model: the plain network; net: what is called (the same, compiled or wrapped for several processes);
         loss_factor: multiplies the loss (world size, quad); keep_buffers: undo batch-norm updates of a bad batch;
-        clip_norm: largest norm of all gradients together, 0: not clipped."""
+        clip_norm: largest norm of all gradients together, 0: not clipped; judge_together: a batch that is bad for one
+        process is bad for all, so that none waits for gradients that another does not send."""
         self.recipe, self.model, self.net = recipe, model, net
         self.optimizer, self.ema, self.device, self.amp = optimizer, ema, device, amp
-        self.loss_factor, self.clip_norm = loss_factor, clip_norm
+        self.loss_factor, self.clip_norm, self.judge_together = loss_factor, clip_norm, judge_together
         self.scaler = torch.amp.GradScaler(device.type, enabled=amp.scaled)
         self.buffers = [b for b in model.buffers() if b.is_floating_point()] if keep_buffers else []
         self.bad = torch.zeros(2, device=device)  # count, number of the first (plus one)
@@ -84,7 +87,7 @@ class TrainStep:
         """Clear the running means, or set those of an epoch that is gone on with after `count` batches."""
         values = means if means is not None else [0.0] * len(self.recipe.loss_names)
         self.means = torch.tensor(values, device=self.device)
-        self.count = count
+        self.count: int | torch.Tensor = count  # a tensor once a device, which is not asked, has judged a batch
 
     def __call__(self, batch, number: int, rates: Rates, timer=NoTimer()) -> None:  # noqa: B008 (stateless)
         """Train on one batch, the `number`-th of the run."""
@@ -101,7 +104,7 @@ class TrainStep:
         finite = self._note_finite(loss, number)
         if finite is not False:
             self.scaler.scale(loss).backward()
-            self._note_items(items)
+            self._note_items(items, finite)
         self._undo_buffers(kept, finite)
         timer.mark("backward")
         if number % rates.accumulate == 0:
@@ -109,10 +112,12 @@ class TrainStep:
 
     def _note_finite(self, loss: torch.Tensor, number: int) -> bool | torch.Tensor:
         """Count a loss that is not finite. A host may look and say; a device is not asked, its answer stays there."""
-        finite = torch.isfinite(loss.detach()).all()
-        wrong = (~finite).float()
+        wrong = (~torch.isfinite(loss.detach()).all()).float()
+        if self.judge_together:
+            dist.all_reduce(wrong, op=dist.ReduceOp.MAX)
         self.bad_since_step = self.bad_since_step + wrong
         self.bad = self.bad + torch.stack([wrong, wrong * (number + 1.0) * (self.bad[0] == 0)])
+        finite = wrong == 0
         return bool(finite) if self.device.type == "cpu" else finite
 
     def _undo_buffers(self, kept: list[torch.Tensor], finite: bool | torch.Tensor) -> None:
@@ -123,9 +128,13 @@ class TrainStep:
             elif finite is not True:
                 buffer.copy_(torch.where(finite, buffer, old))
 
-    def _note_items(self, items: torch.Tensor) -> None:
-        self.means = (self.means * self.count + items) / (self.count + 1)
-        self.count += 1
+    def _note_items(self, items: torch.Tensor, finite: bool | torch.Tensor) -> None:
+        """Take the parts of a good batch into the means; a device chooses by itself, without being asked."""
+        means = (self.means * self.count + items) / (self.count + 1)
+        if finite is True:
+            self.means, self.count = means, self.count + 1
+        else:
+            self.means, self.count = torch.where(finite, means, self.means), self.count + finite.long()
 
     def _update(self, timer) -> None:
         if self.clip_norm:
@@ -147,3 +156,7 @@ class TrainStep:
         """The one place where the host waits for the device: at the logging interval and at the end of an epoch."""
         values = torch.cat([self.means.float(), self.bad]).tolist()
         return Reading(values[:-2], int(values[-2]), int(values[-1]) - 1)
+
+    def weights_finite(self) -> bool:
+        """Whether every weight is a number: a finite loss can have a gradient that is not. The host waits for it."""
+        return bool(torch.stack([p.detach().isfinite().all() for p in self.model.parameters()]).all())

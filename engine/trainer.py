@@ -1,8 +1,6 @@
 """The training loop. It knows epochs, steps, checkpoints and signals, but not which family of detectors it trains."""
 
 import logging
-import os
-import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -14,12 +12,20 @@ import torch
 from tqdm import tqdm
 
 from engine import doctor, report
-from engine.distributed import World, any_rank, from_main
+from engine.distributed import World, any_rank, from_all, from_main
 from engine.ema import ModelEMA
-from engine.resume import Progress, collect_state, previous_of, restore_state
+from engine.resume import (
+    Limits,
+    Progress,
+    collect_state,
+    keep_as_previous,
+    random_states,
+    restore_own_random,
+    restore_state,
+)
 from engine.schedule import Rates
 from engine.signals import StopRequest
-from engine.step import Amp, Recipe, TrainStep
+from engine.step import Amp, Reading, Recipe, TrainStep
 from engine.timing import NoTimer, StageTimer
 from models.checkpoint import save_checkpoint
 from utils.errors import UserError
@@ -56,7 +62,7 @@ class Family(Recipe, Protocol):
     def batch_info(self, batch) -> tuple[int, int]: ...
     def batch_files(self, batch) -> list[str]: ...
     def draw_batch(self, batch, number: int) -> None: ...
-    def validate(self, epoch: int, final: bool) -> Validation: ...
+    def validate(self, epoch: int, final: bool, draw: bool) -> Validation: ...
     def checkpoint(self, progress: Progress, results_text: str) -> dict[str, Any]: ...
     def checkpoint_names(self, epoch: int, final: bool, is_best: bool) -> list[str]: ...
     def state(self) -> dict[str, Any]: ...
@@ -84,6 +90,10 @@ class TrainSettings:
     skip_nonfinite: int = 0
     exact_mid_epoch: bool = False  # samples are keyed, so an epoch can be gone on with in its middle
     keep_files: bool = True  # False: a trial of evolve, which keeps no checkpoint
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(self.epochs, self.max_iter, self.patience)
 
 
 class Outcome(NamedTuple):
@@ -124,17 +134,23 @@ class Trainer:
             loss_factor=settings.loss_factor,
             keep_buffers=settings.skip_nonfinite > 0,
             clip_norm=settings.clip_norm,
+            judge_together=settings.skip_nonfinite > 0 and world.is_distributed,
         )
         self.timer = StageTimer(device)
         self.recent: dict[int, list[str]] = {}  # files of the batches since the host last looked
-        self.last_row: report.EpochRow | None = None
+        self.last_is_damaged = False  # the run goes on from the checkpoint before it, which must not be lost to it
+        self.saved_at: tuple[int, int] | None = None  # epoch and position of the last checkpoint
+        self.clock = time.time()  # until when `progress.seconds` counts
 
     def resume(self, state: dict[str, Any]) -> None:
         """Go on from a collected state: bit for bit, if the samples are keyed or the epoch had ended."""
         self.progress = restore_state(self.step, state)
         self.family.load_state(state["recipe"])
-        self.progress.finished = False
-        if self.progress.position and not self.settings.exact_mid_epoch:
+        restore_own_random(state, self.world)  # last: building a loader draws from them
+        self.progress.finished = bool(self.settings.limits.reached(self.progress))
+        if self.settings.exact_mid_epoch or self.progress.finished:
+            return
+        if self.progress.position:
             done = self.progress.position
             log.warning(
                 "resuming inside epoch %d without --seed: its %d finished batches are run again on other samples; "
@@ -144,25 +160,42 @@ class Trainer:
             )
             self.progress.number -= done
             self.progress.position = 0
+        elif self.family.loader.num_workers:
+            log.warning("resuming without --seed: the random streams of the data workers begin anew, all else goes on")
 
     def fit(self) -> Outcome:
         """Train until the epochs, the iterations or the patience are used up, or a signal asks to stop."""
         progress, settings = self.progress, self.settings
+        self.clock = time.time()
         with StopRequest() as stop:
-            while progress.epoch < settings.epochs and not progress.finished:
+            while True:
+                if any_rank(bool(stop), self.world):  # also asked for in a validation, or before the first step
+                    return self.interrupted(stop)
+                if progress.finished or progress.epoch >= settings.epochs:
+                    break
                 started = time.time()
-                stopped = self.train_epoch(progress.epoch, stop)
-                progress.seconds += time.time() - started
-                if stopped:
-                    self.save(names=[f"last{self.family.checkpoint_suffix}"])
-                    return self.outcome(stop.exit_code or 143)
+                if self.train_epoch(progress.epoch, stop):
+                    return self.interrupted(stop)
                 self.finish_epoch(progress.epoch, time.time() - started)
         self.family.finish(progress.results)
+        self.count_time()
         return self.outcome(0)
 
+    def interrupted(self, stop: StopRequest) -> Outcome:
+        """Write down where the run is, unless that has just been done, and leave."""
+        if from_main(self.saved_at != (self.progress.epoch, self.progress.position), self.world):
+            self.save([f"last{self.family.checkpoint_suffix}"])
+        return self.outcome(stop.exit_code or 143)
+
     def outcome(self, code: int) -> Outcome:
-        last_loss = self.last_row.means[-1] if self.last_row else float("nan")
-        return Outcome(self.progress.results, self.progress, code, last_loss)
+        loss = self.progress.last_loss
+        return Outcome(self.progress.results, self.progress, code, float("nan") if loss is None else loss)
+
+    def count_time(self) -> None:
+        """Count the time since the last call as the run's: steps, validation, files."""
+        now = time.time()
+        self.progress.seconds += now - self.clock
+        self.clock = now
 
     # --- one epoch ----------------------------------------------------------------------------------------------------
 
@@ -177,7 +210,7 @@ class Trainer:
         self.waited, self.looked, self.saved, began = 0.0, 0.0, time.time(), time.time()
         with self.progress_bar(len(family.loader)) as bar:
             asked = time.perf_counter()
-            for batch in family.loader:
+            for batch in () if self.out_of_iterations() else family.loader:
                 waiting = time.perf_counter() - asked
                 self.waited += waiting
                 self.timer.add("data", waiting * 1e3)
@@ -219,15 +252,20 @@ class Trainer:
         if self.device.type != "cpu" and now - self.looked < LOG_SECONDS and not last:
             return
         self.looked = now
-        reading = self.step.read()
-        if reading.bad > self.settings.skip_nonfinite:
-            raise self.nonfinite(reading.first_bad, reading.bad)
-        self.recent.clear()
+        reading = self.look()
         memory = report.memory_gb(self.device)
         sizes = self.progress.labels, self.progress.img_size
         text = report.progress_text(epoch, self.settings.epochs, memory, reading.means, *sizes)
         bar.set_description_str(text, refresh=False)
         bar.set_postfix_str(f"wait {self.waited / max(seconds, 1e-9):.0%}")
+
+    def look(self) -> Reading:
+        """Ask the device how the batches since the last look went; too many bad ones end the run."""
+        reading = self.step.read()
+        if reading.bad > self.settings.skip_nonfinite:
+            raise self.nonfinite(reading.first_bad, reading.bad)
+        self.recent.clear()
+        return reading
 
     def nonfinite(self, number: int, count: int) -> UserError:
         """The loss of a batch is not a number: keep its file names for inspection and say what to try."""
@@ -249,30 +287,38 @@ class Trainer:
         judged = self.judge(epoch, last) if self.world.is_main else Judgement()
         row = self.row(epoch, seconds, judged)
         progress.epoch, progress.position = epoch + 1, 0
+        progress.last_loss = row.means[-1]
         if progress.first_loss is None:
-            progress.first_loss = row.means[-1]
+            progress.first_loss = progress.last_loss
         progress.finished = from_main(last or judged.out_of_patience, self.world)
-        if not self.world.is_main:
-            return
-        self.reporter.epoch_done(row)
-        self.last_row = row
-        if epoch == 0:
-            doctor.tell(self.timer.totals(), row, self.device, self.family.advice)
-        if judged.out_of_patience and not last:
-            print(f"stopping early: no better fitness for {settings.patience} epochs (--patience)")
+        if self.world.is_main:
+            self.tell(row, judged.out_of_patience and not last)
         if settings.keep_files and (progress.finished or not settings.nosave):
             self.save(self.family.checkpoint_names(epoch, progress.finished, judged.is_best))
+            if self.world.is_main:
+                self.reporter.checkpoint(self.weights_dir / f"last{self.family.checkpoint_suffix}", epoch)
+
+    def tell(self, row: report.EpochRow, early: bool) -> None:
+        """Report an epoch; early: it is the last one because patience is used up."""
+        self.reporter.epoch_done(row)
+        if row.validated:
+            self.reporter.pictures(row.epoch)
+        if row.epoch == 0:
+            doctor.tell(self.timer.totals(), row, self.device, self.family.advice)
+        if early:
+            print(f"stopping early: no better fitness for {self.progress.epochs_since_best} epochs (--patience)")
 
     def judge(self, epoch: int, last: bool) -> Judgement:
         """Validate if it is due, and say whether the epoch is the best so far and whether patience is used up."""
         progress, settings = self.progress, self.settings
         started, found = time.time(), None
+        progress.epochs_since_best += 1
         is_best = settings.notest and progress.best_fitness == 0.0  # as the reference has it
         if last or (not settings.notest and (epoch + 1) % settings.eval_interval == 0):
-            found = self.family.validate(epoch, last)
+            found = self.family.validate(epoch, last, draw=last or self.reporter.wants_pictures(epoch))
             progress.results, progress.maps = list(found.results), list(found.maps)
             is_best = self.note_fitness(found.fitness)
-        out_of_patience = 0 < settings.patience <= progress.epochs_since_best
+        out_of_patience = found is not None and 0 < settings.patience <= progress.epochs_since_best
         return Judgement(found, is_best, out_of_patience, time.time() - started)
 
     def row(self, epoch: int, seconds: float, judged: Judgement) -> report.EpochRow:
@@ -300,7 +346,6 @@ class Trainer:
     def note_fitness(self, fitness: float) -> bool:
         """Whether this epoch is the best so far; equal counts as best, as in the reference."""
         progress = self.progress
-        progress.epochs_since_best += 1
         if fitness > progress.best_fitness:
             progress.best_fitness = fitness
             progress.epochs_since_best = 0
@@ -310,36 +355,44 @@ class Trainer:
 
     def save_if_due(self) -> None:
         minutes = self.settings.save_every_minutes
-        if minutes and self.world.is_main and time.time() - self.saved >= minutes * 60:
+        if minutes and any_rank(self.world.is_main and time.time() - self.saved >= minutes * 60, self.world):
             self.save([f"last{self.family.checkpoint_suffix}"])
             self.saved = time.time()
 
     def save(self, names: list[str]) -> None:
-        """Write the checkpoint under every name; a failed write keeps the last good file and the run goes on."""
-        if not self.world.is_main or not self.settings.keep_files:
+        """Write the checkpoint under every name; a failed write keeps the last good file and the run goes on.
+
+        All processes come here: each has random generators of its own.
+        """
+        if not self.settings.keep_files:
             return
+        random_of_ranks = from_all(random_states(), self.world)
+        if not self.world.is_main:
+            return
+        self.refuse_broken()
+        self.count_time()
         content = self.family.checkpoint(self.progress, self.reporter.text())
-        content["resume"] = collect_state(self.step, self.progress, self.family.state())
+        content["resume"] = collect_state(self.step, self.progress, self.family.state(), random_of_ranks)
         paths = [self.weights_dir / name for name in names]
-        if paths[0].is_file():
-            _keep(paths[0], previous_of(paths[0]))
+        if paths[0].is_file() and not self.last_is_damaged:
+            keep_as_previous(paths[0])
         try:
             save_checkpoint(content, *paths)
+            self.last_is_damaged = False
+            self.saved_at = self.progress.epoch, self.progress.position
         except UserError as error:
             if self.progress.finished:
                 raise
             log.warning("%s; training goes on, the last good checkpoint is kept", error)
 
-
-def _keep(path: Path, kept: Path) -> None:
-    """Let `kept` be the present content of `path`, without a moment in which either is missing."""
-    temporary = kept.with_name(kept.name + ".tmp")
-    temporary.unlink(missing_ok=True)
-    try:
-        os.link(path, temporary)
-    except OSError:  # a file system without hard links
-        shutil.copyfile(path, temporary)
-    os.replace(temporary, kept)
+    def refuse_broken(self) -> None:
+        """Weights that are no numbers must not take the place of the last good ones: ask the device before a save."""
+        self.look()
+        if not self.step.weights_finite():
+            raise UserError(
+                f"the weights are not finite after batch {self.progress.number - 1} (epoch {self.progress.epoch}), "
+                "though its loss was; the last good checkpoint is kept. Try a lower lr0 or --amp off"
+            )
 
 
 def best_as_saved(best: float) -> float | np.ndarray:

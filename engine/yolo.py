@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,13 @@ from torch.nn.parallel import DistributedDataParallel
 
 from engine import hyp as hyper
 from engine.compile import CompiledNet, compile_wanted
-from engine.config import ResizeStage, parse_resize_schedule
+from engine.config import ResizeStage
 from engine.distributed import World, from_main, main_first
 from engine.ema import ModelEMA
-from engine.optim import build_optimizer, freeze_layers
+from engine.optim import build_optimizer, freeze_layers, set_weight_decay
 from engine.resume import Progress, previous_of
 from engine.schedule import Rates, YoloSchedule, scaled_weight_decay
+from engine.stages import plan_stages
 from engine.trainer import Validation, best_as_saved
 from engine.validate import test
 from models.checkpoint import save_checkpoint, strip_checkpoint
@@ -74,14 +76,14 @@ class YoloFamily:
             log.info("frozen: %d parameters of layers %s", len(frozen), opt.freeze)
         if opt.channels_last:
             model.to(memory_format=torch.channels_last)
-        decay = scaled_weight_decay(hyp, opt.total_batch_size)
+        self._plan_sizes()
+        decay = scaled_weight_decay(hyp, self.stages[0].batch)
         log.info("Scaled weight_decay = %g", decay)
         self.optimizer = build_optimizer(model, hyp, adam=opt.adam, weight_decay=decay)
         log.info(
             "Optimizer groups: %d other, %d decayed, %d bias", *(len(g["params"]) for g in self.optimizer.param_groups)
         )
         self.ema = ModelEMA(model) if world.is_main else None
-        self._plan_sizes()
         self.model = self.model if not self._sync_bn() else nn.SyncBatchNorm.convert_sync_batchnorm(model).to(device)
         self._build_loaders(self.stages[0])
         if world.is_main and not resumed:
@@ -90,7 +92,7 @@ class YoloFamily:
             self.model.half().float()  # as the reference does: start from weights that half precision can hold
         self._attach(self.model)
         self.net = self._wrap()
-        self.schedule = YoloSchedule(hyp, len(self.loader), opt.epochs, opt.total_batch_size, opt.linear_lr)
+        self.schedule = YoloSchedule(hyp, len(self.loader), opt.epochs, self.stage.batch, opt.linear_lr)
         self._build_losses()
         self.draftsman = ThreadPoolExecutor(1)
         self.drawings = []
@@ -99,16 +101,25 @@ class YoloFamily:
     # --- building -----------------------------------------------------------------------------------------------------
 
     def _plan_sizes(self) -> None:
-        """Image sizes, rounded up to what the strides can hold, and the stages of the resize schedule."""
+        """Image sizes, rounded up to what the strides can hold, and the stages of the resize schedule.
+
+        The size of validation is noted among the options: a run that is gone on with cannot tell if it was given.
+        """
         self.grid = max(int(self.model.stride.max()), 32)
         sizes = self.opt.img_size if len(self.opt.img_size) == 2 else self.opt.img_size * 2
         self.img_size, self.test_size = (check_img_size(size, self.grid) for size in sizes)
-        stages = parse_resize_schedule(self.opt.resize_schedule) or [ResizeStage(0, self.img_size)]
-        self.stages = [stage._replace(size=check_img_size(stage.size, self.grid)) for stage in stages]
+        self.stages = plan_stages(
+            self.opt.resize_schedule,
+            *(self.img_size, self.opt.total_batch_size),
+            processes=self.world.size,
+            grid=self.grid,
+        )
         if self.opt.resize_schedule:
             self.img_size = self.stages[0].size
             if "img_size" not in self.opt.given:
                 self.test_size = self.stages[-1].size
+        self.test_size = getattr(self.opt, "test_size", None) or self.test_size
+        self.opt.test_size = self.test_size
 
     def _sync_bn(self) -> bool:
         return self.opt.sync_bn and self.world.is_distributed and self.device.type == "cuda"
@@ -129,7 +140,7 @@ class YoloFamily:
         opt, world = self.opt, self.world
         self.stage = stage
         self.img_size = stage.size
-        batch = (stage.batch or opt.total_batch_size) // world.size
+        batch = stage.batch // world.size
         subset = Subset(opt.overfit) if opt.overfit else None
         if opt.subset_size:
             subset = Subset(opt.subset_size, opt.subset_seed)
@@ -158,7 +169,7 @@ class YoloFamily:
         if world.is_main and not hasattr(self, "val_loader"):
             self.val_batch = opt.test_batch_size or batch * 2
             options = self._loader_options() | ({"cache": False} if opt.notest else {})
-            self.val_loader = create_dataloader(
+            self.val_loader, found = create_dataloader(
                 self.data.split("train" if opt.overfit else "val"),
                 self.test_size,
                 self.val_batch,
@@ -171,14 +182,15 @@ class YoloFamily:
                 prefix="val: ",
                 subset=subset if opt.overfit else None,
                 **options,
-            )[0]
+            )  # its labels are checked now, not after an epoch of training
+            check_class_range(found.labels, found.label_files, self.nc, self.data.path)
 
     def _attach(self, model: Model) -> None:
         """What a checkpoint's network carries besides its weights; the gains are those of this size."""
         head = model.model[-1]
         model.nc = self.nc
         model.hyp = hyper.scale_gains(
-            {**self.hyp, "weight_decay": scaled_weight_decay(self.hyp, self.opt.total_batch_size)},
+            {**self.hyp, "weight_decay": scaled_weight_decay(self.hyp, self.stage.batch)},
             levels=head.nl,
             classes=self.nc,
             img_size=self.img_size,
@@ -219,14 +231,23 @@ class YoloFamily:
         self.use_ota = bool(self.hyp["loss_ota"]) and epoch >= self.ota_from
         stage = [s for s in self.stages if s.epoch <= epoch][-1]
         if stage is not self.stage:
-            log.info("resize schedule: epoch %d begins at %d pixels", epoch + 1, stage.size)
-            self.loader.close()
-            self._build_loaders(stage)
-            self._attach(self.model)
-            self._build_losses()
+            log.info("resize schedule: epoch %d begins at %d pixels, batch %d", epoch + 1, stage.size, stage.batch)
+            self._enter(stage)
         if self.opt.image_weights and position == 0:
             self.dataset.indices = self._weighted_indices(maps)
         self.loader.set_epoch(epoch, position if self.opt.seed is not None else 0)
+
+    def _enter(self, stage: ResizeStage) -> None:
+        """Change to another stage of the resize schedule; its batch drives accumulation and weight decay too.
+
+        The warm-up goes on as it was planned, in batches of the first stage.
+        """
+        self.loader.close()
+        self._build_loaders(stage)
+        self._attach(self.model)
+        self._build_losses()
+        self.schedule = replace(self.schedule, total_batch=stage.batch)
+        set_weight_decay(self.optimizer, scaled_weight_decay(self.hyp, stage.batch))
 
     def _weighted_indices(self, maps: list[float]) -> list[int]:
         per_class = np.array(maps) if len(maps) else np.zeros(self.nc)
@@ -277,7 +298,7 @@ class YoloFamily:
 
     # --- validation and files -----------------------------------------------------------------------------------------
 
-    def validate(self, epoch: int, final: bool) -> Validation:
+    def validate(self, epoch: int, final: bool, draw: bool) -> Validation:
         self.ema.copy_attributes(self.model)
         found = test(
             self.data,
@@ -288,7 +309,7 @@ class YoloFamily:
             dataloader=self.val_loader,
             save_dir=self.run_dir,
             verbose=self.nc < 50 and final,
-            plots=final and not self.opt.evolve,
+            plots=draw and not self.opt.evolve,
             compute_loss=self.plain_loss,
             v5_metric=self.opt.v5_metric,
         )
@@ -325,11 +346,16 @@ class YoloFamily:
 
     def state(self) -> dict[str, Any]:
         return {
+            "stage": self.stages.index(self.stage),
             "indices": list(self.dataset.indices) if self.opt.image_weights else [],
             "balance": [list(loss.balance) for loss in (self.plain_loss, self.ota_loss)],
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
+        """Entering a stage begins its indices and losses anew, so that comes first."""
+        stage = self.stages[state.get("stage", 0)]
+        if stage is not self.stage:
+            self._enter(stage)
         if state["indices"]:
             self.dataset.indices = list(state["indices"])
         for loss, balance in zip((self.plain_loss, self.ota_loss), state["balance"], strict=True):
@@ -356,7 +382,7 @@ class YoloFamily:
         last = self.run_dir / "weights" / "last.pt"
         if Path(self.opt.data).name.endswith("coco.yaml") and self.nc == 80:
             self._final_coco_test([last, last.with_name("best.pt")])
-        for path in (last, last.with_name("best.pt")):
+        for path in (last.with_name("best.pt"), last):  # last, because a stripped one says that the run is complete
             if path.is_file():
                 strip_checkpoint(path)
         previous_of(last).unlink(missing_ok=True)

@@ -1,6 +1,11 @@
-"""train.py whose processes compare their weights at the end; FATAL_RANK=r FATAL="step n" kills one of them."""
+"""train.py whose processes compare their weights at the end.
+
+FATAL_RANK=r FATAL="step n" kills one of them; NORM_BY_IMAGE=1 normalises each image by itself;
+BAD_RANK=r BAD_STEP=n makes the loss of one process's n-th batch a number that is none.
+"""
 
 import hashlib
+import itertools
 import os
 import sys
 from pathlib import Path
@@ -8,10 +13,13 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
 
 import engine.run
 from engine.cli import train_parser
 from engine.trainer import Trainer
+from engine.yolo import YoloFamily
 from tests.engine.fatal_train import arm
 from utils.errors import run_command
 
@@ -25,6 +33,8 @@ def weights_hash(model) -> str:
 
 def fit_and_compare(self):
     outcome = whole_fit(self)
+    if not self.world.is_distributed:
+        return outcome
     hashes = [None] * self.world.size
     dist.all_gather_object(hashes, weights_hash(self.family.model))
     if self.world.is_main:
@@ -32,10 +42,24 @@ def fit_and_compare(self):
     return outcome
 
 
+def break_loss(step: int) -> None:
+    whole, numbers = YoloFamily.forward_loss, itertools.count()
+
+    def broken(self, *args):
+        loss, items = whole(self, *args)
+        return (loss * float("nan") if next(numbers) == step else loss), items
+
+    YoloFamily.forward_loss = broken
+
+
 if __name__ == "__main__":
     whole_fit = Trainer.fit
     Trainer.fit = fit_and_compare
     if os.environ.get("FATAL_RANK") == os.environ.get("RANK", "0"):
         arm(os.environ["FATAL"])
+    if os.environ.get("NORM_BY_IMAGE"):
+        nn.BatchNorm2d.forward = lambda self, x: F.instance_norm(x, weight=self.weight, bias=self.bias, eps=self.eps)
+    if os.environ.get("BAD_RANK") == os.environ.get("RANK", "0"):
+        break_loss(int(os.environ["BAD_STEP"]))
     opt = train_parser().parse_args()
     run_command(lambda: engine.run.run(opt))

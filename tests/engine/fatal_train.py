@@ -1,18 +1,21 @@
-"""train.py that kills itself, as `kill -9` would, at a chosen moment: FATAL="step 7", "write 3" or "rename 2".
+"""train.py that kills itself, as `kill -9` would, at a chosen moment: FATAL="step 7", "write 3", "rename 2", "text 1".
 
 step N: before the N-th step of this process; write N: in the middle of the N-th write of a checkpoint's bytes;
-rename N: after the N-th temporary file is complete, before it takes its name.
+rename N: after the N-th temporary file of a checkpoint is complete, before it takes its name; text N: the same of
+opt.yaml, hyp.yaml, results.txt and results.csv.
 """
 
 import os
 import signal
 import sys
+import types
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import engine.step
 import models.write
+import utils.files
 from engine.cli import train_parser
 from engine.run import run
 from utils.errors import run_command
@@ -44,7 +47,6 @@ def arm(moment: str) -> None:
 
         engine.step.TrainStep.__call__ = step
     elif kind == "write":
-        whole_fsync = os.fsync
 
         def fsync(descriptor):
             if due():
@@ -52,18 +54,18 @@ def arm(moment: str) -> None:
                 if os.path.isfile(written):
                     os.truncate(written, os.path.getsize(written) // 2)
                 die()
-            whole_fsync(descriptor)
+            os.fsync(descriptor)
 
-        models.write.os.fsync = fsync
-    elif kind == "rename":
-        whole_replace = os.replace
+        models.write.os = types.SimpleNamespace(**vars(os) | {"fsync": fsync})
+    elif kind in ("rename", "text"):
 
         def replace(source, target):
             if due():
                 die()
-            whole_replace(source, target)
+            os.replace(source, target)
 
-        models.write.os.replace = replace
+        module = models.write if kind == "rename" else utils.files
+        module.os = types.SimpleNamespace(**vars(os) | {"replace": replace})
 
 
 if __name__ == "__main__":

@@ -7,9 +7,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+import yaml
 
+from engine.hyp import load_hyp
+from models.checkpoint import load_checkpoint
 from tests.engine.commands import ROOT, small_run, train, weights_of
 
+# A loss that is a mean over all cells, with steps large enough to stand out from rounding.
+CELLS_ONLY = {"box": 0.0, "cls": 0.0, "obj": 100.0, "loss_ota": 0, "weight_decay": 0.0}
+AT_ONCE = {"warmup_epochs": 0.0, "warmup_min_iters": 0, "nominal_batch": 4}
 pytestmark = pytest.mark.timeout(240)
 
 
@@ -40,24 +47,51 @@ def test_processes_agree_and_only_the_first_writes(two_processes):
     assert not Path(f"{run}2").exists()
 
 
-def test_two_processes_follow_one_with_the_same_batch(two_processes, tmp_path, shapes_small):
-    """The same samples make up each step. Batch statistics are each process's own, so the runs agree loosely."""
-    done, run = two_processes
+def test_two_processes_follow_one_with_the_same_batch(tmp_path, shapes_small):
+    """The same samples make up each step, so the same gradient does: what training changed is compared.
+
+    Two things belong to a process by design and are taken out: statistics of batch norm, and means over the boxes
+    that it happens to have. Weight decay, which is the same whatever the gradient, would hide a difference.
+    """
+    hyp = tmp_path / "hyp.yaml"
+    hyp.write_text(yaml.safe_dump(load_hyp("data/hyp.shapes.yaml") | CELLS_ONLY | AT_ONCE))
+    found = []
+    for name, launch in (("two", torchrun), ("one", train)):
+        (tmp_path / name).mkdir()
+        arguments = small_run(tmp_path / name, shapes_small, "--epochs", "1", "--seed", "3", "--shuffle", "--notest")
+        arguments += ["--max-iter", "2", "--hyp", str(hyp)]
+        done = launch(*arguments, script="tests/engine/agreeing_train.py", NORM_BY_IMAGE="1")
+        assert done.returncode == 0, done.stderr[-3000:]
+        found.append(changes(tmp_path / name / "runs" / "run" / "weights"))
+    two, one = found
+    distance = [float((two[name] - one[name]).norm() / one[name].norm()) for name in one]
+    assert np.median(distance) < 0.02  # measured: 0.0015, after one step 1e-6; a gradient half as large: 0.5
+
+
+def changes(weights: Path) -> dict[str, torch.Tensor]:
+    """How far a run's convolutions have come from where they began."""
+    first = load_checkpoint(weights / "init.pt").state_dict()
+    last = weights_of(weights / "epoch_000.pt")
+    return {n: last[f"model.{n}"] - first[n].float() for n in first if n.endswith("conv.weight")}
+
+
+def test_a_bad_batch_of_one_process_is_skipped_by_all(tmp_path, shapes_small):
+    """Else one would wait for gradients that the other does not send."""
+    arguments = small_run(tmp_path, shapes_small, "--epochs", "1", "--seed", "3", "--notest", "--skip-nonfinite", "1")
+    done = torchrun(*arguments, BAD_RANK="1", BAD_STEP="2")
     assert done.returncode == 0, done.stderr[-3000:]
-    arguments = small_run(tmp_path, shapes_small, "--epochs", "2", "--seed", "3", "--shuffle")
-    alone = train(*arguments)
-    assert alone.returncode == 0, alone.stderr
-    both = weights_of(run / "weights" / "epoch_001.pt"), weights_of(tmp_path / "runs/run/weights/epoch_001.pt")
-    names = [n for n in both[0] if n.startswith("model.") and n.endswith("conv.weight")]
-    distance = [float((both[0][n] - both[1][n]).norm() / both[1][n].norm()) for n in names]
-    assert np.median(distance) < 0.02
+    assert "weights agree: True over 2 processes" in done.stdout
+    state = load_checkpoint(tmp_path / "runs/run/weights/epoch_000.pt")["resume"]
+    assert state["count"] == 3 and state["bad"].tolist() == [1.0, 3.0]  # on the main process too, whose loss was fine
+    assert len(state["random_ranks"]) == 2
+    assert not torch.equal(*(ranks["torch"] for ranks in state["random_ranks"]))
 
 
 def test_a_killed_process_ends_the_other_with_a_message(tmp_path, shapes_small):
     arguments = small_run(tmp_path, shapes_small, "--epochs", "2", "--seed", "3")
     done = torchrun(*arguments, FATAL_RANK="1", FATAL="step 3")
     assert done.returncode != 0
-    assert "another process of this run has ended" in done.stderr or "SIGTERM" in done.stdout, done.stderr[-3000:]
+    assert "another process of this run has ended" in done.stderr, done.stderr[-3000:]
 
 
 def test_a_batch_that_cannot_be_shared_out_is_refused(tmp_path, shapes_small):

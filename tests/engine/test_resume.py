@@ -35,7 +35,9 @@ def without_times(results_csv: Path) -> list[list[str]]:
     return [line.split(",")[:17] for line in results_csv.read_text().splitlines()]
 
 
-@pytest.mark.parametrize("moments", [["step 2", "step 3", "write 2"], ["step 10", "rename 1", "rename 4"], ["write 5"]])
+@pytest.mark.parametrize(
+    "moments", [["step 2", "step 3", "write 2"], ["step 10", "rename 1", "rename 4"], ["write 5", "text 5"]]
+)
 def test_killed_runs_end_with_the_same_weights(uninterrupted, tmp_path, moments):
     """Killed between steps, in the middle of writing a checkpoint and before its rename; gone on each time."""
     run, arguments = uninterrupted
@@ -82,6 +84,8 @@ def test_a_damaged_last_checkpoint_falls_back_to_the_one_before(uninterrupted, t
     again = tmp_path / "runs" / "run"
     last = again / "weights" / "last.pt"
     last.write_bytes(last.read_bytes()[: last.stat().st_size // 2])
+    killed = train("--resume", str(again), script=FATAL, FATAL="rename 1")  # before there is another good one
+    assert killed.returncode == KILLED
     done = train("--resume", str(again))
     assert done.returncode == 0, done.stderr
     assert "damaged" in done.stdout and "previous.pt" in done.stdout

@@ -121,6 +121,26 @@ def test_a_bad_batch_is_counted_and_leaves_no_trace():
     assert step.read().means == [1.0]
 
 
+def test_a_device_keeps_bad_batches_out_of_the_means_by_itself():
+    """As on a device, which is not asked: what was found stays there, and the host learns it when it reads."""
+    step = scalar_step(keep_buffers=True)
+    step.device = torch.device("meta")  # anything but a CPU
+    still = Rates((0.0,) * 3, 0.0, 100)  # no update but at number 0
+    for number, value in enumerate([1.0, float("nan"), 3.0, float("inf")]):
+        step(value, number, still)
+    reading = step.read()
+    assert isinstance(step.count, torch.Tensor)
+    assert (reading.means, int(step.count), reading.bad, reading.first_bad) == ([2.0], 2, 2, 1)
+
+
+def test_weights_are_asked_for_being_finite():
+    step = scalar_step()
+    assert step.weights_finite()
+    with torch.no_grad():
+        step.model.norm.bias.fill_(float("inf"))
+    assert not step.weights_finite()
+
+
 def test_amp_auto_is_off_on_a_cpu_and_half_on_a_gpu():
     assert choose_amp("auto", torch.device("cpu")) == Amp(False)
     assert choose_amp("auto", torch.device("cuda")) == Amp(True, torch.float16)

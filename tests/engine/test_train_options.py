@@ -2,7 +2,9 @@
 
 import csv
 import re
+import sys
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -83,6 +85,40 @@ def test_resize_schedule_changes_size_and_batch(tmp_path, shapes_small):
     code, folder = train(tmp_path, shapes_small, "--epochs", "3", "--resize-schedule", "1:64:8,2:96:4", "--seed", "1")
     assert code == 0
     assert [(row["img_size"], row["iterations"]) for row in rows(folder)] == [("64", "2"), ("96", "4"), ("96", "4")]
+
+
+class PretendedWandb(ModuleType):
+    """What the logger uses of the package, written down."""
+
+    def __init__(self):
+        super().__init__("wandb")
+        self.logged, self.artifacts = {}, []
+        self.run = SimpleNamespace(
+            id="abc",
+            log=lambda values, step: self.logged.setdefault(step, {}).update(values),
+            log_artifact=lambda artifact, aliases: self.artifacts.append((artifact, aliases)),
+            finish=lambda: self.logged.update(finished=True),
+        )
+        self.init = lambda **settings: self.run
+        self.Image = lambda path: Path(path).name
+
+    class Artifact:
+        def __init__(self, name, type, metadata=None):
+            self.name, self.files = name, []
+            self.add_file = self.files.append
+
+
+def test_weights_and_biases_gets_scalars_pictures_and_checkpoints(tmp_path, shapes_small, monkeypatch):
+    wandb = PretendedWandb()
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    flags = ["--wandb", "--bbox_interval", "2", "--save_period", "2", "--epochs", "3", "--seed", "1"]
+    code, folder = train(tmp_path, shapes_small, *flags)
+    assert code == 0 and wandb.logged["finished"]
+    assert "metrics/mAP_0.5" in wandb.logged[0]
+    assert [epoch for epoch in range(3) if "test_batch0_pred" in wandb.logged[epoch]] == [1]
+    ((artifact, aliases),) = wandb.artifacts
+    assert artifact.files == [str(folder / "weights" / "last.pt")] and aliases == ["latest", "epoch 1"]
+    assert load_checkpoint(folder / "weights" / "epoch_002.pt")["wandb_id"] == "abc"
 
 
 def test_ota_can_begin_late(tmp_path, shapes_small, monkeypatch):

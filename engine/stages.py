@@ -1,0 +1,20 @@
+"""The stages of a resize schedule, complete: sizes that the strides can hold, a batch for each."""
+
+from engine.config import ResizeStage, parse_resize_schedule
+from utils.errors import UserError
+from utils.files import check_img_size
+
+
+def plan_stages(schedule: str, size: int, batch: int, *, processes: int, grid: int) -> list[ResizeStage]:
+    """schedule: as the flag has it, or nothing for one stage of `size`; batch: images in all, until a stage says its
+    own, which then holds for those after it; grid: largest stride."""
+    stages = []
+    for stage in parse_resize_schedule(schedule) or [ResizeStage(0, size)]:
+        batch = stage.batch or batch
+        if batch % processes:
+            raise UserError(
+                f"--resize-schedule: the batch {batch} of epoch {stage.epoch + 1} must be a multiple of the number of "
+                f"processes, {processes}"
+            )
+        stages.append(ResizeStage(stage.epoch, check_img_size(stage.size, grid), batch))
+    return stages
