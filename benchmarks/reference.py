@@ -1,16 +1,18 @@
 """This project beside a checkout of the public one: `python benchmarks/reference.py --reference DIR`.
 
 DIR is a folder that you have; nothing of it is in this repository. Both sides run the same script in processes of their
-own, in turn, on the same inputs: losses, samples, a training step. What they compute is compared too. A part that the
-checkout cannot run beside the installed torch or NumPy is reported, and the others are still timed.
+own, in turn, on the same inputs: losses, samples, a training step, the loader. What they compute is compared too. What
+the checkout cannot run beside the installed torch or NumPy is reported, and the other parts are still timed.
 """
 
 import argparse
 import json
 import math
+import shutil
 import subprocess
 import sys
 import tempfile
+from itertools import zip_longest
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # run as a script from anywhere
@@ -22,6 +24,7 @@ from benchmarks.measure import machine, write_json
 from benchmarks.photographs import BCCD, ROOT
 from engine.hyp import load_hyp, scale_gains
 from utils.errors import UserError, run_command
+from utils.labels import find_images, img2label_paths
 
 SIDE = Path(__file__).with_name("reference_side.py")
 NETWORK = "cfg/training/yolov7-tiny.yaml"
@@ -45,25 +48,49 @@ def make_inputs(path: Path, batch: int, size: int, targets: int, classes: int) -
     np.savez(path, **arrays)
 
 
-def run_side(folder: Path, scratch: Path, name: str) -> dict:
-    stem = scratch / name
-    arguments = [str(folder), str(scratch / "inputs.npz"), str(scratch / "settings.json"), str(stem)]
-    done = subprocess.run([sys.executable, str(SIDE), *arguments], capture_output=True, text=True)
-    result = Path(f"{stem}.json")
+def own_data(images: Path, folder: Path) -> str:
+    """A data set for one side below `folder`: pictures linked, labels copied; returns its folder of pictures.
+
+    Each project keeps a label cache of its own format under the same name beside the labels, and would stumble over the
+    other's; and the labels' own folder need not be writable.
+    """
+    found = find_images(str(images))
+    for picture, label in zip(found, img2label_paths(found), strict=True):
+        name = Path(picture).relative_to(images)
+        link, copy = folder / "images" / "train" / name, folder / "labels" / "train" / name.with_suffix(".txt")
+        for path in (link, copy):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(picture)
+        if Path(label).is_file():
+            shutil.copyfile(label, copy)
+    return str(folder / "images" / "train")
+
+
+def run_side(project: Path, folder: Path, inputs: Path) -> dict:
+    """Run one project in a process of its own; `folder`: its scratch folder, which holds its settings.json."""
+    result = folder / "result.json"
+    result.unlink(missing_ok=True)  # of the round before: must not stand in for this one's
+    command = [sys.executable, str(SIDE), str(project), str(inputs), str(folder / "settings.json"), str(result)]
+    done = subprocess.run(command, capture_output=True, text=True)
     if not result.is_file():
-        raise UserError(f"{folder} could not be run at all: {done.stderr.strip().splitlines()[-1:]}")
+        said = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
+        raise UserError(f"{project} could not be run at all: {said[0]}")
     return json.loads(result.read_text())
 
 
 def worst(ours, theirs) -> float:
-    """Largest relative difference of two nested lists of numbers; infinite where they differ in shape or text."""
+    """Largest relative difference of two nested lists of numbers; infinite where they differ in shape or text, or where
+    a number is none (NaN)."""
     if isinstance(ours, list) and isinstance(theirs, list):
         if len(ours) != len(theirs):
             return math.inf
         return max((worst(a, b) for a, b in zip(ours, theirs)), default=0.0)
-    if isinstance(ours, str):
-        return 0.0 if ours == theirs else math.inf
-    return abs(ours - theirs) / max(abs(theirs), 1e-12)
+    if ours == theirs:
+        return 0.0
+    if not all(isinstance(value, int | float) for value in (ours, theirs)):
+        return math.inf
+    difference = abs(ours - theirs) / max(abs(theirs), 1e-12)
+    return math.inf if math.isnan(difference) else difference
 
 
 def parity(ours: dict, theirs: dict) -> str:
@@ -71,9 +98,8 @@ def parity(ours: dict, theirs: dict) -> str:
     notes = []
     for key, value in ours.items():
         if key == "matched":
-            found = [{tuple(cell) for cell in level} for level in value]
-            wanted = [{tuple(cell) for cell in level} for level in theirs[key]]
-            differing = sum(len(a ^ b) for a, b in zip(found, wanted))
+            found, wanted = ([{tuple(cell) for cell in level} for level in side[key]] for side in (ours, theirs))
+            differing = sum(len(a ^ b) for a, b in zip_longest(found, wanted, fillvalue=set()))
             notes.append(f"matched cells: {differing} of {sum(map(len, wanted))} differ")
         else:
             difference = worst(value, theirs[key])
@@ -81,17 +107,26 @@ def parity(ours: dict, theirs: dict) -> str:
     return "; ".join(notes)
 
 
+def first_error(rounds: list[tuple[dict, dict]], part: str) -> str | None:
+    """What went wrong with a part on either side, in the first round where something did."""
+    for number, sides in enumerate(rounds, 1):
+        for side, name in zip(sides, ("this project", "the reference"), strict=True):
+            error = side.get(part, {"error": "not run"})["error"]
+            if error:
+                return f"{name} failed in round {number}: {error[:160]}"
+    return None
+
+
 def compare(rounds: list[tuple[dict, dict]]) -> list[dict]:
     """One row for each timed piece of work: median over rounds of both sides, ratio, parity."""
     rows = []
-    for part in rounds[0][0]:
-        ours, theirs = rounds[0][0][part], rounds[0][1].get(part, {"error": "not run"})
-        if ours["error"] or theirs["error"]:
-            failed, side = (ours, "this project") if ours["error"] else (theirs, "the reference")
-            rows.append({"what": part, "error": f"{side} failed: {failed['error'][:160]}"})
+    for part, first in rounds[0][0].items():
+        error = first_error(rounds, part)
+        if error:
+            rows.append({"what": part, "error": error})
             continue
-        agreement = parity(ours["parity"], theirs["parity"])
-        for work in ours["seconds"]:
+        agreement = parity(first["parity"], rounds[0][1][part]["parity"])
+        for work in first["seconds"]:
             sides = [float(np.median([pair[side][part]["seconds"][work] for pair in rounds])) for side in (0, 1)]
             what = f"{part}, {work}" if work not in part else part
             rows.append({"what": what, "ours": sides[0], "reference": sides[1], "parity": agreement})
@@ -109,7 +144,7 @@ def show(rows: list[dict]) -> None:
         print(f"{row['what']:<34}{times}{ratio:8.2f}x   {row['parity']}")
 
 
-def main(argv: list[str] | None = None) -> int:
+def parse(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--reference", required=True, type=Path, help="folder of a checkout of the public project")
     parser.add_argument("--images", type=Path, default=BCCD / "images" / "train", help="photographs with labels")
@@ -117,30 +152,52 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--img-size", type=int, default=320)
     parser.add_argument("--targets", type=int, default=17, help="boxes an image")
     parser.add_argument("--classes", type=int, default=80)
+    parser.add_argument("--workers", type=int, default=2, help="loader processes")
     parser.add_argument("--runs", type=int, default=5, help="timings of each piece of work in a round")
     parser.add_argument("--rounds", type=int, default=2, help="how often the two sides take turns")
     parser.add_argument("--json", metavar="FILE", help="write the figures there")
-    opt = parser.parse_args(argv)
-    reference = opt.reference.resolve()
+    return parser.parse_args(argv)
+
+
+def check(opt: argparse.Namespace) -> None:
+    least = {"batch_size": 1, "img_size": 32, "targets": 1, "classes": 1, "workers": 0, "runs": 1, "rounds": 1}
+    for name, smallest in least.items():
+        if getattr(opt, name) < smallest:
+            flag = f"--{name.replace('_', '-')}"
+            raise UserError(f"{flag} is {getattr(opt, name)}; it must be at least {smallest}")
+    if opt.img_size % STRIDES[-1]:
+        raise UserError(f"--img-size is {opt.img_size}; it must be a multiple of {STRIDES[-1]}")
     for needed in ("models/yolo.py", "utils/loss.py", "utils/datasets.py", NETWORK):
-        if not (reference / needed).is_file():
+        if not (opt.reference / needed).is_file():
             raise UserError(f"--reference {opt.reference}: {needed} is missing, so this is no checkout of the project")
+
+
+def take_turns(opt: argparse.Namespace, scratch: Path) -> list[tuple[dict, dict]]:
+    """What both sides report, (ours, reference) for each round."""
+    inputs = scratch / "inputs.npz"
+    make_inputs(inputs, opt.batch_size, opt.img_size, opt.targets, opt.classes)
     hyp = load_hyp(ROOT / "data" / "hyp.scratch.tiny.yaml")
     gains = scale_gains(hyp, levels=3, classes=opt.classes, img_size=opt.img_size, smoothing=0.0)
-    photographs = str(opt.images.resolve()) if opt.images.is_dir() else ""
-    settings = {"cfg": NETWORK, "nc": opt.classes, "gains": gains, "hyp": hyp, "photographs": photographs}
-    settings |= {"size": opt.img_size, "batch": opt.batch_size, "runs": opt.runs}
-    rounds = []
+    settings = {"cfg": NETWORK, "nc": opt.classes, "gains": gains, "hyp": hyp, "workers": opt.workers}
+    settings |= {"size": opt.img_size, "batch": opt.batch_size, "runs": opt.runs, "photographs": ""}
+    sides = [(ROOT, scratch / "ours"), (opt.reference.resolve(), scratch / "theirs")]
+    for _, folder in sides:
+        folder.mkdir()
+        if opt.images.is_dir():
+            settings["photographs"] = own_data(opt.images.resolve(), folder)
+        (folder / "settings.json").write_text(json.dumps(settings))
+    turns = tqdm(range(opt.rounds), desc="both sides in turn", leave=False)
+    return [tuple(run_side(project, folder, inputs) for project, folder in sides) for _ in turns]
+
+
+def main(argv: list[str] | None = None) -> int:
+    opt = parse(argv)
+    check(opt)
     with tempfile.TemporaryDirectory() as folder:
-        scratch = Path(folder)
-        make_inputs(scratch / "inputs.npz", opt.batch_size, opt.img_size, opt.targets, opt.classes)
-        (scratch / "settings.json").write_text(json.dumps(settings))
-        for _ in tqdm(range(opt.rounds), desc="both sides in turn", leave=False):
-            rounds.append((run_side(ROOT, scratch, "ours"), run_side(reference, scratch, "theirs")))
-    rows = compare(rounds)
+        rows = compare(take_turns(opt, Path(folder)))
     print(" ".join(f"{key} {value}" for key, value in machine().items()))
-    if not photographs:
-        print(f"no photographs in {opt.images}: samples are not compared (give --images FOLDER)")
+    if not opt.images.is_dir():
+        print(f"no photographs in {opt.images}: samples and loader are not compared (give --images FOLDER)")
     show(rows)
     write_json(opt.json, {"machine": machine(), "rows": rows, "runs": opt.runs, "rounds": opt.rounds})
     return 0

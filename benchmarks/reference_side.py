@@ -1,7 +1,7 @@
 """One side of `benchmarks.reference`: runs inside a checkout (this project's or the public one's) and times its parts.
 
 It knows only names that both projects have, and imports nothing of either before it stands in the checkout's folder:
-`python reference_side.py FOLDER INPUTS.npz SETTINGS.json RESULT_STEM`. What fails is reported, the rest is still timed.
+`python reference_side.py FOLDER INPUTS.npz SETTINGS.json RESULT.json`. What fails is reported, the rest is still timed.
 """
 
 import contextlib
@@ -111,36 +111,82 @@ def step_part(settings, inputs):
     return {"step with OTA": run}, {"items": run().tolist()}
 
 
-PARTS = {"plain loss": loss_part("plain"), "OTA loss": loss_part("ota"), "samples": samples_part, "training": step_part}
+def loader_part(settings, _):
+    """Batches of the training loader one after the other, its processes working ahead as they do beside a training."""
+    import numpy as np
+    import torch
+
+    from utils.datasets import create_dataloader
+
+    random.seed(1)
+    np.random.seed(1)
+    torch.manual_seed(1)
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        loader, _ = create_dataloader(
+            settings["photographs"],
+            settings["size"],
+            settings["batch"],
+            32,
+            SimpleNamespace(single_cls=False),
+            hyp=dict(settings["hyp"]),
+            augment=True,
+            workers=settings["workers"],
+        )
+
+    def endless():
+        while True:
+            yield from loader
+
+    stream, count = endless(), min(len(loader), LOADER_BATCHES)
+    images, labels = next(stream)[:2]
+    parity = {
+        "batches": len(loader),
+        "pixels": [hashlib.sha256(images.numpy().tobytes()).hexdigest()[:16]],
+        "labels": labels.numpy().tolist(),
+    }
+    return {f"{count} batches": lambda: [next(stream) for _ in range(count)]}, parity
+
+
+LOADER_BATCHES = 8  # in one timing: enough to outlast what was prepared ahead
+PARTS = {
+    "plain loss": loss_part("plain"),
+    "OTA loss": loss_part("ota"),
+    "samples": samples_part,
+    "training": step_part,
+    "loader": loader_part,  # the last: its processes go on working ahead
+}
+OF_PHOTOGRAPHS = ("samples", "loader")
+
+
+def timed(prepare, settings, inputs):
+    """Seconds of each piece of work of a part, its figures to compare, and the error if it could not be run."""
+    result = SimpleNamespace(seconds={}, parity=None, error=None)
+    try:
+        works, result.parity = prepare(settings, inputs)
+        for what, work in works.items():
+            times = []
+            for _ in range(settings["runs"]):
+                start = time.perf_counter()
+                work()
+                times.append(time.perf_counter() - start)
+            result.seconds[what] = statistics.median(times)
+    except (Exception, SystemExit) as error:
+        result.error = f"{type(error).__name__}: {error}"
+        result.where = traceback.format_exc().splitlines()[-3].strip()
+    return vars(result)
 
 
 def main():
-    folder, inputs_path, settings_path, stem = sys.argv[1:5]
-    inputs_path, settings_path, stem = (os.path.abspath(path) for path in (inputs_path, settings_path, stem))
+    folder, *paths = sys.argv[1:5]
+    inputs_path, settings_path, result_path = (os.path.abspath(path) for path in paths)
     sys.path[0] = os.path.abspath(folder)  # not this script's folder: `utils` and `models` are the checkout's
     os.chdir(folder)
     with open(settings_path) as file:
         settings = json.load(file)
     inputs = load_inputs(inputs_path)
-    report = {}
-    for name, prepare in PARTS.items():
-        if name == "samples" and not settings["photographs"]:
-            continue
-        result = SimpleNamespace(seconds={}, parity=None, error=None)
-        try:
-            works, result.parity = prepare(settings, inputs)
-            for what, work in works.items():
-                times = []
-                for _ in range(settings["runs"]):
-                    start = time.perf_counter()
-                    work()
-                    times.append(time.perf_counter() - start)
-                result.seconds[what] = statistics.median(times)
-        except BaseException as error:
-            result.error = f"{type(error).__name__}: {error}"
-            result.where = traceback.format_exc().splitlines()[-3].strip()
-        report[name] = vars(result)
-    with open(stem + ".json", "w") as file:
+    wanted = {name: part for name, part in PARTS.items() if settings["photographs"] or name not in OF_PHOTOGRAPHS}
+    report = {name: timed(part, settings, inputs) for name, part in wanted.items()}
+    with open(result_path, "w") as file:
         json.dump(report, file)
 
 

@@ -25,7 +25,8 @@ from utils.data_yaml import DataYaml, load_data_yaml
 
 FAST = ["--fast-dataloader", "--cache-images", "disk", "--fast-augment", "--channels-last"]
 CPU = torch.device("cpu")
-PARTS = ("step", "epoch", "compile", "growth")
+PARTS = ("step", "epoch", "growth", "compile")
+GROWTH = ((4, 320), (8, 320), (4, 640))  # batch, pixels; the central size is that of `loss_kinds`
 
 
 class Side:
@@ -84,11 +85,11 @@ def loss_kinds(scratch: Path, runs: int) -> dict:
     return {"seconds": medians, "ratio": medians["ota"] / medians["plain"]}
 
 
-def growth(scratch: Path, runs: int) -> dict:
-    """The same ratio at other batch sizes and sizes."""
+def growth(scratch: Path, runs: int, quick: bool) -> dict:
+    """The same ratio at other batch sizes and sizes; at the cheapest of them with --quick."""
     data = DataYaml("--synthetic", 80, [str(n) for n in range(80)])
     found = {}
-    for batch, size in ((4, 320), (8, 320), (4, 640)):
+    for batch, size in GROWTH[:1] if quick else GROWTH:
         sides = {n: Side(synthetic_arguments(batch, size), scratch, data, ota) for n, ota in (("plain", 0), ("ota", 1))}
         medians = compare(sides, lambda side: side.steps(1), runs)
         found[f"batch {batch}, {size} px"] = medians["ota"] / medians["plain"]
@@ -116,13 +117,11 @@ def compiled(scratch: Path, runs: int) -> dict:
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="benchmarks.train", description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer runs, without the compiler")
-    parser.add_argument(
-        "--only", choices=("step", "epoch", "compile", "growth"), action="append", help="this part alone"
-    )
+    parser.add_argument("--only", choices=PARTS, action="append", help="this part alone")
     parser.add_argument("--json", metavar="FILE", help="write the figures there")
     opt = parser.parse_args(argv)
     torch.set_num_threads(os.cpu_count() or 1)
-    wanted = opt.only or (PARTS[:2] if opt.quick else PARTS)
+    wanted = opt.only or (PARTS[:-1] if opt.quick else PARTS)
     runs = 5 if opt.quick else 11
     results: dict = {"machine": machine(), "runs": runs, "ratios": []}
     print(" ".join(f"{k} {v}" for k, v in results["machine"].items()))
@@ -149,7 +148,7 @@ def main(argv: list[str] | None = None) -> int:
             results["compile"] = compiled(scratch, runs)
             note("step, eager / compiled (tiny, 320, batch 8)", results["compile"]["ratio"], "> 1", runs)
         if "growth" in wanted:
-            results["growth"] = growth(scratch, 5)
+            results["growth"] = growth(scratch, 5, opt.quick)
             for what, ratio in results["growth"].items():
                 note(f"step, OTA / plain ({what})", ratio, "-", 5)
     write_json(opt.json, results)

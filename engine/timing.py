@@ -12,7 +12,7 @@ class StageTimer:
     """Collects milliseconds by stage and iteration. On CUDA nothing is waited for until `totals` is asked for.
 
     `begin` opens an iteration; each `mark(stage)` closes the stage that ran since the mark before it. A stage marked
-    more than once in an iteration is summed.
+    more than once in an iteration is summed. After `follow`, the stages of all iterations add up to the time passed.
     """
 
     def __init__(self, device: torch.device):
@@ -21,6 +21,7 @@ class StageTimer:
         self._pending: list[tuple[str, int, torch.cuda.Event, torch.cuda.Event]] = []
         self._iteration = 0
         self._last = None
+        self._following = False
 
     def _now(self):
         if not self.cuda:
@@ -29,11 +30,24 @@ class StageTimer:
         event.record()
         return event
 
-    def begin(self) -> None:
-        self._iteration += 1
+    def follow(self) -> None:
+        """From now on the time from one iteration's last mark to the next `begin` is that iteration's stage `data`.
+
+        Taken from the same clock as the other stages: on CUDA the gap in the device's own work, which is nothing while
+        the host runs ahead, however long it waited for the loader. Only for a timer that sees every iteration.
+        """
+        self._following = True
         self._last = self._now()
 
+    def begin(self) -> None:
+        self._iteration += 1
+        if self._following:
+            self.mark("data")
+        else:
+            self._last = self._now()
+
     def mark(self, stage: str) -> None:
+        """Close `stage`, which ran since the mark before this one."""
         now = self._now()
         if self.cuda:
             self._pending.append((stage, self._iteration, self._last, now))
@@ -42,7 +56,8 @@ class StageTimer:
         self._last = now
 
     def add(self, stage: str, milliseconds: float) -> None:
-        """A stage of the iteration to come that the host measured, such as waiting for data."""
+        """A stage of the iteration to come that the host measured, such as waiting for data. On CUDA it may overlap the
+        stages that the device measured; use `follow` where they are to add up."""
         self._times[stage][self._iteration + 1] += milliseconds
 
     def totals(self) -> dict[str, list[float]]:

@@ -25,10 +25,13 @@ fail() {
 
 while (($#)); do
     case $1 in
-        --dir) dir=${2:?--dir needs a folder} && shift 2 ;;
+        --dir | --checksums)
+            [[ -n ${2:-} ]] || fail "$1 needs a value: $([[ $1 == --dir ]] && echo a folder || echo a file)"
+            if [[ $1 == --dir ]]; then dir=$2; else checksums=$2; fi
+            shift 2
+            ;;
         --val-only) splits=(val2017) && shift ;;
         --keep-zips) keep=true && shift ;;
-        --checksums) checksums=${2:?--checksums needs a file} && shift 2 ;;
         -h | --help) sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}" && exit 0 ;;
         *) fail "unknown option $1 (see --help)" ;;
     esac
@@ -50,10 +53,42 @@ mkdir -p "$dir/.got" "$dir/images" "$dir/annotations" "$dir/labels"
 is_done() { [[ -f $dir/.got/$1 ]]; }
 mark_done() { touch "$dir/.got/$1"; }
 
-check_space() { # needed gigabytes for what is still to come
-    local free
-    free=$(df -Pk "$dir" | awk 'NR == 2 {print int($4 / 1048576)}')
-    ((free >= $1)) || fail "only $free GB free in $dir, about $1 GB needed: free some space, or use --dir or --val-only"
+# Largest space, in kB, that a part of the work takes while its archive lies beside what was unpacked from it.
+space_of() { # part
+    case $1 in
+        images_train2017) echo $((39 * 1048576)) ;;
+        images_val2017) echo $((2 * 1048576)) ;;
+        *) echo $((1 * 1048576)) ;;
+    esac
+}
+
+kilobytes() { # files and folders, some of which need not be there
+    local path found=()
+    for path in "$@"; do
+        [[ -e $path ]] && found+=("$path")
+    done
+    ((${#found[@]})) || { echo 0 && return; }
+    du -ck --apparent-size "${found[@]}" | awk 'END {print $1}'
+}
+
+# Ask for the space of what is still to come: without the parts that are done, and without what is there of the others.
+check_space() {
+    local free needed=0 part split
+    for split in "${splits[@]}"; do
+        part=images_$split
+        is_done "$part" || needed=$((needed + $(space_of "$part") - \
+            $(kilobytes "$dir/$split.zip" "$dir/$split.zip.part" "$dir/images/$split")))
+    done
+    part=$dir/annotations_trainval2017.zip
+    is_done annotations ||
+        needed=$((needed + $(space_of annotations) - $(kilobytes "$part" "$part.part" "$dir/annotations")))
+    free=$(df -Pk "$dir" | awk 'NR == 2 {print $4}') || free=
+    if [[ ! $free =~ ^[0-9]+$ ]]; then
+        echo "free space in $dir is not readable: going on" >&2
+    elif ((free < needed)); then
+        fail "only $((free / 1048576)) GB free in $dir, about $(((needed + 1048575) / 1048576)) GB needed:" \
+            "free some space, or use --dir or --val-only"
+    fi
 }
 
 # Download an archive under another name, check it, rename it. curl goes on with a partial file.
@@ -124,7 +159,7 @@ make_labels() { # split
     mark_done "labels_$1"
 }
 
-is_done "images_${splits[0]}" || check_space "$([[ ${splits[0]} == train2017 ]] && echo 42 || echo 3)"
+check_space
 get_annotations
 for split in "${splits[@]}"; do
     make_labels "$split"

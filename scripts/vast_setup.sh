@@ -11,9 +11,9 @@
 #
 # Environment
 #   REPO_URL     the project to clone         PROJECT_DIR  where to (default: /workspace/yolov7-fast, else ~/yolov7-fast)
-#   PYTHON       interpreter for the virtual environment (default: python3)
+#   PYTHON       interpreter for the virtual environment (default: python3; 3.11 or newer)
 #   TORCH_INDEX  where pip finds torch when the driver is older than the default build's CUDA,
-#                e.g. https://download.pytorch.org/whl/cu128
+#                e.g. https://download.pytorch.org/whl/cu128; kept for later runs, TORCH_INDEX= (empty) forgets it
 #   TB_HOST      address TensorBoard listens on (default: 127.0.0.1, reached through an SSH tunnel); TB_PORT (6006)
 set -euo pipefail
 
@@ -88,21 +88,79 @@ clone_project() {
     run git clone "$REPO_URL" "$project"
 }
 
+# An old interpreter would only show by a syntax error, after minutes of downloads.
+check_python() {
+    local interpreter=$python version
+    local remedy="give a newer one by PYTHON=python3.12 bash scripts/vast_setup.sh, or rent an image that has it"
+    if [[ -x $project/.venv/bin/python ]]; then
+        interpreter=$project/.venv/bin/python
+        remedy="remove $project/.venv and $remedy"
+    elif "$dry" && ! command -v "$python" >/dev/null; then
+        return 0 # one of the packages that would have been installed
+    fi
+    version=$("$interpreter" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null) ||
+        fail "$interpreter cannot be run: $remedy"
+    "$interpreter" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
+        fail "$interpreter is Python $version, but 3.11 or newer is needed: $remedy"
+}
+
+# The address that torch was chosen from is kept in .venv: a later run without it must not put another build in its place.
 install_python() {
+    local kept=$project/.venv/torch_index before="" index
+    [[ -f $kept ]] && before=$(<"$kept")
+    index=${TORCH_INDEX-$before}
     say "Python environment in $project/.venv"
     [[ -x $project/.venv/bin/python ]] || run "$python" -m venv "$project/.venv"
-    if [[ -n ${TORCH_INDEX:-} ]]; then
-        run "$project/.venv/bin/python" -m pip install torch torchvision --index-url "$TORCH_INDEX"
+    local pip=("$project/.venv/bin/python" -m pip)
+    # pip would call the build that is there good enough, wherever it came from
+    [[ $index == "$before" ]] || run "${pip[@]}" uninstall -y -q torch torchvision
+    if [[ -n $index ]]; then
+        run "${pip[@]}" install torch torchvision --index-url "$index"
         # the pinned versions of the rest; torch stays the build just chosen
-        run bash -c "grep -v '^torch' '$project/requirements.txt' | '$project/.venv/bin/python' -m pip install -r /dev/stdin"
+        run bash -c "grep -v '^torch' '$project/requirements.txt' | '${pip[0]}' -m pip install -r /dev/stdin"
     else
-        run "$project/.venv/bin/python" -m pip install -r "$project/requirements.txt"
+        run "${pip[@]}" install -r "$project/requirements.txt"
+    fi
+    "$dry" || echo "$index" >"$kept"
+    run touch "$project/.venv/.run-ready" # make's own mark: `make train` need not install again, with another torch
+}
+
+# Kilobytes of a file system: column 2 all, 4 free. Fails where df does, or where it says something else.
+space() { # folder, column
+    local found
+    found=$(df -Pk "$1" 2>/dev/null | awk -v column="$2" 'NR == 2 {print $column}') || return 1
+    [[ $found =~ ^[0-9]+$ ]] && echo "$found"
+}
+
+# What the machine says of itself; whatever cannot be read is told and ends nothing.
+resources() {
+    local found folder=$HOME
+    [[ -d $project ]] && folder=$project
+    if command -v nvidia-smi >/dev/null; then
+        found=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null) || found="not readable"
+        echo "driver      ${found%%$'\n'*}"
+    fi
+    awk '/MemTotal/ {m = $2} /MemAvailable/ {a = $2} END {printf "memory      %.1f GB, %.1f GB available\n", m / 1e6, a / 1e6}' \
+        /proc/meminfo 2>/dev/null || echo "memory      not readable"
+    if found=$(space /dev/shm 2); then
+        echo "shared mem  $((found / 1048576)) GB in /dev/shm"
+        ((found >= 8 * 1048576)) ||
+            echo "            small: loader workers pass batches through it; use fewer --workers, or a larger --shm-size"
+    else
+        echo "shared mem  not readable"
+    fi
+    if found=$(space "$folder" 4); then
+        echo "disk        $((found / 1048576)) GB free"
+        ((found >= 60 * 1048576)) ||
+            echo "            small: COCO needs 42 GB while unpacking, then 20 GB, 3 to 18 GB for each resized copy"
+    else
+        echo "disk        not readable"
     fi
 }
 
 health() {
     say "health check"
-    local interpreter=$python shm disk
+    local interpreter=$python
     [[ -x $project/.venv/bin/python ]] && interpreter=$project/.venv/bin/python
     "$interpreter" - <<'PYTHON' || echo "torch       cannot be used: see above"
 import os
@@ -128,16 +186,7 @@ else:
         print("            if nvidia-smi works, the driver is older than this CUDA: set TORCH_INDEX and run again")
 print(f"CPU         {os.cpu_count()} cores, {len(os.sched_getaffinity(0))} usable")
 PYTHON
-    command -v nvidia-smi >/dev/null &&
-        nvidia-smi --query-gpu=driver_version --format=csv,noheader | head -1 | sed 's/^/driver      /'
-    awk '/MemTotal/ {m = $2} /MemAvailable/ {a = $2} END {printf "memory      %.1f GB, %.1f GB available\n", m / 1e6, a / 1e6}' \
-        /proc/meminfo
-    shm=$(df -Pk /dev/shm | awk 'NR == 2 {print int($2 / 1048576)}')
-    echo "shared mem  $shm GB in /dev/shm"
-    ((shm >= 8)) || echo "            small: loader workers pass batches through it; use fewer --workers, or a larger --shm-size"
-    disk=$(df -Pk "$([[ -d $project ]] && echo "$project" || echo "$HOME")" | awk 'NR == 2 {print int($4 / 1048576)}')
-    echo "disk        $disk GB free"
-    ((disk >= 60)) || echo "            small: COCO needs 42 GB while unpacking, then 20 GB, 3 to 18 GB for each resized copy"
+    resources
 }
 
 start_tmux() {
@@ -163,9 +212,12 @@ start_tmux() {
 
 project=$(project_folder)
 if ! "$health_only"; then
-    "$install" && install_packages
+    if "$install"; then
+        install_packages
+        check_python
+    fi
     clone_project
-    "$install" && install_python
+    if "$install"; then install_python; fi
 fi
 health
 if ! "$health_only" && "$tmux_wanted"; then

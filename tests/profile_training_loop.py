@@ -10,13 +10,14 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # run as a script from anywhere
 
 import numpy as np
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 from tqdm import tqdm
 
 from engine.cli import FLAGS, Flag, Parser
@@ -26,11 +27,14 @@ from engine.doctor import ADVICE, verdict
 from engine.hyp import load_hyp
 from engine.run import build_model, effective_hyp, init_seeds
 from engine.step import TrainStep, choose_amp
-from engine.timing import STAGES, NoTimer, StageTimer
+from engine.timing import STAGES, StageTimer
 from engine.yolo import YoloFamily
+from models.heads import IAuxDetect
+from tests.utils.op_counter import OpCounter
 from utils.data_yaml import DataYaml, load_data_yaml
 from utils.device import select_device
-from utils.errors import run_command
+from utils.errors import UserError, run_command
+from utils.files import write_atomically
 from utils.plots_curves import figure
 
 PROFILE_FLAGS = [
@@ -42,7 +46,6 @@ PROFILE_FLAGS = [
     Flag("--trace", "write a Chrome trace of three iterations to this file", {"type": str, "default": ""}, False),
     Flag("--output", "folder for profile.json and profile.png", {"type": str, "default": "runs/profile"}, False),
 ]
-HOST_READS = ("aten::_local_scalar_dense", "aten::nonzero", "aten::item", "aten::is_nonzero")
 
 
 class FixedLoader(list):
@@ -86,24 +89,21 @@ def synthetic_batch(batch: int, size: int, targets: int, classes: int) -> tuple:
     return images, torch.from_numpy(rows.astype(np.float32)), ("synthetic",) * batch, (None,) * batch
 
 
-class Counter(TorchDispatchMode):
-    """Counts dispatched operators and those that make the host wait for a device's numbers."""
+@contextmanager
+def split_loss(family: YoloFamily, timer: StageTimer) -> Iterator[None]:
+    """Let the losses mark the end of candidate search and matching, so that the assignment is timed apart.
 
-    def __init__(self):
-        super().__init__()
-        self.operators = self.host_reads = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.operators += 1
-        self.host_reads += func._schema.name in HOST_READS
-        return func(*args, **(kwargs or {}))
-
-
-def split_loss(family: YoloFamily, timer) -> None:
-    """Let the losses mark the end of candidate search and matching, so that the assignment is timed apart."""
-    for loss in (family.plain_loss, family.ota_loss):
+    Only while the block runs: what is counted or traced afterwards must not reach the timer.
+    """
+    losses = (family.plain_loss, family.ota_loss)
+    for loss in losses:
         for name in ("plan", "match"):
             setattr(loss, name, _marked(getattr(loss, name), timer))
+    try:
+        yield
+    finally:
+        for loss in losses:
+            del loss.plan, loss.match  # the class's own show again
 
 
 def _marked(part, timer):
@@ -131,32 +131,31 @@ def batches(loader, count: int):
 
 def measure(family: YoloFamily, step: TrainStep, opt, device: torch.device) -> dict:
     """Run warm-up and measured iterations; returns the profile as it is written to profile.json."""
-    timer = StageTimer(device)
+    timer, sizes = StageTimer(device), []
     rates = family.schedule.rates(0, 0, 0)._replace(accumulate=1)
-    sizes, counter = [], Counter()
     stream = batches(family.loader, opt.warm_iters + opt.iters + 1)
-    bar = tqdm(total=opt.warm_iters + opt.iters, desc="profiling", leave=False)
-    for number in range(opt.warm_iters):
-        step(next(stream), number, rates)
-        bar.update()
-    split_loss(family, timer)
-    started = asked = time.perf_counter()
-    for number in range(opt.iters):
-        batch = next(stream)
-        timer.add("data", (time.perf_counter() - asked) * 1e3)
-        step(batch, opt.warm_iters + number, rates, timer)
-        sizes.append(len(batch[0]))
-        bar.update()
-        asked = time.perf_counter()
-    step.read()
-    wall = time.perf_counter() - started
-    bar.close()
-    with counter:
-        step(next(stream), 0, rates, NoTimer())
-    return summarise(timer.totals(), wall, sizes, counter)
+    with tqdm(total=opt.warm_iters + opt.iters, desc="profiling", leave=False, mininterval=1) as bar:
+        for number in range(opt.warm_iters):
+            step(next(stream), number, rates)
+            bar.update()
+        step.read()  # the device has done the warm-up before the clocks start
+        with split_loss(family, timer):
+            started = time.perf_counter()
+            timer.follow()
+            for number in range(opt.iters):
+                batch = next(stream)
+                step(batch, opt.warm_iters + number, rates, timer)
+                sizes.append(len(batch[0]))
+                bar.update()
+            step.read()
+            wall = time.perf_counter() - started
+    times = timer.totals()
+    with OpCounter() as counter:
+        step(next(stream), 0, rates)
+    return summarise(times, wall, sizes, counter)
 
 
-def summarise(times: dict[str, list[float]], wall: float, sizes: list[int], counter: Counter) -> dict:
+def summarise(times: dict[str, list[float]], wall: float, sizes: list[int], counter: OpCounter) -> dict:
     stages = {name: times[name] for name in STAGES if name in times}
     total = sum(statistics.fmean(values) for values in stages.values())
     mean = {name: statistics.fmean(values) for name, values in stages.items()}
@@ -173,7 +172,7 @@ def summarise(times: dict[str, list[float]], wall: float, sizes: list[int], coun
         "wall_ms": wall * 1e3 / len(sizes),
         "images_per_s": sum(sizes) / wall,
         "gpu_busy": (mean.get("forward", 0.0) + mean.get("backward", 0.0)) / total if total else 0.0,
-        "operators": counter.operators,
+        "operators": counter.total,
         "host_reads": counter.host_reads,
         "iterations": len(sizes),
     }
@@ -219,7 +218,7 @@ def draw(profiles: dict[str, dict], path: Path) -> None:
         fig.legend(loc="outside lower center", ncols=len(STAGES), fontsize=8, frameon=False)
 
 
-def trace(family: YoloFamily, step: TrainStep, path: str) -> None:
+def trace(family: YoloFamily, step: TrainStep, path: Path) -> None:
     activities = [torch.profiler.ProfilerActivity.CPU]
     if torch.cuda.is_available():
         activities.append(torch.profiler.ProfilerActivity.CUDA)
@@ -227,52 +226,105 @@ def trace(family: YoloFamily, step: TrainStep, path: str) -> None:
     with torch.profiler.profile(activities=activities) as profiler:
         for number, batch in enumerate(batches(family.loader, 3)):
             step(batch, number, rates)
-    profiler.export_chrome_trace(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    profiler.export_chrome_trace(str(path))
     print(f"trace of three iterations: {path} (open in chrome://tracing or ui.perfetto.dev)")
 
 
 def parse(argv=None) -> argparse.Namespace:
     parser = Parser(FLAGS + PROFILE_FLAGS, prog="tests/profile_training_loop.py", description=__doc__)
-    parser.set_defaults(cfg="cfg/training/yolov7-tiny.yaml", hyp="data/hyp.scratch.tiny.yaml", noautoanchor=True)
+    # no default data set: the trainer's would be fetched first, 20 GB for a minute's measurement
+    parser.set_defaults(
+        cfg="cfg/training/yolov7-tiny.yaml", hyp="data/hyp.scratch.tiny.yaml", data="", noautoanchor=True
+    )
     opt = parser.parse_args(argv)
     check_options(opt)
     opt.total_batch_size, opt.evolve = opt.batch_size, True  # evolve: a family that draws and keeps nothing
     return opt
 
 
+def check(opt: argparse.Namespace) -> None:
+    """Refuse before anything is built what could only fail after it."""
+    for name, least in (("iters", 1), ("warm_iters", 0), ("targets", 0)):
+        if getattr(opt, name) < least:
+            raise UserError(f"--{name.replace('_', '-')} is {getattr(opt, name)}; it must be at least {least}")
+    if not opt.synthetic and not opt.data:
+        raise UserError("nothing to measure on: give --data FILE (a data yaml), or --synthetic for a random batch")
+    writable_folder(Path(opt.output), "--output")
+    if opt.trace and Path(opt.trace).is_dir():
+        raise UserError(f"--trace {opt.trace} is a folder; give the name of a file")
+    if opt.trace:
+        writable_folder(Path(opt.trace).parent, "--trace")
+
+
+def writable_folder(folder: Path, flag: str) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{flag}: folder {folder} cannot be made ({error.strerror}); give another place") from None
+
+
+def trace_path(opt: argparse.Namespace, loss: str) -> Path:
+    """The file of a loss's trace: as given, or with the loss in its name where two are written."""
+    path = Path(opt.trace)
+    return path.with_name(f"{path.stem}_{loss}{path.suffix}") if opt.compare_loss else path
+
+
+def profile_loss(opt: argparse.Namespace, hyp: dict, data: DataYaml, device: torch.device, loss: str) -> dict:
+    """Build network, loader and step for one kind of loss, measure them, and write the trace if one is wanted."""
+    ota = int(loss == "ota")
+    with tempfile.TemporaryDirectory() as scratch:
+        model = build_model(opt, hyp, data.nc, device)
+        if not ota and isinstance(model.model[-1], IAuxDetect):
+            wish = "--compare-loss" if opt.compare_loss else "loss_ota 0"
+            raise UserError(
+                f"{wish}: {opt.cfg or opt.weights} has auxiliary heads, whose only loss is OTA; leave it out"
+            )
+        family = ProfiledFamily(opt, {**hyp, "loss_ota": ota}, data, model, device, World(), Path(scratch))
+        family.use_ota = bool(ota)
+        family.model.train()
+        amp = choose_amp(opt.amp, device)
+        step = TrainStep(family, family.model, family.net, family.optimizer, family.ema, device, amp=amp)
+        try:
+            profile = measure(family, step, opt, device)
+            if opt.trace:
+                trace(family, step, trace_path(opt, loss))
+        finally:
+            family.close()
+    return profile
+
+
+def comparison(plain: dict, ota: dict) -> str:
+    """OTA against plain in words: the whole iteration, and what of it the loss is."""
+
+    def loss_ms(profile: dict) -> float:
+        return sum(profile["stages"].get(name, {"mean_ms": 0.0})["mean_ms"] for name in ("loss", "assignment"))
+
+    whole, part = ota["total_ms"] / plain["total_ms"], loss_ms(ota) / loss_ms(plain)
+    return (
+        f"\nan iteration with OTA takes {whole:.3f} times one with the plain loss; "
+        f"loss + assignment alone {part:.3f} times ({loss_ms(ota):.2f} against {loss_ms(plain):.2f} ms)"
+    )
+
+
 def main(argv=None) -> int:
     opt = parse(argv)
+    check(opt)
     device = select_device(opt.device)
     init_seeds(1, opt.deterministic)
     hyp = effective_hyp(load_hyp(opt.hyp), opt)
     names = [str(number) for number in range(80)]
     data = DataYaml("--synthetic", 80, names) if opt.synthetic else load_data_yaml(opt.data)
-    kinds = {"plain": 0, "ota": 1} if opt.compare_loss else {"ota" if hyp["loss_ota"] else "plain": hyp["loss_ota"]}
+    kinds = ("plain", "ota") if opt.compare_loss else ("ota" if hyp["loss_ota"] else "plain",)
     profiles = {}
-    output = Path(opt.output)
-    output.mkdir(parents=True, exist_ok=True)
-    for name, ota in kinds.items():
-        with tempfile.TemporaryDirectory() as scratch:
-            model = build_model(opt, hyp, data.nc, device)
-            family = ProfiledFamily(opt, {**hyp, "loss_ota": ota}, data, model, device, World(), Path(scratch))
-            family.use_ota = bool(ota)
-            family.model.train()
-            amp = choose_amp(opt.amp, device)
-            step = TrainStep(family, family.model, family.net, family.optimizer, family.ema, device, amp=amp)
-            try:
-                profiles[name] = measure(family, step, opt, device)
-                if opt.trace:
-                    trace(family, step, opt.trace)
-            finally:
-                family.close()
-        batch = f"batch {opt.batch_size}, {opt.img_size[0]} pixels, {device.type}"
-        print(table(profiles[name], f"{name} loss, {batch}"))
+    for kind in kinds:
+        profiles[kind] = profile_loss(opt, hyp, data, device, kind)
+        print(table(profiles[kind], f"{kind} loss, batch {opt.batch_size}, {opt.img_size[0]} pixels, {device.type}"))
     if opt.compare_loss:
-        ratio = profiles["ota"]["total_ms"] / profiles["plain"]["total_ms"]
-        print(f"\nan iteration with OTA takes {ratio:.3f} times one with the plain loss")
-    last = list(profiles.values())[-1]
-    written = last if len(profiles) == 1 else {**last, "by_loss": profiles}
-    (output / "profile.json").write_text(json.dumps(written, indent=2))
+        print(comparison(**profiles))
+    last, output = profiles[kinds[-1]], Path(opt.output)
+    written = last if len(kinds) == 1 else {**last, "by_loss": profiles}
+    write_atomically(output / "profile.json", json.dumps(written, indent=2) + "\n")
     draw(profiles, output / "profile.png")
     print(f"\nwritten: {output / 'profile.json'}, {output / 'profile.png'}\n{advice(last)}")
     return 0

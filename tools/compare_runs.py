@@ -51,9 +51,11 @@ def main() -> int:
         raise UserError(f"--rate {opt.rate} is out of range: it is a price per hour")
     report = build_report(read_runs(opt.runs), opt.rate)
     folder = opt.output or increment_path(Path("runs/compare/exp"), exist_ok=False)
-    if folder.exists() and not folder.is_dir():
-        raise UserError(f"--output {folder} is a file; give a folder")
-    for path in write_report(report, folder):
+    try:
+        written = write_report(report, folder)
+    except OSError as error:
+        raise UserError(f"--output {folder} cannot be written to ({error.strerror}); give another folder") from None
+    for path in written:
         print(f"written: {path}")
     advice = report.sections[-1].blocks[0].items
     print("\n".join(["", *(f"- {item.replace('**', '')}" for item in advice)]))

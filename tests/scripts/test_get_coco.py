@@ -43,10 +43,11 @@ def mirror(tmp_path) -> Path:
     return folder
 
 
-def get(mirror: Path, *options: str, sums: str = "sums.md5") -> subprocess.CompletedProcess:
+def get(mirror: Path, *options: str, sums: str = "sums.md5", free: str = "99999999") -> subprocess.CompletedProcess:
+    """Run the script in the mirror's parent; `free`: kilobytes that df is to report."""
     folder = mirror.parent
     environment = {**os.environ, "COCO_URL": mirror.as_uri(), "PYTHON": sys.executable}
-    (folder / "df").write_text('#!/bin/sh\necho head\necho "disk 1 1 99999999 1% /"\n')  # space is not what is tested
+    (folder / "df").write_text(f'#!/bin/sh\necho head\necho "disk 1 1 {free} 1% /"\n')
     (folder / "df").chmod(0o755)
     environment["PATH"] = f"{folder}:{environment['PATH']}"
     command = ["bash", str(SCRIPT), "--checksums", str(folder / sums), *options]
@@ -112,6 +113,44 @@ def test_a_missing_server_and_an_unknown_option_are_told_in_one_line(mirror):
     assert done.returncode == 2 and "run this command again" in done.stderr
     done = get(mirror, "--vall-only")
     assert done.returncode == 2 and done.stderr == "error: unknown option --vall-only (see --help)\n"
+
+
+GB = 1 << 20  # in kilobytes
+
+
+def test_the_space_of_what_is_still_to_come_is_asked_for(mirror):
+    done = get(mirror, free=str(41 * GB))
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: only 41 GB free in ./coco, about 42 GB needed: free some space")
+    done = get(mirror, "--val-only", free=str(3 * GB - 99))  # the empty folders count
+    assert done.returncode == 2 and "only 2 GB free in ./coco, about 3 GB needed" in done.stderr
+    assert get(mirror, "--val-only", free=str(3 * GB)).returncode == 0
+    done = get(mirror, free=str(38 * GB))  # annotations and validation are done: only training remains
+    assert done.returncode == 2 and "only 38 GB free in ./coco, about 39 GB needed" in done.stderr
+    assert get(mirror, free=str(39 * GB)).returncode == 0
+
+
+def test_what_is_there_already_is_not_asked_for_again(mirror):
+    begun = mirror.parent / "coco" / "images" / "val2017" / "000000000001.jpg"
+    begun.parent.mkdir(parents=True)
+    begun.touch()
+    os.truncate(begun, 3 << 29)  # 1.5 GB, of which the disk holds nothing
+    done = get(mirror, "--val-only", free=str(GB))
+    assert done.returncode == 2 and "about 2 GB needed" in done.stderr
+    done = get(mirror, "--val-only", free=str(3 * GB // 2 + 99))
+    assert done.returncode == 0, done.stderr
+    assert begun.stat().st_size == 3000  # unpacked anew
+
+
+def test_a_df_that_cannot_be_read_ends_nothing(mirror):
+    done = get(mirror, "--val-only", free="-")
+    assert done.returncode == 0 and "is not readable: going on" in done.stderr
+
+
+@pytest.mark.parametrize("option, what", [("--dir", "a folder"), ("--checksums", "a file")])
+def test_an_option_without_its_value_is_told_in_one_line(mirror, option, what):
+    done = get(mirror, "--val-only", option)
+    assert done.returncode == 2 and done.stderr == f"error: {option} needs a value: {what}\n"
 
 
 def test_the_shipped_checksums_name_every_archive():

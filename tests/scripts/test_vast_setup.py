@@ -15,7 +15,7 @@ WINDOWS = ["train", "cpu", "gpu", "terminal", "tensorboard"]
 
 
 def setup(*options: str, script: Path = SCRIPT, **environment: str) -> subprocess.CompletedProcess:
-    inherited = {k: v for k, v in os.environ.items() if k not in ("TMUX", "REPO_URL", "PROJECT_DIR")}
+    inherited = {k: v for k, v in os.environ.items() if k not in ("TMUX", "REPO_URL", "PROJECT_DIR", "TORCH_INDEX")}
     env = {**inherited, "PYTHON": sys.executable, **environment}
     return subprocess.run(["bash", str(script), *options], env=env, capture_output=True, text=True)
 
@@ -25,6 +25,20 @@ def alone(tmp_path) -> Path:
     """The script by itself, as downloaded to a machine that has nothing else."""
     (tmp_path / "bare").mkdir()
     return Path(shutil.copy(SCRIPT, tmp_path / "bare" / "vast_setup.sh"))
+
+
+def stub(folder: Path, name: str, text: str) -> str:
+    """A shell script that stands in for a program; returns a PATH that finds it first."""
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(f"#!/bin/sh\n{text}\n")
+    (folder / name).chmod(0o755)
+    return f"{folder}:{os.environ['PATH']}"
+
+
+def shellcheck() -> str | None:
+    """That of requirements-dev.txt lies beside the interpreter, which need not be on the PATH."""
+    beside = Path(sys.executable).with_name("shellcheck")
+    return str(beside) if beside.is_file() else shutil.which("shellcheck")
 
 
 def bare_python(folder: Path) -> str:
@@ -38,9 +52,9 @@ def bare_python(folder: Path) -> str:
 @pytest.mark.parametrize("script", sorted((ROOT / "scripts").glob("*.sh")), ids=lambda p: p.name)
 def test_scripts_parse_and_pass_shellcheck(script):
     assert subprocess.run(["bash", "-n", script]).returncode == 0
-    if not shutil.which("shellcheck"):
-        pytest.skip("shellcheck is not installed (apt-get install shellcheck)")
-    done = subprocess.run(["shellcheck", script], capture_output=True, text=True)
+    if not shellcheck():
+        pytest.skip("shellcheck is not installed (pip install -r requirements-dev.txt)")
+    done = subprocess.run([shellcheck(), script], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
 
 
@@ -51,6 +65,37 @@ def test_health_check_prints_versions_and_resources():
                  r"shared mem  \d+ GB", r"disk        \d+ GB free"):  # fmt: skip
         assert re.search(f"^{what}", done.stdout, re.M), what
     assert "tmux" not in done.stdout
+
+
+def test_a_broken_driver_or_df_is_told_and_ends_nothing(alone, tmp_path):
+    bare = {"script": alone, "PYTHON": bare_python(alone.parent)}
+    broken = "echo NVIDIA-SMI has failed because it could not communicate with the driver; exit 9"
+    path = stub(tmp_path / "bin", "nvidia-smi", broken)
+    done = setup("--health", **bare, PATH=path)
+    assert done.returncode == 0, done.stderr
+    assert "driver      not readable\n" in done.stdout and re.search(r"^disk        \d+ GB free", done.stdout, re.M)
+    stub(tmp_path / "bin", "df", "exit 1")
+    stub(tmp_path / "bin", "nvidia-smi", "echo 570.1; echo 570.1")
+    done = setup("--health", **bare, PATH=path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-2:] == ["shared mem  not readable", "disk        not readable"]
+    assert done.stdout.count("driver      570.1\n") == 1
+    stub(tmp_path / "bin", "df", "echo nonsense; echo df: no such thing")
+    assert "disk        not readable" in setup("--health", **bare, PATH=path).stdout
+
+
+def test_an_old_python_is_refused_before_anything_is_installed(alone, tmp_path):
+    """The stub says what 3.10 would: its version, and that it is too old."""
+    stub(tmp_path / "bin", "old", 'case "$2" in *exit*) exit 1;; *print*) echo 3.10;; esac')
+    options = {"script": alone, "PROJECT_DIR": str(tmp_path / "project"), "REPO_URL": "https://example.org/copy.git"}
+    done = setup("--dry-run", PYTHON=str(tmp_path / "bin" / "old"), **options)
+    assert done.returncode == 2
+    assert "old is Python 3.10, but 3.11 or newer is needed: give a newer one by PYTHON=" in done.stderr
+    assert "git clone" not in done.stdout
+    (tmp_path / "project/.venv/bin").mkdir(parents=True)
+    shutil.copy(tmp_path / "bin" / "old", tmp_path / "project/.venv/bin/python")
+    done = setup("--dry-run", **options)
+    assert done.returncode == 2 and f"remove {tmp_path}/project/.venv and give a newer one" in done.stderr
 
 
 def test_health_check_without_torch_says_what_to_do(alone):
@@ -77,6 +122,43 @@ def test_another_torch_build_can_be_chosen(tmp_path):
     done = setup("--dry-run", "--no-tmux", TORCH_INDEX="https://download.pytorch.org/whl/cu128")
     assert "pip install torch torchvision --index-url https://download.pytorch.org/whl/cu128" in done.stdout
     assert "grep -v '^torch'" in done.stdout
+
+
+@pytest.fixture
+def installable(tmp_path) -> Path:
+    """A project whose .venv writes pip's command lines into the file `pip`, instead of installing anything."""
+    project = tmp_path / "project"
+    (project / "models").mkdir(parents=True)
+    (project / "scripts").mkdir()
+    (project / "requirements.txt").write_text("torch==1\nnumpy==2\n")
+    pip = f'if [ "$1" = -m ]; then shift 2; echo "$@" >>{project}/pip; else exec {sys.executable} -S -E "$@"; fi'
+    stub(project, "python", pip)
+    (project / ".venv" / "bin").mkdir(parents=True)
+    (project / "python").rename(project / ".venv" / "bin" / "python")
+    return Path(shutil.copy(SCRIPT, project / "scripts"))
+
+
+def test_a_chosen_torch_build_is_kept_by_later_runs(installable, tmp_path):
+    log = installable.parents[1] / "pip"
+    programs = ("git", "tmux", "htop", "unzip", "curl", "rsync")
+    path = {"PATH": [stub(tmp_path / "bin", name, ":") for name in programs][-1]}  # none is missing
+
+    def pip(**environment: str) -> list[str]:
+        log.write_text("")
+        done = setup("--no-tmux", script=installable, **path, **environment)
+        assert done.returncode == 0, done.stderr
+        return log.read_text().splitlines()
+
+    requirements = f"install -r {installable.parents[1]}/requirements.txt"
+    chosen = ["install torch torchvision --index-url https://example.org/cu128", "install -r /dev/stdin"]
+    replaced = "uninstall -y -q torch torchvision"
+    assert pip() == [requirements]
+    assert pip(TORCH_INDEX="https://example.org/cu128") == [replaced, *chosen]
+    assert pip() == chosen, "a rerun put the default build in its place"
+    assert pip(TORCH_INDEX="https://example.org/cu128") == chosen
+    assert pip(TORCH_INDEX="") == [replaced, requirements]
+    assert pip() == [requirements]
+    assert (installable.parents[1] / ".venv" / ".run-ready").is_file()  # what make goes by
 
 
 def test_without_project_and_address_it_asks_for_the_address(alone, tmp_path):
@@ -133,6 +215,38 @@ def test_tmux_session_has_the_five_windows_and_is_kept(tmp_path):
         assert len(tmux("list-windows", "-t", "vast", "-F", "#W").split()) == 5
     finally:
         tmux("kill-server")  # the server of this test's own socket folder
+
+
+@pytest.mark.skipif(not shutil.which("git"), reason="needs git")
+@pytest.mark.parametrize("guide", ["VAST_SETUP.md", "VAST_SETUP.zh-TW.md"])
+def test_the_block_to_paste_installs_git_clones_once_and_may_be_pasted_again(guide, tmp_path):
+    origin, project, tools = tmp_path / "origin", tmp_path / "workspace" / "yolov7-fast", tmp_path / "bin"
+    (origin / "scripts").mkdir(parents=True)
+    (origin / "scripts" / "vast_setup.sh").write_text("echo set up\n")
+    who = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+    for command in (["init", "-q"], ["add", "."], [*who, "commit", "-qm", "a"]):
+        subprocess.run(["git", *command], cwd=origin, check=True)
+    tools.mkdir()
+    for name in ("bash", "touch", "cat", "ln"):  # a machine without git
+        (tools / name).symlink_to(shutil.which(name))
+    stub(tools, "tmux", "echo tmux $@")
+    stub(tools, "apt-get", f"cat; echo apt-get $@; [ $1 = update ] || ln -sf {shutil.which('git')} {tools}/git")
+    block = (ROOT / guide).read_text(encoding="utf-8").split("```bash\n")[1].split("```")[0]
+    assert block.startswith("export REPO_URL=")
+    block = block.replace("https://github.com/YOU/YOUR-COPY.git", str(origin)).replace(
+        "/workspace", f"{tmp_path}/workspace"
+    )
+
+    def paste() -> list[str]:  # as a terminal gets it: line by line, on standard input
+        environment = {"PATH": str(tools), "HOME": str(tmp_path)}
+        done = subprocess.run([tools / "bash"], input=block, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.splitlines()
+
+    assert paste() == ["apt-get update -qq", "apt-get install -y -qq git", "set up", "tmux attach -t vast"]
+    (project / "mine").write_text("")
+    assert paste() == ["set up", "tmux attach -t vast"]
+    assert (project / "mine").is_file()
 
 
 def test_guides_hold_no_private_host_key_or_address():

@@ -15,7 +15,7 @@ from tools.compare import plots
 from tools.compare.figures import at_hours, best, differing_settings, duration, hours_to, late, settings, winner
 from tools.compare.render import Bullets, Cell, Report, Section, Table, Text, to_html, to_markdown
 from tools.compare.runs import read_run, read_runs
-from tools.compare.sections import build_report
+from tools.compare.sections import build_report, profile_command
 from tools.compare_runs import main, write_report
 from utils.errors import UserError
 
@@ -279,6 +279,99 @@ def test_runs_of_one_name_are_told_apart_by_their_parents(tmp_path):
 
 def test_results_txt_may_be_named_instead_of_its_folder(study):
     assert read_run(study[0] / "results.txt").folder == study[0]
+
+
+def test_files_that_are_not_as_they_should_be_leave_unknown_figures_and_a_note(tmp_path, undrawn):
+    run = write_run(tmp_path / "odd", STUDY["ota"], epochs=3)
+    (run / "results.txt").unlink()
+    (run / "opt.yaml").write_text("epochs: many\n")
+    (run / "hyp.yaml").write_bytes("name: caf\u00e9\n".encode("latin-1"))
+    odd = read_run(run)
+    assert odd.planned == 3 and odd.hyp == {}
+    assert "epochs in its opt.yaml is 'many', which is no number: taken as the 3 done" in odd.notes
+    assert "its hyp.yaml is not plain YAML in UTF-8: settings unknown" in odd.notes
+    (run / "opt.yaml").write_text("epochs: 7\n")
+    assert read_run(run).planned == 7
+    (run / "opt.yaml").write_bytes(b"epochs: 7 # \xe9\n")
+    assert read_run(run).planned == 3
+    assert "3 of 3" in to_markdown(build_report([read_run(run)], None), "plots")
+
+
+def test_a_stage_without_a_number_is_an_unknown_cell(tmp_path):
+    run = write_run(tmp_path / "odd", STUDY["ota"], epochs=3)
+    stages = {
+        "forward": {"mean_ms": 50.0, "std_ms": "much", "share": None},
+        "loss": {"mean_ms": None, "std_ms": 1.0, "share": 0.1},
+        "backward": {"mean_ms": "slow"},
+    }
+    (run / "profile.json").write_text(json.dumps({"stages": stages, "total_ms": "long", "images_per_s": None}))
+    rows = rows_of(build_report([read_run(run)], None), "Stage times and GPU share")  # drawn, too
+    assert rows["forward"] == ["50.0 ms"] and rows["loss"] == rows["backward"] == rows["total"] == ["unknown"]
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "[]", '{"stages": []}', '{"stages": {"loss": 3}}', '{"stages": {"loss": {"mean_ms": null}}}', "\xff"]
+)
+def test_a_profile_without_any_number_is_a_note(text, tmp_path):
+    run = write_run(tmp_path / "odd", STUDY["ota"], epochs=3)
+    (run / "profile.json").write_bytes(text.encode("latin-1"))
+    odd = read_run(run)
+    assert odd.profile is None and "its profile.json cannot be read" in odd.notes
+
+
+def test_the_report_names_the_command_that_measures_the_stages(tmp_path, study, undrawn):
+    bare = write_run(tmp_path / "my runs" / "bare", STUDY["ota"], epochs=3)
+    (bare / "profile.json").unlink()
+    options = {
+        "data": "data/coco320.yaml",
+        "cfg": "cfg/tiny.yaml",
+        "batch_size": 64,
+        "img_size": [320, 320],
+        "workers": 8,
+    }
+    (bare / "opt.yaml").write_text(yaml.safe_dump(options))
+    command = (
+        "python tests/profile_training_loop.py --data data/coco320.yaml --cfg cfg/tiny.yaml "
+        f"--hyp '{bare}/hyp.yaml' --batch-size 64 --img-size 320 320 --workers 8 --output '{bare}'"
+    )
+    alone = to_markdown(build_report([read_run(bare)], None), "plots")
+    assert f"- `{command}`" in alone and "Without a `profile.json`: bare." in alone
+    both = to_markdown(build_report(read_runs([study[0], bare]), None), "plots")
+    assert f"- `{command}`" in both and "| forward | 50.2 \u00b1 1.0 ms" in both
+    assert "profile_training_loop" not in to_markdown(build_report(read_runs(study), None), "plots")
+    (bare / "hyp.yaml").unlink()
+    for options, words in (
+        ({"cfg": "", "weights": "best.pt", "data": "d.yaml"}, "--data d.yaml --cfg '' --weights best.pt"),
+        ({"cfg": "c.yaml", "weights": "best.pt", "data": "d.yaml"}, "--data d.yaml --cfg c.yaml"),
+        ({}, "--data DATA.yaml"),
+    ):
+        (bare / "opt.yaml").write_text(yaml.safe_dump(options))
+        assert profile_command(read_run(bare)) == f"python tests/profile_training_loop.py {words} --output '{bare}'"
+    (bare / "opt.yaml").write_text("architecture: detr\n")  # a family that this profiler does not know
+    text = to_markdown(build_report([read_run(bare)], None), "plots")
+    assert "Without a `profile.json`: bare." in text and "profile_training_loop" not in text
+
+
+def test_weights_of_transformer_runs_count(tmp_path, undrawn):
+    run = write_run(tmp_path / "detr", STUDY["ota"], epochs=3)
+    (run / "weights" / "best.pt").unlink()
+    for name, size in (("best.pth", 4_000_000), ("last.pth", 2_000_000), ("notes.ptx", 10)):
+        (run / "weights" / name).write_bytes(bytes(size))
+    other = write_run(tmp_path / "worse", STUDY["noota"], epochs=3)
+    report = build_report(read_runs([run, other]), None)
+    assert rows_of(report, "File sizes")["`best.pth`"][0] == "4.0 MB"
+    assert rows_of(report, "File sizes")["all checkpoints"][0] == "6.0 MB in 2"
+    assert rows_of(report, "Summary")["weights file"][0] == "4.0 MB"
+    assert f"detr (`{run}/weights/best.pth`)" in "\n".join(report.sections[-1].blocks[0].items)
+
+
+@pytest.mark.parametrize("output", ["file", "file/below"])
+def test_an_output_below_a_file_is_a_user_error(output, study, tmp_path, monkeypatch, undrawn):
+    (tmp_path / "file").write_text("mine")
+    monkeypatch.setattr(sys, "argv", ["compare_runs.py", str(study[0]), "--output", str(tmp_path / output)])
+    with pytest.raises(UserError, match=r"--output .* cannot be written to"):
+        main()
+    assert (tmp_path / "file").read_text() == "mine"
 
 
 def test_mistakes_are_user_errors(tmp_path, study, monkeypatch):

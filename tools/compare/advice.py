@@ -2,7 +2,7 @@
 
 import math
 
-from tools.compare.figures import at_hours, best, cost, duration, last, late, ratio, winner
+from tools.compare.figures import at_hours, best, cost, deployed, duration, last, late, ratio, winner
 from tools.compare.runs import Run
 
 LEARNT = 0.01  # mAP@.5:.95 below which a run has not learnt anything yet
@@ -30,7 +30,8 @@ def _most_accurate(runs: list[Run]) -> list[str]:
     if won is None:
         return []
     run, top = runs[won], tops[won]
-    file = f" (`{run.folder / 'weights' / 'best.pt'}`)" if "best.pt" in run.weights else ""
+    name = deployed(run) or ""
+    file = f" (`{run.folder / 'weights' / name}`)" if name.startswith("best") else ""
     return [f"**Final model, accuracy first**: {run.name}{file}, best mAP@.5:.95 {top.value:.3f} at epoch {top.epoch}."]
 
 

@@ -107,9 +107,14 @@ def cost(run: Run, rate: float | None) -> float:
 
 
 def weights_bytes(run: Run) -> float:
-    """Size of the weights one would deploy: best.pt, else last.pt."""
-    size = run.weights.get("best.pt", run.weights.get("last.pt"))
-    return math.nan if size is None else size / 1e6
+    """Megabytes of the weights one would deploy: the best, else the last."""
+    name = deployed(run)
+    return run.weights[name] / 1e6 if name else math.nan
+
+
+def deployed(run: Run) -> str | None:
+    """Name of the weights one would deploy: best.pt or best.pth, else the last ones."""
+    return next((name for name in ("best.pt", "best.pth", "last.pt", "last.pth") if name in run.weights), None)
 
 
 def ratio(a: float, b: float) -> float:

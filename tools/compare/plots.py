@@ -60,7 +60,7 @@ def stages(runs: list[Run]) -> Plot | None:
     def draw(ax):
         left = np.zeros(len(profiled))
         for stage in names:
-            width = np.array([run.profile["stages"].get(stage, {}).get("mean_ms", 0.0) for run in profiled])
+            width = np.nan_to_num([run.profile["stages"].get(stage, {}).get("mean_ms", 0.0) for run in profiled])
             ax.barh(range(len(profiled)), width, left=left, color=colours[stage], label=short(stage), height=0.6)
             left += width
         ax.set_yticks(range(len(profiled)), [short(run.name, 16) for run in profiled])

@@ -21,6 +21,7 @@ CSV_METRICS = {
     "map50": "metrics/mAP_0.5",
     "map": "metrics/mAP_0.5:0.95",
 }
+WEIGHTS = (".pt", ".pth")  # detectors of the YOLO family, detectors of transformers
 FIGURES = ("seconds", "train_seconds", "val_seconds", "iterations", "data_wait_share", "memory_gb")
 
 
@@ -90,7 +91,7 @@ def read_run(path: str | os.PathLike) -> Run:
     curves = _Curves(epoch, columns, rows)
     seconds, time_source = _times(folder, epoch, curves.of_csv("seconds"), notes)
     opt = _read_yaml(folder / "opt.yaml", notes)
-    planned = int(columns["last_epoch"][0]) + 1 if columns else int(opt.get("epochs") or epoch[-1] + 1)
+    planned = int(columns["last_epoch"][0]) + 1 if columns else _planned(opt, int(epoch[-1]) + 1, notes)
     holes = epoch[-1] + 1 - len(epoch)
     if holes:
         notes.append(f"{holes} epochs are missing from its results")
@@ -109,7 +110,7 @@ def read_run(path: str | os.PathLike) -> Run:
         figures={name: values for name in FIGURES if np.isfinite(values := curves.of_csv(name)).any()},
         opt=opt,
         hyp=_read_yaml(folder / "hyp.yaml", notes),
-        weights={p.name: p.stat().st_size for p in sorted((folder / "weights").glob("*.pt"))},
+        weights={p.name: p.stat().st_size for p in sorted((folder / "weights").glob("*.pt*")) if p.suffix in WEIGHTS},
         profile=_read_profile(folder / "profile.json", notes),
         notes=notes,
     )
@@ -164,11 +165,20 @@ def _read_csv(path: Path, notes: list[str]) -> dict[int, dict[str, str]]:
     return rows
 
 
-def _number(text: str | None) -> float:
+def _number(text: Any) -> float:
     try:
         return float(text)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return math.nan
+
+
+def _planned(opt: dict[str, Any], done: int, notes: list[str]) -> int:
+    """Epochs that the run was started for, by its options; those done where they do not tell."""
+    wanted = opt.get("epochs")
+    if wanted is not None and not math.isfinite(_number(wanted)):
+        notes.append(f"epochs in its opt.yaml is {wanted!r}, which is no number: taken as the {done} done")
+        return done
+    return int(_number(wanted)) if wanted else done
 
 
 def _times(folder: Path, epoch: np.ndarray, seconds: np.ndarray, notes: list[str]) -> tuple[np.ndarray | None, str]:
@@ -199,18 +209,28 @@ def _read_yaml(path: Path, notes: list[str]) -> dict[str, Any]:
         return {}
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except yaml.YAMLError:
-        notes.append(f"its {path.name} is not plain YAML: settings unknown")
+    except (yaml.YAMLError, ValueError):  # ValueError: bytes that are no UTF-8, or a date such as 2020-13-45
+        notes.append(f"its {path.name} is not plain YAML in UTF-8: settings unknown")
         return {}
     return values if isinstance(values, dict) else {}
 
 
 def _read_profile(path: Path, notes: list[str]) -> dict[str, Any] | None:
+    """The profile with checked stages: `mean_ms` a number (NaN: unknown), `std_ms` and `share` a number or None."""
     if not path.is_file():
         return None
     try:
         profile = json.loads(path.read_text(encoding="utf-8"))
-        return profile if {s["mean_ms"] for s in profile["stages"].values()} else None
+        stages = {name: _stage(stage) for name, stage in profile["stages"].items()}
     except (ValueError, KeyError, TypeError, AttributeError):
+        stages = {}
+    if not any(math.isfinite(stage["mean_ms"]) for stage in stages.values()):
         notes.append("its profile.json cannot be read")
         return None
+    return {**profile, "stages": stages}
+
+
+def _stage(stage: dict[str, Any]) -> dict[str, float | None]:
+    further = {name: _number(stage.get(name)) for name in ("std_ms", "share")}
+    further = {name: value if math.isfinite(value) else None for name, value in further.items()}
+    return {"mean_ms": _number(stage["mean_ms"]), **further}

@@ -1,6 +1,7 @@
 """What the report says: one function per section, each from the runs alone."""
 
 import math
+import shlex
 from collections.abc import Callable
 from typing import Any
 
@@ -206,9 +207,9 @@ def stability(runs: list[Run]) -> Section:
 
 def stage_times(runs: list[Run]) -> Section:
     profiled = [run for run in runs if run.profile]
+    hints = _profile_hints([run for run in runs if not run.profile])
     if not profiled:
-        hint = "No run has a `profile.json`; `tests/profile_training_loop.py` measures where an iteration's time goes."
-        return Section("Stage times and GPU share", [Text(hint)])
+        return Section("Stage times and GPU share", hints)
     names = dict.fromkeys(stage for run in profiled for stage in run.profile["stages"])
     rows: list[list] = [[stage, *(_stage(run.profile["stages"].get(stage)) for run in profiled)] for stage in names]
     total = [_figure(run, "total_ms") for run in profiled]
@@ -217,7 +218,36 @@ def stage_times(runs: list[Run]) -> Section:
     rows.append(_row("images per second", rate, lambda v: number(v, ".0f"), True, False))
     busy = [_figure(run, "gpu_busy") for run in profiled]
     rows.append(_row("GPU busy", busy, lambda v: number(v * 100, ".1f", "%"), True, False))
-    return Section("Stage times and GPU share", [Table(_header(profiled, "stage", False), rows), [plots.stages(runs)]])
+    table = Table(_header(profiled, "stage", False), rows)
+    return Section("Stage times and GPU share", [table, [plots.stages(runs)], *hints])
+
+
+def _profile_hints(runs: list[Run]) -> list:
+    """The commands that write the `profile.json` these runs lack."""
+    if not runs:
+        return []
+    text = f"Without a `profile.json`: {', '.join(run.name for run in runs)}."
+    commands = [
+        f"`{profile_command(run)}`" for run in runs if "architecture" not in run.opt
+    ]  # of transformers: not yet
+    if not commands:
+        return [Text(text)]
+    return [Text(f"{text} To measure where an iteration's time goes, and write it there:"), Bullets(commands)]
+
+
+def profile_command(run: Run) -> str:
+    """The profiler's command line with a run's own settings, as far as they are known, and its folder as output."""
+    opt = {"data": "DATA.yaml"} | {key: value for key, value in run.opt.items() if value not in (None, "")}
+    if run.hyp:
+        opt["hyp"] = run.folder / "hyp.yaml"  # as trained with, whatever the command line changed
+    if "cfg" not in opt and "weights" in opt:
+        opt["cfg"] = ""  # the network is that of the weights
+    words = ["python", "tests/profile_training_loop.py"]
+    for key in ("data", "cfg", "weights", "hyp", "batch_size", "img_size", "workers"):
+        if key in opt and (key != "weights" or opt["cfg"] == ""):
+            values = opt[key] if isinstance(opt[key], list) else [opt[key]]
+            words += [f"--{key.replace('_', '-')}", *map(str, values)]
+    return shlex.join([*words, "--output", str(run.folder)])
 
 
 def _figure(run: Run, key: str) -> float:
@@ -230,7 +260,7 @@ def _stage(stage: dict | None) -> str:
         return ""
     spread = f" ± {stage['std_ms']:.1f}" if stage.get("std_ms") is not None else ""
     part = f" ({stage['share'] * 100:.1f}%)" if stage.get("share") is not None else ""
-    return f"{stage['mean_ms']:.1f}{spread} ms{part}"
+    return f"{stage['mean_ms']:.1f}{spread} ms{part}" if math.isfinite(stage["mean_ms"]) else "unknown"
 
 
 def time_and_cost(runs: list[Run], rate: float | None) -> Section:
@@ -307,11 +337,12 @@ def accuracy_by_hours(runs: list[Run]) -> Section:
 
 
 def file_sizes(runs: list[Run]) -> Section:
-    names = [n for n in ("best.pt", "last.pt", "init.pt") if any(n in run.weights for run in runs)]
+    known = ("best.pt", "best.pth", "last.pt", "last.pth", "init.pt")
+    names = [n for n in known if any(n in run.weights for run in runs)]
     rows: list[list] = [
         [f"`{n}`", *(number(run.weights.get(n, math.nan) / 1e6, ".1f", " MB") for run in runs)] for n in names
     ]
     if any(run.weights for run in runs):
         rows.append(["all checkpoints", *(f"{sum(r.weights.values()) / 1e6:.1f} MB in {len(r.weights)}" for r in runs)])
         return Section("File sizes", [Table(_header(runs, "file", False), rows)])
-    return Section("File sizes", [Text("No run folder holds `weights/*.pt`.")])
+    return Section("File sizes", [Text("No run folder holds `weights/*.pt` or `*.pth`.")])
