@@ -1,6 +1,7 @@
 """The flags of the DETR commands. What train.py has too is taken from its table, so that one name means one thing."""
 
 import argparse
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -31,7 +32,10 @@ DETECT_SHARED = (
 
 def mapping(value: str | Mapping[str, Any]) -> dict[str, Any]:
     """A mapping of a run file as it is, or YAML in one line from the command line: '{num_queries: 50}'."""
-    found = yaml.safe_load(value) if isinstance(value, str) else value
+    try:
+        found = yaml.safe_load(value) if isinstance(value, str) else value
+    except yaml.YAMLError as error:
+        raise ValueError(f"not YAML: {error}") from None  # which parsers tell together with the flag's name
     if not isinstance(found, Mapping | None):
         raise ValueError("not a mapping")
     return dict(found or {})
@@ -120,6 +124,9 @@ LOWER_LIMITS = {
 
 def check_options(opt: argparse.Namespace) -> None:
     """Refuse impossible or contradicting flags of training, each by name."""
+    for name, value in vars(opt).items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise UserError(f"--{name.replace('_', '-')} is {value}, not a number to train with")
     check_limits(opt)
     check_limits(opt, LOWER_LIMITS)
     check_seed(opt.seed)

@@ -25,7 +25,7 @@ from utils.datasets import create_dataloader
 from utils.detr_data import DetrDataset
 from utils.errors import UserError
 from utils.files import check_img_size
-from utils.labels import Subset
+from utils.labels import Subset, check_class_range
 from utils.metrics import fitness
 from utils.plots import plot_images, plot_results
 
@@ -52,13 +52,14 @@ class DetrFamily:
         self.model = model
         self.ema = ModelEMA(model) if world.is_main else None
         self.loss = attach_loss(model)
+        self.loss.shared = world.is_distributed
         self.optimizer = build_optimizer(model, opt.lr, opt.backbone_lr, opt.weight_decay)
         self._plan_sizes()
         self._build_loaders(self.stages[0])
         self.net = self._wrap()
         self.schedule = DropSchedule(
             base=(opt.lr, opt.backbone_lr),
-            batches=len(self.loader),
+            batches=self._mean_batches(),
             epochs=opt.epochs,
             kind=opt.schedule,
             drop=opt.lr_drop,
@@ -74,6 +75,12 @@ class DetrFamily:
     def _plan_sizes(self) -> None:
         """The stages of the resize schedule, in sizes that the strides can hold; the last one's is validated at."""
         stages = parse_resize_schedule(self.opt.resize_schedule) or [ResizeStage(0, self.opt.img_size)]
+        for stage in stages:
+            if (stage.batch or 0) % self.world.size:
+                raise UserError(
+                    f"--resize-schedule {self.opt.resize_schedule}: a batch of {stage.batch} cannot be shared out to "
+                    f"{self.world.size} processes: give a multiple"
+                )
         self.stages = [stage._replace(size=check_img_size(stage.size, GRID)) for stage in stages]
         self.test_size = self.stages[-1].size
 
@@ -101,6 +108,7 @@ class DetrFamily:
                 dataset_class=DetrDataset,
                 **common,
             )
+        self._check_classes(self.dataset)
         if world.is_main and not hasattr(self, "val_loader"):
             self.val_batch = opt.test_batch_size or batch * 2
             self.val_loader, _ = create_dataloader(
@@ -110,6 +118,21 @@ class DetrFamily:
                 subset=subset if opt.overfit else None,
                 **common,
             )
+            self._check_classes(self.val_loader.dataset)
+
+    def _check_classes(self, dataset) -> None:
+        """A class beyond the last would be learnt as 'nothing here', or end a step with an index out of range."""
+        check_class_range(dataset.labels, dataset.label_files, len(self.model.names), self.data.path)
+
+    def _mean_batches(self) -> float:
+        """Batches of an epoch, on average over the stages of the resize schedule, which may differ in batch size."""
+        ends = [min(stage.epoch, self.opt.epochs) for stage in self.stages[1:]] + [self.opt.epochs]
+        images = -(-len(self.dataset) // self.world.size)
+        total, begin = 0, 0
+        for stage, end in zip(self.stages, ends):
+            batch = (stage.batch or self.opt.total_batch_size) // self.world.size
+            total, begin = total + (end - begin) * -(-images // batch), end
+        return total / self.opt.epochs
 
     def _wrap(self) -> Callable:
         """What the step calls. A batch without any box leaves RT-DETR's denoising unused, which DDP must look for."""
@@ -159,7 +182,7 @@ class DetrFamily:
 
     # --- validation and files -----------------------------------------------------------------------------------------
 
-    def validate(self, epoch: int, final: bool) -> Validation:
+    def validate(self, epoch: int, final: bool, draw: bool) -> Validation:
         result = evaluate_detr(
             self.ema.ema,
             self.val_loader,
@@ -169,7 +192,7 @@ class DetrFamily:
             batch_size=self.val_batch,
             single_cls=self.opt.single_cls,
             verbose=final and self.data.nc < 50,
-            plots=final,
+            plots=draw,
             with_loss=True,
         )
         score = float(fitness(np.array(result.results).reshape(1, -1))[0])

@@ -56,13 +56,25 @@ def run(opt: Namespace) -> int:
         options, checkpoint, _ = resumed_options(opt, COMMAND)
         opt = Namespace(**options)
     check_options(opt)
-    device = select_device(opt.device, batch_size=opt.batch_size)
+    device = select_device(opt.device)
+    advise_on_gpus(device, world)
     try:
         with lost_peers_told(world):
             outcome = train(opt, device, world, checkpoint)
             return exit_code(outcome, opt, world, COMMAND) if outcome else 0
     finally:
         leave()
+
+
+def advise_on_gpus(device: torch.device, world: World) -> None:
+    """One process trains on one GPU; say so where others would stand idle."""
+    count = torch.cuda.device_count() if device.type == "cuda" and not world.is_distributed else 1
+    if count > 1:
+        log.info(
+            "training on the first of %d GPUs: for all of them start with "
+            ".venv/bin/torchrun --nproc_per_node %d tools/train_detr.py ...",
+            *(count, count),
+        )
 
 
 def train(opt: Namespace, device: torch.device, world: World, checkpoint=None) -> Outcome | None:

@@ -7,16 +7,21 @@ built. No file of ours holds its classes: a checkpoint is a state dict and the c
 import difflib
 import importlib
 import json
+import logging
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
+from models.detr_pretrained import without_timm
 from utils.errors import UserError
 
+log = logging.getLogger(__name__)
 HOW_TO_INSTALL = "DETR networks need the package transformers: .venv/bin/pip install -r requirements-detr.txt"
 
 
@@ -112,8 +117,9 @@ def build(architecture: str, names: Sequence[str], settings: Mapping[str, Any], 
     labels = {"id2label": dict(enumerate(names)), "label2id": {name: i for i, name in enumerate(names)}}
     if pretrained:
         return Detector(_pretrained(library, kind, pretrained, labels, settings), architecture, names, False)
-    config = _configuration(library, kind, {**settings, **labels})
-    network = getattr(library, kind.network)(config)
+    config = _configuration(library, kind, settings, labels)
+    with _mistakes_told("model.network"):
+        network = getattr(library, kind.network)(config)
     thaw(network)
     return Detector(network, architecture, names, True)
 
@@ -136,43 +142,133 @@ def architecture_of(name: str) -> Architecture:
     return ARCHITECTURES[name]
 
 
-def _configuration(library: ModuleType, kind: Architecture, settings: dict[str, Any]):
-    """The configuration object; the backbone is the architecture's own ResNet unless it is described otherwise."""
-    backbone = {"model_type": kind.backbone, **settings.pop("backbone_config", {})}
-    backbone_class = type(library.AutoConfig.for_model(backbone["model_type"]))
-    _check_keys(backbone, backbone_class, "model.network.backbone_config")
+# --- configurations: everything a user can get wrong in them is told, before any picture is read ----------------------
+
+FROM_DATA = ("num_labels", "id2label", "label2id")
+COUNTS = (
+    *("num_queries", "d_model", "encoder_hidden_dim", "encoder_layers", "decoder_layers", "encoder_ffn_dim"),
+    *("decoder_ffn_dim", "encoder_attention_heads", "decoder_attention_heads"),
+)
+
+
+def _configuration(
+    library: ModuleType,
+    kind: Architecture,
+    settings: Mapping[str, Any],
+    labels: Mapping[str, Any],
+    published: Mapping[str, Any] | None = None,
+):
+    """The configuration object: settings over what `published` weights come with, if any. The backbone is the
+    architecture's own ResNet unless it is described otherwise."""
+    published, own = dict(published or {}), dict(settings)
+    given = own.pop("backbone_config", None) or {}
+    if not isinstance(given, Mapping):
+        raise UserError(f"model.network: backbone_config is {given!r}; it is a mapping, such as {{depths: [2, 2]}}")
+    backbone = {"model_type": kind.backbone, **(published.pop("backbone_config", None) or {}), **given}
     config_class = getattr(library, kind.config)
-    _check_keys(settings, config_class, "model.network")
-    if "out_features" not in backbone and "out_indices" not in backbone:
-        backbone["out_features"] = ["stage4"] if kind.has_background else ["stage2", "stage3", "stage4"]
-    try:
-        return config_class(**settings, backbone_config=backbone)
-    except (ValueError, TypeError, KeyError) as error:
-        raise UserError(f"model.network: {' '.join(str(error).split())[:300]}") from None
+    with _mistakes_told("model.network"):
+        _check_keys(given, type(library.AutoConfig.for_model(backbone["model_type"])), "model.network.backbone_config")
+        _check_keys(own, config_class, "model.network")
+        if "out_features" not in backbone and "out_indices" not in backbone:
+            backbone["out_features"] = ["stage4"] if kind.has_background else ["stage2", "stage3", "stage4"]
+        config = config_class.from_dict({**published, **own, **labels, "backbone_config": backbone})
+    _check_values(config, kind)
+    return config
 
 
 def _check_keys(settings: Mapping[str, Any], config_class: type, where: str) -> None:
     """Refuse what transformers would silently keep: a key that its configuration does not have."""
     known = [name for name in dir(config_class()) if not name.startswith("_")]
     for key in settings:
+        if key in FROM_DATA:
+            raise UserError(f"{where}: leave out '{key}': the classes are those of the data yaml")
         if key not in known:
-            close = difflib.get_close_matches(key, known, n=1)
+            close = difflib.get_close_matches(str(key), known, n=1)
             hint = f"; did you mean '{close[0]}'?" if close else ""
             raise UserError(f"{where}: unknown key '{key}' of {config_class.__name__}{hint}")
 
 
-def _pretrained(library: ModuleType, kind: Architecture, source: str, labels: dict, settings: Mapping[str, Any]):
-    network_class = getattr(library, kind.network)
-    try:
-        network = network_class.from_pretrained(source, **labels, **settings, ignore_mismatched_sizes=True)
-    except (OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0][:200]
+def _check_values(config, kind: Architecture) -> None:
+    """Refuse numbers with which transformers fails later, in the midst of a step, or trains something else."""
+    for name in COUNTS:
+        value = getattr(config, name, 1)
+        if value < 1:
+            raise UserError(f"model.network: {name} is {value}; it must be at least 1")
+    for name in ("dropout", "attention_dropout", "activation_dropout"):
+        if not 0 <= getattr(config, name) < 1:
+            raise UserError(f"model.network: {name} is {getattr(config, name)}; it is a share between 0 and 1")
+    inside = "d_model" if kind.has_background else "encoder_hidden_dim"  # the encoder's width
+    for width, heads in ((inside, "encoder_attention_heads"), ("d_model", "decoder_attention_heads")):
+        whole, parts = getattr(config, width), getattr(config, heads)
+        if whole % parts:
+            raise UserError(f"model.network: {width} is {whole}, not a multiple of {heads}, {parts}")
+    if getattr(config, inside) % 4:
         raise UserError(
-            f"model.pretrained {source}: {reason}; give a folder with config.json and model.safetensors, "
-            "or a hub name where the hub can be reached"
-        ) from None
+            f"model.network: {inside} is {getattr(config, inside)}; it must be a multiple of 4, "
+            "since positions are told by sines and cosines of x and y"
+        )
+
+
+@contextmanager
+def _mistakes_told(where: str, remedy: str = "") -> Iterator[None]:
+    """transformers answers values that it cannot use with exceptions of every kind: each becomes one line."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        text = " ".join(str(error).split())[:300]
+        reason = f"unknown value {text}" if isinstance(error, KeyError) else text or type(error).__name__
+        raise UserError(f"{where}: {reason}{remedy}") from None
+
+
+# --- published weights ------------------------------------------------------------------------------------------------
+
+WHAT_TO_GIVE = "give a folder with config.json and model.safetensors, or a hub name where the hub can be reached"
+
+
+def _pretrained(library: ModuleType, kind: Architecture, source: str, labels: dict, settings: Mapping[str, Any]):
+    """The network with published weights: a backbone whole, everything else as far as it fits."""
+    source = str(Path(source).expanduser()) if source.startswith("~") else source
+    if not Path(source).is_dir() and (source.count("/") > 1 or source[0] in "/."):
+        raise UserError(f"model.pretrained {source}: no such folder; {WHAT_TO_GIVE}")
+    config_class, network_class = getattr(library, kind.config), getattr(library, kind.network)
+    with _mistakes_told(f"model.pretrained {source}", f"; {WHAT_TO_GIVE}"):
+        published, _ = config_class.get_config_dict(source)
+    if not isinstance(published, Mapping) or "model_type" not in published:
+        raise UserError(f"model.pretrained {source}: no config.json of a network is there; {WHAT_TO_GIVE}")
+    if published["model_type"] != config_class.model_type:
+        raise UserError(
+            f"model.pretrained {source}: a network of type {published['model_type']}, not "
+            f"{config_class.model_type}; choose weights that fit --architecture"
+        )
+    values, renamed = without_timm(published, source)
+    config = _configuration(library, kind, settings, labels, values)
+    with _mistakes_told(f"model.pretrained {source}", f"; {WHAT_TO_GIVE}"):
+        network, found = network_class.from_pretrained(
+            *(source,),
+            config=config,
+            key_mapping=renamed or None,
+            dtype=torch.float32,
+            ignore_mismatched_sizes=True,
+            output_loading_info=True,
+        )
+    _check_taken(found, source)
     train_upper_stages(network)
     return network
+
+
+def _check_taken(found: Mapping[str, Any], source: str) -> None:
+    """A backbone that is not whole would stay frozen noise; other layers may be new, which is said."""
+    new = sorted({*found["missing_keys"], *(name for name, *_ in found["mismatched_keys"])})
+    lost = [name for name in new if ".backbone." in name and not name.endswith("num_batches_tracked")]
+    if lost:
+        raise UserError(
+            f"model.pretrained {source}: {len(lost)} weights of the backbone are absent or of another shape, such as "
+            f"{lost[0]}; leave backbone_config out, or describe the backbone of these weights"
+        )
+    if new:
+        log.info("%s: %d layers' weights are new, such as %s", source, len(new), new[0])
 
 
 # --- what of the backbone learns --------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from functools import wraps
 
 import torch
+import torch.distributed as dist
 
 from models.detr import Detector, transformers
 
@@ -12,7 +13,12 @@ PARTS = {"box": ("loss_bbox",), "giou": ("loss_giou",), "cls": ("loss_ce", "loss
 
 
 class SetLoss:
-    """Stands where the network keeps its loss function. It runs in full precision, whatever the network runs in."""
+    """Stands where the network keeps its loss function. It runs in full precision, whatever the network runs in.
+
+    transformers divides by the number of boxes of one process. Where several train together (`shared`), and their
+    gradients are averaged, each divides by the mean number instead, as if one process had seen the whole batch. All of
+    them must then call it together: validation, which the first does alone, keeps a loss of its own.
+    """
 
     def __init__(self, detector: Detector):
         self.compute = detector.network.loss_function
@@ -20,12 +26,16 @@ class SetLoss:
         config = detector.network.config
         if detector.kind.has_background:
             self.weights |= {"box": config.bbox_loss_coefficient, "giou": config.giou_loss_coefficient}
+        # DETR's class loss is a mean over queries; everything else is divided by the number of boxes
+        self.by_boxes = [name for name in PARTS if name != "cls" or not detector.kind.has_background]
+        self.shared = False
         self.mark: Callable[[str], None] = _ignore
 
     def __call__(self, logits: torch.Tensor, labels, device, boxes: torch.Tensor, config, *args, **kwargs):
         """(total, {part: value} summing up to it, per-layer outputs). Boxes that are not numbers give a loss of NaN,
         which the training step knows how to treat; transformers would stop with an error."""
         self.mark("forward")
+        factor = _mean_count_factor(labels, device) if self.shared else None
         with torch.autocast(logits.device.type, enabled=False):
             wide = [_float(value) for value in (logits, boxes, *args)]
             kwargs = {key: _float(value) for key, value in kwargs.items()}
@@ -33,11 +43,23 @@ class SetLoss:
                 lost = wide[1].sum() * torch.nan
                 return lost, dict.fromkeys(PARTS, lost.detach()), None
             total, found, layers = self.compute(wide[0], labels, device, wide[1], config, *wide[2:], **kwargs)
-        return total, {name: self._part(name, found) for name in PARTS}, layers
+        parts = {name: self._part(name, found) for name in PARTS}
+        if factor is not None:
+            total = total + (factor - 1) * sum(parts[name] for name in self.by_boxes)
+            parts |= {name: parts[name] * factor for name in self.by_boxes}
+        return total, {name: part.detach() for name, part in parts.items()}, layers
 
     def _part(self, name: str, found: dict[str, torch.Tensor]) -> torch.Tensor:
-        of_layers = [value.detach() for key, value in found.items() if key.startswith(PARTS[name])]
+        of_layers = [value for key, value in found.items() if key.startswith(PARTS[name])]
         return self.weights[name] * torch.stack(of_layers).sum()
+
+
+def _mean_count_factor(labels: list[dict[str, torch.Tensor]], device) -> torch.Tensor:
+    """This process's number of boxes, which transformers divides by, over the mean number of all processes."""
+    own = float(sum(len(label["class_labels"]) for label in labels))
+    count = torch.tensor(own, device=device)
+    dist.all_reduce(count)
+    return max(own, 1.0) / (count / dist.get_world_size()).clamp(min=1.0)
 
 
 def _ignore(stage: str) -> None:

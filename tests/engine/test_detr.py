@@ -142,6 +142,23 @@ def test_the_matcher_is_a_stage_of_its_own_only_while_it_is_measured(detector):
 SHAPES = [((60, 80), ((0.5, 0.5), (4.0, 6.0))), ((64, 64), ((1.0, 1.0), (0.0, 0.0)))]
 
 
+@pytest.mark.parametrize(
+    ("architecture", "share", "pixels"),
+    [
+        ("detr", [0.54, 0.28, 0.32, 0.32], [14, 17.25, 34, 24.75]),  # of the picture: 40 x 30 pixels at (4, 6)
+        ("rtdetr_v2", [0.4, 0.225, 0.2, 0.15], [16, 24, 48, 40]),  # of the batch without what no picture needs: 64 x 64
+    ],
+)
+def test_boxes_are_shares_of_the_picture_or_of_the_padded_batch(architecture, share, pixels):
+    frames = Frames.of(SHAPES, (96, 128), ARCHITECTURES[architecture].padded_frame, grid=32)
+    (first, _) = frames.labels(torch.tensor([[0, 2, 0.2, 0.15, 0.1, 0.1]]))  # centre (25.6, 14.4), 12.8 x 9.6 pixels
+    torch.testing.assert_close(first["boxes"], torch.tensor([share]), rtol=0, atol=1e-6)
+    found = frames.to_pixels(torch.tensor([0.5, 0.5, 0.5, 0.25]).expand(2, 1, 4))
+    whole = frames.to_pixels(torch.tensor([0.5, 0.5, 1.0, 1.0]).expand(2, 1, 4))[0, 0]
+    assert whole.tolist() == ([4, 6, 44, 36] if architecture == "detr" else [0, 0, 64, 64])
+    torch.testing.assert_close(found[0, 0], torch.tensor([float(p) for p in pixels]), rtol=0, atol=1e-4)
+
+
 @pytest.mark.parametrize("padded", [True, False])
 def test_boxes_survive_the_way_to_the_network_and_back(padded):
     """Targets as loaders give them -> shares of a frame -> pixels of the batch."""
@@ -209,6 +226,8 @@ def test_sections_inheritance_and_the_command_line(tmp_path, shapes_small):
     ("arguments", "complaint"),
     [
         (["--lr", "-1"], "--lr is -1"),
+        (["--lr", "nan"], "--lr is nan"),
+        (["--weight-decay", "inf"], "--weight-decay is inf"),
         (["--crop", "2"], "--crop is 2"),
         (["--scale-min", "0"], "--scale-min"),
         (["--overfit", "--subset-size", "5"], "leave out --subset-size"),
@@ -219,6 +238,17 @@ def test_sections_inheritance_and_the_command_line(tmp_path, shapes_small):
 def test_impossible_options_are_named(arguments, complaint):
     with pytest.raises(UserError, match=complaint):
         check_options(train_parser().parse_args(arguments))
+
+
+@pytest.mark.parametrize("text", ["{a: [", "[1, 2]", "a b"])
+def test_a_network_that_is_no_mapping_is_refused(text, tmp_path, capsys):
+    """On the command line and in a run file; with the name of the flag, and exit code 2."""
+    (tmp_path / "a.yaml").write_text(yaml.safe_dump({"model": {"network": text}}))
+    for arguments in (["--network", text], ["--config", str(tmp_path / "a.yaml")]):
+        with pytest.raises(SystemExit) as ended:
+            train_parser().parse_args(arguments)
+        told = capsys.readouterr().err
+        assert ended.value.code == 2 and "network" in told and text in told
 
 
 def test_an_unknown_key_of_a_run_file_is_named_with_the_nearest(tmp_path, capsys):

@@ -93,7 +93,7 @@ def test_mistakes_are_named_before_anything_is_written(
     finished, tmp_path, shapes_small, monkeypatch, arguments, complaint
 ):
     run, _ = finished
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     arguments = [str(run) if argument == "RUN" else argument for argument in arguments]
     base = [] if "--resume" in arguments else ["--config", run_file(tmp_path, shapes_small)]
     with pytest.raises(UserError, match=complaint):
