@@ -2,38 +2,52 @@
 
 import json
 import time
+import uuid
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from engine.config import read_yaml_chain, without_sections
+from engine.cli import Flag, train_parser
+from engine.config import check_flag_name, read_yaml_chain, without_sections
 from engine.trials import options
 from engine.trials.keys import read_trials
 from engine.trials.ledger import ENDED, FAILED, FILE, Ledger, Run, write_atomically
 from engine.trials.listed import Listed
 from engine.trials.runner import Runner, Settings
 from engine.trials.space import read_space
-from engine.trials.table import ORDER, best_settings, rank, ranking_text, verdict, write_csv, write_ranking
+from engine.trials.table import (
+    ORDER,
+    best_settings,
+    rank,
+    ranking_text,
+    verdict,
+    write_csv,
+    write_ranking,
+    write_ranking_csv,
+)
 from engine.trials.trainer import Budget, Trainer
 from engine.trials.yolo import YoloTrainer
 from utils.errors import UserError
 from utils.files_lock import exclusive
 
 LOCK = ".lock"
+JUDGED_BY = 3  # what is pruned is judged by its validations: so many at least
 
 
 def run(opt: Namespace, make_trainer: Callable[[str, Budget], Trainer] | None = None) -> int:
     """Run the trials that the options describe; returns the exit code."""
     folder = Path(opt.output_dir)
+    check_folder(folder)
     stored = Ledger.read(folder) if opt.resume else None
     if stored:
         opt = options.resumed(opt, stored.plan["options"])
     options.check(opt)
-    budget = Budget(opt.budget_epochs, opt.budget_subset, opt.budget_size)
+    prunes = bool(opt.early_stop_threshold) or (opt.search and opt.pruner != "none")
+    budget = Budget(opt.budget_epochs, opt.budget_subset, opt.budget_size, JUDGED_BY if prunes else 0)
     trainer = (make_trainer or trainer_for(opt.base_config))(opt.base_config, budget)
     plan = make_plan(opt, trainer)
     if stored:
@@ -41,11 +55,12 @@ def run(opt: Namespace, make_trainer: Callable[[str, Budget], Trainer] | None = 
     else:
         check_unused(folder)
     trainer.prepare(plan["trials"])
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     with exclusive(folder / LOCK, f"waiting for another run_trials.py that works in {folder}"):
         if stored:  # read again: another process may have worked here until it let go of the lock
             ledger = Ledger.read(folder)
-            ledger.plan = plan | {"timestamp": ledger.plan["timestamp"]}
+            kept = {"timestamp": ledger.plan["timestamp"], "id": ledger.plan.get("id", str(folder.resolve()))}
+            ledger.plan = plan | kept
         else:
             check_unused(folder)
             ledger = Ledger(folder, plan)
@@ -53,12 +68,39 @@ def run(opt: Namespace, make_trainer: Callable[[str, Budget], Trainer] | None = 
 
 
 def trainer_for(base_config: str) -> Callable[[str, Budget], Trainer]:
-    """The command that a base configuration is for: only a DETR's names an architecture."""
-    if "architecture" not in without_sections(read_yaml_chain(base_config)):
+    """The command that a base configuration is for: only flags of one are in it. What suits both is train.py's."""
+    keys = list(without_sections(read_yaml_chain(base_config)))
+    yolo = train_parser().flags
+    if all(is_flag(key, yolo) for key in keys):
         return YoloTrainer
-    from engine.trials.detr import DetrTrainer  # its flags load torch, which takes seconds
+    from engine import cli_detr  # its flags load torch, which takes seconds
+    from engine.trials.detr import DetrTrainer
 
-    return DetrTrainer
+    detr = cli_detr.train_parser().flags
+    only_yolo = [key for key in keys if is_flag(key, yolo) and not is_flag(key, detr)]
+    only_detr = [key for key in keys if is_flag(key, detr) and not is_flag(key, yolo)]
+    return DetrTrainer if "architecture" in keys or (only_detr and not only_yolo) else YoloTrainer
+
+
+def is_flag(key: str, flags: Mapping[str, Flag]) -> bool:
+    try:
+        return bool(check_flag_name(key, flags, ""))
+    except UserError:
+        return False
+
+
+def check_folder(folder: Path) -> None:
+    """Before anything is read: --output-dir must not be, nor lie below, a file."""
+    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not there.is_dir():
+        raise UserError(f"--output-dir {folder}: {there} is a file; choose a folder, or a name that is free")
+
+
+def make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"--output-dir {folder} cannot be made: {error.strerror or error}") from None
 
 
 def check_unused(folder: Path) -> None:
@@ -70,18 +112,24 @@ def make_plan(opt: Namespace, trainer: Trainer) -> dict[str, Any]:
     """What these trials are, in plain values: written down, and compared when they are gone on with."""
     plan: dict[str, Any] = {
         "timestamp": datetime.now().strftime("%Y%m%d_%H%M%S"),
+        "id": uuid.uuid4().hex,  # by which a search knows what it has drawn from a study that others share
         "options": {name: getattr(opt, name) for name in (*options.FIXED, "trials")},
         "base": trainer.base_content(),
         "trials": [],
         "space": {},
+        "files": {},
     }
+    settings: list[dict[str, Any]] = []
     if opt.trials_file:
-        plan["trials"] = read_trials(opt.trials_file, trainer)
+        plan["trials"] = settings = read_trials(opt.trials_file, trainer)
     else:
         from engine.trials.search import require_optuna
 
         require_optuna()
-        plan["space"] = {name: str(dimension) for name, dimension in read_space(opt.search, trainer).items()}
+        space = read_space(opt.search, trainer)
+        plan["space"] = {name: str(dimension) for name, dimension in space.items()}
+        settings = [{name: choice} for name, dimension in space.items() for choice in dimension.choices]
+    plan["files"] = trainer.files(settings)
     return json.loads(json.dumps(plan, default=str))  # as it will be read back
 
 
@@ -92,13 +140,17 @@ def check_unchanged(stored: dict[str, Any], plan: dict[str, Any], opt: Namespace
     for part, file in (("base", opt.base_config), ("space", opt.search)):
         if plan[part] != stored[part]:
             raise UserError(f"{file} has changed since these trials began; choose another --output-dir to begin anew")
+    for file, digest in stored.get("files", {}).items():
+        if plan["files"].get(file) != digest:
+            raise UserError(f"{file} has changed since these trials began; choose another --output-dir to begin anew")
 
 
 def work(opt: Namespace, trainer: Trainer, ledger: Ledger) -> int:
     first = trainer.seed if opt.seed is None else opt.seed
     seeds = [first + k for k in range(opt.repeat)]
     source = open_search(opt, trainer, ledger, seeds) if opt.search else Listed(ledger, ledger.plan["trials"], seeds)
-    tell_if_none_is_pruned(opt, trainer)
+    for note in trainer.notes():
+        print(f"note: {note}")
     limit = options.seconds(opt.time_budget)
     settings = Settings(
         devices=devices_of(opt),
@@ -122,17 +174,13 @@ def work(opt: Namespace, trainer: Trainer, ledger: Ledger) -> int:
     if left:
         print(f"{runner.stopping or 'interrupted'}: {left} of {source.total} trials are not done.")
         print(f"Go on with: python tools/run_trials.py --output-dir {ledger.folder} --resume")
-    return code or int(bool(runs) and all(run.status == FAILED for run in runs))
-
-
-def tell_if_none_is_pruned(opt: Namespace, trainer: Trainer) -> None:
-    """Pruning looks at validations: with none before the last epoch, it has nothing to look at."""
-    interval, epochs = trainer.base_value("eval_interval"), trainer.epochs({})
-    if (opt.early_stop_threshold or (opt.search and opt.pruner != "none")) and interval >= epochs > 1:
+    if opt.search and (others := source.left_elsewhere()):
+        listed = ", ".join(map(str, others))
         print(
-            f"note: with eval_interval {interval} trials of {epochs} epochs are validated only at their end, so none "
-            "is pruned; set a lower eval_interval in the base configuration"
+            f"note: settings {listed} of the study are still with other machines; if one of those is gone for good, "
+            f"--resume --trials {opt.trials + len(others)} draws as many anew"
         )
+    return code or int(bool(runs) and all(run.status == FAILED for run in runs))
 
 
 def open_search(opt: Namespace, trainer: Trainer, ledger: Ledger, seeds: list[int]):
@@ -166,12 +214,13 @@ def tell(runs: list[Run], trainer: Trainer, table: Path) -> None:
     places = rank(runs)
     text = "\n\n".join(filter(None, [ranking_text(places, trainer), verdict(places)]))
     stamp = table.stem.removeprefix("trials_")
-    ranking, picture = (table.with_name(f"ranking_{stamp}{suffix}") for suffix in (".txt", ".png"))
+    ranking, figures, picture = (table.with_name(f"ranking_{stamp}{end}") for end in (".txt", ".csv", ".png"))
     write_ranking(ranking, text)
+    write_ranking_csv(figures, places, trainer)
     from engine.trials.picture import draw  # matplotlib takes a second to load
 
     draw(picture, runs, trainer)
-    print(f"\n{text}\n\nwritten: {table}, {ranking.name}, {picture.name}")
+    print(f"\n{text}\n\nwritten: {table}, {ranking.name}, {figures.name}, {picture.name}")
     best = best_settings(places)
     if best is not None:
         path = table.with_name("best.yaml")

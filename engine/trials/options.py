@@ -11,6 +11,16 @@ THRESHOLD_HELP = (
     "prune a trial whose best mAP@.5, from half of its epochs on, is under this value, once another trial has passed "
     "the value by the same epoch (so a budget too small for any to pass prunes none); 0: never"
 )
+SIZE_HELP = "image size of each trial, instead of the base configuration's img_size and resize_schedule"
+PRUNER_HELP = (
+    "what ends bad trials of --search early; where eval_interval leaves fewer than 3 validations, trials are "
+    "validated every fifth of their epochs"
+)
+STORAGE_HELP = (
+    "database URL of --search, which machines may share, each with an --output-dir of its own; trials of a machine "
+    "that is gone for good stay unfinished and count as drawn: raise --trials by as many; default: SQLite in "
+    "--output-dir"
+)
 
 
 def _flag(name: str, type_, default, help: str, **options) -> Flag:
@@ -25,15 +35,15 @@ FLAGS = [
     _flag("--output-dir", str, "outputs/trials", "folder of the tables, the picture and one folder for each trial"),
     _flag("--budget-epochs", int, None, "epochs of each trial; default: the base configuration's"),
     _flag("--budget-subset", int, None, "images that each trial trains on; default: the base configuration's"),
-    _flag("--budget-size", int, None, "image size of each trial; default: the base configuration's"),
+    _flag("--budget-size", int, None, SIZE_HELP),
     _flag("--early-stop-threshold", float, 0.0, THRESHOLD_HELP),
     _flag("--repeat", int, 1, "seeds for each setting; more than one gives mean, deviation and what is noise"),
     _flag("--seed", int, None, "first seed of the trials, and seed of the search; default: the base configuration's"),
     _flag("--jobs", int, None, "trials side by side; default: one for each of --devices, else 1"),
     _flag("--devices", str, "", "GPUs to share out, such as 0,1; default: those there are if --jobs is above 1"),
     _flag("--time-budget", str, "", "end after so long, such as 2h or 1h30m; --resume goes on"),
-    _flag("--pruner", str, "asha", "what ends bad trials of --search early", choices=["asha", "hyperband", "none"]),
-    _flag("--storage", str, "", "database URL of --search, which machines may share; default: SQLite in --output-dir"),
+    _flag("--pruner", str, "asha", PRUNER_HELP, choices=["asha", "hyperband", "none"]),
+    _flag("--storage", str, "", STORAGE_HELP),
     _flag("--study", str, "trials", "name of the search in its database"),
     Flag("--resume", "go on with the trials in --output-dir", {"action": "store_true"}, reference=False),
 ]

@@ -123,8 +123,8 @@ class Runner:
         """Start a run, or go on with what an earlier process left of it."""
         folder = self.folder(run)
         self.learn(run)
-        if run.stop or self.is_complete(run):
-            self.end(run, states.PRUNED if run.stop else states.COMPLETED)
+        if run.stop or self.is_complete(run) or (run.curve and self.trainer.ended_itself(folder, run.params)):
+            self.end(run, *self.verdict(run, code=0))  # its runner was ended before it could record this
             return
         device = next(d for d in self.settings.devices if self.free(d))
         if any((folder / name).is_file() for name in self.trainer.checkpoints):

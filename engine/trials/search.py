@@ -4,6 +4,7 @@ Draws are keyed by (seed, number of the trial), so a search that was killed and 
 proposed. The study lives in a database; several machines can work on one.
 """
 
+import contextlib
 import statistics
 import zlib
 from collections import Counter, deque
@@ -23,6 +24,7 @@ except ImportError:  # the list mode needs nothing extra
 
 REDUCTION = 3  # of those that reach a rung, one in so many goes on
 PRUNERS = ("asha", "hyperband", "none")
+VERDICT = "verdict {step}"  # an attribute of a trial: whether its pruner wants it ended after so many epochs
 
 
 def require_optuna() -> None:
@@ -52,7 +54,8 @@ def open_study(place: Place, pruner: str, epochs: int, seed: int, plan: Mapping[
             pruner=_pruner(pruner, epochs),
         )
     except Exception as error:  # any driver's own classes: the address is wrong, the database away or foreign
-        raise UserError(f"--storage {place.url} cannot be opened: {str(error).splitlines()[0]}") from None
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise UserError(f"--storage {place.url} cannot be opened: {reason}") from None
     stored = study.user_attrs.get("plan")
     if stored is None:
         study.set_user_attr("plan", dict(plan))
@@ -117,7 +120,8 @@ class Search:
     ):
         self.ledger, self.study, self.trainer, self.seeds, self.trials = ledger, study, trainer, list(seeds), trials
         self.space = space
-        self.owner = str(ledger.folder.resolve())
+        self.owner = ledger.plan["id"]
+        ledger.save()  # before anything is drawn: whoever draws in its name must be found again by --resume
         self.handles: dict[int, optuna.trial.Trial] = {}
         self.waiting: deque[Run] = deque()
         self.asked = len(study.get_trials(deepcopy=False))  # settings drawn so far, on all machines
@@ -149,7 +153,7 @@ class Search:
     def next(self) -> Run | None:
         if not self.waiting and self.asked < self.trials:
             self.asked = len(self.study.get_trials(deepcopy=False))
-        if not self.waiting and self.asked < self.trials:
+        while not self.waiting and self.asked < self.trials:  # what is drawn may be impossible: then the next one
             trial = self.study.ask()
             self.asked += 1
             trial.set_user_attr("owner", self.owner)
@@ -158,28 +162,55 @@ class Search:
         return self.waiting.popleft() if self.waiting else None
 
     def draw(self, trial: "optuna.trial.Trial") -> None:
-        """Settings for a trial of the study; its first run waits to be started."""
+        """Settings for a trial of the study; its first run waits to be started, or has failed if it cannot be."""
         drawn = {name: suggest(trial, name, dimension) for name, dimension in self.space.items()}
-        where = f"trial {trial.number} of the search"
-        params = {name: self.trainer.value(name, value, where) for name, value in drawn.items()}
-        self.add(trial.number, 0, params)
+        try:  # each setting's range was checked by itself, but not what may come together
+            params = {name: self.trainer.value(name, value, "drawn") for name, value in drawn.items()}
+            self.trainer.check(params, "drawn")
+        except UserError as error:
+            self.add(trial.number, 0, drawn, str(error))
+        else:
+            self.add(trial.number, 0, params)
 
-    def add(self, setting: int, k: int, params: Mapping[str, Any]) -> None:
+    def add(self, setting: int, k: int, params: Mapping[str, Any], impossible: str = "") -> None:
+        """A new run, which waits to be started; impossible: why it cannot be."""
         key = setting * len(self.seeds) + k
-        if key not in self.ledger.runs:
-            self.ledger.runs[key] = Run(key, setting, self.seeds[k], dict(params))
-            self.ledger.save()
-            self.waiting.append(self.ledger.runs[key])
+        if key in self.ledger.runs:
+            return
+        run = self.ledger.runs[key] = Run(key, setting, self.seeds[k], dict(params))
+        if impossible:
+            run.status, run.reason = FAILED, impossible
+        self.ledger.save()
+        if impossible:
+            self.ended(run)
+        else:
+            self.waiting.append(run)
 
     def judge(self, run: Run, point: Point) -> str:
         trial = self.handles.get(run.setting)
         if run.seed != self.seeds[0] or trial is None:
             return ""
         step = point.epoch + 1
-        reported = self.study.get_trials(deepcopy=False)[run.setting].intermediate_values
-        if step not in reported:
+        if step not in self.study.get_trials(deepcopy=False)[run.setting].intermediate_values:
             trial.report(point.map, step)
-        return f"the search's pruner ended it after epoch {point.epoch}" if trial.should_prune() else ""
+        return f"the search's pruner ended it after epoch {point.epoch}" if self.prunes(trial, step) else ""
+
+    def prunes(self, trial: "optuna.trial.Trial", step: int) -> bool:
+        """Whether the pruner ends the trial after so many epochs; asked again after a kill, it says the same.
+
+        A pruner notes in the study what it has judged and lets it pass the second time. So the first time it judges
+        a copy; the verdict is written down, and only then does the pruner make its notes.
+        """
+        name = VERDICT.format(step=step)
+        if name not in trial.user_attrs:
+            copy = optuna.create_study(
+                study_name=self.study.study_name, direction=self.study.direction, pruner=self.study.pruner
+            )
+            copy.add_trials(self.study.get_trials())
+            same = copy.get_trials(deepcopy=False)[trial.number]
+            trial.set_user_attr(name, optuna.trial.Trial(copy, same._trial_id).should_prune())
+        trial.should_prune()
+        return trial.user_attrs[name]
 
     def ended(self, run: Run) -> None:
         """Tell the study when all runs of a setting have ended; until then, start the next seed's."""
@@ -192,16 +223,23 @@ class Search:
         if trial is None or any(other.status not in ENDED for other in runs):
             return
         del self.handles[run.setting]
-        trial.set_user_attr("runs", [asdict(other) for other in runs])
+        with contextlib.suppress(optuna.exceptions.UpdateFinishedTrialError):  # told before, or by someone else
+            trial.set_user_attr("runs", [asdict(other) for other in runs])
         maps = [other.final_map for other in runs if other.status == COMPLETED and other.final_map is not None]
         if first.status == PRUNED:
-            self.study.tell(trial, state=optuna.trial.TrialState.PRUNED)
+            self.study.tell(trial, state=optuna.trial.TrialState.PRUNED, skip_if_finished=True)
         elif maps:
-            self.study.tell(trial, statistics.fmean(maps))
+            self.study.tell(trial, statistics.fmean(maps), skip_if_finished=True)
         else:
-            self.study.tell(trial, state=optuna.trial.TrialState.FAIL)
+            self.study.tell(trial, state=optuna.trial.TrialState.FAIL, skip_if_finished=True)
 
     def elsewhere(self) -> list[Run]:
         """Runs of the same study that other machines have ended."""
         stored = [trial.user_attrs.get("runs", []) for trial in self.study.get_trials(deepcopy=False)]
         return [run for runs in stored for run in map(run_from, runs) if run.id not in self.ledger.runs]
+
+    def left_elsewhere(self) -> list[int]:
+        """Numbers of the trials that are not ended and not this machine's: drawn by others, at work or gone."""
+        running = self.study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.RUNNING,))
+        own = {run.setting for run in self.ledger.ordered}
+        return [trial.number for trial in running if trial.number not in own]

@@ -10,6 +10,7 @@ from engine.trials.keys import Keys, read_file
 from utils.errors import UserError
 
 KINDS = ("log_uniform", "uniform", "int", "choice")
+GOLDEN = (5**0.5 - 1) / 2
 EXAMPLE = "lr0: {log_uniform: [0.001, 0.1]}"
 
 
@@ -25,7 +26,9 @@ class Dimension:
 
 
 def read_space(path: str | Path, keys: Keys) -> dict[str, Dimension]:
-    """The ranges by the settings' one name; the ends of a range and all choices must be possible values."""
+    """The ranges by the settings' one name; all choices, or both ends of a range and a value between them, must be
+    possible values.
+    """
     content = read_file(path)
     if not isinstance(content, dict) or not content:
         raise UserError(f"{path} must hold the settings to search with their ranges, such as {EXAMPLE}")
@@ -38,7 +41,20 @@ def read_space(path: str | Path, keys: Keys) -> dict[str, Dimension]:
         space[name] = dimension = _dimension(entry, where)
         for value in dimension.choices or (dimension.low, dimension.high):
             keys.check({name: keys.value(name, value, where)}, where)
+        _check_between(name, dimension, keys, where)
     return space
+
+
+def _check_between(name: str, dimension: Dimension, keys: Keys, where: str) -> None:
+    """Refuse a range of broken numbers for a setting whose ends are whole, and which takes no others."""
+    if dimension.kind not in ("uniform", "log_uniform"):
+        return
+    value = dimension.low + GOLDEN * (dimension.high - dimension.low)  # not whole, whatever the ends are
+    try:
+        keys.value(name, value, where)
+    except UserError as error:
+        low, high = (int(end) for end in (dimension.low, dimension.high))
+        raise UserError(f"{error}; for whole numbers write {{int: [{low}, {high}]}}") from None
 
 
 def _flat(content: Mapping[str, Any], heading: str = ""):

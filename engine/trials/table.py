@@ -16,6 +16,7 @@ from engine.trials.trainer import Trainer
 
 LEADING = ("trial_id", "status", "final_map", "final_loss")
 TRAILING = ("wall_time", "best_epoch", "final_map50", "setting", "seed", "reason")
+RANKING = ("rank", "setting", "status", "seeds", "map_mean", "map_deviation", "map50_mean", "loss_mean", "wall_time")
 CONFIDENCE = 0.95
 ORDER = (COMPLETED, INTERRUPTED, PRUNED, FAILED)
 
@@ -166,6 +167,20 @@ def verdict(places: Sequence[Place]) -> str:
 
 def write_ranking(path: Path, text: str) -> None:
     write_atomically(path, text + "\n")
+
+
+def write_ranking_csv(path: Path, places: Sequence[Place], trainer: Trainer) -> None:
+    """The ranking for programs: map_mean and map_deviation are of final_map over `seeds` runs."""
+    names = param_names([place.run for place in places])
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([*RANKING, *(f"param_{name}" for name in names)])
+    for number, place in enumerate(places, 1):
+        figures = [as_text(value) for value in (place.map, place.spread, place.map50, place.loss)]
+        params = params_of(place.run, names, trainer).values()
+        row = [number, place.setting, place.status, place.count, *figures, f"{place.seconds:.1f}", *params]
+        writer.writerow(row)
+    write_atomically(path, text.getvalue())
 
 
 def best_settings(places: Sequence[Place]) -> Mapping[str, Any] | None:

@@ -4,6 +4,8 @@ The runner, the search and the table know a trainer only through `Trainer`. `Fla
 whose run file holds the flags of a table; a family of detectors adds its own few lines (`yolo`).
 """
 
+import hashlib
+import math
 import os
 import sys
 from abc import ABC, abstractmethod
@@ -23,11 +25,15 @@ FULL_RUN = 20  # a full run is so many times a trial's epochs, where the base co
 
 
 class Budget(NamedTuple):
-    """What each trial may use; None: as the base configuration says."""
+    """What each trial may use; None: as the base configuration says.
+
+    validations: as many at least, since what is pruned is judged by them; 0: as the base configuration says.
+    """
 
     epochs: int | None = None
     subset: int | None = None
     size: int | None = None
+    validations: int = 0
 
 
 class Trainer(ABC):
@@ -74,6 +80,18 @@ class Trainer(ABC):
     def full_run(self, settings: Mapping[str, Any], path: Path) -> tuple[dict[str, Any], list[str]]:
         """The content of `path`, the run file of a full run without the budget, and the arguments that start it."""
 
+    def ended_itself(self, folder: Path, settings: Mapping[str, Any]) -> bool:
+        """Whether the training in `folder` came to its end before its last epoch, as some settings let it."""
+        return False
+
+    def files(self, settings: list[Mapping[str, Any]]) -> dict[str, str]:
+        """Files that trials read besides the base configuration, each with a digest: what a going-on compares."""
+        return {}
+
+    def notes(self) -> list[str]:
+        """What of the base configuration is different in trials, in sentences for the user."""
+        return []
+
     def start(self, run_file: Path, device: str | None) -> list[str]:
         return [sys.executable, str(self.script), "--config", str(run_file), *_device(device)]
 
@@ -93,8 +111,9 @@ def _device(device: str | None) -> list[str]:
 CHOSEN_BY_RUNNER = {
     "config": "--base-config", "project": "--output-dir", "name": "--output-dir", "exist_ok": "--output-dir",
     "device": "--devices", "local_rank": "--devices", "resume": "--resume", "seed": "--seed and --repeat",
-    "evolve": "--search", "bucket": "--search",
+    "evolve": "--search", "bucket": "--search", "profile": "tools/train_detr.py --profile N, which trains nothing",
 }  # fmt: skip
+NOT_IN_BASE = ("resume", "evolve", "profile")  # a run file with one of these does not describe a new training
 
 
 class FlagTrainer(Trainer):
@@ -116,6 +135,11 @@ class FlagTrainer(Trainer):
             for name, value in (("epochs", budget.epochs), ("subset_size", budget.subset), ("img_size", budget.size))
             if value is not None
         }
+        if budget.size is not None:
+            self.budgeted["resize_schedule"] = ""  # it would have the last word on sizes
+        for name in NOT_IN_BASE:
+            if self.base.get(name):
+                raise UserError(f"{base_config}: '{name}' cannot be in what trials build on; leave it out")
         self.check({}, f"{base_config} with this budget")
 
     # --- what a family adds -------------------------------------------------------------------------------------------
@@ -167,9 +191,15 @@ class FlagTrainer(Trainer):
             return None
 
     def value(self, name: str, value: Any, where: str) -> Any:
-        if name in self.flags:
-            return check_flag_value(self.flags[name], value, where)
-        return self.inner_value(name, value, where)
+        if name not in self.flags:
+            checked = self.inner_value(name, value, where)
+        elif value == [] and self.flags[name].options.get("nargs") == "+":
+            raise UserError(f"{where}: {name} is an empty list; give at least one value")
+        else:
+            checked = check_flag_value(self.flags[name], value, where)
+        if not _is_finite(checked):
+            raise UserError(f"{where}: {name} must be finite, not {value!r}")
+        return checked
 
     def check(self, settings: Mapping[str, Any], where: str) -> None:
         options = self._options(settings)
@@ -190,13 +220,51 @@ class FlagTrainer(Trainer):
     def seed(self) -> int:
         return self.base["seed"] or 0
 
+    def notes(self) -> list[str]:
+        wanted, used = self.base["eval_interval"], self.base_value("eval_interval")
+        if not self.budget.validations or self.epochs({}) == 1:
+            return []
+        if self.base_value("notest"):
+            return ["with notest trials are validated only at their end, so none is pruned; leave it out to prune"]
+        if used == wanted:
+            return []
+        return [
+            f"with eval_interval {wanted} a trial of {self.epochs({})} epochs has too few validations to be pruned by: "
+            f"trials are validated every {f'{used} epochs' if used > 1 else 'epoch'}"
+        ]
+
+    def ended_itself(self, folder: Path, settings: Mapping[str, Any]) -> bool:
+        """By max_iter or patience: the checkpoint says so, or is stripped, which is the last thing a training does."""
+        options = self._options(settings)
+        path = folder / self.checkpoints[0]
+        if not (options["max_iter"] or options["patience"]) or not path.is_file():
+            return False
+        from models.checkpoint import CheckpointError, load_checkpoint  # torch takes seconds to load
+
+        try:
+            content = load_checkpoint(path)
+        except CheckpointError:  # the training itself goes on from the one before
+            return False
+        state = content.get("resume") if isinstance(content, dict) else None
+        return bool(state["progress"]["finished"]) if state else True
+
+    def files(self, settings: list[Mapping[str, Any]]) -> dict[str, str]:
+        """By their names as configurations spell them."""
+        names = {name for trial in [{}, *settings] for name in self.files_of(self._options(trial)) if name}
+        return {name: hashlib.sha256(Path(check_file(name)).read_bytes()).hexdigest() for name in sorted(names)}
+
+    def files_of(self, options: Mapping[str, Any]) -> list[str]:
+        """The files that a training with these options reads its settings from."""
+        return [options["data"]]
+
     def prepare(self, settings: list[Mapping[str, Any]]) -> None:
         for data in {self._options(trial)["data"] for trial in [{}, *settings]}:
             load_data_yaml(data)
 
     def run_file(self, settings: Mapping[str, Any], seed: int, folder: Path) -> dict[str, Any]:
         place = {"seed": seed, "project": str(folder.parent), "name": folder.name, "exist_ok": True}
-        return self._over_base(settings, folder) | self.budgeted | place
+        often = {"eval_interval": self._options(settings)["eval_interval"]}
+        return self._over_base(settings, folder) | self.budgeted | often | place
 
     def full_run(self, settings: Mapping[str, Any], path: Path) -> tuple[dict[str, Any], list[str]]:
         content = self._over_base(settings, path.parent) | {"name": "best"}
@@ -211,7 +279,16 @@ class FlagTrainer(Trainer):
     def _options(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Every flag's value in a trial with these settings."""
         flags = {name: value for name, value in settings.items() if name in self.flags}
-        return self.base | flags | self._inner_content(settings) | self.budgeted
+        options = self.base | flags | self._inner_content(settings) | self.budgeted
+        if "eval_interval" not in flags:
+            options["eval_interval"] = self._interval(options["eval_interval"], options["epochs"])
+        return options
+
+    def _interval(self, interval: int, epochs: int) -> int:
+        """Epochs between validations: less than the base has it, where a trial would have too few to be pruned by."""
+        if interval < 1 or epochs // interval >= self.budget.validations:  # what is impossible is told by the checks
+            return interval
+        return min(interval, max(1, epochs // 5))
 
     def _inner_content(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         inner = {name: value for name, value in settings.items() if name not in self.flags}
@@ -226,3 +303,12 @@ class FlagTrainer(Trainer):
 
 def _largest(size: int | list[int]) -> int:
     return max(size) if isinstance(size, list) else size
+
+
+def _is_finite(value: Any) -> bool:
+    """Whether all numbers in it are: comparisons with NaN are false, so that limits let it through."""
+    if isinstance(value, Mapping):
+        return all(map(_is_finite, value.values()))
+    if isinstance(value, list | tuple):
+        return all(map(_is_finite, value))
+    return not isinstance(value, float) or math.isfinite(value)

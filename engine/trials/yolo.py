@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from engine.cli import train_parser
 from engine.config import check_options
 from engine.hyp import KEYS, check_hyp, load_hyp
@@ -22,7 +24,13 @@ class YoloTrainer(FlagTrainer):
         check_options(options)
         if not check_file(options.cfg) and not options.weights:
             raise UserError("neither cfg nor weights are given: there is no network to train")
+        if options.cfg:
+            check_description(check_file(options.cfg))
         load_hyp(options.hyp)
+
+    def files_of(self, options: Mapping[str, Any]) -> list[str]:
+        hyp = options["hyp"]
+        return [*super().files_of(options), options["cfg"], hyp.get("base", "") if isinstance(hyp, Mapping) else hyp]
 
     def inner_name(self, heading: str, rest: str) -> str | None:
         if rest not in KEYS or heading not in ("", "hyp"):
@@ -42,3 +50,13 @@ class YoloTrainer(FlagTrainer):
         source = settings.get("hyp", self.base["hyp"])
         below = source if isinstance(source, Mapping) else {"base": source}
         return {"hyp": {**below, **inner}}
+
+
+def check_description(path: str) -> None:
+    """Refuse a cfg that is plainly no network; its rows are read by the training itself, whose modules load slowly."""
+    try:
+        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"cfg {path} is not valid YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(content, dict) or not ("base" in content or {"backbone", "head"} <= content.keys()):
+        raise UserError(f"cfg {path} describes no network; it must hold backbone and head, as those in cfg/ do")

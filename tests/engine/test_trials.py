@@ -11,6 +11,7 @@ from engine.cli import train_parser
 from engine.hyp import load_hyp
 from engine.trials import options
 from engine.trials.children import OUTPUT, explain, last_words, read_curve
+from engine.trials.command import trainer_for
 from engine.trials.keys import read_trials
 from engine.trials.ledger import Ledger, Point, Run
 from engine.trials.picture import draw
@@ -18,6 +19,8 @@ from engine.trials.space import Dimension, read_space
 from engine.trials.table import best_settings, rank, ranking_text, verdict, write_csv
 from engine.trials.trainer import Budget
 from engine.trials.yolo import YoloTrainer
+from models.checkpoint import save_checkpoint
+from tests.engine.detr_commands import needs_transformers
 from utils.errors import UserError
 
 SMOKE = "configs/tiny_smoke.yaml"
@@ -71,6 +74,12 @@ def test_names_may_be_plain_dotted_or_nested(tmp_path, trainer):
         ({"name": "mine"}, "trial 1: 'name' is not for trials to set: use --output-dir"),
         ({"seed": 3}, "use --seed and --repeat"),
         (["lr0"], "trial 1 must be an object"),
+        ({"lr0": float("nan")}, "trial 1: lr0 is nan"),
+        ({"label_smoothing": "nan"}, "trial 1: label_smoothing must be finite, not 'nan'"),
+        ({"freeze": []}, "trial 1: freeze is an empty list"),
+        ({"resize_schedule": "1:320"}, "trial 1: 'resize_schedule' is set for all trials by the budget"),
+        ({"cfg": "data/shapes.yaml"}, "trial 1: cfg data/shapes.yaml describes no network"),
+        ({"cfg": "LICENSE"}, "trial 1: cfg LICENSE"),
     ],
 )
 def test_what_a_trial_cannot_be_is_named_before_anything_runs(tmp_path, trainer, trial, complaint):
@@ -104,6 +113,60 @@ def test_the_run_file_of_a_trial_gives_train_py_these_settings(tmp_path, trainer
     assert load_hyp(opt.hyp) == load_hyp("data/hyp.shapes.yaml") | {"lr0": 0.02}
 
 
+def test_an_empty_size_is_refused():
+    with pytest.raises(UserError, match="img_size is an empty list"):
+        YoloTrainer(SMOKE, Budget()).value("img_size", [], "trial 0")
+
+
+@pytest.mark.parametrize("line", ["resume: runs/train/exp", "evolve: true"])
+def test_a_base_that_is_no_new_training_is_refused(tmp_path, line):
+    base = written(tmp_path, "base.yaml", f"base: {Path(SMOKE).resolve()}\n{line}\n")
+    with pytest.raises(UserError, match="cannot be in what trials build on"):
+        YoloTrainer(base, Budget())
+
+
+def test_a_budgets_size_replaces_the_bases_resize_schedule(tmp_path):
+    base = written(tmp_path, "base.yaml", f"base: {Path(SMOKE).resolve()}\nresize_schedule: [[1, 160], [2, 320]]\n")
+    kept, budgeted = (YoloTrainer(base, Budget(size=size)) for size in (None, 96))
+    assert kept.base_value("resize_schedule") == "1:160,2:320"
+    assert budgeted.base_value("resize_schedule") == ""
+    assert budgeted.run_file({}, 0, tmp_path)["resize_schedule"] == ""
+    assert "resize_schedule" not in budgeted.full_run({}, tmp_path / "best.yaml")[0]
+
+
+def test_only_trials_that_are_pruned_are_validated_more_often(tmp_path):
+    intervals = [
+        YoloTrainer("configs/shapes.yaml", Budget(epochs, validations=least)).base_value("eval_interval")
+        for epochs, least in ((10, 0), (10, 3), (2, 3), (30, 3))
+    ]
+    assert intervals == [10, 2, 1, 10]
+    trainer = YoloTrainer("configs/shapes.yaml", Budget(10, validations=3))
+    assert trainer.run_file({"eval_interval": 5}, 0, tmp_path)["eval_interval"] == 5  # a trial's own word counts
+
+
+@pytest.mark.parametrize(
+    ("content", "ended"),
+    [
+        ({"epoch": 1, "resume": {"progress": {"finished": True}}}, True),
+        ({"epoch": 1, "resume": {"progress": {"finished": False}}}, False),
+        ({"epoch": -1}, True),  # stripped
+    ],
+)
+def test_a_checkpoint_says_whether_its_training_came_to_an_end(tmp_path, trainer, content, ended):
+    (tmp_path / "weights").mkdir()
+    save_checkpoint(content, tmp_path / "weights" / "last.pt")
+    assert trainer.ended_itself(tmp_path, {"max_iter": 3}) == ended
+    assert trainer.ended_itself(tmp_path, {"patience": 3}) == ended
+    assert not trainer.ended_itself(tmp_path, {})  # only its epochs can end it
+
+
+def test_a_training_without_a_readable_checkpoint_has_not_ended(tmp_path, trainer):
+    assert not trainer.ended_itself(tmp_path, {"max_iter": 3})
+    (tmp_path / "weights").mkdir()
+    (tmp_path / "weights" / "last.pt").write_bytes(b"cut off")
+    assert not trainer.ended_itself(tmp_path, {"max_iter": 3})
+
+
 def test_a_full_run_has_the_settings_without_the_budget(tmp_path, trainer):
     content, arguments = trainer.full_run({"lr0": 0.02}, tmp_path / "best.yaml")
     (tmp_path / "best.yaml").write_text(yaml.safe_dump(content))
@@ -114,6 +177,82 @@ def test_a_full_run_has_the_settings_without_the_budget(tmp_path, trainer):
     longer = YoloTrainer("configs/shapes.yaml", Budget(epochs=5, size=96))
     content, _ = longer.full_run({}, tmp_path / "best.yaml")
     assert content["epochs"] == 30 and "img_size" not in content
+
+
+# --- DETR -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def detr_trainer():
+    from engine.trials.detr import DetrTrainer
+
+    return DetrTrainer("configs/detr_smoke.yaml", Budget(epochs=1))
+
+
+@needs_transformers
+def test_any_key_of_the_networks_configuration_can_be_tried(tmp_path, detr_trainer):
+    trials = [
+        {"model.network.eos_coefficient": 0.2, "network.num_queries": 20.0},
+        {"model": {"network": {"backbone_config": {"depths": [2, 1, 1, 1], "hidden_act": "silu"}}}},
+    ]
+    first, second = read_trials(written(tmp_path, "t.json", trials), detr_trainer)
+    assert first == {"network.eos_coefficient": 0.2, "network.num_queries": 20}
+    network = detr_trainer.run_file(second, 0, tmp_path)["network"]
+    assert network["backbone_config"]["depths"] == [2, 1, 1, 1]
+    assert network["backbone_config"]["hidden_sizes"] == [16, 32, 64, 128]  # the base's
+    assert network["backbone_config"]["hidden_act"] == "silu" and network["d_model"] == 96
+    assert detr_trainer.base_value("network.eos_coefficient") == 0.1
+
+
+@needs_transformers
+@pytest.mark.parametrize(
+    ("trial", "complaint"),
+    [
+        ({"network.num_querys": 20}, "unknown setting 'network.num_querys'; did you mean 'network.num_queries'?"),
+        ({"network.id2label": 3}, "unknown setting"),
+        ({"network.num_queries": 20.5}, "network.num_queries must be like 30, not 20.5"),
+        ({"network.auxiliary_loss": 1}, "network.auxiliary_loss must be like True, not 1"),
+        ({"network.backbone_config": 3}, "network.backbone_config must be like"),
+        ({"network.backbone_config.layer_type": "deep"}, "must be like 'basic', not 'deep'"),
+        ({"network.eos_coefficient": float("inf")}, "network.eos_coefficient must be finite"),
+        ({"lr": float("nan")}, "lr must be finite"),
+        ({"profile": 5}, "'profile' is not for trials to set"),
+    ],
+)
+def test_what_a_detr_trial_cannot_be_is_named(tmp_path, detr_trainer, trial, complaint):
+    with pytest.raises(UserError) as error:
+        read_trials(written(tmp_path, "t.json", [trial]), detr_trainer)
+    assert complaint in str(error.value)
+
+
+def test_without_transformers_the_keys_that_the_base_names_can_be_tried(tmp_path, detr_trainer, monkeypatch):
+    monkeypatch.setattr("engine.trials.detr.config_class", lambda *_: None)
+    good = {"network.num_queries": 20, "network.dropout": 0, "network.backbone_config.embedding_size": 8}
+    assert read_trials(written(tmp_path, "t.json", [good]), detr_trainer) == [good]
+    for bad in ({"network.num_queries": 20.5}, {"network.num_queries": "20"}, {"network.eos_coefficient": 0.2}):
+        with pytest.raises(UserError, match=r"must be like 30|unknown setting"):
+            read_trials(written(tmp_path, "t.json", [bad]), detr_trainer)
+
+
+def test_a_range_of_broken_numbers_for_queries_is_refused(tmp_path, detr_trainer):
+    with pytest.raises(UserError, match=r"write {int: \[10, 30\]}"):
+        read_space(written(tmp_path, "s.yaml", "network.num_queries: {uniform: [10, 30]}"), detr_trainer)
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("data: {dataset: data/shapes.yaml}\n", "DetrTrainer"),
+        ("model: {network: {num_queries: 20}}\n", "DetrTrainer"),
+        ("training: {optimizer: {backbone_lr: 0.001}}\n", "DetrTrainer"),
+        ("architecture: detr\ncfg: x.yaml\n", "DetrTrainer"),
+        ("epochs: 3\ndata: data/shapes.yaml\n", "YoloTrainer"),
+        ("cfg: x.yaml\nlr: 0.1\n", "YoloTrainer"),  # a mistake, which the trainer names
+        ("epoch: 3\n", "YoloTrainer"),
+    ],
+)
+def test_the_command_follows_from_the_base(tmp_path, text, name):
+    assert trainer_for(written(tmp_path, "base.yaml", text)).__name__ == name
 
 
 # --- ranges -----------------------------------------------------------------------------------------------------------
@@ -145,6 +284,9 @@ def test_ranges_of_a_search(tmp_path, trainer):
         ("batch_size: {choice: [8, many]}", "batch_size must be int, not 'many'"),
         ("batch_size: {choice: 8}", "choice takes a list"),
         ("- lr0", "must hold the settings to search"),
+        ("batch_size: {uniform: [8, 16]}", r"batch_size must be int, not 12\.9\d*; .* write {int: \[8, 16\]}"),
+        ("workers: {log_uniform: [1, 8]}", r"write {int: \[1, 8\]}"),
+        ("lr0: {choice: [0.01, .nan]}", "lr0 is nan"),
     ],
 )
 def test_ranges_that_cannot_be(tmp_path, trainer, text, complaint):

@@ -3,7 +3,8 @@
 Its mAP depends on lr0, the seed and the epochs before, so an epoch lost or done twice shows. FAKE={"trial_002": "..."}
 makes a trial misbehave in its second epoch:
 crash · nan · out of memory · talk (then end well) · hang (until asked to stop) · deaf (until killed) ·
-kill runner (SIGKILL, once, then hang with a lock held) · interrupt runner (SIGINT, once, then hang)
+kill runner (SIGKILL, once, then hang with a lock held) · interrupt runner (SIGINT, once, then hang) ·
+kill runner at the end (the same, when all is done). --max-iter counts epochs here.
 """
 
 import csv
@@ -51,7 +52,7 @@ def misbehave(kind: str, folder: Path) -> None:
         held = (folder.parent / "held").open("w")
         fcntl.flock(held, fcntl.LOCK_EX)
         once.touch()
-        os.kill(os.getppid(), signal.SIGKILL if kind == "kill runner" else signal.SIGINT)
+        os.kill(os.getppid(), signal.SIGINT if kind == "interrupt runner" else signal.SIGKILL)
         wait_for_the_end(folder)
 
 
@@ -69,19 +70,27 @@ def main() -> None:
     state = json.loads(checkpoint.read_text()) if checkpoint.exists() else {"epoch": 0, "score": 0.0, "rows": []}
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     kind = json.loads(os.environ.get("FAKE", "{}")).get(opt["name"], "")
-    for epoch in range(state["epoch"], epochs):
-        if epoch == 1:
+    if state.get("finished"):
+        sys.exit("error: nothing to do")
+    last = min(epochs, opt["max_iter"] or epochs) - 1
+    for epoch in range(state["epoch"], last + 1):
+        if epoch == 1 and not kind.endswith("end"):
             misbehave(kind, folder)
         chance = random.Random(f"{opt['seed']} {epoch}").random()
         state["score"] = 0.8 * state["score"] + lr0 * (1 + 0.1 * chance)
         row = [epoch, 0.5, 1.0 / (1 + state["score"]), 2 * state["score"], state["score"], 0.1]
+        if epoch < last and (epoch + 1) % opt["eval_interval"]:
+            row[3:5] = "", ""  # not validated
         state["rows"].append(row)
         state["epoch"] = epoch + 1
         with (folder / "results.csv").open("w", newline="") as f:
-            csv.writer(f).writerows([HEADER, *([f"{v:.6g}" for v in row] for row in state["rows"])])
-        if epoch % 2 == 0:  # some epochs have a row, but no checkpoint yet when the process is killed
+            csv.writer(f).writerows([HEADER, *([v and f"{v:.6g}" for v in row] for row in state["rows"])])
+        state["finished"] = epoch == last
+        if epoch % 2 == 0 or epoch == last:  # some epochs have a row, but no checkpoint yet when the process is killed
             checkpoint.write_text(json.dumps(state))
     checkpoint.with_name("best.pt").write_text("best")
+    if kind.endswith("end"):
+        misbehave(kind, folder)
 
 
 if __name__ == "__main__":

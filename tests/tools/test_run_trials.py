@@ -2,70 +2,19 @@
 
 import csv
 import fcntl
-import json
 import os
 import signal
-import subprocess
-import sys
+import statistics
 from pathlib import Path
 
 import pytest
 
-from engine.trials import picture, runner
-from tests.tools.fake_trials import ROOT, run
+from engine.trials import runner
+from tests.tools.fake_runs import SIX, column, in_a_process, listed, table
+from tests.tools.fake_trials import run
 from utils.errors import UserError
 
-CLOCK = ("wall_time",)  # the only column that may differ between two runs of the same trials
-SIX = [{"lr0": 0.01}, {"lr0": 0.02}, {"lr0": 0.05, "batch_size": 8}, {"lr0": 0.03}, {"lr0": 0.001}, {"lr0": 0.04}]
-SPACE = "lr0: {log_uniform: [0.001, 0.1]}\nbatch_size: {choice: [8, 16]}\nwarmup_epochs: {int: [1, 3]}\n"
-
-
-@pytest.fixture(autouse=True)
-def quick_and_from_the_project_root(monkeypatch):
-    monkeypatch.chdir(ROOT)
-    monkeypatch.setattr(runner, "LOOK_SECONDS", 0.02)
-    monkeypatch.setattr(picture, "draw", lambda path, *_: path.touch())  # drawn in tests/engine/test_trials.py
-
-
-@pytest.fixture
-def fake(monkeypatch):
-    """`fake(trial_002="crash")` makes trials misbehave; see fake_train.py."""
-    return lambda **kinds: monkeypatch.setenv("FAKE", json.dumps(kinds))
-
-
-def listed(folder: Path, trials: list[dict], *extra: str) -> list[str]:
-    """Arguments that try these settings, in 4 epochs each."""
-    folder.mkdir(exist_ok=True)
-    (folder / "t.json").write_text(json.dumps(trials))
-    return arguments(folder, "--trials-file", str(folder / "t.json"), *extra)
-
-
-def searched(folder: Path, *extra: str) -> list[str]:
-    pytest.importorskip("optuna", reason="--search needs the optional package of requirements-search.txt")
-    folder.mkdir(exist_ok=True)
-    (folder / "s.yaml").write_text(SPACE)
-    return arguments(folder, "--search", str(folder / "s.yaml"), "--trials", "6", *extra)
-
-
-def arguments(folder: Path, *extra: str) -> list[str]:
-    base = ("--base-config", "configs/tiny_smoke.yaml", "--budget-epochs", "4", "--output-dir", str(folder / "out"))
-    return [*base, *extra]
-
-
-def table(folder: Path) -> list[dict[str, str]]:
-    (path,) = (folder / "out").glob("trials_*.csv")
-    with path.open() as f:
-        return [{key: value for key, value in row.items() if key not in CLOCK} for row in csv.DictReader(f)]
-
-
-def column(folder: Path, name: str) -> list[str]:
-    return [row[name] for row in table(folder)]
-
-
-def in_a_process(*flags: str) -> subprocess.CompletedProcess:
-    """The same in a process of its own, which a trial may kill."""
-    script = str(ROOT / "tests" / "tools" / "fake_trials.py")
-    return subprocess.run([sys.executable, script, *flags], cwd=ROOT, capture_output=True, text=True, timeout=120)
+pytestmark = pytest.mark.usefixtures("quick")
 
 
 # --- how trials end ---------------------------------------------------------------------------------------------------
@@ -103,6 +52,15 @@ def test_a_trial_under_the_threshold_is_pruned_once_another_has_passed_it(tmp_pa
     assert column(tmp_path / "again", "status") == ["completed", "completed"]
 
 
+def test_trials_that_are_pruned_are_validated_often_enough_for_it(tmp_path, capsys):
+    """The base has eval_interval 10: of 10 epochs none but the last would be validated."""
+    flags = listed(tmp_path, [SIX[2], SIX[4]], "--early-stop-threshold", "0.1")
+    assert run(*flags, "--base-config", "configs/shapes.yaml", "--budget-epochs", "10") == 0
+    assert column(tmp_path, "status") == ["completed", "pruned"]
+    assert "validated every 2 epochs" in capsys.readouterr().out
+    assert "eval_interval" not in (tmp_path / "out" / "best.yaml").read_text()
+
+
 def test_repeated_settings_are_ranked_by_their_mean(tmp_path, capsys):
     assert run(*listed(tmp_path, [SIX[0], SIX[1]], "--repeat", "3", "--seed", "5")) == 0
     assert column(tmp_path, "seed") == ["5", "6", "7"] * 2
@@ -110,6 +68,13 @@ def test_repeated_settings_are_ranked_by_their_mean(tmp_path, capsys):
     assert len(set(column(tmp_path, "final_map"))) == 6
     printed = capsys.readouterr().out
     assert "±" in printed and "(3)" in printed and "more than the noise" in printed
+    (ranking,) = (tmp_path / "out").glob("ranking_*.csv")
+    with ranking.open() as f:
+        best = next(csv.DictReader(f))
+    maps = [float(row["final_map"]) for row in table(tmp_path) if row["setting"] == "1"]
+    assert (best["rank"], best["setting"], best["seeds"], best["param_lr0"]) == ("1", "1", "3", "0.02")
+    assert float(best["map_mean"]) == pytest.approx(statistics.fmean(maps), rel=1e-5)
+    assert float(best["map_deviation"]) == pytest.approx(statistics.stdev(maps), rel=1e-3)
 
 
 def test_jobs_share_devices_and_cores(tmp_path, fake, monkeypatch):
@@ -145,6 +110,15 @@ def test_killed_trials_go_on_to_the_same_table(tmp_path, fake, undisturbed):
     assert run("--output-dir", str(tmp_path / "out"), "--resume") == 0
     assert table(tmp_path) == undisturbed
     assert {"completed", "pruned"} == set(column(tmp_path, "status"))
+
+
+def test_a_trial_that_max_iter_ended_is_recorded_by_the_next_runner(tmp_path, fake):
+    """The runner is killed when the training has finished, before it could write that down."""
+    fake(trial_000="kill runner at the end")
+    assert in_a_process(*listed(tmp_path, [{"lr0": 0.01, "max_iter": 2}])).returncode == -signal.SIGKILL
+    assert run("--output-dir", str(tmp_path / "out"), "--resume") == 0
+    (row,) = table(tmp_path)
+    assert (row["status"], row["best_epoch"]) == ("completed", "1")
 
 
 def test_ctrl_c_ends_children_keeps_the_table_and_resume_goes_on(tmp_path, fake, undisturbed):
@@ -191,6 +165,25 @@ def test_what_cannot_be_gone_on_with_is_refused(tmp_path):
         run(*listed(tmp_path, [SIX[1]]), "--resume")
 
 
+def test_a_changed_hyp_file_is_noticed_when_going_on(tmp_path):
+    hyp, base = tmp_path / "hyp.yaml", tmp_path / "base.yaml"
+    hyp.write_text(Path("data/hyp.shapes.yaml").read_text())
+    base.write_text(f"base: {Path('configs/tiny_smoke.yaml').resolve()}\nhyp: {hyp}\n")
+    flags = listed(tmp_path, SIX[:1], "--base-config", str(base))
+    assert run(*flags) == 0
+    assert run(*flags, "--resume") == 0
+    hyp.write_text(hyp.read_text() + "\n# momentum, too, matters\n")
+    with pytest.raises(UserError, match=r"hyp\.yaml has changed since these trials began"):
+        run(*flags, "--resume")
+
+
+@pytest.mark.parametrize("place", ["file", "file/below"])
+def test_an_output_folder_that_is_a_file_is_refused(tmp_path, place):
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(UserError, match="is a file; choose a folder"):
+        run(*listed(tmp_path, SIX[:1]), "--output-dir", str(tmp_path / place))
+
+
 @pytest.mark.parametrize(
     ("flags", "complaint"),
     [
@@ -208,74 +201,3 @@ def test_mistakes_are_named(tmp_path, flags, complaint):
     with pytest.raises(UserError, match=complaint):
         run(*flags, "--output-dir", str(tmp_path / "out"))
     assert not (tmp_path / "out").exists()
-
-
-# --- search -----------------------------------------------------------------------------------------------------------
-
-
-def test_a_killed_search_goes_on_to_the_same_table(tmp_path, fake):
-    """Draws, pruning and results."""
-    undisturbed = tmp_path / "a"
-    assert run(*searched(undisturbed)) == 0
-    assert {"completed", "pruned"} == set(column(undisturbed, "status"))
-    assert len(set(column(undisturbed, "param_lr0"))) == 6
-    flags = searched(tmp_path / "b")
-    victim = column(undisturbed, "status").index("completed", 1)  # a trial with a second epoch
-    fake(**{f"trial_{victim:03d}": "kill runner"})
-    assert in_a_process(*flags).returncode == -signal.SIGKILL
-    assert run(*flags, "--resume", "--time-budget", "0.001s") == 0  # ends before it has begun
-    assert run("--output-dir", str(tmp_path / "b" / "out"), "--resume") == 0
-    assert table(tmp_path / "b") == table(undisturbed)
-
-
-def test_a_trial_drawn_but_not_written_down_is_not_lost(tmp_path):
-    flags = searched(tmp_path, "--trials", "1")
-    assert run(*flags) == 0
-    import optuna
-
-    study = optuna.load_study(study_name="trials", storage=f"sqlite:///{tmp_path}/out/study.db")
-    study.ask()  # and then the process is killed
-    assert run(*flags, "--trials", "2", "--resume") == 0
-    assert column(tmp_path, "setting") == ["0", "1"]
-    assert all(trial.state.is_finished() for trial in study.trials)
-
-
-def test_failed_and_repeated_trials_reach_the_study(tmp_path, fake, capsys):
-    fake(trial_002="crash", trial_003="crash")
-    assert run(*searched(tmp_path, "--trials", "3", "--repeat", "2", "--pruner", "none")) == 0
-    import optuna
-
-    study = optuna.load_study(study_name="trials", storage=f"sqlite:///{tmp_path}/out/study.db")
-    assert [trial.state.name for trial in study.trials] == ["COMPLETE", "FAIL", "COMPLETE"]
-    maps = [float(row["final_map"]) for row in table(tmp_path) if row["setting"] == "0"]
-    assert study.trials[0].value == pytest.approx(sum(maps) / 2, rel=1e-5)
-    assert column(tmp_path, "setting") == ["0", "0", "1", "2", "2"]  # the second seed of a failed setting is saved
-    assert "not done" not in capsys.readouterr().out
-
-
-def test_hyperband(tmp_path):
-    assert run(*searched(tmp_path, "--pruner", "hyperband", "--trials", "3")) == 0
-    assert len(table(tmp_path)) == 3
-
-
-def test_machines_share_a_study(tmp_path):
-    """Two folders, one database: trials are shared out, both tables show all of them."""
-    storage = f"sqlite:///{tmp_path}/shared.db"
-    assert run(*searched(tmp_path / "a", "--trials", "2", "--storage", storage, "--pruner", "none")) == 0
-    assert run(*searched(tmp_path / "b", "--trials", "3", "--storage", storage, "--pruner", "none")) == 0
-    assert column(tmp_path / "b", "trial_id") == ["0", "1", "2"]
-    assert not (tmp_path / "b" / "out" / "trial_000").exists()
-    with pytest.raises(UserError, match=r"begun with other settings \(repeat\)"):
-        run(*searched(tmp_path / "c", "--storage", storage, "--repeat", "2"))
-    with pytest.raises(UserError, match="cannot be opened"):
-        run(*searched(tmp_path / "d", "--storage", "nonsense://x"))
-
-
-def test_without_optuna_the_search_says_what_to_install(tmp_path, monkeypatch):
-    from engine.trials import search
-
-    monkeypatch.setattr(search, "optuna", None)
-    (tmp_path / "s.yaml").write_text(SPACE)
-    with pytest.raises(UserError, match="requirements-search"):
-        run(*arguments(tmp_path, "--search", str(tmp_path / "s.yaml")))
-    assert run(*listed(tmp_path, SIX[:1])) == 0

@@ -1,11 +1,16 @@
-"""The README's walk - smoke, overfit, search, full run, with resume - command by command, on the project's own data."""
+"""The README's walk - smoke, overfit, search, full run, with resume - command by command, on the project's own data.
+
+Search and full run are stopped on the way, so that what the README says of going on is done and not only started.
+"""
 
 import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -22,33 +27,82 @@ SMALLER = {
 }
 
 
+def chapter() -> str:
+    return (ROOT / "README.md").read_text(encoding="utf-8").split(CHAPTER)[1].split("\n## ")[0]
+
+
 def walk() -> list[list[str]]:
-    """The commands of the chapter's shell block, in order."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    chapter = text.split(CHAPTER)[1].split("\n## ")[0]
-    block = re.search(r"```bash\n(.*?)```", chapter, re.DOTALL)[1].replace("\\\n", " ")
+    """The commands of the chapter's shell block, in order, without `python`."""
+    block = re.search(r"```bash\n(.*?)```", chapter(), re.DOTALL)[1].replace("\\\n", " ")
     return [shlex.split(line)[1:] for line in block.splitlines() if line.startswith("python ")]
+
+
+def resume_of_the_full_run() -> list[str]:
+    """The command that the prose below the block gives for a full run that was stopped."""
+    return shlex.split(re.search(r"`python (train\.py --resume \S+)`", chapter())[1])
+
+
+class Walker:
+    """Runs commands in a copy of the project, small."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        for name in LINKED:
+            (folder / name).symlink_to(ROOT / name)
+        shutil.copytree(ROOT / "data", folder / "data", ignore=shutil.ignore_patterns("shapes", "*.cache"))
+
+    def start(self, command: list[str]) -> subprocess.Popen:
+        smaller = [flags for word, flags in SMALLER.items() if word in command]
+        return subprocess.Popen(
+            [sys.executable, *command, *(smaller[0] if smaller else [])],
+            cwd=self.folder,
+            env=os.environ | {"OMP_NUM_THREADS": "2", "PYTHONUNBUFFERED": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def run(self, command: list[str]) -> str:
+        """To its end, which must be a good one."""
+        process = self.start(command)
+        output = process.communicate()[0]
+        assert process.returncode == 0, (command, output[-4000:])
+        return output
+
+    def stop(self, command: list[str], number: signal.Signals, after: str) -> str:
+        """Send a signal once a line holds `after`; the command must end by it."""
+        with self.start(command) as process:
+            lines = []
+            for line in process.stdout:
+                lines.append(line)
+                if after in line:
+                    process.send_signal(number)
+                    break
+            output = "".join(lines) + process.stdout.read()
+        assert process.returncode == 128 + number, (command, output[-4000:])
+        return output
+
+    def table(self) -> str:
+        (path,) = (self.folder / "outputs" / "trials").glob("trials_*.csv")
+        return path.read_text()
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3000)
 def test_the_readmes_walk_runs_as_written(tmp_path):
-    for name in LINKED:
-        (tmp_path / name).symlink_to(ROOT / name)
-    shutil.copytree(ROOT / "data", tmp_path / "data", ignore=shutil.ignore_patterns("shapes", "*.cache"))
-    commands = walk()
-    assert [command[0] for command in commands] == ["train.py"] * 2 + ["tools/run_trials.py"] * 2 + ["train.py"]
-    for command in commands:
-        smaller = [flags for word, flags in SMALLER.items() if word in command]
-        done = subprocess.run(
-            [sys.executable, *command, *(smaller[0] if smaller else [])],
-            cwd=tmp_path,
-            env=os.environ | {"OMP_NUM_THREADS": "2"},
-            capture_output=True,
-            text=True,
-        )
-        assert done.returncode == 0, (command, done.stdout[-2000:], done.stderr[-2000:])
+    walker = Walker(tmp_path)
+    smoke, overfit, search, resume, full = walk()
+    assert [command[0] for command in (smoke, overfit, full)] == ["train.py"] * 3
+    assert search[0] == resume[0] == "tools/run_trials.py" and "--resume" in resume
+    walker.run(smoke)
     assert (tmp_path / "runs" / "train" / "smoke" / "weights" / "best.pt").is_file()
-    assert (tmp_path / "runs" / "train" / "best" / "weights" / "best.pt").is_file()
-    (table,) = (tmp_path / "outputs" / "trials").glob("trials_*.csv")
-    assert table.read_text().count("completed") == 4
+    walker.run(overfit)
+    told = walker.stop(search, signal.SIGINT, after="trial_000 completed")
+    assert f"Go on with: python {shlex.join(resume)}" in told
+    assert walker.table().count("completed") < 4
+    walker.run(resume)
+    assert walker.table().count("completed") == 4
+    walker.stop(full, signal.SIGTERM, after="gpu_mem")  # the heading of the first epoch's bar
+    assert (tmp_path / "runs" / "train" / "best" / "weights" / "last.pt").is_file()
+    assert "Resuming" in walker.run(resume_of_the_full_run())
+    assert (tmp_path / "runs" / "train" / "best" / "results.csv").read_text().count("\n") == 2
