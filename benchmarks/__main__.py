@@ -34,11 +34,11 @@ def table(results: dict[str, dict | None]) -> str:
     """One line for each ratio of every part, the machine above them, what failed below."""
     machine = next((found["machine"] for found in results.values() if found), {})
     lines = [" ".join(f"{key} {value}" for key, value in machine.items())]
-    lines.append(f"{'':<8}{'what':<82}{'ratio':>9}  {'must':<12}{'verdict':<8}{'runs':>5}")
+    lines.append(f"{'':<8}{'what':<82}{'ratio':>9}  {'must':<18}{'verdict':<8}{'runs':>5}")
     for part, found in results.items():
         for row in found["ratios"] if found else ():
             kept = verdict(row["value"], row["must"])
-            figures = f"{row['value']:9.3f}  {row['must']:<12}{kept:<8}{row['runs']:>5}"
+            figures = f"{row['value']:9.3f}  {row['must']:<18}{kept:<8}{row['runs']:>5}"
             lines.append(f"{part:<8}{row['what']:<82}{figures}")
     return "\n".join([*lines, *(f"benchmarks.{part} failed" for part, found in results.items() if not found)])
 

@@ -27,13 +27,13 @@ RATIOS = {
 }
 TABLE = """
 cpu a processor cores 2 torch 2.9
-        what                                                                                  ratio  must        verdict  runs
-loss    OTA / plain                                                                           1.100  <= 1.25     ok          5
-loss    operators, 64 / 4                                                                     1.000  == 1        ok          5
-data    memory                                                                                1.500  < 1.02x     MISSED      5
-data    samples                                                                               2.000  -           -           5
-eval    loops / arrays                                                                        9.999  >= 10       MISSED      5
-train   eager / compiled                                                                      1.200  > 1         ok          5
+        what                                                                                  ratio  must              verdict  runs
+loss    OTA / plain                                                                           1.100  <= 1.25           ok          5
+loss    operators, 64 / 4                                                                     1.000  == 1              ok          5
+data    memory                                                                                1.500  < 1.02x           MISSED      5
+data    samples                                                                               2.000  -                 -           5
+eval    loops / arrays                                                                        9.999  >= 10             MISSED      5
+train   eager / compiled                                                                      1.200  > 1               ok          5
 """  # noqa: E501
 
 
@@ -106,7 +106,7 @@ def test_the_evaluation_benchmark_shows_growth_with_images(monkeypatch, tmp_path
     out = tmp_path / "out.json"
     assert benchmarks.eval.main(["--quick", "--json", str(out)]) == 0
     found = {row["what"]: row for row in json.loads(out.read_text())["ratios"]}
-    assert found["matching + AP, 1000 x 300 x 80, loops / arrays"]["must"] == ">= 10"
+    assert found["matching + AP, 1000 x 300 x 80, loops / arrays"]["must"] == "-"
     assert found["matching + AP, cost of an image, 1000 / 250 images"]["value"] == pytest.approx(1.2)
 
 
