@@ -176,7 +176,7 @@ def test_a_full_run_has_the_settings_without_the_budget(tmp_path, trainer):
     assert load_hyp(opt.hyp)["lr0"] == 0.02
     longer = YoloTrainer("configs/shapes.yaml", Budget(epochs=5, size=96))
     content, _ = longer.full_run({}, tmp_path / "best.yaml")
-    assert content["epochs"] == 30 and "img_size" not in content
+    assert content["epochs"] == 27 and "img_size" not in content
 
 
 # --- DETR -------------------------------------------------------------------------------------------------------------
