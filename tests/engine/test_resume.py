@@ -1,6 +1,7 @@
 """A run that is killed at any moment goes on as if it had not been: real processes, really killed."""
 
 import os
+import random
 import re
 import signal
 import subprocess
@@ -55,6 +56,38 @@ def test_killed_runs_end_with_the_same_weights(uninterrupted, tmp_path, moments)
     assert (again / "results.txt").read_text() == (run / "results.txt").read_text()
     assert without_times(again / "results.csv") == without_times(run / "results.csv")
     assert not list((again / "weights").glob(".*")) and not (again / "weights" / "previous.pt").exists()
+
+
+@pytest.mark.slow
+def test_runs_killed_from_outside_at_random_times_end_with_the_same_weights(uninterrupted, tmp_path):
+    """Eight times `kill -9`, whatever the run is doing; the seed is in the assertion's message."""
+    run, arguments = uninterrupted
+    arguments = [*elsewhere(arguments, tmp_path), "--save-every", "0.00001"]
+    again, seed = tmp_path / "runs" / "run", random.SystemRandom().randrange(2**32)
+    times, command, code = random.Random(seed), arguments, None
+    for _ in range(8):
+        process = subprocess.Popen(
+            [sys.executable, str(ROOT / "train.py"), *command],
+            cwd=ROOT,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+            stdout=subprocess.DEVNULL,
+            stderr=(tmp_path / "said").open("w"),
+        )
+        try:
+            code = process.wait(timeout=times.uniform(2, 7))
+            break
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        saved = (again / "weights" / "last.pt").is_file() or (again / "weights" / "previous.pt").is_file()
+        command = ["--resume", str(again)] if saved else [*arguments, "--exist-ok"]
+    said = (tmp_path / "said").read_text()
+    if code is None:
+        done = train(*command)
+        code, said = done.returncode, done.stderr
+    assert code == 0 or "nothing to do" in said, (seed, command, said)  # the last kill may come when all is done
+    assert_same_weights(run / "weights" / "epoch_002.pt", again / "weights" / "epoch_002.pt")
+    assert (again / "results.txt").read_text() == (run / "results.txt").read_text(), f"seed {seed}"
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
