@@ -1,6 +1,7 @@
 """What several heads cost and whether they learn: sizes of each variant, the same training with 1, 2 and 4 heads.
 
-`python -m benchmarks.multihead [--heads 1 2 4] [--epochs 30] [--quick] [--no-training] [--json FILE] [--train-args ..]`
+`python -m benchmarks.multihead [--heads 1 2 4] [--seeds 0 1] [--epochs 27] [--quick] [--no-training]
+[--json FILE] [--train-args ..]`
 
 Trains through train.py as configs/shapes.yaml says (the project's own data set: 4 classes, so 4 heads have one class
 each); only the network's last layer differs. One head is the ordinary yolov7-tiny.
@@ -12,7 +13,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from itertools import product
 from pathlib import Path
+from statistics import mean
 
 import torch
 
@@ -50,40 +53,43 @@ def print_sizes(rows: list[dict]) -> None:
         print(f"{row['cfg']:<32}{row['heads']:>6}{numbers}")
 
 
-def train(heads: int, epochs: int, folder: Path, extra: list[str]) -> dict:
+def train(heads: int, seed: int, epochs: int, folder: Path, extra: list[str]) -> dict:
     """One run; its last figures."""
+    name = f"{heads}_heads_seed_{seed}"
     cfg = ORDINARY if heads == 1 else SEVERAL
     command = ["train.py", "--config", "configs/shapes.yaml", "--epochs", str(epochs), "--cfg", str(TRAINING / cfg)]
-    command += ["--project", str(folder), "--name", f"{heads}_heads", *([] if heads == 1 else ["--heads", str(heads)])]
+    command += [] if heads == 1 else ["--heads", str(heads)]
+    command += ["--project", str(folder), "--name", name, "--seed", str(seed)]
     start = time.perf_counter()
     done = subprocess.run([sys.executable, *command, *extra], cwd=ROOT)
     if done.returncode:
-        raise UserError(f"the run with {heads} heads ended with code {done.returncode}")
-    with (folder / f"{heads}_heads" / "results.csv").open() as f:
+        raise UserError(f"the run with {heads} heads and seed {seed} ended with code {done.returncode}")
+    with (folder / name / "results.csv").open() as f:
         *_, last = csv.DictReader(f)
     figures = {"map50": float(last["metrics/mAP_0.5"]), "map": float(last["metrics/mAP_0.5:0.95"])}
-    return {"heads": heads, **figures, "minutes": (time.perf_counter() - start) / 60}
+    return {"heads": heads, "seed": seed, **figures, "minutes": (time.perf_counter() - start) / 60}
 
 
 def ratios(runs: list[dict]) -> list[dict]:
-    """Each run with several heads against the one with one head: by how much its mAP@.5 is behind."""
-    one = [run for run in runs if run["heads"] == 1]
+    """Each number of heads against one head: by how much its mAP@.5 is behind, in the mean over seeds."""
+    found = {heads: [run["map50"] for run in runs if run["heads"] == heads] for heads in {run["heads"] for run in runs}}
     return [
         {
-            "what": f"mAP@.5 of one head less that of {run['heads']} heads, same epochs",
-            "value": one[0]["map50"] - run["map50"],
+            "what": f"mAP@.5 of one head less that of {heads} heads, same epochs",
+            "value": mean(found[1]) - mean(found[heads]),
             "must": f"<= {NEAR}",
-            "runs": 1,
+            "runs": len(found[heads]),
         }
-        for run in runs
-        if one and run["heads"] > 1
+        for heads in sorted(found)
+        if heads > 1 and 1 in found
     ]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--heads", type=int, nargs="+", default=[1, 2, 4], help="numbers of heads (default 1 2 4)")
-    parser.add_argument("--epochs", type=int, default=30, help="epochs of each run (default %(default)s)")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="each number of heads with these (default 0)")
+    parser.add_argument("--epochs", type=int, default=27, help="epochs of each run (default %(default)s)")
     parser.add_argument("--quick", action="store_true", help="one epoch at 64 pixels: does it run at all")
     parser.add_argument("--no-training", action="store_true", help="print the table of sizes alone")
     parser.add_argument("--json", help="write the results to this file")
@@ -92,12 +98,13 @@ def main() -> None:
     results = {"machine": machine(), "sizes": sizes(), "runs": []}
     epochs, extra = (1, ["--img-size", "64"]) if opt.quick else (opt.epochs, [])
     with tempfile.TemporaryDirectory() as folder:
-        for heads in [] if opt.no_training else opt.heads:
-            results["runs"].append(train(heads, epochs, Path(folder), [*extra, *opt.train_args]))
+        for seed, heads in [] if opt.no_training else product(opt.seeds, opt.heads):
+            results["runs"].append(train(heads, seed, epochs, Path(folder), [*extra, *opt.train_args]))
     results["ratios"] = ratios(results["runs"])
     print_sizes(results["sizes"])
     for run in results["runs"]:
-        print(f"{run['heads']} heads: mAP@.5 {run['map50']:.3f}, mAP {run['map']:.3f}, {run['minutes']:.1f} minutes")
+        figures = f"mAP@.5 {run['map50']:.3f}, mAP {run['map']:.3f}, {run['minutes']:.1f} minutes"
+        print(f"{run['heads']} heads, seed {run['seed']}: {figures}")
     for row in results["ratios"]:
         print(f"{row['what']}: {row['value']:.3f} (must be {row['must']})")
     write_json(opt.json, results)

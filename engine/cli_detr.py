@@ -9,7 +9,7 @@ import yaml
 
 from engine import cli, cli_detect, cli_test
 from engine.cli import Flag, Parser
-from engine.config import check_limits, check_seed, parse_resize_schedule
+from engine.config import check_limits, check_patience, check_seed, parse_resize_schedule
 from utils.errors import UserError
 
 TRAIN_SHARED = (
@@ -130,6 +130,7 @@ def check_options(opt: argparse.Namespace) -> None:
     check_limits(opt)
     check_limits(opt, LOWER_LIMITS)
     check_seed(opt.seed)
+    check_patience(opt)
     for name in SHARES:
         if not 0 <= getattr(opt, name) <= 1:
             raise UserError(f"--{name.replace('_', '-')} is {getattr(opt, name)}; it is a share between 0 and 1")

@@ -170,6 +170,11 @@ def check_seed(seed: int | None) -> None:
         raise UserError(f"--seed is {seed}; it must be in 0..{MAX_SEED}")
 
 
+def check_patience(opt) -> None:
+    if opt.patience and opt.notest:
+        raise UserError("--patience judges epochs by their validation, which --notest leaves out: drop one of the two")
+
+
 def check_options(opt) -> None:
     """Refuse impossible or contradicting flags, each by name."""
     check_limits(opt)
@@ -184,8 +189,8 @@ def check_options(opt) -> None:
         raise UserError("--micro-batch is a matter of --worker-tensor (or --fast-dataloader): add it, or leave it out")
     if opt.resize_schedule and (opt.multi_scale or opt.evolve):
         raise UserError("--resize-schedule cannot be combined with --multi-scale or --evolve")
-    if opt.patience and opt.notest and not opt.evolve:
-        raise UserError("--patience judges epochs by their validation, which --notest leaves out: drop one of the two")
+    if not opt.evolve:
+        check_patience(opt)
     if opt.transfer_weights and not opt.weights:
         raise UserError("--transfer-weights needs --weights FILE to take from")
     if opt.overfit and (opt.subset_size or opt.evolve or opt.image_weights):

@@ -12,19 +12,19 @@ import numpy as np
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from engine.config import ResizeStage, parse_resize_schedule
+from engine.config import ResizeStage
 from engine.detr_eval import GRID, Frames, evaluate_detr
 from engine.distributed import World, main_first
 from engine.ema import ModelEMA
 from engine.resume import Progress, previous_of
 from engine.schedule import DropSchedule, Rates
+from engine.stages import plan_stages
 from engine.trainer import Validation
 from models.detr import Detector
 from models.detr_loss import PARTS, attach_loss
 from utils.datasets import create_dataloader
 from utils.detr_data import DetrDataset
 from utils.errors import UserError
-from utils.files import check_img_size
 from utils.labels import Subset, check_class_range
 from utils.metrics import fitness
 from utils.plots import plot_images, plot_results
@@ -74,21 +74,17 @@ class DetrFamily:
 
     def _plan_sizes(self) -> None:
         """The stages of the resize schedule, in sizes that the strides can hold; the last one's is validated at."""
-        stages = parse_resize_schedule(self.opt.resize_schedule) or [ResizeStage(0, self.opt.img_size)]
-        for stage in stages:
-            if (stage.batch or 0) % self.world.size:
-                raise UserError(
-                    f"--resize-schedule {self.opt.resize_schedule}: a batch of {stage.batch} cannot be shared out to "
-                    f"{self.world.size} processes: give a multiple"
-                )
-        self.stages = [stage._replace(size=check_img_size(stage.size, GRID)) for stage in stages]
+        opt = self.opt
+        self.stages = plan_stages(
+            opt.resize_schedule, opt.img_size, opt.total_batch_size, processes=self.world.size, grid=GRID
+        )
         self.test_size = self.stages[-1].size
 
     def _build_loaders(self, stage: ResizeStage) -> None:
         """The training loader of a stage and, once, the validation loader of the main process."""
         opt, world = self.opt, self.world
         self.stage, self.img_size = stage, stage.size
-        batch = (stage.batch or opt.total_batch_size) // world.size
+        batch = stage.batch // world.size
         subset = Subset(opt.overfit) if opt.overfit else None
         if opt.subset_size:
             subset = Subset(opt.subset_size, opt.subset_seed)
@@ -130,8 +126,7 @@ class DetrFamily:
         images = -(-len(self.dataset) // self.world.size)
         total, begin = 0, 0
         for stage, end in zip(self.stages, ends):
-            batch = (stage.batch or self.opt.total_batch_size) // self.world.size
-            total, begin = total + (end - begin) * -(-images // batch), end
+            total, begin = total + (end - begin) * -(-images // (stage.batch // self.world.size)), end
         return total / self.opt.epochs
 
     def _wrap(self) -> Callable:

@@ -233,6 +233,7 @@ def test_sections_inheritance_and_the_command_line(tmp_path, shapes_small):
         (["--overfit", "--subset-size", "5"], "leave out --subset-size"),
         (["--pretrained", "a", "--weights", "b"], "leave one of them out"),
         (["--epochs", "0"], "--epochs is 0"),
+        (["--patience", "3", "--notest"], "drop one of the two"),
     ],
 )
 def test_impossible_options_are_named(arguments, complaint):

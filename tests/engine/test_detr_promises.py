@@ -155,8 +155,8 @@ def test_a_cosine_ends_with_the_last_step_of_all_stages():
 
 
 def test_a_stages_batch_that_cannot_be_shared_out_is_refused():
-    opt = Namespace(resize_schedule="1:64:4,3:96:3", img_size=64)
-    with pytest.raises(UserError, match="a batch of 3 cannot be shared out to 2 processes"):
+    opt = Namespace(resize_schedule="1:64:4,3:96:3", img_size=64, total_batch_size=4)
+    with pytest.raises(UserError, match="the batch 3 of epoch 3 must be a multiple of the number of processes, 2"):
         DetrFamily._plan_sizes(SimpleNamespace(opt=opt, world=World(0, 0, 2)))
 
 

@@ -132,18 +132,24 @@ def test_an_object_weighs_as_much_as_with_one_head():
     assert cls.item() == pytest.approx(expected.item(), rel=1e-6) and cls > 0
 
 
-@pytest.mark.parametrize("heads", [3, 8])
-def test_background_counts_once_in_every_head(heads):
-    """Objectness is summed over heads, each a mean over its own map: one that is sure of its emptiness adds nothing."""
+@pytest.mark.parametrize("per_head", [0, 1])
+@pytest.mark.parametrize(("heads", "weight"), [(3, 5), (8, 15)])
+def test_background_counts_alike_in_every_head(heads, weight, per_head):
+    """Objectness is summed over heads, each a mean over its own map: one that is sure of its emptiness adds nothing.
+
+    By default the sum weighs more than with one head, since it has to tell the heads' objects apart.
+    """
+    weight = 1 if per_head else weight
     config = HeadConfig.consecutive(2 * heads, heads)
     (one,) = random_maps([2])
     silent = [m.detach().index_fill(-1, torch.tensor([4]), -CERTAIN) for m in one]
     targets = random_targets(2)  # of the first head alone
-    loss, one_head = ComputeLossMultiHeadOTA(network(several(config))), ComputeLossOTA(network(ordinary(2)))
-    expected = one_head(one, targets, IMAGES)[1][1].item()
+    loss = ComputeLossMultiHeadOTA(network(several(config), per_head_loss=per_head))
+    one_head = ComputeLossOTA(network(ordinary(2)))
+    expected = weight * one_head(one, targets, IMAGES)[1][1].item()
     assert loss([one, *[silent] * (heads - 1)], targets, IMAGES)[1][1].item() == pytest.approx(expected, rel=1e-6)
-    empty = one_head(one, targets[:0], IMAGES)[1][1]
-    assert loss([one] * heads, targets[:0], IMAGES)[1][1].item() == pytest.approx(heads * empty.item(), rel=1e-6)
+    empty = weight * one_head(one, targets[:0], IMAGES)[1][1].item()
+    assert loss([one] * heads, targets[:0], IMAGES)[1][1].item() == pytest.approx(heads * empty, rel=1e-6)
 
 
 def test_weights_of_heads_are_relative():
