@@ -82,7 +82,7 @@ def objectness_weight(heads: int) -> int:
 
     With one head the class loss tells classes apart. Among heads objectness alone does, at its few positive cells, and
     with its ordinary gain it learns that too slowly. Found by measuring, not derived: on the shapes set (progress.md)
-    four heads of one class had mAP@.5 0.68, 0.80 and 0.88 with objectness counted once, 4 and 8 times, one head 0.85.
+    four heads of one class had mAP@.5 0.68, 0.80 and 0.88 with objectness counted once, 4 and 8 times, one head 0.80.
     """
     return 2 * heads - 1
 

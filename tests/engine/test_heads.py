@@ -1,5 +1,6 @@
 """Multi-head networks through the training command: heads from flags, exact resume, transfer, mistakes."""
 
+import csv
 import logging
 from pathlib import Path
 from types import SimpleNamespace
@@ -90,6 +91,21 @@ def test_two_processes_agree(tmp_path, shapes_small):
     done = torchrun(*heads_run(tmp_path, shapes_small, "--heads", "3", "--channels-last", "--amp", "bf16"))
     assert done.returncode == 0, done.stderr[-3000:]
     assert "weights agree: True over 2 processes" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_compiled_run_learns_what_an_ordinary_one_does(tmp_path, shapes_small):
+    """With the real compiler: it must not have fallen back, and one step's losses are the same but for rounding."""
+    losses = []
+    for number, extra in enumerate(([], ["--compile"])):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        done = train(*heads_run(folder, shapes_small, "--heads", "2", "--max-iter", "2", *extra))
+        assert done.returncode == 0 and "going on without it" not in done.stderr, done.stderr[-3000:]
+        (row,) = csv.DictReader((folder / "runs" / "run" / "results.csv").open())
+        losses.append([float(row[f"train/{name}"]) for name in ("box", "obj", "cls")])
+    assert losses[1] == pytest.approx(losses[0], rel=1e-3)
 
 
 # --- which heads ------------------------------------------------------------------------------------------------------
