@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from matplotlib.ticker import MaxNLocator
 
 from engine.trials.ledger import COMPLETED, Run
 from engine.trials.table import param_names, params_of, rank
@@ -48,6 +49,8 @@ def _curves(ax, runs: Sequence[Run]) -> dict[int, tuple]:
         xs, ys = [p.epoch for p in points], [p.map for p in points]
         ax.plot(xs, ys, style, marker=".", color=colours[run.setting], label=label)
     ax.set(xlabel="epoch", ylabel="mAP@.5:.95", title="how they learnt (dotted: not completed)")
+    ax.set_xlim(left=-0.5)  # from the first epoch on, also where each run has a single validation
+    ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     ax.grid(alpha=0.25)
     if named:
         ax.legend(fontsize=7, frameon=False)
