@@ -7,6 +7,8 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
+from models.unpickle import COMPILED_MARK
+
 log = logging.getLogger(__name__)
 
 
@@ -27,6 +29,7 @@ class CompiledNet:
     def __init__(self, model: nn.Module, compiler: Callable = torch.compile):
         self.model = model
         self.call: Callable = compiler(model)
+        vars(model).pop(COMPILED_MARK, None)  # else checkpoints would carry it
         self.proven: set[tuple] = set()  # shapes that compiled: each new one may be compiled anew, and may fail
 
     def __call__(self, images: torch.Tensor):

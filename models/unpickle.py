@@ -181,6 +181,7 @@ RestrictedUnpickler.dispatch |= {
 
 MEMBERS = {"_parameters": nn.Parameter, "_buffers": torch.Tensor, "_modules": nn.Module}
 PRIVATE = frozenset({"_non_persistent_buffers_set", "_is_full_backward_hook", "_reversed_padding_repeated_twice"})
+COMPILED_MARK = "_is_torch_compile"  # torch.compile sets it on the network it is given; not a setting, so not kept
 
 
 def give_states(states: Iterable[tuple[nn.Module, Any]]) -> set[int]:
@@ -208,6 +209,7 @@ def check_state(module: nn.Module, state: Any, complete: set[int]) -> None:
     kind = type(module).__name__
     if type(state) is not dict or not MEMBERS.keys() <= state.keys():
         raise Damaged(f"the state of a {kind} is not that of a PyTorch module")
+    state.pop(COMPILED_MARK, None)
     if state.get("forward") is FUSED_FORWARD:
         del state["forward"]
         if hasattr(type(module), "fused"):

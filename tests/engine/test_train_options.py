@@ -3,6 +3,7 @@
 import csv
 import re
 import sys
+from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -205,6 +206,24 @@ def test_compiling_keeps_names_and_falls_back_when_it_fails(tmp_path, shapes_sma
     monkeypatch.delenv("USE_COMPILE")
     _, plain = train(tmp_path / "plain", shapes_small, "--seed", "1", "--notest")
     assert_same_weights(folder / "weights" / "epoch_000.pt", plain / "weights" / "epoch_000.pt")
+
+
+def test_a_compiled_run_writes_the_files_of_an_ordinary_one(tmp_path, shapes_small, monkeypatch, caplog):
+    """Dynamo without Inductor changes no number: the same weights, in files that can be read and gone on with."""
+    compiler = partial(torch.compile, backend="eager")
+    monkeypatch.setattr(engine.compile.CompiledNet.__init__, "__defaults__", (compiler,))
+    folders = []
+    for extra in ([], ["--compile"]):
+        folder = tmp_path / ("compiled" if extra else "plain")
+        folder.mkdir()
+        code, run = train(folder, shapes_small, "--seed", "1", "--notest", *extra)
+        assert code == 0
+        folders.append(run)
+    assert "going on without it" not in caplog.text
+    plain, compiled = folders
+    assert_same_weights(plain / "weights" / "epoch_000.pt", compiled / "weights" / "epoch_000.pt")
+    left, right = (load_checkpoint(run / "weights" / "last.pt")["model"].state_dict() for run in folders)
+    assert left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
 
 
 def test_a_shape_that_fails_to_compile_later_falls_back_too(caplog):

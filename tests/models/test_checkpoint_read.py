@@ -11,6 +11,7 @@ from torch import nn
 
 from models.checkpoint import CheckpointError, load_checkpoint, module_of, state_dict_of
 from models.common import Conv
+from models.unpickle import COMPILED_MARK
 from models.yolo import Model
 
 NETWORKS = {
@@ -250,3 +251,12 @@ def test_truncated_or_altered_zip_is_damaged(reference_files, tmp_path):
     (tmp_path / "altered.pt").write_bytes(altered)
     with pytest.raises(CheckpointError, match="is damaged"):
         load_checkpoint(tmp_path / "altered.pt")
+
+
+def test_a_network_that_torch_compile_has_marked_is_read_without_the_mark(tiny, tmp_path):
+    model = tiny["model"]
+    torch.compile(model, backend="eager")
+    assert COMPILED_MARK in vars(model)
+    torch.save({"model": model}, tmp_path / "compiled.pt")
+    read = load_checkpoint(tmp_path / "compiled.pt")["model"]
+    assert type(read) is Model and COMPILED_MARK not in vars(read)
