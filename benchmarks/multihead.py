@@ -104,7 +104,7 @@ def main() -> None:
     print_sizes(results["sizes"])
     for run in results["runs"]:
         figures = f"mAP@.5 {run['map50']:.3f}, mAP {run['map']:.3f}, {run['minutes']:.1f} minutes"
-        print(f"{run['heads']} heads, seed {run['seed']}: {figures}")
+        print(f"heads {run['heads']}, seed {run['seed']}: {figures}")
     for row in results["ratios"]:
         print(f"{row['what']}: {row['value']:.3f} (must be {row['must']})")
     write_json(opt.json, results)
