@@ -1,5 +1,6 @@
 """One process or many: who am I, and what the processes must agree on."""
 
+import importlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -68,12 +69,16 @@ def join(world: World, device: torch.device, total_batch: int) -> torch.device:
         torch.cuda.set_device(world.local_rank)
         device = torch.device("cuda", world.local_rank)
     if not dist.is_initialized():
+        # Its functions take the group of that moment as a default. DistributedDataParallel imports it later, and the
+        # group would then outlive `leave`: its threads would still be running when the interpreter ends, and abort it.
+        importlib.import_module("torch.distributed.nn.functional")
         backend = "cuda:nccl,cpu:gloo" if device.type == "cuda" else "gloo"
         dist.init_process_group(backend=backend, timeout=PATIENCE)
     return device
 
 
 def leave() -> None:
+    """End the process group with its threads, which takes that nothing refers to it any more."""
     if dist.is_available() and dist.is_initialized():
         dist.destroy_process_group()
 

@@ -1,9 +1,10 @@
-"""train.py whose processes compare their weights at the end.
+"""train.py whose processes compare their weights at the end, and tell which threads of the group outlive it.
 
 FATAL_RANK=r FATAL="step n" kills one of them; NORM_BY_IMAGE=1 normalises each image by itself;
 BAD_RANK=r BAD_STEP=n makes the loss of one process's n-th batch a number that is none.
 """
 
+import atexit
 import hashlib
 import itertools
 import os
@@ -12,12 +13,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 
 import engine.run
 from engine.cli import train_parser
+from engine.distributed import from_all
 from engine.trainer import Trainer
 from engine.yolo import YoloFamily
 from tests.engine.fatal_train import arm
@@ -31,15 +32,24 @@ def weights_hash(model) -> str:
     return digest.hexdigest()[:16]
 
 
-def fit_and_compare(self):
-    outcome = whole_fit(self)
-    if not self.world.is_distributed:
+def compare_at_the_end() -> None:
+    whole_fit = Trainer.fit
+
+    def fit(self):
+        outcome = whole_fit(self)
+        hashes = from_all(weights_hash(self.family.model), self.world)
+        if self.world.is_distributed and self.world.is_main:
+            print(f"weights agree: {len(set(hashes)) == 1} over {len(hashes)} processes")
         return outcome
-    hashes = [None] * self.world.size
-    dist.all_gather_object(hashes, weights_hash(self.family.model))
-    if self.world.is_main:
-        print(f"weights agree: {len(set(hashes)) == 1} over {len(hashes)} processes")
-    return outcome
+
+    Trainer.fit = fit
+    atexit.register(tell_group_threads)
+
+
+def tell_group_threads() -> None:
+    """A thread of the process group that is still there when the interpreter ends can abort the process."""
+    names = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
+    print(f"threads of the group at the end: {sum('gloo' in name for name in names)}")
 
 
 def break_loss(step: int) -> None:
@@ -53,8 +63,7 @@ def break_loss(step: int) -> None:
 
 
 if __name__ == "__main__":
-    whole_fit = Trainer.fit
-    Trainer.fit = fit_and_compare
+    compare_at_the_end()
     if os.environ.get("FATAL_RANK") == os.environ.get("RANK", "0"):
         arm(os.environ["FATAL"])
     if os.environ.get("NORM_BY_IMAGE"):

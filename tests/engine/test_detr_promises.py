@@ -235,5 +235,6 @@ def test_two_processes_train_the_same_network(tmp_path, shapes_small):
     done = torchrun("--config", config, script="tests/engine/fatal_detr.py", AGREE="1")
     assert done.returncode == 0, done.stderr[-3000:]
     assert "weights agree: True over 2 processes" in done.stdout
+    assert done.stdout.count("threads of the group at the end: 0") == 2
     run = tmp_path / "runs" / "run"
     assert len((run / "results.txt").read_text().splitlines()) == 1 and (run / "weights" / "last.pth").is_file()

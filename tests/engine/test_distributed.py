@@ -47,6 +47,12 @@ def test_processes_agree_and_only_the_first_writes(two_processes):
     assert not Path(f"{run}2").exists()
 
 
+def test_the_group_ends_before_its_processes_do(two_processes):
+    """Its threads run Python code when they drop a tensor: one that did so during exit ended the process by SIGABRT."""
+    done, _ = two_processes
+    assert done.stdout.count("threads of the group at the end: 0") == 2, done.stdout[-3000:]
+
+
 def test_two_processes_follow_one_with_the_same_batch(tmp_path, shapes_small):
     """The same samples make up each step, so the same gradient does: what training changed is compared.
 
