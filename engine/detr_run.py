@@ -58,12 +58,11 @@ def run(opt: Namespace) -> int:
     check_options(opt)
     device = select_device(opt.device)
     advise_on_gpus(device, world)
-    try:
-        with lost_peers_told(world):
-            outcome = train(opt, device, world, checkpoint)
-            return exit_code(outcome, opt, world, COMMAND) if outcome else 0
-    finally:
-        leave()
+    with lost_peers_told(world):
+        outcome = train(opt, device, world, checkpoint)
+        code = exit_code(outcome, opt, world, COMMAND) if outcome else 0
+    leave()
+    return code
 
 
 def advise_on_gpus(device: torch.device, world: World) -> None:

@@ -69,8 +69,8 @@ def join(world: World, device: torch.device, total_batch: int) -> torch.device:
         torch.cuda.set_device(world.local_rank)
         device = torch.device("cuda", world.local_rank)
     if not dist.is_initialized():
-        # Its functions take the group of that moment as a default. DistributedDataParallel imports it later, and the
-        # group would then outlive `leave`: its threads would still be running when the interpreter ends, and abort it.
+        # Its functions have the group of the moment as a default. Imported later, as DistributedDataParallel would,
+        # they would refer to the group for ever, and `leave` could not end it.
         importlib.import_module("torch.distributed.nn.functional")
         backend = "cuda:nccl,cpu:gloo" if device.type == "cuda" else "gloo"
         dist.init_process_group(backend=backend, timeout=PATIENCE)
@@ -78,7 +78,11 @@ def join(world: World, device: torch.device, total_batch: int) -> torch.device:
 
 
 def leave() -> None:
-    """End the process group with its threads, which takes that nothing refers to it any more."""
+    """End the process group and its threads: one that still has a tensor to drop when Python ends aborts the process.
+
+    For the end of a good run, when DistributedDataParallel is gone: if that held the last reference, its end would
+    wait for threads that wait for Python. After an error the group is left as it is, for other processes may be dead.
+    """
     if dist.is_available() and dist.is_initialized():
         dist.destroy_process_group()
 

@@ -56,12 +56,11 @@ def run(opt: Namespace) -> int:
     hyp = hyper.load_hyp(opt.hyp)
     if compiling.diagnosis_wanted():
         return diagnose_compile(opt, hyp, device)
-    try:
-        with lost_peers_told(world):
-            outcome = train(hyp, opt, device, world, checkpoint)
-            return exit_code(outcome, opt, world, COMMAND)
-    finally:
-        leave()
+    with lost_peers_told(world):
+        outcome = train(hyp, opt, device, world, checkpoint)
+        code = exit_code(outcome, opt, world, COMMAND)
+    leave()
+    return code
 
 
 # --- preparing --------------------------------------------------------------------------------------------------------
