@@ -105,23 +105,24 @@ def test_advice_follows_the_largest_avoidable_share():
 
 
 @pytest.mark.parametrize(
-    "work, reads",
+    "work, reads, sends",
     [
-        (lambda device, host: device.cpu(), 1),
-        (lambda device, host: device.to("cpu", non_blocking=True), 0),
-        (lambda device, host: host.to(device.device), 0),
-        (lambda device, host: device.half(), 0),
-        (lambda device, host: host.copy_(device), 1),
-        (lambda device, host: host.copy_(device, True), 0),
-        (lambda device, host: device.sum() + 1, 0),
+        (lambda device, host: device.cpu(), 1, 0),
+        (lambda device, host: device.to("cpu", non_blocking=True), 0, 0),
+        (lambda device, host: host.to(device.device), 0, 1),
+        (lambda device, host: host.to(device.device, non_blocking=True), 0, 0),
+        (lambda device, host: device.half(), 0, 0),
+        (lambda device, host: host.copy_(device), 1, 0),
+        (lambda device, host: host.copy_(device, True), 0, 0),
+        (lambda device, host: device.sum() + 1, 0, 0),
     ],
 )
-def test_copies_from_a_device_to_the_host_count_as_reads(work, reads):
+def test_copies_between_a_device_and_the_host_count_where_they_wait(work, reads, sends):
     with FakeTensorMode():
         device, host = torch.empty(4, device="cuda"), torch.empty(4)
         with OpCounter() as counter:
             work(device, host)
-    assert counter.host_reads == reads
+    assert (counter.host_reads, counter.host_sends) == (reads, sends)
 
 
 @pytest.mark.parametrize(

@@ -59,37 +59,38 @@ class _ReadMaps(torch.autograd.Function):
     Given in the loss's precision. Backward writes one gradient map for each map, where indexing and slicing would
     write three and add them up, and rounds an objectness gradient to the map's precision once, when it is complete.
     A map may lie in memory in any order (a permuted convolution output); it is not copied, and its gradient lies alike.
+    Such a map is read by `places`; one in order, as ordinary heads write it, by the numbers of its cells.
     """
 
     @staticmethod
-    def forward(ctx, *cells_and_maps):
+    def forward(ctx, places, *cells_and_maps):
         cells, maps = _halves(cells_and_maps)
-        ctx.save_for_backward(*cells)
+        ctx.save_for_backward(places, *cells)
         ctx.layouts, ctx.dtype = [(m.shape, m.stride()) for m in maps], maps[0].dtype
         precision = torch.promote_types(ctx.dtype, torch.float32)
         width = max(m.shape[-1] for m in maps)
         rows, objectness = [], []
-        for c, m in zip(cells, maps):
+        for c, place, m in zip(cells, _by_map(places, cells), maps):
             flat = _flat(m) if m.is_contiguous() else None
-            row = m[_place(c, m)] if flat is None else flat.index_select(0, c)
+            row = m[place] if flat is None else flat.index_select(0, c)
             rows.append(row if row.shape[1] == width else F.pad(row, (0, width - row.shape[1])))
             objectness.append(m[..., 4].reshape(-1) if flat is None else flat[:, 4])
         return torch.cat(rows).to(precision), torch.cat(objectness).to(precision)
 
     @staticmethod
     def backward(ctx, grad_rows, grad_objectness):
-        cells = ctx.saved_tensors
+        places, *cells = ctx.saved_tensors
         grads = []
         rows = grad_rows.split([len(c) for c in cells])
         objectness = grad_objectness.split([shape[:-1].numel() for shape, _ in ctx.layouts])
-        for c, (shape, stride), row, obj in zip(cells, ctx.layouts, rows, objectness):
+        for c, place, (shape, stride), row, obj in zip(cells, _by_map(places, cells), ctx.layouts, rows, objectness):
             grad = grad_rows.new_empty_strided(shape, stride, dtype=ctx.dtype).zero_()
-            where, to = ((c,), _flat(grad)) if grad.is_contiguous() else (_place(c, grad), grad)
+            where, to = ((c,), _flat(grad)) if grad.is_contiguous() else (place, grad)
             to.index_put_(where, row[:, : shape[-1]].to(ctx.dtype), accumulate=True)  # in the same order on every run
             obj = obj.index_put((c,), row[:, 4], accumulate=True)
             grad[..., 4] = obj.view(shape[:-1])
             grads.append(grad)
-        return *[None] * len(cells), *grads
+        return None, *[None] * len(cells), *grads
 
 
 def _halves(items):
@@ -101,9 +102,9 @@ def _flat(m: torch.Tensor) -> torch.Tensor:
     return m.view(-1, m.shape[-1])
 
 
-def _place(cells: torch.Tensor, m: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Cell numbers of a map as image, anchor, row and column."""
-    return torch.unravel_index(cells, m.shape[:-1])
+def _by_map(places: torch.Tensor | None, cells) -> list[tuple[torch.Tensor, ...] | None]:
+    """Image, anchor, row and column of the candidates of each map."""
+    return [None] * len(cells) if places is None else [p.unbind() for p in places.split([len(c) for c in cells], 1)]
 
 
 class Plan(NamedTuple):
@@ -124,6 +125,7 @@ class Plan(NamedTuple):
     pools: Pools | None  # who competes with whom; None: every candidate is a positive
     learnt: torch.Tensor | None = None  # (n, C) bool, class columns that the candidate's map has; None: all
     fixed: torch.Tensor | None = None  # (n, C) logits that stand in the assignment's cost for the others
+    places: torch.Tensor | None = None  # (4, n) int64 image, anchor, row, column; None: all maps are contiguous
 
 
 class Predicted(NamedTuple):
@@ -212,15 +214,18 @@ class _Loss:
         balance = np.array(self.level_weights, np.float64 if maps[0].dtype == torch.float64 else np.float32)
         gains = np.array(self.gains, np.float32)
         arrays = [cell, anchor, stride, scale, corner, twin, found.target, rows[:, 2:6], column, area, balance, gains]
-        if height is None:
-            cell, *tensors = send(arrays, maps[0].device)
-            return Plan(cell.split(counts), *tensors, None)
-        corners = xywh2xyxy(rows[:, 2:6] * height)  # by the height alone, as the reference; it matters off-square
-        pool = image * self.heads + head
-        layout = lay_out_pools(pool[found.target], pool, corners, column, max(m.shape[-1] for m in maps) - 5)
-        cell, *tensors = send(arrays + layout, maps[0].device)
-        known = len(arrays) - 1
-        return Plan(cell.split(counts), *tensors[:known], Pools.of(*tensors[known:]))
+        # known here: to work them out on the device would take numbers from the host, and a wait for each
+        places = [found.image, found.anchor, found.row, found.column]
+        placed = [] if all(m.is_contiguous() for m in maps) else [np.stack(places)]
+        layout = []
+        if height is not None:
+            corners = xywh2xyxy(rows[:, 2:6] * height)  # by the height alone, as the reference; it matters off-square
+            pool = image * self.heads + head
+            layout = lay_out_pools(pool[found.target], pool, corners, column, max(m.shape[-1] for m in maps) - 5)
+        cell, *tensors = send([*arrays, *placed, *layout], maps[0].device)
+        known, laid_out = len(arrays) - 1, len(arrays) - 1 + len(placed)
+        pools = None if height is None else Pools.of(*tensors[laid_out:])
+        return Plan(cell.split(counts), *tensors[:known], pools, places=tensors[known] if placed else None)
 
     def check(self, targets: torch.Tensor, batch: int) -> np.ndarray:
         """Targets on the host, fp32 or fp64. Those of a device are waited for here, and only here."""
@@ -267,7 +272,7 @@ class _Loss:
         return np.concatenate(rows)
 
     def predicted(self, maps, plan: Plan) -> Predicted:
-        rows, everywhere = _ReadMaps.apply(*plan.cells, *maps)
+        rows, everywhere = _ReadMaps.apply(plan.places, *plan.cells, *maps)
         box, objectness, classes = rows.split([4, 1, rows.shape[1] - 5], 1)
         xy, wh = box.sigmoid().chunk(2, 1)
         box = torch.cat([decode_xy(xy), decode_wh(wh, plan.anchor)], 1)

@@ -39,6 +39,7 @@ class _Routed(_Loss):
         self.objectness_weight = 1 if self.per_head else objectness_weight(self.heads)
         self.on = cache(self.on)  # of this object alone
         self.learnt, self.fixed = class_columns(config)
+        self.learns_all = bool(self.learnt.all())
 
     def on(self, device: torch.device) -> tuple[torch.Tensor, ...]:
         """Weights and sizes of the heads, learnt and fixed columns, on a device."""
@@ -49,7 +50,7 @@ class _Routed(_Loss):
 
     def plan(self, targets: torch.Tensor, maps, reach: float, height: int | None = None) -> Plan:
         plan = super().plan(targets, maps, reach, height)
-        if self.learnt.all():
+        if self.learns_all:
             return plan
         head = np.repeat(np.arange(len(maps)) % self.heads, [len(c) for c in plan.cells])
         (head,) = send([head], maps[0].device)

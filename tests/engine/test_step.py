@@ -10,7 +10,9 @@ from engine.optim import build_optimizer
 from engine.schedule import Rates
 from engine.step import Amp, TrainStep, choose_amp
 from models.yolo import Model
+from tests.utils.op_counter import OpCounter
 from utils.loss import ComputeLoss, ComputeLossAuxOTA, ComputeLossOTA
+from utils.loss_multihead import ComputeLossMultiHead, ComputeLossMultiHeadOTA
 
 RATES = Rates((0.01, 0.01, 0.01), 0.9, 1)
 
@@ -24,7 +26,7 @@ class NetworkRecipe:
         self.loss = loss
 
     def to_device(self, batch, device):
-        return batch[0].to(device).float() / 255, batch[1]
+        return batch[0].to(device, non_blocking=True).float() / 255, batch[1]
 
     def forward_loss(self, net, batch, mark):
         outputs = net(batch[0])
@@ -34,16 +36,31 @@ class NetworkRecipe:
         return self.loss(outputs, batch[1])
 
 
+def on_the_host(make):
+    """torch.tensor, refusing other devices: it waits until its copy is there, which the dispatcher may not see."""
+
+    def made(*args, device=None, **kwargs):
+        assert device is None or torch.device(device).type == "cpu", f"Python numbers sent to {device}, with a wait"
+        return make(*args, **kwargs)
+
+    return made
+
+
 @pytest.mark.parametrize(
     ("cfg", "loss", "size"),
     [
         ("yolov7-tiny", ComputeLoss, 64),
         ("yolov7-tiny", ComputeLossOTA, 64),
         ("yolov7-w6", ComputeLossAuxOTA, 128),
+        ("yolov7-tiny-1b4h", ComputeLossMultiHead, 64),
+        ("yolov7-tiny-1b4h-attn", ComputeLossMultiHeadOTA, 64),
     ],
 )
-def test_the_whole_step_runs_on_a_device_without_data(cfg, loss, size):
-    """On `meta` any read of device data raises: forward, loss, backward, optimizer, EMA and the means never read."""
+def test_the_whole_step_runs_on_a_device_without_data(cfg, loss, size, monkeypatch):
+    """On `meta` any read of device data raises: forward, loss, backward, optimizer, EMA and the means never read.
+
+    Nor is the device ever sent anything that the host would wait for.
+    """
     model = Model(f"cfg/training/{cfg}.yaml", nc=3)
     hyp = hyper.load_hyp("data/hyp.scratch.p5.yaml")
     model.hyp = hyper.scale_gains(hyp, levels=model.model[-1].nl, classes=3, img_size=size, smoothing=0.0)
@@ -55,8 +72,12 @@ def test_the_whole_step_runs_on_a_device_without_data(cfg, loss, size):
     step = TrainStep(NetworkRecipe(criterion), model, model, optimizer, ModelEMA(model), device, keep_buffers=True)
     images = torch.zeros(2, 3, size, size, dtype=torch.uint8)
     targets = torch.tensor([[0, 1, 0.5, 0.5, 0.3, 0.3], [1, 2, 0.2, 0.7, 0.1, 0.4]])
-    for number in range(2):
-        step((images, targets), number, RATES)
+    step((images, targets), 0, RATES)  # what is sent once, such as weights of heads, is there from now on
+    for name in ("tensor", "as_tensor"):
+        monkeypatch.setattr(torch, name, on_the_host(getattr(torch, name)))
+    with OpCounter() as counter:
+        step((images, targets), 1, RATES)
+    assert counter.host_reads == counter.host_sends == 0
     assert step.means.device.type == "meta" and step.means.shape == (4,)
     with pytest.raises(NotImplementedError):
         step.read()  # reading is the one thing that cannot work there
