@@ -4,10 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import yaml
-
 from engine.cli import Flag, nearest
 from utils.errors import UserError
+from utils.yaml_file import read_yaml
 
 SECTIONS = ("training", "data", "model", "run", "optimizer", "augment")  # headings a run file may group flags under
 
@@ -19,10 +18,7 @@ def read_yaml_chain(path: str | Path, seen: tuple[Path, ...] = ()) -> dict[str, 
         raise UserError(f"run file {path} does not exist; see configs/ for examples")
     if path.resolve() in seen:
         raise UserError(f"run file {path}: `base` leads back to itself")
-    try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"run file {path} is not valid YAML in UTF-8: {error}") from None
+    values = read_yaml(path, "run file") or {}
     if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
         raise UserError(f"run file {path} must hold a mapping of flags, such as 'epochs: 2'")
     base = values.pop("base", None)

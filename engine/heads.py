@@ -12,12 +12,10 @@ from torch import nn
 
 from models.checkpoint import find_weights
 from models.multihead import heads_of
-from utils.class_groups import geometry_config, label_geometry
+from utils.class_groups import geometry_config, training_geometry
 from utils.data_yaml import load_data_yaml
 from utils.errors import UserError
 from utils.head_config import HeadConfig, choose_head_config
-from utils.label_cache import load_labels
-from utils.labels import find_images
 
 log = logging.getLogger(__name__)
 SHOWN = 40  # names in a list
@@ -31,7 +29,10 @@ def chosen_heads(opt: Namespace, nc: int) -> dict[str, Any] | None:
             f"--single-cls leaves one class, which cannot be shared out: leave out --{asked[0].replace('_', '-')}"
         )
     grouping = (opt.standard_grouping, opt.geometry_grouping)
-    config = choose_head_config(nc, opt.heads, opt.head_config, *grouping, lambda heads: _by_boxes(opt, nc, heads))
+    names = load_data_yaml(opt.data, fetch=False).names if any(grouping) else ()
+    config = choose_head_config(
+        *(nc, opt.heads, opt.head_config, *grouping), lambda heads: _by_boxes(opt, heads), names=names
+    )
     if config is None:
         return None
     for head, (name, ids, weight) in enumerate(zip(config.names, config.classes, config.weights)):
@@ -39,11 +40,9 @@ def chosen_heads(opt: Namespace, nc: int) -> dict[str, Any] | None:
     return config.to_dict()
 
 
-def _by_boxes(opt: Namespace, nc: int, heads: int) -> HeadConfig:
+def _by_boxes(opt: Namespace, heads: int) -> HeadConfig:
     """Classes grouped by shape and size of their boxes in the training set, as tools/group_classes.py does."""
-    source = load_data_yaml(opt.data).split("train")
-    table = load_labels(find_images(source), source)
-    return geometry_config(label_geometry(table.labels, table.shapes, nc, opt.img_size[0]), heads, use_area=True)
+    return geometry_config(training_geometry(load_data_yaml(opt.data), opt.img_size[0]), heads, use_area=True)
 
 
 def stored_heads(network: nn.Module) -> dict[str, Any] | None:
@@ -62,9 +61,17 @@ def foreign_heads(model: nn.Module, source: Any, origin: str) -> tuple[str, ...]
     Names and shapes agree all the same where two groupings have groups of equal size.
     """
     network = find_weights(source, prefer_ema=False, origin=origin)
+    ours = getattr(model.model[-1], "head_config", None)
     if not isinstance(network, nn.Module):
-        return ()  # a state dict does not tell
-    ours, theirs = (getattr(n.model[-1], "head_config", None) for n in (model, network))
+        if not ours or not any(".heads." in name for name in network):
+            return ()
+        log.warning(
+            "%s holds weights only and does not tell the classes of its heads, so all heads start fresh; "
+            "a checkpoint written by training would tell",
+            origin,
+        )
+        return HEAD_ENTRIES
+    theirs = getattr(network.model[-1], "head_config", None)
     if not ours or not theirs or HeadConfig.from_dict(ours).classes == HeadConfig.from_dict(theirs).classes:
         return ()
     log.info("%s: its heads stand for other groups of classes, so all heads start fresh", origin)
@@ -83,11 +90,23 @@ def anchors_agree(model: nn.Module, weights: Mapping[str, torch.Tensor]) -> bool
     )
 
 
-def tell_transfer(model: nn.Module, weights: Mapping[str, torch.Tensor], exclude: Iterable[str]) -> None:
-    """List what of the weights is kept, what starts fresh here, and what is dropped."""
+def tell_transfer(model: nn.Module, weights: Mapping[str, torch.Tensor], exclude: Iterable[str], origin: str) -> None:
+    """List what of the weights is kept, what starts fresh here, and what is dropped. An error if nothing is kept."""
     own = model.state_dict()
     fits = {n for n, v in weights.items() if n in own and v.shape == own[n].shape}
     kept = {n for n in fits if not any(word in n for word in exclude)}
+    if not kept:
+        raise UserError(
+            f"--transfer-weights: nothing in {origin} fits this network; give a checkpoint of the same backbone "
+            "and neck, or leave out --weights and --transfer-weights to start from scratch"
+        )
+    body = {name for name in own if not name.startswith(f"model.{model.model[-1].i}.")}
+    if lost := len(body - kept):
+        log.warning(
+            "%d of the %d entries of backbone and neck are not in %s, which seems to be of another network: "
+            "the layers below that are kept in part are of little use",
+            *(lost, len(body), origin),
+        )
     for word, names, of in (
         ("kept", kept, own),
         ("fresh", own.keys() - kept, own),

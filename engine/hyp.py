@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from engine.cli import nearest
 from utils.errors import UserError
 from utils.files import check_file
+from utils.yaml_file import read_yaml
 
 
 @dataclass(frozen=True)
@@ -75,10 +74,7 @@ def load_hyp(source: str | Path | Mapping[str, Any]) -> dict[str, float]:
         base = values.pop("base", None)
         return check_hyp((load_hyp(base) if base else {}) | values, where)
     path = Path(check_file(str(source)))
-    try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"hyp file {path} is not valid YAML in UTF-8: {error}") from None
+    values = read_yaml(path, "hyp file")
     if not isinstance(values, dict):
         raise UserError(f"hyp file {path} must hold a mapping of hyper-parameters, such as 'lr0: 0.01'")
     return check_hyp(values, f"hyp file {path}")

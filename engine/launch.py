@@ -30,6 +30,7 @@ from engine.step import choose_amp
 from engine.trainer import Family, Outcome, Trainer, TrainSettings
 from utils.errors import UserError
 from utils.files import increment_path, write_atomically
+from utils.yaml_file import read_yaml
 
 log = logging.getLogger(__name__)
 
@@ -97,10 +98,9 @@ def stored_options(run_dir: Path, checkpoint: Path) -> dict[str, Any]:
     if not path.is_file():
         raise UserError(f"--resume {checkpoint}: {path} is missing, {remedy}")
     try:
-        options = yaml.safe_load(path.read_text())
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        reason = " ".join(str(error).split())
-        raise UserError(f"--resume {checkpoint}: {path} is damaged ({reason}), {remedy}") from None
+        options = read_yaml(path)
+    except UserError as error:
+        raise UserError(f"--resume {checkpoint}: damaged: {error}; {remedy}") from None
     if not isinstance(options, dict) or not {"epochs", "total_batch_size"} <= options.keys():
         raise UserError(f"--resume {checkpoint}: {path} is empty or cut off, {remedy}")
     return options
@@ -170,7 +170,7 @@ def make_run_folder(opt: Namespace, files: Mapping[str, Mapping[str, Any]]) -> N
     stored = {name: value for name, value in vars(opt).items() if name not in NOT_STORED}
     stored["batch_size"] = opt.total_batch_size
     if opt.resume and (folder / "opt.yaml").is_file():
-        begun = yaml.safe_load((folder / "opt.yaml").read_text())
+        begun = read_yaml(folder / "opt.yaml")
         stored |= {name: begun[name] for name in AS_BEGUN if name in begun}
     for name, values in {**files, "opt.yaml": stored}.items():
         write_atomically(folder / name, yaml.safe_dump(dict(values), sort_keys=False))

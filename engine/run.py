@@ -121,14 +121,14 @@ def build_model(opt: Namespace, hyp: Mapping[str, float], nc: int, device: torch
         return Model(opt.cfg, ch=3, nc=nc, anchors=anchors, heads=heads).to(device)
     source = checkpoint if resumed else load_checkpoint(opt.weights)
     description = opt.cfg or module_of(source, prefer_ema=False, origin=opt.weights).yaml
-    model = Model(description, ch=3, nc=nc, anchors=anchors, heads=heads).to(device)
+    model = Model(description, ch=3, nc=nc, anchors=anchors, heads=heads, origin=opt.weights).to(device)
     weights = state_dict_of(source, prefer_ema=opt.transfer_weights, origin=opt.weights)
     keep_anchors = resumed or not (opt.cfg or anchors) or (opt.transfer_weights and anchors_agree(model, weights))
     exclude = () if keep_anchors else ("anchor",)
     exclude += foreign_heads(model, source, opt.weights)
     transfer_weights(model, weights, exclude=exclude, origin=opt.weights)
     if opt.transfer_weights and not resumed:
-        tell_transfer(model, weights, exclude)
+        tell_transfer(model, weights, exclude, opt.weights)
     if not resumed and isinstance(source, dict) and source.get("optimizer"):
         log.info("%s is an unfinished run's checkpoint; only its weights are used (--resume would go on)", opt.weights)
     return model

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from models.heads import Detect, add_prior_bias
-from models.parser import Resolved, Row, detection_head, register
+from models.parser import BLOCKS, Resolved, Row, detection_head, register
 from utils.errors import UserError
 from utils.head_config import DEFAULT_HEADS, HeadConfig
 
@@ -155,12 +155,16 @@ def with_heads(rows: list, heads: dict | int, file: str) -> list:
     if not rows or not isinstance(rows[-1], list) or len(rows[-1]) != 4:
         return rows  # the parser tells what is wrong
     *before, (sources, number, name, args) = rows
+    if name not in BLOCKS:
+        return rows  # here, too
     if name not in NAMES:
         kind = "with auxiliary heads, which cannot be shared out" if name == "IAuxDetect" else "with one head"
         raise UserError(
             f"{file}: ends in {name}, a detection layer {kind}: for several heads take a description that ends in "
             f"{' or '.join(NAMES)}, such as cfg/training/yolov7-tiny-1b4h.yaml"
         )
+    if not isinstance(args, list) or len(args) < 2:
+        raise UserError(f"{file}: the arguments of {name} in its last row must begin with nc and anchors")
     return [*before, [sources, number, name, [*args[:2], heads]]]
 
 
@@ -182,7 +186,12 @@ def multi_head(row: Row) -> Resolved:
 def read_heads(heads, nc: int, where: str) -> HeadConfig:
     """A head configuration from the third argument of a multi-head row."""
     if isinstance(heads, Mapping):
-        return HeadConfig.from_dict(heads, where).check_agrees(nc, where=where)
+        return HeadConfig.from_dict(heads, where).check_agrees(
+            nc,
+            where=where,
+            instead="give --cfg with a description that leaves the heads open, such as cfg/training/"
+            "yolov7-tiny-1b4h.yaml",
+        )
     if isinstance(heads, bool) or not isinstance(heads, int):
         raise UserError(f"{where}: the heads are a number or a head configuration, not {heads!r}")
     try:

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-import yaml
 from torch import nn
 
 from models import common, heads
 from utils.errors import UserError
+from utils.yaml_file import read_yaml
 
 LOGGER = logging.getLogger(__name__)
 
@@ -248,14 +248,7 @@ def read_description(path: str | Path) -> dict:
 
 
 def read_mapping(path: str | Path) -> dict:
-    try:
-        with open(path) as f:
-            mapping = yaml.safe_load(f)
-    except OSError as error:
-        remedy = "give a model description such as cfg/training/yolov7.yaml"
-        raise UserError(f"{path}: cannot be read ({error.strerror}); {remedy}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: is not valid YAML: {' '.join(str(error).split())}") from None
+    mapping = read_yaml(path, remedy="give a model description such as cfg/training/yolov7.yaml")
     if not isinstance(mapping, dict):
         raise UserError(f"{path}: is no model description; it must hold nc, anchors, backbone and head")
     return mapping

@@ -43,15 +43,24 @@ class Model(nn.Module):
 
     traced = False  # class-level, so that objects pickled without it have it
 
-    def __init__(self, cfg: str | Path | dict, ch: int = 3, nc: int | None = None, anchors=None, heads=None):
+    def __init__(
+        self,
+        cfg: str | Path | dict,
+        ch: int = 3,
+        nc: int | None = None,
+        anchors=None,
+        heads=None,
+        origin: str = "model description",
+    ):
         """anchors: overrides the description's, as an anchor count for each level or as lists of pixels.
 
         heads: overrides those of a multi-head description, as their number or as a head configuration (a dictionary).
+        origin: where a description that is not a file comes from, for messages.
         """
         super().__init__()
         self.traced = False
         if isinstance(cfg, dict):
-            file = "model description"
+            file = origin
             self.yaml = copy.deepcopy(cfg)
         else:
             file = str(cfg)

@@ -8,7 +8,6 @@ prints a table, and writes the head configuration (for --head-config) and a pict
 
 import argparse
 import json
-import os
 import sys
 from pathlib import Path
 
@@ -22,13 +21,12 @@ from utils.class_groups import (
     class_geometry,
     geometry_config,
     group_ratio,
-    label_geometry,
+    training_geometry,
 )
 from utils.data_yaml import load_data_yaml
 from utils.errors import UserError, run_command
+from utils.files import write_atomically
 from utils.head_config import HeadConfig
-from utils.label_cache import load_labels
-from utils.labels import find_images
 from utils.plots_curves import figure, line_colours
 
 
@@ -37,7 +35,7 @@ def read_annotations(path: str | Path, nc: int) -> ClassGeometry:
     try:
         content = json.loads(Path(path).read_text())
         classes = {c["id"]: i for i, c in enumerate(sorted(content["categories"], key=lambda c: c["id"]))}
-        rows = np.array([(classes[a["category_id"]], *a["bbox"][2:]) for a in content["annotations"]], float)
+        rows = np.array([(classes[a["category_id"]], *box_sides(a["bbox"])) for a in content["annotations"]], float)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path} is not a readable COCO instances file ({error!r})") from error
     if len(classes) != nc:
@@ -45,10 +43,9 @@ def read_annotations(path: str | Path, nc: int) -> ClassGeometry:
     return class_geometry(*rows.reshape(-1, 3).T, nc)
 
 
-def read_labels(source: str | list[str], nc: int, img_size: int) -> ClassGeometry:
-    """Geometry from the label files of a split, images brought to `img_size`."""
-    table = load_labels(find_images(source), source)
-    return label_geometry(table.labels, table.shapes, nc, img_size)
+def box_sides(bbox: list[float]) -> tuple[float, float]:
+    _, _, width, height = bbox
+    return width, height
 
 
 def table(config: HeadConfig, geometry: ClassGeometry, names: list[str]) -> str:
@@ -66,10 +63,8 @@ def table(config: HeadConfig, geometry: ClassGeometry, names: list[str]) -> str:
     return "\n".join(lines)
 
 
-def write_config(
-    config: HeadConfig, path: Path, names: list[str], title: str, notes: list[str], data: dict | None = None
-) -> None:
-    """Write the YAML file: readable by a person, the name of every class in a comment.
+def config_text(config: HeadConfig, names: list[str], title: str, notes: list[str], data: dict | None = None) -> str:
+    """The YAML file: readable by a person, the name of every class in a comment.
 
     data: keys that are ignored here and make the file serve as data yaml too (train, val).
     """
@@ -81,15 +76,33 @@ def write_config(
         lines += [f"  head_{h}:  # {notes[h]}", f"    name: {name}"]
         lines += [f"    weight: {config.weights[h]!r}  # of this head in the loss"]
         lines += ["    classes:  # global ids; their order gives the ids within the head"]
-        lines += [f"      - {c}  # {names[c]}" for c in ids]
+        lines += [f"      - {c}  # {' '.join(names[c].split())}" for c in ids]
     values = {**(data or {}), "names": names}
     lines += ["", "# not needed for the heads: names for error messages" + " and, with nc, a data yaml" * bool(data)]
     lines += yaml.safe_dump(
         values, sort_keys=False, allow_unicode=True, width=110, default_flow_style=None
     ).splitlines()
-    part = path.with_name(f".{path.name}.part")
-    part.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    os.replace(part, path)
+    return "\n".join(lines) + "\n"
+
+
+def checked_output(output: Path, inputs: list[str]) -> Path:
+    """Where the file may be written; the picture goes beside it."""
+    if output.suffix not in (".yaml", ".yml"):
+        raise UserError(f"--output {output}: a head configuration is a YAML file; give a name that ends in .yaml")
+    if output.is_dir():
+        raise UserError(f"--output {output} is a folder; give the name of a file in it")
+    if any(Path(file).exists() and output.exists() and output.samefile(file) for file in inputs):
+        raise UserError(f"--output {output} is what the classes are read from; give another name")
+    if not output.parent.is_dir():
+        raise UserError(f"--output {output}: there is no folder {output.parent}; make it, or give another")
+    return output
+
+
+def write(output: Path, text: str, exist_ok: bool) -> None:
+    """Write the file, but never over one that says something else: it may have been edited."""
+    if output.exists() and not exist_ok and output.read_bytes() != text.encode():
+        raise UserError(f"{output} exists and differs: give another name with --output, or --exist-ok to replace it")
+    write_atomically(output, text)
 
 
 def draw(config: HeadConfig, geometry: ClassGeometry, names: list[str], path: Path) -> None:
@@ -125,22 +138,24 @@ def main() -> None:
     parser.add_argument("--ratio-only", action="store_true", help="leave the area out: the exact grouping by w/h alone")
     parser.add_argument("--annotations", default="", help="COCO instances file to read boxes from, not the label files")
     parser.add_argument("--output", type=Path, help="file to write (default: DATA_Nheads_geometry.yaml beside DATA)")
+    parser.add_argument("--exist-ok", action="store_true", help="replace a file of that name that says something else")
     opt = parser.parse_args()
     if opt.img_size < 32:
         raise UserError("--img-size must be at least 32")
     data = load_data_yaml(opt.data)
+    beside = Path(data.path).with_name(f"{Path(data.path).stem}_{opt.heads}heads_geometry.yaml")
+    output = checked_output(opt.output or beside, [data.path, opt.annotations])
     if opt.annotations:
         geometry = read_annotations(opt.annotations, data.nc)
     else:
-        geometry = read_labels(data.split("train"), data.nc, opt.img_size)
+        geometry = training_geometry(data, opt.img_size)
     config = geometry_config(geometry, opt.heads, not opt.ratio_only, opt.balanced)
     print(table(config, geometry, data.names))
-    output = opt.output or Path(data.path).with_name(f"{Path(data.path).stem}_{opt.heads}heads_geometry.yaml")
     notes = [f"mean w/h {group_ratio(geometry, ids):.2f}" for ids in config.classes]
     title = (
         f"Heads for {Path(data.path).name}, grouped by box geometry at {opt.img_size} pixels (tools/group_classes.py)."
     )
-    write_config(config, output, data.names, title, notes)
+    write(output, config_text(config, data.names, title, notes), opt.exist_ok)
     draw(config, geometry, data.names, output.with_suffix(".png"))
     print(
         f"written: {output} and {output.with_suffix('.png')}\nuse it with: --heads {opt.heads} --head-config {output}"

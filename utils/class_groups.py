@@ -12,8 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
+from utils.data_yaml import DataYaml
 from utils.errors import UserError
 from utils.head_config import HeadConfig
+from utils.label_cache import load_labels
+from utils.labels import check_class_range, find_images, img2label_paths
 
 log = logging.getLogger(__name__)
 MIN_SIDE = 1.0  # pixels: thinner boxes say nothing about shape
@@ -38,7 +41,7 @@ def class_geometry(cls: np.ndarray, width: np.ndarray, height: np.ndarray, nc: i
     """Mean shape per class of boxes given as class ids and sides in pixels, (n,) each."""
     cls = np.asarray(cls).astype(np.int64)
     if len(cls) and not 0 <= cls.min() <= cls.max() < nc:
-        raise UserError(f"labels hold class {cls.max() if cls.max() >= nc else cls.min()}, but nc is {nc}")
+        raise ValueError(f"boxes of class {cls.max() if cls.max() >= nc else cls.min()}, but nc is {nc}")
     w, h = np.asarray(width, np.float64), np.asarray(height, np.float64)
     used = (w > MIN_SIDE) & (h > MIN_SIDE)
     cls, w, h = cls[used], w[used], h[used]
@@ -64,6 +67,14 @@ def label_geometry(labels: Sequence[np.ndarray], shapes: np.ndarray, nc: int, im
     rows = np.concatenate([np.zeros((0, 5)), *labels])
     sizes = np.repeat(scaled, [len(x) for x in labels], axis=0)
     return class_geometry(rows[:, 0], rows[:, 3] * sizes[:, 0], rows[:, 4] * sizes[:, 1], nc)
+
+
+def training_geometry(data: DataYaml, img_size: int) -> ClassGeometry:
+    """The same from the labels of a data set's training images."""
+    source = data.split("train")
+    table = load_labels(find_images(source), source)
+    check_class_range(table.labels, img2label_paths(table.img_files), data.nc, data.path)
+    return label_geometry(table.labels, table.shapes, data.nc, img_size)
 
 
 # ---- grouping points ------------------------------------------------------------------------------------------------

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
 from tqdm import tqdm
 
 from utils.errors import UserError
 from utils.files import check_file
+from utils.yaml_file import read_yaml
 
 Source = str | list[str]  # a folder, a text file of image paths, or several of these
 SPLITS = ("train", "val", "test")
@@ -64,10 +64,7 @@ def load_data_yaml(data: "str | Path | Mapping[str, Any] | DataYaml", fetch: boo
 
 
 def _read(path: str) -> dict[str, Any]:
-    try:
-        values = yaml.safe_load(Path(path).read_text())
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is not valid YAML: {error}") from None
+    values = read_yaml(path)
     if not isinstance(values, dict):
         raise UserError(f"{path} must hold keys such as 'train:', 'val:', 'nc:' and 'names:'")
     return values

@@ -68,7 +68,7 @@ def write_atomically(path: str | Path, text: str) -> None:
     path = Path(path)
     temporary = path.with_name(f".{path.name}.tmp")  # one name: what a kill leaves goes with the next write
     try:
-        with temporary.open("w", newline="") as file:  # line ends as they are in the text
+        with temporary.open("w", encoding="utf-8", newline="") as file:  # line ends as they are in the text
             file.write(text)
             file.flush()
             os.fsync(file.fileno())

@@ -12,16 +12,14 @@ A configuration is a YAML file (or the plain dictionary a checkpoint stores, whi
 """
 
 import itertools
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from utils.errors import UserError
+from utils.yaml_file import read_yaml
 
 DATA = Path(__file__).resolve().parent.parent / "data"
 SHIPPED = {  # for COCO's 80 classes and four heads
@@ -29,6 +27,7 @@ SHIPPED = {  # for COCO's 80 classes and four heads
     "geometry": DATA / "coco_320_1b4h_geometry.yaml",
 }
 DEFAULT_NC, DEFAULT_HEADS = 80, 4
+LEAST_WEIGHT, MOST_WEIGHT = 1e-6, 1e6  # of a head: beyond, a loss in single precision is no number any more
 
 
 @dataclass(frozen=True, repr=False)
@@ -101,13 +100,13 @@ class HeadConfig:
         heads = _count(content.get("heads", len(sections) or DEFAULT_HEADS), "heads", where)
         expected = [f"head_{h}" for h in range(heads)]
         if missing := [key for key in expected if key not in sections]:
-            raise UserError(f"{where}: heads is {heads}, but head_assignments lacks {', '.join(missing)}")
+            raise UserError(f"{where}: heads is {heads}, but head_assignments lacks {_some(missing)}")
         if extra := [str(key) for key in sections if key not in expected]:
-            raise UserError(f"{where}: heads is {heads}, but head_assignments also has {', '.join(extra)}")
+            raise UserError(f"{where}: heads is {heads}, but head_assignments also has {_some(extra)}")
         names = content.get("names")
         parsed = [_section(sections[key], key, nc, names, where) for key in expected]
         classes = tuple(ids for ids, _, _ in parsed)
-        _check_partition(classes, nc, names, where)
+        _check_partition(classes, nc, names, where if "nc" in content else f"{where}, which gives no nc")
         return cls(
             nc,
             classes,
@@ -120,13 +119,7 @@ class HeadConfig:
     @classmethod
     def load(cls, path: str | Path) -> "HeadConfig":
         """Read and check a configuration file."""
-        try:
-            content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-        except OSError as error:
-            raise UserError(f"head configuration {path} cannot be read ({error.strerror})") from error
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
-            raise UserError(f"{path} is not valid YAML: {error}") from error
-        return cls.from_dict(content, str(path))
+        return cls.from_dict(read_yaml(path, "head configuration"), str(path))
 
     @classmethod
     def consecutive(cls, nc: int, heads: int = DEFAULT_HEADS) -> "HeadConfig":
@@ -139,12 +132,14 @@ class HeadConfig:
         classes = tuple(tuple(range(a, b)) for a, b in itertools.pairwise(ends))
         return cls(nc, classes, (1.0,) * heads, tuple(f"Head {h}" for h in range(heads)), "consecutive")
 
-    def check_agrees(self, nc: int, heads: int = 0, where: str = "head configuration") -> "HeadConfig":
+    def check_agrees(
+        self, nc: int, heads: int = 0, where: str = "head configuration", instead: str = "give --heads N alone"
+    ) -> "HeadConfig":
         """Itself, if it fits a data set of `nc` classes and the number of heads asked for (0: any); else an error."""
         if nc != self.nc:
             raise UserError(
                 f"{where} is for {self.nc} classes, the data set has {nc}: make one for it with"
-                " python tools/group_classes.py --data DATA.yaml --heads N, or give --heads N alone"
+                f" python tools/group_classes.py --data DATA.yaml --heads N, or {instead}"
             )
         if heads and heads != self.heads:
             raise UserError(
@@ -166,6 +161,10 @@ def _yes_or_no(value: Any, key: str, where: str) -> bool:
     return value
 
 
+def _some(words: Sequence[str]) -> str:
+    return ", ".join(words[:5]) + (", ..." if len(words) > 5 else "")
+
+
 def _label(cls: int, names: Any) -> str:
     """A class as errors name it: its number, and its name where the file gives names."""
     known = isinstance(names, Sequence) and not isinstance(names, str) and 0 <= cls < len(names)
@@ -185,8 +184,9 @@ def _section(section: Any, key: str, nc: int, names: Any, where: str) -> tuple[t
         if ids.count(c) > 1:
             raise UserError(f"{where}: {key} lists {_label(c, names)} twice")
     weight = section.get("weight", 1.0)
-    if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < math.inf:
-        raise UserError(f"{where}: weight of {key} must be a positive number, not {weight!r}")
+    if isinstance(weight, bool) or not isinstance(weight, int | float) or not LEAST_WEIGHT <= weight <= MOST_WEIGHT:
+        limits = f"from {LEAST_WEIGHT:g} to {MOST_WEIGHT:g}"
+        raise UserError(f"{where}: weight of {key} must be a positive number, {limits}, not {str(weight)[:40]}")
     return tuple(ids), float(weight), str(section.get("name") or "")
 
 
@@ -199,8 +199,9 @@ def _check_partition(classes: Sequence[Sequence[int]], nc: int, names: Any, wher
                 raise UserError(f"{where}: {_label(c, names)} is in head_{owner[c]} and in head_{h}; keep one of them")
             owner[c] = h
     if absent := [c for c in range(nc) if c not in owner]:
-        shown = ", ".join(_label(c, names) for c in absent[:5]) + (", ..." if len(absent) > 5 else "")
-        raise UserError(f"{where}: {len(absent)} of {nc} classes in no head: {shown}")
+        raise UserError(
+            f"{where}: {len(absent)} of {nc} classes in no head: {_some([_label(c, names) for c in absent])}"
+        )
 
 
 def choose_head_config(
@@ -210,23 +211,29 @@ def choose_head_config(
     standard: bool = False,
     geometry: bool = False,
     from_boxes: Callable[[int], HeadConfig] | None = None,
+    names: Sequence[str] = (),
 ) -> HeadConfig | None:
     """What --heads, --head-config, --standard-grouping and --geometry-grouping ask for; None: nothing.
 
-    The two groupings mean the shipped files for COCO's 80 classes on 4 heads. For other data or numbers of heads,
-    standard shares the classes out in order, as --heads alone does, and geometry calls `from_boxes(heads)`, which
-    groups by the boxes of the training set.
+    The two groupings mean the shipped files for COCO's 80 classes (told by their `names`) on 4 heads. For other data or
+    numbers of heads, standard shares the classes out in order, as --heads alone does, and geometry calls
+    `from_boxes(heads)`, which groups by the boxes of the training set.
     """
     if bool(path) + standard + geometry > 1:
         raise UserError("give one of --head-config, --standard-grouping and --geometry-grouping, not several")
     if path:
         return HeadConfig.load(path).check_agrees(nc, heads, path)
-    if (standard or geometry) and nc == DEFAULT_NC and heads in (0, DEFAULT_HEADS):
+    if (standard or geometry) and heads in (0, DEFAULT_HEADS) and are_cocos(names):
         return HeadConfig.load(SHIPPED["standard" if standard else "geometry"])
     if geometry:
         if from_boxes is None:
             raise UserError(
                 "--geometry-grouping needs the training set: make a file with tools/group_classes.py instead"
             )
-        return from_boxes(heads or DEFAULT_HEADS)
-    return HeadConfig.consecutive(nc, heads or DEFAULT_HEADS) if standard or heads else None
+        return from_boxes(heads or min(DEFAULT_HEADS, nc))
+    return HeadConfig.consecutive(nc, heads or min(DEFAULT_HEADS, nc)) if standard or heads else None
+
+
+def are_cocos(names: Sequence[str]) -> bool:
+    """Whether these are COCO's 80 classes, in their order: what the shipped files group."""
+    return list(names) == read_yaml(SHIPPED["standard"])["names"]

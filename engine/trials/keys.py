@@ -5,9 +5,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-import yaml
-
 from utils.errors import UserError
+from utils.yaml_file import read_yaml
 
 
 class Keys(Protocol):
@@ -44,13 +43,14 @@ def read_file(path: str | Path) -> Any:
     path = Path(path)
     if not path.is_file():
         raise UserError(f"{path} does not exist; see experiments/ for examples")
-    text = path.read_text(encoding="utf-8")
+    if path.suffix != ".json":
+        return read_yaml(path)
     try:
-        return json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+        return json.loads(path.read_text(encoding="utf-8"))
     except json.JSONDecodeError as error:
         raise UserError(f"{path}, line {error.lineno}: not valid JSON: {error.msg}") from None
-    except yaml.YAMLError as error:
-        raise UserError(f"{path} is not valid YAML: {error}") from None
+    except (UnicodeDecodeError, RecursionError) as error:
+        raise UserError(f"{path} is not valid JSON in UTF-8: {error}") from None
 
 
 def flatten(entry: Mapping[str, Any], heading: str = "") -> Iterator[tuple[str, Any]]:

@@ -5,14 +5,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from engine.cli import train_parser
 from engine.config import check_options
 from engine.hyp import KEYS, check_hyp, load_hyp
 from engine.trials.trainer import ROOT, Budget, FlagTrainer
 from utils.errors import UserError
 from utils.files import check_file
+from utils.yaml_file import read_yaml
 
 
 class YoloTrainer(FlagTrainer):
@@ -54,9 +53,6 @@ class YoloTrainer(FlagTrainer):
 
 def check_description(path: str) -> None:
     """Refuse a cfg that is plainly no network; its rows are read by the training itself, whose modules load slowly."""
-    try:
-        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"cfg {path} is not valid YAML: {' '.join(str(error).split())}") from None
+    content = read_yaml(path, "cfg")
     if not isinstance(content, dict) or not ("base" in content or {"backbone", "head"} <= content.keys()):
         raise UserError(f"cfg {path} describes no network; it must hold backbone and head, as those in cfg/ do")

@@ -12,6 +12,7 @@ import yaml
 from engine.cli import train_parser
 from engine.heads import anchors_agree, chosen_heads, foreign_heads, listed, tell_transfer
 from engine.hyp import load_hyp
+from engine.run import build_model
 from engine.validate import test as evaluate_weights
 from engine.yolo import YoloFamily
 from models.checkpoint import load_checkpoint, save_checkpoint
@@ -144,6 +145,30 @@ def test_heads_that_do_not_fit_are_refused(arguments, message, tmp_path):
         chosen_heads(options(*(config if argument == "FILE" else argument for argument in arguments)), 4)
 
 
+def test_mistakes_in_a_network_from_weights_name_the_file(tmp_path, shapes_small):
+    several = Model(
+        read_description(ROOT / TINY) | {"width_multiple": 0.125}, nc=3, heads=HeadConfig.consecutive(3, 3).to_dict()
+    )
+    save_checkpoint({"model": several}, tmp_path / "three.pt")
+    opt = options("--weights", str(tmp_path / "three.pt"), "--data", str(shapes_small / "shapes.yaml"))
+    with pytest.raises(UserError, match=r"three\.pt, layer 77 .* is for 3 classes, the data set has 4: .* give --cfg"):
+        build_model(opt, load_hyp("data/hyp.shapes.yaml"), 4, torch.device("cpu"))
+
+
+@pytest.mark.parametrize(
+    ("last_row", "message"),
+    [
+        ([[74, 75, 76], 1, "MultiheadDetect", ["nc", "anchors"]], "the nearest known name is `MultiHeadDetect`"),
+        ([[74, 75, 76], 1, "MultiHeadDetect", ["nc"]], "arguments of MultiHeadDetect .* begin with nc and anchors"),
+    ],
+)
+def test_a_last_row_that_is_wrong_is_told_when_heads_are_given(last_row, message):
+    description = read_description(ROOT / TINY)
+    description["head"][-1] = last_row
+    with torch.device("meta"), pytest.raises(UserError, match=message):
+        Model(description, heads=2)
+
+
 # --- a start from one head --------------------------------------------------------------------------------------------
 
 
@@ -152,11 +177,20 @@ def test_transfer_lists_what_is_kept_fresh_and_dropped(caplog):
         one, several = Model(ROOT / "cfg/training/yolov7-tiny.yaml"), Model(ROOT / TINY)
     caplog.clear()
     with caplog.at_level(logging.INFO):
-        tell_transfer(several, one.state_dict(), ())
+        tell_transfer(several, one.state_dict(), (), "one.pt")
     kept, fresh, dropped = (record.getMessage() for record in caplog.records)
     assert kept == "kept (332): model.0-76, model.77.anchors, model.77.anchor_grid"
     assert fresh.startswith("fresh (24): model.77.heads.0.0.weight, model.77.heads.0.0.bias")
     assert dropped.startswith("dropped (12): model.77.m.0.weight") and dropped.endswith("model.77.im.2.implicit")
+
+
+def test_weights_of_another_network_are_told(caplog):
+    with torch.device("meta"):
+        several, other = Model(ROOT / TINY), Model(ROOT / "cfg/training/yolov7.yaml")
+    tell_transfer(several, other.state_dict(), (), "other.pt")
+    assert "entries of backbone and neck are not in other.pt" in caplog.text
+    with pytest.raises(UserError, match=r"--transfer-weights: nothing in other\.pt fits this network"):
+        tell_transfer(several, {"model.0.something": torch.zeros(1)}, (), "other.pt")
 
 
 def test_anchors_count_as_taken_only_where_they_are_the_same():
@@ -176,7 +210,10 @@ def test_heads_of_other_classes_are_not_taken_over(tmp_path, caplog):
     save_checkpoint({"model": models["a"]}, tmp_path / "a.pt")
     source = load_checkpoint(tmp_path / "a.pt")
     assert foreign_heads(models["a"], source, "a.pt") == ()
-    assert foreign_heads(Model(description, nc=4, heads=heads["a"]), {"model": models["b"].state_dict()}, "b.pt") == ()
+    one_head = Model(read_description(ROOT / "cfg/training/yolov7-tiny.yaml") | {"width_multiple": 0.125}, nc=4)
+    assert foreign_heads(models["a"], {"model": one_head.state_dict()}, "one.pt") == ()
+    assert foreign_heads(models["a"], {"model": models["b"].state_dict()}, "b.pt")
+    assert "b.pt holds weights only and does not tell the classes of its heads" in caplog.text
     with caplog.at_level(logging.INFO):
         words = foreign_heads(models["b"], source, "a.pt")
     assert "a.pt: its heads stand for other groups of classes" in caplog.text

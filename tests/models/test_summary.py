@@ -36,7 +36,7 @@ def test_command_tells_a_mistake_in_one_line():
     command = [sys.executable, "-m", "models.yolo", "--cfg", "nowhere.yaml"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=CFG.parent, timeout=200)
     assert done.returncode == 2
-    assert done.stderr.startswith("error: nowhere.yaml: cannot be read")
+    assert done.stderr.startswith("error: nowhere.yaml cannot be read")
     assert len(done.stderr.splitlines()) == 1
 
 

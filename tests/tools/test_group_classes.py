@@ -79,3 +79,58 @@ def test_too_many_heads_end_in_one_line(shapes_small, tmp_path):
     done = subprocess.run([sys.executable, "tools/group_classes.py", *words], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1] == "error: 4 classes cannot be shared out over 9 heads: ask for 1 to 4"
+
+
+# --- where it may write -----------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_written_where_something_could_be_lost(shapes_small, tmp_path, monkeypatch, capsys):
+    data, folder = tmp_path / "mine.yaml", tmp_path / "folder.yaml"
+    data.write_text((shapes_small / "shapes.yaml").read_text())
+    folder.mkdir()
+    before = data.read_bytes()
+    for output, message in (
+        (data, "is what the classes are read from"),
+        (folder, "is a folder"),
+        (tmp_path / "picture.png", "ends in .yaml"),
+        (tmp_path / "nowhere" / "x.yaml", "there is no folder"),
+    ):
+        with pytest.raises(UserError, match=message):
+            run(monkeypatch, capsys, "--data", data, "--heads", 2, "--output", output)
+    assert data.read_bytes() == before and sorted(p.name for p in tmp_path.iterdir()) == ["folder.yaml", "mine.yaml"]
+
+
+def test_a_file_that_was_edited_is_replaced_only_on_request(shapes_small, tmp_path, monkeypatch, capsys):
+    output = tmp_path / "heads.yaml"
+    words = ("--data", shapes_small / "shapes.yaml", "--heads", 2, "--output", output)
+    run(monkeypatch, capsys, *words)
+    written = output.read_text()
+    run(monkeypatch, capsys, *words)  # the same again
+    output.write_text(written.replace("weight: 1.0", "weight: 2.0", 1))
+    with pytest.raises(UserError, match=r"exists and differs: .* --exist-ok"):
+        run(monkeypatch, capsys, *words)
+    assert "weight: 2.0" in output.read_text()
+    run(monkeypatch, capsys, *words, "--exist-ok")
+    assert output.read_text() == written
+
+
+def test_labels_beyond_the_classes_are_told_with_file_and_line(shapes_small, tmp_path, monkeypatch, capsys):
+    data = tmp_path / "two.yaml"
+    data.write_text(f"train: {shapes_small}/images/train\nval: {shapes_small}/images/val\nnc: 2\nnames: [a, b]\n")
+    with pytest.raises(UserError, match=r"labels/train/\d+\.txt:\d+: class [23], but .*two.yaml has nc: 2"):
+        run(monkeypatch, capsys, "--data", data, "--heads", 2)
+
+
+def test_class_names_with_line_breaks_leave_the_file_readable(shapes_small, tmp_path, monkeypatch, capsys):
+    data = tmp_path / "odd.yaml"
+    names = '["a\\nb", "#", "c: d", "e"]'
+    data.write_text(f"train: {shapes_small}/images/train\nval: {shapes_small}/images/val\nnc: 4\nnames: {names}\n")
+    run(monkeypatch, capsys, "--data", data, "--heads", 2)
+    assert HeadConfig.load(tmp_path / "odd_2heads_geometry.yaml").nc == 4
+
+
+def test_annotations_with_half_a_box_are_told(tmp_path):
+    path = tmp_path / "short.json"
+    path.write_text(json.dumps({"categories": [{"id": 1}], "annotations": [{"category_id": 1, "bbox": [1, 2]}]}))
+    with pytest.raises(UserError, match=r"short\.json is not a readable COCO"):
+        read_annotations(path, 1)

@@ -93,7 +93,7 @@ def test_impossible_requests_are_told():
     geometry = class_geometry(np.array([0, 1]), np.array([9, 9]), np.array([9, 9]), 2)
     with pytest.raises(UserError, match="2 classes cannot be shared out over 3 heads"):
         group_classes(geometry, 3)
-    with pytest.raises(UserError, match="labels hold class 5, but nc is 2"):
+    with pytest.raises(ValueError, match="boxes of class 5, but nc is 2"):
         class_geometry(np.array([0, 5]), np.ones(2), np.ones(2), 2)
     with pytest.raises(UserError, match="no box is larger"):
         class_geometry(np.array([0]), np.ones(1), np.ones(1), 2)

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from utils.errors import UserError
-from utils.head_config import SHIPPED, HeadConfig, choose_head_config
+from utils.head_config import DATA, SHIPPED, HeadConfig, choose_head_config
 
 
 @pytest.fixture
@@ -80,10 +80,14 @@ def broken(toy, change) -> dict:
         (lambda c: c["head_assignments"]["head_0"].update(weight=0), "weight of head_0 must be a positive number"),
         (lambda c: c["head_assignments"]["head_0"].update(weight=float("nan")), "weight of head_0 must be a positive"),
         (lambda c: c["head_assignments"]["head_0"].update(weight=float("inf")), "weight of head_0 must be a positive"),
+        (lambda c: c["head_assignments"]["head_0"].update(weight=10**400), "weight of head_0 must be .* to 1e\\+06"),
+        (lambda c: c["head_assignments"]["head_0"].update(weight=1e-300), "weight of head_0 must be .* from 1e-06"),
+        (lambda c: c.update(heads=10**6), "lacks head_3, head_4, head_5, head_6, head_7, \\.\\.\\.$"),
+        (lambda c: c.pop("nc"), "which gives no nc: 74 of 80 classes in no head"),
     ],
 )
 def test_mistakes_are_told_with_file_class_and_head(toy, change, message):
-    with pytest.raises(UserError, match=f"^toy.yaml:? .*{message}"):
+    with pytest.raises(UserError, match=f"^toy.yaml[:,]? .*{message}"):
         HeadConfig.from_dict(broken(toy, change), "toy.yaml")
 
 
@@ -125,12 +129,17 @@ def test_flags_choose_the_configuration(toy, tmp_path):
     assert choose_head_config(6, 3, str(path)).grouping == "toy"
     assert choose_head_config(6, 0, str(path)).heads == 3
     assert choose_head_config(6, 2) == HeadConfig.consecutive(6, 2)
-    assert choose_head_config(80, 4, standard=True) == HeadConfig.load(SHIPPED["standard"])
-    assert choose_head_config(80, geometry=True) == HeadConfig.load(SHIPPED["geometry"])
-    assert choose_head_config(80, 8, standard=True) == HeadConfig.consecutive(80, 8)
+    coco = yaml.safe_load((DATA / "coco.yaml").read_text())["names"]
+    assert choose_head_config(80, 4, standard=True, names=coco) == HeadConfig.load(SHIPPED["standard"])
+    assert choose_head_config(80, geometry=True, names=coco) == HeadConfig.load(SHIPPED["geometry"])
+    assert choose_head_config(80, 8, standard=True, names=coco) == HeadConfig.consecutive(80, 8)
+    others = [*coco[:79], "something else"]
+    assert choose_head_config(80, standard=True, names=others) == HeadConfig.consecutive(80, 4)
     asked = []
-    choose_head_config(6, 2, geometry=True, from_boxes=lambda heads: asked.append(heads))
-    assert asked == [2]
+    for nc, heads, names in ((6, 2, ()), (80, 0, others), (3, 0, ())):
+        choose_head_config(nc, heads, geometry=True, from_boxes=asked.append, names=names)
+    assert asked == [2, 4, 3]
+    assert choose_head_config(2, standard=True) == HeadConfig.consecutive(2, 2)
 
 
 def test_flags_that_contradict_the_file_or_the_data_are_refused(toy, tmp_path):

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
 from utils.errors import UserError
 from utils.results import METRICS, read_results
+from utils.yaml_file import read_yaml
 
 LOSSES = ("box", "obj", "cls", "total")  # parts of results.txt, in its order
 CSV_METRICS = {
@@ -208,8 +208,8 @@ def _read_yaml(path: Path, notes: list[str]) -> dict[str, Any]:
         notes.append(f"no {path.name} in its folder: settings unknown")
         return {}
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, ValueError):  # ValueError: bytes that are no UTF-8, or a date such as 2020-13-45
+        values = read_yaml(path)
+    except UserError:
         notes.append(f"its {path.name} is not plain YAML in UTF-8: settings unknown")
         return {}
     return values if isinstance(values, dict) else {}
