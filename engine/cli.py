@@ -2,7 +2,7 @@
 
 import argparse
 import difflib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -108,7 +108,7 @@ NEW_FLAGS = [
     _value("--patience", int, 0, "stop after so many epochs without a better fitness; 0: never", False),
     _value("--test-batch-size", int, None, "batch of the validation loader; default twice the training batch", False),
     _value("--eval-interval", int, 1, "validate every so many epochs (the last always)", False),
-    _value("--max-iter", int, 0, "stop after so many batches in all; 0: no limit", False),
+    _value("--max-iter", int, 0, "stop after so many batches in all, and end their epoch there; 0: no limit", False),
     _value("--subset-size", int, 0, "train on so many images; 0: all", False),
     _value("--subset-seed", int, 0, "which images --subset-size draws", False),
     Flag(
@@ -170,8 +170,15 @@ class Parser(argparse.ArgumentParser):
     def parse_args(self, args=None, namespace=None):
         opt = super().parse_args(args, namespace)  # first, so that --help shows the defaults
         if getattr(opt, "config", ""):
-            self.set_defaults(**self._read_config(opt.config))
+            from engine.config import merge
+
+            in_file = self._read_config(opt.config)
+            self.set_defaults(**in_file)
             opt = super().parse_args(args, namespace)
+            for name, value in in_file.items():
+                over = getattr(opt, name)
+                if isinstance(value, Mapping) and isinstance(over, Mapping):
+                    setattr(opt, name, merge(value, over))  # key by key, as files lie over their base
         opt.given = sorted(self._parse_given(args))
         return opt
 

@@ -34,11 +34,15 @@ def mapping(value: str | Mapping[str, Any]) -> dict[str, Any]:
     """A mapping of a run file as it is, or YAML in one line from the command line: '{num_queries: 50}'."""
     try:
         found = yaml.safe_load(value) if isinstance(value, str) else value
-    except yaml.YAMLError as error:
-        raise ValueError(f"not YAML: {error}") from None  # which parsers tell together with the flag's name
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise NoMapping(f"not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(found, Mapping | None):
-        raise ValueError("not a mapping")
+        raise NoMapping(f"'{value}' is not a mapping such as '{{num_queries: 50}}'")
     return dict(found or {})
+
+
+class NoMapping(argparse.ArgumentTypeError, ValueError):
+    """Told by the parser of flags as it stands, and by that of run files together with the file's name."""
 
 
 def _value(name: str, type_, default, help: str, **options) -> Flag:
@@ -76,6 +80,13 @@ CHANGED: dict[str, dict[str, Any]] = {
     "amp": {"nargs": "?", "const": "auto"},  # a bare --amp, or `amp: true`
 }
 ONE_FILE = {"weights": {"nargs": None, "default": ""}}  # no ensembles
+HELP = {  # where these commands differ from those that a flag is taken from
+    "resume": "go on with a run, given its folder or a checkpoint in it; alone: the newest last*.pth",
+    "fast_dataloader": "data workers that stay and write whole batches into shared memory",
+    "weights": "checkpoint of tools/train_detr.py",
+    "img_size": "longer side, rounded up to the stride; 0: the size it was trained for",
+    "task": "train, val or test: the split to measure",
+}
 ALIASES = {"epochs": ("--max-epochs",), "data": ("--dataset",)}
 
 
@@ -83,7 +94,7 @@ def _taken(table: list[Flag], names: tuple[str, ...], changed: Mapping[str, Mapp
     """Flags of another command, some with options of their own."""
     known = {flag.dest: flag for flag in table}
     return [
-        Flag(f.name, f.help, {**f.options, **changed.get(f.dest, {})}, False, ALIASES.get(f.dest, ()))
+        Flag(f.name, HELP.get(f.dest, f.help), {**f.options, **changed.get(f.dest, {})}, False, ALIASES.get(f.dest, ()))
         for f in (known[name] for name in names)
     ]
 

@@ -42,15 +42,22 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 def read_run_file(path: str | Path, flags: Mapping[str, Flag]) -> dict[str, Any]:
     """A run file as flag values: section headings are dropped, every key is checked against the table of flags."""
-    values = without_sections(read_yaml_chain(path))
+    values = without_sections(read_yaml_chain(path), path)
     return {check_flag_name(key, flags, path): value for key, value in _checked_types(values, flags, path)}
 
 
-def without_sections(values: Mapping[str, Any]) -> dict[str, Any]:
+def without_sections(values: Mapping[str, Any], where) -> dict[str, Any]:
     """The flags under all headings, at one level."""
     flat: dict[str, Any] = {}
     for key, value in values.items():
-        flat |= without_sections(value) if key in SECTIONS and isinstance(value, Mapping) else {key: value}
+        if not isinstance(key, str):
+            raise UserError(f"{where}: {key!r} is no name of a flag; flags are written as 'epochs: 2'")
+        if key in SECTIONS and isinstance(value, Mapping | None):  # None: all keys below it are left out
+            flat |= without_sections(value or {}, where)
+        elif key not in SECTIONS or key == "data":  # which names a file, too
+            flat[key] = value
+        else:
+            raise UserError(f"{where}: {key} is a heading with flags below it, as in '{key}: {{...}}', not {value!r}")
     return flat
 
 
@@ -59,7 +66,7 @@ def check_flag_name(key: str, flags: Mapping[str, Flag], where) -> str:
     other = {alias.lstrip("-").replace("-", "_"): flag.dest for flag in flags.values() for alias in flag.aliases}
     dest = other.get(dest, dest)
     if dest not in flags or dest == "config":
-        raise UserError(f"{where}: unknown flag '{key}'{nearest(dest, flags)}")
+        raise UserError(f"{where}: unknown flag '{key}'{nearest(dest, [*flags, *SECTIONS])}")
     return dest
 
 
@@ -99,7 +106,8 @@ def check_flag_value(flag: Flag, value: Any, where) -> Any:
 
 def _convert(flag: Flag, value: Any, where) -> Any:
     type_ = flag.options.get("type", str)
-    if isinstance(value, bool) or (type_ is int and isinstance(value, float) and not value.is_integer()):
+    cut = type_ is int and isinstance(value, float) and not value.is_integer()
+    if isinstance(value, bool) or cut or (type_ is str and isinstance(value, list | Mapping)):
         raise UserError(f"{where}: {flag.dest} must be {type_.__name__}, not {value!r}")
     try:
         return type_(value)

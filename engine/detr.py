@@ -18,7 +18,7 @@ from engine.distributed import World, main_first
 from engine.ema import ModelEMA
 from engine.resume import Progress, previous_of
 from engine.schedule import DropSchedule, Rates
-from engine.stages import plan_stages
+from engine.stages import final_size, plan_stages
 from engine.trainer import Validation
 from models.detr import Detector
 from models.detr_loss import PARTS, attach_loss
@@ -73,12 +73,12 @@ class DetrFamily:
     # --- building -----------------------------------------------------------------------------------------------------
 
     def _plan_sizes(self) -> None:
-        """The stages of the resize schedule, in sizes that the strides can hold; the last one's is validated at."""
+        """The stages of the resize schedule, in sizes that the strides can hold; the last epoch's is validated at."""
         opt = self.opt
         self.stages = plan_stages(
             opt.resize_schedule, opt.img_size, opt.total_batch_size, processes=self.world.size, grid=GRID
         )
-        self.test_size = self.stages[-1].size
+        self.test_size = final_size(self.stages, opt.epochs)
 
     def _build_loaders(self, stage: ResizeStage) -> None:
         """The training loader of a stage and, once, the validation loader of the main process."""
@@ -152,7 +152,7 @@ class DetrFamily:
     def to_device(self, batch, device: torch.device):
         """(images in 0..1, padding mask, labels by image): cut to the part that pictures cover."""
         images, targets, _, shapes = batch
-        frames = Frames.of(shapes, images.shape[2:], self.model.kind.padded_frame, grid=GRID)
+        frames = Frames.of(shapes, images.shape[2:], self.model, grid=GRID)
         self.width = frames.width
         labels = [{k: v.to(device, non_blocking=True) for k, v in label.items()} for label in frames.labels(targets)]
         return *frames.inputs(images, device), labels

@@ -4,10 +4,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 
 from engine.eval_output import Outputs
 from engine.evaluate import EvalResult, Prediction, Stopwatch, evaluate
-from models.checkpoint import CheckpointError, load_checkpoint
+from models.checkpoint import CheckpointError, is_detr, load_checkpoint
 from models.detr import Architecture, Detector, rebuild
 from models.detr_loss import PARTS, attach_loss
 from utils.coco import find_annotations
@@ -28,19 +29,22 @@ class Frames(NamedTuple):
     width: int
 
     @classmethod
-    def of(cls, shapes, canvas, padded: bool, grid: int = 1) -> "Frames":
-        """padded: boxes are shares of the padded batch, not of the picture. grid > 1: cut padding off right and below,
-        down to a multiple of it."""
+    def of(cls, shapes, canvas, model: Detector, grid: int = 1) -> "Frames":
+        """grid > 1: cut padding off right and below, down to a multiple of it. Where the network needs more room, there
+        is more below."""
         picture, (height, width) = content(shapes), (int(side) for side in canvas)
         if grid > 1:
             reach = (picture[:, :2] + picture[:, 2:]).amax(0).ceil().long()
             width, height = (min(-(-int(n) // grid) * grid, full) for n, full in zip(reach, (width, height)))
+        height = model.least_height(height, width)
         whole = torch.tensor([0.0, 0.0, width, height]).repeat(len(picture), 1)
-        return cls(picture, whole if padded else picture, tuple(map(int, canvas)), height, width)
+        return cls(picture, whole if model.kind.padded_frame else picture, tuple(map(int, canvas)), height, width)
 
     def inputs(self, images: torch.Tensor, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
         """uint8 (B, 3, H, W) -> images in 0..1 and padding mask (B, h, w), on the device."""
         images = images[:, :, : self.height, : self.width].to(device, non_blocking=True).float() / 255.0
+        if images.shape[2] < self.height:
+            images = F.pad(images, (0, 0, 0, self.height - images.shape[2]))
         return images, padding_mask(self.picture, self.height, self.width).to(device, non_blocking=True)
 
     def labels(self, targets: torch.Tensor) -> list[dict[str, torch.Tensor]]:
@@ -92,7 +96,7 @@ class DetrPredict:
 
     @torch.no_grad()
     def __call__(self, images: torch.Tensor, targets: torch.Tensor, shapes) -> Prediction:
-        frames = Frames.of(shapes, images.shape[2:], self.model.kind.padded_frame)
+        frames = Frames.of(shapes, images.shape[2:], self.model)
         labels = None
         if self.with_loss:
             labels = [{k: v.to(self.device) for k, v in label.items()} for label in frames.labels(targets)]
@@ -122,10 +126,14 @@ def load_detector(path: str | Path, device: torch.device) -> tuple[Detector, dic
     if not path:
         raise UserError("no checkpoint is named: give --weights FILE")
     checkpoint = load_checkpoint(path)
-    if not isinstance(checkpoint, dict) or "architecture" not in checkpoint:
+    if not is_detr(checkpoint):
         raise CheckpointError(f"{path} is not a checkpoint of tools/train_detr.py; for YOLO use test.py or detect.py")
-    model = rebuild(checkpoint)
-    model.load_state_dict(checkpoint["ema"])
+    model = rebuild(checkpoint, path)
+    try:
+        model.load_state_dict(checkpoint["ema"])
+    except (KeyError, TypeError, RuntimeError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise CheckpointError(f"{path} is damaged: its weights do not fit its network ({reason})") from None
     return model.to(device).eval(), checkpoint
 
 

@@ -92,7 +92,7 @@ def train(opt: Namespace, device: torch.device, world: World, checkpoint=None) -
 
 def build_model(opt: Namespace, data: DataYaml, checkpoint=None) -> Detector:
     if checkpoint is not None:
-        return rebuild(checkpoint)
+        return rebuild(checkpoint, opt.resume)
     names = ["item"] if opt.single_cls and data.nc > 1 else data.names
     model = build(opt.architecture, names, opt.network, opt.pretrained)
     if opt.weights:

@@ -90,23 +90,11 @@ def anchors_agree(model: nn.Module, weights: Mapping[str, torch.Tensor]) -> bool
     )
 
 
-def tell_transfer(model: nn.Module, weights: Mapping[str, torch.Tensor], exclude: Iterable[str], origin: str) -> None:
-    """List what of the weights is kept, what starts fresh here, and what is dropped. An error if nothing is kept."""
+def tell_transfer(model: nn.Module, weights: Mapping[str, torch.Tensor], exclude: Iterable[str]) -> None:
+    """List what of the weights is kept, what starts fresh here, and what is dropped."""
     own = model.state_dict()
     fits = {n for n, v in weights.items() if n in own and v.shape == own[n].shape}
     kept = {n for n in fits if not any(word in n for word in exclude)}
-    if not kept:
-        raise UserError(
-            f"--transfer-weights: nothing in {origin} fits this network; give a checkpoint of the same backbone "
-            "and neck, or leave out --weights and --transfer-weights to start from scratch"
-        )
-    body = {name for name in own if not name.startswith(f"model.{model.model[-1].i}.")}
-    if lost := len(body - kept):
-        log.warning(
-            "%d of the %d entries of backbone and neck are not in %s, which seems to be of another network: "
-            "the layers below that are kept in part are of little use",
-            *(lost, len(body), origin),
-        )
     for word, names, of in (
         ("kept", kept, own),
         ("fresh", own.keys() - kept, own),

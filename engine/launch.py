@@ -28,6 +28,7 @@ from engine.resume import (
 )
 from engine.step import choose_amp
 from engine.trainer import Family, Outcome, Trainer, TrainSettings
+from models.checkpoint import is_detr
 from utils.errors import UserError
 from utils.files import increment_path, write_atomically
 from utils.yaml_file import read_yaml
@@ -64,6 +65,8 @@ def resumed_options(opt: Namespace, command: Command) -> tuple[dict[str, Any], d
     checkpoint, path = read_resumable(find_checkpoint(opt.resume, command.suffix))
     if not isinstance(checkpoint, dict) or "epoch" not in checkpoint:
         raise UserError(f"--resume {path}: this file holds weights only; start a new run with --weights {path}")
+    if (script := script_of(checkpoint)) != command.script:
+        raise UserError(f"--resume {path}: a checkpoint of {script}; go on with: python {script} --resume {path}")
     redirected = checkpoint["epoch"] == -1 and not checkpoint.get("resume") and command.unstripped is not None
     if redirected:
         checkpoint, path = command.unstripped(path)
@@ -71,9 +74,10 @@ def resumed_options(opt: Namespace, command: Command) -> tuple[dict[str, Any], d
     options = vars(command.parser().parse_args([])) | stored_options(run_dir, path)
     for name in asked_for(opt, command):
         if name in command.fixed and getattr(opt, name) != options[name]:
+            source = "" if name in opt.given else f" of the run file {opt.config}"
             raise UserError(
-                f"--{name.replace('_', '-')} cannot change when going on (the run has {options[name]!r}); "
-                "start a new run with --weights instead"
+                f"--{name.replace('_', '-')}{source} cannot change when going on (the run has {options[name]!r}); "
+                "leave it out, or start a new run with --weights instead"
             )
         options[name] = getattr(opt, name)
     options |= {
@@ -89,6 +93,11 @@ def resumed_options(opt: Namespace, command: Command) -> tuple[dict[str, Any], d
         raise UserError(f"--resume {path}: nothing to do, {ended}")
     print(f"Resuming {path} after {done} epochs{': only pictures and final files are left' if ended else ''}")
     return options, checkpoint, path
+
+
+def script_of(checkpoint: Mapping[str, Any]) -> str:
+    """The command that wrote a checkpoint."""
+    return "tools/train_detr.py" if is_detr(checkpoint) else "train.py"
 
 
 def stored_options(run_dir: Path, checkpoint: Path) -> dict[str, Any]:
@@ -229,6 +238,7 @@ def drive(
     run_dir = Path(opt.save_dir)
     reporter = Reporter(run_dir, family.loss_names, figure_names=family.figure_names)
     try:
+        check_labels(family, opt)
         if world.is_main:
             make_run_folder(opt, files or {})
             reporter.loggers = make_loggers(opt, run_dir, checkpoint) if settings.keep_files else []
@@ -250,6 +260,16 @@ def drive(
     finally:
         family.close()
         reporter.close()
+
+
+def check_labels(family: Family, opt: Namespace) -> None:
+    """Images without any box teach nothing."""
+    if not any(len(rows) for rows in family.dataset.labels):
+        remedy = "take more with --subset-size, or others with --subset-seed" if opt.subset_size else "label some"
+        raise UserError(
+            f"none of the {len(family.dataset.labels)} training images of {opt.data} has a box: {remedy}, and look "
+            "whether the label files lie where they are looked for (images/ replaced by labels/, .txt)"
+        )
 
 
 def make_loggers(opt: Namespace, run_dir: Path, checkpoint) -> list:

@@ -38,6 +38,8 @@ class Progress:
     labels: int = 0  # of the last batch
     img_size: int = 0
     seconds: float = 0.0
+    epoch_seconds: float = 0.0  # that the done batches of `epoch` took, and how much of it was waiting for data
+    epoch_waited: float = 0.0
     finished: bool = False
     last_loss: float | None = None  # mean of the last complete epoch
 

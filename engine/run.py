@@ -128,7 +128,7 @@ def build_model(opt: Namespace, hyp: Mapping[str, float], nc: int, device: torch
     exclude += foreign_heads(model, source, opt.weights)
     transfer_weights(model, weights, exclude=exclude, origin=opt.weights)
     if opt.transfer_weights and not resumed:
-        tell_transfer(model, weights, exclude, opt.weights)
+        tell_transfer(model, weights, exclude)
     if not resumed and isinstance(source, dict) and source.get("optimizer"):
         log.info("%s is an unfinished run's checkpoint; only its weights are used (--resume would go on)", opt.weights)
     return model

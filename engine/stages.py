@@ -5,6 +5,11 @@ from utils.errors import UserError
 from utils.files import check_img_size
 
 
+def final_size(stages: list[ResizeStage], epochs: int) -> int:
+    """Of the last stage that a run of so many epochs comes to."""
+    return [stage.size for stage in stages if stage.epoch < epochs][-1]
+
+
 def plan_stages(schedule: str, size: int, batch: int, *, processes: int, grid: int) -> list[ResizeStage]:
     """schedule: as the flag has it, or nothing for one stage of `size`; batch: images in all, until a stage says its
     own, which then holds for those after it; grid: largest stride."""

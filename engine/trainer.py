@@ -173,7 +173,7 @@ class Trainer:
                     return self.interrupted(stop)
                 if progress.finished or progress.epoch >= settings.epochs:
                     break
-                started = time.time()
+                started = time.time() - (progress.epoch_seconds if progress.position else 0.0)
                 if self.train_epoch(progress.epoch, stop):
                     return self.interrupted(stop)
                 self.finish_epoch(progress.epoch, time.time() - started)
@@ -207,12 +207,13 @@ class Trainer:
         if progress.position == 0:
             step.begin_epoch()
             step.optimizer.zero_grad()
-        self.waited, self.looked, self.saved, began = 0.0, 0.0, time.time(), time.time()
+            progress.epoch_seconds = progress.epoch_waited = 0.0
+        self.looked, self.saved, began = 0.0, time.time(), time.time() - progress.epoch_seconds
         with self.progress_bar(len(family.loader)) as bar:
             asked = time.perf_counter()
             for batch in () if self.out_of_iterations() else family.loader:
                 waiting = time.perf_counter() - asked
-                self.waited += waiting
+                progress.epoch_waited += waiting
                 self.timer.add("data", waiting * 1e3)
                 rates = family.rates(progress.number, epoch, progress.position)
                 self.recent[progress.number] = family.batch_files(batch)
@@ -221,14 +222,14 @@ class Trainer:
                 progress.number += 1
                 progress.position += 1
                 progress.labels, progress.img_size = family.batch_info(batch)
-                self.show(bar, epoch, time.time() - began)
+                progress.epoch_seconds = time.time() - began
+                self.show(bar, epoch)
                 if any_rank(bool(stop), self.world):
                     return True
                 if self.out_of_iterations():
                     break
                 self.save_if_due()
                 asked = time.perf_counter()
-        self.train_seconds = time.time() - began
         return False
 
     def timer_for(self, number: int):
@@ -244,7 +245,7 @@ class Trainer:
             print(report.header(self.family.loss_names))
         return tqdm(total=batches, initial=self.progress.position, disable=not self.world.is_main, dynamic_ncols=True)
 
-    def show(self, bar: tqdm, epoch: int, seconds: float) -> None:
+    def show(self, bar: tqdm, epoch: int) -> None:
         """Refresh the bar and look for bad batches; on a device that must be waited for, only now and then."""
         bar.update()
         now = time.perf_counter()
@@ -257,7 +258,10 @@ class Trainer:
         sizes = self.progress.labels, self.progress.img_size
         text = report.progress_text(epoch, self.settings.epochs, memory, reading.means, *sizes)
         bar.set_description_str(text, refresh=False)
-        bar.set_postfix_str(f"wait {self.waited / max(seconds, 1e-9):.0%}")
+        bar.set_postfix_str(f"wait {self.wait_share():.0%}")
+
+    def wait_share(self) -> float:
+        return self.progress.epoch_waited / max(self.progress.epoch_seconds, 1e-9)
 
     def look(self) -> Reading:
         """Ask the device how the batches since the last look went; too many bad ones end the run."""
@@ -275,7 +279,7 @@ class Trainer:
         tolerated = f" ({count} such batches, {allowed} allowed)" if allowed else ""
         return UserError(
             f"the loss of batch {number} (epoch {self.progress.epoch}) is not finite{tolerated}; "
-            f"its images are listed in {path}. Try a lower lr0, --amp off, or --skip-nonfinite N"
+            f"its images are listed in {path}. Try a lower learning rate, --amp off, or --skip-nonfinite N"
         )
 
     # --- the end of an epoch ------------------------------------------------------------------------------------------
@@ -335,10 +339,10 @@ class Trainer:
             results=progress.results,
             lrs=rates.lrs,
             seconds=seconds + judged.seconds,
-            train_seconds=self.train_seconds,
+            train_seconds=progress.epoch_seconds,
             val_seconds=judged.seconds,
             iterations=progress.position,
-            data_wait_share=self.waited / max(self.train_seconds, 1e-9),
+            data_wait_share=self.wait_share(),
             validated=judged.validation is not None,
             figures=judged.validation.figures if judged.validation else (),
         )
@@ -391,7 +395,7 @@ class Trainer:
         if not self.step.weights_finite():
             raise UserError(
                 f"the weights are not finite after batch {self.progress.number - 1} (epoch {self.progress.epoch}), "
-                "though its loss was; the last good checkpoint is kept. Try a lower lr0 or --amp off"
+                "though its loss was; the last good checkpoint is kept. Try a lower learning rate or --amp off"
             )
 
 

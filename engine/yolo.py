@@ -24,7 +24,7 @@ from engine.ema import ModelEMA
 from engine.optim import build_optimizer, freeze_layers, set_weight_decay
 from engine.resume import Progress, previous_of
 from engine.schedule import Rates, YoloSchedule, scaled_weight_decay
-from engine.stages import plan_stages
+from engine.stages import final_size, plan_stages
 from engine.trainer import Validation, best_as_saved
 from engine.validate import test
 from models.checkpoint import save_checkpoint, strip_checkpoint
@@ -117,7 +117,7 @@ class YoloFamily:
         if self.opt.resize_schedule:
             self.img_size = self.stages[0].size
             if "img_size" not in self.opt.given:
-                self.test_size = self.stages[-1].size
+                self.test_size = final_size(self.stages, self.opt.epochs)
         self.test_size = getattr(self.opt, "test_size", None) or self.test_size
         self.opt.test_size = self.test_size
 

@@ -115,11 +115,20 @@ def find_weights(checkpoint: Mapping | nn.Module, prefer_ema: bool, origin: str 
     raise CheckpointError(f"{origin} holds no network and no weights (its keys: {keys}); give a .pt file from training")
 
 
+def is_detr(checkpoint: Any) -> bool:
+    """Whether the DETR trainer wrote it; its networks are no classes of ours and come as weights."""
+    return isinstance(checkpoint, Mapping) and "architecture" in checkpoint
+
+
 def module_of(checkpoint: Mapping | nn.Module, prefer_ema: bool, origin: str | Path = "the checkpoint") -> nn.Module:
     """The network itself, its `ema` or its `model` first. origin: the file's name, for messages."""
     found = find_weights(checkpoint, prefer_ema, origin)
     if isinstance(found, nn.Module):
         return found
+    if is_detr(checkpoint):
+        raise CheckpointError(
+            f"{origin} is a checkpoint of tools/train_detr.py; use tools/test_detr.py or tools/detect_detr.py"
+        )
     raise CheckpointError(
         f"{origin} holds weights only, not the network they belong to; "
         "give a checkpoint written by training, or use the weights as a start: train.py --weights with --cfg"
@@ -144,13 +153,19 @@ def transfer_weights(
 ) -> tuple[int, int]:
     """Copy the entries whose name and shape agree, but none whose name contains a word of `exclude`.
 
-    Returns (entries taken, entries the model has). Half precision becomes the model's own.
+    Returns (entries taken, entries the model has). Half precision becomes the model's own. Refused if nothing fits.
     """
     own = model.state_dict()
     wanted = {n: v for n, v in weights.items() if n in own and not any(word in n for word in exclude)}
     taken = {n: v for n, v in wanted.items() if v.shape == own[n].shape}
+    if not taken:
+        raise CheckpointError(
+            f"nothing in {origin} fits this network: give weights of the same network, or none to start from scratch"
+        )
     model.load_state_dict(taken, strict=False)
     LOGGER.info("Transferred %d/%d items from %s", len(taken), len(own), origin)
+    if len(taken) < len(own) / 2:
+        LOGGER.warning("%s seems to be of another network: most of this one starts fresh", origin)
     misfits = [n for n in wanted if n not in taken]
     if misfits:
         name = misfits[0]

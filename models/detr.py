@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from models.checkpoint import CheckpointError
 from models.detr_pretrained import without_timm
 from utils.errors import UserError
 
@@ -35,6 +36,7 @@ class Architecture(NamedTuple):
     std: tuple[float, float, float]
     padded_frame: bool  # boxes are shares of the padded picture; else of the picture without its padding
     has_background: bool  # softmax with a last class "nothing"; else independent sigmoids
+    picks_cells: bool  # queries begin as the best cells of the feature maps, of which there must be as many
 
 
 ARCHITECTURES = {
@@ -43,12 +45,14 @@ ARCHITECTURES = {
         *((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),  # ImageNet's, as the published weights expect
         padded_frame=False,
         has_background=True,
+        picks_cells=False,
     ),
     "rtdetr_v2": Architecture(
         *("RTDetrV2Config", "RTDetrV2ForObjectDetection", "rt_detr_resnet"),
         *((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
         padded_frame=True,
         has_background=False,
+        picks_cells=True,
     ),
 }
 
@@ -88,6 +92,13 @@ class Detector(nn.Module):
     def kind(self) -> Architecture:
         return ARCHITECTURES[self.architecture]
 
+    def least_height(self, height: int, width: int) -> int:
+        """The height, larger by steps of the coarsest stride where pictures so wide lack a cell for every query."""
+        config = self.network.config
+        while self.kind.picks_cells and cells(height, width, config.feat_strides) < config.num_queries:
+            height += max(config.feat_strides)
+        return height
+
     def forward(self, images: torch.Tensor, mask: torch.Tensor, labels: list[dict[str, torch.Tensor]] | None = None):
         """images (B, 3, H, W) in 0..1; mask (B, H, W) 1 inside the pictures, 0 on padding; labels: per image
         `class_labels` (n,) and `boxes` (n, 4) cxcywh, shares of the frame. Returns transformers' output, with
@@ -101,6 +112,11 @@ class Detector(nn.Module):
         config = json.loads(self.network.config.to_json_string(use_diff=False))
         kept = {"architecture": self.architecture, "names": self.names, "live_norms": self.live_norms}
         return {**kept, "config": config}
+
+
+def cells(height: int, width: int, strides: Sequence[int]) -> int:
+    """Places in the feature maps of a picture."""
+    return sum(-(-height // stride) * -(-width // stride) for stride in strides)
 
 
 # --- building ---------------------------------------------------------------------------------------------------------
@@ -120,20 +136,45 @@ def build(architecture: str, names: Sequence[str], settings: Mapping[str, Any], 
     config = _configuration(library, kind, settings, labels)
     with _mistakes_told("model.network"):
         network = getattr(library, kind.network)(config)
-    thaw(network)
-    return Detector(network, architecture, names, True)
-
-
-def rebuild(description: Mapping[str, Any]) -> Detector:
-    """The network of a checkpoint's description, with weights still to be loaded."""
-    library, kind = transformers(), architecture_of(description["architecture"])
-    config = getattr(library, kind.config).from_dict(dict(description["config"]))
-    network = getattr(library, kind.network)(config)
-    if description["live_norms"]:
         thaw(network)
-    else:
-        train_upper_stages(network)
-    return Detector(network, description["architecture"], description["names"], description["live_norms"])
+        model = Detector(network, architecture, names, True)
+    try_out(model)
+    return model
+
+
+TRIED_SIZE = 64
+
+
+@torch.no_grad()
+def try_out(model: Detector) -> None:
+    """Keys that each look right and do not go together show when a picture passes: here, before anything is written."""
+    with _mistakes_told("model.network", "; these values do not go together: take one back to its default"):
+        height = model.least_height(TRIED_SIZE, TRIED_SIZE)
+        picture = torch.zeros(1, 3, height, TRIED_SIZE)
+        output = model.eval()(picture, torch.ones(1, height, TRIED_SIZE))
+        queries = model.network.config.num_queries
+        if output.logits.shape[:2] != (1, queries) or output.pred_boxes.shape != (1, queries, 4):
+            raise UserError(f"model.network: it does not answer with {queries} boxes")
+    model.train()
+
+
+def rebuild(description: Mapping[str, Any], origin: str | Path) -> Detector:
+    """The network of a checkpoint's description, with weights still to be loaded. origin: its file, for messages."""
+    library = transformers()
+    name = description.get("architecture")
+    if not isinstance(name, str) or name not in ARCHITECTURES:
+        raise CheckpointError(f"{origin}: its network is of a kind that is not known here ({name!r})")
+    kind = ARCHITECTURES[name]
+    try:
+        config = getattr(library, kind.config).from_dict(dict(description["config"]))
+        network = getattr(library, kind.network)(config)
+        if description["live_norms"]:
+            thaw(network)
+        else:
+            train_upper_stages(network)
+        return Detector(network, name, description["names"], description["live_norms"])
+    except Exception as error:  # transformers answers values that it cannot use with exceptions of every kind
+        raise CheckpointError(f"{origin} is damaged: its network cannot be built ({error!r:.200})") from None
 
 
 def architecture_of(name: str) -> Architecture:

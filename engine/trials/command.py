@@ -69,7 +69,7 @@ def run(opt: Namespace, make_trainer: Callable[[str, Budget], Trainer] | None = 
 
 def trainer_for(base_config: str) -> Callable[[str, Budget], Trainer]:
     """The command that a base configuration is for: only flags of one are in it. What suits both is train.py's."""
-    keys = list(without_sections(read_yaml_chain(base_config)))
+    keys = list(without_sections(read_yaml_chain(base_config), base_config))
     yolo = train_parser().flags
     if all(is_flag(key, yolo) for key in keys):
         return YoloTrainer

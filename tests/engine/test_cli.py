@@ -9,6 +9,7 @@ import torch
 import yaml
 
 from engine.cli import NEW_FLAGS, REFERENCE_FLAGS, train_parser
+from engine.cli_detr import train_parser as detr_parser
 from engine.config import check_options
 from engine.distributed import world_from_environment
 from engine.optim import freeze_layers
@@ -106,6 +107,11 @@ def test_config_file_gives_defaults_and_the_command_line_wins(tmp_path):
         ("resize_schedule: [1, 320]", "resize_schedule must be a list of"),
         ("epochs: null", "epochs has no value"),
         ("name: '\udce9'", "not valid YAML in UTF-8"),
+        ("training: {1: 2}", "1 is no name of a flag"),
+        ("training: 5", "training is a heading with flags below it"),
+        ("trainin: {epochs: 2}", "did you mean 'training'"),
+        ("name: [a, b]", "name must be str"),
+        ("project: {a: b}", "project must be str"),
     ],
 )
 def test_bad_config_files_are_named(tmp_path, capsys, content, complaint):
@@ -145,3 +151,26 @@ def test_freezing_everything_is_refused():
     assert freeze_layers(network, [1]) == ["model.0.weight", "model.0.bias"]
     with pytest.raises(UserError, match="--freeze 100 leaves nothing to train"):
         freeze_layers(network, [100])
+
+
+def test_a_heading_with_nothing_below_it_is_none(tmp_path):
+    path = tmp_path / "run.yaml"
+    path.write_text("training:\n  # epochs: 3\ndata:\nname: mine\n")
+    opt = train_parser().parse_args(["--config", str(path)])
+    assert (opt.name, opt.epochs) == ("mine", 300)
+
+
+def test_a_mapping_on_the_command_line_lies_over_that_of_the_run_file(tmp_path):
+    path = tmp_path / "run.yaml"
+    path.write_text("model: {network: {num_queries: 50, backbone_config: {depths: [1, 1], embedding_size: 8}}}\n")
+    over = "{num_queries: 20, backbone_config: {embedding_size: 16}}"
+    opt = detr_parser().parse_args(["--config", str(path), "--network", over])
+    assert opt.network == {"num_queries": 20, "backbone_config": {"depths": [1, 1], "embedding_size": 16}}
+    assert detr_parser().parse_args(["--config", str(path)]).network["num_queries"] == 50
+
+
+@pytest.mark.parametrize(("value", "reason"), [("abc", "'abc' is not a mapping"), ("{a: [", "not YAML: ")])
+def test_a_value_that_is_no_mapping_is_told_with_the_reason(capsys, value, reason):
+    with pytest.raises(SystemExit):
+        detr_parser().parse_args(["--network", value])
+    assert f"argument --network: {reason}" in capsys.readouterr().err

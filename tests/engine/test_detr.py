@@ -1,6 +1,7 @@
 """DETR beside YOLO: its networks, loss, frames of boxes, files; the commands are tested in test_detr_commands.py."""
 
 import copy
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,13 +10,13 @@ import yaml
 
 from engine.cli_detr import check_options, train_parser
 from engine.detr import build_optimizer
-from engine.detr_eval import Frames, best_of
+from engine.detr_eval import DetrPredict, Frames, best_of, load_detector
 from engine.ema import ModelEMA
 from engine.schedule import DropSchedule
-from models.checkpoint import load_checkpoint, save_checkpoint
+from models.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
 from models.detr import ARCHITECTURES, build, rebuild
 from models.detr_loss import PARTS, attach_loss, matcher_timed
-from tests.engine.detr_commands import NETWORKS, needs_transformers, run_file
+from tests.engine.detr_commands import BACKBONE, NETWORKS, needs_transformers, run_file
 from utils.errors import UserError
 
 NAMES = ["ball", "box", "cone", "star"]
@@ -75,7 +76,7 @@ def test_a_checkpoint_holds_plain_values_and_gives_the_same_network(detector, tm
     path = tmp_path / "a.pth"
     save_checkpoint({**detector.description(), "model": detector.state_dict()}, path)
     read = load_checkpoint(path)
-    again = rebuild(read)
+    again = rebuild(read, "file.pth")
     again.load_state_dict(read["model"])
     images, mask, _ = small_batch()
     with torch.no_grad():
@@ -139,6 +140,12 @@ def test_the_matcher_is_a_stage_of_its_own_only_while_it_is_measured(detector):
 
 # --- frames: no network is needed -------------------------------------------------------------------------------------
 
+
+def roomy(architecture: str, more: int = 0) -> SimpleNamespace:
+    """A network that needs pictures to be so many pixels higher than they are."""
+    return SimpleNamespace(kind=ARCHITECTURES[architecture], least_height=lambda height, _: height + more)
+
+
 SHAPES = [((60, 80), ((0.5, 0.5), (4.0, 6.0))), ((64, 64), ((1.0, 1.0), (0.0, 0.0)))]
 
 
@@ -150,7 +157,7 @@ SHAPES = [((60, 80), ((0.5, 0.5), (4.0, 6.0))), ((64, 64), ((1.0, 1.0), (0.0, 0.
     ],
 )
 def test_boxes_are_shares_of_the_picture_or_of_the_padded_batch(architecture, share, pixels):
-    frames = Frames.of(SHAPES, (96, 128), ARCHITECTURES[architecture].padded_frame, grid=32)
+    frames = Frames.of(SHAPES, (96, 128), roomy(architecture), grid=32)
     (first, _) = frames.labels(torch.tensor([[0, 2, 0.2, 0.15, 0.1, 0.1]]))  # centre (25.6, 14.4), 12.8 x 9.6 pixels
     torch.testing.assert_close(first["boxes"], torch.tensor([share]), rtol=0, atol=1e-6)
     found = frames.to_pixels(torch.tensor([0.5, 0.5, 0.5, 0.25]).expand(2, 1, 4))
@@ -159,10 +166,11 @@ def test_boxes_are_shares_of_the_picture_or_of_the_padded_batch(architecture, sh
     torch.testing.assert_close(found[0, 0], torch.tensor([float(p) for p in pixels]), rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize("padded", [True, False])
-def test_boxes_survive_the_way_to_the_network_and_back(padded):
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("more", [0, 32])
+def test_boxes_survive_the_way_to_the_network_and_back(architecture, more):
     """Targets as loaders give them -> shares of a frame -> pixels of the batch."""
-    frames = Frames.of(SHAPES, (96, 128), padded)
+    frames = Frames.of(SHAPES, (96, 128), roomy(architecture, more))
     targets = torch.tensor([[0, 2, 0.2, 0.15, 0.1, 0.1], [1, 0, 0.3, 0.4, 0.2, 0.1], [1, 1, 0.1, 0.1, 0.1, 0.1]])
     labels = frames.labels(targets)
     assert [label["class_labels"].tolist() for label in labels] == [[2], [0, 1]]
@@ -172,12 +180,65 @@ def test_boxes_survive_the_way_to_the_network_and_back(padded):
 
 
 def test_padding_is_cut_off_to_the_grid_and_masked():
-    frames = Frames.of(SHAPES, (96, 128), padded=False, grid=32)
+    frames = Frames.of(SHAPES, (96, 128), roomy("detr"), grid=32)
     assert (frames.height, frames.width) == (64, 64)
     images, mask = frames.inputs(torch.full((2, 3, 96, 128), 255, dtype=torch.uint8), torch.device("cpu"))
     assert images.shape == (2, 3, 64, 64) and images.max() == 1
     assert mask.shape == (2, 64, 64)
     assert mask[0].sum() == 30 * 40 and mask[0, 6:36, 4:44].all() and mask[1].all()
+
+
+def test_a_network_that_needs_more_room_gets_padding_below():
+    frames = Frames.of(SHAPES, (96, 128), roomy("rtdetr_v2", 32))
+    assert (frames.height, frames.width) == (128, 128)
+    images, mask = frames.inputs(torch.full((2, 3, 96, 128), 255, dtype=torch.uint8), torch.device("cpu"))
+    assert images.shape == (2, 3, 128, 128) and images[:, :, :96].min() == 1 and images[:, :, 96:].max() == 0
+    assert mask.shape == (2, 128, 128) and not mask[:, 96:].any()
+
+
+@needs_transformers
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_pictures_of_any_shape_pass(architecture):
+    """RT-DETR's queries begin as cells, of which a small picture has few: 21 with 32 x 32 pixels, 42 with 64 x 32."""
+    detector = build(architecture, NAMES, NETWORKS[architecture] | {"num_queries": 60})
+    for height, width in ((32, 32), (32, 96), (96, 32), (96, 96)):
+        shapes = [((height, width), ((1.0, 1.0), (0.0, 0.0)))]
+        found = DetrPredict(detector, conf_thres=0.0).on_pictures(torch.zeros(1, 3, height, width).byte(), shapes)
+        assert len(found.detections[0]) >= 60
+
+
+@needs_transformers
+@pytest.mark.parametrize(
+    ("architecture", "change"),
+    [
+        ("rtdetr_v2", {"encoder_in_channels": [16, 24]}),
+        ("rtdetr_v2", {"backbone_config": BACKBONE | {"out_features": ["stage3", "stage4"]}}),
+        ("rtdetr_v2", {"decoder_method": "abc"}),
+        ("detr", {"backbone_config": BACKBONE | {"num_channels": 1}}),
+        ("detr", {"return_dict": False}),
+    ],
+)
+def test_values_that_do_not_go_together_are_told_before_a_run_begins(architecture, change):
+    with pytest.raises(UserError, match=r"^model\.network: "):
+        build(architecture, NAMES, NETWORKS[architecture] | change)
+
+
+@needs_transformers
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"config": None}, "its network cannot be built"),
+        ({"architecture": "foo"}, "of a kind that is not known here"),
+        ({"architecture": ["detr"]}, "of a kind that is not known here"),
+        ({"ema": {}}, "its weights do not fit its network"),
+        ({"ema": None}, "its weights do not fit its network"),
+    ],
+)
+def test_a_damaged_checkpoint_is_named(detector, tmp_path, change, message):
+    path = tmp_path / "bad.pth"
+    save_checkpoint({**detector.description(), "ema": detector.state_dict(), **change}, path)
+    with pytest.raises(CheckpointError, match=rf"bad\.pth.*{message}"):
+        load_detector(path, torch.device("cpu"))
 
 
 def test_the_class_for_nothing_is_never_an_answer():

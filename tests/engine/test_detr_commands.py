@@ -8,10 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from engine import cli_detr, detr_run
+from engine.cli import train_parser as yolo_parser
+from engine.run import run as yolo_run
 from engine.validate import test as yolo_test
-from models.checkpoint import load_checkpoint
+from models.checkpoint import load_checkpoint, save_checkpoint
 from tests.engine.commands import ROOT, assert_same_weights, train
 from tests.engine.detr_commands import SCRIPT, needs_transformers, run_file
 from tools.detect_detr import detect
@@ -122,3 +125,22 @@ def test_ten_images_are_learnt_by_heart(tmp_path):
     done = subprocess.run([sys.executable, SCRIPT, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stdout[-500:] + done.stderr[-500:]
     assert "learnt" in done.stdout
+
+
+def test_each_command_names_the_one_that_a_checkpoint_belongs_to(finished, tmp_path):
+    run, _ = finished
+    path = str(run / "weights" / "last.pth")
+    with pytest.raises(UserError, match=r"a checkpoint of tools/train_detr\.py; go on with: python tools/train_detr"):
+        yolo_run(yolo_parser().parse_args(["--resume", path]))
+    save_checkpoint({"model": torch.nn.Identity(), "epoch": 0}, tmp_path / "last.pt")
+    with pytest.raises(UserError, match=r"last\.pt: a checkpoint of train\.py; go on with: python train\.py --resume"):
+        start("--resume", str(tmp_path / "last.pt"))
+    with pytest.raises(UserError, match=r"last\.pth is a checkpoint of tools/train_detr\.py; use tools/test_detr"):
+        yolo_test("data/shapes.yaml", weights=path)
+
+
+def test_weights_of_which_nothing_fits_are_refused(tmp_path, shapes_small):
+    save_checkpoint({"model": {"model.0.conv.weight": torch.zeros(2, 3, 1, 1)}}, tmp_path / "yolo.pt")
+    with pytest.raises(UserError, match=r"nothing in .*yolo\.pt fits this network"):
+        start("--config", run_file(tmp_path, shapes_small), "--weights", str(tmp_path / "yolo.pt"))
+    assert not (tmp_path / "runs").exists()

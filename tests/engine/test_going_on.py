@@ -13,7 +13,7 @@ import yaml
 import engine.yolo
 from engine.cli import train_parser
 from engine.run import run
-from engine.stages import plan_stages
+from engine.stages import final_size, plan_stages
 from models.checkpoint import load_checkpoint
 from tests.engine.commands import ROOT, assert_same_weights, small_run, train
 from utils.errors import UserError, run_command
@@ -121,7 +121,7 @@ def test_a_run_that_its_iterations_ended_goes_on_only_with_more(tmp_path, shapes
     ("name", "content", "complaint"),
     [
         ("opt.yaml", "", r"opt\.yaml is empty or cut off, .* start a new run with --weights"),
-        ("opt.yaml", "epochs: 1\nbatch_size", r"opt\.yaml is damaged"),
+        ("opt.yaml", "epochs: 1\nbatch_size", r"damaged: .*opt\.yaml is not valid YAML"),
         ("opt.yaml", "weights: ''\ncfg: x.yaml\n", r"opt\.yaml is empty or cut off"),
         ("hyp.yaml", "", r"hyp\.yaml must hold a mapping"),
         ("results.csv", "", r"results\.csv, line 1: damaged; mend the line, or move the file away"),
@@ -150,7 +150,7 @@ def test_a_run_file_given_with_resume_counts(finished, tmp_path):
     assert here("--resume", str(finished), "--config", str(more)) == 0
     assert rows(finished) == 2
     more.write_text("epochs: 3\nbatch_size: 8\n")
-    with pytest.raises(UserError, match=r"--batch-size cannot change when going on \(the run has 4\)"):
+    with pytest.raises(UserError, match=r"--batch-size of the run file .*more\.yaml cannot change .* \(the run has 4\)"):
         here("--resume", str(finished), "--config", str(more))
 
 
@@ -173,6 +173,7 @@ def test_patience_needs_validation(tmp_path, shapes_small):
 def test_stages_keep_the_batch_of_the_one_before_and_must_be_shared_out():
     stages = plan_stages("1:60,2:96:8,3:128", 64, 4, processes=2, grid=32)
     assert [tuple(stage) for stage in stages] == [(0, 64, 4), (1, 96, 8), (2, 128, 8)]
+    assert [final_size(stages, epochs) for epochs in (1, 2, 3, 50)] == [64, 96, 128, 128]  # what a run comes to
     assert [tuple(stage) for stage in plan_stages("", 64, 4, processes=1, grid=32)] == [(0, 64, 4)]
     with pytest.raises(UserError, match=r"--resize-schedule: the batch 3 of epoch 2 must be a multiple .*, 2"):
         plan_stages("1:64,2:96:3", 64, 4, processes=2, grid=32)

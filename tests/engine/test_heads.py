@@ -177,20 +177,11 @@ def test_transfer_lists_what_is_kept_fresh_and_dropped(caplog):
         one, several = Model(ROOT / "cfg/training/yolov7-tiny.yaml"), Model(ROOT / TINY)
     caplog.clear()
     with caplog.at_level(logging.INFO):
-        tell_transfer(several, one.state_dict(), (), "one.pt")
+        tell_transfer(several, one.state_dict(), ())
     kept, fresh, dropped = (record.getMessage() for record in caplog.records)
     assert kept == "kept (332): model.0-76, model.77.anchors, model.77.anchor_grid"
     assert fresh.startswith("fresh (24): model.77.heads.0.0.weight, model.77.heads.0.0.bias")
     assert dropped.startswith("dropped (12): model.77.m.0.weight") and dropped.endswith("model.77.im.2.implicit")
-
-
-def test_weights_of_another_network_are_told(caplog):
-    with torch.device("meta"):
-        several, other = Model(ROOT / TINY), Model(ROOT / "cfg/training/yolov7.yaml")
-    tell_transfer(several, other.state_dict(), (), "other.pt")
-    assert "entries of backbone and neck are not in other.pt" in caplog.text
-    with pytest.raises(UserError, match=r"--transfer-weights: nothing in other\.pt fits this network"):
-        tell_transfer(several, {"model.0.something": torch.zeros(1)}, (), "other.pt")
 
 
 def test_anchors_count_as_taken_only_where_they_are_the_same():

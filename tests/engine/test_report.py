@@ -1,6 +1,7 @@
 """What a run tells while it goes on: TensorBoard's tags, the doctor's line, a GPU that is too small."""
 
 from argparse import Namespace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -88,6 +89,7 @@ def test_no_memory_left_is_told_with_the_flags_that_help(tmp_path, monkeypatch):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nmore of it")
 
     family, closed = FakeFamily(tmp_path), []
+    family.dataset = SimpleNamespace(labels=[torch.zeros(1, 5)])
     monkeypatch.setattr(family, "forward_loss", too_large)
     monkeypatch.setattr(family, "close", lambda: closed.append(True))
     monkeypatch.setattr(launch, "tell_start", lambda *_: None)
@@ -96,3 +98,13 @@ def test_no_memory_left_is_told_with_the_flags_that_help(tmp_path, monkeypatch):
     with pytest.raises(UserError, match=r"no memory left .*2\.00 GiB\.\): lower --batch-size or --img-size"):
         launch.drive(family, settings, opt, None, torch.device("cpu"), World())
     assert closed
+
+
+@pytest.mark.parametrize(("subset", "remedy"), [(0, "label some"), (2, "--subset-seed")])
+def test_images_without_any_box_are_refused_before_a_folder_is_made(tmp_path, subset, remedy):
+    family = FakeFamily(tmp_path)
+    family.dataset = SimpleNamespace(labels=[torch.zeros(0, 5)] * 3)
+    opt = Namespace(save_dir=str(tmp_path / "run"), data="my.yaml", subset_size=subset)
+    with pytest.raises(UserError, match=rf"none of the 3 training images of my\.yaml has a box: .*{remedy}"):
+        launch.drive(family, TrainSettings(epochs=1, amp=Amp(False)), opt, None, torch.device("cpu"), World())
+    assert not (tmp_path / "run").exists()

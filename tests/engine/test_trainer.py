@@ -1,5 +1,6 @@
 """The training loop by itself: when it stops, what it writes, and what it never writes."""
 
+import csv
 import os
 import signal
 from types import SimpleNamespace
@@ -171,6 +172,18 @@ def test_a_finished_run_trains_on_only_if_its_limit_was_raised(tmp_path, limits,
     assert same.fit().progress.number == done.number and same.family.events == ["finish"]
     more = resumed(tmp_path, **(settings | raised))
     assert more.fit().progress.number > done.number
+
+
+def test_the_time_of_an_epoch_counts_what_was_before_an_interruption(tmp_path):
+    trainer = fake_trainer(tmp_path, epochs=1)
+    trainer.progress.position = trainer.progress.number = 1  # the first of two batches is done
+    trainer.progress.epoch_seconds, trainer.progress.epoch_waited = 100.0, 40.0
+    trainer.save(["last.pt"])
+    again = resumed(tmp_path, FakeFamily(tmp_path, batches=[1.0]), epochs=1)
+    again.fit()
+    (row,) = csv.DictReader((tmp_path / "results.csv").open())
+    assert 100 < float(row["train_seconds"]) < 110 and 100 < float(row["seconds"]) < 110
+    assert 0.35 < float(row["data_wait_share"]) < 0.41
 
 
 def test_what_ended_a_run_is_told_with_its_remedy():
