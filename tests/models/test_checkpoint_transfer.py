@@ -5,7 +5,7 @@ import logging
 import pytest
 import torch
 
-from models.checkpoint import load_checkpoint, state_dict_of, transfer_weights
+from models.checkpoint import CheckpointError, load_checkpoint, state_dict_of, transfer_weights
 from models.yolo import Model
 
 
@@ -50,8 +50,16 @@ def test_excluded_words_are_left_alone(weights, description):
     assert torch.equal(model.model[-1].anchors, before)
 
 
-def test_foreign_weights_change_nothing(description):
+def test_foreign_weights_are_refused_and_change_nothing(description):
     model = Model(description)
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    assert transfer_weights(model, {"backbone.0.weight": torch.zeros(3)}) == (0, 344)
+    with pytest.raises(CheckpointError, match=r"nothing in foreign\.pt fits this network"):
+        transfer_weights(model, {"backbone.0.weight": torch.zeros(3)}, origin="foreign.pt")
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_weights_of_which_little_fits_are_taken_with_a_warning(description, caplog):
+    model = Model(description)
+    name, value = next(iter(model.state_dict().items()))
+    assert transfer_weights(model, {name: value + 1}, origin="other.pt") == (1, 344)
+    assert "other.pt seems to be of another network" in caplog.text
