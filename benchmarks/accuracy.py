@@ -15,7 +15,7 @@ from pathlib import Path
 from benchmarks.measure import machine, write_json
 from benchmarks.photographs import ROOT, photographs
 from benchmarks.train import FAST
-from utils.errors import UserError, run_command
+from yolov7fast.core.errors import UserError, run_command
 
 COMMON = ["--cfg", "cfg/training/yolov7-tiny.yaml", "--hyp", "data/hyp.shapes.yaml", "--weights", "", "--img", "320"]
 COMMON += ["--batch-size", "16", "--workers", "2", "--noautoanchor", "--eval-interval", "10"]

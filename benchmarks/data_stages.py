@@ -3,7 +3,10 @@
 import time
 from contextlib import contextmanager
 
-from utils import datasets, fast_augment, images, scene
+from yolov7fast.augment import fast as fast_augment
+from yolov7fast.augment import scene
+from yolov7fast.data import dataset as datasets
+from yolov7fast.data import images
 
 # (module that calls it, function, stage). What a timed function calls is counted there only if it is not timed itself:
 # loading without reading is resizing, and the fast painter's assembling without colours is warping.

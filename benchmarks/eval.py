@@ -4,7 +4,7 @@
 
 Two inputs: the recorded detections of BCCD val (87 images x 300 boxes, 3 classes), and 5,000 synthetic images x 300
 boxes x 80 classes, the size of COCO val (1,000 images with --quick), and a quarter of them, to show how the cost grows.
-The loops stand in tests/utils/slow_metrics.py; both sides see the same arrays, run in turn in this process and must
+The loops stand in tests/metrics/slow_metrics.py; both sides see the same arrays, run in turn in this process and must
 give the same figures. CPU seconds, medians.
 """
 
@@ -19,10 +19,10 @@ import numpy as np
 import torch
 
 from benchmarks.measure import cpu_seconds, in_turn, machine, write_json
-from tests.utils import slow_metrics
-from utils.matching import Batch, match, native_batch
-from utils.metrics import ap_by_size, ap_per_class, rank_by_class
-from utils.nms import CLASS_OFFSET, greedy_nms, non_max_suppression
+from tests.metrics import slow_metrics
+from yolov7fast.metrics.average_precision import ap_by_size, ap_per_class, rank_by_class
+from yolov7fast.metrics.matching import Batch, match, native_batch
+from yolov7fast.metrics.nms import CLASS_OFFSET, greedy_nms, non_max_suppression
 
 GOLDEN = Path(__file__).resolve().parent.parent / "tests" / "golden" / "eval_bccd.npz"
 BATCH = 32  # images that the evaluation loop matches at once
@@ -167,7 +167,7 @@ def crowd(rows: int = 6300, classes: int = 80) -> torch.Tensor:
 
 def candidates_of(prediction: torch.Tensor) -> torch.Tensor:
     """What enters suppression at the settings of test.py: (n, 6)."""
-    from utils.nms import MAX_CANDIDATES, _candidates
+    from yolov7fast.metrics.nms import MAX_CANDIDATES, _candidates
 
     rows = _candidates(prediction, 0.001, (), True)[1]
     return rows[rows[:, 4].sort(descending=True, stable=True)[1].sort()[1] < MAX_CANDIDATES]

@@ -13,10 +13,10 @@ import numpy as np
 import torch
 
 from benchmarks.measure import cpu_seconds, in_turn, machine, write_json
-from tests.utils.op_counter import OpCounter
-from utils.head_config import SHIPPED, HeadConfig
-from utils.loss import ComputeLoss, ComputeLossOTA
-from utils.loss_multihead import ComputeLossMultiHeadOTA
+from yolov7fast.losses.multihead import ComputeLossMultiHeadOTA
+from yolov7fast.losses.yolo import ComputeLoss, ComputeLossOTA
+from yolov7fast.nn.head_config import SHIPPED, HeadConfig
+from yolov7fast.profiling.op_counter import OpCounter
 
 STRIDES = (8, 16, 32)
 ANCHORS = ((10, 13, 16, 30, 33, 23), (30, 61, 62, 45, 59, 119), (116, 90, 156, 198, 373, 326))

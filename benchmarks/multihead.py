@@ -20,9 +20,9 @@ from statistics import mean
 import torch
 
 from benchmarks.measure import machine, write_json
-from models.summary import count_gflops
-from models.yolo import Model
-from utils.errors import UserError, run_command
+from yolov7fast.core.errors import UserError, run_command
+from yolov7fast.nn.model import Model
+from yolov7fast.nn.summary import count_gflops
 
 ROOT = Path(__file__).resolve().parent.parent
 TRAINING = ROOT / "cfg" / "training"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import yaml
 
-from utils.shapes import NAMES, make_shapes
+from yolov7fast.data.shapes import NAMES, make_shapes
 
 ROOT = Path(__file__).resolve().parent.parent
 BCCD = ROOT.parent / "shared" / "bccd"

@@ -22,9 +22,9 @@ from tqdm import tqdm
 
 from benchmarks.measure import machine, write_json
 from benchmarks.photographs import BCCD, ROOT
-from engine.hyp import load_hyp, scale_gains
-from utils.errors import UserError, run_command
-from utils.labels import find_images, img2label_paths
+from yolov7fast.core.errors import UserError, run_command
+from yolov7fast.data.labels import find_images, img2label_paths
+from yolov7fast.training.hyperparameters import load_hyp, scale_gains
 
 SIDE = Path(__file__).with_name("reference_side.py")
 NETWORK = "cfg/training/yolov7-tiny.yaml"

@@ -16,12 +16,12 @@ import torch
 
 from benchmarks.measure import in_turn, machine, wall_seconds, write_json
 from benchmarks.photographs import photographs
-from engine.distributed import World
-from engine.hyp import load_hyp
-from engine.run import build_model, init_seeds
-from engine.step import TrainStep, choose_amp
-from tests.profile_training_loop import ProfiledFamily, batches, parse
-from utils.data_yaml import DataYaml, load_data_yaml
+from yolov7fast.commands.profile import ProfiledFamily, batches, parse
+from yolov7fast.data.data_yaml import DataYaml, load_data_yaml
+from yolov7fast.families.yolo_run import build_model, init_seeds
+from yolov7fast.training.distributed import World
+from yolov7fast.training.hyperparameters import load_hyp
+from yolov7fast.training.step import TrainStep, choose_amp
 
 FAST = ["--fast-dataloader", "--cache-images", "disk", "--fast-augment", "--channels-last"]
 CPU = torch.device("cpu")

@@ -1,55 +1,5 @@
-"""Loading trained networks for inference. The module's name is where scripts look for it."""
+"""Upstream's import path for loading trained networks; the names live in the package."""
 
-from collections.abc import Iterable
-from pathlib import Path
+from yolov7fast.checkpoint.ensemble import Ensemble, attempt_load
 
-import torch
-from torch import nn
-
-from models.checkpoint import CheckpointError, load_checkpoint, module_of
-from models.yolo import Model
-
-IN_PLACE = (nn.Hardswish, nn.LeakyReLU, nn.ReLU, nn.ReLU6, nn.SiLU)
-
-
-class Ensemble(nn.ModuleList):
-    """Several detectors whose predictions are pooled; suppression then chooses among them."""
-
-    def forward(self, x: torch.Tensor, augment: bool = False) -> tuple[torch.Tensor, None]:
-        """x: (B, 3, H, W) -> the predictions of all, (B, sum of their rows, 5 + classes), and None."""
-        return torch.cat([model(x, augment)[0] for model in self], 1), None
-
-
-def attempt_load(
-    weights: str | Path | Iterable[str | Path], map_location: str | torch.device | None = None
-) -> nn.Module:
-    """The network of a checkpoint (its EMA if it has one), float32, fused, in eval mode, on a device (default: CPU).
-
-    Several files give an `Ensemble` with `names` and `stride` of the last.
-    """
-    paths = [weights] if isinstance(weights, str | Path) else list(weights)
-    if not paths:
-        raise CheckpointError("no weights were given; name one .pt file or more")
-    models = [load_for_inference(path, map_location) for path in paths]
-    if len(models) == 1:
-        return models[0]
-    classes = {len(model.names) for model in models}
-    if len(classes) > 1:
-        listed = ", ".join(f"{path} has {len(model.names)}" for path, model in zip(paths, models))
-        raise CheckpointError(f"an ensemble needs networks with the same classes, but {listed}")
-    ensemble = Ensemble(models)
-    ensemble.names, ensemble.stride = models[-1].names, models[-1].stride
-    return ensemble.eval()
-
-
-def load_for_inference(path: str | Path, map_location: str | torch.device | None) -> nn.Module:
-    model = module_of(load_checkpoint(path, map_location), prefer_ema=True, origin=path)
-    if not isinstance(model, Model):
-        raise CheckpointError(f"{path} holds a {type(model).__name__}, not a detector; give a .pt file from training")
-    model = model.float().requires_grad_(False).fuse().eval()
-    for m in model.modules():
-        if isinstance(m, IN_PLACE):
-            m.inplace = True
-        elif isinstance(m, nn.Upsample):
-            m.recompute_scale_factor = None  # files of PyTorch before 1.11 come with another value
-    return model
+__all__ = ["Ensemble", "attempt_load"]

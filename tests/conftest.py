@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import yaml
 
-from utils.shapes import NAMES, make_shapes
+from yolov7fast.data.shapes import NAMES, make_shapes
 
 ROOT = Path(__file__).resolve().parent.parent
 GOLDEN = Path(__file__).resolve().parent / "golden"

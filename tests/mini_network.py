@@ -6,8 +6,8 @@ import numpy as np
 import torch
 import yaml
 
-from models.write import save_checkpoint
-from models.yolo import Model
+from yolov7fast.checkpoint.write import save_checkpoint
+from yolov7fast.nn.model import Model
 
 ROOT = Path(__file__).resolve().parent.parent
 NAMES = ["RBC", "WBC", "Platelets"]

@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 import yaml
 
-from models.yolo import Model
+from yolov7fast.nn.model import Model
 
 ROOT = Path(__file__).resolve().parents[1]
 

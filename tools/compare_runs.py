@@ -1,66 +1,12 @@
-"""Compare training runs: accuracy, losses, time, cost, settings, and which one for which need.
+"""Compare training runs: accuracy, losses, time, cost, settings, and which one for which need."""
 
-    python tools/compare_runs.py runs/train/A runs/train/B --rate 1.5
-
-Writes report.md, report.html (one page with the plots inside) and plots/*.svg to the output folder.
-"""
-
-import argparse
-import os
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # run as a script from anywhere
 
-from tools.compare.render import Plot, Report, to_html, to_markdown
-from tools.compare.runs import read_runs
-from tools.compare.sections import build_report
-from utils.errors import UserError, run_command
-from utils.files import increment_path
-
-
-def write_report(report: Report, folder: Path) -> list[Path]:
-    """The files of a report below `folder`, each put in place in one step; returns Markdown and HTML."""
-    (folder / "plots").mkdir(parents=True, exist_ok=True)
-    drawn = [p for s in report.sections for block in s.blocks if isinstance(block, list) for p in block]
-    for plot in drawn:
-        _write(folder / "plots" / f"{plot.name}.svg", _standalone(plot))
-    page, text = folder / "report.html", folder / "report.md"
-    _write(text, to_markdown(report, "plots"))
-    _write(page, to_html(report))
-    return [text, page]
-
-
-def _standalone(plot: Plot) -> str:
-    return f'<?xml version="1.0" encoding="utf-8"?>\n{plot.svg}'
-
-
-def _write(path: Path, text: str) -> None:
-    part = path.with_name(f".{path.name}.part")
-    part.write_text(text, encoding="utf-8")
-    os.replace(part, path)
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description="Compare training runs in Markdown and on one HTML page.")
-    parser.add_argument("runs", nargs="+", help="run folders, such as runs/train/exp")
-    parser.add_argument("--rate", type=float, help="price of the machine per hour, for the costs")
-    parser.add_argument("--output", type=Path, help="folder to write to (default: runs/compare/exp, exp2, ...)")
-    opt = parser.parse_args()
-    if opt.rate is not None and not opt.rate >= 0:
-        raise UserError(f"--rate {opt.rate} is out of range: it is a price per hour")
-    report = build_report(read_runs(opt.runs), opt.rate)
-    folder = opt.output or increment_path(Path("runs/compare/exp"), exist_ok=False)
-    try:
-        written = write_report(report, folder)
-    except OSError as error:
-        raise UserError(f"--output {folder} cannot be written to ({error.strerror}); give another folder") from None
-    for path in written:
-        print(f"written: {path}")
-    advice = report.sections[-1].blocks[0].items
-    print("\n".join(["", *(f"- {item.replace('**', '')}" for item in advice)]))
-    return 0
-
+from yolov7fast.commands.compare_runs import main
+from yolov7fast.core.errors import run_command
 
 if __name__ == "__main__":
     run_command(main)

@@ -1,53 +1,12 @@
-"""Turn trained weights into deploy weights: merge the implicit parts of the head, drop the auxiliary one.
+"""Turn trained weights into deploy weights: merge the implicit parts of the head, drop the auxiliary one."""
 
-    python tools/reparameterize.py --weights best.pt --cfg cfg/deploy/yolov7.yaml --output deploy.pt
-
-The output is read by detect.py, test.py and the original project.
-"""
-
-import argparse
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # run as a script from anywhere
 
-import torch
-
-from models.checkpoint import load_checkpoint, module_of, save_checkpoint
-from models.reparam import to_deploy
-from utils.errors import UserError, run_command
-
-
-def convert(weights: Path, cfg: Path, output: Path) -> float:
-    """Write `output`; returns the largest difference of the predictions before and after, in pixels."""
-    trained = module_of(load_checkpoint(weights), prefer_ema=True, origin=weights)
-    if getattr(trained.model[-1], "fused", False):
-        raise UserError(f"{weights}: is already fused; give the weights as training wrote them")
-    deploy = to_deploy(trained.state_dict(), cfg, trained.yaml.get("ch", 3), weights)
-    deploy.names = trained.names
-    deploy.nc = deploy.model[-1].nc
-    save_checkpoint({"model": deploy, "optimizer": None, "training_results": None, "epoch": -1}, output)
-    return largest_difference(trained, deploy)
-
-
-@torch.no_grad()
-def largest_difference(trained: torch.nn.Module, deploy: torch.nn.Module) -> float:
-    """Between the predictions of both for one random image, in double precision; changes the dtype of both."""
-    side = 2 * int(deploy.stride.max())
-    image = torch.rand(1, deploy.yaml["ch"], side, side, generator=torch.Generator().manual_seed(0))
-    before, after = (model.double().eval()(image.double())[0] for model in (trained, deploy))
-    return (before - after).abs().max().item()
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Turn trained weights into deploy weights.")
-    parser.add_argument("--weights", type=Path, required=True, help="checkpoint of a network of cfg/training")
-    parser.add_argument("--cfg", type=Path, required=True, help="the file of the same name under cfg/deploy")
-    parser.add_argument("--output", type=Path, required=True, help="file to write")
-    opt = parser.parse_args()
-    difference = convert(opt.weights, opt.cfg, opt.output)
-    print(f"{opt.output} written; on a random image its predictions differ by at most {difference:.1e} pixels")
-
+from yolov7fast.commands.reparameterize import main
+from yolov7fast.core.errors import run_command
 
 if __name__ == "__main__":
     run_command(main)

@@ -1,55 +1,12 @@
 """Measure a DETR checkpoint on a labelled data set: `python tools/test_detr.py --weights best.pth --data my.yaml`."""
 
-import logging
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # run as a script from anywhere
 
-from engine.cli_detr import test_parser
-from engine.cli_test import check_options
-from engine.detr_eval import GRID, evaluate_detr, load_detector
-from engine.eval_report import write_per_class_ap
-from engine.evaluate import EvalResult
-from utils.data_yaml import SPLITS, load_data_yaml
-from utils.datasets import create_dataloader
-from utils.device import select_device
-from utils.errors import UserError, run_command
-from utils.files import check_img_size, increment_path
-
-
-def test(opt) -> EvalResult:
-    """Run an evaluation with the options of the command; the size is by default the one it was trained for."""
-    data, weights = load_data_yaml(opt.data), opt.weights
-    model, checkpoint = load_detector(weights, select_device(opt.device, opt.batch_size))
-    opt.img_size = opt.img_size or checkpoint["img_size"]
-    check_options(opt)
-    if opt.task not in SPLITS:
-        raise UserError(f"--task {opt.task} is not for DETR: it is one of {', '.join(SPLITS)}")
-    if len(model.names) != data.nc and not opt.single_cls:
-        raise UserError(f"{weights} knows {len(model.names)} classes, but {data.path} has nc: {data.nc}")
-    size = check_img_size(opt.img_size, GRID)
-    options = {"workers": opt.workers, "cache": opt.cache_images, "worker_tensor": opt.fast_dataloader}
-    source = data.split(opt.task)
-    loader, _ = create_dataloader(source, size, opt.batch_size, GRID, opt, rect=True, prefix="test: ", **options)
-    save_dir = increment_path(Path(opt.project) / opt.name, exist_ok=opt.exist_ok)
-    names = ("conf_thres", "batch_size", "single_cls", "verbose", "v5_metric", "save_txt", "save_conf", "save_json")
-    settings = {name: getattr(opt, name) for name in (*names, "annotations", "task")}
-    try:
-        result = evaluate_detr(model, loader, data, save_dir, imgsz=size, alone=True, weights=weights, **settings)
-    finally:
-        loader.close()
-    if opt.save_per_class_ap:
-        write_per_class_ap(result, model.names, opt.save_per_class_ap)
-    print(f"Results saved to {save_dir}")
-    return result
-
-
-def main() -> int:
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
-    test(test_parser().parse_args())
-    return 0
-
+from yolov7fast.commands.test_detr import main
+from yolov7fast.core.errors import run_command
 
 if __name__ == "__main__":
     run_command(main)

@@ -1,17 +1,5 @@
-"""Every picture the project draws, under one name."""
+"""Upstream's import path for plots; the names live in the package."""
 
-from utils.draw import draw_boxes, plot_images
-from utils.plots_curves import plot_confusion, plot_mc_curve, plot_pr_curve
-from utils.plots_runs import plot_evolution, plot_labels, plot_results, plot_study
+from yolov7fast.plots import plot_images, plot_labels, plot_mc_curve, plot_pr_curve, plot_results
 
-__all__ = [
-    "draw_boxes",
-    "plot_confusion",
-    "plot_evolution",
-    "plot_images",
-    "plot_labels",
-    "plot_mc_curve",
-    "plot_pr_curve",
-    "plot_results",
-    "plot_study",
-]
+__all__ = ["plot_images", "plot_labels", "plot_mc_curve", "plot_pr_curve", "plot_results"]

@@ -1,5 +1,5 @@
-"""Names that scripts out there import from here; they live in the module below."""
+"""Upstream's import path for device helpers; the names live in the package."""
 
-from utils.device import select_device, time_synchronized
+from yolov7fast.core.device import select_device, time_synchronized
 
 __all__ = ["select_device", "time_synchronized"]

@@ -8,7 +8,7 @@ import yaml
 import benchmarks.data
 from benchmarks.data_stages import STAGES, stage_table
 from benchmarks.measure import in_turn
-from utils.datasets import LoadImagesAndLabels
+from yolov7fast.data.dataset import LoadImagesAndLabels
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import reference
-from utils.errors import UserError
+from yolov7fast.core.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = ["--batch-size", "2", "--img-size", "64", "--targets", "3", "--classes", "3", "--runs", "1", "--rounds", "1"]

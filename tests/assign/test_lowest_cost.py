@@ -1,0 +1,46 @@
+"""The k cheapest places of each row: as torch.topk gives them row by row on the host, the first of equals elsewhere."""
+
+import pytest
+import torch
+
+from yolov7fast.assign import lowest_cost as cheapest
+from yolov7fast.assign.lowest_cost import take_cheapest
+
+MOST = 10
+
+
+def table(seed: int, dtype: torch.dtype, values: int):
+    """Costs of few different values, so that most rows have to choose among equals; pools of several lengths."""
+    random = torch.Generator().manual_seed(seed)
+    cost = torch.randint(0, values, (5, 7, 90), generator=random).to(dtype)
+    sizes = torch.tensor([90, 63, 64, 12, 10])
+    filled = (torch.arange(90) < sizes[:, None]).float()
+    cost = torch.where(filled[:, None] > 0, cost, torch.inf)
+    return cost, torch.randint(0, MOST + 1, (5, 7), generator=random), filled, sizes.tolist()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("values", [2, 9, 300])
+@pytest.mark.parametrize("seed", range(4))
+def test_on_the_host_each_row_is_chosen_as_topk_chooses_it(seed, values, dtype):
+    cost, k, filled, sizes = table(seed, dtype, values)
+    place = take_cheapest(cost, k, filled, MOST)
+    assert place.shape == (5, 7, MOST) and place.dtype == torch.int64
+    for b, size in enumerate(sizes):
+        for g, count in enumerate(k[b].tolist()):
+            alone = cost[b, g, :size].topk(count, largest=False).indices
+            assert sorted(place[b, g, :count].tolist()) == sorted(alone.tolist())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_elsewhere_the_first_of_equals_is_taken(dtype):
+    cost, _, _, _ = table(0, dtype, 4)
+    assert torch.equal(cheapest._take_first(cost, MOST), cost.sort(stable=True).indices[..., :MOST])
+
+
+@pytest.mark.parametrize("places", [1, 3])
+def test_a_row_shorter_than_k_may_be(places):
+    cost = torch.zeros(1, 2, places)
+    place = take_cheapest(cost, torch.tensor([[1, places]]), torch.ones(1, places), places)
+    assert sorted(place[0, 1].tolist()) == list(range(places))
+    assert place[0, 0, 0] == cost[0, 0].topk(1, largest=False).indices[0]

@@ -1,0 +1,190 @@
+"""The batched assignment against the recorded matches, and against a slow assigner that loops as the rules read."""
+
+import numpy as np
+import pytest
+import torch
+
+from tests.assign.slow_assigner import slow_assign, slow_candidates
+from tests.losses.loss_golden import GOLDEN, Case, batched_matches, names, stand_in
+from yolov7fast.assign import ota as assign
+from yolov7fast.assign.candidates import NEAR, WIDE
+from yolov7fast.losses.yolo import AUX_TOP, OTA_TOP, ComputeLossOTA
+from yolov7fast.metrics.boxes import box_iou
+
+ROUNDING = 1e-5  # relative: what two orders of summation in fp32 may differ by
+
+
+def near_tie(trace) -> bool:
+    """Does this image hold a decision that rounding can turn: at the k-th place, at a conflict, or in k itself?"""
+    for g, k in enumerate(trace.k):
+        costs = trace.cost[g].sort().values
+        if k < len(costs) and (costs[k] - costs[k - 1]).abs() <= ROUNDING * costs[k - 1].abs():
+            return True
+        overlap = trace.iou[g].sort(descending=True).values[: max(OTA_TOP, AUX_TOP)].sum()
+        if (overlap - overlap.round()).abs() <= ROUNDING * max(1.0, float(overlap)):
+            return True
+    if len(trace.boxes) > 1:
+        lowest = trace.cost[:, trace.selected.sum(0) > 1].sort(0).values[:2]
+        return bool(((lowest[1] - lowest[0]).abs() <= ROUNDING * lowest[0].abs()).any())
+    return False
+
+
+def compare(ours, theirs, traces) -> None:
+    """Equal as sets; an image may differ only where there is a near tie in what the slow assigner saw there."""
+    for level, (a, b) in enumerate(zip(ours, theirs)):
+        for image in {m[0] for m in set(a) ^ set(b)}:
+            trace = next(t for t in traces if t.pool[0].image == image)
+            assert near_tie(trace), f"level {level}, image {image}: {sorted(set(a) ^ set(b))}"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", names("ota", "aux"))
+def test_recorded_matches_are_equal_copies_of_a_cell_included(name, dtype):
+    case = Case(name, dtype)
+    for kind, reach in case.assignments.items():
+        ours = batched_matches(case.loss, case.lead, case.targets, case.height, reach, case.top)
+        for mine, recorded in zip(ours, case.recorded(f"{kind}_match")):
+            assert sorted(mine) == sorted(recorded)
+
+
+@pytest.mark.parametrize(
+    "name", ["ota_tiny_nc3_b1_img0", "ota_edge_img0", "ota_edge_img3", "ota_fitted_lead", "aux_fitted_aux"]
+)
+def test_each_step_gives_the_recorded_figures(name):
+    """Overlaps, how many to take, class cost, cost."""
+    z = np.load(GOLDEN / "loss_debug.npz")
+    f = {k.split("/")[1]: z[k] for k in z.files if k.startswith(name + "/")}
+    iou = box_iou(torch.from_numpy(f["txyxy"])[None], torch.from_numpy(f["box"])[None])
+    np.testing.assert_allclose(iou[0], f["iou"], rtol=1e-5, atol=1e-7)
+    least = torch.ones(iou.shape[:2], dtype=torch.int64)
+    assert assign.dynamic_k(iou, least, f["topk_iou"].shape[1])[0].tolist() == f["k"].tolist()
+    case = Case(name.rsplit("_", 1)[0])
+    level, b, a, gj, gi = f["pool"].T.astype(int)
+    rows = torch.stack([case.lead[i][tuple(w)].detach() for i, *w in zip(level, b, a, gj, gi)])
+    score = assign.joint_score(rows[:, 4:5], rows[:, 5:])
+    classes = case.targets[f["gt_rows"].astype(int), 1].long()
+    class_cost = (-assign.sum_log(1 - score)).T - score[:, classes].logit().T
+    np.testing.assert_allclose(class_cost, f["lcls"], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(class_cost - 3 * (iou[0] + 1e-8).log(), f["cost"], rtol=1e-5, atol=1e-5)
+
+
+# --- random cases -----------------------------------------------------------------------------------------------------
+
+SHAPES = ["ordinary", "one", "empty", "identical", "border", "outside", "tiny and huge", "grid lines", "crowd"]
+
+
+def random_boxes(random, shape: str, n: int) -> np.ndarray:
+    xy, wh = random.uniform(0.02, 0.98, (n, 2)), np.exp(random.uniform(np.log(0.02), np.log(0.7), (n, 2)))
+    if shape == "identical":
+        xy[:], wh[:] = xy[:1], wh[:1]
+    elif shape == "border":
+        xy = random.choice([0.0, 1.0, 0.999, 0.001], (n, 2))
+    elif shape == "outside":
+        xy = random.uniform(-0.5, 1.5, (n, 2))
+    elif shape == "tiny and huge":
+        wh = random.choice([0.0, 1e-4, 0.3, 1.0, 3.0], (n, 2))
+    elif shape == "grid lines":
+        xy = random.randint(0, 9, (n, 2)) / 8
+    elif shape == "crowd":
+        xy, wh = xy[:1] + random.uniform(-0.02, 0.02, (n, 2)), wh[:1] * random.uniform(0.9, 1.1, (n, 2))
+    return np.concatenate([xy, wh], 1)
+
+
+def random_case(seed: int, most: int = 9):
+    """(loss, maps fp32, targets, height): shapes, classes, levels and sizes by turns."""
+    random = np.random.RandomState(seed)
+    nc = int(random.choice([1, 2, 3, 20, 80]))
+    levels = 3 + seed % 3
+    anchors = {3: "p5", 4: "w6", 5: "five"}[levels]
+    unit = 8 * 2 ** (levels - 1)
+    h, w = (unit * random.randint(1, 4), unit * random.randint(1, 4)) if levels < 5 else (unit, unit * 2)
+    batch = random.randint(1, 4)
+    rows = []
+    for image in range(batch):
+        shape = SHAPES[(seed + image) % len(SHAPES)]
+        n = {"one": 1, "empty": 0}.get(shape, random.randint(1, most + 1))
+        boxes = random_boxes(random, shape, n)
+        rows.append(np.concatenate([np.full((n, 1), image), random.randint(0, nc, (n, 1)), boxes], 1))
+    targets = torch.from_numpy(np.concatenate(rows).astype(np.float32))
+    spread, bias = random.choice([0.5, 1.5, 3.0]), random.choice([-4.0, 0.0])
+    maps = []
+    for level in range(levels):
+        m = random.randn(batch, 3, h // (8 << level), w // (8 << level), 5 + nc).astype(np.float32) * spread
+        m[..., 4] += bias
+        maps.append(torch.from_numpy(m))
+    return ComputeLossOTA(stand_in(anchors, nc)), maps, targets, h, stand_in(anchors, nc).model[0]
+
+
+def check_random(seed: int, most: int = 9) -> None:
+    loss, maps, targets, height, head = random_case(seed, most)
+    reach, top = (NEAR, OTA_TOP) if seed % 4 else (WIDE, AUX_TOP)
+    sizes = [tuple(m.shape[2:4]) for m in maps]
+    found = slow_candidates(targets, head.anchors, sizes, loss.anchor_t, reach)
+    for dtype in (torch.float32, torch.float64):
+        wide = [m.to(dtype) for m in maps]
+        ours = batched_matches(loss, wide, targets, height, reach, top)
+        theirs, traces = slow_assign(wide, targets, found, head.anchors, head.stride.tolist(), height, top)
+        compare(ours, theirs, traces)
+        if all(set(a) == set(b) for a, b in zip(ours, theirs)):
+            assert [len(a) for a in ours] == [len(b) for b in theirs]  # copies of a cell counted alike
+
+
+@pytest.mark.parametrize("block", range(11))
+def test_random_cases_agree_with_the_slow_assigner(block):
+    """220 cases: empty images, one box, identical boxes, borders, outside, crowds; 1-80 classes, 3-5 levels."""
+    for seed in range(block * 20, block * 20 + 20):
+        check_random(seed)
+
+
+@pytest.mark.parametrize("seed", [1000, 1008])
+def test_hundreds_of_boxes_in_an_image(seed):
+    loss, maps, _, height, head = random_case(seed)
+    random = np.random.RandomState(seed)
+    boxes = random_boxes(random, "ordinary", 250)
+    classes = random.randint(0, loss.nc, (250, 1))
+    targets = torch.from_numpy(np.concatenate([np.zeros((250, 1)), classes, boxes], 1).astype(np.float32))
+    found = slow_candidates(targets, head.anchors, [tuple(m.shape[2:4]) for m in maps], loss.anchor_t, NEAR)
+    ours = batched_matches(loss, maps, targets, height, NEAR, OTA_TOP)
+    theirs, traces = slow_assign(maps, targets, found, head.anchors, head.stride.tolist(), height, OTA_TOP)
+    compare(ours, theirs, traces)
+
+
+# --- further properties -----------------------------------------------------------------------------------------------
+
+
+def test_blocks_and_walks_over_boxes_change_nothing(monkeypatch):
+    """Whatever the budget of pairs: several blocks, or a few boxes at a time."""
+    loss, maps, targets, height, _ = random_case(4, most=40)
+    whole = batched_matches(loss, maps, targets, height, NEAR, OTA_TOP)
+    for budget in (1 << 14, 1 << 10, 1):
+        monkeypatch.setattr(assign, "PAIRS_AT_ONCE", budget)
+        layout_blocks = loss.plan(targets, maps, NEAR, height).pools.blocks
+        assert budget > 1 << 10 or len(layout_blocks) > 1
+        assert batched_matches(loss, maps, targets, height, NEAR, OTA_TOP) == whole
+
+
+def test_saturated_logits_give_finite_costs_and_as_many_matches():
+    loss, maps, targets, height, _ = random_case(7, most=20)
+    for value in (50.0, -50.0):
+        extreme = [m.sign() * abs(value) if value > 0 else torch.full_like(m, value) for m in maps]
+        plan = loss.plan(targets, extreme, NEAR, height)
+        predicted = loss.predicted(extreme, plan)
+        score = assign.joint_score(predicted.objectness, predicted.classes)
+        assert torch.isfinite(score.logit()).all() and torch.isfinite(assign.sum_log(1 - score)).all()
+        matched = loss.match(predicted, plan, OTA_TOP)
+        assert matched.taken.any()
+
+
+def test_nothing_is_recorded_by_autograd():
+    loss, maps, targets, height, _ = random_case(2)
+    maps = [m.requires_grad_() for m in maps]
+    plan = loss.plan(targets, maps, NEAR, height)
+    given = loss.match(loss.predicted(maps, plan), plan, OTA_TOP)
+    assert given.taken.grad_fn is None and given.target.grad_fn is None
+
+
+def test_identical_boxes_go_to_the_first():
+    loss, maps, _, height, _ = random_case(0)
+    row = [0, 0, 0.4, 0.6, 0.3, 0.3]
+    matches = batched_matches(loss, maps, torch.tensor([row] * 5), height, NEAR, OTA_TOP)
+    assert {m[-1] for level in matches for m in level} == {0}

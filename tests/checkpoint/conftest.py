@@ -1,0 +1,24 @@
+"""Checkpoint files: those that the reference wrote, unpacked once, and hostile ones."""
+
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from tests.checkpoint.hostile_files import refusal, write_zip
+from tests.conftest import GOLDEN
+
+
+@pytest.fixture(scope="session")
+def reference_files(tmp_path_factory) -> dict[str, Path]:
+    """Name (`training_yolov7_tiny__full` and so on) -> .pt file. Not to be changed by a test."""
+    folder = tmp_path_factory.mktemp("reference")
+    with tarfile.open(GOLDEN / "models_ckpt_files.tar.xz") as archive:
+        archive.extractall(folder, filter="data")
+    return {path.stem: path for path in sorted(folder.iterdir())}
+
+
+@pytest.fixture
+def refused(tmp_path):
+    """`refused(opcodes, records)`: put a pickle of these into a checkpoint; the sentence it is refused with."""
+    return lambda body, records=None: refusal(write_zip(tmp_path / "hostile.pt", body, records))

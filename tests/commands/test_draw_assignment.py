@@ -1,0 +1,50 @@
+"""The picture of who was given what: one for each image, for one loss or both; mistakes are told."""
+
+import cv2
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from yolov7fast.checkpoint.api import save_checkpoint
+from yolov7fast.commands.draw_assignment import main
+from yolov7fast.core.errors import UserError
+from yolov7fast.nn.model import Model
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory):
+    """A data set of two pictures, one without boxes, and an untrained network of three classes."""
+    root = tmp_path_factory.mktemp("scene")
+    (root / "images").mkdir()
+    (root / "labels").mkdir()
+    for name, label in (("a", "0 0.5 0.5 0.3 0.4\n2 0.3 0.6 0.2 0.2\n"), ("b", "")):
+        cv2.imwrite(str(root / "images" / f"{name}.jpg"), np.full((48, 64, 3), 120, np.uint8))
+        (root / "labels" / f"{name}.txt").write_text(label)
+    for nc in (3, 2):
+        content = {"train": str(root / "images"), "val": str(root / "images"), "nc": nc, "names": list("xyz")[:nc]}
+        (root / f"data{nc}.yaml").write_text(yaml.safe_dump(content))
+    torch.manual_seed(0)
+    model = Model("cfg/training/yolov7-tiny.yaml", ch=3, nc=3)
+    save_checkpoint({"epoch": -1, "model": model.half(), "ema": None, "optimizer": None}, root / "net.pt")
+    return root
+
+
+def arguments(scene, out, data="data3.yaml", **more):
+    given = {"data": scene / data, "weights": scene / "net.pt", "img-size": 64, "device": "cpu", "out": out, **more}
+    return [part for key, value in given.items() for part in (f"--{key}", str(value))]
+
+
+def test_both_losses_stand_side_by_side(scene, tmp_path):
+    assert main(arguments(scene, tmp_path / "both")) == 0
+    assert main(arguments(scene, tmp_path / "one", loss="ota", images=1)) == 0
+    both, one = (cv2.imread(str(tmp_path / name)) for name in ("both/a_both.png", "one/a_ota.png"))
+    assert both.shape[1] == 2 * one.shape[1]
+    assert both[both.shape[0] // 4].std() > 1  # something was drawn
+    assert (tmp_path / "both" / "b_both.png").is_file() and not (tmp_path / "one" / "b_ota.png").exists()
+
+
+def test_another_number_of_classes_is_told(scene, tmp_path):
+    (scene / "labels" / "a.txt").write_text("0 0.5 0.5 0.3 0.4\n")
+    with pytest.raises(UserError, match=r"2 classes.*3"):
+        main(arguments(scene, tmp_path, data="data2.yaml"))

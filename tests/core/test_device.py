@@ -1,0 +1,60 @@
+"""Device choice without and with (pretended) GPUs."""
+
+import os
+
+import pytest
+import torch
+
+from yolov7fast.core.device import select_device, time_synchronized
+from yolov7fast.core.errors import UserError
+
+
+@pytest.fixture(autouse=True)
+def keep_environment(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+
+
+def pretend_gpus(monkeypatch, count):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    properties = type("P", (), {"name": "Pretended", "total_memory": 2**30})
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda i: properties)
+
+
+def test_cpu_hides_the_gpus(monkeypatch):
+    pretend_gpus(monkeypatch, 2)
+    assert select_device("cpu") == torch.device("cpu")
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "-1"
+
+
+def test_nothing_asked_takes_a_gpu_if_there_is_one(monkeypatch):
+    pretend_gpus(monkeypatch, 0)
+    assert select_device("").type == "cpu"
+    pretend_gpus(monkeypatch, 1)
+    assert select_device("").type == "cuda"
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
+
+
+def test_numbers_choose_gpus(monkeypatch):
+    pretend_gpus(monkeypatch, 2)
+    assert select_device("1,3", batch_size=8) == torch.device("cuda", 0)
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "1,3"
+
+
+def test_a_batch_must_divide_by_the_gpus(monkeypatch):
+    pretend_gpus(monkeypatch, 2)
+    with pytest.raises(UserError, match=r"--batch-size 7 .* 2 GPUs"):
+        select_device("0,1", batch_size=7)
+
+
+def test_an_absent_gpu_is_told(monkeypatch):
+    pretend_gpus(monkeypatch, 0)
+    with pytest.raises(UserError, match=r"--device 0: .* --device cpu"):
+        select_device("0")
+    with pytest.raises(UserError, match="'gpu' is neither"):
+        select_device("gpu")
+
+
+def test_the_clock_goes_forward():
+    first = time_synchronized()
+    assert time_synchronized() >= first

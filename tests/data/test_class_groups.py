@@ -1,0 +1,99 @@
+"""Grouping classes by box geometry: the recorded grouping, exactness on one axis, balance, odd inputs."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from yolov7fast.core.errors import UserError
+from yolov7fast.data.class_groups import (
+    assign_balanced,
+    class_geometry,
+    geometry_config,
+    group_classes,
+    group_ratio,
+    k_means,
+    label_geometry,
+    partition_line,
+)
+
+
+def test_recorded_boxes_give_the_recorded_groups(golden):
+    boxes, expected = golden("geometry_boxes.npz"), golden("head_config.json")["geometry"]
+    geometry = class_geometry(boxes["cls"], boxes["w"], boxes["h"], 80)
+    assert geometry.count[78] == 0 and geometry.log_ratio[78] == 0  # no box: taken as square
+    assert geometry.count.sum() == 1495  # five are too thin
+    config = geometry_config(geometry, 4)
+    for h, ids in enumerate(config.classes):
+        section = expected["head_assignments"][f"head_{h}"]
+        assert list(ids) == section["classes"]
+        assert f"Avg Ratio: {group_ratio(geometry, ids):.2f}" == section["comment"]
+        assert section["name"].lower().startswith(config.names[h])
+    assert config.weights == (1.0,) * 4
+
+
+def cost(values: np.ndarray, groups: np.ndarray) -> float:
+    return sum(((values[groups == g] - values[groups == g].mean()) ** 2).sum() for g in set(groups.tolist()))
+
+
+@pytest.mark.parametrize("k", [1, 2, 3, 5])
+def test_partition_of_a_line_is_the_best_of_all(k):
+    values = np.random.RandomState(k).randn(9)
+    every = (np.array(g) for g in itertools.product(range(k), repeat=7) if len(set(g)) == k)
+    values = values[:7]
+    groups = partition_line(values, k)
+    assert len(set(groups.tolist())) == k
+    assert cost(values, groups) == pytest.approx(min(cost(values, g) for g in every))
+    means = [values[groups == g].mean() for g in range(k)]
+    assert means == sorted(means)
+
+
+def test_equal_values_and_as_many_groups_as_classes_leave_no_group_empty():
+    assert sorted(partition_line(np.zeros(5), 3).tolist()) != [0] * 5
+    assert set(partition_line(np.zeros(5), 3).tolist()) == {0, 1, 2}
+    assert partition_line(np.array([3.0, 1.0, 2.0]), 3).tolist() == [2, 0, 1]
+    assert set(k_means(np.zeros((5, 2)), 3).tolist()) == {0, 1, 2}
+
+
+def test_area_separates_classes_of_one_shape():
+    side = np.array([10, 11, 100, 110.0])
+    geometry = class_geometry(np.arange(4), side, side, 4)
+    groups = group_classes(geometry, 2, use_area=True)
+    assert groups[0] == groups[1] != groups[2] == groups[3]
+
+
+@pytest.mark.parametrize(("nc", "heads"), [(80, 4), (80, 8), (10, 3), (4, 4), (7, 1)])
+@pytest.mark.parametrize("use_area", [False, True])
+def test_balanced_heads_differ_by_one_class_at_most(nc, heads, use_area):
+    rng = np.random.RandomState(0)
+    cls = rng.randint(0, nc, 4000)
+    geometry = class_geometry(cls, np.exp(rng.randn(4000) + cls % 5) + 2, np.exp(rng.randn(4000)) + 2, nc)
+    config = geometry_config(geometry, heads, use_area, balanced=True)
+    assert max(config.sizes) - min(config.sizes) <= 1 and sum(config.sizes) == nc
+    ratios = [group_ratio(geometry, ids) for ids in config.classes]
+    assert ratios == sorted(ratios)  # head 0 holds the tall ones
+    assert geometry_config(geometry, heads, use_area, balanced=True) == config  # no chance in it
+
+
+def test_balanced_assignment_is_the_cheapest_of_all():
+    distance = np.random.RandomState(1).rand(5, 2)
+    every = [g for g in itertools.product(range(2), repeat=5) if abs(sum(g) * 2 - 5) == 1]
+    best = min(distance[np.arange(5), g].sum() for g in every)
+    assert distance[np.arange(5), assign_balanced(distance)].sum() == pytest.approx(best)
+
+
+def test_boxes_are_measured_at_training_size():
+    labels = [np.array([[0, 0.5, 0.5, 0.5, 0.5]]), np.zeros((0, 5)), np.array([[1, 0.5, 0.5, 0.1, 0.2]])]
+    geometry = label_geometry(labels, np.array([[1280, 640], [10, 10], [100, 200]]), 2, 320)
+    assert np.exp(geometry.log_ratio) == pytest.approx([2, 0.25])
+    assert np.exp(geometry.log_side) == pytest.approx([np.sqrt(160 * 80), np.sqrt(16 * 64)])
+
+
+def test_impossible_requests_are_told():
+    geometry = class_geometry(np.array([0, 1]), np.array([9, 9]), np.array([9, 9]), 2)
+    with pytest.raises(UserError, match="2 classes cannot be shared out over 3 heads"):
+        group_classes(geometry, 3)
+    with pytest.raises(ValueError, match="boxes of class 5, but nc is 2"):
+        class_geometry(np.array([0, 5]), np.ones(2), np.ones(2), 2)
+    with pytest.raises(UserError, match="no box is larger"):
+        class_geometry(np.array([0]), np.ones(1), np.ones(1), 2)

@@ -1,0 +1,225 @@
+"""The label cache: when it is used, when it is rebuilt, what is reported, and that nothing in it is ever executed."""
+
+import os
+import pickle
+import signal
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from tests.data.data_golden import synth
+from yolov7fast.core.errors import UserError
+from yolov7fast.data import label_cache
+from yolov7fast.data.label_cache import Counts, cache_path, load_labels
+from yolov7fast.data.labels import find_images
+
+POLYGON = "1 0.1 0.1 0.5 0.1 0.5 0.4 0.1 0.4\n2 0.2 0.2 0.6 0.2 0.4 0.6\n"
+
+
+@pytest.fixture
+def tree(tmp_path, monkeypatch):
+    """images/t with a (box), b (polygons), c (no label), d (bad label)."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for part in ("images/t", "labels/t"):
+        (tmp_path / part).mkdir(parents=True)
+    for k, name in enumerate("abcd"):
+        Image.fromarray(synth(20, 30, k)).save(tmp_path / f"images/t/{name}.png")
+    (tmp_path / "labels/t/a.txt").write_text("0 0.5 0.5 0.2 0.2\n")
+    (tmp_path / "labels/t/b.txt").write_text(POLYGON)
+    (tmp_path / "labels/t/d.txt").write_text("0 0.5 0.5 0.2\n")
+    return tmp_path
+
+
+def load(tree, **options):
+    source = str(tree / "images/t")
+    return load_labels(find_images(source), source, "train: ", **options)
+
+
+@pytest.fixture
+def checks(monkeypatch):
+    """How many pairs were looked at."""
+    seen = []
+    check_pair = label_cache.check_pair
+    monkeypatch.setattr(label_cache, "check_pair", lambda *args: seen.append(args) or check_pair(*args))
+    return seen
+
+
+def assert_same(one, two):
+    assert one.img_files == two.img_files
+    assert (one.counts, one.problems) == (two.counts, two.problems)
+    np.testing.assert_array_equal(one.shapes, two.shapes)
+    for a, b in zip(one.labels, two.labels, strict=True):
+        np.testing.assert_array_equal(a, b)
+        assert a.dtype == b.dtype == np.float32
+    for a, b in zip(one.segments, two.segments, strict=True):
+        assert len(a) == len(b)
+        for p, q in zip(a, b):
+            np.testing.assert_array_equal(p, q)
+
+
+def test_the_cache_lies_where_the_reference_puts_it(tree):
+    labels = [str(tree / "labels/t/a.txt")]
+    assert cache_path(str(tree / "images/t"), labels) == tree / "labels/t.cache"
+    (tree / "list.txt").touch()
+    assert cache_path(str(tree / "list.txt"), labels) == tree / "list.cache"
+    assert cache_path(["elsewhere", str(tree / "list.txt")], labels) == tree / "list.cache"
+
+
+def test_a_second_load_comes_from_the_cache_and_is_the_same(tree, checks):
+    first = load(tree)
+    assert first.counts == Counts(found=3, missing=1, empty=0, corrupt=1, total=4)
+    assert [len(s) for s in first.segments] == [0, 2, 0]
+    assert len(checks) == 4
+    assert_same(load(tree), first)
+    assert len(checks) == 4
+
+
+def test_processes_find_what_threads_find(tree, monkeypatch):
+    by_threads = load(tree)
+    (tree / "labels/t.cache").unlink()
+    monkeypatch.setattr(label_cache, "MANY", 1)
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    assert_same(load(tree), by_threads)
+
+
+def die(*args):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.timeout(60)
+def test_a_killed_process_ends_the_check_with_a_remedy(tree, monkeypatch):
+    monkeypatch.setattr(label_cache, "MANY", 1)
+    monkeypatch.setattr(label_cache, "check_pair", die)
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    with pytest.raises(UserError, match=r"train: .* process that checks labels died.* fewer --workers"):
+        load(tree)
+    assert not (tree / "labels/t.cache").exists()
+
+
+def test_all_problems_are_listed_with_file_and_line_and_summed_up(tree, caplog, capsys):
+    load(tree)
+    report = (tree / "labels/t.problems.txt").read_text()
+    assert f"skipped  wrong columns  {tree}/labels/t/d.txt:1" in report
+    assert f"kept  missing label  {tree}/labels/t/c.txt" in report
+    assert "1 of 4 images are left out; " in caplog.text
+    assert "1 x wrong columns" in caplog.text
+    assert "t.problems.txt" in caplog.text
+    assert "3 found, 1 missing, 0 empty, 1 corrupted" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("report", ["there", "deleted"])
+def test_a_run_from_the_cache_tells_of_the_problems_too(report, tree, checks, capsys):
+    path = tree / "labels/t.problems.txt"
+    assert load(tree).report == path
+    text = path.read_text()
+    if report == "deleted":
+        path.unlink()
+    capsys.readouterr()
+    assert load(tree).report == path
+    assert len(checks) == 4
+    assert f"3 found, 1 missing, 0 empty, 1 corrupted (cached); problems: {path}" in capsys.readouterr().err
+    assert path.read_text() == text
+
+
+def test_the_report_goes_when_the_problems_have_gone(tree):
+    load(tree)
+    (tree / "labels/t/d.txt").write_text("0 0.5 0.5 0.2 0.2\n")
+    (tree / "labels/t/c.txt").write_text("0 0.5 0.5 0.2 0.2\n")
+    for _ in range(2):  # looked at, then from the cache
+        assert load(tree).counts == Counts(4, 0, 0, 0, 4)
+        assert not (tree / "labels/t.problems.txt").exists()
+
+
+def test_added_edited_and_removed_files_are_noticed(tree, checks):
+    load(tree)
+    Image.fromarray(synth(20, 30)).save(tree / "images/t/e.png")
+    assert len(load(tree).img_files) == 4
+    (tree / "labels/t/a.txt").write_text("0 0.5 0.5 0.3 0.3\n")
+    assert load(tree).labels[0][0, 3] == np.float32(0.3)
+    before = os.stat(tree / "labels/t/a.txt")
+    (tree / "labels/t/a.txt").write_text("0 0.5 0.5 0.4 0.4\n")  # same size
+    os.utime(tree / "labels/t/a.txt", ns=(before.st_atime_ns, before.st_mtime_ns + 1))
+    assert load(tree).labels[0][0, 3] == np.float32(0.4)
+    (tree / "images/t/b.png").unlink()
+    assert [os.path.basename(p) for p in load(tree).img_files] == ["a.png", "c.png", "e.png"]
+    (tree / "labels/t/a.txt").unlink()
+    assert load(tree).counts.missing == 3
+
+
+class Bomb:
+    """Unpickling this makes a file."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return open, (str(self.path), "w")
+
+
+@pytest.mark.parametrize("kind", ["torch", "pickle", "npz with objects", "noise", "empty", "cut short", "folder"])
+def test_a_foreign_or_damaged_cache_is_rebuilt_and_never_executed(kind, tree, checks):
+    cache, fuse = tree / "labels/t.cache", tree / "fuse"
+    if kind == "torch":
+        torch.save({"version": 0.1, "x": Bomb(fuse)}, cache)
+    elif kind == "pickle":
+        cache.write_bytes(pickle.dumps(Bomb(fuse)))
+    elif kind == "npz with objects":
+        with open(cache, "wb") as f:
+            np.savez(f, header=np.array([Bomb(fuse)], dtype=object))
+    elif kind == "noise":
+        cache.write_bytes(bytes(range(256)))
+    elif kind == "empty":
+        cache.touch()
+    elif kind == "folder":
+        cache.mkdir()
+    else:
+        load(tree)
+        checks.clear()
+        cache.write_bytes(cache.read_bytes()[:-100])
+    assert load(tree).counts.total == 4
+    assert not fuse.exists()
+    assert len(checks) == 4
+    assert_same(load(tree), load(tree))
+    assert len(checks) == 4
+
+
+def test_a_read_only_folder_sends_cache_and_report_to_the_users_cache(tree, checks, caplog):
+    (tree / "labels").chmod(0o555)
+    try:
+        load(tree)
+        load(tree)
+    finally:
+        (tree / "labels").chmod(0o755)
+    assert len(checks) == 4
+    assert sorted(p.name for p in (tree / "labels").iterdir()) == ["t"]
+    [report] = (tree / "home/.cache/yolov7-fast").glob("t-*.problems.txt")
+    assert str(report) in caplog.text
+
+
+def test_a_missing_label_folder_is_no_crash(tree, checks):
+    for path in (tree / "labels/t").iterdir():
+        path.unlink()
+    (tree / "labels/t").rmdir()
+    (tree / "labels").rmdir()
+    assert load(tree, cache_dir=tree / "kept").counts == Counts(0, 4, 0, 0, 4)
+    load(tree, cache_dir=tree / "kept")
+    assert len(checks) == 4
+
+
+def test_nowhere_to_write_costs_only_the_cache(tree, checks, caplog):
+    (tree / "labels").chmod(0o555)
+    (tree / "file").touch()
+    try:
+        load(tree, cache_dir=tree / "file/below")
+        load(tree, cache_dir=tree / "file/below")
+    finally:
+        (tree / "labels").chmod(0o755)
+    assert len(checks) == 8
+    assert "no folder could be written" in caplog.text
+
+
+def test_no_temporary_file_stays_behind(tree):
+    load(tree)
+    assert sorted(p.name for p in (tree / "labels").iterdir()) == ["t", "t.cache", "t.problems.txt"]

@@ -1,0 +1,308 @@
+"""Finding pictures and labels, and what becomes of each kind of faulty file."""
+
+import cv2
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.data.data_golden import synth
+from yolov7fast.core.errors import UserError
+from yolov7fast.data.images import load_resized
+from yolov7fast.data.labels import Subset, check_class_range, check_pair, find_images, img2label_paths
+
+BOX = "0 0.5 0.5 0.2 0.2\n"
+
+
+def save(path, h=20, w=30, k=0, exif=None, **options):
+    image = Image.fromarray(synth(h, w, k)[..., ::-1].copy())
+    if exif:
+        tags = Image.Exif()
+        tags[274] = exif
+        options["exif"] = tags
+    image.save(path, **options)
+
+
+@pytest.fixture
+def tree(tmp_path, monkeypatch):
+    """The folder of the recorded discovery cases."""
+    monkeypatch.chdir(tmp_path)
+    images = tmp_path / "disc/images"
+    for name in ("B.jpg", "a.JPG", "a10.png", "a2.png", "d.bmp", "e.webp", "sub/c.jpeg", "v1.0/k.jpg", "notes.txt"):
+        path = images / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    (images / "sub/.hid").mkdir()
+    (images / "sub/.hid/h.jpg").touch()
+    (images / "sub/.hid/none").mkdir()
+    (tmp_path / "disc/list.txt").write_text(
+        "./images/B.jpg\n\ndisc/images/a10.png\n./images/a2.png\n./images/d.bmp  \ndisc/images/notes.txt\n"
+    )
+    return tmp_path
+
+
+def test_label_paths_are_as_recorded(data):
+    images, labels = zip(*data["img2label_paths"])
+    assert img2label_paths(images) == list(labels)
+
+
+@pytest.mark.parametrize("case", ["dir", "list", "two"])
+def test_pictures_are_found_in_the_recorded_order(case, data, tree):
+    record = data["discovery"][case]
+    found = find_images(record["path"])
+    assert (found, img2label_paths(found)) == (record["img_files"], record["label_files"])
+
+
+def test_a_bare_relative_folder_has_its_labels_beside_the_pictures(data, tree, monkeypatch):
+    monkeypatch.chdir(tree / "disc")
+    record = data["discovery"]["relative"]
+    found = find_images("images")
+    assert (found, img2label_paths(found)) == (record["img_files"], record["label_files"])
+
+
+@pytest.mark.parametrize("source", ["disc/nothere", "disc/images/*.jpg", "disc/images/sub/.hid/none"])
+def test_a_source_without_pictures_is_an_error_that_names_it(source, tree):
+    with pytest.raises(UserError, match=r"train: .*" + source.replace("*", r"\*")):
+        find_images(source, prefix="train: ")
+
+
+def test_only_the_prefix_of_a_list_line_stands_for_the_lists_folder(tree):
+    (tree / "disc/up.txt").write_text("./images/./sub/c.jpeg\n")
+    assert find_images("disc/up.txt") == ["disc/images/./sub/c.jpeg"]
+
+
+def test_lines_hidden_by_blanks_at_their_end_are_counted_in_a_warning(tree, caplog):
+    find_images("disc/list.txt", "val: ")
+    assert "val: disc/list.txt: 1 images are left out because blanks" in caplog.text
+    assert "first: line 5" in caplog.text
+    (tree / "disc/more.txt").write_text("\n\n./images/B.jpg\n./images/a2.png \n./images/a10.png\t\n./images/d.bmp  \n")
+    find_images("disc/more.txt")
+    assert "disc/more.txt: 2 images" in caplog.text and "first: line 4" in caplog.text  # nothing follows the last line
+    caplog.clear()
+    (tree / "disc/clean.txt").write_text("./images/B.jpg\ndisc/images/notes.txt \n")
+    find_images("disc/clean.txt")
+    assert not caplog.text
+
+
+def test_a_repeated_line_counts_once(tree):
+    (tree / "disc/twice.txt").write_text("./images/B.jpg\n./images/B.jpg\n")
+    assert find_images("disc/twice.txt") == ["disc/images/B.jpg"]
+
+
+def test_folder_names_with_wildcard_characters_are_taken_literally(tmp_path):
+    (tmp_path / "set[1]").mkdir()
+    save(tmp_path / "set[1]/a.png")
+    assert find_images(tmp_path / "set[1]") == [str(tmp_path / "set[1]/a.png")]
+
+
+def test_a_binary_file_as_list_is_an_error(tmp_path):
+    (tmp_path / "weights.pt").write_bytes(b"\x80\x04\xff\xfe" * 10)
+    with pytest.raises(UserError, match="not a text file"):
+        find_images(tmp_path / "weights.pt")
+
+
+# --- one pair ---------------------------------------------------------------------------------------------------------
+
+
+def make_recorded_image(name, path):
+    if name == "x_notimg":
+        path.write_text("this is no picture")
+    elif name == "w_gif":
+        save(path, format="GIF")
+    else:
+        save(path, h=9 if name == "u_small" else 20, format="JPEG", exif={"y_exif6": 6, "z_exif5": 5}.get(name))
+    if name == "v_trunc":
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def test_the_recorded_pairs_meet_their_recorded_fate(data, tmp_path):
+    record = data["verify"]
+    found = missing = empty = 0
+    rejected = {message.split(".jpg")[0].split()[-1] for message in record["messages"]}
+    for name, text in record["input"].items():
+        image, label = tmp_path / f"{name}.jpg", tmp_path / f"{name}.txt"
+        make_recorded_image(name, image)
+        if text is not None:
+            label.write_text(text, encoding="utf-8")
+        checked = check_pair(str(image), str(label))
+        assert (checked.labels is None) == (name in rejected), name
+        assert any(problem.skipped for problem in checked.problems) == (name in rejected), name
+        found += checked.found
+        if name in rejected:
+            continue
+        missing += not checked.found
+        empty += checked.found and not len(checked.labels)
+        kept = record["kept"][name]
+        assert checked.labels.tolist() == kept["labels"]
+        assert checked.labels.dtype == np.float32
+        assert len(checked.segments) == kept["nseg"]
+        # the recording has the sides of z_exif5 unswapped, though OpenCV turns it; here shape and picture agree
+        loaded = load_resized(str(image), 640, True).original
+        assert checked.shape == loaded[::-1]
+        if name != "z_exif5":
+            assert list(checked.shape) == kept["shape_wh"]
+    assert [found, missing, empty, len(rejected), len(record["input"])] == record["results"]
+
+
+@pytest.mark.parametrize(
+    "text, kind, lines",
+    [
+        ("0 0.5 0.5 0.2\n" + BOX + "0 0.5 0.5 0.2 0.2 0.9\n", "wrong columns", [1, 3]),
+        ("\n\n" + BOX + "\n" + BOX.replace("0 ", "1 ", 1), "wrong columns", [4]),
+        (BOX + "cat 0.5 0.5 0.2 0.2\n", "not a number", [2]),
+        (BOX + "1 nan 0.5 0.2 0.2\n1 inf 0.5 0.2 0.2\n", "non-finite", [2, 3]),
+        (BOX + "nan 0.5 0.5 0.2 0.2\ninf 0.5 0.5 0.2 0.2\n-inf 0.5 0.5 0.2 0.2\n", "non-finite", [2, 3, 4]),
+        ("nan .1 .1 .5 .1 .5 .4 .1 .4\n", "non-finite", [1]),
+        (BOX + "-1 0.5 0.5 0.2 0.2\n", "bad class", [2]),
+        ("\n1e30 0.5 0.5 0.2 0.2\n" + BOX + "16777218 0.5 0.5 0.2 0.2\n", "bad class", [2, 4]),
+        ("1e30 .1 .1 .5 .1 .5 .4 .1 .4\n", "bad class", [1]),
+        ("0 -0.1 0.5 0.2 0.2\n0 0.5 1.1 0.2 0.2\n", "box outside", [1, 2]),
+        (BOX + "1 0.5 0.5 0.2 0.2\n" + BOX + BOX, "duplicate row", [3, 4]),
+        ("0 .1 .1 .5 .1 .5 .4 .1 .4\n0 .1 .1 .5 .1 .5 .4 .1 .4 .7\n0\n", "wrong columns", [2, 3]),
+    ],
+)
+def test_every_faulty_line_is_named(text, kind, lines, tmp_path):
+    save(tmp_path / "a.jpg")
+    (tmp_path / "a.txt").write_text(text)
+    checked = check_pair(str(tmp_path / "a.jpg"), str(tmp_path / "a.txt"))
+    assert checked.labels is None
+    assert [(p.kind, p.path, p.line) for p in checked.problems] == [(kind, str(tmp_path / "a.txt"), n) for n in lines]
+    assert f"a.txt:{lines[0]}" in str(checked.problems[0])
+
+
+def test_odd_but_usable_rows_are_noted_and_kept(tmp_path):
+    save(tmp_path / "a.jpg")
+    (tmp_path / "a.txt").write_text("0 0.01 0.5 0.5 0.2\n1.5 0.5 0.5 0.2 0.2\n0 0.5 0.5 0 0\n")
+    checked = check_pair(str(tmp_path / "a.jpg"), str(tmp_path / "a.txt"))
+    assert len(checked.labels) == 3
+    assert [(p.kind, p.line, p.skipped) for p in checked.problems] == [
+        ("box over edge", 1, False),
+        ("fractional class", 2, False),
+        ("empty box", 3, False),
+    ]
+
+
+def test_a_label_file_that_is_no_text_leaves_the_picture_out(tmp_path):
+    save(tmp_path / "a.jpg")
+    (tmp_path / "a.txt").write_bytes(b"\xff\xfe0 0.5")
+    checked = check_pair(str(tmp_path / "a.jpg"), str(tmp_path / "a.txt"))
+    assert checked.labels is None
+    assert checked.problems[0].kind == "unreadable label"
+
+
+# --- kinds of picture -------------------------------------------------------------------------------------------------
+
+
+def make_kind(kind: str, folder):
+    """A 60 x 40 picture of some kind: path."""
+    rgb = synth(40, 60)[..., ::-1].copy()
+    image, path = Image.fromarray(rgb), folder / f"a.{kind.split('.')[-1]}"
+    name = kind.split(".")[0]
+    deep = rgb.astype(np.uint16) * 256 + 255 - rgb  # low bytes that matter if 16 bits were rounded instead of cut
+    if name in ("CMYK", "L", "P", "RGBA", "1"):
+        image.convert(name).save(path)
+    elif name == "16bit":
+        cv2.imwrite(str(path), deep[..., ::-1])
+    elif name == "grey16":
+        Image.fromarray(deep[..., 0]).save(path)
+    else:
+        image.save(path)
+    return path
+
+
+def by_pillow(path) -> np.ndarray:
+    """The picture as Pillow converts it to colour: (h, w, 3) BGR; of 16-bit grey, which Pillow clips, the high byte."""
+    with Image.open(path) as image:
+        if image.mode.startswith("I;16"):
+            return np.repeat((np.asarray(image) >> 8)[..., None], 3, 2).astype(int)
+        return np.asarray(image.convert("RGB"))[..., ::-1].astype(int)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "CMYK.jpg",
+        "L.jpg",
+        "L.png",
+        "P.png",
+        "RGBA.png",
+        "1.png",
+        "16bit.png",
+        "grey16.png",
+        "16bit.tif",
+        "plain.bmp",
+        "plain.webp",
+        "plain.tif",
+    ],
+)
+def test_unusual_pictures_are_kept_and_become_8_bit_colour(kind, tmp_path):
+    path = make_kind(kind, tmp_path)
+    checked = check_pair(str(path), str(tmp_path / "a.txt"))
+    assert (checked.labels is not None, checked.shape) == (True, (60, 40))
+    image = load_resized(str(path), 60, True)
+    assert (image.img.shape, image.img.dtype) == ((40, 60, 3), np.uint8)
+    limit = 1 if kind in ("CMYK.jpg", "16bit.tif") else 0  # OpenCV rounds inks otherwise, and 16 bits of TIFF
+    assert np.abs(image.img - by_pillow(path)).max() <= limit
+    if kind in ("16bit.png", "RGBA.png", "plain.bmp", "plain.tif"):
+        np.testing.assert_array_equal(image.img, synth(40, 60))
+    if kind == "grey16.png":
+        np.testing.assert_array_equal(image.img, np.repeat(synth(40, 60)[..., 2:], 3, 2))
+
+
+@pytest.mark.parametrize("form", ["jpg", "png", "webp"])
+@pytest.mark.parametrize("orientation", [1, 3, 5, 6, 7, 8])
+def test_the_recorded_shape_is_that_of_the_turned_picture(form, orientation, tmp_path):
+    path = tmp_path / f"a.{form}"
+    save(path, exif=orientation)
+    checked = check_pair(str(path), str(tmp_path / "a.txt"))
+    assert checked.shape == ((30, 20) if orientation < 5 else (20, 30))
+    assert load_resized(str(path), 64, True).original == checked.shape[::-1]
+
+
+@pytest.mark.parametrize("form, share", [("jpg", 0.0), ("jpg", 0.1), ("png", 0.5), ("bmp", 0.5), ("webp", 0.5)])
+def test_a_picture_cut_short_beyond_use_is_left_out(form, share, tmp_path):
+    path = tmp_path / f"a.{form}"
+    save(path, h=64, w=64)
+    path.write_bytes(path.read_bytes()[: int(path.stat().st_size * share)])
+    checked = check_pair(str(path), str(tmp_path / "a.txt"))
+    assert checked.labels is None
+    assert [p.kind for p in checked.problems] == ["corrupt image"]
+
+
+def test_a_jpeg_without_its_last_part_is_kept_and_noted(tmp_path):
+    path = tmp_path / "a.jpg"
+    save(path, h=200, w=200, quality=95)
+    path.write_bytes(path.read_bytes()[: int(path.stat().st_size * 0.7)])
+    checked = check_pair(str(path), str(tmp_path / "a.txt"))
+    assert (checked.labels is not None, checked.shape) == (True, (200, 200))
+    assert [(p.kind, p.skipped) for p in checked.problems[:1]] == [("incomplete image", False)]
+    assert load_resized(str(path), 200, True).img.shape == (200, 200, 3)
+
+
+def test_an_absent_picture_is_left_out(tmp_path):
+    checked = check_pair(str(tmp_path / "a.jpg"), str(tmp_path / "a.txt"))
+    assert checked.labels is None
+    assert [(p.kind, p.path, p.skipped) for p in checked.problems] == [("missing image", str(tmp_path / "a.jpg"), True)]
+
+
+def test_a_class_beyond_the_data_sets_is_named_with_its_file_and_line(tmp_path):
+    labels = [np.zeros((0, 5), np.float32), np.array([[1, 0, 0, 1, 1], [3, 0, 0, 1, 1]], np.float32)]
+    files = ["a.txt", str(tmp_path / "b.txt")]
+    check_class_range(labels, files, 4, "my.yaml")
+    with pytest.raises(UserError, match=r"b\.txt:2: class 3, but my\.yaml has nc: 3"):
+        check_class_range(labels, files, 3, "my.yaml")
+    (tmp_path / "b.txt").write_text("\n  \n1 0 0 1 1\n3 0 0 1 1\n")
+    with pytest.raises(UserError, match=r"b\.txt:4: class 3"):
+        check_class_range(labels, files, 3, "my.yaml")
+
+
+# --- subsets ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_subset_is_the_first_pictures_or_a_sorted_draw():
+    assert Subset(3).pick(10) == [0, 1, 2]
+    drawn = Subset(4, seed=7).pick(100)
+    assert drawn == sorted(set(drawn)) == Subset(4, seed=7).pick(100)
+    assert drawn != Subset(4, seed=8).pick(100)
+    assert Subset(50, seed=1).pick(10) == list(range(10))
+    with pytest.raises(UserError, match="at least 1"):
+        Subset(0).pick(10)

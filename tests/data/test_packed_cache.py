@@ -1,0 +1,228 @@
+"""Packed images: the pixels of `load_resized`, built once, never stale, never half-written."""
+
+import multiprocessing
+import os
+import pickle
+from collections import namedtuple
+
+import cv2
+import numpy as np
+import pytest
+
+from yolov7fast.core.errors import UserError
+from yolov7fast.data import packed_cache as packed
+from yolov7fast.data.images import load_resized
+from yolov7fast.data.packed_cache import PackedImages
+
+pytestmark = pytest.mark.timeout(60)
+SIZES = [(40, 64), (64, 40), (30, 30), (77, 154), (20, 10), (1, 90)]  # h, w; shrinking and growing to 48
+
+
+@pytest.fixture
+def images(tmp_path):
+    """Paths of six noise images of several shapes."""
+    folder = tmp_path / "images"
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    paths = []
+    for i, size in enumerate(SIZES):
+        paths.append(str(folder / f"{i}.{'png' if i % 2 else 'jpg'}"))
+        cv2.imwrite(paths[-1], rng.integers(0, 256, (*size, 3), np.uint8))
+    return paths
+
+
+@pytest.fixture
+def builds(monkeypatch):
+    """The packs built during the test, in order."""
+    made = []
+    build = packed._build
+    monkeypatch.setattr(packed, "_build", lambda path, *rest: made.append(path.name) or build(path, *rest))
+    return made
+
+
+def open_pack(images, tmp_path, img_size=48, augment=True, **options):
+    return PackedImages.open_or_build(images, img_size, augment=augment, cache_dir=tmp_path / "cache", **options)
+
+
+def assert_same(pack, paths, img_size=48, augment=True):
+    assert len(pack) == len(paths)
+    for i, path in enumerate(paths):
+        got, want = pack.get(i), load_resized(path, img_size, augment)
+        assert got.original == want.original and got.resized == want.resized
+        assert np.array_equal(got.img, want.img) and got.img.flags.c_contiguous
+
+
+@pytest.mark.parametrize("augment", [True, False])
+@pytest.mark.parametrize("workers", [1, 3])
+def test_pixels_are_those_of_loading(images, tmp_path, augment, workers):
+    assert_same(open_pack(images, tmp_path, augment=augment, workers=workers), images, augment=augment)
+
+
+def test_sizes_and_kinds_of_resizing_are_kept_apart(images, tmp_path, builds):
+    for img_size, augment in [(48, True), (48, False), (32, True)] * 2:
+        assert_same(open_pack(images, tmp_path, img_size, augment), images, img_size, augment)
+    assert len(builds) == len(set(builds)) == 3
+
+
+def test_images_are_read_only_memory_of_the_file(images, tmp_path):
+    img = open_pack(images, tmp_path).get(0).img
+    with pytest.raises(ValueError, match="read-only"):
+        img[:] = 0
+
+
+def test_built_once_then_opened(images, tmp_path, builds):
+    for _ in range(3):
+        assert_same(open_pack(images, tmp_path), images)
+    assert len(builds) == 1
+    assert [p.name for p in (tmp_path / "cache").iterdir()] == builds  # no lock, no temporary file
+
+
+def test_subsets_and_other_orders_use_the_larger_pack(images, tmp_path, builds):
+    open_pack(images, tmp_path)
+    for wish in (images[::-1], images[1:4], [images[5], images[0]]):
+        assert_same(open_pack(wish, tmp_path), wish)
+    assert len(builds) == 1
+
+
+def test_training_and_validation_images_in_one_place_do_not_evict_each_other(images, tmp_path, builds):
+    for _ in range(2):
+        assert_same(open_pack(images[:3], tmp_path), images[:3])
+        assert_same(open_pack(images[3:], tmp_path), images[3:])
+    assert len(builds) == 2
+
+
+def test_a_changed_image_is_noticed(images, tmp_path, builds):
+    open_pack(images, tmp_path)
+    cv2.imwrite(images[1], np.zeros((9, 9, 3), np.uint8))
+    assert_same(open_pack(images, tmp_path), images)
+    stat = os.stat(images[1])
+    cv2.imwrite(images[1], np.full((9, 9, 3), 255, np.uint8))
+    os.utime(images[1], ns=(stat.st_atime_ns, stat.st_mtime_ns + 1))  # a nanosecond later is later
+    assert_same(open_pack(images, tmp_path), images)
+    assert len(builds) == 3 and len(list((tmp_path / "cache").iterdir())) == 1
+
+
+def test_added_images_replace_the_smaller_pack(images, tmp_path, builds):
+    open_pack(images[:4], tmp_path)
+    assert_same(open_pack(images, tmp_path), images)
+    assert [p.name for p in (tmp_path / "cache").iterdir()] == builds[1:]
+
+
+def damage_cut(path):
+    os.truncate(path, path.stat().st_size - 10)
+
+
+def damage_foreign(path):
+    path.write_bytes(b"something else entirely" * 1000)
+
+
+def damage_header(path):
+    data = bytearray(path.read_bytes())
+    data[8:40] = b"\xff" * 32
+    path.write_bytes(data)
+
+
+def damage_table(path):
+    data = path.read_bytes()
+    where = data.index(b"/") - 7 * 8 * len(SIZES)
+    path.write_bytes(data[:where] + np.int64(1 << 40).tobytes() + data[where + 8 :])
+
+
+def damage_empty(path):
+    path.write_bytes(b"")
+
+
+@pytest.mark.parametrize("damage", [damage_cut, damage_foreign, damage_header, damage_table, damage_empty])
+def test_a_damaged_or_foreign_file_is_built_again(images, tmp_path, builds, damage):
+    path = open_pack(images, tmp_path).path
+    damage(path)
+    assert_same(open_pack(images, tmp_path), images)
+    assert len(builds) == 2
+
+
+def build_in_process(images, tmp_path, barrier, results):
+    barrier.wait()
+    pack = open_pack(images, tmp_path)
+    results.put((pack.path.stat().st_ino, int(pack.get(3).img.sum())))
+
+
+def test_processes_that_start_together_build_once(images, tmp_path):
+    context = multiprocessing.get_context("fork")
+    barrier, results = context.Barrier(4), context.Queue()
+    ranks = [context.Process(target=build_in_process, args=(images, tmp_path, barrier, results)) for _ in range(4)]
+    for rank in ranks:
+        rank.start()
+    answers = {results.get() for _ in ranks}
+    for rank in ranks:
+        rank.join()
+    one_file = open_pack(images, tmp_path).path.stat().st_ino
+    assert answers == {(one_file, int(load_resized(images[3], 48, True).img.sum()))}
+
+
+def test_a_build_that_was_killed_leaves_nothing(images, tmp_path):
+    (tmp_path / "cache").mkdir()
+    name = packed._Wanted.of(images, 48, True).file_name
+    (tmp_path / "cache" / f".{name}.12345.tmp").write_bytes(b"half")
+    open_pack(images, tmp_path)
+    assert [p.name for p in (tmp_path / "cache").iterdir()] == [name]
+
+
+def test_an_unreadable_image_is_named_and_nothing_is_left(images, tmp_path):
+    with open(images[2], "wb") as f:
+        f.write(b"not an image")
+    with pytest.raises(UserError, match=r"2\.jpg"):
+        open_pack(images, tmp_path)
+    assert not list((tmp_path / "cache").iterdir())
+    os.remove(images[2])
+    with pytest.raises(UserError, match=r"2\.jpg"):
+        open_pack(images, tmp_path)
+
+
+Usage = namedtuple("Usage", "total used free")
+
+
+def test_too_small_a_disk_is_refused_before_anything_is_decoded(images, tmp_path, monkeypatch):
+    pack = open_pack(images, tmp_path)
+    exact = pack.nbytes
+    monkeypatch.setattr(packed, "load_resized", None)
+    monkeypatch.setattr(packed.shutil, "disk_usage", lambda folder: Usage(0, 0, exact // 2))
+    with pytest.raises(UserError) as refused:
+        open_pack(images, tmp_path / "elsewhere")
+    assert "6 images at 48 needs 0.03 MB" in str(refused.value)
+    assert f"{exact / 2e6:.2f} MB are free" in str(refused.value) and "--cache-dir" in str(refused.value)
+
+
+def test_the_sum_counts_real_shapes_not_squares(images, tmp_path, monkeypatch):
+    need = open_pack(images, tmp_path).nbytes + 64 * len(images)
+    assert need < 4096 + 3 * 48 * 48 * len(images)
+    monkeypatch.setattr(packed.shutil, "disk_usage", lambda folder: Usage(0, 0, need))
+    assert_same(open_pack(images, tmp_path / "elsewhere"), images)
+
+
+def test_a_disk_that_fills_up_meanwhile_is_told(images, tmp_path, monkeypatch):
+    def full(*args):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(packed, "_write", full)
+    with pytest.raises(UserError, match=r"ran full.*--cache-dir"):
+        open_pack(images, tmp_path)
+    assert not list((tmp_path / "cache").iterdir())
+
+
+def test_a_place_that_cannot_be_written_is_told(images, tmp_path):
+    (tmp_path / "cache").write_text("a file where the folder should be")
+    with pytest.raises(UserError, match="--cache-dir"):
+        open_pack(images, tmp_path)
+
+
+def test_place_is_the_cache_folder_then_the_labels_then_the_images(images, tmp_path):
+    labels = tmp_path / "labels"
+    assert PackedImages.open_or_build(images, 48, augment=True, default_dir=labels).path.parent == labels
+    assert PackedImages.open_or_build(images, 32, augment=True).path.parent == tmp_path / "images"
+
+
+def test_a_copy_in_another_process_reads_the_same_file(images, tmp_path):
+    pack = open_pack(images[::-1], tmp_path)
+    data = pickle.dumps(pack)
+    assert len(data) < 4096
+    assert_same(pickle.loads(data), images[::-1])

@@ -1,0 +1,229 @@
+"""The evaluation loop with made-up detectors: it must not know, or care, which one it measures."""
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tests.metrics.test_matching import stub_shapes
+from yolov7fast.evaluation.loop import HEADER, Prediction, evaluate
+from yolov7fast.evaluation.outputs import JsonSink, PictureSink, TextSink
+from yolov7fast.evaluation.report import per_class_rows, print_speed, print_table, write_files, write_per_class_ap
+from yolov7fast.metrics.coco import GroundTruth
+from yolov7fast.metrics.confusion import ConfusionMatrix
+from yolov7fast.metrics.nms import non_max_suppression
+
+NAMES = ["a", "b", "c"]
+
+
+@pytest.fixture
+def stub_loader(golden):
+    """The recorded stub run: three batches of four images."""
+    g = golden("eval_match.npz")
+    paths = [tuple(f"images/{b}_{i}.jpg" for i in range(4)) for b in range(3)]
+    images = torch.zeros(4, 3, 256, 352, dtype=torch.uint8)
+    return [(images, torch.from_numpy(g[f"b{b}_targets"].copy()), paths[b], stub_shapes(g)) for b in range(3)]
+
+
+@pytest.fixture
+def stub_predict(golden):
+    """A detector that answers with the recorded predictions, batch after batch."""
+    predictions = iter([golden("eval_match.npz")[f"b{b}_pred"] for b in range(3)])
+
+    def predict(images, targets, shapes):
+        found = non_max_suppression(torch.from_numpy(next(predictions)), 0.001, 0.6, multi_label=True)
+        return Prediction(found, 40.0, 20.0, torch.tensor([1.0, 2.0, 3.0]))
+
+    return predict
+
+
+def test_recorded_run(golden, stub_loader, stub_predict, capsys):
+    want = golden("eval_match.json")["train_defaults"]
+    result = evaluate(stub_predict, stub_loader, nc=3, imgsz=320, batch_size=4)
+    figures, maps, times = result
+    np.testing.assert_allclose(figures[:4], want["results"][:4], atol=1e-6)
+    np.testing.assert_allclose(maps, want["maps"], atol=1e-6)
+    assert figures[4:] == (1.0, 2.0, 3.0)
+    assert times == (10.0, 5.0, 15.0, 320, 320, 4)
+    assert result.seen == 12 and result.labels.tolist() == [12, 14, 6]
+    assert HEADER in capsys.readouterr().err
+    print_table(result, NAMES, per_class=True)
+    assert capsys.readouterr().out.splitlines()[:4] == want["printed"]
+
+
+def test_the_header_and_rows_keep_their_columns(stub_loader, stub_predict, capsys):
+    print_table(evaluate(stub_predict, stub_loader, nc=3), NAMES, per_class=False)
+    row = capsys.readouterr().out.splitlines()
+    assert len(row) == 1 and len(row[0]) == len(HEADER) == 92
+
+
+def test_figures_by_size_are_printed_and_carried(stub_loader, stub_predict, capsys):
+    result = evaluate(stub_predict, stub_loader, nc=3)
+    print_table(result, NAMES, per_class=True)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[4:]] == ["Size", "all", "small", "medium", "large"]
+    assert result.sizes["all"].ap == pytest.approx(result.own[3])
+    assert sum(result.sizes[size].labels for size in ("small", "medium", "large")) == 32
+
+
+def perfect(images, targets, shapes):
+    """Any detector will do: this one knows the answers."""
+    b, _, h, w = images.shape
+    scale = torch.tensor([w, h, w, h])
+    found = []
+    for i in range(b):
+        own = targets[targets[:, 0] == i]
+        xywh = own[:, 2:] * scale
+        xyxy = torch.cat((xywh[:, :2] - xywh[:, 2:] / 2, xywh[:, :2] + xywh[:, 2:] / 2), 1)
+        found.append(torch.cat((xyxy, torch.full((len(own), 1), 0.9), own[:, 1:2]), 1))
+    return Prediction(found)
+
+
+def blind(images, targets, shapes):
+    return Prediction([torch.zeros(0, 6) for _ in images])
+
+
+def test_a_detector_that_knows_the_answers_is_perfect(stub_loader):
+    result = evaluate(perfect, stub_loader, nc=3)
+    assert result.results == pytest.approx((1, 1, 1, 1, 0, 0, 0))
+    assert result.maps.tolist() == pytest.approx([1, 1, 1])
+
+
+def test_a_run_where_all_is_wrong_still_counts_its_labels(stub_loader, capsys):
+    result = evaluate(blind, stub_loader, nc=3)
+    assert result.results == (0,) * 7
+    print_table(result, NAMES, per_class=True)
+    assert capsys.readouterr().out.splitlines()[0].split() == ["all", "12", "32", "0", "0", "0", "0"]
+
+
+def test_no_images_at_all(capsys):
+    result = evaluate(blind, [], nc=2)
+    assert result.results == (0,) * 7 and result.seen == 0
+    print_table(result, ["a", "b"], per_class=True)
+    print_speed(result, "float32")
+    assert "0.0/0.0/0.0 ms" in capsys.readouterr().out
+
+
+def test_classes_without_labels_get_the_overall_figure(stub_loader):
+    result = evaluate(perfect, stub_loader, nc=5)
+    assert result.maps.tolist() == pytest.approx([1, 1, 1, 1, 1])
+    replaced = result.with_coco({"AP": 0.25, "AP50": 0.5})
+    assert replaced.maps.tolist() == pytest.approx([1, 1, 1, 0.25, 0.25])
+    assert replaced.results[2:4] == (0.5, 0.25) and replaced.own[2:] == pytest.approx((1, 1))
+
+
+def test_single_class_counts_every_detection_as_class_0(stub_loader):
+    for _, targets, _, _ in stub_loader:
+        targets[:, 1] = 0  # as a single-class data set does
+
+    def wrong_classes(images, targets, shapes):
+        found = perfect(images, targets, shapes).detections
+        for d in found:
+            d[:, 5] = 2
+        return Prediction(found)
+
+    matrix = ConfusionMatrix(1)
+    result = evaluate(
+        wrong_classes, stub_loader, nc=1, single_cls=True, sinks=[lambda seen: matrix.update(seen.native)]
+    )
+    assert result.results[:4] == pytest.approx((1, 1, 1, 1))
+    assert matrix.matrix.tolist() == [[32, 0], [0, 0]]
+
+
+# --- what is written --------------------------------------------------------------------------------------------------
+
+
+def test_label_files_are_begun_anew_by_each_run(stub_loader, tmp_path):
+    for _ in range(2):
+        evaluate(perfect, stub_loader, nc=3, sinks=[TextSink(tmp_path, save_conf=True)])
+    lines = [line for file in tmp_path.glob("*.txt") for line in file.read_text().splitlines()]
+    assert len(lines) == 32
+    assert all(len(line.split()) == 6 and line.endswith(" 0.9") for line in lines)
+    assert not (tmp_path / "0_3.txt").exists()  # this image has neither labels nor, here, detections
+
+
+def test_images_of_one_name_share_a_label_file_within_a_run(stub_loader, tmp_path):
+    same = [(images, targets, ("x/a.jpg",) * 4, shapes) for images, targets, _, shapes in stub_loader]
+    evaluate(perfect, same, nc=3, sinks=[TextSink(tmp_path, save_conf=False)])
+    assert len((tmp_path / "a.txt").read_text().splitlines()) == 32
+
+
+def test_label_lines_hold_native_normalised_boxes(golden, tmp_path):
+    """The recorded detections give the recorded lines."""
+    g, want = golden("eval_bccd.npz"), golden("eval_bccd.json")["save_txt_save_conf_sample"]
+    stems = g["stems"][:3].tolist()
+    dets = list(torch.from_numpy(g["det"]).split(g["n_det"].tolist()))[:3]
+    rows = g["h0_w0_rh_rw_padw_padh"][:3].tolist()
+    shapes = [((h, w), ((rh, rw), (px, py))) for h, w, rh, rw, px, py in rows]
+    images = torch.zeros(3, 3, *g["letterbox_hw"][0], dtype=torch.uint8)
+    loader = [(images, torch.zeros(0, 6), tuple(f"{s}.jpg" for s in stems), shapes)]
+    evaluate(lambda *_: Prediction(dets), loader, nc=3, sinks=[TextSink(tmp_path, save_conf=True)])
+    for stem in stems:
+        lines = (tmp_path / f"{stem}.txt").read_text().splitlines()
+        recorded = want[f"{stem}.txt"]
+        assert len(lines) == recorded["lines"] and lines[:6] == recorded["first"] and lines[-1] == recorded["last"]
+
+
+def test_json_rows_come_in_the_order_of_the_loader(stub_loader):
+    sink = JsonSink(GroundTruth(None, "", [10, 20, 30]))
+    evaluate(perfect, stub_loader, nc=3, sinks=[sink])
+    assert len(sink.rows) == 32
+    assert sink.rows[0]["image_id"] == "0_0" and sink.rows[-1]["image_id"] == "2_3"
+    assert {row["category_id"] for row in sink.rows} <= {10, 20, 30}
+
+
+def test_pictures_of_the_first_batches_survive_a_loader_that_reuses_its_memory(stub_loader, tmp_path, monkeypatch):
+    drawn = {}
+
+    def record(images, targets, paths, fname, names):
+        drawn[Path(fname).name] = (int(images.float().mean()), len(targets), list(paths), names)
+
+    monkeypatch.setattr("yolov7fast.evaluation.outputs.plot_images", record)
+    buffer = torch.zeros(4, 3, 256, 352, dtype=torch.uint8)
+
+    def reusing():
+        for number, (_, *rest) in enumerate([*stub_loader, *stub_loader]):
+            yield buffer.fill_(number), *rest
+        buffer.fill_(99)
+
+    sink = PictureSink(tmp_path, NAMES)
+    evaluate(perfect, reusing(), nc=3, sinks=[sink])
+    sink.close()
+    assert sorted(drawn) == sorted(f"test_batch{i}_{kind}.jpg" for i in range(3) for kind in ("labels", "pred"))
+    for i in range(3):
+        assert drawn[f"test_batch{i}_labels.jpg"][0] == i
+        assert drawn[f"test_batch{i}_pred.jpg"][1] == drawn[f"test_batch{i}_labels.jpg"][1]
+
+
+def test_a_picture_that_fails_costs_no_figures(stub_loader, tmp_path, monkeypatch, caplog):
+    def fail(*_):
+        raise RuntimeError("no ink")
+
+    monkeypatch.setattr("yolov7fast.evaluation.outputs.plot_images", fail)
+    sink = PictureSink(tmp_path, NAMES)
+    assert evaluate(perfect, stub_loader, nc=3, sinks=[sink]).results[3] == pytest.approx(1)
+    sink.close()
+    assert "no ink" in caplog.text
+
+
+def test_tables_as_files(stub_loader, stub_predict, tmp_path):
+    result = evaluate(stub_predict, stub_loader, nc=3)
+    write_files(result, NAMES, tmp_path, {"imgsz": 320})
+    with (tmp_path / "per_class.csv").open() as f:
+        rows = list(csv.DictReader(f))
+    assert [row["name"] for row in rows] == NAMES and [row["labels"] for row in rows] == ["12", "14", "6"]
+    document = json.loads((tmp_path / "metrics.json").read_text())
+    assert document["settings"] == {"imgsz": 320} and document["mAP"] == pytest.approx(result.own[3])
+    assert document["per_class"] == per_class_rows(result, NAMES)
+    assert set(document["sizes"]) == {"all", "small", "medium", "large"}
+
+
+def test_ap_of_each_class_as_a_file(stub_loader, stub_predict, tmp_path):
+    result = evaluate(stub_predict, stub_loader, nc=3)
+    write_per_class_ap(result, NAMES, tmp_path / "new" / "ap.json")
+    document = json.loads((tmp_path / "new" / "ap.json").read_text())
+    assert document["map50"] == pytest.approx(result.own[2]) and document["map"] == pytest.approx(result.own[3])
+    assert document["per_class"]["1"] == {"ap50": result.classes.ap[1, 0], "ap": result.maps[1], "name": "b"}

@@ -1,0 +1,147 @@
+"""The walk with a DETR: smoke, overfit, resume, trials. What must be a process of its own is one; importing is slow."""
+
+import csv
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.families.detr_commands import SCRIPT, needs_transformers, run_file
+from tests.training.commands import ROOT, assert_same_weights, train
+from yolov7fast.checkpoint.api import load_checkpoint, save_checkpoint
+from yolov7fast.cli import detr_flags as cli_detr
+from yolov7fast.cli.flags import train_parser as yolo_parser
+from yolov7fast.commands.detect_detr import detect
+from yolov7fast.commands.test_detr import test as measure
+from yolov7fast.core.errors import UserError
+from yolov7fast.evaluation.yolo import test as yolo_test
+from yolov7fast.families import detr_run
+from yolov7fast.families.yolo_run import run as yolo_run
+
+pytestmark = needs_transformers
+FATAL = "tests/families/fatal_detr.py"
+
+
+def start(*arguments: str) -> int:
+    """tools/train_detr.py in this process; its exit code."""
+    return detr_run.run(cli_detr.train_parser().parse_args(arguments))
+
+
+@pytest.fixture(scope="module", params=["detr", "rtdetr_v2"])
+def finished(request, tmp_path_factory, shapes_small) -> tuple[Path, str]:
+    """A run of 2 epochs of 4 batches that nothing disturbs, and its architecture."""
+    folder = tmp_path_factory.mktemp(request.param)
+    assert start("--config", run_file(folder, shapes_small, request.param)) == 0
+    return folder / "runs" / "run", request.param
+
+
+def test_a_run_writes_what_every_run_writes(finished):
+    run, _ = finished
+    assert {p.name for p in (run / "weights").iterdir()} >= {"last.pth", "best.pth", "checkpoint_epoch_2.pth"}
+    for name in ("results.txt", "results.png", "opt.yaml", "PR_curve.png", "test_batch0_pred.jpg", "train_batch0.jpg"):
+        assert (run / name).is_file(), name
+    assert list(run.glob("events.out.tfevents*"))
+    rows = list(csv.DictReader((run / "results.csv").open()))
+    assert [row["epoch"] for row in rows] == ["0", "1"]
+    assert float(rows[1]["peak_memory_gb"]) > 0 and 0 <= float(rows[1]["metrics/AP_small"]) <= 1
+    parts = [float(rows[1][f"train/{name}"]) for name in ("box", "giou", "cls")]
+    assert sum(parts) == pytest.approx(float(rows[1]["train/total"]), rel=1e-3)
+
+
+def test_a_killed_run_ends_with_the_same_weights(finished, tmp_path, shapes_small):
+    """Killed in the middle of the second epoch, after a checkpoint there, and gone on with: bit for bit the same."""
+    run, architecture = finished
+    config = run_file(tmp_path, shapes_small, architecture)
+    killed = train("--config", config, "--save-every", "0.00001", script=FATAL, FATAL="step 7")
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    again = tmp_path / "runs" / "run"
+    progress = load_checkpoint(again / "weights" / "last.pth")["resume"]["progress"]
+    assert (progress["epoch"], progress["position"]) == (1, 2)
+    assert start("--resume", str(again)) == 0
+    assert_same_weights(run / "weights" / "checkpoint_epoch_2.pth", again / "weights" / "checkpoint_epoch_2.pth")
+    assert (again / "results.txt").read_text() == (run / "results.txt").read_text()
+
+
+def test_a_checkpoint_is_measured_and_detects(finished, tmp_path, shapes_small):
+    run, _ = finished
+    weights = str(run / "weights" / "best.pth")
+    common = ["--weights", weights, "--device", "cpu", "--project", str(tmp_path)]
+    data = ["--data", str(shapes_small / "shapes.yaml"), "--workers", "0"]
+    result = measure(cli_detr.test_parser().parse_args([*common, *data]))
+    figures = json.loads((tmp_path / "exp" / "metrics.json").read_text())
+    assert figures["images"] == result.seen == 8 and "small" in figures["sizes"]
+    last = (run / "results.txt").read_text().splitlines()[-1].split()
+    assert result.results[3] == pytest.approx(float(last[11]), abs=1e-4)  # as validation found it
+    pictures = ["--source", str(shapes_small / "images" / "val"), "--conf-thres", "0.01", "--name", "seen"]
+    assert detect(cli_detr.detect_parser().parse_args([*common, *pictures])).pictures == 8
+    assert len(list((tmp_path / "seen").glob("*.jpg"))) == 8
+    with pytest.raises(UserError):  # YOLO's commands say that it is not theirs
+        yolo_test(str(shapes_small / "shapes.yaml"), weights, save_dir=tmp_path / "yolo")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--resume", "nowhere"], "no such file or run folder"),
+        (["--resume", "RUN"], "nothing to do"),
+        (["--resume", "RUN", "--lr", "1"], "--lr cannot change"),
+        (["--pretrained", "nowhere/at/all"], "nowhere/at/all"),
+        (["--network", "{num_querys: 3}"], "did you mean 'num_queries'"),
+    ],
+)
+def test_mistakes_are_named_before_anything_is_written(
+    finished, tmp_path, shapes_small, monkeypatch, arguments, complaint
+):
+    run, _ = finished
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    arguments = [str(run) if argument == "RUN" else argument for argument in arguments]
+    base = [] if "--resume" in arguments else ["--config", run_file(tmp_path, shapes_small)]
+    with pytest.raises(UserError, match=complaint):
+        start(*base, *arguments)
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.slow
+def test_trials_are_ranked_in_a_table(tmp_path, shapes_small):
+    trials = [{"training.optimizer.lr": 0.001}, {"training.optimizer.lr": 1e-5, "model.network.num_queries": 8}]
+    (tmp_path / "trials.json").write_text(json.dumps(trials))
+    base = run_file(tmp_path, shapes_small, "rtdetr_v2")
+    arguments = ["--base-config", base, "--trials-file", str(tmp_path / "trials.json"), "--budget-epochs", "1"]
+    done = train(*arguments, "--output-dir", str(tmp_path / "out"), script="tools/run_trials.py")
+    assert done.returncode == 0, done.stderr
+    (table,) = (tmp_path / "out").glob("trials_*.csv")
+    rows = list(csv.DictReader(table.open()))
+    assert [row["status"] for row in rows] == ["completed"] * 2
+    assert {"trial_id", "final_map", "final_loss", "param_lr", "param_network.num_queries"} <= rows[0].keys()
+
+
+@pytest.mark.slow
+def test_ten_images_are_learnt_by_heart(tmp_path):
+    """The verdict is the exit code."""
+    arguments = ["--config", "configs/rtdetr_overfit.yaml", "--project", str(tmp_path), "--device", "cpu"]
+    done = subprocess.run([sys.executable, SCRIPT, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stdout[-500:] + done.stderr[-500:]
+    assert "learnt" in done.stdout
+
+
+def test_each_command_names_the_one_that_a_checkpoint_belongs_to(finished, tmp_path):
+    run, _ = finished
+    path = str(run / "weights" / "last.pth")
+    with pytest.raises(UserError, match=r"a checkpoint of tools/train_detr\.py; go on with: python tools/train_detr"):
+        yolo_run(yolo_parser().parse_args(["--resume", path]))
+    save_checkpoint({"model": torch.nn.Identity(), "epoch": 0}, tmp_path / "last.pt")
+    with pytest.raises(UserError, match=r"last\.pt: a checkpoint of train\.py; go on with: python train\.py --resume"):
+        start("--resume", str(tmp_path / "last.pt"))
+    with pytest.raises(UserError, match=r"last\.pth is a checkpoint of tools/train_detr\.py; use tools/test_detr"):
+        yolo_test("data/shapes.yaml", weights=path)
+
+
+def test_weights_of_which_nothing_fits_are_refused(tmp_path, shapes_small):
+    save_checkpoint({"model": {"model.0.conv.weight": torch.zeros(2, 3, 1, 1)}}, tmp_path / "yolo.pt")
+    with pytest.raises(UserError, match=r"nothing in .*yolo\.pt fits this network"):
+        start("--config", run_file(tmp_path, shapes_small), "--weights", str(tmp_path / "yolo.pt"))
+    assert not (tmp_path / "runs").exists()

@@ -1,0 +1,400 @@
+"""detect.py from end to end: the recorded text files and lines, every kind of source, every mistake a user can make."""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+import torch
+
+from tests.mini_network import NAMES, ROOT, mini_model, write_mini_weights
+from yolov7fast.checkpoint.api import load_checkpoint
+from yolov7fast.cli.detect_flags import FLAGS, detect_parser
+from yolov7fast.commands import detect as command
+from yolov7fast.core.errors import UserError
+from yolov7fast.evaluation.loop import Prediction
+from yolov7fast.inference import output as predict_output
+from yolov7fast.inference.output import PredictionOutput
+from yolov7fast.inference.predict import Summary, batches, describe, predict_source
+from yolov7fast.inference.sources import LoadImages, LoadStreams
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory) -> Path:
+    return write_mini_weights(tmp_path_factory.mktemp("weights") / "mini.pt")
+
+
+@pytest.fixture
+def workplace(tmp_path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def three(bccd, workplace) -> Path:
+    """The first three validation pictures."""
+    folder = workplace / "three"
+    folder.mkdir()
+    for file in sorted((bccd / "images/val").iterdir())[:3]:
+        shutil.copy(file, folder)
+    return folder
+
+
+def cells(seed: int, height: int = 120, width: int = 160) -> np.ndarray:
+    """A made-up picture with discs, enough for the network to find something at a low threshold."""
+    rng = np.random.default_rng(seed)
+    picture = np.full((height, width, 3), 220, np.uint8)
+    for x, y in rng.integers(20, 100, (6, 2)):
+        cv2.circle(picture, (int(x), int(y)), 14, (150, 140, 200), -1)
+    return picture
+
+
+@pytest.fixture
+def made(workplace) -> Path:
+    folder = workplace / "made"
+    folder.mkdir()
+    for i in range(3):
+        cv2.imwrite(str(folder / f"{i}.png"), cells(i))
+    return folder
+
+
+def make_video(path: Path, pictures, fps: int = 10) -> Path:
+    height, width = pictures[0].shape[:2]
+    writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"mp4v"), fps, (width, height))
+    for picture in pictures:
+        writer.write(picture)
+    writer.release()
+    return path
+
+
+def run(weights, source, *arguments: str) -> Summary:
+    arguments = ("--weights", str(weights), "--source", str(source), "--img", "320", "--project", "det", *arguments)
+    return command.detect(detect_parser().parse_args(arguments))
+
+
+def files_below(folder: Path) -> list[str]:
+    return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
+
+
+def printed(text: str) -> list[str]:
+    """The recorded kind of lines, times blanked."""
+    lines = [re.sub(r"\(\d+\.\d+(ms|s)\)", r"(T\1)", line) for line in text.splitlines()]
+    return [line for line in lines if "Done." in line or "is saved in" in line]
+
+
+# --- the recorded figures ---------------------------------------------------------------------------------------------
+
+
+def assert_same_text(path: Path, recorded: list[str]) -> None:
+    """Classes and boxes to the letter, scores to 1e-4: those depend on the CPU's rounding."""
+    mine = [line.split() for line in path.read_text().splitlines()]
+    wanted = [line.split() for line in recorded]
+    assert [row[:5] for row in mine] == [row[:5] for row in wanted]
+    assert [len(row) for row in mine] == [len(row) for row in wanted]
+    scores = [[float(row[5]) for row in rows if len(row) > 5] for rows in (mine, wanted)]
+    assert scores[0] == pytest.approx(scores[1], abs=1e-4)
+
+
+@pytest.mark.parametrize("batch_size", [1, 3])
+@pytest.mark.parametrize("case", ["default", "txt_conf", "txt_classes_agn_nosave"])
+def test_recorded_runs(weights, three, golden, capsys, case, batch_size):
+    recorded = golden("eval_detect.json")[case]
+    run(weights, three, *recorded["args"], "--batch-size", str(batch_size))
+    assert files_below(Path("det")) == recorded["files"]
+    for name, lines in recorded["txt"].items():
+        assert_same_text(Path("det") / name, lines)
+    recorded_lines = [line for line in recorded["stdout"] if "Done." in line or "is saved in" in line]
+    assert printed(capsys.readouterr().out) == recorded_lines
+    assert not Path("traced_model.pt").exists()
+
+
+def test_recorded_video(weights, three, golden, capsys):
+    recorded = golden("eval_detect.json")["video"]
+    clip = make_video(Path("clip.mp4"), [cv2.imread(str(p)) for p in sorted(three.iterdir())])
+    run(weights, clip, *recorded["args"])
+    assert files_below(Path("det")) == recorded["files"]
+    for name, count in recorded["txt"].items():
+        assert abs(len((Path("det") / name).read_text().splitlines()) - count) <= 2, "the encoder may move a weak box"
+    lines = printed(capsys.readouterr().out)
+    assert [line.split(" clip")[0].split(f" {clip.resolve()}")[0] for line in lines[:3]] == [
+        f"video 1/1 ({i}/3)" for i in (1, 2, 3)
+    ]
+    capture = cv2.VideoCapture("det/exp/clip.mp4")
+    size = capture.get(cv2.CAP_PROP_FRAME_WIDTH), capture.get(cv2.CAP_PROP_FRAME_HEIGHT)
+    assert (capture.get(cv2.CAP_PROP_FRAME_COUNT), capture.get(cv2.CAP_PROP_FPS), *size) == (3, 10, 640, 480)
+
+
+def test_labelled_picture_differs_from_the_original_only_near_boxes(weights, three):
+    run(weights, three / "BloodImage_00000.jpg", "--classes", "1")
+    original = cv2.imread(str(three / "BloodImage_00000.jpg")).astype(int)
+    drawn = cv2.imread("det/exp/BloodImage_00000.jpg").astype(int)
+    changed = abs(drawn - original).max(-1) > 60
+    assert changed.any() and not changed[:, :200].any(), "the one WBC lies in the middle of the picture"
+
+
+# --- the flags --------------------------------------------------------------------------------------------------------
+
+
+def test_flags_are_those_recorded(golden):
+    recorded = {entry["flag"]: entry for entry in golden("eval_cli.json")["detect"]}
+    mine = {action.option_strings[0]: action for action in detect_parser()._actions if action.dest != "help"}
+    assert set(mine) - set(recorded) == {"--batch-size"} and set(recorded) <= set(mine)
+    for name, entry in recorded.items():
+        action = mine[name]
+        type_name = getattr(action.type, "__name__", None)
+        nargs = 0 if entry["store_true"] else entry["nargs"]
+        assert (type_name, action.default, action.nargs) == (entry["type"], entry["default"], nargs)
+
+
+@pytest.mark.parametrize(
+    "short, name, value",
+    [
+        ("--img", "img_size", 96),
+        ("--conf", "conf_thres", 0.5),
+        ("--iou", "iou_thres", 0.5),
+        ("--class", "classes", [2]),
+    ],
+)
+def test_abbreviations_in_the_wild_work(short, name, value):
+    text = str(value[0] if isinstance(value, list) else value)
+    assert getattr(detect_parser().parse_args([short, text]), name) == value
+
+
+def test_every_flag_says_what_it_does():
+    text = " ".join(detect_parser().format_help().split())
+    assert all(flag.name in text and flag.help.split(":")[0] in text for flag in FLAGS)
+    assert "always run untraced" in text
+
+
+# --- kinds of sources -------------------------------------------------------------------------------------------------
+
+
+def test_batches_hold_one_shape_and_keep_the_order(made):
+    cv2.imwrite(str(made / "1b.png"), cells(9, 160, 120))
+    source = LoadImages(str(made), 320, 32)
+    groups = [[Path(f.path).stem for f in frames] for frames in batches(source, 2)]
+    assert groups == [["0", "1"], ["1b"], ["2"]]
+
+
+def test_batches_give_the_same_files_as_single_pictures(weights, made):
+    for name, batch_size in (("one", "1"), ("four", "4")):
+        run(weights, made, "--save-txt", "--conf", "0.01", "--name", name, "--batch-size", batch_size)
+    labels = files_below(Path("det/one/labels"))
+    assert labels and labels == files_below(Path("det/four/labels"))
+    for name in labels:
+        assert Path("det/one/labels", name).read_text() == Path("det/four/labels", name).read_text()
+
+
+def test_runs_count_up_and_exist_ok_does_not_double_lines(weights, made):
+    run(weights, made, "--save-txt", "--conf", "0.01")
+    before = {name: Path("det/exp", name).read_text() for name in files_below(Path("det/exp")) if "txt" in name}
+    run(weights, made, "--save-txt", "--conf", "0.01", "--exist-ok")
+    assert {name: Path("det/exp", name).read_text() for name in before} == before
+    run(weights, made, "--nosave")
+    assert sorted(p.name for p in Path("det").iterdir()) == ["exp", "exp2"]
+    assert files_below(Path("det/exp2")) == []
+
+
+def test_a_picture_that_lost_its_detections_loses_its_text_file(weights, made):
+    run(weights, made, "--save-txt", "--conf", "0.01")
+    run(weights, made, "--save-txt", "--conf", "1", "--exist-ok")
+    assert files_below(Path("det/exp/labels")) == []
+
+
+def test_pictures_of_one_name_do_not_overwrite_each_other(weights, made, capsys):
+    (made / "sub").mkdir()
+    cv2.imwrite(str(made / "sub" / "0.png"), cells(7))
+    cv2.imwrite(str(made / "0.jpg"), cells(8))
+    run(weights, made / "**" / "0.*", "--save-txt", "--conf", "0.01")
+    assert sorted(p.name for p in Path("det/exp").glob("0*")) == ["0.jpg", "0_2.png", "0_3.png"]
+    assert len(list(Path("det/exp/labels").iterdir())) == 3
+
+
+def test_formats_that_cannot_be_written_are_saved_as_jpg(workplace):
+    output = PredictionOutput(workplace / "out", NAMES)
+    frame = next(LoadImages(write_picture(workplace / "a.png"), 320, 32).frames())
+    frame = type(frame)("a.dng", frame.image, frame.original, "image")
+    assert output.write(frame, torch.zeros(0, 6)) == workplace / "out" / "a.jpg"
+
+
+def write_picture(path: Path) -> str:
+    cv2.imwrite(str(path), cells(0))
+    return str(path)
+
+
+def test_list_of_files_is_detected_and_saved_like_a_folder(weights, made):
+    Path("list.txt").write_text("made/0.png\nmade/2.png\n")
+    assert run(weights, "list.txt").pictures == 2
+    assert files_below(Path("det/exp")) == ["0.png", "2.png"]
+
+
+def test_streams_are_read_to_their_end_and_a_list_of_them_is_not_recorded(weights, workplace, capsys):
+    for name in ("a", "b"):
+        make_video(workplace / f"{name}.mp4", [cells(i) for i in range(3)])
+    Path("cams.txt").write_text("a.mp4\nb.mp4\nrtsp://127.0.0.1:1/none\n")
+    summary = run(weights, "cams.txt", "--save-txt", "--conf", "0.01")
+    assert summary.pictures == 6
+    names = files_below(Path("det/exp"))
+    assert names and all(re.fullmatch(r"labels/[ab]\.mp4_[012]\.txt", name) for name in names)
+    assert "rtsp://127.0.0.1:1/none" in capsys.readouterr().out
+
+
+def test_each_stream_gets_its_own_complete_recording(workplace):
+    videos = [str(make_video(workplace / f"{n}.mp4", [cells(i) for i in range(4)])) for n in "ab"]
+    output = PredictionOutput(workplace / "out", NAMES)
+    predict_source(LoadStreams(videos, 320, 32), nothing_found, NAMES, output)
+    recordings = sorted((workplace / "out").glob("*.mp4"))
+    assert len(recordings) == 2
+    for file in recordings:
+        capture = cv2.VideoCapture(str(file))
+        assert (capture.get(cv2.CAP_PROP_FRAME_COUNT), capture.get(cv2.CAP_PROP_FPS)) == (4, 30)
+
+
+def nothing_found(images: torch.Tensor, _shapes=()) -> Prediction:
+    return Prediction([torch.zeros(0, 6)] * len(images))
+
+
+def test_any_detector_can_be_asked(made, workplace):
+    """The engine asks a function: here one that finds the whole letterboxed picture."""
+
+    def whole(images, _shapes):
+        h, w = images.shape[2:]
+        return Prediction([torch.tensor([[0.0, 0.0, w, h, 0.9, 1.0]])] * len(images))
+
+    output = PredictionOutput(workplace / "out", NAMES, save_txt=True, save_conf=True)
+    summary = predict_source(LoadImages(str(made), 320, 32), whole, NAMES, output, batch_size=2)
+    assert (summary.pictures, summary.detections) == (3, 3)
+    assert (workplace / "out/labels/0.txt").read_text() == "1 0.5 0.5 1 1 0.9\n"
+
+
+def test_ensemble_of_two_finds_what_one_finds(weights, made, workplace):
+    second = shutil.copy(weights, workplace / "second.pt")
+    one = run(weights, made, "--conf", "0.01")
+    both = command.detect(
+        detect_parser().parse_args(
+            ["--weights", str(weights), str(second), "--source", "made", "--img", "320", "--conf", "0.01", "--nosave"]
+        )
+    )
+    assert both.detections == one.detections > 0, "equal boxes suppress each other"
+
+
+def test_augmentation_changes_what_is_found(weights, made):
+    plain = run(weights, made, "--conf", "0.01", "--save-txt", "--save-conf", "--name", "plain")
+    augmented = run(weights, made, "--conf", "0.01", "--save-txt", "--save-conf", "--name", "tta", "--augment")
+    texts = [Path("det", name, "labels/0.txt").read_text() for name in ("plain", "tta")]
+    assert plain.pictures == augmented.pictures == 3 and texts[0] != texts[1]
+
+
+def test_lines_name_the_classes_in_ascending_order():
+    boxes = torch.tensor([[0, 0, 1, 1, 0.9, 2], [0, 0, 1, 1, 0.8, 0], [0, 0, 1, 1, 0.7, 2.0]])
+    assert describe(boxes, NAMES) == "1 RBC, 2 Plateletss, "
+    assert describe(boxes[:0], NAMES) == ""
+
+
+# --- what can go wrong ------------------------------------------------------------------------------------------------
+
+
+def test_unreadable_pictures_are_named_and_the_rest_is_done(weights, made, capsys):
+    (made / "broken.jpg").write_bytes(b"no image")
+    assert run(weights, made).pictures == 3
+    assert "broken.jpg cannot be decoded" in capsys.readouterr().out
+
+
+def test_nothing_readable_at_all_is_an_error(weights, workplace):
+    Path("broken.jpg").write_bytes(b"no image")
+    with pytest.raises(UserError, match=r"nothing could be read: .*broken\.jpg"):
+        run(weights, "broken.jpg")
+
+
+def test_view_without_a_display_says_so_and_goes_on(weights, made, caplog, monkeypatch):
+    monkeypatch.delenv("DISPLAY", raising=False)
+    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
+    assert run(weights, made, "--view-img", "--nosave").pictures == 3
+    assert "no display" in caplog.text
+
+
+def test_q_in_the_window_stops_and_files_are_complete(workplace, monkeypatch):
+    monkeypatch.setattr(predict_output.cv2, "imshow", lambda *_: None)
+    monkeypatch.setattr(predict_output.cv2, "waitKey", lambda _: ord("q"))
+    clip = make_video(workplace / "clip.mp4", [cells(i) for i in range(5)])
+    output = PredictionOutput(workplace / "out", NAMES)
+    source = LoadImages(str(clip), 320, 32)
+    summary = predict_source(source, nothing_found, NAMES, output, window=predict_output.Window())
+    assert summary.stopped and summary.pictures == 1
+    assert cv2.VideoCapture(str(workplace / "out/clip.mp4")).get(cv2.CAP_PROP_FRAME_COUNT) == 1
+
+
+def test_ctrl_c_ends_with_all_files_complete(workplace):
+    calls = []
+
+    def interrupted(images, _shapes):
+        calls.append(1)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return nothing_found(images)
+
+    clip = make_video(workplace / "clip.mp4", [cells(i) for i in range(5)])
+    output = PredictionOutput(workplace / "out", NAMES)
+    summary = predict_source(LoadImages(str(clip), 320, 32), interrupted, NAMES, output)
+    assert summary.stopped and summary.pictures == 2
+    assert [p.name for p in (workplace / "out").iterdir()] == ["clip.mp4"]
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["--conf-thres", "1.5"], "--conf-thres 1.5 is out of range"),
+        (["--iou-thres", "-1"], "--iou-thres -1.0 is out of range"),
+        (["--img-size", "0"], "--img-size 0 is out of range"),
+        (["--batch-size", "0"], "--batch-size 0 is out of range"),
+        (["--classes", "1", "9"], r"--classes \[9\]: the weights know 0 RBC, 1 WBC, 2 Platelets"),
+        (["--source", "nowhere"], "nowhere does not exist"),
+        (["--weights", "nowhere.pt"], r"nowhere\.pt"),
+        (["--device", "7"], "--device 7"),
+    ],
+)
+def test_mistakes_are_told_before_a_folder_is_made(weights, made, monkeypatch, arguments, message):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    with pytest.raises(UserError, match=message):
+        run(weights, made, *arguments)
+    assert not Path("det").exists()
+
+
+def test_size_is_rounded_up_to_the_stride_and_said(weights, made, caplog):
+    run(weights, made, "--img-size", "300", "--nosave")
+    assert "using 320" in caplog.text
+
+
+def test_update_strips_the_weights(made, workplace):
+    from yolov7fast.checkpoint.write import save_checkpoint
+
+    path = workplace / "full.pt"
+    model = mini_model().half()
+    save_checkpoint({"epoch": 3, "model": model, "ema": model, "optimizer": {"a": 1}, "updates": 5}, path)
+    run(path, made, "--nosave", "--update")
+    stripped = load_checkpoint(path)
+    assert stripped["epoch"] == -1 and stripped["optimizer"] is None and stripped["ema"] is None
+
+
+def test_a_mistake_ends_the_command_with_one_line_and_exit_code_2(workplace):
+    line = [sys.executable, str(ROOT / "detect.py"), "--weights", "none.pt"]
+    failed = subprocess.run(line, capture_output=True, text=True, timeout=120)
+    assert failed.returncode == 2 and failed.stderr.count("error: ") == 1 and "Traceback" not in failed.stderr
+
+
+@pytest.mark.parametrize("stopped, code", [(False, 0), (True, 130)])
+def test_exit_code_tells_whether_it_was_stopped(monkeypatch, stopped, code):
+    monkeypatch.setattr(sys, "argv", ["detect.py"])
+    monkeypatch.setattr(command, "detect", lambda opt: Summary(stopped=stopped))
+    assert command.main() == code
+
+
+def test_last_line_gives_the_time_and_the_one_before_the_rate(weights, made, capsys):
+    run(weights, made)
+    lines = capsys.readouterr().out.rstrip().splitlines()
+    assert re.fullmatch(r"Done\. \(\d+\.\d{3}s\)", lines[-1])
+    assert re.match(r"3 pictures, \d+ detections, [\d.]+ pictures/s", lines[-3])

@@ -1,0 +1,275 @@
+"""Sources of pictures: files, lists, videos, streams; what cannot be read is named."""
+
+import threading
+from typing import ClassVar
+
+import cv2
+import numpy as np
+import pytest
+
+from tests.data.data_golden import sha, synth
+from yolov7fast.core.errors import UserError
+from yolov7fast.inference import sources
+from yolov7fast.inference.sources import LoadImages, LoadStreams, clean_name, open_source, read_list
+
+
+def picture(value: int, height: int = 48, width: int = 64) -> np.ndarray:
+    return np.full((height, width, 3), value, np.uint8)
+
+
+def make_video(path, frames: int = 3, codec: str = "MJPG", size=(64, 48)) -> str:
+    writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*codec), 10, size)
+    for i in range(frames):
+        writer.write(picture(10 * (i + 1), size[1], size[0]))
+    writer.release()
+    return str(path)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """b.jpg, a.png, clip.avi, a broken image, a broken video, a text file and a sub-folder with one more image."""
+    cv2.imwrite(str(tmp_path / "b.jpg"), picture(100))
+    cv2.imwrite(str(tmp_path / "a.png"), picture(50, 64, 48))
+    make_video(tmp_path / "clip.avi")
+    (tmp_path / "broken.jpg").write_bytes(b"no image")
+    (tmp_path / "broken.mkv").write_bytes(b"no video")
+    (tmp_path / "notes.md").write_text("hello")
+    (tmp_path / "sub").mkdir()
+    cv2.imwrite(str(tmp_path / "sub" / "c.jpg"), picture(150))
+    return tmp_path
+
+
+def test_folder_gives_images_then_videos_and_names_what_is_broken(folder):
+    source = open_source(str(folder), 64, 32)
+    seen = [(p.rsplit("/", 1)[1], image.shape, original.shape) for p, image, original, _ in source]
+    assert seen[:2] == [("a.png", (3, 64, 64), (64, 48, 3)), ("b.jpg", (3, 64, 64), (48, 64, 3))]
+    assert [name for name, *_ in seen[2:]] == ["clip.avi"] * 3
+    assert len(source) == 5, "files, not frames; not the text file, not the sub-folder"
+    assert [("broken.jpg" in a, "broken.mkv" in b) for a, b in [source.skipped]] == [(True, True)]
+
+
+def test_letterboxed_picture_is_rgb_contiguous_and_padded_to_the_stride(tmp_path):
+    blue = np.zeros((48, 128, 3), np.uint8)
+    blue[..., 0] = 255
+    cv2.imwrite(str(tmp_path / "x.png"), blue)
+    (_, image, _, capture), *_ = open_source(str(tmp_path / "x.png"), 128, 32)
+    assert image.shape == (3, 64, 128) and image.flags.c_contiguous and capture is None
+    assert image[:, 32, 64].tolist() == [0, 0, 255] and image[:, 0, 0].tolist() == [114] * 3
+
+
+def test_frames_of_a_video_are_counted_from_one(folder):
+    frames = list(open_source(str(folder / "clip.avi"), 64, 32).frames())
+    assert [(f.number, f.total, f.kind, f.fps) for f in frames] == [(i, 3, "video", 10.0) for i in (1, 2, 3)]
+    assert frames[1].prefix == f"video 1/1 (2/3) {folder / 'clip.avi'}: "
+
+
+def test_total_counts_the_frames_of_videos(folder):
+    (folder / "broken.mkv").unlink()
+    assert open_source(str(folder)).total == 3 + 3
+
+
+def test_glob_is_recursive_where_asked(folder):
+    files = open_source(str(folder / "**" / "*.jpg")).files
+    assert [f.rsplit("/", 1)[1] for f in files] == ["b.jpg", "broken.jpg", "c.jpg"]
+
+
+def test_folder_whose_name_holds_a_star_is_read_as_a_folder(tmp_path):
+    odd = tmp_path / "run*1"
+    odd.mkdir()
+    cv2.imwrite(str(odd / "a.jpg"), picture(9))
+    assert len(open_source(str(odd))) == 1
+
+
+def test_suffix_in_capitals_is_known(tmp_path):
+    cv2.imwrite(str(tmp_path / "a.JPG"), picture(9))
+    assert len(open_source(str(tmp_path))) == 1
+
+
+@pytest.mark.parametrize("name, message", [("missing", "does not exist"), ("sub/*.png", "no image and no video")])
+def test_a_source_without_pictures_is_a_user_error(folder, name, message):
+    with pytest.raises(UserError, match=message):
+        open_source(str(folder / name))
+
+
+def test_a_mistyped_path_is_answered_with_what_is_there(folder):
+    with pytest.raises(UserError, match=r"holds: .*b\.jpg"):
+        open_source(str(folder / "bb.jpg"))
+
+
+def test_list_of_local_files_is_read_like_a_folder(folder, monkeypatch):
+    listing = folder / "list.txt"
+    listing.write_text(f"{folder / 'b.jpg'}\n\n# a comment\nsub/c.jpg\nclip.avi\nmissing.jpg\n{folder / 'b.jpg'}\n")
+    monkeypatch.chdir("/")  # paths relative to the list are found from anywhere
+    source = open_source(str(listing))
+    assert isinstance(source, LoadImages)
+    assert [f.rsplit("/", 1)[1] for f in source.files] == ["b.jpg", "c.jpg", "clip.avi"]
+    assert len(source.skipped) == 1 and "missing.jpg" in source.skipped[0]
+
+
+def test_missing_and_empty_lists_are_user_errors(tmp_path):
+    with pytest.raises(UserError, match="does not exist"):
+        read_list(tmp_path / "none.txt")
+    (tmp_path / "empty.txt").write_text("\n# nothing\n")
+    with pytest.raises(UserError, match="is empty"):
+        read_list(tmp_path / "empty.txt")
+
+
+def test_a_video_cut_short_is_read_as_far_as_it_goes(tmp_path):
+    path, rng = tmp_path / "long.avi", np.random.default_rng(0)
+    writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"MJPG"), 10, (64, 48))
+    for _ in range(20):
+        writer.write(rng.integers(0, 255, (48, 64, 3), dtype=np.uint8))
+    writer.release()
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) * 2 // 3])
+    numbers = [f.number for f in open_source(str(path)).frames()]
+    assert 0 < len(numbers) < 20 and numbers == list(range(1, len(numbers) + 1))
+
+
+@pytest.mark.parametrize("fps, used", [(0, 30.0), (float("nan"), 30.0), (24, 24), (1e9, 30.0)])
+def test_a_header_without_a_sensible_rate_counts_as_thirty(fps, used):
+    assert sources.valid_fps(fps) == used
+
+
+def test_pictures_to_detect_on_are_as_recorded(data, bccd, tmp_path):
+    """The recorded folder: two photographs, a drawn picture, a text file, a video of five frames."""
+    record = data["detect_sources"]
+    photographs = sorted((bccd / "images/test").glob("*.jpg"))
+    for name, photograph in zip(("a.JPG", "b.jpg"), photographs):
+        (tmp_path / name).symlink_to(photograph)
+    cv2.imwrite(str(tmp_path / "c.png"), synth(300, 451))
+    (tmp_path / "n.txt").touch()
+    make_video(tmp_path / "aa.avi", 5, size=(96, 64))
+    for case in record["runs"]:
+        source = LoadImages(str(tmp_path), case["img_size"], case["stride"])
+        assert len(source) == case["len"]
+        seen = list(source.frames())
+        for frame, item in zip(seen, case["items"], strict=True):
+            assert (frame.path.rsplit("/", 1)[1], frame.kind) == (item["name"], item["mode"])
+            assert (list(frame.image.shape), list(frame.original.shape)) == (item["shape"], item["im0_shape"])
+            assert item["sha256"] in (sha(frame.image), None)  # no figures for the video, whose codec may differ
+    assert [f.rsplit("/", 1)[1] for f in LoadImages(str(tmp_path / "*.jpg")).files] == record["glob_jpg"]
+
+
+# --- streams ----------------------------------------------------------------------------------------------------------
+
+
+class FakeCapture:
+    """Stands for a camera: `count` frames whose grey value is their number, then the end; its rate is 0."""
+
+    opened: ClassVar[list] = []
+
+    def __init__(self, source):
+        again = any(capture.source == source and capture.number > 0 for capture in FakeCapture.opened)
+        self.source, self.number, self.count = source, -1, 41 if source == 0 and not again else 0
+        self.released = False
+        FakeCapture.opened.append(self)
+
+    def grab(self) -> bool:
+        self.number += 1
+        return self.number < self.count
+
+    def retrieve(self):
+        return True, picture(self.number)
+
+    def read(self):
+        return (True, picture(self.number)) if self.grab() else (False, None)
+
+    def get(self, prop):
+        return 0.0
+
+    def release(self):
+        self.released = True
+
+
+@pytest.fixture
+def camera(monkeypatch):
+    FakeCapture.opened = []
+    monkeypatch.setattr(sources.cv2, "VideoCapture", FakeCapture)
+    return FakeCapture
+
+
+def test_a_live_stream_gives_every_fourth_frame_until_it_ends(camera):
+    source = LoadStreams("0", 64, 32)
+    # the reader may run ahead of us: what comes is in order, each at most once, and the last decoded frame is among it
+    seen = [int(originals[0][0, 0, 0]) for _, _, originals, _ in source]
+    assert seen == sorted(set(seen)) and set(seen) <= {0, *range(4, 41, 4)} and seen[-1] % 4 == 0
+    source.close()
+    assert all(capture.released for capture in camera.opened)
+    assert not [t for t in threading.enumerate() if t.name.startswith("stream")]
+
+
+def test_a_stream_that_breaks_off_is_connected_again_once(camera, monkeypatch, caplog):
+    source = LoadStreams("0", 64, 32)
+    list(source)
+    assert "connecting again" in caplog.text
+
+
+def test_unreadable_streams_are_skipped_and_none_at_all_is_an_error(camera):
+    source = LoadStreams(["0", "rtsp://nowhere/1"], 64, 32)
+    assert len(source.streams) == 1 and "rtsp://nowhere/1" in source.skipped[0]
+    source.close()
+    with pytest.raises(UserError, match="none of the 1 streams"):
+        LoadStreams("rtsp://nowhere/1", 64, 32)
+
+
+def test_recordings_among_streams_are_played_to_their_end_frame_by_frame(tmp_path):
+    names = [make_video(tmp_path / "a.avi", 3), make_video(tmp_path / "b.avi", 2)]
+    source = LoadStreams(names, 64, 32)
+    steps = [(len(names), images.shape) for names, images, _, _ in source]
+    assert steps == [(2, (2, 3, 64, 64)), (2, (2, 3, 64, 64)), (1, (1, 3, 64, 64))]
+    source.close()
+
+
+def test_stream_frames_count_from_zero_for_each_stream(tmp_path):
+    source = LoadStreams([make_video(tmp_path / "a.avi", 2), make_video(tmp_path / "b.avi", 2)], 64, 32)
+    numbers = [[(f.number, f.prefix) for f in frames] for frames in source.frames()]
+    assert numbers == [[(0, "0: "), (0, "1: ")], [(1, "0: "), (1, "1: ")]]
+
+
+def test_streams_of_unequal_shape_share_a_square(tmp_path, caplog):
+    videos = [
+        make_video(tmp_path / "wide.avi", 1, size=(128, 32)),
+        make_video(tmp_path / "tall.avi", 1, size=(64, 128)),
+    ]
+    _, images, *_ = next(iter(LoadStreams(videos, 64, 32)))
+    assert images.shape == (2, 3, 64, 64) and "different shapes" in caplog.text
+
+
+def test_a_list_with_an_address_in_it_is_watched_as_streams(camera, tmp_path):
+    (tmp_path / "cams.txt").write_text("0\nrtsp://nowhere/1\n")
+    source = open_source(str(tmp_path / "cams.txt"))
+    assert isinstance(source, LoadStreams) and source.mode == "stream" and len(source) == 0
+    source.close()
+
+
+def test_streams_are_read_from_a_list_by_default_streams_txt(camera, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=r"source list streams\.txt does not exist"):
+        LoadStreams()
+    for name in ("streams.txt", "cameras"):
+        (tmp_path / name).write_text("0\nrtsp://nowhere/1\n")
+    for arguments in ((), ("streams.txt", 64), (tmp_path / "cameras", 64)):
+        camera.opened.clear()  # so that the camera is a new one
+        source = LoadStreams(*arguments)
+        assert [stream.source for stream in source.streams] == ["0"]
+        assert "rtsp://nowhere/1" in source.skipped[0]
+        source.close()
+
+
+def test_the_address_of_a_text_file_is_a_stream_and_a_video_file_is_no_list(tmp_path):
+    with pytest.raises(UserError, match=r"none of the 1 streams .*http://127\.0\.0\.1:1/a\.txt"):
+        LoadStreams("http://127.0.0.1:1/a.txt", 64)
+    source = LoadStreams(make_video(tmp_path / "a.avi", 2), 64)
+    assert len(list(source)) == 2
+    source.close()
+
+
+def test_stream_names_are_safe_file_names_without_passwords():
+    assert clean_name("rtsp://me:secret@10.0.0.1:554/ch?1&x") == "rtsp___10.0.0.1_554_ch_1_x"
+
+
+def test_equal_names_are_told_apart(camera):
+    source = LoadStreams(["0", "0"], 64, 32)
+    assert [s.name for s in source.streams] == ["0", "0_2"]
+    source.close()

@@ -1,0 +1,114 @@
+"""What the losses ask of the device: nothing to be read back, a fixed number of calls, bounded memory."""
+
+import shutil
+
+import numpy as np
+import pytest
+import torch
+
+from tests.losses.loss_golden import HYP, LOSSES, stand_in
+from yolov7fast.losses.yolo import ComputeLossOTA
+from yolov7fast.nn.model import Model
+from yolov7fast.profiling.op_counter import OpCounter, PeakMemory
+
+GIB = 1 << 30
+
+
+def random_targets(batch: int, each: int, nc: int, seed: int = 0) -> torch.Tensor:
+    random = np.random.RandomState(seed)
+    n = batch * each
+    boxes = [random.uniform(0, 1, (n, 2)), np.exp(random.uniform(np.log(0.02), np.log(0.6), (n, 2)))]
+    rows = [np.repeat(np.arange(batch), each)[:, None], random.randint(0, nc, (n, 1)), *boxes]
+    return torch.from_numpy(np.concatenate(rows, 1).astype(np.float32))
+
+
+def random_maps(batch: int, size: int, nc: int, device="cpu") -> list[torch.Tensor]:
+    shapes = [(batch, 3, size // s, size // s, 5 + nc) for s in (8, 16, 32)]
+    return [torch.randn(shape, device=device).requires_grad_() for shape in shapes]
+
+
+def extra(kind: str, batch: int, size: int) -> list[torch.Tensor]:
+    return [] if kind == "plain" else [torch.empty(batch, 3, size, size, device="meta")]
+
+
+@pytest.mark.parametrize("kind", ["plain", "ota", "aux"])
+@pytest.mark.parametrize("each", [0, 1, 17])
+def test_forward_and_backward_need_nothing_from_the_device(kind, each):
+    """On the meta device there are no numbers to read: any read would raise."""
+    maps = random_maps(4, 128, 80, "meta") * (2 if kind == "aux" else 1)
+    loss, items = LOSSES[kind](stand_in("p5", 80))(maps, random_targets(4, each, 80), *extra(kind, 4, 128))
+    loss.backward()
+    assert loss.device.type == items.device.type == "meta"
+    assert all(m.grad.shape == m.shape for m in maps)
+
+
+@pytest.mark.parametrize("kind,cfg,size", [("plain", "tiny", 64), ("ota", "tiny", 64), ("aux", "w6", 128)])
+def test_a_whole_training_step_of_a_real_network_runs_on_meta(kind, cfg, size):
+    model = Model(f"cfg/training/yolov7-{cfg}.yaml", ch=3, nc=4)
+    model.hyp, model.gr = HYP, 1.0
+    loss = LOSSES[kind](model)
+    model = model.to("meta").train()
+    images = torch.empty(2, 3, size, size, device="meta")
+    value, _ = loss(model(images), random_targets(2, 5, 4), *([] if kind == "plain" else [images]))
+    value.backward()
+    assert all(p.grad is not None for p in model.model[-1].m.parameters())
+
+
+@pytest.mark.parametrize("kind,most", [("plain", 160), ("ota", 260), ("aux", 593)])
+def test_calls_do_not_grow_with_images_or_boxes_and_none_reads_back(kind, most):
+    counts = set()
+    loss = LOSSES[kind](stand_in("p5", 80))
+    for batch, each in ((4, 17), (64, 17), (16, 1), (4, 60)):
+        maps = random_maps(batch, 64, 80, "meta") * (2 if kind == "aux" else 1)
+        with OpCounter() as counter:
+            loss(maps, random_targets(batch, each, 80), *extra(kind, batch, 64))
+        counts.add(counter.total)
+        assert counter.host_reads == 0
+    assert len(counts) == 1 and counts.pop() <= most
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_the_device_part_is_one_graph(device):
+    """`fullgraph` refuses anything that would need the host; on the meta device, what a GPU would run."""
+    loss = ComputeLossOTA(stand_in("p5", 5))
+    maps, targets = random_maps(2, 64, 5, device), random_targets(2, 6, 5)
+    plan = loss.plan(targets, maps, 0.5, 64)
+    _, items = torch.compile(loss.on_device, fullgraph=True, backend="eager")(maps, plan)
+    if device == "cpu":
+        torch.testing.assert_close(items, loss.on_device(maps, plan)[1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_the_compiled_device_part_agrees_for_changing_numbers_of_boxes(backend):
+    if backend == "inductor" and not shutil.which("g++"):
+        pytest.skip("Inductor needs a C++ compiler on a CPU: apt-get install g++")
+    loss = ComputeLossOTA(stand_in("p5", 5))
+    compiled = torch.compile(loss.on_device, fullgraph=True, backend=backend)
+    for batch, each in ((2, 6), (2, 9), (2, 12)):
+        maps, targets = random_maps(batch, 64, 5), random_targets(batch, each, 5, seed=each)
+        plan = loss.plan(targets, maps, 0.5, 64)
+        value, items = compiled(maps, plan)
+        value.backward()
+        grads = [m.grad.clone() for m in maps]
+        expected, expected_items = loss.on_device(maps, plan)
+        torch.testing.assert_close(items, expected_items, rtol=1e-5, atol=1e-8)
+        for grad, other in zip(grads, torch.autograd.grad(expected, maps)):
+            torch.testing.assert_close(grad, other, rtol=1e-4, atol=1e-8)
+
+
+def test_thousands_of_boxes_in_an_image_stay_within_two_gib():
+    """Eight images of 2,000 boxes each at 640: what is allocated beside the inputs, counted on the meta device."""
+    maps, targets = random_maps(8, 640, 3, "meta"), random_targets(8, 2000, 3)
+    with PeakMemory() as memory:
+        ComputeLossOTA(stand_in("p5", 3))(maps, targets, *extra("ota", 8, 640))
+    assert GIB // 16 < memory.peak < 2 * GIB
+
+
+@pytest.mark.slow
+def test_thousands_of_boxes_are_matched_in_numbers_too():
+    torch.manual_seed(0)
+    maps, targets = random_maps(2, 640, 3), random_targets(2, 2000, 3)
+    with PeakMemory() as memory:
+        _, items = ComputeLossOTA(stand_in("p5", 3))(maps, targets, *extra("ota", 2, 640))
+    assert memory.peak < 2 * GIB and torch.isfinite(items).all()

@@ -1,0 +1,175 @@
+"""Matching whole batches gives the recorded flags, and those of the plain loop."""
+
+import numpy as np
+import pytest
+import torch
+
+from tests.metrics import slow_metrics
+from yolov7fast.metrics.average_precision import ap_per_class
+from yolov7fast.metrics.boxes import scale_coords
+from yolov7fast.metrics.matching import Batch, match, native_batch, paired_iou, pairs_of_equal_key
+from yolov7fast.metrics.nms import non_max_suppression
+
+
+def stub_shapes(g):
+    rows = zip(g["shapes_h0w0"].tolist(), g["shapes_gain"].tolist(), g["shapes_pad"].tolist())
+    return [(tuple(size), (tuple(gain), tuple(pad))) for size, gain, pad in rows]
+
+
+def stub_batches(g, iou_thres=0.6, single_cls=False):
+    """The recorded stub run: three batches of four images, suppressed and scaled back."""
+    for b in range(3):
+        targets = torch.from_numpy(g[f"b{b}_targets"].copy())
+        if single_cls:
+            targets[:, 1] = 0
+        found = non_max_suppression(torch.from_numpy(g[f"b{b}_pred"]), 0.001, iou_thres, multi_label=True)
+        yield native_batch(found, targets, stub_shapes(g), (256, 352))
+
+
+@pytest.mark.parametrize(
+    "case, recorded, options",
+    [
+        ("train_defaults", "train_defaults", {}),
+        ("iou65", "iou65", {"iou_thres": 0.65}),
+        ("v5", "train_defaults", {}),
+        ("single_cls", "single_cls", {"single_cls": True}),
+    ],
+)
+def test_recorded_run(golden, case, recorded, options):
+    g, figures = golden("eval_match.npz"), golden("eval_match.json")[case]
+    batches = list(stub_batches(g, **options))
+    correct = np.concatenate([match(b).correct for b in batches])
+    score, cls = (np.concatenate([b.detections[:, i] for b in batches]) for i in (4, 5))
+    target_cls = np.concatenate([b.labels[:, 0] for b in batches])
+    np.testing.assert_array_equal(correct, g[f"{recorded}_correct"])
+    np.testing.assert_allclose(score, g[f"{recorded}_conf"], atol=1e-6)
+    np.testing.assert_array_equal(cls, g[f"{recorded}_pcls"])
+    np.testing.assert_array_equal(target_cls, g[f"{recorded}_tcls"])
+    found = ap_per_class(correct, score, cls, target_cls, v5_metric=case == "v5")
+    means = [x.mean() for x in (found.p, found.r, found.ap[:, 0], found.ap)]
+    np.testing.assert_allclose(means, figures["results"][:4], atol=1e-6)
+    np.testing.assert_allclose(found.ap.mean(1), figures["maps"], atol=1e-6)
+
+
+def bccd_batch(g) -> Batch:
+    """The recorded detections and labels of BCCD val as one batch."""
+    dets = torch.from_numpy(g["det"]).split(g["n_det"].tolist())
+    shapes = [((h, w), ((rh, rw), (px, py))) for h, w, rh, rw, px, py in g["h0_w0_rh_rw_padw_padh"].tolist()]
+    return native_batch(list(dets), torch.from_numpy(g["targets_img_cls_xywhn"]), shapes, tuple(g["letterbox_hw"][0]))
+
+
+def test_recorded_detections_of_bccd_give_the_recorded_figures(golden):
+    g, figures = golden("eval_bccd.npz"), golden("eval_bccd.json")
+    batch = bccd_batch(g)
+    correct = match(batch).correct
+    np.testing.assert_array_equal(correct, g["stats_correct"])
+    for run in ("val_320_b16", "val_320_b16_v5metric"):
+        found = ap_per_class(
+            correct, batch.detections[:, 4], batch.detections[:, 5], batch.labels[:, 0], v5_metric="v5" in run
+        )
+        for i, name in enumerate(("RBC", "WBC", "Platelets")):
+            want = figures[run]["per_class"][name]
+            got = [found.p[i], found.r[i], found.f1[i], found.ap[i, 0], found.ap[i].mean()]
+            np.testing.assert_allclose(got, [want[k] for k in ("P", "R", "F1", "AP50", "AP")], atol=1e-6)
+            np.testing.assert_allclose(found.ap[i], want["AP_by_iou"], atol=1e-6)
+
+
+def random_batch(seed: int, images: int = 6, classes: int = 3) -> Batch:
+    rng = np.random.default_rng(seed)
+
+    def boxes(n):
+        corner = rng.uniform(0, 80, (n, 2))
+        return np.concatenate((corner, corner + rng.uniform(10, 40, (n, 2))), 1)
+
+    n_labels, n_dets = rng.integers(0, 12, images), rng.integers(0, 60, images)
+    label_image, det_image = np.repeat(np.arange(images), n_labels), np.repeat(np.arange(images), n_dets)
+    labels = np.concatenate((rng.integers(0, classes, (n_labels.sum(), 1)), boxes(n_labels.sum())), 1)
+    near = rng.integers(0, max(len(labels), 1), n_dets.sum())
+    where = np.where(rng.random((n_dets.sum(), 1)) < 0.6, labels[near, 1:], boxes(n_dets.sum()))
+    where = where + rng.normal(0, 2, where.shape)
+    score = np.concatenate([np.sort(rng.random(n))[::-1] for n in n_dets])[:, None]
+    dets = np.concatenate((where, score, rng.integers(0, classes, (n_dets.sum(), 1))), 1)
+    return Batch(dets.astype(np.float32), det_image, labels.astype(np.float32), label_image)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_equals_the_plain_loop(seed):
+    batch = random_batch(seed)
+    plain = [
+        slow_metrics.match_image(
+            batch.detections[batch.det_image == i].reshape(-1, 6), batch.labels[batch.label_image == i]
+        )
+        for i in range(6)
+    ]
+    np.testing.assert_array_equal(match(batch).correct, np.concatenate(plain))
+
+
+def single_image(dets, labels) -> Batch:
+    dets, labels = np.array(dets, np.float32).reshape(-1, 6), np.array(labels, np.float32).reshape(-1, 5)
+    return Batch(dets, np.zeros(len(dets), int), labels, np.zeros(len(labels), int))
+
+
+def test_a_detection_whose_best_label_is_taken_stays_wrong():
+    labels = [[0, 0, 0, 100, 100], [0, 0, 20, 100, 120]]
+    dets = [[0, 0, 100, 100, 0.9, 0], [0, 9, 100, 109, 0.8, 0]]  # the second also overlaps label 1 by more than 0.5
+    matches = match(single_image(dets, labels))
+    assert matches.label.tolist() == [0, -1]
+    assert matches.correct.sum(1).tolist() == [10, 0]
+
+
+def test_overlap_of_exactly_one_half_is_not_enough():
+    matches = match(single_image([[0, 0, 10, 10, 0.9, 0]], [[0, 0, 0, 10, 20]]))
+    assert not matches.correct.any() and matches.label.tolist() == [-1]
+
+
+def test_images_and_classes_do_not_mix():
+    box = [0, 0, 10, 10]
+    batch = Batch(
+        np.array([[*box, 0.9, 1], [*box, 0.8, 0]], np.float32),
+        np.array([0, 1]),
+        np.array([[0, *box], [1, *box]], np.float32),
+        np.array([0, 1]),
+    )
+    assert not match(batch).correct.any()
+
+
+def test_empty_boxes_match_nothing():
+    assert not match(single_image([[5, 5, 5, 5, 0.9, 0]], [[0, 5, 5, 5, 5]])).correct.any()
+
+
+def test_nothing_to_match():
+    assert match(single_image([], [])).correct.shape == (0, 10)
+    assert match(single_image([], [[0, 1, 1, 2, 2]])).correct.shape == (0, 10)
+    assert match(single_image([[1, 1, 2, 2, 0.5, 0]], [])).label.tolist() == [-1]
+
+
+def test_scaling_back_many_images_equals_one_by_one(golden):
+    g = golden("eval_match.npz")
+    rng = torch.Generator().manual_seed(0)
+    dets = [torch.rand(20, 6, generator=rng) * 400 - 20 for _ in range(4)]
+    batch = native_batch(dets, torch.zeros(0, 6), stub_shapes(g), (256, 352))
+    for i, (size, ratio_pad) in enumerate(stub_shapes(g)):
+        one = scale_coords((256, 352), dets[i][:, :4].clone(), size, ratio_pad)
+        np.testing.assert_allclose(batch.split(4)[i][:, :4], one.numpy(), rtol=0, atol=1e-4)
+
+
+def test_split_keeps_images_without_detections():
+    batch = native_batch(
+        [torch.zeros(0, 6), torch.ones(2, 6), torch.zeros(0, 6)],
+        torch.zeros(0, 6),
+        [((10, 10), ((1.0, 1.0), (0.0, 0.0)))] * 3,
+        (10, 10),
+    )
+    assert [len(part) for part in batch.split(3)] == [0, 2, 0]
+
+
+def test_pairs_of_equal_key():
+    i, j = pairs_of_equal_key(np.array([7, 1, 7, 3]), np.array([3, 7, 2, 7]))
+    assert list(zip(i.tolist(), j.tolist())) == [(0, 1), (0, 3), (2, 1), (2, 3), (3, 0)]
+
+
+def test_paired_iou_by_hand():
+    a = np.array([[0, 0, 10, 10], [0, 0, 10, 10], [1, 1, 1, 1]], np.float32)
+    b = np.array([[0, 0, 10, 5], [20, 20, 30, 30], [1, 1, 1, 1]], np.float32)
+    got = paired_iou(a, b, np.arange(3), np.arange(3))
+    assert got[:2].tolist() == [0.5, 0.0] and np.isnan(got[2])

@@ -1,0 +1,234 @@
+"""Several heads on one backbone: recorded outputs, agreement with the ordinary head, files, and mistakes."""
+
+import copy
+import pickletools
+import zipfile
+
+import numpy as np
+import pytest
+import torch
+
+from tests.conftest import ROOT
+from tests.recorded_heads import ANCHORS, CHANNELS, VARIANTS, features, fill, recorded_head, with_strides
+from yolov7fast.checkpoint.api import load_checkpoint, save_checkpoint, state_dict_of, transfer_weights
+from yolov7fast.core.errors import UserError
+from yolov7fast.metrics.nms import non_max_suppression
+from yolov7fast.nn.head_config import SHIPPED, HeadConfig
+from yolov7fast.nn.heads import Detect
+from yolov7fast.nn.model import Model
+from yolov7fast.nn.multihead import CBAM, MultiHeadDetect, heads_of
+from yolov7fast.nn.parser import read_description
+
+TINY, ATTENTION = "cfg/training/yolov7-tiny-1b4h.yaml", "cfg/training/yolov7-tiny-1b4h-attn.yaml"
+
+
+def small(cfg: str = TINY, **options) -> Model:
+    description = read_description(ROOT / cfg) | {"width_multiple": 0.125}
+    return Model(description, **{"nc": 5, **options})
+
+
+# --- recorded figures -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_training_maps_are_the_recorded_ones(variant, golden):
+    arrays = golden("eval_multihead.npz")
+    maps = recorded_head(golden, variant).train()(features(golden))
+    recorded = [name for name in arrays.files if name.startswith(f"{variant}_train")]
+    assert len(recorded) == 9 or f"{variant}_eval" in arrays.files
+    for name in recorded:
+        head, level = (int(part[1:]) for part in name.split("_")[-2:])
+        np.testing.assert_allclose(maps[head][level].detach(), arrays[name], atol=2e-6)
+
+
+@pytest.mark.parametrize("variant", ["plain_compact", "plain_full", "cbam_compact"])
+def test_predictions_are_the_recorded_ones_with_global_classes(variant, golden):
+    """But for the class score of the head with a single class, recorded as its untrained logit: here it is 1."""
+    head = recorded_head(golden, variant).eval()
+    pred, raw = head(features(golden))
+    expected = golden("eval_multihead.npz")[f"{variant}_eval"].copy()
+    assert len(raw) == 3 and raw[2][1].shape[:4] == (2, 3, 4, 4)
+    rows = expected.shape[1] // 3
+    assert (expected[:, :rows, 5 + 4] != 1).all()
+    expected[:, :rows, 5 + 4] = 1
+    np.testing.assert_allclose(pred.detach(), expected, rtol=2e-6, atol=1e-5)
+    for h, ids in enumerate([[4], [0, 3], [5, 1, 2]]):
+        scores = pred[:, h * rows : (h + 1) * rows, 5:]
+        assert (scores[..., ids] > 0).all()
+        assert (scores[..., [c for c in range(6) if c not in ids]] == 0).all()
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_bias_start_is_the_recorded_one(variant, golden):
+    head = recorded_head(golden, variant)
+    for convolutions, expected in zip(head.heads, golden("eval_multihead.json")[f"{variant}_bias_init"], strict=True):
+        for conv in convolutions:
+            torch.nn.init.zeros_(conv.bias)
+        head.initialize_biases()
+        for conv, values in zip(convolutions, expected, strict=True):
+            assert conv.bias.view(3, -1).tolist() == pytest.approx(np.array([values] * 3))
+
+
+def test_attention_is_the_recorded_one(golden):
+    arrays = golden("eval_multihead.npz")
+    cbam = CBAM(32)
+    assert {n: list(v.shape) for n, v in cbam.state_dict().items()} == golden("eval_multihead.json")["cbam_state"]
+    fill(cbam, np.random.RandomState(53), 0.3)
+    np.testing.assert_allclose(cbam(torch.from_numpy(arrays["cbam_in"])).detach(), arrays["cbam_out"], atol=1e-6)
+
+
+@pytest.mark.parametrize("cfg", [TINY, ATTENTION])
+@pytest.mark.parametrize("full", [False, True])
+def test_sizes_are_the_recorded_ones(cfg, full, golden):
+    heads = HeadConfig.load(SHIPPED["geometry"]).to_dict() | {"full_head": full}
+    with torch.device("meta"):
+        model = Model(ROOT / cfg, heads=heads)
+    name = f"{cfg.split('/')[-1].removesuffix('.yaml')} {'full' if full else 'compact'}"
+    expected = golden("eval_multihead.json")["params"][name]
+    assert sum(p.numel() for p in model.parameters()) == expected["total"]
+    assert model.model[-1].np == expected["detect"]
+    assert len(model.state_dict()) == expected["state_items"]
+
+
+def test_a_one_head_network_gives_its_backbone_and_anchors(golden):
+    expected = golden("eval_multihead.json")["params"]["yolov7-tiny-1b4h compact"]["transferred_from_1b1h"]
+    one = small("cfg/training/yolov7-tiny.yaml")
+    several = small()
+    assert transfer_weights(several, state_dict_of(one)) == (expected, 356) == (332, 356)
+    assert torch.equal(several.model[76].conv.weight, one.model[76].conv.weight)
+
+
+def test_every_configuration_builds_and_shares_out_its_classes():
+    with torch.device("meta"):
+        model = Model(ROOT / "cfg/training/yolov7-1b4h.yaml", nc=10)
+    assert [len(c) for c in model.model[-1].class_columns] == [3, 3, 2, 2]
+    with torch.device("meta"):
+        assert len(Model(ROOT / TINY, nc=2).model[-1].heads) == 2  # no more heads than classes
+        assert len(Model(ROOT / TINY, heads=8).model[-1].heads) == 8
+
+
+# --- agreement with the ordinary head ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("nc", [6, 1])
+def test_one_head_with_all_classes_equals_the_ordinary_head(nc, golden):
+    ordinary = with_strides(Detect(nc, ANCHORS, CHANNELS)).eval()
+    alone = with_strides(MultiHeadDetect(nc, ANCHORS, HeadConfig.consecutive(nc, 1), CHANNELS)).eval()
+    alone.heads[0].load_state_dict(ordinary.m.state_dict())
+    x = features(golden)
+    (pred, raw), (expected, maps) = alone(x), ordinary(x)
+    assert torch.equal(pred, expected)
+    assert all(torch.equal(a, b) for a, b in zip(raw[0], maps, strict=True))
+
+
+def test_order_of_classes_does_not_change_predictions(golden):
+    """A permuted head with its weights permuted alike gives the same scores for the same classes."""
+    x = features(golden)
+    plain = with_strides(MultiHeadDetect(3, ANCHORS, HeadConfig.consecutive(3, 1), CHANNELS)).eval()
+    config = HeadConfig(3, ((2, 0, 1),), (1.0,), ("",))
+    permuted = with_strides(MultiHeadDetect(3, ANCHORS, config, CHANNELS)).eval()
+    order = [*range(5), 7, 5, 6]
+    for source, target in zip(plain.heads[0], permuted.heads[0], strict=True):
+        weight, bias = source.weight.view(3, 8, -1), source.bias.view(3, 8)
+        target.weight.data = weight[:, order].reshape(target.weight.shape)
+        target.bias.data = bias[:, order].flatten()
+    torch.testing.assert_close(permuted(x)[0], plain(x)[0])
+
+
+def test_an_object_seen_by_two_heads_stays_twice_unless_suppression_ignores_classes():
+    pred = torch.zeros(1, 2, 5 + 4)
+    pred[0, :, :5] = torch.tensor([100.0, 100.0, 40.0, 40.0, 0.9])
+    pred[0, 0, 5], pred[0, 1, 5 + 3] = 0.9, 0.8  # class 0 of one head, class 3 of another
+    assert len(non_max_suppression(pred)[0]) == 2
+    (kept,) = non_max_suppression(pred, agnostic=True)
+    assert kept[:, 5].tolist() == [0]
+
+
+# --- as for other networks --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cfg", [TINY, ATTENTION])
+def test_a_checkpoint_brings_the_network_back_with_its_heads(cfg, tmp_path):
+    heads = HeadConfig(5, ((3, 0), (4,), (1, 2)), (1.0, 2.0, 0.5), ("a", "b", "c")).to_dict()
+    model = small(cfg, heads=heads).eval()
+    x = torch.rand(1, 3, 64, 64)
+    before = model(x)[0]
+    save_checkpoint({"model": model}, tmp_path / "heads.pt")
+    again = load_checkpoint(tmp_path / "heads.pt")["model"]
+    assert torch.equal(again(x)[0], before)
+    assert again.model[-1].head_config == heads == heads_of(again.yaml)
+    rebuilt = Model(again.yaml)
+    assert rebuilt.model[-1].head_config == heads
+    assert list(rebuilt.state_dict()) == list(model.state_dict())
+
+
+def test_a_checkpoint_names_no_class_of_the_head_configuration(tmp_path):
+    save_checkpoint({"model": small()}, tmp_path / "heads.pt")
+    with zipfile.ZipFile(tmp_path / "heads.pt") as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith("data.pkl"))
+        named = {argument for opcode, argument, _ in pickletools.genops(archive.read(name)) if opcode.name == "GLOBAL"}
+    assert "models.multihead MultiHeadDetect" in named
+    assert not [argument for argument in named if argument.startswith("utils")]
+
+
+@pytest.mark.parametrize("cfg", [TINY, ATTENTION])
+def test_fused_half_and_copied_networks_say_the_same(cfg):
+    model = small(cfg).eval()
+    x = torch.rand(1, 3, 64, 64)
+    before = model(x)[0]
+    torch.testing.assert_close(copy.deepcopy(model).fuse()(x)[0], before, atol=1e-4, rtol=1e-4)
+    assert model.bfloat16()(x.bfloat16())[0].dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize(("variant", "training"), [("plain_full", False), ("cbam_compact", True)])
+def test_the_head_compiles_without_a_graph_break(variant, training, golden):
+    torch._dynamo.reset()
+    report = torch._dynamo.explain(recorded_head(golden, variant).train(training))(features(golden))
+    assert report.graph_break_count == 0, report.break_reasons
+
+
+def test_test_time_augmentation_and_export_switches():
+    model = small(nc=4).eval()
+    x = torch.rand(1, 3, 64, 64)
+    assert model(x, augment=True)[0].shape[-1] == 9
+    model.model[-1].concat = True
+    assert model(x).shape == (1, 4 * 252, 9)
+
+
+# --- mistakes ---------------------------------------------------------------------------------------------------------
+
+
+def last_row(*arguments, sources=(74, 75, 76)) -> dict:
+    description = read_description(ROOT / "cfg/training/yolov7-tiny.yaml")
+    description["head"][-1] = [list(sources), 1, "MultiHeadDetect", ["nc", "anchors", *arguments]]
+    return description
+
+
+@pytest.mark.parametrize(
+    ("description", "options", "message"),
+    [
+        (last_row(), {"nc": 3, "heads": 4}, "3 classes cannot be shared out over 4 heads: ask for 1 to 3"),
+        ({**last_row(), "head": []}, {"heads": 2}, "must be a detection head"),
+        (last_row("many"), {}, "the heads are a number or a head configuration, not 'many'"),
+        (last_row(2, 3), {}, r"its arguments are \[nc, anchors\] and the heads"),
+        (last_row(HeadConfig.consecutive(80).to_dict()), {"nc": 4}, "is for 80 classes, the data set has 4"),
+        (last_row({"nc": 80}), {}, "has no section head_assignments"),
+        (last_row(sources=(57, 65, 73, 74, 75, 76)), {}, "no auxiliary heads in a multi-head network"),
+        (ROOT / "cfg/training/yolov7-tiny.yaml", {"heads": 4}, "ends in IDetect, a detection layer with one head"),
+        (ROOT / "cfg/training/yolov7-w6.yaml", {"heads": 4}, "IAuxDetect, a detection layer with auxiliary heads"),
+    ],
+)
+def test_mistakes_are_told_before_anything_is_built(description, options, message):
+    with torch.device("meta"), pytest.raises(UserError, match=message):
+        Model(description, **options)
+
+
+def test_the_variant_for_320_pixels_has_the_anchors_of_the_one_head_network():
+    several, one = (read_description(ROOT / f"cfg/training/yolov7-tiny{name}-320.yaml") for name in ("-1b4h", ""))
+    assert several["anchors"] == one["anchors"] and several["head"][-1][2] == "MultiHeadDetect"
+
+
+def test_the_last_row_of_a_base_can_be_replaced():
+    several, one = read_description(ROOT / TINY), read_description(ROOT / "cfg/training/yolov7-tiny.yaml")
+    assert "last" not in several and several["head"][:-1] == one["head"][:-1]
+    assert several["head"][-1] == [[74, 75, 76], 1, "MultiHeadDetect", ["nc", "anchors"]]

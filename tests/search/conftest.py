@@ -1,0 +1,22 @@
+"""Fixtures of the tests of the trial runner."""
+
+import json
+
+import pytest
+
+from tests.search.fake_trials import ROOT
+from yolov7fast.search import picture, runner
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """From the project's root, without waiting, and without pictures."""
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(runner, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(picture, "draw", lambda path, *_: path.touch())  # drawn in tests/search/test_trials.py
+
+
+@pytest.fixture
+def fake(monkeypatch):
+    """`fake(trial_002="crash")` makes trials misbehave; see fake_train.py."""
+    return lambda **kinds: monkeypatch.setenv("FAKE", json.dumps(kinds))

@@ -1,0 +1,97 @@
+"""Stands in for train.py in tests of the trial runner: same files, flags and exit codes, a network of one number.
+
+Its mAP depends on lr0, the seed and the epochs before, so an epoch lost or done twice shows. FAKE={"trial_002": "..."}
+makes a trial misbehave in its second epoch:
+crash · nan · out of memory · talk (then end well) · hang (until asked to stop) · deaf (until killed) ·
+kill runner (SIGKILL, once, then hang with a lock held) · interrupt runner (SIGINT, once, then hang) ·
+kill runner at the end (the same, when all is done). --max-iter counts epochs here.
+"""
+
+import csv
+import fcntl
+import json
+import os
+import random
+import signal
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from yolov7fast.cli.flags import train_parser
+from yolov7fast.cli.run_file import read_run_file
+from yolov7fast.training.hyperparameters import load_hyp
+
+HEADER = ["epoch", "train/box", "train/total", "metrics/mAP_0.5", "metrics/mAP_0.5:0.95", "seconds"]
+
+
+def options(arguments: list[str]) -> dict:
+    parser = train_parser()
+    opt = parser.parse_args(arguments)
+    if not opt.resume:
+        return vars(opt)
+    return vars(parser.parse_args([])) | read_run_file(Path(opt.resume) / "trial.yaml", parser.flags)
+
+
+def misbehave(kind: str, folder: Path) -> None:
+    """What FAKE says this trial does; some kinds only once in a folder of trials."""
+    once = folder.parent / "misbehaved"
+    if kind == "crash":
+        raise RuntimeError("the network fell over")
+    if kind == "nan":
+        sys.exit("error: the loss of batch 3 (epoch 1) is not finite; try a lower lr0")
+    if kind == "out of memory":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if kind == "talk":
+        print("environment", os.environ.get("OMP_NUM_THREADS"), "arguments", *sys.argv[1:], flush=True)
+    if kind == "deaf":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if kind in ("hang", "deaf"):
+        wait_for_the_end(folder)
+    if "runner" in kind and not once.exists():
+        held = (folder.parent / "held").open("w")
+        fcntl.flock(held, fcntl.LOCK_EX)
+        once.touch()
+        os.kill(os.getppid(), signal.SIGINT if kind == "interrupt runner" else signal.SIGKILL)
+        wait_for_the_end(folder)
+
+
+def wait_for_the_end(folder: Path) -> None:
+    (folder / "hanging").touch()
+    while True:
+        signal.pause()
+
+
+def main() -> None:
+    opt = options(sys.argv[1:])
+    folder = Path(opt["project"]) / opt["name"]
+    lr0, epochs, checkpoint = load_hyp(opt["hyp"])["lr0"], opt["epochs"], folder / "weights" / "last.pt"
+    checkpoint.parent.mkdir(exist_ok=True)
+    state = json.loads(checkpoint.read_text()) if checkpoint.exists() else {"epoch": 0, "score": 0.0, "rows": []}
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    kind = json.loads(os.environ.get("FAKE", "{}")).get(opt["name"], "")
+    if state.get("finished"):
+        sys.exit("error: nothing to do")
+    last = min(epochs, opt["max_iter"] or epochs) - 1
+    for epoch in range(state["epoch"], last + 1):
+        if epoch == 1 and not kind.endswith("end"):
+            misbehave(kind, folder)
+        chance = random.Random(f"{opt['seed']} {epoch}").random()
+        state["score"] = 0.8 * state["score"] + lr0 * (1 + 0.1 * chance)
+        row = [epoch, 0.5, 1.0 / (1 + state["score"]), 2 * state["score"], state["score"], 0.1]
+        if epoch < last and (epoch + 1) % opt["eval_interval"]:
+            row[3:5] = "", ""  # not validated
+        state["rows"].append(row)
+        state["epoch"] = epoch + 1
+        with (folder / "results.csv").open("w", newline="") as f:
+            csv.writer(f).writerows([HEADER, *([v and f"{v:.6g}" for v in row] for row in state["rows"])])
+        state["finished"] = epoch == last
+        if epoch % 2 == 0 or epoch == last:  # some epochs have a row, but no checkpoint yet when the process is killed
+            checkpoint.write_text(json.dumps(state))
+    checkpoint.with_name("best.pt").write_text("best")
+    if kind.endswith("end"):
+        misbehave(kind, folder)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,40 @@
+"""tools/run_trials.py with another train.py: TRAIN=script.py python tests/search/fake_trials.py (its flags)"""
+
+import json
+import os
+import sys
+import types
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from yolov7fast.core.errors import run_command
+from yolov7fast.search import command, options, runner
+from yolov7fast.search.yolo import YoloTrainer
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = ROOT / os.environ.get("TRAIN", "tests/search/fake_train.py")
+
+
+class FakeTrainer(YoloTrainer):
+    def __init__(self, base_config, budget):
+        super().__init__(base_config, budget, SCRIPT)
+
+    def ended_itself(self, folder, settings):
+        """As the stand-in's checkpoints say it."""
+        path = folder / self.checkpoints[0]
+        return path.is_file() and json.loads(path.read_text()).get("finished", False)
+
+    def prepare(self, settings):
+        """The stand-in needs no data set; others are given one that is there."""
+
+
+def run(*arguments: str) -> int:
+    return command.run(options.parser().parse_args(list(arguments)), FakeTrainer)
+
+
+if __name__ == "__main__":
+    runner.LOOK_SECONDS = 0.02
+    # not drawn here: loading what draws takes longer than all the trials
+    sys.modules["yolov7fast.search.picture"] = types.SimpleNamespace(draw=lambda *_: None)
+    run_command(lambda: run(*sys.argv[1:]))

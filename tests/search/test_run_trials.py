@@ -1,0 +1,203 @@
+"""Trials as a user runs them, with a stand-in for train.py: how each kind of end is recorded, kills, going on."""
+
+import csv
+import fcntl
+import os
+import signal
+import statistics
+from pathlib import Path
+
+import pytest
+
+from tests.search.fake_runs import SIX, column, in_a_process, listed, table
+from tests.search.fake_trials import run
+from yolov7fast.core.errors import UserError
+from yolov7fast.search import runner
+
+pytestmark = pytest.mark.usefixtures("quick")
+
+
+# --- how trials end ---------------------------------------------------------------------------------------------------
+
+
+def test_trials_that_fail_are_recorded_and_do_not_stop_the_others(tmp_path, fake, capsys):
+    fake(trial_001="crash", trial_002="nan", trial_003="out of memory")
+    assert run(*listed(tmp_path, SIX)) == 0
+    assert column(tmp_path, "status") == ["completed", "failed", "failed", "failed", "completed", "completed"]
+    reasons = column(tmp_path, "reason")
+    assert reasons[1] == "RuntimeError: the network fell over"
+    assert reasons[2].startswith("the loss of batch 3 (epoch 1) is not finite")
+    assert "SIGKILL" in reasons[3] and "out of memory" in reasons[3]
+    printed = capsys.readouterr().out
+    assert printed.index("0.1227") < printed.index("0.0307")  # the ranking: lr0 0.04 before 0.01
+    assert f"python tests/search/fake_train.py --config {tmp_path}/out/best.yaml" in printed
+    assert list((tmp_path / "out").glob("ranking_*.png")) and list((tmp_path / "out").glob("ranking_*.txt"))
+    assert "lr0: 0.04" in (tmp_path / "out" / "best.yaml").read_text()
+    assert [p.name for p in (tmp_path / "out" / "trial_000" / "weights").iterdir()] == ["best.pt"]
+
+
+def test_trials_that_all_fail_are_an_error(tmp_path, fake):
+    fake(trial_000="crash")
+    assert run(*listed(tmp_path, SIX[:1])) == 1
+
+
+def test_a_trial_under_the_threshold_is_pruned_once_another_has_passed_it(tmp_path):
+    """mAP@.5 after 2 of 4 epochs: 0.19 for lr0 0.05, 0.004 for 0.001; the first trial has nothing to compare with."""
+    assert run(*listed(tmp_path, [SIX[4], SIX[2], SIX[4], SIX[2]], "--early-stop-threshold", "0.1")) == 0
+    assert column(tmp_path, "status") == ["completed", "completed", "pruned", "completed"]
+    pruned = table(tmp_path)[2]
+    assert "under 0.1" in pruned["reason"] and pruned["best_epoch"] == "1"
+    (tmp_path / "again").mkdir()
+    assert run(*listed(tmp_path / "again", [SIX[4], SIX[0]], "--early-stop-threshold", "0.5")) == 0
+    assert column(tmp_path / "again", "status") == ["completed", "completed"]
+
+
+def test_trials_that_are_pruned_are_validated_often_enough_for_it(tmp_path, capsys):
+    """The base has eval_interval 10: of 10 epochs none but the last would be validated."""
+    flags = listed(tmp_path, [SIX[2], SIX[4]], "--early-stop-threshold", "0.1")
+    assert run(*flags, "--base-config", "configs/shapes.yaml", "--budget-epochs", "10") == 0
+    assert column(tmp_path, "status") == ["completed", "pruned"]
+    assert "validated every 2 epochs" in capsys.readouterr().out
+    assert "eval_interval" not in (tmp_path / "out" / "best.yaml").read_text()
+
+
+def test_repeated_settings_are_ranked_by_their_mean(tmp_path, capsys):
+    assert run(*listed(tmp_path, [SIX[0], SIX[1]], "--repeat", "3", "--seed", "5")) == 0
+    assert column(tmp_path, "seed") == ["5", "6", "7"] * 2
+    assert column(tmp_path, "setting") == ["0"] * 3 + ["1"] * 3
+    assert len(set(column(tmp_path, "final_map"))) == 6
+    printed = capsys.readouterr().out
+    assert "±" in printed and "(3)" in printed and "more than the noise" in printed
+    (ranking,) = (tmp_path / "out").glob("ranking_*.csv")
+    with ranking.open() as f:
+        best = next(csv.DictReader(f))
+    maps = [float(row["final_map"]) for row in table(tmp_path) if row["setting"] == "1"]
+    assert (best["rank"], best["setting"], best["seeds"], best["param_lr0"]) == ("1", "1", "3", "0.02")
+    assert float(best["map_mean"]) == pytest.approx(statistics.fmean(maps), rel=1e-5)
+    assert float(best["map_deviation"]) == pytest.approx(statistics.stdev(maps), rel=1e-3)
+
+
+def test_jobs_share_devices_and_cores(tmp_path, fake, monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    fake(trial_000="talk", trial_001="talk")
+    assert run(*listed(tmp_path, SIX[:3], "--devices", "0,1")) == 0
+    said = [(tmp_path / "out" / f"trial_00{i}" / "output.txt").read_text() for i in (0, 1)]
+    assert all("environment 4 arguments --config" in text for text in said)
+    assert sorted(text.split()[-2:] for text in said) == [["--device", "0"], ["--device", "1"]]
+
+
+# --- ends before the end ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory) -> list[dict[str, str]]:
+    """The table of six trials from a list that nothing disturbs."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    done = in_a_process(*listed(folder, SIX, "--early-stop-threshold", "0.08"))
+    assert done.returncode == 0, done.stderr
+    return table(folder)
+
+
+def test_killed_trials_go_on_to_the_same_table(tmp_path, fake, undisturbed):
+    """SIGKILL of the runner, in the middle of the third trial: its child dies with it."""
+    fake(trial_002="kill runner")
+    flags = listed(tmp_path, SIX, "--early-stop-threshold", "0.08")
+    assert in_a_process(*flags).returncode == -signal.SIGKILL
+    assert column(tmp_path, "status") == ["completed", "completed"]
+    with (tmp_path / "out" / "held").open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)  # the child had it: granted only when the kernel has ended it
+    assert run("--output-dir", str(tmp_path / "out"), "--resume") == 0
+    assert table(tmp_path) == undisturbed
+    assert {"completed", "pruned"} == set(column(tmp_path, "status"))
+
+
+def test_a_trial_that_max_iter_ended_is_recorded_by_the_next_runner(tmp_path, fake):
+    """The runner is killed when the training has finished, before it could write that down."""
+    fake(trial_000="kill runner at the end")
+    assert in_a_process(*listed(tmp_path, [{"lr0": 0.01, "max_iter": 2}])).returncode == -signal.SIGKILL
+    assert run("--output-dir", str(tmp_path / "out"), "--resume") == 0
+    (row,) = table(tmp_path)
+    assert (row["status"], row["best_epoch"]) == ("completed", "1")
+
+
+def test_ctrl_c_ends_children_keeps_the_table_and_resume_goes_on(tmp_path, fake, undisturbed):
+    fake(trial_001="interrupt runner")
+    flags = listed(tmp_path, SIX, "--early-stop-threshold", "0.08")
+    stopped = in_a_process(*flags)
+    assert stopped.returncode == 130, stopped.stderr
+    assert f"--output-dir {tmp_path}/out --resume" in stopped.stdout
+    assert column(tmp_path, "status") == ["completed", "interrupted"]
+    with (tmp_path / "out" / "held").open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+    assert run(*flags, "--resume") == 0
+    assert table(tmp_path) == undisturbed
+
+
+def test_the_time_budget_ends_what_runs_also_what_does_not_listen(tmp_path, fake, monkeypatch, capsys):
+    """The clock of this test jumps when both trials hang."""
+    hanging = [tmp_path / "out" / name / "hanging" for name in ("trial_000", "trial_001")]
+    monkeypatch.setattr(runner.time, "monotonic", lambda: 1e6 * all(path.exists() for path in hanging))
+    monkeypatch.setattr(runner, "GRACE_SECONDS", -1.0)
+    fake(trial_000="hang", trial_001="deaf")
+    assert run(*listed(tmp_path, SIX[:3], "--jobs", "2", "--devices", "cpu", "--time-budget", "1h")) == 0
+    assert column(tmp_path, "status") == ["interrupted", "interrupted"]
+    assert set(column(tmp_path, "reason")) == {"the time budget is used up"}
+    assert "3 of 3 trials are not done" in capsys.readouterr().out
+
+
+def test_more_trials_can_be_added_at_the_end_of_the_list(tmp_path):
+    assert run(*listed(tmp_path, SIX[:1])) == 0
+    assert run(*listed(tmp_path, SIX[:2]), "--resume") == 0
+    assert column(tmp_path, "status") == ["completed", "completed"]
+
+
+def test_what_cannot_be_gone_on_with_is_refused(tmp_path):
+    flags = listed(tmp_path, SIX[:1])
+    with pytest.raises(UserError, match="no trials to go on with"):
+        run(*flags, "--resume")
+    assert run(*flags) == 0
+    with pytest.raises(UserError, match="holds trials already: --resume"):
+        run(*flags)
+    with pytest.raises(UserError, match="--budget-epochs cannot change"):
+        run(*flags, "--budget-epochs", "5", "--resume")
+    with pytest.raises(UserError, match="has changed since these trials began"):
+        run(*listed(tmp_path, [SIX[1]]), "--resume")
+
+
+def test_a_changed_hyp_file_is_noticed_when_going_on(tmp_path):
+    hyp, base = tmp_path / "hyp.yaml", tmp_path / "base.yaml"
+    hyp.write_text(Path("data/hyp.shapes.yaml").read_text())
+    base.write_text(f"base: {Path('configs/tiny_smoke.yaml').resolve()}\nhyp: {hyp}\n")
+    flags = listed(tmp_path, SIX[:1], "--base-config", str(base))
+    assert run(*flags) == 0
+    assert run(*flags, "--resume") == 0
+    hyp.write_text(hyp.read_text() + "\n# momentum, too, matters\n")
+    with pytest.raises(UserError, match=r"hyp\.yaml has changed since these trials began"):
+        run(*flags, "--resume")
+
+
+@pytest.mark.parametrize("place", ["file", "file/below"])
+def test_an_output_folder_that_is_a_file_is_refused(tmp_path, place):
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(UserError, match="is a file; choose a folder"):
+        run(*listed(tmp_path, SIX[:1]), "--output-dir", str(tmp_path / place))
+
+
+@pytest.mark.parametrize(
+    ("flags", "complaint"),
+    [
+        (["--trials-file", "x.json"], "--base-config"),
+        (["--base-config", "configs/tiny_smoke.yaml"], "either --trials-file FILE"),
+        (["--base-config", "nowhere.yaml", "--trials-file", "x.json"], "nowhere.yaml does not exist"),
+        (["--base-config", "configs/tiny_smoke.yaml", "--trials-file", "x.json"], "x.json does not exist"),
+        (["--base-config", "configs/tiny_smoke.yaml", "--trials-file", "x", "--repeat", "0"], "--repeat is 0"),
+        (["--base-config", "configs/tiny_smoke.yaml", "--trials-file", "x", "--trials", "3"], "belongs to --search"),
+        (["--base-config", "configs/tiny_smoke.yaml", "--trials-file", "x", "--time-budget", "2"], "--time-budget '2'"),
+        (["--base-config", "configs/tiny_smoke.yaml", "--trials-file", "x", "--early-stop-threshold", "5"], "an mAP"),
+    ],
+)
+def test_mistakes_are_named(tmp_path, flags, complaint):
+    with pytest.raises(UserError, match=complaint):
+        run(*flags, "--output-dir", str(tmp_path / "out"))
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,164 @@
+"""Searches as a user runs them, with a stand-in for train.py: draws, pruning, kills, machines that share a study."""
+
+import shutil
+import signal
+
+import pytest
+
+from tests.search.fake_runs import SIX, SPACE, arguments, column, in_a_process, listed, searched, table
+from tests.search.fake_trials import run
+from yolov7fast.core.errors import UserError
+from yolov7fast.search.runner import Runner
+from yolov7fast.search.search import Search
+
+pytestmark = pytest.mark.usefixtures("quick")
+
+
+def test_a_killed_search_goes_on_to_the_same_table(tmp_path, fake):
+    """Draws, pruning and results."""
+    undisturbed = tmp_path / "a"
+    assert run(*searched(undisturbed)) == 0
+    assert {"completed", "pruned"} == set(column(undisturbed, "status"))
+    assert len(set(column(undisturbed, "param_lr0"))) == 6
+    flags = searched(tmp_path / "b")
+    victim = column(undisturbed, "status").index("completed", 1)  # a trial with a second epoch
+    fake(**{f"trial_{victim:03d}": "kill runner"})
+    assert in_a_process(*flags).returncode == -signal.SIGKILL
+    assert run(*flags, "--resume", "--time-budget", "0.001s") == 0  # ends before it has begun
+    assert run("--output-dir", str(tmp_path / "b" / "out"), "--resume") == 0
+    assert table(tmp_path / "b") == table(undisturbed)
+
+
+def test_a_trial_drawn_but_not_written_down_is_not_lost(tmp_path):
+    flags = searched(tmp_path, "--trials", "1")
+    assert run(*flags) == 0
+    import optuna
+
+    study = optuna.load_study(study_name="trials", storage=f"sqlite:///{tmp_path}/out/study.db")
+    study.ask()  # and then the process is killed
+    assert run(*flags, "--trials", "2", "--resume") == 0
+    assert column(tmp_path, "setting") == ["0", "1"]
+    assert all(trial.state.is_finished() for trial in study.trials)
+
+
+def test_failed_and_repeated_trials_reach_the_study(tmp_path, fake, capsys):
+    fake(trial_002="crash", trial_003="crash")
+    assert run(*searched(tmp_path, "--trials", "3", "--repeat", "2", "--pruner", "none")) == 0
+    import optuna
+
+    study = optuna.load_study(study_name="trials", storage=f"sqlite:///{tmp_path}/out/study.db")
+    assert [trial.state.name for trial in study.trials] == ["COMPLETE", "FAIL", "COMPLETE"]
+    maps = [float(row["final_map"]) for row in table(tmp_path) if row["setting"] == "0"]
+    assert study.trials[0].value == pytest.approx(sum(maps) / 2, rel=1e-5)
+    assert column(tmp_path, "setting") == ["0", "0", "1", "2", "2"]  # the second seed of a failed setting is saved
+    assert "not done" not in capsys.readouterr().out
+
+
+def test_hyperband(tmp_path):
+    assert run(*searched(tmp_path, "--pruner", "hyperband", "--trials", "3")) == 0
+    assert len(table(tmp_path)) == 3
+
+
+def test_machines_share_a_study(tmp_path):
+    """Two folders, one database: trials are shared out, both tables show all of them."""
+    storage = f"sqlite:///{tmp_path}/shared.db"
+    assert run(*searched(tmp_path / "a", "--trials", "2", "--storage", storage, "--pruner", "none")) == 0
+    assert run(*searched(tmp_path / "b", "--trials", "3", "--storage", storage, "--pruner", "none")) == 0
+    assert column(tmp_path / "b", "trial_id") == ["0", "1", "2"]
+    assert not (tmp_path / "b" / "out" / "trial_000").exists()
+    with pytest.raises(UserError, match=r"begun with other settings \(repeat\)"):
+        run(*searched(tmp_path / "c", "--storage", storage, "--repeat", "2"))
+    with pytest.raises(UserError, match="cannot be opened"):
+        run(*searched(tmp_path / "d", "--storage", "nonsense://x"))
+
+
+def test_machines_with_the_same_path_do_not_take_each_others_trials(tmp_path, fake):
+    """The folder of the first is moved away while its trial runs: as on two machines, the second's path is equal."""
+    storage = f"sqlite:///{tmp_path}/shared.db"
+    flags = searched(tmp_path, "--trials", "2", "--storage", storage, "--pruner", "none")
+    fake(trial_000="kill runner")
+    assert in_a_process(*flags).returncode == -signal.SIGKILL
+    shutil.move(tmp_path / "out", tmp_path / "first")
+    fake()
+    assert run(*flags) == 0
+    assert column(tmp_path, "setting") == ["1"]
+    shutil.move(tmp_path / "out", tmp_path / "second")
+    shutil.move(tmp_path / "first", tmp_path / "out")
+    assert run(*flags, "--resume") == 0
+    assert column(tmp_path, "setting") == ["0", "1"]
+    assert (tmp_path / "out" / "trial_000").exists() and not (tmp_path / "out" / "trial_001").exists()
+
+
+def test_a_machine_that_is_gone_is_told_of(tmp_path, fake, capsys):
+    storage = f"sqlite:///{tmp_path}/shared.db"
+    fake(trial_000="kill runner")
+    assert in_a_process(*searched(tmp_path / "a", "--storage", storage)).returncode == -signal.SIGKILL
+    fake()
+    assert run(*searched(tmp_path / "b", "--trials", "2", "--storage", storage, "--pruner", "none")) == 0
+    assert "settings 0 of the study are still with other machines" in capsys.readouterr().out
+    assert run("--output-dir", str(tmp_path / "b" / "out"), "--resume", "--trials", "3") == 0
+    assert column(tmp_path / "b", "setting") == ["1", "2"]
+
+
+def test_a_storage_that_fails_without_a_word_is_told(tmp_path, monkeypatch):
+    flags = searched(tmp_path, "--storage", "sqlite:///x")
+    import optuna
+
+    def fail(**_):
+        raise RuntimeError
+
+    monkeypatch.setattr(optuna, "create_study", fail)
+    with pytest.raises(UserError, match="cannot be opened: RuntimeError"):
+        run(*flags)
+
+
+def test_the_pruners_verdict_outlives_a_kill(tmp_path, monkeypatch):
+    """Killed when the pruner has decided, before the ledger knows: the pruner itself would let it pass next time."""
+    undisturbed = tmp_path / "a"
+    assert run(*searched(undisturbed)) == 0
+    victim = column(undisturbed, "status").index("pruned")
+    judge = Search.judge
+
+    def judge_and_die(self, run, point):
+        if judge(self, run, point) and run.setting == victim:
+            raise KeyboardInterrupt  # like a kill, nothing behind it is done
+        return ""
+
+    flags = searched(tmp_path / "b")
+    with monkeypatch.context() as patch:
+        patch.setattr(Search, "judge", judge_and_die)
+        patch.setattr(Runner, "end_children", lambda self: [active.child.kill() for active in self.active])
+        assert run(*flags) == 130
+    assert run(*flags, "--resume") == 0
+    assert table(tmp_path / "b") == table(undisturbed)
+
+
+def test_settings_that_cannot_go_together_fail_and_the_search_goes_on(tmp_path):
+    """Each is possible alone; both above 0 are not."""
+    flags = searched(tmp_path, "--base-config", "configs/shapes.yaml", "--pruner", "none")
+    (tmp_path / "s.yaml").write_text("overfit: {choice: [0, 10]}\nsubset_size: {choice: [0, 100]}\n")
+    assert run(*flags) == 0
+    rows = table(tmp_path)
+    impossible = [row for row in rows if (row["param_overfit"], row["param_subset_size"]) == ("10", "100")]
+    assert len(rows) == 6 and 0 < len(impossible) < 6
+    for row in rows:
+        assert row["status"] == ("failed" if row in impossible else "completed")
+    assert "--overfit N already says which images" in impossible[0]["reason"]
+    assert not (tmp_path / "out" / f"trial_{int(impossible[0]['trial_id']):03d}").exists()
+
+
+def test_a_search_that_has_drawn_nothing_can_be_gone_on_with(tmp_path):
+    flags = searched(tmp_path, "--trials", "1", "--time-budget", "0.001s")
+    assert run(*flags) == 0
+    assert run("--output-dir", str(tmp_path / "out"), "--resume") == 0
+    assert column(tmp_path, "status") == ["completed"]
+
+
+def test_without_optuna_the_search_says_what_to_install(tmp_path, monkeypatch):
+    from yolov7fast.search import search
+
+    monkeypatch.setattr(search, "optuna", None)
+    (tmp_path / "s.yaml").write_text(SPACE)
+    with pytest.raises(UserError, match="requirements-search"):
+        run(*arguments(tmp_path, "--search", str(tmp_path / "s.yaml")))
+    assert run(*listed(tmp_path, SIX[:1])) == 0

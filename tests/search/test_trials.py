@@ -1,0 +1,402 @@
+"""The parts of the trial runner that need no training: names and values, ranges, tables, what is noise."""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.families.detr_commands import needs_transformers
+from yolov7fast.checkpoint.api import save_checkpoint
+from yolov7fast.cli.flags import train_parser
+from yolov7fast.core.errors import UserError
+from yolov7fast.search import options
+from yolov7fast.search.children import OUTPUT, explain, last_words, read_curve
+from yolov7fast.search.command import trainer_for
+from yolov7fast.search.keys import read_trials
+from yolov7fast.search.ledger import Ledger, Point, Run
+from yolov7fast.search.picture import draw
+from yolov7fast.search.space import Dimension, read_space
+from yolov7fast.search.table import best_settings, rank, ranking_text, verdict, write_csv
+from yolov7fast.search.trainer import Budget
+from yolov7fast.search.yolo import YoloTrainer
+from yolov7fast.training.hyperparameters import load_hyp
+
+SMOKE = "configs/tiny_smoke.yaml"
+
+
+@pytest.fixture(autouse=True)
+def from_the_project_root(monkeypatch):
+    monkeypatch.chdir(Path(__file__).resolve().parents[2])
+
+
+@pytest.fixture
+def trainer() -> YoloTrainer:
+    return YoloTrainer(SMOKE, Budget(epochs=5, size=320))
+
+
+def written(folder: Path, name: str, content) -> Path:
+    path = folder / name
+    path.write_text(json.dumps(content) if name.endswith("json") else content)
+    return path
+
+
+# --- names and values -------------------------------------------------------------------------------------------------
+
+
+def test_names_may_be_plain_dotted_or_nested(tmp_path, trainer):
+    trials = [
+        {"lr0": 0.02, "batch_size": 8},
+        {"hyp.lr0": "2e-2", "training.batch-size": 8.0},
+        {"hyp": {"lr0": 0.02}, "training": {"batch_size": "8"}},
+    ]
+    assert read_trials(written(tmp_path, "t.json", trials), trainer) == [{"lr0": 0.02, "batch_size": 8}] * 3
+
+
+@pytest.mark.parametrize(
+    ("trial", "complaint"),
+    [
+        ({"lr": 0.1}, "trial 1: unknown setting 'lr'; did you mean 'lrf'?"),
+        ({"training.batchsize": 8}, "trial 1: unknown setting 'training.batchsize'; did you mean 'batch_size'?"),
+        ({"hyp.momentun": 0.9}, "did you mean 'hyp.momentum'?"),
+        ({"hyp.batch_size": 8}, "unknown setting 'hyp.batch_size'"),
+        ({"lr0": 20}, "trial 1: lr0 is 20, outside 0 to 10"),
+        ({"momentum": "much"}, "trial 1: momentum must be a number"),
+        ({"batch_size": 0}, "trial 1: --batch-size is 0; it must be at least 1"),
+        ({"batch_size": 1.5}, "trial 1: batch_size must be int, not 1.5"),
+        ({"adam": "yes"}, "trial 1: adam is a switch"),
+        ({"overfit": 10}, "trial 1: --overfit N already says which images"),
+        ({"hyp": "nowhere.yaml"}, "trial 1: nowhere.yaml does not exist"),
+        ({"data": "nowhere.yaml"}, "trial 1: nowhere.yaml does not exist"),
+        ({"lr0": 0.1, "hyp.lr0": 0.1}, "trial 1: 'lr0' is given twice"),
+        ({"epochs": 3}, "trial 1: 'epochs' is set for all trials by the budget"),
+        ({"name": "mine"}, "trial 1: 'name' is not for trials to set: use --output-dir"),
+        ({"seed": 3}, "use --seed and --repeat"),
+        (["lr0"], "trial 1 must be an object"),
+        ({"lr0": float("nan")}, "trial 1: lr0 is nan"),
+        ({"label_smoothing": "nan"}, "trial 1: label_smoothing must be finite, not 'nan'"),
+        ({"freeze": []}, "trial 1: freeze is an empty list"),
+        ({"resize_schedule": "1:320"}, "trial 1: 'resize_schedule' is set for all trials by the budget"),
+        ({"cfg": "data/shapes.yaml"}, "trial 1: cfg data/shapes.yaml describes no network"),
+        ({"cfg": "LICENSE"}, "trial 1: cfg LICENSE"),
+    ],
+)
+def test_what_a_trial_cannot_be_is_named_before_anything_runs(tmp_path, trainer, trial, complaint):
+    path = written(tmp_path, "t.json", [{"lr0": 0.1}, trial])
+    with pytest.raises(UserError) as error:
+        read_trials(path, trainer)
+    assert complaint in str(error.value) and str(path) in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "complaint"),
+    [("t.json", "[{", "line 1: not valid JSON"), ("t.json", "{}", "a list of trials"), ("t.yaml", "a: [", "YAML")],
+)
+def test_files_that_are_no_trials(tmp_path, trainer, name, text, complaint):
+    path = tmp_path / name
+    path.write_text(text)
+    with pytest.raises(UserError, match=complaint):
+        read_trials(path, trainer)
+
+
+def test_the_run_file_of_a_trial_gives_train_py_these_settings(tmp_path, trainer):
+    folder = tmp_path / "trial_000"
+    folder.mkdir()
+    path = folder / "trial.yaml"
+    settings = {"lr0": 0.02, "batch_size": 8, "loss_ota": 0}
+    path.write_text(yaml.safe_dump(trainer.run_file(settings, 7, folder)))
+    opt = train_parser().parse_args(["--config", str(path)])
+    assert (opt.epochs, opt.img_size, opt.subset_size, opt.batch_size) == (5, [320], 100, 8)
+    assert (opt.seed, opt.loss_ota, opt.data) == (7, 0, "data/shapes.yaml")
+    assert Path(opt.project) / opt.name == folder and opt.exist_ok
+    assert load_hyp(opt.hyp) == load_hyp("data/hyp.shapes.yaml") | {"lr0": 0.02}
+
+
+def test_an_empty_size_is_refused():
+    with pytest.raises(UserError, match="img_size is an empty list"):
+        YoloTrainer(SMOKE, Budget()).value("img_size", [], "trial 0")
+
+
+@pytest.mark.parametrize("line", ["resume: runs/train/exp", "evolve: true"])
+def test_a_base_that_is_no_new_training_is_refused(tmp_path, line):
+    base = written(tmp_path, "base.yaml", f"base: {Path(SMOKE).resolve()}\n{line}\n")
+    with pytest.raises(UserError, match="cannot be in what trials build on"):
+        YoloTrainer(base, Budget())
+
+
+def test_a_budgets_size_replaces_the_bases_resize_schedule(tmp_path):
+    base = written(tmp_path, "base.yaml", f"base: {Path(SMOKE).resolve()}\nresize_schedule: [[1, 160], [2, 320]]\n")
+    kept, budgeted = (YoloTrainer(base, Budget(size=size)) for size in (None, 96))
+    assert kept.base_value("resize_schedule") == "1:160,2:320"
+    assert budgeted.base_value("resize_schedule") == ""
+    assert budgeted.run_file({}, 0, tmp_path)["resize_schedule"] == ""
+    assert "resize_schedule" not in budgeted.full_run({}, tmp_path / "best.yaml")[0]
+
+
+def test_only_trials_that_are_pruned_are_validated_more_often(tmp_path):
+    intervals = [
+        YoloTrainer("configs/shapes.yaml", Budget(epochs, validations=least)).base_value("eval_interval")
+        for epochs, least in ((10, 0), (10, 3), (2, 3), (30, 3))
+    ]
+    assert intervals == [10, 2, 1, 10]
+    trainer = YoloTrainer("configs/shapes.yaml", Budget(10, validations=3))
+    assert trainer.run_file({"eval_interval": 5}, 0, tmp_path)["eval_interval"] == 5  # a trial's own word counts
+
+
+@pytest.mark.parametrize(
+    ("content", "ended"),
+    [
+        ({"epoch": 1, "resume": {"progress": {"finished": True}}}, True),
+        ({"epoch": 1, "resume": {"progress": {"finished": False}}}, False),
+        ({"epoch": -1}, True),  # stripped
+    ],
+)
+def test_a_checkpoint_says_whether_its_training_came_to_an_end(tmp_path, trainer, content, ended):
+    (tmp_path / "weights").mkdir()
+    save_checkpoint(content, tmp_path / "weights" / "last.pt")
+    assert trainer.ended_itself(tmp_path, {"max_iter": 3}) == ended
+    assert trainer.ended_itself(tmp_path, {"patience": 3}) == ended
+    assert not trainer.ended_itself(tmp_path, {})  # only its epochs can end it
+
+
+def test_a_training_without_a_readable_checkpoint_has_not_ended(tmp_path, trainer):
+    assert not trainer.ended_itself(tmp_path, {"max_iter": 3})
+    (tmp_path / "weights").mkdir()
+    (tmp_path / "weights" / "last.pt").write_bytes(b"cut off")
+    assert not trainer.ended_itself(tmp_path, {"max_iter": 3})
+
+
+def test_a_full_run_has_the_settings_without_the_budget(tmp_path, trainer):
+    content, arguments = trainer.full_run({"lr0": 0.02}, tmp_path / "best.yaml")
+    (tmp_path / "best.yaml").write_text(yaml.safe_dump(content))
+    opt = train_parser().parse_args(arguments[1:])
+    assert arguments[0] == "train.py"
+    assert (opt.epochs, opt.subset_size, opt.img_size, opt.name) == (100, 0, [320], "best")
+    assert load_hyp(opt.hyp)["lr0"] == 0.02
+    longer = YoloTrainer("configs/shapes.yaml", Budget(epochs=5, size=96))
+    content, _ = longer.full_run({}, tmp_path / "best.yaml")
+    assert content["epochs"] == 27 and "img_size" not in content
+
+
+# --- DETR -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def detr_trainer():
+    from yolov7fast.search.detr import DetrTrainer
+
+    return DetrTrainer("configs/detr_smoke.yaml", Budget(epochs=1))
+
+
+@needs_transformers
+def test_any_key_of_the_networks_configuration_can_be_tried(tmp_path, detr_trainer):
+    trials = [
+        {"model.network.eos_coefficient": 0.2, "network.num_queries": 20.0},
+        {"model": {"network": {"backbone_config": {"depths": [2, 1, 1, 1], "hidden_act": "silu"}}}},
+    ]
+    first, second = read_trials(written(tmp_path, "t.json", trials), detr_trainer)
+    assert first == {"network.eos_coefficient": 0.2, "network.num_queries": 20}
+    network = detr_trainer.run_file(second, 0, tmp_path)["network"]
+    assert network["backbone_config"]["depths"] == [2, 1, 1, 1]
+    assert network["backbone_config"]["hidden_sizes"] == [16, 32, 64, 128]  # the base's
+    assert network["backbone_config"]["hidden_act"] == "silu" and network["d_model"] == 96
+    assert detr_trainer.base_value("network.eos_coefficient") == 0.1
+
+
+@needs_transformers
+@pytest.mark.parametrize(
+    ("trial", "complaint"),
+    [
+        ({"network.num_querys": 20}, "unknown setting 'network.num_querys'; did you mean 'network.num_queries'?"),
+        ({"network.id2label": 3}, "unknown setting"),
+        ({"network.num_queries": 20.5}, "network.num_queries must be like 30, not 20.5"),
+        ({"network.auxiliary_loss": 1}, "network.auxiliary_loss must be like True, not 1"),
+        ({"network.backbone_config": 3}, "network.backbone_config must be like"),
+        ({"network.backbone_config.layer_type": "deep"}, "must be like 'basic', not 'deep'"),
+        ({"network.eos_coefficient": float("inf")}, "network.eos_coefficient must be finite"),
+        ({"lr": float("nan")}, "lr must be finite"),
+        ({"profile": 5}, "'profile' is not for trials to set"),
+    ],
+)
+def test_what_a_detr_trial_cannot_be_is_named(tmp_path, detr_trainer, trial, complaint):
+    with pytest.raises(UserError) as error:
+        read_trials(written(tmp_path, "t.json", [trial]), detr_trainer)
+    assert complaint in str(error.value)
+
+
+def test_without_transformers_the_keys_that_the_base_names_can_be_tried(tmp_path, detr_trainer, monkeypatch):
+    monkeypatch.setattr("yolov7fast.search.detr.config_class", lambda *_: None)
+    good = {"network.num_queries": 20, "network.dropout": 0, "network.backbone_config.embedding_size": 8}
+    assert read_trials(written(tmp_path, "t.json", [good]), detr_trainer) == [good]
+    for bad in ({"network.num_queries": 20.5}, {"network.num_queries": "20"}, {"network.eos_coefficient": 0.2}):
+        with pytest.raises(UserError, match=r"must be like 30|unknown setting"):
+            read_trials(written(tmp_path, "t.json", [bad]), detr_trainer)
+
+
+def test_a_range_of_broken_numbers_for_queries_is_refused(tmp_path, detr_trainer):
+    with pytest.raises(UserError, match=r"write {int: \[10, 30\]}"):
+        read_space(written(tmp_path, "s.yaml", "network.num_queries: {uniform: [10, 30]}"), detr_trainer)
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("data: {dataset: data/shapes.yaml}\n", "DetrTrainer"),
+        ("model: {network: {num_queries: 20}}\n", "DetrTrainer"),
+        ("training: {optimizer: {backbone_lr: 0.001}}\n", "DetrTrainer"),
+        ("architecture: detr\ncfg: x.yaml\n", "DetrTrainer"),
+        ("epochs: 3\ndata: data/shapes.yaml\n", "YoloTrainer"),
+        ("cfg: x.yaml\nlr: 0.1\n", "YoloTrainer"),  # a mistake, which the trainer names
+        ("epoch: 3\n", "YoloTrainer"),
+    ],
+)
+def test_the_command_follows_from_the_base(tmp_path, text, name):
+    assert trainer_for(written(tmp_path, "base.yaml", text)).__name__ == name
+
+
+# --- ranges -----------------------------------------------------------------------------------------------------------
+
+
+def test_ranges_of_a_search(tmp_path, trainer):
+    text = (
+        "lr0: {log_uniform: [1e-3, 0.1]}\ntraining: {batch_size: {int: [8, 16], step: 8}}\nloss_ota: {choice: [0, 1]}"
+    )
+    assert read_space(written(tmp_path, "s.yaml", text), trainer) == {
+        "lr0": Dimension("log_uniform", 0.001, 0.1),
+        "batch_size": Dimension("int", 8, 16, 8),
+        "loss_ota": Dimension("choice", choices=(0, 1)),
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("lr: {uniform: [0, 1]}", "unknown setting 'lr'"),
+        ("lr0: {uniform: [0, 20]}", "lr0 is 20, outside"),
+        ("lr0: {log_uniform: [0, 1]}", "both above 0"),
+        ("lr0: {uniform: [1, 0.5]}", "low < high"),
+        ("lr0: {uniform: 3}", r"takes \[low, high\]"),
+        ("lr0: {normal: [0, 1]}", "must be one of log_uniform"),
+        ("lr0: 0.1", "must be one of log_uniform"),
+        ("batch_size: {int: [8.5, 16]}", "whole numbers"),
+        ("batch_size: {int: [8, 16], step: 0}", "step must be"),
+        ("batch_size: {choice: [8, many]}", "batch_size must be int, not 'many'"),
+        ("batch_size: {choice: 8}", "choice takes a list"),
+        ("- lr0", "must hold the settings to search"),
+        ("batch_size: {uniform: [8, 16]}", r"batch_size must be int, not 12\.9\d*; .* write {int: \[8, 16\]}"),
+        ("workers: {log_uniform: [1, 8]}", r"write {int: \[1, 8\]}"),
+        ("lr0: {choice: [0.01, .nan]}", "lr0 is nan"),
+    ],
+)
+def test_ranges_that_cannot_be(tmp_path, trainer, text, complaint):
+    with pytest.raises(UserError, match=complaint):
+        read_space(written(tmp_path, "s.yaml", text), trainer)
+
+
+def test_the_shipped_experiments_are_valid(trainer):
+    assert len(read_trials("experiments/lr_bs.json", trainer)) == 4
+    assert len(read_space("experiments/space.yaml", trainer)) == 5
+
+
+@pytest.mark.parametrize(("text", "value"), [("2h", 7200), ("1h30m", 5400), ("45s", 45), ("0.5m", 30), ("", None)])
+def test_time_budgets(text, value):
+    assert options.seconds(text) == value
+
+
+@pytest.mark.parametrize("text", ["2", "h", "two hours", "-1h", "0s"])
+def test_times_that_are_none(text):
+    with pytest.raises(UserError, match="--time-budget"):
+        options.seconds(text)
+
+
+# --- what a training leaves -------------------------------------------------------------------------------------------
+
+
+def test_a_row_that_is_still_being_written_waits(tmp_path):
+    header = "epoch,train/box,train/total,labels,metrics/mAP_0.5,metrics/mAP_0.5:0.95,val/box,seconds\n"
+    rows = "0,0.1,0.9,5,,,,1\n1,0.1,0.8,5,0.4,0.2,0.1,1\n2,0.1,0.7,5,0.5,0."
+    (tmp_path / "results.csv").write_text(header + rows)
+    assert read_curve(tmp_path) == [Point(0, 0.9), Point(1, 0.8, 0.2, 0.4)]
+    (tmp_path / "results.csv").write_text(header[:20])
+    assert read_curve(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("Epoch 1\r 10%\r 20%\nerror: the GPU has no memory left: lower --batch-size\n", "the GPU has no memory left"),
+        (
+            "Traceback (most recent call last):\n  x\nValueError: too small\nfarewell\n",
+            "ValueError: too",
+        ),
+        ("nothing like an error\nbye\n", "bye"),
+        ("", "ended with code 1 and said nothing"),
+    ],
+)
+def test_the_reason_of_a_failure_is_one_line(tmp_path, text, words):
+    (tmp_path / OUTPUT).write_text(text)
+    assert explain(1, tmp_path).startswith(words)
+    assert len(last_words(tmp_path, limit=30)) <= 30
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+
+def run(id: int, setting: int, value: float, status: str = "completed", **params) -> Run:
+    curve = [Point(0, 2.0, value / 2, value), Point(1, 1.0, value, value * 1.5)]
+    return Run(id, setting, id, {"lr0": 0.01 * (setting + 1), **params}, status, curve, 60.0)
+
+
+def repeated(*means: float) -> list[Run]:
+    """Three seeds for each setting, 0.01 apart."""
+    deviations = (-0.01, 0.0, 0.01)
+    return [run(3 * s + k, s, mean + d) for s, mean in enumerate(means) for k, d in enumerate(deviations)]
+
+
+def test_the_csv_has_the_promised_columns(tmp_path, trainer):
+    runs = [run(0, 0, 0.2), run(1, 1, 0.3, "failed", batch_size=8), Run(2, 2, 0, {}, "interrupted")]
+    runs[1].reason = "RuntimeError: a, b"
+    write_csv(tmp_path / "t.csv", runs, trainer)
+    lines = list(csv.reader((tmp_path / "t.csv").open()))
+    assert lines[0][:6] == ["trial_id", "status", "final_map", "final_loss", "param_batch_size", "param_lr0"]
+    assert lines[0][6:8] == ["wall_time", "best_epoch"]
+    assert lines[1] == ["0", "completed", "0.2", "1", "16", "0.01", "60.0", "1", "0.3", "0", "0", ""]
+    assert lines[2][:5] == ["1", "failed", "", "1", "8"] and lines[2][-1] == "RuntimeError: a, b"
+    assert lines[3][:6] == ["2", "interrupted", "", "", "16", "0.01"]  # what the base configuration has
+
+
+def test_completed_settings_rank_by_mean_before_all_others(trainer):
+    runs = [run(0, 0, 0.1), run(1, 0, 0.3), run(2, 1, 0.25), run(3, 2, 0.9, "pruned"), run(4, 3, 0.9, "failed")]
+    places = rank(runs)
+    assert [place.setting for place in places] == [1, 0, 2, 3]
+    assert places[1].map == pytest.approx(0.2) and places[1].spread == pytest.approx(0.02**0.5)
+    assert best_settings(places) == {"lr0": 0.02}
+    assert "0.2000 ± 0.1414 (2)" in ranking_text(places, trainer)
+    assert best_settings(rank(runs[3:])) is None
+
+
+def test_differences_within_the_noise_are_said_to_be(trainer):
+    """Pooled deviation 0.01, 3 seeds: t(97.5%, 6) = 2.447, so differences below 2.447 * 0.01 * sqrt(2/3) = 0.01998."""
+    text = verdict(rank(repeated(0.300, 0.2801, 0.2)))
+    assert "Within the noise of setting 0" in text and "0.0200" in text and "setting 1." in text
+    clear = verdict(rank(repeated(0.300, 0.2799, 0.2)))
+    assert clear == "Setting 0 is better than every other by more than the noise (0.0200 at 95%)."
+    assert "--repeat 3" in verdict(rank([run(0, 0, 0.1), run(1, 1, 0.2)]))
+
+
+def test_the_picture_is_drawn_from_any_mixture(tmp_path, trainer):
+    runs = [*repeated(0.2, 0.3), run(6, 2, 0.1, "pruned", data="other.yaml"), Run(7, 3, 0, {"lr0": 1.0}, "failed")]
+    draw(tmp_path / "a.png", runs, trainer)
+    draw(tmp_path / "b.png", [Run(0, 0, 0, {}, "failed")], trainer)
+    assert (tmp_path / "a.png").stat().st_size > (tmp_path / "b.png").stat().st_size > 1000
+
+
+def test_the_ledger_reads_back_what_it_wrote(tmp_path):
+    ledger = Ledger(tmp_path, {"a": [1]}, {3: run(3, 1, 0.2, batch_size=8), 0: run(0, 0, 0.1, "pruned")})
+    ledger.save()
+    again = Ledger.read(tmp_path)
+    assert again.plan == ledger.plan and again.ordered == ledger.ordered and [r.id for r in again.ordered] == [0, 3]
+    (tmp_path / "trials.json").write_text("{")
+    with pytest.raises(UserError, match="damaged"):
+        Ledger.read(tmp_path)

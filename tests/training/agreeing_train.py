@@ -1,0 +1,74 @@
+"""train.py whose processes compare their weights at the end, and tell which threads of the group outlive it.
+
+FATAL_RANK=r FATAL="step n" kills one of them; NORM_BY_IMAGE=1 normalises each image by itself;
+BAD_RANK=r BAD_STEP=n makes the loss of one process's n-th batch a number that is none.
+"""
+
+import atexit
+import hashlib
+import itertools
+import os
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+import torch.nn.functional as F
+from torch import nn
+
+import yolov7fast.families.yolo_run
+from tests.training.fatal_train import arm
+from yolov7fast.cli.flags import train_parser
+from yolov7fast.core.errors import run_command
+from yolov7fast.families.yolo import YoloFamily
+from yolov7fast.training.distributed import from_all
+from yolov7fast.training.trainer import Trainer
+
+
+def weights_hash(model) -> str:
+    digest = hashlib.sha256()
+    for parameter in model.parameters():
+        digest.update(parameter.detach().numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+def compare_at_the_end() -> None:
+    whole_fit = Trainer.fit
+
+    def fit(self):
+        outcome = whole_fit(self)
+        hashes = from_all(weights_hash(self.family.model), self.world)
+        if self.world.is_distributed and self.world.is_main:
+            print(f"weights agree: {len(set(hashes)) == 1} over {len(hashes)} processes")
+        return outcome
+
+    Trainer.fit = fit
+    atexit.register(tell_group_threads)
+
+
+def tell_group_threads() -> None:
+    """A thread of the process group that is still there when the interpreter ends can abort the process."""
+    names = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
+    print(f"threads of the group at the end: {sum('gloo' in name for name in names)}")
+
+
+def break_loss(step: int) -> None:
+    whole, numbers = YoloFamily.forward_loss, itertools.count()
+
+    def broken(self, *args):
+        loss, items = whole(self, *args)
+        return (loss * float("nan") if next(numbers) == step else loss), items
+
+    YoloFamily.forward_loss = broken
+
+
+if __name__ == "__main__":
+    compare_at_the_end()
+    if os.environ.get("FATAL_RANK") == os.environ.get("RANK", "0"):
+        arm(os.environ["FATAL"])
+    if os.environ.get("NORM_BY_IMAGE"):
+        nn.BatchNorm2d.forward = lambda self, x: F.instance_norm(x, weight=self.weight, bias=self.bias, eps=self.eps)
+    if os.environ.get("BAD_RANK") == os.environ.get("RANK", "0"):
+        break_loss(int(os.environ["BAD_STEP"]))
+    opt = train_parser().parse_args()
+    run_command(lambda: yolov7fast.families.yolo_run.run(opt))

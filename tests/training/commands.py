@@ -1,0 +1,60 @@
+"""train.py as a user starts it, on a network and a data set small enough for tests."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+import yaml
+
+from yolov7fast.checkpoint.api import load_checkpoint
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def small_network(folder: Path) -> str:
+    """yolov7-tiny at an eighth of its width."""
+    description = yaml.safe_load((ROOT / "cfg/training/yolov7-tiny.yaml").read_text())
+    path = folder / "small.yaml"
+    path.write_text(yaml.safe_dump(description | {"width_multiple": 0.125}))
+    return str(path)
+
+
+def small_run(folder: Path, shapes: Path, *extra: str) -> list[str]:
+    """Arguments of a run of 4 batches an epoch, at 64 pixels."""
+    return [
+        *("--cfg", small_network(folder), "--data", str(shapes / "shapes.yaml"), "--hyp", "data/hyp.shapes.yaml"),
+        *("--img", "64", "--batch-size", "4", "--workers", "0", "--device", "cpu", "--noautoanchor"),
+        *("--project", str(folder / "runs"), "--name", "run", *extra),
+    ]
+
+
+def train(*arguments: str, script: str = "train.py", **environment: str) -> subprocess.CompletedProcess:
+    """Run to its end, without looking over its shoulder; output is captured."""
+    return subprocess.run(
+        [sys.executable, str(ROOT / script), *arguments],
+        cwd=ROOT,
+        env=os.environ | {"OMP_NUM_THREADS": "1", **environment},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+
+
+def weights_of(path: Path) -> dict[str, torch.Tensor]:
+    """All the state a complete checkpoint holds, flattened by name."""
+    checkpoint = load_checkpoint(path)
+    state = checkpoint["resume"]
+    found = {f"model.{k}": v for k, v in state["model"].items()} | {f"ema.{k}": v for k, v in state["ema"].items()}
+    for key, values in checkpoint["optimizer"]["state"].items():
+        found |= {f"optimizer.{key}.{k}": v for k, v in values.items() if isinstance(v, torch.Tensor)}
+    return found
+
+
+def assert_same_weights(one: Path, other: Path) -> None:
+    """Bit for bit: network, EMA, optimizer."""
+    left, right = weights_of(one), weights_of(other)
+    assert left.keys() == right.keys()
+    different = [name for name in left if not torch.equal(left[name], right[name])]
+    assert not different, f"{len(different)} of {len(left)} tensors differ, first {different[:3]}"

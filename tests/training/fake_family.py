@@ -1,0 +1,103 @@
+"""A family of detectors that is one number: what the training loop does can be seen without any data or network."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from yolov7fast.training.distributed import World
+from yolov7fast.training.ema import ModelEMA
+from yolov7fast.training.reporter import Reporter
+from yolov7fast.training.resume import previous_of
+from yolov7fast.training.schedule import Rates
+from yolov7fast.training.step import Amp
+from yolov7fast.training.trainer import Trainer, TrainSettings, Validation
+
+
+class Scalar(nn.Module):
+    """One weight; the loss of a batch is weight * batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor([1.0]))
+
+
+class Batches(list):
+    num_workers = 0
+
+    def close(self) -> None:
+        pass
+
+
+class FakeFamily:
+    """Batches are numbers; `fitnesses` are what validations find, one after the other."""
+
+    loss_names = ("total",)
+    checkpoint_suffix = ".pt"
+    figure_names = ()
+    advice = {}  # noqa: RUF012 (never changed)
+
+    def __init__(self, folder: Path, batches=(1.0, 1.0), fitnesses=()):
+        self.model = Scalar()
+        self.net = self.model
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1, momentum=0.9)
+        self.ema = ModelEMA(self.model)
+        self.loader = Batches(batches)
+        self.folder, self.fitnesses = folder, list(fitnesses)
+        self.events: list[str] = []
+        self.during_validation = lambda: None
+
+    def start_epoch(self, epoch, position, maps) -> None:
+        self.events.append(f"epoch {epoch}")
+
+    def rates(self, number, epoch, position) -> Rates:
+        return Rates((0.1,), 0.9, 1)
+
+    def to_device(self, batch, device):
+        return torch.tensor([batch])
+
+    def forward_loss(self, net, batch, mark):
+        loss = net.weight * batch
+        return loss, loss.detach()
+
+    def batch_info(self, batch) -> tuple[int, int]:
+        return 1, 32
+
+    def batch_files(self, batch) -> list[str]:
+        return [f"image of {batch}"]
+
+    def draw_batch(self, batch, number) -> None:
+        pass
+
+    def validate(self, epoch, final, draw) -> Validation:
+        self.events.append("validate")
+        self.during_validation()
+        fitness = self.fitnesses.pop(0) if self.fitnesses else 0.0
+        return Validation([0.0] * 4, [], fitness)
+
+    def checkpoint(self, progress, results_text) -> dict[str, Any]:
+        return {"epoch": progress.epoch - 1, "training_results": results_text, "optimizer": self.optimizer.state_dict()}
+
+    def checkpoint_names(self, epoch, final, is_best) -> list[str]:
+        return ["last.pt"]
+
+    def state(self) -> dict[str, Any]:
+        return {}
+
+    def load_state(self, state) -> None:
+        pass
+
+    def finish(self, final_results) -> None:
+        self.events.append("finish")
+        previous_of(self.folder / "weights" / "last.pt").unlink(missing_ok=True)
+
+    def close(self) -> None:
+        pass
+
+
+def fake_trainer(folder: Path, family: FakeFamily | None = None, *, amp: Amp | None = None, **settings) -> Trainer:
+    (folder / "weights").mkdir(parents=True, exist_ok=True)
+    family = family or FakeFamily(folder)
+    chosen = TrainSettings(**({"epochs": 2, "exact_mid_epoch": True} | settings), amp=amp or Amp(False))
+    return Trainer(family, chosen, World(), torch.device("cpu"), folder, Reporter(folder, family.loss_names))

@@ -1,0 +1,112 @@
+"""Training runs under observation: what the recorded runs of the public project hold, taken from ours."""
+
+import json
+from argparse import Namespace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+import yolov7fast.families.yolo
+import yolov7fast.families.yolo_run
+from yolov7fast.cli.flags import train_parser
+from yolov7fast.families.yolo import YoloFamily
+from yolov7fast.families.yolo_run import train
+from yolov7fast.training.distributed import World
+from yolov7fast.training.hyperparameters import load_hyp
+
+GOLDEN = Path(__file__).resolve().parents[1] / "golden"
+
+
+def recorded(name: str) -> dict:
+    return json.loads((GOLDEN / name).read_text())
+
+
+def synthetic_batches(batch: int, size: int, steps: int) -> list[tuple]:
+    """The recipe that the recorded synthetic runs name."""
+    random = np.random.RandomState(4242)
+    batches = []
+    for _ in range(steps):
+        images = random.randint(0, 256, (batch, 3, size, size)).astype(np.uint8)
+        rows = []
+        for image in range(batch):
+            n = random.randint(2, 12)
+            wh = np.exp(random.uniform(np.log(0.05), np.log(0.6), (n, 2)))
+            xy = random.uniform(0.05, 0.95, (n, 2))
+            classes = random.randint(0, 3, (n, 1))
+            rows.append(np.concatenate([np.full((n, 1), image), classes, xy, wh], 1))
+        targets = torch.from_numpy(np.concatenate(rows).astype(np.float32))
+        batches.append((torch.from_numpy(images), targets, (f"synthetic{len(batches)}",) * batch, (None,) * batch))
+    return batches
+
+
+class FakeLoader(list):
+    num_workers = 0
+
+    def set_epoch(self, epoch, start_batch=0):
+        pass
+
+    def close(self):
+        pass
+
+
+class FakeDataset:
+    labels = tuple(np.array([[c, 0.5, 0.5, 0.2, 0.2]], np.float32) for c in range(3))
+    label_files = ("a.txt", "b.txt", "c.txt")
+    indices = range(3)
+    n = 3
+
+
+def replace_data(monkeypatch, batches) -> None:
+    """Let the family train on given batches, and validate to zeros."""
+    monkeypatch.setattr(
+        yolov7fast.families.yolo, "create_dataloader", lambda *_, **__: (FakeLoader(batches), FakeDataset())
+    )
+    monkeypatch.setattr(yolov7fast.families.yolo, "test", lambda *_, **__: ((0.0,) * 7, np.zeros(3), ()))
+    monkeypatch.setattr(yolov7fast.families.yolo, "plot_images", lambda *_: None)
+
+
+class ObservedFamily(YoloFamily):
+    """Notes each step's losses and rates; `double`: runs the network in double precision."""
+
+    double = False
+    seen: dict
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        ObservedFamily.seen = {"steps": [], "family": self}
+        if self.double:
+            self.model.double()
+            self.ema.ema.double()
+            network = self.model
+            self.net = lambda images: network(images.double())
+
+    def forward_loss(self, net, batch, mark):
+        loss, items = super().forward_loss(net, batch, mark)
+        groups = self.optimizer.param_groups
+        self.seen["steps"].append(
+            {
+                "items": items.tolist(),
+                "loss": loss.item(),
+                "lr": [group["lr"] for group in groups],
+                "momentum": [group["momentum"] for group in groups],
+                "targets": batch[1].clone(),
+                "images": (batch[0] * 255).round().to(torch.uint8),
+            }
+        )
+        return loss, items
+
+
+def observe(monkeypatch, arguments: list[str], *, double: bool = False) -> tuple[dict, Namespace]:
+    """Train by the command's own path; returns what was seen and the options."""
+    monkeypatch.setattr(ObservedFamily, "double", double)
+    monkeypatch.setattr(yolov7fast.families.yolo_run, "YoloFamily", ObservedFamily)
+    opt = train_parser().parse_args(arguments)
+    hyp = load_hyp(opt.hyp)
+    train(hyp, opt, torch.device("cpu"), World())
+    return ObservedFamily.seen, opt
+
+
+def weight_sums(model: torch.nn.Module, names) -> dict[str, list[float]]:
+    state = model.state_dict()
+    return {name: [state[name].double().mean().item(), state[name].double().abs().sum().item()] for name in names}

@@ -1,0 +1,184 @@
+"""A run that is killed at any moment goes on as if it had not been: real processes, really killed."""
+
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.training.commands import ROOT, assert_same_weights, small_run, train
+
+FATAL = "tests/training/fatal_train.py"
+KILLED = -signal.SIGKILL
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory, shapes_small) -> tuple[Path, list[str]]:
+    """A run of 3 epochs of 4 batches that nothing disturbs, and the arguments that make it."""
+    folder = tmp_path_factory.mktemp("uninterrupted")
+    arguments = small_run(folder, shapes_small, "--epochs", "3", "--seed", "5", "--multi-scale")
+    done = train(*arguments)
+    assert done.returncode == 0, done.stderr
+    return folder / "runs" / "run", arguments
+
+
+def elsewhere(arguments: list[str], folder: Path) -> list[str]:
+    """The same run in another folder."""
+    return [*arguments, "--project", str(folder / "runs")]
+
+
+def without_times(results_csv: Path) -> list[list[str]]:
+    """results.csv without the columns that a clock fills."""
+    return [line.split(",")[:17] for line in results_csv.read_text().splitlines()]
+
+
+@pytest.mark.parametrize(
+    "moments", [["step 2", "step 3", "write 2"], ["step 10", "rename 1", "rename 4"], ["write 5", "text 5"]]
+)
+def test_killed_runs_end_with_the_same_weights(uninterrupted, tmp_path, moments):
+    """Killed between steps, in the middle of writing a checkpoint and before its rename; gone on each time."""
+    run, arguments = uninterrupted
+    arguments = [*elsewhere(arguments, tmp_path), "--save-every", "0.00001"]  # a checkpoint after every step
+    again = tmp_path / "runs" / "run"
+    command = arguments
+    for moment in moments:
+        done = train(*command, script=FATAL, FATAL=moment)
+        assert done.returncode == KILLED, (moment, done.stdout[-500:], done.stderr[-2000:])
+        saved = (again / "weights" / "last.pt").is_file() or (again / "weights" / "previous.pt").is_file()
+        command = ["--resume", str(again)] if saved else [*arguments, "--exist-ok"]
+    done = train(*command)
+    assert done.returncode == 0, done.stderr
+    assert_same_weights(run / "weights" / "epoch_002.pt", again / "weights" / "epoch_002.pt")
+    assert (again / "results.txt").read_text() == (run / "results.txt").read_text()
+    assert without_times(again / "results.csv") == without_times(run / "results.csv")
+    assert not list((again / "weights").glob(".*")) and not (again / "weights" / "previous.pt").exists()
+
+
+@pytest.mark.slow
+def test_runs_killed_from_outside_at_random_times_end_with_the_same_weights(uninterrupted, tmp_path):
+    """Eight times `kill -9`, whatever the run is doing; the seed is in the assertion's message."""
+    run, arguments = uninterrupted
+    arguments = [*elsewhere(arguments, tmp_path), "--save-every", "0.00001"]
+    again, seed = tmp_path / "runs" / "run", random.SystemRandom().randrange(2**32)
+    times, command, code = random.Random(seed), arguments, None
+    for _ in range(8):
+        process = subprocess.Popen(
+            [sys.executable, str(ROOT / "train.py"), *command],
+            cwd=ROOT,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+            stdout=subprocess.DEVNULL,
+            stderr=(tmp_path / "said").open("w"),
+        )
+        try:
+            code = process.wait(timeout=times.uniform(2, 7))
+            break
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        saved = (again / "weights" / "last.pt").is_file() or (again / "weights" / "previous.pt").is_file()
+        command = ["--resume", str(again)] if saved else [*arguments, "--exist-ok"]
+    said = (tmp_path / "said").read_text()
+    if code is None:
+        done = train(*command)
+        code, said = done.returncode, done.stderr
+    assert code == 0 or "nothing to do" in said, (seed, command, said)  # the last kill may come when all is done
+    assert_same_weights(run / "weights" / "epoch_002.pt", again / "weights" / "epoch_002.pt")
+    assert (again / "results.txt").read_text() == (run / "results.txt").read_text(), f"seed {seed}"
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_signals_finish_the_step_and_resume_is_exact(uninterrupted, tmp_path, number, code):
+    run, arguments = uninterrupted
+    command = [sys.executable, "-u", str(ROOT / "train.py"), *elsewhere(arguments, tmp_path)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, bufsize=1
+    ) as process:
+        for line in process.stdout:
+            if "Epoch" in line and "gpu_mem" in line:  # the first epoch has begun
+                process.send_signal(number)
+                break
+        output = process.stdout.read()
+        assert process.wait(timeout=120) == code, output
+    again = tmp_path / "runs" / "run"
+    assert f"--resume {again}" in output
+    done = train("--resume", str(again))
+    assert done.returncode == 0, done.stderr
+    assert_same_weights(run / "weights" / "epoch_002.pt", again / "weights" / "epoch_002.pt")
+
+
+def test_a_damaged_last_checkpoint_falls_back_to_the_one_before(uninterrupted, tmp_path):
+    run, arguments = uninterrupted
+    train(*elsewhere(arguments, tmp_path), script=FATAL, FATAL="step 10")  # two epochs are complete
+    again = tmp_path / "runs" / "run"
+    last = again / "weights" / "last.pt"
+    last.write_bytes(last.read_bytes()[: last.stat().st_size // 2])
+    killed = train("--resume", str(again), script=FATAL, FATAL="rename 1")  # before there is another good one
+    assert killed.returncode == KILLED
+    done = train("--resume", str(again))
+    assert done.returncode == 0, done.stderr
+    assert "damaged" in done.stdout and "previous.pt" in done.stdout
+    assert_same_weights(run / "weights" / "epoch_002.pt", again / "weights" / "epoch_002.pt")
+
+
+def test_a_finished_run_is_extended_by_more_epochs(uninterrupted, tmp_path, shapes_small):
+    arguments = small_run(tmp_path, shapes_small, "--epochs", "1", "--seed", "5")
+    assert train(*arguments).returncode == 0
+    run = tmp_path / "runs" / "run"
+    refused = train("--resume", str(run))
+    assert refused.returncode == 2 and "nothing to do" in refused.stderr and "--epochs" in refused.stderr
+    done = train("--resume", str(run), "--epochs", "3")
+    assert done.returncode == 0, done.stderr
+    lines = (run / "results.txt").read_text().splitlines()
+    assert [line.split()[0] for line in lines] == ["0/0", "1/2", "2/2"]
+
+
+def test_without_seed_and_workers_an_epoch_end_is_gone_on_with_exactly(tmp_path, shapes_small):
+    """The generators of the main process are part of the checkpoint."""
+    whole = small_run(tmp_path / "a", shapes_small, "--epochs", "2") if (tmp_path / "a").mkdir() is None else []
+    assert train(*whole).returncode == 0
+    (tmp_path / "b").mkdir()
+    broken = small_run(tmp_path / "b", shapes_small, "--epochs", "2")
+    assert train(*broken, script=FATAL, FATAL="step 5").returncode == KILLED
+    done = train("--resume", str(tmp_path / "b" / "runs" / "run"))
+    assert done.returncode == 0, done.stderr
+    paths = [tmp_path / name / "runs" / "run" / "weights" / "epoch_001.pt" for name in "ab"]
+    assert_same_weights(*paths)
+
+
+def test_starting_from_weights_never_resumes(uninterrupted, tmp_path, shapes_small):
+    run, _ = uninterrupted
+    arguments = small_run(tmp_path, shapes_small, "--epochs", "1", "--seed", "5")
+    done = train(*arguments, "--weights", str(run / "weights" / "epoch_002.pt"))
+    assert done.returncode == 0, done.stderr
+    text = done.stdout + done.stderr
+    assert re.search(r"Transferred \d+/\d+ items", text)
+    assert "only its weights are used" in text
+    assert (tmp_path / "runs" / "run" / "results.txt").read_text().split()[0] == "0/0"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--resume", "nowhere"], "no such file or run folder"),
+        (["--resume", "RUN", "--batch-size", "8"], "--batch-size cannot change"),
+        (["--weights", "nothere.pt"], "nothere.pt does not exist"),
+        (["--data", "nothere.yaml"], "nothere.yaml"),
+        (["--epochs", "0"], "--epochs is 0"),
+        (["--hyp", "data/shapes.yaml"], "unknown hyper-parameter"),
+        (["--shuffle"], "--shuffle needs --seed"),
+        (["--device", "7"], "--device 7"),
+    ],
+)
+def test_mistakes_are_named_without_a_traceback(uninterrupted, tmp_path, shapes_small, arguments, complaint):
+    run, _ = uninterrupted
+    arguments = [str(run) if argument == "RUN" else argument for argument in arguments]
+    done = train(*small_run(tmp_path, shapes_small), *arguments) if "--resume" not in arguments else train(*arguments)
+    assert done.returncode == 2
+    assert complaint in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "runs").exists()

@@ -1,0 +1,220 @@
+"""--resume in awkward cases: groups of processes, runs that lack only their end, damaged files, stages of size."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+import yolov7fast.families.yolo
+from tests.training.commands import ROOT, assert_same_weights, small_run, train
+from yolov7fast.checkpoint.api import load_checkpoint
+from yolov7fast.cli.flags import train_parser
+from yolov7fast.core.errors import UserError, run_command
+from yolov7fast.families.yolo_run import run
+from yolov7fast.training.resize_stages import final_size, plan_stages
+
+
+def here(*arguments: str) -> int:
+    """Train in this process."""
+    return run(train_parser().parse_args(list(arguments)))
+
+
+def rows(folder: Path) -> int:
+    return len((folder / "results.txt").read_text().splitlines())
+
+
+@pytest.fixture(scope="module")
+def one_epoch(tmp_path_factory, shapes_small) -> Path:
+    folder = tmp_path_factory.mktemp("finished")
+    assert here(*small_run(folder, shapes_small, "--epochs", "1", "--seed", "5", "--notest")) == 0
+    return folder / "runs" / "run"
+
+
+@pytest.fixture
+def finished(one_epoch, tmp_path) -> Path:
+    """A copy of a complete run of one epoch."""
+    return Path(shutil.copytree(one_epoch, tmp_path / "runs" / "run"))
+
+
+class Killed(BaseException):
+    """As sudden as a signal that cannot be caught."""
+
+
+def kill(*_, **__):
+    raise Killed
+
+
+# --- signals ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("loader", [[], ["--worker-tensor"]])
+def test_a_signal_to_all_processes_of_a_run_does_not_cost_its_checkpoint(tmp_path, shapes_small, loader):
+    """As systemd, Slurm and torchrun send it: the workers get it too."""
+    arguments = small_run(tmp_path, shapes_small, "--epochs", "2", "--seed", "5", *loader, "--workers", "2")
+    process = subprocess.Popen(
+        [sys.executable, "-u", str(ROOT / "train.py"), *arguments],
+        cwd=ROOT,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    with process:
+        for line in process.stdout:
+            if "gpu_mem" in line:  # the first epoch has begun
+                os.killpg(process.pid, signal.SIGTERM)
+                break
+        output = process.stdout.read()
+        assert process.wait(timeout=120) == 143, output
+    done = train("--resume", str(tmp_path / "runs" / "run"))
+    assert done.returncode == 0, done.stderr
+
+
+def test_ctrl_c_before_training_ends_without_a_traceback(capsys):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    with pytest.raises(SystemExit) as left:
+        run_command(interrupted)
+    assert left.value.code == 130
+    assert capsys.readouterr().err == "interrupted\n"
+
+
+# --- complete runs ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("moment", ["plot_results", "strip_checkpoint"])
+def test_a_run_killed_after_its_last_checkpoint_only_needs_its_end(tmp_path, shapes_small, monkeypatch, capsys, moment):
+    with monkeypatch.context() as patched:
+        patched.setattr(yolov7fast.families.yolo, moment, kill)
+        with pytest.raises(Killed):
+            here(*small_run(tmp_path, shapes_small, "--epochs", "2", "--seed", "5"))
+    folder = tmp_path / "runs" / "run"
+    assert here("--resume", str(folder)) == 0
+    assert "only pictures and final files are left" in capsys.readouterr().out
+    assert rows(folder) == 2
+    assert [load_checkpoint(folder / "weights" / f"{name}.pt")["epoch"] for name in ("last", "best")] == [-1, -1]
+    assert (folder / "results.png").is_file() and not (folder / "weights" / "previous.pt").exists()
+    with pytest.raises(UserError, match=r"nothing to do, the run has 2 epochs of 2; add --epochs N"):
+        here("--resume", str(folder))
+
+
+def test_a_run_that_its_iterations_ended_goes_on_only_with_more(tmp_path, shapes_small):
+    assert here(*small_run(tmp_path, shapes_small, "--epochs", "3", "--max-iter", "2", "--seed", "5", "--notest")) == 0
+    folder = str(tmp_path / "runs" / "run")
+    with pytest.raises(UserError, match=r"nothing to do, .* --max-iter 2"):
+        here("--resume", folder)
+    assert here("--resume", folder, "--max-iter", "6") == 0
+    assert rows(Path(folder)) == 2
+
+
+# --- options and files ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "complaint"),
+    [
+        ("opt.yaml", "", r"opt\.yaml is empty or cut off, .* start a new run with --weights"),
+        ("opt.yaml", "epochs: 1\nbatch_size", r"damaged: .*opt\.yaml is not valid YAML"),
+        ("opt.yaml", "weights: ''\ncfg: x.yaml\n", r"opt\.yaml is empty or cut off"),
+        ("hyp.yaml", "", r"hyp\.yaml must hold a mapping"),
+        ("results.csv", "", r"results\.csv, line 1: damaged; mend the line, or move the file away"),
+        ("results.csv", "epoch,x\n\0\0\0\n", r"results\.csv, line 2: damaged"),
+    ],
+)
+def test_a_damaged_file_of_a_run_is_named_with_its_remedy(finished, name, content, complaint):
+    (finished / name).write_text(content)
+    with pytest.raises(UserError, match=complaint):
+        here("--resume", str(finished), "--epochs", "2")
+
+
+def test_files_of_a_run_are_written_in_one_step(finished, monkeypatch):
+    """A kill before the rename leaves what was there."""
+    names = ("opt.yaml", "hyp.yaml", "results.txt", "results.csv")
+    before = {name: (finished / name).read_text() for name in names}
+    monkeypatch.setattr("yolov7fast.core.files.os.replace", kill)
+    with pytest.raises(Killed):
+        here("--resume", str(finished), "--epochs", "2")
+    assert {name: (finished / name).read_text() for name in names} == before
+
+
+def test_a_run_file_given_with_resume_counts(finished, tmp_path):
+    more = tmp_path / "more.yaml"
+    more.write_text("epochs: 2\nbatch_size: 4\n")
+    assert here("--resume", str(finished), "--config", str(more)) == 0
+    assert rows(finished) == 2
+    more.write_text("epochs: 3\nbatch_size: 8\n")
+    with pytest.raises(UserError, match=r"--batch-size of the run file .*more\.yaml cannot change .*run has 4\)"):
+        here("--resume", str(finished), "--config", str(more))
+
+
+def test_opt_yaml_says_what_a_run_began_with_however_often_it_is_gone_on_with(finished):
+    before = yaml.safe_load((finished / "opt.yaml").read_text())
+    assert here("--resume", str(finished), "--epochs", "2", "--hyp", before["hyp"]) == 0
+    after = yaml.safe_load((finished / "opt.yaml").read_text())
+    assert [after[name] for name in ("weights", "cfg", "hyp")] == [before[name] for name in ("weights", "cfg", "hyp")]
+    assert here("--resume", str(finished), "--epochs", "3", "--hyp", before["hyp"]) == 0
+
+
+def test_patience_needs_validation(tmp_path, shapes_small):
+    with pytest.raises(UserError, match=r"--patience .* --notest .*: drop one of the two"):
+        here(*small_run(tmp_path, shapes_small, "--patience", "3", "--notest"))
+
+
+# --- stages of size ---------------------------------------------------------------------------------------------------
+
+
+def test_stages_keep_the_batch_of_the_one_before_and_must_be_shared_out():
+    stages = plan_stages("1:60,2:96:8,3:128", 64, 4, processes=2, grid=32)
+    assert [tuple(stage) for stage in stages] == [(0, 64, 4), (1, 96, 8), (2, 128, 8)]
+    assert [final_size(stages, epochs) for epochs in (1, 2, 3, 50)] == [64, 96, 128, 128]  # what a run comes to
+    assert [tuple(stage) for stage in plan_stages("", 64, 4, processes=1, grid=32)] == [(0, 64, 4)]
+    with pytest.raises(UserError, match=r"--resize-schedule: the batch 3 of epoch 2 must be a multiple .*, 2"):
+        plan_stages("1:64,2:96:3", 64, 4, processes=2, grid=32)
+
+
+def test_the_size_of_validation_is_that_of_the_run_after_a_resume_too(tmp_path, shapes_small, capsys):
+    arguments = small_run(tmp_path, shapes_small, "--epochs", "2", "--seed", "5", "--max-iter", "2", "--notest")
+    at = arguments.index("--img")
+    del arguments[at : at + 2]
+    assert here(*arguments, "--resize-schedule", "1:64,2:96") == 0
+    assert "Image sizes 64 train, 96 test" in capsys.readouterr().out
+    assert here("--resume", str(tmp_path / "runs" / "run"), "--max-iter", "0") == 0
+    assert "Image sizes 64 train, 96 test" in capsys.readouterr().out
+
+
+def test_inside_a_later_stage_images_losses_and_decay_are_taken_up_exactly(tmp_path, shapes_small, monkeypatch):
+    """Indices drawn by weight, the batch's accumulation and weight decay: all belong to the stage."""
+    flags = ["--epochs", "2", "--seed", "5", "--image-weights", "--resize-schedule", "1:64:8,2:96:4", "--notest"]
+    seen = []
+    original = yolov7fast.families.yolo.YoloFamily.start_epoch
+
+    def noted(self, epoch, position, maps):
+        original(self, epoch, position, maps)
+        groups = self.optimizer.param_groups
+        seen.append((self.schedule.total_batch, groups[1]["weight_decay"], self.model.hyp["weight_decay"]))
+
+    monkeypatch.setattr(yolov7fast.families.yolo.YoloFamily, "start_epoch", noted)
+    for name in "ab":
+        (tmp_path / name).mkdir()
+    assert here(*small_run(tmp_path / "a", shapes_small, *flags)) == 0
+    whole = list(seen)
+    assert [batch for batch, *_ in whole] == [8, 4]
+    assert all(decay == stored for _, decay, stored in whole)
+
+    def stopping(self, batch, number):
+        if number == 3:  # two batches of the first stage, two of the second
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(yolov7fast.families.yolo.YoloFamily, "draw_batch", stopping)
+        assert here(*small_run(tmp_path / "b", shapes_small, *flags)) == 143
+    assert here("--resume", str(tmp_path / "b" / "runs" / "run")) == 0
+    assert seen[-1] == whole[-1]
+    assert_same_weights(*(tmp_path / name / "runs/run/weights/epoch_001.pt" for name in "ab"))

@@ -1,0 +1,287 @@
+"""What the flags of train.py do, on a network and a data set small enough to run in this process."""
+
+import csv
+import re
+import sys
+from functools import partial
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+import yolov7fast.families.yolo
+import yolov7fast.training.compiling
+from tests.training.commands import assert_same_weights, small_run
+from yolov7fast.checkpoint.api import load_checkpoint
+from yolov7fast.cli.flags import train_parser
+from yolov7fast.core.errors import UserError
+from yolov7fast.families.yolo_run import run
+from yolov7fast.training import hyperparameters as hyper
+
+
+def train(folder: Path, shapes: Path, *extra: str) -> tuple[int, Path]:
+    """Exit code and run folder of one small training."""
+    code = run(train_parser().parse_args(small_run(folder, shapes, "--epochs", "1", *extra)))
+    return code, folder / "runs" / "run"
+
+
+def rows(run_dir: Path) -> list[dict]:
+    with (run_dir / "results.csv").open() as f:
+        return list(csv.DictReader(f))
+
+
+def test_a_run_leaves_the_files_that_the_public_project_leaves(tmp_path, shapes_small):
+    code, folder = train(tmp_path, shapes_small, "--seed", "1")
+    assert code == 0
+    for name in ("opt.yaml", "hyp.yaml", "results.txt", "results.csv", "results.png", "train_batch0.jpg"):
+        assert (folder / name).stat().st_size > 0, name
+    assert list(folder.glob("events.out.tfevents.*"))
+    assert len((folder / "results.txt").read_text().split()) == 15
+    stripped = load_checkpoint(folder / "weights" / "last.pt")
+    assert list(stripped) == CHECKPOINT_KEYS
+    assert stripped["epoch"] == -1 and stripped["ema"] is None and "resume" not in stripped
+    assert next(stripped["model"].parameters()).dtype == torch.float16
+    full = load_checkpoint(folder / "weights" / "epoch_000.pt")
+    assert full["epoch"] == 0 and full["optimizer"] and full["resume"]
+    hyp = yaml.safe_load((folder / "hyp.yaml").read_text())
+    assert hyp == hyper.load_hyp("data/hyp.shapes.yaml")
+
+
+CHECKPOINT_KEYS = ["epoch", "best_fitness", "training_results", "model", "ema", "updates", "optimizer", "wandb_id"]
+FAST = ["--fast-dataloader", "--workers", "2", "--cache-images", "disk", "--channels-last", "--amp", "bf16"]
+
+
+def test_fast_flags_train_on_the_same_samples(tmp_path, shapes_small, monkeypatch):
+    """With a seed, micro-collate and the disk cache give the very batches of the default path."""
+    seen = []
+    original = yolov7fast.families.yolo.YoloFamily.to_device
+
+    def noted(self, batch, device):
+        seen[-1].append((batch[0].clone(), batch[1].clone()))
+        return original(self, batch, device)
+
+    monkeypatch.setattr(yolov7fast.families.yolo.YoloFamily, "to_device", noted)
+    for name, extra in (("default", []), ("fast", FAST)):
+        seen.append([])
+        (tmp_path / name).mkdir()
+        cache = ["--cache-dir", str(tmp_path)]
+        code, _ = train(tmp_path / name, shapes_small, "--seed", "1", "--shuffle", "--notest", *cache, *extra)
+        assert code == 0
+    assert len(seen[0]) == len(seen[1]) == 4
+    for default, fast in zip(*seen, strict=True):
+        assert torch.equal(default[0], fast[0]) and torch.equal(default[1], fast[1])
+
+
+def test_overfit_tells_its_verdict_by_exit_code(tmp_path, shapes_small, capsys):
+    code, folder = train(tmp_path, shapes_small, "--overfit", "4", "--seed", "1")
+    assert code == 1  # one epoch learns nothing
+    assert "overfit: loss" in capsys.readouterr().out
+    assert rows(folder)[0]["iterations"] == "1"  # four images, one batch
+
+
+def test_resize_schedule_changes_size_and_batch(tmp_path, shapes_small):
+    code, folder = train(tmp_path, shapes_small, "--epochs", "3", "--resize-schedule", "1:64:8,2:96:4", "--seed", "1")
+    assert code == 0
+    assert [(row["img_size"], row["iterations"]) for row in rows(folder)] == [("64", "2"), ("96", "4"), ("96", "4")]
+
+
+class PretendedWandb(ModuleType):
+    """What the logger uses of the package, written down."""
+
+    def __init__(self):
+        super().__init__("wandb")
+        self.logged, self.artifacts = {}, []
+        self.run = SimpleNamespace(
+            id="abc",
+            log=lambda values, step: self.logged.setdefault(step, {}).update(values),
+            log_artifact=lambda artifact, aliases: self.artifacts.append((artifact, aliases)),
+            finish=lambda: self.logged.update(finished=True),
+        )
+        self.init = lambda **settings: self.run
+        self.Image = lambda path: Path(path).name
+
+    class Artifact:
+        def __init__(self, name, type, metadata=None):
+            self.name, self.files = name, []
+            self.add_file = self.files.append
+
+
+def test_weights_and_biases_gets_scalars_pictures_and_checkpoints(tmp_path, shapes_small, monkeypatch):
+    wandb = PretendedWandb()
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    flags = ["--wandb", "--bbox_interval", "2", "--save_period", "2", "--epochs", "3", "--seed", "1"]
+    code, folder = train(tmp_path, shapes_small, *flags)
+    assert code == 0 and wandb.logged["finished"]
+    assert "metrics/mAP_0.5" in wandb.logged[0]
+    assert [epoch for epoch in range(3) if "test_batch0_pred" in wandb.logged[epoch]] == [1]
+    ((artifact, aliases),) = wandb.artifacts
+    assert artifact.files == [str(folder / "weights" / "last.pt")] and aliases == ["latest", "epoch 1"]
+    assert load_checkpoint(folder / "weights" / "epoch_002.pt")["wandb_id"] == "abc"
+
+
+def test_ota_can_begin_late(tmp_path, shapes_small, monkeypatch):
+    used = []
+    original = yolov7fast.families.yolo.YoloFamily.start_epoch
+
+    def noted(self, epoch, position, maps):
+        original(self, epoch, position, maps)
+        used.append(self.use_ota)
+
+    monkeypatch.setattr(yolov7fast.families.yolo.YoloFamily, "start_epoch", noted)
+    hyp = tmp_path / "hyp.yaml"
+    hyp.write_text(yaml.safe_dump(hyper.load_hyp("data/hyp.shapes.yaml") | {"loss_ota_from": 0.5}))
+    code, _ = train(tmp_path, shapes_small, "--epochs", "4", "--hyp", str(hyp), "--notest", "--nosave")
+    assert code == 0
+    assert used == [False, False, True, True]
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--image-weights", "--adam", "--single-cls"],
+        ["--quad", "--linear-lr", "--label-smoothing", "0.1", "--freeze", "2"],
+        ["--rect", "--multi-scale", "--subset-size", "8", "--subset-seed", "2"],
+        ["--image-weights", "--seed", "1", "--workers", "2", "--fast-dataloader"],
+        ["--cache-images", "--fast-augment", "--deterministic", "--auto-lr", "--test-batch-size", "3", "--v5-metric"],
+    ],
+)
+def test_flags_combine_and_train(tmp_path, shapes_small, flags):
+    code, folder = train(tmp_path, shapes_small, *flags)
+    torch.use_deterministic_algorithms(False)
+    assert code == 0
+    assert np.isfinite(float(rows(folder)[0]["train/total"]))
+
+
+def test_iterations_and_patience_end_a_run(tmp_path, shapes_small):
+    code, folder = train(tmp_path, shapes_small, "--epochs", "5", "--max-iter", "6", "--seed", "1")
+    assert code == 0
+    assert [row["iterations"] for row in rows(folder)] == ["4", "2"]
+    (tmp_path / "patience").mkdir()
+    code, folder = train(tmp_path / "patience", shapes_small, "--epochs", "9", "--patience", "2", "--seed", "1")
+    assert code == 0
+    assert len(rows(folder)) < 9
+    assert (folder / "weights" / "best.pt").is_file()
+
+
+def test_eval_interval_leaves_gaps_but_tests_the_last_epoch(tmp_path, shapes_small):
+    _, folder = train(tmp_path, shapes_small, "--epochs", "3", "--eval-interval", "2", "--seed", "1")
+    assert [row["metrics/mAP_0.5"] != "" for row in rows(folder)] == [False, True, True]
+
+
+def test_a_loss_that_is_no_number_stops_the_run_and_names_the_images(tmp_path, shapes_small, monkeypatch):
+    original = yolov7fast.families.yolo.YoloFamily.forward_loss
+
+    def broken(self, net, batch, mark):
+        loss, items = original(self, net, batch, mark)
+        return (loss * float("nan"), items) if self.schedule.batches and broken.calls.pop(0) else (loss, items)
+
+    broken.calls = [False, True, False, False] * 2
+    monkeypatch.setattr(yolov7fast.families.yolo.YoloFamily, "forward_loss", broken)
+    with pytest.raises(UserError, match=r"loss of batch 1 .* is not finite"):
+        train(tmp_path, shapes_small, "--seed", "1")
+    listed = (tmp_path / "runs" / "run" / "nonfinite_batch_1.txt").read_text().split()
+    assert len(listed) == 4 and all(Path(path).is_file() for path in listed)
+    broken.calls = [False, True, False, False] * 2
+    (tmp_path / "skip").mkdir()
+    code, _ = train(tmp_path / "skip", shapes_small, "--seed", "1", "--skip-nonfinite", "1")
+    assert code == 0
+
+
+def test_compiling_keeps_names_and_falls_back_when_it_fails(tmp_path, shapes_small, monkeypatch, caplog):
+    def failing(model):
+        def call(*_):
+            raise RuntimeError("no compiler here")
+
+        return call
+
+    monkeypatch.setattr(yolov7fast.training.compiling.CompiledNet.__init__, "__defaults__", (failing,))
+    monkeypatch.setenv("USE_COMPILE", "1")
+    code, folder = train(tmp_path, shapes_small, "--seed", "1", "--notest")
+    assert code == 0
+    assert "going on without it: RuntimeError: no compiler here" in caplog.text
+    (tmp_path / "plain").mkdir()
+    monkeypatch.delenv("USE_COMPILE")
+    _, plain = train(tmp_path / "plain", shapes_small, "--seed", "1", "--notest")
+    assert_same_weights(folder / "weights" / "epoch_000.pt", plain / "weights" / "epoch_000.pt")
+
+
+def test_a_compiled_run_writes_the_files_of_an_ordinary_one(tmp_path, shapes_small, monkeypatch, caplog):
+    """Dynamo without Inductor changes no number: the same weights, in files that can be read and gone on with."""
+    compiler = partial(torch.compile, backend="eager")
+    monkeypatch.setattr(yolov7fast.training.compiling.CompiledNet.__init__, "__defaults__", (compiler,))
+    folders = []
+    for extra in ([], ["--compile"]):
+        folder = tmp_path / ("compiled" if extra else "plain")
+        folder.mkdir()
+        code, run = train(folder, shapes_small, "--seed", "1", "--notest", *extra)
+        assert code == 0
+        folders.append(run)
+    assert "going on without it" not in caplog.text
+    plain, compiled = folders
+    assert_same_weights(plain / "weights" / "epoch_000.pt", compiled / "weights" / "epoch_000.pt")
+    left, right = (load_checkpoint(run / "weights" / "last.pt")["model"].state_dict() for run in folders)
+    assert left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
+
+
+def test_a_shape_that_fails_to_compile_later_falls_back_too(caplog):
+    def compiler(model):
+        def call(images):
+            if images.shape[0] == 3:
+                raise RuntimeError("no kernel for three")
+            return model(images) + 1
+
+        return call
+
+    net = yolov7fast.training.compiling.CompiledNet(torch.nn.Identity(), compiler)
+    assert net(torch.zeros(4)).sum() == 4 and net(torch.zeros(4)).sum() == 4
+    assert net(torch.zeros(3)).sum() == 0 and net(torch.zeros(4)).sum() == 0
+    assert caplog.text.count("going on without it: RuntimeError: no kernel for three") == 1
+
+
+def test_diagnosis_reports_no_graph_break(tmp_path, shapes_small, monkeypatch, capsys):
+    monkeypatch.setenv("DIAGNOSE_COMPILE", "1")
+    code, folder = train(tmp_path, shapes_small)
+    assert code == 0
+    assert re.search(r"graphs: 1 +graph breaks: 0", capsys.readouterr().out)
+    assert not folder.exists()
+
+
+def test_a_full_disk_keeps_the_last_good_checkpoint(tmp_path, shapes_small, monkeypatch, caplog):
+    import yolov7fast.training.trainer
+
+    written = []
+    original = yolov7fast.training.trainer.save_checkpoint
+
+    def full_after_first(content, *paths):
+        if written and len(written) < 2:
+            written.append("refused")
+            raise UserError("cannot write last.pt (No space left on device)")
+        written.append(paths)
+        original(content, *paths)
+
+    monkeypatch.setattr(yolov7fast.training.trainer, "save_checkpoint", full_after_first)
+    code, folder = train(tmp_path, shapes_small, "--epochs", "3", "--seed", "1")
+    assert code == 0
+    assert "training goes on" in caplog.text
+    assert (folder / "weights" / "last.pt").is_file()
+
+
+def test_evolution_keeps_a_table_and_the_best_set(tmp_path, shapes_small, monkeypatch):
+    from yolov7fast.search.evolve import evolve
+    from yolov7fast.training.distributed import World
+
+    arguments = [
+        str(Path(a).resolve()) if a.startswith(("data/", "cfg/")) else a for a in small_run(tmp_path, shapes_small)
+    ]
+    monkeypatch.chdir(tmp_path)
+    opt = train_parser().parse_args([*arguments, "--epochs", "1", "--evolve"])
+    assert evolve(opt, World(), generations=2) == 0
+    table = np.loadtxt(tmp_path / "evolve.txt", ndmin=2)
+    assert table.shape[0] == 2
+    assert (tmp_path / "evolve.png").is_file()
+    best = yaml.safe_load((tmp_path / "runs" / "evolve" / "hyp_evolved.yaml").read_text())
+    assert "lr0" in best and "loss_ota" not in best
+    assert not list((tmp_path / "runs" / "evolve" / "weights").glob("*.pt"))

@@ -1,0 +1,194 @@
+"""Checkpoints: read without running anything in them, written so that the reference can open them, taken apart.
+
+A checkpoint is a mapping with a whole network under `model` and, during training, one under `ema`; or a bare network;
+or a state dict, by itself or under `state_dict` or `model`. What training needs beyond that lies under `resume`.
+"""
+
+import logging
+from collections.abc import Iterable, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from yolov7fast.checkpoint.archive import read_archive
+from yolov7fast.checkpoint.rebuild import Damaged, Unreadable, Wrapper
+from yolov7fast.checkpoint.write import save_checkpoint
+from yolov7fast.core.errors import UserError
+
+__all__ = [
+    "CheckpointError",
+    "load_checkpoint",
+    "module_of",
+    "save_checkpoint",
+    "state_dict_of",
+    "strip_checkpoint",
+    "transfer_weights",
+]
+
+LOGGER = logging.getLogger(__name__)
+TRAINING_KEYS = ("training_results", "ema", "updates", "optimizer", "wandb_id")  # set to None by stripping
+
+
+class CheckpointError(UserError):
+    """A file that is no checkpoint, is damaged, or asks for more than one may."""
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+def load_checkpoint(path: str | Path, map_location: str | torch.device | None = "cpu") -> dict | nn.Module:
+    """The mapping or network in a .pt file of this project or the reference; its layers are this project's classes.
+
+    Nothing in the file is run. map_location: device for tensors and networks, the CPU by default.
+    """
+    path = Path(path)
+    if path.is_dir():
+        raise CheckpointError(f"{path} is a folder; give a .pt file{nearby(path)}")
+    if not path.exists():
+        raise CheckpointError(f"{path} does not exist{nearby(path.parent)}")
+    try:
+        loaded = read_archive(path)
+    except Unreadable as error:
+        raise CheckpointError(f"{path} {printable(error)}") from None
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
+    except Exception as error:  # a broken or hostile file can fail in any way; none of them is a fault of this program
+        raise CheckpointError(f"{path} {printable(Damaged(str(error) or type(error).__name__))}") from error
+    if isinstance(loaded, Wrapper):
+        loaded = getattr(loaded, "module", None)
+    if not isinstance(loaded, dict | nn.Module):
+        raise CheckpointError(f"{path} holds a {type(loaded).__name__}, not a checkpoint; give a file from training")
+    return loaded if map_location in (None, "cpu") else moved(loaded, torch.device(map_location), {})
+
+
+def printable(error: Unreadable) -> str:
+    """Its message on one line: names in it come from the file and may hold anything."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(error)[:1000])
+
+
+def nearby(folder: Path) -> str:
+    """The end of a sentence: what .pt files there are in and under a folder."""
+    if not folder.is_dir():
+        return f", nor does its folder {folder}"
+    found = [path for pattern in ("*.pt", "*/*.pt", "*/weights/*.pt") for path in islice(folder.glob(pattern), 100)]
+    files = {path for path in found if path.is_file()}
+    newest = sorted(files, key=lambda path: path.stat().st_mtime, reverse=True)[:5]
+    return f"; there is {', '.join(map(str, newest))}" if newest else f"; there is no .pt file in {folder}"
+
+
+def moved(obj: Any, device: torch.device, done: dict[int, Any]) -> Any:
+    """The same with every tensor and network on a device; dictionaries and lists are changed in place.
+
+    done: what is moved already, by id; what was one object stays one.
+    """
+    if id(obj) not in done:
+        done[id(obj)] = obj
+        if isinstance(obj, torch.Tensor | nn.Module):
+            done[id(obj)] = obj.to(device)
+        elif type(obj) is tuple:
+            done[id(obj)] = tuple(moved(item, device, done) for item in obj)
+        elif isinstance(obj, dict | list):
+            for key, item in list(obj.items() if isinstance(obj, dict) else enumerate(obj)):
+                obj[key] = moved(item, device, done)
+    return done[id(obj)]
+
+
+# --- taking apart -----------------------------------------------------------------------------------------------------
+
+
+def is_state_dict(obj: Any) -> bool:
+    """Whether it is a mapping of names to tensors, and not empty."""
+    entries = obj.items() if isinstance(obj, Mapping) else ()
+    return len(entries) > 0 and all(type(key) is str and isinstance(value, torch.Tensor) for key, value in entries)
+
+
+def find_weights(checkpoint: Mapping | nn.Module, prefer_ema: bool, origin: str | Path) -> Mapping | nn.Module:
+    if isinstance(checkpoint, nn.Module) or is_state_dict(checkpoint):
+        return checkpoint
+    for key in (*(("ema", "model") if prefer_ema else ("model", "ema")), "state_dict"):
+        if isinstance(checkpoint.get(key), nn.Module) or is_state_dict(checkpoint.get(key)):
+            return checkpoint[key]
+    keys = ", ".join(map(str, checkpoint)) or "none"
+    raise CheckpointError(f"{origin} holds no network and no weights (its keys: {keys}); give a .pt file from training")
+
+
+def is_detr(checkpoint: Any) -> bool:
+    """Whether the DETR trainer wrote it; its networks are no classes of ours and come as weights."""
+    return isinstance(checkpoint, Mapping) and "architecture" in checkpoint
+
+
+def module_of(checkpoint: Mapping | nn.Module, prefer_ema: bool, origin: str | Path = "the checkpoint") -> nn.Module:
+    """The network itself, its `ema` or its `model` first. origin: the file's name, for messages."""
+    found = find_weights(checkpoint, prefer_ema, origin)
+    if isinstance(found, nn.Module):
+        return found
+    if is_detr(checkpoint):
+        raise CheckpointError(
+            f"{origin} is a checkpoint of tools/train_detr.py; use tools/test_detr.py or tools/detect_detr.py"
+        )
+    raise CheckpointError(
+        f"{origin} holds weights only, not the network they belong to; "
+        "give a checkpoint written by training, or use the weights as a start: train.py --weights with --cfg"
+    )
+
+
+def state_dict_of(
+    checkpoint: Mapping | nn.Module, prefer_ema: bool = False, origin: str | Path = "the checkpoint"
+) -> dict[str, torch.Tensor]:
+    """Weights by name, from a network or a state dict; the `module.` that parallel wrappers put before is taken off."""
+    found = find_weights(checkpoint, prefer_ema, origin)
+    weights = found.state_dict() if isinstance(found, nn.Module) else found
+    wrapped = all(name.startswith("module.") for name in weights)
+    return {name.removeprefix("module.") if wrapped else name: value for name, value in weights.items()}
+
+
+def transfer_weights(
+    model: nn.Module,
+    weights: Mapping[str, torch.Tensor],
+    exclude: Iterable[str] = (),
+    origin: str | Path = "the checkpoint",
+) -> tuple[int, int]:
+    """Copy the entries whose name and shape agree, but none whose name contains a word of `exclude`.
+
+    Returns (entries taken, entries the model has). Half precision becomes the model's own. Refused if nothing fits.
+    """
+    own = model.state_dict()
+    wanted = {n: v for n, v in weights.items() if n in own and not any(word in n for word in exclude)}
+    taken = {n: v for n, v in wanted.items() if v.shape == own[n].shape}
+    if not taken:
+        raise CheckpointError(
+            f"nothing in {origin} fits this network: give weights of the same network, or none to start from scratch"
+        )
+    model.load_state_dict(taken, strict=False)
+    LOGGER.info("Transferred %d/%d items from %s", len(taken), len(own), origin)
+    if len(taken) < len(own) / 2:
+        LOGGER.warning("%s seems to be of another network: most of this one starts fresh", origin)
+    misfits = [n for n in wanted if n not in taken]
+    if misfits:
+        name = misfits[0]
+        theirs, ours = list(weights[name].shape), list(own[name].shape)
+        LOGGER.info(
+            "%d items keep their initial values, being of another shape there (%s: %s there, %s here), "
+            "as with another number of classes",
+            *(len(misfits), name, theirs, ours),
+        )
+    return len(taken), len(own)
+
+
+def strip_checkpoint(path: str | Path, out: str | Path | None = None) -> None:
+    """Leave what inference needs: the EMA network, or else the network, in half precision and without gradients.
+
+    Keys that training alone needs stay and become None; `resume` goes. Written to `out`, or in place.
+    """
+    checkpoint = load_checkpoint(path)
+    network = module_of(checkpoint, prefer_ema=True, origin=path)
+    if not isinstance(checkpoint, dict):
+        raise CheckpointError(f"{path} is a bare network, which holds no training state that could be stripped")
+    checkpoint.pop("resume", None)
+    checkpoint.update(dict.fromkeys(TRAINING_KEYS))
+    checkpoint["epoch"] = -1
+    checkpoint["model"] = network.half().eval().requires_grad_(False)
+    save_checkpoint(checkpoint, out or path)

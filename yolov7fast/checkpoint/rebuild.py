@@ -1,0 +1,261 @@
+"""What the names in a checkpoint's pickle are allowed to make: tensors, arrays of numbers, plain containers.
+
+A pickle is a small program that names callables and calls them. Here a name is only an entry of `CALLS`, and the
+function behind it is one of this file, which checks every argument before it makes anything. None of them takes a
+callable, a class or a type code that could hold Python objects, and none allocates more than the file has bytes for.
+"""
+
+import math
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from yolov7fast.nn.class_paths import class_path
+from yolov7fast.nn.model import Model
+from yolov7fast.nn.parser import ACTIVATIONS, known_classes
+
+
+class Unreadable(Exception):
+    """Why a file is not read and what to do, as the end of a sentence that begins with its name."""
+
+
+class Damaged(Unreadable):
+    """The file is not what was once written."""
+
+    def __init__(self, problem: str):
+        super().__init__(f"is damaged: {problem}; copy or download it again")
+
+
+class Forbidden(Unreadable):
+    """The file asks for what no checkpoint needs."""
+
+    def __init__(self, request: str):
+        super().__init__(
+            f"{request}; nothing of it was run. If you trust the file, "
+            "load it with the program that wrote it and save the model's state_dict() alone"
+        )
+
+
+@dataclass(frozen=True)
+class Name:
+    """A known global that the pickle named: inert by itself."""
+
+    path: str
+
+
+@dataclass(frozen=True)
+class Storage:
+    """The numbers of one or several tensors."""
+
+    memory: torch.UntypedStorage
+    dtype: torch.dtype
+
+    @property
+    def count(self) -> int:
+        return len(self.memory) // self.dtype.itemsize
+
+
+class FusedForward:
+    """Stands where a fused layer of a reference file holds its bound method `fuseforward`."""
+
+
+FUSED_FORWARD = FusedForward()
+
+STORAGES: dict[str, torch.dtype] = {
+    "torch.HalfStorage": torch.float16,
+    "torch.BFloat16Storage": torch.bfloat16,
+    "torch.FloatStorage": torch.float32,
+    "torch.DoubleStorage": torch.float64,
+    "torch.ByteStorage": torch.uint8,
+    "torch.CharStorage": torch.int8,
+    "torch.ShortStorage": torch.int16,
+    "torch.IntStorage": torch.int32,
+    "torch.LongStorage": torch.int64,
+    "torch.BoolStorage": torch.bool,
+}
+CONSTANTS: dict[str, Any] = {str(dtype): dtype for dtype in STORAGES.values()}
+NUMBER_CODES = frozenset({"b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "c8", "c16"})
+
+
+def is_key(value: Any) -> bool:
+    """Whether a value may be a dictionary key or set member: nothing whose hash runs deep."""
+    return value is None or type(value) in (str, int, float, bool)
+
+
+def no_hooks(hooks: Any) -> None:
+    """Hooks are callables that a tensor or module would call later: only their absence is accepted."""
+    if hooks is not None and (type(hooks) not in (dict, OrderedDict) or hooks):
+        raise Forbidden("holds hooks (functions to be called later), which a checkpoint has no need of")
+
+
+def whole_numbers(value: Any, what: str) -> tuple[int, ...]:
+    if not isinstance(value, tuple | list) or any(type(n) is not int or n < 0 for n in value):
+        raise Damaged(f"{what} is not a list of whole numbers")
+    return tuple(value)
+
+
+# --- tensors ----------------------------------------------------------------------------------------------------------
+
+
+def tensor(storage, offset, size, stride, requires_grad, hooks, metadata=None) -> torch.Tensor:
+    """A view of a storage that lies inside it. metadata (conjugate and negative bits) must be empty."""
+    if not isinstance(storage, Storage) or metadata or type(requires_grad) is not bool:
+        raise Damaged("a tensor is not described as PyTorch describes one")
+    no_hooks(hooks)
+    size, stride = whole_numbers(size, "the shape of a tensor"), whole_numbers(stride, "the stride of a tensor")
+    (offset,) = whole_numbers([offset], "the offset of a tensor")
+    count = math.prod(size)
+    end = offset + sum((n - 1) * step for n, step in zip(size, stride, strict=True)) + 1 if count else offset
+    if max(count, end) > storage.count:
+        raise Damaged(f"a tensor of shape {list(size)} asks for more numbers than are stored for it")
+    empty = torch.empty(0, dtype=storage.dtype)
+    return empty.set_(storage.memory, offset, size, stride).requires_grad_(requires_grad)
+
+
+def parameter(data, requires_grad, hooks, state=None) -> nn.Parameter:
+    """state: Python attributes that newer PyTorch keeps with a parameter; nothing here reads them, so they are left."""
+    if type(data) is not torch.Tensor or type(requires_grad) is not bool:
+        raise Damaged("a parameter is not described as PyTorch describes one")
+    no_hooks(hooks)
+    return nn.Parameter(data, requires_grad)
+
+
+# --- NumPy ------------------------------------------------------------------------------------------------------------
+
+
+def dtype(code, align=False, copy=True) -> np.dtype:
+    """A number type of its own (not NumPy's shared object), whose byte order `dtype_state` may set."""
+    if code not in NUMBER_CODES:
+        raise Forbidden(f"holds a NumPy array of type {code!r}, where only numbers are read")
+    return np.dtype(code, False, True)
+
+
+def dtype_state(made: np.dtype, state: Any) -> None:
+    """State as NumPy writes it for a number type: (version, byte order, no fields ..., flags 0)."""
+    if not isinstance(state, tuple) or len(state) != 8 or state[1] not in ("<", ">", "|", "="):
+        raise Damaged("a NumPy type is not described as NumPy describes one")
+    if state[2:] != (None, None, None, -1, -1, 0):
+        raise Forbidden("holds a NumPy array of a compound type, where only numbers are read")
+    made.__setstate__((3, *state[1:]))
+
+
+def array(kind, shape, code) -> np.ndarray:
+    """An empty array, to be filled by `array_state`."""
+    if kind != Name("numpy.ndarray"):
+        raise Forbidden("holds a NumPy array of an unknown class, where only plain arrays of numbers are read")
+    return np.empty(0, np.int8)
+
+
+def array_state(made: np.ndarray, state: Any) -> None:
+    """(version, shape, dtype, Fortran order, bytes), the bytes exactly as many as shape and dtype say."""
+    if not isinstance(state, tuple) or len(state) != 5:
+        raise Damaged("a NumPy array is not described as NumPy describes one")
+    _, shape, kind, fortran, data = state
+    shape = whole_numbers(shape, "the shape of a NumPy array")
+    check_bytes(kind, data, math.prod(shape))
+    made.__setstate__((1, shape, kind, bool(fortran), data))
+
+
+def scalar(kind, data) -> np.generic:
+    check_bytes(kind, data, 1)
+    return np.frombuffer(data, kind)[0]
+
+
+def check_bytes(kind: Any, data: Any, count: int) -> None:
+    if type(data) is not bytes or not isinstance(kind, np.dtype) or kind.kind not in "biufc":
+        raise Forbidden("holds a NumPy array of something else than numbers")
+    if len(data) != count * kind.itemsize:
+        raise Damaged("a NumPy array has fewer or more bytes than its shape needs")
+
+
+# --- plain values -----------------------------------------------------------------------------------------------------
+
+
+def ordered_dict() -> OrderedDict:
+    return OrderedDict()
+
+
+def ordered_dict_state(made: OrderedDict, state: Any) -> None:
+    """PyTorch hangs the version numbers of modules, `_metadata`, on a state dict."""
+    if type(state) is not dict or state.keys() - {"_metadata"}:
+        raise Forbidden("sets attributes on a dictionary, which a checkpoint has no need of")
+    made.__dict__.update(state)
+
+
+def plain_set(members=()) -> set:
+    if type(members) not in (list, tuple) or not all(map(is_key, members)):
+        raise Damaged("a set is not made of plain values")
+    return set(members)
+
+
+def encoded(text="", encoding="latin1") -> bytes:
+    """Bytes, which the old pickle protocol spells as text."""
+    if type(text) is not str or encoding != "latin1":
+        raise Forbidden("calls _codecs.encode for something else than plain bytes")
+    return text.encode("latin1")
+
+
+def no_bytes() -> bytes:
+    return b""
+
+
+def size(numbers=()) -> torch.Size:
+    return torch.Size(whole_numbers(numbers, "a shape"))
+
+
+def device(kind, index=None) -> torch.device:
+    if type(kind) is not str or not (index is None or type(index) is int):
+        raise Damaged("a device is not described as PyTorch describes one")
+    return torch.device(kind) if index is None else torch.device(kind, index)
+
+
+def attribute(owner, name) -> FusedForward:
+    """The one attribute a checkpoint may ask for: the forward of a fused layer."""
+    if not isinstance(owner, nn.Module) or name != "fuseforward":
+        raise Forbidden("calls builtins.getattr, which could reach anything")
+    return FUSED_FORWARD
+
+
+CALLS: dict[str, Any] = {
+    "torch._utils._rebuild_tensor_v2": tensor,
+    "torch._utils._rebuild_parameter": parameter,
+    "torch._utils._rebuild_parameter_with_state": parameter,
+    "torch.Size": size,
+    "torch.device": device,
+    "collections.OrderedDict": ordered_dict,
+    "_codecs.encode": encoded,
+    "numpy.dtype": dtype,
+    "numpy.core.multiarray._reconstruct": array,
+    "numpy.core.multiarray.scalar": scalar,
+    "numpy._core.multiarray._reconstruct": array,
+    "numpy._core.multiarray.scalar": scalar,
+} | {
+    f"{builtins}.{name}": call
+    for builtins in ("builtins", "__builtin__")  # Python 3 and, because of the pickle protocol, Python 2 spelling
+    for name, call in {"set": plain_set, "bytes": no_bytes, "getattr": attribute}.items()
+}
+ARGUMENTS = frozenset({"numpy.ndarray"})  # named as arguments of calls only
+STATES = {np.dtype: dtype_state, np.ndarray: array_state, OrderedDict: ordered_dict_state}
+
+
+# --- modules ----------------------------------------------------------------------------------------------------------
+
+STOCK = (  # of PyTorch, inside blocks
+    *(nn.Sequential, nn.ModuleList, nn.Conv2d, nn.BatchNorm2d, nn.SyncBatchNorm, nn.MaxPool2d, nn.Upsample),
+    *(nn.Linear, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d, nn.Dropout),
+    *(getattr(nn, name) for name in ACTIVATIONS),
+)
+
+
+class Wrapper(nn.Module):
+    """Stands for torch.nn.DataParallel around a network in `module`."""
+
+
+def readable_modules() -> dict[str, type[nn.Module]]:
+    """Class path in files -> class, of every module a checkpoint may hold."""
+    classes = {class_path(cls): cls for cls in (Model, *STOCK)}
+    return known_classes() | classes | {class_path(nn.DataParallel): Wrapper}

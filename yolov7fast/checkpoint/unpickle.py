@@ -1,0 +1,241 @@
+"""An unpickler that runs nothing: opcodes, names and module states each from an explicit list.
+
+Python's own unpickler calls whatever a file names, and even with names restricted it lets a file set attributes of
+classes, call `__setstate__` with any state and append to any object. So every opcode that touches an object is
+replaced here. Names become inert `Name`s; calls go to the checked functions of `rebuild`; modules are made without
+running a constructor, and get their state after the whole file has been read, when nothing can change it any more.
+"""
+
+import pickle
+import pickletools
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import nn
+
+from yolov7fast.checkpoint.rebuild import (
+    ARGUMENTS,
+    CALLS,
+    CONSTANTS,
+    FUSED_FORWARD,
+    STATES,
+    STORAGES,
+    Damaged,
+    Forbidden,
+    FusedForward,
+    Name,
+    Storage,
+    is_key,
+    no_hooks,
+)
+
+Modules = dict[str, type[nn.Module]]  # dotted path in files -> class
+ReadStorage = Callable[[str, torch.dtype, int], Storage]  # key, type, count of numbers
+
+# Protocol 2 to 4: these move plain values about and touch no object.
+HARMLESS = (  # noqa: SIM905 - as a list it would fill a screen
+    "PROTO FRAME STOP MARK POP POP_MARK MEMOIZE BINPUT LONG_BINPUT BINGET LONG_BINGET NONE NEWTRUE NEWFALSE "
+    "BININT BININT1 BININT2 LONG1 LONG4 BINFLOAT BINUNICODE SHORT_BINUNICODE BINUNICODE8 BINBYTES SHORT_BINBYTES "
+    "BINBYTES8 EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 EMPTY_LIST EMPTY_DICT EMPTY_SET STACK_GLOBAL"
+).split()
+
+
+class Opcodes(dict):
+    """Opcode -> handler; one that is not there ends the reading."""
+
+    def __missing__(self, code: int):
+        known = pickletools.code2op.get(chr(code))
+        if known is None:
+            raise Damaged("its pickle is broken")
+        raise Forbidden(f"uses the pickle instruction {known.name}, which no checkpoint needs")
+
+
+class RestrictedUnpickler(pickle._Unpickler):  # the one in Python: its opcodes can be replaced
+    """Reads one pickle. modules: the network classes it may hold. read_storage: gives the numbers of tensors."""
+
+    dispatch = Opcodes({ord(getattr(pickle, n)): pickle._Unpickler.dispatch[ord(getattr(pickle, n))] for n in HARMLESS})
+
+    def __init__(self, file, modules: Modules | None = None, read_storage: ReadStorage | None = None):
+        super().__init__(file)
+        self.modules = modules or {}
+        self.read_storage = read_storage
+        self.made: list[nn.Module] = []
+        self.states: list[tuple[nn.Module, Any]] = []
+
+    def load(self) -> Any:
+        result = super().load()
+        if len(give_states(self.states)) != len(self.made):
+            raise Damaged("a layer was left without its state")
+        return result
+
+    def find_class(self, module: str, name: str) -> Any:
+        path = f"{module}.{name}"
+        if path in CONSTANTS:
+            return CONSTANTS[path]
+        if path not in self.modules and not any(path in table for table in (CALLS, STORAGES, ARGUMENTS)):
+            raise Forbidden(
+                f"refers to {path if len(path) <= 100 else path[:100] + '...'}, "
+                "which is none of the network blocks, tensors and plain values that are read here"
+            )
+        return Name(path)
+
+    def load_global(self) -> None:
+        module, name = self.readline(), self.readline()
+        if not name.endswith(b"\n"):
+            raise EOFError("it ends within a name")
+        self.append(self.find_class(module[:-1].decode(), name[:-1].decode()))
+
+    # --- opcodes that make objects ------------------------------------------------------------------------------------
+
+    def load_reduce(self) -> None:
+        arguments, function = self.stack.pop(), self.stack.pop()
+        if type(function) is not Name or function.path not in CALLS or type(arguments) is not tuple:
+            shown = function.path if type(function) is Name else f"an object of type {type(function).__name__}"
+            raise Forbidden(f"calls {shown}, which is not called here")
+        self.append(CALLS[function.path](*arguments))
+
+    def load_newobj(self) -> None:
+        arguments, cls = self.stack.pop(), self.stack.pop()
+        if type(cls) is not Name or cls.path not in self.modules or arguments != ():
+            shown = cls.path if type(cls) is Name else f"an object of type {type(cls).__name__}"
+            raise Forbidden(f"makes a new {shown}, which is not made here")
+        self.made.append(object.__new__(self.modules[cls.path]))
+        self.append(self.made[-1])
+
+    def load_build(self) -> None:
+        state, made = self.stack.pop(), self.stack[-1]
+        if isinstance(made, nn.Module):
+            self.states.append((made, state))
+            return
+        for kind, give_state in STATES.items():
+            if isinstance(made, kind):
+                return give_state(made, state)
+        raise Forbidden(f"gives a state to a {type(made).__name__}, which takes none")
+
+    def load_binpersid(self) -> None:
+        """Storages, as (`storage`, type, key, device, count) and in the older format a sixth entry that is None;
+        in the older format also classes with their source text, which is not looked at."""
+        match self.stack.pop():
+            case ("storage", Name(path), str(key), str(), int(count), *rest) if (
+                path in STORAGES and count >= 0 and rest in ([], [None]) and self.read_storage
+            ):
+                self.append(self.read_storage(key, STORAGES[path], count))
+            case ("module", Name(path) as name, _, _) if path in self.modules:
+                self.append(name)
+            case _:
+                raise Damaged("the place of a tensor's numbers is not described as PyTorch does")
+
+    # --- opcodes that fill containers: plain ones only ----------------------------------------------------------------
+
+    def fill(self, *kinds: type) -> Any:
+        if type(self.stack[-1]) not in kinds:
+            raise Forbidden(f"puts items into a {type(self.stack[-1]).__name__}, which is not done here")
+        return self.stack[-1]
+
+    def load_append(self) -> None:
+        item = self.stack.pop()
+        self.fill(list).append(item)
+
+    def load_appends(self) -> None:
+        items = self.pop_mark()
+        self.fill(list).extend(items)
+
+    def load_setitem(self) -> None:
+        value, key = self.stack.pop(), self.stack.pop()
+        self.set_items([key, value])
+
+    def load_setitems(self) -> None:
+        self.set_items(self.pop_mark())
+
+    def set_items(self, items: list) -> None:
+        filled = self.fill(dict, OrderedDict)
+        for key, value in zip(items[::2], items[1::2], strict=True):
+            if not is_key(key):
+                raise Forbidden(f"has a dictionary with a {type(key).__name__} as key, which no checkpoint needs")
+            filled[key] = value
+
+    def load_additems(self) -> None:
+        items = self.pop_mark()
+        if not all(map(is_key, items)):
+            raise Forbidden("has a set of something else than plain values")
+        self.fill(set).update(items)
+
+
+RestrictedUnpickler.dispatch |= {
+    pickle.GLOBAL[0]: RestrictedUnpickler.load_global,
+    pickle.REDUCE[0]: RestrictedUnpickler.load_reduce,
+    pickle.NEWOBJ[0]: RestrictedUnpickler.load_newobj,
+    pickle.BUILD[0]: RestrictedUnpickler.load_build,
+    pickle.BINPERSID[0]: RestrictedUnpickler.load_binpersid,
+    pickle.APPEND[0]: RestrictedUnpickler.load_append,
+    pickle.APPENDS[0]: RestrictedUnpickler.load_appends,
+    pickle.SETITEM[0]: RestrictedUnpickler.load_setitem,
+    pickle.SETITEMS[0]: RestrictedUnpickler.load_setitems,
+    pickle.ADDITEMS[0]: RestrictedUnpickler.load_additems,
+}
+
+
+# --- the states of modules --------------------------------------------------------------------------------------------
+
+MEMBERS = {"_parameters": nn.Parameter, "_buffers": torch.Tensor, "_modules": nn.Module}
+PRIVATE = frozenset({"_non_persistent_buffers_set", "_is_full_backward_hook", "_reversed_padding_repeated_twice"})
+COMPILED_MARK = "_is_torch_compile"  # torch.compile sets it on the network it is given; not a setting, so not kept
+
+
+def give_states(states: Iterable[tuple[nn.Module, Any]]) -> set[int]:
+    """Check each state and give it to its module, in the order of the file; returns the modules' ids.
+
+    A module may hold only modules that were complete before it, so no network can contain itself.
+    """
+    complete: set[int] = set()
+    for module, state in states:
+        if id(module) in complete:
+            raise Forbidden(f"gives a state to one {type(module).__name__} twice")
+        check_state(module, state, complete)
+        if isinstance(module, nn.Upsample):
+            state.setdefault("recompute_scale_factor", None)  # absent before PyTorch 1.11
+        module.__setstate__(state)  # PyTorch's: fills in what files of older versions lack
+        complete.add(id(module))
+    return complete
+
+
+def check_state(module: nn.Module, state: Any, complete: set[int]) -> None:
+    """Refuse a state that would give the module anything but numbers, plain values and other checked modules.
+
+    `type`, a method of every module, is the one that network files do replace: by the class path, as text.
+    """
+    kind = type(module).__name__
+    if type(state) is not dict or not MEMBERS.keys() <= state.keys():
+        raise Damaged(f"the state of a {kind} is not that of a PyTorch module")
+    state.pop(COMPILED_MARK, None)
+    if state.get("forward") is FUSED_FORWARD:
+        del state["forward"]
+        if hasattr(type(module), "fused"):
+            state["fused"] = True
+    for name, value in state.items():
+        if type(name) is not str or not name.isidentifier():
+            raise Damaged(f"a {kind} has an attribute without a proper name")
+        if name in MEMBERS:
+            check_members(kind, name, value, complete)
+        elif "_hooks" in name:
+            no_hooks(value)
+        elif name == "_is_full_backward_hook":
+            no_hooks(None if value is False else value)
+        elif name.startswith("_") and name not in PRIVATE:
+            raise Forbidden(f"sets the attribute {name} of a {kind}, which such a layer does not have")
+        elif callable(getattr(type(module), name, None)) and not (name == "type" and type(value) is str):
+            raise Forbidden(f"replaces the method {name} of a {kind}, which is not done here")
+        elif callable(value) or isinstance(value, Name | FusedForward):
+            raise Forbidden(f"sets the attribute {name} of a {kind} to something else than a plain value")
+
+
+def check_members(kind: str, name: str, members: Any, complete: set[int]) -> None:
+    if type(members) not in (dict, OrderedDict):
+        raise Damaged(f"{name} of a {kind} is not a dictionary")
+    for key, value in members.items():
+        if type(key) is not str or not (value is None or isinstance(value, MEMBERS[name])):
+            raise Damaged(f"{key} in {name} of a {kind} is a {type(value).__name__}")
+        if isinstance(value, nn.Module) and id(value) not in complete:
+            raise Damaged(f"{key} in a {kind} is not complete")

@@ -1,0 +1,148 @@
+"""Draw which cells and anchors each box of a picture was given, by the plain loss and by OTA, side by side.
+
+    python tools/draw_assignment.py --data data/shapes.yaml --weights runs/train/exp/weights/best.pt --loss both
+
+One picture of the result for each picture drawn: a row for each level of the network, a column for each loss. A box and
+all that it was given have one colour: filled squares are cells, thin frames the anchors that answer there (darker where
+several do). Plain takes every cell that fits by geometry; OTA takes those that the network already finds cheapest.
+"""
+
+import argparse
+from pathlib import Path
+from textwrap import fill
+from types import SimpleNamespace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from matplotlib.patches import Rectangle
+from tqdm import tqdm
+
+from yolov7fast.checkpoint.ensemble import attempt_load
+from yolov7fast.core.device import select_device
+from yolov7fast.core.errors import UserError
+from yolov7fast.core.files import check_img_size
+from yolov7fast.data.data_yaml import load_data_yaml
+from yolov7fast.data.dataset import LoadImagesAndLabels
+from yolov7fast.losses.multihead import ComputeLossMultiHead, ComputeLossMultiHeadOTA
+from yolov7fast.losses.yolo import ComputeLoss, ComputeLossOTA
+from yolov7fast.plots.curves import figure, line_colours
+from yolov7fast.plots.draw import class_name
+
+LOSSES = {"plain": (ComputeLoss, ComputeLossMultiHead), "ota": (ComputeLossOTA, ComputeLossMultiHeadOTA)}
+SHOWN = {"plain": "plain", "ota": "OTA"}
+LEGEND = "filled squares: cells given to the box of that colour;  thin frames: their anchors;  n: m = box n has m here"
+SETTINGS = {"box": 1.0, "obj": 1.0, "cls": 1.0, "cls_pw": 1.0, "obj_pw": 1.0, "fl_gamma": 0.0, "anchor_t": 4.0}
+
+
+class Given(NamedTuple):
+    """The positives of one picture, one entry for each."""
+
+    level: np.ndarray
+    anchor: np.ndarray
+    row: np.ndarray
+    column: np.ndarray
+    target: np.ndarray  # number of the box
+
+
+def build_losses(model, kinds: list[str]) -> dict:
+    """Of each kind, the loss for this network; gains do not matter here, `anchor_t` is the checkpoint's own."""
+    several = hasattr(model.model[-1], "head_config")
+    hyp = {**SETTINGS, "anchor_t": getattr(model, "hyp", SETTINGS).get("anchor_t", SETTINGS["anchor_t"])}
+    seen = SimpleNamespace(model=model.model, hyp=hyp, gr=1.0)
+    return {kind: LOSSES[kind][several](seen) for kind in kinds}
+
+
+def draw_panel(axes, picture: np.ndarray, boxes: np.ndarray, colours, mine: Given, level: int, loss) -> None:
+    """One level's cells and anchors over a paled picture. boxes: (m, 4) pixels, centre and size."""
+    axes.imshow(picture)
+    axes.imshow(np.full_like(picture, 255), alpha=0.45)
+    stride, here = float(loss.stride[level]), mine.level == level
+    counts = np.bincount(mine.target[here], minlength=len(boxes))
+    for anchor, row, column, target in zip(*(field[here] for field in mine[1:])):
+        colour = colours[target]
+        axes.add_patch(Rectangle((column * stride, row * stride), stride, stride, color=colour, alpha=0.45, lw=0))
+        w, h = loss.anchors[level, anchor] * stride
+        x, y = (column + 0.5) * stride - w / 2, (row + 0.5) * stride - h / 2
+        axes.add_patch(Rectangle((x, y), w, h, fill=False, ec=colour, alpha=0.35, lw=0.6))
+    for number, (x, y, w, h) in enumerate(boxes):
+        got = counts[number]
+        box = {"fill": False, "ec": colours[number], "lw": 1.8 if got else 0.8, "ls": "-" if got else ":"}
+        axes.add_patch(Rectangle((x - w / 2, y - h / 2), w, h, **box))
+        if got:
+            label = {"color": "white", "fontsize": 6, "va": "top", "ha": "left", "clip_on": True}
+            frame = {"facecolor": colours[number], "edgecolor": "none", "pad": 0.8}
+            axes.text(x - w / 2, y - h / 2, f"{number}: {got}", bbox=frame, **label)
+    axes.set(xlim=(0, picture.shape[1]), ylim=(picture.shape[0], 0), xticks=[], yticks=[])
+
+
+def caption(boxes_given: dict[str, np.ndarray], classes: np.ndarray, names) -> str:
+    """A line of words for every few boxes: its number, class, and how many positives each loss gave it."""
+    words = []
+    for number, cls in enumerate(classes):
+        counts = ", ".join(f"{SHOWN[kind]} {counts[number]}" for kind, counts in boxes_given.items())
+        words.append(f"{number} {class_name(names, cls)}: {counts}")
+    return "\n".join("     ".join(words[i : i + 5]) for i in range(0, len(words), 5))
+
+
+def draw(path: Path, picture: np.ndarray, rows: np.ndarray, found: dict[str, Given], losses: dict, names) -> None:
+    """rows: (m, 6) targets of the picture; found: by loss, what the boxes were given."""
+    height, width = picture.shape[:2]
+    boxes = rows[:, 2:6] * (width, height, width, height)
+    colours = line_colours(max(len(rows), 1))
+    levels = next(iter(losses.values())).levels
+    counts = {kind: np.bincount(mine.target, minlength=len(rows)) for kind, mine in found.items()}
+    text = caption(counts, rows[:, 1].astype(int), names) if len(rows) <= 40 else ""
+    side, words = 4.2, 0.14 * (text.count("\n") + 1)
+    size = side * len(found), side * height / width * levels + words + 0.6
+    with figure(path, size, dpi=150) as fig:
+        fig.suptitle(fill(LEGEND, 72 * len(found)), fontsize=6.5, ha="left", x=0.01)
+        grid = fig.subplots(levels, len(found), squeeze=False)
+        for column, (kind, mine) in enumerate(found.items()):
+            for level in range(levels):
+                axes = grid[level, column]
+                draw_panel(axes, picture, boxes, colours, mine, level, losses[kind])
+                cells = int((mine.level == level).sum())
+                title = f"{SHOWN[kind]}, stride {losses[kind].stride[level]:.0f}: {cells} positives"
+                axes.set_title(title, fontsize=8, pad=3)
+        fig.supxlabel(text, fontsize=6.5, ha="left", x=0.01)
+
+
+def parse_args(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="draw_assignment", description=__doc__.splitlines()[0])
+    parser.add_argument("--data", required=True, help="data yaml")
+    parser.add_argument("--weights", required=True, help="a checkpoint (.pt)")
+    parser.add_argument("--loss", choices=("ota", "plain", "both"), default="both", help="whose choice to draw")
+    parser.add_argument("--split", default="val", help="which images of the data yaml: train, val or test")
+    parser.add_argument("--images", type=int, default=4, help="how many pictures, from the first on")
+    parser.add_argument("--img-size", type=int, default=640, help="size the network sees, in pixels")
+    parser.add_argument("--device", default="", help="cuda device, i.e. 0, or cpu")
+    parser.add_argument("--out", default="runs/assignment", help="folder for the pictures")
+    return parser.parse_args(argv)
+
+
+def main(argv: list[str] | None = None) -> int:
+    opt = parse_args(argv)
+    device = select_device(opt.device)
+    model = attempt_load(opt.weights, map_location=device)
+    data = load_data_yaml(opt.data)
+    if data.nc != model.model[-1].nc:
+        raise UserError(f"{opt.data} has {data.nc} classes, {opt.weights} {model.model[-1].nc}: they must agree")
+    stride = int(max(model.stride))
+    size = check_img_size(opt.img_size, stride)
+    dataset = LoadImagesAndLabels(data.split(opt.split), size, 1, stride=stride)
+    losses = build_losses(model, ["plain", "ota"] if opt.loss == "both" else [opt.loss])
+    out = Path(opt.out)
+    out.mkdir(parents=True, exist_ok=True)
+    for index in tqdm(range(min(opt.images, len(dataset))), desc="drawing"):
+        picture, targets, path, _ = dataset[index]
+        with torch.no_grad():
+            raw = model(picture[None].to(device).float() / 255)[1]
+        found = {}
+        for kind, loss in losses.items():
+            level, _, *rest = loss.chosen(raw, targets, picture.shape[1]).T
+            found[kind] = Given(level, *rest)
+        name = out / f"{Path(path).stem}_{opt.loss}.png"
+        draw(name, picture.permute(1, 2, 0).numpy(), targets.numpy(), found, losses, data.names)
+    print(f"{min(opt.images, len(dataset))} pictures in {out}/")
+    return 0

@@ -1,0 +1,186 @@
+"""Shrink a data set once, so that training does not decode full-size images again and again.
+
+    python tools/resize_dataset.py coco coco320 --size 320
+
+SRC/images/**       to DST/images/**: longer side brought down to --size, aspect kept; smaller images are only copied
+SRC/labels/**.txt   to DST/labels/**: copied, because labels are fractions of the image
+SRC/annotations/*   to DST/annotations/*: copied with the original sizes, because evaluation scales predictions to the
+                    recorded size, and COCO's small/medium/large figures then mean the same as on full-size images;
+                    --scale-annotations writes boxes, polygons, areas and sizes of the shrunk images instead
+SRC/*.txt           image lists with lines that begin with ./ are copied
+
+A stopped run goes on where it was: every file is written under another name and renamed when complete.
+"""
+
+import argparse
+import json
+import multiprocessing
+import os
+import shutil
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import cv2
+from tqdm import tqdm
+
+from yolov7fast.core.errors import UserError
+from yolov7fast.data.images import read_image
+
+IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp"}  # what can be written as well as read
+PARTIAL = ".resizing"  # ending of a file that is not complete yet
+SETTINGS = "resized.json"  # in DST: what the folder was made with
+
+
+def shrunk_size(height: int, width: int, size: int) -> tuple[int, int]:
+    """(height, width) with the longer side exactly `size`, or unchanged where it is not larger.
+
+    Rounded, not truncated as in the loader: were the longer side a pixel short, the loader would resize once more.
+    """
+    longer = max(height, width)
+    if longer <= size:
+        return height, width
+    return tuple(max(round(side * size / longer), 1) for side in (height, width))
+
+
+def write_whole(data: bytes, target: Path) -> None:
+    """Write a file so that it is complete or absent."""
+    partial_file = target.with_name(target.name + PARTIAL)
+    with open(partial_file, "wb") as f:
+        f.write(data)
+        f.flush()
+    os.replace(partial_file, target)
+
+
+def resize_file(job: tuple[Path, Path], size: int, quality: int) -> tuple[str, str]:
+    """Bring one file (source, target) over; returns what was done and, for "failed", why."""
+    source, target = job
+    if target.exists():
+        return "present", ""
+    try:
+        if source.suffix.lower() not in IMAGE_SUFFIXES:
+            write_whole(source.read_bytes(), target)
+            return "label", ""
+        image = read_image(str(source))
+        height, width = shrunk_size(*image.shape[:2], size)
+        if (height, width) == image.shape[:2]:
+            write_whole(source.read_bytes(), target)
+            return "copied", ""
+        image = cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA)
+        settings = [cv2.IMWRITE_JPEG_QUALITY, quality] if source.suffix.lower() in {".jpg", ".jpeg"} else []
+        write_whole(cv2.imencode(source.suffix.lower(), image, settings)[1].tobytes(), target)
+        return "shrunk", ""
+    except (UserError, OSError, cv2.error) as error:
+        return "failed", f"{source}: {error}"
+
+
+def walk(folder: Path, suffixes: set[str]) -> Iterator[Path]:
+    """Files below a folder, links followed, in a fixed order."""
+    for parent, folders, files in os.walk(folder, followlinks=True):
+        folders.sort()
+        yield from (Path(parent, name) for name in sorted(files) if Path(name).suffix.lower() in suffixes)
+
+
+def scale_annotations(source: Path, target: Path, size: int) -> None:
+    """Write a COCO instances file for the shrunk images. Run-length masks cannot be scaled and are left out."""
+    content = json.loads(source.read_text())
+    ratios = {}
+    for image in content.get("images", []):
+        height, width = shrunk_size(image["height"], image["width"], size)
+        ratios[image["id"]] = (width / image["width"], height / image["height"])
+        image["height"], image["width"] = height, width
+    for item in tqdm(content.get("annotations", []), desc=source.name, unit="box", leave=False):
+        if item.get("image_id") not in ratios:
+            continue
+        rx, ry = ratios[item["image_id"]]
+        if "bbox" in item:
+            item["bbox"] = [round(v * r, 3) for v, r in zip(item["bbox"], (rx, ry, rx, ry))]
+        if "area" in item:
+            item["area"] = round(item["area"] * rx * ry, 4)
+        if isinstance(item.get("segmentation"), list):
+            item["segmentation"] = [
+                [round(v * (ry if i % 2 else rx), 3) for i, v in enumerate(ring)] for ring in item["segmentation"]
+            ]
+        else:
+            item.pop("segmentation", None)
+    write_whole(json.dumps(content).encode(), target)
+
+
+def bring_annotations(source: Path, target: Path, size: int, scale: bool) -> int:
+    """Annotation files and relative image lists; returns how many."""
+    found = sorted((source / "annotations").glob("*.json"))
+    for path in found:
+        (target / "annotations").mkdir(exist_ok=True)
+        goal = target / "annotations" / path.name
+        if goal.exists():
+            continue
+        if scale:
+            scale_annotations(path, goal, size)
+        else:
+            write_whole(path.read_bytes(), goal)
+    lists = [p for p in sorted(source.glob("*.txt")) if all(t.startswith("./") for t in p.read_text().split("\n") if t)]
+    for path in lists:
+        shutil.copyfile(path, target / path.name)
+    return len(found) + len(lists)
+
+
+def open_target(source: Path, target: Path, settings: dict) -> None:
+    """Check the two folders and write down what the target is made with, so that no two sizes get mixed."""
+    if not (source / "images").is_dir():
+        raise UserError(f"{source} has no folder images/: expected {source}/images and {source}/labels")
+    a, b = source.resolve(), target.resolve()
+    if a == b or a in b.parents or b in a.parents:
+        raise UserError(f"{target} and {source} must not lie inside each other: name another target")
+    note = target / SETTINGS
+    if note.exists():
+        if (before := json.loads(note.read_text())) != settings:
+            raise UserError(f"{target} was made with {before}, now asked for {settings}: name another target")
+    elif target.exists() and any(target.iterdir()):
+        raise UserError(f"{target} exists and was not made by this command: name another target")
+    target.mkdir(parents=True, exist_ok=True)
+    write_whole(json.dumps(settings).encode(), note)
+
+
+def resize_dataset(
+    source: Path, target: Path, size: int, workers: int = 1, quality: int = 95, scale: bool = False
+) -> Counter:
+    """Do the whole work; returns counts of shrunk, copied, label, present (by an earlier run), failed, other files."""
+    open_target(source, target, {"size": size, "quality": quality, "scaled_annotations": scale})
+    for left_over in walk(target, {PARTIAL}):
+        left_over.unlink()
+    labels = (path for path in walk(source / "labels", {".txt"}) if not path.name.endswith(".problems.txt"))
+    files = [*walk(source / "images", IMAGE_SUFFIXES), *labels]  # a list of problems speaks of the source's files
+    jobs = [(path, target / path.relative_to(source)) for path in files]
+    for folder in {goal.parent for _, goal in jobs}:
+        folder.mkdir(parents=True, exist_ok=True)
+    counts: Counter = Counter()
+    work = partial(resize_file, size=size, quality=quality)
+    with multiprocessing.get_context("spawn").Pool(workers, cv2.setNumThreads, (0,)) as pool:
+        for done, why in tqdm(pool.imap_unordered(work, jobs, chunksize=16), total=len(jobs), unit="file"):
+            counts[done] += 1
+            if why:
+                tqdm.write(f"failed: {why}", file=sys.stderr)
+    counts["other"] = bring_annotations(source, target, size, scale)
+    return counts
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("source", type=Path, help="folder with images/ and labels/ (and annotations/)")
+    parser.add_argument("target", type=Path, help="folder to write")
+    parser.add_argument("--size", type=int, required=True, help="longer side in pixels, e.g. 320, 480, 640")
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes (default: %(default)s)")
+    parser.add_argument("--quality", type=int, default=95, help="JPEG quality (default: %(default)s)")
+    parser.add_argument("--scale-annotations", action="store_true", help="annotations in pixels of the shrunk images")
+    opt = parser.parse_args()
+    if opt.size < 32 or opt.workers < 1 or not 1 <= opt.quality <= 100:
+        raise UserError("--size must be at least 32, --workers at least 1, --quality from 1 to 100")
+    counts = resize_dataset(opt.source, opt.target, opt.size, opt.workers, opt.quality, opt.scale_annotations)
+    print(
+        f"{opt.target}: {counts['shrunk']} images shrunk, {counts['copied']} copied (not larger), "
+        f"{counts['label']} labels, {counts['other']} annotation and list files, "
+        f"{counts['present']} present before, {counts['failed']} failed"
+    )
+    return 1 if counts["failed"] else 0

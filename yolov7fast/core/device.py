@@ -1,0 +1,47 @@
+"""Which device to run on, and a clock that waits for it."""
+
+import logging
+import os
+import time
+
+import torch
+
+from yolov7fast.core.errors import UserError
+
+log = logging.getLogger(__name__)
+
+
+def select_device(device: str = "", batch_size: int | None = None) -> torch.device:
+    """'' = the visible GPUs, else the CPU; 'cpu'; '0' or '0,1,2' = those GPUs (the first is returned).
+
+    batch_size: checked to be a multiple of the number of GPUs. Sets CUDA_VISIBLE_DEVICES where a choice is made, so it
+    must be called before anything has touched a GPU.
+    """
+    wanted = str(device).strip().lower().removeprefix("cuda:")
+    if wanted == "cpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
+    elif wanted and wanted != "cuda":
+        if not all(part.strip().isdigit() for part in wanted.split(",")):
+            raise UserError(f"--device '{device}' is neither cpu nor a list of GPU numbers such as 0 or 0,1")
+        os.environ["CUDA_VISIBLE_DEVICES"] = wanted
+    use_gpu = wanted != "cpu" and torch.cuda.is_available()
+    count = torch.cuda.device_count() if use_gpu else 0
+    if wanted not in ("", "cpu") and count < len(wanted.split(",")):
+        raise UserError(f"--device {device}: torch {torch.__version__} sees {count} such GPU(s); try --device cpu")
+    if count > 1 and batch_size and batch_size % count:
+        raise UserError(f"--batch-size {batch_size} is not a multiple of the {count} GPUs in use")
+    chosen = torch.device("cuda", 0) if use_gpu else torch.device("cpu")
+    log.info("torch %s on %s", torch.__version__, _describe(count))
+    return chosen
+
+
+def _describe(count: int) -> str:
+    names = [torch.cuda.get_device_properties(i) for i in range(count)]
+    return ", ".join(f"CUDA:{i} ({p.name}, {p.total_memory / 2**20:.0f} MB)" for i, p in enumerate(names)) or "CPU"
+
+
+def time_synchronized() -> float:
+    """Seconds now, after all work handed to the GPU is done."""
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+    return time.perf_counter()

@@ -1,0 +1,97 @@
+"""Finding files, naming run folders, rounding image sizes: what every command does before it begins."""
+
+import contextlib
+import logging
+import math
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from yolov7fast.core.errors import UserError
+
+log = logging.getLogger(__name__)
+SKIPPED_FOLDERS = {"__pycache__", "node_modules", "site-packages"}  # and all whose name begins with a dot
+
+
+def increment_path(path: str | Path, exist_ok: bool = True, sep: str = "") -> Path:
+    """`path` if free (or `exist_ok`), else with the next number behind it: exp, exp2, exp3.
+
+    The next number is one above the largest among the siblings named exactly `path` + `sep` + digits.
+    """
+    path = Path(path)
+    if exist_ok or not path.exists():
+        return path
+    numbered = re.compile(re.escape(path.name + sep) + r"(\d+)")
+    found = (numbered.fullmatch(sibling.name) for sibling in path.parent.iterdir())
+    largest = max((int(match[1]) for match in found if match), default=1)
+    return path.with_name(f"{path.name}{sep}{max(largest, 1) + 1}")
+
+
+def check_file(file: str | Path) -> str:
+    """A file as given (or an empty name), else the one of that name below the working directory."""
+    file = str(file)
+    if not file or Path(file).is_file():
+        return file
+    wanted = Path(file).parts
+    found = [path for path in walk_files(".") if path.name == wanted[-1] and path.parts[-len(wanted) :] == wanted]
+    if len(found) == 1:
+        return str(found[0])
+    if found:
+        listed = ", ".join(map(str, sorted(found)[:5]))
+        raise UserError(f"{file} fits several files below {Path.cwd()}: {listed}; give the path of the one you mean")
+    raise UserError(f"{file} does not exist, here or in any folder below {Path.cwd()}{nearby(file)}")
+
+
+def nearby(file: str | Path, limit: int = 5) -> str:
+    """'; there is: a, b, c': files of the same kind, in the folder asked for, or else below the working directory."""
+    suffix = Path(file).suffix
+    if not suffix:
+        return ""
+    beside = sorted(Path(file).parent.glob(f"*{suffix}")) if Path(file).parent.is_dir() else []
+    found = beside or sorted(path for path in walk_files(".") if path.suffix == suffix)
+    if not found:
+        return f"; there is no {suffix} file below {Path.cwd()}"
+    more = f" and {len(found) - limit} more" if len(found) > limit else ""
+    return f"; there is: {', '.join(map(str, found[:limit]))}{more}"
+
+
+def walk_files(root: str | Path) -> Iterator[Path]:
+    """Every file below a folder, leaving out hidden folders and those of installed packages."""
+    for folder, folders, files in os.walk(root):
+        folders[:] = [name for name in folders if not name.startswith(".") and name not in SKIPPED_FOLDERS]
+        yield from (Path(folder) / name for name in files)
+
+
+def write_atomically(path: str | Path, text: str) -> None:
+    """Give a file this content in one step: a kill or a full disk leaves the old content or the new, never a part."""
+    path = Path(path)
+    temporary = path.with_name(f".{path.name}.tmp")  # one name: what a kill leaves goes with the next write
+    try:
+        with temporary.open("w", encoding="utf-8", newline="") as file:  # line ends as they are in the text
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise UserError(
+            f"cannot write {path}: {error.strerror or error}; free some space, or choose a folder that allows it"
+        ) from error
+
+
+def latest_run(search_dir: str | Path = ".") -> str:
+    """The newest last*.pt below a folder (what a bare --resume goes on with), or '' if there is none."""
+    found = [path for path in walk_files(search_dir) if path.suffix == ".pt" and path.name.startswith("last")]
+    return str(max(found, key=os.path.getctime)) if found else ""
+
+
+def check_img_size(img_size: int, s: int = 32) -> int:
+    """The size rounded up to a multiple of the largest stride; says so when that changes it."""
+    if img_size < 1:
+        raise UserError(f"--img-size {img_size} is out of range: it must be at least 1, and is rounded up to {s}")
+    rounded = math.ceil(img_size / int(s)) * int(s)
+    if rounded != img_size:
+        log.warning("--img-size %d is not a multiple of the largest stride %d: using %d", img_size, s, rounded)
+    return rounded

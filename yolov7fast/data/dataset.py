@@ -1,0 +1,394 @@
+"""The data set of a detector and its loader: pictures in, finished samples out.
+
+A finished sample is a uint8 (3, H, W) RGB picture with float32 (m, 6) labels [0, class, cx, cy, w, h], normalised.
+By default the random numbers come from Python's and NumPy's global generators in the reference's order; with a seed
+they are keyed by (seed, epoch, index). Readers for detection are imported here for scripts that expect them here.
+"""
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import cv2
+import numpy as np
+import torch
+from torch.utils.data import Dataset
+
+from yolov7fast.augment import fast as fast_augment
+from yolov7fast.augment.mosaic import Layout, Plan, draw_four, draw_nine, layout, mosaic_labels, mosaic_segments
+from yolov7fast.augment.paste import CutOut, copy_paste, cut_out, gather_cutouts, paste_in
+from yolov7fast.augment.randomness import GLOBAL, KeyedRandom, RandomSource
+from yolov7fast.augment.scene import Draft, Scene, draw_canvas, paint
+from yolov7fast.augment.scratch import scratch
+from yolov7fast.augment.transforms import draw_colour, draw_hyp_warp, letterbox, letterbox_fit, resize_to, warp_labels
+from yolov7fast.core.errors import UserError
+from yolov7fast.data.image_cache import open_cache
+from yolov7fast.data.images import LoadedImage, load_resized
+from yolov7fast.data.label_cache import cache_path, load_labels
+from yolov7fast.data.labels import IMG_FORMATS, Paths, Subset, find_images, img2label_paths
+from yolov7fast.inference.sources import LoadImages, LoadStreams
+from yolov7fast.loading.collate import collate, collate_quad
+from yolov7fast.loading.loader import make_loader, worker_count
+from yolov7fast.metrics.boxes import xywhn2xyxy
+
+__all__ = [
+    "IMG_FORMATS",
+    "LoadImages",
+    "LoadImagesAndLabels",
+    "LoadStreams",
+    "create_dataloader",
+    "img2label_paths",
+    "letterbox",
+]
+
+FOUR_TILES = 0.8  # probability that a mosaic has four tiles rather than nine
+Key = int | tuple[int, int]  # index, or (epoch, index)
+
+cv2.setNumThreads(0)  # workers share the cores; a worker's own threads would only fight over them
+
+
+def create_dataloader(
+    path: Paths,
+    imgsz: int,
+    batch_size: int,
+    stride: int,
+    opt,
+    hyp: Mapping[str, float] | None = None,
+    augment: bool = False,
+    cache: bool | str = False,
+    pad: float = 0.0,
+    rect: bool = False,
+    rank: int = -1,
+    world_size: int = 1,
+    workers: int = 8,
+    image_weights: bool = False,
+    quad: bool = False,
+    prefix: str = "",
+    persistent_workers: bool = False,
+    worker_tensor: bool = False,
+    micro_batch: int = 0,
+    seed: int | None = None,
+    cache_dir: str | os.PathLike | None = None,
+    fast_augment: bool = False,
+    subset: Subset | None = None,
+    shuffle: bool = False,
+    dataset_class: type["LoadImagesAndLabels"] | None = None,
+):
+    """(loader, data set). Of `opt` only `single_cls` is read; `cache` is False, True or "ram", or "disk".
+
+    See `loading.loader` for what `persistent_workers`, `worker_tensor`, `micro_batch`, `seed` and `shuffle` select.
+    With several processes, rank 0 checks the labels and writes the caches while the others wait. `dataset_class`:
+    a data set with an augmentation of its own.
+    """
+    with _rank_zero_first(rank):
+        dataset = (dataset_class or LoadImagesAndLabels)(
+            path,
+            imgsz,
+            batch_size,
+            augment=augment,
+            hyp=hyp,
+            rect=rect,
+            image_weights=image_weights,
+            cache_images=cache,
+            single_cls=opt.single_cls,
+            stride=int(stride),
+            pad=pad,
+            prefix=prefix,
+            seed=seed,
+            cache_dir=cache_dir,
+            fast_augment=fast_augment,
+            subset=subset,
+        )
+    batch_size = min(batch_size, len(dataset))
+    loader = make_loader(
+        dataset,
+        batch_size,
+        worker_count(workers, batch_size, world_size),
+        collate_fn=collate_quad if quad else None,  # None: samples are written straight into their batch
+        rank=rank,
+        world_size=world_size,
+        image_weights=image_weights,
+        quad=quad,
+        persistent_workers=persistent_workers,
+        worker_tensor=worker_tensor,
+        micro_batch=micro_batch,
+        seed=seed,
+        shuffle=shuffle,
+    )
+    return loader, dataset
+
+
+@contextlib.contextmanager
+def _rank_zero_first(rank: int) -> Iterator[None]:
+    """Rank 0 runs the block while the others wait; alone, or without a process group, nobody waits."""
+    together = rank >= 0 and torch.distributed.is_available() and torch.distributed.is_initialized()
+    if together and rank > 0:
+        torch.distributed.barrier()
+    try:
+        yield
+    finally:  # also after an error, which the others then meet by themselves
+        if together and rank == 0:
+            torch.distributed.barrier()
+
+
+class LoadImagesAndLabels(Dataset):
+    """Pictures and labels for training (`augment`) and evaluation.
+
+    `dataset[i]`, or `dataset[(epoch, i)]` under a seed -> (uint8 (3, H, W) tensor, float32 (m, 6) tensor, path,
+    shapes). Attributes, all in the same order: `img_files`, `label_files`, `labels` (float32 (m, 5) each), `shapes`
+    (float64 (n, 2): width, height), `segments`; `indices` are the pictures that samples begin with and mosaic partners
+    are drawn from; `batch` and, under `rect`, `batch_shapes` (H, W) say how samples are grouped.
+    """
+
+    def __init__(
+        self,
+        path: Paths,
+        img_size: int = 640,
+        batch_size: int = 16,
+        augment: bool = False,
+        hyp: Mapping[str, float] | None = None,
+        rect: bool = False,
+        image_weights: bool = False,
+        cache_images: bool | str = False,
+        single_cls: bool = False,
+        stride: int = 32,
+        pad: float = 0.0,
+        prefix: str = "",
+        *,
+        seed: int | None = None,
+        cache_dir: str | os.PathLike | None = None,
+        fast_augment: bool = False,
+        subset: Subset | None = None,
+    ):
+        self.path = path
+        self.img_size = img_size
+        self.augment = augment
+        self.hyp = hyp
+        self.image_weights = image_weights
+        self.rect = rect and not image_weights
+        self.mosaic = augment and not self.rect
+        self.mosaic_border = (-img_size // 2, -img_size // 2)
+        self.stride = stride
+        self.seed = seed
+        self.fast_augment = fast_augment
+        self._find(prefix, cache_dir, single_cls, subset)
+        self.n = len(self.img_files)
+        self.indices = range(self.n)
+        self.batch = np.arange(self.n) // batch_size
+        self.batch_shapes: np.ndarray | None = None
+        if self.rect:
+            self._group_by_aspect(pad)
+        self.has_polygons = any(self.segments)
+        folder = cache_path(path, self.label_files).parent
+        self._images = open_cache(cache_images, self.img_files, img_size, augment, prefix, folder, cache_dir)
+
+    # --- set up -------------------------------------------------------------------------------------------------------
+
+    def _find(self, prefix: str, cache_dir, single_cls: bool, subset: Subset | None) -> None:
+        """Pictures, labels, shapes and polygons, checked."""
+        found = find_images(self.path, prefix)
+        table = load_labels(found, self.path, prefix, cache_dir)
+        if not table.img_files:
+            raise UserError(f"{prefix}none of the {len(found)} images of {self.path} is usable: {table.why_skipped()}")
+        if self.augment and not table.counts.found:
+            raise UserError(_no_labels(prefix, self.path, img2label_paths(found)))
+        picked = range(len(table.img_files)) if subset is None else subset.pick(len(table.img_files))
+        self.img_files = [table.img_files[i] for i in picked]
+        self.label_files = img2label_paths(self.img_files)
+        self.labels = [table.labels[i].copy() for i in picked]
+        self.segments = [table.segments[i] for i in picked]
+        self.shapes = table.shapes[list(picked)].astype(np.float64)
+        if single_cls:
+            for rows in self.labels:
+                rows[:, 0] = 0
+        if any(self.segments):
+            self.segments = [s or _rectangles(rows) for s, rows in zip(self.segments, self.labels)]
+
+    def _group_by_aspect(self, pad: float) -> None:
+        """Order pictures by height / width and give each batch the smallest shape that holds its pictures."""
+        ratio = self.shapes[:, 1] / self.shapes[:, 0]
+        order = ratio.argsort(kind="stable")
+        self.img_files = [self.img_files[i] for i in order]
+        self.label_files = [self.label_files[i] for i in order]
+        self.labels = [self.labels[i] for i in order]
+        self.segments = [self.segments[i] for i in order]
+        self.shapes = self.shapes[order]
+        ratio = ratio[order]
+        starts = np.flatnonzero(np.diff(self.batch, prepend=-1))  # of each batch
+        limits = zip(np.minimum.reduceat(ratio, starts), np.maximum.reduceat(ratio, starts))
+        wanted = [[high, 1] if high < 1 else [1, 1 / low] if low > 1 else [1, 1] for low, high in limits]
+        self.batch_shapes = np.ceil(np.array(wanted) * self.img_size / self.stride + pad).astype(int) * self.stride
+
+    # --- samples ------------------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return self.n
+
+    def __getitem__(self, key: Key) -> tuple[torch.Tensor, torch.Tensor, str, tuple | None]:
+        img = torch.empty((3, *self.shape_of(key)), dtype=torch.uint8)
+        return img, *self.sample_into(key, img.numpy())
+
+    def shape_of(self, key: Key) -> tuple[int, int]:
+        """(H, W) of a finished sample."""
+        if self.batch_shapes is None:
+            return self.img_size, self.img_size
+        h, w = self.batch_shapes[self.batch[self.indices[_index(key)]]]
+        return int(h), int(w)
+
+    def sample_into(self, key: Key, out: np.ndarray) -> tuple[torch.Tensor, str, tuple | None]:
+        """Make a sample and write its picture into `out`, uint8 (3, H, W); returns (labels (m, 6), path, shapes)."""
+        index = self.indices[_index(key)]
+        if self.augment:
+            rng = self._random_source(key)
+            img, labels, shapes = self._augmented(index, rng)
+        else:
+            img, labels, shapes = self._letterboxed(index)
+        rows = np.zeros((len(labels), 6), np.float32)
+        h, w = img.shape[:2]
+        if len(labels):
+            rows[:, 1] = labels[:, 0]
+            low, high = labels[:, 1:3], labels[:, 3:5]
+            rows[:, 2:4] = (low + high) / 2
+            rows[:, 4:6] = high - low
+            rows[:, 2:] /= np.array((w, h, w, h), np.float32)
+        if self.augment:
+            img = self._flip(img, rows, rng)
+        if out.shape != (3, h, w) or out.dtype != np.uint8:
+            raise ValueError(f"a sample of {h} x {w} does not fit an array of {out.shape}, {out.dtype}")
+        planes = [out[2], out[1], out[0]]
+        cv2.split(img, planes if img.shape[2] == 3 else [*planes, scratch("ballast", img.shape[:2])])
+        return torch.from_numpy(rows), self.img_files[index], shapes
+
+    def _random_source(self, key: Key) -> RandomSource:
+        if self.seed is None:
+            return GLOBAL
+        epoch, index = key if isinstance(key, tuple) else (0, key)
+        return KeyedRandom(self.seed, epoch, index)
+
+    def _letterboxed(self, index: int):
+        """An evaluation sample: (picture, labels in pixels, shapes). Nothing is drawn."""
+        img, (h0, w0), (h, w) = self.load_image(index)
+        img, ratio, pad = letterbox(img, self._box_of(index), auto=False, scaleup=False)
+        return img, self._letterboxed_labels(index, (h, w), ratio, pad), ((h0, w0), ((h / h0, w / w0), pad))
+
+    def _augmented(self, index: int, rng: RandomSource):
+        """A training sample up to its flips: (picture, labels in pixels, shapes)."""
+        hyp = self.hyp
+        draft = self.draft(index, rng)
+        colour = draw_colour(rng, hyp["hsv_h"], hyp["hsv_s"], hyp["hsv_v"])
+        img, labels = (fast_augment.paint if self.fast_augment else paint)(draft, colour), draft.labels
+        if rng.random() < hyp.get("paste_in", 0):
+            cutouts = gather_cutouts(lambda: self._cut_outs(rng))
+            labels = paste_in(img[..., :3], labels, cutouts, rng)
+        return img, labels, draft.shapes
+
+    def _flip(self, img: np.ndarray, rows: np.ndarray, rng: RandomSource) -> np.ndarray:
+        """Two gates: up-down, left-right. Rows are changed in place."""
+        up_down = rng.random() < self.hyp["flipud"]
+        left_right = rng.random() < self.hyp["fliplr"]
+        if up_down:
+            rows[:, 3] = 1 - rows[:, 3]
+        if left_right:
+            rows[:, 2] = 1 - rows[:, 2]
+        if not (up_down or left_right):
+            return img
+        code = -1 if up_down and left_right else 0 if up_down else 1
+        return cv2.flip(img, code, dst=scratch("flipped", img.shape))
+
+    # --- geometry -----------------------------------------------------------------------------------------------------
+
+    def load_image(self, index: int) -> LoadedImage:
+        """A picture at training size; it may be shared memory of a cache, so it must not be changed."""
+        if self._images is None:
+            return load_resized(self.img_files[index], self.img_size, self.augment)
+        return self._images.get(index)
+
+    def draft(self, index: int, rng: RandomSource) -> Draft:
+        """Draw the geometry of a training sample: a mosaic, perhaps blended with another, or one picture."""
+        if not (self.mosaic and rng.random() < self.hyp["mosaic"]):
+            return self._draft_plain(index, rng)
+        scene, labels = self._draft_mosaic(index, rng, rng.random() < FOUR_TILES)
+        if rng.random() >= self.hyp["mixup"]:
+            return Draft([scene], 1.0, labels, None)
+        four = rng.random() < FOUR_TILES
+        scene2, labels2 = self._draft_mosaic(rng.randint(0, self.n - 1), rng, four)
+        return Draft([scene, scene2], rng.np_beta(8.0, 8.0), np.concatenate((labels, labels2), 0), None)
+
+    def _box_of(self, index: int):
+        """The letterbox of a picture: (H, W), or the side of a square."""
+        return self.img_size if self.batch_shapes is None else self.batch_shapes[self.batch[index]]
+
+    def _letterboxed_labels(self, index: int, shape: tuple[int, int], ratio, pad) -> np.ndarray:
+        """Label rows in pixels of the letterboxed picture; `shape` (h, w) is the picture's before."""
+        labels = self.labels[index].copy()
+        labels[:, 1:] = xywhn2xyxy(labels[:, 1:], ratio[0] * shape[1], ratio[1] * shape[0], padw=pad[0], padh=pad[1])
+        return labels
+
+    def _draft_plain(self, index: int, rng: RandomSource) -> Draft:
+        """One letterboxed picture, warped; polygons are not used."""
+        img, (h0, w0), (h, w) = self.load_image(index)
+        fit = letterbox_fit((h, w), self._box_of(index), auto=False, scaleup=True)
+        img = resize_to(img, fit.inner)
+        top, bottom, left, right = fit.border
+        warp = draw_hyp_warp(rng, self.hyp, (img.shape[0] + top + bottom, img.shape[1] + left + right))
+        labels = warp_labels(self._letterboxed_labels(index, (h, w), fit.ratio, fit.pad), [], warp)
+        shapes = (h0, w0), ((h / h0, w / w0), fit.pad)
+        return Draft([Scene([img], [(left, top)], warp)], 1.0, labels, shapes)
+
+    def _draft_mosaic(self, index: int, rng: RandomSource, four: bool) -> tuple[Scene, np.ndarray]:
+        """A mosaic and its labels in pixels of the sample."""
+        plan = (draw_four if four else draw_nine)(rng, index, self.indices, self.img_size)
+        images, where, labels, segments = self._lay_out(plan)
+        canvas = None
+        if segments and self.hyp.get("copy_paste", 0):
+            canvas = draw_canvas(images, where.on_canvas, (where.size, where.size)).copy()
+            canvas, labels, segments = copy_paste(canvas, labels, segments, self.hyp["copy_paste"], rng)
+        warp = draw_hyp_warp(rng, self.hyp, (where.size, where.size), self.mosaic_border)
+        return Scene(images, where.on_canvas, warp, canvas), warp_labels(labels, segments, warp)
+
+    def _lay_out(self, plan: Plan) -> tuple[list[np.ndarray], Layout, np.ndarray, list[np.ndarray]]:
+        """(pictures, layout, label rows, polygons) of a mosaic; rows and polygons in pixels of the canvas."""
+        images = [self.load_image(i).img for i in plan.tiles]
+        shapes = [img.shape[:2] for img in images]
+        where = layout(plan, shapes, self.img_size)
+        labels = mosaic_labels([self.labels[i] for i in plan.tiles], shapes, where)
+        if not self.has_polygons:
+            return images, where, labels, []
+        polygons = [self.segments[i] for i in plan.tiles]
+        return images, where, labels, mosaic_segments(polygons, shapes, where, shift=len(plan.tiles) == 9)
+
+    def _cut_outs(self, rng: RandomSource) -> list[CutOut]:
+        """One round of gathering objects to paste: a four-tile canvas and a share of its objects.
+
+        Without polygons only the draws are made: nothing could be cut out, so no picture is loaded.
+        """
+        plan = draw_four(rng, rng.randint(0, self.n - 1), self.indices, self.img_size)
+        if not any(self.segments[i] for i in plan.tiles):
+            return []
+        images, where, labels, segments = self._lay_out(plan)
+        canvas = draw_canvas(images, where.on_canvas, (where.size, where.size))
+        return cut_out(canvas[..., :3], labels, segments, rng)
+
+    collate_fn = staticmethod(collate)
+    collate_fn4 = staticmethod(collate_quad)
+
+
+def _index(key: Key) -> int:
+    return key[1] if isinstance(key, tuple) else key
+
+
+def _rectangles(rows: np.ndarray) -> list[np.ndarray]:
+    """The outline of each box as a polygon: in a data set with polygons, every row needs one of its own."""
+    x, y, w, h = rows[:, 1:5].T
+    corners = np.stack([x - w / 2, y - h / 2, x + w / 2, y - h / 2, x + w / 2, y + h / 2, x - w / 2, y + h / 2], 1)
+    return list(corners.reshape(-1, 4, 2))
+
+
+def _no_labels(prefix: str, source: Paths, tried: list[str]) -> str:
+    paths = ", ".join(str(Path(p).absolute()) for p in tried[:3])
+    more = f" and {len(tried) - 3} more" if len(tried) > 3 else ""
+    hint = ""
+    if not any(f"{os.sep}labels{os.sep}" in p for p in tried[:3]):
+        hint = "; no image path contains /images/ (write ./images instead of images), so labels were sought beside them"
+    return f"{prefix}no labels for the images of {source}: looked for {paths}{more}{hint}"

@@ -1,0 +1,340 @@
+"""Finding pictures and their label files, and checking each pair.
+
+A label file has one object a line: `class cx cy w h`, normalised to 0..1, or `class x y x y ...` with at least four
+points, a polygon. What is wrong with a picture or its labels is told as `Problem`s with file and line.
+"""
+
+import glob
+import logging
+import os
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import cv2
+import numpy as np
+from PIL import Image
+
+from yolov7fast.core.errors import UserError
+from yolov7fast.metrics.boxes import xyxy2xywh
+
+LOGGER = logging.getLogger(__name__)
+IMG_FORMATS = ("bmp", "jpg", "jpeg", "png", "tif", "tiff", "dng", "webp", "mpo")  # by file name, and by Pillow's name
+MIN_SIDE = 10  # pixels
+EXIF_ORIENTATION = 274
+POLYGON_TOKENS = 8  # a line with more makes the whole file polygons
+LAST_CLASS = 2**24  # up to here float32, in which labels are kept, holds every whole number
+SLACK = 0.01  # how far a box may reach beyond the picture before it is noted
+
+Paths = str | os.PathLike | Sequence[str | os.PathLike]
+
+
+class Problem(NamedTuple):
+    """Something about one picture that the user may want to mend."""
+
+    kind: str  # "missing label", "empty label", "corrupt image", "wrong columns", ...
+    path: str  # the file it is in
+    line: int  # 1-based; 0 if it concerns the whole file
+    text: str
+    skipped: bool  # the picture is left out because of it
+
+    @property
+    def place(self) -> str:
+        """File and line."""
+        return f"{self.path}:{self.line}" if self.line else self.path
+
+    def __str__(self) -> str:
+        return f"{'skipped' if self.skipped else 'kept'}  {self.kind}  {self.place}  {self.text}"
+
+
+class Checked(NamedTuple):
+    """One picture with its labels after checking; `labels` is None if the picture must be left out."""
+
+    labels: np.ndarray | None  # float32 (m, 5): class, cx, cy, w, h
+    shape: tuple[int, int]  # width, height as OpenCV will load it
+    segments: list[np.ndarray]  # float32 (k, 2) for each row of a polygon file, else empty
+    found: bool  # a label file exists
+    problems: list[Problem]
+
+
+class Subset(NamedTuple):
+    """A part of a data set: the first `size` pictures in sorted order, or `size` drawn by `seed`, kept in order."""
+
+    size: int
+    seed: int | None = None
+
+    def pick(self, n: int) -> list[int]:
+        """Sorted positions among n pictures."""
+        if self.size < 1:
+            raise UserError(f"a subset of {self.size} images is empty; ask for at least 1")
+        if self.size >= n:
+            return list(range(n))
+        if self.seed is None:
+            return list(range(self.size))
+        return sorted(random.Random(self.seed).sample(range(n), self.size))
+
+
+# --- discovery --------------------------------------------------------------------------------------------------------
+
+
+def find_images(source: Paths, prefix: str = "") -> list[str]:
+    """Sorted pictures of folders (searched at any depth) and text lists (one path a line, `./` = the list's folder)."""
+    sources = list(source) if isinstance(source, list | tuple) else [source]
+    names: list[str] = []
+    for item in sources:
+        path = Path(item)
+        if path.is_dir():
+            names += glob.glob(os.path.join(glob.escape(str(path)), "**", "*.*"), recursive=True)
+        elif path.is_file():
+            names += _read_list(path, prefix)
+        else:
+            raise UserError(
+                f"{prefix}{item} is neither a folder of images nor a text file that lists them "
+                f"(looked for {path.absolute()}); check the path in the data YAML"
+            )
+    found = sorted(filter(_is_image_name, names))
+    if not found:
+        raise UserError(
+            f"{prefix}no images in {', '.join(str(s) for s in sources)} ({len(names)} other names seen); "
+            f"image files end in {', '.join(IMG_FORMATS)}"
+        )
+    return list(dict.fromkeys(found))
+
+
+def _is_image_name(name: str) -> bool:
+    return name.rpartition(".")[2].lower() in IMG_FORMATS
+
+
+def _read_list(path: Path, prefix: str) -> list[str]:
+    """The lines of a list. Blanks at the end of one hide its picture, as in the reference; that is told."""
+    try:
+        text = path.read_text()
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not a text file; a list of images has one path a line") from error
+    lines = text.strip().splitlines()
+    hides = [not _is_image_name(line) and _is_image_name(line.rstrip()) for line in lines]
+    if any(hides):
+        LOGGER.warning(
+            f"{prefix}{path}: {sum(hides)} images are left out because blanks follow their names (first: line "
+            f"{_blank_lines(text) + 1 + hides.index(True)}); remove the blanks to use them"
+        )
+    folder = str(path.parent) + os.sep
+    return [folder + line[2:] if line.startswith("./") else line for line in lines]
+
+
+def img2label_paths(img_paths: Sequence[str]) -> list[str]:
+    """Label path of each picture: the first `/images/` becomes `/labels/`, the extension `txt`."""
+    images, labels = f"{os.sep}images{os.sep}", f"{os.sep}labels{os.sep}"
+    return [path.replace(images, labels, 1).rpartition(".")[0] + ".txt" for path in img_paths]
+
+
+def check_class_range(labels: Sequence[np.ndarray], label_files: Sequence[str], nc: int, source: str) -> None:
+    """Stop at the first label whose class is not below `nc`, the number of classes that `source` (a YAML) names."""
+    for rows, path in zip(labels, label_files):
+        if len(rows) and rows[:, 0].max() >= nc:
+            row = int((rows[:, 0] >= nc).argmax())
+            raise UserError(
+                f"{path}:{_first_line(path) + row}: class {rows[row, 0]:g}, but {source} has nc: {nc} "
+                f"(classes 0 to {nc - 1}); mend the label or nc and names"
+            )
+
+
+def _first_line(path: str) -> int:
+    """The number of a label file's first line that says something; objects follow line by line."""
+    try:
+        return _blank_lines(Path(path).read_text()) + 1
+    except (OSError, UnicodeDecodeError):  # gone since it was checked
+        return 1
+
+
+def _blank_lines(text: str) -> int:
+    """How many lines stand before the first that says something."""
+    return text[: len(text) - len(text.lstrip())].count("\n")
+
+
+# --- checking one pair ------------------------------------------------------------------------------------------------
+
+
+class _Rejected(Exception):
+    """Ends the check of a pair: the picture is left out."""
+
+    def __init__(self, *problems: Problem):
+        super().__init__()
+        self.problems = problems
+
+
+def check_pair(img_path: str, label_path: str) -> Checked:
+    """Check a picture and its label file. Never raises: whatever goes wrong leaves the picture out and is told."""
+    notes: list[Problem] = []
+    found = False
+    shape = (0, 0)
+    try:
+        shape = _check_image(img_path, notes)
+        found = os.path.isfile(label_path)
+        if not found:
+            notes.append(Problem("missing label", label_path, 0, f"no label file for {img_path}", False))
+            return Checked(np.zeros((0, 5), np.float32), shape, [], False, notes)
+        labels, segments = _read_labels(label_path, notes)
+        return Checked(labels, shape, segments, True, notes)
+    except _Rejected as rejected:
+        return Checked(None, shape, [], found, [*notes, *rejected.problems])
+    except Exception as error:  # one odd file must not end the check of a million
+        problem = Problem("unreadable", img_path, 0, f"{type(error).__name__}: {error}", True)
+        return Checked(None, shape, [], found, [*notes, problem])
+
+
+def _check_image(path: str, notes: list[Problem]) -> tuple[int, int]:
+    """(width, height) as OpenCV will load the file."""
+
+    def reject(text: str, kind: str = "corrupt image") -> _Rejected:
+        return _Rejected(Problem(kind, path, 0, text, True))
+
+    if not os.path.exists(path):
+        raise reject(f"no such file (looked for {os.path.abspath(path)})", "missing image")
+    try:
+        with Image.open(path) as image:
+            image.verify()
+            form, size, exif = (image.format or "").lower(), image.size, image.info.get("exif")
+    except Exception as error:
+        raise reject(str(error) or type(error).__name__) from error
+    if min(size) < MIN_SIDE:
+        raise reject(f"{size[0]} x {size[1]} pixels; both sides must be at least {MIN_SIDE}")
+    if form not in IMG_FORMATS:
+        raise reject(f"is a {form.upper()} file, which training does not read")
+    cut_short = form in ("jpeg", "mpo") and not _ends_with_marker(path)
+    if cut_short or form not in ("jpeg", "mpo", "png", "webp"):  # Pillow's check does not look at the pixels of these
+        img = cv2.imread(path)
+        if img is None:
+            raise reject("cannot be decoded by OpenCV")
+        size = img.shape[1], img.shape[0]
+        if cut_short:
+            text = "JPEG without end marker, perhaps cut short: missing pixels are grey"
+            notes.append(Problem("incomplete image", path, 0, text, False))
+    elif exif and _turned(exif):
+        size = size[1], size[0]
+    return size
+
+
+def _ends_with_marker(path: str) -> bool:
+    """Whether a JPEG's end marker stands near the end of the file; some cameras write padding after it."""
+    with open(path, "rb") as f:
+        f.seek(-min(os.path.getsize(path), 4096), os.SEEK_END)
+        return b"\xff\xd9" in f.read()
+
+
+def _turned(exif: bytes) -> bool:
+    """Whether the EXIF orientation turns the picture by a quarter, which swaps its sides when it is loaded."""
+    try:
+        tags = Image.Exif()
+        tags.load(exif)
+        return tags.get(EXIF_ORIENTATION) in (5, 6, 7, 8)
+    except Exception:  # damaged EXIF is ignored by OpenCV too
+        return False
+
+
+def _read_labels(path: str, notes: list[Problem]) -> tuple[np.ndarray, list[np.ndarray]]:
+    """Rows (m, 5) and polygons of a label file."""
+    try:
+        with open(path) as f:
+            text = f.read()
+    except (OSError, UnicodeDecodeError) as error:
+        raise _Rejected(Problem("unreadable label", path, 0, str(error), True)) from error
+    first = _blank_lines(text) + 1
+    tokens = [line.split() for line in text.strip().splitlines()]
+    if not tokens:
+        notes.append(Problem("empty label", path, 0, "no objects", False))
+        return np.zeros((0, 5), np.float32), []
+    try:
+        labels, segments = _parse(tokens)
+    except (ValueError, IndexError) as error:
+        raise _Rejected(*_format_faults(tokens, path, first, str(error))) from error
+    in_range = (labels >= 0).all() and (labels[:, 1:] <= 1).all() and (labels[:, 0] <= LAST_CLASS).all()
+    if not in_range or len(set(map(tuple, labels.tolist()))) < len(labels):
+        raise _Rejected(*_value_faults(labels, path, first))
+    notes += _value_notes(labels, path, first)
+    return labels, segments
+
+
+def _is_polygons(tokens: list[list[str]]) -> bool:
+    return any(len(row) > POLYGON_TOKENS for row in tokens)
+
+
+def _parse(tokens: list[list[str]]) -> tuple[np.ndarray, list[np.ndarray]]:
+    """Rows (m, 5) and polygons; `ValueError` or `IndexError` if the lines are not all of one of the two forms."""
+    if not _is_polygons(tokens):
+        labels = np.array(tokens, np.float32)
+        if labels.shape[1] != 5:
+            raise ValueError("a box needs 5 numbers")
+        return labels, []
+    classes = np.array([row[0] for row in tokens], np.float32)
+    segments = [np.array(row[1:], np.float32).reshape(-1, 2) for row in tokens]
+    return np.concatenate((classes.reshape(-1, 1), segments2boxes(segments)), 1), segments
+
+
+def segments2boxes(segments: Sequence[np.ndarray]) -> np.ndarray:
+    """Polygons (k, 2) -> (n, 4) boxes around them as centre and size."""
+    return xyxy2xywh(np.array([[*s.min(0), *s.max(0)] for s in segments]))
+
+
+def _format_faults(tokens: list[list[str]], path: str, first: int, error: str) -> list[Problem]:
+    """Which lines `_parse` stumbled over, and why; the error's own words if no line can be named."""
+    polygons = _is_polygons(tokens)
+    faults = []
+    for line, row in enumerate(tokens, first):
+        word = next((token for token in row if not _is_number(token)), None)
+        if word is not None:
+            faults.append(Problem("not a number", path, line, repr(word), True))
+        elif not row:
+            faults.append(Problem("wrong columns", path, line, "blank line between objects", True))
+        elif polygons and (len(row) < 3 or len(row) % 2 == 0):
+            faults.append(Problem("wrong columns", path, line, "a polygon needs x and y for every point", True))
+        elif not polygons and len(row) != 5:
+            text = f"{len(row)} numbers; a box needs 5: class cx cy w h"
+            faults.append(Problem("wrong columns", path, line, text, True))
+    return faults or [Problem("unreadable label", path, 0, error, True)]
+
+
+def _is_number(token: str) -> bool:
+    try:
+        float(token)
+    except ValueError:
+        return False
+    return True
+
+
+def _value_faults(labels: np.ndarray, path: str, first: int) -> list[Problem]:
+    """What makes the reference leave a picture out, row by row; here also a class that is no number of one."""
+    faults = []
+    seen: dict[bytes, int] = {}
+    for i, row in enumerate(labels):
+        line, values = first + i, " ".join(f"{v:g}" for v in row)
+        if not np.isfinite(row).all():
+            faults.append(Problem("non-finite", path, line, values, True))
+        elif row[0] < 0:
+            faults.append(Problem("bad class", path, line, f"class {row[0]:g} is negative", True))
+        elif row[0] > LAST_CLASS:
+            faults.append(Problem("bad class", path, line, f"class {row[0]:g} is beyond all bounds", True))
+        elif (row[1:] < 0).any() or (row[1:] > 1).any():
+            faults.append(Problem("box outside", path, line, f"{values}: coordinates must lie in 0..1", True))
+        else:
+            twin = seen.setdefault((row + 0).tobytes(), line)  # + 0: minus zero equals zero
+            if twin != line:
+                faults.append(Problem("duplicate row", path, line, f"same as line {twin}", True))
+    return faults
+
+
+def _value_notes(labels: np.ndarray, path: str, first: int) -> list[Problem]:
+    """What the reference trains on in silence, but a user may not have meant."""
+    half = labels[:, 3:5] / 2
+    beyond = ((labels[:, 1:3] - half < -SLACK) | (labels[:, 1:3] + half > 1 + SLACK)).any(1)
+    fraction = labels[:, 0] % 1 != 0
+    flat = (labels[:, 3:5] == 0).any(1)
+    notes = []
+    for mask, kind, text in (
+        (beyond, "box over edge", "reaches beyond the picture"),
+        (fraction, "fractional class", "is cut to a whole number"),
+        (flat, "empty box", "has no area and is never learnt"),
+    ):
+        notes += [Problem(kind, path, first + int(i), text, False) for i in np.flatnonzero(mask)]
+    return notes

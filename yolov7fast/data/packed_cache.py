@@ -1,0 +1,284 @@
+"""Resized images in one memory-mapped file, so that no epoch after the first decodes a JPEG.
+
+Pixels are those of `data.images.load_resized`, bit for bit. The operating system's page cache holds what fits into
+memory, once for all workers and ranks; what does not fit is read from disk again, so the file may be larger than RAM.
+
+File layout (version 1), written to a temporary name and renamed when complete:
+
+    0                4096-byte header: magic, then JSON with sizes and offsets
+    4096             pixels of image 0, 1, ... each uint8 (h, w, 3) BGR, each beginning at a multiple of 64
+    table_at         int64 (n, 7): offset, h, w, h0, w0, bytes of the source file, its modification time in ns
+    names_at         absolute source paths, each ended by a zero byte
+"""
+
+import contextlib
+import errno
+import hashlib
+import json
+import mmap
+import os
+import shutil
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+from tqdm import tqdm
+
+from yolov7fast.core.errors import UserError
+from yolov7fast.core.file_lock import exclusive
+from yolov7fast.data.images import LoadedImage, load_resized, resized_shape
+from yolov7fast.data.label_cache import is_writable
+
+MAGIC = b"YOLOPACK"
+VERSION = 1
+HEADER = 4096
+ALIGN = 64
+COLUMNS = 7  # of the table: offset, h, w, h0, w0, size, mtime_ns
+
+
+class PackedImages:
+    """Read-only images of one training size, in the order of the list they were opened with.
+
+    `len()` is the number of images; `nbytes` the size of the file. Cheap to copy into a forked worker (pages are
+    shared) and to pickle (the file is opened again).
+    """
+
+    def __init__(self, path: Path, rows: np.ndarray):
+        """`rows` int64 (n, 7): the table rows of the images wanted, in the order wanted."""
+        self.path = path
+        self._rows = rows
+        with open(path, "rb") as f:
+            self._map = mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ)
+        self._pixels = np.frombuffer(self._map, np.uint8)
+        self.nbytes = len(self._map)
+
+    @classmethod
+    def open_or_build(
+        cls,
+        img_files: Sequence[str],
+        img_size: int,
+        *,
+        augment: bool,
+        cache_dir: str | os.PathLike | None = None,
+        prefix: str = "",
+        workers: int | None = None,
+        default_dir: str | os.PathLike | None = None,
+    ) -> "PackedImages":
+        """Open the pack of these images, building it first if there is none or a source file has changed.
+
+        The file lies in `cache_dir`, else in `default_dir` (beside the labels), else beside the first image. A larger
+        pack that holds all these images serves as well (subsets, other orders). Several processes may call this at
+        once: one builds, the others wait for it. Only building needs a folder that can be written.
+        """
+        folder = Path(cache_dir or default_dir or Path(img_files[0]).parent)
+        want = _Wanted.of(img_files, img_size, augment)
+        try:
+            found = _find(folder, want)
+            if found is None:
+                _make_folder(folder, prefix)
+                path = folder / want.file_name
+                with exclusive(path.with_suffix(".lock"), f"{prefix}waiting for another process to pack images"):
+                    found = _find(folder, want) or _build(path, want, prefix, workers)
+            return cls(*found)
+        except OSError as error:
+            raise _disk_error(error, folder) from error
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def get(self, i: int) -> LoadedImage:
+        """Image i as `load_resized` gives it. The array is read-only memory of the file: copy before changing it."""
+        offset, h, w, h0, w0 = self._rows[i, :5].tolist()
+        return LoadedImage(self._pixels[offset : offset + h * w * 3].reshape(h, w, 3), (h0, w0), (h, w))
+
+    def __reduce__(self):
+        return PackedImages, (self.path, self._rows)
+
+
+def _make_folder(folder: Path, prefix: str) -> None:
+    """Have a folder to build in, unless it, or where it would have to be made, is marked read-only."""
+    nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not is_writable(nearest):
+        raise UserError(f"{prefix}{nearest} cannot be written; name a place for the image cache with --cache-dir")
+    folder.mkdir(parents=True, exist_ok=True)
+
+
+class _Wanted:
+    """What a pack must hold: absolute paths with size and time of each, the image size and the kind of resizing."""
+
+    def __init__(self, paths: list[str], stamps: np.ndarray, img_size: int, augment: bool):
+        self.paths, self.stamps, self.img_size, self.augment = paths, stamps, img_size, augment
+        self.mode = "linear" if augment else "area"
+
+    @classmethod
+    def of(cls, img_files: Sequence[str], img_size: int, augment: bool) -> "_Wanted":
+        paths = [os.path.abspath(f) for f in img_files]
+        stamps = np.empty((len(paths), 2), np.int64)
+        for i, path in enumerate(paths):
+            try:
+                stat = os.stat(path)
+            except OSError as error:
+                raise UserError(f"image {path}: {error.strerror}; mend or remove it from the data set") from error
+            stamps[i] = stat.st_size, stat.st_mtime_ns
+        return cls(paths, stamps, img_size, augment)
+
+    @property
+    def file_name(self) -> str:
+        names = hashlib.sha256("\0".join(sorted(self.paths)).encode("utf-8", "surrogateescape")).hexdigest()[:12]
+        return f"images-{self.img_size}-{self.mode}-{names}.pack"
+
+    def rows_of(self, path: Path) -> np.ndarray | None:
+        """The table rows of the wanted images in a pack, or None if it lacks one, or one has changed since."""
+        pack = _read_index(path, self.img_size, self.mode)
+        if pack is None:
+            return None
+        names, table = pack
+        row_of = {name: i for i, name in enumerate(names)}
+        picked = [row_of.get(p, -1) for p in self.paths]
+        if min(picked) < 0:
+            return None
+        rows = table[picked]
+        return rows if np.array_equal(rows[:, 5:], self.stamps) else None
+
+
+def _find(folder: Path, want: _Wanted) -> tuple[Path, np.ndarray] | None:
+    """A pack in this folder that holds all that is wanted: the one of that name first, else a larger one."""
+    own = folder / want.file_name
+    others = sorted(folder.glob(f"images-{want.img_size}-{want.mode}-*.pack"))
+    for path in [own, *(p for p in others if p != own)]:
+        rows = want.rows_of(path)
+        if rows is not None:
+            return path, rows
+    return None
+
+
+def _read_index(path: Path, img_size: int, mode: str) -> tuple[list[str], np.ndarray] | None:
+    """(paths, table) of a pack; None for a file that is absent, cut short, foreign or of another size or mode."""
+    try:
+        with open(path, "rb") as f:
+            head = f.read(HEADER)
+            if not head.startswith(MAGIC):
+                return None
+            meta = json.loads(head[len(MAGIC) :].rstrip(b"\0"))
+            size = os.fstat(f.fileno()).st_size
+            if (meta["version"], meta["img_size"], meta["mode"], meta["bytes"]) != (VERSION, img_size, mode, size):
+                return None
+            f.seek(meta["table_at"])
+            table = np.fromfile(f, np.int64, meta["n"] * COLUMNS).reshape(meta["n"], COLUMNS)
+            names = f.read().split(b"\0")[:-1]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    ends = table[:, 0] + table[:, 1] * table[:, 2] * 3
+    if len(names) != len(table) or (table < 0).any() or (len(table) and ends.max() > meta["table_at"]):
+        return None
+    return [os.fsdecode(name) for name in names], table
+
+
+def _build(path: Path, want: _Wanted, prefix: str, workers: int | None) -> tuple[Path, np.ndarray]:
+    """Decode and resize all images in threads (OpenCV releases the interpreter lock) and write them in order."""
+    for left_over in path.parent.glob(f".{path.name}.*.tmp"):  # of a build that was killed; we hold the lock
+        left_over.unlink(missing_ok=True)
+    _check_space(path.parent, want)
+    temporary = path.parent / f".{path.name}.{os.getpid()}.tmp"
+    try:
+        with open(temporary, "wb") as f:
+            rows = _write(f, want, prefix, workers or min(os.cpu_count() or 1, 16))
+            f.flush()
+            os.fsync(f.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    _remove_superseded(path, want)
+    return path, rows
+
+
+def _write(f, want: _Wanted, prefix: str, workers: int) -> np.ndarray:
+    """Write a whole pack to the open file; returns its table."""
+    table = np.zeros((len(want.paths), COLUMNS), np.int64)
+    table[:, 5:] = want.stamps
+    f.write(bytes(HEADER))
+    at = HEADER
+    bar = tqdm(_decoded(want, workers), total=len(want.paths), desc=f"{prefix}Packing images at {want.img_size}")
+    for i, (img, (h0, w0), (h, w)) in enumerate(bar):
+        table[i, :5] = at, h, w, h0, w0
+        f.write(np.ascontiguousarray(img))
+        padding = -img.nbytes % ALIGN
+        f.write(bytes(padding))
+        at += img.nbytes + padding
+    f.write(table)
+    f.write(b"".join(os.fsencode(p) + b"\0" for p in want.paths))
+    meta = {"version": VERSION, "img_size": want.img_size, "mode": want.mode, "n": len(table), "table_at": at}
+    f.seek(0)
+    f.write(MAGIC + json.dumps(meta | {"bytes": at + table.nbytes + _names_bytes(want)}).encode())
+    return table
+
+
+def _names_bytes(want: _Wanted) -> int:
+    return sum(len(os.fsencode(p)) + 1 for p in want.paths)
+
+
+def _decoded(want: _Wanted, workers: int) -> Iterator[LoadedImage]:
+    """Images in order, decoded ahead in threads, at most a few per thread in memory at a time."""
+    with ThreadPoolExecutor(workers) as pool:
+        ahead: deque = deque()
+        try:
+            for path in want.paths:
+                ahead.append(pool.submit(load_resized, path, want.img_size, want.augment))
+                if len(ahead) > 4 * workers:
+                    yield ahead.popleft().result()
+            while ahead:
+                yield ahead.popleft().result()
+        finally:
+            for future in ahead:
+                future.cancel()
+
+
+def _check_space(folder: Path, want: _Wanted) -> None:
+    """Refuse before the first image is decoded if the disk cannot hold the pack."""
+    free = shutil.disk_usage(folder).free
+    fixed = HEADER + want.stamps.shape[0] * (COLUMNS * 8 + ALIGN) + _names_bytes(want)
+    if free > fixed + len(want.paths) * 3 * want.img_size**2:  # enough even if all images were square
+        return
+    needed = fixed
+    for path in tqdm(want.paths, desc="Adding up image sizes"):
+        needed += 3 * int(np.prod(_size_at(path, want.img_size)))
+    if needed > free:
+        raise UserError(
+            f"the disk cache of {len(want.paths)} images at {want.img_size} needs {_amount(needed)} in {folder}, "
+            f"where {_amount(free)} are free; make room, name another place with --cache-dir, or use --cache-images ram"
+        )
+
+
+def _size_at(path: str, img_size: int) -> tuple[int, int]:
+    """(h, w) after resizing, from the file's header alone; EXIF rotation does not change the area."""
+    try:
+        with Image.open(path) as image:
+            w0, h0 = image.size
+    except OSError as error:
+        raise UserError(f"image {path} cannot be read ({error}); mend or remove it from the data set") from error
+    return resized_shape(h0, w0, img_size)
+
+
+def _remove_superseded(path: Path, want: _Wanted) -> None:
+    """Delete other packs of this folder whose images are all in the new one: images were added to the data set."""
+    wanted = set(want.paths)
+    for other in path.parent.glob(f"images-{want.img_size}-{want.mode}-*.pack"):
+        index = _read_index(other, want.img_size, want.mode)
+        if other != path and index is not None and wanted.issuperset(index[0]):
+            with contextlib.suppress(OSError):
+                other.unlink()
+
+
+def _disk_error(error: OSError, folder: Path) -> UserError:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return UserError(f"the disk of {folder} ran full while images were packed; make room or use --cache-dir")
+    return UserError(
+        f"cannot keep packed images in {folder} ({error.strerror or error}); name a place with --cache-dir"
+    )
+
+
+def _amount(n: int) -> str:
+    return f"{n / 1e9:.1f} GB" if n >= 1e9 else f"{n / 1e6:.2f} MB"

@@ -1,0 +1,162 @@
+"""What a run of prediction leaves behind: labelled pictures, videos, text files; and a window, given a screen."""
+
+import logging
+import os
+import sys
+from pathlib import Path
+
+import cv2
+import numpy as np
+import torch
+
+from yolov7fast.inference.sources import STREAM_FPS, Frame
+from yolov7fast.metrics.boxes import xyxy2xywh
+from yolov7fast.plots.draw import Names, class_colour, class_name, draw_boxes, save_picture
+
+LOGGER = logging.getLogger(__name__)
+
+
+class PredictionOutput:
+    """Writes results below `save_dir`. Pictures and videos keep their own names; `labels/` holds the text files.
+
+    Two sources of one name do not overwrite each other: the later one gets a number.
+    """
+
+    def __init__(
+        self, save_dir: Path, names: Names, save_img: bool = True, save_txt: bool = False, save_conf: bool = False
+    ):
+        self.save_dir, self.names = Path(save_dir), names
+        self.save_img, self.save_txt, self.save_conf = save_img, save_txt, save_conf
+        self.label_count = 0  # text files written
+        self._names: dict[str, str] = {}  # source path -> name of its results
+        self._videos: dict[str, _Video] = {}
+        self._drawn: tuple[Frame, np.ndarray] | None = None  # the last picture, drawn once for file and window
+        (self.save_dir / "labels" if save_txt else self.save_dir).mkdir(parents=True, exist_ok=True)
+
+    def write(self, frame: Frame, boxes: torch.Tensor) -> Path | None:
+        """Write one picture's results (boxes (k, 6) in its own pixels); returns the file of a saved image."""
+        name = self._name(frame.path)
+        if self.save_txt:
+            self._write_text(frame, name, boxes)
+        if not self.save_img:
+            return None
+        picture = self.picture(frame, boxes)
+        if frame.kind != "image":
+            self._video(frame, name, picture.shape).add(picture)
+            return None
+        path = self.save_dir / name
+        if not cv2.haveImageWriter(str(path)):
+            path = path.with_suffix(".jpg")  # a format that is read but not written, such as .dng
+        save_picture(picture, path)
+        return path
+
+    def picture(self, frame: Frame, boxes: torch.Tensor) -> np.ndarray:
+        """A copy of the original with its boxes and "name score" labels; best detections on top."""
+        if self._drawn is None or self._drawn[0] is not frame:
+            picture = np.ascontiguousarray(frame.original).copy()
+            rows = boxes.flip(0).tolist()
+            labels = [f"{class_name(self.names, row[5])} {row[4]:.2f}" for row in rows]
+            draw_boxes(picture, [row[:4] for row in rows], labels, [class_colour(row[5]) for row in rows])
+            self._drawn = frame, picture
+        return self._drawn[1]
+
+    def _write_text(self, frame: Frame, name: str, boxes: torch.Tensor) -> None:
+        """`class x y w h [score]` per line, normalised, lowest score first; no file where nothing was detected."""
+        stem = Path(name).stem if frame.kind != "stream" else name
+        path = self.save_dir / "labels" / f"{stem}{'' if frame.kind == 'image' else f'_{frame.number}'}.txt"
+        if not len(boxes):
+            path.unlink(missing_ok=True)  # left by an earlier run in the same folder
+            return
+        h, w = frame.original.shape[:2]
+        xywh = (xyxy2xywh(boxes[:, :4]) / torch.tensor([w, h, w, h])).tolist()
+        lines = []
+        for row, (*_, score, class_id) in reversed(list(zip(xywh, boxes.tolist()))):
+            values = (class_id, *row, score) if self.save_conf else (class_id, *row)
+            lines.append(" ".join(f"{v:g}" for v in values) + "\n")
+        part = path.with_name(f".{path.name}.part")
+        part.write_text("".join(lines))
+        os.replace(part, path)
+        self.label_count += 1
+
+    def _name(self, source: str) -> str:
+        """The file name of a source's results: its own, numbered when another source has taken its stem."""
+        if source not in self._names:
+            name = Path(source).name
+            stem, suffix = os.path.splitext(name)
+            taken = {os.path.splitext(other)[0] for other in self._names.values()}
+            unique, count = stem, 2
+            while unique in taken:
+                unique, count = f"{stem}_{count}", count + 1
+            if unique != stem:
+                LOGGER.warning("%s: its name is taken; results are saved as %s%s", source, unique, suffix)
+            self._names[source] = unique + suffix
+        return self._names[source]
+
+    def _video(self, frame: Frame, name: str, shape: tuple[int, ...]) -> "_Video":
+        if frame.path not in self._videos:
+            if frame.kind == "video":
+                self._close_videos()  # files come one after the other: the one before is complete
+            name = name if frame.kind == "video" else f"{name}.mp4"
+            fps = frame.fps if frame.kind == "video" else STREAM_FPS
+            self._videos[frame.path] = _Video(self.save_dir / name, fps, shape)
+        return self._videos[frame.path]
+
+    def _close_videos(self) -> None:
+        for video in self._videos.values():
+            video.close()
+        self._videos.clear()
+
+    def close(self) -> None:
+        """Complete every recording."""
+        self._close_videos()
+
+
+class _Video:
+    """A recording that gets its name when it is complete."""
+
+    def __init__(self, path: Path, fps: float, shape: tuple[int, ...]):
+        self.path, self.size = path, (shape[1], shape[0])
+        codec = cv2.VideoWriter.fourcc(*"mp4v")
+        self.writer = None
+        for self.path in (path, path.with_suffix(".mp4")):  # not every container takes this codec
+            self.part = self.path.with_name(f".{self.path.stem}.part{self.path.suffix}")
+            self.writer = cv2.VideoWriter(str(self.part), codec, fps, self.size)
+            if self.writer.isOpened():
+                return
+            self.part.unlink(missing_ok=True)
+        LOGGER.warning("no video can be written to %s: OpenCV has no mp4v encoder here", path)
+
+    def add(self, picture: np.ndarray) -> None:
+        if self.writer.isOpened():
+            same = (picture.shape[1], picture.shape[0]) == self.size  # a stream may change its size midway
+            self.writer.write(picture if same else cv2.resize(picture, self.size))
+
+    def close(self) -> None:
+        opened = self.writer.isOpened()
+        self.writer.release()
+        if opened and self.part.exists():
+            os.replace(self.part, self.path)
+            LOGGER.info("video saved in: %s", self.path)
+
+
+class Window:
+    """Shows pictures on a screen; see `open_window`."""
+
+    def show(self, frame: Frame, picture: np.ndarray) -> bool:
+        """Show one picture; False when the user pressed q."""
+        cv2.imshow(Path(frame.path).name, picture)
+        return cv2.waitKey(1) & 0xFF != ord("q")
+
+
+def open_window() -> Window | None:
+    """A window where there is a screen and OpenCV can use it; else None, after saying so."""
+    has_screen = not sys.platform.startswith("linux") or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    if has_screen:  # OpenCV's GUI would abort the process where there is none
+        try:
+            cv2.namedWindow("detect")
+            cv2.destroyWindow("detect")
+            return Window()
+        except cv2.error:
+            pass  # a build without windows
+    LOGGER.warning("--view-img: no display here, or an OpenCV without windows; going on without showing")
+    return None

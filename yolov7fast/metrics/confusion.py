@@ -1,0 +1,77 @@
+"""Confusion matrix of detections against labels, for whole batches at once."""
+
+import numpy as np
+import torch
+
+from yolov7fast.metrics.matching import Batch, paired_iou, pairs_of_equal_key
+
+
+class ConfusionMatrix:
+    """Counts (nc + 1, nc + 1): row = predicted class, column = true class, the last of each = background.
+
+    A detection above the confidence is paired with the label of its image that it overlaps most, whatever the class,
+    one to one. A pair counts at [predicted, true], a missed label at [background, true], a detection without a label at
+    [predicted, background]; every image counts.
+
+    reference: count as the original project does: pairs at [true, predicted], so transposed against the titles of its
+    picture; images without labels or detections, and false alarms in images without a pair, left out. (Where one box
+    stands under several classes, its choice among them hangs on an unstable sort; here the best score is taken.)
+    """
+
+    def __init__(self, nc: int, conf: float = 0.25, iou_thres: float = 0.45, reference: bool = False):
+        self.matrix = np.zeros((nc + 1, nc + 1))
+        self.nc = nc
+        self.conf = conf
+        self.iou_thres = iou_thres
+        self.reference = reference
+
+    def process_batch(self, detections, labels) -> None:
+        """One image: detections (n, 6) xyxy, score, class; labels (m, 5) class, xyxy; tensors or arrays."""
+        dets, labs = (
+            np.asarray(x.cpu() if isinstance(x, torch.Tensor) else x, np.float32) for x in (detections, labels)
+        )
+        dets, labs = dets.reshape(-1, 6), labs.reshape(-1, 5)
+        self.update(Batch(dets, np.zeros(len(dets), np.int64), labs, np.zeros(len(labs), np.int64)))
+
+    def update(self, batch: Batch) -> None:
+        """Count a batch of images, detections and labels in the same pixels."""
+        if self.reference:
+            batch = _only_images_with_both(batch)
+        sure = batch.detections[:, 4] > self.conf
+        dets, det_image = batch.detections[sure], batch.det_image[sure]
+        true, predicted = batch.labels[:, 0].astype(int), dets[:, 5].astype(int)
+        d, t = self._pairs(dets, det_image, batch)
+        missed = np.delete(true, t)
+        single = np.ones(len(dets), bool)
+        single[d] = False
+        if self.reference:
+            np.add.at(self.matrix, (true[t], predicted[d]), 1)
+            single &= np.isin(det_image, det_image[d])
+        else:
+            np.add.at(self.matrix, (predicted[d], true[t]), 1)
+        np.add.at(self.matrix, (self.nc, missed), 1)
+        np.add.at(self.matrix, (predicted[single], self.nc), 1)
+
+    def _pairs(self, dets, det_image, batch):
+        """Detection and label rows paired one to one: the closest label of a detection, then the closest detection."""
+        t, d = pairs_of_equal_key(batch.label_image, det_image)
+        iou = paired_iou(batch.labels[:, 1:], dets, t, d)
+        close = iou > self.iou_thres
+        t, d, iou = t[close], d[close], iou[close]
+        chosen = _closest(d, iou)
+        t, d, iou = t[chosen], d[chosen], iou[chosen]
+        chosen = _closest(t, iou)
+        return d[chosen], t[chosen]
+
+
+def _closest(key: np.ndarray, iou: np.ndarray) -> np.ndarray:
+    """For each value of `key` the row with the greatest IoU, the first of equal ones."""
+    order = np.argsort(-iou, kind="stable")
+    return order[np.unique(key[order], return_index=True)[1]]
+
+
+def _only_images_with_both(batch: Batch) -> Batch:
+    """The images of a batch that have labels and detections of any score."""
+    det_ok = np.isin(batch.det_image, batch.label_image)
+    label_ok = np.isin(batch.label_image, batch.det_image)
+    return Batch(batch.detections[det_ok], batch.det_image[det_ok], batch.labels[label_ok], batch.label_image[label_ok])

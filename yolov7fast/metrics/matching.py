@@ -1,0 +1,145 @@
+"""Which detection found which label: matching of whole batches at once, without a loop over images or detections.
+
+Arrays: detections (n, 6) xyxy, score, class; labels (m, 5) class, xyxy; both in native pixels, float32, images
+concatenated, with a whole number for each row saying to which image it belongs.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+IOU_THRESHOLDS = np.linspace(0.5, 0.95, 10, dtype=np.float32)
+
+
+class Batch(NamedTuple):
+    """A batch in native pixels, ready for matching: images concatenated, best detection of an image first."""
+
+    detections: np.ndarray  # (n, 6) float32 xyxy, score, class
+    det_image: np.ndarray  # (n,) int64, ascending
+    labels: np.ndarray  # (m, 5) float32 class, xyxy
+    label_image: np.ndarray  # (m,) int64
+
+    def split(self, images: int) -> list[np.ndarray]:
+        """The detections image by image, (k, 6) each."""
+        return np.split(self.detections, np.searchsorted(self.det_image, np.arange(1, images)))
+
+
+class Matches(NamedTuple):
+    """Outcome of matching; rows as in the detections."""
+
+    correct: np.ndarray  # (n, 10) bool: right at IoU thresholds .50, .55, ..., .95
+    label: np.ndarray  # (n,) int64 row of the label that the detection took, -1 for none
+
+
+def native_batch(detections: list[torch.Tensor], targets: torch.Tensor, shapes, hw: tuple[int, int]) -> Batch:
+    """Detections (k, 6) in letterbox pixels, one tensor an image, and targets (m, 6) image, class, xywh normalised to
+    the letterbox, as native-pixel arrays, clipped to the picture.
+
+    shapes: per image ((h0, w0), ((ratio_h, ratio_w), (pad_w, pad_h))); hw: size of the network input.
+    """
+    geometry = _Geometry.of(shapes)
+    counts = [len(d) for d in detections]
+    det_image = np.repeat(np.arange(len(counts)), counts)
+    dets = torch.cat([torch.zeros(0, 6), *(d[:, :6].float().cpu() for d in detections)]).numpy()
+    dets[:, :4] = geometry.to_native(dets[:, :4], det_image)
+    targets = targets.float().cpu().numpy()
+    label_image = targets[:, 0].astype(np.int64)
+    h, w = hw
+    xywh = targets[:, 2:6] * np.array([w, h, w, h], np.float32)
+    half = xywh[:, 2:] / 2
+    xyxy = np.concatenate((xywh[:, :2] - half, xywh[:, :2] + half), 1)
+    labels = np.concatenate((targets[:, 1:2], geometry.to_native(xyxy, label_image)), 1)
+    return Batch(dets, det_image, labels, label_image)
+
+
+class _Geometry(NamedTuple):
+    """How the images of a batch were letterboxed; float32 as in `metrics.boxes.scale_coords`, for many."""
+
+    limit: np.ndarray  # (B, 4) w, h, w, h of the native picture
+    pad: np.ndarray  # (B, 4) x, y, x, y
+    gain: np.ndarray  # (B, 1) height ratio
+
+    @classmethod
+    def of(cls, shapes):
+        limit = np.array([(w0, h0, w0, h0) for (h0, w0), _ in shapes], np.float32).reshape(-1, 4)
+        pad = np.array([(*p, *p) for _, (_, p) in shapes], np.float32).reshape(-1, 4)
+        gain = np.array([[ratio[0]] for _, (ratio, _) in shapes], np.float32).reshape(-1, 1)
+        return cls(limit, pad, gain)
+
+    def to_native(self, xyxy: np.ndarray, image: np.ndarray) -> np.ndarray:
+        boxes = (xyxy - self.pad[image]) / self.gain[image]
+        return np.clip(boxes, 0, self.limit[image])
+
+
+def pairs_of_equal_key(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Rows (i, j) with a[i] == b[j], for small whole numbers from 0: i ascending, j ascending within i."""
+    order = np.argsort(b, kind="stable")
+    counts = np.bincount(b, minlength=int(a.max(initial=0)) + 1)
+    starts = np.cumsum(counts) - counts
+    count = counts.take(a)
+    some = np.flatnonzero(count)
+    count = count.take(some)
+    first = starts.take(a.take(some)) - (np.cumsum(count) - count)  # plus the pair's number: a walk through b's rows
+    place = np.repeat(first, count)
+    place += np.arange(len(place))
+    return np.repeat(some, count), order.take(place)
+
+
+def paired_iou(a: np.ndarray, b: np.ndarray, i: np.ndarray, j: np.ndarray) -> np.ndarray:
+    """Plain IoU of xyxy rows a[i] and b[j] -> (p,); float32, no epsilon, two empty boxes give NaN."""
+    ax1, ay1, ax2, ay2 = np.ascontiguousarray(a[:, :4].T)  # columns: numbers that are used together lie together
+    bx1, by1, bx2, by2 = np.ascontiguousarray(b[:, :4].T)
+    union = ((ax2 - ax1) * (ay2 - ay1)).take(i)
+    union += ((bx2 - bx1) * (by2 - by1)).take(j)
+    inter = _overlap(ax1.take(i), ax2.take(i), bx1.take(j), bx2.take(j))
+    inter *= _overlap(ay1.take(i), ay2.take(i), by1.take(j), by2.take(j))
+    union -= inter
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.divide(inter, union, out=inter)
+
+
+def _overlap(a1, a2, b1, b2):
+    """Length of the overlap of intervals; a1 and a2 are overwritten."""
+    np.minimum(a2, b2, out=a2)
+    a2 -= np.maximum(a1, b1, out=a1)
+    return np.maximum(a2, 0, out=a2)
+
+
+def match(batch: Batch) -> Matches:
+    """Give each detection the label of its image and class that it overlaps most, if above 0.5 and still free.
+
+    A detection whose best label was taken by a better-scored one stays wrong, even where another label overlaps it
+    enough, and matching is done once, at 0.5, not anew for every threshold. So the outcome for a label is simply the
+    first detection that prefers it, which needs no loop.
+    """
+    dets, labels = batch.detections, batch.labels
+    classes = int(max(dets[:, 5].max(initial=0), labels[:, 0].max(initial=0))) + 1
+    det_key = batch.det_image * classes + dets[:, 5].astype(np.int64)
+    label_key = batch.label_image * classes + labels[:, 0].astype(np.int64)
+    i, j = pairs_of_equal_key(det_key, label_key)
+    iou = paired_iou(dets, labels[:, 1:], i, j)
+    close = np.flatnonzero(iou > IOU_THRESHOLDS[0])  # only such pairs can be a match; NaN is not above
+    i, j, iou = i.take(close), j.take(close), iou.take(close)
+    best = _best_of_each(i, iou)
+    i, j, iou = i.take(best), j.take(best), iou.take(best)
+    owner = np.full(len(labels), -1)
+    owner[j[::-1]] = np.arange(len(j))[::-1]  # written last to first, so that a label's first, best-scored, stays
+    winner = owner[owner >= 0]
+    label = np.full(len(dets), -1, np.int64)
+    label[i[winner]] = j[winner]
+    correct = np.zeros((len(dets), len(IOU_THRESHOLDS)), bool)
+    correct[i[winner]] = iou[winner, None] > IOU_THRESHOLDS
+    return Matches(correct, label)
+
+
+def _best_of_each(key: np.ndarray, value: np.ndarray) -> np.ndarray:
+    """For each run of equal keys the place of its greatest value, the first of equal ones."""
+    if not len(key):
+        return np.zeros(0, np.int64)
+    begins = np.concatenate(([True], key[1:] != key[:-1]))
+    greatest = np.maximum.reduceat(value, np.flatnonzero(begins))
+    run = np.cumsum(begins) - 1
+    at = np.flatnonzero(value == greatest.take(run))
+    run = run.take(at)
+    return at[np.concatenate(([True], run[1:] != run[:-1]))]

@@ -1,0 +1,13 @@
+"""Under which names pickles know the classes of networks: those of WongKinYiu/yolov7, whose programs read our files."""
+
+PATHS_IN_FILES = {  # module here -> module in a pickle
+    "yolov7fast.nn.blocks": "models.common",
+    "yolov7fast.nn.heads": "models.yolo",
+    "yolov7fast.nn.model": "models.yolo",
+    "yolov7fast.nn.multihead": "models.multihead",
+}
+
+
+def class_path(cls: type) -> str:
+    """The dotted path under which pickles name a class."""
+    return f"{PATHS_IN_FILES.get(cls.__module__, cls.__module__)}.{cls.__qualname__}"

@@ -1,0 +1,218 @@
+"""Detection heads: feature maps to raw maps, and raw maps to boxes.
+
+Letters: B images, L levels (`nl`), A anchors per level (`na`), H x W cells of a level, O = 5 + classes (`no`).
+Raw maps are (B, A, H, W, O) with O = x, y, w, h, objectness, classes. Predictions are (B, sum of A*H*W, O): boxes as
+centre and size in pixels of the network input, then probabilities; ordered by level, anchor, row, column.
+
+`stride` and `grid` are plain attributes, not buffers: files in the wild hold them so.
+"""
+
+import logging
+import math
+
+import torch
+from torch import nn
+
+from yolov7fast.metrics.boxes import decode_wh, decode_xy
+from yolov7fast.nn.blocks import ImplicitA, ImplicitM
+
+LOGGER = logging.getLogger(__name__)
+
+
+class Detect(nn.Module):
+    """One 1x1 convolution per level.
+
+    Switches, tested in this order, off by default: `export` gives the raw maps in eval mode too; `end2end` and
+    `concat` give the predictions alone; `include_nms` gives ((boxes xyxy, class scores times objectness),).
+    """
+
+    inputs_per_level = 1
+
+    stride = None  # float32 (L,), set by `calibrate`; class-level values also serve objects pickled without them
+    export = False
+    end2end = False
+    include_nms = False
+    concat = False
+
+    def __init__(self, nc=80, anchors=(), ch=()):
+        """anchors: one flat list w, h, w, h, ... in pixels for each level; ch: channels of each input."""
+        super().__init__()
+        self.nc = nc
+        self.no = nc + 5
+        self.nl = len(anchors)
+        self.na = len(anchors[0]) // 2
+        self.grid = [torch.zeros(1)] * self.nl
+        pixels = torch.tensor(anchors, dtype=torch.float32).view(self.nl, -1, 2)
+        self.register_buffer("anchors", pixels)  # in cells of the level, once `calibrate` has run
+        self.register_buffer("anchor_grid", pixels.clone().view(self.nl, 1, -1, 1, 1, 2))  # in pixels
+        self.m = nn.ModuleList(nn.Conv2d(c, self.no * self.na, 1) for c in ch[: self.nl])
+
+    def forward(self, x):
+        """x: list of maps (B, C, H, W) -> list of raw maps in training, (predictions, raw maps) in eval mode."""
+        raw = self.raw_maps(x)
+        if self.training or self.export:
+            return raw
+        pred = self.predictions(raw)
+        if self.end2end:
+            return pred
+        if self.include_nms:
+            return (self.boxes_and_scores(pred),)
+        if self.concat:
+            return pred
+        return pred, raw
+
+    def raw_maps(self, x) -> list[torch.Tensor]:
+        return [self.split_anchors(conv(level)) for conv, level in zip(self.m, x)]
+
+    def split_anchors(self, x: torch.Tensor) -> torch.Tensor:
+        """(B, A*O, H, W) -> (B, A, H, W, O)"""
+        b, _, h, w = x.shape
+        return x.view(b, self.na, self.no, h, w).permute(0, 1, 3, 4, 2).contiguous()
+
+    def predictions(self, raw: list[torch.Tensor]) -> torch.Tensor:
+        """Raw maps of all levels -> (B, sum of A*H*W, O)."""
+        return torch.cat([self.decode(m, level).flatten(1, 3) for level, m in enumerate(raw)], 1)
+
+    def decode(self, raw: torch.Tensor, level: int) -> torch.Tensor:
+        """Raw map of one level -> the same shape with boxes in pixels and probabilities, in the map's dtype."""
+        s = raw.sigmoid()
+        xy = decode_xy(s[..., 0:2], self.cells(raw, level)) * self.stride[level]
+        wh = decode_wh(s[..., 2:4], self.anchor_grid[level])
+        return torch.cat((xy.to(s.dtype), wh.to(s.dtype), s[..., 4:]), -1)
+
+    def cells(self, raw: torch.Tensor, level: int) -> torch.Tensor:
+        """(1, 1, H, W, 2): column and row of each cell; kept until the map's size or device changes."""
+        h, w = raw.shape[2:4]
+        grid = self.grid[level]
+        if grid.shape[2:4] != (h, w) or grid.device != raw.device:
+            grid = self.grid[level] = make_grid(w, h, raw.device)
+        return grid
+
+    @staticmethod
+    def boxes_and_scores(pred: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """(B, N, O) -> corners x1, y1, x2, y2 (B, N, 4) and class times objectness (B, N, classes)."""
+        centre, half = pred[..., 0:2], pred[..., 2:4] / 2
+        return torch.cat((centre - half, centre + half), -1), pred[..., 5:] * pred[..., 4:5]
+
+    # --- construction and fusing --------------------------------------------------------------------------------------
+
+    def level_maps(self, output) -> list[torch.Tensor]:
+        """The maps of a training-mode output that show each level's size."""
+        return output[: self.nl]
+
+    def calibrate(self, output, size: int) -> None:
+        """Take the strides from a training-mode output of a size x size input; put anchors and biases to them."""
+        strides = [size / m.shape[-2] for m in self.level_maps(output)]
+        self.stride = torch.tensor(strides, dtype=torch.float32, device="cpu")
+        check_anchor_order(self)
+        self.anchors /= self.stride.to(self.anchors.device).view(-1, 1, 1)
+        self.initialize_biases()
+
+    def initialize_biases(self) -> None:
+        for conv, stride in zip(self.m, self.stride.tolist()):
+            add_prior_bias(conv, stride, self.na, self.nc)
+
+    def fuse(self) -> None:
+        """Nothing to merge in this head."""
+
+
+class IDetect(Detect):
+    """Adds a learned vector to the input and multiplies one to the output of each convolution, until fused."""
+
+    fused = False
+
+    def __init__(self, nc=80, anchors=(), ch=()):
+        super().__init__(nc, anchors, ch)
+        self._add_implicit(ch)
+
+    def _add_implicit(self, ch) -> None:
+        self.ia = nn.ModuleList(ImplicitA(c) for c in ch[: self.nl])
+        self.im = nn.ModuleList(ImplicitM(self.no * self.na) for _ in ch[: self.nl])
+
+    def raw_maps(self, x) -> list[torch.Tensor]:
+        if self.fused:
+            return super().raw_maps(x)
+        levels = zip(self.m, self.ia, self.im, x)
+        return [self.split_anchors(im(conv(ia(level)))) for conv, ia, im, level in levels]
+
+    @torch.no_grad()
+    def fuse(self) -> None:
+        """Fold both vectors into the convolutions; they stay in the module, unused. A second call does nothing."""
+        if self.fused:
+            return
+        for conv, ia, im in zip(self.m, self.ia, self.im):
+            weight, bias = fold_implicit(conv.weight, conv.bias, ia.implicit, im.implicit)
+            conv.weight.copy_(weight)
+            conv.bias.copy_(bias)
+        self.fused = True
+
+
+class IAuxDetect(IDetect):
+    """Lead head as IDetect on the first L inputs; in training also plain convolutions on L auxiliary inputs.
+
+    Training gives 2L maps, lead first; eval mode leaves the auxiliary part out.
+    """
+
+    inputs_per_level = 2
+
+    def __init__(self, nc=80, anchors=(), ch=()):
+        Detect.__init__(self, nc, anchors, ch)
+        self.m2 = nn.ModuleList(nn.Conv2d(c, self.no * self.na, 1) for c in ch[self.nl :])
+        self._add_implicit(ch)
+
+    def raw_maps(self, x) -> list[torch.Tensor]:
+        lead = super().raw_maps(x[: self.nl])
+        if not (self.training or self.export):
+            return lead
+        return lead + [self.split_anchors(conv(level)) for conv, level in zip(self.m2, x[self.nl :])]
+
+    def initialize_biases(self) -> None:
+        super().initialize_biases()
+        for conv, stride in zip(self.m2, self.stride.tolist()):
+            add_prior_bias(conv, stride, self.na, self.nc)
+
+
+def make_grid(w: int, h: int, device) -> torch.Tensor:
+    """(1, 1, h, w, 2) float32: x, y of every cell."""
+    y, x = torch.meshgrid(torch.arange(h, device=device), torch.arange(w, device=device), indexing="ij")
+    return torch.stack((x, y), 2).view(1, 1, h, w, 2).float()
+
+
+@torch.no_grad()
+def add_prior_bias(conv: nn.Conv2d, stride: float, na: int, nc: int, columns: list[int] | None = None) -> None:
+    """Add what a fresh detector should believe: about 8 objects in a 640-pixel image, each class 0.6 in nc.
+
+    columns: of the nc classes, where they are not all columns behind the first five. The bias becomes a new parameter.
+    For one class the prior is ln 60, i.e. nearly certain.
+    """
+    bias = conv.bias.detach().clone().view(na, -1)
+    bias[:, 4] += math.log(8 / (640 / stride) ** 2)
+    classes = slice(5, None) if columns is None else [5 + c for c in columns]
+    bias[:, classes] += math.log(0.6 / (nc - 0.99))
+    conv.bias = nn.Parameter(bias.view(-1))
+
+
+@torch.no_grad()
+def fold_implicit(weight, bias, ia, im) -> tuple[torch.Tensor, torch.Tensor]:
+    """Weight and bias of the one 1x1 convolution that equals im * convolution(x + ia), in float32 at least.
+
+    weight: (out, in, 1, 1); bias: (out,); ia: (1, in, 1, 1); im: (1, out, 1, 1).
+    """
+    dtype = torch.promote_types(weight.dtype, torch.float32)
+    weight, bias, ia, im = (t.to(dtype) for t in (weight, bias, ia, im))
+    return weight * im.view(-1, 1, 1, 1), (bias + weight.flatten(1) @ ia.view(-1)) * im.view(-1)
+
+
+@torch.no_grad()
+def check_anchor_order(head: Detect) -> None:
+    """Flip the levels of both anchor buffers if areas and strides run in opposite directions.
+
+    Compares the very first and very last anchor only, as ever. Both buffers must be in pixels.
+    """
+    if head.anchor_grid.is_meta:
+        return
+    area = head.anchor_grid.prod(-1).view(-1)
+    if (area[-1] - area[0]).sign() != (head.stride[-1] - head.stride[0]).sign().to(area):
+        LOGGER.info("Reversing anchor order")
+        head.anchors[:] = head.anchors.flip(0)
+        head.anchor_grid[:] = head.anchor_grid.flip(0)

@@ -1,0 +1,164 @@
+"""Drawing on pictures: boxes with labels that stay readable at any size, and grids of a batch.
+
+Pictures are uint8 arrays (H, W, 3) in BGR order, as OpenCV holds them.
+"""
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import cv2
+import numpy as np
+
+from yolov7fast.core.errors import UserError
+from yolov7fast.metrics.boxes import xywh2xyxy
+
+# ten colours that are easy to tell apart (the "tab10" set), as R, G, B
+PALETTE = (
+    (31, 119, 180),
+    (255, 127, 14),
+    (44, 160, 44),
+    (214, 39, 40),
+    (148, 103, 189),
+    (140, 86, 75),
+    (227, 119, 194),
+    (127, 127, 127),
+    (188, 189, 34),
+    (23, 190, 207),
+)
+SHOWN_CONFIDENCE = 0.25  # predictions below it would only clutter a grid
+Names = Sequence[str] | Mapping[int, str] | None
+
+
+def class_colour(class_id: int) -> tuple[int, int, int]:
+    """B, G, R of a class: always the same one, repeating after ten."""
+    return PALETTE[int(class_id) % len(PALETTE)][::-1]
+
+
+def class_name(names: Names, class_id: int) -> str:
+    """The name of a class; its number where no name is known."""
+    class_id = int(class_id)
+    if isinstance(names, Mapping):
+        return str(names.get(class_id, class_id))
+    return str(names[class_id]) if names is not None and 0 <= class_id < len(names) else str(class_id)
+
+
+def box_style(height: int, width: int) -> tuple[int, int]:
+    """(line width, font size) in pixels that read alike on a thumbnail and on a 4K frame."""
+    return max(round((height + width) * 0.0015), 1), max(round((height + width) * 0.0125), 8)
+
+
+def draw_text(img: np.ndarray, text: str, corner: tuple[int, int], size: int, colour, background=None) -> None:
+    """Write `text` in place with its top left corner at (x, y), moved as needed to lie inside the picture.
+
+    OpenCV's own outline font covers Latin and Chinese, Japanese and Korean names alike.
+    """
+    font = cv2.FontFace("sans")
+    # measured against a huge canvas: on the real one a text beyond its edge is cut before it is measured
+    text_width = cv2.getTextSize((1 << 14, 1 << 14), text, (0, 0), font, size, 600)[2]
+    pad = max(size // 6, 1)
+    width, height = text_width + 2 * pad, size + 2 * pad
+    x = min(max(corner[0], 0), max(img.shape[1] - width, 0))
+    y = min(max(corner[1], 0), max(img.shape[0] - height, 0))
+    if background is not None:
+        cv2.rectangle(img, (x, y), (x + width - 1, y + height - 1), background, cv2.FILLED)
+    cv2.putText(img, text, (x + pad, y + pad + round(0.82 * size)), colour, font, size, 600)
+
+
+def draw_boxes(
+    img: np.ndarray,
+    boxes: Sequence,
+    labels: Sequence[str],
+    colours: Sequence[tuple[int, int, int]],
+    style: tuple[int, int] | None = None,
+) -> None:
+    """Draw xyxy boxes in place, then their labels, so that no line crosses a text.
+
+    A label stands above its box, or inside where there is no room above. `style`: (line width, font size) in pixels.
+    """
+    line, size = style or box_style(*img.shape[:2])
+    height = size + 2 * max(size // 6, 1)
+    corners = [[int(v) for v in box] for box in boxes]
+    for (x1, y1, x2, y2), colour in zip(corners, colours):
+        cv2.rectangle(img, (x1, y1), (x2, y2), colour, line, cv2.LINE_AA)
+    for (x1, y1, _, _), label, colour in zip(corners, labels, colours):
+        top = y1 - height if y1 >= height else y1
+        luma = 0.114 * colour[0] + 0.587 * colour[1] + 0.299 * colour[2]
+        draw_text(img, label, (x1 - line // 2, top), size, (0, 0, 0) if luma > 150 else (255, 255, 255), colour)
+
+
+def save_picture(img: np.ndarray, path: str | os.PathLike) -> None:
+    """Encode by the path's suffix and put the file in place in one step."""
+    path = Path(path)
+    try:
+        ok, data = cv2.imencode(path.suffix.lower(), img)
+    except cv2.error as error:
+        raise UserError(f"cannot write pictures of type '{path.suffix}' ({path}); use .jpg or .png") from error
+    if not ok:
+        raise UserError(f"cannot encode {path}")
+    part = path.with_name(f".{path.name}.part")
+    part.write_bytes(data.tobytes())
+    os.replace(part, path)
+
+
+def plot_images(
+    images,
+    targets,
+    paths: Sequence[str] | None = None,
+    fname: str | os.PathLike | None = "images.jpg",
+    names: Names = None,
+    max_size: int = 640,
+    max_subplots: int = 16,
+) -> np.ndarray:
+    """Draw a batch as a grid and save it; returns the picture, whose longer side is at most 1280.
+
+    images: (B, 3, H, W) RGB, uint8 or 0..1 floats, tensor or array; neither they nor the targets are changed.
+    targets: labels (n, 6) = image, class, xywh; predictions (n, 7) with the confidence last (those of 0.25 or less
+    are left out). Boxes are normalised, or pixels of the batch where any value exceeds 1.5.
+    Image i stands in column i // n, row i % n, n = ceil(sqrt(count)).
+    """
+    images, targets = _to_numpy(images), _to_numpy(targets).reshape(-1, np.shape(targets)[-1] if len(targets) else 6)
+    if images.dtype != np.uint8:
+        images = (images.astype(np.float32) * 255).round().clip(0, 255).astype(np.uint8)
+    count, _, height, width = images.shape
+    count = min(count, max_subplots)
+    side = math.ceil(count**0.5)
+    shrink = min(max_size / max(height, width), 1280 / (side * max(height, width)), 1.0)
+    h, w = math.ceil(height * shrink), math.ceil(width * shrink)
+    boxes = xywh2xyxy(targets[:, 2:6].astype(np.float64))
+    boxes *= (w, h, w, h) if boxes.size == 0 or targets[:, 2:6].max() <= 1.5 else (shrink,) * 4
+
+    columns = math.ceil(count / side)
+    grid = np.full((side * h, columns * w, 3), 255, np.uint8)
+    for i in range(count):
+        tile = cv2.cvtColor(np.ascontiguousarray(images[i].transpose(1, 2, 0)), cv2.COLOR_RGB2BGR)
+        tile = cv2.resize(tile, (w, h), interpolation=cv2.INTER_AREA) if shrink < 1 else tile
+        own = targets[:, 0] == i
+        _draw_tile(tile, targets[own], boxes[own], names, Path(paths[i]).name[:40] if paths else "")
+        x, y = i // side * w, i % side * h
+        grid[y : y + h, x : x + w] = tile
+    if fname is not None:
+        save_picture(grid, fname)
+    return grid
+
+
+def _draw_tile(tile: np.ndarray, targets: np.ndarray, boxes: np.ndarray, names: Names, title: str) -> None:
+    """One image of a grid, in place: its boxes (pixels of the tile), its file name, a white frame."""
+    h, w = tile.shape[:2]
+    size = max(round(min(h, w) * 0.035), 9)
+    line = 3 if max(h, w) > 400 else 2 if max(h, w) > 200 else 1
+    labels = [class_name(names, c) for c in targets[:, 1]]
+    if targets.shape[1] > 6:
+        sure = targets[:, 6] > SHOWN_CONFIDENCE
+        labels = [f"{label} {row[6]:.1f}" for label, row in zip(labels, targets) if row[6] > SHOWN_CONFIDENCE]
+        targets, boxes = targets[sure], boxes[sure]
+    draw_boxes(tile, boxes.round(), labels, [class_colour(c) for c in targets[:, 1]], (line, size))
+    if title:
+        draw_text(tile, title, (3, 3), size, (255, 255, 255), (60, 60, 60))
+    cv2.rectangle(tile, (0, 0), (w - 1, h - 1), (255, 255, 255), 2)
+
+
+def _to_numpy(x) -> np.ndarray:
+    """A tensor on any device, or anything like an array, as an array."""
+    return x.detach().cpu().numpy() if hasattr(x, "detach") else np.asarray(x)

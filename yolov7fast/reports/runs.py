@@ -1,0 +1,236 @@
+"""A training run read back from its folder: curves, times, settings, files. What is missing stays unknown."""
+
+import csv
+import json
+import math
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from yolov7fast.core.errors import UserError
+from yolov7fast.core.yaml_file import read_yaml
+from yolov7fast.metrics.results_file import METRICS, read_results
+
+LOSSES = ("box", "obj", "cls", "total")  # parts of results.txt, in its order
+CSV_METRICS = {
+    "precision": "metrics/precision",
+    "recall": "metrics/recall",
+    "map50": "metrics/mAP_0.5",
+    "map": "metrics/mAP_0.5:0.95",
+}
+WEIGHTS = (".pt", ".pth")  # detectors of the YOLO family, detectors of transformers
+FIGURES = ("seconds", "train_seconds", "val_seconds", "iterations", "data_wait_share", "memory_gb")
+
+
+@dataclass
+class Run:
+    """One run. Arrays are by finished epoch, (n,); NaN where a figure was not measured."""
+
+    name: str
+    folder: Path
+    epoch: np.ndarray  # numbers from 0, ascending; may have holes
+    planned: int  # epochs the run was started for
+    losses: dict[str, np.ndarray]  # training loss by part, "total" last
+    val_losses: dict[str, np.ndarray]
+    metrics: dict[str, np.ndarray]  # precision, recall, map50, map
+    seconds: np.ndarray | None  # per epoch; None: unknown
+    time_source: str  # where the seconds come from
+    figures: dict[str, np.ndarray]  # further columns of results.csv
+    opt: dict[str, Any] = field(default_factory=dict)
+    hyp: dict[str, Any] = field(default_factory=dict)
+    weights: dict[str, int] = field(default_factory=dict)  # file name -> bytes
+    profile: dict[str, Any] | None = None
+    notes: list[str] = field(default_factory=list)  # what a reader should know of the figures
+
+    @property
+    def hours(self) -> np.ndarray | None:
+        """Hours since the start at the end of each epoch (n,), or None."""
+        return None if self.seconds is None else np.cumsum(self.seconds) / 3600
+
+    @property
+    def total_hours(self) -> float:
+        return math.nan if self.seconds is None else float(self.seconds.sum() / 3600)
+
+
+def read_runs(paths: list[str | os.PathLike]) -> list[Run]:
+    """Every run, each under a name of its own: that of its folder, with the parents' names where that is not enough."""
+    runs = [read_run(path) for path in paths]
+    folders = [run.folder.resolve() for run in runs]
+    doubles = {str(f) for f in folders if folders.count(f) > 1}
+    if doubles:
+        raise UserError(f"the same run is given twice: {', '.join(sorted(doubles))}")
+    for depth in range(1, max(len(f.parts) for f in folders) + 1):
+        names = ["/".join(f.parts[-depth:]) for f in folders]
+        if len(set(names)) == len(names):
+            break
+    for run, name in zip(runs, names):
+        run.name = name
+    return runs
+
+
+def read_run(path: str | os.PathLike) -> Run:
+    """A run from its folder, or from the results.txt in it."""
+    folder = Path(path)
+    folder = folder.parent if folder.is_file() else folder
+    text, table = folder / "results.txt", folder / "results.csv"
+    if not folder.is_dir():
+        raise UserError(f"run folder {path} does not exist")
+    if not text.is_file() and not table.is_file():
+        raise UserError(
+            f"{folder} holds neither results.txt nor results.csv: not a training run, or not one epoch done"
+        )
+    notes: list[str] = []
+    rows = _read_csv(table, notes) if table.is_file() else {}
+    columns = read_results(text) if text.is_file() and (text.stat().st_size or not rows) else None
+    if columns is None and not rows:
+        raise UserError(f"{table} holds no epoch")
+    epoch = np.array(sorted(set(rows) | set(columns["epoch"].tolist() if columns else ())))
+    curves = _Curves(epoch, columns, rows)
+    seconds, time_source = _times(folder, epoch, curves.of_csv("seconds"), notes)
+    opt = _read_yaml(folder / "opt.yaml", notes)
+    planned = int(columns["last_epoch"][0]) + 1 if columns else _planned(opt, int(epoch[-1]) + 1, notes)
+    holes = epoch[-1] + 1 - len(epoch)
+    if holes:
+        notes.append(f"{holes} epochs are missing from its results")
+    if len(epoch) < planned and not holes:
+        notes.append(f"ended after {len(epoch)} of {planned} epochs")
+    return Run(
+        name=folder.name,
+        folder=folder,
+        epoch=epoch,
+        planned=max(planned, int(epoch[-1]) + 1),
+        losses=curves.losses(),
+        val_losses=curves.val_losses(),
+        metrics=curves.metrics(),
+        seconds=seconds,
+        time_source=time_source,
+        figures={name: values for name in FIGURES if np.isfinite(values := curves.of_csv(name)).any()},
+        opt=opt,
+        hyp=_read_yaml(folder / "hyp.yaml", notes),
+        weights={p.name: p.stat().st_size for p in sorted((folder / "weights").glob("*.pt*")) if p.suffix in WEIGHTS},
+        profile=_read_profile(folder / "profile.json", notes),
+        notes=notes,
+    )
+
+
+class _Curves:
+    """Columns over all epochs: results.csv, which names its columns, wins over results.txt, which has positions."""
+
+    def __init__(self, epoch: np.ndarray, columns: dict[str, np.ndarray] | None, rows: dict[int, dict[str, str]]):
+        self.epoch, self.rows = epoch, rows
+        self.columns = columns
+        names = list(next(iter(rows.values()), {}))
+        self.parts = [n.removeprefix("train/") for n in names if n.startswith("train/")]
+        self.val_parts = [n.removeprefix("val/") for n in names if n.startswith("val/")]
+
+    def of_csv(self, name: str) -> np.ndarray:
+        return np.array([_number(self.rows.get(int(e), {}).get(name)) for e in self.epoch])
+
+    def of_text(self, name: str) -> np.ndarray:
+        values = np.full(len(self.epoch), np.nan)
+        if self.columns is not None:
+            values[np.searchsorted(self.epoch, self.columns["epoch"])] = self.columns[name]
+        return values
+
+    def _merged(self, csv_name: str, text_name: str | None) -> np.ndarray:
+        """results.csv where it has the column and the epoch (an empty field: not measured), else results.txt."""
+        named = np.array([csv_name in self.rows.get(int(e), {}) for e in self.epoch])
+        return np.where(named, self.of_csv(csv_name), self.of_text(text_name) if text_name else np.nan)
+
+    def losses(self) -> dict[str, np.ndarray]:
+        parts = self.parts or LOSSES
+        return {part: self._merged(f"train/{part}", part if part in LOSSES else None) for part in parts}
+
+    def val_losses(self) -> dict[str, np.ndarray]:
+        parts = self.val_parts or LOSSES[:-1]
+        return {part: self._merged(f"val/{part}", f"val_{part}" if part in LOSSES else None) for part in parts}
+
+    def metrics(self) -> dict[str, np.ndarray]:
+        return {name: self._merged(CSV_METRICS[name], name) for name in METRICS}
+
+
+def _read_csv(path: Path, notes: list[str]) -> dict[int, dict[str, str]]:
+    """Rows by epoch; the last row of an epoch counts."""
+    rows: dict[int, dict[str, str]] = {}
+    with path.open(newline="", encoding="utf-8", errors="replace") as f:
+        for row in csv.DictReader(f):
+            epoch = _number(row.get("epoch"))
+            if math.isfinite(epoch):
+                rows[int(epoch)] = row
+    if not rows:
+        notes.append("its results.csv holds no epoch")
+    return rows
+
+
+def _number(text: Any) -> float:
+    try:
+        return float(text)
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
+
+
+def _planned(opt: dict[str, Any], done: int, notes: list[str]) -> int:
+    """Epochs that the run was started for, by its options; those done where they do not tell."""
+    wanted = opt.get("epochs")
+    if wanted is not None and not math.isfinite(_number(wanted)):
+        notes.append(f"epochs in its opt.yaml is {wanted!r}, which is no number: taken as the {done} done")
+        return done
+    return int(_number(wanted)) if wanted else done
+
+
+def _times(folder: Path, epoch: np.ndarray, seconds: np.ndarray, notes: list[str]) -> tuple[np.ndarray | None, str]:
+    """Seconds per epoch (n,) and where they come from.
+
+    Epochs without a time get the median of the others. Without any, the span between the first and the last file of the
+    run is shared out evenly, if it is long enough to be one (copied files have equal times).
+    """
+    known = np.isfinite(seconds)
+    if known.any():
+        missing = int((~known).sum())
+        if missing:
+            notes.append(f"time of {missing} epochs unknown: taken as the median of the others")
+        return np.where(known, seconds, np.median(seconds[known])), "results.csv"
+    starts = [f.stat().st_mtime for f in (folder / "opt.yaml", folder / "hyp.yaml") if f.is_file()]
+    ends = [f.stat().st_mtime for f in (folder / "results.txt", folder / "results.csv") if f.is_file()]
+    span = max(ends) - min(starts) if starts else 0.0
+    if span < 2 * len(epoch):  # no epoch takes less than two seconds
+        notes.append("its time is unknown: no results.csv with seconds, and the file times tell nothing")
+        return None, "unknown"
+    notes.append("its time is estimated from file times (opt.yaml to results.txt): a pause would count as work")
+    return np.full(len(epoch), span / len(epoch)), "file times"
+
+
+def _read_yaml(path: Path, notes: list[str]) -> dict[str, Any]:
+    if not path.is_file():
+        notes.append(f"no {path.name} in its folder: settings unknown")
+        return {}
+    try:
+        values = read_yaml(path)
+    except UserError:
+        notes.append(f"its {path.name} is not plain YAML in UTF-8: settings unknown")
+        return {}
+    return values if isinstance(values, dict) else {}
+
+
+def _read_profile(path: Path, notes: list[str]) -> dict[str, Any] | None:
+    """The profile with checked stages: `mean_ms` a number (NaN: unknown), `std_ms` and `share` a number or None."""
+    if not path.is_file():
+        return None
+    try:
+        profile = json.loads(path.read_text(encoding="utf-8"))
+        stages = {name: _stage(stage) for name, stage in profile["stages"].items()}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        stages = {}
+    if not any(math.isfinite(stage["mean_ms"]) for stage in stages.values()):
+        notes.append("its profile.json cannot be read")
+        return None
+    return {**profile, "stages": stages}
+
+
+def _stage(stage: dict[str, Any]) -> dict[str, float | None]:
+    further = {name: _number(stage.get(name)) for name in ("std_ms", "share")}
+    further = {name: value if math.isfinite(value) else None for name, value in further.items()}
+    return {"mean_ms": _number(stage["mean_ms"]), **further}

@@ -1,0 +1,124 @@
+"""Evolution of hyper-parameters: each generation trains once with a mutation of one of the best so far.
+
+State lives in evolve.txt in the working directory: 7 results and the hyper-parameters of each run, best first. Genes
+are matched by name; whether the loss is OTA is not a gene.
+"""
+
+import shutil
+import subprocess
+from argparse import Namespace
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import yaml
+
+from yolov7fast.core.device import select_device
+from yolov7fast.core.errors import UserError
+from yolov7fast.core.files import check_file
+from yolov7fast.metrics.average_precision import fitness
+from yolov7fast.plots import plot_evolution
+from yolov7fast.training import hyperparameters as hyper
+from yolov7fast.training.distributed import World
+
+GENERATIONS = 300
+PARENTS = 5
+SIGMA, MUTATED_SHARE = 0.2, 0.8
+STATE = Path("evolve.txt")
+RESULTS = 7  # columns before the hyper-parameters
+
+
+def genes(hyp: Mapping[str, float]) -> list[str]:
+    """The keys that evolve, in the order of the table."""
+    return [name for name, key in hyper.KEYS.items() if key.gain is not None and name in hyp]
+
+
+def mutate(hyp: Mapping[str, float], history: np.ndarray, random: np.random.Generator) -> dict[str, float]:
+    """A child of one of the best rows of `history` (n, 7 + genes); without history only the limits are applied."""
+    names = genes(hyp)
+    child = dict(hyp)
+    if len(history):
+        best = history[np.argsort(-fitness(history), kind="stable")][:PARENTS]
+        weights = fitness(best) - fitness(best).min() + 1e-6
+        parent = best[random.choice(len(best), p=weights / weights.sum())]
+        factors = _factors(names, random)
+        child |= {
+            name: float(value * factor) for name, value, factor in zip(names, parent[RESULTS:], factors, strict=True)
+        }
+    for name in names:
+        key = hyper.KEYS[name]
+        child[name] = round(float(np.clip(child[name], key.evolve_low, key.evolve_high)), 5)
+    return child
+
+
+def _factors(names: list[str], random: np.random.Generator) -> np.ndarray:
+    gains = np.array([hyper.KEYS[name].gain for name in names])
+    factors = np.ones(len(names))
+    while (factors == 1).all():  # a child equal to its parent would be a wasted run
+        chosen = random.random(len(names)) < MUTATED_SHARE
+        step = gains * chosen * random.standard_normal(len(names)) * random.random() * SIGMA
+        factors = (step + 1).clip(0.3, 3.0)
+    return factors
+
+
+def read_history(names: list[str]) -> np.ndarray:
+    if not STATE.exists():
+        return np.zeros((0, RESULTS + len(names)))
+    rows = np.loadtxt(STATE, ndmin=2)
+    if rows.shape[1] != RESULTS + len(names):
+        raise UserError(
+            f"{STATE} has {rows.shape[1]} columns, this hyp file needs {RESULTS + len(names)}: "
+            "it is of another search; move it away to begin a new one"
+        )
+    return rows
+
+
+def write_history(history: np.ndarray, names: list[str], run_dir: Path) -> None:
+    """evolve.txt best first and without repeats, its picture, and the best set as hyp_evolved.yaml."""
+    rows = np.unique(history, axis=0)
+    rows = rows[np.argsort(-fitness(rows), kind="stable")]
+    temporary = STATE.with_suffix(".tmp")
+    np.savetxt(temporary, rows, "%10.5g")
+    temporary.replace(STATE)
+    best = {name: float(value) for name, value in zip(names, rows[0, RESULTS:])}
+    (run_dir / "hyp_evolved.yaml").write_text(yaml.safe_dump(best, sort_keys=False))
+    plot_evolution(rows[:, RESULTS:], fitness(rows), names, "evolve.png")
+
+
+def bucket_copy(bucket: str, upload: bool) -> None:
+    """Exchange evolve.txt with a storage bucket, where one is named."""
+    if not bucket:
+        return
+    if not shutil.which("gsutil"):
+        raise UserError(f"--bucket {bucket} needs the command gsutil, which is not installed")
+    remote = f"gs://{bucket.removeprefix('gs://')}/{STATE}"
+    pair = [str(STATE), remote] if upload else [remote, str(STATE)]
+    subprocess.run(["gsutil", "-q", "cp", *pair], check=upload)  # a new bucket has nothing to fetch
+
+
+def evolve(opt: Namespace, world: World, generations: int = GENERATIONS) -> int:
+    """Train `generations` times, without files, and keep the table of what came out."""
+    from yolov7fast.families.yolo_run import train
+
+    if world.is_distributed:
+        raise UserError("--evolve runs in one process: start it without torchrun")
+    opt.name, opt.exist_ok, opt.notest, opt.nosave = "evolve", True, True, True
+    opt.cfg, opt.data = check_file(opt.cfg), check_file(opt.data)
+    device = select_device(opt.device, batch_size=opt.batch_size)
+    hyp = hyper.load_hyp(opt.hyp)
+    names = genes(hyp)
+    random = np.random.default_rng()
+    total_batch = opt.batch_size
+    for generation in range(generations):
+        bucket_copy(opt.bucket, upload=False)
+        history = read_history(names)
+        child = hyper.check_hyp(mutate(hyp, history, random), f"generation {generation}")
+        opt.batch_size = total_batch
+        outcome = train(child, opt, device, world)
+        if outcome.interrupted:
+            return outcome.interrupted
+        row = np.array([*outcome.results, *(child[name] for name in names)])
+        write_history(np.vstack([history, row]), names, Path(opt.save_dir))
+        bucket_copy(opt.bucket, upload=True)
+        print(f"generation {generation + 1}/{generations}: fitness {fitness(row[None])[0]:.4g}; best in {opt.save_dir}")
+    return 0

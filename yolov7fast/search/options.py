@@ -1,0 +1,126 @@
+"""The flags of tools/run_trials.py, and what of them may change when trials are gone on with."""
+
+import argparse
+import re
+from typing import Any
+
+from yolov7fast.cli.flags import Flag, Parser
+from yolov7fast.core.errors import UserError
+
+THRESHOLD_HELP = (
+    "prune a trial whose best mAP@.5, from half of its epochs on, is under this value, once another trial has passed "
+    "the value by the same epoch (so a budget too small for any to pass prunes none); 0: never"
+)
+SIZE_HELP = "image size of each trial, instead of the base configuration's img_size and resize_schedule"
+PRUNER_HELP = (
+    "what ends bad trials of --search early; where eval_interval leaves fewer than 3 validations, trials are "
+    "validated every fifth of their epochs"
+)
+STORAGE_HELP = (
+    "database URL of --search, which machines may share, each with an --output-dir of its own; trials of a machine "
+    "that is gone for good stay unfinished and count as drawn: raise --trials by as many; default: SQLite in "
+    "--output-dir"
+)
+
+
+def _flag(name: str, type_, default, help: str, **options) -> Flag:
+    return Flag(name, help, {"type": type_, "default": default, **options}, reference=False)
+
+
+FLAGS = [
+    _flag("--base-config", str, "", "run file that every trial builds on, such as configs/tiny_smoke.yaml"),
+    _flag("--trials-file", str, "", "json or yaml: a list of settings to try, such as experiments/lr_bs.json"),
+    _flag("--search", str, "", "yaml of ranges to draw settings from (Optuna), such as experiments/space.yaml"),
+    _flag("--trials", int, 20, "settings that --search draws in all"),
+    _flag("--output-dir", str, "outputs/trials", "folder of the tables, the picture and one folder for each trial"),
+    _flag("--budget-epochs", int, None, "epochs of each trial; default: the base configuration's"),
+    _flag("--budget-subset", int, None, "images that each trial trains on; default: the base configuration's"),
+    _flag("--budget-size", int, None, SIZE_HELP),
+    _flag("--early-stop-threshold", float, 0.0, THRESHOLD_HELP),
+    _flag("--repeat", int, 1, "seeds for each setting; more than one gives mean, deviation and what is noise"),
+    _flag("--seed", int, None, "first seed of the trials, and seed of the search; default: the base configuration's"),
+    _flag("--jobs", int, None, "trials side by side; default: one for each of --devices, else 1"),
+    _flag("--devices", str, "", "GPUs to share out, such as 0,1; default: those there are if --jobs is above 1"),
+    _flag("--time-budget", str, "", "end after so long, such as 2h or 1h30m; --resume goes on"),
+    _flag("--pruner", str, "asha", PRUNER_HELP, choices=["asha", "hyperband", "none"]),
+    _flag("--storage", str, "", STORAGE_HELP),
+    _flag("--study", str, "trials", "name of the search in its database"),
+    Flag("--resume", "go on with the trials in --output-dir", {"action": "store_true"}, reference=False),
+]
+# what makes these trials these trials; the others may change when going on
+FIXED = (
+    "base_config", "trials_file", "search", "budget_epochs", "budget_subset", "budget_size", "early_stop_threshold",
+    "repeat", "seed", "pruner", "storage", "study",
+)  # fmt: skip
+LOWER_LIMITS = {
+    "trials": 1,
+    "budget_epochs": 1,
+    "budget_subset": 1,
+    "budget_size": 32,
+    "repeat": 1,
+    "seed": 0,
+    "jobs": 1,
+}
+STATUS_HELP = """\
+Each trial ends as completed, pruned, failed (a crash, no memory, a loss that is not a number: the reason is recorded)
+or interrupted. trials_{timestamp}.csv is rewritten after every trial; final_map is mAP@.5:.95 of the last validation,
+best_epoch counts from 0, wall_time is in seconds. Of an ended trial only weights/best.pt (or .pth) is kept."""
+
+
+def parser() -> Parser:
+    return Parser(
+        FLAGS,
+        prog="run_trials.py",
+        description="Find good settings for little money: many short trainings, ranked.",
+        epilog=STATUS_HELP,
+        formatter_class=_Help,
+    )
+
+
+class _Help(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
+    pass
+
+
+def check(opt: argparse.Namespace) -> None:
+    """Refuse impossible or contradicting flags, each by name."""
+    if not opt.base_config:
+        raise UserError("give --base-config FILE, the run file that every trial builds on")
+    if bool(opt.trials_file) == bool(opt.search):
+        raise UserError("give either --trials-file FILE (a list of settings) or --search FILE (ranges to draw from)")
+    for name, low in LOWER_LIMITS.items():
+        value = getattr(opt, name)
+        if value is not None and value < low:
+            raise UserError(f"--{name.replace('_', '-')} is {value}; it must be at least {low}")
+    if not 0 <= opt.early_stop_threshold < 1:
+        raise UserError(f"--early-stop-threshold is {opt.early_stop_threshold}; it is an mAP, in 0..1")
+    seconds(opt.time_budget)
+    if not opt.search:
+        given = [name for name in ("trials", "pruner", "storage", "study") if name in opt.given]
+        if given:
+            raise UserError(f"--{given[0]} belongs to --search; a trials file has its own number of trials")
+
+
+def resumed(opt: argparse.Namespace, stored: dict[str, Any]) -> argparse.Namespace:
+    """The flags of the trials that are gone on with; those that may change can be given anew."""
+    values = dict(vars(opt))
+    for name in FIXED:
+        if name in opt.given and getattr(opt, name) != stored[name]:
+            raise UserError(
+                f"--{name.replace('_', '-')} cannot change when going on (these trials have {stored[name]!r}); "
+                "choose another --output-dir to begin anew"
+            )
+        values[name] = stored[name]
+    if "trials" not in opt.given:
+        values["trials"] = stored["trials"]
+    return argparse.Namespace(**values)
+
+
+def seconds(text: str) -> float | None:
+    """'2h', '90m', '1h30m', '45s' as seconds; '' is no limit."""
+    if not text:
+        return None
+    match = re.fullmatch(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?", text.strip().lower())
+    total = sum(float(part or 0) * unit for part, unit in zip(match.groups(), (3600, 60, 1))) if match else 0.0
+    if not total:
+        raise UserError(f"--time-budget '{text}' is not a time such as 2h, 90m, 1h30m or 45s")
+    return total

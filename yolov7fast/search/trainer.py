@@ -1,0 +1,314 @@
+"""A training command as trials see it: its settings, what a budget means to it, the run file of one trial.
+
+The runner, the search and the table know a trainer only through `Trainer`. `FlagTrainer` is all of it for a command
+whose run file holds the flags of a table; a family of detectors adds its own few lines (`yolo`).
+"""
+
+import hashlib
+import math
+import os
+import sys
+from abc import ABC, abstractmethod
+from argparse import Namespace
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from yolov7fast.cli.flags import Parser, nearest
+from yolov7fast.cli.run_file import SECTIONS, check_flag_name, check_flag_value, read_run_file, read_yaml_chain
+from yolov7fast.core.errors import UserError
+from yolov7fast.core.files import check_file
+from yolov7fast.data.data_yaml import load_data_yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+FULL_RUN = 20  # a full run is so many times a trial's epochs, where the base configuration says no more than the trial
+
+
+class Budget(NamedTuple):
+    """What each trial may use; None: as the base configuration says.
+
+    validations: as many at least, since what is pruned is judged by them; 0: as the base configuration says.
+    """
+
+    epochs: int | None = None
+    subset: int | None = None
+    size: int | None = None
+    validations: int = 0
+
+
+class Trainer(ABC):
+    """One training command with its base configuration. Settings are flat: name -> value."""
+
+    script: Path
+    base_config: Path
+    budget: Budget
+    checkpoints: tuple[str, ...]  # any of these in a run folder: `--resume FOLDER` goes on
+    weights: str  # where a run's checkpoints lie, below its folder
+    kept_weights: tuple[str, ...]  # what an ended trial keeps of them
+
+    @abstractmethod
+    def name(self, key: str, where: str) -> str: ...
+
+    @abstractmethod
+    def value(self, name: str, value: Any, where: str) -> Any: ...
+
+    @abstractmethod
+    def check(self, settings: Mapping[str, Any], where: str) -> None: ...
+
+    @abstractmethod
+    def base_value(self, name: str) -> Any:
+        """What a trial uses that does not set it."""
+
+    @abstractmethod
+    def epochs(self, settings: Mapping[str, Any]) -> int:
+        """How many epochs a trial with these settings has."""
+
+    @property
+    @abstractmethod
+    def seed(self) -> int:
+        """The seed of the base configuration."""
+
+    @abstractmethod
+    def prepare(self, settings: list[Mapping[str, Any]]) -> None:
+        """What must be there before several trainings start at once, such as the data set."""
+
+    @abstractmethod
+    def run_file(self, settings: Mapping[str, Any], seed: int, folder: Path) -> dict[str, Any]:
+        """The content of one trial's run file; it trains in `folder`."""
+
+    @abstractmethod
+    def full_run(self, settings: Mapping[str, Any], path: Path) -> tuple[dict[str, Any], list[str]]:
+        """The content of `path`, the run file of a full run without the budget, and the arguments that start it."""
+
+    def ended_itself(self, folder: Path, settings: Mapping[str, Any]) -> bool:
+        """Whether the training in `folder` came to its end before its last epoch, as some settings let it."""
+        return False
+
+    def files(self, settings: list[Mapping[str, Any]]) -> dict[str, str]:
+        """Files that trials read besides the base configuration, each with a digest: what a going-on compares."""
+        return {}
+
+    def notes(self) -> list[str]:
+        """What of the base configuration is different in trials, in sentences for the user."""
+        return []
+
+    def start(self, run_file: Path, device: str | None) -> list[str]:
+        return [sys.executable, str(self.script), "--config", str(run_file), *_device(device)]
+
+    def go_on(self, folder: Path, device: str | None) -> list[str]:
+        return [sys.executable, str(self.script), "--resume", str(folder), *_device(device)]
+
+    def base_content(self) -> dict[str, Any]:
+        """The base configuration with all it inherits: what a going-on compares."""
+        return read_yaml_chain(self.base_config)
+
+
+def _device(device: str | None) -> list[str]:
+    return [] if device is None else ["--device", device]
+
+
+# flags that the runner itself chooses, and how to say it instead
+CHOSEN_BY_RUNNER = {
+    "config": "--base-config", "project": "--output-dir", "name": "--output-dir", "exist_ok": "--output-dir",
+    "device": "--devices", "local_rank": "--devices", "resume": "--resume", "seed": "--seed and --repeat",
+    "evolve": "--search", "bucket": "--search", "profile": "tools/train_detr.py --profile N, which trains nothing",
+}  # fmt: skip
+NOT_IN_BASE = ("resume", "evolve", "profile")  # a run file with one of these does not describe a new training
+
+
+class FlagTrainer(Trainer):
+    """A command whose run file holds flags of one table, under headings or not (`training.batch_size`).
+
+    One of its flags may hold a mapping of settings of their own, the inner ones; what these are, a subclass says.
+    """
+
+    weights = "weights"
+
+    def __init__(self, base_config: str | Path, budget: Budget, script: Path, parser: Parser, suffix: str):
+        self.script, self.base_config, self.budget = script, Path(base_config), budget
+        self.checkpoints = (f"weights/last{suffix}", f"weights/previous{suffix}")
+        self.kept_weights = (f"best{suffix}",)
+        self.flags = parser.flags
+        self.base = vars(parser.parse_args([])) | read_run_file(base_config, self.flags)
+        self.budgeted = {
+            name: check_flag_value(self.flags[name], value, "the budget")
+            for name, value in (("epochs", budget.epochs), ("subset_size", budget.subset), ("img_size", budget.size))
+            if value is not None
+        }
+        if budget.size is not None:
+            self.budgeted["resize_schedule"] = ""  # it would have the last word on sizes
+        for name in NOT_IN_BASE:
+            if self.base.get(name):
+                raise UserError(f"{base_config}: '{name}' cannot be in what trials build on; leave it out")
+        self.check({}, f"{base_config} with this budget")
+
+    # --- what a family adds -------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def check_options(self, options: Namespace) -> None:
+        """Refuse flags that cannot be, as the command itself does."""
+
+    @abstractmethod
+    def inner_name(self, heading: str, rest: str) -> str | None:
+        """The one name of an inner setting, None if it is none."""
+
+    @abstractmethod
+    def inner_names(self) -> list[str]:
+        """All that can be named, for hints."""
+
+    @abstractmethod
+    def inner_value(self, name: str, value: Any, where: str) -> Any: ...
+
+    @abstractmethod
+    def inner_base(self, name: str) -> Any: ...
+
+    @abstractmethod
+    def inner_content(self, inner: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+        """What a run file says to set these inner settings, such as {'hyp': {...}}; {} for none."""
+
+    # --- what follows from the table ----------------------------------------------------------------------------------
+
+    def name(self, key: str, where: str) -> str:
+        heading, _, rest = key.lstrip("-").replace("-", "_").rpartition(".")
+        flag = self._flag(heading, rest)
+        name = flag or self.inner_name(heading, rest)
+        if name is None:
+            known = [*self.flags, *self.inner_names()]
+            raise UserError(f"{where}: unknown setting '{key}'{nearest(key, known) or nearest(rest, known)}")
+        if flag in CHOSEN_BY_RUNNER:
+            raise UserError(f"{where}: '{key}' is not for trials to set: use {CHOSEN_BY_RUNNER[flag]}")
+        if name in self.budgeted:
+            raise UserError(f"{where}: '{key}' is set for all trials by the budget; leave out one of the two")
+        return name
+
+    def _flag(self, heading: str, rest: str) -> str | None:
+        """The flag of this name or alias, below any of a run file's headings."""
+        if heading and not set(heading.split(".")) <= set(SECTIONS):
+            return None
+        try:
+            return "config" if rest == "config" else check_flag_name(rest, self.flags, "")
+        except UserError:
+            return None
+
+    def value(self, name: str, value: Any, where: str) -> Any:
+        if name not in self.flags:
+            checked = self.inner_value(name, value, where)
+        elif value == [] and self.flags[name].options.get("nargs") == "+":
+            raise UserError(f"{where}: {name} is an empty list; give at least one value")
+        else:
+            checked = check_flag_value(self.flags[name], value, where)
+        if not _is_finite(checked):
+            raise UserError(f"{where}: {name} must be finite, not {value!r}")
+        return checked
+
+    def check(self, settings: Mapping[str, Any], where: str) -> None:
+        options = self._options(settings)
+        try:
+            self.check_options(Namespace(**options))
+            check_file(options["weights"])
+            load_data_yaml(options["data"], fetch=False)
+        except UserError as error:
+            raise UserError(f"{where}: {error}") from None
+
+    def base_value(self, name: str) -> Any:
+        return self._options({})[name] if name in self.flags else self.inner_base(name)
+
+    def epochs(self, settings: Mapping[str, Any]) -> int:
+        return self._options(settings)["epochs"]
+
+    @property
+    def seed(self) -> int:
+        return self.base["seed"] or 0
+
+    def notes(self) -> list[str]:
+        wanted, used = self.base["eval_interval"], self.base_value("eval_interval")
+        if not self.budget.validations or self.epochs({}) == 1:
+            return []
+        if self.base_value("notest"):
+            return ["with notest trials are validated only at their end, so none is pruned; leave it out to prune"]
+        if used == wanted:
+            return []
+        return [
+            f"with eval_interval {wanted} a trial of {self.epochs({})} epochs has too few validations to be pruned by: "
+            f"trials are validated every {f'{used} epochs' if used > 1 else 'epoch'}"
+        ]
+
+    def ended_itself(self, folder: Path, settings: Mapping[str, Any]) -> bool:
+        """By max_iter or patience: the checkpoint says so, or is stripped, which is the last thing a training does."""
+        options = self._options(settings)
+        path = folder / self.checkpoints[0]
+        if not (options["max_iter"] or options["patience"]) or not path.is_file():
+            return False
+        from yolov7fast.checkpoint.api import CheckpointError, load_checkpoint  # torch takes seconds to load
+
+        try:
+            content = load_checkpoint(path)
+        except CheckpointError:  # the training itself goes on from the one before
+            return False
+        state = content.get("resume") if isinstance(content, dict) else None
+        return bool(state["progress"]["finished"]) if state else True
+
+    def files(self, settings: list[Mapping[str, Any]]) -> dict[str, str]:
+        """By their names as configurations spell them."""
+        names = {name for trial in [{}, *settings] for name in self.files_of(self._options(trial)) if name}
+        return {name: hashlib.sha256(Path(check_file(name)).read_bytes()).hexdigest() for name in sorted(names)}
+
+    def files_of(self, options: Mapping[str, Any]) -> list[str]:
+        """The files that a training with these options reads its settings from."""
+        return [options["data"]]
+
+    def prepare(self, settings: list[Mapping[str, Any]]) -> None:
+        for data in {self._options(trial)["data"] for trial in [{}, *settings]}:
+            load_data_yaml(data)
+
+    def run_file(self, settings: Mapping[str, Any], seed: int, folder: Path) -> dict[str, Any]:
+        place = {"seed": seed, "project": str(folder.parent), "name": folder.name, "exist_ok": True}
+        often = {"eval_interval": self._options(settings)["eval_interval"]}
+        return self._over_base(settings, folder) | self.budgeted | often | place
+
+    def full_run(self, settings: Mapping[str, Any], path: Path) -> tuple[dict[str, Any], list[str]]:
+        content = self._over_base(settings, path.parent) | {"name": "best"}
+        if self.base["subset_size"] and "subset_size" not in settings:
+            content["subset_size"] = 0
+        if self.budget.size and self.budget.size > _largest(self.base["img_size"]):
+            content["img_size"] = self.budget.size
+        trial, full = self.epochs(settings), self.base["epochs"]
+        content["epochs"] = full if full > trial else FULL_RUN * trial
+        return content, [os.path.relpath(self.script), "--config", str(path)]
+
+    def _options(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Every flag's value in a trial with these settings."""
+        flags = {name: value for name, value in settings.items() if name in self.flags}
+        options = self.base | flags | self._inner_content(settings) | self.budgeted
+        if "eval_interval" not in flags:
+            options["eval_interval"] = self._interval(options["eval_interval"], options["epochs"])
+        return options
+
+    def _interval(self, interval: int, epochs: int) -> int:
+        """Epochs between validations: less than the base has it, where a trial would have too few to be pruned by."""
+        if interval < 1 or epochs // interval >= self.budget.validations:  # what is impossible is told by the checks
+            return interval
+        return min(interval, max(1, epochs // 5))
+
+    def _inner_content(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        inner = {name: value for name, value in settings.items() if name not in self.flags}
+        return self.inner_content(inner, settings) if inner else {}
+
+    def _over_base(self, settings: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+        """A run file in `folder` with these settings on top of the base configuration."""
+        flags = {name: value for name, value in settings.items() if name in self.flags}
+        base = os.path.relpath(self.base_config.resolve(), folder.resolve())
+        return {"base": base, **flags, **self._inner_content(settings)}
+
+
+def _largest(size: int | list[int]) -> int:
+    return max(size) if isinstance(size, list) else size
+
+
+def _is_finite(value: Any) -> bool:
+    """Whether all numbers in it are: comparisons with NaN are false, so that limits let it through."""
+    if isinstance(value, Mapping):
+        return all(map(_is_finite, value.values()))
+    if isinstance(value, list | tuple):
+        return all(map(_is_finite, value))
+    return not isinstance(value, float) or math.isfinite(value)

@@ -1,0 +1,58 @@
+"""train.py for trials: its flags, and inside `hyp` the entries of the hyper-parameter file (`lr0` or `hyp.lr0`)."""
+
+from argparse import Namespace
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from yolov7fast.cli.flags import train_parser
+from yolov7fast.cli.run_file import check_options
+from yolov7fast.core.errors import UserError
+from yolov7fast.core.files import check_file
+from yolov7fast.core.yaml_file import read_yaml
+from yolov7fast.search.trainer import ROOT, Budget, FlagTrainer
+from yolov7fast.training.hyperparameters import KEYS, check_hyp, load_hyp
+
+
+class YoloTrainer(FlagTrainer):
+    def __init__(self, base_config: str | Path, budget: Budget, script: Path = ROOT / "train.py"):
+        super().__init__(base_config, budget, script, train_parser(), ".pt")
+        self.base_hyp = load_hyp(self.base["hyp"])
+
+    def check_options(self, options: Namespace) -> None:
+        check_options(options)
+        if not check_file(options.cfg) and not options.weights:
+            raise UserError("neither cfg nor weights are given: there is no network to train")
+        if options.cfg:
+            check_description(check_file(options.cfg))
+        load_hyp(options.hyp)
+
+    def files_of(self, options: Mapping[str, Any]) -> list[str]:
+        hyp = options["hyp"]
+        return [*super().files_of(options), options["cfg"], hyp.get("base", "") if isinstance(hyp, Mapping) else hyp]
+
+    def inner_name(self, heading: str, rest: str) -> str | None:
+        if rest not in KEYS or heading not in ("", "hyp"):
+            return None
+        return rest
+
+    def inner_names(self) -> list[str]:
+        return [*KEYS, *(f"hyp.{name}" for name in KEYS)]
+
+    def inner_value(self, name: str, value: Any, where: str) -> Any:
+        return check_hyp(self.base_hyp | {name: value}, where)[name]
+
+    def inner_base(self, name: str) -> Any:
+        return self.base_hyp.get(name, KEYS[name].default)
+
+    def inner_content(self, inner: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+        source = settings.get("hyp", self.base["hyp"])
+        below = source if isinstance(source, Mapping) else {"base": source}
+        return {"hyp": {**below, **inner}}
+
+
+def check_description(path: str) -> None:
+    """Refuse a cfg that is plainly no network; its rows are read by the training itself, whose modules load slowly."""
+    content = read_yaml(path, "cfg")
+    if not isinstance(content, dict) or not ("base" in content or {"backbone", "head"} <= content.keys()):
+        raise UserError(f"cfg {path} describes no network; it must hold backbone and head, as those in cfg/ do")

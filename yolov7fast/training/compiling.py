@@ -1,0 +1,68 @@
+"""torch.compile on request: USE_COMPILE=1 compiles the network, DIAGNOSE_COMPILE=1 tells what would break the graph."""
+
+import logging
+import os
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from yolov7fast.checkpoint.unpickle import COMPILED_MARK
+
+log = logging.getLogger(__name__)
+
+
+def compile_wanted(flag: bool) -> bool:
+    return flag or os.environ.get("USE_COMPILE", "0") == "1"
+
+
+def diagnosis_wanted() -> bool:
+    return os.environ.get("DIAGNOSE_COMPILE", "0") == "1"
+
+
+class CompiledNet:
+    """Calls the compiled network; if compiling fails, warns once and goes on with the network as it is.
+
+    The plain module stays what checkpoints, EMA and validation see, so names and results do not change.
+    """
+
+    def __init__(self, model: nn.Module, compiler: Callable = torch.compile):
+        self.model = model
+        self.call: Callable = compiler(model)
+        vars(model).pop(COMPILED_MARK, None)  # else checkpoints would carry it
+        self.proven: set[tuple] = set()  # shapes that compiled: each new one may be compiled anew, and may fail
+
+    def __call__(self, images: torch.Tensor):
+        shape = tuple(images.shape)
+        if self.call is self.model or shape in self.proven:
+            return self.call(images)
+        try:
+            result = self.call(images)
+        except torch.OutOfMemoryError:
+            raise  # the plain network would need no less
+        except Exception as error:  # a failing compiler raises anything from missing toolchains to internal errors
+            log.warning("torch.compile failed, going on without it: %s", _first_line(error))
+            self.call = self.model
+            return self.call(images)
+        self.proven.add(shape)
+        return result
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0] if lines else ''}"
+
+
+def diagnose(model: nn.Module, example: torch.Tensor) -> int:
+    """Print dynamo's report on the network in training mode; exit code 0 without a graph break, 1 with one."""
+    torch._dynamo.reset()
+    report = torch._dynamo.explain(model.train())(example)
+    print(f"graphs: {report.graph_count}   graph breaks: {report.graph_break_count}   operators: {report.op_count}")
+    for number, reason in enumerate(report.break_reasons, 1):
+        print(f"break {number}: {reason.reason}")
+        for frame in reason.user_stack:
+            print(f"    {frame.filename}:{frame.lineno} in {frame.name}: {frame.line}")
+    if report.graph_break_count == 0:
+        print("no graph break: USE_COMPILE=1 compiles the network as a whole")
+    torch._dynamo.reset()
+    return 0 if report.graph_break_count == 0 else 1

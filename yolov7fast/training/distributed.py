@@ -1,0 +1,139 @@
+"""One process or many: who am I, and what the processes must agree on."""
+
+import importlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from yolov7fast.core.errors import UserError
+
+PEER_LOST = ("Connection closed by peer", "Connection reset", "NCCL", "gloo", "Gloo", "timed out")
+PATIENCE = timedelta(hours=2)  # rank 0 validates alone meanwhile the others wait
+
+
+@dataclass(frozen=True)
+class World:
+    """This process among all: rank is -1 when there is only one process."""
+
+    rank: int = -1
+    local_rank: int = -1
+    size: int = 1
+
+    @property
+    def is_main(self) -> bool:
+        return self.rank in (-1, 0)
+
+    @property
+    def is_distributed(self) -> bool:
+        return self.rank != -1
+
+
+def _number_in_environment(name: str, default: int) -> int:
+    text = os.environ.get(name, str(default))
+    try:
+        return int(text)
+    except ValueError:
+        raise UserError(f"the environment's {name} is '{text}', not a number: unset it, or use torchrun") from None
+
+
+def world_from_environment(local_rank_flag: int = -1) -> World:
+    """torchrun's variables, or those of older launchers that pass --local_rank."""
+    size, rank, local_rank = (
+        _number_in_environment(name, default)
+        for name, default in (("WORLD_SIZE", 1), ("RANK", -1), ("LOCAL_RANK", local_rank_flag))
+    )
+    if rank != -1 and local_rank == -1:
+        raise UserError(
+            "RANK is set but neither LOCAL_RANK nor --local_rank is: start with torchrun --nproc_per_node N"
+        )
+    return World(rank, local_rank, size)
+
+
+def join(world: World, device: torch.device, total_batch: int) -> torch.device:
+    """Enter the process group; returns this process's device."""
+    if not world.is_distributed:
+        return device
+    if total_batch % world.size:
+        raise UserError(f"--batch-size {total_batch} must be a multiple of the number of processes, {world.size}")
+    if device.type == "cuda":
+        if torch.cuda.device_count() <= world.local_rank:
+            raise UserError(
+                f"process {world.local_rank} has no GPU of its own: {torch.cuda.device_count()} are visible; "
+                f"start fewer processes with --nproc_per_node"
+            )
+        torch.cuda.set_device(world.local_rank)
+        device = torch.device("cuda", world.local_rank)
+    if not dist.is_initialized():
+        # Its functions have the group of the moment as a default. Imported later, as DistributedDataParallel would,
+        # they would refer to the group for ever, and `leave` could not end it.
+        importlib.import_module("torch.distributed.nn.functional")
+        backend = "cuda:nccl,cpu:gloo" if device.type == "cuda" else "gloo"
+        dist.init_process_group(backend=backend, timeout=PATIENCE)
+    return device
+
+
+def leave() -> None:
+    """End the process group and its threads: one that still has a tensor to drop when Python ends aborts the process.
+
+    For the end of a good run, when DistributedDataParallel is gone: if that held the last reference, its end would
+    wait for threads that wait for Python. After an error the group is left as it is, for other processes may be dead.
+    """
+    if dist.is_available() and dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def any_rank(flag: bool, world: World) -> bool:
+    """Whether any process says yes; a few bytes between hosts' CPUs, no device is touched."""
+    if not world.is_distributed:
+        return flag
+    vote = torch.tensor([int(flag)])
+    dist.all_reduce(vote, op=dist.ReduceOp.MAX)
+    return bool(vote.item())
+
+
+def from_main(value, world: World):
+    """Rank 0's value, on every rank."""
+    if not world.is_distributed:
+        return value
+    box = [value]
+    dist.broadcast_object_list(box, src=0)
+    return box[0]
+
+
+def from_all(value, world: World) -> list:
+    """Every rank's value in order, on the main process; what others get is their own alone."""
+    if not world.is_distributed:
+        return [value]
+    values = [value] * world.size if world.is_main else None
+    dist.gather_object(value, values, dst=0)
+    return values if world.is_main else [value]
+
+
+@contextmanager
+def main_first(world: World) -> Iterator[None]:
+    """Rank 0 does the block first (builds caches, downloads), then the others."""
+    if world.is_distributed and not world.is_main:
+        dist.barrier()
+    yield
+    if world.is_distributed and world.is_main:
+        dist.barrier()
+
+
+@contextmanager
+def lost_peers_told(world: World) -> Iterator[None]:
+    """A dead peer shows as a failing collective: say so in one sentence instead of a traceback."""
+    try:
+        yield
+    except (dist.DistBackendError, RuntimeError) as error:
+        text = str(error)
+        if not world.is_distributed or not any(sign in text for sign in PEER_LOST):
+            raise
+        raise UserError(
+            f"rank {world.rank}: another process of this run has ended ({text.splitlines()[0][:120]}); "
+            "look at its own message above, then go on with --resume"
+        ) from None

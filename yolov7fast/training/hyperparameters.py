@@ -1,0 +1,135 @@
+"""Hyper-parameters: one table of keys with their limits; read once, validated, never changed in place."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from yolov7fast.cli.flags import nearest
+from yolov7fast.core.errors import UserError
+from yolov7fast.core.files import check_file
+from yolov7fast.core.yaml_file import read_yaml
+
+
+@dataclass(frozen=True)
+class Key:
+    """Limits, the value a missing key gets (None: the file must have it), and evolution's gain and range."""
+
+    low: float
+    high: float
+    default: float | None = None
+    gain: float | None = None
+    evolve_low: float = 0.0
+    evolve_high: float = 1.0
+
+
+INF = math.inf
+KEYS: dict[str, Key] = {
+    "lr0": Key(0, 10, None, 1, 1e-5, 0.1),
+    "lrf": Key(0, 10, None, 1, 0.01, 1.0),
+    "momentum": Key(0, 1, None, 0.3, 0.6, 0.98),
+    "weight_decay": Key(0, 1, None, 1, 0, 0.001),
+    "warmup_epochs": Key(0, 10_000, None, 1, 0, 5),
+    "warmup_momentum": Key(0, 1, None, 1, 0, 0.95),
+    "warmup_bias_lr": Key(0, 10, None, 1, 0, 0.2),
+    "box": Key(0, INF, None, 1, 0.02, 0.2),
+    "cls": Key(0, INF, None, 1, 0.2, 4.0),
+    "cls_pw": Key(0, INF, None, 1, 0.5, 2.0),
+    "obj": Key(0, INF, None, 1, 0.2, 4.0),
+    "obj_pw": Key(0, INF, None, 1, 0.5, 2.0),
+    "iou_t": Key(0, 1, 0.2, 0, 0.1, 0.7),
+    "anchor_t": Key(1, INF, None, 1, 2.0, 8.0),
+    "fl_gamma": Key(0, INF, 0.0, 0, 0.0, 2.0),
+    "hsv_h": Key(0, 1, None, 1, 0, 0.1),
+    "hsv_s": Key(0, 1, None, 1, 0, 0.9),
+    "hsv_v": Key(0, 1, None, 1, 0, 0.9),
+    "degrees": Key(0, 360, None, 1, 0, 45.0),
+    "translate": Key(0, 1, None, 1, 0, 0.9),
+    "scale": Key(0, 1, None, 1, 0, 0.9),
+    "shear": Key(0, 90, None, 1, 0, 10.0),
+    "perspective": Key(0, 0.01, None, 0, 0, 0.001),
+    "flipud": Key(0, 1, None, 1, 0, 1),
+    "fliplr": Key(0, 1, None, 0, 0, 1),
+    "mosaic": Key(0, 1, None, 1, 0, 1),
+    "mixup": Key(0, 1, None, 1, 0, 1),
+    "copy_paste": Key(0, 1, 0.0, 1, 0, 1),
+    "paste_in": Key(0, 1, 0.0, 1, 0, 1),
+    "loss_ota": Key(0, 1, 1),
+    # beyond the reference's files; absent: the reference's behaviour
+    "anchors": Key(1, 20, 0, 2, 2, 10),
+    "loss_ota_from": Key(0, INF, 0),
+    "warmup_min_iters": Key(0, INF, 1000),
+    "nominal_batch": Key(1, INF, 64),
+    "per_head_loss": Key(0, 1, 0),
+}
+# never written into a user's file
+OPTIONAL_ABSENT = ("anchors", "loss_ota_from", "warmup_min_iters", "nominal_batch", "per_head_loss")
+
+
+def load_hyp(source: str | Path | Mapping[str, Any]) -> dict[str, float]:
+    """Read and check a hyper-parameter file (or a mapping, optionally with `base: file`)."""
+    if isinstance(source, Mapping):
+        values, where = dict(source), "the hyp mapping of the run file"
+        base = values.pop("base", None)
+        return check_hyp((load_hyp(base) if base else {}) | values, where)
+    path = Path(check_file(str(source)))
+    values = read_yaml(path, "hyp file")
+    if not isinstance(values, dict):
+        raise UserError(f"hyp file {path} must hold a mapping of hyper-parameters, such as 'lr0: 0.01'")
+    return check_hyp(values, f"hyp file {path}")
+
+
+def check_hyp(values: Mapping[str, Any], where: str) -> dict[str, float]:
+    """A checked copy; missing keys with a harmless default are filled in, anything else missing is an error."""
+    checked = {}
+    for name, value in values.items():
+        if name not in KEYS:
+            raise UserError(f"{where}: unknown hyper-parameter '{name}'{nearest(name, KEYS)}")
+        checked[name] = _check_value(name, value, where)
+    for name, key in KEYS.items():
+        if name not in checked and key.default is None:
+            raise UserError(f"{where} lacks the key '{name}'; see data/hyp.scratch.p5.yaml for a complete file")
+        if name not in checked and name not in OPTIONAL_ABSENT:
+            checked[name] = key.default
+    if checked["loss_ota"] not in (0, 1):
+        raise UserError(f"{where}: loss_ota must be 0 (plain) or 1 (OTA), not {checked['loss_ota']}")
+    return checked
+
+
+def _check_value(name: str, value: Any, where: str) -> float:
+    if isinstance(value, str):  # YAML 1.1 reads '1e-3' as text
+        try:
+            value = float(value)
+        except ValueError:
+            raise UserError(f"{where}: {name} must be a number, not '{value}'") from None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise UserError(f"{where}: {name} must be a number, not {value!r}")
+    key = KEYS[name]
+    if not key.low <= value <= key.high or not math.isfinite(value):
+        raise UserError(f"{where}: {name} is {value}, outside {key.low:g} to {key.high:g}")
+    return value
+
+
+def get(hyp: Mapping[str, float], name: str) -> float:
+    """The value of an optional key, or the reference's behaviour."""
+    return hyp.get(name, KEYS[name].default)
+
+
+def scale_gains(hyp: Mapping[str, float], *, levels: int, classes: int, img_size: int, smoothing: float) -> dict:
+    """A new mapping with the loss gains scaled to the network, as model, loss and checkpoint carry it."""
+    return {
+        **hyp,
+        "box": hyp["box"] * 3.0 / levels,
+        "cls": hyp["cls"] * classes / 80.0 * 3.0 / levels,
+        "obj": hyp["obj"] * (img_size / 640) ** 2 * 3.0 / levels,
+        "label_smoothing": smoothing,
+    }
+
+
+def auto_lr(hyp: Mapping[str, float], total_batch: int) -> dict:
+    """The square-root rule for large batches: lr0 grows with sqrt(batch/64), warm-up is at least 5 epochs from 128."""
+    if total_batch <= 64:
+        return dict(hyp)
+    warmup = max(hyp["warmup_epochs"], 5) if total_batch >= 128 else hyp["warmup_epochs"]
+    return {**hyp, "lr0": hyp["lr0"] * math.sqrt(total_batch / 64), "warmup_epochs": warmup}

@@ -1,0 +1,212 @@
+"""Going on: everything a run must remember beyond the reference's checkpoint keys, and how the file is found."""
+
+import logging
+import os
+import random
+import shutil
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+
+from yolov7fast.checkpoint.api import CheckpointError, load_checkpoint
+from yolov7fast.core.errors import UserError
+from yolov7fast.core.files import walk_files
+from yolov7fast.training.distributed import World
+from yolov7fast.training.step import TrainStep
+
+log = logging.getLogger(__name__)
+VERSION = 1
+
+
+@dataclass
+class Progress:
+    """How far a run is. `position` batches of `epoch` are done; `number` batches in all."""
+
+    epoch: int = 0
+    position: int = 0
+    number: int = 0
+    best_fitness: float = 0.0
+    epochs_since_best: int = 0
+    results: list[float] = field(default_factory=lambda: [0.0] * 7)
+    maps: list[float] = field(default_factory=list)
+    first_loss: float | None = None
+    labels: int = 0  # of the last batch
+    img_size: int = 0
+    seconds: float = 0.0
+    epoch_seconds: float = 0.0  # that the done batches of `epoch` took, and how much of it was waiting for data
+    epoch_waited: float = 0.0
+    finished: bool = False
+    last_loss: float | None = None  # mean of the last complete epoch
+
+
+class Limits(NamedTuple):
+    """What ends a run by itself; 0: no limit."""
+
+    epochs: int
+    max_iter: int = 0
+    patience: int = 0
+
+    def reached(self, progress: Progress) -> str:
+        """Which limit a finished run has come to, and the remedy; nothing where it has not, or not any more."""
+        if not progress.finished:
+            return ""
+        if progress.epoch >= self.epochs:
+            return f"the run has {progress.epoch} epochs of {self.epochs}; add --epochs N"
+        if 0 < self.max_iter <= progress.number:
+            return f"the run has {progress.number} batches, as --max-iter {self.max_iter} asks; add --max-iter N"
+        if 0 < self.patience <= progress.epochs_since_best:
+            since = progress.epochs_since_best
+            return f"its fitness rose {since} epochs ago, --patience {self.patience} ended it; add --patience N"
+        return ""
+
+
+def random_states() -> dict[str, Any]:
+    kind, keys, position, has_gauss, gauss = np.random.get_state()
+    version, internal, gauss_next = random.getstate()
+    return {
+        "python": [version, list(internal), gauss_next],
+        "numpy": [kind, torch.from_numpy(keys.astype(np.int64)), int(position), int(has_gauss), float(gauss)],
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+    }
+
+
+def restore_random_states(states: dict[str, Any]) -> None:
+    version, internal, gauss_next = states["python"]
+    random.setstate((version, tuple(internal), gauss_next))
+    kind, keys, position, has_gauss, gauss = states["numpy"]
+    np.random.set_state((kind, keys.numpy().astype(np.uint32), position, has_gauss, gauss))
+    torch.set_rng_state(states["torch"].cpu())
+    if states["cuda"] and len(states["cuda"]) == torch.cuda.device_count():
+        torch.cuda.set_rng_state_all([state.cpu() for state in states["cuda"]])
+
+
+def restore_own_random(state: dict[str, Any], world: World) -> None:
+    """Put back the generators of this process. Files may hold those of the first alone: others stay as they began."""
+    states = state.get("random_ranks") or [state["random"]]
+    if len(states) == world.size:
+        restore_random_states(states[max(world.rank, 0)])
+    elif world.is_main:
+        restore_random_states(state["random"])
+
+
+def collect_state(
+    step: TrainStep, progress: Progress, recipe_state: dict[str, Any], random_of_ranks: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """The `resume` entry of a checkpoint: with the optimizer's state beside it, a run continues bit for bit."""
+    return {
+        "version": VERSION,
+        "model": step.model.state_dict(),
+        "ema": step.ema.ema.state_dict() if step.ema else None,
+        "updates": step.ema.updates if step.ema else 0,
+        "gradients": [None if p.grad is None else p.grad for p in step.model.parameters()] if progress.position else [],
+        "scaler": step.scaler.state_dict(),
+        "means": step.means,
+        "count": int(step.count),
+        "bad": step.bad,
+        "bad_since_step": step.bad_since_step,
+        "progress": asdict(progress),
+        "random": random_of_ranks[0],
+        "random_ranks": random_of_ranks if len(random_of_ranks) > 1 else [],
+        "recipe": recipe_state,
+    }
+
+
+def progress_of(state: dict[str, Any]) -> Progress:
+    """How far the run of a collected state is."""
+    return Progress(**state["progress"])
+
+
+def restore_state(step: TrainStep, state: dict[str, Any]) -> Progress:
+    """Put a collected state back into model, EMA, gradients, scaler and means; returns the progress."""
+    if state["version"] != VERSION:
+        raise UserError(f"this checkpoint's resume state has version {state['version']}, this program writes {VERSION}")
+    load_strictly(step.model, state["model"])
+    if step.ema and state["ema"] is not None:
+        load_strictly(step.ema.ema, state["ema"])
+        step.ema.updates = state["updates"]
+    for parameter, gradient in zip(step.model.parameters(), state["gradients"]):
+        parameter.grad = None if gradient is None else gradient.to(parameter.device, parameter.dtype)
+    if state["scaler"]:  # empty in a run whose gradients were not scaled
+        step.scaler.load_state_dict(state["scaler"])
+    progress = progress_of(state)
+    step.means, step.count = state["means"].to(step.device), state["count"]
+    step.bad = state["bad"].to(step.device)
+    if "bad_since_step" in state:
+        step.bad_since_step = state["bad_since_step"].to(step.device)
+    return progress
+
+
+def load_strictly(module: nn.Module, state: dict[str, torch.Tensor]) -> None:
+    try:
+        module.load_state_dict(state)
+    except RuntimeError as error:
+        raise UserError(f"the checkpoint does not fit the network it is resumed with: {error}") from None
+
+
+# --- finding what to resume -------------------------------------------------------------------------------------------
+
+
+def find_checkpoint(target: str | bool, suffix: str = ".pt") -> Path:
+    """The file `--resume` means: a file, a run folder, or (True) the newest last*.pt below the working directory."""
+    if target is True:
+        found = [p for p in walk_files(".") if p.suffix == suffix and p.name.startswith("last")]
+        if not found:
+            raise UserError(
+                f"--resume found no last*{suffix} below {Path('.').resolve()}; give it a run folder or a file"
+            )
+        return max(found, key=lambda p: p.stat().st_mtime)
+    path = Path(target)
+    if path.is_dir():
+        for candidate in (path / "weights" / f"last{suffix}", path / f"last{suffix}"):
+            if candidate.is_file() or previous_of(candidate).is_file():
+                return candidate
+        raise UserError(f"--resume {path}: no weights/last{suffix} in this run folder; has it finished an epoch?")
+    if not path.is_file() and not previous_of(path).is_file():
+        raise UserError(f"--resume {path}: no such file or run folder")
+    return path
+
+
+def previous_of(path: Path) -> Path:
+    """Where the last but one checkpoint of a run is kept while it trains."""
+    return path.with_name(f"previous{path.suffix}")
+
+
+def keep_as_previous(path: Path) -> None:
+    """Let `previous` be the present content of `path`, without a moment in which either is missing."""
+    kept = previous_of(path)
+    temporary = kept.with_name(kept.name + ".tmp")
+    try:
+        temporary.unlink(missing_ok=True)
+        try:
+            os.link(path, temporary)
+        except OSError:  # a file system without hard links
+            shutil.copyfile(path, temporary)
+        os.replace(temporary, kept)
+    except OSError as error:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        log.warning("cannot keep %s as %s: %s; training goes on", path, kept.name, error.strerror or error)
+
+
+def read_resumable(path: Path, note=print) -> tuple[Any, Path]:
+    """The checkpoint and the file it came from; a damaged file falls back to the one written before it."""
+    try:
+        return load_checkpoint(path), path
+    except CheckpointError as error:
+        fallback = previous_of(path)
+        if not fallback.is_file() or fallback == path:
+            raise
+        note(f"WARNING: {error}")
+        note(f"WARNING: going on from the checkpoint before it, {fallback}")
+        return load_checkpoint(fallback), fallback
+
+
+def run_folder_of(checkpoint: Path) -> Path:
+    """runs/train/exp for runs/train/exp/weights/last.pt."""
+    return checkpoint.resolve().parent.parent if checkpoint.resolve().parent.name == "weights" else checkpoint.parent
