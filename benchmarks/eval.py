@@ -4,7 +4,7 @@
 
 Two inputs: the recorded detections of BCCD val (87 images x 300 boxes, 3 classes), and 5,000 synthetic images x 300
 boxes x 80 classes, the size of COCO val (1,000 images with --quick), and a quarter of them, to show how the cost grows.
-The loops stand in tests/metrics/slow_metrics.py; both sides see the same arrays, run in turn in this process and must
+The loops stand in benchmarks/slow_metrics.py; both sides see the same arrays, run in turn in this process and must
 give the same figures. CPU seconds, medians.
 """
 
@@ -18,8 +18,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 import torch
 
+from benchmarks import slow_metrics
 from benchmarks.measure import cpu_seconds, in_turn, machine, write_json
-from tests.metrics import slow_metrics
 from yolov7fast.metrics.average_precision import ap_by_size, ap_per_class, rank_by_class
 from yolov7fast.metrics.matching import Batch, match, native_batch
 from yolov7fast.metrics.nms import CLASS_OFFSET, greedy_nms, non_max_suppression

@@ -30,7 +30,7 @@ def build_network(settings):
     """The checkout's own network with the gains that its trainer would give it."""
     import torch
 
-    from yolov7fast.nn.model import Model
+    from models.yolo import Model
 
     torch.manual_seed(0)
     with contextlib.redirect_stdout(io.StringIO()):
@@ -43,7 +43,7 @@ def loss_part(kind):
     def prepare(settings, inputs):
         import torch
 
-        from yolov7fast.losses import yolo as losses
+        from utils import loss as losses
 
         model = build_network(settings)
         criterion = losses.ComputeLossOTA(model) if kind == "ota" else losses.ComputeLoss(model)
@@ -67,7 +67,7 @@ def loss_part(kind):
 def samples_part(settings, _):
     import numpy as np
 
-    from yolov7fast.data.dataset import LoadImagesAndLabels
+    from utils.datasets import LoadImagesAndLabels
 
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         dataset = LoadImagesAndLabels(
@@ -93,7 +93,7 @@ def samples_part(settings, _):
 def step_part(settings, inputs):
     import torch
 
-    from yolov7fast.losses.yolo import ComputeLossOTA
+    from utils.loss import ComputeLossOTA
 
     model = build_network(settings).train()
     criterion = ComputeLossOTA(model)
@@ -116,7 +116,7 @@ def loader_part(settings, _):
     import numpy as np
     import torch
 
-    from yolov7fast.data.dataset import create_dataloader
+    from utils.datasets import create_dataloader
 
     random.seed(1)
     np.random.seed(1)

@@ -17,7 +17,7 @@ SMALL = ["--batch-size", "2", "--img-size", "64", "--targets", "3", "--classes",
 
 def checkout(folder: Path) -> Path:
     """A copy of what the comparison uses, standing in for another project's folder."""
-    for name in ("models", "utils", "cfg"):
+    for name in ("models", "utils", "cfg", "yolov7fast"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     return folder
 

@@ -17,8 +17,9 @@ from tests.data.data_golden import assert_image, assert_labels, assert_streams, 
 from yolov7fast.augment.mosaic import Plan
 from yolov7fast.core.errors import UserError
 from yolov7fast.data.class_weights import labels_to_class_weights, labels_to_image_weights
-from yolov7fast.data.dataset import LoadImagesAndLabels, _rank_zero_first, create_dataloader
+from yolov7fast.data.dataset import LoadImagesAndLabels
 from yolov7fast.data.labels import Subset
+from yolov7fast.loading.dataloader import _rank_zero_first, create_dataloader
 
 HYP = {
     "mosaic": 1.0, "mixup": 0.3, "paste_in": 0.3, "degrees": 0.0, "translate": 0.1, "scale": 0.5, "shear": 0.0,

@@ -8,8 +8,8 @@ import torch
 
 from tests.small_network import small_network
 from yolov7fast.data.data_yaml import load_data_yaml
-from yolov7fast.data.dataset import create_dataloader
 from yolov7fast.evaluation.yolo import ValidationPredict, half_copy, test
+from yolov7fast.loading.dataloader import create_dataloader
 
 test.__test__ = False  # pytest takes it for a test by its name
 

@@ -9,7 +9,7 @@ import yaml
 
 from tests.loading.loader_fakes import copied
 from yolov7fast.core.errors import UserError
-from yolov7fast.data.dataset import create_dataloader
+from yolov7fast.loading.dataloader import create_dataloader
 
 pytestmark = pytest.mark.timeout(120)
 ROOT = Path(__file__).resolve().parents[2]

@@ -96,7 +96,7 @@ def small_shm(command: list[str]) -> list[str]:
 
 
 FULL = """
-from tests.utils.loader_fakes import FakeDataset
+from tests.loading.loader_fakes import FakeDataset
 from yolov7fast.loading.loader import make_loader
 for options in ({"worker_tensor": True}, {}):
     loader = make_loader(FakeDataset(32, ((160, 160),)), 16, 2, **options)
@@ -117,7 +117,7 @@ def test_full_shared_memory_is_told_and_shared_batches_need_none():
 LEAVING = """
 import os, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have started us with it ignored
-from tests.utils.loader_fakes import FakeDataset
+from tests.loading.loader_fakes import FakeDataset
 from yolov7fast.loading.loader import make_loader
 way, loaders, pids = sys.argv[1], [], []
 for options in ({"worker_tensor": True}, {"worker_tensor": True, "seed": 1}, {}):

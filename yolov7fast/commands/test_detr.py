@@ -9,10 +9,10 @@ from yolov7fast.core.device import select_device
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files import check_img_size, increment_path
 from yolov7fast.data.data_yaml import SPLITS, load_data_yaml
-from yolov7fast.data.dataset import create_dataloader
 from yolov7fast.evaluation.detr import GRID, evaluate_detr, load_detector
 from yolov7fast.evaluation.loop import EvalResult
 from yolov7fast.evaluation.report import write_per_class_ap
+from yolov7fast.loading.dataloader import create_dataloader
 
 
 def test(opt) -> EvalResult:

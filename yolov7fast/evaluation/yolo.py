@@ -12,9 +12,9 @@ from yolov7fast.core.device import select_device
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files import check_img_size, increment_path
 from yolov7fast.data.data_yaml import SPLITS, DataYaml, Source, load_data_yaml
-from yolov7fast.data.dataset import create_dataloader
 from yolov7fast.evaluation.loop import EvalResult, Prediction, Stopwatch, evaluate
 from yolov7fast.evaluation.outputs import Outputs
+from yolov7fast.loading.dataloader import create_dataloader
 from yolov7fast.metrics.coco import find_annotations
 from yolov7fast.metrics.nms import check_thresholds, non_max_suppression
 

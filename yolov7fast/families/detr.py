@@ -14,10 +14,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from yolov7fast.cli.run_file import ResizeStage
 from yolov7fast.core.errors import UserError
-from yolov7fast.data.dataset import create_dataloader
 from yolov7fast.data.detr_dataset import DetrDataset
 from yolov7fast.data.labels import Subset, check_class_range
 from yolov7fast.evaluation.detr import GRID, Frames, evaluate_detr
+from yolov7fast.loading.dataloader import create_dataloader
 from yolov7fast.losses.detr import PARTS, attach_loss
 from yolov7fast.metrics.average_precision import fitness
 from yolov7fast.nn.detr import Detector

@@ -23,9 +23,9 @@ from yolov7fast.core.errors import UserError
 from yolov7fast.core.files import check_img_size
 from yolov7fast.data.autoanchor import check_anchors
 from yolov7fast.data.class_weights import labels_to_class_weights, labels_to_image_weights
-from yolov7fast.data.dataset import create_dataloader
 from yolov7fast.data.labels import Subset, check_class_range
 from yolov7fast.evaluation.yolo import test
+from yolov7fast.loading.dataloader import create_dataloader
 from yolov7fast.losses.multihead import ComputeLossMultiHead, ComputeLossMultiHeadOTA
 from yolov7fast.losses.yolo import ComputeLoss, ComputeLossAuxOTA, ComputeLossOTA
 from yolov7fast.metrics.average_precision import fitness
