@@ -5,7 +5,7 @@ PY     := $(VENV)/bin/python
 # arguments for train.py, e.g. make train ARGS="--data my.yaml --epochs 50"; empty: the project's own small data set
 ARGS   ?=
 
-.PHONY: train test test-slow lint format bench bench-full clean
+.PHONY: train test test-slow lint lint-quick lint-all format bench bench-full clean
 
 train: $(VENV)/.run-ready
 ifeq ($(strip $(ARGS)),)
@@ -20,9 +20,15 @@ test: $(VENV)/.dev-ready
 test-slow: $(VENV)/.dev-ready
 	OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 -m slow tests
 
-lint: $(VENV)/.dev-ready
+lint: lint-quick
+
+lint-quick: $(VENV)/.dev-ready
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
+
+lint-all: lint-quick
+	$(VENV)/bin/lint-imports
+	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(VENV)/bin/pyright
 
 format: $(VENV)/.dev-ready
 	$(VENV)/bin/ruff check --fix .
@@ -35,7 +41,7 @@ bench-full: $(VENV)/.run-ready
 	$(PY) -m benchmarks --full
 
 clean:
-	rm -rf $(VENV) .pytest_cache .ruff_cache
+	rm -rf $(VENV) .pytest_cache .ruff_cache .import_linter_cache
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
