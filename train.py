@@ -2,10 +2,11 @@
 
 from yolov7fast.cli.flags import train_parser
 from yolov7fast.commands.train import main
-from yolov7fast.core.errors import run_command
 
 parser = train_parser()
 
 if __name__ == "__main__":
+    from yolov7fast.core.errors import run_command
+
     opt = parser.parse_args()
     run_command(lambda: main(opt))
