@@ -54,7 +54,7 @@ def write_run(folder, study, epochs: int = 100, csv: bool = True):
     (folder / "weights" / "best.pt").write_bytes(bytes(12_600_000 // 1000))
     stages = dict(zip(("forward", "loss", "backward"), study["stages"]))
     profile = {
-        "stages": {k: {"mean_ms": v, "std_ms": 1.0, "share": v / study["total_ms"]} for k, v in stages.items()},
+        "stages": {k: {"mean_ms": v, "std_ms": 1.0, "fraction": v / study["total_ms"]} for k, v in stages.items()},
         "total_ms": study["total_ms"], "images_per_s": 64000 / study["total_ms"], "gpu_busy": study["busy"],
     }  # fmt: skip
     (folder / "profile.json").write_text(json.dumps(profile))

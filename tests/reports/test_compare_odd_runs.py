@@ -129,7 +129,7 @@ def test_a_stage_without_a_number_is_an_unknown_cell(tmp_path):
         "backward": {"mean_ms": "slow"},
     }
     (run / "profile.json").write_text(json.dumps({"stages": stages, "total_ms": "long", "images_per_s": None}))
-    rows = rows_of(build_report([read_run(run)], None), "Stage times and GPU share")  # drawn, too
+    rows = rows_of(build_report([read_run(run)], None), "Stage times and GPU utilisation")  # drawn, too
     assert rows["forward"] == ["50.0 ms"] and rows["loss"] == rows["backward"] == rows["total"] == ["unknown"]
 
 

@@ -36,7 +36,7 @@ def test_accuracy_at_the_recorded_epochs(report):
 
 
 def test_stage_times_and_gpu_share_come_from_the_profiles(report):
-    rows = rows_of(report, "Stage times and GPU share")
+    rows = rows_of(report, "Stage times and GPU utilisation")
     assert rows["loss"] == ["11.2 ± 1.0 ms (6.6%)", "1016.0 ± 1.0 ms (86.5%)"]
     assert rows["total"] == ["170.9 ms*", "1174.1 ms"] and rows["GPU busy"] == ["90.0%*", "13.1%"]
 
@@ -67,7 +67,7 @@ def test_every_section_that_was_asked_for_is_there_in_both_forms(report, written
     titles = [section.title for section in report.sections]
     assert titles == [
         "Summary", "Settings", "Loss", "Accuracy and recall", "Stability over the last ten epochs",
-        "Stage times and GPU share", "Time and cost", "Equal time", "Accuracy against hours", "File sizes",
+        "Stage times and GPU utilisation", "Time and cost", "Equal time", "Accuracy against hours", "File sizes",
         "Advice by use case",
     ]  # fmt: skip
     for path in written:

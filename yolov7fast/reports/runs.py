@@ -216,7 +216,7 @@ def _read_yaml(path: Path, notes: list[str]) -> dict[str, Any]:
 
 
 def _read_profile(path: Path, notes: list[str]) -> dict[str, Any] | None:
-    """The profile with checked stages: `mean_ms` a number (NaN: unknown), `std_ms` and `share` a number or None."""
+    """The profile with checked stages: `mean_ms` a number (NaN: unknown), `std_ms` and `fraction` a number or None."""
     if not path.is_file():
         return None
     try:
@@ -231,6 +231,7 @@ def _read_profile(path: Path, notes: list[str]) -> dict[str, Any] | None:
 
 
 def _stage(stage: dict[str, Any]) -> dict[str, float | None]:
-    further = {name: _number(stage.get(name)) for name in ("std_ms", "share")}
+    stage = {"fraction": stage.get("share"), **stage}  # its name in older profiles
+    further = {name: _number(stage.get(name)) for name in ("std_ms", "fraction")}
     further = {name: value if math.isfinite(value) else None for name, value in further.items()}
     return {"mean_ms": _number(stage["mean_ms"]), **further}

@@ -65,7 +65,7 @@ def number(value: float, form: str = ".3f", unit: str = "") -> str:
     return f"{value:{form}}{unit}" if math.isfinite(value) else "unknown"
 
 
-def share(value: float) -> str:
+def decimals(value: float) -> str:
     """Accuracy and the like: three decimals, as training prints them."""
     return number(value, ".3f")
 
@@ -100,16 +100,16 @@ def summary(runs: list[Run], rate: float | None) -> Section:
     hours = [run.total_hours for run in runs]
     costs = [cost(run, rate) for run in runs]
     rows = [
-        _row(f"final {LABELS[name]}", final[name], share, True, pair)
+        _row(f"final {LABELS[name]}", final[name], decimals, True, pair)
         for name in ("map50", "map", "precision", "recall")
     ]
-    rows.append(_row("best mAP@.5:.95", [top.value for top in tops], share, True, pair))
+    rows.append(_row("best mAP@.5:.95", [top.value for top in tops], decimals, True, pair))
     rows.append(["at epoch", *(str(t.epoch) if t.epoch >= 0 else "unknown" for t in tops), *[""] * pair])
     rows.append(["epochs done", *(f"{len(run.epoch)} of {run.planned}" for run in runs), *[""] * pair])
     rows.append(_row("total time", hours, duration, False, pair))
     if rate is not None:
         rows.append(_row(f"cost at ${rate:g} an hour", costs, money, False, pair))
-    rows.append(_row("mAP@.5:.95 per hour", [ratio(m, h) for m, h in zip(final["map"], hours)], share, True, pair))
+    rows.append(_row("mAP@.5:.95 per hour", [ratio(m, h) for m, h in zip(final["map"], hours)], decimals, True, pair))
     rows.append(_row("weights file", [weights_bytes(r) for r in runs], lambda v: number(v, ".1f", " MB"), False, pair))
     blocks: list = [Text(sentence) for sentence in price_of_the_gain(runs, rate)]
     blocks.append(Table(_header(runs, "", pair), rows))
@@ -175,7 +175,7 @@ def accuracy(runs: list[Run]) -> Section:
         for epoch in wanted:
             values = [at_epoch(run, name, epoch) for run in runs]
             if any(math.isfinite(v) for v in values):
-                rows.append(_row(f"{LABELS[name]}, epoch {epoch}", values, share, True, pair))
+                rows.append(_row(f"{LABELS[name]}, epoch {epoch}", values, decimals, True, pair))
     drawn = [
         plots.curves(runs, f"metric_{name}", label, label, lambda run, n=name: run.metrics[n])
         for name, label in LABELS.items()
@@ -209,7 +209,7 @@ def stage_times(runs: list[Run]) -> Section:
     profiled = [run for run in runs if run.profile]
     hints = _profile_hints([run for run in runs if not run.profile])
     if not profiled:
-        return Section("Stage times and GPU share", hints)
+        return Section("Stage times and GPU utilisation", hints)
     names = dict.fromkeys(stage for run in profiled for stage in run.profile["stages"])
     rows: list[list] = [[stage, *(_stage(run.profile["stages"].get(stage)) for run in profiled)] for stage in names]
     total = [_figure(run, "total_ms") for run in profiled]
@@ -219,7 +219,7 @@ def stage_times(runs: list[Run]) -> Section:
     busy = [_figure(run, "gpu_busy") for run in profiled]
     rows.append(_row("GPU busy", busy, lambda v: number(v * 100, ".1f", "%"), True, False))
     table = Table(_header(profiled, "stage", False), rows)
-    return Section("Stage times and GPU share", [table, [plots.stages(runs)], *hints])
+    return Section("Stage times and GPU utilisation", [table, [plots.stages(runs)], *hints])
 
 
 def _profile_hints(runs: list[Run]) -> list:
@@ -259,7 +259,7 @@ def _stage(stage: dict | None) -> str:
     if stage is None:
         return ""
     spread = f" ± {stage['std_ms']:.1f}" if stage.get("std_ms") is not None else ""
-    part = f" ({stage['share'] * 100:.1f}%)" if stage.get("share") is not None else ""
+    part = f" ({stage['fraction'] * 100:.1f}%)" if stage.get("fraction") is not None else ""
     return f"{stage['mean_ms']:.1f}{spread} ms{part}" if math.isfinite(stage["mean_ms"]) else "unknown"
 
 
@@ -274,14 +274,14 @@ def time_and_cost(runs: list[Run], rate: float | None) -> Section:
         _row("time an epoch", [hours_per_epoch(r) for r in runs], duration, False, pair),
         _row("total time", hours, duration, False, pair),
         _row("iterations per second", [iterations_per_second(r) for r in runs], lambda v: number(v, ".2f"), True, pair),
-        _row("mAP@.5:.95 per hour", [ratio(m, h) for m, h in zip(final, hours)], share, True, pair),
+        _row("mAP@.5:.95 per hour", [ratio(m, h) for m, h in zip(final, hours)], decimals, True, pair),
     ]
     if rate is not None:
         rows.append(_row(f"cost at ${rate:g} an hour", costs, money, False, pair))
         per_point = [ratio(c, m * 100) for c, m in zip(costs, final)]
         rows.append(_row("cost per 0.01 mAP@.5:.95", per_point, lambda v: number(v, ".3f"), False, pair))
     if any(math.isfinite(v) for v in waits):
-        rows.append(_row("share of time waiting for data", waits, lambda v: number(v * 100, ".1f", "%"), False, pair))
+        rows.append(_row("time waiting for data", waits, lambda v: number(v * 100, ".1f", "%"), False, pair))
     if any(v > 0 for v in memory):
         rows.append(_row("GPU memory, largest", memory, lambda v: number(v, ".2f", " GB"), False, pair))
     rows.append(["time taken from", *(run.time_source for run in runs), *[""] * pair])
@@ -312,7 +312,7 @@ def equal_time(runs: list[Run]) -> Section:
         points = [at_hours(run, "map", shortest * part) for run in timed]
         won = winner([p.value for p in points], True)
         cells = [
-            Cell(f"{share(p.value)} (epoch {p.epoch})" if p.epoch >= 0 else "no epoch yet", i == won)
+            Cell(f"{decimals(p.value)} (epoch {p.epoch})" if p.epoch >= 0 else "no epoch yet", i == won)
             for i, p in enumerate(points)
         ]
         rows.append([f"after {duration(shortest * part)}", *cells])
