@@ -35,6 +35,19 @@ def golden():
 
 
 @pytest.fixture(scope="session")
+def data(golden):
+    """Recorded scalars and hashes of the data path."""
+    return golden("data.json.gz")
+
+
+@pytest.fixture(scope="session")
+def arrays(golden):
+    """Recorded label arrays, matrices and polygons of the data path, by name."""
+    with golden("data_labels.npz") as archive:
+        return dict(archive)
+
+
+@pytest.fixture(scope="session")
 def bccd() -> Path:
     """The BCCD photographs; tests that need them are skipped where they are absent."""
     if not BCCD.is_dir():

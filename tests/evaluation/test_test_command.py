@@ -1,6 +1,5 @@
 """test.py as a user runs it: flags, figures, files, tasks, and mistakes told in one line."""
 
-import importlib.util
 import inspect
 import json
 import os
@@ -16,15 +15,13 @@ import yaml
 from tests.small_network import small_network
 from yolov7fast.checkpoint.api import save_checkpoint
 from yolov7fast.cli.test_flags import FLAGS, check_options, test_parser
+from yolov7fast.commands import test as command
 from yolov7fast.core.errors import UserError
 from yolov7fast.data.data_yaml import load_data_yaml
 from yolov7fast.evaluation.yolo import test
 
 test.__test__ = test_parser.__test__ = False  # pytest takes them for tests by their names
 ROOT = Path(__file__).resolve().parents[2]
-spec = importlib.util.spec_from_file_location("test_command", ROOT / "test.py")
-command = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(command)
 
 BCCD_NAMES = ["RBC", "WBC", "Platelets"]
 

@@ -46,5 +46,5 @@ def column(folder: Path, name: str) -> list[str]:
 
 def in_a_process(*flags: str) -> subprocess.CompletedProcess:
     """The same in a process of its own, which a trial may kill."""
-    script = str(ROOT / "tests" / "tools" / "fake_trials.py")
+    script = str(ROOT / "tests" / "search" / "fake_trials.py")
     return subprocess.run([sys.executable, script, *flags], cwd=ROOT, capture_output=True, text=True, timeout=120)

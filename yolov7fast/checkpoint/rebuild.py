@@ -257,5 +257,6 @@ class Wrapper(nn.Module):
 
 def readable_modules() -> dict[str, type[nn.Module]]:
     """Class path in files -> class, of every module a checkpoint may hold."""
-    classes = {class_path(cls): cls for cls in (Model, *STOCK)}
-    return known_classes() | classes | {class_path(nn.DataParallel): Wrapper}
+    classes = known_classes() | {class_path(cls): cls for cls in (Model, *STOCK)}
+    as_here = {f"{cls.__module__}.{cls.__qualname__}": cls for cls in classes.values()}  # saved by torch.save alone
+    return classes | as_here | {class_path(nn.DataParallel): Wrapper}

@@ -20,7 +20,9 @@ from torch import nn
 from yolov7fast.checkpoint.rebuild import ARGUMENTS, CALLS, STORAGES, readable_modules
 from yolov7fast.core.errors import UserError
 from yolov7fast.nn.blocks import Conv
-from yolov7fast.nn.class_paths import class_path
+from yolov7fast.nn.class_paths import PATHS_IN_FILES, class_path
+
+NAMED = (type, types.FunctionType, types.BuiltinFunctionType, types.MethodType)  # what pickles hold by name
 
 
 class CheckpointPickler(pickle._Pickler):  # the one in Python: how it spells a name can be replaced
@@ -33,6 +35,8 @@ class CheckpointPickler(pickle._Pickler):  # the one in Python: how it spells a 
         self.readable = readable_modules().keys() | CALLS.keys() | STORAGES.keys() | ARGUMENTS
 
     def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, NAMED) and class_path(obj) not in self.readable:
+            raise TypeError(f"a checkpoint cannot hold {class_path(obj)}: it could not be read back")
         if isinstance(obj, torch.Tensor) and obj.__dict__:
             # PyTorch's compiler leaves notes on tensors; older PyTorch cannot read tensors with attributes
             if isinstance(obj, nn.Parameter):
@@ -42,11 +46,9 @@ class CheckpointPickler(pickle._Pickler):  # the one in Python: how it spells a 
 
     def save_global(self, obj: Any, name: str | None = None) -> None:
         """Classes of networks under upstream's paths, NumPy's functions under the name NumPy 1 and 2 both know."""
-        path = class_path(obj)
-        if path not in self.readable:
-            raise TypeError(f"a checkpoint cannot hold {path}: it could not be read back")
-        module = path.removesuffix(f".{obj.__qualname__}").replace("numpy._core", "numpy.core")
-        if module == obj.__module__:
+        own = getattr(obj, "__module__", None)
+        module = PATHS_IN_FILES.get(own) or (own.replace("numpy._core", "numpy.core") if own else own)
+        if module == own:
             super().save_global(obj, name)
         else:
             self.write(pickle.GLOBAL + f"{module}\n{obj.__qualname__}\n".encode())
