@@ -28,12 +28,12 @@ import yaml
 
 from benchmarks.data_stages import stage_table
 from benchmarks.measure import cpu_seconds, in_turn, machine, wall_seconds, write_json
-from benchmarks.photographs import ROOT, picture_folder
+from benchmarks.photographs import ROOT, image_folder
 from yolov7fast.data.dataset import LoadImagesAndLabels
 from yolov7fast.data.packed_cache import PackedImages
 from yolov7fast.loading.loader import make_loader
 
-REFERENCE_MS = {(320, "default"): 8.1, (320, "ram"): 2.25, (640, "default"): 12.9, (640, "ram"): 7.7}
+UPSTREAM_MS = {(320, "default"): 8.1, (320, "ram"): 2.25, (640, "default"): 12.9, (640, "ram"): 7.7}
 CACHES = {
     "default": {},
     "ram": {"cache_images": "ram"},
@@ -44,7 +44,7 @@ FAST = {"worker_tensor": True, "persistent_workers": True}  # what --fast-datalo
 
 
 class Bench:
-    """The pictures, a place for caches, the number of rounds, and the results so far."""
+    """The images, a place for caches, the number of rounds, and the results so far."""
 
     def __init__(self, images: Path, scratch: Path, quick: bool):
         self.images, self.scratch, self.quick = images, scratch, quick
@@ -81,7 +81,7 @@ def samples(bench: Bench) -> None:
         costs = {kind: seconds / count * 1e3 for kind, seconds in costs.items()}
         out[size] = costs
         for kind, cost in costs.items():
-            known = REFERENCE_MS.get((size, kind))
+            known = UPSTREAM_MS.get((size, kind))
             note = f"reference {known} ms" if known and bench.results["images"] == "bccd" else ""
             note = _must(size, kind) or note
             bench.show(f"sample {size} {kind}", f"{cost:.2f} ms", costs["default"] / cost, note)
@@ -303,7 +303,7 @@ def main(argv: list[str] | None = None) -> int:
     opt = parser.parse_args(argv)
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as scratch:
-        bench = Bench(picture_folder(Path(scratch)) / "images" / "train", Path(scratch), opt.quick)
+        bench = Bench(image_folder(Path(scratch)) / "images" / "train", Path(scratch), opt.quick)
         print(" ".join(f"{k} {v}" for k, v in bench.results["machine"].items()))
         print(f"data set {bench.results['images']}, medians of {bench.runs} rounds in turn")
         for part in PARTS:

@@ -9,7 +9,7 @@ from yolov7fast.data import dataset as datasets
 from yolov7fast.data import images
 
 # (module that calls it, function, stage). What a timed function calls is counted there only if it is not timed itself:
-# loading without reading is resizing, and the fast painter's assembling without colours is warping.
+# loading without reading is resizing, and the fast renderer's assembling without colours is warping.
 STAGES = [
     (images, "read_image", "decode"),
     (datasets, "load_resized", "resize"),

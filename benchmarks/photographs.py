@@ -10,14 +10,14 @@ ROOT = Path(__file__).resolve().parent.parent
 BCCD = ROOT.parent / "shared" / "bccd"
 
 
-def picture_folder(scratch: Path) -> Path:
+def image_folder(scratch: Path) -> Path:
     """The data set: `images/SPLIT` and `labels/SPLIT` for the splits train and val; drawn in `scratch` if need be."""
     return BCCD if BCCD.is_dir() else make_shapes(scratch / "shapes", size=640)
 
 
 def photographs(scratch: Path) -> Path:
     """Its data yaml, written into `scratch`; the stem names the data set."""
-    source = picture_folder(scratch)
+    source = image_folder(scratch)
     names = ["RBC", "WBC", "Platelets"] if source == BCCD else list(NAMES)
     path = scratch / f"{source.name}.yaml"
     splits = {split: str(source / "images" / split) for split in ("train", "val")}

@@ -49,18 +49,18 @@ def make_inputs(path: Path, batch: int, size: int, targets: int, classes: int) -
 
 
 def own_data(images: Path, folder: Path) -> str:
-    """A data set for one side below `folder`: pictures linked, labels copied; returns its folder of pictures.
+    """A data set for one side below `folder`: images linked, labels copied; returns its folder of images.
 
     Each project keeps a label cache of its own format under the same name beside the labels, and would stumble over the
     other's; and the labels' own folder need not be writable.
     """
     found = find_images(str(images))
-    for picture, label in zip(found, img2label_paths(found), strict=True):
-        name = Path(picture).relative_to(images)
+    for image, label in zip(found, img2label_paths(found), strict=True):
+        name = Path(image).relative_to(images)
         link, copy = folder / "images" / "train" / name, folder / "labels" / "train" / name.with_suffix(".txt")
         for path in (link, copy):
             path.parent.mkdir(parents=True, exist_ok=True)
-        link.symlink_to(picture)
+        link.symlink_to(image)
         if Path(label).is_file():
             shutil.copyfile(label, copy)
     return str(folder / "images" / "train")
@@ -110,7 +110,7 @@ def parity(ours: dict, theirs: dict) -> str:
 def first_error(rounds: list[tuple[dict, dict]], part: str) -> str | None:
     """What went wrong with a part on either side, in the first round where something did."""
     for number, sides in enumerate(rounds, 1):
-        for side, name in zip(sides, ("this project", "the reference"), strict=True):
+        for side, name in zip(sides, ("this project", "upstream"), strict=True):
             error = side.get(part, {"error": "not run"})["error"]
             if error:
                 return f"{name} failed in round {number}: {error[:160]}"
@@ -146,7 +146,7 @@ def show(rows: list[dict]) -> None:
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--reference", required=True, type=Path, help="folder of a checkout of the public project")
+    parser.add_argument("--reference", required=True, type=Path, help="folder of a checkout of upstream")
     parser.add_argument("--images", type=Path, default=BCCD / "images" / "train", help="photographs with labels")
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--img-size", type=int, default=320)

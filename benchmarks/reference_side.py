@@ -99,10 +99,10 @@ def step_part(settings, inputs):
     criterion = ComputeLossOTA(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-5, momentum=0.9, nesterov=True)
     _, targets, images = inputs
-    pictures = images.float() / 255
+    images = images.float() / 255
 
     def run():
-        total, items = criterion(model(pictures), targets, pictures)
+        total, items = criterion(model(images), targets, images)
         total.backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -153,7 +153,7 @@ PARTS = {
     "OTA loss": loss_part("ota"),
     "samples": samples_part,
     "training": step_part,
-    "loader": loader_part,  # the last: its processes go on working ahead
+    "loader": loader_part,  # the last: its processes keep working ahead
 }
 OF_PHOTOGRAPHS = ("samples", "loader")
 

@@ -11,7 +11,7 @@ from PIL import Image
 from tests.data.data_golden import LoggedRandom, seed_all
 from yolov7fast.augment import fast as fast_augment
 from yolov7fast.augment.randomness import KeyedRandom
-from yolov7fast.augment.scene import paint, paint_scene
+from yolov7fast.augment.scene import render, render_scene
 from yolov7fast.augment.transforms import apply_colour, draw_colour
 from yolov7fast.data.dataset import LoadImagesAndLabels
 
@@ -23,7 +23,7 @@ HYP = {
 
 
 def smooth(h: int, w: int, k: int) -> np.ndarray:
-    """A picture with the gentle gradients of a photograph."""
+    """An image with the gentle gradients of a photograph."""
     noise = np.random.default_rng(k).integers(60, 200, (h // 16 + 2, w // 16 + 2, 3), dtype=np.uint8)
     return cv2.resize(noise, (w, h), interpolation=cv2.INTER_CUBIC)
 
@@ -58,7 +58,7 @@ def polygon_set(folder, tmp_path_factory):
 
 
 def both(dataset, index, seed, monkeypatch, **hyp):
-    """One sample by each painter: [(img, labels, draws), ...]."""
+    """One sample by each renderer: [(img, labels, draws), ...]."""
     made = []
     for fast in (False, True):
         log = LoggedRandom()
@@ -95,7 +95,7 @@ def test_draws_and_labels_are_those_of_the_default_path_exactly(variant, polygon
 
 
 @pytest.mark.parametrize("variant, limit", [("mosaic", 1.5), ("plain", 1.0), ("blended", 1.5), ("rotated", 0.1)])
-def test_pictures_differ_by_interpolation_only(variant, limit, dataset, monkeypatch):
+def test_images_differ_by_interpolation_only(variant, limit, dataset, monkeypatch):
     """Limits for samples of 128 pixels, where the edges of tiles take a larger part than in real ones."""
     worst = []
     for seed in range(24):
@@ -111,8 +111,8 @@ def test_away_from_edges_geometry_is_equal_to_a_level(dataset):
         seed_all(seed)
         draft = dataset.draft(seed % 6, LoggedRandom())
         scene = draft.scenes[0]
-        fast = fast_augment._paint_scene(scene, "fast")[..., :3].astype(int).copy()
-        slow = paint_scene(scene)[..., :3].astype(int)
+        fast = fast_augment._render_scene(scene, "fast")[..., :3].astype(int).copy()
+        slow = render_scene(scene)[..., :3].astype(int)
         edges = edge_mask(scene)
         assert np.abs(fast - slow)[~edges].max(initial=0) <= 1
         checked += (~edges).sum()
@@ -120,7 +120,7 @@ def test_away_from_edges_geometry_is_equal_to_a_level(dataset):
 
 
 def edge_mask(scene) -> np.ndarray:
-    """Where a sample pixel lies within two source pixels of an edge of any picture."""
+    """Where a sample pixel lies within two source pixels of an edge of any image."""
     h, w = scene.warp.size
     (zx, _, tx), (_, zy, ty) = scene.warp.matrix[:2]
     x, y = (np.arange(w) - tx) / zx, (np.arange(h) - ty) / zy
@@ -149,7 +149,7 @@ def test_colours_after_the_warp_are_within_a_level_of_the_tables():
 
 @pytest.fixture(scope="module")
 def plain_colours(tmp_path_factory):
-    """Pictures of one colour each: every pixel of a sample is of one of them, or padding."""
+    """Images of one colour each: every pixel of a sample is of one of them, or padding."""
     root = tmp_path_factory.mktemp("plain")
     for part in ("images", "labels"):
         (root / part).mkdir()
@@ -169,7 +169,7 @@ def test_seams_of_tiles_mix_with_nothing(hyp, plain_colours, monkeypatch):
     seen = set()
     for seed in range(60):
         scene = found.draft(seed % 6, KeyedRandom(seed)).scenes[0]
-        fast = fast_augment._paint_scene(scene, "fast")[..., :3]
+        fast = fast_augment._render_scene(scene, "fast")[..., :3]
         seen |= {tuple(colour) for colour in np.unique(fast.reshape(-1, 3), axis=0).tolist()}
     assert seen == allowed
 
@@ -197,7 +197,7 @@ def test_colours_are_changed_on_the_smaller_side_of_the_warp(dataset, monkeypatc
         with monkeypatch.context() as patch:
             patch.setattr(dataset, "hyp", HYP | {"mosaic": 0.0})
             draft = dataset.draft(seed % 6, rng)
-        fast_augment.paint(draft, draw_colour(rng, 0.015, 0.7, 0.4))
+        fast_augment.render(draft, draw_colour(rng, 0.015, 0.7, 0.4))
         zooms.append(draft.scenes[0].warp.zoom)
     zooms, changed = np.array(zooms), np.array(changed)
     assert changed.max() <= 128 * 128
@@ -217,8 +217,8 @@ def test_bccd_samples_differ_by_less_than_a_level_on_average(bccd, tmp_path, gol
         rng = LoggedRandom()
         draft = found.draft(index, rng)
         colour = draw_colour(rng, 0.015, 0.7, 0.4)
-        fast = fast_augment.paint(draft, colour)[..., :3].astype(int).copy()
-        differences.append(np.abs(fast - paint(draft, colour)))
+        fast = fast_augment.render(draft, colour)[..., :3].astype(int).copy()
+        differences.append(np.abs(fast - render(draft, colour)))
     assert np.mean(differences) < 0.5
     assert max(d.mean() for d in differences) < 1.0
     assert (np.stack(differences) <= 3).mean() > 0.98

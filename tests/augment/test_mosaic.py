@@ -22,8 +22,8 @@ def test_four_tiles_meet_at_the_drawn_point_and_are_cut_at_the_canvas():
     assert (canvas[8:40, 50:114] == 11).all()
     assert (canvas[40:104, 0:50] == 21).all()
     assert (canvas[40:80, 50:70] == 31).all()
-    painted = np.isin(canvas, (1, 11, 21, 31)).sum()
-    assert painted == 40 * 48 + 32 * 64 + 64 * 50 + 40 * 20
+    rendered = np.isin(canvas, (1, 11, 21, 31)).sum()
+    assert rendered == 40 * 48 + 32 * 64 + 64 * 50 + 40 * 20
     assert (canvas[~np.isin(canvas, (1, 11, 21, 31))] == 114).all()
 
 

@@ -9,7 +9,7 @@ SQUARE = np.array([[10, 10], [20, 10], [20, 20], [10, 20]], np.float32)
 
 
 class Scripted(KeyedRandom):
-    """Every gate open; places as told."""
+    """Every gate open; places as given."""
 
     def __init__(self, *places):
         super().__init__(0)
@@ -25,7 +25,7 @@ class Scripted(KeyedRandom):
         return self.places.pop(0) if self.places else a
 
 
-def test_overlap_is_the_share_of_each_existing_box():
+def test_overlap_is_the_fraction_of_each_existing_box():
     boxes = np.array([[0, 0, 10, 10], [5, 5, 25, 25], [50, 50, 60, 60]], np.float32)
     assert overlap(np.array([0, 0, 10, 10]), boxes).tolist() == [1.0, 25 / 400, 0.0]
 
@@ -62,7 +62,7 @@ def test_a_cut_out_is_black_outside_its_outline_and_never_inside():
     img[..., 1] = 7
     triangle = np.array([[10, 10], [30, 10], [10, 30]], np.float32)
     labels = np.array([[3, 10, 10, 30, 30]], np.float32)
-    [found] = cut_out(img, labels, [triangle], KeyedRandom(0), share=1.0)
+    [found] = cut_out(img, labels, [triangle], KeyedRandom(0), fraction=1.0)
     assert (found.label, found.img.shape) == (3, (20, 20, 3))
     assert (found.img[1, 1] == (255, 7, 255)).all()  # value 0 turned 255, as recorded figures need
     assert (found.img[19, 19] == 0).all()
@@ -81,7 +81,7 @@ def test_filling_a_crop_equals_cropping_a_filled_canvas():
 
 def test_an_object_outside_the_canvas_gives_no_cut_out():
     labels = np.array([[3, 64, 10, 64, 30]], np.float32)
-    assert cut_out(np.ones((64, 64, 3), np.uint8), labels, [SQUARE], KeyedRandom(0), share=1.0) == []
+    assert cut_out(np.ones((64, 64, 3), np.uint8), labels, [SQUARE], KeyedRandom(0), fraction=1.0) == []
 
 
 def test_gathering_stops_when_there_are_enough_or_none():

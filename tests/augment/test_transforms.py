@@ -28,7 +28,7 @@ def polygons(arrays):
     return [arrays[f"persp/in_segments/{i}"] for i in range(6)]
 
 
-def test_letterbox_gives_the_recorded_pictures_ratios_and_padding(data):
+def test_letterbox_gives_the_recorded_images_ratios_and_padding(data):
     for case in data["letterbox"]:
         img, ratio, pad = letterbox(synth(*case["hw"]), **case["args"])
         assert (list(ratio), list(pad)) == (case["ratio"], case["pad"])
@@ -46,12 +46,12 @@ def test_loaded_sizes_are_truncated_as_recorded(data):
         assert list(resized_shape(case["h0"], case["w0"], case["size"])) == case["hw"]
 
 
-def test_decoded_pictures_are_as_recorded(data, bccd):
+def test_decoded_images_are_as_recorded(data, bccd):
     for case in data["decode"]:
         assert_image(read_image(str(bccd / "images/train" / case["name"])), case, warped=False)
 
 
-def test_resized_pictures_are_as_recorded(data, bccd):
+def test_resized_images_are_as_recorded(data, bccd):
     path = str(bccd / "images/train/BloodImage_00001.jpg")
     for case in data["load_image"]:
         image = load_resized(path, case["size"], case["augment"])
@@ -59,7 +59,7 @@ def test_resized_pictures_are_as_recorded(data, bccd):
         assert_image(image.img, case, warped=False)
 
 
-def test_random_perspective_gives_the_recorded_matrices_pictures_and_labels(data, arrays, polygons):
+def test_random_perspective_gives_the_recorded_matrices_images_and_labels(data, arrays, polygons):
     record = data["random_perspective"]
     for case in record["cases"]:
         img, targets = synth(96, 128, 1), arrays["persp/in_targets"]
@@ -95,7 +95,7 @@ def test_only_the_visible_part_of_the_source_matters():
         np.testing.assert_array_equal(warp_image(masked, warp), warp_image(source, warp))
 
 
-def test_a_warp_that_changes_nothing_leaves_the_picture_alone():
+def test_a_warp_that_changes_nothing_leaves_the_image_alone():
     class Middle(KeyedRandom):
         def uniform(self, a, b):
             return 1.0 if b > 1 else 0.5 if a > 0 else 0.0
@@ -140,7 +140,7 @@ def test_polygon_boxes_equal_those_of_all_thousand_points(degrees):
     assert min(kinds.values()) > 20
 
 
-def test_colour_tables_and_pictures_are_as_recorded(data, golden):
+def test_colour_tables_and_images_are_as_recorded(data, golden):
     with golden("data_images.npz") as images:
         for case in data["hsv"]:
             if not case["image"].startswith("synth"):

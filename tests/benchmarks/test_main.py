@@ -62,7 +62,7 @@ def test_one_table_shows_every_ratio_with_its_verdict_and_a_miss_is_no_failure(p
     assert parts[-1] == ["-m", "benchmarks.train", "--json"]
 
 
-def test_a_part_that_could_not_run_is_told_below_the_others(parts, monkeypatch, capsys):
+def test_a_part_that_could_not_run_is_reported_below_the_others(parts, monkeypatch, capsys):
     monkeypatch.setattr(command, "PARTS", ("broken", "eval"))
     assert command.main([]) == 1
     lines = capsys.readouterr().out.splitlines()

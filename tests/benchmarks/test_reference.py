@@ -1,4 +1,4 @@
-"""The comparison with a checkout of the public project, with this project itself in its place."""
+"""The comparison with a checkout of upstream, with this project itself in its place."""
 
 import json
 import math
@@ -23,22 +23,22 @@ def checkout(folder: Path) -> Path:
 
 
 @pytest.fixture
-def pictures(shapes_small, tmp_path) -> Path:
+def images(shapes_small, tmp_path) -> Path:
     """Photographs whose label folder holds nothing but labels."""
     for kind in ("images", "labels"):
         shutil.copytree(shapes_small / kind / "train", tmp_path / "data" / kind / "train")
     return tmp_path / "data" / "images" / "train"
 
 
-def run(other: Path, pictures: Path, *options: str) -> dict[str, dict]:
+def run(other: Path, images: Path, *options: str) -> dict[str, dict]:
     out = other.parent / "figures.json"
-    arguments = ["--reference", str(other), *SMALL, "--images", str(pictures), "--json", str(out), *options]
+    arguments = ["--reference", str(other), *SMALL, "--images", str(images), "--json", str(out), *options]
     assert reference.main(arguments) == 0
     return {row["what"]: row for row in json.loads(out.read_text())["rows"]}
 
 
-def test_equal_projects_agree_in_losses_samples_steps_and_batches(tmp_path, pictures):
-    rows = run(checkout(tmp_path / "other"), pictures, "--workers", "0")
+def test_equal_projects_agree_in_losses_samples_steps_and_batches(tmp_path, images):
+    rows = run(checkout(tmp_path / "other"), images, "--workers", "0")
     loader = next(row for name, row in rows.items() if name.startswith("loader, "))
     for row in (rows["plain loss, forward"], rows["OTA loss, forward and backward"], rows["training, step with OTA"]):
         assert row["ours"] > 0 and row["reference"] > 0
@@ -47,27 +47,27 @@ def test_equal_projects_agree_in_losses_samples_steps_and_batches(tmp_path, pict
     for row in (loader, rows["samples, 16 samples"]):
         assert row["ours"] > 0 and row["reference"] > 0
         assert "pixels: within 0.0e+00; labels: within 0.0e+00" in row["parity"]
-    left = {path.name for path in pictures.parents[1].rglob("*") if path.is_file()}
+    left = {path.name for path in images.parents[1].rglob("*") if path.is_file()}
     assert not [name for name in left if "cache" in name], "the user's label folder was written to"
 
 
-def test_a_broken_part_is_reported_and_the_rest_still_timed(tmp_path, pictures, capsys):
+def test_a_broken_part_is_reported_and_the_rest_still_timed(tmp_path, images, capsys):
     other = checkout(tmp_path / "other")
     (other / "utils" / "datasets.py").write_text("import numpy as np\nnp.int_that_was_removed\n")
-    rows = run(other, pictures)
+    rows = run(other, images)
     for part in ("samples", "loader"):
-        assert "the reference failed in round 1: AttributeError" in rows[part]["error"]
+        assert "upstream failed in round 1: AttributeError" in rows[part]["error"]
         assert "int_that_was_removed" in rows[part]["error"]
     assert rows["plain loss, forward"]["reference"] > 0
-    assert "the reference failed" in capsys.readouterr().out
+    assert "upstream failed" in capsys.readouterr().out
 
 
-def test_each_side_has_labels_of_its_own(pictures, tmp_path):
-    (pictures.parents[1] / "labels" / "train.cache").write_bytes(b"another project's")
-    (pictures / "deeper").mkdir()
-    shutil.copy(sorted(pictures.glob("*.*"))[0], pictures / "deeper" / "unlabelled.jpg")
-    sides = [Path(reference.own_data(pictures, tmp_path / name)) for name in ("ours", "theirs")]
-    labels = sorted((pictures.parents[1] / "labels" / "train").glob("*.txt"))
+def test_each_side_has_labels_of_its_own(images, tmp_path):
+    (images.parents[1] / "labels" / "train.cache").write_bytes(b"another project's")
+    (images / "deeper").mkdir()
+    shutil.copy(sorted(images.glob("*.*"))[0], images / "deeper" / "unlabelled.jpg")
+    sides = [Path(reference.own_data(images, tmp_path / name)) for name in ("ours", "theirs")]
+    labels = sorted((images.parents[1] / "labels" / "train").glob("*.txt"))
     for side in sides:
         assert (side / "deeper" / "unlabelled.jpg").is_symlink()
         own = side.parents[1] / "labels" / "train"
@@ -81,13 +81,13 @@ def part(seconds: float, error: str | None = None) -> dict:
     return {"loss": {"seconds": {} if error else {"run": seconds}, "parity": {"items": [1.0]}, "error": error}}
 
 
-def test_medians_go_over_all_rounds_and_an_error_of_any_round_is_told():
+def test_medians_go_over_all_rounds_and_an_error_of_any_round_is_reported():
     rows = reference.compare([(part(1.0), part(4.0)), (part(2.0), part(5.0)), (part(9.0), part(9.0))])
     assert rows == [{"what": "loss, run", "ours": 2.0, "reference": 5.0, "parity": "items: within 0.0e+00"}]
     rows = reference.compare([(part(1.0), part(4.0)), (part(2.0), part(0.0, "KeyError: x"))])
-    assert rows == [{"what": "loss", "error": "the reference failed in round 2: KeyError: x"}]
+    assert rows == [{"what": "loss", "error": "upstream failed in round 2: KeyError: x"}]
     rows = reference.compare([(part(1.0), part(4.0)), (part(2.0), {})])
-    assert rows == [{"what": "loss", "error": "the reference failed in round 2: not run"}]
+    assert rows == [{"what": "loss", "error": "upstream failed in round 2: not run"}]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The picture of who was given what: one for each image, for one loss or both; mistakes are told."""
+"""The plot of positives: one for each image, for one loss or both; mistakes are reported."""
 
 import cv2
 import numpy as np
@@ -14,7 +14,7 @@ from yolov7fast.nn.model import Model
 
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory):
-    """A data set of two pictures, one without boxes, and an untrained network of three classes."""
+    """A data set of two images, one without boxes, and an untrained network of three classes."""
     root = tmp_path_factory.mktemp("scene")
     (root / "images").mkdir()
     (root / "labels").mkdir()
@@ -44,7 +44,7 @@ def test_both_losses_stand_side_by_side(scene, tmp_path):
     assert (tmp_path / "both" / "b_both.png").is_file() and not (tmp_path / "one" / "b_ota.png").exists()
 
 
-def test_another_number_of_classes_is_told(scene, tmp_path):
+def test_another_number_of_classes_is_reported(scene, tmp_path):
     (scene / "labels" / "a.txt").write_text("0 0.5 0.5 0.3 0.4\n")
     with pytest.raises(UserError, match=r"2 classes.*3"):
         main(arguments(scene, tmp_path, data="data2.yaml"))

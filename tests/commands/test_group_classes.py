@@ -22,7 +22,7 @@ def run(monkeypatch, capsys, *words) -> str:
     return capsys.readouterr().out
 
 
-def test_table_file_and_picture_for_a_data_set(shapes_small, tmp_path):
+def test_table_file_and_image_for_a_data_set(shapes_small, tmp_path):
     output = tmp_path / "heads.yaml"
     words = ["--data", shapes_small / "shapes.yaml", "--heads", "2", "--img-size", "320", "--output", output]
     done = subprocess.run([sys.executable, "tools/group_classes.py", *words], cwd=ROOT, capture_output=True, text=True)
@@ -31,8 +31,8 @@ def test_table_file_and_picture_for_a_data_set(shapes_small, tmp_path):
     assert (config.nc, config.heads) == (4, 2)
     assert "head_0" in done.stdout and "cone (2)" in done.stdout and f"--head-config {output}" in done.stdout
     assert "  # cone" in output.read_text()
-    picture = cv2.imread(str(output.with_suffix(".png")))
-    assert picture.shape == (840, 1200, 3) and picture.std() > 10
+    image = cv2.imread(str(output.with_suffix(".png")))
+    assert image.shape == (840, 1200, 3) and image.std() > 10
 
 
 def test_heads_are_ordered_from_tall_to_wide_on_the_projects_own_data(shapes, tmp_path, monkeypatch, capsys):
@@ -78,7 +78,7 @@ def test_too_many_heads_end_in_one_line(shapes_small, tmp_path):
     words = ["--data", shapes_small / "shapes.yaml", "--heads", "9", "--output", tmp_path / "x.yaml"]
     done = subprocess.run([sys.executable, "tools/group_classes.py", *words], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 2
-    assert done.stderr.splitlines()[-1] == "error: 4 classes cannot be shared out over 9 heads: ask for 1 to 4"
+    assert done.stderr.splitlines()[-1] == "error: 4 classes cannot be distributed over 9 heads: ask for 1 to 4"
 
 
 # --- where it may write -----------------------------------------------------------------------------------------------
@@ -92,7 +92,7 @@ def test_nothing_is_written_where_something_could_be_lost(shapes_small, tmp_path
     for output, message in (
         (data, "is what the classes are read from"),
         (folder, "is a folder"),
-        (tmp_path / "picture.png", "ends in .yaml"),
+        (tmp_path / "image.png", "ends in .yaml"),
         (tmp_path / "nowhere" / "x.yaml", "there is no folder"),
     ):
         with pytest.raises(UserError, match=message):
@@ -114,7 +114,7 @@ def test_a_file_that_was_edited_is_replaced_only_on_request(shapes_small, tmp_pa
     assert output.read_text() == written
 
 
-def test_labels_beyond_the_classes_are_told_with_file_and_line(shapes_small, tmp_path, monkeypatch, capsys):
+def test_labels_beyond_the_classes_are_reported_with_file_and_line(shapes_small, tmp_path, monkeypatch, capsys):
     data = tmp_path / "two.yaml"
     data.write_text(f"train: {shapes_small}/images/train\nval: {shapes_small}/images/val\nnc: 2\nnames: [a, b]\n")
     with pytest.raises(UserError, match=r"labels/train/\d+\.txt:\d+: class [23], but .*two.yaml has nc: 2"):
@@ -129,7 +129,7 @@ def test_class_names_with_line_breaks_leave_the_file_readable(shapes_small, tmp_
     assert HeadConfig.load(tmp_path / "odd_2heads_geometry.yaml").nc == 4
 
 
-def test_annotations_with_half_a_box_are_told(tmp_path):
+def test_annotations_with_half_a_box_are_reported(tmp_path):
     path = tmp_path / "short.json"
     path.write_text(json.dumps({"categories": [{"id": 1}], "annotations": [{"category_id": 1, "bbox": [1, 2]}]}))
     with pytest.raises(UserError, match=r"short\.json is not a readable COCO"):

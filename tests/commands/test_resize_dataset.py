@@ -1,4 +1,4 @@
-"""Shrinking a data set: sizes, labels and annotations, going on after a stop."""
+"""Shrinking a data set: sizes, labels and annotations, resuming after a stop."""
 
 import json
 import subprocess

@@ -17,7 +17,7 @@ def sha(array) -> str:
 
 
 def synth(h: int, w: int, k: int = 0) -> np.ndarray:
-    """The synthetic picture of the recordings: uint8 (h, w, 3)."""
+    """The synthetic image of the recordings: uint8 (h, w, 3)."""
     y, x, c = np.ogrid[:h, :w, :3]
     return ((3 * x + 5 * y + x * y // 16 + 67 * c + 29 * k) % 256).astype(np.uint8)
 

@@ -30,7 +30,7 @@ def model_with(anchors):
     return SimpleNamespace(model=[head])
 
 
-def test_the_check_reports_the_recorded_figures_and_draws_once_per_picture(data, dataset, monkeypatch):
+def test_the_check_reports_the_recorded_figures_and_draws_once_per_image(data, dataset, monkeypatch):
     record = data["autoanchor"]
     fits = []
     monkeypatch.setattr(autoanchor, "anchor_fit", lambda *args: fits.append(anchor_fit(*args)) or fits[-1])

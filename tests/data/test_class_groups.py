@@ -89,9 +89,9 @@ def test_boxes_are_measured_at_training_size():
     assert np.exp(geometry.log_side) == pytest.approx([np.sqrt(160 * 80), np.sqrt(16 * 64)])
 
 
-def test_impossible_requests_are_told():
+def test_impossible_requests_are_reported():
     geometry = class_geometry(np.array([0, 1]), np.array([9, 9]), np.array([9, 9]), 2)
-    with pytest.raises(UserError, match="2 classes cannot be shared out over 3 heads"):
+    with pytest.raises(UserError, match="2 classes cannot be distributed over 3 heads"):
         group_classes(geometry, 3)
     with pytest.raises(ValueError, match="boxes of class 5, but nc is 2"):
         class_geometry(np.array([0, 5]), np.ones(2), np.ones(2), 2)

@@ -70,13 +70,13 @@ def test_a_split_that_is_not_there(in_data_folder):
         load(in_data_folder, GOOD).split("test")
 
 
-def test_missing_images_are_told_with_what_the_folder_holds(in_data_folder):
+def test_missing_images_are_reported_with_what_the_folder_holds(in_data_folder):
     with pytest.raises(UserError, match=r"val: images/vall does not exist.*images holds: val"):
         load(in_data_folder, GOOD.replace("images/val", "images/vall"))
     (in_data_folder / "sub").mkdir()
-    (in_data_folder / "sub/pictures").mkdir()
-    (in_data_folder / "sub/d.yaml").write_text(GOOD.replace("images/val", "pictures"))
-    with pytest.raises(UserError, match=r"but sub/pictures does: paths count from the working directory"):
+    (in_data_folder / "sub/photos").mkdir()
+    (in_data_folder / "sub/d.yaml").write_text(GOOD.replace("images/val", "photos"))
+    with pytest.raises(UserError, match=r"but sub/photos does: paths count from the working directory"):
         load_data_yaml("sub/d.yaml")
 
 
@@ -100,7 +100,7 @@ def test_python_in_a_download_command_is_the_one_running(in_data_folder):
     assert (in_data_folder / "who").read_text() == sys.prefix
 
 
-def test_a_download_that_fails_or_brings_nothing_is_told(in_data_folder):
+def test_a_download_that_fails_or_brings_nothing_is_reported(in_data_folder):
     missing = GOOD.replace("images/val", "fetched")
     with pytest.raises(UserError, match="ended with code 3"):
         load(in_data_folder, missing + "download: exit 3\n")

@@ -1,4 +1,4 @@
-"""The data set on small pictures drawn here: grouping, caches, keys, polygons, faults."""
+"""The data set on small images drawn here: grouping, caches, keys, polygons, faults."""
 
 import copy
 import os
@@ -65,7 +65,7 @@ def as_lists(shapes):
 # --- rectangular batches ----------------------------------------------------------------------------------------------
 
 
-def test_rectangular_batches_of_mixed_pictures_are_as_recorded(data, arrays, mixed):
+def test_rectangular_batches_of_mixed_images_are_as_recorded(data, arrays, mixed):
     for case in data["mixed_aspect"]["rect"]:
         found = LoadImagesAndLabels(
             mixed, case["size"], case["batch"], augment=case["augment"], hyp=data["hyp"]["tiny"], rect=True,
@@ -85,7 +85,7 @@ def test_rectangular_batches_of_mixed_pictures_are_as_recorded(data, arrays, mix
         assert_streams(case["after"])
 
 
-def test_square_evaluation_of_mixed_pictures_is_as_recorded(data, arrays, mixed):
+def test_square_evaluation_of_mixed_images_is_as_recorded(data, arrays, mixed):
     found = LoadImagesAndLabels(mixed, 320)
     for i, sample in enumerate(data["mixed_aspect"]["square_eval_320"]):
         img, labels, path, shapes = found[i]
@@ -99,7 +99,7 @@ def test_image_weights_switch_rectangles_off(mixed):
     assert (found.rect, found.mosaic, found.batch_shapes) == (False, True, None)
 
 
-def test_polygons_are_ordered_with_their_pictures(tmp_path):
+def test_polygons_are_ordered_with_their_images(tmp_path):
     source = make_set(tmp_path, 4, lambda k: POLYGON.replace("1 ", f"{k} ", 1) * 1)
     Image.fromarray(synth(64, 30, 0)).save(tmp_path / "images/t/0.png")  # tall: last in rectangular order
     found = LoadImagesAndLabels(source, 64, 2, augment=True, hyp=HYP | {"paste_in": 1.0}, rect=True)
@@ -177,7 +177,7 @@ def test_cached_samples_are_bit_identical(cache, augment, mixed, tmp_path):
         assert torch.equal(cached[(0, i)][0], plain[(0, i)][0])
 
 
-def test_painting_leaves_the_ram_cache_as_it_was(mixed):
+def test_rendering_leaves_the_ram_cache_as_it_was(mixed):
     found = LoadImagesAndLabels(mixed, 64, augment=True, hyp=HYP, cache_images="ram")
     before = [found.load_image(i).img.copy() for i in range(13)]
     for i in range(26):
@@ -291,10 +291,10 @@ def test_training_without_any_label_is_an_error_that_names_the_paths_tried(tmp_p
     source = make_set(tmp_path, 5, lambda k: None)
     with pytest.raises(UserError, match=r"no labels .*labels/t/0\.txt.* and 2 more"):
         LoadImagesAndLabels(source, 64, augment=True, hyp=HYP, prefix="train: ")
-    assert len(LoadImagesAndLabels(source, 64)) == 5  # evaluation may go on without
+    assert len(LoadImagesAndLabels(source, 64)) == 5  # evaluation may do without
 
 
-def test_a_bare_images_folder_is_told_why_its_labels_are_missing(tmp_path, monkeypatch):
+def test_a_bare_images_folder_is_an_error_that_says_where_labels_were_sought(tmp_path, monkeypatch):
     make_set(tmp_path)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match=r"write \./images"):
@@ -307,7 +307,7 @@ def test_a_set_of_which_nothing_is_usable_is_an_error(tmp_path):
         LoadImagesAndLabels(source, 64)
 
 
-def test_a_list_of_pictures_that_do_not_exist_names_the_first_and_the_report(tmp_path):
+def test_a_list_of_images_that_do_not_exist_names_the_first_and_the_report(tmp_path):
     (tmp_path / "list.txt").write_text("./images/a.jpg\n./images/b.jpg\n")
     for _ in range(2):  # looked at, then from the cache
         with pytest.raises(UserError) as caught:
@@ -317,7 +317,7 @@ def test_a_list_of_pictures_that_do_not_exist_names_the_first_and_the_report(tmp
     assert len((tmp_path / "list.problems.txt").read_text().splitlines()) == 4
 
 
-def test_a_picture_that_vanishes_is_named_when_it_is_needed(tmp_path):
+def test_an_image_that_vanishes_is_named_when_it_is_needed(tmp_path):
     source = make_set(tmp_path)
     found = LoadImagesAndLabels(source, 64)
     os.unlink(found.img_files[2])
@@ -422,7 +422,7 @@ def test_rank_zero_builds_while_the_others_wait(rank, order, monkeypatch):
 # --- weights ----------------------------------------------------------------------------------------------------------
 
 
-def test_weights_of_classes_and_pictures_by_hand():
+def test_weights_of_classes_and_images_by_hand():
     labels = [np.array([[0, 0, 0, 1, 1], [0, 0, 0, 1, 1], [1, 0, 0, 1, 1]], np.float32), np.zeros((0, 5), np.float32)]
     weights = labels_to_class_weights(labels, 3)
     torch.testing.assert_close(weights, torch.tensor([0.2, 0.4, 0.4], dtype=torch.float64))  # 1/2, 1/1, 1/1 (absent)

@@ -1,4 +1,4 @@
-"""Finished samples of the BCCD photographs against recorded figures: pictures, labels and every random draw."""
+"""Finished samples of the BCCD photographs against recorded figures: images, labels and every random draw."""
 
 import random
 from pathlib import Path
@@ -20,7 +20,7 @@ from tests.data.data_golden import (
 )
 from yolov7fast.augment.mosaic import draw_four, draw_nine
 from yolov7fast.augment.randomness import GLOBAL
-from yolov7fast.augment.scene import draw_canvas, paint_geometry, paint_scene
+from yolov7fast.augment.scene import draw_canvas, render_geometry, render_scene
 from yolov7fast.data.class_weights import labels_to_class_weights, labels_to_image_weights
 from yolov7fast.data.dataset import LoadImagesAndLabels
 from yolov7fast.loading.dataloader import create_dataloader
@@ -63,7 +63,7 @@ def dataset(bccd, folder, data):
 
 
 def check_sample(dataset, case, arrays, traces, thumbs, monkeypatch):
-    """One recorded sample: stages before the colours, finished picture, labels, draws, streams."""
+    """One recorded sample: stages before the colours, finished image, labels, draws, streams."""
     log = LoggedRandom()
     drafts = []
     draft = dataset.draft
@@ -78,7 +78,7 @@ def check_sample(dataset, case, arrays, traces, thumbs, monkeypatch):
     assert Path(path).name == case["path"]
     assert plain(shapes) == case["shapes"]
     if "before_hsv_hwc" in case:
-        assert_image(paint_geometry(drafts[0])[..., :3], case["before_hsv_hwc"])
+        assert_image(render_geometry(drafts[0])[..., :3], case["before_hsv_hwc"])
     assert_image(img, case["image"], warped="before_hsv_hwc" in case, thumbs=thumbs)
 
 
@@ -111,7 +111,7 @@ def test_mosaics_are_as_recorded(name, draw, data, arrays, dataset, monkeypatch)
         assert_labels(labels, case["canvas_labels"], arrays)
         seed_all(case["seed"])
         scene, labels = found._draft_mosaic(case["index"], GLOBAL, four=name == "mosaic4")
-        assert_image(paint_scene(scene)[..., :3], case["image_hwc"])
+        assert_image(render_scene(scene)[..., :3], case["image_hwc"])
         assert_labels(labels, case["labels"], arrays)
         assert_streams(case["after"])
 
@@ -154,19 +154,19 @@ def test_square_evaluation_samples_are_as_recorded(data, arrays, traces, dataset
 
 @pytest.fixture(scope="module")
 def polygon_set(bccd, tmp_path_factory, data):
-    """The first twelve training pictures, every box an ellipse of twelve points."""
+    """The first twelve training images, every box an ellipse of twelve points."""
     root = tmp_path_factory.mktemp("polygons")
     (root / "images/t").mkdir(parents=True)
     (root / "labels/t").mkdir(parents=True)
-    for picture in sorted((bccd / "images/train").glob("*.jpg"))[:12]:
-        (root / "images/t" / picture.name).symlink_to(picture)
-        rows = np.loadtxt(bccd / "labels/train" / f"{picture.stem}.txt", ndmin=2)
+    for image in sorted((bccd / "images/train").glob("*.jpg"))[:12]:
+        (root / "images/t" / image.name).symlink_to(image)
+        rows = np.loadtxt(bccd / "labels/train" / f"{image.stem}.txt", ndmin=2)
         lines = []
         for c, x, y, w, h in rows:
             angle = 2 * np.pi * np.arange(12) / 12
             points = np.stack((x + w / 2 * np.cos(angle), y + h / 2 * np.sin(angle)), 1).clip(0, 1)
             lines.append(f"{int(c)} " + " ".join(f"{v:.6f}" for v in points.ravel()))
-        (root / "labels/t" / f"{picture.stem}.txt").write_text("\n".join(lines))
+        (root / "labels/t" / f"{image.stem}.txt").write_text("\n".join(lines))
     return LoadImagesAndLabels(str(root / "images/t"), 320, 16, augment=True, hyp=data["hyp"]["tiny"])
 
 
@@ -228,7 +228,7 @@ def test_quad_batches_are_as_recorded(data, dataset):
         imgs, targets, paths, shapes = LoadImagesAndLabels.collate_fn4(samples)
         assert (list(imgs.shape), list(targets.shape)) == (case["shape"], case["targets_shape"])
         assert sha(targets) == case["targets_sha256"]
-        # the recording gives the first two paths of the batch; here they belong to the pictures
+        # the recording gives the first two paths of the batch; here they belong to the images
         assert (paths, shapes) == ((samples[0][2], samples[4][2]), (None, None))
         if SAME_PIXELS:
             assert sha(imgs) == case["image_sha256"]

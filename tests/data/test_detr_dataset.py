@@ -1,4 +1,4 @@
-"""DETR's samples: placements, labels that follow the picture, keyed randomness."""
+"""DETR's samples: placements, labels that follow the image, keyed randomness."""
 
 import cv2
 import numpy as np
@@ -60,7 +60,7 @@ def test_samples_depend_on_seed_epoch_and_index_alone(shapes_small):
     assert (rows[:, 3] + rows[:, 5] / 2 <= height / 64 + 1e-5).all()
 
 
-def test_content_and_mask_of_a_letterboxed_picture():
+def test_content_and_mask_of_a_letterboxed_image():
     frames = content([((60, 80), ((0.5, 0.5), (4.0, 6.0)))])
     assert frames.tolist() == [[4, 6, 40, 30]]
     mask = padding_mask(frames, 48, 64)

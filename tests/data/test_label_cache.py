@@ -59,7 +59,7 @@ def assert_same(one, two):
             np.testing.assert_array_equal(p, q)
 
 
-def test_the_cache_lies_where_the_reference_puts_it(tree):
+def test_the_cache_lies_where_upstream_puts_it(tree):
     labels = [str(tree / "labels/t/a.txt")]
     assert cache_path(str(tree / "images/t"), labels) == tree / "labels/t.cache"
     (tree / "list.txt").touch()

@@ -1,4 +1,4 @@
-"""Finding pictures and labels, and what becomes of each kind of faulty file."""
+"""Finding images and labels, and what becomes of each kind of faulty file."""
 
 import cv2
 import numpy as np
@@ -46,13 +46,13 @@ def test_label_paths_are_as_recorded(data):
 
 
 @pytest.mark.parametrize("case", ["dir", "list", "two"])
-def test_pictures_are_found_in_the_recorded_order(case, data, tree):
+def test_images_are_found_in_the_recorded_order(case, data, tree):
     record = data["discovery"][case]
     found = find_images(record["path"])
     assert (found, img2label_paths(found)) == (record["img_files"], record["label_files"])
 
 
-def test_a_bare_relative_folder_has_its_labels_beside_the_pictures(data, tree, monkeypatch):
+def test_a_bare_relative_folder_has_its_labels_beside_the_images(data, tree, monkeypatch):
     monkeypatch.chdir(tree / "disc")
     record = data["discovery"]["relative"]
     found = find_images("images")
@@ -60,7 +60,7 @@ def test_a_bare_relative_folder_has_its_labels_beside_the_pictures(data, tree, m
 
 
 @pytest.mark.parametrize("source", ["disc/nothere", "disc/images/*.jpg", "disc/images/sub/.hid/none"])
-def test_a_source_without_pictures_is_an_error_that_names_it(source, tree):
+def test_a_source_without_images_is_an_error_that_names_it(source, tree):
     with pytest.raises(UserError, match=r"train: .*" + source.replace("*", r"\*")):
         find_images(source, prefix="train: ")
 
@@ -105,7 +105,7 @@ def test_a_binary_file_as_list_is_an_error(tmp_path):
 
 def make_recorded_image(name, path):
     if name == "x_notimg":
-        path.write_text("this is no picture")
+        path.write_text("this is no image")
     elif name == "w_gif":
         save(path, format="GIF")
     else:
@@ -135,7 +135,7 @@ def test_the_recorded_pairs_meet_their_recorded_fate(data, tmp_path):
         assert checked.labels.tolist() == kept["labels"]
         assert checked.labels.dtype == np.float32
         assert len(checked.segments) == kept["nseg"]
-        # the recording has the sides of z_exif5 unswapped, though OpenCV turns it; here shape and picture agree
+        # the recording has the sides of z_exif5 unswapped, though OpenCV turns it; here shape and image agree
         loaded = load_resized(str(image), 640, True).original
         assert checked.shape == loaded[::-1]
         if name != "z_exif5":
@@ -181,7 +181,7 @@ def test_odd_but_usable_rows_are_noted_and_kept(tmp_path):
     ]
 
 
-def test_a_label_file_that_is_no_text_leaves_the_picture_out(tmp_path):
+def test_a_label_file_that_is_no_text_leaves_the_image_out(tmp_path):
     save(tmp_path / "a.jpg")
     (tmp_path / "a.txt").write_bytes(b"\xff\xfe0 0.5")
     checked = check_pair(str(tmp_path / "a.jpg"), str(tmp_path / "a.txt"))
@@ -189,11 +189,11 @@ def test_a_label_file_that_is_no_text_leaves_the_picture_out(tmp_path):
     assert checked.problems[0].kind == "unreadable label"
 
 
-# --- kinds of picture -------------------------------------------------------------------------------------------------
+# --- kinds of image ---------------------------------------------------------------------------------------------------
 
 
 def make_kind(kind: str, folder):
-    """A 60 x 40 picture of some kind: path."""
+    """A 60 x 40 image of some kind: path."""
     rgb = synth(40, 60)[..., ::-1].copy()
     image, path = Image.fromarray(rgb), folder / f"a.{kind.split('.')[-1]}"
     name = kind.split(".")[0]
@@ -210,7 +210,7 @@ def make_kind(kind: str, folder):
 
 
 def by_pillow(path) -> np.ndarray:
-    """The picture as Pillow converts it to colour: (h, w, 3) BGR; of 16-bit grey, which Pillow clips, the high byte."""
+    """The image as Pillow converts it to colour: (h, w, 3) BGR; of 16-bit grey, which Pillow clips, the high byte."""
     with Image.open(path) as image:
         if image.mode.startswith("I;16"):
             return np.repeat((np.asarray(image) >> 8)[..., None], 3, 2).astype(int)
@@ -234,7 +234,7 @@ def by_pillow(path) -> np.ndarray:
         "plain.tif",
     ],
 )
-def test_unusual_pictures_are_kept_and_become_8_bit_colour(kind, tmp_path):
+def test_unusual_images_are_kept_and_become_8_bit_colour(kind, tmp_path):
     path = make_kind(kind, tmp_path)
     checked = check_pair(str(path), str(tmp_path / "a.txt"))
     assert (checked.labels is not None, checked.shape) == (True, (60, 40))
@@ -250,7 +250,7 @@ def test_unusual_pictures_are_kept_and_become_8_bit_colour(kind, tmp_path):
 
 @pytest.mark.parametrize("form", ["jpg", "png", "webp"])
 @pytest.mark.parametrize("orientation", [1, 3, 5, 6, 7, 8])
-def test_the_recorded_shape_is_that_of_the_turned_picture(form, orientation, tmp_path):
+def test_the_recorded_shape_is_that_of_the_turned_image(form, orientation, tmp_path):
     path = tmp_path / f"a.{form}"
     save(path, exif=orientation)
     checked = check_pair(str(path), str(tmp_path / "a.txt"))
@@ -258,11 +258,11 @@ def test_the_recorded_shape_is_that_of_the_turned_picture(form, orientation, tmp
     assert load_resized(str(path), 64, True).original == checked.shape[::-1]
 
 
-@pytest.mark.parametrize("form, share", [("jpg", 0.0), ("jpg", 0.1), ("png", 0.5), ("bmp", 0.5), ("webp", 0.5)])
-def test_a_picture_cut_short_beyond_use_is_left_out(form, share, tmp_path):
+@pytest.mark.parametrize("form, fraction", [("jpg", 0.0), ("jpg", 0.1), ("png", 0.5), ("bmp", 0.5), ("webp", 0.5)])
+def test_an_image_cut_short_beyond_use_is_left_out(form, fraction, tmp_path):
     path = tmp_path / f"a.{form}"
     save(path, h=64, w=64)
-    path.write_bytes(path.read_bytes()[: int(path.stat().st_size * share)])
+    path.write_bytes(path.read_bytes()[: int(path.stat().st_size * fraction)])
     checked = check_pair(str(path), str(tmp_path / "a.txt"))
     assert checked.labels is None
     assert [p.kind for p in checked.problems] == ["corrupt image"]
@@ -278,7 +278,7 @@ def test_a_jpeg_without_its_last_part_is_kept_and_noted(tmp_path):
     assert load_resized(str(path), 200, True).img.shape == (200, 200, 3)
 
 
-def test_an_absent_picture_is_left_out(tmp_path):
+def test_an_absent_image_is_left_out(tmp_path):
     checked = check_pair(str(tmp_path / "a.jpg"), str(tmp_path / "a.txt"))
     assert checked.labels is None
     assert [(p.kind, p.path, p.skipped) for p in checked.problems] == [("missing image", str(tmp_path / "a.jpg"), True)]
@@ -298,7 +298,7 @@ def test_a_class_beyond_the_data_sets_is_named_with_its_file_and_line(tmp_path):
 # --- subsets ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_subset_is_the_first_pictures_or_a_sorted_draw():
+def test_a_subset_is_the_first_images_or_a_sorted_draw():
     assert Subset(3).pick(10) == [0, 1, 2]
     drawn = Subset(4, seed=7).pick(100)
     assert drawn == sorted(set(drawn)) == Subset(4, seed=7).pick(100)

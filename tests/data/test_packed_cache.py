@@ -199,7 +199,7 @@ def test_the_sum_counts_real_shapes_not_squares(images, tmp_path, monkeypatch):
     assert_same(open_pack(images, tmp_path / "elsewhere"), images)
 
 
-def test_a_disk_that_fills_up_meanwhile_is_told(images, tmp_path, monkeypatch):
+def test_a_disk_that_fills_up_meanwhile_is_reported(images, tmp_path, monkeypatch):
     def full(*args):
         raise OSError(28, "No space left on device")
 
@@ -209,7 +209,7 @@ def test_a_disk_that_fills_up_meanwhile_is_told(images, tmp_path, monkeypatch):
     assert not list((tmp_path / "cache").iterdir())
 
 
-def test_a_place_that_cannot_be_written_is_told(images, tmp_path):
+def test_a_place_that_cannot_be_written_is_reported(images, tmp_path):
     (tmp_path / "cache").write_text("a file where the folder should be")
     with pytest.raises(UserError, match="--cache-dir"):
         open_pack(images, tmp_path)

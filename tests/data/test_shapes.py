@@ -49,7 +49,7 @@ def test_a_small_set_is_the_beginning_of_a_large_one(shapes_small, shapes):
             assert path.read_bytes() == (shapes / "images" / split / path.name).read_bytes()
 
 
-def test_every_picture_has_valid_labels(shapes):
+def test_every_image_has_valid_labels(shapes):
     for split, count in (("train", 200), ("val", 60)):
         assert len(list((shapes / "images" / split).iterdir())) == count
         labels = read_labels(shapes, split)
@@ -74,7 +74,7 @@ def test_labels_are_tight_on_what_shows():
         assert abs(rows.max() + 1 - bottom) <= 1
 
 
-def test_pictures_and_objects_vary(shapes):
+def test_images_and_objects_vary(shapes):
     sizes, sides, counts = set(), [], []
     for path in sorted((shapes / "images" / "train").iterdir()):
         height, width = cv2.imread(str(path)).shape[:2]
@@ -123,15 +123,15 @@ def test_a_killed_build_leaves_no_folder(tmp_path, monkeypatch):
 
 def test_a_second_process_that_finished_first_is_accepted(tmp_path, monkeypatch):
     folder = tmp_path / "shapes"
-    draw = module.write_pictures
+    draw = module.write_images
 
     def slow(build, *args):
         draw(build, *args)
-        monkeypatch.setattr(module, "write_pictures", draw)
+        monkeypatch.setattr(module, "write_images", draw)
         monkeypatch.setattr(module.os, "getpid", lambda: 0)
         make_shapes(folder, train=1, val=1, size=96)
 
-    monkeypatch.setattr(module, "write_pictures", slow)
+    monkeypatch.setattr(module, "write_images", slow)
     make_shapes(folder, train=1, val=1, size=96)
     assert (folder / MARKER).is_file()
     assert [p.name for p in tmp_path.iterdir()] == ["shapes"]

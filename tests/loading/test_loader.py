@@ -1,4 +1,4 @@
-"""Loaders on top of torch's: the reference's order and streams, and samples keyed by (seed, epoch, index)."""
+"""Loaders on top of torch's: upstream's order and streams, and samples keyed by (seed, epoch, index)."""
 
 import random
 
@@ -13,7 +13,7 @@ from yolov7fast.loading.loader import make_loader, worker_count
 
 pytestmark = pytest.mark.timeout(60)
 
-# Recorded from the public project: 12 integers, batch 2, rank 0 of 2, set_epoch(e) before epoch e.
+# Recorded from upstream: 12 integers, batch 2, rank 0 of 2, set_epoch(e) before epoch e.
 PERMUTATIONS = [[8, 5, 7, 2, 3, 11], [1, 6, 11, 5, 2, 10], [0, 3, 10, 6, 8, 4], [10, 1, 4, 3, 2, 8]]
 LAG = {0: [0, 1, 2, 3], 1: [0, 0, 1, 2], 2: [0, 0, 0, 1]}
 BASE_SEED = 7692698082559361259  # the first base seed after torch.manual_seed(1)
@@ -138,7 +138,7 @@ def test_keyed_epoch_left_early_does_not_shift_the_next(make, keyed_epochs, work
         break
     loader.set_epoch(1)
     assert copied(loader) == keyed_epochs[1]
-    assert copied(loader) == keyed_epochs[2]  # the next in turn, without being told
+    assert copied(loader) == keyed_epochs[2]  # the next in turn, without being asked
 
 
 @pytest.mark.parametrize("workers, shared", [(0, False), (2, False), (2, True)])

@@ -1,4 +1,4 @@
-"""Loaders and caches over real pictures: whatever is switched on, the same batches come out."""
+"""Loaders and caches over real images: whatever is switched on, the same batches come out."""
 
 import shutil
 from pathlib import Path
@@ -62,7 +62,7 @@ def test_validation_batches_need_no_seed_to_be_the_same(epochs_of, tmp_path, opt
 
 
 @pytest.mark.parametrize("options", [{"workers": 0}, {"workers": 2}, {"workers": 2, "worker_tensor": True}], ids=str)
-def test_a_picture_that_vanishes_meanwhile_is_named(shapes_small, tmp_path, options):
+def test_an_image_that_vanishes_meanwhile_is_named(shapes_small, tmp_path, options):
     shutil.copytree(shapes_small, tmp_path / "set")
     folder = tmp_path / "set" / "images" / "val"
     loader, dataset = create_dataloader(str(folder), 96, 2, 32, SimpleNamespace(single_cls=False), **options)

@@ -233,7 +233,7 @@ def test_messages_cut_into_pieces_arrive_whole(shared, monkeypatch):
     assert len(calls) > 100
 
 
-def test_no_memory_for_buffers_is_told(shared, monkeypatch):
+def test_no_memory_for_buffers_is_reported(shared, monkeypatch):
     def refuse(*args):
         raise OSError(12, "Cannot allocate memory")
 
@@ -242,7 +242,7 @@ def test_no_memory_for_buffers_is_told(shared, monkeypatch):
         shared(FakeDataset(8, seed=1), 4, seed=1)
 
 
-def test_a_failed_start_of_workers_is_told(shared, monkeypatch):
+def test_a_failed_start_of_workers_is_reported(shared, monkeypatch):
     def refuse(self):
         raise BlockingIOError(11, "Resource temporarily unavailable")
 
@@ -259,7 +259,7 @@ def test_errors_of_the_code_come_with_the_workers_traceback(shared):
 
 
 def test_an_interrupted_exchange_closes_the_loader(shared, monkeypatch):
-    """Ctrl-C in the middle of a message: going on would misread all that follows."""
+    """Ctrl-C in the middle of a message: continuing would misread all that follows."""
     loader = shared(FakeDataset(40, seed=1), 4, seed=1)
     batches = iter(loader)
     next(batches)
@@ -267,7 +267,7 @@ def test_an_interrupted_exchange_closes_the_loader(shared, monkeypatch):
     def interrupt(message):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(loader._team, "tell", interrupt)
+    monkeypatch.setattr(loader._team, "send", interrupt)
     with pytest.raises(KeyboardInterrupt):
         for _ in batches:
             pass

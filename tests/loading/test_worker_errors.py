@@ -104,7 +104,7 @@ for options in ({"worker_tensor": True}, {}):
 """
 
 
-def test_full_shared_memory_is_told_and_shared_batches_need_none():
+def test_full_shared_memory_is_reported_and_shared_batches_need_none():
     if not shutil.which("unshare") or subprocess.run(small_shm(["true"]), capture_output=True).returncode:
         pytest.skip("needs the right to mount a small /dev/shm for one process")
     run = subprocess.run(

@@ -24,7 +24,7 @@ def test_runs_of_different_length_are_compared_at_the_epochs_they_share(tmp_path
     assert "cost" not in " ".join(rows_of(report, "Summary"))
 
 
-def test_missing_epochs_columns_and_times_are_told(tmp_path, undrawn):
+def test_missing_epochs_columns_and_times_are_reported(tmp_path, undrawn):
     run = write_run(tmp_path / "odd", STUDY["ota"], epochs=20, csv=False)
     lines = (run / "results.txt").read_text().splitlines()
     (run / "results.txt").write_text("\n".join(line[:80] for line in lines[:5] + lines[8:]) + "\n")
@@ -96,7 +96,7 @@ def test_many_runs_have_no_change_column_and_one_run_no_winner(tmp_path, study, 
     assert not any("*" in cell for cells in rows_of(one, "Summary").values() for cell in cells)
 
 
-def test_runs_of_one_name_are_told_apart_by_their_parents(tmp_path):
+def test_runs_of_one_name_are_named_with_their_parents(tmp_path):
     runs = read_runs([write_run(tmp_path / f"{p}/exp", STUDY["ota"], epochs=3) for p in "ab"])
     assert [run.name for run in runs] == ["a/exp", "b/exp"]
 

@@ -1,13 +1,13 @@
-"""The painter behind `--fast-augment`: the draws and labels of the default one, the same picture up to interpolation.
+"""The renderer behind `--fast-augment`: the draws and labels of the default one, the same image up to interpolation.
 
 What it saves, for warps without rotation, shear and perspective (all of them, with the default hyper-parameters):
 
-* no canvas: each picture is warped straight into its rectangle of the sample. Where two pictures meet, or a picture
+* no canvas: each image is warped straight into its rectangle of the sample. Where two images meet, or an image
   ends, pixels within one source pixel of the edge are not mixed with the other side;
 * colours are changed where there are fewer pixels, before the warp if it enlarges, else after it, and not on padding;
 * saturation and value are scaled by one vectorised pass each instead of a table.
 
-Other warps, and canvases that objects were pasted on, go through the default painter; blended samples mix in integers.
+Other warps, and canvases that objects were pasted on, go through the default renderer; blended samples mix in integers.
 """
 
 import math
@@ -16,7 +16,7 @@ from typing import NamedTuple
 import cv2
 import numpy as np
 
-from yolov7fast.augment.scene import Draft, Scene, paint_scene
+from yolov7fast.augment.scene import Draft, Scene, render_scene
 from yolov7fast.augment.scratch import scratch
 from yolov7fast.augment.transforms import GREY, Colour
 
@@ -24,38 +24,38 @@ TRUNCATE = -0.4999  # added before rounding: cuts fractions off, as a cast to ui
 
 
 class _Piece(NamedTuple):
-    """The part of a picture that a sample shows, and where."""
+    """The part of an image that a sample shows, and where."""
 
     source: np.ndarray  # uint8 (h, w, 3), a view
     target: tuple[slice, slice]  # rows, columns of the sample
     matrix: np.ndarray  # float64 (2, 3): pixel of the source in a frame of one pixel -> pixel of the target
 
 
-def paint(draft: Draft, colour: Colour) -> np.ndarray:
+def render(draft: Draft, colour: Colour) -> np.ndarray:
     """The sample with its colours: uint8 (H, W, 3 or 4) in scratch memory, BGR first."""
     if draft.scenes[1:]:
-        first, second = (_paint_scene(scene, name) for scene, name in zip(draft.scenes, ("warped", "warped2")))
+        first, second = (_render_scene(scene, name) for scene, name in zip(draft.scenes, ("warped", "warped2")))
         img = cv2.addWeighted(first, draft.blend, second, 1 - draft.blend, TRUNCATE, dst=first)
         return _apply_colour(img, colour, scratch("coloured", (*img.shape[:2], 3)))
     scene = draft.scenes[0]
     if _is_separable(scene):
         return _assemble(_cut(scene), scene.warp.size, "warped", colour)
-    img = paint_scene(scene)
+    img = render_scene(scene)
     return _apply_colour(img, colour, scratch("coloured", (*img.shape[:2], 3)))
 
 
-def _paint_scene(scene: Scene, name: str) -> np.ndarray:
+def _render_scene(scene: Scene, name: str) -> np.ndarray:
     """A scene without its colours changed: uint8 (H, W, 4) in the scratch array `name`."""
-    return _assemble(_cut(scene), scene.warp.size, name) if _is_separable(scene) else paint_scene(scene, name)
+    return _assemble(_cut(scene), scene.warp.size, name) if _is_separable(scene) else render_scene(scene, name)
 
 
 def _is_separable(scene: Scene) -> bool:
-    """Whether pictures can be warped one by one, each into its own rectangle."""
+    """Whether images can be warped one by one, each into its own rectangle."""
     return scene.canvas is None and scene.warp.is_upright and not scene.warp.changes_nothing
 
 
 def _cut(scene: Scene) -> list[_Piece]:
-    """The visible part of each picture, in painting order."""
+    """The visible part of each image, in rendering order."""
     (zx, _, tx), (_, zy, ty) = scene.warp.matrix[:2].tolist()
     canvas_h, canvas_w = scene.warp.source
     out_h, out_w = scene.warp.size
@@ -75,9 +75,9 @@ def _cut(scene: Scene) -> list[_Piece]:
 def _cut_axis(origin: int, length: int, canvas: int, zoom: float, shift: float, out: int):
     """One axis of a piece: (target slice, source start, source end, shift of its matrix), or None if out of sight.
 
-    A sample pixel belongs to the picture whose pixel is nearest, so that neighbours leave no gap.
+    A sample pixel belongs to the image whose pixel is nearest, so that neighbours leave no gap.
     """
-    first, last = max(origin, 0), min(origin + length, canvas)  # the canvas cuts pictures off
+    first, last = max(origin, 0), min(origin + length, canvas)  # the canvas cuts images off
     start = max(math.ceil(zoom * (first - 0.5) + shift), 0)
     stop = min(math.ceil(zoom * (last - 0.5) + shift), out)
     if start >= stop:
@@ -107,7 +107,7 @@ def _assemble(pieces: list[_Piece], size: tuple[int, int], name: str, colour: Co
 
 
 def _repeat_edges(framed: np.ndarray) -> None:
-    """Fill the frame of a picture with its edge pixels: OpenCV's warp is a fifth slower if it must see to a border."""
+    """Fill the frame of an image with its edge pixels: OpenCV's warp is a fifth slower if it must see to a border."""
     framed[0], framed[-1] = framed[1], framed[-2]
     framed[:, 0], framed[:, -1] = framed[:, 1], framed[:, -2]
 

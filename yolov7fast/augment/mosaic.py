@@ -1,4 +1,4 @@
-"""Four or nine pictures on one canvas: who goes where, and the labels on it.
+"""Four or nine images on one canvas: who goes where, and the labels on it.
 
 The canvas is 2s x 2s for training size s; the warp that follows cuts the finished s x s sample out of it. The
 nine-tile mosaic is laid out on 3s x 3s and a 2s x 2s window of it is taken.
@@ -15,9 +15,9 @@ from yolov7fast.metrics.boxes import xyn2xy
 
 
 class Plan(NamedTuple):
-    """A drawn mosaic: which pictures, and the number that fixes the layout."""
+    """A drawn mosaic: which images, and the number that fixes the layout."""
 
-    tiles: list[int]  # 4 or 9 picture numbers; the first is the sample's own
+    tiles: list[int]  # 4 or 9 image numbers; the first is the sample's own
     at: tuple[int, int]  # four tiles: where they meet (x, y); nine: corner of the window (x, y)
 
 

@@ -13,7 +13,7 @@ from yolov7fast.augment.randomness import RandomSource
 
 MAX_OVERLAP = 0.30  # of an existing box that a pasted one may cover
 ENOUGH_CUTOUTS = 30
-PASTE_SIZES = [0.75] * 2 + [0.5] * 4 + [0.25] * 4 + [0.125] * 4 + [0.0625] * 6  # fraction of the picture's sides
+PASTE_SIZES = [0.75] * 2 + [0.5] * 4 + [0.25] * 4 + [0.125] * 4 + [0.0625] * 6  # fraction of the image's sides
 
 
 class CutOut(NamedTuple):
@@ -24,7 +24,7 @@ class CutOut(NamedTuple):
 
 
 def overlap(box: np.ndarray, boxes: np.ndarray) -> np.ndarray:
-    """Share of each of `boxes` (n, 4) that lies in `box` (4,)."""
+    """Fraction of each of `boxes` (n, 4) that lies in `box` (4,)."""
     lo, hi = np.maximum(box[:2], boxes[:, :2]), np.minimum(box[2:], boxes[:, 2:])
     area = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1]) + 1e-16
     return (hi - lo).clip(0).prod(1) / area
@@ -51,10 +51,10 @@ def _filled_crop(polygon: np.ndarray, box: list[int], size: tuple[int, int]) -> 
 
 
 def copy_paste(img, labels, segments, probability: float, rng: RandomSource):
-    """Mirror a share of the objects onto the picture where they cover little else.
+    """Mirror a fraction of the objects onto the image where they cover little else.
 
     Changes `img` in place; returns it with the longer labels and segments. A channel value of 0 inside an object is
-    taken for background, as in the reference.
+    taken for background, as upstream does.
     """
     n = len(segments)
     if not (probability and n):
@@ -74,14 +74,14 @@ def copy_paste(img, labels, segments, probability: float, rng: RandomSource):
     return img, labels, segments
 
 
-def cut_out(img, labels, segments, rng: RandomSource, share: float = 0.5) -> list[CutOut]:
-    """Cut a share of the objects out of a picture (H, W, 3).
+def cut_out(img, labels, segments, rng: RandomSource, fraction: float = 0.5) -> list[CutOut]:
+    """Cut a fraction of the objects out of an image (H, W, 3).
 
-    Inside the polygon a channel value of 0 becomes 255: picture and mask are one array in the reference.
+    Inside the polygon a channel value of 0 becomes 255: image and mask are one array upstream.
     """
     h, w = img.shape[:2]
     found = []
-    for j in rng.sample(range(len(segments)), k=round(share * len(segments))) if segments else ():
+    for j in rng.sample(range(len(segments)), k=round(fraction * len(segments))) if segments else ():
         x1, y1, x2, y2 = box = labels[j, 1:5].astype(int).clip(0, [w - 1, h - 1, w - 1, h - 1]).tolist()
         if x2 <= x1 or y2 <= y1:
             continue

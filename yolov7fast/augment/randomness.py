@@ -2,10 +2,10 @@
 
 Every augmentation is a pure function of its inputs and of a random source. Two sources exist:
 
-* `GlobalRandom`: Python's module-level `random` and NumPy's global generator, drawn in the reference's order. This is
+* `GlobalRandom`: Python's module-level `random` and NumPy's global generator, drawn in upstream's order. This is
   the default and what "same seed, same samples" rests on.
 * `KeyedRandom(seed, epoch, index)`: a generator of its own for one sample, so that a sample depends neither on the
-  number of workers nor on what was drawn before it, and a run can go on in the middle of an epoch.
+  number of workers nor on what was drawn before it, and a run can resume in the middle of an epoch.
 """
 
 import hashlib

@@ -1,7 +1,7 @@
-"""What a training sample shows, before any pixel is painted: pictures, where they lie, how they are warped.
+"""What a training sample shows, before any pixel is rendered: images, where they lie, how they are warped.
 
-All random numbers of a sample are drawn first and its labels made from them; painting is plain computation after that.
-So there can be two painters that agree on every draw and label: the one here, whose pixels are the reference's bit for
+All random numbers of a sample are drawn first and its labels made from them; rendering is plain computation after that.
+So there can be two renderers that agree on every draw and label: the one here, whose pixels are upstream's bit for
 bit, and the faster one in `augment.fast`.
 """
 
@@ -16,19 +16,19 @@ from yolov7fast.augment.transforms import GREY, Colour, Warp, apply_colour, mixu
 
 
 class Scene(NamedTuple):
-    """Pictures on a grey canvas of size `warp.source`, later ones on top, and the warp that makes a sample of it."""
+    """Images on a grey canvas of size `warp.source`, later ones on top, and the warp that makes a sample of it."""
 
     images: list[np.ndarray]  # uint8 (h, w, 3) BGR
     origins: list[tuple[int, int]]  # (x, y) of each on the canvas; may lie outside of it
     warp: Warp
-    canvas: np.ndarray | None = None  # the finished canvas, if more was done to it than placing pictures
+    canvas: np.ndarray | None = None  # the finished canvas, if more was done to it than placing images
 
 
 class Draft(NamedTuple):
     """A training sample as drawn."""
 
     scenes: list[Scene]  # one, or two that are blended
-    blend: float  # share of the first scene
+    blend: float  # weight of the first scene
     labels: np.ndarray  # float32 (m, 5): class, x1, y1, x2, y2 in pixels of the sample
     shapes: tuple | None  # ((h0, w0), ((h / h0, w / w0), (dw, dh))); None for a mosaic
 
@@ -39,7 +39,7 @@ def draw_canvas(
     size: tuple[int, int],
     visible: tuple[int, int, int, int] | None = None,
 ) -> np.ndarray:
-    """Pictures on grey: uint8 (h, w, 4) in scratch memory, the fourth channel being ballast for the warp.
+    """Images on grey: uint8 (h, w, 4) in scratch memory, the fourth channel only makes the warp faster.
 
     visible: rectangle (x1, y1, x2, y2) that will be looked at; what lies outside it is left undefined.
     """
@@ -54,7 +54,7 @@ def draw_canvas(
     return canvas
 
 
-def paint_scene(scene: Scene, name: str = "warped") -> np.ndarray:
+def render_scene(scene: Scene, name: str = "warped") -> np.ndarray:
     """uint8 (H, W, 4) in the scratch array `name`, BGR first."""
     canvas = scene.canvas
     if canvas is None:
@@ -62,13 +62,13 @@ def paint_scene(scene: Scene, name: str = "warped") -> np.ndarray:
     return warp_image(canvas, scene.warp, name)
 
 
-def paint_geometry(draft: Draft) -> np.ndarray:
+def render_geometry(draft: Draft) -> np.ndarray:
     """The sample before its colours are changed: uint8 (H, W, 4) in scratch memory, BGR first."""
-    first = paint_scene(draft.scenes[0])
-    return mixup(first, paint_scene(draft.scenes[1], "warped2"), draft.blend) if draft.scenes[1:] else first
+    first = render_scene(draft.scenes[0])
+    return mixup(first, render_scene(draft.scenes[1], "warped2"), draft.blend) if draft.scenes[1:] else first
 
 
-def paint(draft: Draft, colour: Colour) -> np.ndarray:
+def render(draft: Draft, colour: Colour) -> np.ndarray:
     """The sample with its colours: uint8 (H, W, 3) BGR in scratch memory."""
-    img = paint_geometry(draft)
+    img = render_geometry(draft)
     return apply_colour(img, colour, out=scratch("coloured", (*img.shape[:2], 3)))

@@ -1,7 +1,7 @@
-"""Augmentations of one picture with its labels: letterbox, geometric warp, colour, blending.
+"""Augmentations of one image with its labels: letterbox, geometric warp, colour, blending.
 
-Pure functions: whatever is random comes from the random source handed in (`augment.randomness`), in the reference's
-order. Pictures are uint8 (H, W, 3 or 4) in BGR order; a fourth channel is ballast that makes OpenCV's warp about
+Pure functions: whatever is random comes from the random source handed in (`augment.randomness`), in upstream's
+order. Images are uint8 (H, W, 3 or 4) in BGR order; a fourth channel is padding that makes OpenCV's warp about
 three times as fast with the same bits in the other three. Label rows are float32 [class, x1, y1, x2, y2] in pixels,
 polygons are (k, 2) arrays of points. Sizes are (height, width). Padding is grey, 114 in every channel.
 """
@@ -21,23 +21,23 @@ GREY = 114
 GREY_PIXEL = (GREY, GREY, GREY, GREY)
 IDENTITY = np.eye(3)
 LEVELS = np.arange(256, dtype=np.float64)  # of a channel
-POLYGON_POINTS = 1000  # a polygon is resampled to so many points before it is warped
+POLYGON_POINTS = 1000  # to which a polygon is resampled before it is warped
 
 
 # --- letterbox --------------------------------------------------------------------------------------------------------
 
 
 class Fit(NamedTuple):
-    """How a picture is placed in a letterbox."""
+    """How an image is placed in a letterbox."""
 
-    inner: tuple[int, int]  # width and height of the picture inside
+    inner: tuple[int, int]  # width and height of the image inside
     ratio: tuple[float, float]  # enlargement in x and y
     pad: tuple[float, float]  # padding (dw, dh) of one side; may end in .5
     border: tuple[int, int, int, int]  # top, bottom, left, right, in whole pixels
 
 
 def letterbox_fit(shape, new_shape=(640, 640), auto=True, scaleFill=False, scaleup=True, stride=32) -> Fit:
-    """Where a picture of `shape` (h, w) lies in a letterbox of `new_shape`; see `letterbox`."""
+    """Where an image of `shape` (h, w) lies in a letterbox of `new_shape`; see `letterbox`."""
     h, w = shape
     if isinstance(new_shape, int):
         new_shape = (new_shape, new_shape)
@@ -59,10 +59,10 @@ def letterbox_fit(shape, new_shape=(640, 640), auto=True, scaleFill=False, scale
 
 
 def letterbox(img, new_shape=(640, 640), color=(GREY,) * 3, auto=True, scaleFill=False, scaleup=True, stride=32):
-    """Fit a picture into `new_shape` (an int means square) keeping its proportions, and pad the rest.
+    """Fit an image into `new_shape` (an int means square) keeping its proportions, and pad the rest.
 
     auto: pad only to the next multiple of `stride`; scaleFill: stretch instead of padding; scaleup: allow enlarging.
-    Returns the picture, the ratios (x, y) and the padding (dw, dh) of one side, which may end in .5.
+    Returns the image, the ratios (x, y) and the padding (dw, dh) of one side, which may end in .5.
     """
     fit = letterbox_fit(img.shape[:2], new_shape, auto, scaleFill, scaleup, stride)
     img = resize_to(img, fit.inner)
@@ -70,7 +70,7 @@ def letterbox(img, new_shape=(640, 640), color=(GREY,) * 3, auto=True, scaleFill
 
 
 def resize_to(img: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """The picture at (width, height), linearly interpolated; itself if it has that size."""
+    """The image at (width, height), linearly interpolated; itself if it has that size."""
     return img if img.shape[1::-1] == tuple(size) else cv2.resize(img, size, interpolation=cv2.INTER_LINEAR)
 
 
@@ -78,7 +78,7 @@ def resize_to(img: np.ndarray, size: tuple[int, int]) -> np.ndarray:
 
 
 class Warp(NamedTuple):
-    """A drawn geometric change of a picture of `source` size into one of `size`."""
+    """A drawn geometric change of an image of `source` size into one of `size`."""
 
     matrix: np.ndarray  # float64 (3, 3): source pixel (x, y, 1) -> output pixel
     zoom: float
@@ -142,7 +142,7 @@ def draw_hyp_warp(
 def warp_image(img: np.ndarray, warp: Warp, name: str = "warped") -> np.ndarray:
     """Apply a warp (linear interpolation, grey outside): (H, W, 4) in the scratch array `name`.
 
-    Three channels are made four; a warp that changes nothing gives the picture itself.
+    Three channels are made four; a warp that changes nothing gives the image itself.
     """
     if warp.changes_nothing:
         return img
@@ -175,7 +175,7 @@ def warp_labels(labels: np.ndarray, segments: list[np.ndarray], warp: Warp) -> n
     """Carry label rows through a warp and drop what is left of too little.
 
     Without polygons a row becomes the box around its four warped corners; with polygons (one for each row, in order)
-    the box around the warped outline as far as it lies inside the picture.
+    the box around the warped outline as far as it lies inside the image.
     """
     if not len(labels):
         return labels
@@ -231,7 +231,7 @@ def resample_polygon(segment: np.ndarray, only_ends: bool = False) -> np.ndarray
 
 
 def polygon_box(points: np.ndarray, width: int, height: int) -> np.ndarray:
-    """Box (4,) around the points (k, 2) that lie inside the picture; zeros if there are none."""
+    """Box (4,) around the points (k, 2) that lie inside the image; zeros if there are none."""
     x, y = points.T
     inside = (x >= 0) & (y >= 0) & (x <= width) & (y <= height)
     x, y = x[inside], y[inside]
@@ -251,7 +251,7 @@ def _warp_polygons(segments: list[np.ndarray], n: int, warp: Warp) -> np.ndarray
 def _visibility(segments: list[np.ndarray], warp: Warp) -> tuple[np.ndarray, np.ndarray]:
     """(n,) bool twice: polygons that may show in the output, and those that certainly lie wholly inside it.
 
-    Told from their corners, which is exact enough (a hundredth of a pixel to spare) while rectangles stay upright;
+    Judged by their corners, which is exact enough (a hundredth of a pixel to spare) while rectangles stay upright;
     then the extreme points of a whole polygon lie next to corners, and most polygons need no thousand points.
     """
     n = len(segments)
@@ -291,7 +291,7 @@ def random_perspective(
     border=(0, 0),
     rng: RandomSource = GLOBAL,
 ):
-    """Draw a warp and apply it to a picture and its label rows; the picture keeps its number of channels."""
+    """Draw a warp and apply it to an image and its label rows; the image keeps its number of channels."""
     warp = draw_warp(
         rng,
         img.shape[:2],
@@ -329,7 +329,7 @@ def draw_colour(rng: RandomSource, hgain: float, sgain: float, vgain: float) -> 
 
 
 def apply_colour(img: np.ndarray, colour: Colour, out: np.ndarray | None = None) -> np.ndarray:
-    """BGR(A) picture -> BGR picture, `out` or new, with hue, saturation and value looked up in their tables."""
+    """BGR(A) image -> BGR image, `out` or new, with hue, saturation and value looked up in their tables."""
     h, w = img.shape[:2]
     hsv = cv2.cvtColor(img, cv2.COLOR_BGR2HSV, dst=scratch("hsv", (h, w, 3)))
     planes = list(scratch("planes", (3, h, w)))
@@ -340,7 +340,7 @@ def apply_colour(img: np.ndarray, colour: Colour, out: np.ndarray | None = None)
 
 
 def augment_hsv(img: np.ndarray, hgain=0.5, sgain=0.5, vgain=0.5, rng: RandomSource = GLOBAL) -> None:
-    """Draw three gains and change the colours of a BGR picture in place."""
+    """Draw three gains and change the colours of a BGR image in place."""
     apply_colour(img, draw_colour(rng, hgain, sgain, vgain), out=img)
 
 

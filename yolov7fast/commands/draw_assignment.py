@@ -1,9 +1,9 @@
-"""Draw which cells and anchors each box of a picture was given, by the plain loss and by OTA, side by side.
+"""Draw which cells and anchors are positives of each box, by the plain loss and by OTA, side by side.
 
     python tools/draw_assignment.py --data data/shapes.yaml --weights runs/train/exp/weights/best.pt --loss both
 
-One picture of the result for each picture drawn: a row for each level of the network, a column for each loss. A box and
-all that it was given have one colour: filled squares are cells, thin frames the anchors that answer there (darker where
+One plot per image: a row for each level of the network, a column for each loss. A box and
+all its positives have one colour: filled squares are cells, thin frames the anchors that answer there (darker where
 several do). Plain takes every cell that fits by geometry; OTA takes those that the network already finds cheapest.
 """
 
@@ -36,13 +36,13 @@ SETTINGS = {"box": 1.0, "obj": 1.0, "cls": 1.0, "cls_pw": 1.0, "obj_pw": 1.0, "f
 
 
 class Given(NamedTuple):
-    """The positives of one picture, one entry for each."""
+    """The positives of one image, one entry for each."""
 
     level: np.ndarray
     anchor: np.ndarray
     row: np.ndarray
     column: np.ndarray
-    target: np.ndarray  # number of the box
+    target: np.ndarray  # index of the box
 
 
 def build_losses(model, kinds: list[str]) -> dict:
@@ -53,10 +53,10 @@ def build_losses(model, kinds: list[str]) -> dict:
     return {kind: LOSSES[kind][several](seen) for kind in kinds}
 
 
-def draw_panel(axes, picture: np.ndarray, boxes: np.ndarray, colours, mine: Given, level: int, loss) -> None:
-    """One level's cells and anchors over a paled picture. boxes: (m, 4) pixels, centre and size."""
-    axes.imshow(picture)
-    axes.imshow(np.full_like(picture, 255), alpha=0.45)
+def draw_panel(axes, image: np.ndarray, boxes: np.ndarray, colours, mine: Given, level: int, loss) -> None:
+    """One level's cells and anchors over a paled image. boxes: (m, 4) pixels, centre and size."""
+    axes.imshow(image)
+    axes.imshow(np.full_like(image, 255), alpha=0.45)
     stride, here = float(loss.stride[level]), mine.level == level
     counts = np.bincount(mine.target[here], minlength=len(boxes))
     for anchor, row, column, target in zip(*(field[here] for field in mine[1:])):
@@ -73,7 +73,7 @@ def draw_panel(axes, picture: np.ndarray, boxes: np.ndarray, colours, mine: Give
             label = {"color": "white", "fontsize": 6, "va": "top", "ha": "left", "clip_on": True}
             frame = {"facecolor": colours[number], "edgecolor": "none", "pad": 0.8}
             axes.text(x - w / 2, y - h / 2, f"{number}: {got}", bbox=frame, **label)
-    axes.set(xlim=(0, picture.shape[1]), ylim=(picture.shape[0], 0), xticks=[], yticks=[])
+    axes.set(xlim=(0, image.shape[1]), ylim=(image.shape[0], 0), xticks=[], yticks=[])
 
 
 def caption(boxes_given: dict[str, np.ndarray], classes: np.ndarray, names) -> str:
@@ -85,9 +85,9 @@ def caption(boxes_given: dict[str, np.ndarray], classes: np.ndarray, names) -> s
     return "\n".join("     ".join(words[i : i + 5]) for i in range(0, len(words), 5))
 
 
-def draw(path: Path, picture: np.ndarray, rows: np.ndarray, found: dict[str, Given], losses: dict, names) -> None:
-    """rows: (m, 6) targets of the picture; found: by loss, what the boxes were given."""
-    height, width = picture.shape[:2]
+def draw(path: Path, image: np.ndarray, rows: np.ndarray, found: dict[str, Given], losses: dict, names) -> None:
+    """rows: (m, 6) targets of the image; found: by loss, what the boxes were given."""
+    height, width = image.shape[:2]
     boxes = rows[:, 2:6] * (width, height, width, height)
     colours = line_colours(max(len(rows), 1))
     levels = next(iter(losses.values())).levels
@@ -101,7 +101,7 @@ def draw(path: Path, picture: np.ndarray, rows: np.ndarray, found: dict[str, Giv
         for column, (kind, mine) in enumerate(found.items()):
             for level in range(levels):
                 axes = grid[level, column]
-                draw_panel(axes, picture, boxes, colours, mine, level, losses[kind])
+                draw_panel(axes, image, boxes, colours, mine, level, losses[kind])
                 cells = int((mine.level == level).sum())
                 title = f"{SHOWN[kind]}, stride {losses[kind].stride[level]:.0f}: {cells} positives"
                 axes.set_title(title, fontsize=8, pad=3)
@@ -109,15 +109,16 @@ def draw(path: Path, picture: np.ndarray, rows: np.ndarray, found: dict[str, Giv
 
 
 def parse_args(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="draw_assignment", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", required=True, help="data yaml")
-    parser.add_argument("--weights", required=True, help="a checkpoint (.pt)")
-    parser.add_argument("--loss", choices=("ota", "plain", "both"), default="both", help="whose choice to draw")
-    parser.add_argument("--split", default="val", help="which images of the data yaml: train, val or test")
-    parser.add_argument("--images", type=int, default=4, help="how many pictures, from the first on")
-    parser.add_argument("--img-size", type=int, default=640, help="size the network sees, in pixels")
-    parser.add_argument("--device", default="", help="cuda device, i.e. 0, or cpu")
-    parser.add_argument("--out", default="runs/assignment", help="folder for the pictures")
+    parser.add_argument("--weights", required=True, help="checkpoint (.pt)")
+    losses = {"choices": ("ota", "plain", "both"), "default": "both"}
+    parser.add_argument("--loss", **losses, help="whose assignment to draw (default: %(default)s)")
+    parser.add_argument("--split", default="val", help="train, val or test images (default: %(default)s)")
+    parser.add_argument("--images", type=int, default=4, help="number of images, from the first (default: %(default)s)")
+    parser.add_argument("--img-size", type=int, default=640, help="input size in pixels (default: %(default)s)")
+    parser.add_argument("--device", default="", help="cuda device, e.g. 0, or cpu")
+    parser.add_argument("--out", default="runs/assignment", help="folder for the plots (default: %(default)s)")
     return parser.parse_args(argv)
 
 
@@ -135,14 +136,14 @@ def main(argv: list[str] | None = None) -> int:
     out = Path(opt.out)
     out.mkdir(parents=True, exist_ok=True)
     for index in tqdm(range(min(opt.images, len(dataset))), desc="drawing"):
-        picture, targets, path, _ = dataset[index]
+        image, targets, path, _ = dataset[index]
         with torch.no_grad():
-            raw = model(picture[None].to(device).float() / 255)[1]
+            raw = model(image[None].to(device).float() / 255)[1]
         found = {}
         for kind, loss in losses.items():
-            level, _, *rest = loss.chosen(raw, targets, picture.shape[1]).T
+            level, _, *rest = loss.chosen(raw, targets, image.shape[1]).T
             found[kind] = Given(level, *rest)
         name = out / f"{Path(path).stem}_{opt.loss}.png"
-        draw(name, picture.permute(1, 2, 0).numpy(), targets.numpy(), found, losses, data.names)
-    print(f"{min(opt.images, len(dataset))} pictures in {out}/")
+        draw(name, image.permute(1, 2, 0).numpy(), targets.numpy(), found, losses, data.names)
+    print(f"{min(opt.images, len(dataset))} plots in {out}/")
     return 0

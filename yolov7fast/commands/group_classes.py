@@ -1,9 +1,9 @@
-"""Share the classes of a data set out over the heads of a multi-head network, by the geometry of their boxes.
+"""Distribute the classes of a data set over the heads of a multi-head network, by the geometry of their boxes.
 
     python tools/group_classes.py --data data/shapes.yaml --heads 2 --img-size 320
 
 Reads the training labels, groups classes whose boxes are alike in aspect ratio and area (k-means on the class means),
-prints a table, and writes the head configuration (for --head-config) and a picture of the groups beside it.
+prints a table, and writes the head configuration (for --head-config) and a plot of the groups beside it.
 """
 
 import argparse
@@ -48,7 +48,7 @@ def box_sides(bbox: list[float]) -> tuple[float, float]:
 def table(config: HeadConfig, geometry: ClassGeometry, names: list[str]) -> str:
     """The groups in words: one line a head, then its classes."""
     total = geometry.count.sum()
-    lines = [f"{'head':<8}{'shape':<8}{'classes':>8}{'boxes':>10}{'share':>8}{'w/h':>7}{'side':>7}"]
+    lines = [f"{'head':<8}{'shape':<8}{'classes':>8}{'boxes':>10}{'boxes %':>8}{'w/h':>7}{'side':>7}"]
     for h, ids in enumerate(config.classes):
         count = geometry.count[list(ids)].sum()
         side = np.exp(geometry.log_side[list(ids)].mean())
@@ -83,7 +83,7 @@ def config_text(config: HeadConfig, names: list[str], title: str, notes: list[st
 
 
 def checked_output(output: Path, inputs: list[str]) -> Path:
-    """Where the file may be written; the picture goes beside it."""
+    """Where the file may be written; the plot goes beside it."""
     if output.suffix not in (".yaml", ".yml"):
         raise UserError(f"--output {output}: a head configuration is a YAML file; give a name that ends in .yaml")
     if output.is_dir():

@@ -9,10 +9,10 @@ from yolov7fast.data.shapes import make_shapes
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", nargs="?", default="data/shapes", help="where to write it (default: %(default)s)")
-    parser.add_argument("--train", type=int, default=200, help="training pictures (default: %(default)s)")
-    parser.add_argument("--val", type=int, default=60, help="validation pictures (default: %(default)s)")
+    parser.add_argument("--train", type=int, default=200, help="training images (default: %(default)s)")
+    parser.add_argument("--val", type=int, default=60, help="validation images (default: %(default)s)")
     parser.add_argument("--size", type=int, default=400, help="longer side of the largest (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="another seed draws other pictures (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="another seed draws other images (default: %(default)s)")
     opt = parser.parse_args()
     if min(opt.train, opt.val) < 1 or opt.size < 64 or opt.seed < 0:
         raise UserError("--train and --val must be at least 1, --size at least 64, --seed at least 0")

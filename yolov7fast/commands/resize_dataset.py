@@ -9,7 +9,7 @@ SRC/annotations/*   to DST/annotations/*: copied with the original sizes, becaus
                     --scale-annotations writes boxes, polygons, areas and sizes of the shrunk images instead
 SRC/*.txt           image lists with lines that begin with ./ are copied
 
-A stopped run goes on where it was: every file is written under another name and renamed when complete.
+A stopped run resumes where it was: every file is written under another name and renamed when complete.
 """
 
 import argparse
@@ -76,7 +76,7 @@ def resize_file(job: tuple[Path, Path], size: int, quality: int) -> tuple[str, s
         return "failed", f"{source}: {error}"
 
 
-def walk(folder: Path, suffixes: set[str]) -> Iterator[Path]:
+def files_below(folder: Path, suffixes: set[str]) -> Iterator[Path]:
     """Files below a folder, links followed, in a fixed order."""
     for parent, folders, files in os.walk(folder, followlinks=True):
         folders.sort()
@@ -148,10 +148,11 @@ def resize_dataset(
 ) -> Counter:
     """Do the whole work; returns counts of shrunk, copied, label, present (by an earlier run), failed, other files."""
     open_target(source, target, {"size": size, "quality": quality, "scaled_annotations": scale})
-    for left_over in walk(target, {PARTIAL}):
+    for left_over in files_below(target, {PARTIAL}):
         left_over.unlink()
-    labels = (path for path in walk(source / "labels", {".txt"}) if not path.name.endswith(".problems.txt"))
-    files = [*walk(source / "images", IMAGE_SUFFIXES), *labels]  # a list of problems speaks of the source's files
+    # a list of problems names files of the source
+    labels = (path for path in files_below(source / "labels", {".txt"}) if not path.name.endswith(".problems.txt"))
+    files = [*files_below(source / "images", IMAGE_SUFFIXES), *labels]
     jobs = [(path, target / path.relative_to(source)) for path in files]
     for folder in {goal.parent for _, goal in jobs}:
         folder.mkdir(parents=True, exist_ok=True)

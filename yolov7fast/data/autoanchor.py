@@ -1,7 +1,7 @@
 """Do the anchors fit the boxes of a data set, and if not, which would?
 
 A box and an anchor match by the worse of their two side ratios, each taken as a number up to 1; a box can be learnt
-if its best match is over 1 / `thr`. The share of such boxes is the best possible recall (BPR).
+if its best match is over 1 / `thr`. The fraction of such boxes is the best possible recall (BPR).
 """
 
 import logging
@@ -18,7 +18,7 @@ __all__ = ["anchor_fit", "check_anchor_order", "check_anchors", "kmean_anchors"]
 
 LOGGER = logging.getLogger(__name__)
 ENOUGH_RECALL = 0.98
-MUTATED = 0.9  # share of anchor sides that one step of the evolution changes
+MUTATED = 0.9  # fraction of anchor sides that one step of the evolution changes
 SPREAD = 0.1  # of those changes
 
 
@@ -36,7 +36,7 @@ def anchor_fit(wh: torch.Tensor, anchors: torch.Tensor, thr: float) -> tuple[flo
 
 
 def _box_sizes(dataset, img_size: int, scale: np.ndarray | float = 1.0) -> np.ndarray:
-    """Widths and heights (n, 2) of all labels in pixels, pictures having `img_size` as their longer side."""
+    """Widths and heights (n, 2) of all labels in pixels, images having `img_size` as their longer side."""
     shapes = img_size * dataset.shapes / dataset.shapes.max(1, keepdims=True)
     return np.concatenate([rows[:, 3:5] * shape for shape, rows in zip(shapes * scale, dataset.labels)])
 
@@ -44,7 +44,7 @@ def _box_sizes(dataset, img_size: int, scale: np.ndarray | float = 1.0) -> np.nd
 def check_anchors(dataset, model, thr: float = 4.0, imgsz: int = 640) -> None:
     """Report how well the model's anchors fit, and replace them if they fit badly and better ones are found.
 
-    Draws one number per picture from NumPy's global generator: box sizes are varied by up to a tenth.
+    Draws one number per image from NumPy's global generator: box sizes are varied by up to a tenth.
     """
     head = (model.module if hasattr(model, "module") else model).model[-1]
     scale = np.random.uniform(0.9, 1.1, size=(dataset.shapes.shape[0], 1))

@@ -48,9 +48,9 @@ def class_geometry(cls: np.ndarray, width: np.ndarray, height: np.ndarray, nc: i
     count = np.bincount(cls, minlength=nc)
     if not count.any():
         raise UserError(f"no box is larger than {MIN_SIDE:g} pixel: there is no geometry to group by")
-    share = 1 / np.maximum(count, 1)
-    ratio = np.bincount(cls, np.log(w / h), nc) * share
-    side = np.bincount(cls, np.log(w * h) / 2, nc) * share
+    weight = 1 / np.maximum(count, 1)
+    ratio = np.bincount(cls, np.log(w / h), nc) * weight
+    side = np.bincount(cls, np.log(w * h) / 2, nc) * weight
     side[count == 0] = side[count > 0].mean()
     if not count.all():
         log.warning(f"no boxes for classes {np.flatnonzero(count == 0).tolist()}: taken as square")
@@ -77,7 +77,7 @@ def training_geometry(data: DataYaml, img_size: int) -> ClassGeometry:
     return label_geometry(table.labels, table.shapes, data.nc, img_size)
 
 
-# ---- grouping points ------------------------------------------------------------------------------------------------
+# ---- grouping points -------------------------------------------------------------------------------------------------
 
 
 def partition_line(values: np.ndarray, k: int) -> np.ndarray:
@@ -159,7 +159,7 @@ def nearest(distance: np.ndarray) -> np.ndarray:
     return groups
 
 
-# ---- a head configuration -------------------------------------------------------------------------------------------
+# ---- a head configuration --------------------------------------------------------------------------------------------
 
 
 def group_classes(geometry: ClassGeometry, heads: int, use_area: bool = False, balanced: bool = False) -> np.ndarray:
@@ -169,7 +169,7 @@ def group_classes(geometry: ClassGeometry, heads: int, use_area: bool = False, b
     balanced: numbers of classes of any two heads differ by at most one.
     """
     if not 1 <= heads <= geometry.nc:
-        raise UserError(f"{geometry.nc} classes cannot be shared out over {heads} heads: ask for 1 to {geometry.nc}")
+        raise UserError(f"{geometry.nc} classes cannot be distributed over {heads} heads: ask for 1 to {geometry.nc}")
     if not use_area and not balanced:
         return partition_line(geometry.log_ratio, heads)
     axes = [geometry.log_ratio, geometry.log_side] if use_area else [geometry.log_ratio]

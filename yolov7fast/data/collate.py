@@ -1,4 +1,4 @@
-"""From samples to a batch: plain, or four samples to a picture of twice the size."""
+"""From samples to a batch: plain, or four samples to an image of twice the size."""
 
 import random
 
@@ -18,7 +18,7 @@ def collate(batch):
 
 
 def collate_quad(batch):
-    """Groups of four samples become one picture of twice the size: the first enlarged, or all four tiled.
+    """Groups of four samples become one image of twice the size: the first enlarged, or all four tiled.
 
     One draw of Python's `random` for each group decides. Samples beyond the last whole group are lost, unless there
     are fewer than four: then the first one is enlarged. Paths and shapes are those of each group's first sample.

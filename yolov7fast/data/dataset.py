@@ -1,7 +1,7 @@
-"""The data set of a detector: pictures in, finished samples out.
+"""The data set of a detector: images in, finished samples out.
 
-A finished sample is a uint8 (3, H, W) RGB picture with float32 (m, 6) labels [0, class, cx, cy, w, h], normalised.
-By default the random numbers come from Python's and NumPy's global generators in the reference's order; with a seed
+A finished sample is a uint8 (3, H, W) RGB image with float32 (m, 6) labels [0, class, cx, cy, w, h], normalised.
+By default the random numbers come from Python's and NumPy's global generators in upstream's order; with a seed
 they are keyed by (seed, epoch, index).
 """
 
@@ -18,7 +18,7 @@ from yolov7fast.augment import fast as fast_augment
 from yolov7fast.augment.mosaic import Layout, Plan, draw_four, draw_nine, layout, mosaic_labels, mosaic_segments
 from yolov7fast.augment.paste import CutOut, copy_paste, cut_out, gather_cutouts, paste_in
 from yolov7fast.augment.randomness import GLOBAL, KeyedRandom, RandomSource
-from yolov7fast.augment.scene import Draft, Scene, draw_canvas, paint
+from yolov7fast.augment.scene import Draft, Scene, draw_canvas, render
 from yolov7fast.augment.scratch import scratch
 from yolov7fast.augment.transforms import draw_colour, draw_hyp_warp, letterbox, letterbox_fit, resize_to, warp_labels
 from yolov7fast.core.errors import UserError
@@ -36,11 +36,11 @@ cv2.setNumThreads(0)  # workers share the cores; a worker's own threads would on
 
 
 class LoadImagesAndLabels(Dataset):
-    """Pictures and labels for training (`augment`) and evaluation.
+    """Images and labels for training (`augment`) and evaluation.
 
     `dataset[i]`, or `dataset[(epoch, i)]` under a seed -> (uint8 (3, H, W) tensor, float32 (m, 6) tensor, path,
     shapes). Attributes, all in the same order: `img_files`, `label_files`, `labels` (float32 (m, 5) each), `shapes`
-    (float64 (n, 2): width, height), `segments`; `indices` are the pictures that samples begin with and mosaic partners
+    (float64 (n, 2): width, height), `segments`; `indices` are the images that samples begin with and mosaic partners
     are drawn from; `batch` and, under `rect`, `batch_shapes` (H, W) say how samples are grouped.
     """
 
@@ -89,7 +89,7 @@ class LoadImagesAndLabels(Dataset):
     # --- set up -------------------------------------------------------------------------------------------------------
 
     def _find(self, prefix: str, cache_dir, single_cls: bool, subset: Subset | None) -> None:
-        """Pictures, labels, shapes and polygons, checked."""
+        """Images, labels, shapes and polygons, checked."""
         found = find_images(self.path, prefix)
         table = load_labels(found, self.path, prefix, cache_dir)
         if not table.img_files:
@@ -109,7 +109,7 @@ class LoadImagesAndLabels(Dataset):
             self.segments = [s or _rectangles(rows) for s, rows in zip(self.segments, self.labels)]
 
     def _group_by_aspect(self, pad: float) -> None:
-        """Order pictures by height / width and give each batch the smallest shape that holds its pictures."""
+        """Order images by height / width and give each batch the smallest shape that holds its images."""
         ratio = self.shapes[:, 1] / self.shapes[:, 0]
         order = ratio.argsort(kind="stable")
         self.img_files = [self.img_files[i] for i in order]
@@ -140,7 +140,7 @@ class LoadImagesAndLabels(Dataset):
         return int(h), int(w)
 
     def sample_into(self, key: Key, out: np.ndarray) -> tuple[torch.Tensor, str, tuple | None]:
-        """Make a sample and write its picture into `out`, uint8 (3, H, W); returns (labels (m, 6), path, shapes)."""
+        """Make a sample and write its image into `out`, uint8 (3, H, W); returns (labels (m, 6), path, shapes)."""
         index = self.indices[_index(key)]
         if self.augment:
             rng = self._random_source(key)
@@ -160,7 +160,7 @@ class LoadImagesAndLabels(Dataset):
         if out.shape != (3, h, w) or out.dtype != np.uint8:
             raise ValueError(f"a sample of {h} x {w} does not fit an array of {out.shape}, {out.dtype}")
         planes = [out[2], out[1], out[0]]
-        cv2.split(img, planes if img.shape[2] == 3 else [*planes, scratch("ballast", img.shape[:2])])
+        cv2.split(img, planes if img.shape[2] == 3 else [*planes, scratch("padding channel", img.shape[:2])])
         return torch.from_numpy(rows), self.img_files[index], shapes
 
     def _random_source(self, key: Key) -> RandomSource:
@@ -170,17 +170,17 @@ class LoadImagesAndLabels(Dataset):
         return KeyedRandom(self.seed, epoch, index)
 
     def _letterboxed(self, index: int):
-        """An evaluation sample: (picture, labels in pixels, shapes). Nothing is drawn."""
+        """An evaluation sample: (image, labels in pixels, shapes). Nothing is drawn."""
         img, (h0, w0), (h, w) = self.load_image(index)
         img, ratio, pad = letterbox(img, self._box_of(index), auto=False, scaleup=False)
         return img, self._letterboxed_labels(index, (h, w), ratio, pad), ((h0, w0), ((h / h0, w / w0), pad))
 
     def _augmented(self, index: int, rng: RandomSource):
-        """A training sample up to its flips: (picture, labels in pixels, shapes)."""
+        """A training sample up to its flips: (image, labels in pixels, shapes)."""
         hyp = self.hyp
         draft = self.draft(index, rng)
         colour = draw_colour(rng, hyp["hsv_h"], hyp["hsv_s"], hyp["hsv_v"])
-        img, labels = (fast_augment.paint if self.fast_augment else paint)(draft, colour), draft.labels
+        img, labels = (fast_augment.render if self.fast_augment else render)(draft, colour), draft.labels
         if rng.random() < hyp.get("paste_in", 0):
             cutouts = gather_cutouts(lambda: self._cut_outs(rng))
             labels = paste_in(img[..., :3], labels, cutouts, rng)
@@ -202,13 +202,13 @@ class LoadImagesAndLabels(Dataset):
     # --- geometry -----------------------------------------------------------------------------------------------------
 
     def load_image(self, index: int) -> LoadedImage:
-        """A picture at training size; it may be shared memory of a cache, so it must not be changed."""
+        """An image at training size; it may be shared memory of a cache, so it must not be changed."""
         if self._images is None:
             return load_resized(self.img_files[index], self.img_size, self.augment)
         return self._images.get(index)
 
     def draft(self, index: int, rng: RandomSource) -> Draft:
-        """Draw the geometry of a training sample: a mosaic, perhaps blended with another, or one picture."""
+        """Draw the geometry of a training sample: a mosaic, perhaps blended with another, or one image."""
         if not (self.mosaic and rng.random() < self.hyp["mosaic"]):
             return self._draft_plain(index, rng)
         scene, labels = self._draft_mosaic(index, rng, rng.random() < FOUR_TILES)
@@ -219,17 +219,17 @@ class LoadImagesAndLabels(Dataset):
         return Draft([scene, scene2], rng.np_beta(8.0, 8.0), np.concatenate((labels, labels2), 0), None)
 
     def _box_of(self, index: int):
-        """The letterbox of a picture: (H, W), or the side of a square."""
+        """The letterbox of an image: (H, W), or the side of a square."""
         return self.img_size if self.batch_shapes is None else self.batch_shapes[self.batch[index]]
 
     def _letterboxed_labels(self, index: int, shape: tuple[int, int], ratio, pad) -> np.ndarray:
-        """Label rows in pixels of the letterboxed picture; `shape` (h, w) is the picture's before."""
+        """Label rows in pixels of the letterboxed image; `shape` (h, w) is the image's before."""
         labels = self.labels[index].copy()
         labels[:, 1:] = xywhn2xyxy(labels[:, 1:], ratio[0] * shape[1], ratio[1] * shape[0], padw=pad[0], padh=pad[1])
         return labels
 
     def _draft_plain(self, index: int, rng: RandomSource) -> Draft:
-        """One letterboxed picture, warped; polygons are not used."""
+        """One letterboxed image, warped; polygons are not used."""
         img, (h0, w0), (h, w) = self.load_image(index)
         fit = letterbox_fit((h, w), self._box_of(index), auto=False, scaleup=True)
         img = resize_to(img, fit.inner)
@@ -251,7 +251,7 @@ class LoadImagesAndLabels(Dataset):
         return Scene(images, where.on_canvas, warp, canvas), warp_labels(labels, segments, warp)
 
     def _lay_out(self, plan: Plan) -> tuple[list[np.ndarray], Layout, np.ndarray, list[np.ndarray]]:
-        """(pictures, layout, label rows, polygons) of a mosaic; rows and polygons in pixels of the canvas."""
+        """(images, layout, label rows, polygons) of a mosaic; rows and polygons in pixels of the canvas."""
         images = [self.load_image(i).img for i in plan.tiles]
         shapes = [img.shape[:2] for img in images]
         where = layout(plan, shapes, self.img_size)
@@ -262,9 +262,9 @@ class LoadImagesAndLabels(Dataset):
         return images, where, labels, mosaic_segments(polygons, shapes, where, shift=len(plan.tiles) == 9)
 
     def _cut_outs(self, rng: RandomSource) -> list[CutOut]:
-        """One round of gathering objects to paste: a four-tile canvas and a share of its objects.
+        """One round of gathering objects to paste: a four-tile canvas and a fraction of its objects.
 
-        Without polygons only the draws are made: nothing could be cut out, so no picture is loaded.
+        Without polygons only the draws are made: nothing could be cut out, so no image is loaded.
         """
         plan = draw_four(rng, rng.randint(0, self.n - 1), self.indices, self.img_size)
         if not any(self.segments[i] for i in plan.tiles):

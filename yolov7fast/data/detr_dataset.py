@@ -1,7 +1,7 @@
-"""DETR's training samples: one picture, perhaps cropped, scaled and flipped, at the top left of a grey square.
+"""DETR's training samples: one image, perhaps cropped, scaled and flipped, at the top left of a grey square.
 
-Files, labels, caches, random sources and loaders are those of every detector here; only the augmentation differs. What
-part of a sample is picture is in its `shapes`, from which `content` makes rectangles and `padding_mask` a mask.
+Files, labels, caches, random sources and loaders are those of every detector here; only the augmentation differs. The
+`shapes` of a sample tell content from padding: `content` makes rectangles of them, `padding_mask` a mask.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,27 +20,27 @@ GREY = 114  # colour of padding, as in evaluation
 
 
 class Placement(NamedTuple):
-    """What is drawn for a sample: a window of the loaded picture, its size in the sample, and flips."""
+    """The random choices of a sample: a window of the loaded image, its size in the sample, and flips."""
 
-    window: tuple[int, int, int, int]  # x1, y1, x2, y2 in pixels of the loaded picture
+    window: tuple[int, int, int, int]  # x1, y1, x2, y2 in pixels of the loaded image
     size: tuple[int, int]  # width, height in the sample
     left_right: bool
     up_down: bool
 
 
 def draw_placement(rng: RandomSource, shape: tuple[int, int], img_size: int, hyp: Mapping[str, float]) -> Placement:
-    """Draw a placement for a picture of `shape` (h, w) in a square of `img_size`.
+    """Draw a placement for an image of `shape` (h, w) in a square of `img_size`.
 
-    hyp: `crop`, the chance of a crop; `crop_min`, its least share of either side; `scale_min`, the least longer side as
-    a share of the square; `fliplr`, `flipud`, chances. The same number of draws is made whatever they give.
+    hyp: `crop`, the chance of a crop; `crop_min`, its least fraction of either side; `scale_min`, the least longer side
+    as a fraction of the square; `fliplr`, `flipud`, chances. The number of draws is always the same.
     """
     h, w = shape
-    gate, share_w, share_h, at_x, at_y = (rng.random() for _ in range(5))
+    gate, fraction_w, fraction_h, at_x, at_y = (rng.random() for _ in range(5))
     window = (0, 0, w, h)
     if gate < hyp["crop"]:
         least = hyp["crop_min"]
-        cw = max(round(w * (least + (1 - least) * share_w)), 1)
-        ch = max(round(h * (least + (1 - least) * share_h)), 1)
+        cw = max(round(w * (least + (1 - least) * fraction_w)), 1)
+        ch = max(round(h * (least + (1 - least) * fraction_h)), 1)
         x, y = int(at_x * (w - cw + 1)), int(at_y * (h - ch + 1))
         window = (x, y, x + cw, y + ch)
     side = rng.uniform(hyp["scale_min"], 1.0) * img_size
@@ -62,7 +62,7 @@ def place_image(img: np.ndarray, placed: Placement, img_size: int) -> np.ndarray
 
 
 def place_labels(labels: np.ndarray, placed: Placement) -> np.ndarray:
-    """Rows (m, 5) class, xyxy in pixels of the loaded picture -> rows in pixels of the sample, clipped to the window.
+    """Rows (m, 5) class, xyxy in pixels of the loaded image -> rows in pixels of the sample, clipped to the window.
 
     Boxes of which too little is left are dropped, by the rule of every augmentation here.
     """
@@ -90,7 +90,7 @@ class DetrDataset(LoadImagesAndLabels):
         labels = self.labels[index].copy()
         labels[:, 1:] = xywhn2xyxy(labels[:, 1:], w, h)
         width, height = placed.size
-        shapes = (height, width), ((1.0, 1.0), (0.0, 0.0))  # the window is the whole picture, at its own scale
+        shapes = (height, width), ((1.0, 1.0), (0.0, 0.0))  # the window is the whole image, at its own scale
         return place_image(loaded.img[..., :3], placed, self.img_size), place_labels(labels, placed), shapes
 
     def _flip(self, img: np.ndarray, rows: np.ndarray, rng: RandomSource) -> np.ndarray:
@@ -98,11 +98,11 @@ class DetrDataset(LoadImagesAndLabels):
         return img
 
 
-# --- what of a batch is picture ---------------------------------------------------------------------------------------
+# --- content and padding of a batch -----------------------------------------------------------------------------------
 
 
 def content(shapes: Sequence[Any]) -> torch.Tensor:
-    """(B, 4) float32 x, y, width, height of the pictures inside a batch, in its pixels.
+    """(B, 4) float32 x, y, width, height of the images inside a batch, in its pixels.
 
     shapes: per image ((h0, w0), ((ratio_h, ratio_w), (pad_w, pad_h))), as loaders give them.
     """
@@ -111,7 +111,7 @@ def content(shapes: Sequence[Any]) -> torch.Tensor:
 
 
 def padding_mask(frames: torch.Tensor, height: int, width: int) -> torch.Tensor:
-    """(B, height, width) int64: 1 where a batch shows picture, 0 on its padding. frames: see `content`."""
+    """(B, height, width) int64: 1 on content, 0 on padding. frames: see `content`."""
     x, y, w, h = (column[:, None] for column in frames.round().long().unbind(1))
     columns, rows = torch.arange(width)[None], torch.arange(height)[None]
     inside_x, inside_y = (columns >= x) & (columns < x + w), (rows >= y) & (rows < y + h)

@@ -1,4 +1,4 @@
-"""Pictures at training size, decoded once (`--cache-images`): in memory, or in a packed file that all workers share."""
+"""Images at training size, decoded once (`--cache-images`): in memory, or in a packed file that all workers share."""
 
 import os
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ THREADS = 8
 
 
 class ImagesInMemory:
-    """All pictures, decoded and resized."""
+    """All images, decoded and resized."""
 
     def __init__(self, img_files: Sequence[str], img_size: int, augment: bool, prefix: str = ""):
         self._images: list[LoadedImage] = []
@@ -28,7 +28,7 @@ class ImagesInMemory:
                 bar.update()
 
     def get(self, i: int) -> LoadedImage:
-        """Picture i; copy it before changing it."""
+        """Image i; copy it before changing it."""
         return self._images[i]
 
 

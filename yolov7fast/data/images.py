@@ -25,7 +25,7 @@ def read_image(path: str) -> np.ndarray:
     img = cv2.imread(path, cv2.IMREAD_COLOR)
     if img is None:
         state = "cannot be decoded" if os.path.exists(path) else "does not exist (any more)"
-        raise UserError(f"image {path} {state}; mend or remove the file, then start again")
+        raise UserError(f"image {path} {state}; fix or remove the file, then start again")
     return img
 
 

@@ -1,7 +1,7 @@
 """The labels of a whole data set: checked once in parallel, kept in a cache file, problems listed in a report.
 
-The cache is a NumPy archive without pickles, named as the reference names its own (`labels/train.cache`). It is used
-only if its content hash, over paths, sizes and times of all pictures and label files, is the present one; whatever
+The cache is a NumPy archive without pickles, named as upstream names its own (`labels/train.cache`). It is used
+only if its content hash, over paths, sizes and times of all images and label files, is the present one; whatever
 else lies at that name (a stale, damaged or foreign file) is never executed, only replaced. Where the folder cannot be
 written, `cache_dir` or the user's cache folder takes both files.
 """
@@ -30,11 +30,11 @@ from yolov7fast.data.labels import Checked, Paths, Problem, check_pair, img2labe
 LOGGER = logging.getLogger(__name__)
 VERSION = 2
 THREADS = 8
-MANY = 4000  # pictures from which on processes are worth starting: reading labels keeps the interpreter lock busy
+MANY = 4000  # images from which on processes are worth starting: reading labels keeps the interpreter lock busy
 
 
 class Counts(NamedTuple):
-    """How the pictures of a data set fared. `found` includes pictures that were left out later, as in the reference."""
+    """How the images of a data set fared. `found` includes images that were left out later, as upstream does."""
 
     found: int = 0
     missing: int = 0
@@ -47,7 +47,7 @@ class Counts(NamedTuple):
 
 
 class LabelTable(NamedTuple):
-    """All pictures that passed the check, in sorted order, with their labels."""
+    """All images that passed the check, in sorted order, with their labels."""
 
     img_files: list[str]
     labels: list[np.ndarray]  # float32 (m, 5) each
@@ -63,7 +63,7 @@ class LabelTable(NamedTuple):
         return ", ".join(f"{count} x {kind}" for kind, count in kinds.most_common())
 
     def why_skipped(self) -> str:
-        """The summary, the first picture that is left out, and where all are listed."""
+        """The summary, the first image that is left out, and where all are listed."""
         first = next(problem for problem in self.problems if problem.skipped)
         more = f"; all are listed in {self.report}" if self.report else ""
         return f"{self.summary()}; the first: {first.kind}, {first.place}: {first.text}{more}"
@@ -72,7 +72,7 @@ class LabelTable(NamedTuple):
 def load_labels(
     img_files: Sequence[str], source: Paths, prefix: str = "", cache_dir: str | os.PathLike | None = None
 ) -> LabelTable:
-    """The checked labels of these pictures: from the cache if it is good, else by looking at every file."""
+    """The checked labels of these images: from the cache if it is good, else by looking at every file."""
     label_files = img2label_paths(img_files)
     places = _places(source, label_files, cache_dir)
     digest = content_hash(img_files, label_files)
@@ -99,7 +99,7 @@ def _scan(img_files: Sequence[str], label_files: Sequence[str], what: str) -> La
     kept: list[tuple[str, Checked]] = []
     problems: list[Problem] = []
     counts = Counts(total=len(img_files))
-    with _told_of_deaths(what), _pool(len(img_files)) as pool, tqdm(total=len(img_files), desc=what) as bar:
+    with _worker_death_as_user_error(what), _pool(len(img_files)) as pool, tqdm(total=len(img_files), desc=what) as bar:
         for path, checked in zip(img_files, pool.map(check_pair, img_files, label_files, chunksize=64)):
             counts = _count(counts, checked)
             problems += checked.problems
@@ -118,7 +118,7 @@ def _scan(img_files: Sequence[str], label_files: Sequence[str], what: str) -> La
 
 
 def _pool(n: int) -> Executor:
-    """Workers for n pictures: threads, or forked processes if there are many pictures and several cores."""
+    """Workers for n images: threads, or forked processes if there are many images and several cores."""
     cores = os.cpu_count() or 1
     if n < MANY or cores == 1 or sys.platform != "linux":
         return ThreadPoolExecutor(THREADS)
@@ -127,7 +127,7 @@ def _pool(n: int) -> Executor:
 
 
 @contextlib.contextmanager
-def _told_of_deaths(what: str) -> Iterator[None]:
+def _worker_death_as_user_error(what: str) -> Iterator[None]:
     """A worker process that dies within the block is the user's business."""
     try:
         yield
@@ -178,7 +178,7 @@ def _write_report(cache: Path, table: LabelTable) -> Path | None:
 
 
 def cache_path(source: Paths, label_files: Sequence[str]) -> Path:
-    """The reference's place: beside a list file (the last source), else beside the folder of the first label file."""
+    """Upstream's place: beside a list file (the last source), else beside the folder of the first label file."""
     last = Path(source[-1] if isinstance(source, list | tuple) else source)
     return (last if last.is_file() else Path(label_files[0]).parent).with_suffix(".cache")
 

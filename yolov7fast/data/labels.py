@@ -1,7 +1,7 @@
-"""Finding pictures and their label files, and checking each pair.
+"""Finding images and their label files, and checking each pair.
 
 A label file has one object a line: `class cx cy w h`, normalised to 0..1, or `class x y x y ...` with at least four
-points, a polygon. What is wrong with a picture or its labels is told as `Problem`s with file and line.
+points, a polygon. What is wrong with an image or its labels is reported as `Problem`s with file and line.
 """
 
 import glob
@@ -25,19 +25,19 @@ MIN_SIDE = 10  # pixels
 EXIF_ORIENTATION = 274
 POLYGON_TOKENS = 8  # a line with more makes the whole file polygons
 LAST_CLASS = 2**24  # up to here float32, in which labels are kept, holds every whole number
-SLACK = 0.01  # how far a box may reach beyond the picture before it is noted
+SLACK = 0.01  # how far a box may reach beyond the image before it is noted
 
 Paths = str | os.PathLike | Sequence[str | os.PathLike]
 
 
 class Problem(NamedTuple):
-    """Something about one picture that the user may want to mend."""
+    """Something about one image that the user may want to fix."""
 
     kind: str  # "missing label", "empty label", "corrupt image", "wrong columns", ...
     path: str  # the file it is in
     line: int  # 1-based; 0 if it concerns the whole file
     text: str
-    skipped: bool  # the picture is left out because of it
+    skipped: bool  # the image is left out because of it
 
     @property
     def place(self) -> str:
@@ -49,7 +49,7 @@ class Problem(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """One picture with its labels after checking; `labels` is None if the picture must be left out."""
+    """One image with its labels after checking; `labels` is None if the image must be left out."""
 
     labels: np.ndarray | None  # float32 (m, 5): class, cx, cy, w, h
     shape: tuple[int, int]  # width, height as OpenCV will load it
@@ -59,13 +59,13 @@ class Checked(NamedTuple):
 
 
 class Subset(NamedTuple):
-    """A part of a data set: the first `size` pictures in sorted order, or `size` drawn by `seed`, kept in order."""
+    """A part of a data set: the first `size` images in sorted order, or `size` drawn by `seed`, kept in order."""
 
     size: int
     seed: int | None = None
 
     def pick(self, n: int) -> list[int]:
-        """Sorted positions among n pictures."""
+        """Sorted positions among n images."""
         if self.size < 1:
             raise UserError(f"a subset of {self.size} images is empty; ask for at least 1")
         if self.size >= n:
@@ -79,7 +79,7 @@ class Subset(NamedTuple):
 
 
 def find_images(source: Paths, prefix: str = "") -> list[str]:
-    """Sorted pictures of folders (searched at any depth) and text lists (one path a line, `./` = the list's folder)."""
+    """Sorted images of folders (searched at any depth) and text lists (one path a line, `./` = the list's folder)."""
     sources = list(source) if isinstance(source, list | tuple) else [source]
     names: list[str] = []
     for item in sources:
@@ -107,7 +107,7 @@ def _is_image_name(name: str) -> bool:
 
 
 def _read_list(path: Path, prefix: str) -> list[str]:
-    """The lines of a list. Blanks at the end of one hide its picture, as in the reference; that is told."""
+    """The lines of a list. Blanks at the end of one hide its image, as upstream does; a warning says so."""
     try:
         text = path.read_text()
     except UnicodeDecodeError as error:
@@ -124,7 +124,7 @@ def _read_list(path: Path, prefix: str) -> list[str]:
 
 
 def img2label_paths(img_paths: Sequence[str]) -> list[str]:
-    """Label path of each picture: the first `/images/` becomes `/labels/`, the extension `txt`."""
+    """Label path of each image: the first `/images/` becomes `/labels/`, the extension `txt`."""
     images, labels = f"{os.sep}images{os.sep}", f"{os.sep}labels{os.sep}"
     return [path.replace(images, labels, 1).rpartition(".")[0] + ".txt" for path in img_paths]
 
@@ -136,7 +136,7 @@ def check_class_range(labels: Sequence[np.ndarray], label_files: Sequence[str], 
             row = int((rows[:, 0] >= nc).argmax())
             raise UserError(
                 f"{path}:{_first_line(path) + row}: class {rows[row, 0]:g}, but {source} has nc: {nc} "
-                f"(classes 0 to {nc - 1}); mend the label or nc and names"
+                f"(classes 0 to {nc - 1}); fix the label or nc and names"
             )
 
 
@@ -157,7 +157,7 @@ def _blank_lines(text: str) -> int:
 
 
 class _Rejected(Exception):
-    """Ends the check of a pair: the picture is left out."""
+    """Ends the check of a pair: the image is left out."""
 
     def __init__(self, *problems: Problem):
         super().__init__()
@@ -165,7 +165,7 @@ class _Rejected(Exception):
 
 
 def check_pair(img_path: str, label_path: str) -> Checked:
-    """Check a picture and its label file. Never raises: whatever goes wrong leaves the picture out and is told."""
+    """Check an image and its label file. Never raises: whatever goes wrong leaves the image out and is reported."""
     notes: list[Problem] = []
     found = False
     shape = (0, 0)
@@ -224,7 +224,7 @@ def _ends_with_marker(path: str) -> bool:
 
 
 def _turned(exif: bytes) -> bool:
-    """Whether the EXIF orientation turns the picture by a quarter, which swaps its sides when it is loaded."""
+    """Whether the EXIF orientation turns the image by a quarter, which swaps its sides when it is loaded."""
     try:
         tags = Image.Exif()
         tags.load(exif)
@@ -304,7 +304,7 @@ def _is_number(token: str) -> bool:
 
 
 def _value_faults(labels: np.ndarray, path: str, first: int) -> list[Problem]:
-    """What makes the reference leave a picture out, row by row; here also a class that is no number of one."""
+    """What makes upstream leave an image out, row by row; here also a class that is no number of one."""
     faults = []
     seen: dict[bytes, int] = {}
     for i, row in enumerate(labels):
@@ -318,21 +318,21 @@ def _value_faults(labels: np.ndarray, path: str, first: int) -> list[Problem]:
         elif (row[1:] < 0).any() or (row[1:] > 1).any():
             faults.append(Problem("box outside", path, line, f"{values}: coordinates must lie in 0..1", True))
         else:
-            twin = seen.setdefault((row + 0).tobytes(), line)  # + 0: minus zero equals zero
-            if twin != line:
-                faults.append(Problem("duplicate row", path, line, f"same as line {twin}", True))
+            first_seen = seen.setdefault((row + 0).tobytes(), line)  # + 0: minus zero equals zero
+            if first_seen != line:
+                faults.append(Problem("duplicate row", path, line, f"same as line {first_seen}", True))
     return faults
 
 
 def _value_notes(labels: np.ndarray, path: str, first: int) -> list[Problem]:
-    """What the reference trains on in silence, but a user may not have meant."""
+    """What upstream trains on in silence, but a user may not have meant."""
     half = labels[:, 3:5] / 2
     beyond = ((labels[:, 1:3] - half < -SLACK) | (labels[:, 1:3] + half > 1 + SLACK)).any(1)
     fraction = labels[:, 0] % 1 != 0
     flat = (labels[:, 3:5] == 0).any(1)
     notes = []
     for mask, kind, text in (
-        (beyond, "box over edge", "reaches beyond the picture"),
+        (beyond, "box over edge", "reaches beyond the image"),
         (fraction, "fractional class", "is cut to a whole number"),
         (flat, "empty box", "has no area and is never learnt"),
     ):

@@ -121,7 +121,7 @@ class _Wanted:
             try:
                 stat = os.stat(path)
             except OSError as error:
-                raise UserError(f"image {path}: {error.strerror}; mend or remove it from the data set") from error
+                raise UserError(f"image {path}: {error.strerror}; fix or remove it from the data set") from error
             stamps[i] = stat.st_size, stat.st_mtime_ns
         return cls(paths, stamps, img_size, augment)
 
@@ -258,7 +258,7 @@ def _size_at(path: str, img_size: int) -> tuple[int, int]:
         with Image.open(path) as image:
             w0, h0 = image.size
     except OSError as error:
-        raise UserError(f"image {path} cannot be read ({error}); mend or remove it from the data set") from error
+        raise UserError(f"image {path} cannot be read ({error}); fix or remove it from the data set") from error
     return resized_shape(h0, w0, img_size)
 
 

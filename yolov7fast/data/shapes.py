@@ -1,8 +1,8 @@
-"""The project's own small data set: photograph-like pictures of balls, boxes, cones and stars, drawn in seconds.
+"""The project's own small data set: photograph-like images of balls, boxes, cones and stars, drawn in seconds.
 
 It lets a newcomer train without a download and lets tests measure learning. Every machine draws the same pixels: the
 generator is NumPy's frozen `RandomState`, all drawing is integer arithmetic (no floating-point rounding, no blur or
-resize whose result depends on the processor), and each picture has its own seed, so that a smaller set is the beginning
+resize whose result depends on the processor), and each image has its own seed, so that a smaller set is the beginning
 of a larger one. Classes differ in outline, in texture, mostly in colour, and in proportion (boxes wide, cones tall), so
 that grouping them by geometry means something.
 """
@@ -24,13 +24,13 @@ VERSION = 3  # raise when a drawn pixel or a label changes: folders of an older 
 NAMES = ("ball", "box", "cone", "star")
 MARKER = "shapes.json"  # written last; says what the folder holds
 JPEG_QUALITY = 92
-EMPTY_EVERY = 13  # one picture in so many shows no object
+EMPTY_EVERY = 13  # every 13th image shows no object
 MIN_VISIBLE = 70  # percent of an object that must show: less would be guesswork, so it is never drawn
 
 UNIT = 4096  # fixed-point one of the sine table
 SIN = [round(math.sin(math.radians(d)) * UNIT) for d in range(360)]
 ASPECTS = ((4, 3), (4, 3), (3, 2), (5, 4), (1, 1), (3, 4), (4, 5))  # width : height
-OBJECTS = (1, 2, 3, 4, 4, 5, 5, 6, 7, 8)  # objects tried in a picture
+OBJECTS = (1, 2, 3, 4, 4, 5, 5, 6, 7, 8)  # objects tried in an image
 RADII = (28, 45, 58, 70, 70, 85, 100, 120, 145, 175, 210)  # half size, in thousandths of the longer side
 HUES = ((1365, 1535), (580, 760), (60, 170), (200, 290))  # usual hue of a class on a wheel of 1536: red, green, ...
 STRETCH = ((96, 104), (135, 160), (68, 80), (95, 105))  # percent, width against height
@@ -69,7 +69,7 @@ def hue_to_bgr(hue: int, white: int, value: int) -> tuple[int, int, int]:
     return mixed[0], mixed[1], mixed[2]
 
 
-# ---- planes: (height, width) int32 arrays ---------------------------------------------------------------------------
+# ---- planes: (height, width) int32 arrays ----------------------------------------------------------------------------
 
 
 def lerp_rows(grid: np.ndarray, n: int) -> np.ndarray:
@@ -104,7 +104,7 @@ def soften(image: np.ndarray) -> np.ndarray:
     return image
 
 
-# ---- the ground -----------------------------------------------------------------------------------------------------
+# ---- the ground ------------------------------------------------------------------------------------------------------
 
 
 def draw_ground(rng: np.random.RandomState, width: int, height: int) -> np.ndarray:
@@ -128,7 +128,7 @@ def draw_ground(rng: np.random.RandomState, width: int, height: int) -> np.ndarr
     return np.stack([texture + level + t for t in tint], 2).astype(np.int32)
 
 
-# ---- the objects ----------------------------------------------------------------------------------------------------
+# ---- the objects -----------------------------------------------------------------------------------------------------
 
 
 def outline(shape: Shape) -> np.ndarray:
@@ -149,7 +149,7 @@ def outline(shape: Shape) -> np.ndarray:
     return np.array([(shape.x + px, shape.y + py) for px, py in turned], dtype=np.int32)
 
 
-def paint(shape: Shape, x: np.ndarray, y: np.ndarray, light: tuple[int, int]) -> np.ndarray:
+def shade(shape: Shape, x: np.ndarray, y: np.ndarray, light: tuple[int, int]) -> np.ndarray:
     """Colour (h, w, 3) of an object at columns x (1, w) and rows y (h, 1): its class's texture, lit from `light`."""
     dx, dy = x - shape.x, y - shape.y
     reach = max(shape.rx, shape.ry)
@@ -174,7 +174,7 @@ def paint(shape: Shape, x: np.ndarray, y: np.ndarray, light: tuple[int, int]) ->
 
 
 def draw_shape(image: np.ndarray, shape: Shape, light: tuple[int, int]) -> None:
-    """Draw an object with its soft shadow into the picture (h, w, 3), in place."""
+    """Draw an object with its soft shadow into the image (h, w, 3), in place."""
     points = outline(shape)
     reach = max(shape.rx, shape.ry)
     fall = np.array([-light[0] * reach // 1500, -light[1] * reach // 1500])
@@ -198,7 +198,7 @@ def draw_shape(image: np.ndarray, shape: Shape, light: tuple[int, int]) -> None:
     x = np.arange(columns.start, columns.stop, dtype=np.int32)[None]
     y = np.arange(rows.start, rows.stop, dtype=np.int32)[:, None]
     lit = image[rows, columns] * (640 - shadow) // 640
-    image[rows, columns] = (lit * (255 - alpha) + paint(shape, x, y, light) * alpha + 127) // 255
+    image[rows, columns] = (lit * (255 - alpha) + shade(shape, x, y, light) * alpha + 127) // 255
 
 
 def random_shape(rng: np.random.RandomState, width: int, height: int) -> Shape:
@@ -246,7 +246,7 @@ def choose_shapes(
 
 
 def draw_scene(seed: int, index: int, size: int) -> tuple[np.ndarray, list[tuple[int, ...]]]:
-    """Picture number `index`: (h, w, 3) uint8 BGR and its boxes (class, left, top, right, bottom) in pixels."""
+    """Image number `index`: (h, w, 3) uint8 BGR and its boxes (class, left, top, right, bottom) in pixels."""
     rng = np.random.RandomState([seed, index])
     longer = size * pick(rng, 85, 100) // 100
     across, down = ASPECTS[pick(rng, 0, len(ASPECTS) - 1)]
@@ -260,25 +260,25 @@ def draw_scene(seed: int, index: int, size: int) -> tuple[np.ndarray, list[tuple
         draw_shape(image, shape, light)
     exposure = pick(rng, 195, 225)  # of 256; the light differs from corner to corner
     image = image * (smooth_noise(rng, width, height, (1, 1), 70)[..., None] + exposure) // 256
-    for _ in range(max(pick(rng, -2, 2), 0)):  # some pictures are out of focus
+    for _ in range(max(pick(rng, -2, 2), 0)):  # some images are out of focus
         image = soften(image)
     grain = pick(rng, 1, 6)
     image = image + rng.randint(-grain, grain + 1, image.shape, dtype=np.int64)
     return np.clip(image, 0, 255).astype(np.uint8), boxes
 
 
-# ---- the folder -----------------------------------------------------------------------------------------------------
+# ---- the folder ------------------------------------------------------------------------------------------------------
 
 
 def label_line(box: tuple[int, ...], width: int, height: int) -> str:
-    """A label: class, then centre and size as fractions of the picture."""
+    """A label: class, then centre and size as fractions of the image."""
     cls, left, top, right, bottom = box
     values = ((left + right) / 2 / width, (top + bottom) / 2 / height, (right - left) / width, (bottom - top) / height)
     return f"{cls} " + " ".join(f"{v:.6f}" for v in values)
 
 
-def write_pictures(folder: Path, counts: dict[str, int], size: int, seed: int) -> None:
-    """Draw `counts[split]` pictures for every split into folder/images/SPLIT, labels into folder/labels/SPLIT."""
+def write_images(folder: Path, counts: dict[str, int], size: int, seed: int) -> None:
+    """Draw `counts[split]` images for every split into folder/images/SPLIT, labels into folder/labels/SPLIT."""
     with tqdm(total=sum(counts.values()), desc="drawing shapes", unit="img", leave=False) as bar:
         for number, (split, count) in enumerate(counts.items()):
             images, labels = folder / "images" / split, folder / "labels" / split
@@ -295,7 +295,7 @@ def write_pictures(folder: Path, counts: dict[str, int], size: int, seed: int) -
 def make_shapes(folder: str | Path, train: int = 200, val: int = 60, size: int = 400, seed: int = 0) -> Path:
     """Draw the data set into `folder` and return it; nothing is done where the same set stands already.
 
-    size: the longer side of the largest pictures (they vary from 85% of it). The folder is built under another name
+    size: the longer side of the largest images (they vary from 85% of it). The folder is built under another name
     and renamed when complete, so that a killed or a second process never leaves half a set.
     """
     folder = Path(folder)
@@ -313,7 +313,7 @@ def make_shapes(folder: str | Path, train: int = 200, val: int = 60, size: int =
     build, old = (folder.with_name(f".{folder.name}.{os.getpid()}.{state}") for state in ("building", "old"))
     shutil.rmtree(build, ignore_errors=True)
     try:
-        write_pictures(build, {"train": train, "val": val}, size, seed)
+        write_images(build, {"train": train, "val": val}, size, seed)
         (build / MARKER).write_text(wanted)
         if folder.exists() and not complete():  # an empty folder, or another version of the set
             folder.rename(old)

@@ -9,20 +9,20 @@ from yolov7fast.core.errors import UserError
 
 
 def write_samples(dataset, keys: Sequence, images: np.ndarray, first: int = 0) -> tuple[np.ndarray, list[str], list]:
-    """Make the samples `keys` at positions `first`, `first` + 1, ... of a batch; images uint8 (B, 3, H, W).
+    """Make the samples `keys` as images `first`, `first` + 1, ... of a batch; images uint8 (B, 3, H, W).
 
-    Returns their labels, float32 (N, 6) with the position in column 0, paths and shapes.
+    Returns their labels, float32 (N, 6) with the index in the batch in column 0, paths and shapes.
     """
     labels, paths, shapes = [], [], []
-    for position, key in enumerate(keys, first):
+    for index, key in enumerate(keys, first):
         if tuple(dataset.shape_of(key)) != images.shape[2:]:
             raise UserError(
                 "a batch mixes image shapes: --rect needs batches in the data set's own order; leave out --rect, or "
                 "leave out --shuffle and train in one process (several always shuffle)"
             )
-        rows, path, shape = dataset.sample_into(key, images[position])
+        rows, path, shape = dataset.sample_into(key, images[index])
         rows = np.asarray(rows, np.float32)
-        rows[:, 0] = position
+        rows[:, 0] = index
         labels.append(rows)
         paths.append(path)
         shapes.append(shape)

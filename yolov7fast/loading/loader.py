@@ -6,8 +6,8 @@ tensor, labels, path, shapes). A key is an index, or (epoch, index) when samples
 
 | asked for | loader | order, randomness |
 | --- | --- | --- |
-| nothing | `EndlessLoader` | the reference's: streams of the process or of each worker |
-| image weights | `ReweightedLoader` | the reference's, `dataset.indices` read afresh each epoch |
+| nothing | `EndlessLoader` | upstream's: streams of the process or of each worker |
+| image weights | `ReweightedLoader` | upstream's, `dataset.indices` read afresh each epoch |
 | `seed` | `KeyedLoader` | a function of (seed, epoch, index), whatever the workers |
 | `worker_tensor` | `SharedLoader` | as above with `seed`; without it streams per worker, see there |
 
@@ -26,7 +26,7 @@ from yolov7fast.loading.torch_loader import BatchSource, EndlessLoader, KeyedLoa
 
 
 def worker_count(workers: int, batch_size: int, world_size: int = 1) -> int:
-    """The reference's rule: no more workers than this process's share of the cores or than samples in a batch."""
+    """Upstream's rule: no more workers than this process's part of the cores or than samples in a batch."""
     return min((os.cpu_count() or 1) // world_size, batch_size if batch_size > 1 else 0, workers)
 
 

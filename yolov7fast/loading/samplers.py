@@ -1,6 +1,6 @@
 """Which samples make up which batch of which epoch.
 
-A batch is a list of keys: plain indices in the reference's way of drawing, `(epoch, index)` where a sample's
+A batch is a list of keys: plain indices in upstream's way of drawing, `(epoch, index)` where a sample's
 randomness follows from its key.
 """
 
@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from torch.utils.data import BatchSampler, DistributedSampler, SequentialSampler
 
 
-def reference_sampler(dataset, rank: int, world_size: int):
-    """The public project's choice: in order for one process, permuted by the epoch's number for several."""
+def upstream_sampler(dataset, rank: int, world_size: int):
+    """Upstream's choice: in order for one process, permuted by the epoch's number for several."""
     if rank < 0:
         return SequentialSampler(dataset)
     return DistributedSampler(dataset, num_replicas=world_size, rank=rank)
@@ -43,7 +43,7 @@ class EpochOrder:
     """
 
     def __init__(self, dataset, batch_size: int, *, rank: int = -1, world_size: int = 1, seed: int = 0, shuffle=False):
-        """Several processes (`rank` >= 0) always shuffle, as in the reference; `seed` selects the permutations."""
+        """Several processes (`rank` >= 0) always shuffle, as upstream does; `seed` selects the permutations."""
         self._sampler = DistributedSampler(
             dataset,
             num_replicas=world_size if rank >= 0 else 1,
@@ -73,18 +73,18 @@ class EpochOrder:
 
 
 class KeyedBatches:
-    """A batch sampler of `(epoch, index)` keys that begins at `position` and, if endless, never stops."""
+    """A batch sampler of `(epoch, index)` keys that begins at `start` and, if endless, never stops."""
 
     def __init__(self, order: EpochOrder, *, endless: bool):
         self.order = order
         self.endless = endless
-        self.position = (0, 0)  # epoch and batch at which the next iterator begins
+        self.start = (0, 0)  # epoch and batch at which the next iterator begins
 
     def __len__(self) -> int:
         return len(self.order)
 
     def __iter__(self) -> Iterator[list[tuple[int, int]]]:
-        for epoch, indices in self.order.onwards(*self.position, endless=self.endless):
+        for epoch, indices in self.order.onwards(*self.start, endless=self.endless):
             yield [(epoch, index) for index in indices]
 
 

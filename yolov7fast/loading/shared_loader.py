@@ -29,7 +29,7 @@ HELD = 2  # batches that stay readable: the one given out last and the one befor
 
 
 def default_micro_batch(batch_size: int, workers: int) -> int:
-    """Two groups of a batch for each worker: even shares, few messages."""
+    """Two groups of a batch for each worker: even parts, few messages."""
     return max(-(-batch_size // (2 * workers)), 1)
 
 
@@ -100,11 +100,11 @@ class SharedLoader(EpochByEpoch):
                 self._wait_for(self._pending[0])
                 self._free.append(self._pending.popleft().slot)
             if not self.endless:
-                self._team.tell(NewIndices(list(self.dataset.indices)))
+                self._team.send(NewIndices(list(self.dataset.indices)))
         self._plan = self.batch_sampler.onwards(epoch, start, endless=self.endless)
 
     def _take(self) -> tuple:
-        """The next batch; meanwhile workers go on with those after it."""
+        """The next batch; meanwhile workers make those after it."""
         with self._closing_on_error():
             self._recycle()
             self._order_batches()
@@ -151,7 +151,7 @@ class SharedLoader(EpochByEpoch):
             self._pending.append(batch)
             self._serial += 1
             self._group += len(batch.groups)
-            self._team.tell(task)
+            self._team.send(task)
 
     def _wait_for(self, batch: "_Batch") -> None:
         """Take in the workers' messages until this batch is complete."""
@@ -226,7 +226,7 @@ class _Team:
         self._poll.register(from_worker, select.POLLIN)
         self._poll.register(process.sentinel, select.POLLIN)
 
-    def tell(self, message) -> None:
+    def send(self, message) -> None:
         """Send one message to every worker, now or while results are awaited."""
         data = framed(message)
         for pipe in self._to:
@@ -235,9 +235,9 @@ class _Team:
                 self._unsent[fd] = bytearray()
                 self._poll.register(fd, select.POLLOUT)
             self._unsent[fd] += data
-            self._send(fd)
+            self._flush(fd)
 
-    def _send(self, fd: int) -> None:
+    def _flush(self, fd: int) -> None:
         """Write what a task pipe takes; the rest waits."""
         rest = self._unsent[fd]
         try:
@@ -258,7 +258,7 @@ class _Team:
             if dead:
                 raise death_of(dead)
             for fd in self._unsent.keys() & ready:
-                self._send(fd)
+                self._flush(fd)
             answered = next((fd for fd in ready if fd in self._from), None)
             if answered is None:
                 continue

@@ -41,7 +41,7 @@ class Done(NamedTuple):
 
     serial: int
     group: int
-    labels: np.ndarray | None  # float32 (k, 6), column 0 is the position in the batch; None: cancelled
+    labels: np.ndarray | None  # float32 (k, 6), column 0 is the index in the batch; None: cancelled
     paths: list[str]
     shapes: list
 
@@ -55,7 +55,7 @@ class WorkerSetup(NamedTuple):
     micro_batch: int
     workers: int
     base_seed: int
-    share_dynamically: bool  # free workers claim groups; otherwise group g is worker (g mod workers)'s
+    claim_dynamically: bool  # free workers claim groups; otherwise group g is worker (g mod workers)'s
 
 
 def framed(message) -> bytes:
@@ -79,7 +79,7 @@ def seed_like_torch(base_seed: int, worker: int) -> None:
 
 
 def run_worker(worker: int, setup: WorkerSetup, tasks: Connection, results: Connection) -> None:
-    """Make groups of samples until told to stop or the main process is gone."""
+    """Make groups of samples until sent None or the main process is gone."""
     leave_stopping_to_main()
     gc.freeze()  # the collector would write into every inherited object, and so copy its page
     torch.set_num_threads(1)
@@ -96,7 +96,7 @@ def run_worker(worker: int, setup: WorkerSetup, tasks: Connection, results: Conn
 def _groups_of(worker: int, setup: WorkerSetup, task: Task):
     """The groups of a batch that this worker is to make."""
     count = -(-len(task.indices) // setup.micro_batch)
-    if setup.share_dynamically:
+    if setup.claim_dynamically:
         while (group := setup.board.claim(task.slot, task.serial, count)) is not None:
             yield group
     else:
@@ -104,7 +104,7 @@ def _groups_of(worker: int, setup: WorkerSetup, task: Task):
 
 
 def _answer(setup: WorkerSetup, task: Task, group: int) -> "Done | Failure | str":
-    """`Done`, or what went wrong: a `Failure` for the user to mend, a traceback as text for all else."""
+    """`Done`, or what went wrong: a `Failure` for the user to fix, a traceback as text for all else."""
     if setup.board.is_cancelled(task.serial):
         return Done(task.serial, group, None, [], [])
     try:

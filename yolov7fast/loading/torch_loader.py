@@ -1,4 +1,4 @@
-"""Loaders on top of torch's: the reference's ways, and the same with samples keyed by (epoch, index).
+"""Loaders on top of torch's: upstream's ways, and the same with samples keyed by (epoch, index).
 
 All yield (imgs uint8 (B, 3, H, W), targets (N, 6) float32, paths, shapes), on the CPU. A worker makes a whole batch.
 """
@@ -16,7 +16,7 @@ from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, get_w
 from yolov7fast.augment.randomness import KeyedRandom
 from yolov7fast.core.errors import UserError
 from yolov7fast.loading.batches import make_batch
-from yolov7fast.loading.samplers import EpochByEpoch, EpochOrder, KeyedBatches, RestartingBatches, reference_sampler
+from yolov7fast.loading.samplers import EpochByEpoch, EpochOrder, KeyedBatches, RestartingBatches, upstream_sampler
 from yolov7fast.loading.worker_errors import Failure, death_of, failure_of
 from yolov7fast.loading.worker_signals import leave_stopping_to_main, stopping_held_back
 from yolov7fast.loading.worker_watch import awaiting_workers, dead_workers, tame_torch_handler
@@ -26,7 +26,7 @@ class _TorchLoader:
     """What the loaders below share: torch's loader inside, errors in words, an orderly end."""
 
     def __init__(self, source: "BatchSource", workers: int, batches, *, generator=None, send_indices: bool = False):
-        """`batches`: batch sampler. `send_indices`: keep the workers and tell them of new `dataset.indices`."""
+        """`batches`: batch sampler. `send_indices`: keep the workers and send them new `dataset.indices`."""
         self.dataset = source.dataset
         self.num_workers = workers
         self.batch_sampler = batches
@@ -93,13 +93,13 @@ class _TorchLoader:
 
 
 class EndlessLoader(_TorchLoader):
-    """The reference's loader: one iterator, made here, for all epochs; an epoch is `len()` further batches.
+    """Upstream's loader: one iterator, made here, for all epochs; an epoch is `len()` further batches.
 
     Leaving an epoch early therefore shifts the next one, and workers keep the data set as it is now.
     """
 
     def __init__(self, source: "BatchSource", batch_size: int, workers: int, *, rank: int = -1, world_size: int = 1):
-        self.sampler = reference_sampler(source.dataset, rank, world_size)
+        self.sampler = upstream_sampler(source.dataset, rank, world_size)
         super().__init__(source, workers, RestartingBatches(self.sampler, batch_size))
         self._new_iterator()
 
@@ -108,12 +108,12 @@ class EndlessLoader(_TorchLoader):
             yield self._fetch()
 
     def set_epoch(self, epoch: int, start_batch: int = 0) -> None:
-        """Tell the distributed sampler. Workers have drawn ahead by then, so orders lag (see `RestartingBatches`)."""
+        """For the distributed sampler. Workers have drawn ahead by then: orders lag (see `RestartingBatches`)."""
         _set_sampler_epoch(self.sampler, epoch, start_batch)
 
 
 class ReweightedLoader(_TorchLoader):
-    """The reference's loader under image weights: every epoch reads `dataset.indices` afresh.
+    """Upstream's loader under image weights: every epoch reads `dataset.indices` afresh.
 
     New workers each epoch bring this about. With `persistent_workers` they live on, the new indices are sent to them,
     and their random streams run on instead of starting from a new base seed.
@@ -122,7 +122,7 @@ class ReweightedLoader(_TorchLoader):
     def __init__(
         self, source, batch_size: int, workers: int, *, rank: int = -1, world_size: int = 1, persistent_workers=False
     ):
-        self.sampler = reference_sampler(source.dataset, rank, world_size)
+        self.sampler = upstream_sampler(source.dataset, rank, world_size)
         batches = BatchSampler(self.sampler, batch_size, drop_last=False)
         super().__init__(source, workers, batches, send_indices=persistent_workers and workers > 0)
 
@@ -132,7 +132,7 @@ class ReweightedLoader(_TorchLoader):
             yield self._fetch()
 
     def set_epoch(self, epoch: int, start_batch: int = 0) -> None:
-        """Tell the distributed sampler which permutation comes next."""
+        """Pass the epoch, which selects the permutation, to the distributed sampler."""
         _set_sampler_epoch(self.sampler, epoch, start_batch)
 
 
@@ -158,7 +158,7 @@ class KeyedLoader(_TorchLoader, EpochByEpoch):
         )
 
     def _begin_at(self, epoch: int, start: int) -> None:
-        self.batch_sampler.position = (epoch, start)
+        self.batch_sampler.start = (epoch, start)
         self._new_iterator()
 
     def _take(self) -> tuple:
@@ -212,7 +212,7 @@ class BatchSource:
 
 
 class _SharedIndices:
-    """`dataset.indices` in memory that living workers see, with a number that tells them when it has changed."""
+    """`dataset.indices` in memory that living workers see, with a version that rises with every change."""
 
     def __init__(self, dataset):
         self._shared = torch.zeros(1 + len(dataset.indices), dtype=torch.int64).share_memory_()

@@ -1,4 +1,4 @@
-"""What went wrong in a loader's worker, told so that the user can mend it."""
+"""Errors of loader workers as messages that say what the user can do."""
 
 import signal
 from typing import NamedTuple
@@ -20,7 +20,7 @@ class Failure(NamedTuple):
 
 
 def failure_of(error: BaseException) -> Failure | None:
-    """The failure to report for an error raised in a worker; None if it is nothing the user can mend."""
+    """The failure to report for an error raised in a worker; None if it is nothing the user can fix."""
     if isinstance(error, UserError):
         return Failure(str(error))
     text = str(error)

@@ -6,7 +6,7 @@ from collections import Counter
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-# operators whose result, or its shape, the host must know before it goes on, whatever device they run on
+# operators whose result, or its shape, the host must know before it continues, whatever device they run on
 HOST_READS = {"_local_scalar_dense", "nonzero", "masked_select", "is_nonzero", "unique", "_unique2", "equal"}
 COPIES = {"_to_copy", "copy_"}
 MASKED = {"index", "index_put", "index_put_", "_index_put_impl_"}  # with a mask they look for its true places

@@ -18,9 +18,9 @@ def advice(runs: list[Run], rate: float | None) -> list[str]:
     if all(not best(run, "map").value >= LEARNT for run in runs):
         return [f"No run has reached a mAP@.5:.95 of {LEARNT}: too early to choose by accuracy."]
     if len(runs) == 1:
-        return _going_on(runs) or ["One run alone: give another to compare it with."]
+        return _still_rising(runs) or ["One run alone: give another to compare it with."]
     sentences = [*_most_accurate(runs), *price_of_the_gain(runs, rate), *_quick_experiments(runs, rate)]
-    sentences += [*_fixed_time(runs), *_recall_and_precision(runs), *_settled(runs), *_going_on(runs)]
+    sentences += [*_fixed_time(runs), *_recall_and_precision(runs), *_settled(runs), *_still_rising(runs)]
     return sentences or ["The figures do not tell the runs apart."]
 
 
@@ -100,7 +100,7 @@ def _settled(runs: list[Run]) -> list[str]:
     return [f"**Repeatable results**: {runs[won].name} is the calmest at the end ({scatter})."]
 
 
-def _going_on(runs: list[Run]) -> list[str]:
+def _still_rising(runs: list[Run]) -> list[str]:
     """Runs that were still rising clearly when they ended: by more in ten epochs than they scatter."""
     sentences = []
     for run in runs:

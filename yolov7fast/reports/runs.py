@@ -117,7 +117,7 @@ def read_run(path: str | os.PathLike) -> Run:
 
 
 class _Curves:
-    """Columns over all epochs: results.csv, which names its columns, wins over results.txt, which has positions."""
+    """Columns over all epochs: results.csv, which names its columns, wins over results.txt, which does not."""
 
     def __init__(self, epoch: np.ndarray, columns: dict[str, np.ndarray] | None, rows: dict[int, dict[str, str]]):
         self.epoch, self.rows = epoch, rows
@@ -173,7 +173,7 @@ def _number(text: Any) -> float:
 
 
 def _planned(opt: dict[str, Any], done: int, notes: list[str]) -> int:
-    """Epochs that the run was started for, by its options; those done where they do not tell."""
+    """Epochs that the run was started for, by its options; those done where they do not say."""
     wanted = opt.get("epochs")
     if wanted is not None and not math.isfinite(_number(wanted)):
         notes.append(f"epochs in its opt.yaml is {wanted!r}, which is no number: taken as the {done} done")
@@ -185,7 +185,7 @@ def _times(folder: Path, epoch: np.ndarray, seconds: np.ndarray, notes: list[str
     """Seconds per epoch (n,) and where they come from.
 
     Epochs without a time get the median of the others. Without any, the span between the first and the last file of the
-    run is shared out evenly, if it is long enough to be one (copied files have equal times).
+    run is distributed evenly, if it is long enough to be one (copied files have equal times).
     """
     known = np.isfinite(seconds)
     if known.any():
@@ -197,7 +197,7 @@ def _times(folder: Path, epoch: np.ndarray, seconds: np.ndarray, notes: list[str
     ends = [f.stat().st_mtime for f in (folder / "results.txt", folder / "results.csv") if f.is_file()]
     span = max(ends) - min(starts) if starts else 0.0
     if span < 2 * len(epoch):  # no epoch takes less than two seconds
-        notes.append("its time is unknown: no results.csv with seconds, and the file times tell nothing")
+        notes.append("its time is unknown: no results.csv with seconds, and the file times say nothing")
         return None, "unknown"
     notes.append("its time is estimated from file times (opt.yaml to results.txt): a pause would count as work")
     return np.full(len(epoch), span / len(epoch)), "file times"

@@ -200,7 +200,8 @@ def stability(runs: list[Run]) -> Section:
         scatter = [w.scatter for w in windows]
         rows.append(_row(f"{label}: scatter around it", scatter, lambda v: number(v, ".5f"), False, False))
     text = Text(
-        f"The last {LATE} measured epochs of each run. A trend is a run that goes on; little scatter, a calm one."
+        f"The last {LATE} measured epochs of each run. A trend means that the run was still changing; little scatter "
+        "means that it was stable."
     )
     return Section("Stability over the last ten epochs", [text, Table(_header(runs, "", False), rows)])
 
