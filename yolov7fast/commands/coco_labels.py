@@ -18,19 +18,7 @@ import numpy as np
 from tqdm import tqdm
 
 from yolov7fast.core.errors import UserError
-
-
-def join_rings(rings: list[np.ndarray]) -> np.ndarray:
-    """One closed path (n, 2) through all parts of an object: each part is reached and left where it is nearest.
-
-    The connecting lines run there and back, so the filled area and the extent stay those of the parts.
-    """
-    path = rings[0]
-    for ring in rings[1:]:
-        distance = ((path[:, None] - ring[None]) ** 2).sum(2)
-        i, j = np.unravel_index(distance.argmin(), distance.shape)
-        path = np.concatenate((path[: i + 1], ring[j:], ring[: j + 1], path[i:]))
-    return path
+from yolov7fast.data.formats.outline import corners, join_rings, with_four_points
 
 
 def polygon_of(item: dict) -> np.ndarray:
@@ -39,10 +27,8 @@ def polygon_of(item: dict) -> np.ndarray:
     rings = [np.array(p, float).reshape(-1, 2) for p in parts if len(p) >= 6] if isinstance(parts, list) else []
     if not rings:
         x, y, w, h = item["bbox"]
-        return np.array([(x, y), (x + w, y), (x + w, y + h), (x, y + h)], float)
-    path = join_rings(rings)
-    # Readers of such files take a line for a polygon from four points on: a triangle gets its first point again.
-    return path if len(path) >= 4 else np.concatenate((path, path[:1]))
+        return corners(np.array((x, y, x + w, y + h), float))
+    return with_four_points(join_rings(rings))
 
 
 def label_row(item: dict, cls: int, width: int, height: int, boxes: bool) -> tuple[tuple, str] | None:

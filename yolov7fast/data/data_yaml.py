@@ -47,20 +47,42 @@ class DataYaml:
         return source
 
 
-def load_data_yaml(data: "str | Path | Mapping[str, Any] | DataYaml", fetch: bool = True) -> DataYaml:
-    """Read and check a data yaml (or a mapping with its keys); fetch the data set if its val images are missing."""
+def load_data_yaml(
+    data: "str | Path | Mapping[str, Any] | DataYaml", fetch: bool = True, val_fraction: float = 0.0
+) -> DataYaml:
+    """Read and check a data yaml (or a mapping with its keys); fetch the data set if its val images are missing.
+
+    A folder, a .zip, a COCO .json or a .csv is a data set in another format, made ready in a cache of ours.
+    val_fraction: of the training images that become the validation split where there is none.
+    """
     if isinstance(data, DataYaml):
         return data
+    if not isinstance(data, Mapping):
+        data = _made_ready(data, val_fraction)
     if isinstance(data, Mapping):
         checked = _checked(dict(data), "the data description")
     else:
-        path = check_file(data)
+        path = data
         if not path:
             raise UserError("--data is empty: give a data yaml, such as data/coco.yaml")
         checked = _checked(_read(path), path)
     if fetch:
         ensure_images(checked)
     return checked
+
+
+def find_data(data: str | Path) -> str:
+    """What `--data` names, as a path that exists; a folder as it is given, a file also below the working directory."""
+    return str(data) if Path(data).is_dir() else check_file(data)
+
+
+def _made_ready(data: str | Path, val_fraction: float) -> str:
+    """The data yaml of a data set in any format."""
+    from yolov7fast.data.formats.prepare import prepare
+    from yolov7fast.data.formats.recognise import is_other_format
+
+    path = find_data(data)
+    return prepare(path, val_fraction) if path and (val_fraction or is_other_format(path)) else path
 
 
 def _read(path: str) -> dict[str, Any]:
@@ -77,7 +99,7 @@ def _checked(values: dict[str, Any], path: str) -> DataYaml:
     nc = values["nc"]
     if isinstance(nc, bool) or not isinstance(nc, int) or nc < 1:
         raise UserError(f"{path}: nc must be a whole number of classes, at least 1, not {nc!r}")
-    names = _names(values["names"], path)
+    names = class_names(values["names"], path)
     if len(names) != nc:
         raise UserError(f"{path}: nc is {nc}, but there are {len(names)} names; make them agree")
     sources = {key: _source(values.get(key), key, path) for key in SPLITS}
@@ -87,7 +109,7 @@ def _checked(values: dict[str, Any], path: str) -> DataYaml:
     return DataYaml(path, nc, names, **sources, download=values.get("download"), annotations=values.get("annotations"))
 
 
-def _names(names, path: str) -> list[str]:
+def class_names(names, path: str) -> list[str]:
     """A list of names, also given as a mapping from class id."""
     if isinstance(names, dict):
         if sorted(names, key=str) != sorted(range(len(names)), key=str):

@@ -17,7 +17,6 @@ import numpy as np
 from PIL import Image
 
 from yolov7fast.core.errors import UserError
-from yolov7fast.metrics.boxes import xyxy2xywh
 
 LOGGER = logging.getLogger(__name__)
 IMG_FORMATS = ("bmp", "jpg", "jpeg", "png", "tif", "tiff", "dng", "webp", "mpo")  # by file name, and by Pillow's name
@@ -274,6 +273,8 @@ def _parse(tokens: list[list[str]]) -> tuple[np.ndarray, list[np.ndarray]]:
 
 def segments2boxes(segments: Sequence[np.ndarray]) -> np.ndarray:
     """Polygons (k, 2) -> (n, 4) boxes around them as centre and size."""
+    from yolov7fast.metrics.boxes import xyxy2xywh  # torch comes with it, which readers of other formats do without
+
     return xyxy2xywh(np.array([[*s.min(0), *s.max(0)] for s in segments]))
 
 

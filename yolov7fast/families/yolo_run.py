@@ -14,7 +14,7 @@ from yolov7fast.cli.run_file import check_options
 from yolov7fast.core.device import select_device
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files import check_file
-from yolov7fast.data.data_yaml import load_data_yaml
+from yolov7fast.data.data_yaml import find_data, load_data_yaml
 from yolov7fast.families.heads import anchors_agree, chosen_heads, foreign_heads, stored_heads, tell_transfer
 from yolov7fast.families.yolo import YoloFamily
 from yolov7fast.nn.model import Model
@@ -49,7 +49,7 @@ def run(opt: Namespace) -> int:
         from yolov7fast.search.evolve import evolve
 
         return evolve(opt, world)
-    opt.cfg, opt.data = check_file(opt.cfg), check_file(opt.data)
+    opt.cfg, opt.data = check_file(opt.cfg), find_data(opt.data)
     if not opt.cfg and not opt.weights:
         raise UserError("give --cfg FILE to train from scratch, or --weights FILE to start from a checkpoint")
     device = select_device(opt.device, batch_size=opt.batch_size)

@@ -16,6 +16,7 @@ import yaml
 from yolov7fast.core.device import select_device
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files import check_file
+from yolov7fast.data.data_yaml import find_data
 from yolov7fast.metrics.average_precision import fitness
 from yolov7fast.plots import plot_evolution
 from yolov7fast.training import hyperparameters as hyper
@@ -103,7 +104,7 @@ def evolve(opt: Namespace, world: World, generations: int = GENERATIONS) -> int:
     if world.is_distributed:
         raise UserError("--evolve runs in one process: start it without torchrun")
     opt.name, opt.exist_ok, opt.notest, opt.nosave = "evolve", True, True, True
-    opt.cfg, opt.data = check_file(opt.cfg), check_file(opt.data)
+    opt.cfg, opt.data = check_file(opt.cfg), find_data(opt.data)
     device = select_device(opt.device, batch_size=opt.batch_size)
     hyp = hyper.load_hyp(opt.hyp)
     names = genes(hyp)

@@ -1,0 +1,80 @@
+"""What every reader gives and every writer takes: images with their objects, whatever files they came from."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+SPLITS = ("train", "val", "test")
+
+
+class Fault(NamedTuple):
+    """Something in an annotation file that could not be read as an object."""
+
+    kind: str  # "wrong columns", "not a number", ...
+    file: str
+    line: int  # 1-based; 0 if it concerns the whole file
+    text: str
+
+
+@dataclass
+class Sample:
+    """One image with its m objects, as its files state them: nothing is clipped, corrected or left out.
+
+    Coordinates count in a frame of `frame` = (width, height): (1, 1) where the format states fractions of the image,
+    else the image's size in pixels as the annotation states it.
+    """
+
+    image: str  # path of the file; it may not exist
+    name: str  # path relative to the data set's root, as its files name the image
+    frame: tuple[float, float]
+    label_file: str  # where the objects stand
+    labelled: bool = True  # the label file exists and names this image
+    classes: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))  # (m,)
+    boxes: np.ndarray = field(default_factory=lambda: np.zeros((0, 4)))  # (m, 4) float64 left, top, right, bottom
+    crowd: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))  # (m,) regions of many objects, not learnt
+    lines: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))  # (m,) line, or id of the annotation
+    rings: list[list[np.ndarray]] = field(default_factory=list)  # outlines of each object, (k, 2) each; [] = box only
+    faults: list[Fault] = field(default_factory=list)
+
+    @property
+    def fractions(self) -> np.ndarray:
+        """(m, 4) boxes as fractions of the image: left, top, right, bottom."""
+        return self.boxes / np.array((*self.frame, *self.frame))
+
+    @property
+    def outlines(self) -> list[list[np.ndarray]]:
+        """Rings of each of the m objects, none for boxes."""
+        return self.rings or [[] for _ in self.classes]
+
+
+@dataclass
+class AnnotatedSet:
+    """A data set in memory."""
+
+    kind: str  # of its files, in words: "COCO JSON"
+    root: Path
+    names: list[str]  # of the classes
+    splits: dict[str, list[Sample]]
+    notes: list[str] = field(default_factory=list)  # decisions of the reader that a user should know
+    line_word: str = "line"  # what `lines` counts: "line" or "annotation"
+
+    @property
+    def samples(self) -> list[Sample]:
+        return [sample for samples in self.splits.values() for sample in samples]
+
+    def counts(self) -> str:
+        """'train 205 images, val 87 images, 3 classes'."""
+        parts = [f"{split} {len(samples):,} images" for split, samples in self.splits.items()]
+        classes = f"{len(self.names)} class{'es' * (len(self.names) != 1)}"
+        return ", ".join([*parts, classes])
+
+
+def split_of(name: str) -> str | None:
+    """The split that a folder, list or annotation file belongs to, by its name: train2017, valid, _test, ..."""
+    words = name.lower().replace("-", "_").replace(".", "_").split("_")
+    for split, beginnings in (("train", ("train",)), ("val", ("val", "dev")), ("test", ("test",))):
+        if any(word.startswith(beginnings) for word in words):
+            return split
+    return None

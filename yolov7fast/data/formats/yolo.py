@@ -1,0 +1,261 @@
+"""YOLO data sets: label text files beside images, described by a data.yaml (Roboflow, Ultralytics), by darknet's
+`obj.data`, or by the folders alone with a list of class names (Label Studio)."""
+
+import glob
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from yolov7fast.core.errors import UserError
+from yolov7fast.core.yaml_file import read_yaml
+from yolov7fast.data.data_yaml import DataYaml, Source, class_names
+from yolov7fast.data.formats.files import cache_root, has_images
+from yolov7fast.data.formats.samples import SPLITS, AnnotatedSet, Fault, Sample, split_of
+from yolov7fast.data.formats.yolo_text import parse_label_text
+from yolov7fast.data.labels import find_images, img2label_paths
+
+KIND = "YOLO"
+NAME_LISTS = ("classes.txt", "obj.names", "labels.txt", "_darknet.labels", "class.names", "names.txt")
+VAL_WORDS = ("val", "valid", "validation")
+
+
+# --- finding ----------------------------------------------------------------------------------------------------------
+
+
+def find(root: Path) -> tuple[DataYaml, str] | None:
+    """(the data set below `root` with absolute paths, what it was known by), or None."""
+    described = _yamls(root)
+    if len(described) > 1:
+        names = ", ".join(p.name for p in described)
+        raise UserError(f"{root}: several data YAML files ({names}); give the one you mean: --data {described[0]}")
+    if described:
+        return of_yaml(described[0]), described[0].name
+    darknet = sorted(root.glob("*.data"))
+    if len(darknet) == 1:
+        return _of_darknet(darknet[0]), darknet[0].name
+    sources = _sources_of_folders(root)
+    if not sources:
+        return None
+    names, evidence = _names_beside(root, sources)
+    return _data(root, names, sources), evidence
+
+
+def _yamls(root: Path) -> list[Path]:
+    """YAML files in `root` that describe a data set; data.yaml alone if there is one."""
+    files = sorted([*root.glob("*.yaml"), *root.glob("*.yml")])
+    usual = [path for path in files if path.stem in ("data", "dataset")]
+    found = []
+    for path in usual or files:
+        values = read_yaml(path)
+        if isinstance(values, dict) and "names" in values and any(s in values for s in (*SPLITS, *VAL_WORDS)):
+            found.append(path)
+    return found
+
+
+def of_yaml(path: Path) -> DataYaml:
+    """A data.yaml that lies in its data set, with absolute paths. Its `download` is left alone: it may be a command."""
+    values = read_yaml(path)
+    if not isinstance(values, dict) or values.get("names") is None:
+        raise UserError(f"{path} lacks the key 'names:'")
+    if values.get("kpt_shape"):
+        raise UserError(f"{path}: kpt_shape: this is a data set of key points; boxes or polygons are needed")
+    names = class_names(values["names"], str(path))
+    nc = values.get("nc", len(names))
+    if nc != len(names):
+        raise UserError(f"{path}: nc is {nc!r}, but there are {len(names)} names; make them agree")
+    values["val"] = next((values[word] for word in VAL_WORDS if values.get(word)), None)
+    sources = {split: _resolve(values.get(split), split, path, values.get("path")) for split in SPLITS}
+    if not any(sources.values()):
+        raise UserError(f"{path} names no images: it needs 'train:' and 'val:'")
+    return _data(path, names, sources)
+
+
+def _data(path: Path, names: list[str], sources: Mapping[str, Source | None]) -> DataYaml:
+    return DataYaml(str(path), len(names), names, sources.get("train"), sources.get("val"), sources.get("test"))
+
+
+def _resolve(value: Any, split: str, path: Path, base: Any) -> list[str] | None:
+    """The sources of a split as absolute paths: against `path:` and the YAML's own folder, with or without `../`."""
+    if value is None:
+        return None
+    entries = value if isinstance(value, list) else [value]
+    if not all(isinstance(entry, str) and entry for entry in entries):
+        raise UserError(f"{path}: {split} must be a folder, a text file of image paths, or a list of these")
+    found = []
+    for entry in entries:
+        bases = [path.parent, Path.cwd()]
+        if isinstance(base, str):
+            bases = [path.parent / base, Path.cwd() / base, *bases]
+        candidates = [folder / entry for folder in bases]
+        bare = entry
+        while bare.startswith(("../", "./")):  # Roboflow writes ../train/images and means ./train/images
+            bare = bare.removeprefix("./").removeprefix("../")
+        candidates.append(path.parent / bare)
+        allowed = [c for c in candidates if c.exists() and _may_read(c, path.parent)]
+        if allowed:
+            found.append(os.path.abspath(allowed[0]))
+        elif split != "test":  # exporters write 'test:' for a folder they leave out
+            tried = ", ".join(dict.fromkeys(os.path.abspath(c) for c in candidates))
+            raise UserError(f"{path}: {split}: {entry} does not exist (looked for {tried})")
+    return found or None
+
+
+def _may_read(path: Path, root: Path) -> bool:
+    """Whether a path that a data set names may be followed: one out of an archive must stay inside what it unpacked."""
+    unpacked = (cache_root() / "unpacked").resolve()
+    real = root.resolve()
+    if unpacked not in real.parents:
+        return True
+    own = unpacked / real.relative_to(unpacked).parts[0]
+    return own in path.resolve().parents or own == path.resolve()
+
+
+def _of_darknet(path: Path) -> DataYaml:
+    """darknet's `obj.data`: lines such as `train = data/train.txt`, `names = data/obj.names`."""
+    try:
+        pairs = [line.split("=", 1) for line in path.read_text(encoding="utf-8").splitlines() if "=" in line]
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} cannot be read ({error})") from None
+    values = {key.strip(): value.strip() for key, value in pairs}
+
+    def file_of(key: str) -> str | None:
+        given = values.get(key)
+        names = [given, Path(given).name] if given else []  # data/train.txt, as trained elsewhere, lies beside it
+        found = next((path.parent / n for n in names if (path.parent / n).exists()), None)
+        return os.path.abspath(found) if found and _may_read(found, path.parent) else None
+
+    names = file_of("names")
+    if names is None:
+        raise UserError(f"{path}: names = {values.get('names', '')}: no such file; it lists the class names")
+    sources = {"train": file_of("train"), "val": file_of("valid"), "test": file_of("test")}
+    if not any(sources.values()):
+        raise UserError(f"{path}: neither train = nor valid = leads to a list of images")
+    return _data(path, _read_names(Path(names)), sources)
+
+
+def _sources_of_folders(root: Path) -> dict[str, str]:
+    """Splits by folders alone: images/train, train/images, or images and labels in one place. Labels must be there."""
+    sources: dict[str, str] = {}
+    folders = [root / "images", root]
+    for base in folders:
+        for folder in sorted(p for p in base.iterdir() if p.is_dir()) if base.is_dir() else []:
+            split = split_of(folder.name)
+            images = next((f for f in (folder / "images", folder) if has_images(f)), None)
+            if split and images and split not in sources and _has_labels(images):
+                sources[split] = os.path.abspath(images)
+        if sources:
+            return sources
+    for folder in folders:
+        if has_images(folder) and _has_labels(folder):
+            return {"train": os.path.abspath(folder)}
+    return {}
+
+
+def _has_labels(images: Path) -> bool:
+    """Whether at least one image of a folder has a label file where YOLO looks for it."""
+    some = [entry.path for entry in os.scandir(images) if entry.is_file()][:2000]
+    return any(os.path.isfile(label_of(path)) for path in some)
+
+
+def _names_beside(root: Path, sources: dict[str, str]) -> tuple[list[str], str]:
+    """(class names, what the data set was known by): a list of names, else the numbers that occur."""
+    for name in NAME_LISTS:
+        if (root / name).is_file():
+            return _read_names(root / name), f"labels/*.txt, {name}"
+    highest = -1
+    for source in sources.values():
+        for label in map(label_of, find_images(source)):
+            with_text = _read_text(label)
+            if isinstance(with_text, str):
+                highest = max([highest, *parse_label_text(with_text, label).classes.tolist()])
+    if highest < 0:
+        raise UserError(f"{root}: no class names: add classes.txt with one name a line, or a data.yaml with names:")
+    return [str(i) for i in range(highest + 1)], "labels/*.txt, no list of class names: classes are numbers"
+
+
+def _read_names(path: Path) -> list[str]:
+    try:
+        names = [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} cannot be read ({error}); it has one class name a line") from None
+    while names and not names[-1]:
+        names.pop()
+    if not names:
+        raise UserError(f"{path} is empty; it has one class name a line")
+    return names
+
+
+def label_of(image: str) -> str:
+    """The label file of an image: by upstream's rule, unless only another `/images/` of the path leads to one."""
+    usual = img2label_paths([image])[0]
+    if os.path.isfile(usual):
+        return usual
+    parts = image.rpartition(".")[0].split(f"{os.sep}images{os.sep}")
+    for i in range(len(parts) - 1, 1, -1):
+        rest = f"{os.sep}images{os.sep}".join(parts[:i]), f"{os.sep}images{os.sep}".join(parts[i:])
+        other = f"{os.sep}labels{os.sep}".join(rest) + ".txt"
+        if os.path.isfile(other):
+            return other
+    return usual
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+def read(data: DataYaml, evidence: str = "") -> AnnotatedSet:
+    """All samples with all objects of all splits. Files that are missing or unreadable are faults of their samples."""
+    root = Path(data.path).parent if Path(data.path).suffix else Path(data.path)
+    splits = {}
+    for split in SPLITS:
+        if source := getattr(data, split):
+            images = find_images(source)
+            splits[split] = [read_sample(image, root) for image in _progress(images, split)]
+    return AnnotatedSet(KIND, root, data.names, splits)
+
+
+def _progress(images: Sequence[str], split: str) -> Iterable[str]:
+    return tqdm(images, desc=f"reading {split} labels", unit="file", leave=False, disable=len(images) < 5000)
+
+
+def read_sample(image: str, root: Path) -> Sample:
+    """One image with the objects of its label file."""
+    label = label_of(image)
+    name = os.path.relpath(image, root)
+    sample = Sample(image, os.path.basename(image) if name.startswith("..") else name, (1.0, 1.0), label)
+    text = _read_text(label)
+    if text is None:
+        sample.labelled = False
+        return sample
+    if isinstance(text, Fault):
+        sample.faults.append(text)
+        return sample
+    parsed = parse_label_text(text, label)
+    sample.classes, sample.boxes, sample.rings, sample.lines, sample.faults = parsed
+    sample.crowd = np.zeros(len(parsed.classes), bool)
+    return sample
+
+
+def _read_text(label: str) -> str | Fault | None:
+    """A label file's text, what is wrong with the file, or None if there is none."""
+    try:
+        with open(label, encoding="utf-8") as file:
+            return file.read()
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        return Fault("unreadable label", label, 0, str(error))
+
+
+def orphan_labels(annotated: AnnotatedSet) -> list[str]:
+    """Label files without an image, in the folders where labels of this set lie."""
+    known = {sample.label_file for sample in annotated.samples}
+    folders = {os.path.dirname(path) for path in known}
+    found = []
+    for folder in sorted(folders):
+        found += [p for p in glob.glob(os.path.join(glob.escape(folder), "*.txt")) if p not in known]
+    listed = {name for name in NAME_LISTS} | {"train.txt", "val.txt", "test.txt"}
+    return sorted(p for p in found if os.path.basename(p) not in listed and "README" not in os.path.basename(p))

@@ -1,0 +1,228 @@
+"""What one look at an image file tells: can it be decoded, its size, its content hash, and a perceptual hash.
+
+Each file is read once, JPEGs are decoded at an eighth of their size, and what was seen is kept by path, size and time
+of the file, so that a second look costs a `stat` only.
+"""
+
+import hashlib
+import io
+import json
+import multiprocessing
+import os
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from pathlib import Path
+
+import cv2
+import numpy as np
+from PIL import Image
+from tqdm import tqdm
+
+from yolov7fast.data.formats.files import cache_folder, plain_name
+from yolov7fast.data.labels import EXIF_ORIENTATION
+
+VERSION = 1
+GOOD, MISSING, UNREADABLE, TRUNCATED, TOO_LARGE = range(5)  # states of a file
+MOST_PIXELS = 100_000_000  # beyond it a file is not decoded here
+THUMB = 16  # pixels a side of what near duplicates are compared by
+HASHED = 32  # pixels a side of what the perceptual hash is made from
+GREY_STEP = 4  # largest difference of colour channels in a grey image
+GREY_MODES = ("1", "L", "LA", "I", "F", "I;16", "I;16B", "I;16L")
+CHUNK = 64
+MANY = 1000  # images from which on processes are worth starting
+
+FACTS = np.dtype(
+    [
+        ("state", np.uint8),
+        ("width", np.int32),  # as stored, before EXIF
+        ("height", np.int32),
+        ("orientation", np.uint8),  # EXIF's, 1 = upright
+        ("grey", np.bool_),
+        ("flat", np.bool_),  # one colour all over: no perceptual hash
+        ("format", "S8"),
+        ("digest", np.uint64, 2),  # of the file's content
+        ("phash", np.uint64),
+        ("thumb", np.uint8, (THUMB, THUMB)),
+        ("error", "S160"),
+    ]
+)
+
+
+def look(path: str) -> np.ndarray:
+    """A record () of FACTS. Never raises: what cannot be read is a state."""
+    fact = np.zeros((), FACTS)
+    fact["orientation"] = 1
+    try:
+        with open(path, "rb") as file:
+            data = file.read()
+    except OSError as error:
+        fact["state"] = MISSING if isinstance(error, FileNotFoundError) else UNREADABLE
+        fact["error"] = str(error.strerror).encode(errors="replace")[:160]
+        return fact
+    digest = hashlib.blake2b(data, digest_size=16).digest()
+    fact["digest"] = np.frombuffer(digest, np.uint64)
+    try:
+        _decode(data, fact)
+    except Exception as error:  # whatever a damaged file makes the readers raise
+        _judge_error(data, error, fact)
+    return fact
+
+
+def _decode(data: bytes, fact: np.ndarray) -> None:
+    with Image.open(io.BytesIO(data)) as image:
+        fact["width"], fact["height"] = image.size
+        fact["format"] = (image.format or "").lower().encode()
+        if b"Exif" in data[:4096] or image.format not in ("JPEG", "MPO"):
+            fact["orientation"] = _orientation(image)
+        if image.width * image.height > MOST_PIXELS:
+            fact["state"] = TOO_LARGE
+            return
+        fact["grey"] = image.mode in GREY_MODES
+        if image.format in ("JPEG", "MPO"):
+            image.draft("L" if image.mode == "L" else "RGB", (HASHED, HASHED))
+        image.load()
+        _describe(_pixels(image), fact)
+
+
+def _orientation(image: Image.Image) -> int:
+    try:
+        value = image.getexif().get(EXIF_ORIENTATION, 1)
+    except Exception:  # damaged EXIF is ignored by OpenCV too
+        return 1
+    return value if isinstance(value, int) and 1 <= value <= 8 else 1
+
+
+def _pixels(image: Image.Image) -> np.ndarray:
+    """float32 (h, w, 3)-like array of a loaded image, for description only."""
+    if image.mode in ("I", "F") or image.mode.startswith("I;16"):
+        plane = np.asarray(image, np.float32)
+        top = max(float(plane.max()), 1.0)
+        return cv2.merge([plane * (255 / top)] * 3)
+    if image.mode == "L":
+        plane = np.asarray(image)
+        return cv2.merge([plane] * 3)
+    return np.asarray(image if image.mode == "RGB" else image.convert("RGB"))
+
+
+def _describe(pixels: np.ndarray, fact: np.ndarray) -> None:
+    """Grey or not, the perceptual hash (signs of low frequencies around their median), the thumbnail."""
+    small = cv2.resize(pixels, (HASHED, HASHED), interpolation=cv2.INTER_AREA).astype(np.float32)
+    if not fact["grey"]:
+        red, green, blue = cv2.split(small)
+        fact["grey"] = max(np.abs(red - green).max(), np.abs(green - blue).max()) <= GREY_STEP
+    plane = small @ np.array((0.299, 0.587, 0.114), np.float32)
+    fact["flat"] = np.ptp(plane) < 6
+    fact["thumb"] = cv2.resize(plane, (THUMB, THUMB), interpolation=cv2.INTER_AREA).round()
+    low = cv2.dct(plane)[:8, :8].ravel()
+    bits = low > np.median(low[1:])
+    fact["phash"] = np.packbits(bits).view(np.uint64)[0]
+
+
+def _judge_error(data: bytes, error: Exception, fact: np.ndarray) -> None:
+    """Truncated, if OpenCV (which training reads with) still makes an image of it; else unreadable."""
+    fact["error"] = (str(error) or type(error).__name__).encode(errors="replace")[:160]
+    fact["state"] = UNREADABLE
+    if isinstance(error, Image.DecompressionBombError):
+        fact["state"] = TOO_LARGE
+    elif fact["width"]:
+        try:
+            pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)
+        except cv2.error:
+            pixels = None
+        if pixels is not None:
+            fact["state"] = TRUNCATED
+            _describe(pixels, fact)
+
+
+# --- many images ------------------------------------------------------------------------------------------------------
+
+
+def _look_chunk(paths: Sequence[str]) -> np.ndarray:
+    Image.MAX_IMAGE_PIXELS = None  # sizes are looked at here, before decoding
+    cv2.setNumThreads(0)
+    return np.array([look(path) for path in paths], FACTS)
+
+
+def _pool(n: int) -> Executor:
+    """Workers for n images: threads, or forked processes if there are many images and several cores."""
+    cores = os.cpu_count() or 1
+    if n < MANY or cores == 1 or sys.platform != "linux":
+        return ThreadPoolExecutor(min(cores, 8))
+    ignore = signal.SIGINT, signal.SIG_IGN  # Ctrl-C is the main process's business
+    return ProcessPoolExecutor(min(cores, 16), multiprocessing.get_context("fork"), signal.signal, ignore)
+
+
+def look_at(paths: Sequence[str], source: str, desc: str = "looking at images") -> np.ndarray:
+    """FACTS (n,) of images, from the cache where a file has not changed. source: names the data set in the cache."""
+    place = _place(source)
+    stamps = np.array([_stamp(path) for path in paths], np.int64).reshape(-1, 2)
+    known, facts = _read(place), np.zeros(len(paths), FACTS)
+    todo: list[int] = []
+    for i, path in enumerate(paths):
+        before = known.get(path)
+        if before is not None and (before[0] == stamps[i]).all():
+            facts[i] = before[1]
+        else:
+            todo.append(i)
+    if todo:
+        for done, part in _look_parallel([paths[i] for i in todo], desc):
+            facts[todo[done : done + len(part)]] = part
+        _write(place, paths, stamps, facts)
+    return facts
+
+
+def _look_parallel(paths: Sequence[str], desc: str) -> Iterator[tuple[int, np.ndarray]]:
+    """(how many came before, FACTS of the next chunk) in order."""
+    chunks = [paths[i : i + CHUNK] for i in range(0, len(paths), CHUNK)]
+    done = 0
+    with _pool(len(paths)) as pool, tqdm(total=len(paths), desc=desc, unit="img", leave=False) as bar:
+        for part in pool.map(_look_chunk, chunks):
+            yield done, part
+            done += len(part)
+            bar.update(len(part))
+
+
+def _stamp(path: str) -> tuple[int, int]:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return -1, -1
+    return status.st_size, status.st_mtime_ns
+
+
+def _place(source: str) -> Path:
+    key = hashlib.blake2b(source.encode(errors="surrogateescape"), digest_size=6).hexdigest()
+    return cache_folder("facts") / f"{plain_name(Path(source).name)}-{key}.npz"
+
+
+def _read(place: Path) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """What was seen before: stamp and record of each path; nothing if the file is absent, old or damaged."""
+    try:
+        with np.load(place, allow_pickle=False) as stored:
+            header = json.loads(bytes(stored["header"]))
+            stamps, facts = stored["stamps"], stored["facts"]
+        whole = len(header["paths"]) == len(stamps) == len(facts)
+        if header["version"] != VERSION or facts.dtype != FACTS or not whole:
+            return {}
+        return dict(zip(header["paths"], zip(stamps, facts)))
+    except Exception:  # whatever a stranger's file makes the readers raise: it is written anew
+        return {}
+
+
+def _write(place: Path, paths: Sequence[str], stamps: np.ndarray, facts: np.ndarray) -> None:
+    """Keep what was seen; where the folder cannot be written, only the next look takes as long as this one."""
+    header = np.frombuffer(json.dumps({"version": VERSION, "paths": list(paths)}).encode(), np.uint8)
+    temporary = place.with_name(f".{place.stem}.{os.getpid()}.tmp.npz")
+    try:
+        np.savez(temporary, header=header, stamps=stamps, facts=facts)
+        os.replace(temporary, place)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+
+
+def loaded_size(fact: np.ndarray) -> tuple[int, int]:
+    """(width, height) of an image as it is loaded for training, EXIF rotation applied."""
+    width, height = int(fact["width"]), int(fact["height"])
+    return (height, width) if fact["orientation"] >= 5 else (width, height)

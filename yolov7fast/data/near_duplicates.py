@@ -1,0 +1,57 @@
+"""Images that show the same thing: equal files, and files that differ by their encoding, size or a little light.
+
+Near duplicates have perceptual hashes that differ in few of their 64 bits, and thumbnails that look alike. All pairs
+are compared: a hundred thousand images take seconds.
+"""
+
+import numpy as np
+from tqdm import tqdm
+
+MOST_BITS = 10  # of 64 that may differ: images resized and encoded anew differ in up to 10
+MOST_DIFFERENCE = 6.0  # grey levels, mean over the thumbnail; it tells apart what the hash does not
+BLOCK = 4_000_000  # pairs compared at once
+MANY = 50_000  # images from which on progress is shown
+
+
+def exact_groups(digests: np.ndarray) -> list[list[int]]:
+    """Groups of images whose files are equal; digests: (n, 2) uint64, (0, 0) = not read."""
+    read = np.flatnonzero(digests.any(1))
+    _, inverse, counts = np.unique(digests[read], axis=0, return_inverse=True, return_counts=True)
+    order = np.argsort(inverse.reshape(-1), kind="stable")
+    starts = np.cumsum(counts) - counts
+    return [read[order[s : s + c]].tolist() for s, c in zip(starts[counts > 1], counts[counts > 1])]
+
+
+def near_pairs(facts: np.ndarray) -> np.ndarray:
+    """(p, 2) positions i < j of images in FACTS (n,) that look the same; equal files are among them."""
+    usable = np.flatnonzero((facts["phash"] != 0) & ~facts["flat"])
+    hashes = facts["phash"][usable]
+    thumbs = facts["thumb"][usable].reshape(len(usable), -1)
+    found = [np.zeros((0, 2), np.int64)]
+    step = max(BLOCK // max(len(usable), 1), 1)
+    bar = tqdm(range(0, len(usable), step), "comparing images", leave=False, disable=len(usable) < MANY)
+    for start in bar:
+        rows = hashes[start : start + step]
+        i, j = np.nonzero(np.bitwise_count(rows[:, None] ^ hashes[None, start:]) <= MOST_BITS)
+        i, j = (i + start)[i < j], (j + start)[i < j]
+        for part in range(0, len(i), BLOCK // 256):  # thumbnails take memory
+            a, b = i[part : part + BLOCK // 256], j[part : part + BLOCK // 256]
+            alike = np.abs(thumbs[a].astype(np.int16) - thumbs[b]).mean(1) <= MOST_DIFFERENCE
+            found.append(np.stack((a[alike], b[alike]), 1))
+    return usable[np.concatenate(found)]
+
+
+def groups_of(n: int, pairs: np.ndarray) -> np.ndarray:
+    """(n,) the smallest position that each of n images is connected with by pairs (p, 2)."""
+    group = list(range(n))
+
+    def root(i: int) -> int:
+        while group[i] != i:
+            group[i] = group[group[i]]
+            i = group[i]
+        return i
+
+    for i, j in pairs.tolist():
+        a, b = sorted((root(i), root(j)))
+        group[b] = a
+    return np.array([root(i) for i in range(n)])
