@@ -9,12 +9,15 @@ import pytest
 import torch
 
 from tests.metrics.test_matching import stub_shapes
-from yolov7fast.evaluation.loop import HEADER, Prediction, evaluate
-from yolov7fast.evaluation.outputs import JsonSink, PictureSink, TextSink
+from yolov7fast.evaluation.config import EvalConfig
+from yolov7fast.evaluation.loop import HEADER, EvaluationStopped, evaluate
+from yolov7fast.evaluation.outputs import ImageSink, JsonSink, TextSink
 from yolov7fast.evaluation.report import per_class_rows, print_speed, print_table, write_files, write_per_class_ap
 from yolov7fast.metrics.coco import GroundTruth
 from yolov7fast.metrics.confusion import ConfusionMatrix
+from yolov7fast.metrics.names import MAP, MAP50, SUMMARY
 from yolov7fast.metrics.nms import non_max_suppression
+from yolov7fast.predictors.base import Prediction
 
 NAMES = ["a", "b", "c"]
 
@@ -33,21 +36,20 @@ def stub_predict(golden):
     """A detector that answers with the recorded predictions, batch after batch."""
     predictions = iter([golden("eval_match.npz")[f"b{b}_pred"] for b in range(3)])
 
-    def predict(images, targets, shapes):
+    def predict(images, shapes, targets):
         found = non_max_suppression(torch.from_numpy(next(predictions)), 0.001, 0.6, multi_label=True)
-        return Prediction(found, 40.0, 20.0, torch.tensor([1.0, 2.0, 3.0]))
+        return Prediction(found, 40.0, 20.0, {"box": torch.tensor(1.0), "giou": torch.tensor(2.0)})
 
     return predict
 
 
 def test_recorded_run(golden, stub_loader, stub_predict, capsys):
     want = golden("eval_match.json")["train_defaults"]
-    result = evaluate(stub_predict, stub_loader, nc=3, imgsz=320, batch_size=4)
-    figures, maps, times = result
-    np.testing.assert_allclose(figures[:4], want["results"][:4], atol=1e-6)
-    np.testing.assert_allclose(maps, want["maps"], atol=1e-6)
-    assert figures[4:] == (1.0, 2.0, 3.0)
-    assert times == (10.0, 5.0, 15.0, 320, 320, 4)
+    result = evaluate(stub_predict, stub_loader, nc=3, config=EvalConfig(img_size=320, batch_size=4))
+    np.testing.assert_allclose([result.summary[name] for name in SUMMARY], want["results"][:4], atol=1e-6)
+    np.testing.assert_allclose(result.per_class_ap, want["maps"], atol=1e-6)
+    assert result.losses == {"box": 1.0, "giou": 2.0}
+    assert (*result.speed, result.speed.total_ms) == (10.0, 5.0, 320, 4, 15.0)
     assert result.seen == 12 and result.labels.tolist() == [12, 14, 6]
     assert HEADER in capsys.readouterr().err
     print_table(result, NAMES, per_class=True)
@@ -65,11 +67,11 @@ def test_figures_by_size_are_printed_and_carried(stub_loader, stub_predict, caps
     print_table(result, NAMES, per_class=True)
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines[4:]] == ["Size", "all", "small", "medium", "large"]
-    assert result.sizes["all"].ap == pytest.approx(result.own[3])
+    assert result.sizes["all"].ap == pytest.approx(result.summary[MAP])
     assert sum(result.sizes[size].labels for size in ("small", "medium", "large")) == 32
 
 
-def perfect(images, targets, shapes):
+def perfect(images, shapes, targets):
     """Any detector will do: this one knows the answers."""
     b, _, h, w = images.shape
     scale = torch.tensor([w, h, w, h])
@@ -82,26 +84,27 @@ def perfect(images, targets, shapes):
     return Prediction(found)
 
 
-def blind(images, targets, shapes):
+def blind(images, shapes, targets):
     return Prediction([torch.zeros(0, 6) for _ in images])
 
 
 def test_a_detector_that_knows_the_answers_is_perfect(stub_loader):
     result = evaluate(perfect, stub_loader, nc=3)
-    assert result.results == pytest.approx((1, 1, 1, 1, 0, 0, 0))
-    assert result.maps.tolist() == pytest.approx([1, 1, 1])
+    assert result.metrics == pytest.approx(dict.fromkeys(SUMMARY, 1))
+    assert result.fitness == pytest.approx(1)
+    assert result.per_class_ap.tolist() == pytest.approx([1, 1, 1])
 
 
 def test_a_run_where_all_is_wrong_still_counts_its_labels(stub_loader, capsys):
     result = evaluate(blind, stub_loader, nc=3)
-    assert result.results == (0,) * 7
+    assert result.metrics == dict.fromkeys(SUMMARY, 0)
     print_table(result, NAMES, per_class=True)
     assert capsys.readouterr().out.splitlines()[0].split() == ["all", "12", "32", "0", "0", "0", "0"]
 
 
 def test_no_images_at_all(capsys):
     result = evaluate(blind, [], nc=2)
-    assert result.results == (0,) * 7 and result.seen == 0
+    assert result.metrics == dict.fromkeys(SUMMARY, 0) and result.seen == 0
     print_table(result, ["a", "b"], per_class=True)
     print_speed(result, "float32")
     assert "0.0/0.0/0.0 ms" in capsys.readouterr().out
@@ -109,28 +112,61 @@ def test_no_images_at_all(capsys):
 
 def test_classes_without_labels_get_the_overall_figure(stub_loader):
     result = evaluate(perfect, stub_loader, nc=5)
-    assert result.maps.tolist() == pytest.approx([1, 1, 1, 1, 1])
+    assert result.per_class_ap.tolist() == pytest.approx([1, 1, 1, 1, 1])
     replaced = result.with_coco({"AP": 0.25, "AP50": 0.5})
-    assert replaced.maps.tolist() == pytest.approx([1, 1, 1, 0.25, 0.25])
-    assert replaced.results[2:4] == (0.5, 0.25) and replaced.own[2:] == pytest.approx((1, 1))
+    assert replaced.per_class_ap.tolist() == pytest.approx([1, 1, 1, 0.25, 0.25])
+    assert (replaced.metrics[MAP50], replaced.metrics[MAP]) == (0.5, 0.25)
+    assert replaced.fitness == pytest.approx(0.1 * 0.5 + 0.9 * 0.25)
+    assert replaced.summary[MAP50] == pytest.approx(1) and replaced.summary[MAP] == pytest.approx(1)
 
 
 def test_single_class_counts_every_detection_as_class_0(stub_loader):
     for _, targets, _, _ in stub_loader:
         targets[:, 1] = 0  # as a single-class data set does
 
-    def wrong_classes(images, targets, shapes):
-        found = perfect(images, targets, shapes).detections
+    def wrong_classes(images, shapes, targets):
+        found = perfect(images, shapes, targets).detections
         for d in found:
             d[:, 5] = 2
         return Prediction(found)
 
     matrix = ConfusionMatrix(1)
-    result = evaluate(
-        wrong_classes, stub_loader, nc=1, single_cls=True, sinks=[lambda seen: matrix.update(seen.native)]
-    )
-    assert result.results[:4] == pytest.approx((1, 1, 1, 1))
+    sinks = [lambda seen: matrix.update(seen.native)]
+    result = evaluate(wrong_classes, stub_loader, nc=1, config=EvalConfig(single_cls=True), sinks=sinks)
+    assert result.metrics == pytest.approx(dict.fromkeys(SUMMARY, 1))
     assert matrix.matrix.tolist() == [[32, 0], [0, 0]]
+
+
+def test_upstreams_return_value_has_its_places(stub_loader, stub_predict):
+    result = evaluate(stub_predict, stub_loader, nc=3, config=EvalConfig(img_size=320, batch_size=4))
+    figures, per_class_ap, times = result.as_upstream()
+    assert figures == (*(result.metrics[name] for name in SUMMARY), 1.0, 2.0, 0.0)
+    assert per_class_ap is result.per_class_ap and times == (10.0, 5.0, 15.0, 320, 320, 4)
+
+
+def test_metrics_are_named_as_the_columns_of_results_csv(stub_loader, stub_predict):
+    result = evaluate(stub_predict, stub_loader, nc=3)
+    assert list(result.metrics) == [*SUMMARY, "val/box", "val/giou"]
+    assert SUMMARY == ("metrics/precision", "metrics/recall", "metrics/mAP_0.5", "metrics/mAP_0.5:0.95")
+
+
+def test_a_request_to_stop_ends_the_evaluation_after_the_batch(stub_loader):
+    batches = []
+    with pytest.raises(EvaluationStopped):
+        evaluate(perfect, stub_loader, nc=3, sinks=[batches.append], should_stop=lambda: len(batches) == 2)
+    assert len(batches) == 2
+
+
+def test_sizes_without_labels_show_a_dash(stub_loader, tmp_path, capsys):
+    for _, targets, _, _ in stub_loader:
+        targets[:, 4:] = 0.02  # all boxes are small
+    result = evaluate(perfect, stub_loader, nc=3)
+    print_table(result, NAMES, per_class=True)
+    rows = {line.split()[0]: line.split()[1:] for line in capsys.readouterr().out.splitlines()}
+    assert rows["large"] == ["12", "0", "-", "-", "-"] and rows["small"][1:] == ["32", "1", "1", "1"]
+    write_files(result, NAMES, tmp_path, {})
+    sizes = json.loads((tmp_path / "metrics.json").read_text())["sizes"]
+    assert sizes["medium"] == {"labels": 0, "ap50": None, "ap": None, "ar": None}
 
 
 # --- what is written --------------------------------------------------------------------------------------------------
@@ -175,7 +211,7 @@ def test_json_rows_come_in_the_order_of_the_loader(stub_loader):
     assert {row["category_id"] for row in sink.rows} <= {10, 20, 30}
 
 
-def test_pictures_of_the_first_batches_survive_a_loader_that_reuses_its_memory(stub_loader, tmp_path, monkeypatch):
+def test_drawings_of_the_first_batches_survive_a_loader_that_reuses_its_memory(stub_loader, tmp_path, monkeypatch):
     drawn = {}
 
     def record(images, targets, paths, fname, names):
@@ -189,7 +225,7 @@ def test_pictures_of_the_first_batches_survive_a_loader_that_reuses_its_memory(s
             yield buffer.fill_(number), *rest
         buffer.fill_(99)
 
-    sink = PictureSink(tmp_path, NAMES)
+    sink = ImageSink(tmp_path, NAMES)
     evaluate(perfect, reusing(), nc=3, sinks=[sink])
     sink.close()
     assert sorted(drawn) == sorted(f"test_batch{i}_{kind}.jpg" for i in range(3) for kind in ("labels", "pred"))
@@ -198,13 +234,13 @@ def test_pictures_of_the_first_batches_survive_a_loader_that_reuses_its_memory(s
         assert drawn[f"test_batch{i}_pred.jpg"][1] == drawn[f"test_batch{i}_labels.jpg"][1]
 
 
-def test_a_picture_that_fails_costs_no_figures(stub_loader, tmp_path, monkeypatch, caplog):
+def test_a_drawing_that_fails_costs_no_figures(stub_loader, tmp_path, monkeypatch, caplog):
     def fail(*_):
         raise RuntimeError("no ink")
 
     monkeypatch.setattr("yolov7fast.evaluation.outputs.plot_images", fail)
-    sink = PictureSink(tmp_path, NAMES)
-    assert evaluate(perfect, stub_loader, nc=3, sinks=[sink]).results[3] == pytest.approx(1)
+    sink = ImageSink(tmp_path, NAMES)
+    assert evaluate(perfect, stub_loader, nc=3, sinks=[sink]).metrics[MAP] == pytest.approx(1)
     sink.close()
     assert "no ink" in caplog.text
 
@@ -216,14 +252,16 @@ def test_tables_as_files(stub_loader, stub_predict, tmp_path):
         rows = list(csv.DictReader(f))
     assert [row["name"] for row in rows] == NAMES and [row["labels"] for row in rows] == ["12", "14", "6"]
     document = json.loads((tmp_path / "metrics.json").read_text())
-    assert document["settings"] == {"imgsz": 320} and document["mAP"] == pytest.approx(result.own[3])
+    assert document["settings"] == {"imgsz": 320} and document["mAP"] == pytest.approx(result.summary[MAP])
     assert document["per_class"] == per_class_rows(result, NAMES)
     assert set(document["sizes"]) == {"all", "small", "medium", "large"}
+    assert document["losses"] == {"box": 1.0, "giou": 2.0}
 
 
 def test_ap_of_each_class_as_a_file(stub_loader, stub_predict, tmp_path):
     result = evaluate(stub_predict, stub_loader, nc=3)
     write_per_class_ap(result, NAMES, tmp_path / "new" / "ap.json")
     document = json.loads((tmp_path / "new" / "ap.json").read_text())
-    assert document["map50"] == pytest.approx(result.own[2]) and document["map"] == pytest.approx(result.own[3])
-    assert document["per_class"]["1"] == {"ap50": result.classes.ap[1, 0], "ap": result.maps[1], "name": "b"}
+    assert document["map50"] == pytest.approx(result.summary[MAP50])
+    assert document["map"] == pytest.approx(result.summary[MAP])
+    assert document["per_class"]["1"] == {"ap50": result.classes.ap[1, 0], "ap": result.per_class_ap[1], "name": "b"}

@@ -18,7 +18,8 @@ from yolov7fast.cli.test_flags import FLAGS, check_options, test_parser
 from yolov7fast.commands import test as command
 from yolov7fast.core.errors import UserError
 from yolov7fast.data.data_yaml import load_data_yaml
-from yolov7fast.evaluation.yolo import test
+from yolov7fast.evaluation.upstream import test
+from yolov7fast.metrics.names import MAP, MAP50, SUMMARY
 
 test.__test__ = test_parser.__test__ = False  # pytest takes them for tests by their names
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,7 +36,7 @@ def untrained(tmp_path_factory) -> str:
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory, golden) -> str:
-    """The recorded network: trained on BCCD by the reference for 120 epochs."""
+    """The recorded network: trained on BCCD by upstream for 120 epochs."""
     path = tmp_path_factory.mktemp("weights") / "mini.pt"
     model, arrays = small_network(3, BCCD_NAMES), golden("eval_mini_weights.npz")
     state = {k: torch.from_numpy(arrays[k]).float() if k in arrays else v for k, v in model.state_dict().items()}
@@ -84,7 +85,7 @@ def on_shapes(shapes: Path, weights: str, *more: str):
 # --- flags ------------------------------------------------------------------------------------------------------------
 
 
-def test_flags_are_those_of_the_reference(golden):
+def test_flags_are_those_of_upstream(golden):
     recorded = golden("eval_cli.json")["test"] + golden("eval_cli.json")["fork_added_test"]
     parser = test_parser()
     actions = {action.option_strings[0]: action for action in parser._actions}
@@ -110,7 +111,7 @@ def test_json_is_always_on_for_coco():
     assert opt.save_json and opt.weights == ["yolov7.pt"]
 
 
-def test_the_function_takes_the_arguments_of_the_reference_in_its_order():
+def test_the_function_takes_the_arguments_of_upstream_in_its_order():
     taken = inspect.signature(test).parameters.values()
     positional = [(p.name, p.default) for p in taken if p.kind is p.POSITIONAL_OR_KEYWORD]
     assert positional == [
@@ -120,7 +121,10 @@ def test_the_function_takes_the_arguments_of_the_reference_in_its_order():
         ("save_hybrid", False), ("save_conf", False), ("plots", True), ("wandb_logger", None), ("compute_loss", None),
         ("half_precision", True), ("trace", False), ("is_coco", False), ("v5_metric", False),
     ]  # fmt: skip
-    assert command.test is test
+    spec = importlib.util.spec_from_file_location("test_command", ROOT / "test.py")
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    assert script.test is test
 
 
 # --- figures ----------------------------------------------------------------------------------------------------------
@@ -128,7 +132,9 @@ def test_the_function_takes_the_arguments_of_the_reference_in_its_order():
 
 def check_run(golden, name: str, result, tolerance=0.003) -> None:
     want = golden("eval_bccd.json")[name]
-    np.testing.assert_allclose(result.own, want["results_P_R_mAP50_mAP"], atol=tolerance)
+    np.testing.assert_allclose(
+        [result.summary[name] for name in SUMMARY], want["results_P_R_mAP50_mAP"], atol=tolerance
+    )
     for i, cls in enumerate(BCCD_NAMES):
         np.testing.assert_allclose(result.classes.ap[i, 0], want["per_class"][cls]["AP50"], atol=2 * tolerance)
         assert result.labels[i] == want["per_class"][cls]["labels"]
@@ -173,7 +179,7 @@ def test_pycocotools_on_bccd_as_recorded(golden, bccd_yaml, trained, in_tmp):
     result = run(*f"--weights {trained} --data {bccd_yaml} --img 320 --batch 16 --save-json".split())
     want = golden("eval_bccd.json")
     np.testing.assert_allclose(list(result.coco.values()), want["pycocotools"]["stats"], atol=0.01)
-    assert result.results[2:4] == (result.coco["AP50"], result.coco["AP"])
+    assert (result.metrics[MAP50], result.metrics[MAP]) == (result.coco["AP50"], result.coco["AP"])
     assert len(json.loads((in_tmp / "runs/test/exp/mini_predictions.json").read_text())) == 26100
 
 
@@ -181,7 +187,7 @@ def test_pycocotools_on_bccd_as_recorded(golden, bccd_yaml, trained, in_tmp):
 def test_fast_loader_gives_the_same_figures(bccd_yaml, trained, in_tmp):
     given = f"--weights {trained} --data {bccd_yaml} --img 320 --batch 16".split()
     plain, fast = run(*given), run(*given, "--fast-dataloader", "--workers", "2")
-    assert fast.results == plain.results
+    assert fast.metrics == plain.metrics
 
 
 # --- the project's own data set ---------------------------------------------------------------------------------------
@@ -194,12 +200,31 @@ def test_a_run_writes_what_is_asked_for(shapes_small, untrained, in_tmp, capsys)
     folder = in_tmp / "runs/test/exp"
     rows = json.loads((folder / "untrained_predictions.json").read_text())
     assert rows and set(rows[0]) == {"image_id", "category_id", "bbox", "score"}
-    assert len(result.coco) == 12 and result.results[3] == result.coco["AP"]
+    assert len(result.coco) == 12 and result.metrics[MAP] == result.coco["AP"]
     assert set(json.loads(Path("ap.json").read_text())) == {"map50", "map", "per_class"}
     out = capsys.readouterr().out
     assert "Speed: " in out and "pycocotools" in out and f"Results saved to {folder.relative_to(in_tmp)}" in out
     document = json.loads((folder / "metrics.json").read_text())
     assert document["images"] == 8 and document["settings"]["imgsz"] == 64 and document["coco"] == result.coco
+
+
+def test_the_table_names_its_thresholds_and_the_flags_that_give_those_of_training(
+    shapes_small, untrained, in_tmp, capsys
+):
+    on_shapes(shapes_small, untrained)
+    out = capsys.readouterr().out
+    assert "Thresholds: confidence 0.001, NMS IoU 0.65\n" in out
+    assert "Validation in training has other thresholds: --iou-thres 0.6 gives its figures\n" in out
+    on_shapes(shapes_small, untrained, "--iou-thres", "0.6")
+    out = capsys.readouterr().out
+    assert "Thresholds: confidence 0.001, NMS IoU 0.6\n" in out and "other thresholds" not in out
+
+
+def test_the_precision_is_written_alike_everywhere(shapes_small, untrained, in_tmp, capsys):
+    on_shapes(shapes_small, untrained)
+    assert ", in float32\n" in capsys.readouterr().out
+    settings = json.loads((in_tmp / "runs/test/exp/metrics.json").read_text())["settings"]
+    assert settings["precision"] == "float32" and settings["weights"] == [untrained]
 
 
 def test_run_folders_count_up_unless_told(shapes_small, untrained, in_tmp):
@@ -237,12 +262,12 @@ def test_task_train_measures_the_training_split(shapes_small, untrained, in_tmp)
 
 def test_an_odd_size_is_rounded_and_said(shapes_small, untrained, in_tmp, caplog):
     result = on_shapes(shapes_small, untrained, "--img", "70")
-    assert result.times[3] == 96 and "using 96" in caplog.text
+    assert result.speed.img_size == 96 and "using 96" in caplog.text
 
 
 def test_single_class_counts_all_as_one(shapes_small, untrained, in_tmp):
     result = on_shapes(shapes_small, untrained, "--single-cls", "--save-json")
-    assert result.labels.shape == (1,) and result.maps.shape == (1,)
+    assert result.labels.shape == (1,) and result.per_class_ap.shape == (1,)
     assert {row["category_id"] for row in json.loads(Path("runs/test/exp/untrained_predictions.json").read_text())} == {
         0
     }

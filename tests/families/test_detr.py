@@ -12,10 +12,12 @@ from tests.families.detr_commands import BACKBONE, NETWORKS, needs_transformers,
 from yolov7fast.checkpoint.api import CheckpointError, load_checkpoint, save_checkpoint
 from yolov7fast.cli.detr_flags import check_options, train_parser
 from yolov7fast.core.errors import UserError
-from yolov7fast.evaluation.detr import DetrPredict, Frames, best_of, load_detector
 from yolov7fast.families.detr import build_optimizer
 from yolov7fast.losses.detr import PARTS, attach_loss, matcher_timed
 from yolov7fast.nn.detr import ARCHITECTURES, build, rebuild
+from yolov7fast.predictors.base import PredictOptions
+from yolov7fast.predictors.detr import DetrPredictor, Frames, best_of
+from yolov7fast.predictors.registry import load_predictor
 from yolov7fast.training.ema import ModelEMA
 from yolov7fast.training.schedule import DropSchedule
 
@@ -203,7 +205,7 @@ def test_pictures_of_any_shape_pass(architecture):
     detector = build(architecture, NAMES, NETWORKS[architecture] | {"num_queries": 60})
     for height, width in ((32, 32), (32, 96), (96, 32), (96, 96)):
         shapes = [((height, width), ((1.0, 1.0), (0.0, 0.0)))]
-        found = DetrPredict(detector, conf_thres=0.0).on_pictures(torch.zeros(1, 3, height, width).byte(), shapes)
+        found = DetrPredictor(detector, PredictOptions(conf_thres=0.0))(torch.zeros(1, 3, height, width).byte(), shapes)
         assert len(found.detections[0]) >= 60
 
 
@@ -238,7 +240,7 @@ def test_a_damaged_checkpoint_is_named(detector, tmp_path, change, message):
     path = tmp_path / "bad.pth"
     save_checkpoint({**detector.description(), "ema": detector.state_dict(), **change}, path)
     with pytest.raises(CheckpointError, match=rf"bad\.pth.*{message}"):
-        load_detector(path, torch.device("cpu"))
+        load_predictor(path, torch.device("cpu"), PredictOptions())
 
 
 def test_the_class_for_nothing_is_never_an_answer():

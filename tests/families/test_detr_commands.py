@@ -15,12 +15,14 @@ from tests.training.commands import ROOT, assert_same_weights, train
 from yolov7fast.checkpoint.api import load_checkpoint, save_checkpoint
 from yolov7fast.cli import detr_flags as cli_detr
 from yolov7fast.cli.flags import train_parser as yolo_parser
+from yolov7fast.cli.test_flags import check_options, test_parser
 from yolov7fast.commands.detect_detr import detect
+from yolov7fast.commands.test import run as test_command
 from yolov7fast.commands.test_detr import test as measure
 from yolov7fast.core.errors import UserError
-from yolov7fast.evaluation.yolo import test as yolo_test
 from yolov7fast.families import detr_run
 from yolov7fast.families.yolo_run import run as yolo_run
+from yolov7fast.metrics.names import MAP
 
 pytestmark = needs_transformers
 FATAL = "tests/families/fatal_detr.py"
@@ -75,12 +77,30 @@ def test_a_checkpoint_is_measured_and_detects(finished, tmp_path, shapes_small):
     figures = json.loads((tmp_path / "exp" / "metrics.json").read_text())
     assert figures["images"] == result.seen == 8 and "small" in figures["sizes"]
     last = (run / "results.txt").read_text().splitlines()[-1].split()
-    assert result.results[3] == pytest.approx(float(last[11]), abs=1e-4)  # as validation found it
+    assert result.metrics[MAP] == pytest.approx(float(last[11]), abs=1e-4)  # as validation found it
     pictures = ["--source", str(shapes_small / "images" / "val"), "--conf-thres", "0.01", "--name", "seen"]
-    assert detect(cli_detr.detect_parser().parse_args([*common, *pictures])).pictures == 8
+    assert detect(cli_detr.detect_parser().parse_args([*common, *pictures])).images == 8
     assert len(list((tmp_path / "seen").glob("*.jpg"))) == 8
-    with pytest.raises(UserError):  # YOLO's commands say that it is not theirs
-        yolo_test(str(shapes_small / "shapes.yaml"), weights, save_dir=tmp_path / "yolo")
+    assert set(figures["losses"]) == set() and figures["settings"]["precision"] == "float32"
+
+
+def test_the_commands_of_yolo_open_it_too(finished, tmp_path, shapes_small, capsys):
+    run, _ = finished
+    arguments = ["--weights", str(run / "weights" / "best.pth"), "--data", str(shapes_small / "shapes.yaml")]
+    arguments += ["--img", "64", "--workers", "0", "--device", "cpu", "--project", str(tmp_path)]
+    opt = test_parser().parse_args(arguments)
+    check_options(opt)
+    last = (run / "results.txt").read_text().splitlines()[-1].split()
+    assert test_command(opt).metrics[MAP] == pytest.approx(float(last[11]), abs=1e-4)
+    assert "Thresholds: confidence 0.001, no NMS\n" in capsys.readouterr().out
+
+
+def test_its_validation_names_the_giou_loss(finished):
+    run, _ = finished
+    losses = json.loads((run / "metrics.json").read_text())["losses"]
+    (*_, last) = csv.DictReader((run / "results.csv").open())
+    assert list(losses) == ["box", "giou", "cls"]
+    assert losses["giou"] == pytest.approx(float(last["val/giou"]), rel=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -136,8 +156,6 @@ def test_each_command_names_the_one_that_a_checkpoint_belongs_to(finished, tmp_p
     save_checkpoint({"model": torch.nn.Identity(), "epoch": 0}, tmp_path / "last.pt")
     with pytest.raises(UserError, match=r"last\.pt: a checkpoint of train\.py; go on with: python train\.py --resume"):
         start("--resume", str(tmp_path / "last.pt"))
-    with pytest.raises(UserError, match=r"last\.pth is a checkpoint of tools/train_detr\.py; use tools/test_detr"):
-        yolo_test("data/shapes.yaml", weights=path)
 
 
 def test_weights_of_which_nothing_fits_are_refused(tmp_path, shapes_small):

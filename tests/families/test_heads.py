@@ -1,6 +1,7 @@
 """Multi-head networks through the training command: heads from flags, exact resume, transfer, mistakes."""
 
 import csv
+import json
 import logging
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +15,7 @@ from tests.training.test_distributed import torchrun
 from yolov7fast.checkpoint.api import load_checkpoint, save_checkpoint
 from yolov7fast.cli.flags import train_parser
 from yolov7fast.core.errors import UserError
-from yolov7fast.evaluation.yolo import test as evaluate_weights
+from yolov7fast.evaluation.upstream import test as evaluate_weights
 from yolov7fast.families.heads import anchors_agree, chosen_heads, foreign_heads, listed, tell_transfer
 from yolov7fast.families.yolo import YoloFamily
 from yolov7fast.families.yolo_run import build_model
@@ -65,7 +66,8 @@ def test_validation_has_a_loss_and_the_checkpoint_knows_its_heads(trained, shape
     assert network.names == ["ball", "box", "cone", "star"]
     data, weights = str(shapes_small / "shapes.yaml"), str(trained / "weights" / "last.pt")
     found = evaluate_weights(data, weights, 8, 64, save_dir=trained / "test", plots=False, device="cpu", workers=0)
-    assert found.seen == 8 and len(found.maps) == 4
+    assert len(found[1]) == 4
+    assert json.loads((trained / "test" / "metrics.json").read_text())["images"] == 8
 
 
 def test_a_killed_run_goes_on_exactly_and_without_the_head_file(trained, tmp_path, shapes_small):

@@ -12,15 +12,17 @@ import pytest
 import torch
 
 from tests.mini_network import NAMES, ROOT, mini_model, write_mini_weights
+from tests.predictors.stubs import StubPredictor
 from yolov7fast.checkpoint.api import load_checkpoint
 from yolov7fast.cli.detect_flags import FLAGS, detect_parser
 from yolov7fast.commands import detect as command
 from yolov7fast.core.errors import UserError
-from yolov7fast.evaluation.loop import Prediction
 from yolov7fast.inference import output as predict_output
 from yolov7fast.inference.output import PredictionOutput
 from yolov7fast.inference.predict import Summary, batches, describe, predict_source
-from yolov7fast.inference.sources import LoadImages, LoadStreams
+from yolov7fast.inference.sources import LoadImages
+from yolov7fast.inference.streams import LoadStreams
+from yolov7fast.predictors.base import Prediction, PredictOptions
 
 
 @pytest.fixture(scope="module")
@@ -81,9 +83,16 @@ def files_below(folder: Path) -> list[str]:
 
 
 def printed(text: str) -> list[str]:
-    """The recorded kind of lines, times blanked."""
+    """The recorded kind of lines, times blanked, without the image's name, which upstream does not print."""
     lines = [re.sub(r"\(\d+\.\d+(ms|s)\)", r"(T\1)", line) for line in text.splitlines()]
+    lines = [re.sub(r"^image \d+/\d+ \S+: ", "", line) for line in lines]
     return [line for line in lines if "Done." in line or "is saved in" in line]
+
+
+def recorded_lines(lines: list[str]) -> list[str]:
+    """Recorded lines with the classes' own names: upstream puts an s behind them."""
+    lines = [line for line in lines if "Done." in line or "is saved in" in line]
+    return [re.sub(r"(RBC|WBC|Platelets)s,", r"\1,", line) for line in lines]
 
 
 # --- the recorded figures ---------------------------------------------------------------------------------------------
@@ -107,8 +116,7 @@ def test_recorded_runs(weights, three, golden, capsys, case, batch_size):
     assert files_below(Path("det")) == recorded["files"]
     for name, lines in recorded["txt"].items():
         assert_same_text(Path("det") / name, lines)
-    recorded_lines = [line for line in recorded["stdout"] if "Done." in line or "is saved in" in line]
-    assert printed(capsys.readouterr().out) == recorded_lines
+    assert printed(capsys.readouterr().out) == recorded_lines(recorded["stdout"])
     assert not Path("traced_model.pt").exists()
 
 
@@ -228,7 +236,7 @@ def write_picture(path: Path) -> str:
 
 def test_list_of_files_is_detected_and_saved_like_a_folder(weights, made):
     Path("list.txt").write_text("made/0.png\nmade/2.png\n")
-    assert run(weights, "list.txt").pictures == 2
+    assert run(weights, "list.txt").images == 2
     assert files_below(Path("det/exp")) == ["0.png", "2.png"]
 
 
@@ -237,7 +245,7 @@ def test_streams_are_read_to_their_end_and_a_list_of_them_is_not_recorded(weight
         make_video(workplace / f"{name}.mp4", [cells(i) for i in range(3)])
     Path("cams.txt").write_text("a.mp4\nb.mp4\nrtsp://127.0.0.1:1/none\n")
     summary = run(weights, "cams.txt", "--save-txt", "--conf", "0.01")
-    assert summary.pictures == 6
+    assert summary.images == 6
     names = files_below(Path("det/exp"))
     assert names and all(re.fullmatch(r"labels/[ab]\.mp4_[012]\.txt", name) for name in names)
     assert "rtsp://127.0.0.1:1/none" in capsys.readouterr().out
@@ -246,7 +254,7 @@ def test_streams_are_read_to_their_end_and_a_list_of_them_is_not_recorded(weight
 def test_each_stream_gets_its_own_complete_recording(workplace):
     videos = [str(make_video(workplace / f"{n}.mp4", [cells(i) for i in range(4)])) for n in "ab"]
     output = PredictionOutput(workplace / "out", NAMES)
-    predict_source(LoadStreams(videos, 320, 32), nothing_found, NAMES, output)
+    predict_source(LoadStreams(videos, 320, 32), blind, output)
     recordings = sorted((workplace / "out").glob("*.mp4"))
     assert len(recordings) == 2
     for file in recordings:
@@ -254,20 +262,23 @@ def test_each_stream_gets_its_own_complete_recording(workplace):
         assert (capture.get(cv2.CAP_PROP_FRAME_COUNT), capture.get(cv2.CAP_PROP_FPS)) == (4, 30)
 
 
-def nothing_found(images: torch.Tensor, _shapes=()) -> Prediction:
+def nothing_found(images: torch.Tensor, _shapes=(), _targets=None) -> Prediction:
     return Prediction([torch.zeros(0, 6)] * len(images))
 
 
-def test_any_detector_can_be_asked(made, workplace):
-    """The engine asks a function: here one that finds the whole letterboxed picture."""
+blind = StubPredictor(nothing_found, NAMES, PredictOptions(conf_thres=0.25))
 
-    def whole(images, _shapes):
+
+def test_any_detector_can_be_asked(made, workplace):
+    """Whatever has the interface will do: here one that finds the whole letterboxed image."""
+
+    def whole(images, _shapes, _targets):
         h, w = images.shape[2:]
         return Prediction([torch.tensor([[0.0, 0.0, w, h, 0.9, 1.0]])] * len(images))
 
     output = PredictionOutput(workplace / "out", NAMES, save_txt=True, save_conf=True)
-    summary = predict_source(LoadImages(str(made), 320, 32), whole, NAMES, output, batch_size=2)
-    assert (summary.pictures, summary.detections) == (3, 3)
+    summary = predict_source(LoadImages(str(made), 320, 32), StubPredictor(whole, NAMES), output, batch_size=2)
+    assert (summary.images, summary.detections) == (3, 3)
     assert (workplace / "out/labels/0.txt").read_text() == "1 0.5 0.5 1 1 0.9\n"
 
 
@@ -286,13 +297,31 @@ def test_augmentation_changes_what_is_found(weights, made):
     plain = run(weights, made, "--conf", "0.01", "--save-txt", "--save-conf", "--name", "plain")
     augmented = run(weights, made, "--conf", "0.01", "--save-txt", "--save-conf", "--name", "tta", "--augment")
     texts = [Path("det", name, "labels/0.txt").read_text() for name in ("plain", "tta")]
-    assert plain.pictures == augmented.pictures == 3 and texts[0] != texts[1]
+    assert plain.images == augmented.images == 3 and texts[0] != texts[1]
 
 
 def test_lines_name_the_classes_in_ascending_order():
     boxes = torch.tensor([[0, 0, 1, 1, 0.9, 2], [0, 0, 1, 1, 0.8, 0], [0, 0, 1, 1, 0.7, 2.0]])
-    assert describe(boxes, NAMES) == "1 RBC, 2 Plateletss, "
-    assert describe(boxes[:0], NAMES) == ""
+    assert describe(boxes, NAMES, 0.25) == "1 RBC, 2 Platelets"
+    assert describe(boxes, ["box", "ball", "血球"], 0.25) == "1 box, 2 血球", "a name is no noun that takes an s"
+    assert describe(boxes[:0], NAMES, 0.25) == "no detections above 0.25 (--conf-thres)"
+
+
+def test_every_line_names_its_image_and_says_where_nothing_was_found(weights, made, capsys):
+    run(weights, made, "--conf", "1", "--nosave")
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("image ")]
+    for i, line in enumerate(lines):
+        assert line.startswith(f"image {i + 1}/3 made/{i}.png: no detections above 1 (--conf-thres), Done. (")
+    assert len(lines) == 3
+
+
+def test_a_truncated_jpeg_is_reported_once_by_name(weights, made, capfd, caplog):
+    whole = cv2.imencode(".jpg", np.random.default_rng(0).integers(0, 255, (96, 128, 3), dtype=np.uint8))[1].tobytes()
+    (made / "cut.jpg").write_bytes(whole[: len(whole) // 2])
+    assert run(weights, made, "--nosave").images == 4
+    told = [message for message in caplog.messages if "cut.jpg" in message]
+    assert len(told) == 1 and "cut.jpg is damaged (Premature end of JPEG file)" in told[0]
+    assert "Premature" not in capfd.readouterr().err, "the decoder's own line would break the progress bar"
 
 
 # --- what can go wrong ------------------------------------------------------------------------------------------------
@@ -300,7 +329,7 @@ def test_lines_name_the_classes_in_ascending_order():
 
 def test_unreadable_pictures_are_named_and_the_rest_is_done(weights, made, capsys):
     (made / "broken.jpg").write_bytes(b"no image")
-    assert run(weights, made).pictures == 3
+    assert run(weights, made).images == 3
     assert "broken.jpg cannot be decoded" in capsys.readouterr().out
 
 
@@ -313,7 +342,7 @@ def test_nothing_readable_at_all_is_an_error(weights, workplace):
 def test_view_without_a_display_says_so_and_goes_on(weights, made, caplog, monkeypatch):
     monkeypatch.delenv("DISPLAY", raising=False)
     monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
-    assert run(weights, made, "--view-img", "--nosave").pictures == 3
+    assert run(weights, made, "--view-img", "--nosave").images == 3
     assert "no display" in caplog.text
 
 
@@ -323,15 +352,15 @@ def test_q_in_the_window_stops_and_files_are_complete(workplace, monkeypatch):
     clip = make_video(workplace / "clip.mp4", [cells(i) for i in range(5)])
     output = PredictionOutput(workplace / "out", NAMES)
     source = LoadImages(str(clip), 320, 32)
-    summary = predict_source(source, nothing_found, NAMES, output, window=predict_output.Window())
-    assert summary.stopped and summary.pictures == 1
+    summary = predict_source(source, blind, output, window=predict_output.Window())
+    assert summary.stopped and summary.images == 1
     assert cv2.VideoCapture(str(workplace / "out/clip.mp4")).get(cv2.CAP_PROP_FRAME_COUNT) == 1
 
 
 def test_ctrl_c_ends_with_all_files_complete(workplace):
     calls = []
 
-    def interrupted(images, _shapes):
+    def interrupted(images, _shapes, _targets):
         calls.append(1)
         if len(calls) == 3:
             raise KeyboardInterrupt
@@ -339,8 +368,8 @@ def test_ctrl_c_ends_with_all_files_complete(workplace):
 
     clip = make_video(workplace / "clip.mp4", [cells(i) for i in range(5)])
     output = PredictionOutput(workplace / "out", NAMES)
-    summary = predict_source(LoadImages(str(clip), 320, 32), interrupted, NAMES, output)
-    assert summary.stopped and summary.pictures == 2
+    summary = predict_source(LoadImages(str(clip), 320, 32), StubPredictor(interrupted, NAMES), output)
+    assert summary.stopped and summary.images == 2
     assert [p.name for p in (workplace / "out").iterdir()] == ["clip.mp4"]
 
 
@@ -397,4 +426,4 @@ def test_last_line_gives_the_time_and_the_one_before_the_rate(weights, made, cap
     run(weights, made)
     lines = capsys.readouterr().out.rstrip().splitlines()
     assert re.fullmatch(r"Done\. \(\d+\.\d{3}s\)", lines[-1])
-    assert re.match(r"3 pictures, \d+ detections, [\d.]+ pictures/s", lines[-3])
+    assert re.match(r"3 images, \d+ detections?, [\d.]+ images/s", lines[-3])

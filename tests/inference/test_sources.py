@@ -10,7 +10,9 @@ import pytest
 from tests.data.data_golden import sha, synth
 from yolov7fast.core.errors import UserError
 from yolov7fast.inference import sources
-from yolov7fast.inference.sources import LoadImages, LoadStreams, clean_name, open_source, read_list
+from yolov7fast.inference.frames import read_list
+from yolov7fast.inference.sources import LoadImages, open_source
+from yolov7fast.inference.streams import LoadStreams, clean_name
 
 
 def picture(value: int, height: int = 48, width: int = 64) -> np.ndarray:
@@ -131,9 +133,9 @@ def test_a_header_without_a_sensible_rate_counts_as_thirty(fps, used):
     assert sources.valid_fps(fps) == used
 
 
-def test_pictures_to_detect_on_are_as_recorded(data, bccd, tmp_path):
+def test_images_to_detect_on_are_as_recorded(golden, bccd, tmp_path):
     """The recorded folder: two photographs, a drawn picture, a text file, a video of five frames."""
-    record = data["detect_sources"]
+    record = golden("data.json.gz")["detect_sources"]
     photographs = sorted((bccd / "images/test").glob("*.jpg"))
     for name, photograph in zip(("a.JPG", "b.jpg"), photographs):
         (tmp_path / name).symlink_to(photograph)

@@ -102,7 +102,7 @@ def test_detections_of_another_size_do_not_count():
     assert sizes["small"].ap == pytest.approx(compute_ap(np.array([1.0, 1.0]), np.array([1.0, 0.5]))[0])
     assert sizes["large"].ap == pytest.approx(compute_ap(np.array([1.0, 1.0]), np.array([1.0, 0.5]))[0])
     assert sizes["small"].ar == sizes["large"].ar == 1.0
-    assert sizes["medium"] == (0, 0.0, 0.0, 0.0)
+    assert sizes["medium"].labels == 0 and np.isnan(sizes["medium"][1:]).all(), "not measured"
 
 
 def test_all_sizes_together_are_the_plain_figures():

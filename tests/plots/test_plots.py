@@ -25,7 +25,7 @@ from yolov7fast.plots import (
     plot_results,
     plot_study,
 )
-from yolov7fast.plots.draw import box_style, class_colour, class_name, draw_boxes, save_picture
+from yolov7fast.plots.draw import box_style, class_colour, class_name, draw_boxes, save_image
 
 
 def size_of(path) -> tuple[int, int]:
@@ -235,4 +235,4 @@ def test_class_names_come_from_lists_mappings_or_numbers():
 
 def test_an_unknown_picture_format_is_a_user_error(tmp_path):
     with pytest.raises(UserError, match=r"\.xyz"):
-        save_picture(np.zeros((4, 4, 3), np.uint8), tmp_path / "a.xyz")
+        save_image(np.zeros((4, 4, 3), np.uint8), tmp_path / "a.xyz")

@@ -1,6 +1,6 @@
 """Loading trained networks for inference. The module's name is where scripts look for it."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -30,7 +30,12 @@ def attempt_load(
     paths = [weights] if isinstance(weights, str | Path) else list(weights)
     if not paths:
         raise CheckpointError("no weights were given; name one .pt file or more")
-    models = [load_for_inference(path, map_location) for path in paths]
+    models = [inference_network(load_checkpoint(path, map_location), path) for path in paths]
+    return ensemble_of(models, paths)
+
+
+def ensemble_of(models: Sequence[Model], paths: Sequence[str | Path]) -> nn.Module:
+    """One network as it is, several as an `Ensemble`; they must have the same number of classes."""
     if len(models) == 1:
         return models[0]
     classes = {len(model.names) for model in models}
@@ -42,8 +47,9 @@ def attempt_load(
     return ensemble.eval()
 
 
-def load_for_inference(path: str | Path, map_location: str | torch.device | None) -> nn.Module:
-    model = module_of(load_checkpoint(path, map_location), prefer_ema=True, origin=path)
+def inference_network(checkpoint: Mapping | nn.Module, path: str | Path) -> Model:
+    """The network of an opened checkpoint, made ready: its EMA if it has one, float32, fused, in eval mode."""
+    model = module_of(checkpoint, prefer_ema=True, origin=path)
     if not isinstance(model, Model):
         raise CheckpointError(f"{path} holds a {type(model).__name__}, not a detector; give a .pt file from training")
     model = model.float().requires_grad_(False).fuse().eval()

@@ -47,6 +47,6 @@ def check_options(opt: argparse.Namespace) -> None:
     """Refuse values that cannot work before anything is loaded; weights become a list."""
     opt.weights = [opt.weights] if isinstance(opt.weights, str) else opt.weights
     check_thresholds(opt.conf_thres, opt.iou_thres)
-    for flag, value in (("--img-size", opt.img_size), ("--batch-size", opt.batch_size)):
-        if value < 1:
-            raise UserError(f"{flag} {value} is out of range: it must be at least 1")
+    for flag, value, low in (("--img-size", opt.img_size, 0), ("--batch-size", opt.batch_size, 1)):
+        if value < low:
+            raise UserError(f"{flag} {value} is out of range: it must be at least {low}")

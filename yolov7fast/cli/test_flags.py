@@ -73,7 +73,7 @@ def check_options(opt: argparse.Namespace) -> None:
     opt.save_json |= opt.data.endswith("coco.yaml")
     check_thresholds(opt.conf_thres, opt.iou_thres)
     for flag, value, low in (
-        ("--img-size", opt.img_size, 1),
+        ("--img-size", opt.img_size, 0),
         ("--batch-size", opt.batch_size, 1),
         ("--workers", opt.workers, 0),
     ):

@@ -6,58 +6,67 @@ from pathlib import Path
 from tqdm import tqdm
 
 from yolov7fast.checkpoint.api import strip_checkpoint
-from yolov7fast.checkpoint.ensemble import attempt_load
 from yolov7fast.cli.detect_flags import check_options, detect_parser
 from yolov7fast.core.device import select_device
 from yolov7fast.core.errors import UserError
-from yolov7fast.core.files import check_img_size, increment_path
+from yolov7fast.core.files import increment_path
+from yolov7fast.core.plural import counted
 from yolov7fast.inference.output import PredictionOutput, open_window
-from yolov7fast.inference.predict import Predict, Summary, YoloDetect, predict_source
+from yolov7fast.inference.predict import Summary, predict_source
 from yolov7fast.inference.sources import open_source
-from yolov7fast.plots.draw import Names
+from yolov7fast.predictors.base import PredictOptions, Predictor, input_size
+from yolov7fast.predictors.registry import load_predictor
 
 
 def detect(opt) -> Summary:
-    """Run detection with the options of the command; returns what came of it."""
+    """Run detection with the options of the command, with weights of any family; returns what came of it."""
     check_options(opt)
-    device = select_device(opt.device)
-    model = attempt_load(opt.weights, map_location=device)
-    stride = int(model.stride.max())
-    img_size = check_img_size(opt.img_size, s=stride)
-    predict = YoloDetect(model, device, opt.conf_thres, opt.iou_thres, opt.classes, opt.agnostic_nms, opt.augment)
-    predict.warm_up(img_size)
-    summary = detect_with(opt, predict, model.names, img_size, stride)
-    if opt.update:
+    options = PredictOptions(
+        conf_thres=opt.conf_thres,
+        iou_thres=opt.iou_thres,
+        classes=opt.classes,
+        agnostic=getattr(opt, "agnostic_nms", False),
+        augment=getattr(opt, "augment", False),
+    )
+    predictor = load_predictor(opt.weights, select_device(opt.device), options)
+    summary = detect_with(opt, predictor)
+    if getattr(opt, "update", False):
         for path in opt.weights:
             strip_checkpoint(path)
     return summary
 
 
-def detect_with(opt, predict: Predict, names: Names, img_size: int, stride: int) -> Summary:
-    """Run a detector of whatever kind over the source of the command."""
+def detect_with(opt, predictor: Predictor) -> Summary:
+    """Run a predictor over the source of the command. A size of 0 means the one that it was trained for."""
+    names = predictor.names
     unknown = [c for c in opt.classes or [] if not 0 <= c < len(names)]
     if unknown:
         known = ", ".join(f"{i} {name}" for i, name in enumerate(names))
         raise UserError(f"--classes {unknown}: the weights know {known[:300]}")
-    source = open_source(opt.source, img_size, stride)
+    img_size = input_size(predictor, opt.img_size)
+    source = open_source(opt.source, img_size, predictor.stride, square=predictor.fixed_size)
     is_stream_list = source.mode == "stream" and opt.source.lower().endswith(".txt")
     save_dir = increment_path(Path(opt.project) / opt.name, exist_ok=opt.exist_ok)
     save_img = not opt.nosave and not is_stream_list  # a list of streams is watched, not recorded
     output = PredictionOutput(save_dir, names, save_img, opt.save_txt, opt.save_conf)
     window = open_window() if opt.view_img else None
-    summary = predict_source(source, predict, names, output, opt.batch_size, window)
+    predictor.warm_up(img_size)
+    summary = predict_source(source, predictor, output, opt.batch_size, window)
     _report(summary, save_dir, output, source.skipped)
     return summary
 
 
 def _report(summary: Summary, save_dir: Path, output: PredictionOutput, skipped: list[str]) -> None:
-    rate = summary.pictures / max(summary.seconds, 1e-9)
-    tqdm.write(f"{summary.pictures} pictures, {summary.detections} detections, {rate:.1f} pictures/s")
+    rate = summary.images / max(summary.seconds, 1e-9)
+    found = counted(summary.detections, "detection")
+    tqdm.write(f"{counted(summary.images, 'image')}, {found}, {rate:.1f} images/s")
     if output.save_img or output.save_txt:
-        labels = f", {output.label_count} text files in {save_dir / 'labels'}" if output.save_txt else ""
+        files = counted(output.label_count, "text file")
+        labels = f", {files} in {save_dir / 'labels'}" if output.save_txt else ""
         tqdm.write(f"Results saved to {save_dir}{labels}")
     if skipped:
-        tqdm.write(f"{len(skipped)} sources skipped: {'; '.join(skipped[:5])}{'; ...' if len(skipped) > 5 else ''}")
+        more = "; ..." if len(skipped) > 5 else ""
+        tqdm.write(f"{counted(len(skipped), 'source')} skipped: {'; '.join(skipped[:5])}{more}")
     tqdm.write(f"{'Stopped' if summary.stopped else 'Done'}. ({summary.seconds:.3f}s)")
 
 

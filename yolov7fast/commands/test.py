@@ -2,18 +2,23 @@
 
 import logging
 import zipfile
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
 
 from yolov7fast.cli.test_flags import check_options, test_parser
+from yolov7fast.core.device import select_device
 from yolov7fast.core.files import increment_path
-from yolov7fast.data.data_yaml import SPLITS, load_data_yaml
-from yolov7fast.evaluation.loop import EvalResult
+from yolov7fast.data.data_yaml import DataYaml, load_data_yaml
+from yolov7fast.evaluation.config import from_options
 from yolov7fast.evaluation.report import write_per_class_ap
-from yolov7fast.evaluation.yolo import test
+from yolov7fast.evaluation.result import EvalResult
+from yolov7fast.evaluation.run import LoaderConfig, evaluate_weights
+from yolov7fast.evaluation.upstream import test
 from yolov7fast.plots import plot_study
 
+__all__ = ["STUDY_SIZES", "main", "run", "study", "test"]  # `test` is what scripts import from test.py
 STUDY_SIZES = range(256, 1536 + 128, 128)
 
 
@@ -22,15 +27,15 @@ def run(opt) -> EvalResult | None:
     data = load_data_yaml(opt.data)
     save_dir = increment_path(Path(opt.project) / opt.name, exist_ok=opt.exist_ok)
     result = None
+    no_files = {"save_txt": False, "save_hybrid": False, "plots": False}
     if opt.task == "speed":
         for weights in opt.weights:
-            changes = {"conf_thres": 0.25, "iou_thres": 0.45, "save_json": False, "plots": False}
+            changes = {"conf_thres": 0.25, "iou_thres": 0.45, "save_json": False, **no_files}
             measure(opt, data, [weights], save_dir / Path(weights).stem, **changes)
     elif opt.task == "study":
-        study(opt, data, save_dir)
+        study(opt, data, save_dir, **no_files)
     else:
-        text = {"save_txt": opt.save_txt, "save_hybrid": opt.save_hybrid, "save_conf": opt.save_conf}
-        result = measure(opt, data, opt.weights, save_dir, **text)
+        result = measure(opt, data, opt.weights, save_dir)
         if opt.save_per_class_ap:
             write_per_class_ap(result, ["item"] if opt.single_cls else data.names, opt.save_per_class_ap)
             print(f"AP of each class: {opt.save_per_class_ap}")
@@ -38,16 +43,14 @@ def run(opt) -> EvalResult | None:
     return result
 
 
-def measure(opt, data, weights: list[str], save_dir: Path, **changes) -> EvalResult:
+def measure(opt, data: DataYaml, weights: list[str], save_dir: Path, **changes) -> EvalResult:
     """One evaluation with the command's options, except where `changes` says otherwise."""
-    names = ("batch_size", "conf_thres", "iou_thres", "save_json", "single_cls", "augment", "verbose", "v5_metric")
-    names += ("device", "workers", "cache_images", "cache_dir", "fast_dataloader", "annotations", "agnostic_nms")
-    task = opt.task if opt.task in SPLITS else "val"
-    arguments = {name: getattr(opt, name) for name in names} | {"imgsz": opt.img_size, "task": task}
-    return test(data, weights, save_dir=save_dir, **{**arguments, **changes})
+    config = from_options(opt, standalone=True, **changes)
+    loading = LoaderConfig(**{f.name: getattr(opt, f.name) for f in fields(LoaderConfig) if hasattr(opt, f.name)})
+    return evaluate_weights(weights, data, save_dir, config, loading, select_device(opt.device, opt.batch_size))
 
 
-def study(opt, data, save_dir: Path) -> None:
+def study(opt, data: DataYaml, save_dir: Path, **changes) -> None:
     """Accuracy and time over image sizes: a text file for each weights file, all zipped, and a plot of them."""
     files = []
     for weights in opt.weights:
@@ -56,8 +59,8 @@ def study(opt, data, save_dir: Path) -> None:
         for size in STUDY_SIZES:
             print(f"\nstudy of {weights}: size {size}")
             folder = save_dir / f"{Path(weights).stem}_{size}"
-            result = measure(opt, data, [weights], folder, imgsz=size, plots=False)
-            rows.append((*result.results, *result.times))
+            results, _, times = measure(opt, data, [weights], folder, img_size=size, **changes).as_upstream()
+            rows.append((*results, *times))
             np.savetxt(files[-1], np.array(rows), fmt="%10.4g")
     with zipfile.ZipFile("study.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         for file in files:
@@ -68,8 +71,7 @@ def study(opt, data, save_dir: Path) -> None:
 
 def main() -> int:
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    parser = test_parser()
-    opt = parser.parse_args()
+    opt = test_parser().parse_args()
     check_options(opt)
     run(opt)
     return 0

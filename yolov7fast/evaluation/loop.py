@@ -10,28 +10,28 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from yolov7fast.core.device import time_synchronized
+from yolov7fast.evaluation.config import EvalConfig
+from yolov7fast.evaluation.result import EvalResult, Speed
 from yolov7fast.metrics.average_precision import ClassAP, Curves, SizeAP, ap_by_size, class_metrics, rank_by_class
 from yolov7fast.metrics.matching import Batch, match, native_batch
+from yolov7fast.metrics.names import SUMMARY
+from yolov7fast.predictors.base import Prediction
 
 HEADER = ("%20s" + "%12s" * 6) % ("Class", "Images", "Labels", "P", "R", "mAP@.5", "mAP@.5:.95")
 
-
-class Prediction(NamedTuple):
-    """What a detector says of a batch."""
-
-    detections: list[torch.Tensor]  # per image (k, 6): xyxy in pixels of the batch, score, class; best first
-    inference_ms: float = 0.0  # for the whole batch
-    nms_ms: float = 0.0
-    loss: torch.Tensor | None = None  # (3,) box, obj, cls, or whatever parts the detector's loss has
+# a `predictors.base.Predictor`, or any function that is called like one
+Predict = Callable[[torch.Tensor, Sequence[Any], torch.Tensor], Prediction]
 
 
-# takes images uint8 (B, 3, H, W), targets (n, 6) image, class, xywh normalised to the batch, and the images' shapes
-Predict = Callable[[torch.Tensor, torch.Tensor, Sequence[Any]], Prediction]
+DEFAULT = EvalConfig()
+
+
+class EvaluationStopped(Exception):
+    """The evaluation was asked to stop (`should_stop`): there are no figures."""
 
 
 class SeenBatch(NamedTuple):
-    """What a sink gets to see of a batch, `native` being in pixels of the original pictures."""
+    """What a sink gets to see of a batch, `native` being in pixels of the original images."""
 
     index: int
     images: torch.Tensor  # uint8 (B, 3, H, W); may be overwritten by the loader later
@@ -43,49 +43,6 @@ class SeenBatch(NamedTuple):
 
 
 Sink = Callable[[SeenBatch], None]  # writes or counts something; called once for every batch, in order
-
-
-class EvalResult(tuple):
-    """Unpacks as (P, R, mAP@.5, mAP@.5:.95, box, obj, cls), per-class mAP (nc,), (times in ms ..., size, size, batch).
-
-    It also carries what the table shows:
-    own: P, R, mAP@.5, mAP@.5:.95 of our own metric, which pycocotools' figures replace in the tuple where it ran
-    seen: images; labels: (nc,) label counts; classes: `ClassAP`; curves: `Curves`
-    sizes: 'all', 'small', 'medium', 'large' -> `SizeAP`; coco: pycocotools' twelve numbers by name, or None
-    """
-
-    own: tuple[float, float, float, float]
-    seen: int
-    labels: np.ndarray
-    classes: ClassAP
-    curves: Curves
-    sizes: dict[str, SizeAP]
-    coco: dict[str, float] | None
-
-    def __new__(cls, results, maps, times, **extra):
-        self = super().__new__(cls, (tuple(results), maps, tuple(times)))
-        self.__dict__.update(extra)
-        return self
-
-    @property
-    def results(self) -> tuple[float, ...]:
-        return self[0]
-
-    @property
-    def maps(self) -> np.ndarray:
-        return self[1]
-
-    @property
-    def times(self) -> tuple[float, ...]:
-        return self[2]
-
-    def with_coco(self, stats: dict[str, float]) -> "EvalResult":
-        """The same with pycocotools' AP and AP50 in the place of ours, also for classes without labels."""
-        absent = np.setdiff1d(np.arange(len(self.maps)), self.classes.classes)
-        maps = self.maps.copy()
-        maps[absent] = stats["AP"]
-        results = (*self.results[:2], stats["AP50"], stats["AP"], *self.results[4:])
-        return EvalResult(results, maps, self.times, **{**self.__dict__, "coco": stats})
 
 
 class Records:
@@ -121,36 +78,44 @@ def _area(xyxy: np.ndarray) -> np.ndarray:
     return (xyxy[:, 2] - xyxy[:, 0]) * (xyxy[:, 3] - xyxy[:, 1])
 
 
+def never() -> bool:
+    """For evaluations that nobody asks to stop."""
+    return False
+
+
 def evaluate(
     predict: Predict,
     loader: Iterable,
     nc: int,
-    *,
-    imgsz: int = 0,
-    batch_size: int = 0,
-    single_cls: bool = False,
-    v5_metric: bool = False,
+    config: EvalConfig = DEFAULT,
     sinks: Sequence[Sink] = (),
+    should_stop: Callable[[], bool] = never,
 ) -> EvalResult:
     """Run a detector over a loader of (images, targets, paths, shapes) and measure it.
 
-    single_cls: every detection counts as class 0, as the labels of such a loader do. imgsz, batch_size: reported only.
+    should_stop: asked after every batch; if it says so, `EvaluationStopped` is raised.
     """
-    records, seen, loss, times = Records(), 0, None, np.zeros(2)
-    for index, (images, targets, paths, shapes) in enumerate(tqdm(loader, desc=HEADER)):
-        prediction = predict(images, targets, shapes)
+    records, seen, batches, times = Records(), 0, 0, np.zeros(2)
+    losses: dict[str, torch.Tensor] = {}
+    for images, targets, paths, shapes in tqdm(loader, desc=HEADER):
+        prediction = predict(images, shapes, targets)
         times += prediction.inference_ms, prediction.nms_ms
-        if prediction.loss is not None:
-            loss = prediction.loss if loss is None else loss + prediction.loss
-        detections = _on_host(prediction.detections, single_cls)
-        native = native_batch(detections, targets, shapes, tuple(images.shape[2:]))
+        for name, value in prediction.losses.items():
+            losses[name] = losses[name] + value if name in losses else value
+        detections = _on_host(prediction.detections, config.single_cls)
+        height, width = images.shape[2:]
+        native = native_batch(detections, targets, shapes, (height, width))
         records.add(native)
-        seen += len(images)
         for sink in sinks:
-            sink(SeenBatch(index, images, targets, paths, shapes, detections, native))
-    losses = [0.0, 0.0, 0.0] if loss is None else (loss.float().cpu() / (index + 1)).tolist()
-    per_image = times / max(seen, 1)
-    return _result(records, v5_metric, nc, seen, losses, (*per_image, per_image.sum(), imgsz, imgsz, batch_size))
+            sink(SeenBatch(batches, images, targets, paths, shapes, detections, native))
+        seen += len(images)
+        batches += 1
+        if should_stop():
+            raise EvaluationStopped
+    means = {name: float(value.float().cpu() / batches) for name, value in losses.items()}
+    inference_ms, nms_ms = (float(ms) for ms in times / max(seen, 1))
+    speed = Speed(inference_ms, nms_ms, config.img_size, config.batch_size)
+    return _result(records, config.v5_metric, nc, seen, means, speed)
 
 
 def _on_host(detections: list[torch.Tensor], single_cls: bool) -> list[torch.Tensor]:
@@ -161,24 +126,14 @@ def _on_host(detections: list[torch.Tensor], single_cls: bool) -> list[torch.Ten
     return list(rows.split([len(d) for d in detections]))
 
 
-def _result(records: Records, v5_metric: bool, nc: int, seen: int, losses, times) -> EvalResult:
+def _result(
+    records: Records, v5_metric: bool, nc: int, seen: int, losses: dict[str, float], speed: Speed
+) -> EvalResult:
     classes, curves, sizes, label_cls = records.figures(v5_metric)
     ap = classes.ap.mean(1)
-    own = tuple(float(x.mean()) if len(x) else 0.0 for x in (classes.p, classes.r, classes.ap[:, 0], ap))
-    maps = np.full(nc, own[3])
-    maps[classes.classes] = ap
+    columns = (classes.p, classes.r, classes.ap[:, 0], ap)
+    summary = {name: float(x.mean()) if len(x) else 0.0 for name, x in zip(SUMMARY, columns)}
+    per_class_ap = np.full(nc, summary[SUMMARY[-1]])
+    per_class_ap[classes.classes] = ap
     labels = np.bincount(label_cls, minlength=nc)
-    extra = {"own": own, "seen": seen, "labels": labels, "classes": classes, "curves": curves, "sizes": sizes}
-    return EvalResult((*own, *losses), maps, map(float, times), **extra, coco=None)
-
-
-class Stopwatch:
-    """Milliseconds between calls of `lap`, the device's work included."""
-
-    def __init__(self):
-        self.last = time_synchronized()
-
-    def lap(self) -> float:
-        now = time_synchronized()
-        passed, self.last = (now - self.last) * 1e3, now
-        return passed
+    return EvalResult(summary, losses, per_class_ap, seen, labels, classes, curves, sizes, speed)

@@ -8,18 +8,38 @@ from typing import Any
 import numpy as np
 
 from yolov7fast.core.errors import UserError
+from yolov7fast.core.plural import counted
 from yolov7fast.data.data_yaml import DataYaml
 from yolov7fast.data.labels import check_class_range
-from yolov7fast.evaluation.loop import EvalResult, SeenBatch, Sink
-from yolov7fast.evaluation.report import draw_curves, print_coco, print_speed, print_table, write_files
+from yolov7fast.evaluation.config import EvalConfig
+from yolov7fast.evaluation.loop import SeenBatch, Sink
+from yolov7fast.evaluation.report import (
+    draw_curves,
+    print_coco,
+    print_speed,
+    print_table,
+    thresholds_text,
+    training_flags,
+    write_files,
+)
+from yolov7fast.evaluation.result import EvalResult
 from yolov7fast.metrics.boxes import xyxy2xywh
-from yolov7fast.metrics.coco import GroundTruth, ImageList, coco_stats, detection_rows, ground_truth, write_json
+from yolov7fast.metrics.coco import (
+    GroundTruth,
+    ImageList,
+    coco_stats,
+    detection_rows,
+    find_annotations,
+    ground_truth,
+    write_json,
+)
 from yolov7fast.metrics.confusion import ConfusionMatrix
 from yolov7fast.plots import plot_images
+from yolov7fast.predictors.base import Predictor
 
 log = logging.getLogger(__name__)
-PICTURED_BATCHES = 3
-PICTURED_IMAGES = 16
+DRAWN_BATCHES = 3
+DRAWN_IMAGES = 16
 
 
 class TextSink:
@@ -58,7 +78,7 @@ class JsonSink:
             self.rows += detection_rows(path, dets, self.truth)
 
 
-class PictureSink:
+class ImageSink:
     """`test_batch{0,1,2}_{labels,pred}.jpg`, drawn by a thread of its own while the evaluation goes on.
 
     The thread gets copies, since the loader may reuse the batch's memory. `close` waits for it.
@@ -70,19 +90,19 @@ class PictureSink:
         self.drawings: list[Future] = []
 
     def __call__(self, batch: SeenBatch) -> None:
-        if batch.index >= PICTURED_BATCHES:
+        if batch.index >= DRAWN_BATCHES:
             return
-        images = batch.images[:PICTURED_IMAGES].cpu().clone()
+        images = batch.images[:DRAWN_IMAGES].cpu().clone()
         paths = list(batch.paths[: len(images)])
         for kind, targets in (("labels", batch.targets.cpu().clone()), ("pred", detections_as_targets(batch))):
             fname = self.save_dir / f"test_batch{batch.index}_{kind}.jpg"
             self.drawings.append(self.pool.submit(plot_images, images, targets, paths, fname, self.names))
 
     def close(self) -> None:
-        """Wait for the pictures; a failed one is told, but costs no figures."""
+        """Wait for the drawings; a failed one is logged, but costs no figures."""
         self.pool.shutdown()
         for error in filter(None, (drawing.exception() for drawing in self.drawings)):
-            log.warning("a picture of %s could not be drawn: %s", self.save_dir, error)
+            log.warning("an image in %s could not be drawn: %s", self.save_dir, error)
 
 
 def detections_as_targets(batch: SeenBatch) -> np.ndarray:
@@ -96,66 +116,84 @@ def detections_as_targets(batch: SeenBatch) -> np.ndarray:
 
 
 class Outputs:
-    """All that one evaluation writes.
+    """All that one evaluation writes, as its configuration asks for it.
 
-    data_set: the loader's, with img_files, label_files, labels (m, 5) and shapes (n, 2) w, h. alone: a command of its
-    own, which tells more than a validation inside training.
+    data_set: the loader's, with img_files, label_files, labels (m, 5) and shapes (n, 2) w, h.
     """
 
-    def __init__(self, save_dir: Path, data: DataYaml, single_cls: bool, data_set, alone: bool):
-        self.save_dir, self.data, self.data_set, self.alone = save_dir, data, data_set, alone
-        self.names = ["item"] if single_cls and data.nc > 1 else data.names
+    def __init__(self, save_dir: Path, data: DataYaml, config: EvalConfig, data_set, weights: list[str]):
+        self.save_dir, self.data, self.config, self.data_set, self.weights = save_dir, data, config, data_set, weights
+        self.names = ["item"] if config.single_cls and data.nc > 1 else data.names
         self.sinks: list[Sink] = []
         self.rows: JsonSink | None = None
         self.matrix: ConfusionMatrix | None = None
-        self.pictures: PictureSink | None = None
+        self.drawings: ImageSink | None = None
+        self._check_labels()
         save_dir.mkdir(parents=True, exist_ok=True)
+        wanted = config.outputs
+        if wanted.save_txt or wanted.save_hybrid:
+            self.sinks.append(TextSink(save_dir / "labels", wanted.save_conf))
+        if wanted.save_json:
+            self._add_json()
+        if wanted.plots:
+            self._add_drawings()
 
-    def check_labels(self, needed: bool) -> None:
+    def _check_labels(self) -> None:
         """Refuse labels beyond nc. A set without any label is refused too, unless its boxes are what is wanted."""
-        files = self.data_set.label_files
+        files, wanted = self.data_set.label_files, self.config.outputs
         check_class_range(self.data_set.labels, files, len(self.names), self.data.path)
         if not any(map(len, self.data_set.labels)):
-            message = f"none of the {len(files)} images has a label"
+            message = f"none of the {counted(len(files), 'image')} has a label"
             message += f" (looked in {Path(files[0]).parent})" if len(files) else ""
-            if needed:
+            if wanted.standalone and not (wanted.save_json or wanted.save_txt):
                 raise UserError(f"{message}: nothing to measure; --save-txt and --save-json write detections without")
             log.warning("%s: all figures will be 0", message)
 
-    def add_text(self, save_conf: bool) -> None:
-        self.sinks.append(TextSink(self.save_dir / "labels", save_conf))
-
-    def add_json(self, annotations: str | None, is_coco: bool, file_name: str) -> None:
-        images = ImageList(self.data_set.img_files, self.data_set.shapes, self.data_set.labels)
-        self.rows = JsonSink(ground_truth(annotations, images, self.names, is_coco))
+    def _add_json(self) -> None:
+        wanted, images = self.config.outputs, self.data_set
+        annotations = find_annotations(self.data, self.config.split, wanted.annotations)
+        listed = ImageList(images.img_files, images.shapes, images.labels)
+        self.rows = JsonSink(ground_truth(annotations, listed, self.names, wanted.is_coco))
         self.sinks.append(self.rows)
-        self.json_path = self.save_dir / file_name
 
-    def add_pictures(self) -> None:
-        self.matrix = ConfusionMatrix(len(self.names))
-        self.pictures = PictureSink(self.save_dir, self.names)
-        self.sinks += [self.pictures, lambda batch: self.matrix.update(batch.native)]
+    def _add_drawings(self) -> None:
+        matrix = self.matrix = ConfusionMatrix(len(self.names))
+        self.drawings = ImageSink(self.save_dir, self.names)
+        self.sinks += [self.drawings, lambda batch: matrix.update(batch.native)]
 
-    def finish(self, result: EvalResult, settings: dict[str, Any], verbose: bool) -> EvalResult:
+    def finish(self, result: EvalResult, predictor: Predictor) -> EvalResult:
         """Print and write what follows from the figures; pycocotools' replace ours in the result where it ran."""
-        print_table(result, self.names, per_class=verbose or (self.alone and len(self.names) < 50))
-        if self.alone:
-            print_speed(result, settings["precision"])
+        wanted, config = self.config.outputs, self.config
+        per_class = wanted.verbose or (wanted.standalone and len(self.names) < 50)
+        print_table(result, self.names, per_class)
+        print(thresholds_text(config, predictor.uses_nms))
+        if wanted.standalone:
+            print_speed(result, predictor.precision)
+            if flags := training_flags(config, predictor.uses_nms):
+                print(f"Validation in training has other thresholds: {flags} gives its figures")
         if self.rows is not None:
-            result = self._finish_json(result)
-        if self.alone or self.matrix is not None:
+            result = self._finish_json(result, self.rows)
+        if wanted.standalone or self.matrix is not None:
+            settings = {"weights": self.weights, "data": self.data.path, "precision": predictor.precision}
+            settings |= config.settings() | ({} if predictor.uses_nms else {"iou_thres": None, "agnostic": None})
             write_files(result, self.names, self.save_dir, settings)
-        if self.matrix is not None:
+        if self.matrix is not None and self.drawings is not None:
             curves = (result, self.matrix.matrix, self.names, self.save_dir)
-            self.pictures.drawings.append(self.pictures.pool.submit(draw_curves, *curves))
-            self.pictures.close()
+            self.drawings.drawings.append(self.drawings.pool.submit(draw_curves, *curves))
+            self.drawings.close()
         return result
 
-    def _finish_json(self, result: EvalResult) -> EvalResult:
-        write_json(self.rows.rows, self.json_path)
-        print(f"{len(self.rows.rows)} detections in {self.json_path}; ground truth: {self.rows.truth.source}")
-        stats = coco_stats(self.rows.truth, self.rows.rows)
+    def _finish_json(self, result: EvalResult, sink: JsonSink) -> EvalResult:
+        path = self.save_dir / f"{Path(self.weights[0]).stem if self.weights else ''}_predictions.json"
+        write_json(sink.rows, path)
+        print(f"{counted(len(sink.rows), 'detection')} in {path}; ground truth: {sink.truth.source}")
+        stats = coco_stats(sink.truth, sink.rows)
         if stats:
             result = result.with_coco(stats)
             print_coco(result)
         return result
+
+    def close(self) -> None:
+        """Let go of the drawing thread after an evaluation that did not finish."""
+        if self.drawings is not None:
+            self.drawings.pool.shutdown(cancel_futures=True)

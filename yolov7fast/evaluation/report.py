@@ -1,24 +1,28 @@
 """What an evaluation says at its end: the printed table, its files, its curves."""
 
 import csv
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from yolov7fast.evaluation.loop import EvalResult
+from yolov7fast.evaluation.config import EvalConfig
+from yolov7fast.evaluation.result import EvalResult
 from yolov7fast.metrics.coco import write_json
+from yolov7fast.metrics.names import MAP, MAP50, SUMMARY
 from yolov7fast.plots import plot_confusion, plot_mc_curve, plot_pr_curve
 
 ROW = "%20s" + "%12i" * 2 + "%12.3g" * 4
 SIZE_HEADER = ("%20s" + "%12s" * 5) % ("Size", "Images", "Labels", "mAP@.5", "mAP@.5:.95", "AR")
-SIZE_ROW = "%20s" + "%12i" * 2 + "%12.3g" * 3
+SIZE_ROW = "%20s" + "%12i" * 2 + "%12s" * 3
+JSON_NAMES = ("P", "R", "mAP50", "mAP")  # of the summary in metrics.json
 
 
 def print_table(result: EvalResult, names: Sequence[str], per_class: bool) -> None:
     """The summary row; with `per_class` also a row for each labelled class, and AP and AR by object size."""
-    print(ROW % ("all", result.seen, result.labels.sum(), *result.own))
+    print(ROW % ("all", result.seen, result.labels.sum(), *(result.summary[name] for name in SUMMARY)))
     if not per_class:
         return
     if len(names) > 1:
@@ -26,24 +30,43 @@ def print_table(result: EvalResult, names: Sequence[str], per_class: bool) -> No
             print(ROW % (row["name"], result.seen, row["labels"], row["P"], row["R"], row["AP50"], row["AP"]))
     print(SIZE_HEADER)
     for size, figures in result.sizes.items():
-        print(SIZE_ROW % (size, result.seen, figures.labels, figures.ap50, figures.ap, figures.ar))
+        shown = (figures.ap50, figures.ap, figures.ar)
+        shown = ("-" if math.isnan(value) else f"{value:.3g}" for value in shown)
+        print(SIZE_ROW % (size, result.seen, figures.labels, *shown))
+
+
+def thresholds_text(config: EvalConfig, uses_nms: bool) -> str:
+    """The thresholds that a table's figures depend on."""
+    nms = f"NMS IoU {config.iou_thres:g}" if uses_nms else "no NMS"
+    return f"Thresholds: confidence {config.conf_thres:g}, {nms}"
+
+
+def training_flags(config: EvalConfig, uses_nms: bool) -> str:
+    """The flags of test.py that give the thresholds of validation in training; empty where they are the same."""
+    training = EvalConfig()
+    flags = []
+    if config.conf_thres != training.conf_thres:
+        flags.append(f"--conf-thres {training.conf_thres:g}")
+    if uses_nms and config.iou_thres != training.iou_thres:
+        flags.append(f"--iou-thres {training.iou_thres:g}")
+    return " ".join(flags)
 
 
 def print_speed(result: EvalResult, precision: str) -> None:
     """precision: what the network ran in; half on CUDA, which moves the figures in the third or fourth digit."""
-    inference, nms, total, size, _, batch = result.times
+    inference, nms, size, batch = result.speed
     print(
-        f"Speed: {inference:.1f}/{nms:.1f}/{total:.1f} ms inference/NMS/total per {size:.0f}x{size:.0f} image "
-        f"at batch-size {batch:.0f}, in {precision}"
+        f"Speed: {inference:.1f}/{nms:.1f}/{result.speed.total_ms:.1f} ms inference/NMS/total per {size}x{size} image "
+        f"at batch-size {batch}, in {precision}"
     )
 
 
 def print_coco(result: EvalResult) -> None:
     """pycocotools' figures and ours side by side; they differ by design."""
     if result.coco:
-        ours, theirs = result.own, result.coco
+        ours, theirs = result.summary, result.coco
         print(f"{'':20s}{'mAP@.5':>12s}{'mAP@.5:.95':>12s}")
-        print("%20s%12.3g%12.3g" % ("this metric", ours[2], ours[3]))
+        print("%20s%12.3g%12.3g" % ("this metric", ours[MAP50], ours[MAP]))
         print("%20s%12.3g%12.3g" % ("pycocotools", theirs["AP50"], theirs["AP"]))
 
 
@@ -73,13 +96,28 @@ def write_files(result: EvalResult, names: Sequence[str], save_dir: Path, settin
         writer = csv.DictWriter(f, ["class", "name", "labels", "P", "R", "F1", "AP50", "AP75", "AP"])
         writer.writeheader()
         writer.writerows(rows)
-    summary = dict(zip(("P", "R", "mAP50", "mAP"), result.own))
-    losses = dict(zip(("box", "obj", "cls"), result.results[4:]))
-    times = dict(zip(("inference_ms", "nms_ms", "total_ms"), result.times))
-    sizes = {size: figures._asdict() for size, figures in result.sizes.items()}
-    counts = {"images": result.seen, "labels": int(result.labels.sum())}
-    document = {"settings": settings, **counts, **summary, "losses": losses, "sizes": sizes, "times": times}
-    write_json({**document, "coco": result.coco, "per_class": rows}, save_dir / "metrics.json", indent=1)
+    document = {
+        "settings": settings,
+        "images": result.seen,
+        "labels": int(result.labels.sum()),
+        **dict(zip(JSON_NAMES, (result.summary[name] for name in SUMMARY))),
+        **result.extra,
+        "losses": dict(result.losses),
+        "sizes": {size: _without_nan(figures._asdict()) for size, figures in result.sizes.items()},
+        "times": {
+            "inference_ms": result.speed.inference_ms,
+            "nms_ms": result.speed.nms_ms,
+            "total_ms": result.speed.total_ms,
+        },
+        "coco": result.coco,
+        "per_class": rows,
+    }
+    write_json(document, save_dir / "metrics.json", indent=1)
+
+
+def _without_nan(figures: dict[str, float]) -> dict[str, float | None]:
+    """What was not measured is null: JSON knows no NaN."""
+    return {name: None if math.isnan(value) else value for name, value in figures.items()}
 
 
 def write_per_class_ap(result: EvalResult, names: Sequence[str], path: str | Path) -> None:
@@ -87,7 +125,8 @@ def write_per_class_ap(result: EvalResult, names: Sequence[str], path: str | Pat
     rows = per_class_rows(result, names)
     per_class = {str(r["class"]): {"ap50": r["AP50"], "ap": r["AP"], "name": r["name"]} for r in rows}
     Path(path).parent.mkdir(parents=True, exist_ok=True)
-    write_json({"map50": result.own[2], "map": result.own[3], "per_class": per_class}, path, indent=1)
+    document = {"map50": result.summary[MAP50], "map": result.summary[MAP], "per_class": per_class}
+    write_json(document, path, indent=1)
 
 
 def draw_curves(result: EvalResult, matrix: np.ndarray, names: Sequence[str], save_dir: Path) -> None:

@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
@@ -16,12 +15,13 @@ from yolov7fast.cli.run_file import ResizeStage
 from yolov7fast.core.errors import UserError
 from yolov7fast.data.detr_dataset import DetrDataset
 from yolov7fast.data.labels import Subset, check_class_range
-from yolov7fast.evaluation.detr import GRID, Frames, evaluate_detr
+from yolov7fast.evaluation.config import EvalConfig, OutputConfig
+from yolov7fast.evaluation.run import run_evaluation
 from yolov7fast.loading.dataloader import create_dataloader
 from yolov7fast.losses.detr import PARTS, attach_loss
-from yolov7fast.metrics.average_precision import fitness
 from yolov7fast.nn.detr import Detector
 from yolov7fast.plots import plot_images, plot_results
+from yolov7fast.predictors.detr import GRID, DetrPredictor, Frames
 from yolov7fast.training.distributed import World, main_first
 from yolov7fast.training.ema import ModelEMA
 from yolov7fast.training.resize_stages import final_size, plan_stages
@@ -173,26 +173,21 @@ class DetrFamily:
         if number < DRAWN_BATCHES and self.world.is_main:
             images, targets, paths = batch[0].clone(), batch[1].clone(), batch[2]
             file = self.run_dir / f"train_batch{number}.jpg"
-            self.drawings.append(self.draftsman.submit(plot_images, images, targets, paths, file))
+            self.drawings.append(self.draftsman.submit(plot_images, images, targets, paths, file, self.model.names))
 
     # --- validation and files -----------------------------------------------------------------------------------------
 
     def validate(self, epoch: int, final: bool, draw: bool) -> Validation:
-        result = evaluate_detr(
-            self.ema.ema,
-            self.val_loader,
-            self.data,
-            self.run_dir,
-            imgsz=self.test_size,
+        config = EvalConfig(
+            img_size=self.test_size,
             batch_size=self.val_batch,
             single_cls=self.opt.single_cls,
-            verbose=final and self.data.nc < 50,
-            plots=draw,
-            with_loss=True,
+            outputs=OutputConfig(verbose=final and self.data.nc < 50, plots=draw),
         )
-        score = float(fitness(np.array(result.results).reshape(1, -1))[0])
+        predictor = DetrPredictor(self.ema.ema, config.predict_options(), with_loss=True)
+        result = run_evaluation(predictor, self.val_loader, self.data, self.run_dir, config)
         figures = (result.sizes["small"].ap, peak_memory_gb(self.device))
-        return Validation(list(result.results), list(result.maps), score, figures)
+        return Validation(list(result.as_upstream()[0]), list(result.per_class_ap), result.fitness, figures)
 
     def checkpoint(self, progress: Progress, results_text: str) -> dict[str, Any]:
         """Plain values and state dicts; weights that `resume` holds too are stored once."""

@@ -24,13 +24,14 @@ from yolov7fast.core.files import check_img_size
 from yolov7fast.data.autoanchor import check_anchors
 from yolov7fast.data.class_weights import labels_to_class_weights, labels_to_image_weights
 from yolov7fast.data.labels import Subset, check_class_range
-from yolov7fast.evaluation.yolo import test
+from yolov7fast.evaluation.config import EvalConfig, OutputConfig
+from yolov7fast.evaluation.run import run_evaluation
 from yolov7fast.loading.dataloader import create_dataloader
 from yolov7fast.losses.multihead import ComputeLossMultiHead, ComputeLossMultiHeadOTA
 from yolov7fast.losses.yolo import ComputeLoss, ComputeLossAuxOTA, ComputeLossOTA
-from yolov7fast.metrics.average_precision import fitness
 from yolov7fast.nn.model import IAuxDetect, Model, MultiHeadDetect
 from yolov7fast.plots import plot_images, plot_results
+from yolov7fast.predictors.yolo import network_predictor
 from yolov7fast.training import hyperparameters as hyper
 from yolov7fast.training.compiling import CompiledNet, compile_wanted
 from yolov7fast.training.distributed import World, from_main, main_first
@@ -294,27 +295,22 @@ class YoloFamily:
         if number < DRAWN_BATCHES and self.world.is_main and not self.opt.evolve:
             images, targets, paths = batch[0].clone(), batch[1].clone(), batch[2]
             file = self.run_dir / f"train_batch{number}.jpg"
-            self.drawings.append(self.draftsman.submit(plot_images, images, targets, paths, file))
+            self.drawings.append(self.draftsman.submit(plot_images, images, targets, paths, file, self.names))
 
     # --- validation and files -----------------------------------------------------------------------------------------
 
     def validate(self, epoch: int, final: bool, draw: bool) -> Validation:
         self.ema.copy_attributes(self.model)
-        found = test(
-            self.data,
+        config = EvalConfig(
+            img_size=self.test_size,
             batch_size=self.val_batch,
-            imgsz=self.test_size,
-            model=self.ema.ema,
             single_cls=self.opt.single_cls,
-            dataloader=self.val_loader,
-            save_dir=self.run_dir,
-            verbose=self.nc < 50 and final,
-            plots=draw and not self.opt.evolve,
-            compute_loss=self.plain_loss,
             v5_metric=self.opt.v5_metric,
+            outputs=OutputConfig(verbose=self.nc < 50 and final, plots=draw and not self.opt.evolve),
         )
-        results, maps, _ = found
-        return Validation(list(results), list(maps), float(fitness(np.array(results).reshape(1, -1))[0]))
+        predictor = network_predictor(self.ema.ema, config.predict_options(), self.plain_loss)
+        result = run_evaluation(predictor, self.val_loader, self.data, self.run_dir, config)
+        return Validation(list(result.as_upstream()[0]), list(result.per_class_ap), result.fitness)
 
     def checkpoint(self, progress: Progress, results_text: str) -> dict[str, Any]:
         """The reference's keys, as its own files have them. In the middle of an epoch, the one before is the last."""
@@ -391,20 +387,15 @@ class YoloFamily:
         """As the reference ends a COCO run: last and best with pycocotools, suppression at IoU 0.7."""
         for path in filter(Path.is_file, weights):
             print(f"final test of {path}")
-            test(
-                self.data,
-                weights=str(path),
+            config = EvalConfig(
+                img_size=self.test_size,
                 batch_size=self.val_batch,
-                imgsz=self.test_size,
                 iou_thres=0.7,
-                model=attempt_load(path, self.device),
-                dataloader=self.val_loader,
-                save_dir=self.run_dir,
-                save_json=True,
-                plots=False,
-                is_coco=True,
                 v5_metric=self.opt.v5_metric,
+                outputs=OutputConfig(save_json=True, plots=False, is_coco=True),
             )
+            predictor = network_predictor(attempt_load(path, self.device), config.predict_options())
+            run_evaluation(predictor, self.val_loader, self.data, self.run_dir, config, weights=[str(path)])
 
     def close(self) -> None:
         self.draftsman.shutdown(wait=True)

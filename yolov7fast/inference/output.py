@@ -1,4 +1,4 @@
-"""What a run of prediction leaves behind: labelled pictures, videos, text files; and a window, given a screen."""
+"""What a run of prediction leaves behind: labelled images, videos, text files; and a window, given a screen."""
 
 import logging
 import os
@@ -9,15 +9,15 @@ import cv2
 import numpy as np
 import torch
 
-from yolov7fast.inference.sources import STREAM_FPS, Frame
+from yolov7fast.inference.frames import STREAM_FPS, Frame
 from yolov7fast.metrics.boxes import xyxy2xywh
-from yolov7fast.plots.draw import Names, class_colour, class_name, draw_boxes, save_picture
+from yolov7fast.plots.draw import Names, class_colour, class_name, draw_boxes, save_image
 
 LOGGER = logging.getLogger(__name__)
 
 
 class PredictionOutput:
-    """Writes results below `save_dir`. Pictures and videos keep their own names; `labels/` holds the text files.
+    """Writes results below `save_dir`. Images and videos keep their own names; `labels/` holds the text files.
 
     Two sources of one name do not overwrite each other: the later one gets a number.
     """
@@ -30,34 +30,34 @@ class PredictionOutput:
         self.label_count = 0  # text files written
         self._names: dict[str, str] = {}  # source path -> name of its results
         self._videos: dict[str, _Video] = {}
-        self._drawn: tuple[Frame, np.ndarray] | None = None  # the last picture, drawn once for file and window
+        self._drawn: tuple[Frame, np.ndarray] | None = None  # the last image, drawn once for file and window
         (self.save_dir / "labels" if save_txt else self.save_dir).mkdir(parents=True, exist_ok=True)
 
     def write(self, frame: Frame, boxes: torch.Tensor) -> Path | None:
-        """Write one picture's results (boxes (k, 6) in its own pixels); returns the file of a saved image."""
+        """Write one image's results (boxes (k, 6) in its own pixels); returns the file of a saved image."""
         name = self._name(frame.path)
         if self.save_txt:
             self._write_text(frame, name, boxes)
         if not self.save_img:
             return None
-        picture = self.picture(frame, boxes)
+        drawn = self.drawn(frame, boxes)
         if frame.kind != "image":
-            self._video(frame, name, picture.shape).add(picture)
+            self._video(frame, name, drawn.shape).add(drawn)
             return None
         path = self.save_dir / name
         if not cv2.haveImageWriter(str(path)):
             path = path.with_suffix(".jpg")  # a format that is read but not written, such as .dng
-        save_picture(picture, path)
+        save_image(drawn, path)
         return path
 
-    def picture(self, frame: Frame, boxes: torch.Tensor) -> np.ndarray:
+    def drawn(self, frame: Frame, boxes: torch.Tensor) -> np.ndarray:
         """A copy of the original with its boxes and "name score" labels; best detections on top."""
         if self._drawn is None or self._drawn[0] is not frame:
-            picture = np.ascontiguousarray(frame.original).copy()
+            image = np.ascontiguousarray(frame.original).copy()
             rows = boxes.flip(0).tolist()
             labels = [f"{class_name(self.names, row[5])} {row[4]:.2f}" for row in rows]
-            draw_boxes(picture, [row[:4] for row in rows], labels, [class_colour(row[5]) for row in rows])
-            self._drawn = frame, picture
+            draw_boxes(image, [row[:4] for row in rows], labels, [class_colour(row[5]) for row in rows])
+            self._drawn = frame, image
         return self._drawn[1]
 
     def _write_text(self, frame: Frame, name: str, boxes: torch.Tensor) -> None:
@@ -126,10 +126,10 @@ class _Video:
             self.part.unlink(missing_ok=True)
         LOGGER.warning("no video can be written to %s: OpenCV has no mp4v encoder here", path)
 
-    def add(self, picture: np.ndarray) -> None:
+    def add(self, image: np.ndarray) -> None:
         if self.writer.isOpened():
-            same = (picture.shape[1], picture.shape[0]) == self.size  # a stream may change its size midway
-            self.writer.write(picture if same else cv2.resize(picture, self.size))
+            same = (image.shape[1], image.shape[0]) == self.size  # a stream may change its size midway
+            self.writer.write(image if same else cv2.resize(image, self.size))
 
     def close(self) -> None:
         opened = self.writer.isOpened()
@@ -140,11 +140,11 @@ class _Video:
 
 
 class Window:
-    """Shows pictures on a screen; see `open_window`."""
+    """Shows images on a screen; see `open_window`."""
 
-    def show(self, frame: Frame, picture: np.ndarray) -> bool:
-        """Show one picture; False when the user pressed q."""
-        cv2.imshow(Path(frame.path).name, picture)
+    def show(self, frame: Frame, image: np.ndarray) -> bool:
+        """Show one image; False when the user pressed q."""
+        cv2.imshow(Path(frame.path).name, image)
         return cv2.waitKey(1) & 0xFF != ord("q")
 
 
@@ -158,5 +158,5 @@ def open_window() -> Window | None:
             return Window()
         except cv2.error:
             pass  # a build without windows
-    LOGGER.warning("--view-img: no display here, or an OpenCV without windows; going on without showing")
+    LOGGER.warning("--view-img: no display here, or an OpenCV without windows; detection continues without showing")
     return None

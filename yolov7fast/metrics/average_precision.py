@@ -48,7 +48,7 @@ class Curves(NamedTuple):
 
 
 class SizeAP(NamedTuple):
-    """Figures of one range of object sizes, means over the classes that have such labels."""
+    """Figures of one range of object sizes, means over the classes that have such labels; NaN where there are none."""
 
     labels: int
     ap50: float
@@ -187,7 +187,7 @@ def ap_by_size(
             for found in ranked
             if labels[found.cls]
         ]  # per class: AP at the ten thresholds, recall at the ten thresholds
-        ap, recall = np.array(figures).mean(0) if figures else np.zeros((2, 10))
+        ap, recall = np.array(figures).mean(0) if figures else np.full((2, 10), np.nan)
         result[name] = SizeAP(int(target_in.sum()), float(ap[0]), float(ap.mean()), float(recall.mean()))
     return result
 

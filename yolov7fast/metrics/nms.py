@@ -57,7 +57,7 @@ def check_thresholds(conf_thres: float, iou_thres: float) -> None:
     """Refuse thresholds that no score or overlap could meet or miss; for commands, before anything is loaded."""
     for flag, value in (("--conf-thres", conf_thres), ("--iou-thres", iou_thres)):
         if not 0 <= value <= 1:
-            raise UserError(f"{flag} {value} is out of range: it is a share between 0 and 1")
+            raise UserError(f"{flag} {value} is out of range: it is a fraction between 0 and 1")
 
 
 def _candidates(prediction, conf_thres, labels, multi_label):

@@ -88,13 +88,13 @@ def draw_boxes(
         draw_text(img, label, (x1 - line // 2, top), size, (0, 0, 0) if luma > 150 else (255, 255, 255), colour)
 
 
-def save_picture(img: np.ndarray, path: str | os.PathLike) -> None:
+def save_image(img: np.ndarray, path: str | os.PathLike) -> None:
     """Encode by the path's suffix and put the file in place in one step."""
     path = Path(path)
     try:
         ok, data = cv2.imencode(path.suffix.lower(), img)
     except cv2.error as error:
-        raise UserError(f"cannot write pictures of type '{path.suffix}' ({path}); use .jpg or .png") from error
+        raise UserError(f"cannot write images of type '{path.suffix}' ({path}); use .jpg or .png") from error
     if not ok:
         raise UserError(f"cannot encode {path}")
     part = path.with_name(f".{path.name}.part")
@@ -139,7 +139,7 @@ def plot_images(
         x, y = i // side * w, i % side * h
         grid[y : y + h, x : x + w] = tile
     if fname is not None:
-        save_picture(grid, fname)
+        save_image(grid, fname)
     return grid
 
 

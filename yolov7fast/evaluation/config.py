@@ -1,0 +1,88 @@
+"""How a detector is measured and what is written of it, as two small objects instead of a long list of parameters."""
+
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from yolov7fast.data.data_yaml import SPLITS
+from yolov7fast.metrics.nms import check_thresholds
+from yolov7fast.predictors.base import PredictOptions
+
+TRAINING_IOU = 0.6  # NMS IoU of the validations in training, as upstream has it; test.py's own default is 0.65
+
+
+@dataclass(frozen=True)
+class OutputConfig:
+    """What an evaluation writes and prints besides its figures."""
+
+    save_txt: bool = False  # labels/*.txt
+    save_conf: bool = False  # with the score in each line
+    save_hybrid: bool = False  # labels and detections together, in labels/*.txt
+    save_json: bool = False  # COCO rows, and pycocotools' figures
+    annotations: str | None = None  # COCO annotation file; None: looked for, else built from the labels
+    is_coco: bool = False  # class ids are COCO's 80, whatever the names
+    plots: bool = True  # grids of the first batches, curves, confusion matrix
+    verbose: bool = False  # rows of single classes and sizes
+    standalone: bool = False  # a command of its own, which prints more than a validation inside training
+
+
+@dataclass(frozen=True)
+class EvalConfig:
+    """How a detector is measured. Checked when it is built: impossible values raise UserError."""
+
+    img_size: int = 640  # longer side of the images
+    batch_size: int = 32
+    conf_thres: float = 0.001  # confidence threshold
+    iou_thres: float = TRAINING_IOU  # of non-maximum suppression
+    single_cls: bool = False  # all labels and detections count as class 0
+    agnostic_nms: bool = False  # classes suppress one another
+    augment: bool = False  # test-time augmentation
+    v5_metric: bool = False  # AP with recall extended to 1.0
+    half: bool = True  # half precision on CUDA
+    task: str = "val"
+    outputs: OutputConfig = field(default_factory=OutputConfig)
+
+    def __post_init__(self):
+        check_thresholds(self.conf_thres, self.iou_thres)
+
+    @property
+    def split(self) -> str:
+        """The part of the data set that is measured: speed and study use val."""
+        return self.task if self.task in SPLITS else "val"
+
+    def predict_options(self) -> PredictOptions:
+        """What is asked of the predictor: every class of a box above the threshold counts."""
+        return PredictOptions(
+            conf_thres=self.conf_thres,
+            iou_thres=self.iou_thres,
+            agnostic=self.agnostic_nms,
+            single_cls=self.single_cls,
+            multi_label=True,
+            augment=self.augment,
+            hybrid=self.outputs.save_hybrid,
+            half=self.half,
+        )
+
+    def settings(self) -> dict[str, Any]:
+        """What metrics.json says of how its figures were made."""
+        return {
+            "task": self.task,
+            "conf_thres": self.conf_thres,
+            "iou_thres": self.iou_thres,
+            "agnostic": self.single_cls or self.agnostic_nms,
+            "augment": self.augment,
+            "imgsz": self.img_size,
+            "batch_size": self.batch_size,
+            "single_cls": self.single_cls,
+            "v5_metric": self.v5_metric,
+        }
+
+
+def from_options(options: Any, **changes: Any) -> EvalConfig:
+    """The configuration that a command's flags ask for; `changes` by field name, of either object, win.
+
+    Commands that lack a flag get the default.
+    """
+    given = {**vars(options), **changes}
+    outputs = OutputConfig(**{f.name: given[f.name] for f in fields(OutputConfig) if f.name in given})
+    own = {f.name: given[f.name] for f in fields(EvalConfig) if f.name in given and f.name != "outputs"}
+    return EvalConfig(**own, outputs=outputs)

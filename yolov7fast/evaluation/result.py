@@ -1,0 +1,72 @@
+"""What an evaluation found: every figure by its name."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from yolov7fast.metrics.average_precision import ClassAP, Curves, SizeAP
+from yolov7fast.metrics.names import MAP, MAP50, SUMMARY, fitness_of, validation_loss
+
+
+class Speed(NamedTuple):
+    """Milliseconds per image, and what they were measured at."""
+
+    inference_ms: float
+    nms_ms: float
+    img_size: int
+    batch_size: int
+
+    @property
+    def total_ms(self) -> float:
+        return self.inference_ms + self.nms_ms
+
+
+@dataclass(frozen=True)
+class EvalResult:
+    """Figures of one evaluation.
+
+    summary: precision, recall and the two mAPs of our own metric, by the names of `metrics.names`. Where pycocotools
+    ran, `metrics` has its mAPs instead, and `coco` its twelve numbers.
+    """
+
+    summary: Mapping[str, float]
+    losses: Mapping[str, float]  # parts of the loss by name; empty where it was not measured
+    per_class_ap: np.ndarray  # (nc,) AP@.5:.95; classes without labels have the mean
+    seen: int  # images
+    labels: np.ndarray  # (nc,) label counts
+    classes: ClassAP
+    curves: Curves
+    sizes: Mapping[str, SizeAP]  # all, small, medium, large
+    speed: Speed
+    coco: Mapping[str, float] | None = None
+    extra: Mapping[str, float] = field(default_factory=dict)  # figures of further metrics, by name
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """All that a validation measures, by the names of results.csv's columns."""
+        found = dict(self.summary)
+        if self.coco:
+            found |= {MAP50: self.coco["AP50"], MAP: self.coco["AP"]}
+        losses = {validation_loss(name): value for name, value in self.losses.items()}
+        return {**found, **losses, **self.extra}
+
+    @property
+    def fitness(self) -> float:
+        """What the best checkpoint is chosen by."""
+        return fitness_of(self.metrics)
+
+    def with_coco(self, stats: Mapping[str, float]) -> "EvalResult":
+        """The same with pycocotools' figures; classes without labels get its AP as their own."""
+        per_class_ap = self.per_class_ap.copy()
+        per_class_ap[np.setdiff1d(np.arange(len(per_class_ap)), self.classes.classes)] = stats["AP"]
+        return replace(self, per_class_ap=per_class_ap, coco=stats)
+
+    def as_upstream(self) -> tuple[tuple[float, ...], np.ndarray, tuple[float, ...]]:
+        """What upstream's `test` returns: (P, R, mAP@.5, mAP@.5:.95, three losses), per-class AP, and (inference, NMS
+        and total ms per image, size, size, batch size)."""
+        losses = (*self.losses.values(), 0.0, 0.0, 0.0)[:3]
+        speed = self.speed
+        times = (speed.inference_ms, speed.nms_ms, speed.total_ms, speed.img_size, speed.img_size, speed.batch_size)
+        return (*(self.metrics[name] for name in SUMMARY), *losses), self.per_class_ap, times

@@ -1,0 +1,1 @@
+"""Detectors behind one interface (`base.Predictor`); `registry.load_predictor` opens weights of any family."""

@@ -1,0 +1,104 @@
+"""The one interface behind which every detector stands, whoever trained it and whatever runs it.
+
+Evaluation and inference know `Predictor` alone. To add a detector (a family, an exported file): write a class with the
+members below and a function `load_predictor(sources, device, options)` beside it, and name the module in
+`predictors.registry`. `tests/predictors/test_protocol.py` holds what every predictor promises.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+import torch
+
+from yolov7fast.core.device import time_synchronized
+from yolov7fast.core.errors import UserError
+from yolov7fast.core.files import check_img_size
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class PredictOptions:
+    """What is asked of a detector. The defaults are those of detect.py."""
+
+    conf_thres: float = 0.25  # confidence threshold
+    iou_thres: float = 0.45  # of non-maximum suppression
+    classes: Sequence[int] | None = None  # keep these class ids only
+    agnostic: bool = False  # classes suppress one another
+    single_cls: bool = False  # all classes count as one, so they suppress one another too
+    multi_label: bool = False  # a box may have several classes, as evaluation counts them; else its best one only
+    augment: bool = False  # test-time augmentation
+    hybrid: bool = False  # labels are put among the candidates (auto-labelling)
+    half: bool = True  # half precision where it pays: on CUDA
+
+
+DEFAULT = PredictOptions()
+
+
+class Prediction(NamedTuple):
+    """What a detector says of a batch."""
+
+    detections: list[torch.Tensor]  # per image (k, 6): xyxy in pixels of the batch, score, class; best first
+    inference_ms: float = 0.0  # for the whole batch
+    nms_ms: float = 0.0
+    losses: Mapping[str, torch.Tensor] = {}  # scalars by name, where the loss is measured too
+
+
+class Predictor(Protocol):
+    """A detector, ready to be asked.
+
+    Input: uint8 (B, 3, H, W) RGB on the host, letterboxed, sides multiples of `stride`; scaling to 0..1 and copies to
+    a device are the predictor's own. Any B from 1 up must work.
+    """
+
+    names: Sequence[str]  # of the classes, by id
+    stride: int  # sides of a batch are multiples of it
+    img_size: int | None  # the size it was trained or exported for, where that is known
+    fixed_size: bool  # True: every batch must be img_size x img_size, as in a static export
+    border: float  # in strides, around the images of a rectangular batch in evaluation
+    precision: str  # what it runs in: float32, float16, int8
+    uses_nms: bool  # whether `options.iou_thres` has a meaning
+    options: PredictOptions
+
+    def __call__(
+        self, images: torch.Tensor, shapes: Sequence[Any] = (), targets: torch.Tensor | None = None
+    ) -> Prediction:
+        """shapes: per image ((h0, w0), ((ratio_h, ratio_w), (pad_w, pad_h))), where the image lies in its letterbox.
+        targets (n, 6): image, class, xywh normalised to the batch; needed for losses and hybrid labels alone."""
+        ...
+
+    def warm_up(self, img_size: int) -> None:
+        """One pass over an empty image where the first real one would otherwise be charged for the device's start."""
+        ...
+
+
+def input_size(predictor: Predictor, wanted: int, least_stride: int = 1) -> int:
+    """The longer side to use: as wanted, rounded up to the stride. 0: the one it was trained or exported for."""
+    own = predictor.img_size
+    if own and wanted not in (0, own):
+        if predictor.fixed_size:
+            raise UserError(f"--img-size {wanted}: these weights were exported for {own} alone; leave the flag out")
+        log.info("these weights were trained at %d pixels: --img-size %d uses that size", own, own)
+    return check_img_size(wanted or own or 0, max(least_stride, predictor.stride))
+
+
+@dataclass
+class Source:
+    """A weights file that was opened: its path, for messages, and what it holds."""
+
+    path: str
+    content: Any = field(repr=False)
+
+
+class Stopwatch:
+    """Milliseconds between calls of `lap`, the device's work included."""
+
+    def __init__(self):
+        self.last = time_synchronized()
+
+    def lap(self) -> float:
+        now = time_synchronized()
+        passed, self.last = (now - self.last) * 1e3, now
+        return passed

@@ -1,0 +1,104 @@
+"""YOLO networks and ensembles of them as predictors: one forward pass, then non-maximum suppression."""
+
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from typing import Any
+
+import torch
+from torch import nn
+
+from yolov7fast.checkpoint.ensemble import ensemble_of, inference_network
+from yolov7fast.metrics.nms import non_max_suppression
+from yolov7fast.predictors.base import DEFAULT, Prediction, PredictOptions, Source, Stopwatch
+
+LOSS_NAMES = ("box", "obj", "cls")
+
+
+class YoloPredictor:
+    """A network in eval mode with its suppression (`base.Predictor`).
+
+    model: has `names` and `stride`. loss: called with the raw outputs and the targets; its second value begins with
+    box, obj and cls.
+    """
+
+    img_size = None
+    fixed_size = False
+    border = 0.5  # as upstream evaluates
+    uses_nms = True
+
+    def __init__(self, model: nn.Module, options: PredictOptions = DEFAULT, loss: Callable | None = None):
+        self.model, self.options, self.loss = model.eval(), options, loss
+        parameter = next(model.parameters())
+        self.device, self.dtype = parameter.device, parameter.dtype
+        network: Any = model
+        self.names: Sequence[str] = network.names
+        self.stride = int(network.stride.max())
+        self.precision = str(self.dtype).removeprefix("torch.")
+
+    @torch.no_grad()
+    def __call__(
+        self, images: torch.Tensor, shapes: Sequence[Any] = (), targets: torch.Tensor | None = None
+    ) -> Prediction:
+        options = self.options
+        images = images.to(self.device, non_blocking=True).to(self.dtype) / 255.0
+        clock = Stopwatch()
+        output, raw_outputs = self.model(images, augment=options.augment)[:2]
+        inference_ms = clock.lap()
+        losses = {}
+        if self.loss is not None and raw_outputs is not None:
+            parts = self.loss(_as_float32(raw_outputs), targets)[1].detach()
+            losses = dict(zip(LOSS_NAMES, parts))
+            clock.lap()
+        labels = _label_rows(targets, images) if options.hybrid and targets is not None else ()
+        detections = non_max_suppression(
+            output,
+            options.conf_thres,
+            options.iou_thres,
+            options.classes,
+            agnostic=options.agnostic or options.single_cls,
+            multi_label=options.multi_label,
+            labels=labels,
+        )
+        return Prediction(detections, inference_ms, clock.lap(), losses)
+
+    def warm_up(self, img_size: int) -> None:
+        if self.device.type == "cuda":
+            with torch.no_grad():
+                self.model(torch.zeros(1, 3, img_size, img_size, device=self.device, dtype=self.dtype))
+
+
+def load_predictor(sources: Sequence[Source], device: torch.device, options: PredictOptions) -> YoloPredictor:
+    """The averaged network of a checkpoint, fused; several make an ensemble."""
+    networks = [inference_network(source.content, source.path) for source in sources]
+    model = ensemble_of(networks, [source.path for source in sources]).to(device)
+    return YoloPredictor(model.half() if wants_half(model, options) else model, options)
+
+
+def network_predictor(model: nn.Module, options: PredictOptions, loss: Callable | None = None) -> YoloPredictor:
+    """A network in memory, as training has it. In half precision a copy is run, so that it keeps its weights."""
+    return YoloPredictor(half_copy(model) if wants_half(model, options) else model, options, loss)
+
+
+def wants_half(model: nn.Module, options: PredictOptions) -> bool:
+    """Half precision pays on CUDA alone."""
+    parameter = next(model.parameters())
+    return options.half and parameter.device.type == "cuda" and parameter.dtype == torch.float32
+
+
+def half_copy(model: nn.Module) -> nn.Module:
+    """A half-precision copy: the model itself, which may be in training, keeps its full precision."""
+    return deepcopy(model).half()
+
+
+def _as_float32(outputs):
+    """Raw outputs for the loss, half precision made float32; however they are nested, as heads differ in that."""
+    if isinstance(outputs, torch.Tensor):
+        return outputs.float() if outputs.dtype == torch.float16 else outputs
+    return type(outputs)(map(_as_float32, outputs)) if isinstance(outputs, list | tuple) else outputs
+
+
+def _label_rows(targets: torch.Tensor, images: torch.Tensor) -> list[torch.Tensor]:
+    """Each image's labels (m, 5): class, xywh in pixels of the batch."""
+    b, _, h, w = images.shape
+    rows = targets[:, 1:].to(images) * torch.tensor([1, w, h, w, h]).to(images)
+    return [rows[targets[:, 0].to(images.device) == i] for i in range(b)]
