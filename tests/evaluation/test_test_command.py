@@ -1,5 +1,6 @@
 """test.py as a user runs it: flags, figures, files, tasks, and mistakes told in one line."""
 
+import importlib.util
 import inspect
 import json
 import os

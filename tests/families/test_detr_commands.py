@@ -14,10 +14,10 @@ from tests.families.detr_commands import SCRIPT, needs_transformers, run_file
 from tests.training.commands import ROOT, assert_same_weights, train
 from yolov7fast.checkpoint.api import load_checkpoint, save_checkpoint
 from yolov7fast.cli import detr_flags as cli_detr
+from yolov7fast.cli import test_flags as cli_test
 from yolov7fast.cli.flags import train_parser as yolo_parser
-from yolov7fast.cli.test_flags import check_options, test_parser
 from yolov7fast.commands.detect_detr import detect
-from yolov7fast.commands.test import run as test_command
+from yolov7fast.commands.test import run as measure_any
 from yolov7fast.commands.test_detr import test as measure
 from yolov7fast.core.errors import UserError
 from yolov7fast.families import detr_run
@@ -88,10 +88,10 @@ def test_the_commands_of_yolo_open_it_too(finished, tmp_path, shapes_small, caps
     run, _ = finished
     arguments = ["--weights", str(run / "weights" / "best.pth"), "--data", str(shapes_small / "shapes.yaml")]
     arguments += ["--img", "64", "--workers", "0", "--device", "cpu", "--project", str(tmp_path)]
-    opt = test_parser().parse_args(arguments)
-    check_options(opt)
+    opt = cli_test.test_parser().parse_args(arguments)
+    cli_test.check_options(opt)
     last = (run / "results.txt").read_text().splitlines()[-1].split()
-    assert test_command(opt).metrics[MAP] == pytest.approx(float(last[11]), abs=1e-4)
+    assert measure_any(opt).metrics[MAP] == pytest.approx(float(last[11]), abs=1e-4)
     assert "Thresholds: confidence 0.001, no NMS\n" in capsys.readouterr().out
 
 
