@@ -17,7 +17,7 @@ from pathlib import Path
 
 import cv2
 import numpy as np
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 from tqdm import tqdm
 
 from yolov7fast.data.formats.files import cache_folder, plain_name
@@ -66,7 +66,7 @@ def look(path: str) -> np.ndarray:
     try:
         _decode(data, fact)
     except Exception as error:  # whatever a damaged file makes the readers raise
-        _judge_error(data, error, fact)
+        _judge_error(path, error, fact)
     return fact
 
 
@@ -120,15 +120,18 @@ def _describe(pixels: np.ndarray, fact: np.ndarray) -> None:
     fact["phash"] = np.packbits(bits).view(np.uint64)[0]
 
 
-def _judge_error(data: bytes, error: Exception, fact: np.ndarray) -> None:
+def _judge_error(path: str, error: Exception, fact: np.ndarray) -> None:
     """Truncated, if OpenCV (which training reads with) still makes an image of it; else unreadable."""
-    fact["error"] = (str(error) or type(error).__name__).encode(errors="replace")[:160]
+    text = "not an image" if isinstance(error, UnidentifiedImageError) else str(error) or type(error).__name__
+    fact["error"] = text.encode(errors="replace")[:160]
     fact["state"] = UNREADABLE
     if isinstance(error, Image.DecompressionBombError):
         fact["state"] = TOO_LARGE
     elif fact["width"]:
         try:
-            pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)
+            pixels = cv2.imread(
+                path, cv2.IMREAD_COLOR
+            )  # of a cut file it gives what there is, decoding memory does not
         except cv2.error:
             pixels = None
         if pixels is not None:
@@ -157,7 +160,7 @@ def _pool(n: int) -> Executor:
 def look_at(paths: Sequence[str], source: str, desc: str = "looking at images") -> np.ndarray:
     """FACTS (n,) of images, from the cache where a file has not changed. source: names the data set in the cache."""
     place = _place(source)
-    stamps = np.array([_stamp(path) for path in paths], np.int64).reshape(-1, 2)
+    stamps = np.array([stamp(path) for path in paths], np.int64).reshape(-1, 2)
     known, facts = _read(place), np.zeros(len(paths), FACTS)
     todo: list[int] = []
     for i, path in enumerate(paths):
@@ -184,7 +187,8 @@ def _look_parallel(paths: Sequence[str], desc: str) -> Iterator[tuple[int, np.nd
             bar.update(len(part))
 
 
-def _stamp(path: str) -> tuple[int, int]:
+def stamp(path: str) -> tuple[int, int]:
+    """Size and time of a file, (-1, -1) where there is none."""
     try:
         status = os.stat(path)
     except OSError:

@@ -1,0 +1,176 @@
+"""Check and convert data sets.
+
+    yolov7fast data check DATA                      what is wrong or odd in it: a table here, and a page with images
+    yolov7fast data convert DATA FOLDER --to coco   write it in another format
+
+DATA: a data YAML, a folder or .zip (YOLO, COCO JSON, Pascal VOC, CSV), a COCO .json, a .csv of boxes.
+"""
+
+import argparse
+import logging
+import os
+import sys
+from collections import Counter
+from pathlib import Path
+
+from yolov7fast.core.errors import UserError
+from yolov7fast.core.files import write_atomically
+from yolov7fast.core.text import printable
+from yolov7fast.data.data_yaml import find_data
+from yolov7fast.data.formats.files import plain_name
+from yolov7fast.data.formats.prepare import check_fraction, divide
+from yolov7fast.data.formats.recognise import recognise
+from yolov7fast.data.formats.samples import AnnotatedSet
+from yolov7fast.data.formats.write import FORMATS, IMAGES, write_as
+from yolov7fast.doctor.anchors import DEFAULT_CFG
+from yolov7fast.doctor.examine import Examined, Options, examine
+from yolov7fast.doctor.findings import EXIT_CODES, SEVERITIES
+from yolov7fast.doctor.terminal import as_text
+
+
+def main(args: list[str] | None = None) -> int:
+    """Returns the exit code: of `check` 0 (nothing, or notes), 3 (warnings) or 4 (errors)."""
+    opt = _parser().parse_args(args)
+    logging.basicConfig(format="%(message)s", level=logging.INFO)
+    return opt.run(opt)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="yolov7fast data", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = parser.add_subparsers(required=True, metavar="check|convert")
+    _add_check(commands)
+    _add_convert(commands)
+    return parser
+
+
+def _add_check(commands) -> None:
+    check = commands.add_parser(
+        "check",
+        help="find what is wrong or odd",
+        description="Find what is wrong or odd in a data set, where, and what to do. "
+        "Exit code 0: nothing, or notes alone; 3: warnings; 4: errors.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    check.add_argument("data", help="data YAML, folder, .zip, COCO .json or .csv")
+    check.add_argument("--img-size", type=int, default=640, metavar="N", help="training size that boxes are judged by")
+    check.add_argument("--cfg", default=DEFAULT_CFG, help="network whose anchors the boxes are judged by")
+    check.add_argument("--output", default="", metavar="FOLDER", help="where index.html goes; empty: runs/check/NAME")
+    check.add_argument("--fix", default="", metavar="FOLDER", help="write a corrected copy of the labels into FOLDER")
+    check.set_defaults(run=run_check)
+
+
+def _add_convert(commands) -> None:
+    convert = commands.add_parser(
+        "convert",
+        help="write a data set in another format",
+        description="Write a data set as YOLO, COCO JSON or Pascal VOC into a new folder.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    convert.add_argument("data", help="data YAML, folder, .zip, COCO .json or .csv")
+    convert.add_argument("folder", help="new or empty folder")
+    convert.add_argument("--to", choices=FORMATS, required=True, help="format to write")
+    convert.add_argument("--images", choices=IMAGES, default="copy", help="copy image files, link to them, or neither")
+    convert.add_argument("--boxes", action="store_true", help="boxes alone: leave out polygons and masks")
+    convert.add_argument("--val-fraction", type=float, default=0.0, metavar="X", help="split off a validation set")
+    convert.set_defaults(run=run_convert)
+
+
+# --- check ------------------------------------------------------------------------------------------------------------
+
+
+def run_check(opt: argparse.Namespace) -> int:
+    if opt.img_size < 32:
+        raise UserError(f"--img-size is {opt.img_size}; it must be at least 32")
+    path = _data(opt.data)
+    page = _page_of(opt.output, path)
+    anew = bool(opt.fix) or not page.is_file()
+    if opt.fix:
+        _refuse_inside(opt.fix, path)
+    examined = examine(path, Options(opt.img_size, opt.cfg), anew)
+    if examined.annotated is not None:
+        _write_page(examined, page, path)
+    print(as_text(examined.report))
+    counts = Counter(finding.severity for finding in examined.report.findings)
+    told = ", ".join(f"{counts[s]} kinds of {s}s" for s in SEVERITIES if counts[s]) or "nothing odd"
+    print(f"\n{told}{' (unchanged since the last check)' if examined.report.cached else ''}; page: {page}")
+    if opt.fix:
+        _fix(examined, Path(opt.fix))
+    return EXIT_CODES[examined.report.severity]
+
+
+def _data(given: str) -> str:
+    path = find_data(given)
+    if not path:
+        raise UserError("no data set is given: a data YAML, a folder, a .zip, a COCO .json or a .csv")
+    return path
+
+
+def _page_of(output: str, path: str) -> Path:
+    """index.html in a folder of its own for each data set."""
+    given = Path(os.path.abspath(path))
+    name = given.parent.name if given.stem in ("data", "dataset") and given.suffix else given.stem
+    return Path(output or Path("runs", "check", plain_name(name))) / "index.html"
+
+
+def _write_page(examined: Examined, page: Path, path: str) -> None:
+    from yolov7fast.doctor.page import as_page  # templates are loaded only where they are needed
+
+    try:
+        page.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot write {page.parent} ({error.strerror or error}); choose another --output") from None
+    write_atomically(page, as_page(examined, f"Data check: {printable(path, 200)}"))
+
+
+def _refuse_inside(target: str, path: str) -> None:
+    """A copy inside the data set would be read as a part of it the next time."""
+    source, folder = Path(path).resolve(), Path(target).resolve()
+    source = source if source.is_dir() else source.parent
+    if folder == source:
+        raise UserError(f"--fix {target} is the data set's own folder: labels are never corrected in place")
+
+
+def _fix(examined: Examined, folder: Path) -> None:
+    from yolov7fast.doctor.fix import write_fixed
+
+    listed, counts = write_fixed(examined, folder)
+    print(f"corrected copy: {folder / 'data.yaml'}; {sum(counts.values())} changes, listed in {listed}")
+    for what, count in counts.most_common():
+        print(f"  {count:>8,}  {what}")
+
+
+# --- convert ----------------------------------------------------------------------------------------------------------
+
+
+def run_convert(opt: argparse.Namespace) -> int:
+    path = _data(opt.data)
+    found = recognise(path)
+    annotated = found.read()
+    print(f"{printable(path)}: {found.kind} ({printable(found.evidence)}): {annotated.counts()}")
+    for note in annotated.notes:
+        print(f"  {printable(note)}")
+    if opt.val_fraction:
+        _split_off(annotated, opt.val_fraction, path)
+    written = write_as(opt.to, annotated, Path(opt.folder), opt.images, opt.boxes)
+    faults = sum(len(sample.faults) for sample in annotated.samples)
+    changes = written.changes + Counter({"objects left out that cannot be read": faults})
+    for what, count in changes.items():
+        print(f"  {count:,} {what}")
+    print(f"written: {written.entry}")
+    return 0
+
+
+def _split_off(annotated: AnnotatedSet, fraction: float, path: str) -> None:
+    check_fraction(bool(annotated.splits.get("val")), fraction, path)
+    samples = annotated.splits["train"]
+    names, images = [s.name for s in samples], [s.image for s in samples]
+    train, val, how = divide(names, images, fraction, str(annotated.root))
+    print(f"  {how}")
+    rest = {split: samples for split, samples in annotated.splits.items() if split not in ("train", "val")}
+    annotated.splits = {"train": [samples[i] for i in train], "val": [samples[i] for i in val], **rest}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

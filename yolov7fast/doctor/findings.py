@@ -1,0 +1,134 @@
+"""What the doctor looks for: one row for each check, with its severity and its remedy; and what a check finds."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+NOTE, WARNING, ERROR = "note", "warning", "error"
+SEVERITIES = (ERROR, WARNING, NOTE)
+EXIT_CODES = {NOTE: 0, WARNING: 3, ERROR: 4}  # 1 is Python's own, 2 a mistake in the command
+KEPT_PLACES = 200  # of each finding; the count goes on
+
+
+class Check(NamedTuple):
+    """Something that can be wrong. unit: what is counted."""
+
+    severity: str
+    unit: str
+    remedy: str
+
+
+CHECKS = {
+    # images
+    "missing image": Check(ERROR, "image", "Restore the file, or remove it from the list or annotation that names it."),
+    "unreadable image": Check(ERROR, "image", "Export or copy the file again, or remove it; training leaves it out."),
+    "truncated image": Check(WARNING, "image", "Copy the file again: training reads its missing part as grey."),
+    "unsupported image format": Check(ERROR, "image", "Save the image as JPEG or PNG; training leaves it out."),
+    "image under 10 pixels": Check(ERROR, "image", "Remove it; training leaves it out."),
+    "tiny image": Check(WARNING, "image", "Check that it is not a thumbnail; a larger original shows more."),
+    "huge image": Check(WARNING, "image", "Shrink it beforehand (tools/resize_dataset.py), or cut it into tiles."),
+    "rotated by EXIF": Check(
+        WARNING, "image", "Training turns it upright: check that the boxes fit the upright image."
+    ),
+    "size differs from annotation": Check(ERROR, "image", "Correct width and height in the annotation, or the boxes."),
+    "grey image": Check(NOTE, "image", "Fine if images in use are grey too; else add colour images."),
+    "suffix differs from content": Check(NOTE, "image", "Rename the file; training reads it by its content."),
+    # labels
+    "missing label": Check(WARNING, "image", "Label it, or keep it as background with an empty label file."),
+    "empty label": Check(NOTE, "image", "Background images are useful up to about a tenth of the set."),
+    "unreadable label": Check(ERROR, "file", "Export the file again; training leaves its image out."),
+    "wrong columns": Check(ERROR, "line", "Write 'class cx cy w h', or class and at least 4 points of a polygon."),
+    "not a number": Check(ERROR, "line", "Correct or remove the line; training leaves the whole image out."),
+    "not finite": Check(ERROR, "line", "Correct or remove the line; training leaves the whole image out."),
+    "bad class": Check(ERROR, "line", "Give the object one of the data set's classes."),
+    "fractional class": Check(WARNING, "line", "Write the class as a whole number; training cuts the fraction."),
+    "box among polygons": Check(ERROR, "line", "Write the box as a polygon of 4 points, or the whole file as boxes."),
+    "class beyond nc": Check(ERROR, "box", "Correct the class, or nc and names of the data set; training stops here."),
+    "coordinates out of range": Check(ERROR, "box", "Give fractions of the image in 0..1, not pixels or percentages."),
+    "box outside the image": Check(ERROR, "box", "Remove it, or correct the image's size in the annotation."),
+    "box over the edge": Check(WARNING, "box", "Cut it at the edge of the image (--fix does)."),
+    "box without area": Check(ERROR, "box", "Remove it (--fix does); it is never learnt."),
+    "duplicate box": Check(ERROR, "box", "Remove it (--fix does); training leaves the whole image out."),
+    "nearly the same box": Check(WARNING, "pair", "Keep one of the two boxes, unless there are two objects."),
+    "nearly the same box, two classes": Check(WARNING, "pair", "Decide for one class; the two contradict each other."),
+    "box covers the image": Check(NOTE, "box", "Check that it is an object and not a slip of the mouse."),
+    "label without image": Check(WARNING, "file", "Add the image, or remove the label."),
+    "shared label file": Check(ERROR, "image", "Rename one of the images: both read the same label file."),
+    # the set
+    "image in two splits": Check(ERROR, "image", "Remove it from one of them: validation figures are too good."),
+    "near duplicates in two splits": Check(
+        WARNING, "pair", "Keep a scene or video in one split: figures are too good."
+    ),
+    "same image twice": Check(WARNING, "image", "Remove one, or check that both have the same labels."),
+    "near duplicates": Check(NOTE, "pair", "Fine for frames of a video; else thin them out."),
+    "unused class": Check(WARNING, "class", "Remove the name, or label objects of it."),
+    "class in val alone": Check(ERROR, "class", "Move some of its images to training; it cannot be learnt."),
+    "class missing in val": Check(WARNING, "class", "Move some of its images to validation; its AP is not measured."),
+    "rare class": Check(WARNING, "class", "Label more of it, or try --class-weights auto or --image-weights."),
+    "class name given twice": Check(WARNING, "class", "Merge the two classes, or tell their names apart."),
+    "box below 3 pixels": Check(WARNING, "box", "Train at a larger --img-size, or cut images into tiles."),
+    "no anchor reaches": Check(
+        WARNING, "box", "Let autoanchor run (no --noautoanchor), or use the anchors given here."
+    ),
+}
+
+
+class Place(NamedTuple):
+    """Where something was found."""
+
+    file: str
+    line: int  # 1-based; 0: the whole file; for COCO the id of the annotation
+    text: str
+    image: int = -1  # index of the image in the report, -1: none
+
+    def __str__(self) -> str:
+        where = f"{self.file}:{self.line}" if self.line else self.file
+        return f"{where} ({self.text})" if self.text else where
+
+
+@dataclass
+class Finding:
+    """All places of one check."""
+
+    check: str
+    count: int = 0
+    places: list[Place] = field(default_factory=list)
+
+    @property
+    def severity(self) -> str:
+        return CHECKS[self.check].severity
+
+    @property
+    def remedy(self) -> str:
+        return CHECKS[self.check].remedy
+
+    @property
+    def counted(self) -> str:
+        """'3 boxes'."""
+        unit = CHECKS[self.check].unit
+        return f"{self.count:,} {unit}" + ("" if self.count == 1 else "es" if unit in ("box", "class") else "s")
+
+
+class Findings:
+    """Findings by check, filled place by place."""
+
+    def __init__(self):
+        self._by_check: dict[str, Finding] = {}
+
+    def add(self, check: str, file: str, line: int = 0, text: str = "", image: int = -1) -> None:
+        if check not in CHECKS:
+            raise KeyError(check)
+        finding = self._by_check.setdefault(check, Finding(check))
+        finding.count += 1
+        if len(finding.places) < KEPT_PLACES:
+            finding.places.append(Place(file, line, text, image))
+
+    def sorted(self) -> list[Finding]:
+        """Errors first, then in the order of the table."""
+        order = {check: i for i, check in enumerate(CHECKS)}
+        return sorted(self._by_check.values(), key=lambda f: (SEVERITIES.index(f.severity), order[f.check]))
+
+
+def worst(findings: Iterable[Finding]) -> str:
+    """The highest severity among findings; a note if there are none."""
+    return min((f.severity for f in findings), key=SEVERITIES.index, default=NOTE)

@@ -1,0 +1,108 @@
+"""Checks of labels: every line that is wrong or odd, with what training would make of it."""
+
+import os
+from collections import defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+
+from yolov7fast.data.formats.samples import AnnotatedSet, Sample
+from yolov7fast.data.formats.yolo import KIND as YOLO
+from yolov7fast.data.formats.yolo import orphan_labels
+from yolov7fast.data.labels import SLACK
+from yolov7fast.doctor.findings import Findings
+from yolov7fast.doctor.objects import Objects
+
+NEARLY = 0.9  # IoU from which on two boxes are nearly the same
+COVERS = 0.98  # of both sides, of a box that covers the image
+ROUGH = 1e-6  # of the image, within which two boxes are the same
+MOST_PAIRED = 2000  # boxes of an image up to which all pairs are compared
+
+
+def check_labels(annotated: AnnotatedSet, samples: Sequence[Sample], objects: Objects, found: Findings) -> None:
+    """All checks that need no pixels."""
+    yolo = annotated.kind == YOLO
+    _check_files(annotated, samples, found)
+    _check_boxes(samples, objects, len(annotated.names), yolo, found)
+    _check_pairs(samples, objects, annotated.names, found)
+
+
+def _check_files(annotated: AnnotatedSet, samples: Sequence[Sample], found: Findings) -> None:
+    by_label = defaultdict(list)
+    for i, sample in enumerate(samples):
+        for fault in sample.faults:
+            found.add(fault.kind, fault.file, fault.line, fault.text, i)
+        if not sample.labelled:
+            found.add("missing label", sample.image, text=f"looked for {sample.label_file}", image=i)
+        elif not len(sample.classes) and not sample.faults:
+            place = sample.label_file if annotated.kind == YOLO else sample.image
+            found.add("empty label", place, image=i)
+        by_label[sample.label_file].append(i)
+    if annotated.kind != YOLO:  # other formats have one file for many images
+        return
+    for label in orphan_labels(annotated):
+        found.add("label without image", label)
+    for label, users in by_label.items():
+        for i in users[1:]:
+            if samples[i].image != samples[users[0]].image:  # else one image in two splits
+                text = f"shared with {samples[users[0]].image}"
+                found.add("shared label file", samples[i].image, text=f"{os.path.basename(label)} {text}", image=i)
+
+
+def _check_boxes(samples: Sequence[Sample], objects: Objects, nc: int, yolo: bool, found: Findings) -> None:
+    wh, low, high = objects.wh, objects.box[:, :2], objects.box[:, 2:]
+    flat = (wh <= 0).any(1)
+    centre = (low + high) / 2
+    outside = ((high <= 0) | (low >= 1)).any(1) & ~flat
+    # what a reader of YOLO files rejects: numbers beyond 0..1 (a polygon's points, a box's centre and size)
+    beyond = yolo & ((centre < 0) | (centre > 1) | (wh > 1 + 1e-9)).any(1)
+    over = ((low < -SLACK) | (high > 1 + SLACK)).any(1) & ~beyond & ~outside & ~flat
+    covers = (np.minimum(high, 1) - np.maximum(low, 0) >= COVERS).all(1) & ~beyond
+    checks = (
+        ("class beyond nc", objects.cls >= nc, lambda k: f"class {objects.cls[k]}; the data set has {nc}"),
+        ("box without area", flat & ~beyond, lambda k: _numbers(objects.box[k])),
+        ("coordinates out of range", beyond, lambda k: _numbers(objects.box[k])),
+        ("box outside the image", outside & ~beyond, lambda k: _numbers(objects.box[k])),
+        ("box over the edge", over, lambda k: _numbers(objects.box[k])),
+        ("box covers the image", covers, lambda k: ""),
+    )
+    for check, mask, text in checks:
+        for k in np.flatnonzero(mask & ~objects.crowd).tolist():
+            i = int(objects.image[k])
+            found.add(check, samples[i].label_file, int(objects.line[k]), text(k), i)
+
+
+def _numbers(box: np.ndarray) -> str:
+    return "left {:.4g}, top {:.4g}, right {:.4g}, bottom {:.4g}".format(*box)
+
+
+def _check_pairs(samples: Sequence[Sample], objects: Objects, names: Sequence[str], found: Findings) -> None:
+    """Boxes of one image that are the same, or nearly."""
+    ends = np.cumsum(objects.counts)
+    for i in np.flatnonzero((objects.counts > 1) & (objects.counts <= MOST_PAIRED)).tolist():
+        rows = slice(ends[i] - objects.counts[i], ends[i])
+        boxes, classes, lines = objects.box[rows], objects.cls[rows].tolist(), objects.line[rows].tolist()
+        low = np.maximum(boxes[:, None, :2], boxes[None, :, :2])
+        high = np.minimum(boxes[:, None, 2:], boxes[None, :, 2:])
+        inside = np.maximum(high - low, 0).prod(2)
+        area = np.maximum(boxes[:, 2:] - boxes[:, :2], 0).prod(1)
+        union = area[:, None] + area[None] - inside
+        close = np.triu(inside > NEARLY * union, 1)
+        if not close.any():
+            continue
+        done = set()
+        for a, b in np.argwhere(close).tolist():
+            same = bool((np.abs(boxes[a] - boxes[b]) <= ROUGH).all())
+            if objects.crowd[rows][[a, b]].any() or (same and classes[a] == classes[b] and b in done):
+                continue
+            check, text = _judge(same, classes[a], classes[b], names)
+            if check == "duplicate box":
+                done.add(b)
+            found.add(check, samples[i].label_file, lines[b], f"{text} line {lines[a]}", i)
+
+
+def _judge(same: bool, a: int, b: int, names: Sequence[str]) -> tuple[str, str]:
+    if a != b:
+        first, second = (names[c] if c < len(names) else f"class {c}" for c in (a, b))
+        return "nearly the same box, two classes", f"{second} here, {first} in"
+    return ("duplicate box", "same as") if same else ("nearly the same box", "nearly the same as")
