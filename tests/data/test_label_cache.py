@@ -59,12 +59,19 @@ def assert_same(one, two):
             np.testing.assert_array_equal(p, q)
 
 
-def test_the_cache_lies_where_upstream_puts_it(tree):
+def test_the_cache_lies_beside_upstreams_under_a_name_of_its_own(tree):
     labels = [str(tree / "labels/t/a.txt")]
-    assert cache_path(str(tree / "images/t"), labels) == tree / "labels/t.cache"
+    assert cache_path(str(tree / "images/t"), labels) == tree / "labels/t.fast.cache"
     (tree / "list.txt").touch()
-    assert cache_path(str(tree / "list.txt"), labels) == tree / "list.cache"
-    assert cache_path(["elsewhere", str(tree / "list.txt")], labels) == tree / "list.cache"
+    assert cache_path(str(tree / "list.txt"), labels) == tree / "list.fast.cache"
+    assert cache_path(["elsewhere", str(tree / "list.txt")], labels) == tree / "list.fast.cache"
+
+
+def test_upstreams_cache_is_left_as_it_is(tree):
+    (tree / "labels/t.cache").write_bytes(b"a pickle of upstream's")
+    load(tree)
+    assert (tree / "labels/t.cache").read_bytes() == b"a pickle of upstream's"
+    assert (tree / "labels/t.fast.cache").exists()
 
 
 def test_a_second_load_comes_from_the_cache_and_is_the_same(tree, checks):
@@ -78,7 +85,7 @@ def test_a_second_load_comes_from_the_cache_and_is_the_same(tree, checks):
 
 def test_processes_find_what_threads_find(tree, monkeypatch):
     by_threads = load(tree)
-    (tree / "labels/t.cache").unlink()
+    (tree / "labels/t.fast.cache").unlink()
     monkeypatch.setattr(label_cache, "MANY", 1)
     monkeypatch.setattr("os.cpu_count", lambda: 2)
     assert_same(load(tree), by_threads)
@@ -95,7 +102,7 @@ def test_a_killed_process_ends_the_check_with_a_remedy(tree, monkeypatch):
     monkeypatch.setattr("os.cpu_count", lambda: 2)
     with pytest.raises(UserError, match=r"train: .* process that checks labels died.* fewer --workers"):
         load(tree)
-    assert not (tree / "labels/t.cache").exists()
+    assert not (tree / "labels/t.fast.cache").exists()
 
 
 def test_all_problems_are_listed_with_file_and_line_and_summed_up(tree, caplog, capsys):
@@ -160,7 +167,7 @@ class Bomb:
 
 @pytest.mark.parametrize("kind", ["torch", "pickle", "npz with objects", "noise", "empty", "cut short", "folder"])
 def test_a_foreign_or_damaged_cache_is_rebuilt_and_never_executed(kind, tree, checks):
-    cache, fuse = tree / "labels/t.cache", tree / "fuse"
+    cache, fuse = tree / "labels/t.fast.cache", tree / "fuse"
     if kind == "torch":
         torch.save({"version": 0.1, "x": Bomb(fuse)}, cache)
     elif kind == "pickle":
@@ -222,4 +229,4 @@ def test_nowhere_to_write_costs_only_the_cache(tree, checks, caplog):
 
 def test_no_temporary_file_stays_behind(tree):
     load(tree)
-    assert sorted(p.name for p in (tree / "labels").iterdir()) == ["t", "t.cache", "t.problems.txt"]
+    assert sorted(p.name for p in (tree / "labels").iterdir()) == ["t", "t.fast.cache", "t.problems.txt"]

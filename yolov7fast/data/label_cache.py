@@ -1,9 +1,10 @@
 """The labels of a whole data set: checked once in parallel, kept in a cache file, problems listed in a report.
 
-The cache is a NumPy archive without pickles, named as upstream names its own (`labels/train.cache`). It is used
-only if its content hash, over paths, sizes and times of all images and label files, is the present one; whatever
-else lies at that name (a stale, damaged or foreign file) is never executed, only replaced. Where the folder cannot be
-written, `cache_dir` or the user's cache folder takes both files.
+The cache is a NumPy archive without pickles, beside where upstream keeps its own pickle (`labels/train.cache`) and
+under a name of its own (`labels/train.fast.cache`): upstream stops at a cache that it cannot read, so the two must not
+meet. It is used only if its content hash, over paths, sizes and times of all images and label files, is the present
+one; whatever else lies at that name (a stale, damaged or foreign file) is never executed, only replaced. Where the
+folder cannot be written, `cache_dir` or the user's cache folder takes both files.
 """
 
 import contextlib
@@ -29,6 +30,7 @@ from yolov7fast.data.labels import Checked, Paths, Problem, check_pair, img2labe
 
 LOGGER = logging.getLogger(__name__)
 VERSION = 2
+SUFFIX = ".fast.cache"
 THREADS = 8
 MANY = 4000  # images from which on processes are worth starting: reading labels keeps the interpreter lock busy
 
@@ -77,7 +79,7 @@ def load_labels(
     places = _places(source, label_files, cache_dir)
     digest = content_hash(img_files, label_files)
     place, table = next(((p, t) for p in places if (t := _read(p, digest)) is not None), (None, None))
-    what = f"{prefix}Scanning {places[0].with_suffix('')} images and labels... "
+    what = f"{prefix}Scanning {_without_suffix(places[0])} images and labels... "
     if table is None:
         table = _scan(img_files, label_files, what)
         place = _write(places, table, digest)
@@ -156,7 +158,11 @@ def _warn(table: LabelTable, prefix: str) -> None:
 
 
 def _report_of(cache: Path) -> Path:
-    return cache.with_suffix(".problems.txt")
+    return _without_suffix(cache).with_suffix(".problems.txt")
+
+
+def _without_suffix(cache: Path) -> Path:
+    return cache.with_name(cache.name.removesuffix(SUFFIX))
 
 
 def _write_report(cache: Path, table: LabelTable) -> Path | None:
@@ -180,7 +186,7 @@ def _write_report(cache: Path, table: LabelTable) -> Path | None:
 def cache_path(source: Paths, label_files: Sequence[str]) -> Path:
     """Upstream's place: beside a list file (the last source), else beside the folder of the first label file."""
     last = Path(source[-1] if isinstance(source, list | tuple) else source)
-    return (last if last.is_file() else Path(label_files[0]).parent).with_suffix(".cache")
+    return (last if last.is_file() else Path(label_files[0]).parent).with_suffix(SUFFIX)
 
 
 def _places(source: Paths, label_files: Sequence[str], cache_dir: str | os.PathLike | None) -> list[Path]:
@@ -188,7 +194,7 @@ def _places(source: Paths, label_files: Sequence[str], cache_dir: str | os.PathL
     first = cache_path(source, label_files)
     folder = Path(cache_dir) if cache_dir else Path.home() / ".cache" / "yolov7-fast"
     name = hashlib.blake2b(str(first.absolute()).encode(errors="surrogateescape"), digest_size=6).hexdigest()
-    return [first, folder / f"{first.stem}-{name}.cache"]
+    return [first, folder / f"{_without_suffix(first).name}-{name}{SUFFIX}"]
 
 
 def content_hash(img_files: Sequence[str], label_files: Sequence[str]) -> str:
