@@ -15,6 +15,7 @@ from torch import nn
 
 from yolov7fast.checkpoint.archive import read_archive
 from yolov7fast.checkpoint.rebuild import Damaged, Unreadable, Wrapper
+from yolov7fast.checkpoint.unpickle import Modules
 from yolov7fast.checkpoint.write import save_checkpoint
 from yolov7fast.core.errors import UserError
 
@@ -39,10 +40,13 @@ class CheckpointError(UserError):
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
-def load_checkpoint(path: str | Path, map_location: str | torch.device | None = "cpu") -> dict | nn.Module:
-    """The mapping or network in a .pt file of this project or the reference; its layers are this project's classes.
+def load_checkpoint(
+    path: str | Path, map_location: str | torch.device | None = "cpu", modules: Modules | None = None
+) -> dict | nn.Module:
+    """The mapping or network in a .pt file of this project or upstream; its layers are this project's classes.
 
     Nothing in the file is run. map_location: device for tensors and networks, the CPU by default.
+    modules: class path in the file -> class, to have layers of other classes than this project's.
     """
     path = Path(path)
     if path.is_dir():
@@ -50,7 +54,7 @@ def load_checkpoint(path: str | Path, map_location: str | torch.device | None = 
     if not path.exists():
         raise CheckpointError(f"{path} does not exist{nearby(path.parent)}")
     try:
-        loaded = read_archive(path)
+        loaded = read_archive(path, modules)
     except Unreadable as error:
         raise CheckpointError(f"{path} {printable(error)}") from None
     except OSError as error:

@@ -23,9 +23,12 @@ ZIP_START = b"PK\x03\x04"
 LEGACY_MAGIC, LEGACY_VERSION = 0x1950A86A20F9469CFC6C, 1001
 
 
-def read_archive(path: Path) -> Any:
-    """The object in a file that torch.save wrote, with tensors on the CPU. Raises `Unreadable` or OSError."""
-    modules = readable_modules()
+def read_archive(path: Path, modules: Modules | None = None) -> Any:
+    """The object in a file that torch.save wrote, with tensors on the CPU. Raises `Unreadable` or OSError.
+
+    modules: the network classes it may hold; this project's by default.
+    """
+    modules = readable_modules() if modules is None else modules
     with open(path, "rb") as file:
         start = file.read(64)
         if not start:

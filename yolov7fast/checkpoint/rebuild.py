@@ -255,8 +255,13 @@ class Wrapper(nn.Module):
     """Stands for torch.nn.DataParallel around a network in `module`."""
 
 
+def stock_modules() -> dict[str, type[nn.Module]]:
+    """Class path in files -> class, of the modules that come with PyTorch."""
+    return {class_path(cls): cls for cls in STOCK} | {class_path(nn.DataParallel): Wrapper}
+
+
 def readable_modules() -> dict[str, type[nn.Module]]:
     """Class path in files -> class, of every module a checkpoint may hold."""
-    classes = known_classes() | {class_path(cls): cls for cls in (Model, *STOCK)}
+    classes = known_classes() | {class_path(Model): Model} | stock_modules()
     as_here = {f"{cls.__module__}.{cls.__qualname__}": cls for cls in classes.values()}  # saved by torch.save alone
-    return classes | as_here | {class_path(nn.DataParallel): Wrapper}
+    return as_here | classes

@@ -193,27 +193,37 @@ def give_states(states: Iterable[tuple[nn.Module, Any]]) -> set[int]:
     for module, state in states:
         if id(module) in complete:
             raise Forbidden(f"gives a state to one {type(module).__name__} twice")
-        check_state(module, state, complete)
+        fused = check_state(module, state, complete)
         if isinstance(module, nn.Upsample):
             state.setdefault("recompute_scale_factor", None)  # absent before PyTorch 1.11
         module.__setstate__(state)  # PyTorch's: fills in what files of older versions lack
+        if fused:
+            fuse(module)
         complete.add(id(module))
     return complete
 
 
-def check_state(module: nn.Module, state: Any, complete: set[int]) -> None:
+def fuse(module: nn.Module) -> None:
+    """Have a layer run as the file says that it was fused: by a switch, or in upstream's way by another method."""
+    if hasattr(type(module), "fused"):
+        module.fused = True
+    elif hasattr(type(module), "fuseforward"):
+        module.forward = module.fuseforward
+
+
+def check_state(module: nn.Module, state: Any, complete: set[int]) -> bool:
     """Refuse a state that would give the module anything but numbers, plain values and other checked modules.
 
     `type`, a method of every module, is the one that network files do replace: by the class path, as text.
+    Returns whether the layer was fused.
     """
     kind = type(module).__name__
     if type(state) is not dict or not MEMBERS.keys() <= state.keys():
         raise Damaged(f"the state of a {kind} is not that of a PyTorch module")
     state.pop(COMPILED_MARK, None)
-    if state.get("forward") is FUSED_FORWARD:
+    fused = state.get("forward") is FUSED_FORWARD
+    if fused:
         del state["forward"]
-        if hasattr(type(module), "fused"):
-            state["fused"] = True
     for name, value in state.items():
         if type(name) is not str or not name.isidentifier():
             raise Damaged(f"a {kind} has an attribute without a proper name")
@@ -229,6 +239,7 @@ def check_state(module: nn.Module, state: Any, complete: set[int]) -> None:
             raise Forbidden(f"replaces the method {name} of a {kind}, which is not done here")
         elif callable(value) or isinstance(value, Name | FusedForward):
             raise Forbidden(f"sets the attribute {name} of a {kind} to something else than a plain value")
+    return fused
 
 
 def check_members(kind: str, name: str, members: Any, complete: set[int]) -> None:

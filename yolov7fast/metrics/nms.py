@@ -121,23 +121,23 @@ def _operator(device_type: str) -> Callable | None:
     return nms
 
 
-def greedy_nms(boxes: np.ndarray, scores: np.ndarray, iou_thres: float) -> np.ndarray:
-    """Greedy suppression of xyxy boxes (n, 4) float32: indices of the kept, best first, at most 300.
+def greedy_nms(boxes: np.ndarray, scores: np.ndarray, iou_thres: float, most: int = MAX_DETECTIONS) -> np.ndarray:
+    """Greedy suppression of xyxy boxes (n, 4) float32: indices of the kept, best first, at most `most`.
 
     Best score first, equal scores in the order given; a box falls when its IoU with a kept one is above the threshold;
     candidates beyond the best 30000 are not looked at. Works through the sorted boxes in blocks: a block is compared
     with all boxes kept so far, then with itself, so that the result is that of the one-by-one loop while no more than
     the needed pairs are computed.
     """
-    kept = np.empty(MAX_DETECTIONS, dtype=np.int64)
+    kept = np.empty(most, dtype=np.int64)
     n_kept = 0
     for block in _best_first(scores):
         if n_kept:
             block = block[~_iou_above(boxes[kept[:n_kept]], boxes[block], iou_thres).any(0)]
-        survivors = block[_first_come(_iou_above(boxes[block], boxes[block], iou_thres))][: MAX_DETECTIONS - n_kept]
+        survivors = block[_first_come(_iou_above(boxes[block], boxes[block], iou_thres))][: most - n_kept]
         kept[n_kept : n_kept + len(survivors)] = survivors
         n_kept += len(survivors)
-        if n_kept == MAX_DETECTIONS:
+        if n_kept == most:
             break
     return kept[:n_kept]
 
