@@ -1,0 +1,72 @@
+"""`--check`: both sides on the first batches, a table, and an end where they differ."""
+
+import json
+import re
+
+import pytest
+import torch
+
+from yolov7fast.core.errors import UserError
+from yolov7fast.overlay.check import difference
+
+
+def rows(text: str) -> dict[str, tuple[str, str]]:
+    """Name -> (batches, difference) of each row of the table."""
+    found = re.findall(r"^(.{28}) *(\d+) +(none|[\d.e+-]+|inf) +[\d.]+ ms +[\d.]+ ms +[\d.]+x", text, re.M)
+    return {name.strip(): (batches, apart) for name, batches, apart in found}
+
+
+def test_the_table_has_a_row_for_everything_that_was_compared(known_repo, inside, capsys):
+    inside.run(known_repo, "--check", "2", "--", "train.py", "--workers", "1")
+    table = rows(capsys.readouterr().out)
+    assert table["samples"] == ("1", "none")  # the last loader made was the evaluation's, of one batch
+    assert table["ComputeLossOTA"][0] == "2" and table["ComputeLoss"][0] == "1"
+    assert {"suppression", "average precision"} <= table.keys()
+
+
+def test_a_check_does_not_change_the_run(known_repo, inside):
+    for name, switches in (("with", ["--check"]), ("without", [])):
+        inside.run(known_repo, *switches, "--", "train.py", "--name", name)
+    one, two = (json.loads((known_repo / f"{name}.json").read_text()) for name in ("with", "without"))
+    assert one == two
+
+
+def edit(repo, file, old, new):
+    text = (repo / file).read_text()
+    assert old in text
+    (repo / file).write_text(text.replace(old, new))
+
+
+def test_a_loss_that_differs_ends_the_run(known_repo, inside):
+    edit(known_repo, "utils/loss.py", "targets.cuda(), imgs", "targets.cuda() * 0.999, imgs")
+    with pytest.raises(UserError, match=r"--check: ComputeLossOTA differs .*leave out --check"):
+        inside.run(known_repo, "--force", "--check", "--", "train.py")
+    assert not (known_repo / "last.pt").exists()
+
+
+def test_samples_that_differ_end_the_run(known_repo, inside):
+    edit(known_repo, "utils/datasets.py", '"pad": pad', '"pad": pad + 1')
+    with pytest.raises(UserError, match="--check: samples differs"):
+        inside.run(known_repo, "--force", "--check", "--", "train.py")
+
+
+def test_samples_that_were_asked_to_differ_do_not_end_it(known_repo, inside, capsys):
+    inside.run(known_repo, "--seed", "1", "--check", "--", "train.py")
+    assert "differ because of --seed" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "ours, theirs, apart",
+    [
+        (torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.5]), 0.2),
+        (torch.tensor([1, 2]), torch.tensor([1, 3]), float("inf")),
+        (torch.tensor([1, 2]), torch.tensor([1, 2]), 0.0),
+        (torch.zeros(2), torch.zeros(3), float("inf")),
+        (torch.zeros(0), torch.zeros(0), 0.0),
+        (torch.tensor([float("nan")]), torch.tensor([1.0]), float("inf")),
+        ((torch.ones(1), ["a"]), (torch.ones(1), ["b"]), float("inf")),
+        ((torch.ones(1),), (torch.ones(1), torch.ones(1)), float("inf")),
+    ],
+)
+def test_differences_are_relative_to_the_largest_number(ours, theirs, apart):
+    assert difference(ours, theirs) == pytest.approx(apart)

@@ -1,0 +1,102 @@
+"""What counts as a checkout, and when its code counts as known."""
+
+import sys
+from importlib import import_module
+from types import ModuleType
+
+import pytest
+
+from yolov7fast.core.errors import UserError
+from yolov7fast.overlay import known
+from yolov7fast.overlay.checkout import Checkout, normalised
+from yolov7fast.overlay.parts import Settings, refuse_edited
+
+
+def test_a_folder_that_is_none_is_refused_by_what_it_lacks(tmp_path):
+    with pytest.raises(UserError, match=r"no checkout that the overlay knows: models/yolo\.py was not found"):
+        Checkout(tmp_path)
+    with pytest.raises(UserError, match="there is no such folder"):
+        Checkout(tmp_path / "none")
+
+
+def test_a_fork_whose_loader_has_another_name_is_refused_by_it(repo):
+    (repo / "utils/datasets.py").rename(repo / "utils/dataloaders.py")
+    with pytest.raises(UserError, match=r"utils/datasets\.py was not found"):
+        Checkout(repo)
+
+
+def test_a_fork_without_the_ota_loss_is_refused_by_it(repo):
+    text = (repo / "utils/loss.py").read_text()
+    (repo / "utils/loss.py").write_text(text.replace("ComputeLossOTA", "ComputeLossKeypoints"))
+    with pytest.raises(UserError, match=r"utils/loss\.py:ComputeLossOTA was not found"):
+        Checkout(repo)
+
+
+def test_a_file_that_is_no_python_is_named(repo):
+    (repo / "utils/loss.py").write_text("class ComputeLoss(:\n")
+    with pytest.raises(UserError, match=r"utils/loss\.py is not Python that this version can read"):
+        Checkout(repo)
+
+
+def test_layout_and_comments_do_not_count_as_an_edit():
+    one = "    def f(x):\n        # why\n        return x  \n\n\n    "
+    assert normalised(one) == normalised("def f(x):\n    return x\n")
+    assert normalised(one) != normalised("def f(x):\n    return -x\n")
+
+
+def edit(repo, file, old, new):
+    text = (repo / file).read_text()
+    assert old in text
+    (repo / file).write_text(text.replace(old, new))
+
+
+def test_the_code_that_was_compared_is_accepted(known_repo):
+    refuse_edited(Checkout(known_repo), Settings())
+
+
+def test_an_edited_class_is_named_with_the_switches_that_help(known_repo):
+    edit(known_repo, "utils/loss.py", "targets.cuda(), imgs", "targets.cuda() * 1.0, imgs")
+    named = r"differs from upstream in utils/loss\.py:ComputeLossOTA: add --no-loss to keep .*--force"
+    with pytest.raises(UserError, match=named):
+        refuse_edited(Checkout(known_repo), Settings())
+    refuse_edited(Checkout(known_repo), Settings(loss=False))
+
+
+def test_an_edited_helper_counts_as_well(known_repo):
+    edit(known_repo, "utils/general.py", "x[:, 2:4] / 2", "x[:, 2:4] * 0.5")
+    with pytest.raises(UserError, match=r"in utils/general\.py:xywh2xyxy: add --no-loss --no-metrics to keep"):
+        refuse_edited(Checkout(known_repo), Settings())
+
+
+def test_what_a_fork_never_had_is_no_edit(known_repo):
+    edit(known_repo, "utils/loss.py", "class ComputeLossAuxOTA", "class Another")
+    refuse_edited(Checkout(known_repo), Settings())
+
+
+def test_force_replaces_an_edited_class(known_repo, inside):
+    edit(known_repo, "utils/loss.py", "targets.cuda(), imgs", "targets.cuda() * 1.0, imgs")
+    with pytest.raises(UserError):
+        inside(known_repo)
+    inside(known_repo, force=True)
+    assert import_module("utils.loss").ComputeLossOTA.__module__ == "yolov7fast.overlay.losses"
+
+
+def test_an_edited_evaluation_keeps_its_own_matching(known_repo, inside):
+    edit(known_repo, "test.py", "iouv[0]", "iouv[1]")
+    own = inside(known_repo, metrics=False) and import_module("utils.general").box_iou
+    inside.leave()
+    inside(known_repo)
+    assert import_module("utils.general").box_iou.__code__.co_filename == own.__code__.co_filename
+
+
+def test_modules_of_another_project_are_not_taken_for_the_checkouts(known_repo, inside):
+    stranger = ModuleType("utils")
+    stranger.__file__ = "/elsewhere/utils/__init__.py"
+    sys.modules["utils"] = stranger
+    with pytest.raises(UserError, match=r"`utils` was imported from /elsewhere/utils/__init__\.py already"):
+        inside(known_repo)
+
+
+def test_every_known_place_has_a_hash():
+    for part in (known.LOSS, known.LOADER, known.METRICS, known.MATCHING):
+        assert part and all(len(digest) == 64 for digest in part.values())

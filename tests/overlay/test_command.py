@@ -1,0 +1,182 @@
+"""The command: scripts of a checkout run as they are, with the parts in, and one line for each mistake."""
+
+import json
+import os
+import runpy
+import subprocess
+import sys
+from importlib import import_module
+
+import numpy as np
+import pytest
+import torch
+
+from tests.overlay.conftest import ROOT, git_status
+from yolov7fast.core.errors import UserError, run_command
+from yolov7fast.overlay import parts
+
+ALONE = ("--no-loss", "--no-fast-dataloader", "--no-metrics")  # repairs alone: the checkout as it is
+
+
+def train(inside, repo, name, *switches, arguments=()):
+    inside.run(repo, *switches, "--", "train.py", "--name", name, *arguments)
+    return json.loads((repo / f"{name}.json").read_text())
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [[], ["--workers", "2"], ["--image-weights", "--epochs", "2"], ["--rect"], ["--cache-images", "--workers", "2"]],
+    ids=lambda arguments: " ".join(arguments) or "plain",
+)
+def test_a_run_has_the_samples_and_losses_of_the_checkout_alone(known_repo, inside, arguments):
+    ours = train(inside, known_repo, "ours", arguments=arguments)
+    theirs = train(inside, known_repo, "theirs", *ALONE, arguments=arguments)
+    assert ours["samples"] == theirs["samples"]
+    np.testing.assert_allclose(ours["losses"][0], theirs["losses"][0], rtol=1e-5)
+    np.testing.assert_allclose(ours["losses"], theirs["losses"], rtol=1e-3)
+    assert ours["results"][2] == theirs["results"][2], "a helper that asks for all overlaps got those of winners"
+    assert ours["results"][1] == pytest.approx(theirs["results"][1], rel=1e-3)
+    assert ours["workers"] == theirs["workers"]
+
+
+def test_only_what_the_checkout_writes_is_new_in_its_folder(known_repo, inside):
+    assert git_status(known_repo) == []
+    train(inside, known_repo, "run")
+    curves = [f"{name}_curve.png" for name in ("F1", "P", "PR", "R")]
+    assert git_status(known_repo) == sorted([*curves, "last.pt", "run.json"])
+
+
+def test_label_caches_of_both_lie_side_by_side(known_repo, inside):
+    labels = known_repo.parent / "shapes" / "labels"
+    train(inside, known_repo, "run", "--no-fast-dataloader")
+    theirs = (labels / "train.cache").read_bytes()
+    inside.run(known_repo, "--", "train.py", "--name", "again")
+    assert (labels / "train.cache").read_bytes() == theirs
+    assert (labels / "train.fast.cache").is_file()
+    train(inside, known_repo, "third", "--no-fast-dataloader")  # reads its own again
+
+
+def test_evaluation_and_detection_read_the_checkpoint_by_the_checkouts_classes(known_repo, inside, capsys):
+    train(inside, known_repo, "run")
+    inside.run(known_repo, "--", "test.py", "--weights", "last.pt")
+    inside.run(known_repo, "--", "detect.py", "last.pt")
+    printed = capsys.readouterr().out
+    assert "results (" in printed and "boxes " in printed
+    assert (known_repo / "PR_curve.png").read_text().startswith("the checkout's own plot")
+
+
+def test_the_script_sees_its_own_arguments_and_folder(known_repo, inside, capsys):
+    (known_repo / "look.py").write_text("import os, sys; print(os.getcwd(), sys.argv[1:], __name__)")
+    inside.run(known_repo, "--", "look.py", "--check", "--seed", "1", "--", "x")
+    assert f"{known_repo} ['--check', '--seed', '1', '--', 'x'] __main__" in capsys.readouterr().out
+
+
+def test_the_parts_are_named_in_one_line(known_repo, inside, capsys):
+    (known_repo / "nothing.py").write_text("")
+    inside.run(known_repo, "--no-metrics", "--seed", "3", "--", "nothing.py")
+    assert f"overlay: loss, repairs, fast-dataloader, seed 3 put into {known_repo}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["--", "prune.py"], r"prune\.py was not found in .*; its scripts: detect\.py, test\.py, train\.py"),
+        ([], "no script was given"),
+        (["--"], "no script was given"),
+        (["--no-fast-dataloader", "--seed", "1", "--", "train.py"], "--seed is done by the overlay's loader"),
+        (["--no-fast-dataloader", "--fast-augment", "--", "train.py"], "--fast-augment is done by"),
+        (["--cache-images", "ram", "--", "train.py"], "--cache-images ram"),
+        (["--check", "-1", "--", "train.py"], "--check -1"),
+    ],
+)
+def test_mistakes_are_refused_before_anything_is_put_in(known_repo, inside, arguments, message):
+    with pytest.raises(UserError, match=message):
+        inside.run(known_repo, *arguments)
+    assert git_status(known_repo) == []
+
+
+def test_all_that_the_checkout_misses_is_named_at_once(known_repo, inside):
+    for file, line in (
+        ("utils/loss.py", "import seabird"),
+        ("utils/torch_utils.py", "from pandarus.core import frame"),
+    ):
+        (known_repo / file).write_text(f"{line}\n{(known_repo / file).read_text()}")
+    with pytest.raises(UserError, match=r"needs pandarus, seabird, not installed here: pip install pandarus seabird"):
+        inside.run(known_repo, "--force", "--", "train.py")
+
+
+def test_what_a_checkout_can_do_without_is_not_asked_for(known_repo, inside):
+    (known_repo / "nothing.py").write_text("try:\n    import wandering\nexcept ImportError:\n    wandering = None\n")
+    (known_repo / "utils/unused.py").write_text("import never_imported\n")
+    inside.run(known_repo, "--", "nothing.py")
+
+
+def test_what_a_script_misses_in_its_middle_is_named_as_well(known_repo, inside):
+    (known_repo / "plot.py").write_text("if True:\n    import matplotless.pyplot")
+    with pytest.raises(UserError, match="needs matplotless, not installed here: pip install matplotless"):
+        inside.run(known_repo, "--", "plot.py")
+
+
+def test_a_mistake_is_one_line_and_exit_code_2(tmp_path, capsys):
+    from yolov7fast.commands.overlay import main
+
+    with pytest.raises(SystemExit) as ended:
+        run_command(lambda: main(["--repo", str(tmp_path / "none"), "--", "train.py"]))
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_two_processes_under_torchrun(known_repo):
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    sides = {}
+    for name, switches in (("ours", []), ("theirs", ALONE)):
+        tool = [str(ROOT / "tools/overlay.py"), "--repo", str(known_repo), "--force", *switches]
+        script = ["--", "train.py", "--name", name, "--epochs", "2", "--workers", "1"]
+        done = subprocess.run([*launcher, *tool, *script], capture_output=True, text=True, timeout=250)
+        assert done.returncode == 0, done.stderr[-2000:]
+        sides[name] = json.loads((known_repo / f"{name}.json").read_text())
+    assert sides["ours"]["samples"] == sides["theirs"]["samples"]
+    np.testing.assert_allclose(sides["ours"]["losses"], sides["theirs"]["losses"], rtol=1e-3)
+
+
+def mine(repo, arguments="") -> str:
+    """A script of the user's own: the two lines, then what train.py does."""
+    lines = f"import yolov7fast.overlay\nyolov7fast.overlay.install({arguments})\n"
+    (repo / "mine.py").write_text(lines + (repo / "train.py").read_text())
+    return str(repo / "mine.py")
+
+
+def test_two_lines_at_the_top_of_a_script_do_the_same(known_repo, inside, monkeypatch, capsys):
+    monkeypatch.setattr(parts, "put_in", inside.enter)
+    monkeypatch.chdir(known_repo)
+    sys.argv[:] = ["mine.py"]
+    runpy.run_path(mine(known_repo, "metrics=False"), run_name="__main__")
+    inside.leave()
+    assert "overlay: loss, repairs, fast-dataloader put into" in capsys.readouterr().out
+    report = json.loads((known_repo / "run.json").read_text())
+    assert report["samples"] == train(inside, known_repo, "theirs", *ALONE)["samples"]
+
+
+def test_install_ends_a_script_of_an_edited_fork_with_one_line(repo, inside, capsys):
+    with pytest.raises(SystemExit) as ended:  # the stand-in is not upstream
+        runpy.run_path(mine(repo), run_name="__main__")
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: ") and said.count("\n") == 1, said
+
+
+@pytest.mark.slow
+def test_the_two_lines_work_in_a_process_of_their_own(repo):
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    script = [sys.executable, mine(repo, "force=True"), "--name", "apart"]
+    done = subprocess.run(script, cwd=repo, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path})
+    assert done.returncode == 0, done.stderr
+    assert (repo / "apart.json").is_file()
+
+
+def test_networks_are_saved_under_the_checkouts_names(known_repo, inside):
+    train(inside, known_repo, "run")
+    inside(known_repo)
+    network = torch.load(known_repo / "last.pt")["model"]
+    assert type(network) is import_module("models.yolo").Model

@@ -1,0 +1,109 @@
+"""`create_dataloader` in the overlay: the checkout's samples, what scripts use, targets with host copies."""
+
+import hashlib
+import random
+import shutil
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from tests.overlay.conftest import ROOT
+from yolov7fast.loading.dataloader import create_dataloader
+from yolov7fast.overlay.host_targets import HostTargets, known_host_copy
+from yolov7fast.overlay.loader import LoaderOptions, ScriptLoader, fast_create_dataloader, own_create_dataloader
+from yolov7fast.training.hyperparameters import load_hyp
+
+OPT = SimpleNamespace(single_cls=False)
+
+
+def epochs(create, folder, count=2, **settings) -> list[str]:
+    """A hash of each batch of the first epochs."""
+    random.seed(1)
+    np.random.seed(1)
+    torch.manual_seed(1)
+    hyp = dict(load_hyp(ROOT / "data/hyp.scratch.tiny.yaml"))
+    loader, dataset = create(str(folder / "images/train"), 64, 5, 32, OPT, hyp=hyp, **{"augment": True, **settings})
+    seen = []
+    try:
+        for _ in range(count):
+            if settings.get("image_weights"):
+                dataset.indices = random.choices(range(dataset.n), k=dataset.n)
+            for images, targets, paths, _ in loader:
+                whole = images.numpy().tobytes() + np.asarray(targets).tobytes() + "".join(paths).encode()
+                seen.append(hashlib.sha256(whole).hexdigest())
+    finally:
+        loader.close()
+    return seen
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"workers": 0},
+        {"workers": 2},
+        {"workers": 2, "cache": True},
+        {"workers": 2, "image_weights": True},
+        {"workers": 2, "quad": True},
+        {"workers": 2, "rect": True},
+        {"workers": 2, "rect": True, "augment": False, "pad": 0.5},
+    ],
+    ids=lambda settings: " ".join(f"{key}={value}" for key, value in settings.items()),
+)
+def test_samples_are_those_of_the_default_loader_bit_by_bit(shapes, settings):
+    ours = epochs(fast_create_dataloader(LoaderOptions()), shapes, **settings)
+    assert ours == epochs(create_dataloader, shapes, **settings)
+    assert len(ours) == 6
+
+
+def test_a_disk_cache_keeps_every_bit(shapes, tmp_path):
+    folder = tmp_path / "shapes"
+    shutil.copytree(shapes, folder)
+    cached = epochs(fast_create_dataloader(LoaderOptions(cache_images="disk")), folder, workers=0)
+    assert cached == epochs(create_dataloader, folder, workers=0)
+    assert list(folder.rglob("*.pack")), "no cache was written"
+
+
+def test_switches_that_change_pixels_do(shapes):
+    plain = epochs(fast_create_dataloader(LoaderOptions()), shapes, count=1, workers=0)
+    for options in (LoaderOptions(fast_augment=True), LoaderOptions(seed=1)):
+        assert epochs(fast_create_dataloader(options), shapes, count=1, workers=0) != plain
+
+
+def test_a_seed_makes_samples_independent_of_workers(shapes):
+    create = fast_create_dataloader(LoaderOptions(seed=5))
+    assert epochs(create, shapes, workers=0) == epochs(create, shapes, workers=2)
+
+
+@pytest.mark.parametrize("options, rank", [(LoaderOptions(), -1), (LoaderOptions(), 0), (LoaderOptions(seed=1), 0)])
+def test_a_loader_has_what_scripts_use_of_it(shapes, options, rank):
+    hyp = dict(load_hyp(ROOT / "data/hyp.scratch.tiny.yaml"))
+    create = fast_create_dataloader(options)
+    world = {"rank": rank, "world_size": 2} if rank >= 0 else {}
+    loader, dataset = create(str(shapes / "images/train"), 64, 5, 32, OPT, hyp=hyp, augment=True, workers=1, **world)
+    try:
+        assert len(loader) == (3 if rank < 0 else 2) and loader.num_workers == 1
+        assert loader.dataset is dataset and dataset.n == 12
+        if rank >= 0:
+            loader.sampler.set_epoch(1)
+        images, targets, paths, shapes_of = next(iter(loader))
+        assert (images.dtype, images.shape, len(paths), len(shapes_of)) == (torch.uint8, (5, 3, 64, 64), 5, 5)
+        assert type(targets) is HostTargets
+        assert torch.equal(known_host_copy(targets.to("meta")), torch.as_tensor(np.asarray(targets)))
+    finally:
+        loader.close()
+
+
+def test_the_checkouts_own_loader_gives_targets_with_host_copies_too():
+    rows = torch.rand(3, 6)
+
+    class Theirs(list):
+        num_workers, sampler = 4, "theirs"
+
+    create = own_create_dataloader(lambda *args, **kwargs: (Theirs([(0, rows, 1, 2)]), "data"))
+    loader, dataset = create("path", workers=4)
+    assert isinstance(loader, ScriptLoader) and dataset == "data"
+    assert (len(loader), loader.num_workers, loader.sampler) == (1, 4, "theirs")
+    [(_, targets, *_)] = list(loader)
+    assert torch.equal(known_host_copy(targets.to("meta")), rows)

@@ -1,0 +1,185 @@
+"""What of a checkout stops on today's versions runs again, and nothing in a stranger's file is run."""
+
+import os
+import pickle
+import sys
+import zipfile
+from importlib import import_module
+
+import numpy as np
+import pytest
+import torch
+
+from yolov7fast.checkpoint.api import CheckpointError
+from yolov7fast.core.errors import UserError
+from yolov7fast.overlay import devices, repairs, torchvision_standin
+from yolov7fast.overlay.patches import Patches
+
+
+@pytest.fixture
+def patches():
+    made = Patches()
+    yield made
+    made.undo()
+
+
+def test_names_that_numpy_took_away_are_back_and_go_again(patches):
+    missing = [name for name in ("trapz", "int", "float") if not hasattr(np, name)]
+    repairs.before_imports(patches)
+    assert np.trapz([0.0, 1.0], [0.0, 1.0]) == 0.5
+    assert (np.int, np.float) == (int, float)
+    patches.undo()
+    assert [name for name in ("trapz", "int", "float") if not hasattr(np, name)] == missing
+
+
+def test_undoing_puts_back_what_was_there():
+    class Owner:
+        old = 1
+
+    table, patches = {"old": 1}, Patches()
+    for name in ("old", "new"):
+        patches.set(Owner, name, 2)
+        patches.set_item(table, name, 2)
+    patches.set(Owner, "old", 3)
+    assert (Owner.old, Owner.new, table) == (3, 2, {"old": 2, "new": 2})
+    patches.undo()
+    assert (Owner.old, hasattr(Owner, "new"), table) == (1, False, {"old": 1})
+
+
+# --- torchvision ------------------------------------------------------------------------------------------------------
+
+
+def test_the_stand_in_serves_imports_by_any_spelling(patches, monkeypatch):
+    for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
+        monkeypatch.delitem(sys.modules, name)
+    torchvision_standin.put_in(patches)
+    import torchvision
+    import torchvision.ops
+    from torchvision.ops import nms, roi_align
+    from torchvision.utils import save_image
+
+    boxes = torch.tensor([[0, 0, 10, 10], [0, 0, 10, 9], [20, 20, 30, 30.0]])
+    assert torchvision.ops.nms(boxes, torch.tensor([0.8, 0.9, 0.7]), 0.5).tolist() == [1, 2]
+    assert nms is torchvision.ops.nms
+    for call in (roi_align, save_image):
+        with pytest.raises(UserError, match="torchvision does not load beside torch"):
+            call(boxes)
+
+
+def test_the_stand_in_keeps_as_many_boxes_as_there_are():
+    low = torch.arange(1000)[:, None] * 20.0
+    boxes = torch.cat((low, low, low + 10, low + 10), 1).requires_grad_()
+    assert len(torchvision_standin.nms(boxes, torch.rand(1000), 0.5)) == 1000
+
+
+def test_a_torchvision_that_loads_is_left_alone(patches, monkeypatch):
+    monkeypatch.setattr(torchvision_standin, "torchvision_loads", lambda: True)
+    before = sys.modules.get("torchvision")
+    repairs.before_imports(patches)
+    assert sys.modules.get("torchvision") is before
+
+
+# --- loading ----------------------------------------------------------------------------------------------------------
+
+
+class Hostile:
+    def __reduce__(self):
+        return os.system, ("touch hostile_was_here",)
+
+
+def test_a_strangers_file_is_refused_and_not_run(known_repo, inside, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    inside(known_repo)
+    torch.save({"model": Hostile()}, tmp_path / "bad.pt")
+    with pytest.raises(CheckpointError, match="nothing of it was run"):
+        torch.load(tmp_path / "bad.pt", map_location="cpu")
+    assert not (tmp_path / "hostile_was_here").exists()
+
+
+def test_networks_come_back_as_the_checkouts_classes(known_repo, inside, tmp_path):
+    inside(known_repo)
+    network = import_module("models.yolo").Model(3).eval()
+    torch.save({"model": network, "epoch": 3}, tmp_path / "last.pt")
+    loaded = torch.load(tmp_path / "last.pt", map_location=torch.device("cpu"))
+    image = torch.rand(1, 3, 64, 64)
+    assert type(loaded["model"]) is type(network)
+    assert torch.equal(loaded["model"](image)[0], network(image)[0])
+    torch.save(loaded, tmp_path / "again.pt")  # as a script does when it strips a checkpoint
+
+
+def test_a_fused_layer_stays_fused(known_repo, inside, tmp_path):
+    inside(known_repo)
+    network = import_module("models.yolo").Model(3).eval()
+    layer = network.model[0]
+    layer.forward = layer.fuseforward
+    torch.save({"model": network}, tmp_path / "fused.pt")
+    loaded = torch.load(tmp_path / "fused.pt")["model"].model[0]
+    image = torch.rand(1, 3, 64, 64)
+    assert torch.equal(loaded(image), layer.fuseforward(image))
+
+
+def test_a_label_cache_of_the_checkout_is_read(known_repo, inside, tmp_path):
+    inside(known_repo)
+    rows = np.arange(10, dtype=np.float32).reshape(2, 5)
+    torch.save({"a.jpg": [rows, (640, 480), []], "hash": "x", "version": 0.1}, tmp_path / "train.cache")
+    loaded = torch.load(tmp_path / "train.cache")
+    np.testing.assert_array_equal(loaded["a.jpg"][0], rows)
+
+
+def test_callers_that_say_how_to_load_get_torchs_own(known_repo, inside, tmp_path):
+    inside(known_repo)
+    torch.save([1, 2], tmp_path / "list.pt")
+    assert torch.load(tmp_path / "list.pt", weights_only=True) == [1, 2]
+    with open(tmp_path / "list.pt", "rb") as file:
+        assert torch.load(file) == [1, 2]
+
+
+def test_a_damaged_checkpoint_is_one_line(known_repo, inside, tmp_path):
+    inside(known_repo)
+    with zipfile.ZipFile(tmp_path / "half.pt", "w") as archive:
+        archive.writestr("half/data.pkl", pickle.dumps({"model": 1})[:-4])
+    with pytest.raises(UserError) as told:
+        torch.load(tmp_path / "half.pt")
+    assert "\n" not in str(told.value)
+
+
+# --- devices and ranks ------------------------------------------------------------------------------------------------
+
+
+class ByHand:
+    def __call__(self, p, targets):
+        first = torch.zeros(2, device="cuda:0") + torch.ones(2, device=torch.device("cuda", 0))
+        return first + targets.to("cuda:0") + targets.cuda() + p[0].sum()
+
+
+def test_devices_named_by_hand_are_the_predictions_own():
+    call = devices.on_own_device(ByHand.__call__)
+    assert call(ByHand(), [torch.ones(1)], torch.ones(2)).tolist() == [4.0, 4.0]
+    assert call(ByHand(), [torch.ones(1, device="meta")], torch.ones(2, device="meta")).device.type == "meta"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="shows what happens without a GPU")
+def test_without_the_repair_such_a_loss_fails():
+    with pytest.raises((AssertionError, RuntimeError)):
+        ByHand()([torch.ones(1)], torch.ones(2))
+
+
+def test_the_checkouts_own_losses_run_where_they_are_kept(known_repo, inside):
+    inside(known_repo, loss=False)
+    module, network = import_module("utils.loss"), import_module("models.yolo").Model(3)
+    network.hyp = {"box": 0.05, "obj": 1.0, "cls": 0.5, "cls_pw": 1.0, "obj_pw": 1.0, "fl_gamma": 0.0, "anchor_t": 4.0}
+    network.gr = 1.0
+    image, targets = torch.rand(1, 3, 64, 64), torch.tensor([[0, 1, 0.5, 0.5, 0.2, 0.3]])
+    items = module.ComputeLossOTA(network)(network(image), targets, image)[1]
+    assert torch.isfinite(items).all()
+
+
+def test_torchruns_rank_reaches_scripts_that_ask_for_it(monkeypatch):
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    assert repairs.with_rank("train.py", ["--img", "64"]) == ["--img", "64"]
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert repairs.with_rank("train.py", ["--img", "64"]) == ["--img", "64", "--local_rank", "1"]
+    assert repairs.with_rank("train_aux.py", []) == ["--local_rank", "1"]
+    for given in (["--local_rank", "0"], ["--local_rank=0"], ["--local-rank=0"]):
+        assert repairs.with_rank("train.py", given) == given
+    assert repairs.with_rank("test.py", []) == []

@@ -1,0 +1,60 @@
+"""Run a script of a YOLOv7 checkout with this project's loss, loader, metrics and repairs put in."""
+
+import argparse
+import os
+import runpy
+import sys
+
+from yolov7fast.core.errors import UserError
+from yolov7fast.overlay.checkout import Checkout
+from yolov7fast.overlay.parts import Settings, put_in
+from yolov7fast.overlay.repairs import with_rank
+
+USAGE = "yolov7fast overlay --repo DIR [switches] -- train.py [arguments of the script]"
+
+
+def overlay_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="yolov7fast overlay", usage=USAGE, description=__doc__)
+    parser.add_argument("--repo", required=True, metavar="DIR", help="checkout of WongKinYiu/yolov7 or of a fork")
+    parts = parser.add_argument_group("parts, on by default; same samples bit by bit, same losses to 1e-5")
+    for name, text in (
+        ("loss", "ComputeLoss, ComputeLossOTA and ComputeLossAuxOTA without loops over images"),
+        ("repairs", "what stops on NumPy 2, torch >= 2.6, a torchvision that does not load, devices named by hand"),
+        ("fast-dataloader", "samples written straight into shared batches by workers that stay"),
+        ("metrics", "suppression, matching and average precision"),
+    ):
+        parts.add_argument(f"--{name}", action=argparse.BooleanOptionalAction, default=True, help=text)
+    more = parser.add_argument_group("off by default: they change pixels, files or timing")
+    more.add_argument("--cache-images", metavar="disk", help="decode and resize once, into one file beside the labels")
+    more.add_argument("--fast-augment", action="store_true", help="cheaper augmentation; pixels differ slightly")
+    more.add_argument("--compile", action="store_true", help="torch.compile the network while it trains")
+    more.add_argument(
+        "--seed", type=int, help="samples follow from (seed, epoch, index); resumed runs begin again at epoch 0's"
+    )
+    care = parser.add_argument_group("care")
+    care.add_argument(
+        "--check", type=int, nargs="?", const=3, default=0, metavar="N", help="compare both sides on N batches (3)"
+    )
+    care.add_argument("--force", action="store_true", help="replace code of a fork that is not upstream's")
+    parser.add_argument("script", nargs=argparse.REMAINDER, help="script in DIR and its arguments")
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    argv = sys.argv[1:] if argv is None else argv
+    end = argv.index("--") if "--" in argv else len(argv)
+    opt = vars(overlay_parser().parse_args(argv[:end]))
+    repo, command = opt.pop("repo"), [*opt.pop("script"), *argv[end + 1 :]]
+    if not command:
+        raise UserError(f"no script was given: {USAGE}")
+    script, arguments = command[0], command[1:]
+    settings, checkout = Settings(**opt), Checkout(repo)
+    path = checkout.script(script)
+    os.chdir(checkout.root)
+    put_in(checkout, settings, path)
+    sys.argv = [str(path), *(with_rank(script, arguments) if settings.repairs else arguments)]
+    try:
+        runpy.run_path(str(path), run_name="__main__")
+    except ModuleNotFoundError as error:
+        raise checkout.without(error) from error
+    return 0

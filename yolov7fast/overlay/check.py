@@ -1,0 +1,255 @@
+"""`--check`: both sides on the first batches of the user's own run, with a table of differences and times.
+
+Samples must be equal bit by bit, losses and their gradients within 1e-5 of the largest in full precision. Average
+precision may differ by 1e-3: equal scores, of which an untrained network has many, count in any order there. What
+differs more ends the run, unless a switch that changes pixels was asked for.
+"""
+
+import copy
+import math
+import random
+import re
+import statistics
+import time
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+
+from yolov7fast.core.errors import UserError
+from yolov7fast.overlay.host_targets import HostTargets
+from yolov7fast.overlay.patches import Patches
+
+TOLERANCE = 1e-5
+AP_TOLERANCE = 1e-3  # absolute
+HEADER = f"{'check':<28}{'batches':>8}{'difference':>12}{'checkout':>12}{'overlay':>12}{'faster':>9}"
+
+
+class Check:
+    """Compares on `batches` batches of everything; with 0 nothing is compared and nothing wrapped."""
+
+    def __init__(self, batches: int):
+        self.batches = batches
+        self._printed = False
+        self._open: list[_Comparison] = []
+
+    def new(self, name: str, **options) -> "_Comparison":
+        self._open.append(_Comparison(self, name, **options))
+        return self._open[-1]
+
+    def finish_all(self) -> None:
+        """Print what has been compared on fewer batches than asked for: there will be no more."""
+        for comparison in self._open:
+            comparison.finish()
+
+    # --- what is compared ---------------------------------------------------------------------------------------------
+
+    def loss(self, ours: type, theirs: type, module: ModuleType) -> type:
+        """A loss class that runs both in its first calls; it is `ours` afterwards. module: where `theirs` is from."""
+        if not self.batches:
+            return ours
+        comparison = self.new(ours.__name__)
+
+        class Checked(ours):
+            def __init__(self, model, *args, **kwargs):
+                super().__init__(model, *args, **kwargs)
+                named = Patches()
+                named.set(module, ours.__name__, theirs)  # its constructor looks for itself by this name
+                self._theirs = theirs(model, *args, **kwargs)
+                named.undo()
+
+            def __call__(self, p, targets, *images):
+                if not comparison.complete:
+                    own = copy.copy(self)
+                    sides = [
+                        _loss_side(lambda *a: ours.__call__(own, *a), p, targets, images),
+                        _loss_side(self._theirs, p, _plain(targets), images),
+                    ]
+                    comparison.add(*sides)
+                return super().__call__(p, targets, *images)
+
+        return Checked
+
+    def loader(self, ours: Callable, theirs: Callable, options) -> Callable:
+        """A `create_dataloader` that compares the first batches of both, then gives ours, its draws untouched."""
+        if not self.batches:
+            return ours
+        changed = [f"--{name.replace('_', '-')}" for name, value in options._asdict().items() if value]
+        changed = [flag for flag in changed if flag != "--cache-images"]  # keeps every pixel
+
+        def create(*args, **kwargs):
+            comparison = self.new(f"samples {_bare(kwargs.get('prefix', ''))}".strip(), expected=changed)
+            before = _random_state()
+            taken = []
+            for side in (theirs, ours):
+                _set_random_state(before)
+                taken.append(_first_batches(side, args, kwargs, self.batches))
+            _set_random_state(before)
+            for (own, own_time), (other, other_time) in zip(taken[1], taken[0]):
+                comparison.add((own, own_time), (other, other_time))
+            comparison.finish()
+            return ours(*args, **kwargs)
+
+        return create
+
+    def suppression(self, ours: Callable, theirs: Callable) -> Callable:
+        """A `non_max_suppression` that runs both in its first calls."""
+        return self._function(self.new("suppression"), ours, theirs)
+
+    def average_precision(self, ours: Callable, theirs: Callable) -> Callable:
+        """An `ap_per_class` that runs both in its first calls; it ends an evaluation, and with it all comparisons."""
+        comparison = self.new("average precision", tolerance=AP_TOLERANCE, absolute=True)
+        return self._function(comparison, ours, theirs, last=True)
+
+    def _function(self, comparison: "_Comparison", ours: Callable, theirs: Callable, last: bool = False) -> Callable:
+        if not self.batches:
+            return ours
+
+        def run(*args, **kwargs):
+            if comparison.complete:
+                return ours(*args, **kwargs)
+            quiet = {key: value for key, value in kwargs.items() if key != "plot"}
+            comparison.add(*(_timed(lambda side=side: side(*copy.deepcopy(args), **quiet)) for side in (ours, theirs)))
+            if last:
+                self.finish_all()
+            return ours(*args, **kwargs)
+
+        return run
+
+    # --- the table ----------------------------------------------------------------------------------------------------
+
+    def print_row(self, row: str) -> None:
+        print(f"\n{HEADER}\n{row}" if not self._printed else f"\n{row}", flush=True)
+        self._printed = True
+
+
+class _Comparison:
+    """Rows of one thing that is compared: results and seconds of both sides, batch by batch."""
+
+    def __init__(
+        self, check: Check, name: str, *, expected: list[str] | None = None, tolerance=TOLERANCE, absolute=False
+    ):
+        """expected: switches that make the two sides differ. absolute: else differences are relative to the largest."""
+        self.check, self.name, self.expected = check, name, expected or []
+        self.tolerance, self.absolute = tolerance, absolute
+        self.differences: list[float] = []
+        self.seconds: list[tuple[float, float]] = []
+        self.complete = False
+
+    def add(self, ours: tuple[Any, float], theirs: tuple[Any, float]) -> None:
+        if self.complete:
+            return
+        self.differences.append(difference(ours[0], theirs[0], self.absolute))
+        self.seconds.append((ours[1], theirs[1]))
+        if len(self.differences) == self.check.batches:
+            self.finish()
+
+    def finish(self) -> None:
+        """Print the row; a difference beyond the tolerance ends the run."""
+        if self.complete or not self.differences:
+            return
+        self.complete = True
+        worst = max(self.differences)
+        ours, theirs = (statistics.median(side) for side in zip(*self.seconds))
+        text = "none" if worst == 0 else f"{worst:.1e}"
+        times = f"{theirs * 1e3:9.1f} ms{ours * 1e3:9.1f} ms{theirs / max(ours, 1e-9):8.2f}x"
+        note = f"   differ because of {', '.join(self.expected)}" if self.expected and worst else ""
+        self.check.print_row(f"{self.name:<28}{len(self.differences):>8}{text:>12}{times}{note}")
+        if worst > self.tolerance and not self.expected:
+            raise UserError(
+                f"--check: {self.name} differs by {worst:.1e}, more than {self.tolerance:.0e}; keep "
+                "the checkout's own (see --help for the part's switch), or leave out --check to run all the same"
+            )
+
+
+def difference(ours: Any, theirs: Any, absolute: bool = False) -> float:
+    """Largest difference of two results, relative to the largest number; whole numbers and text must be equal."""
+    if isinstance(ours, tuple | list):
+        if not isinstance(theirs, tuple | list) or len(ours) != len(theirs):
+            return float("inf")
+        return max((difference(a, b, absolute) for a, b in zip(ours, theirs)), default=0.0)
+    if not isinstance(ours, torch.Tensor | np.ndarray | float):
+        return 0.0 if ours == theirs else float("inf")
+    a, b = (torch.as_tensor(x).detach().cpu() for x in (ours, theirs))
+    if a.shape != b.shape:
+        return float("inf")
+    if not a.is_floating_point():
+        return 0.0 if torch.equal(a, b) else float("inf")
+    a, b = a.double(), b.double()
+    if torch.equal(a, b) or not a.numel():
+        return 0.0
+    worst = float((a - b).abs().max() / (1.0 if absolute else b.abs().max().clamp(min=1e-12)))
+    return float("inf") if math.isnan(worst) else worst
+
+
+def _loss_side(loss: Callable, p, targets, images) -> tuple[Any, float]:
+    """(items, gradients) of a loss on copies of the predictions in full precision, and its seconds."""
+    leaves = [m.detach().float().clone().requires_grad_() for m in p]
+    with torch.enable_grad(), torch.autocast(leaves[0].device.type, enabled=False):
+
+        def run():
+            total, items = loss(leaves, targets, *images)
+            total.backward()
+            return items
+
+        items, seconds = _timed(run)
+    return (items, [m.grad for m in leaves]), seconds
+
+
+def _first_batches(create: Callable, args, kwargs, count: int) -> list[tuple[Any, float]]:
+    """Copies of the first batches of a new loader and the seconds each took, the first with the loader's start."""
+    start = time.perf_counter()
+    loader = create(*args, **kwargs)[0]
+    taken, batches = [], iter(loader)
+    for _ in range(min(count, len(loader))):
+        images, targets, paths, *_ = next(batches)
+        now = time.perf_counter()
+        taken.append(((images.clone(), _plain(targets).clone(), list(paths)), now - start))
+        start = time.perf_counter()
+    _close(loader, batches)
+    return taken
+
+
+def _close(loader, batches) -> None:
+    """End the processes of a loader of either side."""
+    if hasattr(loader, "close"):
+        loader.close()
+        return
+    for iterator in (vars(loader).get("iterator"), vars(loader).get("_iterator")):
+        if hasattr(iterator, "_shutdown_workers"):
+            iterator._shutdown_workers()
+    batches.close()
+
+
+def _timed(work: Callable) -> tuple[Any, float]:
+    _wait()
+    start = time.perf_counter()
+    result = work()
+    _wait()
+    return result, time.perf_counter() - start
+
+
+def _wait() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def _random_state() -> tuple:
+    return random.getstate(), np.random.get_state(), torch.get_rng_state()
+
+
+def _set_random_state(state: tuple) -> None:
+    random.setstate(state[0])
+    np.random.set_state(state[1])
+    torch.set_rng_state(state[2])
+
+
+def _plain(targets: torch.Tensor) -> torch.Tensor:
+    return targets.as_subclass(torch.Tensor) if isinstance(targets, HostTargets) else targets
+
+
+def _bare(prefix: str) -> str:
+    """A prefix without colour codes and colon."""
+    return re.sub(r"\x1b\[\d+m|:", "", prefix).strip()

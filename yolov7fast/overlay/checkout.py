@@ -1,0 +1,165 @@
+"""A checkout of WongKinYiu/yolov7 or of a fork: whether it is one, its modules, whether its code is the known one."""
+
+import ast
+import hashlib
+import importlib
+import importlib.util
+import sys
+import textwrap
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+
+from yolov7fast.core.errors import UserError
+
+FILES = ("models/yolo.py", "models/experimental.py", "utils/loss.py", "utils/datasets.py", "utils/general.py")
+FILES += ("utils/metrics.py", "utils/torch_utils.py")
+NAMES = ("utils/loss.py:ComputeLoss", "utils/loss.py:ComputeLossOTA", "utils/datasets.py:create_dataloader")
+PACKAGES = ("models", "utils")
+FIRST = "models.experimental"  # what the scripts import first: others import one another in circles
+REPLACED = ("utils.loss", "utils.datasets", "utils.general", "utils.metrics", "models.yolo", FIRST)
+PIP_NAMES = {"cv2": "opencv-python", "yaml": "pyyaml", "PIL": "pillow", "sklearn": "scikit-learn"}
+STANDS_IN = ("torchvision",)  # absent or broken, the repairs have one
+
+
+class Checkout:
+    """The folder of a checkout, found to be one. Places in it are written `utils/loss.py:ComputeLoss`."""
+
+    def __init__(self, root: str | Path):
+        self.root = Path(root).resolve()
+        self._read = cache(_parsed)
+        if not self.root.is_dir():
+            raise UserError(f"--repo {root}: there is no such folder; give the folder of a YOLOv7 checkout")
+        absent = [name for name in FILES if not (self.root / name).is_file()]
+        absent = absent or [place for place in NAMES if self.digest(place) is None]
+        if absent:
+            raise UserError(f"--repo {root} is no checkout that the overlay knows: {absent[0]} was not found")
+
+    def script(self, name: str) -> Path:
+        """The script of that name in the checkout."""
+        path = self.root / name
+        if path.is_file():
+            return path
+        found = ", ".join(sorted(p.name for p in self.root.glob("*.py"))) or "none"
+        raise UserError(f"{name} was not found in {self.root}; its scripts: {found}")
+
+    # --- its code -----------------------------------------------------------------------------------------------------
+
+    def differences(self, known: Mapping[str, str]) -> list[str]:
+        """Of known places -> hashes, those whose code is another; what the checkout does not have is none of them."""
+        found = {place: self.digest(place) for place in known}
+        return [place for place, digest in found.items() if digest not in (None, known[place])]
+
+    def digest(self, place: str) -> str | None:
+        """Hash of the source of a function or class, without importing it; None where there is none of that name."""
+        file, _, name = place.partition(":")
+        source = _definitions(*self._read(self.root / file)).get(name)
+        return None if source is None else hashlib.sha256(normalised(source).encode()).hexdigest()
+
+    # --- its modules --------------------------------------------------------------------------------------------------
+
+    def check_dependencies(self, script: Path | None = None) -> None:
+        """Everything that the script, and the modules that the overlay looks into, would import and miss: one line."""
+        needed = self._imports([script] if script else [], set())
+        missing = sorted(name for name in needed if name not in STANDS_IN and not _present(name))
+        if missing:
+            raise UserError(_not_installed(self.root, missing))
+
+    def _imports(self, files: list[Path], seen: set[Path]) -> set[str]:
+        """Top-level names of what these files and `REPLACED` import from elsewhere, followed through the checkout."""
+        files = [*files, *(self.root / f"{name.replace('.', '/')}.py" for name in REPLACED)]
+        elsewhere = set()
+        while files:
+            path = files.pop()
+            if path in seen:
+                continue
+            seen.add(path)
+            for name in _imported(self._read(path)[1]):
+                places = [self.root / f"{name.replace('.', '/')}{end}" for end in (".py", "/__init__.py")]
+                own = [place for place in places if place.is_file()]
+                files += own
+                if not own and not (self.root / name.partition(".")[0]).is_dir():
+                    elsewhere.add(name.partition(".")[0])
+        return elsewhere
+
+    def put_first(self) -> None:
+        """Have `models`, `utils` and `test` be the checkout's, as when one of its scripts is run."""
+        for name in PACKAGES:
+            if name in sys.modules and not self.owns(sys.modules[name]):
+                where = vars(sys.modules[name]).get("__file__") or list(sys.modules[name].__path__)
+                raise UserError(f"`{name}` was imported from {where} already: install the overlay before other imports")
+        here = Path(__file__).resolve().parents[2]
+        last = [str(here)] if (here / "models").is_dir() else []  # run from its source, this project has such names too
+        rest = [entry for entry in sys.path if entry not in (str(self.root), "", *last)]
+        sys.path[:] = [str(self.root), *rest, *last]
+        importlib.invalidate_caches()
+        self.module(FIRST)
+
+    def module(self, name: str) -> ModuleType:
+        """One of its modules, imported; `put_first` comes before."""
+        try:
+            module = importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            raise self.without(error) from error
+        if not self.owns(module):
+            raise UserError(f"`{name}` came from {module.__file__}, not from {self.root}")
+        return module
+
+    def modules(self) -> list[ModuleType]:
+        """Those imported so far."""
+        named = [module for name, module in sys.modules.items() if name.partition(".")[0] in PACKAGES]
+        return [module for module in named if self.owns(module)]
+
+    def owns(self, module: ModuleType) -> bool:
+        """Whether a module of one of the names in PACKAGES, or below them, is the checkout's."""
+        file = vars(module).get("__file__")
+        places = [file] if file else list(vars(module).get("__path__", []))  # a folder without __init__.py has no file
+        return any(Path(place).resolve().is_relative_to(self.root) for place in places)
+
+    def without(self, error: ModuleNotFoundError) -> UserError:
+        """What to say where an import of the checkout's failed."""
+        return UserError(_not_installed(self.root, [(error.name or "a module").partition(".")[0]]))
+
+
+def _not_installed(root: Path, names: list[str]) -> str:
+    listed = " ".join(PIP_NAMES.get(name, name) for name in names)
+    return f"{root} needs {', '.join(names)}, not installed here: pip install {listed}"
+
+
+def _parsed(path: Path) -> tuple[list[str], list[ast.stmt]]:
+    """Lines and top-level statements of a file, none if it does not exist."""
+    if not path.is_file():
+        return [], []
+    text = path.read_text(encoding="utf-8", errors="replace")
+    try:
+        return text.splitlines(), ast.parse(text).body
+    except (SyntaxError, ValueError) as error:
+        raise UserError(f"{path} is not Python that this version can read: {error}") from None
+
+
+def _definitions(lines: list[str], nodes: list[ast.stmt]) -> dict[str, str]:
+    """Source of every function and class at a file's top level, by name."""
+    defined = [node for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+    return {node.name: "\n".join(lines[node.lineno - 1 : node.end_lineno]) for node in defined}
+
+
+def _imported(nodes: list[ast.stmt]) -> list[str]:
+    """Dotted names that a file imports whatever happens; those in `try` and in functions it can do without."""
+    names = []
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+    return names
+
+
+def normalised(source: str) -> str:
+    """Source without what does not matter: indentation of the whole, trailing blanks, empty lines, comment lines."""
+    lines = [line.rstrip() for line in textwrap.dedent(source).splitlines()]
+    return "\n".join(line for line in lines if line and not line.lstrip().startswith("#"))
+
+
+def _present(name: str) -> bool:
+    return name in sys.modules or importlib.util.find_spec(name) is not None

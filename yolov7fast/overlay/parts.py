@@ -1,0 +1,140 @@
+"""Putting the parts into a checkout: each with a switch, each only where the checkout's code is the known one."""
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from yolov7fast.core.errors import UserError
+from yolov7fast.overlay import compiled, known, losses, repairs
+from yolov7fast.overlay.check import Check
+from yolov7fast.overlay.checkout import Checkout
+from yolov7fast.overlay.loader import LoaderOptions, fast_create_dataloader, own_create_dataloader
+from yolov7fast.overlay.metrics import ap_per_class_for, box_iou_for, non_max_suppression
+from yolov7fast.overlay.patches import Patches
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Which parts to put in; those off by default change pixels, files or timing."""
+
+    loss: bool = True
+    repairs: bool = True
+    fast_dataloader: bool = True
+    metrics: bool = True
+    cache_images: str | None = None
+    fast_augment: bool = False
+    compile: bool = False
+    seed: int | None = None
+    check: int = 0  # batches on which both sides are run and compared
+    force: bool = False
+
+    def __post_init__(self):
+        of_loader = {"--cache-images": self.cache_images, "--fast-augment": self.fast_augment or None}
+        asked = [flag for flag, value in (of_loader | {"--seed": self.seed}).items() if value is not None]
+        if asked and not self.fast_dataloader:
+            raise UserError(f"{asked[0]} is done by the overlay's loader: leave out --no-fast-dataloader")
+        if self.cache_images not in (None, "disk"):
+            raise UserError(
+                f"--cache-images {self.cache_images}: the overlay has disk; for memory give it to the script"
+            )
+        if self.check < 0:
+            raise UserError(f"--check {self.check}: give the number of batches to compare")
+
+    def known(self) -> dict[str, tuple[str, dict[str, str]]]:
+        """Switch -> (switch that keeps the checkout's own, places and hashes), of the parts that replace code."""
+        parts = {
+            "loss": ("--no-loss", known.LOSS),
+            "fast_dataloader": ("--no-fast-dataloader", known.LOADER),
+            "metrics": ("--no-metrics", known.METRICS),
+        }
+        return {name: part for name, part in parts.items() if getattr(self, name)}
+
+
+def install(repo: str | Path | None = None, **switches) -> Patches:
+    """Put the overlay into the checkout that the running script is part of: the first lines of a script.
+
+    repo: the checkout, by default the script's folder; switches: the fields of `Settings`. A mistake ends the program
+    with one line and exit code 2.
+    """
+    main = vars(sys.modules["__main__"]).get("__file__")
+    try:
+        return put_in(Checkout(repo or (Path(main).parent if main else Path.cwd())), Settings(**switches))
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+def put_in(checkout: Checkout, settings: Settings, script: Path | None = None) -> Patches:
+    """Repair the checkout's modules and replace what was asked for, in memory; `undo()` of the result takes it back.
+
+    script: what will be run, so that all that it misses can be named before.
+    """
+    patches, check = Patches(), Check(settings.check)
+    if not settings.force:
+        refuse_edited(checkout, settings)
+    checkout.check_dependencies(script)
+    if settings.repairs:
+        repairs.before_imports(patches)
+    checkout.put_first()
+    if settings.repairs:
+        repairs.after_imports(checkout, patches)
+    put_in_loss(checkout, settings, patches, check)
+    put_in_loader(checkout, settings, patches, check)
+    if settings.metrics:
+        put_in_metrics(checkout, patches, check)
+    if settings.compile:
+        compiled.put_in(checkout.module("models.yolo").Model, patches)
+    if os.environ.get("RANK", "0") == "0":
+        print(f"overlay: {summary(settings)} put into {checkout.root}", flush=True)
+    return patches
+
+
+def summary(settings: Settings) -> str:
+    """The parts in words."""
+    values = {name: getattr(settings, name) for name in ("loss", "repairs", "fast_dataloader", "metrics")}
+    parts = [name.replace("_", "-") for name, on in values.items() if on]
+    parts += [f"{name.replace('_', '-')}" for name in ("fast_augment", "compile") if getattr(settings, name)]
+    parts += [f"cache-images {settings.cache_images}"] if settings.cache_images else []
+    parts += [f"seed {settings.seed}"] if settings.seed is not None else []
+    return ", ".join(parts) or "nothing"
+
+
+def refuse_edited(checkout: Checkout, settings: Settings) -> None:
+    """A fork's own code is not replaced silently."""
+    found = {flag: checkout.differences(places) for flag, places in settings.known().values()}
+    if not any(found.values()):
+        return
+    places = ", ".join(dict.fromkeys(place for differing in found.values() for place in differing))
+    keep = " ".join(flag for flag, differing in found.items() if differing)
+    raise UserError(
+        f"{checkout.root} differs from upstream in {places}: add {keep} to keep its code, or --force to replace it "
+        "(--check compares the two)"
+    )
+
+
+def put_in_loss(checkout: Checkout, settings: Settings, patches: Patches, check: Check) -> None:
+    module = checkout.module("utils.loss")
+    for name, ours in losses.REPLACED.items():
+        if settings.loss and hasattr(module, name):
+            patches.set(module, name, check.loss(ours, getattr(module, name), module))
+
+
+def put_in_loader(checkout: Checkout, settings: Settings, patches: Patches, check: Check) -> None:
+    module = checkout.module("utils.datasets")
+    theirs = module.create_dataloader
+    if settings.fast_dataloader:
+        options = LoaderOptions(settings.cache_images, settings.fast_augment, settings.seed)
+        patches.set(module, "create_dataloader", check.loader(fast_create_dataloader(options), theirs, options))
+    elif settings.loss:
+        patches.set(module, "create_dataloader", own_create_dataloader(theirs))
+
+
+def put_in_metrics(checkout: Checkout, patches: Patches, check: Check) -> None:
+    general, metrics = checkout.module("utils.general"), checkout.module("utils.metrics")
+    suppression = check.suppression(non_max_suppression, general.non_max_suppression)
+    patches.set(general, "non_max_suppression", suppression)
+    average_precision = check.average_precision(ap_per_class_for(metrics), metrics.ap_per_class)
+    patches.set(metrics, "ap_per_class", average_precision)
+    if not checkout.differences(known.MATCHING):  # in a loop of `test`: another loop may ask for other overlaps
+        patches.set(general, "box_iou", box_iou_for(general.box_iou))
