@@ -1,9 +1,9 @@
 """Train a YOLOv7 detector: `python train.py --help`."""
 
-from yolov7fast.cli.flags import train_parser
+from yolov7fast.cli.parser import parser_for
 from yolov7fast.commands.train import main
 
-parser = train_parser()
+parser = parser_for("train")
 
 if __name__ == "__main__":
     from yolov7fast.core.errors import run_command

@@ -15,14 +15,16 @@ import yaml
 
 from tests.small_network import small_network
 from yolov7fast.checkpoint.api import save_checkpoint
-from yolov7fast.cli.test_flags import FLAGS, check_options, test_parser
+from yolov7fast.cli.checks import check_test
+from yolov7fast.cli.flags import flags_of
+from yolov7fast.cli.parser import parser_for
 from yolov7fast.commands import test as command
 from yolov7fast.core.errors import UserError
 from yolov7fast.data.data_yaml import load_data_yaml
 from yolov7fast.evaluation.upstream import test
 from yolov7fast.metrics.names import MAP, MAP50, SUMMARY
 
-test.__test__ = test_parser.__test__ = False  # pytest takes them for tests by their names
+test.__test__ = False  # pytest takes it for a test by its name
 ROOT = Path(__file__).resolve().parents[2]
 
 BCCD_NAMES = ["RBC", "WBC", "Platelets"]
@@ -74,8 +76,8 @@ def draws():
 
 def run(*arguments: str):
     """test.py in this process; its result."""
-    opt = test_parser().parse_args([*arguments, "--device", "cpu", "--workers", "0"])
-    check_options(opt)
+    opt = parser_for("test").parse_args([*arguments, "--device", "cpu", "--workers", "0"])
+    check_test(opt)
     return command.run(opt)
 
 
@@ -88,27 +90,27 @@ def on_shapes(shapes: Path, weights: str, *more: str):
 
 def test_flags_are_those_of_upstream(golden):
     recorded = golden("eval_cli.json")["test"] + golden("eval_cli.json")["fork_added_test"]
-    parser = test_parser()
+    parser = parser_for("test")
     actions = {action.option_strings[0]: action for action in parser._actions}
     for flag in recorded:
         action = actions[flag["flag"]]
         assert (action.default, action.nargs) == (flag["default"], 0 if flag["store_true"] else flag["nargs"])
-        assert (action.type.__name__ if action.type else None) in (flag["type"], None if flag["type"] == "str" else "")
-    new = {flag.name for flag in FLAGS} - {flag["flag"] for flag in recorded}
+        assert flag["store_true"] or action.type.__name__ == (flag["type"] or "str")
+    new = {flag.name for flag in flags_of("test").values()} - {flag["flag"] for flag in recorded}
     ours = {"--annotations", "--workers", "--fast-dataloader", "--cache-images", "--cache-dir", "--agnostic-nms"}
     assert new == ours
 
 
 def test_abbreviations_in_the_wild_stay_unique():
     given = "--img 320 --batch 8 --conf 0.1 --iou 0.5 --single --aug --proj p"
-    opt = test_parser().parse_args(given.split())
+    opt = parser_for("test").parse_args(given.split())
     assert (opt.img_size, opt.batch_size, opt.conf_thres, opt.iou_thres) == (320, 8, 0.1, 0.5)
     assert opt.single_cls and opt.augment and opt.project == "p"
 
 
 def test_json_is_always_on_for_coco():
-    opt = test_parser().parse_args(["--data", "data/coco.yaml"])
-    check_options(opt)
+    opt = parser_for("test").parse_args(["--data", "data/coco.yaml"])
+    check_test(opt)
     assert opt.save_json and opt.weights == ["yolov7.pt"]
 
 
@@ -235,9 +237,11 @@ def test_run_folders_count_up_unless_told(shapes_small, untrained, in_tmp):
 
 
 def test_an_ensemble_of_two(shapes_small, untrained, in_tmp):
-    opt = test_parser().parse_args(["--weights", untrained, untrained, "--data", str(shapes_small / "shapes.yaml")])
+    opt = parser_for("test").parse_args(
+        ["--weights", untrained, untrained, "--data", str(shapes_small / "shapes.yaml")]
+    )
     opt.img_size, opt.device, opt.workers = 64, "cpu", 0
-    check_options(opt)
+    check_test(opt)
     assert command.run(opt).seen == 8
 
 
@@ -280,10 +284,10 @@ def test_single_class_counts_all_as_one(shapes_small, untrained, in_tmp):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        ("--conf 1.5", "--conf-thres 1.5 is out of range"),
-        ("--iou -0.1", "--iou-thres -0.1 is out of range"),
+        ("--conf 1.5", "--conf-thres is 1.5; it must be"),
+        ("--iou -0.1", "--iou-thres is -0.1; it must be"),
         ("--img 0", "--img-size 0 is out of range"),
-        ("--batch 0", "--batch-size 0 is out of range"),
+        ("--batch 0", "--batch-size is 0; it must be"),
         ("--task validate", "--task validate is not known: it is one of train, val, test, speed, study"),
         ("--annotations a.json", "--annotations is read by --save-json only"),
         ("--save-json --annotations a.json", "a.json does not exist"),
@@ -295,9 +299,9 @@ def test_single_class_counts_all_as_one(shapes_small, untrained, in_tmp):
 )
 def test_mistakes_are_named(shapes_small, untrained, in_tmp, arguments, message):
     given = ["--weights", untrained, "--data", str(shapes_small / "shapes.yaml"), "--img", "64", "--device", "cpu"]
-    opt = test_parser().parse_args([*given, *arguments.split()])
+    opt = parser_for("test").parse_args([*given, *arguments.split()])
     with pytest.raises(UserError) as error:
-        check_options(opt)
+        check_test(opt)
         command.run(opt)
     assert message in str(error.value)
 
@@ -334,7 +338,7 @@ def test_packed_images_go_where_the_user_says(shapes_small, untrained, in_tmp):
 
 
 def test_the_bare_abbreviation_still_means_the_cache_in_memory():
-    assert test_parser().parse_args(["--cache"]).cache_images == "ram"
+    assert parser_for("test").parse_args(["--cache"]).cache_images == "ram"
 
 
 def test_a_label_beyond_nc_is_named(shapes_small, untrained, in_tmp):

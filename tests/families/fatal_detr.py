@@ -9,7 +9,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tests.training.agreeing_train import compare_at_the_end
 from tests.training.fatal_train import arm
-from yolov7fast.cli.detr_flags import train_parser
+from yolov7fast.cli.parser import parser_for
 from yolov7fast.core.errors import run_command
 from yolov7fast.families.detr_run import run
 
@@ -18,5 +18,5 @@ if __name__ == "__main__":
         arm(os.environ["FATAL"])
     if os.environ.get("AGREE"):
         compare_at_the_end()
-    opt = train_parser().parse_args()
+    opt = parser_for("train", "detr").parse_args()
     run_command(lambda: run(opt))

@@ -10,7 +10,8 @@ import yaml
 
 from tests.families.detr_commands import BACKBONE, NETWORKS, needs_transformers, run_file
 from yolov7fast.checkpoint.api import CheckpointError, load_checkpoint, save_checkpoint
-from yolov7fast.cli.detr_flags import check_options, train_parser
+from yolov7fast.cli.checks import check_detr
+from yolov7fast.cli.parser import parser_for
 from yolov7fast.core.errors import UserError
 from yolov7fast.families.detr import build_optimizer
 from yolov7fast.losses.detr import PARTS, attach_loss, matcher_timed
@@ -278,11 +279,13 @@ def test_sections_inheritance_and_the_command_line(tmp_path, shapes_small):
     run_file(tmp_path, shapes_small, amp=True, resize_schedule=[[1, 64], [2, 96]])
     over = {"base": "detr.yaml", "training": {"optimizer": {"lr": 5e-4}, "amp": False}}
     (tmp_path / "over.yaml").write_text(yaml.safe_dump(over))
-    opt = train_parser().parse_args(["--config", str(tmp_path / "over.yaml"), "--max-epochs", "7", "--overfit"])
-    check_options(opt)
+    opt = parser_for("train", "detr").parse_args(
+        ["--config", str(tmp_path / "over.yaml"), "--max-epochs", "7", "--overfit"]
+    )
+    check_detr(opt)
     assert (opt.lr, opt.backbone_lr, opt.amp, opt.epochs, opt.overfit) == (5e-4, 1e-3, "off", 7, 10)
     assert opt.resize_schedule == "1:64,2:96" and opt.network == NETWORKS["detr"]
-    assert train_parser().parse_args(["--config", str(tmp_path / "detr.yaml")]).amp == "auto"
+    assert parser_for("train", "detr").parse_args(["--config", str(tmp_path / "detr.yaml")]).amp == "auto"
 
 
 @pytest.mark.parametrize(
@@ -301,7 +304,7 @@ def test_sections_inheritance_and_the_command_line(tmp_path, shapes_small):
 )
 def test_impossible_options_are_named(arguments, complaint):
     with pytest.raises(UserError, match=complaint):
-        check_options(train_parser().parse_args(arguments))
+        check_detr(parser_for("train", "detr").parse_args(arguments))
 
 
 @pytest.mark.parametrize("text", ["{a: [", "[1, 2]", "a b"])
@@ -310,7 +313,7 @@ def test_a_network_that_is_no_mapping_is_refused(text, tmp_path, capsys):
     (tmp_path / "a.yaml").write_text(yaml.safe_dump({"model": {"network": text}}))
     for arguments in (["--network", text], ["--config", str(tmp_path / "a.yaml")]):
         with pytest.raises(SystemExit) as ended:
-            train_parser().parse_args(arguments)
+            parser_for("train", "detr").parse_args(arguments)
         told = capsys.readouterr().err
         assert ended.value.code == 2 and "network" in told and text in told
 
@@ -318,5 +321,5 @@ def test_a_network_that_is_no_mapping_is_refused(text, tmp_path, capsys):
 def test_an_unknown_key_of_a_run_file_is_named_with_the_nearest(tmp_path, capsys):
     (tmp_path / "a.yaml").write_text("training: {optimizer: {backbon_lr: 1}}")
     with pytest.raises(SystemExit):
-        train_parser().parse_args(["--config", str(tmp_path / "a.yaml")])
+        parser_for("train", "detr").parse_args(["--config", str(tmp_path / "a.yaml")])
     assert "did you mean 'backbone_lr'" in capsys.readouterr().err

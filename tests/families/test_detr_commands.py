@@ -13,12 +13,10 @@ import torch
 from tests.families.detr_commands import SCRIPT, needs_transformers, run_file
 from tests.training.commands import ROOT, assert_same_weights, train
 from yolov7fast.checkpoint.api import load_checkpoint, save_checkpoint
-from yolov7fast.cli import detr_flags as cli_detr
-from yolov7fast.cli import test_flags as cli_test
-from yolov7fast.cli.flags import train_parser as yolo_parser
-from yolov7fast.commands.detect_detr import detect
-from yolov7fast.commands.test import run as measure_any
-from yolov7fast.commands.test_detr import test as measure
+from yolov7fast.cli.checks import check_test
+from yolov7fast.cli.parser import parser_for
+from yolov7fast.commands.detect import detect
+from yolov7fast.commands.test import run as measure
 from yolov7fast.core.errors import UserError
 from yolov7fast.families import detr_run
 from yolov7fast.families.yolo_run import run as yolo_run
@@ -30,7 +28,7 @@ FATAL = "tests/families/fatal_detr.py"
 
 def start(*arguments: str) -> int:
     """tools/train_detr.py in this process; its exit code."""
-    return detr_run.run(cli_detr.train_parser().parse_args(arguments))
+    return detr_run.run(parser_for("train", "detr").parse_args(arguments))
 
 
 @pytest.fixture(scope="module", params=["detr", "rtdetr_v2"])
@@ -73,13 +71,15 @@ def test_a_checkpoint_is_measured_and_detects(finished, tmp_path, shapes_small):
     weights = str(run / "weights" / "best.pth")
     common = ["--weights", weights, "--device", "cpu", "--project", str(tmp_path)]
     data = ["--data", str(shapes_small / "shapes.yaml"), "--workers", "0"]
-    result = measure(cli_detr.test_parser().parse_args([*common, *data]))
+    opt = parser_for("test", "detr").parse_args([*common, *data])
+    check_test(opt, "detr")
+    result = measure(opt)
     figures = json.loads((tmp_path / "exp" / "metrics.json").read_text())
     assert figures["images"] == result.seen == 8 and "small" in figures["sizes"]
     last = (run / "results.txt").read_text().splitlines()[-1].split()
     assert result.metrics[MAP] == pytest.approx(float(last[11]), abs=1e-4)  # as validation found it
     pictures = ["--source", str(shapes_small / "images" / "val"), "--conf-thres", "0.01", "--name", "seen"]
-    assert detect(cli_detr.detect_parser().parse_args([*common, *pictures])).images == 8
+    assert detect(parser_for("detect", "detr").parse_args([*common, *pictures]), "detr").images == 8
     assert len(list((tmp_path / "seen").glob("*.jpg"))) == 8
     assert set(figures["losses"]) == set() and figures["settings"]["precision"] == "float32"
 
@@ -88,10 +88,10 @@ def test_the_commands_of_yolo_open_it_too(finished, tmp_path, shapes_small, caps
     run, _ = finished
     arguments = ["--weights", str(run / "weights" / "best.pth"), "--data", str(shapes_small / "shapes.yaml")]
     arguments += ["--img", "64", "--workers", "0", "--device", "cpu", "--project", str(tmp_path)]
-    opt = cli_test.test_parser().parse_args(arguments)
-    cli_test.check_options(opt)
+    opt = parser_for("test").parse_args(arguments)
+    check_test(opt)
     last = (run / "results.txt").read_text().splitlines()[-1].split()
-    assert measure_any(opt).metrics[MAP] == pytest.approx(float(last[11]), abs=1e-4)
+    assert measure(opt).metrics[MAP] == pytest.approx(float(last[11]), abs=1e-4)
     assert "Thresholds: confidence 0.001, no NMS\n" in capsys.readouterr().out
 
 
@@ -152,7 +152,7 @@ def test_each_command_names_the_one_that_a_checkpoint_belongs_to(finished, tmp_p
     run, _ = finished
     path = str(run / "weights" / "last.pth")
     with pytest.raises(UserError, match=r"a checkpoint of tools/train_detr\.py; go on with: python tools/train_detr"):
-        yolo_run(yolo_parser().parse_args(["--resume", path]))
+        yolo_run(parser_for("train").parse_args(["--resume", path]))
     save_checkpoint({"model": torch.nn.Identity(), "epoch": 0}, tmp_path / "last.pt")
     with pytest.raises(UserError, match=r"last\.pt: a checkpoint of train\.py; go on with: python train\.py --resume"):
         start("--resume", str(tmp_path / "last.pt"))

@@ -7,6 +7,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from argparse import Namespace
 
 import pytest
 import torch
@@ -15,15 +16,14 @@ import yaml
 from tests.conftest import ROOT
 from tests.families.detr_commands import needs_transformers
 from tests.search.test_guide import LINKED
-from yolov7fast.cli import detr_flags as cli_detr
-from yolov7fast.cli.detr_flags import check_options, train_parser
+from yolov7fast.cli.checks import check_detr
+from yolov7fast.cli.parser import parser_for
 from yolov7fast.cli.run_file import merge
 from yolov7fast.nn.detr import build
 
 CHAPTER = "## DETR and RT-DETR"
 RUN_FILES = sorted(path.name for path in (ROOT / "configs").glob("*detr*.yaml"))
 TRIALS = json.loads((ROOT / "experiments" / "detr_lr.json").read_text())
-PARSERS = {"train": train_parser, "test": cli_detr.test_parser, "detect": cli_detr.detect_parser}
 # flags behind a command that make it smaller, not different; what is as small as it may be runs as written
 SMALLER = {
     "configs/detr_smoke.yaml": ["--img-size", "96"],
@@ -41,9 +41,9 @@ def walk() -> list[list[str]]:
     return [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("python ")]
 
 
-def options(path) -> cli_detr.argparse.Namespace:
-    opt = train_parser().parse_args(["--config", str(path)])
-    check_options(opt)
+def options(path) -> Namespace:
+    opt = parser_for("train", "detr").parse_args(["--config", str(path)])
+    check_detr(opt)
     return opt
 
 
@@ -100,7 +100,7 @@ def test_the_readmes_commands_parse():
     for script, *arguments in commands:
         kind = re.fullmatch(r"tools/(\w+)_detr\.py", script)
         if kind:
-            opt = PARSERS[kind[1]]().parse_args(arguments)
+            opt = parser_for(kind[1], "detr").parse_args(arguments)
             assert not getattr(opt, "config", "") or (ROOT / opt.config).is_file()
     assert {"experiments/detr_lr.json", "configs/rtdetr_small.yaml"} <= set(commands[3])
 

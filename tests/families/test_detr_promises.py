@@ -14,7 +14,7 @@ import yolov7fast.losses.detr
 from tests.families.detr_commands import NETWORKS, needs_transformers, run_file
 from tests.training.test_distributed import torchrun
 from yolov7fast.checkpoint.api import load_checkpoint, save_checkpoint
-from yolov7fast.cli import detr_flags as cli_detr
+from yolov7fast.cli.parser import parser_for
 from yolov7fast.core.errors import UserError
 from yolov7fast.families import detr_run
 from yolov7fast.families.detr import DetrFamily
@@ -29,7 +29,7 @@ NAMES = ["ball", "box", "cone", "star"]
 
 
 def start(*arguments: str) -> int:
-    return detr_run.run(cli_detr.train_parser().parse_args(arguments))
+    return detr_run.run(parser_for("train", "detr").parse_args(arguments))
 
 
 @pytest.fixture(params=ARCHITECTURES)

@@ -13,7 +13,7 @@ import yaml
 from tests.training.commands import ROOT, assert_same_weights, small_run, train
 from tests.training.test_distributed import torchrun
 from yolov7fast.checkpoint.api import load_checkpoint, save_checkpoint
-from yolov7fast.cli.flags import train_parser
+from yolov7fast.cli.parser import parser_for
 from yolov7fast.core.errors import UserError
 from yolov7fast.evaluation.upstream import test as evaluate_weights
 from yolov7fast.families.heads import anchors_agree, chosen_heads, foreign_heads, listed, tell_transfer
@@ -115,7 +115,7 @@ def test_a_compiled_run_learns_what_an_ordinary_one_does(tmp_path, shapes_small)
 
 
 def options(*arguments: str):
-    return train_parser().parse_args(list(arguments))
+    return parser_for("train").parse_args(list(arguments))
 
 
 def test_flags_choose_the_heads(shapes_small, tmp_path):

@@ -14,7 +14,8 @@ import torch
 from tests.mini_network import NAMES, ROOT, mini_model, write_mini_weights
 from tests.predictors.stubs import StubPredictor
 from yolov7fast.checkpoint.api import load_checkpoint
-from yolov7fast.cli.detect_flags import FLAGS, detect_parser
+from yolov7fast.cli.flags import flags_of
+from yolov7fast.cli.parser import parser_for
 from yolov7fast.commands import detect as command
 from yolov7fast.core.errors import UserError
 from yolov7fast.inference import output as predict_output
@@ -75,7 +76,7 @@ def make_video(path: Path, pictures, fps: int = 10) -> Path:
 
 def run(weights, source, *arguments: str) -> Summary:
     arguments = ("--weights", str(weights), "--source", str(source), "--img", "320", "--project", "det", *arguments)
-    return command.detect(detect_parser().parse_args(arguments))
+    return command.detect(parser_for("detect").parse_args(arguments))
 
 
 def files_below(folder: Path) -> list[str]:
@@ -149,13 +150,14 @@ def test_labelled_picture_differs_from_the_original_only_near_boxes(weights, thr
 
 def test_flags_are_those_recorded(golden):
     recorded = {entry["flag"]: entry for entry in golden("eval_cli.json")["detect"]}
-    mine = {action.option_strings[0]: action for action in detect_parser()._actions if action.dest != "help"}
+    mine = {action.option_strings[0]: action for action in parser_for("detect")._actions if action.dest != "help"}
     assert set(mine) - set(recorded) == {"--batch-size"} and set(recorded) <= set(mine)
     for name, entry in recorded.items():
         action = mine[name]
         type_name = getattr(action.type, "__name__", None)
         nargs = 0 if entry["store_true"] else entry["nargs"]
-        assert (type_name, action.default, action.nargs) == (entry["type"], entry["default"], nargs)
+        text = None if entry["store_true"] else entry["type"] or "str"
+        assert (type_name, action.default, action.nargs) == (text, entry["default"], nargs)
 
 
 @pytest.mark.parametrize(
@@ -169,12 +171,12 @@ def test_flags_are_those_recorded(golden):
 )
 def test_abbreviations_in_the_wild_work(short, name, value):
     text = str(value[0] if isinstance(value, list) else value)
-    assert getattr(detect_parser().parse_args([short, text]), name) == value
+    assert getattr(parser_for("detect").parse_args([short, text]), name) == value
 
 
 def test_every_flag_says_what_it_does():
-    text = " ".join(detect_parser().format_help().split())
-    assert all(flag.name in text and flag.help.split(":")[0] in text for flag in FLAGS)
+    text = " ".join(parser_for("detect").format_help().split())
+    assert all(flag.name in text and flag.help.split(":")[0] in text for flag in flags_of("detect").values())
     assert "always run untraced" in text
 
 
@@ -286,7 +288,7 @@ def test_ensemble_of_two_finds_what_one_finds(weights, made, workplace):
     second = shutil.copy(weights, workplace / "second.pt")
     one = run(weights, made, "--conf", "0.01")
     both = command.detect(
-        detect_parser().parse_args(
+        parser_for("detect").parse_args(
             ["--weights", str(weights), str(second), "--source", "made", "--img", "320", "--conf", "0.01", "--nosave"]
         )
     )
@@ -376,10 +378,10 @@ def test_ctrl_c_ends_with_all_files_complete(workplace):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (["--conf-thres", "1.5"], "--conf-thres 1.5 is out of range"),
-        (["--iou-thres", "-1"], "--iou-thres -1.0 is out of range"),
+        (["--conf-thres", "1.5"], "--conf-thres is 1.5; it must be"),
+        (["--iou-thres", "-1"], "--iou-thres is -1.0; it must be"),
         (["--img-size", "0"], "--img-size 0 is out of range"),
-        (["--batch-size", "0"], "--batch-size 0 is out of range"),
+        (["--batch-size", "0"], "--batch-size is 0; it must be"),
         (["--classes", "1", "9"], r"--classes \[9\]: the weights know 0 RBC, 1 WBC, 2 Platelets"),
         (["--source", "nowhere"], "nowhere does not exist"),
         (["--weights", "nowhere.pt"], r"nowhere\.pt"),
@@ -418,7 +420,7 @@ def test_a_mistake_ends_the_command_with_one_line_and_exit_code_2(workplace):
 @pytest.mark.parametrize("stopped, code", [(False, 0), (True, 130)])
 def test_exit_code_tells_whether_it_was_stopped(monkeypatch, stopped, code):
     monkeypatch.setattr(sys, "argv", ["detect.py"])
-    monkeypatch.setattr(command, "detect", lambda opt: Summary(stopped=stopped))
+    monkeypatch.setattr(command, "detect", lambda *_: Summary(stopped=stopped))
     assert command.main() == code
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from yolov7fast.cli.flags import train_parser
+from yolov7fast.cli.parser import parser_for
 from yolov7fast.cli.run_file import read_run_file
 from yolov7fast.training.hyperparameters import load_hyp
 
@@ -26,7 +26,7 @@ HEADER = ["epoch", "train/box", "train/total", "metrics/mAP_0.5", "metrics/mAP_0
 
 
 def options(arguments: list[str]) -> dict:
-    parser = train_parser()
+    parser = parser_for("train")
     opt = parser.parse_args(arguments)
     if not opt.resume:
         return vars(opt)

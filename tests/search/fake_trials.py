@@ -18,7 +18,7 @@ SCRIPT = ROOT / os.environ.get("TRAIN", "tests/search/fake_train.py")
 
 class FakeTrainer(YoloTrainer):
     def __init__(self, base_config, budget):
-        super().__init__(base_config, budget, SCRIPT)
+        super().__init__(base_config, budget, [sys.executable, str(SCRIPT)])
 
     def ended_itself(self, folder, settings):
         """As the stand-in's checkpoints say it."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from yolov7fast.cli.flags import train_parser
+from yolov7fast.cli.parser import parser_for
 from yolov7fast.core.errors import run_command
 from yolov7fast.families.yolo_run import run
 from yolov7fast.training.reporter import Reporter
@@ -31,5 +31,5 @@ if __name__ == "__main__":
     if os.environ.get("VICTIM"):
         trial, epoch = os.environ["VICTIM"].split()
         arm(trial, int(epoch))
-    opt = train_parser().parse_args()
+    opt = parser_for("train").parse_args()
     run_command(lambda: run(opt))

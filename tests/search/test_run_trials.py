@@ -30,7 +30,7 @@ def test_trials_that_fail_are_recorded_and_do_not_stop_the_others(tmp_path, fake
     assert "SIGKILL" in reasons[3] and "out of memory" in reasons[3]
     printed = capsys.readouterr().out
     assert printed.index("0.1227") < printed.index("0.0307")  # the ranking: lr0 0.04 before 0.01
-    assert f"python tests/search/fake_train.py --config {tmp_path}/out/best.yaml" in printed
+    assert f"python train.py --config {tmp_path}/out/best.yaml" in printed
     assert list((tmp_path / "out").glob("ranking_*.png")) and list((tmp_path / "out").glob("ranking_*.txt"))
     assert "lr0: 0.04" in (tmp_path / "out" / "best.yaml").read_text()
     assert [p.name for p in (tmp_path / "out" / "trial_000" / "weights").iterdir()] == ["best.pt"]

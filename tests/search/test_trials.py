@@ -9,7 +9,7 @@ import yaml
 
 from tests.families.detr_commands import needs_transformers
 from yolov7fast.checkpoint.api import save_checkpoint
-from yolov7fast.cli.flags import train_parser
+from yolov7fast.cli.parser import parser_for
 from yolov7fast.core.errors import UserError
 from yolov7fast.search import options
 from yolov7fast.search.children import OUTPUT, explain, last_words, read_curve
@@ -106,7 +106,7 @@ def test_the_run_file_of_a_trial_gives_train_py_these_settings(tmp_path, trainer
     path = folder / "trial.yaml"
     settings = {"lr0": 0.02, "batch_size": 8, "loss_ota": 0}
     path.write_text(yaml.safe_dump(trainer.run_file(settings, 7, folder)))
-    opt = train_parser().parse_args(["--config", str(path)])
+    opt = parser_for("train").parse_args(["--config", str(path)])
     assert (opt.epochs, opt.img_size, opt.subset_size, opt.batch_size) == (5, [320], 100, 8)
     assert (opt.seed, opt.loss_ota, opt.data) == (7, 0, "data/shapes.yaml")
     assert Path(opt.project) / opt.name == folder and opt.exist_ok
@@ -170,8 +170,8 @@ def test_a_training_without_a_readable_checkpoint_has_not_ended(tmp_path, traine
 def test_a_full_run_has_the_settings_without_the_budget(tmp_path, trainer):
     content, arguments = trainer.full_run({"lr0": 0.02}, tmp_path / "best.yaml")
     (tmp_path / "best.yaml").write_text(yaml.safe_dump(content))
-    opt = train_parser().parse_args(arguments[1:])
-    assert arguments[0] == "train.py"
+    opt = parser_for("train").parse_args(arguments[1:])
+    assert arguments[0] == "python train.py"
     assert (opt.epochs, opt.subset_size, opt.img_size, opt.name) == (100, 0, [320], "best")
     assert load_hyp(opt.hyp)["lr0"] == 0.02
     longer = YoloTrainer("configs/shapes.yaml", Budget(epochs=5, size=96))

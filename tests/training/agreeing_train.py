@@ -18,7 +18,7 @@ from torch import nn
 
 import yolov7fast.families.yolo_run
 from tests.training.fatal_train import arm
-from yolov7fast.cli.flags import train_parser
+from yolov7fast.cli.parser import parser_for
 from yolov7fast.core.errors import run_command
 from yolov7fast.families.yolo import YoloFamily
 from yolov7fast.training.distributed import from_all
@@ -70,5 +70,5 @@ if __name__ == "__main__":
         nn.BatchNorm2d.forward = lambda self, x: F.instance_norm(x, weight=self.weight, bias=self.bias, eps=self.eps)
     if os.environ.get("BAD_RANK") == os.environ.get("RANK", "0"):
         break_loss(int(os.environ["BAD_STEP"]))
-    opt = train_parser().parse_args()
+    opt = parser_for("train").parse_args()
     run_command(lambda: yolov7fast.families.yolo_run.run(opt))

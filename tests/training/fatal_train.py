@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import yolov7fast.checkpoint.write
 import yolov7fast.core.files
 import yolov7fast.training.step
-from yolov7fast.cli.flags import train_parser
+from yolov7fast.cli.parser import parser_for
 from yolov7fast.core.errors import run_command
 from yolov7fast.families.yolo_run import run
 
@@ -71,5 +71,5 @@ def arm(moment: str) -> None:
 if __name__ == "__main__":
     if os.environ.get("FATAL"):
         arm(os.environ["FATAL"])
-    opt = train_parser().parse_args()
+    opt = parser_for("train").parse_args()
     run_command(lambda: run(opt))

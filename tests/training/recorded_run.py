@@ -10,7 +10,7 @@ import torch
 
 import yolov7fast.families.yolo
 import yolov7fast.families.yolo_run
-from yolov7fast.cli.flags import train_parser
+from yolov7fast.cli.parser import parser_for
 from yolov7fast.families.yolo import YoloFamily
 from yolov7fast.families.yolo_run import train
 from yolov7fast.training.distributed import World
@@ -103,7 +103,7 @@ def observe(monkeypatch, arguments: list[str], *, double: bool = False) -> tuple
     """Train by the command's own path; returns what was seen and the options."""
     monkeypatch.setattr(ObservedFamily, "double", double)
     monkeypatch.setattr(yolov7fast.families.yolo_run, "YoloFamily", ObservedFamily)
-    opt = train_parser().parse_args(arguments)
+    opt = parser_for("train").parse_args(arguments)
     hyp = load_hyp(opt.hyp)
     train(hyp, opt, torch.device("cpu"), World())
     return ObservedFamily.seen, opt

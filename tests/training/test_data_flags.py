@@ -6,7 +6,7 @@ import pytest
 
 import yolov7fast.families.yolo_run
 from tests.training.commands import small_run
-from yolov7fast.cli.flags import train_parser
+from yolov7fast.cli.parser import parser_for
 from yolov7fast.core.errors import UserError
 from yolov7fast.data.image_cache import ImagesInMemory
 from yolov7fast.data.packed_cache import PackedImages
@@ -34,7 +34,7 @@ def build(tmp_path, shapes_small, monkeypatch):
     def run(*flags, data=shapes_small):
         arguments = small_run(tmp_path, data, "--workers", "2", "--cache-dir", str(tmp_path / "packs"), *flags)
         with pytest.raises(Built):
-            yolov7fast.families.yolo_run.run(train_parser().parse_args(arguments))
+            yolov7fast.families.yolo_run.run(parser_for("train").parse_args(arguments))
         return made[-1]
 
     yield run

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from yolov7fast.cli.run_file import parse_resize_schedule
 from yolov7fast.core.errors import UserError
+from yolov7fast.core.resize_schedule import parse_resize_schedule
 from yolov7fast.nn.model import Model
 from yolov7fast.search.evolve import genes, mutate
 from yolov7fast.training import hyperparameters as hyper

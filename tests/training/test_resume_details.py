@@ -13,7 +13,7 @@ import yaml
 import yolov7fast.families.yolo
 from tests.training.commands import ROOT, assert_same_weights, small_run, train
 from yolov7fast.checkpoint.api import load_checkpoint
-from yolov7fast.cli.flags import train_parser
+from yolov7fast.cli.parser import parser_for
 from yolov7fast.core.errors import UserError, run_command
 from yolov7fast.families.yolo_run import run
 from yolov7fast.training.resize_stages import final_size, plan_stages
@@ -21,7 +21,7 @@ from yolov7fast.training.resize_stages import final_size, plan_stages
 
 def here(*arguments: str) -> int:
     """Train in this process."""
-    return run(train_parser().parse_args(list(arguments)))
+    return run(parser_for("train").parse_args(list(arguments)))
 
 
 def rows(folder: Path) -> int:

@@ -16,7 +16,7 @@ import yolov7fast.families.yolo
 import yolov7fast.training.compiling
 from tests.training.commands import assert_same_weights, small_run
 from yolov7fast.checkpoint.api import load_checkpoint
-from yolov7fast.cli.flags import train_parser
+from yolov7fast.cli.parser import parser_for
 from yolov7fast.core.errors import UserError
 from yolov7fast.families.yolo_run import run
 from yolov7fast.training import hyperparameters as hyper
@@ -24,7 +24,7 @@ from yolov7fast.training import hyperparameters as hyper
 
 def train(folder: Path, shapes: Path, *extra: str) -> tuple[int, Path]:
     """Exit code and run folder of one small training."""
-    code = run(train_parser().parse_args(small_run(folder, shapes, "--epochs", "1", *extra)))
+    code = run(parser_for("train").parse_args(small_run(folder, shapes, "--epochs", "1", *extra)))
     return code, folder / "runs" / "run"
 
 
@@ -277,7 +277,7 @@ def test_evolution_keeps_a_table_and_the_best_set(tmp_path, shapes_small, monkey
         str(Path(a).resolve()) if a.startswith(("data/", "cfg/")) else a for a in small_run(tmp_path, shapes_small)
     ]
     monkeypatch.chdir(tmp_path)
-    opt = train_parser().parse_args([*arguments, "--epochs", "1", "--evolve"])
+    opt = parser_for("train").parse_args([*arguments, "--epochs", "1", "--evolve"])
     assert evolve(opt, World(), generations=2) == 0
     table = np.loadtxt(tmp_path / "evolve.txt", ndmin=2)
     assert table.shape[0] == 2

@@ -1,12 +1,14 @@
 """Find objects in images, videos and streams: `python detect.py --weights best.pt --source folder`."""
 
 import logging
+from argparse import Namespace
 from pathlib import Path
 
 from tqdm import tqdm
 
 from yolov7fast.checkpoint.api import strip_checkpoint
-from yolov7fast.cli.detect_flags import check_options, detect_parser
+from yolov7fast.cli.checks import check_detect
+from yolov7fast.cli.parser import parser_for
 from yolov7fast.core.device import select_device
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files import increment_path
@@ -18,12 +20,12 @@ from yolov7fast.predictors.base import PredictOptions, Predictor, input_size
 from yolov7fast.predictors.registry import load_predictor
 
 
-def detect(opt) -> Summary:
-    """Run detection with the options of the command, with weights of any family; returns what came of it."""
-    check_options(opt)
+def detect(opt: Namespace, family: str = "yolo") -> Summary:
+    """Run detection with weights of any family; family: whose command line the options come from."""
+    check_detect(opt, family)
     options = PredictOptions(
         conf_thres=opt.conf_thres,
-        iou_thres=opt.iou_thres,
+        iou_thres=getattr(opt, "iou_thres", 1.0),  # DETR suppresses nothing
         classes=opt.classes,
         agnostic=getattr(opt, "agnostic_nms", False),
         augment=getattr(opt, "augment", False),
@@ -36,7 +38,7 @@ def detect(opt) -> Summary:
     return summary
 
 
-def detect_with(opt, predictor: Predictor) -> Summary:
+def detect_with(opt: Namespace, predictor: Predictor) -> Summary:
     """Run a predictor over the source of the command. A size of 0 means the one that it was trained for."""
     names = predictor.names
     unknown = [c for c in opt.classes or [] if not 0 <= c < len(names)]
@@ -70,6 +72,6 @@ def _report(summary: Summary, save_dir: Path, output: PredictionOutput, skipped:
     tqdm.write(f"{'Stopped' if summary.stopped else 'Done'}. ({summary.seconds:.3f}s)")
 
 
-def main() -> int:
+def main(family: str = "yolo") -> int:
     logging.basicConfig(format="%(message)s", level=logging.INFO)
-    return 130 if detect(detect_parser().parse_args()).stopped else 0
+    return 130 if detect(parser_for("detect", family).parse_args(), family).stopped else 0

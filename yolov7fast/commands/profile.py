@@ -8,12 +8,15 @@ import argparse
 import json
 import tempfile
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
 
-from yolov7fast.cli.flags import FLAGS, Flag, Parser
-from yolov7fast.cli.run_file import check_options
+from yolov7fast.cli.checks import check_limits, check_yolo
+from yolov7fast.cli.flags import Flag, flags_of
+from yolov7fast.cli.parser import Parser
+from yolov7fast.cli.programs import program
 from yolov7fast.core.device import select_device
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files import write_atomically
@@ -27,25 +30,27 @@ from yolov7fast.training.distributed import World
 from yolov7fast.training.hyperparameters import load_hyp
 from yolov7fast.training.step import TrainStep, choose_amp
 
+measurement = partial(Flag, group="measurement")
 PROFILE_FLAGS = [
-    Flag("--iters", "measured iterations of each loss", {"type": int, "default": 30}, False),
-    Flag("--warm-iters", "iterations of each loss before the measurement", {"type": int, "default": 5}, False),
-    Flag("--compare-loss", "measure the plain loss and OTA in turn, batch by batch", {"action": "store_true"}, False),
-    Flag("--synthetic", "one random batch (the default without --data)", {"action": "store_true"}, False),
-    Flag("--targets", "boxes per image of the random batch", {"type": int, "default": 17}, False),
-    Flag("--trace", "write a Chrome trace of three iterations to this file", {"type": str, "default": ""}, False),
-    Flag("--output", "folder for profile.json and profile.png", {"type": str, "default": "runs/profile"}, False),
+    measurement("--iters", int, 30, "measured iterations of each loss", low=1),
+    measurement("--warm-iters", int, 5, "iterations of each loss before the measurement", low=0),
+    measurement("--compare-loss", bool, False, "measure the plain loss and OTA in turn, batch by batch"),
+    measurement("--synthetic", bool, False, "one random batch (the default without --data)"),
+    measurement("--targets", int, 17, "boxes per image of the random batch", low=0),
+    measurement("--trace", str, "", "write a Chrome trace of three iterations to this file"),
+    measurement("--output", str, "runs/profile", "folder for profile.json and profile.png"),
 ]
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = Parser(FLAGS + PROFILE_FLAGS, prog="profile_training_loop.py", description=__doc__)
+    flags = [*flags_of("train").values(), *PROFILE_FLAGS]
+    parser = Parser(flags, prog=program("profile").invocation, description=__doc__)
     # no default data set: the trainer's would be fetched first, 20 GB for a minute's measurement
     parser.set_defaults(
         cfg="cfg/training/yolov7-tiny.yaml", hyp="data/hyp.scratch.tiny.yaml", data="", noautoanchor=True
     )
     opt = parser.parse_args(argv)
-    check_options(opt)
+    check_yolo(opt)
     if opt.synthetic and opt.data:
         raise UserError(f"--synthetic and --data {opt.data}: measure on one of them; leave the other out")
     opt.synthetic = not opt.data
@@ -55,9 +60,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 def check(opt: argparse.Namespace) -> None:
     """Refuse before anything is built what could only fail after it."""
-    for name, least in (("iters", 1), ("warm_iters", 0), ("targets", 0)):
-        if getattr(opt, name) < least:
-            raise UserError(f"--{name.replace('_', '-')} is {getattr(opt, name)}; it must be at least {least}")
+    check_limits(opt, {flag.dest: flag for flag in PROFILE_FLAGS})
     make_folder(Path(opt.output), "--output")
     if opt.trace and Path(opt.trace).is_dir():
         raise UserError(f"--trace {opt.trace} is a folder; give the name of a file")

@@ -2,12 +2,14 @@
 
 import logging
 import zipfile
+from argparse import Namespace
 from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
 
-from yolov7fast.cli.test_flags import check_options, test_parser
+from yolov7fast.cli.checks import check_test
+from yolov7fast.cli.parser import parser_for
 from yolov7fast.core.device import select_device
 from yolov7fast.core.files import increment_path
 from yolov7fast.data.data_yaml import DataYaml, load_data_yaml
@@ -22,7 +24,7 @@ __all__ = ["STUDY_SIZES", "main", "run", "study", "test"]  # `test` is what scri
 STUDY_SIZES = range(256, 1536 + 128, 128)
 
 
-def run(opt) -> EvalResult | None:
+def run(opt: Namespace) -> EvalResult | None:
     """What the command does with its checked options; the result of a single evaluation."""
     data = load_data_yaml(opt.data)
     save_dir = increment_path(Path(opt.project) / opt.name, exist_ok=opt.exist_ok)
@@ -43,14 +45,14 @@ def run(opt) -> EvalResult | None:
     return result
 
 
-def measure(opt, data: DataYaml, weights: list[str], save_dir: Path, **changes) -> EvalResult:
+def measure(opt: Namespace, data: DataYaml, weights: list[str], save_dir: Path, **changes) -> EvalResult:
     """One evaluation with the command's options, except where `changes` says otherwise."""
     config = from_options(opt, standalone=True, **changes)
     loading = LoaderConfig(**{f.name: getattr(opt, f.name) for f in fields(LoaderConfig) if hasattr(opt, f.name)})
     return evaluate_weights(weights, data, save_dir, config, loading, select_device(opt.device, opt.batch_size))
 
 
-def study(opt, data: DataYaml, save_dir: Path, **changes) -> None:
+def study(opt: Namespace, data: DataYaml, save_dir: Path, **changes) -> None:
     """Accuracy and time over image sizes: a text file for each weights file, all zipped, and a plot of them."""
     files = []
     for weights in opt.weights:
@@ -69,9 +71,9 @@ def study(opt, data: DataYaml, save_dir: Path, **changes) -> None:
     print(f"study: {', '.join(map(str, files))}, study.zip, study.png")
 
 
-def main() -> int:
+def main(family: str = "yolo") -> int:
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    opt = test_parser().parse_args()
-    check_options(opt)
+    opt = parser_for("test", family).parse_args()
+    check_test(opt, family)
     run(opt)
     return 0

@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from yolov7fast.cli.run_file import ResizeStage
 from yolov7fast.core.errors import UserError
+from yolov7fast.core.resize_schedule import ResizeStage
 from yolov7fast.data.detr_dataset import DetrDataset
 from yolov7fast.data.labels import Subset, check_class_range
 from yolov7fast.evaluation.config import EvalConfig, OutputConfig

@@ -9,7 +9,9 @@ import torch
 from tqdm import tqdm
 
 from yolov7fast.checkpoint.api import load_checkpoint, state_dict_of, transfer_weights
-from yolov7fast.cli.detr_flags import check_options, train_parser
+from yolov7fast.cli.checks import check_detr
+from yolov7fast.cli.flags import fixed_on_resume
+from yolov7fast.cli.parser import parser_for
 from yolov7fast.core.device import select_device
 from yolov7fast.data.data_yaml import DataYaml, load_data_yaml
 from yolov7fast.families.detr import DetrFamily
@@ -36,13 +38,9 @@ WARM_STEPS = 3  # steps before a measurement
 
 COMMAND = Command(
     script="tools/train_detr.py",
-    parser=train_parser,
+    parser=lambda: parser_for("train", "detr"),
     suffix=".pth",
-    fixed=(
-        *("architecture", "network", "pretrained", "weights", "data", "batch_size", "img_size", "single_cls", "seed"),
-        *("subset_size", "subset_seed", "overfit", "resize_schedule", "lr", "backbone_lr", "weight_decay", "clip_norm"),
-        *("schedule", "lr_drop", "final_lr", "warmup_iters", "fliplr", "flipud", "scale_min", "crop", "crop_min"),
-    ),
+    fixed=fixed_on_resume("detr"),
     learnt_map50=0.5,  # a DETR's boxes tighten late; a network that cannot learn stays near 0
 )
 
@@ -55,7 +53,7 @@ def run(opt: Namespace) -> int:
     if opt.resume:
         options, checkpoint, _ = resumed_options(opt, COMMAND)
         opt = Namespace(**options)
-    check_options(opt)
+    check_detr(opt)
     device = select_device(opt.device)
     advise_on_gpus(device, world)
     with lost_peers_told(world):

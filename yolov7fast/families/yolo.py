@@ -18,9 +18,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from yolov7fast.checkpoint.api import save_checkpoint, strip_checkpoint
 from yolov7fast.checkpoint.ensemble import attempt_load
-from yolov7fast.cli.run_file import ResizeStage
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files import check_img_size
+from yolov7fast.core.resize_schedule import ResizeStage
 from yolov7fast.data.autoanchor import check_anchors
 from yolov7fast.data.class_weights import labels_to_class_weights, labels_to_image_weights
 from yolov7fast.data.labels import Subset, check_class_range

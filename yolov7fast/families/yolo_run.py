@@ -9,8 +9,9 @@ from typing import Any
 import torch
 
 from yolov7fast.checkpoint.api import load_checkpoint, module_of, state_dict_of, transfer_weights
-from yolov7fast.cli.flags import train_parser
-from yolov7fast.cli.run_file import check_options
+from yolov7fast.cli.checks import check_yolo
+from yolov7fast.cli.flags import fixed_on_resume
+from yolov7fast.cli.parser import parser_for
 from yolov7fast.core.device import select_device
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files import check_file
@@ -44,7 +45,7 @@ def run(opt: Namespace) -> int:
     checkpoint = None
     if opt.resume and not opt.evolve:
         opt, checkpoint = resumed_run(opt)
-    check_options(opt)
+    check_yolo(opt)
     if opt.evolve:
         from yolov7fast.search.evolve import evolve
 
@@ -88,14 +89,9 @@ def unstripped_beside(path: Path) -> tuple[dict[str, Any], Path]:
 
 COMMAND = Command(
     script="train.py",
-    parser=train_parser,
+    parser=lambda: parser_for("train"),
     suffix=".pt",
-    fixed=(
-        *("weights", "cfg", "data", "hyp", "batch_size", "img_size", "rect", "image_weights", "multi_scale"),
-        *("single_cls", "adam", "quad", "linear_lr", "label_smoothing", "freeze", "seed", "shuffle", "subset_size"),
-        *("subset_seed", "overfit", "resize_schedule", "auto_lr", "loss_ota", "heads", "head_config"),
-        *("standard_grouping", "geometry_grouping", "transfer_weights"),
-    ),
+    fixed=fixed_on_resume("yolo"),
     learnt_map50=0.8,
     unstripped=unstripped_beside,
 )

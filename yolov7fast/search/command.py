@@ -11,7 +11,8 @@ from typing import Any
 
 import yaml
 
-from yolov7fast.cli.flags import Flag, train_parser
+from yolov7fast.cli.flags import Flag, flags_of
+from yolov7fast.cli.programs import program
 from yolov7fast.cli.run_file import check_flag_name, read_yaml_chain, without_sections
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.file_lock import exclusive
@@ -70,13 +71,12 @@ def run(opt: Namespace, make_trainer: Callable[[str, Budget], Trainer] | None = 
 def trainer_for(base_config: str) -> Callable[[str, Budget], Trainer]:
     """The command that a base configuration is for: only flags of one are in it. What suits both is train.py's."""
     keys = list(without_sections(read_yaml_chain(base_config), base_config))
-    yolo = train_parser().flags
+    yolo = flags_of("train", "yolo")
     if all(is_flag(key, yolo) for key in keys):
         return YoloTrainer
-    from yolov7fast.cli import detr_flags as cli_detr
     from yolov7fast.search.detr import DetrTrainer
 
-    detr = cli_detr.train_parser().flags
+    detr = flags_of("train", "detr")
     only_yolo = [key for key in keys if is_flag(key, yolo) and not is_flag(key, detr)]
     only_detr = [key for key in keys if is_flag(key, detr) and not is_flag(key, yolo)]
     return DetrTrainer if "architecture" in keys or (only_detr and not only_yolo) else YoloTrainer
@@ -113,7 +113,7 @@ def make_plan(opt: Namespace, trainer: Trainer) -> dict[str, Any]:
     plan: dict[str, Any] = {
         "timestamp": datetime.now().strftime("%Y%m%d_%H%M%S"),
         "id": uuid.uuid4().hex,  # by which a search knows what it has drawn from a study that others share
-        "options": {name: getattr(opt, name) for name in (*options.FIXED, "trials")},
+        "options": {name: getattr(opt, name) for name in (*options.fixed(), "trials")},
         "base": trainer.base_content(),
         "trials": [],
         "space": {},
@@ -173,7 +173,7 @@ def work(opt: Namespace, trainer: Trainer, ledger: Ledger) -> int:
     left = source.total - sum(run.status in ENDED for run in ledger.ordered)
     if left:
         print(f"{runner.stopping or 'interrupted'}: {left} of {source.total} trials are not done.")
-        print(f"Go on with: python tools/run_trials.py --output-dir {ledger.folder} --resume")
+        print(f"Resume with: {program('trials').invocation} --output-dir {ledger.folder} --resume")
     if opt.search and (others := source.left_elsewhere()):
         listed = ", ".join(map(str, others))
         print(
@@ -226,4 +226,4 @@ def tell(runs: list[Run], trainer: Trainer, table: Path) -> None:
         path = table.with_name("best.yaml")
         content, arguments = trainer.full_run(best, path)
         write_atomically(path, yaml.safe_dump(content, sort_keys=False))
-        print(f"A full run with the best settings ({content.get('epochs')} epochs):\n  python {' '.join(arguments)}")
+        print(f"A full run with the best settings ({content.get('epochs')} epochs):\n  {' '.join(arguments)}")

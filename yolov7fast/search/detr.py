@@ -4,14 +4,13 @@ import importlib.util
 from argparse import Namespace
 from collections.abc import Mapping
 from functools import cache
-from pathlib import Path
 from typing import Any
 
-from yolov7fast.cli.detr_flags import check_options, train_parser
+from yolov7fast.cli.checks import check_detr
 from yolov7fast.cli.run_file import merge
 from yolov7fast.core.errors import UserError
 from yolov7fast.nn import detr
-from yolov7fast.search.trainer import ROOT, Budget, FlagTrainer
+from yolov7fast.search.trainer import FlagTrainer
 
 HEADINGS = ("network", "model.network")
 BACKBONE = "backbone_config"  # the only key that holds keys of its own
@@ -33,11 +32,10 @@ class DetrTrainer(FlagTrainer):
     Inner settings are the keys that the base names and, where transformers is installed, all of its configuration's.
     """
 
-    def __init__(self, base_config: str | Path, budget: Budget, script: Path = ROOT / "tools" / "train_detr.py"):
-        super().__init__(base_config, budget, script, train_parser(), ".pth")
+    family, suffix = "detr", ".pth"
 
     def check_options(self, options: Namespace) -> None:
-        check_options(options)
+        check_detr(options)
 
     def inner_name(self, heading: str, rest: str) -> str | None:
         known = {f"{start}.{BACKBONE}": BACKBONE for start in HEADINGS} | dict.fromkeys(HEADINGS, "")

@@ -1,10 +1,14 @@
-"""The flags of tools/run_trials.py, and what of them may change when trials are gone on with."""
+"""The flags of tools/run_trials.py, and which of them may change when trials are resumed."""
 
 import argparse
 import re
+from functools import partial
 from typing import Any
 
-from yolov7fast.cli.flags import Flag, Parser
+from yolov7fast.cli.checks import check_limits
+from yolov7fast.cli.flags import Flag
+from yolov7fast.cli.parser import Parser
+from yolov7fast.cli.programs import program
 from yolov7fast.core.errors import UserError
 
 THRESHOLD_HELP = (
@@ -23,44 +27,32 @@ STORAGE_HELP = (
 )
 
 
-def _flag(name: str, type_, default, help: str, **options) -> Flag:
-    return Flag(name, help, {"type": type_, "default": default, **options}, reference=False)
-
+INPUT, BUDGET, PRUNING, PLACES = "what to try", "budget", "pruning", "devices and results"
+inputs = partial(Flag, group=INPUT, fixed=True)
+budget = partial(Flag, group=BUDGET, fixed=True)
+pruning = partial(Flag, group=PRUNING, fixed=True)
+places = partial(Flag, group=PLACES)
 
 FLAGS = [
-    _flag("--base-config", str, "", "run file that every trial builds on, such as configs/tiny_smoke.yaml"),
-    _flag("--trials-file", str, "", "json or yaml: a list of settings to try, such as experiments/lr_bs.json"),
-    _flag("--search", str, "", "yaml of ranges to draw settings from (Optuna), such as experiments/space.yaml"),
-    _flag("--trials", int, 20, "settings that --search draws in all"),
-    _flag("--output-dir", str, "outputs/trials", "folder of the tables, the picture and one folder for each trial"),
-    _flag("--budget-epochs", int, None, "epochs of each trial; default: the base configuration's"),
-    _flag("--budget-subset", int, None, "images that each trial trains on; default: the base configuration's"),
-    _flag("--budget-size", int, None, SIZE_HELP),
-    _flag("--early-stop-threshold", float, 0.0, THRESHOLD_HELP),
-    _flag("--repeat", int, 1, "seeds for each setting; more than one gives mean, deviation and what is noise"),
-    _flag("--seed", int, None, "first seed of the trials, and seed of the search; default: the base configuration's"),
-    _flag("--jobs", int, None, "trials side by side; default: one for each of --devices, else 1"),
-    _flag("--devices", str, "", "GPUs to share out, such as 0,1; default: those there are if --jobs is above 1"),
-    _flag("--time-budget", str, "", "end after so long, such as 2h or 1h30m; --resume goes on"),
-    _flag("--pruner", str, "asha", PRUNER_HELP, choices=["asha", "hyperband", "none"]),
-    _flag("--storage", str, "", STORAGE_HELP),
-    _flag("--study", str, "trials", "name of the search in its database"),
-    Flag("--resume", "go on with the trials in --output-dir", {"action": "store_true"}, reference=False),
+    inputs("--base-config", str, "", "run file that every trial builds on, such as configs/tiny_smoke.yaml"),
+    inputs("--trials-file", str, "", "json or yaml: a list of settings to try, such as experiments/lr_bs.json"),
+    inputs("--search", str, "", "yaml of ranges to draw settings from (Optuna), such as experiments/space.yaml"),
+    inputs("--trials", int, 20, "settings that --search draws in all", low=1, fixed=False),
+    inputs("--repeat", int, 1, "seeds for each setting; more than one gives mean, deviation and what is noise", low=1),
+    inputs("--seed", int, None, "first seed of the trials, and seed of the search; default: the base file's", low=0),
+    inputs("--storage", str, "", STORAGE_HELP),
+    inputs("--study", str, "trials", "name of the search in its database"),
+    budget("--budget-epochs", int, None, "epochs of each trial; default: the base configuration's", low=1),
+    budget("--budget-subset", int, None, "images that each trial trains on; default: the base configuration's", low=1),
+    budget("--budget-size", int, None, SIZE_HELP, low=32),
+    budget("--time-budget", str, "", "end after so long, such as 2h or 1h30m; --resume continues", fixed=False),
+    pruning("--early-stop-threshold", float, 0.0, THRESHOLD_HELP),
+    pruning("--pruner", str, "asha", PRUNER_HELP, choices=("asha", "hyperband", "none")),
+    places("--output-dir", str, "outputs/trials", "folder of the tables, the plot and one folder for each trial"),
+    places("--resume", bool, False, "resume the trials in --output-dir"),
+    places("--jobs", int, None, "trials side by side; default: one for each of --devices, else 1", low=1),
+    places("--devices", str, "", "GPUs to divide among trials, such as 0,1; default: all if --jobs is above 1"),
 ]
-# what makes these trials these trials; the others may change when going on
-FIXED = (
-    "base_config", "trials_file", "search", "budget_epochs", "budget_subset", "budget_size", "early_stop_threshold",
-    "repeat", "seed", "pruner", "storage", "study",
-)  # fmt: skip
-LOWER_LIMITS = {
-    "trials": 1,
-    "budget_epochs": 1,
-    "budget_subset": 1,
-    "budget_size": 32,
-    "repeat": 1,
-    "seed": 0,
-    "jobs": 1,
-}
 STATUS_HELP = """\
 Each trial ends as completed, pruned, failed (a crash, no memory, a loss that is not a number: the reason is recorded)
 or interrupted. trials_{timestamp}.csv is rewritten after every trial; final_map is mAP@.5:.95 of the last validation,
@@ -70,15 +62,15 @@ best_epoch counts from 0, wall_time is in seconds. Of an ended trial only weight
 def parser() -> Parser:
     return Parser(
         FLAGS,
-        prog="run_trials.py",
+        prog=program("trials").invocation,
         description="Find good settings for little money: many short trainings, ranked.",
         epilog=STATUS_HELP,
-        formatter_class=_Help,
     )
 
 
-class _Help(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
-    pass
+def fixed() -> tuple[str, ...]:
+    """What makes these trials these trials; the others may change when resuming."""
+    return tuple(flag.dest for flag in FLAGS if flag.fixed)
 
 
 def check(opt: argparse.Namespace) -> None:
@@ -87,10 +79,7 @@ def check(opt: argparse.Namespace) -> None:
         raise UserError("give --base-config FILE, the run file that every trial builds on")
     if bool(opt.trials_file) == bool(opt.search):
         raise UserError("give either --trials-file FILE (a list of settings) or --search FILE (ranges to draw from)")
-    for name, low in LOWER_LIMITS.items():
-        value = getattr(opt, name)
-        if value is not None and value < low:
-            raise UserError(f"--{name.replace('_', '-')} is {value}; it must be at least {low}")
+    check_limits(opt, {flag.dest: flag for flag in FLAGS})
     if not 0 <= opt.early_stop_threshold < 1:
         raise UserError(f"--early-stop-threshold is {opt.early_stop_threshold}; it is an mAP, in 0..1")
     seconds(opt.time_budget)
@@ -101,12 +90,12 @@ def check(opt: argparse.Namespace) -> None:
 
 
 def resumed(opt: argparse.Namespace, stored: dict[str, Any]) -> argparse.Namespace:
-    """The flags of the trials that are gone on with; those that may change can be given anew."""
+    """The flags of the trials that are resumed; those that may change can be given anew."""
     values = dict(vars(opt))
-    for name in FIXED:
+    for name in fixed():
         if name in opt.given and getattr(opt, name) != stored[name]:
             raise UserError(
-                f"--{name.replace('_', '-')} cannot change when going on (these trials have {stored[name]!r}); "
+                f"--{name.replace('_', '-')} cannot change when resuming (these trials have {stored[name]!r}); "
                 "choose another --output-dir to begin anew"
             )
         values[name] = stored[name]

@@ -7,20 +7,21 @@ whose run file holds the flags of a table; a family of detectors adds its own fe
 import hashlib
 import math
 import os
-import sys
 from abc import ABC, abstractmethod
 from argparse import Namespace
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from yolov7fast.cli.flags import Parser, nearest
+from yolov7fast.cli.flags import flags_of
+from yolov7fast.cli.parser import parser_for
+from yolov7fast.cli.programs import program_of
 from yolov7fast.cli.run_file import SECTIONS, check_flag_name, check_flag_value, read_run_file, read_yaml_chain
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files import check_file
+from yolov7fast.core.suggest import nearest
 from yolov7fast.data.data_yaml import load_data_yaml
 
-ROOT = Path(__file__).resolve().parents[2]
 FULL_RUN = 20  # a full run is so many times a trial's epochs, where the base configuration says no more than the trial
 
 
@@ -39,7 +40,7 @@ class Budget(NamedTuple):
 class Trainer(ABC):
     """One training command with its base configuration. Settings are flat: name -> value."""
 
-    script: Path
+    command: list[str]  # what starts a training, before its flags
     base_config: Path
     budget: Budget
     checkpoints: tuple[str, ...]  # any of these in a run folder: `--resume FOLDER` goes on
@@ -78,7 +79,7 @@ class Trainer(ABC):
 
     @abstractmethod
     def full_run(self, settings: Mapping[str, Any], path: Path) -> tuple[dict[str, Any], list[str]]:
-        """The content of `path`, the run file of a full run without the budget, and the arguments that start it."""
+        """The content of `path`, the run file of a full run without the budget, and the words that start it."""
 
     def ended_itself(self, folder: Path, settings: Mapping[str, Any]) -> bool:
         """Whether the training in `folder` came to its end before its last epoch, as some settings let it."""
@@ -93,10 +94,10 @@ class Trainer(ABC):
         return []
 
     def start(self, run_file: Path, device: str | None) -> list[str]:
-        return [sys.executable, str(self.script), "--config", str(run_file), *_device(device)]
+        return [*self.command, "--config", str(run_file), *_device(device)]
 
     def go_on(self, folder: Path, device: str | None) -> list[str]:
-        return [sys.executable, str(self.script), "--resume", str(folder), *_device(device)]
+        return [*self.command, "--resume", str(folder), *_device(device)]
 
     def base_content(self) -> dict[str, Any]:
         """The base configuration with all it inherits: what a going-on compares."""
@@ -107,15 +108,6 @@ def _device(device: str | None) -> list[str]:
     return [] if device is None else ["--device", device]
 
 
-# flags that the runner itself chooses, and how to say it instead
-CHOSEN_BY_RUNNER = {
-    "config": "--base-config", "project": "--output-dir", "name": "--output-dir", "exist_ok": "--output-dir",
-    "device": "--devices", "local_rank": "--devices", "resume": "--resume", "seed": "--seed and --repeat",
-    "evolve": "--search", "bucket": "--search", "profile": "tools/train_detr.py --profile N, which trains nothing",
-}  # fmt: skip
-NOT_IN_BASE = ("resume", "evolve", "profile")  # a run file with one of these does not describe a new training
-
-
 class FlagTrainer(Trainer):
     """A command whose run file holds flags of one table, under headings or not (`training.batch_size`).
 
@@ -123,24 +115,32 @@ class FlagTrainer(Trainer):
     """
 
     weights = "weights"
+    family: str
+    suffix: str  # of its checkpoints
 
-    def __init__(self, base_config: str | Path, budget: Budget, script: Path, parser: Parser, suffix: str):
-        self.script, self.base_config, self.budget = script, Path(base_config), budget
+    def __init__(self, base_config: str | Path, budget: Budget, command: list[str] | None = None):
+        """command: another one than the family's own to start trainings with."""
+        self.program = program_of("train", self.family)
+        self.command, suffix = command or self.program.child(), self.suffix
+        self.base_config, self.budget = Path(base_config), budget
         self.checkpoints = (f"weights/last{suffix}", f"weights/previous{suffix}")
         self.kept_weights = (f"best{suffix}",)
-        self.flags = parser.flags
-        self.base = vars(parser.parse_args([])) | read_run_file(base_config, self.flags)
-        self.budgeted = {
-            name: check_flag_value(self.flags[name], value, "the budget")
-            for name, value in (("epochs", budget.epochs), ("subset_size", budget.subset), ("img_size", budget.size))
-            if value is not None
-        }
-        if budget.size is not None:
-            self.budgeted["resize_schedule"] = ""  # it would have the last word on sizes
-        for name in NOT_IN_BASE:
-            if self.base.get(name):
+        self.flags = flags_of("train", self.family)
+        self.base = vars(parser_for("train", self.family).parse_args([])) | read_run_file(base_config, self.flags)
+        self.budgeted = self._budgeted()
+        for name, flag in self.flags.items():
+            if self.base[name] and not flag.trials.in_base:
                 raise UserError(f"{base_config}: '{name}' cannot be in what trials build on; leave it out")
         self.check({}, f"{base_config} with this budget")
+
+    def _budgeted(self) -> dict[str, Any]:
+        """The flags that the budget sets for all trials."""
+        values: dict[str, Any] = {}
+        for name, flag in self.flags.items():
+            amount = getattr(self.budget, flag.trials.budget) if flag.trials.budget else None
+            if amount is not None:
+                values[name] = flag.default if flag.trials.reset else check_flag_value(flag, amount, "the budget")
+        return values
 
     # --- what a family adds -------------------------------------------------------------------------------------------
 
@@ -175,8 +175,8 @@ class FlagTrainer(Trainer):
         if name is None:
             known = [*self.flags, *self.inner_names()]
             raise UserError(f"{where}: unknown setting '{key}'{nearest(key, known) or nearest(rest, known)}")
-        if flag in CHOSEN_BY_RUNNER:
-            raise UserError(f"{where}: '{key}' is not for trials to set: use {CHOSEN_BY_RUNNER[flag]}")
+        if flag and (instead := self.flags[flag].trials.instead):
+            raise UserError(f"{where}: '{key}' is not for trials to set: use {instead}")
         if name in self.budgeted:
             raise UserError(f"{where}: '{key}' is set for all trials by the budget; leave out one of the two")
         return name
@@ -193,7 +193,7 @@ class FlagTrainer(Trainer):
     def value(self, name: str, value: Any, where: str) -> Any:
         if name not in self.flags:
             checked = self.inner_value(name, value, where)
-        elif value == [] and self.flags[name].options.get("nargs") == "+":
+        elif value == [] and self.flags[name].nargs == "+":
             raise UserError(f"{where}: {name} is an empty list; give at least one value")
         else:
             checked = check_flag_value(self.flags[name], value, where)
@@ -274,7 +274,7 @@ class FlagTrainer(Trainer):
             content["img_size"] = self.budget.size
         trial, full = self.epochs(settings), self.base["epochs"]
         content["epochs"] = full if full > trial else FULL_RUN * trial
-        return content, [os.path.relpath(self.script), "--config", str(path)]
+        return content, [self.program.invocation, "--config", str(path)]
 
     def _options(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Every flag's value in a trial with these settings."""

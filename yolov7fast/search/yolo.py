@@ -5,22 +5,23 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from yolov7fast.cli.flags import train_parser
-from yolov7fast.cli.run_file import check_options
+from yolov7fast.cli.checks import check_yolo
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files import check_file
 from yolov7fast.core.yaml_file import read_yaml
-from yolov7fast.search.trainer import ROOT, Budget, FlagTrainer
+from yolov7fast.search.trainer import Budget, FlagTrainer
 from yolov7fast.training.hyperparameters import KEYS, check_hyp, load_hyp
 
 
 class YoloTrainer(FlagTrainer):
-    def __init__(self, base_config: str | Path, budget: Budget, script: Path = ROOT / "train.py"):
-        super().__init__(base_config, budget, script, train_parser(), ".pt")
+    family, suffix = "yolo", ".pt"
+
+    def __init__(self, base_config: str | Path, budget: Budget, command: list[str] | None = None):
+        super().__init__(base_config, budget, command)
         self.base_hyp = load_hyp(self.base["hyp"])
 
     def check_options(self, options: Namespace) -> None:
-        check_options(options)
+        check_yolo(options)
         if not check_file(options.cfg) and not options.weights:
             raise UserError("neither cfg nor weights are given: there is no network to train")
         if options.cfg:

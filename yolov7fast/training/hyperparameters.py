@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from yolov7fast.cli.flags import nearest
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files import check_file
+from yolov7fast.core.suggest import nearest
 from yolov7fast.core.yaml_file import read_yaml
 
 

@@ -1,8 +1,8 @@
 """The stages of a resize schedule, complete: sizes that the strides can hold, a batch for each."""
 
-from yolov7fast.cli.run_file import ResizeStage, parse_resize_schedule
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files import check_img_size
+from yolov7fast.core.resize_schedule import ResizeStage, parse_resize_schedule
 
 
 def final_size(stages: list[ResizeStage], epochs: int) -> int:

@@ -1,0 +1,112 @@
+"""The table of flags: each row is complete, and limits, resuming and trials follow from it."""
+
+from collections import Counter
+
+import pytest
+
+from yolov7fast.cli import flags as table
+from yolov7fast.cli.checks import check_detr, check_limits, check_yolo
+from yolov7fast.cli.flags import TABLE, Flag, fixed_on_resume, flags_of, register
+from yolov7fast.cli.flags.row import GROUPS, chosen
+from yolov7fast.cli.parser import Parser, parser_for
+from yolov7fast.core.errors import UserError
+from yolov7fast.search.trainer import Budget
+
+COMMANDS, FAMILIES = ("train", "test", "detect"), ("yolo", "detr")
+PLACES = [(command, family) for command in COMMANDS for family in FAMILIES]
+
+
+def test_every_row_is_complete():
+    known = {*COMMANDS, *(f"{command} {family}" for command, family in PLACES)}
+    for flag in TABLE:
+        assert flag.help and flag.group in GROUPS and flag.where, flag.name
+        assert set(flag.where) <= known and set(flag.changed) <= known | set(FAMILIES), flag.name
+        assert set(flag.upstream) <= set(COMMANDS), flag.name
+        assert not flag.trials.budget or flag.trials.budget in Budget._fields, flag.name
+
+
+@pytest.mark.parametrize(("command", "family"), PLACES)
+def test_a_command_has_one_row_for_each_of_its_flags(command, family):
+    names = Counter(flag.dest for flag in TABLE if flag.exists_in(command, family))
+    assert [name for name, count in names.items() if count > 1] == []
+
+
+@pytest.mark.parametrize(("command", "family"), PLACES)
+def test_help_stands_under_headings_with_defaults(command, family):
+    text = " ".join(parser_for(command, family).format_help().split())
+    unbroken = text.replace(" ", "")  # lines also break behind hyphens
+    for name, flag in flags_of(command, family).items():
+        assert flag.name in text and flag.help.replace(" ", "") in unbroken, name
+    assert "data:" in text and "network:" in text and "devices:" in text
+    assert "(default: False)" not in text and "(default: None)" not in text
+    batch = flags_of(command, family)["batch_size"]
+    assert f"{batch.help} (default: {batch.default})" in text
+
+
+def test_the_narrower_place_has_the_last_word():
+    sizes = {place: flags_of(*place)["batch_size"].default for place in PLACES}
+    assert sizes == {
+        ("train", "yolo"): 16,
+        ("train", "detr"): 4,
+        ("test", "yolo"): 32,
+        ("test", "detr"): 8,
+        ("detect", "yolo"): 1,
+        ("detect", "detr"): 1,
+    }
+
+
+@pytest.mark.parametrize(("family", "check"), [("yolo", check_yolo), ("detr", check_detr)])
+def test_every_lower_limit_of_training_is_held(family, check):
+    limited = {name: flag for name, flag in flags_of("train", family).items() if flag.low is not None}
+    assert len(limited) > 12
+    for name, flag in limited.items():
+        opt = parser_for("train", family).parse_args([])
+        too_low = flag.type(flag.low - 1)
+        setattr(opt, name, [too_low] if flag.nargs == "+" else too_low)
+        with pytest.raises(UserError, match=f"{flag.name} is {too_low}; it must be "):
+            check(opt)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_what_is_no_number_passes_no_limit(value):
+    opt = parser_for("train", "detr").parse_args(["--lr", str(value)])
+    with pytest.raises(UserError, match=r"--lr is (nan|inf); it must be a finite number"):
+        check_detr(opt)
+
+
+def test_what_makes_a_run_that_run_is_fixed_on_resume():
+    shared = {"weights", "data", "batch_size", "img_size", "single_cls", "seed", "subset_size", "resize_schedule"}
+    assert shared < set(fixed_on_resume("yolo")) and shared < set(fixed_on_resume("detr"))
+    assert {"hyp", "loss_ota", "freeze"} < set(fixed_on_resume("yolo"))
+    assert not {"epochs", "workers", "device", "name", "patience"} & set(fixed_on_resume("yolo"))
+
+
+def test_a_further_family_has_the_shared_flags_and_its_own_rows(monkeypatch):
+    monkeypatch.setattr(table, "TABLE", list(TABLE))
+    own = [
+        Flag("--anchor-free", bool, False, "no anchors", group="network", where=("train third",)),
+        Flag("--epochs", int, 7, "number of epochs", group="optimisation", where=("train third",), low=1),
+    ]
+    register(own)
+    flags = flags_of("train", "third")
+    assert flags["epochs"].default == 7 and "anchor_free" in flags and "data" in flags
+    assert "cfg" not in flags and "architecture" not in flags
+    assert flags_of("train", "yolo")["epochs"].default == 300
+
+
+def test_one_row_is_all_that_a_flag_needs():
+    """Parser, help, limit and run file follow from it."""
+    flag = Flag("--blur", float, 0.0, "probability of a blur", group="augmentation", low=0, high=1, trials=chosen("-"))
+    parser = Parser([flag], prog="made")
+    assert parser.parse_args(["--blur", "0.5"]).blur == 0.5
+    assert "augmentation:" in parser.format_help() and "probability of a blur (default: 0.0)" in parser.format_help()
+    with pytest.raises(UserError, match=r"--blur is 1\.5; it must be in 0\.\.1"):
+        check_limits(parser.parse_args(["--blur", "1.5"]), parser.flags)
+
+
+def test_an_unknown_flag_is_answered_by_the_nearest(capsys):
+    with pytest.raises(SystemExit) as stop:
+        parser_for("train").parse_args(["--epoks", "3"])
+    message = capsys.readouterr().err
+    assert stop.value.code == 2 and "unknown flag --epoks 3; did you mean '--epochs'?" in message
+    assert len(message.splitlines()) == 1

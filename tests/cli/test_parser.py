@@ -1,0 +1,117 @@
+"""The command line of train.py: frozen against upstream's, extended without breaking its abbreviations."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from yolov7fast.cli.checks import check_yolo
+from yolov7fast.cli.flags import flags_of
+from yolov7fast.cli.parser import parser_for
+from yolov7fast.core.errors import UserError
+from yolov7fast.training.distributed import world_from_environment
+from yolov7fast.training.optimizer import freeze_layers
+
+ROOT = Path(__file__).resolve().parents[2]
+TYPES = {"str": str, "int": int, "float": float, None: str}
+# defaults that were changed on purpose: upstream names a file that does not exist
+CHANGED_DEFAULTS = {"--weights": ""}
+
+
+@pytest.mark.parametrize("command", ["train", "test", "detect"])
+def test_every_flag_of_upstream_is_kept(golden, command):
+    recorded = {flag["flag"]: flag for flag in golden("eval_cli.json")[command]}
+    ours = {flag.name: flag for flag in flags_of(command).values() if flag.upstream}
+    assert set(ours) == set(recorded)
+    for name, flag in recorded.items():
+        row = ours[name]
+        changed = CHANGED_DEFAULTS if command == "train" else {}
+        assert row.default == changed.get(name, flag["default"]), name
+        if name == "--cache-images":  # the bare flag still works; it may now also say where
+            continue
+        assert row.is_switch == flag["store_true"], name
+        text = row.is_switch or name in ("--hyp", "--resume")  # which a run file may give as a mapping, or as true
+        assert text or row.type is TYPES[flag["type"]], name
+        assert row.nargs == flag["nargs"], name
+
+
+def test_new_flags_are_off_by_default():
+    opt = parser_for("train").parse_args([])
+    switches = [flag.dest for flag in flags_of("train").values() if flag.is_switch and not flag.upstream]
+    assert len(switches) >= 10
+    assert not any(getattr(opt, name) for name in switches)
+    assert (opt.seed, opt.amp, opt.overfit, opt.loss_ota) == (None, "auto", 0, None)
+
+
+@pytest.mark.parametrize(
+    ("abbreviation", "value", "dest", "expected"),
+    [
+        ("--img", ["320"], "img_size", [320]),
+        ("--batch", ["4"], "batch_size", 4),
+        ("--cache", [], "cache_images", "ram"),
+        ("--cache-im", ["disk"], "cache_images", "disk"),
+        ("--label", ["0.1"], "label_smoothing", 0.1),
+        ("--res", [], "resume", True),
+        ("--local-rank", ["1"], "local_rank", 1),  # what torch.distributed.launch passes
+        ("--e", ["3"], None, None),  # epochs, evolve, entity, exist-ok: ambiguous in upstream too
+    ],
+)
+def test_abbreviations_of_upstreams_flags_keep_working(abbreviation, value, dest, expected):
+    if dest is None:
+        with pytest.raises(SystemExit):
+            parser_for("train").parse_args([abbreviation, *value])
+        return
+    assert getattr(parser_for("train").parse_args([abbreviation, *value]), dest) == expected
+
+
+def test_fast_dataloader_alone_sets_only_itself():
+    """The user's own check: the text of train.py up to the parsing line, then the three values."""
+    text = (ROOT / "train.py").read_text().split("opt = parser.parse_args()")[0]
+    check = "opt = parser.parse_args(['--fast-dataloader'])\n"
+    check += "print(opt.fast_dataloader, opt.persistent_workers, opt.worker_tensor)"
+    script = f"import io, sys\nprinted, sys.stdout = sys.stdout, io.StringIO()\nexec({text!r})\n"  # as in notebooks
+    script += f"sys.stdout = printed\n{check}"
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout.split() == ["True", "False", "False"], done.stderr
+
+
+def test_given_names_only_what_the_user_set():
+    opt = parser_for("train").parse_args(["--epochs", "300", "--seed", "3"])
+    assert opt.given == ["epochs", "seed"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--seed", "5000000000"], "--seed is 5000000000"),
+        (["--seed", "-1"], "--seed is -1"),
+        (["--micro-batch", "4"], "--micro-batch needs --worker-tensor"),
+        (["--overfit", "--subset-size", "5"], "leave out --subset-size"),
+    ],
+)
+def test_contradicting_flags_are_named(arguments, complaint):
+    with pytest.raises(UserError, match=complaint):
+        check_yolo(parser_for("train").parse_args(arguments))
+
+
+def test_a_launcher_that_sets_no_number_is_named(monkeypatch):
+    monkeypatch.setenv("RANK", "first")
+    with pytest.raises(UserError, match="RANK is 'first', not a number"):
+        world_from_environment()
+
+
+def test_freezing_everything_is_refused():
+    network = torch.nn.Module()
+    network.model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
+    assert freeze_layers(network, [1]) == ["model.0.weight", "model.0.bias"]
+    with pytest.raises(UserError, match="--freeze 100 leaves nothing to train"):
+        freeze_layers(network, [100])
+
+
+@pytest.mark.parametrize(("value", "reason"), [("abc", "'abc' is not a mapping"), ("{a: [", "not YAML: ")])
+def test_a_value_that_is_no_mapping_is_refused_with_the_reason(capsys, value, reason):
+    with pytest.raises(SystemExit):
+        parser_for("train", "detr").parse_args(["--network", value])
+    assert f"argument --network: {reason}" in capsys.readouterr().err

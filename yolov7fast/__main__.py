@@ -1,0 +1,46 @@
+"""`yolov7fast COMMAND [flags]`, also as `python -m yolov7fast`: one name for all commands of `cli.programs`."""
+
+import importlib
+import sys
+
+from yolov7fast import __version__
+from yolov7fast.cli.programs import PACKAGE, PROGRAMS, Program
+from yolov7fast.core.errors import UserError, run_command
+from yolov7fast.core.suggest import nearest
+
+HELP = ("-h", "--help", "help")
+
+
+def overview() -> str:
+    width = max(len(row.name) for row in PROGRAMS) + 2
+    rows = "\n".join(f"  {row.name:{width}}{row.summary}" for row in PROGRAMS)
+    return f"usage: {PACKAGE} COMMAND [flags]\n\n{rows}\n\n{PACKAGE} COMMAND --help shows the flags of a command."
+
+
+def chosen(name: str) -> Program:
+    for row in PROGRAMS:
+        if row.name == name:
+            return row
+    suggestion = nearest(name, [row.name for row in PROGRAMS])
+    raise UserError(f"unknown command '{name}'{suggestion or f' ({PACKAGE} --help lists them)'}")
+
+
+def run(arguments: list[str]) -> int | None:
+    """Run the command that is named first; the rest are its flags, which it finds in sys.argv as a script does."""
+    if not arguments or arguments[0] in HELP:
+        print(overview())
+        return 0
+    if arguments[0] == "--version":
+        print(__version__)
+        return 0
+    row = chosen(arguments[0])
+    sys.argv = [f"{PACKAGE} {row.name}", *arguments[1:]]
+    return importlib.import_module(f"{PACKAGE}.commands.{row.module}").main()
+
+
+def main() -> None:
+    run_command(lambda: run(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,93 @@
+"""What the flags of a command must fulfil before anything is built: limits of the table, and what excludes what."""
+
+import math
+from argparse import Namespace
+from collections.abc import Mapping
+
+from yolov7fast.cli.flags import Flag, flags_of
+from yolov7fast.core.errors import UserError
+from yolov7fast.core.resize_schedule import parse_resize_schedule
+from yolov7fast.data.data_yaml import SPLITS
+
+TASKS = {"yolo": (*SPLITS, "speed", "study")}  # other families measure splits
+
+
+def check_limits(opt: Namespace, flags: Mapping[str, Flag]) -> None:
+    """Refuse numbers outside the limits of their rows, each by its flag."""
+    for name, flag in flags.items():
+        value = getattr(opt, name, None)
+        for number in value if isinstance(value, list | tuple) else [value]:
+            if isinstance(number, bool) or not isinstance(number, int | float):
+                continue
+            spelt = f"{flag.name.replace('_', '-')} is {number}"
+            if not math.isfinite(number):
+                raise UserError(f"{spelt}; it must be a finite number")
+            too_low = flag.low is not None and number < flag.low
+            too_high = flag.high is not None and number > flag.high
+            if (too_low or too_high) and flag.high is not None:
+                raise UserError(f"{spelt}; it must be in {flag.low:g}..{flag.high:.10g}")
+            if too_low:
+                raise UserError(f"{spelt}; it must be at least {flag.low:g}")
+
+
+def check_train(opt: Namespace, family: str) -> None:
+    """What holds for the training flags of every family."""
+    check_limits(opt, flags_of("train", family))
+    parse_resize_schedule(opt.resize_schedule)
+    if opt.patience and opt.notest and not getattr(opt, "evolve", False):
+        raise UserError("--patience judges epochs by their validation, which --notest leaves out: drop one of the two")
+
+
+def check_yolo(opt: Namespace) -> None:
+    """Refuse impossible or contradicting flags of train.py, each by name."""
+    check_train(opt, "yolo")
+    if len(opt.img_size) > 2:
+        raise UserError(f"--img-size {' '.join(map(str, opt.img_size))}: one or two sizes of at least 32 pixels")
+    if opt.label_smoothing >= 1:
+        raise UserError(f"--label-smoothing is {opt.label_smoothing}; it must be below 1")
+    if opt.shuffle and opt.seed is None:
+        raise UserError("--shuffle needs --seed N, which the order of the images is drawn from")
+    if opt.micro_batch and not (opt.worker_tensor or opt.fast_dataloader):
+        raise UserError(
+            "--micro-batch needs --worker-tensor (or --fast-dataloader): add it, or leave --micro-batch out"
+        )
+    if opt.resize_schedule and (opt.multi_scale or opt.evolve):
+        raise UserError("--resize-schedule cannot be combined with --multi-scale or --evolve")
+    if opt.transfer_weights and not opt.weights:
+        raise UserError("--transfer-weights needs --weights FILE to take from")
+    if opt.overfit and (opt.subset_size or opt.evolve or opt.image_weights):
+        raise UserError("--overfit N already says which images; leave out --subset-size, --image-weights, --evolve")
+
+
+def check_detr(opt: Namespace) -> None:
+    """Refuse impossible or contradicting flags of a DETR training, each by name."""
+    check_train(opt, "detr")
+    if opt.scale_min == 0 or opt.crop_min == 0:
+        raise UserError("--scale-min and --crop-min must leave something of an image: give a fraction above 0")
+    if opt.overfit and opt.subset_size:
+        raise UserError("--overfit N already says which images; leave out --subset-size")
+    if opt.pretrained and opt.weights:
+        raise UserError("--pretrained and --weights both say where weights come from: leave one of them out")
+    if any(stage.size < 32 for stage in parse_resize_schedule(opt.resize_schedule)):
+        raise UserError(f"--resize-schedule {opt.resize_schedule}: sizes of at least 32 pixels")
+
+
+def check_test(opt: Namespace, family: str = "yolo") -> None:
+    """Refuse values that cannot work before anything is loaded; weights become a list."""
+    _check_inference(opt, flags_of("test", family))
+    opt.save_json |= opt.data.endswith("coco.yaml")
+    tasks = TASKS.get(family, SPLITS)
+    if opt.task not in tasks:
+        raise UserError(f"--task {opt.task} is not known: it is one of {', '.join(tasks)}")
+    if opt.annotations and not opt.save_json:
+        raise UserError("--annotations is read by --save-json only: add that flag")
+
+
+def check_detect(opt: Namespace, family: str = "yolo") -> None:
+    """Refuse values that cannot work before anything is loaded; weights become a list."""
+    _check_inference(opt, flags_of("detect", family))
+
+
+def _check_inference(opt: Namespace, flags: Mapping[str, Flag]) -> None:
+    check_limits(opt, flags)
+    opt.weights = [opt.weights] if isinstance(opt.weights, str) else opt.weights

@@ -1,0 +1,28 @@
+"""The table of flags of training, evaluation and detection: one row says everything about a flag.
+
+Parsers, run files, limits, resuming and trials all read it. A new flag is one row here, and its use.
+"""
+
+from collections.abc import Iterable
+
+from yolov7fast.cli.flags import data, network, optimisation, run
+from yolov7fast.cli.flags.row import Flag
+
+__all__ = ["TABLE", "Flag", "fixed_on_resume", "flags_of", "register"]
+
+TABLE: list[Flag] = [*data.ROWS, *network.ROWS, *optimisation.ROWS, *run.ROWS]
+
+
+def register(rows: Iterable[Flag]) -> None:
+    """Add rows from outside this package, such as a further family's; they replace rows of their name and place."""
+    TABLE.extend(rows)
+
+
+def flags_of(command: str, family: str = "yolo") -> dict[str, Flag]:
+    """The flags of a command (train, test, detect) of a family, by their names in the parsed options."""
+    return {flag.dest: flag.at(command, family) for flag in TABLE if flag.exists_in(command, family)}
+
+
+def fixed_on_resume(family: str) -> tuple[str, ...]:
+    """Options that make a run that run: they cannot change when it is resumed."""
+    return tuple(name for name, flag in flags_of("train", family).items() if flag.fixed)

@@ -1,0 +1,123 @@
+"""Flags of the data: which images, how they are augmented, loaded and cached."""
+
+from functools import partial
+
+from yolov7fast.cli.flags.row import AUGMENTATION, DATA, DETECT, DETR, SPEED, TEST, TRAIN, YOLO, Flag, Trials
+
+data = partial(Flag, group=DATA)
+of_yolo = partial(data, where=YOLO, upstream=TRAIN, fixed=True)
+augment = partial(Flag, group=AUGMENTATION, where=DETR, low=0, high=1, fixed=True)
+speed = partial(Flag, group=SPEED)
+
+SIZE = Trials(budget="size")
+SOURCE_HELP = "image, folder, glob, video, camera number, rtsp/rtmp/http(s) address, or .txt list of these"
+TASK_HELP = "train, val or test: the split to measure"
+CACHE_HELP = "keep resized images: ram (the bare flag) or disk, a packed memory-mapped file"
+FAST_HELP = {
+    "test": {"help": "workers write samples straight into shared batch buffers"},
+    "train detr": {"help": "loader processes that stay and write whole batches into shared memory"},
+}
+
+ROWS = [
+    data(
+        "--data",
+        str,
+        "data/coco.yaml",
+        "data yaml: a file, or the name of a shipped one such as coco320",
+        where=TRAIN + TEST,
+        upstream=TRAIN + TEST,
+        fixed=True,
+        changed={"detr": {"aliases": ("--dataset",)}, "train detr": {"default": "data/shapes.yaml"}},
+    ),
+    of_yolo(
+        "--img-size", int, [640, 640], "train and test size; one value serves for both", nargs="+", low=32, trials=SIZE
+    ),
+    data(
+        "--img-size",
+        int,
+        640,
+        "side of the square that samples are padded to; longer side in validation",
+        where=DETR,
+        low=32,
+        fixed=True,
+        trials=SIZE,
+    ),
+    data(
+        "--img-size",
+        int,
+        640,
+        "longer side, rounded up to the stride; 0, for DETR: the size it was trained for",
+        where=TEST + DETECT,
+        upstream=TEST + DETECT,
+        low=0,
+        changed={"detr": {"default": 0}},
+    ),
+    data("--source", str, "inference/images", SOURCE_HELP, where=DETECT, upstream=DETECT),
+    data(
+        "--task",
+        str,
+        "val",
+        f"{TASK_HELP}; speed; study: sizes 256 to 1536",
+        where=TEST,
+        upstream=TEST,
+        changed={"detr": {"help": TASK_HELP}},
+    ),
+    data(
+        "--single-cls",
+        bool,
+        False,
+        "treat all labels as one class",
+        where=TRAIN + TEST,
+        upstream=TRAIN + TEST,
+        fixed=True,
+    ),
+    of_yolo("--rect", bool, False, "rectangular training batches; switches mosaic off"),
+    of_yolo("--image-weights", bool, False, "draw images by class weight and last per-class AP"),
+    of_yolo("--multi-scale", bool, False, "random size of 0.5x to 1.5x for each batch"),
+    of_yolo("--quad", bool, False, "quad collation: four images become one of double side"),
+    augment("--fliplr", float, 0.5, "probability of a left-right flip"),
+    augment("--flipud", float, 0.0, "probability of an up-down flip"),
+    augment("--scale-min", float, 0.6, "smallest longer side of a training image, as a fraction of --img-size"),
+    augment("--crop", float, 0.5, "probability of a crop"),
+    augment("--crop-min", float, 0.5, "smallest fraction of either side that a crop keeps"),
+    speed("--workers", int, 8, "upper limit of loader processes", where=TRAIN + TEST, upstream=TRAIN, low=0),
+    speed(
+        "--fast-dataloader",
+        bool,
+        False,
+        "short for --persistent-workers --worker-tensor",
+        where=TRAIN + TEST,
+        changed=FAST_HELP,
+    ),
+    speed("--persistent-workers", bool, False, "loader processes live through the whole run", where=YOLO),
+    speed(
+        "--worker-tensor",
+        bool,
+        False,
+        "micro-collate: workers write samples straight into shared batch buffers",
+        where=YOLO,
+    ),
+    speed(
+        "--micro-batch", int, 0, "samples of one worker task of --worker-tensor; 0: chosen for you", where=YOLO, low=0
+    ),
+    speed(
+        "--cache-images",
+        str,
+        False,
+        CACHE_HELP,
+        where=TRAIN + TEST,
+        upstream=TRAIN,
+        aliases=("--cache",),  # an abbreviation in the wild that --cache-dir would make ambiguous
+        nargs="?",
+        const="ram",
+        choices=("ram", "disk"),
+    ),
+    speed("--cache-dir", str, "", "folder for --cache-images disk; empty: next to the labels", where=TRAIN + TEST),
+    speed(
+        "--fast-augment",
+        bool,
+        False,
+        "images are warped straight into the sample: labels equal, pixels nearly",
+        where=YOLO,
+    ),
+]

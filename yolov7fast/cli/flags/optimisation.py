@@ -1,0 +1,128 @@
+"""Flags of the optimisation: hyper-parameters, batches, learning rates, precision, shorter trainings, search."""
+
+from functools import partial
+
+from yolov7fast.cli.flags.row import (
+    DETECT,
+    DETR,
+    OPTIMISATION,
+    SEARCH,
+    SHORTER,
+    SPEED,
+    TEST,
+    TRAIN,
+    YOLO,
+    Flag,
+    Trials,
+    chosen,
+    refused,
+)
+from yolov7fast.cli.values import file_or_mapping, schedule_text
+
+optimisation = partial(Flag, group=OPTIMISATION)
+of_yolo = partial(optimisation, where=YOLO, fixed=True)
+of_detr = partial(optimisation, where=DETR, low=0, fixed=True)
+shorter = partial(Flag, group=SHORTER, where=TRAIN)
+search = partial(Flag, group=SEARCH, where=YOLO, upstream=TRAIN)
+
+OVERFIT_HELP = "memorise the first N images (10): no augmentation, train = val; the exit code is the verdict"
+
+ROWS = [
+    of_yolo(
+        "--hyp",
+        file_or_mapping,
+        "data/hyp.scratch.p5.yaml",
+        "hyper-parameter yaml: a file, or the name of a shipped one such as tiny",
+        upstream=TRAIN,
+    ),
+    optimisation(
+        "--epochs",
+        int,
+        300,
+        "number of epochs",
+        where=TRAIN,
+        upstream=TRAIN,
+        low=1,
+        trials=Trials(budget="epochs"),
+        changed={"detr": {"default": 50, "aliases": ("--max-epochs",)}},
+    ),
+    optimisation(
+        "--batch-size",
+        int,
+        16,
+        "images per batch, over all GPUs",
+        where=TRAIN + TEST + DETECT,
+        upstream=TRAIN + TEST,
+        low=1,
+        fixed=True,
+        changed={
+            "train detr": {"default": 4},
+            "test": {"default": 32, "help": "images per batch"},
+            "test detr": {"default": 8},
+            "detect": {"default": 1, "help": "images of one shape at a time"},
+        },
+    ),
+    of_yolo("--adam", bool, False, "Adam instead of SGD", upstream=TRAIN),
+    of_yolo("--linear-lr", bool, False, "linear instead of cosine decay", upstream=TRAIN),
+    of_yolo("--label-smoothing", float, 0.0, "label smoothing epsilon, below 1", upstream=TRAIN, low=0),
+    of_yolo("--auto-lr", bool, False, "scale lr0 by the square root of batch/64 for batches above 64"),
+    of_yolo("--loss-ota", int, None, "1: OTA, 0: plain; overrides the hyp file", choices=(0, 1)),
+    optimisation("--sync-bn", bool, False, "synchronised batch norm, in distributed runs", where=YOLO, upstream=TRAIN),
+    of_detr("--lr", float, 1e-4, "learning rate"),
+    of_detr("--backbone-lr", float, 1e-5, "learning rate of the backbone"),
+    of_detr("--weight-decay", float, 1e-4, "AdamW's weight decay"),
+    of_detr("--clip-norm", float, 0.1, "largest norm of the gradient; 0: not clipped"),
+    of_detr("--schedule", str, "step", "how learning rates fall", choices=("step", "cosine"), low=None),
+    of_detr("--lr-drop", int, 0, "step: epoch after which rates are a tenth; 0: after four fifths of the epochs"),
+    of_detr("--final-lr", float, 0.01, "cosine: fraction of the learning rate that is left at the end", high=1),
+    of_detr("--warmup-iters", int, 0, "iterations over which learning rates rise from zero"),
+    optimisation(
+        "--amp",
+        str,
+        "auto",
+        "mixed precision; auto: fp16 on CUDA, off on CPU",
+        where=TRAIN,
+        choices=("auto", "off", "fp16", "bf16"),
+        changed={"detr": {"nargs": "?", "const": "auto"}},  # a bare --amp, or `amp: true`
+    ),
+    optimisation(
+        "--skip-nonfinite",
+        int,
+        0,
+        "skip up to N batches whose loss is not finite, instead of stopping",
+        where=TRAIN,
+        low=0,
+    ),
+    shorter(
+        "--subset-size", int, 0, "train on so many images; 0: all", low=0, fixed=True, trials=Trials(budget="subset")
+    ),
+    shorter("--subset-seed", int, 0, "which images --subset-size draws", fixed=True),
+    shorter("--overfit", int, 0, OVERFIT_HELP, nargs="?", const=10, low=0, fixed=True),
+    shorter(
+        "--max-iter", int, 0, "stop after so many iterations in all, and end their epoch there; 0: no limit", low=0
+    ),
+    shorter("--patience", int, 0, "stop after so many epochs without a better fitness; 0: never", low=0),
+    shorter(
+        "--resize-schedule",
+        schedule_text,
+        "",
+        'EPOCH:SIZE[:BATCH] steps, e.g. "1:320,20:480"',
+        group=OPTIMISATION,
+        fixed=True,
+        trials=Trials(budget="size", reset=True),  # it would have the last word on sizes
+    ),
+    search("--evolve", bool, False, "evolve the hyper-parameters", trials=refused("--search")),
+    search(
+        "--bucket", str, "", "gs:// bucket that evolve keeps evolve.txt in (needs gsutil)", trials=chosen("--search")
+    ),
+    Flag(
+        "--profile",
+        int,
+        0,
+        "measure the stages of N steps, print them, and end",
+        group=SPEED,
+        where=DETR,
+        low=0,
+        trials=refused("tools/train_detr.py --profile N, which trains nothing"),
+    ),
+]

@@ -1,0 +1,94 @@
+"""What one row of the table of flags says: everything that is known of a flag."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+# headings of --help, in this order
+DATA, NETWORK, HEADS = "data", "network", "several heads"
+OPTIMISATION, AUGMENTATION, SHORTER = "optimisation", "augmentation", "shorter training"
+SPEED, DEVICES, DETECTION = "speed", "devices", "detections"
+VALIDATION, RESUME, RANDOMNESS = "validation", "checkpoints and resume", "randomness"
+RESULTS, LOGGING, SEARCH = "results", "logging", "search"
+GROUPS = (
+    *(DATA, NETWORK, HEADS, OPTIMISATION, AUGMENTATION, SHORTER, SPEED, DEVICES, DETECTION, VALIDATION),
+    *(RESUME, RANDOMNESS, RESULTS, LOGGING, SEARCH),
+)
+
+# where a flag exists: a command of all families ("train"), or of one family ("train yolo")
+Place = str
+TRAIN, TEST, DETECT = ("train",), ("test",), ("detect",)
+YOLO, DETR = ("train yolo",), ("train detr",)
+
+
+class Trials(NamedTuple):
+    """What trials (`run_trials.py`) may do with a flag of training. By default each trial may set it."""
+
+    instead: str = ""  # the runner chooses the value: what the user gives instead
+    in_base: bool = True  # False: a run file that sets it describes no new training, so trials cannot build on it
+    budget: str = ""  # the field of `Budget` that sets it for all trials
+    reset: bool = False  # with `budget`: back to its default, instead of the budget's value
+
+
+MAY_SET = Trials()
+
+
+def chosen(instead: str) -> Trials:
+    return Trials(instead=instead)
+
+
+def refused(instead: str) -> Trials:
+    return Trials(instead=instead, in_base=False)
+
+
+@dataclass(frozen=True)
+class Flag:
+    """One flag: how it is parsed, shown, limited, and what resuming and trials do with it.
+
+    type: makes the value of its text; bool is a switch. The value in a run file goes through it, too.
+    """
+
+    name: str
+    type: Callable[[Any], Any]
+    default: Any
+    help: str
+    group: str = ""  # heading in --help
+    where: tuple[Place, ...] = ()
+    upstream: tuple[str, ...] = ()  # commands of upstream that have it: its abbreviations keep working there
+    low: float | None = None  # limits, themselves allowed; of a list: of each value
+    high: float | None = None
+    aliases: tuple[str, ...] = ()  # further names, on the command line and in run files
+    nargs: str | None = None
+    const: Any = None  # the value of the bare flag
+    choices: Sequence[Any] | None = None
+    fixed: bool = False  # makes a run that run: it cannot change when resuming
+    trials: Trials = MAY_SET
+    changed: Mapping[Place, Mapping[str, Any]] = field(default_factory=dict)  # fields of this row that differ there
+
+    @property
+    def dest(self) -> str:
+        return self.name.lstrip("-").replace("-", "_")
+
+    @property
+    def is_switch(self) -> bool:
+        return self.type is bool
+
+    def exists_in(self, command: str, family: str) -> bool:
+        return command in self.where or f"{command} {family}" in self.where
+
+    def at(self, command: str, family: str) -> "Flag":
+        """The row as it stands for one command of one family: the narrower place has the last word."""
+        fields: dict[str, Any] = {}
+        for place in (command, family, f"{command} {family}"):
+            fields |= self.changed.get(place, {})
+        of_upstream = (command,) if family == "yolo" and command in self.upstream else ()
+        return replace(self, **{"upstream": of_upstream, "changed": {}, **fields})
+
+    def arguments(self) -> dict[str, Any]:
+        """What argparse takes."""
+        if self.is_switch:
+            return {"action": "store_true", "default": self.default}
+        metavar = None if self.choices else {int: "N", float: "X"}.get(self.type)
+        optional = {"nargs": self.nargs, "const": self.const, "choices": self.choices, "metavar": metavar}
+        given = {name: value for name, value in optional.items() if value is not None}
+        return {"type": self.type, "default": self.default, **given}

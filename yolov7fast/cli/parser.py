@@ -1,0 +1,109 @@
+"""The parser of a command, built from rows of the table of flags."""
+
+import argparse
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from yolov7fast.cli.flags import Flag, flags_of
+from yolov7fast.cli.flags.row import GROUPS
+from yolov7fast.cli.programs import program_of
+from yolov7fast.core.errors import UserError
+from yolov7fast.core.suggest import nearest
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse with four additions.
+
+    Flags stand under the headings of their rows. An abbreviation that fits several flags means upstream's one, if there
+    is exactly one: new flags never break an old command line. `--config FILE` gives defaults. The result's `given`
+    names what the user set himself.
+    """
+
+    def __init__(self, flags: Iterable[Flag], **kwargs: Any):
+        super().__init__(**{"usage": "%(prog)s [flags]", "formatter_class": Help, **kwargs})
+        self.flags = {flag.dest: flag for flag in flags}
+        self._upstream_names = {flag.name for flag in self.flags.values() if flag.upstream}
+        order = {group: number for number, group in enumerate(GROUPS)}
+        groups = dict.fromkeys(flag.group for flag in self.flags.values())
+        for group in sorted(groups, key=lambda group: order.get(group, len(order))):
+            place = self.add_argument_group(group) if group else self
+            for flag in (flag for flag in self.flags.values() if flag.group == group):
+                help = flag.help.replace("%", "%%")
+                place.add_argument(flag.name, *flag.aliases, dest=flag.dest, help=help, **flag.arguments())
+
+    def _get_option_tuples(self, option_string: str):
+        matches = super()._get_option_tuples(option_string)
+        if len(matches) > 1:
+            of_upstream = [match for match in matches if match[1] in self._upstream_names]
+            if len(of_upstream) == 1:
+                return of_upstream
+        return matches
+
+    def parse_args(self, args: Sequence[str] | None = None, namespace=None):  # pyright: ignore[reportIncompatibleMethodOverride]
+        opt = super().parse_args(args, namespace)  # first, so that --help shows the defaults
+        if getattr(opt, "config", ""):
+            in_file = self._read_config(opt.config)
+            self.set_defaults(**in_file)
+            opt = super().parse_args(args, namespace)
+            self._merge_mappings(opt, in_file)
+        opt.given = sorted(self._parse_given(args))
+        return opt
+
+    def error(self, message: str):
+        """One line; an unknown flag is reported with the nearest known one."""
+        prefix, _, unknown = message.partition("unrecognized arguments: ")
+        if not prefix and unknown:
+            message = f"unknown flag {unknown}{nearest(unknown.split()[0], self._option_string_actions)}"
+        self.exit(2, f"error: {message} (see {self.prog} --help)\n")
+
+    def _parse_given(self, args: Sequence[str] | None) -> dict[str, Any]:
+        """What stands on the command line, without any default."""
+        kept = [(action, action.default) for action in self._actions]
+        kept_defaults = self._defaults
+        try:
+            self._defaults = {}
+            for action in self._actions:
+                action.default = argparse.SUPPRESS
+            return vars(super().parse_args(args))
+        finally:
+            self._defaults = kept_defaults
+            for action, default in kept:
+                action.default = default
+
+    def _read_config(self, path: str) -> dict[str, Any]:
+        from yolov7fast.cli.run_file import read_run_file
+
+        try:
+            return read_run_file(path, self.flags)
+        except UserError as error:
+            self.exit(2, f"error: {error}\n")
+
+    @staticmethod
+    def _merge_mappings(opt: argparse.Namespace, in_file: Mapping[str, Any]) -> None:
+        """A mapping on the command line is merged over the run file's key by key, as files are over their base."""
+        from yolov7fast.cli.run_file import merge
+
+        for name, value in in_file.items():
+            over = getattr(opt, name)
+            if isinstance(value, Mapping) and isinstance(over, Mapping):
+                setattr(opt, name, merge(value, over))
+
+
+class Help(argparse.RawDescriptionHelpFormatter):
+    """Help texts with the default behind them, where there is one worth a word."""
+
+    def __init__(self, prog: str, **kwargs: Any):
+        super().__init__(prog, **{"max_help_position": 30, **kwargs})
+
+    def _get_help_string(self, action: argparse.Action) -> str:
+        text, default = action.help or "", action.default
+        if default is None or default is False or default in (argparse.SUPPRESS, "", [], {}):
+            return text
+        shown = " ".join(map(str, default)) if isinstance(default, list) else str(default)
+        return f"{text} (default: {shown.replace('%', '%%')})"
+
+
+def parser_for(command: str, family: str = "yolo") -> Parser:
+    """The parser of `train`, `test` or `detect` for a family of detectors."""
+    program = program_of(command, family)
+    return Parser(flags_of(command, family).values(), prog=program.invocation, description=program.summary)

@@ -1,0 +1,67 @@
+"""The table of commands: `yolov7fast NAME`, the script that is the same in a checkout, and the module that runs.
+
+A new command is one row. Modules are named, not imported: a command loads what it needs and nothing else.
+"""
+
+import sys
+from typing import NamedTuple
+
+from yolov7fast.core.shipped import CHECKOUT
+
+PACKAGE = "yolov7fast"
+
+
+class Program(NamedTuple):
+    name: str  # yolov7fast NAME
+    module: str  # below yolov7fast.commands; its `main` takes the flags from sys.argv and returns the exit code
+    summary: str
+    script: str = ""  # the same command in a checkout
+    command: str = ""  # of the table of flags: train, test or detect
+    family: str = ""
+
+    @property
+    def invocation(self) -> str:
+        """How a user starts it: by its script in a checkout, unless he came by way of the installed command."""
+        installed = not (self.script and CHECKOUT) or sys.argv[0].startswith(f"{PACKAGE} ")
+        return f"{PACKAGE} {self.name}" if installed else f"python {self.script}"
+
+    def child(self) -> list[str]:
+        """What starts it in a process of its own, from any folder."""
+        if self.script and CHECKOUT:
+            return [sys.executable, str(CHECKOUT / self.script)]
+        return [sys.executable, "-m", PACKAGE, self.name]
+
+
+PROGRAMS = (
+    Program("train", "train", "Train a YOLOv7 detector.", "train.py", "train", "yolo"),
+    Program("test", "test", "Measure a detector on a labelled data set.", "test.py", "test", "yolo"),
+    Program("detect", "detect", "Find objects in images, videos and streams.", "detect.py", "detect", "yolo"),
+    Program("train-detr", "train_detr", "Train a DETR or RT-DETR detector.", "tools/train_detr.py", "train", "detr"),
+    Program("test-detr", "test_detr", "Measure a DETR checkpoint.", "tools/test_detr.py", "test", "detr"),
+    Program(
+        "detect-detr", "detect_detr", "Find objects with a DETR checkpoint.", "tools/detect_detr.py", "detect", "detr"
+    ),
+    Program("trials", "run_trials", "Find good settings: many short trainings, ranked.", "tools/run_trials.py"),
+    Program("data", "data", "Check and convert data sets."),
+    Program("compare", "compare_runs", "Compare training runs on one page.", "tools/compare_runs.py"),
+    Program("profile", "profile", "Where does an iteration's time go?", "tests/profile_training_loop.py"),
+    Program("quickstart", "quickstart", "Train and detect on the project's own data set.", "tools/quickstart.py"),
+    Program("reparameterize", "reparameterize", "Turn trained weights into deploy weights.", "tools/reparameterize.py"),
+    Program("group-classes", "group_classes", "Assign the classes of a data set to heads.", "tools/group_classes.py"),
+    Program("draw-assignment", "draw_assignment", "Draw what the losses assign.", "tools/draw_assignment.py"),
+    Program("resize-dataset", "resize_dataset", "Shrink a data set once, before training.", "tools/resize_dataset.py"),
+    Program("coco-labels", "coco_labels", "Make label files from a COCO instances file.", "tools/coco_labels.py"),
+    Program("make-shapes", "make_shapes", "Draw the project's own small data set.", "tools/make_shapes.py"),
+)
+
+
+def program(name: str) -> Program:
+    return next(row for row in PROGRAMS if row.name == name)
+
+
+def program_of(command: str, family: str) -> Program:
+    """The program of a command for a family; a family without a row of its own has the command's name and its own."""
+    for row in PROGRAMS:
+        if (row.command, row.family) == (command, family):
+            return row
+    return Program(f"{command}-{family}", f"{command}_{family}", f"{command} a {family} detector", "", command, family)

@@ -1,0 +1,39 @@
+"""Types of flags whose values are more than a number or a word: each takes the text of a command line, or what a run
+file holds there."""
+
+import argparse
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+
+class BadValue(argparse.ArgumentTypeError, ValueError):
+    """Why a value does not fit. argparse shows the reason as it is; run files put their name before it."""
+
+
+def mapping(value: str | Mapping[str, Any]) -> dict[str, Any]:
+    """A mapping of a run file as it is, or YAML in one line from the command line: '{num_queries: 50}'."""
+    try:
+        found = yaml.safe_load(value) if isinstance(value, str) else value
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise BadValue(f"not YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(found, Mapping | None):
+        raise BadValue(f"'{value}' is not a mapping such as '{{num_queries: 50}}'")
+    return dict(found or {})
+
+
+def file_or_mapping(value: str | Mapping[str, Any]) -> str | dict[str, Any]:
+    """The name of a file, or in a run file its content."""
+    if isinstance(value, list):
+        raise BadValue(f"must name a file or be a mapping, not {value!r}")
+    return dict(value) if isinstance(value, Mapping) else str(value)
+
+
+def schedule_text(value: str | list[list[int]]) -> str:
+    """'1:320,20:480' as it is; [[1, 320], [20, 480]] of a run file as such a text."""
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, list) or not all(isinstance(step, list) for step in value):
+        raise BadValue("must be a list of [epoch, size] or [epoch, size, batch]")
+    return ",".join(":".join(str(part) for part in step) for step in value)
