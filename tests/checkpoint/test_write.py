@@ -1,5 +1,6 @@
 """What is written can be read by the reference, is complete or not there, and loses nothing when stripped."""
 
+import _compat_pickle
 import copy
 import errno
 import os
@@ -20,7 +21,9 @@ import yolov7fast.checkpoint.write
 from tests.checkpoint.test_read import NETWORKS, attributes, kinds
 from tests.conftest import ROOT
 from yolov7fast.checkpoint.api import load_checkpoint, save_checkpoint, state_dict_of, strip_checkpoint
+from yolov7fast.checkpoint.write import SaveError
 from yolov7fast.core.errors import UserError
+from yolov7fast.nn.blocks import Conv
 from yolov7fast.nn.model import Model
 from yolov7fast.nn.parser import read_description
 
@@ -244,25 +247,60 @@ def small_disk():
 
 def test_full_disk_leaves_the_old_file_and_says_so(tmp_path, small_disk):
     save_checkpoint({"epoch": 1}, tmp_path / "last.pt")
-    with pytest.raises(UserError, match=r"cannot write .*last\.pt: File too large; no file there was harmed"):
+    with pytest.raises(UserError, match=r"cannot write .*last\.pt: File too large; the file there was not harmed"):
         save_checkpoint({"epoch": 2, "w": torch.zeros(100_000)}, tmp_path / "last.pt")
     assert load_checkpoint(tmp_path / "last.pt") == {"epoch": 1}
     assert os.listdir(tmp_path) == ["last.pt"]
 
 
-def test_disk_that_fills_at_the_second_name_leaves_both_old_files(tmp_path, monkeypatch):
-    names = tmp_path / "last.pt", tmp_path / "best.pt"
+def test_a_name_that_does_not_fit_costs_no_other(tmp_path, monkeypatch):
+    last, best, epoch = names = [tmp_path / f"{name}.pt" for name in ("last", "best", "epoch_001")]
     save_checkpoint({"epoch": 1}, *names)
+    whole = shutil.copyfile
 
     def copy_some(source, target):
+        if "best" not in target.name:
+            return whole(source, target)
         target.write_bytes(source.read_bytes()[:100])
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(shutil, "copyfile", copy_some)
-    with pytest.raises(UserError, match="No space left on device"):
+    with pytest.raises(SaveError, match=r"cannot write .*best\.pt: No space left on device") as caught:
         save_checkpoint({"epoch": 2}, *names)
-    assert [load_checkpoint(name)["epoch"] for name in names] == [1, 1]
+    assert caught.value.failed == [best]
+    assert [load_checkpoint(name)["epoch"] for name in names] == [2, 1, 2]
+    assert sorted(os.listdir(tmp_path)) == ["best.pt", "epoch_001.pt", "last.pt"]
+    monkeypatch.setattr(os, "replace", lambda *names: (_ for _ in ()).throw(OSError(errno.EIO, "I/O error")))
+    with pytest.raises(SaveError) as caught:
+        save_checkpoint({"epoch": 3}, *names)
+    assert set(caught.value.failed) == {last, best, epoch} and load_checkpoint(last)["epoch"] == 2
+
+
+def test_a_name_for_which_the_first_one_makes_room_is_written(tmp_path, monkeypatch):
+    """The disk takes one more file at a time: last.pt first, which frees its old content, then best.pt."""
+    names = [tmp_path / "last.pt", tmp_path / "best.pt"]
+    save_checkpoint({"epoch": 1}, *names)
+    whole = shutil.copyfile
+
+    def copy_if_alone(source, target):
+        if any(path.stat().st_size for path in tmp_path.glob(".last*")):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return whole(source, target)
+
+    monkeypatch.setattr(shutil, "copyfile", copy_if_alone)
+    save_checkpoint({"epoch": 2}, *names)
+    assert [load_checkpoint(name)["epoch"] for name in names] == [2, 2]
     assert sorted(os.listdir(tmp_path)) == ["best.pt", "last.pt"]
+
+
+def test_names_are_spelled_as_upstream_only_while_a_checkpoint_is_written(checkpoint, tmp_path):
+    table = dict(_compat_pickle.REVERSE_IMPORT_MAPPING)
+    save_checkpoint({"model": checkpoint["model"], "best_fitness": np.array([1.0])}, tmp_path / "x.pt")
+    assert {"models.yolo.Model", "numpy.core.multiarray._reconstruct"} <= globals_of(tmp_path / "x.pt")
+    with pytest.raises(TypeError):
+        save_checkpoint({"model": checkpoint["model"], "x": print}, tmp_path / "x.pt")
+    assert table == _compat_pickle.REVERSE_IMPORT_MAPPING
+    assert b"yolov7fast.nn.blocks" in pickle.dumps(Conv, protocol=2)
 
 
 def test_folder_that_is_not_there_is_told(tmp_path):

@@ -9,7 +9,7 @@ import cv2
 import numpy as np
 import pytest
 
-from yolov7fast.commands.resize_dataset import PARTIAL, resize_dataset, shrunk_size
+from yolov7fast.commands.resize_dataset import resize_dataset, shrunk_size
 from yolov7fast.core.errors import UserError
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -88,7 +88,7 @@ def test_a_stopped_run_goes_on_and_writes_nothing_twice(source, tmp_path):
     resize_dataset(source, target, 48)
     whole = {p: p.read_bytes() for p in target.rglob("*") if p.is_file()}
     (target / "images/val/wide.jpg").unlink()
-    (target / f"images/val/wide.jpg{PARTIAL}").write_bytes(b"half a file")
+    (target / "images/val/.wide.jpg.tmp").write_bytes(b"half a file")
     counts = resize_dataset(source, target, 48)
     assert (counts["shrunk"], counts["present"]) == (1, 7)
     assert {p: p.read_bytes() for p in target.rglob("*") if p.is_file()} == whole

@@ -3,6 +3,7 @@
 import hashlib
 import json
 from pathlib import Path
+from threading import Thread
 
 import cv2
 import numpy as np
@@ -121,18 +122,21 @@ def test_a_killed_build_leaves_no_folder(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_second_process_that_finished_first_is_accepted(tmp_path, monkeypatch):
-    folder = tmp_path / "shapes"
+def test_of_two_processes_at_once_one_draws_and_the_other_waits(tmp_path, monkeypatch):
+    folder, drawn = tmp_path / "shapes", []
     draw = module.write_images
+    other = Thread(target=make_shapes, args=(folder, 1, 1, 96))
 
-    def slow(build, *args):
+    def counted(build, *args):
+        drawn.append(build)
+        if len(drawn) == 1:
+            other.start()
         draw(build, *args)
-        monkeypatch.setattr(module, "write_images", draw)
-        monkeypatch.setattr(module.os, "getpid", lambda: 0)
-        make_shapes(folder, train=1, val=1, size=96)
 
-    monkeypatch.setattr(module, "write_images", slow)
+    monkeypatch.setattr(module, "write_images", counted)
     make_shapes(folder, train=1, val=1, size=96)
+    other.join()
+    assert len(drawn) == 1
     assert (folder / MARKER).is_file()
     assert [p.name for p in tmp_path.iterdir()] == ["shapes"]
 

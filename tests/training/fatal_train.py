@@ -1,8 +1,8 @@
 """train.py that kills itself, as `kill -9` would, at a chosen moment: FATAL="step 7", "write 3", "rename 2", "text 1".
 
 step N: before the N-th step of this process; write N: in the middle of the N-th write of a checkpoint's bytes;
-rename N: after the N-th temporary file of a checkpoint is complete, before it takes its name; text N: the same of
-opt.yaml, hyp.yaml, results.txt and results.csv.
+rename N: after the N-th temporary file of a checkpoint is complete, before it takes its name (the copy of the one
+before it, previous.pt, not counted); text N: the same of opt.yaml, hyp.yaml, results.txt and results.csv.
 """
 
 import os
@@ -13,8 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-import yolov7fast.checkpoint.write
-import yolov7fast.core.files
+import yolov7fast.core.atomic
 import yolov7fast.training.step
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.core.errors import run_command
@@ -49,23 +48,26 @@ def arm(moment: str) -> None:
     elif kind == "write":
 
         def fsync(descriptor):
-            if due():
-                written = os.readlink(f"/proc/self/fd/{descriptor}")
-                if os.path.isfile(written):
-                    os.truncate(written, os.path.getsize(written) // 2)
+            written = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+            if (is_checkpoint(written) or written.name == "weights") and due():
+                if written.is_file():
+                    os.truncate(written, written.stat().st_size // 2)
                 die()
             os.fsync(descriptor)
 
-        yolov7fast.checkpoint.write.os = types.SimpleNamespace(**vars(os) | {"fsync": fsync})
+        yolov7fast.core.atomic.os = types.SimpleNamespace(**vars(os) | {"fsync": fsync})
     elif kind in ("rename", "text"):
 
         def replace(source, target):
-            if due():
+            if is_checkpoint(target) == (kind == "rename") and due():
                 die()
             os.replace(source, target)
 
-        module = yolov7fast.checkpoint.write if kind == "rename" else yolov7fast.core.files
-        module.os = types.SimpleNamespace(**vars(os) | {"replace": replace})
+        yolov7fast.core.atomic.os = types.SimpleNamespace(**vars(os) | {"replace": replace})
+
+
+def is_checkpoint(path: Path) -> bool:
+    return ".pt" in path.suffixes and "previous" not in path.name
 
 
 if __name__ == "__main__":

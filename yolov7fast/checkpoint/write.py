@@ -4,13 +4,16 @@ The reference's readers want protocol 2, its class paths, and know NumPy by its 
 would refuse is refused when it is written.
 """
 
+import _compat_pickle
 import os
 import pickle
 import shutil
+import threading
 import types
 from collections import OrderedDict
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -18,43 +21,51 @@ import torch
 from torch import nn
 
 from yolov7fast.checkpoint.rebuild import ARGUMENTS, CALLS, STORAGES, readable_modules
+from yolov7fast.core.atomic import Replacement, atomic_path
 from yolov7fast.core.errors import UserError
 from yolov7fast.nn.blocks import Conv
 from yolov7fast.nn.class_paths import PATHS_IN_FILES, class_path
 
+REMEDY = "the file there was not harmed. Free some space, or write to a folder that exists and allows it"
+
+
 NAMED = (type, types.FunctionType, types.BuiltinFunctionType, types.MethodType)  # what pickles hold by name
+SPELLINGS = {**PATHS_IN_FILES, "numpy._core.multiarray": "numpy.core.multiarray"}  # the latter NumPy 1 and 2 both know
+_SPELLING = threading.Lock()
 
 
-class CheckpointPickler(pickle._Pickler):  # the one in Python: how it spells a name can be replaced
+class CheckpointPickler(pickle.Pickler):
     """Python's pickler, held to names that the reader knows, in the spelling of the programs that read our files."""
-
-    dispatch = pickle._Pickler.dispatch.copy()
 
     def __init__(self, file: BinaryIO, protocol: int):
         super().__init__(file, protocol)
         self.readable = readable_modules().keys() | CALLS.keys() | STORAGES.keys() | ARGUMENTS
 
     def reducer_override(self, obj: Any) -> Any:
-        if isinstance(obj, NAMED) and class_path(obj) not in self.readable:
-            raise TypeError(f"a checkpoint cannot hold {class_path(obj)}: it could not be read back")
-        if isinstance(obj, torch.Tensor) and obj.__dict__:
+        if isinstance(obj, NAMED):
+            path = class_path(obj)
+            if path not in self.readable:
+                raise TypeError(f"a checkpoint cannot hold {path}: it could not be read back")
+        elif isinstance(obj, torch.Tensor) and obj.__dict__:
             # PyTorch's compiler leaves notes on tensors; older PyTorch cannot read tensors with attributes
             if isinstance(obj, nn.Parameter):
                 return torch._utils._rebuild_parameter, (obj.data, obj.requires_grad, OrderedDict())
             return obj.detach().__reduce_ex__(2)
         return NotImplemented
 
-    def save_global(self, obj: Any, name: str | None = None) -> None:
-        """Classes of networks under upstream's paths, NumPy's functions under the name NumPy 1 and 2 both know."""
-        own = getattr(obj, "__module__", None)
-        module = PATHS_IN_FILES.get(own) or (own.replace("numpy._core", "numpy.core") if own else own)
-        if module == own:
-            super().save_global(obj, name)
-        else:
-            self.write(pickle.GLOBAL + f"{module}\n{obj.__qualname__}\n".encode())
-            self.memoize(obj)
+    def dump(self, obj: Any) -> None:
+        """Pickle with names in the spelling of upstream.
 
-    dispatch[types.FunctionType] = save_global
+        Up to protocol 2 Python's pickler spells modules as its table for Python 2 says: ours stand there meanwhile.
+        """
+        table = _compat_pickle.REVERSE_IMPORT_MAPPING
+        with _SPELLING:
+            table.update(SPELLINGS)
+            try:
+                super().dump(obj)
+            finally:
+                for module in SPELLINGS:
+                    del table[module]
 
 
 class RememberingFile:
@@ -76,28 +87,59 @@ class RememberingFile:
         """torch.save asks for it; `save_checkpoint` flushes when the file is whole."""
 
 
+class SaveError(UserError):
+    """A checkpoint that could not be written under some of its names. failed: those names; the others are written."""
+
+    def __init__(self, errors: Iterable[UserError], failed: Iterable[Path]):
+        super().__init__("; ".join(map(str, errors)))
+        self.failed = list(failed)
+
+
 def save_checkpoint(obj: Any, *paths: str | Path) -> None:
     """Write one object to every path: serialised once, each file replaced in one step when all are complete.
 
     obj: a mapping (of modules, tensors, NumPy numbers and arrays, plain values) or a network. Not copied.
+    The paths come in the order of their weight: on a nearly full disk the first is written first, and one that does not
+    fit costs no other (`SaveError` names it).
     """
     refuse_fused(obj)
-    targets = list(dict.fromkeys(Path(os.path.realpath(path)) for path in paths))  # a link stays a link
-    with told_as_user_error(targets), temporary_names(targets) as names:
-        with open(names[0], "wb") as file:
-            remembering = RememberingFile(file)
-            pickling = types.SimpleNamespace(__name__="pickle", Pickler=CheckpointPickler)
-            torch.save(obj, remembering, pickle_module=pickling, pickle_protocol=2)
-            if remembering.error:
-                raise remembering.error
-        for name in names[1:]:
-            shutil.copyfile(names[0], name)
-        for name in names:
-            flush_to_disk(name)
-        for name, target in zip(names, targets):
-            os.replace(name, target)
-        for folder in {target.parent for target in targets}:
-            flush_to_disk(folder)
+    first, *others = dict.fromkeys(Path(os.path.realpath(path)) for path in paths)
+    errors: dict[Path, UserError] = {}
+    complete: dict[Path, Replacement] = {}
+    with ExitStack() as stack:
+        for path in (first, *others):
+            write = partial(shutil.copyfile, complete[first].temporary) if complete else partial(serialise, obj)
+            try:
+                replacement = stack.enter_context(Replacement(path, remedy=REMEDY))
+                replacement.fill(write)
+                complete[path] = replacement
+            except UserError as error:
+                if path == first:
+                    raise SaveError([error], [first, *others]) from error
+                errors[path] = error
+        for path, replacement in complete.items():
+            try:
+                replacement.commit()
+            except UserError as error:
+                errors[path] = error
+    for path in [path for path in errors if first not in errors]:  # what the first one replaced may have made room
+        try:
+            with atomic_path(path, remedy=REMEDY) as temporary:
+                shutil.copyfile(first, temporary)
+            del errors[path]
+        except UserError:
+            pass
+    if errors:
+        raise SaveError(errors.values(), errors)
+
+
+def serialise(obj: Any, path: Path) -> None:
+    with open(path, "wb") as file:
+        remembering = RememberingFile(file)
+        pickling = types.SimpleNamespace(__name__="pickle", Pickler=CheckpointPickler)
+        torch.save(obj, remembering, pickle_module=pickling, pickle_protocol=2)
+        if remembering.error:
+            raise remembering.error
 
 
 def refuse_fused(obj: Any) -> None:
@@ -106,55 +148,3 @@ def refuse_fused(obj: Any) -> None:
         for m in network.modules() if isinstance(network, nn.Module) else ():
             if getattr(m, "fused", False) or (type(m) is Conv and not hasattr(m, "bn")):
                 raise ValueError("this network was fused for inference; save it before fuse()")
-
-
-@contextmanager
-def temporary_names(targets: list[Path]) -> Iterator[list[Path]]:
-    """A hidden name beside each target, for this process; what is left under it, and what a killed one left, goes."""
-    names = [target.with_name(f".{target.name}.{os.getpid()}.tmp") for target in targets]
-    for target in targets:
-        for path in target.parent.iterdir():
-            owner = path.name.removeprefix(f".{target.name}.").removesuffix(".tmp")
-            if path.name == f".{target.name}.{owner}.tmp" and owner.isdecimal() and not is_running(int(owner)):
-                path.unlink(missing_ok=True)
-    try:
-        yield names
-    finally:
-        for name in names:
-            with suppress(OSError):
-                name.unlink()
-
-
-def is_running(process: int) -> bool:
-    if os.name != "posix":
-        return True  # not known, and asking by a signal would be harmful there
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
-
-
-@contextmanager
-def told_as_user_error(targets: list[Path]) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        files = " and ".join(map(str, targets))
-        raise UserError(
-            f"cannot write {files}: {error.strerror or error}; no file there was harmed. "
-            "Free some space, or write to a folder that exists and allows it"
-        ) from error
-
-
-def flush_to_disk(path: Path) -> None:
-    """Wait until a file's content, or a folder's list of names, is on the disk."""
-    if path.is_dir() and os.name != "posix":
-        return  # only there can a folder be opened
-    handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -9,14 +9,13 @@ become 0..79. Crowd regions are left out, as everywhere in training.
 
 import argparse
 import json
-import os
-import shutil
 from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
 from tqdm import tqdm
 
+from yolov7fast.core.atomic import atomic_folder
 from yolov7fast.core.errors import UserError
 from yolov7fast.data.formats.outline import corners, join_rings, with_four_points
 
@@ -61,20 +60,17 @@ def convert(annotations: Path, folder: Path, boxes: bool = False) -> tuple[int, 
         raise UserError(f"{annotations} is not a readable COCO instances file ({error!r})") from error
     if folder.exists() and any(folder.iterdir()):
         raise UserError(f"{folder} is not empty: remove it first, or name another folder")
-    build = folder.with_name(f".{folder.name}.building")
-    shutil.rmtree(build, ignore_errors=True)
-    build.mkdir(parents=True)
     files = total = 0
-    for image_id, items in tqdm(by_image.items(), desc=f"labels {folder.name}", unit="img"):
-        image = images[image_id]
-        rows = {}  # an object annotated twice would make readers reject the whole file
-        for item in items:
-            if row := label_row(item, classes[item["category_id"]], image["width"], image["height"], boxes):
-                rows.setdefault(*row)
-        if rows:
-            (build / f"{Path(image['file_name']).stem}.txt").write_text("\n".join(rows.values()) + "\n")
-            files, total = files + 1, total + len(rows)
-    os.replace(build, folder)
+    with atomic_folder(folder) as build:
+        for image_id, items in tqdm(by_image.items(), desc=f"labels {folder.name}", unit="img"):
+            image = images[image_id]
+            rows = {}  # an object annotated twice would make readers reject the whole file
+            for item in items:
+                if row := label_row(item, classes[item["category_id"]], image["width"], image["height"], boxes):
+                    rows.setdefault(*row)
+            if rows:
+                (build / f"{Path(image['file_name']).stem}.txt").write_text("\n".join(rows.values()) + "\n")
+                files, total = files + 1, total + len(rows)
     return files, total
 
 

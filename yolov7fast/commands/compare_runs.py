@@ -6,9 +6,9 @@ Writes report.md, report.html (one page with the plots inside) and plots/*.svg t
 """
 
 import argparse
-import os
 from pathlib import Path
 
+from yolov7fast.core.atomic import write_atomically
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files import increment_path
 from yolov7fast.reports.render import Plot, Report, to_html, to_markdown
@@ -21,21 +21,15 @@ def write_report(report: Report, folder: Path) -> list[Path]:
     (folder / "plots").mkdir(parents=True, exist_ok=True)
     drawn = [p for s in report.sections for block in s.blocks if isinstance(block, list) for p in block]
     for plot in drawn:
-        _write(folder / "plots" / f"{plot.name}.svg", _standalone(plot))
+        write_atomically(folder / "plots" / f"{plot.name}.svg", _standalone(plot))
     page, text = folder / "report.html", folder / "report.md"
-    _write(text, to_markdown(report, "plots"))
-    _write(page, to_html(report))
+    write_atomically(text, to_markdown(report, "plots"))
+    write_atomically(page, to_html(report))
     return [text, page]
 
 
 def _standalone(plot: Plot) -> str:
     return f'<?xml version="1.0" encoding="utf-8"?>\n{plot.svg}'
-
-
-def _write(path: Path, text: str) -> None:
-    part = path.with_name(f".{path.name}.part")
-    part.write_text(text, encoding="utf-8")
-    os.replace(part, path)
 
 
 def main() -> int:

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import yaml
 
+from yolov7fast.core.atomic import write_atomically
 from yolov7fast.core.errors import UserError
-from yolov7fast.core.files import write_atomically
 from yolov7fast.data.class_groups import (
     ClassGeometry,
     class_geometry,

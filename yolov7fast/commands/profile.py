@@ -17,9 +17,9 @@ from yolov7fast.cli.checks import check_limits, check_yolo
 from yolov7fast.cli.flags import Flag, flags_of
 from yolov7fast.cli.parser import Parser
 from yolov7fast.cli.programs import program
+from yolov7fast.core.atomic import write_atomically
 from yolov7fast.core.device import select_device
 from yolov7fast.core.errors import UserError
-from yolov7fast.core.files import write_atomically
 from yolov7fast.data.data_yaml import DataYaml, load_data_yaml
 from yolov7fast.families.yolo_run import build_model, effective_hyp, init_seeds
 from yolov7fast.nn.heads import IAuxDetect

@@ -26,11 +26,11 @@ from pathlib import Path
 import cv2
 from tqdm import tqdm
 
+from yolov7fast.core.atomic import write_atomically
 from yolov7fast.core.errors import UserError
 from yolov7fast.data.images import read_image
 
 IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp"}  # what can be written as well as read
-PARTIAL = ".resizing"  # ending of a file that is not complete yet
 SETTINGS = "resized.json"  # in DST: what the folder was made with
 
 
@@ -45,15 +45,6 @@ def shrunk_size(height: int, width: int, size: int) -> tuple[int, int]:
     return tuple(max(round(side * size / longer), 1) for side in (height, width))
 
 
-def write_whole(data: bytes, target: Path) -> None:
-    """Write a file so that it is complete or absent."""
-    partial_file = target.with_name(target.name + PARTIAL)
-    with open(partial_file, "wb") as f:
-        f.write(data)
-        f.flush()
-    os.replace(partial_file, target)
-
-
 def resize_file(job: tuple[Path, Path], size: int, quality: int) -> tuple[str, str]:
     """Bring one file (source, target) over; returns what was done and, for "failed", why."""
     source, target = job
@@ -61,16 +52,16 @@ def resize_file(job: tuple[Path, Path], size: int, quality: int) -> tuple[str, s
         return "present", ""
     try:
         if source.suffix.lower() not in IMAGE_SUFFIXES:
-            write_whole(source.read_bytes(), target)
+            write_atomically(target, source.read_bytes(), durable=False)
             return "label", ""
         image = read_image(str(source))
         height, width = shrunk_size(*image.shape[:2], size)
         if (height, width) == image.shape[:2]:
-            write_whole(source.read_bytes(), target)
+            write_atomically(target, source.read_bytes(), durable=False)
             return "copied", ""
         image = cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA)
         settings = [cv2.IMWRITE_JPEG_QUALITY, quality] if source.suffix.lower() in {".jpg", ".jpeg"} else []
-        write_whole(cv2.imencode(source.suffix.lower(), image, settings)[1].tobytes(), target)
+        write_atomically(target, cv2.imencode(source.suffix.lower(), image, settings)[1].tobytes(), durable=False)
         return "shrunk", ""
     except (UserError, OSError, cv2.error) as error:
         return "failed", f"{source}: {error}"
@@ -105,7 +96,7 @@ def scale_annotations(source: Path, target: Path, size: int) -> None:
             ]
         else:
             item.pop("segmentation", None)
-    write_whole(json.dumps(content).encode(), target)
+    write_atomically(target, json.dumps(content).encode(), durable=False)
 
 
 def bring_annotations(source: Path, target: Path, size: int, scale: bool) -> int:
@@ -119,7 +110,7 @@ def bring_annotations(source: Path, target: Path, size: int, scale: bool) -> int
         if scale:
             scale_annotations(path, goal, size)
         else:
-            write_whole(path.read_bytes(), goal)
+            write_atomically(goal, path.read_bytes(), durable=False)
     lists = [p for p in sorted(source.glob("*.txt")) if all(t.startswith("./") for t in p.read_text().split("\n") if t)]
     for path in lists:
         shutil.copyfile(path, target / path.name)
@@ -140,7 +131,7 @@ def open_target(source: Path, target: Path, settings: dict) -> None:
     elif target.exists() and any(target.iterdir()):
         raise UserError(f"{target} exists and was not made by this command: name another target")
     target.mkdir(parents=True, exist_ok=True)
-    write_whole(json.dumps(settings).encode(), note)
+    write_atomically(note, json.dumps(settings).encode(), durable=False)
 
 
 def resize_dataset(
@@ -148,8 +139,6 @@ def resize_dataset(
 ) -> Counter:
     """Do the whole work; returns counts of shrunk, copied, label, present (by an earlier run), failed, other files."""
     open_target(source, target, {"size": size, "quality": quality, "scaled_annotations": scale})
-    for left_over in files_below(target, {PARTIAL}):
-        left_over.unlink()
     # a list of problems names files of the source
     labels = (path for path in files_below(source / "labels", {".txt"}) if not path.name.endswith(".problems.txt"))
     files = [*files_below(source / "images", IMAGE_SUFFIXES), *labels]

@@ -10,6 +10,7 @@ import numpy as np
 
 from yolov7fast.cli.checks import check_test
 from yolov7fast.cli.parser import parser_for
+from yolov7fast.core.atomic import atomic_file, atomic_path
 from yolov7fast.core.device import select_device
 from yolov7fast.core.files import increment_path
 from yolov7fast.data.data_yaml import DataYaml, load_data_yaml
@@ -63,8 +64,9 @@ def study(opt: Namespace, data: DataYaml, save_dir: Path, **changes) -> None:
             folder = save_dir / f"{Path(weights).stem}_{size}"
             results, _, times = measure(opt, data, [weights], folder, img_size=size, **changes).as_upstream()
             rows.append((*results, *times))
-            np.savetxt(files[-1], np.array(rows), fmt="%10.4g")
-    with zipfile.ZipFile("study.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+            with atomic_file(files[-1]) as file:
+                np.savetxt(file, np.array(rows), fmt="%10.4g")
+    with atomic_path("study.zip") as path, zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for file in files:
             archive.write(file)
     plot_study(files, "study.png")

@@ -1,6 +1,5 @@
 """Finding files, naming run folders, rounding image sizes: what every command does before it begins."""
 
-import contextlib
 import logging
 import math
 import os
@@ -8,6 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from yolov7fast.core.atomic import write_atomically  # noqa: F401 - until all callers import it from there
 from yolov7fast.core.errors import UserError
 
 log = logging.getLogger(__name__)
@@ -61,24 +61,6 @@ def walk_files(root: str | Path) -> Iterator[Path]:
     for folder, folders, files in os.walk(root):
         folders[:] = [name for name in folders if not name.startswith(".") and name not in SKIPPED_FOLDERS]
         yield from (Path(folder) / name for name in files)
-
-
-def write_atomically(path: str | Path, text: str) -> None:
-    """Give a file this content in one step: a kill or a full disk leaves the old content or the new, never a part."""
-    path = Path(path)
-    temporary = path.with_name(f".{path.name}.tmp")  # one name: what a kill leaves goes with the next write
-    try:
-        with temporary.open("w", encoding="utf-8", newline="") as file:  # line ends as they are in the text
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        raise UserError(
-            f"cannot write {path}: {error.strerror or error}; free some space, or choose a folder that allows it"
-        ) from error
 
 
 def latest_run(search_dir: str | Path = ".") -> str:

@@ -4,6 +4,7 @@ Each file is read once, JPEGs are decoded at an eighth of their size, and what w
 of the file, so that a second look costs a `stat` only.
 """
 
+import contextlib
 import hashlib
 import io
 import json
@@ -20,6 +21,8 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 from tqdm import tqdm
 
+from yolov7fast.core.atomic import atomic_file
+from yolov7fast.core.errors import UserError
 from yolov7fast.data.formats.files import cache_folder, plain_name
 from yolov7fast.data.labels import EXIF_ORIENTATION
 
@@ -218,12 +221,8 @@ def _read(place: Path) -> dict[str, tuple[np.ndarray, np.ndarray]]:
 def _write(place: Path, paths: Sequence[str], stamps: np.ndarray, facts: np.ndarray) -> None:
     """Keep what was seen; where the folder cannot be written, only the next look takes as long as this one."""
     header = np.frombuffer(json.dumps({"version": VERSION, "paths": list(paths)}).encode(), np.uint8)
-    temporary = place.with_name(f".{place.stem}.{os.getpid()}.tmp.npz")
-    try:
-        np.savez(temporary, header=header, stamps=stamps, facts=facts)
-        os.replace(temporary, place)
-    except OSError:
-        temporary.unlink(missing_ok=True)
+    with contextlib.suppress(UserError), atomic_file(place, durable=False) as file:
+        np.savez(file, header=header, stamps=stamps, facts=facts)
 
 
 def loaded_size(fact: np.ndarray) -> tuple[int, int]:

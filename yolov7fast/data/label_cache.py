@@ -25,6 +25,7 @@ from typing import NamedTuple
 import numpy as np
 from tqdm import tqdm
 
+from yolov7fast.core.atomic import atomic_file
 from yolov7fast.core.errors import UserError
 from yolov7fast.data.labels import Checked, Paths, Problem, check_pair, img2label_paths
 
@@ -168,12 +169,12 @@ def _without_suffix(cache: Path) -> Path:
 def _write_report(cache: Path, table: LabelTable) -> Path | None:
     """List all problems beside the cache; a list from before goes if there are none any more."""
     path = _report_of(cache)
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, UserError):
         if not table.problems:
             path.unlink(missing_ok=True)
             return None
         head = f"# {table.counts.total} images: {table.counts}\n# {table.summary()}\n"
-        with _replacing(path) as f:
+        with atomic_file(path) as f:
             f.write(head.encode())
             f.writelines(f"{problem}\n".encode(errors="surrogateescape") for problem in table.problems)
         return path
@@ -243,10 +244,10 @@ def _write(places: Sequence[Path], table: LabelTable, digest: str) -> Path | Non
                 place.parent.mkdir(parents=True, exist_ok=True)
             elif not is_writable(place.parent):
                 continue
-            with _replacing(place) as f:
+            with atomic_file(place) as f:
                 np.savez(f, allow_pickle=False, **arrays)
             return place
-        except OSError:
+        except (OSError, UserError):
             continue
     return None
 
@@ -284,17 +285,3 @@ def _cut(rows: np.ndarray, lengths: np.ndarray) -> list[np.ndarray]:
     """Consecutive pieces of `rows` of the given lengths."""
     ends = np.cumsum(lengths).tolist()
     return [rows[start:end] for start, end in zip([0, *ends], ends)]
-
-
-@contextlib.contextmanager
-def _replacing(path: Path) -> Iterator:
-    """A binary file that takes the place of `path` when it is complete, and leaves nothing behind if it never is."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with open(temporary, "wb") as f:
-            yield f
-            f.flush()
-            os.fsync(f.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)

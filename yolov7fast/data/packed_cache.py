@@ -12,7 +12,6 @@ File layout (version 1), written to a temporary name and renamed when complete:
 """
 
 import contextlib
-import errno
 import hashlib
 import json
 import mmap
@@ -27,6 +26,7 @@ import numpy as np
 from PIL import Image
 from tqdm import tqdm
 
+from yolov7fast.core.atomic import atomic_file
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.file_lock import exclusive
 from yolov7fast.data.images import LoadedImage, load_resized, resized_shape
@@ -179,18 +179,9 @@ def _read_index(path: Path, img_size: int, mode: str) -> tuple[list[str], np.nda
 
 def _build(path: Path, want: _Wanted, prefix: str, workers: int | None) -> tuple[Path, np.ndarray]:
     """Decode and resize all images in threads (OpenCV releases the interpreter lock) and write them in order."""
-    for left_over in path.parent.glob(f".{path.name}.*.tmp"):  # of a build that was killed; we hold the lock
-        left_over.unlink(missing_ok=True)
-    _check_space(path.parent, want)
-    temporary = path.parent / f".{path.name}.{os.getpid()}.tmp"
-    try:
-        with open(temporary, "wb") as f:
-            rows = _write(f, want, prefix, workers or min(os.cpu_count() or 1, 16))
-            f.flush()
-            os.fsync(f.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with atomic_file(path, remedy="make room, or name another place for packed images with --cache-dir") as f:
+        _check_space(path.parent, want)
+        rows = _write(f, want, prefix, workers or min(os.cpu_count() or 1, 16))
     _remove_superseded(path, want)
     return path, rows
 
@@ -273,8 +264,6 @@ def _remove_superseded(path: Path, want: _Wanted) -> None:
 
 
 def _disk_error(error: OSError, folder: Path) -> UserError:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return UserError(f"the disk of {folder} ran full while images were packed; make room or use --cache-dir")
     return UserError(
         f"cannot keep packed images in {folder} ({error.strerror or error}); name a place with --cache-dir"
     )

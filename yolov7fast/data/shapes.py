@@ -9,8 +9,6 @@ that grouping them by geometry means something.
 
 import json
 import math
-import os
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +16,9 @@ import cv2
 import numpy as np
 from tqdm import tqdm
 
+from yolov7fast.core.atomic import atomic_folder
 from yolov7fast.core.errors import UserError
+from yolov7fast.core.file_lock import exclusive
 
 VERSION = 3  # raise when a drawn pixel or a label changes: folders of an older version are drawn anew
 NAMES = ("ball", "box", "cone", "star")
@@ -310,18 +310,9 @@ def make_shapes(folder: str | Path, train: int = 200, val: int = 60, size: int =
     if folder.exists() and any(folder.iterdir()) and not marker.is_file():
         raise UserError(f"{folder} holds files that are not this data set: move them away, or choose another folder")
     folder.parent.mkdir(parents=True, exist_ok=True)
-    build, old = (folder.with_name(f".{folder.name}.{os.getpid()}.{state}") for state in ("building", "old"))
-    shutil.rmtree(build, ignore_errors=True)
-    try:
-        write_images(build, {"train": train, "val": val}, size, seed)
-        (build / MARKER).write_text(wanted)
-        if folder.exists() and not complete():  # an empty folder, or another version of the set
-            folder.rename(old)
-        build.rename(folder)
-    except OSError:
-        if not complete():  # else another process put the same set there first
-            raise
-    finally:
-        shutil.rmtree(build, ignore_errors=True)
-        shutil.rmtree(old, ignore_errors=True)
+    with exclusive(folder.with_name(f".{folder.name}.lock"), f"waiting for another process that draws {folder}"):
+        if not complete():  # another process may have drawn it meanwhile
+            with atomic_folder(folder) as build:
+                write_images(build, {"train": train, "val": val}, size, seed)
+                (build / MARKER).write_text(wanted)
     return folder

@@ -5,7 +5,6 @@ files that were checked stay as they are.
 """
 
 import os
-import shutil
 from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
@@ -13,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import yaml
 
+from yolov7fast.core.atomic import atomic_folder
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.text import printable
 from yolov7fast.data.formats.files import link
@@ -57,11 +57,8 @@ def write_fixed(examined: Examined, folder: Path) -> tuple[Path, Counter]:
     folder = Path(os.path.abspath(folder))
     if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
         raise UserError(f"--fix {folder} is not empty: name a new folder; labels are never corrected in place")
-    build = folder.with_name(f".{folder.name}.building")
-    shutil.rmtree(build, ignore_errors=True)
     changes: list[Change] = []
-    try:
-        build.mkdir(parents=True)
+    with atomic_folder(folder) as build:
         start = 0
         for split, samples in annotated.splits.items():
             own = facts[start : start + len(samples)]
@@ -72,11 +69,6 @@ def write_fixed(examined: Examined, folder: Path) -> tuple[Path, Counter]:
         text = yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
         (build / "data.yaml").write_text(text, encoding="utf-8")
         (build / "changes.txt").write_text(_listed(changes, examined), encoding="utf-8")
-        os.replace(build, folder)
-    except OSError as error:
-        raise UserError(f"cannot write {folder} ({error.strerror or error})") from None
-    finally:
-        shutil.rmtree(build, ignore_errors=True)
     return folder / "changes.txt", Counter(change.what for change in changes)
 
 

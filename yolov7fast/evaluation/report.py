@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from yolov7fast.core.atomic import atomic_file
 from yolov7fast.evaluation.config import EvalConfig
 from yolov7fast.evaluation.result import EvalResult
 from yolov7fast.metrics.coco import write_json
@@ -92,7 +93,7 @@ def per_class_rows(result: EvalResult, names: Sequence[str]) -> list[dict[str, A
 def write_files(result: EvalResult, names: Sequence[str], save_dir: Path, settings: dict[str, Any]) -> None:
     """`per_class.csv`, and `metrics.json` with every figure and the settings it was made with."""
     rows = per_class_rows(result, names)
-    with (save_dir / "per_class.csv").open("w", newline="") as f:
+    with atomic_file(save_dir / "per_class.csv", "w") as f:
         writer = csv.DictWriter(f, ["class", "name", "labels", "P", "R", "F1", "AP50", "AP75", "AP"])
         writer.writeheader()
         writer.writerows(rows)

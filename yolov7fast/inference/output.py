@@ -9,6 +9,7 @@ import cv2
 import numpy as np
 import torch
 
+from yolov7fast.core.atomic import Replacement, write_atomically
 from yolov7fast.inference.frames import STREAM_FPS, Frame
 from yolov7fast.metrics.boxes import xyxy2xywh
 from yolov7fast.plots.draw import Names, class_colour, class_name, draw_boxes, save_image
@@ -73,9 +74,7 @@ class PredictionOutput:
         for row, (*_, score, class_id) in reversed(list(zip(xywh, boxes.tolist()))):
             values = (class_id, *row, score) if self.save_conf else (class_id, *row)
             lines.append(" ".join(f"{v:g}" for v in values) + "\n")
-        part = path.with_name(f".{path.name}.part")
-        part.write_text("".join(lines))
-        os.replace(part, path)
+        write_atomically(path, "".join(lines), durable=False)
         self.label_count += 1
 
     def _name(self, source: str) -> str:
@@ -119,11 +118,11 @@ class _Video:
         codec = cv2.VideoWriter.fourcc(*"mp4v")
         self.writer = None
         for self.path in (path, path.with_suffix(".mp4")):  # not every container takes this codec
-            self.part = self.path.with_name(f".{self.path.stem}.part{self.path.suffix}")
-            self.writer = cv2.VideoWriter(str(self.part), codec, fps, self.size)
+            self.part = Replacement(self.path, suffix=self.path.suffix, durable=False)
+            self.writer = cv2.VideoWriter(str(self.part.temporary), codec, fps, self.size)
             if self.writer.isOpened():
                 return
-            self.part.unlink(missing_ok=True)
+            self.part.discard()
         LOGGER.warning("no video can be written to %s: OpenCV has no mp4v encoder here", path)
 
     def add(self, image: np.ndarray) -> None:
@@ -134,8 +133,8 @@ class _Video:
     def close(self) -> None:
         opened = self.writer.isOpened()
         self.writer.release()
-        if opened and self.part.exists():
-            os.replace(self.part, self.path)
+        if opened:
+            self.part.commit()
             LOGGER.info("video saved in: %s", self.path)
 
 

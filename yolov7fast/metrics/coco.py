@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from yolov7fast.core.atomic import atomic_file
 from yolov7fast.core.errors import UserError
 from yolov7fast.data.data_yaml import DataYaml, Source
 
@@ -189,14 +190,8 @@ def detection_rows(path: str, detections: np.ndarray, truth: GroundTruth) -> lis
 
 
 def write_json(rows: Any, path: str | Path, indent: int | None = None) -> None:
-    """Write atomically: to a temporary name in the same folder, flushed, then renamed."""
-    path = Path(path)
-    temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("w") as f:
+    with atomic_file(path, "w") as f:
         json.dump(rows, f, indent=indent)
-        f.flush()
-        os.fsync(f.fileno())
-    temporary.replace(path)
 
 
 def coco_stats(truth: GroundTruth, rows: list[dict[str, Any]]) -> dict[str, float] | None:

@@ -18,6 +18,7 @@ from matplotlib import font_manager
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from yolov7fast.core.atomic import atomic_file
 from yolov7fast.plots.draw import Names, class_name
 
 MAX_CLASS_LINES = 20  # with more classes their lines turn grey and lose their legend
@@ -46,12 +47,10 @@ def new_figure(size: tuple[float, float], dpi: int = 200, **settings) -> Iterato
 @contextmanager
 def figure(path: str | os.PathLike, size: tuple[float, float], dpi: int = 200) -> Iterator[Figure]:
     """A fresh figure of `size` inches, saved to `path` when the block ends without error."""
-    path = Path(path)
-    part = path.with_name(f".{path.stem}.part{path.suffix}")
     with new_figure(size, dpi) as fig:
         yield fig
-        fig.savefig(part, dpi=dpi)
-        os.replace(part, path)
+        with atomic_file(path, durable=False) as file:
+            fig.savefig(file, dpi=dpi, format=Path(path).suffix.removeprefix("."))
 
 
 def line_colours(count: int) -> list:

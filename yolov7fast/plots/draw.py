@@ -11,6 +11,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 
+from yolov7fast.core.atomic import write_atomically
 from yolov7fast.core.errors import UserError
 from yolov7fast.metrics.boxes import xywh2xyxy
 
@@ -97,9 +98,7 @@ def save_image(img: np.ndarray, path: str | os.PathLike) -> None:
         raise UserError(f"cannot write images of type '{path.suffix}' ({path}); use .jpg or .png") from error
     if not ok:
         raise UserError(f"cannot encode {path}")
-    part = path.with_name(f".{path.name}.part")
-    part.write_bytes(data.tobytes())
-    os.replace(part, path)
+    write_atomically(path, data.tobytes(), durable=False)
 
 
 def plot_images(

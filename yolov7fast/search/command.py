@@ -14,11 +14,12 @@ import yaml
 from yolov7fast.cli.flags import Flag, flags_of
 from yolov7fast.cli.programs import program
 from yolov7fast.cli.run_file import check_flag_name, read_yaml_chain, without_sections
+from yolov7fast.core.atomic import write_atomically
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.file_lock import exclusive
 from yolov7fast.search import options
 from yolov7fast.search.keys import read_trials
-from yolov7fast.search.ledger import ENDED, FAILED, FILE, Ledger, Run, write_atomically
+from yolov7fast.search.ledger import ENDED, FAILED, FILE, Ledger, Run
 from yolov7fast.search.listed import Listed
 from yolov7fast.search.runner import Runner, Settings
 from yolov7fast.search.space import read_space

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import yaml
 
+from yolov7fast.core.atomic import atomic_file, write_atomically
 from yolov7fast.core.device import select_device
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files import check_file
@@ -78,11 +79,10 @@ def write_history(history: np.ndarray, names: list[str], run_dir: Path) -> None:
     """evolve.txt best first and without repeats, its picture, and the best set as hyp_evolved.yaml."""
     rows = np.unique(history, axis=0)
     rows = rows[np.argsort(-fitness(rows), kind="stable")]
-    temporary = STATE.with_suffix(".tmp")
-    np.savetxt(temporary, rows, "%10.5g")
-    temporary.replace(STATE)
+    with atomic_file(STATE) as file:
+        np.savetxt(file, rows, "%10.5g")
     best = {name: float(value) for name, value in zip(names, rows[0, RESULTS:])}
-    (run_dir / "hyp_evolved.yaml").write_text(yaml.safe_dump(best, sort_keys=False))
+    write_atomically(run_dir / "hyp_evolved.yaml", yaml.safe_dump(best, sort_keys=False))
     plot_evolution(rows[:, RESULTS:], fitness(rows), names, "evolve.png")
 
 

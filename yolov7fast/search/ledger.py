@@ -2,12 +2,12 @@
 
 import json
 import math
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from yolov7fast.core.atomic import write_atomically
 from yolov7fast.core.errors import UserError
 
 FILE = "trials.json"
@@ -104,16 +104,6 @@ class Ledger:
     def save(self) -> None:
         content = {"version": VERSION, "plan": self.plan, "runs": [asdict(run) for run in self.ordered]}
         write_atomically(self.folder / FILE, json.dumps(content, indent=1))
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """The old text or the new one, also after a kill or a power cut."""
-    part = path.with_name(f".{path.name}.part")
-    with part.open("w", encoding="utf-8", newline="") as f:
-        f.write(text)
-        f.flush()
-        os.fsync(f.fileno())
-    os.replace(part, path)
 
 
 def finite(value: float | None) -> bool:

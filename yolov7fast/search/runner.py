@@ -11,9 +11,10 @@ from typing import Protocol
 import yaml
 from tqdm import tqdm
 
+from yolov7fast.core.atomic import write_atomically
 from yolov7fast.search import ledger as states
 from yolov7fast.search.children import Child, explain, read_curve, was_stopped
-from yolov7fast.search.ledger import Ledger, Point, Run, finite, write_atomically
+from yolov7fast.search.ledger import Ledger, Point, Run, finite
 from yolov7fast.search.trainer import Trainer
 from yolov7fast.training.signals import StopRequest
 

@@ -11,7 +11,8 @@ from typing import Any
 
 from scipy.special import stdtrit  # the quantile of Student's t
 
-from yolov7fast.search.ledger import COMPLETED, FAILED, INTERRUPTED, PRUNED, Run, finite, write_atomically
+from yolov7fast.core.atomic import write_atomically
+from yolov7fast.search.ledger import COMPLETED, FAILED, INTERRUPTED, PRUNED, Run, finite
 from yolov7fast.search.trainer import Trainer
 
 LEADING = ("trial_id", "status", "final_map", "final_loss")

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import torch
 
+from yolov7fast.core.atomic import write_atomically
 from yolov7fast.core.errors import UserError
-from yolov7fast.core.files import write_atomically
 
 log = logging.getLogger(__name__)
 METRICS = ("metrics/precision", "metrics/recall", "metrics/mAP_0.5", "metrics/mAP_0.5:0.95")

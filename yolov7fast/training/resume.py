@@ -1,10 +1,7 @@
 """Going on: everything a run must remember beyond the reference's checkpoint keys, and how the file is found."""
 
 import logging
-import os
 import random
-import shutil
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,6 +11,7 @@ import torch
 from torch import nn
 
 from yolov7fast.checkpoint.api import CheckpointError, load_checkpoint
+from yolov7fast.core.atomic import link_or_copy
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files import walk_files
 from yolov7fast.training.distributed import World
@@ -179,19 +177,10 @@ def previous_of(path: Path) -> Path:
 
 def keep_as_previous(path: Path) -> None:
     """Let `previous` be the present content of `path`, without a moment in which either is missing."""
-    kept = previous_of(path)
-    temporary = kept.with_name(kept.name + ".tmp")
     try:
-        temporary.unlink(missing_ok=True)
-        try:
-            os.link(path, temporary)
-        except OSError:  # a file system without hard links
-            shutil.copyfile(path, temporary)
-        os.replace(temporary, kept)
-    except OSError as error:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        log.warning("cannot keep %s as %s: %s; training goes on", path, kept.name, error.strerror or error)
+        link_or_copy(path, previous_of(path))
+    except UserError as error:
+        log.warning("%s; training continues without a copy of the checkpoint before", error)
 
 
 def read_resumable(path: Path, note=print) -> tuple[Any, Path]:

@@ -15,8 +15,9 @@ import yaml
 
 from yolov7fast.checkpoint.api import is_detr
 from yolov7fast.cli.run_file import read_run_file
+from yolov7fast.core.atomic import write_atomically
 from yolov7fast.core.errors import UserError
-from yolov7fast.core.files import increment_path, write_atomically
+from yolov7fast.core.files import increment_path
 from yolov7fast.core.yaml_file import read_yaml
 from yolov7fast.training.distributed import World, from_main
 from yolov7fast.training.optimizer import load_optimizer

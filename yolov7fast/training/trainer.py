@@ -12,6 +12,7 @@ import torch
 from tqdm import tqdm
 
 from yolov7fast.checkpoint.api import save_checkpoint
+from yolov7fast.core.atomic import write_atomically
 from yolov7fast.core.errors import UserError
 from yolov7fast.training import bottleneck as doctor
 from yolov7fast.training import reporter as report
@@ -275,7 +276,7 @@ class Trainer:
     def nonfinite(self, number: int, count: int) -> UserError:
         """The loss of a batch is not a number: keep its file names for inspection and say what to try."""
         path = self.run_dir / f"nonfinite_batch_{number}.txt"
-        path.write_text("\n".join(self.recent.get(number, [])) + "\n")
+        write_atomically(path, "\n".join(self.recent.get(number, [])) + "\n")
         allowed = self.settings.skip_nonfinite
         tolerated = f" ({count} such batches, {allowed} allowed)" if allowed else ""
         return UserError(

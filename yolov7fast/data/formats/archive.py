@@ -10,6 +10,7 @@ from pathlib import Path, PurePosixPath
 
 from tqdm import tqdm
 
+from yolov7fast.core.atomic import atomic_folder
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.file_lock import exclusive
 from yolov7fast.core.text import printable
@@ -35,24 +36,20 @@ def unpack(path: Path) -> Path:
 
 
 def _unpack_into(path: Path, folder: Path) -> None:
-    build = folder.with_name(f".{folder.name}.building")
-    shutil.rmtree(build, ignore_errors=True)
     try:
-        with zipfile.ZipFile(path) as archive:
+        with zipfile.ZipFile(path) as archive, atomic_folder(folder) as build:
             entries = _checked_entries(archive, path)
             with tqdm(entries, desc=f"unpacking {printable(path.name, 60)}", unit="file", leave=False) as bar:
                 for entry, name in bar:
                     _extract(archive, entry, build / name)
-        build.mkdir(exist_ok=True)
-        os.replace(build, folder)
+    except UserError:
+        raise
     except (zipfile.BadZipFile, NotImplementedError, EOFError, ValueError) as error:
         raise UserError(f"{path} is damaged or not a zip file ({printable(error, 200)}); download it again") from None
     except OSError as error:
         raise UserError(f"{path} cannot be unpacked to {folder}: {printable(error, 300)}") from None
     except Exception as error:  # zlib.error, lzma.LZMAError and what else decoders raise
         raise UserError(f"{path} is damaged ({type(error).__name__}: {printable(error, 200)})") from None
-    finally:
-        shutil.rmtree(build, ignore_errors=True)
 
 
 def _checked_entries(archive: zipfile.ZipFile, path: Path) -> list[tuple[zipfile.ZipInfo, str]]:

@@ -9,7 +9,6 @@ import contextlib
 import hashlib
 import logging
 import os
-import shutil
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,9 +16,9 @@ from pathlib import Path
 import yaml
 from tqdm import tqdm
 
+from yolov7fast.core.atomic import atomic_folder, write_atomically
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.file_lock import exclusive
-from yolov7fast.core.files import write_atomically
 from yolov7fast.core.text import printable
 from yolov7fast.core.yaml_file import read_yaml
 from yolov7fast.data.data_yaml import DataYaml
@@ -220,19 +219,9 @@ def _locked(folder: Path) -> contextlib.AbstractContextManager:
     return exclusive(folder.with_name(f".{folder.name}.lock"), f"waiting for another process that prepares {folder}")
 
 
-@contextlib.contextmanager
-def _building(folder: Path):
+def _building(folder: Path) -> contextlib.AbstractContextManager[Path]:
     """A folder that takes its name when it is complete, and leaves nothing behind if it never is."""
-    build = folder.with_name(f".{folder.name}.building")
-    shutil.rmtree(build, ignore_errors=True)
-    try:
-        build.mkdir()
-        yield build
-        os.replace(build, folder)
-    except OSError as error:
-        raise UserError(f"cannot write {folder} ({error.strerror or error}); free some space in the cache") from None
-    finally:
-        shutil.rmtree(build, ignore_errors=True)
+    return atomic_folder(folder, remedy="free some space in the cache")
 
 
 def _write_yaml(

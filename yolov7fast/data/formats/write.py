@@ -12,6 +12,7 @@ from xml.sax.saxutils import escape
 import yaml
 from tqdm import tqdm
 
+from yolov7fast.core.atomic import atomic_folder
 from yolov7fast.core.errors import UserError
 from yolov7fast.data.formats.files import image_size, link
 from yolov7fast.data.formats.label_lines import label_lines
@@ -46,17 +47,9 @@ def write_as(
     folder = Path(os.path.abspath(folder))
     if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
         raise UserError(f"{folder} is not empty: name a new folder")
-    build = folder.with_name(f".{folder.name}.building")
-    shutil.rmtree(build, ignore_errors=True)
-    target = _Target(annotated, build, images, boxes_only, Counter())
-    try:
-        build.mkdir(parents=True)
+    with atomic_folder(folder) as build:
+        target = _Target(annotated, build, images, boxes_only, Counter())
         entry = {"yolo": _write_yolo, "coco": _write_coco, "voc": _write_voc}[form](target)
-        os.replace(build, folder)
-    except OSError as error:
-        raise UserError(f"cannot write {folder} ({error.strerror or error})") from None
-    finally:
-        shutil.rmtree(build, ignore_errors=True)
     return Written(folder / entry, target.changes)
 
 

@@ -1,0 +1,163 @@
+"""A file is replaced whole or not at all, whoever else writes it, and nothing is left beside it."""
+
+import errno
+import os
+import signal
+
+import pytest
+
+from yolov7fast.core import atomic, file_lock
+from yolov7fast.core.atomic import atomic_file, atomic_folder, atomic_path, link_or_copy, write_atomically
+from yolov7fast.core.errors import UserError
+
+
+def in_child(action) -> int:
+    """Run `action` in another process; how it ended, as from os.waitpid."""
+    process = os.fork()
+    if process == 0:
+        try:
+            action()
+        finally:
+            os._exit(0)
+    return os.waitpid(process, 0)[1]
+
+
+def test_text_and_bytes_are_written_as_they_are(tmp_path):
+    write_atomically(tmp_path / "a.txt", "ä\r\nb\n")
+    write_atomically(tmp_path / "b.bin", b"\x00\xff")
+    with atomic_file(tmp_path / "c.csv", "w") as file:
+        file.write("x\r\n")
+    assert (tmp_path / "a.txt").read_bytes() == "ä\r\nb\n".encode()
+    assert (tmp_path / "b.bin").read_bytes() == b"\x00\xff" and (tmp_path / "c.csv").read_bytes() == b"x\r\n"
+    assert len(os.listdir(tmp_path)) == 3
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_an_error_in_the_block_leaves_the_old_file_alone(tmp_path, error):
+    path = tmp_path / "a.txt"
+    path.write_text("old")
+    with pytest.raises(error), atomic_file(path) as file:
+        file.write(b"new")
+        raise error
+    assert path.read_text() == "old" and os.listdir(tmp_path) == ["a.txt"]
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+def test_a_failing_disk_names_the_file_and_the_remedy(tmp_path, monkeypatch, call):
+    path = tmp_path / "a.txt"
+    path.write_text("old")
+
+    def fail(*arguments):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, call, fail)
+    with pytest.raises(UserError, match=r"cannot write .*a\.txt: No space left on device; use another disk"):
+        write_atomically(path, "new", remedy="use another disk")
+    monkeypatch.undo()
+    assert path.read_text() == "old" and os.listdir(tmp_path) == ["a.txt"]
+
+
+def test_a_folder_that_does_not_exist_is_named(tmp_path):
+    with pytest.raises(UserError, match=r"cannot write .*none/a\.txt: No such file or directory; free some space"):
+        write_atomically(tmp_path / "none" / "a.txt", "x")
+
+
+def test_what_a_killed_process_left_is_taken_over(tmp_path):
+    path = tmp_path / "a.txt"
+
+    def write_half():
+        with atomic_file(path) as file:
+            file.write(b"half of it")
+            file.flush()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    assert os.WTERMSIG(in_child(write_half)) == signal.SIGKILL
+    assert os.listdir(tmp_path) == [".a.txt.tmp"]
+    write_atomically(path, "new")
+    assert os.listdir(tmp_path) == ["a.txt"] and path.read_text() == "new"
+
+
+def test_two_writers_at_once_do_not_touch_each_others_temporary_file(tmp_path):
+    path = tmp_path / "a.txt"
+    with atomic_path(path) as first:
+        first.write_text("first")
+        assert in_child(lambda: write_atomically(path, "second")) == 0
+        assert path.read_text() == "second" and first.read_text() == "first"
+    assert path.read_text() == "first" and os.listdir(tmp_path) == ["a.txt"]
+
+
+def test_the_temporary_name_of_another_writer_outlives_a_commit(tmp_path):
+    """Between our rename and our end another process may have begun under the same temporary name."""
+    path = tmp_path / "a.txt"
+    mine = atomic.Replacement(path)
+    mine.commit()
+    theirs = atomic.Replacement(path)
+    mine.discard()
+    assert theirs.temporary == mine.temporary and theirs.temporary.exists()
+    theirs.discard()
+    assert os.listdir(tmp_path) == ["a.txt"]
+
+
+def test_a_link_stays_a_link(tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "a.txt").symlink_to(tmp_path / "real" / "a.txt")
+    write_atomically(tmp_path / "a.txt", "x")
+    assert (tmp_path / "a.txt").is_symlink() and os.listdir(tmp_path / "real") == ["a.txt"]
+
+
+def test_a_name_as_long_as_the_file_system_allows(tmp_path):
+    path = tmp_path / ("ü" * 125 + ".txt")  # 254 bytes
+    write_atomically(path, "x")
+    assert os.listdir(tmp_path) == [path.name]
+
+
+def test_a_file_system_without_locks(tmp_path, monkeypatch):
+    monkeypatch.setattr(file_lock, "fcntl", None)
+    write_atomically(tmp_path / "a.txt", "x")
+    with atomic_folder(tmp_path / "b") as folder:
+        (folder / "c").touch()
+    assert sorted(os.listdir(tmp_path)) == ["a.txt", "b"] and os.listdir(tmp_path / "b") == ["c"]
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_a_second_name_for_a_file_even_where_it_has_that_name_already(tmp_path, monkeypatch, links):
+    last, previous = tmp_path / "last.pt", tmp_path / "previous.pt"
+    last.write_text("1")
+    if not links:
+        monkeypatch.setattr(os, "link", lambda *names: (_ for _ in ()).throw(OSError(errno.EPERM, "no links here")))
+    for _ in range(2):
+        link_or_copy(last, previous)
+        assert previous.read_text() == "1" and os.path.samefile(last, previous) == links
+    write_atomically(last, "2")
+    assert previous.read_text() == "1" and sorted(os.listdir(tmp_path)) == ["last.pt", "previous.pt"]
+
+
+# --- folders ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_folder_replaces_what_stood_there(tmp_path):
+    for content in ("old", "new"):
+        with atomic_folder(tmp_path / "set") as folder:
+            (folder / content).touch()
+    assert os.listdir(tmp_path) == ["set"] and os.listdir(tmp_path / "set") == ["new"]
+
+
+def test_a_folder_that_fails_is_not_there(tmp_path):
+    with pytest.raises(ValueError), atomic_folder(tmp_path / "set") as folder:
+        (folder / "a").touch()
+        raise ValueError
+    assert os.listdir(tmp_path) == []
+
+
+def test_what_a_killed_process_left_of_a_folder_is_removed(tmp_path):
+    def build_half():
+        with atomic_folder(tmp_path / "set") as folder:
+            (folder / "a").mkdir()
+            (folder / "a" / "half").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    assert os.WTERMSIG(in_child(build_half)) == signal.SIGKILL
+    assert os.listdir(tmp_path) == [".set.tmp"]
+    with atomic_folder(tmp_path / "set") as folder:
+        (folder / "whole").touch()
+    assert os.listdir(tmp_path) == ["set"] and os.listdir(tmp_path / "set") == ["whole"]

@@ -1,0 +1,181 @@
+"""Files and folders written whole: a kill, a full disk or a power cut leaves the old content or the new, never a part.
+
+The content goes to a hidden temporary name in the same folder, is flushed to the disk, and takes its own name in one
+step. A temporary file is locked while its writer lives, so what a killed process left is told from what another one is
+writing; the next write to the same path takes it over.
+"""
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from itertools import count
+from pathlib import Path
+from typing import IO, Any
+
+from yolov7fast.core.errors import UserError
+from yolov7fast.core.file_lock import NoLocks, try_lock
+
+REMEDY = "free some space, or choose a folder that exists and can be written"
+LONGEST = 60  # characters of a name kept in a temporary one: a file name has at most 255 bytes, a character 4
+
+
+class Replacement:
+    """A temporary file that `commit` puts in the place of `path`, or `discard` removes. See `atomic_path`.
+
+    As a context manager it is discarded at the end unless it was committed.
+    """
+
+    def __init__(self, path: str | Path, suffix: str = "", durable: bool = True, remedy: str = REMEDY):
+        self.path, self.durable, self.remedy = path, durable, remedy
+        self._target = Path(os.path.realpath(path))
+        with as_user_error(path, remedy):
+            self.temporary, self._lock = _claim(self._target, suffix)
+        self._open = True
+
+    def __enter__(self) -> "Replacement":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.discard()
+
+    def fill(self, write: Callable[[Path], Any]) -> None:
+        """Let `write` give the temporary file its content, and wait until that is on the disk."""
+        try:
+            with as_user_error(self.path, self.remedy):
+                write(self.temporary)
+                self.flush()
+        except BaseException:
+            self.discard()
+            raise
+
+    def flush(self) -> None:
+        if self.durable:
+            _flush(self.temporary)
+
+    def commit(self) -> None:
+        """Put the file in its place."""
+        try:
+            with as_user_error(self.path, self.remedy):
+                same = self._target.exists() and os.path.samefile(self.temporary, self._target)
+                os.replace(self.temporary, self._target)
+                self._open = same  # two names of one file: then a rename does nothing at all
+                if self.durable:
+                    _flush(self._target.parent)
+        finally:
+            self.discard()
+
+    def discard(self) -> None:
+        """Remove the temporary file, if there still is one, and let others have its name."""
+        if self._open:
+            with suppress(OSError):
+                self.temporary.unlink()
+        self._open = False
+        if self._lock is not None:
+            os.close(self._lock)
+        self._lock = None
+
+
+@contextmanager
+def atomic_path(path: str | Path, *, suffix: str = "", durable: bool = True, remedy: str = REMEDY) -> Iterator[Path]:
+    """A temporary path that becomes `path` when the block ends without error, and is removed otherwise.
+
+    suffix: of the temporary name, for writers that choose a format by it. durable: wait until the content is on the
+    disk; not worth its time for many small files that can be made again. A link stays a link: its target is replaced.
+    An OSError becomes a `UserError` with `remedy`, so the block should do nothing but write.
+    """
+    with Replacement(path, suffix, durable, remedy) as replacement:
+        with as_user_error(path, remedy):
+            yield replacement.temporary
+            replacement.flush()
+        replacement.commit()
+
+
+@contextmanager
+def atomic_file(path: str | Path, mode: str = "wb", **options: Any) -> Iterator[IO]:
+    """An open file that takes the place of `path` when the block ends without error; options: see `atomic_path`.
+
+    mode: `wb`, or `w` for UTF-8 text whose line ends stay as they are.
+    """
+    text = {} if "b" in mode else {"encoding": "utf-8", "newline": ""}
+    with atomic_path(path, **options) as temporary, open(temporary, mode, **text) as file:
+        yield file
+
+
+def write_atomically(path: str | Path, content: str | bytes, **options: Any) -> None:
+    """Give a file this content in one step; options: see `atomic_path`."""
+    with atomic_path(path, **options) as temporary:
+        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def link_or_copy(source: Path, path: Path) -> None:
+    """Let `path` have the present content of `source`: a second name for it where the file system has hard links."""
+    with atomic_path(path) as temporary:
+        temporary.unlink()
+        try:
+            os.link(source, temporary)
+        except OSError:
+            shutil.copyfile(source, temporary)
+
+
+@contextmanager
+def atomic_folder(path: str | Path, remedy: str = REMEDY) -> Iterator[Path]:
+    """An empty folder that takes the name `path` when the block ends without error; what stood there is removed."""
+    target = Path(os.path.realpath(path))
+    with as_user_error(path, remedy):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary, handle = _claim(target, is_folder=True)
+        try:
+            yield temporary
+            old = temporary.with_suffix(".old")
+            if target.exists():
+                shutil.rmtree(old, ignore_errors=True)
+                os.replace(target, old)
+            os.replace(temporary, target)
+            shutil.rmtree(old, ignore_errors=True)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+            if handle is not None:
+                os.close(handle)
+
+
+@contextmanager
+def as_user_error(path: str | Path, remedy: str = REMEDY) -> Iterator[None]:
+    """An OSError in the block becomes the one-line error that `path` cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror or error}; {remedy}") from error
+
+
+def _claim(target: Path, suffix: str = "", is_folder: bool = False) -> tuple[Path, int | None]:
+    """An empty temporary file or folder beside the target that no other writer holds, and the handle of its lock."""
+    stem = f".{target.name[:LONGEST]}"
+    try:
+        for attempt in count(1):
+            temporary = target.with_name(f"{stem}{f'.{attempt}' if attempt > 1 else ''}.tmp{suffix}")
+            handle = try_lock(temporary, is_folder)
+            if handle is not None:
+                break
+    except NoLocks:  # other writers cannot be noticed: a name of our own, which a kill leaves behind
+        with suppress(OSError):
+            temporary.rmdir() if is_folder else temporary.unlink()
+        temporary, handle = target.with_name(f"{stem}.{os.getpid()}.tmp{suffix}"), None
+    if is_folder:
+        temporary.mkdir(exist_ok=True)
+        for left in temporary.iterdir():
+            shutil.rmtree(left) if left.is_dir() else left.unlink()
+    else:
+        temporary.write_bytes(b"")
+    return temporary, handle
+
+
+def _flush(path: Path) -> None:
+    """Wait until a file's content, or a folder's list of names, is on the disk."""
+    if path.is_dir() and os.name != "posix":
+        return  # only there can a folder be opened
+    handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
