@@ -8,8 +8,8 @@ from tests.assign.slow_assigner import slow_assign, slow_candidates
 from tests.losses.loss_golden import GOLDEN, Case, batched_matches, names, stand_in
 from yolov7fast.assign import ota as assign
 from yolov7fast.assign.candidates import NEAR, WIDE
+from yolov7fast.core.boxes import box_iou
 from yolov7fast.losses.yolo import AUX_TOP, OTA_TOP, ComputeLossOTA
-from yolov7fast.metrics.boxes import box_iou
 
 ROUNDING = 1e-5  # relative: what two orders of summation in fp32 may differ by
 

@@ -6,7 +6,7 @@ import pytest
 from yolov7fast.augment.mosaic import Layout, Plan, draw_four, draw_nine, layout, mosaic_labels, mosaic_segments
 from yolov7fast.augment.randomness import KeyedRandom
 from yolov7fast.augment.scene import draw_canvas
-from yolov7fast.metrics.boxes import xywhn2xyxy
+from yolov7fast.core.boxes import xywhn2xyxy
 
 
 def tiles(shapes):

@@ -7,9 +7,9 @@ import torch
 from tests.assign.slow_assigner import slow_candidates, slow_terms
 from tests.losses.loss_golden import GOLDEN, HYP, LOSSES, Case, batched_matches, names, stand_in
 from yolov7fast.assign.candidates import NEAR
+from yolov7fast.core.boxes import bbox_iou
 from yolov7fast.core.errors import UserError
 from yolov7fast.losses.yolo import OTA_TOP, ComputeLoss, ComputeLossOTA, last_on_cell
-from yolov7fast.metrics.boxes import bbox_iou
 
 
 def check_against_record(name: str, dtype: torch.dtype) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from yolov7fast.metrics.boxes import box_iou
+from yolov7fast.core.boxes import box_iou
 from yolov7fast.overlay.metrics import box_iou_for, non_max_suppression, overlaps_of_winners
 
 

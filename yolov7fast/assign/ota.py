@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from yolov7fast.assign.lowest_cost import as_integers, take_cheapest
-from yolov7fast.metrics.boxes import box_iou
+from yolov7fast.core.boxes import box_iou
 
 IOU_WEIGHT = 3.0  # of the overlap cost against the class cost
 LOG_FLOOR = 1e-8  # added to the IoU before its logarithm

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from yolov7fast.augment.randomness import RandomSource
-from yolov7fast.metrics.boxes import xyn2xy
+from yolov7fast.core.boxes import xyn2xy
 
 
 class Plan(NamedTuple):

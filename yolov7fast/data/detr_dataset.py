@@ -13,8 +13,8 @@ import torch
 
 from yolov7fast.augment.randomness import RandomSource
 from yolov7fast.augment.transforms import box_candidates, resize_to
+from yolov7fast.core.boxes import xywhn2xyxy
 from yolov7fast.data.dataset import LoadImagesAndLabels
-from yolov7fast.metrics.boxes import xywhn2xyxy
 
 GREY = 114  # colour of padding, as in evaluation
 

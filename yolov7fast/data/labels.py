@@ -273,7 +273,7 @@ def _parse(tokens: list[list[str]]) -> tuple[np.ndarray, list[np.ndarray]]:
 
 def segments2boxes(segments: Sequence[np.ndarray]) -> np.ndarray:
     """Polygons (k, 2) -> (n, 4) boxes around them as centre and size."""
-    from yolov7fast.metrics.boxes import xyxy2xywh  # torch comes with it, which readers of other formats do without
+    from yolov7fast.core.boxes import xyxy2xywh  # torch comes with it, which readers of other formats do without
 
     return xyxy2xywh(np.array([[*s.min(0), *s.max(0)] for s in segments]))
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from yolov7fast.core.boxes import xyxy2xywh
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.plural import counted
 from yolov7fast.data.data_yaml import DataYaml
@@ -23,7 +24,6 @@ from yolov7fast.evaluation.report import (
     write_files,
 )
 from yolov7fast.evaluation.result import EvalResult
-from yolov7fast.metrics.boxes import xyxy2xywh
 from yolov7fast.metrics.coco import (
     GroundTruth,
     ImageList,

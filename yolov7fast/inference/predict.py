@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
+from yolov7fast.core.boxes import scale_coords
 from yolov7fast.core.errors import UserError
 from yolov7fast.inference.frames import Frame
 from yolov7fast.inference.output import PredictionOutput, Window
 from yolov7fast.inference.sources import LoadImages
 from yolov7fast.inference.streams import LoadStreams
-from yolov7fast.metrics.boxes import scale_coords
 from yolov7fast.plots.draw import Names, class_name
 from yolov7fast.predictors.base import Predictor
 

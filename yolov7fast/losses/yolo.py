@@ -15,9 +15,9 @@ import torch.nn.functional as F
 
 from yolov7fast.assign.candidates import NEAR, WIDE, Candidates, find_candidates, first_on_cell
 from yolov7fast.assign.ota import Assignment, Pools, assign, lay_out_pools
+from yolov7fast.core.boxes import bbox_iou, decode_wh, decode_xy, xywh2xyxy
 from yolov7fast.core.device_copy import send
 from yolov7fast.core.errors import UserError
-from yolov7fast.metrics.boxes import bbox_iou, decode_wh, decode_xy, xywh2xyxy
 
 LEVEL_WEIGHTS = {3: (4.0, 1.0, 0.4)}  # of the objectness loss, by number of levels
 OTHER_LEVEL_WEIGHTS = (4.0, 1.0, 0.25, 0.06, 0.02)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from yolov7fast.metrics.boxes import box_iou
+from yolov7fast.core.boxes import box_iou
 from yolov7fast.metrics.confusion import ConfusionMatrix
 
 __all__ = ["ClassAP", "ConfusionMatrix", "Curves", "Ranked", "SizeAP", "ap_by_size", "ap_per_class", "box_iou"]

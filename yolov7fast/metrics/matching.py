@@ -54,7 +54,7 @@ def native_batch(detections: list[torch.Tensor], targets: torch.Tensor, shapes, 
 
 
 class _Geometry(NamedTuple):
-    """How the images of a batch were letterboxed; float32 as in `metrics.boxes.scale_coords`, for many."""
+    """How the images of a batch were letterboxed; float32 as in `core.boxes.scale_coords`, for many."""
 
     limit: np.ndarray  # (B, 4) w, h, w, h of the native picture
     pad: np.ndarray  # (B, 4) x, y, x, y

@@ -10,8 +10,8 @@ from functools import cache
 import numpy as np
 import torch
 
+from yolov7fast.core.boxes import xywh2xyxy
 from yolov7fast.core.errors import UserError
-from yolov7fast.metrics.boxes import xywh2xyxy
 
 MAX_DETECTIONS = 300
 MAX_CANDIDATES = 30000

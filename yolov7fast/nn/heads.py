@@ -13,7 +13,7 @@ import math
 import torch
 from torch import nn
 
-from yolov7fast.metrics.boxes import decode_wh, decode_xy
+from yolov7fast.core.boxes import decode_wh, decode_xy
 from yolov7fast.nn.blocks import ImplicitA, ImplicitM
 
 LOGGER = logging.getLogger(__name__)

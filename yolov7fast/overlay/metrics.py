@@ -9,7 +9,8 @@ from types import ModuleType
 import numpy as np
 import torch
 
-from yolov7fast.metrics import boxes, nms
+from yolov7fast.core import boxes
+from yolov7fast.metrics import nms
 from yolov7fast.metrics.average_precision import class_metrics, rank_by_class
 
 

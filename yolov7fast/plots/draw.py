@@ -12,8 +12,8 @@ import cv2
 import numpy as np
 
 from yolov7fast.core.atomic import write_atomically
+from yolov7fast.core.boxes import xywh2xyxy
 from yolov7fast.core.errors import UserError
-from yolov7fast.metrics.boxes import xywh2xyxy
 
 # ten colours that are easy to tell apart (the "tab10" set), as R, G, B
 PALETTE = (

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from yolov7fast.metrics import boxes
+from yolov7fast.core import boxes
 
 MODES = ("IoU", "GIoU", "DIoU", "CIoU")
 
