@@ -3,6 +3,7 @@
 import os
 import pickle
 import signal
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -12,9 +13,11 @@ from PIL import Image
 from tests.data.data_golden import synth
 from yolov7fast.core.errors import UserError
 from yolov7fast.data import label_cache
+from yolov7fast.data.images import read_image
 from yolov7fast.data.label_cache import Counts, cache_path, load_labels
 from yolov7fast.data.labels import find_images
 
+CACHE = "labels/t.yolov7fast.cache"
 POLYGON = "1 0.1 0.1 0.5 0.1 0.5 0.4 0.1 0.4\n2 0.2 0.2 0.6 0.2 0.4 0.6\n"
 
 
@@ -42,7 +45,9 @@ def checks(monkeypatch):
     """How many pairs were looked at."""
     seen = []
     check_pair = label_cache.check_pair
-    monkeypatch.setattr(label_cache, "check_pair", lambda *args: seen.append(args) or check_pair(*args))
+    monkeypatch.setattr(
+        label_cache, "check_pair", lambda *args, **options: seen.append(args) or check_pair(*args, **options)
+    )
     return seen
 
 
@@ -59,19 +64,23 @@ def assert_same(one, two):
             np.testing.assert_array_equal(p, q)
 
 
-def test_the_cache_lies_beside_upstreams_under_a_name_of_its_own(tree):
+def test_the_cache_lies_beside_the_labels_under_a_name_of_our_own(tree):
     labels = [str(tree / "labels/t/a.txt")]
-    assert cache_path(str(tree / "images/t"), labels) == tree / "labels/t.fast.cache"
+    assert cache_path(str(tree / "images/t"), labels) == tree / CACHE
     (tree / "list.txt").touch()
-    assert cache_path(str(tree / "list.txt"), labels) == tree / "list.fast.cache"
-    assert cache_path(["elsewhere", str(tree / "list.txt")], labels) == tree / "list.fast.cache"
+    assert cache_path(str(tree / "list.txt"), labels) == tree / "list.yolov7fast.cache"
+    assert cache_path(["elsewhere", str(tree / "list.txt")], labels) == tree / "list.yolov7fast.cache"
+    assert cache_path("x", [str(tree / "labels/v1.0/a.txt")]) == tree / "labels/v1.0.yolov7fast.cache"
 
 
-def test_upstreams_cache_is_left_as_it_is(tree):
-    (tree / "labels/t.cache").write_bytes(b"a pickle of upstream's")
-    load(tree)
-    assert (tree / "labels/t.cache").read_bytes() == b"a pickle of upstream's"
-    assert (tree / "labels/t.fast.cache").exists()
+@pytest.mark.parametrize("name", ["t.cache", "t.cache.npy"])
+def test_the_cache_of_upstream_is_neither_read_nor_written(name, tree):
+    theirs = tree / "labels" / name
+    theirs.write_bytes(b"another project's")
+    os.utime(theirs, (1, 1))
+    assert load(tree).counts.total == 4
+    assert theirs.read_bytes() == b"another project's" and theirs.stat().st_mtime == 1
+    assert (tree / CACHE).is_file()
 
 
 def test_a_second_load_comes_from_the_cache_and_is_the_same(tree, checks):
@@ -85,13 +94,13 @@ def test_a_second_load_comes_from_the_cache_and_is_the_same(tree, checks):
 
 def test_processes_find_what_threads_find(tree, monkeypatch):
     by_threads = load(tree)
-    (tree / "labels/t.fast.cache").unlink()
+    (tree / CACHE).unlink()
     monkeypatch.setattr(label_cache, "MANY", 1)
     monkeypatch.setattr("os.cpu_count", lambda: 2)
     assert_same(load(tree), by_threads)
 
 
-def die(*args):
+def die(*args, **options):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -102,7 +111,7 @@ def test_a_killed_process_ends_the_check_with_a_remedy(tree, monkeypatch):
     monkeypatch.setattr("os.cpu_count", lambda: 2)
     with pytest.raises(UserError, match=r"train: .* process that checks labels died.* fewer --workers"):
         load(tree)
-    assert not (tree / "labels/t.fast.cache").exists()
+    assert not (tree / CACHE).exists()
 
 
 def test_all_problems_are_listed_with_file_and_line_and_summed_up(tree, caplog, capsys):
@@ -110,14 +119,13 @@ def test_all_problems_are_listed_with_file_and_line_and_summed_up(tree, caplog, 
     report = (tree / "labels/t.problems.txt").read_text()
     assert f"skipped  wrong columns  {tree}/labels/t/d.txt:1" in report
     assert f"kept  missing label  {tree}/labels/t/c.txt" in report
-    assert "1 of 4 images are left out; " in caplog.text
-    assert "1 x wrong columns" in caplog.text
+    assert "train: 1 x missing label, 1 x wrong columns: listed in" in caplog.text
     assert "t.problems.txt" in caplog.text
     assert "3 found, 1 missing, 0 empty, 1 corrupted" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("report", ["there", "deleted"])
-def test_a_run_from_the_cache_tells_of_the_problems_too(report, tree, checks, capsys):
+def test_a_run_from_the_cache_reports_the_problems_too(report, tree, checks, capsys):
     path = tree / "labels/t.problems.txt"
     assert load(tree).report == path
     text = path.read_text()
@@ -128,6 +136,39 @@ def test_a_run_from_the_cache_tells_of_the_problems_too(report, tree, checks, ca
     assert len(checks) == 4
     assert f"3 found, 1 missing, 0 empty, 1 corrupted (cached); problems: {path}" in capsys.readouterr().err
     assert path.read_text() == text
+
+
+@pytest.mark.parametrize("load_again", [False, True], ids=["checked", "cached"])
+def test_every_run_begins_with_what_bad_lines_and_truncated_files_cost(load_again, tree, caplog, capfd):
+    (tree / "labels/t/a.txt").write_text("0 0.5 0.5 0.2 0.2\n0 0.5 0.5 0.2 0.2\n")  # doubled
+    jpeg = tree / "images/t/e.jpg"
+    Image.fromarray(synth(60, 80)).save(jpeg)
+    jpeg.write_bytes(jpeg.read_bytes()[:-300])
+    if load_again:
+        load(tree)
+        caplog.clear()
+        capfd.readouterr()
+    load(tree)
+    lines = caplog.text
+    assert "train: 2 of 5 images are left out, 2 of them for a bad or doubled label line" in lines
+    assert "as upstream does; --keep-partial-labels keeps the good lines" in lines
+    assert "train: truncated JPEG files, grey where pixels are missing: e.jpg" in lines
+    read_image(str(jpeg))  # as in every epoch
+    assert "JPEG" not in capfd.readouterr().err.replace(str(tree), "")  # the decoder itself stays silent
+
+
+def test_partial_labels_are_kept_on_request_in_a_cache_of_their_own(tree, checks, caplog):
+    (tree / "labels/t/a.txt").write_text("0 0.5 0.5 0.2 0.2\n0 0.5 0.5 0.2\n1 0.5 0.5 0.2 0.2\n0 0.5 0.5 0.2 0.2\n")
+    assert len(load(tree).img_files) == 2
+    kept = load(tree, keep_partial=True)
+    assert [os.path.basename(path) for path in kept.img_files] == ["a.png", "b.png", "c.png"]  # d has no good line
+    assert kept.labels[0][:, 0].tolist() == [0, 1]
+    assert kept.counts == Counts(found=3, missing=1, empty=0, corrupt=1, total=4)
+    assert "train: --keep-partial-labels: 2 bad or doubled label lines are left out" in caplog.text
+    assert "kept  duplicate row" in kept.report.read_text()
+    assert len(checks) == 8
+    assert_same(load(tree, keep_partial=True), kept)
+    assert len(load(tree).img_files) == 2 and len(checks) == 8  # each kind has its own file
 
 
 def test_the_report_goes_when_the_problems_have_gone(tree):
@@ -165,9 +206,52 @@ class Bomb:
         return open, (str(self.path), "w")
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda a: a.update(labels=a["labels"].astype(np.float64)),
+        lambda a: a.update(rows=a["rows"][:-1]),
+        lambda a: a.update(rows=a["rows"] * np.array([-1, 1, 1])),
+        lambda a: a.update(corners=a["corners"] + 1),
+        lambda a: a.update(shapes=a["shapes"][:, :1]),
+        lambda a: a.update(header=np.frombuffer(a["header"].tobytes().replace(b"/a.png", b"/z.png"), np.uint8)),
+        lambda a: a.update(header=np.frombuffer(b"[" * 100_000, np.uint8)),
+        lambda a: a.pop("points"),
+        lambda a: a.update(digest=np.zeros(1000, np.uint8)),
+    ],
+    ids=["dtype", "a length less", "negative", "longer", "columns", "other image", "deep", "missing", "long digest"],
+)
+def test_a_cache_whose_parts_do_not_fit_is_rebuilt(change, tree, checks):
+    first = load(tree)
+    with np.load(tree / CACHE) as archive:
+        arrays = dict(archive)
+    change(arrays)
+    with open(tree / CACHE, "wb") as f:
+        np.savez(f, **arrays)
+    assert_same(load(tree), first)
+    assert len(checks) == 8
+
+
+def test_a_cache_that_unpacks_to_gigabytes_is_not_unpacked(tree, checks):
+    """A compressed archive of zeros with the right digest: one array is a gigabyte, the file a megabyte."""
+    first = load(tree)
+    with np.load(tree / CACHE) as archive:
+        arrays = dict(archive)
+    arrays["header"] = np.zeros(1 << 28, np.uint8)
+    with open(tree / CACHE, "wb") as f:
+        np.savez_compressed(f, **arrays)
+    del arrays
+    tracemalloc.start()
+    try:
+        assert_same(load(tree), first)
+        assert tracemalloc.get_traced_memory()[1] < 20e6
+    finally:
+        tracemalloc.stop()
+
+
 @pytest.mark.parametrize("kind", ["torch", "pickle", "npz with objects", "noise", "empty", "cut short", "folder"])
 def test_a_foreign_or_damaged_cache_is_rebuilt_and_never_executed(kind, tree, checks):
-    cache, fuse = tree / "labels/t.fast.cache", tree / "fuse"
+    cache, fuse = tree / CACHE, tree / "fuse"
     if kind == "torch":
         torch.save({"version": 0.1, "x": Bomb(fuse)}, cache)
     elif kind == "pickle":
@@ -229,4 +313,4 @@ def test_nowhere_to_write_costs_only_the_cache(tree, checks, caplog):
 
 def test_no_temporary_file_stays_behind(tree):
     load(tree)
-    assert sorted(p.name for p in (tree / "labels").iterdir()) == ["t", "t.fast.cache", "t.problems.txt"]
+    assert sorted(p.name for p in (tree / "labels").iterdir()) == ["t", "t.problems.txt", "t.yolov7fast.cache"]

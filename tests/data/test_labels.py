@@ -169,6 +169,47 @@ def test_every_faulty_line_is_named(text, kind, lines, tmp_path):
     assert f"a.txt:{lines[0]}" in str(checked.problems[0])
 
 
+PARTIAL = "0 .1 .1 .5 .1 .5 .4 .1 .4"
+
+
+@pytest.mark.parametrize(
+    "text, classes, dropped, polygons",
+    [
+        ("0 0.5 0.5 0.2\n" + BOX + "0 0.5 0.5 0.2 0.2 0.9\n", [0], [1, 3], 0),
+        ("\n\n" + BOX + "\n" + BOX.replace("0 ", "1 ", 1), [0, 1], [4], 0),
+        (BOX + "cat 0.5 0.5 0.2 0.2\n1 nan 0.5 0.2 0.2\n2 0.5 0.5 0.1 0.1\n", [0, 2], [2, 3], 0),
+        (BOX + "1 0.5 0.5 0.2 0.2\n" + BOX + BOX, [0, 1], [3, 4], 0),
+        (f"{PARTIAL}\n{PARTIAL} .7\n0\n", [0], [2, 3], 1),
+        (f"{BOX}{PARTIAL} .7\n3 0.5 0.5 0.1 0.1\n", [0, 3], [2], 0),  # without its polygon a file of boxes
+        (f"{PARTIAL} .7\n0 .1 .1 .5 .1 .5 .4\n{BOX}", [0], [1, 2], 0),  # a triangle among boxes is no box
+    ],
+)
+def test_good_lines_are_kept_on_request(text, classes, dropped, polygons, tmp_path):
+    save(tmp_path / "a.jpg")
+    (tmp_path / "a.txt").write_text(text)
+    pair = str(tmp_path / "a.jpg"), str(tmp_path / "a.txt")
+    assert check_pair(*pair).labels is None
+    checked = check_pair(*pair, keep_partial=True)
+    assert checked.labels[:, 0].tolist() == classes and len(checked.segments) == polygons
+    left_out = [p.line for p in checked.problems if p.text.endswith("the line is left out")]
+    assert sorted(left_out) == dropped and not any(p.skipped for p in checked.problems)
+
+
+def test_notes_name_the_lines_of_the_file_also_where_lines_are_left_out(tmp_path):
+    save(tmp_path / "a.jpg")
+    (tmp_path / "a.txt").write_text("x\n" + BOX + "\n1.5 0.5 0.5 0.2 0.2\n")
+    checked = check_pair(str(tmp_path / "a.jpg"), str(tmp_path / "a.txt"), keep_partial=True)
+    assert [p.line for p in checked.problems if p.kind == "fractional class"] == [4]
+
+
+@pytest.mark.parametrize("text", ["0 0.5\n", "cat\n-1 0.5 0.5 0.1 0.1\n"])
+def test_a_label_file_without_a_good_line_costs_its_image_in_any_case(text, tmp_path):
+    save(tmp_path / "a.jpg")
+    (tmp_path / "a.txt").write_text(text)
+    checked = check_pair(str(tmp_path / "a.jpg"), str(tmp_path / "a.txt"), keep_partial=True)
+    assert checked.labels is None and all(p.skipped for p in checked.problems)
+
+
 def test_odd_but_usable_rows_are_noted_and_kept(tmp_path):
     save(tmp_path / "a.jpg")
     (tmp_path / "a.txt").write_text("0 0.01 0.5 0.5 0.2\n1.5 0.5 0.5 0.2 0.2\n0 0.5 0.5 0 0\n")
@@ -274,7 +315,7 @@ def test_a_jpeg_without_its_last_part_is_kept_and_noted(tmp_path):
     path.write_bytes(path.read_bytes()[: int(path.stat().st_size * 0.7)])
     checked = check_pair(str(path), str(tmp_path / "a.txt"))
     assert (checked.labels is not None, checked.shape) == (True, (200, 200))
-    assert [(p.kind, p.skipped) for p in checked.problems[:1]] == [("incomplete image", False)]
+    assert [(p.kind, p.skipped) for p in checked.problems[:1]] == [("truncated image", False)]
     assert load_resized(str(path), 200, True).img.shape == (200, 200, 3)
 
 

@@ -52,7 +52,7 @@ def test_label_caches_of_both_lie_side_by_side(known_repo, inside):
     theirs = (labels / "train.cache").read_bytes()
     inside.run(known_repo, "--", "train.py", "--name", "again")
     assert (labels / "train.cache").read_bytes() == theirs
-    assert (labels / "train.fast.cache").is_file()
+    assert (labels / "train.yolov7fast.cache").is_file()
     train(inside, known_repo, "third", "--no-fast-dataloader")  # reads its own again
 
 

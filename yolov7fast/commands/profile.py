@@ -123,7 +123,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     init_seeds(1, opt.deterministic)
     hyp = effective_hyp(load_hyp(opt.hyp), opt)
     names = [str(number) for number in range(CLASSES)]
-    data = DataYaml("--synthetic", CLASSES, names) if opt.synthetic else load_data_yaml(opt.data)
+    data = (
+        DataYaml("--synthetic", CLASSES, names)
+        if opt.synthetic
+        else load_data_yaml(opt.data, allow_download=opt.allow_download)
+    )
     kinds = ("plain", "ota") if opt.compare_loss else ("ota" if hyp["loss_ota"] else "plain",)
     network = Path(opt.cfg or opt.weights).stem
     setting = f"{network}, batch {opt.batch_size}, {opt.img_size[0]} pixels, {device.type}"

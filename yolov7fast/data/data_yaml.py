@@ -1,31 +1,29 @@
-"""The data yaml: which images, which classes; read, checked, and its data set fetched if it says how."""
+"""The data yaml: which images, which classes. Read, checked, its paths resolved.
 
-import itertools
+A path counts from the working directory; where nothing is there, from the folder of the yaml. With `path:`, the root of
+the data set, it counts from that root first.
+"""
+
 import os
-import subprocess
-import sys
-import tempfile
-import urllib.error
-import urllib.request
-import zipfile
-from collections.abc import Mapping
+import reprlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files import check_file
 from yolov7fast.core.yaml_file import read_yaml
+from yolov7fast.data.download import Fetch, ensure_present
 
 Source = str | list[str]  # a folder, a text file of image paths, or several of these
 SPLITS = ("train", "val", "test")
+TEXT_KEYS = ("download", "generate", "annotations", "path")
 
 
 @dataclass(frozen=True)
 class DataYaml:
-    """A checked data yaml. Paths are relative to the working directory."""
+    """A checked data yaml. Paths are absolute or relative to the working directory."""
 
     path: str  # of the yaml itself
     nc: int
@@ -35,6 +33,8 @@ class DataYaml:
     test: Source | None = None
     download: str | None = None  # address of a .zip, or a shell command
     annotations: str | None = None  # COCO annotation file of the val split
+    root: str | None = None  # `path:`, the folder of the data set
+    generate: str | None = None  # a data set that this package draws by itself: "shapes"
 
     def split(self, name: str) -> Source:
         """The images of `train`, `val` or `test`; a UserError names the splits that exist."""
@@ -48,12 +48,16 @@ class DataYaml:
 
 
 def load_data_yaml(
-    data: "str | Path | Mapping[str, Any] | DataYaml", fetch: bool = True, val_fraction: float = 0.0
+    data: "str | Path | Mapping[str, Any] | DataYaml",
+    fetch: bool = True,
+    val_fraction: float = 0.0,
+    allow_download: bool = False,
 ) -> DataYaml:
     """Read and check a data yaml (or a mapping with its keys); fetch the data set if its val images are missing.
 
     A folder, a .zip, a COCO .json or a .csv is a data set in another format, made ready in a cache of ours.
-    val_fraction: of the training images that become the validation split where there is none.
+    val_fraction: of the training images that become the validation split where there is none. allow_download: whether
+    the yaml's `download:` may run (--allow-download).
     """
     if isinstance(data, DataYaml):
         return data
@@ -67,7 +71,8 @@ def load_data_yaml(
             raise UserError("--data is empty: give a data yaml, such as data/coco.yaml")
         checked = _checked(_read(path), path)
     if fetch:
-        ensure_images(checked)
+        fetch_way = Fetch(checked.path, dataset_root(checked), checked.download, checked.generate)
+        ensure_present(lambda: missing_sources(checked.val), fetch_way, allow_download)
     return checked
 
 
@@ -93,20 +98,53 @@ def _read(path: str) -> dict[str, Any]:
 
 
 def _checked(values: dict[str, Any], path: str) -> DataYaml:
-    missing = [key for key in ("val", "nc", "names") if values.get(key) is None]
+    missing = [key for key in ("val", "names") if values.get(key) is None]
     if missing:
         raise UserError(f"{path} lacks the key{'s' * (len(missing) > 1)} {', '.join(f'{k}:' for k in missing)}")
-    nc = values["nc"]
-    if isinstance(nc, bool) or not isinstance(nc, int) or nc < 1:
-        raise UserError(f"{path}: nc must be a whole number of classes, at least 1, not {nc!r}")
     names = class_names(values["names"], path)
+    nc = values["nc"] if values.get("nc") is not None else len(names)
+    if isinstance(nc, bool) or not isinstance(nc, int) or nc < 1:
+        raise UserError(f"{path}: nc must be a whole number of classes, at least 1, not {reprlib.repr(nc)}")
     if len(names) != nc:
-        raise UserError(f"{path}: nc is {nc}, but there are {len(names)} names; make them agree")
-    sources = {key: _source(values.get(key), key, path) for key in SPLITS}
-    for key in ("download", "annotations"):
+        raise UserError(f"{path}: nc is {reprlib.repr(nc)}, but there are {len(names)} names; make them agree")
+    for key in TEXT_KEYS:
         if values.get(key) is not None and not isinstance(values[key], str):
-            raise UserError(f"{path}: {key} must be text, not {values[key]!r}")
-    return DataYaml(path, nc, names, **sources, download=values.get("download"), annotations=values.get("annotations"))
+            raise UserError(f"{path}: {key} must be text, not {reprlib.repr(values[key])}")
+    root, download, annotations = values.get("path") or None, values.get("download"), values.get("annotations")
+
+    def resolved(entry: str) -> str:
+        return next(filter(os.path.lexists, _candidates(entry, path, root)), next(_candidates(entry, path, root)))
+
+    sources = {}
+    for key in SPLITS:
+        source = _source(values.get(key), key, path)
+        sources[key] = [resolved(item) for item in source] if isinstance(source, list) else source and resolved(source)
+    annotations = annotations and resolved(annotations)
+    return DataYaml(
+        path,
+        nc,
+        names,
+        **sources,
+        download=download,
+        annotations=annotations,
+        root=root,
+        generate=values.get("generate"),
+    )
+
+
+def _candidates(entry: str, path: str, root: str | None) -> Iterator[str]:
+    """Where an entry of the yaml at `path` may lie, the usual place first."""
+    folder = os.path.dirname(path)
+    if root:
+        yield os.path.join(root, entry)
+        yield os.path.join(folder, root, entry)
+    yield entry
+    yield os.path.join(folder, entry)
+    bare = entry
+    while bare.startswith(("../", "./")):  # exporters write ../train/images and mean the yaml's own folder
+        bare = bare.removeprefix("./").removeprefix("../")
+    if bare:
+        yield os.path.join(folder, bare)
 
 
 def class_names(names, path: str) -> list[str]:
@@ -116,7 +154,7 @@ def class_names(names, path: str) -> list[str]:
             raise UserError(f"{path}: names must be a list, or number the classes from 0 to {len(names) - 1}")
         names = [names[i] for i in range(len(names))]
     if not isinstance(names, list) or not all(isinstance(name, str | int | float) for name in names):
-        raise UserError(f"{path}: names must be a list of class names, not {names!r}")
+        raise UserError(f"{path}: names must be a list of class names, not {reprlib.repr(names)}")
     return [str(name) for name in names]
 
 
@@ -125,75 +163,34 @@ def _source(value, key: str, path: str) -> Source | None:
         return value
     if isinstance(value, list) and value and all(isinstance(item, str) for item in value):
         return value
-    raise UserError(f"{path}: {key} must be a folder, a text file of image paths, or a list of these, not {value!r}")
+    raise UserError(
+        f"{path}: {key} must be a folder, a text file of image paths, or a list of these, not {reprlib.repr(value)}"
+    )
 
 
-# --- fetching a missing data set --------------------------------------------------------------------------------------
+# --- what is there ----------------------------------------------------------------------------------------------------
 
 
 def missing_sources(source: Source | None) -> list[str]:
     """Those folders and files of a split that do not exist."""
     sources = source if isinstance(source, list) else [source] if source else []
-    return [str(item) for item in sources if not Path(item).exists()]
+    return [str(item) for item in sources if not os.path.exists(item)]
 
 
-def ensure_images(data: DataYaml) -> None:
-    """If val images are missing, run the yaml's `download`, then insist that they are there."""
-    missing = missing_sources(data.val)
-    if not missing:
-        return
-    if not data.download:
-        where = _where_instead(data, missing[0]) + _own_words(data.path)
-        raise UserError(f"{data.path}: val: {', '.join(missing)} does not exist{where}")
-    print(f"{', '.join(missing)} is missing: fetching it, as {data.path} says: {data.download}", flush=True)
-    if data.download.endswith(".zip"):
-        _fetch_zip(data.download, data.path)
+def dataset_root(data: DataYaml) -> Path | None:
+    """The data set's own folder: `path:`, or the part that the paths of all splits share, up to `images`.
+
+    None where that would be the working directory or a folder above it, which hold more than the data set.
+    """
+    if data.root:
+        folder = Path(data.root)
     else:
-        code = subprocess.run(data.download, shell=True, check=False, env=_own_python_first()).returncode
-        if code:
-            raise UserError(f"{data.path}: the download command ended with code {code}: {data.download}")
-    missing = missing_sources(data.val)
-    if missing:
-        raise UserError(f"{data.path}: val: {', '.join(missing)} is still missing after the download")
-
-
-def _own_python_first() -> dict[str, str]:
-    """The environment with this interpreter's folder first on PATH: `python` in a download command means this one."""
-    return {**os.environ, "PATH": os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))}
-
-
-def _where_instead(data: DataYaml, missing: str) -> str:
-    """A hint: paths are meant from the working directory, and are often given from the yaml's."""
-    beside = Path(data.path).parent / missing
-    if beside.exists():
-        return f" below {Path.cwd()}, but {beside} does: paths count from the working directory"
-    folder = Path(missing)
-    while folder != folder.parent and not folder.exists():
-        folder = folder.parent
-    inside = sorted(p.name for p in folder.iterdir())[:8] if folder.is_dir() else []
-    return f" (working directory {Path.cwd()}); {folder} holds: {', '.join(inside) or 'nothing'}"
-
-
-def _own_words(path: str) -> str:
-    """What a yaml says of itself in its first lines: where the data set comes from."""
-    if not Path(path).is_file():
-        return ""
-    lines = itertools.takewhile(lambda line: line.startswith("#"), Path(path).read_text(encoding="utf-8").splitlines())
-    words = " ".join(line.lstrip("# ").strip() for line in lines)
-    return f". The file says: {words}" if words else ""
-
-
-def _fetch_zip(url: str, where: str) -> None:
-    """Download a .zip with a progress bar and unpack it in the working directory."""
-    with tempfile.TemporaryFile() as file:
-        try:
-            with urllib.request.urlopen(url) as answer:
-                size = int(answer.headers.get("Content-Length") or 0) or None
-                with tqdm(total=size, unit="B", unit_scale=True, desc=url.rsplit("/", 1)[-1]) as bar:
-                    while chunk := answer.read(1 << 20):
-                        file.write(chunk)
-                        bar.update(len(chunk))
-            with zipfile.ZipFile(file) as archive:
-                archive.extractall(".")
-        except (OSError, ValueError, urllib.error.URLError, zipfile.BadZipFile) as error:
-            raise UserError(f"{where}: could not fetch {url}: {error}") from None
+        sources = [source for split in SPLITS if (source := getattr(data, split))]
+        entries = [entry for source in sources for entry in (source if isinstance(source, list) else [source])]
+        folder = Path(os.path.commonpath([os.path.abspath(entry) for entry in entries]))
+        if folder.suffix == ".txt":  # a list of images
+            folder = folder.parent
+        if "images" in folder.parts[-2:]:
+            folder = folder.parent if folder.name == "images" else folder.parent.parent
+    real = folder.resolve()
+    return None if real == Path.cwd() or real in Path.cwd().parents else folder

@@ -63,6 +63,7 @@ class LoadImagesAndLabels(Dataset):
         cache_dir: str | os.PathLike | None = None,
         fast_augment: bool = False,
         subset: Subset | None = None,
+        keep_partial_labels: bool = False,
     ):
         self.path = path
         self.img_size = img_size
@@ -75,7 +76,7 @@ class LoadImagesAndLabels(Dataset):
         self.stride = stride
         self.seed = seed
         self.fast_augment = fast_augment
-        self._find(prefix, cache_dir, single_cls, subset)
+        self._find(prefix, cache_dir, single_cls, subset, keep_partial_labels)
         self.n = len(self.img_files)
         self.indices = range(self.n)
         self.batch = np.arange(self.n) // batch_size
@@ -88,10 +89,17 @@ class LoadImagesAndLabels(Dataset):
 
     # --- set up -------------------------------------------------------------------------------------------------------
 
-    def _find(self, prefix: str, cache_dir, single_cls: bool, subset: Subset | None) -> None:
+    def _find(
+        self,
+        prefix: str,
+        cache_dir: str | os.PathLike | None,
+        single_cls: bool,
+        subset: Subset | None,
+        keep_partial_labels: bool,
+    ) -> None:
         """Images, labels, shapes and polygons, checked."""
         found = find_images(self.path, prefix)
-        table = load_labels(found, self.path, prefix, cache_dir)
+        table = load_labels(found, self.path, prefix, cache_dir, keep_partial_labels)
         if not table.img_files:
             raise UserError(f"{prefix}none of the {len(found)} images of {self.path} is usable: {table.why_skipped()}")
         if self.augment and not table.counts.found:

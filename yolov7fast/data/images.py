@@ -3,13 +3,21 @@
 Images are uint8 arrays (H, W, 3) in BGR order, as OpenCV reads them. Sizes are (height, width).
 """
 
+import contextlib
 import os
+import tempfile
+import threading
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import cv2
 import numpy as np
 
 from yolov7fast.core.errors import UserError
+
+DECODER_WARNINGS = (b"Premature end of JPEG file", b"Corrupt JPEG data: premature end of data segment")
+_reported: set[str] = set()  # truncated files of this process; workers inherit them
+_stderr = threading.Lock()
 
 
 class LoadedImage(NamedTuple):
@@ -22,18 +30,47 @@ class LoadedImage(NamedTuple):
 
 def read_image(path: str) -> np.ndarray:
     """Decode a file to uint8 (h0, w0, 3) BGR: EXIF rotation applied, alpha dropped, grey repeated, 16 bit cut to 8."""
-    img = cv2.imread(path, cv2.IMREAD_COLOR)
+    with without_decoder_warnings(path in _reported):
+        img = cv2.imread(path, cv2.IMREAD_COLOR)
     if img is None:
         state = "cannot be decoded" if os.path.exists(path) else "does not exist (any more)"
         raise UserError(f"image {path} {state}; fix or remove the file, then start again")
     return img
 
 
+def truncation_was_reported(paths: Iterable[str]) -> None:
+    """From now on, what the JPEG decoder says about these truncated files on every read stays off the terminal."""
+    for path in paths:
+        _reported.update((path, os.path.abspath(path)))
+
+
+@contextlib.contextmanager
+def without_decoder_warnings(truncated: bool) -> Iterator[None]:
+    """While a truncated file is read: drop the decoder's warnings, which go to the file of stderr and not to Python.
+
+    Whatever else any thread writes there meanwhile follows when the block ends.
+    """
+    if not truncated:
+        yield
+        return
+    with _stderr, tempfile.TemporaryFile() as caught:
+        terminal = os.dup(2)
+        os.dup2(caught.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(terminal, 2)
+            os.close(terminal)
+            caught.seek(0)
+            for line in caught.read().splitlines(keepends=True):
+                if line.strip() not in DECODER_WARNINGS:
+                    os.write(2, line)
+
+
 def resized_shape(h0: int, w0: int, img_size: int) -> tuple[int, int]:
     """(h, w) of an image whose longer side is brought to `img_size`.
 
-    Truncation is on purpose: with some sizes float error costs a pixel (639 for 640) and the numbers of the public
-    project depend on it.
+    Truncation is on purpose: with some sizes float error costs a pixel (639 for 640), as it does upstream.
     """
     r = img_size / max(h0, w0)
     return (h0, w0) if r == 1 else (max(int(h0 * r), 1), max(int(w0 * r), 1))

@@ -1,10 +1,9 @@
 """The labels of a whole data set: checked once in parallel, kept in a cache file, problems listed in a report.
 
-The cache is a NumPy archive without pickles, beside where upstream keeps its own pickle (`labels/train.cache`) and
-under a name of its own (`labels/train.fast.cache`): upstream stops at a cache that it cannot read, so the two must not
-meet. It is used only if its content hash, over paths, sizes and times of all images and label files, is the present
-one; whatever else lies at that name (a stale, damaged or foreign file) is never executed, only replaced. Where the
-folder cannot be written, `cache_dir` or the user's cache folder takes both files.
+The cache is a NumPy archive without pickles beside the labels (`labels/train.yolov7fast.cache`; upstream's
+`labels/train.cache` is neither read nor written). It is used only if its content hash, over paths, sizes and times of
+all images and label files, is the present one; a stale, damaged or foreign file is never executed, only replaced. Where
+the folder cannot be written, `cache_dir` or the user's cache folder takes both files.
 """
 
 import contextlib
@@ -15,10 +14,12 @@ import multiprocessing
 import os
 import signal
 import sys
+import zipfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,11 +28,17 @@ from tqdm import tqdm
 
 from yolov7fast.core.atomic import atomic_file
 from yolov7fast.core.errors import UserError
-from yolov7fast.data.labels import Checked, Paths, Problem, check_pair, img2label_paths
+from yolov7fast.core.text import printable
+from yolov7fast.data.images import truncation_was_reported
+from yolov7fast.data.labels import LINE_FAULTS, TRUNCATED, Checked, Paths, Problem, check_pair, img2label_paths
 
 LOGGER = logging.getLogger(__name__)
-VERSION = 2
-SUFFIX = ".fast.cache"
+VERSION = 3
+SUFFIX = ".yolov7fast.cache"
+PARTIAL = ".partial"  # in the name of a cache whose label files may have lost lines
+MEMBERS = ("digest", "header", "labels", "rows", "shapes", "points", "corners", "polygons")
+DIGEST_BYTES = 64  # more than a digest never is
+NAMED = 5  # truncated images that are named in a warning
 THREADS = 8
 MANY = 4000  # images from which on processes are worth starting: reading labels keeps the interpreter lock busy
 
@@ -60,6 +67,21 @@ class LabelTable(NamedTuple):
     problems: list[Problem]
     report: Path | None = None  # the list of problems; None if there are none or no folder could be written
 
+    @property
+    def images_lost_by_a_line(self) -> int:
+        """Images that are left out because of bad or doubled lines in their label files."""
+        return len({problem.path for problem in self.problems if problem.skipped and problem.kind in LINE_FAULTS})
+
+    @property
+    def lines_lost(self) -> int:
+        """Bad or doubled lines that are left out of label files whose good lines are kept."""
+        return sum(not problem.skipped and problem.kind in LINE_FAULTS for problem in self.problems)
+
+    @property
+    def truncated(self) -> list[str]:
+        """JPEG files that end early."""
+        return [problem.path for problem in self.problems if problem.kind == TRUNCATED]
+
     def summary(self) -> str:
         """How often each kind of problem occurs, in words."""
         kinds = Counter(problem.kind for problem in self.problems)
@@ -73,48 +95,59 @@ class LabelTable(NamedTuple):
 
 
 def load_labels(
-    img_files: Sequence[str], source: Paths, prefix: str = "", cache_dir: str | os.PathLike | None = None
+    img_files: Sequence[str],
+    source: Paths,
+    prefix: str = "",
+    cache_dir: str | os.PathLike | None = None,
+    keep_partial: bool = False,
 ) -> LabelTable:
-    """The checked labels of these images: from the cache if it is good, else by looking at every file."""
+    """The checked labels of these images: from the cache if it is good, else by looking at every file.
+
+    keep_partial: a bad or doubled line costs itself, not its image (--keep-partial-labels).
+    """
     label_files = img2label_paths(img_files)
-    places = _places(source, label_files, cache_dir)
-    digest = content_hash(img_files, label_files)
-    place, table = next(((p, t) for p in places if (t := _read(p, digest)) is not None), (None, None))
-    what = f"{prefix}Scanning {_without_suffix(places[0])} images and labels... "
-    if table is None:
-        table = _scan(img_files, label_files, what)
+    places = _places(source, label_files, cache_dir, keep_partial)
+    digest = content_hash(img_files, label_files, keep_partial)
+    desc = f"{prefix}Scanning {str(cache_path(source, label_files)).removesuffix(SUFFIX)} images and labels... "
+    for place in places:
+        if (table := _read(place, digest, img_files)) is not None:
+            report = _report_of(place)
+            table = table._replace(report=report if report.exists() else _write_report(place, table))
+            n, where = table.counts.total, f"; problems: {table.report}" if table.report else ""
+            tqdm(total=n, initial=n, desc=f"{desc}{table.counts} (cached){where}").close()
+            break
+    else:
+        table = _scan(img_files, label_files, desc, keep_partial)
         place = _write(places, table, digest)
         table = table._replace(report=_write_report(place, table) if place else None)
         if table.problems:
-            _warn(table, prefix)
-    else:
-        report = _report_of(place)
-        table = table._replace(report=report if report.exists() else _write_report(place, table))
-        n, where = table.counts.total, f"; problems: {table.report}" if table.report else ""
-        tqdm(total=n, initial=n, desc=f"{what}{table.counts} (cached){where}").close()
+            _warn_of_problems(table, prefix)
+    _warn_of_losses(table, prefix)
+    truncation_was_reported(table.truncated)
     return table
 
 
 # --- looking at every file --------------------------------------------------------------------------------------------
 
 
-def _scan(img_files: Sequence[str], label_files: Sequence[str], what: str) -> LabelTable:
-    kept: list[tuple[str, Checked]] = []
+def _scan(img_files: Sequence[str], label_files: Sequence[str], what: str, keep_partial: bool) -> LabelTable:
+    kept: list[tuple[str, np.ndarray, Checked]] = []
+    check = partial(check_pair, keep_partial=keep_partial)
     problems: list[Problem] = []
     counts = Counts(total=len(img_files))
     with _worker_death_as_user_error(what), _pool(len(img_files)) as pool, tqdm(total=len(img_files), desc=what) as bar:
-        for path, checked in zip(img_files, pool.map(check_pair, img_files, label_files, chunksize=64)):
+        for path, checked in zip(img_files, pool.map(check, img_files, label_files, chunksize=64)):
             counts = _count(counts, checked)
             problems += checked.problems
             if checked.labels is not None:
-                kept.append((path, checked))
+                kept.append((path, checked.labels, checked))
             bar.set_description_str(f"{what}{counts}", refresh=False)
             bar.update()
     return LabelTable(
-        [path for path, _ in kept],
-        [checked.labels for _, checked in kept],
-        np.array([checked.shape for _, checked in kept], np.int64).reshape(-1, 2),
-        [checked.segments for _, checked in kept],
+        [path for path, _, _ in kept],
+        [labels for _, labels, _ in kept],
+        np.array([checked.shape for _, _, checked in kept], np.int64).reshape(-1, 2),
+        [checked.segments for _, _, checked in kept],
         counts,
         problems,
     )
@@ -142,28 +175,39 @@ def _worker_death_as_user_error(what: str) -> Iterator[None]:
 
 
 def _count(counts: Counts, checked: Checked) -> Counts:
-    corrupt = checked.labels is None
-    return Counts(
-        counts.found + checked.found,
-        counts.missing + (not corrupt and not checked.found),
-        counts.empty + (not corrupt and checked.found and not len(checked.labels)),
-        counts.corrupt + corrupt,
-        counts.total,
+    if checked.labels is None:
+        return counts._replace(found=counts.found + checked.found, corrupt=counts.corrupt + 1)
+    return counts._replace(
+        found=counts.found + checked.found,
+        missing=counts.missing + (not checked.found),
+        empty=counts.empty + (checked.found and not len(checked.labels)),
     )
 
 
-def _warn(table: LabelTable, prefix: str) -> None:
+def _warn_of_problems(table: LabelTable, prefix: str) -> None:
+    """What was found, once, when the files are looked at."""
     where = f"listed in {table.report}" if table.report else "no folder could be written, so there is no list of them"
-    left_out = f"{table.counts.corrupt} of {table.counts.total} images are left out; " if table.counts.corrupt else ""
-    LOGGER.warning(f"{prefix}{left_out}{table.summary()}: {where}")
+    LOGGER.warning(f"{prefix}{table.summary()}: {where}")
+
+
+def _warn_of_losses(table: LabelTable, prefix: str) -> None:
+    """What a run trains without, at the beginning of every run."""
+    if table.counts.corrupt:
+        left_out = f"{table.counts.corrupt} of {table.counts.total} images are left out"
+        if lost := table.images_lost_by_a_line:
+            left_out += f", {lost} of them for a bad or doubled label line, which costs the whole image, as upstream "
+            left_out += "does; --keep-partial-labels keeps the good lines"
+        LOGGER.warning(f"{prefix}{left_out}")
+    if table.lines_lost:
+        LOGGER.warning(f"{prefix}--keep-partial-labels: {table.lines_lost} bad or doubled label lines are left out")
+    if truncated := table.truncated:
+        names = ", ".join(printable(os.path.basename(path), 60) for path in truncated[:NAMED])
+        more = f" and {len(truncated) - NAMED} more" if len(truncated) > NAMED else ""
+        LOGGER.warning(f"{prefix}truncated JPEG files, grey where pixels are missing: {names}{more}")
 
 
 def _report_of(cache: Path) -> Path:
-    return _without_suffix(cache).with_suffix(".problems.txt")
-
-
-def _without_suffix(cache: Path) -> Path:
-    return cache.with_name(cache.name.removesuffix(SUFFIX))
+    return cache.with_name(f"{cache.name.removesuffix(SUFFIX)}.problems.txt")
 
 
 def _write_report(cache: Path, table: LabelTable) -> Path | None:
@@ -184,21 +228,24 @@ def _write_report(cache: Path, table: LabelTable) -> Path | None:
 # --- the cache file ---------------------------------------------------------------------------------------------------
 
 
-def cache_path(source: Paths, label_files: Sequence[str]) -> Path:
-    """Upstream's place: beside a list file (the last source), else beside the folder of the first label file."""
-    last = Path(source[-1] if isinstance(source, list | tuple) else source)
-    return (last if last.is_file() else Path(label_files[0]).parent).with_suffix(SUFFIX)
+def cache_path(source: Paths, label_files: Sequence[str], keep_partial: bool = False) -> Path:
+    """Beside a list file (the last source), else beside the folder of the first label file."""
+    last = Path(source if isinstance(source, str | os.PathLike) else source[-1])
+    place = last.with_suffix("") if os.path.isfile(last) else Path(label_files[0]).parent
+    return place.with_name(f"{place.name}{PARTIAL * keep_partial}{SUFFIX}")
 
 
-def _places(source: Paths, label_files: Sequence[str], cache_dir: str | os.PathLike | None) -> list[Path]:
+def _places(
+    source: Paths, label_files: Sequence[str], cache_dir: str | os.PathLike | None, keep_partial: bool
+) -> list[Path]:
     """Where the cache may lie, best place first."""
-    first = cache_path(source, label_files)
+    first = cache_path(source, label_files, keep_partial)
     folder = Path(cache_dir) if cache_dir else Path.home() / ".cache" / "yolov7-fast"
-    name = hashlib.blake2b(str(first.absolute()).encode(errors="surrogateescape"), digest_size=6).hexdigest()
-    return [first, folder / f"{_without_suffix(first).name}-{name}{SUFFIX}"]
+    key = hashlib.blake2b(str(first.absolute()).encode(errors="surrogateescape"), digest_size=6).hexdigest()
+    return [first, folder / f"{first.name.removesuffix(SUFFIX)}-{key}{SUFFIX}"]
 
 
-def content_hash(img_files: Sequence[str], label_files: Sequence[str]) -> str:
+def content_hash(img_files: Sequence[str], label_files: Sequence[str], keep_partial: bool = False) -> str:
     """Of the paths, sizes and modification times of all these files; an absent file counts as such."""
 
     def stamp(path: str) -> bytes:
@@ -212,7 +259,7 @@ def content_hash(img_files: Sequence[str], label_files: Sequence[str]) -> str:
         return b"".join(map(stamp, paths))
 
     files = [*img_files, *label_files]
-    digest = hashlib.blake2b(f"labels {VERSION}\n".encode(), digest_size=16)
+    digest = hashlib.blake2b(f"labels {VERSION}{PARTIAL * keep_partial}\n".encode(), digest_size=16)
     with ThreadPoolExecutor(THREADS) as pool:  # on network file systems each look takes its time
         for part in pool.map(stamps, (files[i : i + 1000] for i in range(0, len(files), 1000))):
             digest.update(part)
@@ -222,14 +269,9 @@ def content_hash(img_files: Sequence[str], label_files: Sequence[str]) -> str:
 def _write(places: Sequence[Path], table: LabelTable, digest: str) -> Path | None:
     """Write the cache to the first place that takes it; the place, or None: nothing but the next scan is lost."""
     polygons = [p for image in table.segments for p in image]
-    header = {
-        "version": VERSION,
-        "hash": digest,
-        "counts": table.counts,
-        "img_files": table.img_files,
-        "problems": table.problems,
-    }
+    header = {"counts": table.counts, "img_files": table.img_files, "problems": table.problems}
     arrays = {
+        "digest": np.frombuffer(digest.encode(), np.uint8),
         "header": np.frombuffer(json.dumps(header).encode(), np.uint8),
         "labels": np.concatenate([np.zeros((0, 5), np.float32), *table.labels]),
         "rows": np.array([len(x) for x in table.labels], np.int64),
@@ -260,28 +302,49 @@ def is_writable(folder: Path) -> bool:
         return False
 
 
-def _read(place: Path, digest: str) -> LabelTable | None:
+def _read(place: Path, digest: str, img_files: Sequence[str]) -> LabelTable | None:
     """The cached table; None if the file is absent, stale, damaged or something else altogether."""
     try:
-        with np.load(place, allow_pickle=False) as archive:
-            header = json.loads(archive["header"].tobytes())
-            if (header["version"], header["hash"]) != (VERSION, digest):
+        with zipfile.ZipFile(place) as archive:
+            if not _is_plausible(archive, place):
                 return None
-            labels = _cut(archive["labels"], archive["rows"])
-            polygons = _cut(archive["points"], archive["corners"])
+        with np.load(place, allow_pickle=False) as archive:
+            if archive["digest"].tobytes() != digest.encode():
+                return None
+            header = json.loads(archive["header"].tobytes())
+            labels = _cut(_typed(archive["labels"], np.float32, 5), archive["rows"])
+            polygons = _cut(_typed(archive["points"], np.float32, 2), archive["corners"])
             ends = np.cumsum(archive["polygons"]).tolist()
             segments = [polygons[start:end] for start, end in zip([0, *ends], ends)]
+            shapes = _typed(archive["shapes"], np.int64, 2)
             problems = [Problem(*p) for p in header["problems"]]
-            table = LabelTable(
-                header["img_files"], labels, archive["shapes"], segments, Counts(*header["counts"]), problems
-            )
+            table = LabelTable(header["img_files"], labels, shapes, segments, Counts(*header["counts"]), problems)
+        n = len(table.img_files)
+        known = set(img_files).issuperset(table.img_files)
     except Exception:  # whatever a stranger's file makes the readers raise: it is rebuilt
         return None
-    n = len(table.img_files)
-    return table if len(labels) == len(segments) == len(table.shapes) == n else None
+    return table if known and len(labels) == len(segments) == len(shapes) == n else None
+
+
+def _is_plausible(archive: zipfile.ZipFile, place: Path) -> bool:
+    """Whether the archive holds what is written here, uncompressed: then it takes no more memory than its file has
+    bytes, and its digest, which is looked at first, is a short one."""
+    members = {entry.filename.removesuffix(".npy"): entry for entry in archive.infolist()}
+    if set(members) != set(MEMBERS) or any(e.compress_type != zipfile.ZIP_STORED for e in members.values()):
+        return False
+    sizes = [max(entry.file_size, entry.compress_size) for entry in members.values()]
+    return members["digest"].file_size <= 128 + DIGEST_BYTES and sum(sizes) <= os.path.getsize(place)
+
+
+def _typed(rows: np.ndarray, dtype: type, columns: int) -> np.ndarray:
+    if rows.dtype != dtype or rows.ndim != 2 or rows.shape[1] != columns:
+        raise ValueError("not an array of this cache")
+    return rows
 
 
 def _cut(rows: np.ndarray, lengths: np.ndarray) -> list[np.ndarray]:
     """Consecutive pieces of `rows` of the given lengths."""
+    if lengths.dtype != np.int64 or (lengths < 0).any() or lengths.sum() != len(rows):
+        raise ValueError("not the lengths of these rows")
     ends = np.cumsum(lengths).tolist()
     return [rows[start:end] for start, end in zip([0, *ends], ends)]

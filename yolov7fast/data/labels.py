@@ -1,7 +1,8 @@
 """Finding images and their label files, and checking each pair.
 
 A label file has one object a line: `class cx cy w h`, normalised to 0..1, or `class x y x y ...` with at least four
-points, a polygon. What is wrong with an image or its labels is reported as `Problem`s with file and line.
+points, a polygon. What is wrong with an image or its labels is reported as `Problem`s with file and line. One bad or
+doubled line costs the whole image, as upstream does, unless partial labels are kept.
 """
 
 import glob
@@ -17,6 +18,7 @@ import numpy as np
 from PIL import Image
 
 from yolov7fast.core.errors import UserError
+from yolov7fast.data.images import without_decoder_warnings
 
 LOGGER = logging.getLogger(__name__)
 IMG_FORMATS = ("bmp", "jpg", "jpeg", "png", "tif", "tiff", "dng", "webp", "mpo")  # by file name, and by Pillow's name
@@ -25,6 +27,10 @@ EXIF_ORIENTATION = 274
 POLYGON_TOKENS = 8  # a line with more makes the whole file polygons
 LAST_CLASS = 2**24  # up to here float32, in which labels are kept, holds every whole number
 SLACK = 0.01  # how far a box may reach beyond the image before it is noted
+
+TRUNCATED = "truncated image"
+# kinds of problems of one line, for which a label file is rejected or, with partial labels, loses the line
+LINE_FAULTS = ("wrong columns", "not a number", "non-finite", "bad class", "box outside", "duplicate row")
 
 Paths = str | os.PathLike | Sequence[str | os.PathLike]
 
@@ -79,13 +85,13 @@ class Subset(NamedTuple):
 
 def find_images(source: Paths, prefix: str = "") -> list[str]:
     """Sorted images of folders (searched at any depth) and text lists (one path a line, `./` = the list's folder)."""
-    sources = list(source) if isinstance(source, list | tuple) else [source]
+    sources = [source] if isinstance(source, str | os.PathLike) else list(source)
     names: list[str] = []
     for item in sources:
         path = Path(item)
-        if path.is_dir():
+        if os.path.isdir(path):
             names += glob.glob(os.path.join(glob.escape(str(path)), "**", "*.*"), recursive=True)
-        elif path.is_file():
+        elif os.path.isfile(path):
             names += _read_list(path, prefix)
         else:
             raise UserError(
@@ -134,17 +140,19 @@ def check_class_range(labels: Sequence[np.ndarray], label_files: Sequence[str], 
         if len(rows) and rows[:, 0].max() >= nc:
             row = int((rows[:, 0] >= nc).argmax())
             raise UserError(
-                f"{path}:{_first_line(path) + row}: class {rows[row, 0]:g}, but {source} has nc: {nc} "
+                f"{path}:{_line_of_class(path, nc) or row + 1}: class {rows[row, 0]:g}, but {source} has nc: {nc} "
                 f"(classes 0 to {nc - 1}); fix the label or nc and names"
             )
 
 
-def _first_line(path: str) -> int:
-    """The number of a label file's first line that says something; objects follow line by line."""
+def _line_of_class(path: str, nc: int) -> int:
+    """The number of the first line of a label file whose class is not below `nc`; 0 if it cannot be found any more."""
     try:
-        return _blank_lines(Path(path).read_text()) + 1
+        lines = Path(path).read_text().splitlines()
     except (OSError, UnicodeDecodeError):  # gone since it was checked
-        return 1
+        return 0
+    firsts = (line.split()[:1] for line in lines)
+    return next((i for i, first in enumerate(firsts, 1) if first and _is_number(first[0]) and float(first[0]) >= nc), 0)
 
 
 def _blank_lines(text: str) -> int:
@@ -163,8 +171,12 @@ class _Rejected(Exception):
         self.problems = problems
 
 
-def check_pair(img_path: str, label_path: str) -> Checked:
-    """Check an image and its label file. Never raises: whatever goes wrong leaves the image out and is reported."""
+def check_pair(img_path: str, label_path: str, keep_partial: bool = False) -> Checked:
+    """Check an image and its label file. Never raises: whatever goes wrong leaves the image out and is reported.
+
+    keep_partial: keep the good lines of a label file with bad ones; a file without any good line is rejected all the
+    same.
+    """
     notes: list[Problem] = []
     found = False
     shape = (0, 0)
@@ -174,7 +186,7 @@ def check_pair(img_path: str, label_path: str) -> Checked:
         if not found:
             notes.append(Problem("missing label", label_path, 0, f"no label file for {img_path}", False))
             return Checked(np.zeros((0, 5), np.float32), shape, [], False, notes)
-        labels, segments = _read_labels(label_path, notes)
+        labels, segments = _read_labels(label_path, notes, keep_partial)
         return Checked(labels, shape, segments, True, notes)
     except _Rejected as rejected:
         return Checked(None, shape, [], found, [*notes, *rejected.problems])
@@ -201,15 +213,16 @@ def _check_image(path: str, notes: list[Problem]) -> tuple[int, int]:
         raise reject(f"{size[0]} x {size[1]} pixels; both sides must be at least {MIN_SIDE}")
     if form not in IMG_FORMATS:
         raise reject(f"is a {form.upper()} file, which training does not read")
-    cut_short = form in ("jpeg", "mpo") and not _ends_with_marker(path)
-    if cut_short or form not in ("jpeg", "mpo", "png", "webp"):  # Pillow's check does not look at the pixels of these
-        img = cv2.imread(path)
+    truncated = form in ("jpeg", "mpo") and not _ends_with_marker(path)
+    if truncated or form not in ("jpeg", "mpo", "png", "webp"):  # Pillow's check does not look at the pixels of these
+        with without_decoder_warnings(truncated):
+            img = cv2.imread(path)
         if img is None:
             raise reject("cannot be decoded by OpenCV")
         size = img.shape[1], img.shape[0]
-        if cut_short:
-            text = "JPEG without end marker, perhaps cut short: missing pixels are grey"
-            notes.append(Problem("incomplete image", path, 0, text, False))
+        if truncated:
+            text = "JPEG without end marker: missing pixels are grey"
+            notes.append(Problem(TRUNCATED, path, 0, text, False))
     elif exif and _turned(exif):
         size = size[1], size[0]
     return size
@@ -232,34 +245,54 @@ def _turned(exif: bytes) -> bool:
         return False
 
 
-def _read_labels(path: str, notes: list[Problem]) -> tuple[np.ndarray, list[np.ndarray]]:
+Row = tuple[int, list[str]]  # line number and words of one line
+
+
+def _read_labels(path: str, notes: list[Problem], keep_partial: bool) -> tuple[np.ndarray, list[np.ndarray]]:
     """Rows (m, 5) and polygons of a label file."""
     try:
         with open(path) as f:
             text = f.read()
     except (OSError, UnicodeDecodeError) as error:
         raise _Rejected(Problem("unreadable label", path, 0, str(error), True)) from error
-    first = _blank_lines(text) + 1
-    tokens = [line.split() for line in text.strip().splitlines()]
-    if not tokens:
+    rows = list(enumerate((line.split() for line in text.strip().splitlines()), _blank_lines(text) + 1))
+    if not rows:
         notes.append(Problem("empty label", path, 0, "no objects", False))
         return np.zeros((0, 5), np.float32), []
-    try:
-        labels, segments = _parse(tokens)
-    except (ValueError, IndexError) as error:
-        raise _Rejected(*_format_faults(tokens, path, first, str(error))) from error
-    in_range = (labels >= 0).all() and (labels[:, 1:] <= 1).all() and (labels[:, 0] <= LAST_CLASS).all()
-    if not in_range or len(set(map(tuple, labels.tolist()))) < len(labels):
-        raise _Rejected(*_value_faults(labels, path, first))
-    notes += _value_notes(labels, path, first)
+    dropped: list[Problem] = []
+    labels, segments, faults = _parse(rows, path)
+    while faults and keep_partial and all(fault.kind in LINE_FAULTS for fault in faults):
+        dropped += faults
+        bad = {fault.line for fault in faults}
+        rows = [row for row in rows if row[0] not in bad]
+        if not rows:
+            raise _Rejected(*dropped)
+        labels, segments, faults = _parse(rows, path)
+    if faults:
+        raise _Rejected(*dropped, *faults)
+    notes += [fault._replace(text=f"{fault.text}; the line is left out", skipped=False) for fault in dropped]
+    notes += _value_notes(labels, path, [line for line, _ in rows])
     return labels, segments
+
+
+def _parse(rows: list[Row], path: str) -> tuple[np.ndarray, list[np.ndarray], list[Problem]]:
+    """Rows (m, 5), polygons and faults of these lines; labels are good only if there is no fault."""
+    words = [row for _, row in rows]
+    try:
+        labels, segments = _numbers(words)
+    except (ValueError, IndexError) as error:
+        return np.zeros((0, 5), np.float32), [], _format_faults(rows, path, str(error))
+    in_range = (labels >= 0).all() and (labels[:, 1:] <= 1).all() and (labels[:, 0] <= LAST_CLASS).all()
+    if in_range and len(set(map(tuple, labels.tolist()))) == len(labels):
+        return labels, segments, []
+    return labels, segments, _value_faults(labels, path, [line for line, _ in rows])
 
 
 def _is_polygons(tokens: list[list[str]]) -> bool:
     return any(len(row) > POLYGON_TOKENS for row in tokens)
 
 
-def _parse(tokens: list[list[str]]) -> tuple[np.ndarray, list[np.ndarray]]:
+def _numbers(tokens: list[list[str]]) -> tuple[np.ndarray, list[np.ndarray]]:
     """Rows (m, 5) and polygons; `ValueError` or `IndexError` if the lines are not all of one of the two forms."""
     if not _is_polygons(tokens):
         labels = np.array(tokens, np.float32)
@@ -278,14 +311,14 @@ def segments2boxes(segments: Sequence[np.ndarray]) -> np.ndarray:
     return xyxy2xywh(np.array([[*s.min(0), *s.max(0)] for s in segments]))
 
 
-def _format_faults(tokens: list[list[str]], path: str, first: int, error: str) -> list[Problem]:
-    """Which lines `_parse` stumbled over, and why; the error's own words if no line can be named."""
-    polygons = _is_polygons(tokens)
+def _format_faults(rows: list[Row], path: str, error: str) -> list[Problem]:
+    """Which lines are no numbers of one of the two forms, and why; the error's own words if no line can be named."""
+    polygons = _is_polygons([row for _, row in rows])
     faults = []
-    for line, row in enumerate(tokens, first):
+    for line, row in rows:
         word = next((token for token in row if not _is_number(token)), None)
         if word is not None:
-            faults.append(Problem("not a number", path, line, repr(word), True))
+            faults.append(Problem("not a number", path, line, repr(word[:40]), True))
         elif not row:
             faults.append(Problem("wrong columns", path, line, "blank line between objects", True))
         elif polygons and (len(row) < 3 or len(row) % 2 == 0):
@@ -293,7 +326,7 @@ def _format_faults(tokens: list[list[str]], path: str, first: int, error: str) -
         elif not polygons and len(row) != 5:
             text = f"{len(row)} numbers; a box needs 5: class cx cy w h"
             faults.append(Problem("wrong columns", path, line, text, True))
-    return faults or [Problem("unreadable label", path, 0, error, True)]
+    return faults or [Problem("unreadable label", path, 0, error[:200], True)]
 
 
 def _is_number(token: str) -> bool:
@@ -304,12 +337,12 @@ def _is_number(token: str) -> bool:
     return True
 
 
-def _value_faults(labels: np.ndarray, path: str, first: int) -> list[Problem]:
+def _value_faults(labels: np.ndarray, path: str, lines: list[int]) -> list[Problem]:
     """What makes upstream leave an image out, row by row; here also a class that is no number of one."""
     faults = []
     seen: dict[bytes, int] = {}
-    for i, row in enumerate(labels):
-        line, values = first + i, " ".join(f"{v:g}" for v in row)
+    for line, row in zip(lines, labels, strict=True):
+        values = " ".join(f"{v:g}" for v in row)
         if not np.isfinite(row).all():
             faults.append(Problem("non-finite", path, line, values, True))
         elif row[0] < 0:
@@ -325,7 +358,7 @@ def _value_faults(labels: np.ndarray, path: str, first: int) -> list[Problem]:
     return faults
 
 
-def _value_notes(labels: np.ndarray, path: str, first: int) -> list[Problem]:
+def _value_notes(labels: np.ndarray, path: str, lines: list[int]) -> list[Problem]:
     """What upstream trains on in silence, but a user may not have meant."""
     half = labels[:, 3:5] / 2
     beyond = ((labels[:, 1:3] - half < -SLACK) | (labels[:, 1:3] + half > 1 + SLACK)).any(1)
@@ -337,5 +370,5 @@ def _value_notes(labels: np.ndarray, path: str, first: int) -> list[Problem]:
         (fraction, "fractional class", "is cut to a whole number"),
         (flat, "empty box", "has no area and is never learnt"),
     ):
-        notes += [Problem(kind, path, first + int(i), text, False) for i in np.flatnonzero(mask)]
+        notes += [Problem(kind, path, lines[i], text, False) for i in np.flatnonzero(mask)]
     return notes

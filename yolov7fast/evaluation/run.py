@@ -28,6 +28,7 @@ class LoaderConfig:
     cache_images: str | bool = False
     cache_dir: str = ""
     fast_dataloader: bool = False
+    keep_partial_labels: bool = False
 
 
 def run_evaluation(
@@ -81,6 +82,7 @@ def evaluation_loader(predictor: Predictor, data: DataYaml, config: EvalConfig, 
         cache=loading.cache_images,
         cache_dir=loading.cache_dir,
         worker_tensor=loading.fast_dataloader,
+        keep_partial_labels=loading.keep_partial_labels,
     )
     return loader
 

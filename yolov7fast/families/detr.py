@@ -89,7 +89,7 @@ class DetrFamily:
         if opt.subset_size:
             subset = Subset(opt.subset_size, opt.subset_seed)
         common = {"workers": opt.workers, "cache": opt.cache_images, "cache_dir": opt.cache_dir or None}
-        common["worker_tensor"] = opt.fast_dataloader
+        common |= {"worker_tensor": opt.fast_dataloader, "keep_partial_labels": opt.keep_partial_labels}
         with main_first(world):
             self.loader, self.dataset = create_dataloader(
                 *(self.data.split("train"), stage.size, batch, GRID, opt),

@@ -80,7 +80,7 @@ def train(opt: Namespace, device: torch.device, world: World, checkpoint=None) -
     settle_options(opt, world, resumed=checkpoint is not None)
     init_seeds(process_seed(opt.seed, world), opt.deterministic)
     with main_first(world):
-        data = load_data_yaml(opt.data)
+        data = load_data_yaml(opt.data, allow_download=opt.allow_download)
         model = build_model(opt, data, checkpoint).to(device)
     family = DetrFamily(opt, data, model, device, world, Path(opt.save_dir))
     if opt.profile:

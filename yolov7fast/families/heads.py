@@ -42,7 +42,8 @@ def chosen_heads(opt: Namespace, nc: int) -> dict[str, Any] | None:
 
 def _by_boxes(opt: Namespace, heads: int) -> HeadConfig:
     """Classes grouped by shape and size of their boxes in the training set, as tools/group_classes.py does."""
-    return geometry_config(training_geometry(load_data_yaml(opt.data), opt.img_size[0]), heads, use_area=True)
+    data = load_data_yaml(opt.data, allow_download=opt.allow_download)
+    return geometry_config(training_geometry(data, opt.img_size[0]), heads, use_area=True)
 
 
 def stored_heads(network: nn.Module) -> dict[str, Any] | None:

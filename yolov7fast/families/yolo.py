@@ -134,6 +134,7 @@ class YoloFamily:
             "persistent_workers": opt.persistent_workers or opt.fast_dataloader,
             "worker_tensor": opt.worker_tensor or opt.fast_dataloader,
             "micro_batch": opt.micro_batch,
+            "keep_partial_labels": opt.keep_partial_labels,
         }
 
     def _build_loaders(self, stage: ResizeStage) -> None:

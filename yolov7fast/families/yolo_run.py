@@ -150,7 +150,7 @@ def train(hyp: Mapping[str, float], opt: Namespace, device: torch.device, world:
     log.info("hyperparameters: %s", ", ".join(f"{k}={v}" for k, v in hyp.items()))
     init_seeds(process_seed(opt.seed, world), opt.deterministic)
     with main_first(world):
-        data = load_data_yaml(opt.data)
+        data = load_data_yaml(opt.data, allow_download=opt.allow_download)
         model = build_model(opt, hyp, 1 if opt.single_cls else data.nc, device, checkpoint)
     family = YoloFamily(opt, hyp, data, model, device, world, run_dir, resumed=resumed)
     factor = world.size * (4.0 if opt.quad else 1.0)

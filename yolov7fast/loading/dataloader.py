@@ -38,6 +38,7 @@ def create_dataloader(
     subset: Subset | None = None,
     shuffle: bool = False,
     dataset_class: type[LoadImagesAndLabels] | None = None,
+    keep_partial_labels: bool = False,
 ):
     """(loader, data set). Of `opt` only `single_cls` is read; `cache` is False, True or "ram", or "disk".
 
@@ -63,6 +64,7 @@ def create_dataloader(
             cache_dir=cache_dir,
             fast_augment=fast_augment,
             subset=subset,
+            keep_partial_labels=keep_partial_labels,
         )
     batch_size = min(batch_size, len(dataset))
     loader = make_loader(

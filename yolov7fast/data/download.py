@@ -1,0 +1,136 @@
+"""A data set that is not there yet: drawn by this package, or fetched as its yaml says, if the user allows it.
+
+`download:` of a data yaml is a shell command, or the address of a .zip. A yaml may come from a stranger, so neither
+runs without --allow-download. An archive is unpacked into the data set's own folder and nowhere else, never over a file
+that exists; one with entries that lead elsewhere is refused.
+"""
+
+import itertools
+import os
+import subprocess
+import sys
+import tempfile
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from tqdm import tqdm
+
+from yolov7fast.core.errors import UserError
+from yolov7fast.core.text import printable
+from yolov7fast.data.shapes import make_shapes
+
+SHOWN = 200  # characters of a command or an address in a message
+CHUNK = 1 << 20
+
+
+class Fetch(NamedTuple):
+    """How a data set comes into being, as its yaml says."""
+
+    yaml: str  # path of the yaml
+    root: Path | None  # folder of the data set; None: it has none of its own
+    download: str | None
+    generate: str | None
+
+    @property
+    def is_zip(self) -> bool:
+        return bool(self.download) and self.download.endswith(".zip")
+
+
+def ensure_present(missing: Callable[[], list[str]], way: Fetch, allow_download: bool) -> None:
+    """Fetch the data set if `missing()` names folders of it, then insist that they are there."""
+    absent = missing()
+    if not absent:
+        return
+    names = printable(", ".join(absent), SHOWN)
+    if way.generate:
+        _generate(way)
+    elif not way.download:
+        raise UserError(f"{way.yaml}: val: {names} does not exist{_surroundings(absent[0])}{_own_words(way.yaml)}")
+    elif not allow_download:
+        raise UserError(f"{way.yaml}: val: {names} does not exist; {_offer(way)}")
+    else:
+        print(f"{names} is missing: fetching it, as {way.yaml} says: {printable(way.download, SHOWN)}", flush=True)
+        _fetch_zip(way) if way.is_zip else _run_command(way)
+    if missing():
+        how = "drawing it" if way.generate else "the download"
+        raise UserError(f"{way.yaml}: val: {names} is still missing after {how}")
+
+
+def _offer(way: Fetch) -> str:
+    """What --allow-download would do."""
+    what = printable(way.download, SHOWN)
+    if not way.is_zip:
+        return f"--allow-download would run this command: {what}"
+    if way.root is None:
+        return f"fetch {what} yourself: {_no_root(way)}"
+    return f"--allow-download would fetch {what} and unpack it into {way.root}"
+
+
+def _no_root(way: Fetch) -> str:
+    return f"{way.yaml} gives the data set no folder of its own (add `path: FOLDER`)"
+
+
+def _generate(way: Fetch) -> None:
+    if way.generate != "shapes":
+        raise UserError(f"{way.yaml}: generate: {printable(way.generate, 40)} is unknown; the only one is shapes")
+    if way.root is None:
+        raise UserError(f"{way.yaml}: generate: {_no_root(way)}")
+    print(f"drawing the data set shapes into {way.root}, as {way.yaml} says", flush=True)
+    make_shapes(way.root)
+
+
+def _run_command(way: Fetch) -> None:
+    # `python` in a command means the one that runs here
+    path = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
+    code = subprocess.run(str(way.download), shell=True, check=False, env={**os.environ, "PATH": path}).returncode
+    if code:
+        raise UserError(f"{way.yaml}: the download command ended with code {code}: {printable(way.download, SHOWN)}")
+
+
+def _surroundings(absent: str) -> str:
+    """A hint: what the nearest folder that exists holds."""
+    folder = Path(absent)
+    while folder != folder.parent and not os.path.isdir(folder):
+        folder = folder.parent
+    try:
+        inside = sorted(p.name for p in folder.iterdir())[:8]
+    except OSError:
+        inside = []
+    return f" (working directory {Path.cwd()}); {folder} holds: {printable(', '.join(inside), SHOWN) or 'nothing'}"
+
+
+def _own_words(path: str) -> str:
+    """What a yaml says of itself in its first lines: where the data set comes from."""
+    if not os.path.isfile(path):
+        return ""
+    lines = itertools.takewhile(lambda line: line.startswith("#"), Path(path).read_text(encoding="utf-8").splitlines())
+    words = " ".join(line.lstrip("# ").strip() for line in lines)
+    return f". The file says: {printable(words, 300)}" if words else ""
+
+
+# --- archives ---------------------------------------------------------------------------------------------------------
+
+
+def _fetch_zip(way: Fetch) -> None:
+    """Download a .zip with a progress bar and unpack it into the data set's folder."""
+    from yolov7fast.data.formats.archive import unpack_below
+
+    if way.root is None:
+        raise UserError(_no_root(way))
+    address = str(way.download)
+    with tempfile.TemporaryDirectory() as scratch:
+        file = Path(scratch) / "download.zip"
+        try:
+            with urllib.request.urlopen(address) as answer, file.open("wb") as out:
+                size = int(answer.headers.get("Content-Length") or 0) or None
+                with tqdm(total=size, unit="B", unit_scale=True, desc=printable(address.rsplit("/", 1)[-1], 60)) as bar:
+                    while chunk := answer.read(CHUNK):
+                        out.write(chunk)
+                        bar.update(len(chunk))
+        except (OSError, ValueError, urllib.error.URLError) as error:
+            problem = f"could not fetch {printable(address, SHOWN)}: {printable(error, SHOWN)}"
+            raise UserError(f"{way.yaml}: {problem}") from None
+        unpack_below(file, way.root, printable(address, SHOWN))
