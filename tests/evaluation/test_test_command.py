@@ -1,4 +1,4 @@
-"""test.py as a user runs it: flags, figures, files, tasks, and mistakes told in one line."""
+"""test.py as a user runs it: flags, figures, files, tasks, and mistakes reported in one line."""
 
 import importlib.util
 import inspect

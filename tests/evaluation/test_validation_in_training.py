@@ -1,4 +1,4 @@
-"""Validation as training asks for it: a network in memory, its loss, a loader of its own, pictures."""
+"""Validation as training asks for it: a network in memory, its loss, a loader of its own, images."""
 
 from copy import deepcopy
 from types import SimpleNamespace
@@ -56,7 +56,7 @@ def test_a_given_loader_is_used_and_stays_open(shapes_small, tmp_path):
     loader.close()
 
 
-def test_pictures_and_tables_inside_training(shapes_small, tmp_path):
+def test_images_and_tables_inside_training(shapes_small, tmp_path):
     test(
         str(shapes_small / "shapes.yaml"),
         None,

@@ -39,7 +39,7 @@ def workplace(tmp_path, monkeypatch) -> Path:
 
 @pytest.fixture
 def three(bccd, workplace) -> Path:
-    """The first three validation pictures."""
+    """The first three validation images."""
     folder = workplace / "three"
     folder.mkdir()
     for file in sorted((bccd / "images/val").iterdir())[:3]:
@@ -48,12 +48,12 @@ def three(bccd, workplace) -> Path:
 
 
 def cells(seed: int, height: int = 120, width: int = 160) -> np.ndarray:
-    """A made-up picture with discs, enough for the network to find something at a low threshold."""
+    """A made-up image with discs, enough for the network to find something at a low threshold."""
     rng = np.random.default_rng(seed)
-    picture = np.full((height, width, 3), 220, np.uint8)
+    image = np.full((height, width, 3), 220, np.uint8)
     for x, y in rng.integers(20, 100, (6, 2)):
-        cv2.circle(picture, (int(x), int(y)), 14, (150, 140, 200), -1)
-    return picture
+        cv2.circle(image, (int(x), int(y)), 14, (150, 140, 200), -1)
+    return image
 
 
 @pytest.fixture
@@ -65,11 +65,11 @@ def made(workplace) -> Path:
     return folder
 
 
-def make_video(path: Path, pictures, fps: int = 10) -> Path:
-    height, width = pictures[0].shape[:2]
+def make_video(path: Path, images, fps: int = 10) -> Path:
+    height, width = images[0].shape[:2]
     writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"mp4v"), fps, (width, height))
-    for picture in pictures:
-        writer.write(picture)
+    for image in images:
+        writer.write(image)
     writer.release()
     return path
 
@@ -137,12 +137,12 @@ def test_recorded_video(weights, three, golden, capsys):
     assert (capture.get(cv2.CAP_PROP_FRAME_COUNT), capture.get(cv2.CAP_PROP_FPS), *size) == (3, 10, 640, 480)
 
 
-def test_labelled_picture_differs_from_the_original_only_near_boxes(weights, three):
+def test_labelled_image_differs_from_the_original_only_near_boxes(weights, three):
     run(weights, three / "BloodImage_00000.jpg", "--classes", "1")
     original = cv2.imread(str(three / "BloodImage_00000.jpg")).astype(int)
     drawn = cv2.imread("det/exp/BloodImage_00000.jpg").astype(int)
     changed = abs(drawn - original).max(-1) > 60
-    assert changed.any() and not changed[:, :200].any(), "the one WBC lies in the middle of the picture"
+    assert changed.any() and not changed[:, :200].any(), "the one WBC lies in the middle of the image"
 
 
 # --- the flags --------------------------------------------------------------------------------------------------------
@@ -190,7 +190,7 @@ def test_batches_hold_one_shape_and_keep_the_order(made):
     assert groups == [["0", "1"], ["1b"], ["2"]]
 
 
-def test_batches_give_the_same_files_as_single_pictures(weights, made):
+def test_batches_give_the_same_files_as_single_images(weights, made):
     for name, batch_size in (("one", "1"), ("four", "4")):
         run(weights, made, "--save-txt", "--conf", "0.01", "--name", name, "--batch-size", batch_size)
     labels = files_below(Path("det/one/labels"))
@@ -209,13 +209,13 @@ def test_runs_count_up_and_exist_ok_does_not_double_lines(weights, made):
     assert files_below(Path("det/exp2")) == []
 
 
-def test_a_picture_that_lost_its_detections_loses_its_text_file(weights, made):
+def test_a_image_that_lost_its_detections_loses_its_text_file(weights, made):
     run(weights, made, "--save-txt", "--conf", "0.01")
     run(weights, made, "--save-txt", "--conf", "1", "--exist-ok")
     assert files_below(Path("det/exp/labels")) == []
 
 
-def test_pictures_of_one_name_do_not_overwrite_each_other(weights, made, capsys):
+def test_images_of_one_name_do_not_overwrite_each_other(weights, made, capsys):
     (made / "sub").mkdir()
     cv2.imwrite(str(made / "sub" / "0.png"), cells(7))
     cv2.imwrite(str(made / "0.jpg"), cells(8))
@@ -226,12 +226,12 @@ def test_pictures_of_one_name_do_not_overwrite_each_other(weights, made, capsys)
 
 def test_formats_that_cannot_be_written_are_saved_as_jpg(workplace):
     output = PredictionOutput(workplace / "out", NAMES)
-    frame = next(LoadImages(write_picture(workplace / "a.png"), 320, 32).frames())
+    frame = next(LoadImages(write_image(workplace / "a.png"), 320, 32).frames())
     frame = type(frame)("a.dng", frame.image, frame.original, "image")
     assert output.write(frame, torch.zeros(0, 6)) == workplace / "out" / "a.jpg"
 
 
-def write_picture(path: Path) -> str:
+def write_image(path: Path) -> str:
     cv2.imwrite(str(path), cells(0))
     return str(path)
 
@@ -321,15 +321,15 @@ def test_a_truncated_jpeg_is_reported_once_by_name(weights, made, capfd, caplog)
     whole = cv2.imencode(".jpg", np.random.default_rng(0).integers(0, 255, (96, 128, 3), dtype=np.uint8))[1].tobytes()
     (made / "cut.jpg").write_bytes(whole[: len(whole) // 2])
     assert run(weights, made, "--nosave").images == 4
-    told = [message for message in caplog.messages if "cut.jpg" in message]
-    assert len(told) == 1 and "cut.jpg is damaged (Premature end of JPEG file)" in told[0]
+    logged = [message for message in caplog.messages if "cut.jpg" in message]
+    assert len(logged) == 1 and "cut.jpg is damaged (Premature end of JPEG file)" in logged[0]
     assert "Premature" not in capfd.readouterr().err, "the decoder's own line would break the progress bar"
 
 
 # --- what can go wrong ------------------------------------------------------------------------------------------------
 
 
-def test_unreadable_pictures_are_named_and_the_rest_is_done(weights, made, capsys):
+def test_unreadable_images_are_named_and_the_rest_is_done(weights, made, capsys):
     (made / "broken.jpg").write_bytes(b"no image")
     assert run(weights, made).images == 3
     assert "broken.jpg cannot be decoded" in capsys.readouterr().out

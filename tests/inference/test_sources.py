@@ -1,4 +1,4 @@
-"""Sources of pictures: files, lists, videos, streams; what cannot be read is named."""
+"""Sources of images: files, lists, videos, streams; what cannot be read is named."""
 
 import threading
 from typing import ClassVar
@@ -15,14 +15,14 @@ from yolov7fast.inference.sources import LoadImages, open_source
 from yolov7fast.inference.streams import LoadStreams, clean_name
 
 
-def picture(value: int, height: int = 48, width: int = 64) -> np.ndarray:
+def grey_image(value: int, height: int = 48, width: int = 64) -> np.ndarray:
     return np.full((height, width, 3), value, np.uint8)
 
 
 def make_video(path, frames: int = 3, codec: str = "MJPG", size=(64, 48)) -> str:
     writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*codec), 10, size)
     for i in range(frames):
-        writer.write(picture(10 * (i + 1), size[1], size[0]))
+        writer.write(grey_image(10 * (i + 1), size[1], size[0]))
     writer.release()
     return str(path)
 
@@ -30,14 +30,14 @@ def make_video(path, frames: int = 3, codec: str = "MJPG", size=(64, 48)) -> str
 @pytest.fixture
 def folder(tmp_path):
     """b.jpg, a.png, clip.avi, a broken image, a broken video, a text file and a sub-folder with one more image."""
-    cv2.imwrite(str(tmp_path / "b.jpg"), picture(100))
-    cv2.imwrite(str(tmp_path / "a.png"), picture(50, 64, 48))
+    cv2.imwrite(str(tmp_path / "b.jpg"), grey_image(100))
+    cv2.imwrite(str(tmp_path / "a.png"), grey_image(50, 64, 48))
     make_video(tmp_path / "clip.avi")
     (tmp_path / "broken.jpg").write_bytes(b"no image")
     (tmp_path / "broken.mkv").write_bytes(b"no video")
     (tmp_path / "notes.md").write_text("hello")
     (tmp_path / "sub").mkdir()
-    cv2.imwrite(str(tmp_path / "sub" / "c.jpg"), picture(150))
+    cv2.imwrite(str(tmp_path / "sub" / "c.jpg"), grey_image(150))
     return tmp_path
 
 
@@ -50,7 +50,7 @@ def test_folder_gives_images_then_videos_and_names_what_is_broken(folder):
     assert [("broken.jpg" in a, "broken.mkv" in b) for a, b in [source.skipped]] == [(True, True)]
 
 
-def test_letterboxed_picture_is_rgb_contiguous_and_padded_to_the_stride(tmp_path):
+def test_letterboxed_image_is_rgb_contiguous_and_padded_to_the_stride(tmp_path):
     blue = np.zeros((48, 128, 3), np.uint8)
     blue[..., 0] = 255
     cv2.imwrite(str(tmp_path / "x.png"), blue)
@@ -78,17 +78,17 @@ def test_glob_is_recursive_where_asked(folder):
 def test_folder_whose_name_holds_a_star_is_read_as_a_folder(tmp_path):
     odd = tmp_path / "run*1"
     odd.mkdir()
-    cv2.imwrite(str(odd / "a.jpg"), picture(9))
+    cv2.imwrite(str(odd / "a.jpg"), grey_image(9))
     assert len(open_source(str(odd))) == 1
 
 
 def test_suffix_in_capitals_is_known(tmp_path):
-    cv2.imwrite(str(tmp_path / "a.JPG"), picture(9))
+    cv2.imwrite(str(tmp_path / "a.JPG"), grey_image(9))
     assert len(open_source(str(tmp_path))) == 1
 
 
 @pytest.mark.parametrize("name, message", [("missing", "does not exist"), ("sub/*.png", "no image and no video")])
-def test_a_source_without_pictures_is_a_user_error(folder, name, message):
+def test_a_source_without_images_is_a_user_error(folder, name, message):
     with pytest.raises(UserError, match=message):
         open_source(str(folder / name))
 
@@ -134,7 +134,7 @@ def test_a_header_without_a_sensible_rate_counts_as_thirty(fps, used):
 
 
 def test_images_to_detect_on_are_as_recorded(golden, bccd, tmp_path):
-    """The recorded folder: two photographs, a drawn picture, a text file, a video of five frames."""
+    """The recorded folder: two photographs, a drawn image, a text file, a video of five frames."""
     record = golden("data.json.gz")["detect_sources"]
     photographs = sorted((bccd / "images/test").glob("*.jpg"))
     for name, photograph in zip(("a.JPG", "b.jpg"), photographs):
@@ -172,10 +172,10 @@ class FakeCapture:
         return self.number < self.count
 
     def retrieve(self):
-        return True, picture(self.number)
+        return True, grey_image(self.number)
 
     def read(self):
-        return (True, picture(self.number)) if self.grab() else (False, None)
+        return (True, grey_image(self.number)) if self.grab() else (False, None)
 
     def get(self, prop):
         return 0.0

@@ -39,7 +39,7 @@ def test_rows_are_as_recorded(golden):
 
 
 def bccd_images(g) -> ImageList:
-    """The recorded labels in the form a data set has them: normalised to the native picture."""
+    """The recorded labels in the form a data set has them: normalised to the native image."""
     batch = bccd_batch(g)
     size = np.array([640, 480], np.float64)
     labels = []
@@ -114,7 +114,7 @@ def test_given_annotations_win_and_must_exist(tmp_path):
     assert find_annotations(data, "val") == str(keyed)
     with pytest.raises(UserError, match=r"--annotations: nowhere\.json does not exist"):
         find_annotations(data, "val", "nowhere.json")
-    assert find_annotations(DataYaml("d.yaml", 1, ["a"], val="pictures"), "val") is None
+    assert find_annotations(DataYaml("d.yaml", 1, ["a"], val="images"), "val") is None
 
 
 def annotated(path: Path, images, categories, annotations=()) -> str:

@@ -17,7 +17,7 @@ def test_every_recorded_case_is_tested(golden):
 @pytest.mark.parametrize("case", CASES)
 def test_recorded_case(golden, case):
     figures = golden("eval_metrics.json")["confusion"][case]
-    matrix = ConfusionMatrix(len(figures["matrix"]) - 1, reference=True)
+    matrix = ConfusionMatrix(len(figures["matrix"]) - 1, upstream=True)
     for image in figures["images"]:
         matrix.process_batch(np.array(image["det"], np.float32), np.array(image["lab"], np.float32))
     np.testing.assert_array_equal(matrix.matrix, figures["matrix"])
@@ -25,7 +25,7 @@ def test_recorded_case(golden, case):
 
 def test_recorded_random_images(golden):
     g = golden("eval_metrics.npz")
-    matrix = ConfusionMatrix(4, reference=True)
+    matrix = ConfusionMatrix(4, upstream=True)
     for i in range(12):
         matrix.process_batch(g[f"cm_det{i}"], g[f"cm_lab{i}"])
     np.testing.assert_array_equal(matrix.matrix, g["cm_matrix_nc4"])
@@ -33,7 +33,7 @@ def test_recorded_random_images(golden):
 
 def test_recorded_bccd(golden):
     g = golden("eval_bccd.npz")
-    matrix = ConfusionMatrix(3, reference=True)
+    matrix = ConfusionMatrix(3, upstream=True)
     matrix.update(bccd_batch(g))
     np.testing.assert_array_equal(matrix.matrix, g["confusion"])
 
@@ -43,7 +43,7 @@ def test_recorded_stub_run_apart_from_ties(golden, case, iou):
     """There one box stands under several classes. Which of them is paired hung on an unstable sort when it was
     recorded, so only what does not depend on it is compared: pairs of each true class, missed labels, false alarms."""
     g = golden("eval_match.npz")
-    matrix = ConfusionMatrix(3, reference=True)
+    matrix = ConfusionMatrix(3, upstream=True)
     for batch in stub_batches(g, iou):
         matrix.update(batch)
     want, got = g[f"{case}_cm"], matrix.matrix

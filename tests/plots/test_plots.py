@@ -29,9 +29,9 @@ from yolov7fast.plots.draw import box_style, class_colour, class_name, draw_boxe
 
 
 def size_of(path) -> tuple[int, int]:
-    picture = cv2.imread(str(path))
-    assert picture is not None and picture.std() > 1, f"{path} is missing or blank"
-    return picture.shape[1], picture.shape[0]
+    image = cv2.imread(str(path))
+    assert image is not None and image.std() > 1, f"{path} is missing or blank"
+    return image.shape[1], image.shape[0]
 
 
 @pytest.fixture
@@ -157,6 +157,40 @@ def test_results_png_of_files_that_differ_in_length_and_columns(tmp_path, legend
     assert legends == [[], ["A", "B"]]
 
 
+@pytest.fixture
+def panels(monkeypatch):
+    """Title -> (epochs, values) of each panel of the figure that is saved."""
+    drawn = {}
+
+    def record(self, *args, **kwargs):
+        for ax in self.axes:
+            drawn[ax.get_title()] = [tuple(map(list, line.get_data())) for line in ax.get_lines()]
+        return original(self, *args, **kwargs)
+
+    original = Figure.savefig
+    monkeypatch.setattr(Figure, "savefig", record)
+    return drawn
+
+
+def test_epochs_without_validation_are_no_points(tmp_path, panels):
+    """results.txt repeats the last validation; results.csv leaves it out."""
+    (tmp_path / "results.txt").write_text("".join(results_line(e, 3, FULL) for e in range(4)))
+    rows = ["epoch,train/box,metrics/mAP_0.5,val/box", "0,0.1,,", "1,0.1,0.4,0.07", "2,0.1,,", "3,0.1,0.4,0.07"]
+    (tmp_path / "results.csv").write_text("\n".join(rows) + "\n")
+    plot_results(tmp_path)
+    assert panels["mAP@0.5"] == [([1, 3], [0.4, 0.4])] and panels["val Box"] == [([1, 3], [0.07, 0.07])]
+    assert panels["Box"] == [([0, 1, 2, 3], [0.1] * 4)]
+
+
+def test_panels_have_the_names_of_the_losses_in_results_csv(tmp_path, panels):
+    (tmp_path / "results.txt").write_text(results_line(0, 0, FULL))
+    heading = "epoch,train/box,train/giou,train/cls,train/total,val/box,val/giou,val/cls"
+    (tmp_path / "results.csv").write_text(f"{heading}\n0,1,2,3,6,4,5,6\n")
+    plot_results(tmp_path)
+    assert panels["GIoU"] == [([0], [2.0])] and panels["val GIoU"] == [([0], [5.0])]
+    assert "Objectness" not in panels and panels["Precision"] == [([0], [0.6])], "results.txt has what the table lacks"
+
+
 def test_results_without_a_file_or_an_epoch_say_so(tmp_path):
     with pytest.raises(UserError, match="no results"):
         plot_results(tmp_path)
@@ -179,7 +213,7 @@ def test_study_and_evolution_are_drawn(tmp_path):
     assert size_of(tmp_path / "evolve.png")[0] == 2100
 
 
-# --- pictures ---------------------------------------------------------------------------------------------------------
+# --- images -----------------------------------------------------------------------------------------------------------
 
 
 def test_grid_goes_down_columns_and_leaves_its_inputs_alone(tmp_path):
@@ -212,27 +246,27 @@ def test_a_batch_without_targets_is_drawn():
 
 
 @pytest.mark.parametrize("height, width", [(60, 80), (480, 640), (3000, 4000)])
-def test_boxes_and_labels_grow_with_the_picture_and_stay_inside(height, width):
-    picture = np.zeros((height, width, 3), np.uint8)
+def test_boxes_and_labels_grow_with_the_image_and_stay_inside(height, width):
+    image = np.zeros((height, width, 3), np.uint8)
     corners = [(width * 0.9, 0, width, height * 0.2), (0, height * 0.9, width * 0.1, height)]
-    draw_boxes(picture, corners, ["a long class name 0.99"] * 2, [class_colour(0)] * 2)
+    draw_boxes(image, corners, ["a long class name 0.99"] * 2, [class_colour(0)] * 2)
     line, font = box_style(height, width)
     assert 0.001 <= line / (height + width) <= 0.01 and 0.01 <= font / (height + width) <= 0.06
-    assert (picture[: font * 2].any(-1).sum(1).max()) >= min(font * 4, width * 0.5), "the text moved inside, unclipped"
+    assert (image[: font * 2].any(-1).sum(1).max()) >= min(font * 4, width * 0.5), "the text moved inside, unclipped"
 
 
 def test_names_of_any_script_have_ink():
-    picture = np.zeros((60, 300, 3), np.uint8)
-    draw_boxes(picture, [(10, 30, 200, 55)], ["血球 0.87"], [(255, 255, 255)], (1, 16))
-    plain = np.zeros_like(picture)
+    image = np.zeros((60, 300, 3), np.uint8)
+    draw_boxes(image, [(10, 30, 200, 55)], ["血球 0.87"], [(255, 255, 255)], (1, 16))
+    plain = np.zeros_like(image)
     draw_boxes(plain, [(10, 30, 200, 55)], ["   0.87"], [(255, 255, 255)], (1, 16))
-    assert not np.array_equal(picture, plain)
+    assert not np.array_equal(image, plain)
 
 
 def test_class_names_come_from_lists_mappings_or_numbers():
     assert [class_name(n, 1) for n in (["a", "b"], {1: "c"}, None, ["a"])] == ["b", "c", "1", "1"]
 
 
-def test_an_unknown_picture_format_is_a_user_error(tmp_path):
+def test_an_unknown_image_format_is_a_user_error(tmp_path):
     with pytest.raises(UserError, match=r"\.xyz"):
         save_image(np.zeros((4, 4, 3), np.uint8), tmp_path / "a.xyz")

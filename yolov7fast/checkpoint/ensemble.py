@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -42,7 +43,7 @@ def ensemble_of(models: Sequence[Model], paths: Sequence[str | Path]) -> nn.Modu
     if len(classes) > 1:
         listed = ", ".join(f"{path} has {len(model.names)}" for path, model in zip(paths, models))
         raise CheckpointError(f"an ensemble needs networks with the same classes, but {listed}")
-    ensemble = Ensemble(models)
+    ensemble: Any = Ensemble(models)
     ensemble.names, ensemble.stride = models[-1].names, models[-1].stride
     return ensemble.eval()
 

@@ -5,19 +5,23 @@ Sizes are (height, width). Functions take tensors or NumPy arrays where both occ
 """
 
 import math
+from collections.abc import Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 
+Boxes = TypeVar("Boxes", torch.Tensor, np.ndarray)
 
-def _copy(x):
+
+def _copy(x) -> Any:
     return x.clone() if isinstance(x, torch.Tensor) else np.copy(x)
 
 
 # --- conversions ------------------------------------------------------------------------------------------------------
 
 
-def xyxy2xywh(x):
+def xyxy2xywh(x: Boxes) -> Boxes:
     """(n, >=4) corners to centre and size; further columns are kept."""
     y = _copy(x)
     y[:, 0] = (x[:, 0] + x[:, 2]) / 2
@@ -27,7 +31,7 @@ def xyxy2xywh(x):
     return y
 
 
-def xywh2xyxy(x):
+def xywh2xyxy(x: Boxes) -> Boxes:
     """(n, >=4) centre and size to corners; further columns are kept."""
     y = _copy(x)
     y[:, 0] = x[:, 0] - x[:, 2] / 2
@@ -37,8 +41,8 @@ def xywh2xyxy(x):
     return y
 
 
-def xywhn2xyxy(x, w=640, h=640, padw=0, padh=0):
-    """(n, 4) normalised centre and size to pixel corners of a w x h picture that is shifted by the padding."""
+def xywhn2xyxy(x: Boxes, w: float = 640, h: float = 640, padw: float = 0, padh: float = 0) -> Boxes:
+    """(n, 4) normalised centre and size to pixel corners of a w x h image that is shifted by the padding."""
     y = _copy(x)
     y[:, 0] = w * (x[:, 0] - x[:, 2] / 2) + padw
     y[:, 1] = h * (x[:, 1] - x[:, 3] / 2) + padh
@@ -47,7 +51,7 @@ def xywhn2xyxy(x, w=640, h=640, padw=0, padh=0):
     return y
 
 
-def xyn2xy(x, w=640, h=640, padw=0, padh=0):
+def xyn2xy(x: Boxes, w: float = 640, h: float = 640, padw: float = 0, padh: float = 0) -> Boxes:
     """(n, 2) normalised points to pixels."""
     y = _copy(x)
     y[:, 0] = w * x[:, 0] + padw
@@ -55,8 +59,8 @@ def xyn2xy(x, w=640, h=640, padw=0, padh=0):
     return y
 
 
-def clip_coords(boxes, shape):
-    """Clamp xyxy boxes, in place, to a picture of `shape` (h, w); the limits themselves are allowed."""
+def clip_coords(boxes: torch.Tensor | np.ndarray, shape: Sequence[int]) -> None:
+    """Clamp xyxy boxes, in place, to an image of `shape` (h, w); the limits themselves are allowed."""
     h, w = shape[0], shape[1]
     if isinstance(boxes, torch.Tensor):
         boxes[:, 0::2][:, :2].clamp_(0, w)
@@ -66,10 +70,10 @@ def clip_coords(boxes, shape):
         boxes[:, [1, 3]] = boxes[:, [1, 3]].clip(0, h)
 
 
-def scale_coords(img1_shape, coords, img0_shape, ratio_pad=None):
+def scale_coords(img1_shape: Sequence[int], coords: Boxes, img0_shape: Sequence[int], ratio_pad=None) -> Boxes:
     """Letterbox pixels back to native pixels, in place: undo padding and gain, then clip.
 
-    img1_shape: (h, w) of the network input; img0_shape: (h, w) of the native picture;
+    img1_shape: (h, w) of the network input; img0_shape: (h, w) of the native image;
     ratio_pad: ((ratio_h, ratio_w), (pad_w, pad_h)) as the data set gives it; only the height ratio is used.
     """
     if ratio_pad is None:
@@ -78,10 +82,11 @@ def scale_coords(img1_shape, coords, img0_shape, ratio_pad=None):
     else:
         gain = ratio_pad[0][0]
         pad = ratio_pad[1]
-    coords[:, [0, 2]] -= pad[0]
-    coords[:, [1, 3]] -= pad[1]
-    coords[:, :4] /= gain
-    clip_coords(coords, img0_shape)
+    boxes: Any = coords
+    boxes[:, [0, 2]] -= pad[0]
+    boxes[:, [1, 3]] -= pad[1]
+    boxes[:, :4] /= gain
+    clip_coords(boxes, img0_shape)
     return coords
 
 
@@ -209,8 +214,17 @@ def wh_iou(wh1: torch.Tensor, wh2: torch.Tensor) -> torch.Tensor:
     return inter / (wh1.prod(-1)[:, None] + wh2.prod(-1) - inter)
 
 
-def bbox_alpha_iou(box1, box2, x1y1x2y2=False, GIoU=False, DIoU=False, CIoU=False, alpha=2, eps=1e-9):
-    """Alpha-IoU (powers of the terms), pair by pair: box1 (4, n) or (4,), box2 (n, 4) -> (n,); xywh unless told."""
+def bbox_alpha_iou(
+    box1: torch.Tensor,
+    box2: torch.Tensor,
+    x1y1x2y2: bool = False,
+    GIoU: bool = False,
+    DIoU: bool = False,
+    CIoU: bool = False,
+    alpha: float = 2,
+    eps: float = 1e-9,
+) -> torch.Tensor:
+    """Alpha-IoU (powers of the terms), pair by pair: box1 (4, n) or (4,), box2 (n, 4) -> (n,); xywh unless x1y1x2y2."""
     b1, b2 = box1.T.reshape(-1, 4), box2
     if not x1y1x2y2:
         b1, b2 = xywh2xyxy(b1), xywh2xyxy(b2)

@@ -33,7 +33,7 @@ class EvaluationStopped(Exception):
 class SeenBatch(NamedTuple):
     """What a sink gets to see of a batch, `native` being in pixels of the original images."""
 
-    index: int
+    batch_index: int
     images: torch.Tensor  # uint8 (B, 3, H, W); may be overwritten by the loader later
     targets: torch.Tensor  # (n, 6)
     paths: Sequence[str]

@@ -79,7 +79,7 @@ class JsonSink:
 
 
 class ImageSink:
-    """`test_batch{0,1,2}_{labels,pred}.jpg`, drawn by a thread of its own while the evaluation goes on.
+    """`test_batch{0,1,2}_{labels,pred}.jpg`, drawn by a thread of its own beside the evaluation.
 
     The thread gets copies, since the loader may reuse the batch's memory. `close` waits for it.
     """
@@ -90,12 +90,12 @@ class ImageSink:
         self.drawings: list[Future] = []
 
     def __call__(self, batch: SeenBatch) -> None:
-        if batch.index >= DRAWN_BATCHES:
+        if batch.batch_index >= DRAWN_BATCHES:
             return
         images = batch.images[:DRAWN_IMAGES].cpu().clone()
         paths = list(batch.paths[: len(images)])
         for kind, targets in (("labels", batch.targets.cpu().clone()), ("pred", detections_as_targets(batch))):
-            fname = self.save_dir / f"test_batch{batch.index}_{kind}.jpg"
+            fname = self.save_dir / f"test_batch{batch.batch_index}_{kind}.jpg"
             self.drawings.append(self.pool.submit(plot_images, images, targets, paths, fname, self.names))
 
     def close(self) -> None:

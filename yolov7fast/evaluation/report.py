@@ -132,7 +132,7 @@ def write_per_class_ap(result: EvalResult, names: Sequence[str], path: str | Pat
 
 def draw_curves(result: EvalResult, matrix: np.ndarray, names: Sequence[str], save_dir: Path) -> None:
     """PR, F1, P and R curves, and the confusion matrix."""
-    curves, ids = result.curves, result.classes.classes
+    curves, ids = result.curves, result.classes.classes.tolist()
     plot_pr_curve(curves.x, curves.pr, result.classes.ap[:, 0], save_dir / "PR_curve.png", names, ids)
     for label, values in (("F1", curves.f1), ("Precision", curves.p), ("Recall", curves.r)):
         short = "F1" if label == "F1" else label[0]

@@ -229,7 +229,7 @@ class DetrFamily:
             return
         for drawing in self.drawings:
             drawing.result()
-        plot_results(save_dir=self.run_dir, titles={"obj": "GIoU", "val_obj": "val GIoU"})
+        plot_results(save_dir=self.run_dir)
         previous_of(self.run_dir / "weights" / "last.pth").unlink(missing_ok=True)
 
     def close(self) -> None:

@@ -26,7 +26,7 @@ class Frame:
     original: np.ndarray  # uint8 (H, W, 3) BGR
     kind: str  # "image", "video" or "stream"
     number: int = 0  # frame of a video (from 1) or of a stream (from 0)
-    total: int = 0  # frames of the video, as far as its header tells
+    total: int = 0  # frames of the video, as its header says
     prefix: str = ""  # what a printed line starts with
     fps: float = STREAM_FPS
     capture: cv2.VideoCapture | None = None

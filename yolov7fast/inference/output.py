@@ -116,7 +116,7 @@ class _Video:
     def __init__(self, path: Path, fps: float, shape: tuple[int, ...]):
         self.path, self.size = path, (shape[1], shape[0])
         codec = cv2.VideoWriter.fourcc(*"mp4v")
-        self.writer = None
+        self.writer = cv2.VideoWriter()
         for self.path in (path, path.with_suffix(".mp4")):  # not every container takes this codec
             self.part = Replacement(self.path, suffix=self.path.suffix, durable=False)
             self.writer = cv2.VideoWriter(str(self.part.temporary), codec, fps, self.size)

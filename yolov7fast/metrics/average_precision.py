@@ -38,7 +38,7 @@ class ClassAP(NamedTuple):
 
 
 class Curves(NamedTuple):
-    """What the curve pictures show, rows as in `ClassAP.classes`, at IoU 0.5."""
+    """What the plots of the curves show, rows as in `ClassAP.classes`, at IoU 0.5."""
 
     x: np.ndarray  # (1000,) from 0 to 1: confidence, or recall for `pr`
     p: np.ndarray  # (c, 1000) over confidence

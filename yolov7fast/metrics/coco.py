@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 STAT_NAMES = ("AP", "AP50", "AP75", "AP_small", "AP_medium", "AP_large")
 STAT_NAMES += ("AR_1", "AR_10", "AR_100", "AR_small", "AR_medium", "AR_large")
 _UNUSED_IDS = {12, 26, 29, 30, 45, 66, 68, 69, 71, 83}
-SHAPE_TOLERANCE = 0.02  # relative difference of aspect ratio above which two pictures are not the same one
+SHAPE_TOLERANCE = 0.02  # relative difference of aspect ratio above which two images are not the same one
 
 
 def coco80_to_coco91_class() -> list[int]:
@@ -63,7 +63,7 @@ def find_annotations(data: DataYaml, split: str, given: str | None = None) -> st
 class GroundTruth:
     """What detections are compared with, and how they are written so that they can be.
 
-    ids: image id of each file stem; scale: (x, y) factor from the evaluated picture to the recorded one, where they
+    ids: image id of each file stem; scale: (x, y) factor from the evaluated image to the recorded one, where they
     differ; categories: category id of each class.
     """
 
@@ -209,10 +209,10 @@ def coco_stats(truth: GroundTruth, rows: list[dict[str, Any]]) -> dict[str, floa
         from pycocotools.cocoeval import COCOeval
 
         with open(os.devnull, "w") as quiet, contextlib.redirect_stdout(quiet):
-            reference = COCO()
-            reference.dataset = {"info": {}, **truth.dataset}
-            reference.createIndex()
-            evaluation = COCOeval(reference, reference.loadRes(rows), "bbox")
+            labelled: Any = COCO()  # its type stubs know files of COCO itself alone
+            labelled.dataset = {"info": {}, **truth.dataset}
+            labelled.createIndex()
+            evaluation: Any = COCOeval(labelled, labelled.loadRes(rows), "bbox")
             evaluation.params.imgIds = images
             evaluation.evaluate()
             evaluation.accumulate()

@@ -13,17 +13,17 @@ class ConfusionMatrix:
     one to one. A pair counts at [predicted, true], a missed label at [background, true], a detection without a label at
     [predicted, background]; every image counts.
 
-    reference: count as the original project does: pairs at [true, predicted], so transposed against the titles of its
-    picture; images without labels or detections, and false alarms in images without a pair, left out. (Where one box
+    upstream: count as WongKinYiu/yolov7 does: pairs at [true, predicted], so transposed against the titles of its
+    plot; images without labels or detections, and false alarms in images without a pair, left out. (Where one box
     stands under several classes, its choice among them hangs on an unstable sort; here the best score is taken.)
     """
 
-    def __init__(self, nc: int, conf: float = 0.25, iou_thres: float = 0.45, reference: bool = False):
+    def __init__(self, nc: int, conf: float = 0.25, iou_thres: float = 0.45, upstream: bool = False):
         self.matrix = np.zeros((nc + 1, nc + 1))
         self.nc = nc
         self.conf = conf
         self.iou_thres = iou_thres
-        self.reference = reference
+        self.upstream = upstream
 
     def process_batch(self, detections, labels) -> None:
         """One image: detections (n, 6) xyxy, score, class; labels (m, 5) class, xyxy; tensors or arrays."""
@@ -35,7 +35,7 @@ class ConfusionMatrix:
 
     def update(self, batch: Batch) -> None:
         """Count a batch of images, detections and labels in the same pixels."""
-        if self.reference:
+        if self.upstream:
             batch = _only_images_with_both(batch)
         sure = batch.detections[:, 4] > self.conf
         dets, det_image = batch.detections[sure], batch.det_image[sure]
@@ -44,13 +44,13 @@ class ConfusionMatrix:
         missed = np.delete(true, t)
         single = np.ones(len(dets), bool)
         single[d] = False
-        if self.reference:
+        if self.upstream:
             np.add.at(self.matrix, (true[t], predicted[d]), 1)
             single &= np.isin(det_image, det_image[d])
         else:
             np.add.at(self.matrix, (predicted[d], true[t]), 1)
-        np.add.at(self.matrix, (self.nc, missed), 1)
-        np.add.at(self.matrix, (predicted[single], self.nc), 1)
+        np.add.at(self.matrix[self.nc], missed, 1)
+        np.add.at(self.matrix[:, self.nc], predicted[single], 1)
 
     def _pairs(self, dets, det_image, batch):
         """Detection and label rows paired one to one: the closest label of a detection, then the closest detection."""

@@ -34,7 +34,7 @@ class Matches(NamedTuple):
 
 def native_batch(detections: list[torch.Tensor], targets: torch.Tensor, shapes, hw: tuple[int, int]) -> Batch:
     """Detections (k, 6) in letterbox pixels, one tensor an image, and targets (m, 6) image, class, xywh normalised to
-    the letterbox, as native-pixel arrays, clipped to the picture.
+    the letterbox, as native-pixel arrays, clipped to the image.
 
     shapes: per image ((h0, w0), ((ratio_h, ratio_w), (pad_w, pad_h))); hw: size of the network input.
     """
@@ -43,20 +43,20 @@ def native_batch(detections: list[torch.Tensor], targets: torch.Tensor, shapes, 
     det_image = np.repeat(np.arange(len(counts)), counts)
     dets = torch.cat([torch.zeros(0, 6), *(d[:, :6].float().cpu() for d in detections)]).numpy()
     dets[:, :4] = geometry.to_native(dets[:, :4], det_image)
-    targets = targets.float().cpu().numpy()
-    label_image = targets[:, 0].astype(np.int64)
+    rows = targets.float().cpu().numpy()
+    label_image = rows[:, 0].astype(np.int64)
     h, w = hw
-    xywh = targets[:, 2:6] * np.array([w, h, w, h], np.float32)
+    xywh = rows[:, 2:6] * np.array([w, h, w, h], np.float32)
     half = xywh[:, 2:] / 2
     xyxy = np.concatenate((xywh[:, :2] - half, xywh[:, :2] + half), 1)
-    labels = np.concatenate((targets[:, 1:2], geometry.to_native(xyxy, label_image)), 1)
+    labels = np.concatenate((rows[:, 1:2], geometry.to_native(xyxy, label_image)), 1)
     return Batch(dets, det_image, labels, label_image)
 
 
 class _Geometry(NamedTuple):
     """How the images of a batch were letterboxed; float32 as in `core.boxes.scale_coords`, for many."""
 
-    limit: np.ndarray  # (B, 4) w, h, w, h of the native picture
+    limit: np.ndarray  # (B, 4) w, h, w, h of the native image
     pad: np.ndarray  # (B, 4) x, y, x, y
     gain: np.ndarray  # (B, 1) height ratio
 

@@ -107,7 +107,7 @@ def _suppress(x: torch.Tensor, iou_thres: float, agnostic: bool, operator: Calla
 def _operator(device_type: str) -> Callable | None:
     """torchvision's nms for an accelerator, if it works there; None: our own.
 
-    On the CPU ours is taken: it ends at 300 kept boxes, where the operator goes on through all candidates. Beside a
+    On the CPU ours is taken: it ends at 300 kept boxes, where the operator works through all candidates. Beside a
     torch of another build, torchvision fails while it is imported, or when the operator is called.
     """
     if device_type == "cpu":

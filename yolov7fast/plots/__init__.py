@@ -1,4 +1,4 @@
-"""Every picture the project draws, under one name."""
+"""Every plot of the project, under one name."""
 
 from yolov7fast.plots.curves import plot_confusion, plot_mc_curve, plot_pr_curve
 from yolov7fast.plots.draw import draw_boxes, plot_images

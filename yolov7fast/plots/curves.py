@@ -1,4 +1,4 @@
-"""Evaluation curves and the confusion matrix as pictures: arrays and a path in, a file out.
+"""Evaluation curves and the confusion matrix as plots: arrays and a path in, a file out.
 
 Figures are built with matplotlib's objects (no pyplot, no global list of figures), one at a time behind a lock, so they
 may be drawn from any thread and are freed when done. Files appear in one step.
@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -36,8 +37,9 @@ def _font_families() -> list[str]:
 @contextmanager
 def new_figure(size: tuple[float, float], dpi: int = 200, **settings) -> Iterator[Figure]:
     """A fresh figure of `size` inches, to be drawn and saved in the block; `settings`: more of matplotlib's."""
-    look = {"font.family": _font_families(), "axes.spines.top": False, "axes.spines.right": False}
-    with _LOCK, matplotlib.rc_context(look | settings), warnings.catch_warnings():
+    look: dict[Any, Any] = {"axes.spines.top": False, "axes.spines.right": False, **settings}
+    look["font.family"] = _font_families()
+    with _LOCK, matplotlib.rc_context(look), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph")  # a name in a script without a font here: boxes, no noise
         fig = Figure(figsize=size, dpi=dpi, layout="constrained")
         FigureCanvasAgg(fig)

@@ -1,11 +1,11 @@
-"""Drawing on pictures: boxes with labels that stay readable at any size, and grids of a batch.
+"""Drawing on images: boxes with labels that stay readable at any size, and grids of a batch.
 
-Pictures are uint8 arrays (H, W, 3) in BGR order, as OpenCV holds them.
+Images are uint8 arrays (H, W, 3) in BGR order, as OpenCV holds them.
 """
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import cv2
@@ -15,7 +15,7 @@ from yolov7fast.core.atomic import write_atomically
 from yolov7fast.core.boxes import xywh2xyxy
 from yolov7fast.core.errors import UserError
 
-# ten colours that are easy to tell apart (the "tab10" set), as R, G, B
+# ten colours that are easy to distinguish (the "tab10" set), as R, G, B
 PALETTE = (
     (31, 119, 180),
     (255, 127, 14),
@@ -34,7 +34,8 @@ Names = Sequence[str] | Mapping[int, str] | None
 
 def class_colour(class_id: int) -> tuple[int, int, int]:
     """B, G, R of a class: always the same one, repeating after ten."""
-    return PALETTE[int(class_id) % len(PALETTE)][::-1]
+    red, green, blue = PALETTE[int(class_id) % len(PALETTE)]
+    return blue, green, red
 
 
 def class_name(names: Names, class_id: int) -> str:
@@ -51,7 +52,7 @@ def box_style(height: int, width: int) -> tuple[int, int]:
 
 
 def draw_text(img: np.ndarray, text: str, corner: tuple[int, int], size: int, colour, background=None) -> None:
-    """Write `text` in place with its top left corner at (x, y), moved as needed to lie inside the picture.
+    """Write `text` in place with its top left corner at (x, y), moved as needed to lie inside the image.
 
     OpenCV's own outline font covers Latin and Chinese, Japanese and Korean names alike.
     """
@@ -69,7 +70,7 @@ def draw_text(img: np.ndarray, text: str, corner: tuple[int, int], size: int, co
 
 def draw_boxes(
     img: np.ndarray,
-    boxes: Sequence,
+    boxes: Iterable,
     labels: Sequence[str],
     colours: Sequence[tuple[int, int, int]],
     style: tuple[int, int] | None = None,
@@ -110,7 +111,7 @@ def plot_images(
     max_size: int = 640,
     max_subplots: int = 16,
 ) -> np.ndarray:
-    """Draw a batch as a grid and save it; returns the picture, whose longer side is at most 1280.
+    """Draw a batch as a grid and save it; returns the grid, whose longer side is at most 1280.
 
     images: (B, 3, H, W) RGB, uint8 or 0..1 floats, tensor or array; neither they nor the targets are changed.
     targets: labels (n, 6) = image, class, xywh; predictions (n, 7) with the confidence last (those of 0.25 or less

@@ -1,7 +1,7 @@
-"""Pictures of a whole run: its `results.txt`, its labels, studies over image sizes and hyper-parameter evolution."""
+"""Plots of a whole run: its results by epoch, its labels, studies over image sizes and hyper-parameter evolution."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,45 +10,42 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
 from yolov7fast.core.errors import UserError
-from yolov7fast.metrics.results_file import read_results
+from yolov7fast.metrics.run_curves import RunCurves, read_curves
 from yolov7fast.plots.curves import figure, line_colours, short
 from yolov7fast.plots.draw import Names, class_name
 
-# panels of results.png, row by row
-PANELS = {
-    "box": "Box", "obj": "Objectness", "cls": "Classification", "precision": "Precision", "recall": "Recall",
-    "val_box": "val Box", "val_obj": "val Objectness", "val_cls": "val Classification",
-    "map50": "mAP@0.5", "map": "mAP@0.5:0.95",
-}  # fmt: skip
+LOSS_TITLES = {"box": "Box", "obj": "Objectness", "cls": "Classification", "giou": "GIoU"}
+METRIC_TITLES = {"precision": "Precision", "recall": "Recall", "map50": "mAP@0.5", "map": "mAP@0.5:0.95"}
+LOSS_PANELS = 3
 
 
 def plot_results(
     save_dir: str | os.PathLike,
     files: Sequence[str | os.PathLike] | None = None,
     path: str | os.PathLike | None = None,
-    titles: Mapping[str, str] | None = None,
 ) -> Path:
-    """Draw `results*.txt` of a run folder (or the given files) as 2 x 5 panels; returns the picture's path.
+    """Draw the epochs of a run folder (or of the given results.txt files) as 2 x 5 panels; returns the file's path.
 
-    Losses that are 0 and epochs without validation are gaps; files may differ in length and in columns. `titles`: of
-    panels that show something else than YOLO's losses.
+    Points are measured epochs: neither losses of 0 nor epochs without validation are drawn. Files may differ in length
+    and in columns. The parts of the loss have the names that results.csv gives them.
     """
     save_dir = Path(save_dir)
     files = [Path(f) for f in files] if files else sorted(save_dir.glob("results*.txt"))
     if not files:
         raise UserError(f"no results*.txt in {save_dir}: nothing to plot")
-    runs = [read_results(f) for f in files]
+    runs = [read_curves(f) for f in files]
+    panels = [_panels(run) for run in runs]
     same_name = len({f.stem for f in files}) < len(files)
     labels = [f.parent.name if same_name else f.stem for f in files]
     path = Path(path) if path else save_dir / "results.png"
     with figure(path, (14, 6), 200) as fig:
         axes = fig.subplots(2, 5)
-        for ax, (key, title) in zip(axes.flat, {**PANELS, **(titles or {})}.items()):
-            for run, label, colour in zip(runs, labels, line_colours(len(runs))):
-                marker = "." if len(run["epoch"]) <= 60 else None
-                ax.plot(run["epoch"], run[key], marker=marker, linewidth=1.5, color=colour, label=short(label))
-            _panel(ax, title)
-            if not any(np.isfinite(run[key]).any() for run in runs):
+        for i, ax in enumerate(axes.flat):
+            titles = list(dict.fromkeys(found[i][0] for found in panels))
+            for run, found, label, colour in zip(runs, panels, labels, line_colours(len(runs))):
+                _epochs(ax, run.epoch, found[i][1], colour, short(label))
+            _panel(ax, " / ".join(titles))
+            if not any(np.isfinite(found[i][1]).any() for found in panels):
                 ax.text(0.5, 0.5, "not measured", transform=ax.transAxes, ha="center", color="grey")
         for ax in axes[1]:
             ax.set_xlabel("epoch")
@@ -56,6 +53,27 @@ def plot_results(
             handles, names = axes.flat[0].get_legend_handles_labels()
             fig.legend(handles, names, loc="outside lower center", ncols=min(len(runs), 6), frameon=False)
     return path
+
+
+def _panels(run: RunCurves) -> list[tuple[str, np.ndarray]]:
+    """Title and values (n,) of each panel, row by row: losses, P and R above; validation losses and mAPs below."""
+    metrics, rows = run.metrics(), []
+    for losses, prefix, names in (
+        (run.losses(), "", ("precision", "recall")),
+        (run.val_losses(), "val ", ("map50", "map")),
+    ):
+        parts = [part for part in losses if part != "total"][:LOSS_PANELS]
+        rows += [(prefix + LOSS_TITLES.get(part, part), losses[part]) for part in parts]
+        rows += [("", np.full(len(run.epoch), np.nan))] * (LOSS_PANELS - len(parts))
+        rows += [(METRIC_TITLES[name], metrics[name]) for name in names]
+    return rows
+
+
+def _epochs(ax, epoch: np.ndarray, values: np.ndarray, colour, label: str) -> None:
+    """A line through the measured epochs, each marked as a point where they are few."""
+    measured = np.isfinite(values)
+    marker = "." if measured.sum() <= 60 else None
+    ax.plot(epoch[measured], values[measured], marker=marker, linewidth=1.5, color=colour, label=label)
 
 
 def plot_labels(labels: np.ndarray, path: str | os.PathLike, names: Names = None) -> None:
@@ -83,9 +101,9 @@ def plot_labels(labels: np.ndarray, path: str | os.PathLike, names: Names = None
             edges = np.linspace(0, 1, 51)
             ax.pcolormesh(edges, edges, seen, cmap="Blues", vmin=-density.max() / 3, vmax=max(density.max(), 1))
             ax.set(xlabel=axis_names[0], ylabel=axis_names[1], xlim=(0, 1), ylim=(0, 1), aspect="equal")
-        centres.invert_yaxis()  # as in a picture: y grows downwards
-        centres.set_title("centres (share of the picture)")
-        sizes.set_title("sizes (share of the picture)")
+        centres.invert_yaxis()  # as in an image: y grows downwards
+        centres.set_title("centres (fraction of the image)")
+        sizes.set_title("sizes (fraction of the image)")
 
 
 def _outlines(ax, labels: np.ndarray) -> None:

@@ -21,7 +21,7 @@ class YoloPredictor:
     box, obj and cls.
     """
 
-    img_size = None
+    img_size: int | None = None
     fixed_size = False
     border = 0.5  # as upstream evaluates
     uses_nms = True
@@ -44,10 +44,10 @@ class YoloPredictor:
         clock = Stopwatch()
         output, raw_outputs = self.model(images, augment=options.augment)[:2]
         inference_ms = clock.lap()
-        losses = {}
+        losses: dict[str, torch.Tensor] = {}
         if self.loss is not None and raw_outputs is not None:
             parts = self.loss(_as_float32(raw_outputs), targets)[1].detach()
-            losses = dict(zip(LOSS_NAMES, parts))
+            losses.update(zip(LOSS_NAMES, parts))
             clock.lap()
         labels = _label_rows(targets, images) if options.hybrid and targets is not None else ()
         detections = non_max_suppression(

@@ -1,6 +1,5 @@
 """A training run read back from its folder: curves, times, settings, files. What is missing stays unknown."""
 
-import csv
 import json
 import math
 import os
@@ -12,15 +11,9 @@ import numpy as np
 
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.yaml_file import read_yaml
-from yolov7fast.metrics.results_file import METRICS, read_results
+from yolov7fast.metrics.results_file import read_results
+from yolov7fast.metrics.run_curves import RunCurves, number, read_csv
 
-LOSSES = ("box", "obj", "cls", "total")  # parts of results.txt, in its order
-CSV_METRICS = {
-    "precision": "metrics/precision",
-    "recall": "metrics/recall",
-    "map50": "metrics/mAP_0.5",
-    "map": "metrics/mAP_0.5:0.95",
-}
 WEIGHTS = (".pt", ".pth")  # detectors of the YOLO family, detectors of transformers
 FIGURES = ("seconds", "train_seconds", "val_seconds", "iterations", "data_wait_share", "memory_gb")
 
@@ -62,6 +55,7 @@ def read_runs(paths: list[str | os.PathLike]) -> list[Run]:
     doubles = {str(f) for f in folders if folders.count(f) > 1}
     if doubles:
         raise UserError(f"the same run is given twice: {', '.join(sorted(doubles))}")
+    names: list[str] = []
     for depth in range(1, max(len(f.parts) for f in folders) + 1):
         names = ["/".join(f.parts[-depth:]) for f in folders]
         if len(set(names)) == len(names):
@@ -83,12 +77,14 @@ def read_run(path: str | os.PathLike) -> Run:
             f"{folder} holds neither results.txt nor results.csv: not a training run, or not one epoch done"
         )
     notes: list[str] = []
-    rows = _read_csv(table, notes) if table.is_file() else {}
+    rows = read_csv(table) if table.is_file() else {}
+    if table.is_file() and not rows:
+        notes.append("its results.csv holds no epoch")
     columns = read_results(text) if text.is_file() and (text.stat().st_size or not rows) else None
     if columns is None and not rows:
         raise UserError(f"{table} holds no epoch")
     epoch = np.array(sorted(set(rows) | set(columns["epoch"].tolist() if columns else ())))
-    curves = _Curves(epoch, columns, rows)
+    curves = RunCurves(epoch, columns, rows)
     seconds, time_source = _times(folder, epoch, curves.of_csv("seconds"), notes)
     opt = _read_yaml(folder / "opt.yaml", notes)
     planned = int(columns["last_epoch"][0]) + 1 if columns else _planned(opt, int(epoch[-1]) + 1, notes)
@@ -116,69 +112,13 @@ def read_run(path: str | os.PathLike) -> Run:
     )
 
 
-class _Curves:
-    """Columns over all epochs: results.csv, which names its columns, wins over results.txt, which does not."""
-
-    def __init__(self, epoch: np.ndarray, columns: dict[str, np.ndarray] | None, rows: dict[int, dict[str, str]]):
-        self.epoch, self.rows = epoch, rows
-        self.columns = columns
-        names = list(next(iter(rows.values()), {}))
-        self.parts = [n.removeprefix("train/") for n in names if n.startswith("train/")]
-        self.val_parts = [n.removeprefix("val/") for n in names if n.startswith("val/")]
-
-    def of_csv(self, name: str) -> np.ndarray:
-        return np.array([_number(self.rows.get(int(e), {}).get(name)) for e in self.epoch])
-
-    def of_text(self, name: str) -> np.ndarray:
-        values = np.full(len(self.epoch), np.nan)
-        if self.columns is not None:
-            values[np.searchsorted(self.epoch, self.columns["epoch"])] = self.columns[name]
-        return values
-
-    def _merged(self, csv_name: str, text_name: str | None) -> np.ndarray:
-        """results.csv where it has the column and the epoch (an empty field: not measured), else results.txt."""
-        named = np.array([csv_name in self.rows.get(int(e), {}) for e in self.epoch])
-        return np.where(named, self.of_csv(csv_name), self.of_text(text_name) if text_name else np.nan)
-
-    def losses(self) -> dict[str, np.ndarray]:
-        parts = self.parts or LOSSES
-        return {part: self._merged(f"train/{part}", part if part in LOSSES else None) for part in parts}
-
-    def val_losses(self) -> dict[str, np.ndarray]:
-        parts = self.val_parts or LOSSES[:-1]
-        return {part: self._merged(f"val/{part}", f"val_{part}" if part in LOSSES else None) for part in parts}
-
-    def metrics(self) -> dict[str, np.ndarray]:
-        return {name: self._merged(CSV_METRICS[name], name) for name in METRICS}
-
-
-def _read_csv(path: Path, notes: list[str]) -> dict[int, dict[str, str]]:
-    """Rows by epoch; the last row of an epoch counts."""
-    rows: dict[int, dict[str, str]] = {}
-    with path.open(newline="", encoding="utf-8", errors="replace") as f:
-        for row in csv.DictReader(f):
-            epoch = _number(row.get("epoch"))
-            if math.isfinite(epoch):
-                rows[int(epoch)] = row
-    if not rows:
-        notes.append("its results.csv holds no epoch")
-    return rows
-
-
-def _number(text: Any) -> float:
-    try:
-        return float(text)
-    except (TypeError, ValueError, OverflowError):
-        return math.nan
-
-
 def _planned(opt: dict[str, Any], done: int, notes: list[str]) -> int:
     """Epochs that the run was started for, by its options; those done where they do not say."""
     wanted = opt.get("epochs")
-    if wanted is not None and not math.isfinite(_number(wanted)):
+    if wanted is not None and not math.isfinite(number(wanted)):
         notes.append(f"epochs in its opt.yaml is {wanted!r}, which is no number: taken as the {done} done")
         return done
-    return int(_number(wanted)) if wanted else done
+    return int(number(wanted)) if wanted else done
 
 
 def _times(folder: Path, epoch: np.ndarray, seconds: np.ndarray, notes: list[str]) -> tuple[np.ndarray | None, str]:
@@ -232,6 +172,6 @@ def _read_profile(path: Path, notes: list[str]) -> dict[str, Any] | None:
 
 def _stage(stage: dict[str, Any]) -> dict[str, float | None]:
     stage = {"fraction": stage.get("share"), **stage}  # its name in older profiles
-    further = {name: _number(stage.get(name)) for name in ("std_ms", "fraction")}
+    further = {name: number(stage.get(name)) for name in ("std_ms", "fraction")}
     further = {name: value if math.isfinite(value) else None for name, value in further.items()}
-    return {"mean_ms": _number(stage["mean_ms"]), **further}
+    return {"mean_ms": number(stage["mean_ms"]), **further}

@@ -1,0 +1,86 @@
+"""Figures of a training run by epoch, from the files it wrote: results.csv, which names its columns, and results.txt.
+
+Where both have a figure, results.csv counts: it leaves empty what an epoch did not measure, while results.txt repeats
+the last validation. Runs of upstream have results.txt alone.
+"""
+
+import csv
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from yolov7fast.metrics.names import MAP, MAP50, PRECISION, RECALL, validation_loss
+from yolov7fast.metrics.results_file import METRICS, read_results
+
+LOSSES = ("box", "obj", "cls", "total")  # parts of the loss in results.txt, in its order
+CSV_METRICS = {"precision": PRECISION, "recall": RECALL, "map50": MAP50, "map": MAP}
+Rows = Mapping[int, Mapping[str, str]]  # fields of results.csv by epoch
+
+
+class RunCurves:
+    """Columns over all epochs (n,) float; NaN where a figure was not measured."""
+
+    def __init__(self, epoch: np.ndarray, columns: Mapping[str, np.ndarray] | None, rows: Rows):
+        """epoch (n,) ascending; columns: of `read_results`; rows: of `read_csv`."""
+        self.epoch, self.columns, self.rows = epoch, columns, rows
+        names = list(next(iter(rows.values()), {}))
+        parts = [n.removeprefix("train/") for n in names if n.startswith("train/")]
+        val_parts = [n.removeprefix("val/") for n in names if n.startswith("val/")]
+        self.parts, self.val_parts = parts or list(LOSSES), val_parts or list(LOSSES[:-1])
+
+    def of_csv(self, name: str) -> np.ndarray:
+        return np.array([number(self.rows.get(int(e), {}).get(name)) for e in self.epoch])
+
+    def of_text(self, name: str) -> np.ndarray:
+        values = np.full(len(self.epoch), np.nan)
+        if self.columns is not None:
+            values[np.searchsorted(self.epoch, self.columns["epoch"])] = self.columns[name]
+        return values
+
+    def _merged(self, csv_name: str, text_name: str | None) -> np.ndarray:
+        """results.csv where it has the column and the epoch (an empty field: not measured), else results.txt."""
+        named = np.array([csv_name in self.rows.get(int(e), {}) for e in self.epoch])
+        return np.where(named, self.of_csv(csv_name), self.of_text(text_name) if text_name else np.nan)
+
+    def losses(self) -> dict[str, np.ndarray]:
+        """Training losses by part, "total" last."""
+        return {part: self._merged(f"train/{part}", part if part in LOSSES else None) for part in self.parts}
+
+    def val_losses(self) -> dict[str, np.ndarray]:
+        return {
+            part: self._merged(validation_loss(part), f"val_{part}" if part in LOSSES else None)
+            for part in self.val_parts
+        }
+
+    def metrics(self) -> dict[str, np.ndarray]:
+        """precision, recall, map50, map."""
+        return {name: self._merged(CSV_METRICS[name], name) for name in METRICS}
+
+
+def read_curves(text: Path) -> RunCurves:
+    """The curves of a results.txt and of the table of the same name beside it, if there is one."""
+    columns, table = read_results(text), text.with_suffix(".csv")
+    rows = read_csv(table) if table.is_file() else {}
+    return RunCurves(np.array(sorted({*rows, *columns["epoch"].tolist()})), columns, rows)
+
+
+def read_csv(path: Path) -> dict[int, dict[str, str]]:
+    """Rows of a results.csv by epoch; the last row of an epoch counts."""
+    rows: dict[int, dict[str, str]] = {}
+    with path.open(newline="", encoding="utf-8", errors="replace") as f:
+        for row in csv.DictReader(f):
+            epoch = number(row.get("epoch"))
+            if math.isfinite(epoch):
+                rows[int(epoch)] = row
+    return rows
+
+
+def number(text: Any) -> float:
+    """A field as a number; NaN where it is none."""
+    try:
+        return float(text)
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
