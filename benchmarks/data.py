@@ -30,6 +30,7 @@ from benchmarks.data_stages import stage_table
 from benchmarks.measure import cpu_seconds, in_turn, machine, wall_seconds, write_json
 from benchmarks.photographs import ROOT, image_folder
 from yolov7fast.data.dataset import LoadImagesAndLabels
+from yolov7fast.data.images import load_resized
 from yolov7fast.data.packed_cache import PackedImages
 from yolov7fast.loading.loader import make_loader
 
@@ -278,9 +279,10 @@ def _tree_pss() -> float:
 
 
 def packing(bench: Bench) -> None:
-    """Building the packed file and opening it again, milliseconds an image, by the number of images."""
+    """Building the packed file, opening it again, and its checksums, milliseconds an image, by the number of images."""
     out = bench.results["packing_ms_per_image"] = {}
     files = bench.dataset(320).img_files
+    check_sums(bench, files)
     for n in (len(files) // 4, len(files)):
         times = {"build": [], "open": []}
         for _ in range(bench.runs):
@@ -290,6 +292,34 @@ def packing(bench: Bench) -> None:
                 times["open"].append(wall_seconds(work) / n * 1e3)
         costs = out[n] = {what: statistics.median(values) for what, values in times.items()}
         bench.show(f"pack {n} images", f"{costs['build']:.2f} ms to build, {costs['open']:.3f} ms to open")
+
+
+def check_sums(bench: Bench, files: list[str]) -> None:
+    """An image's checksum on its first use in a process, beside decoding it, which the pack saves."""
+    out = bench.results["checksum_ms_per_image"] = {}
+    for size in (320, 640):
+        with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(io.StringIO()):
+            pack = PackedImages.open_or_build(files, size, augment=True, cache_dir=folder)
+
+            def first_use(pack=pack) -> None:
+                pack._checked[:] = False
+                for i in range(len(pack)):
+                    pack.get(i)
+
+            def later_use(pack=pack) -> None:
+                for i in range(len(pack)):
+                    pack.get(i)
+
+            def decode(size=size) -> None:
+                for path in files:
+                    load_resized(path, size, augment=True)
+
+            first_use()  # pages in
+            works = {"first use": first_use, "later use": later_use, "decode": decode}
+            costs = in_turn({name: partial(cpu_seconds, work) for name, work in works.items()}, bench.runs)
+        costs = out[size] = {name: seconds / len(files) * 1e3 for name, seconds in costs.items()}
+        checksum = costs["first use"] - costs["later use"]
+        bench.show(f"checksum {size}, once a process", f"{checksum:.3f} ms of {costs['decode']:.2f} ms to decode")
 
 
 PARTS = [samples, stages, main_process, first_batch, throughput, whole_tree, memory, packing]

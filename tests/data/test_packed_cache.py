@@ -1,9 +1,11 @@
 """Packed images: the pixels of `load_resized`, built once, never stale, never half-written."""
 
+import json
 import multiprocessing
 import os
 import pickle
 from collections import namedtuple
+from functools import partial
 
 import cv2
 import numpy as np
@@ -124,7 +126,7 @@ def damage_header(path):
 
 def damage_table(path):
     data = path.read_bytes()
-    where = data.index(b"/") - 7 * 8 * len(SIZES)
+    where = data.index(b"/") - packed.COLUMNS * 8 * len(SIZES)
     path.write_bytes(data[:where] + np.int64(1 << 40).tobytes() + data[where + 8 :])
 
 
@@ -132,12 +134,86 @@ def damage_empty(path):
     path.write_bytes(b"")
 
 
-@pytest.mark.parametrize("damage", [damage_cut, damage_foreign, damage_header, damage_table, damage_empty])
-def test_a_damaged_or_foreign_file_is_built_again(images, tmp_path, builds, damage):
+def damage_names(path):
+    data = path.read_bytes()
+    path.write_bytes(data[:-3] + bytes([data[-3] ^ 1]) + data[-2:])
+
+
+def change_header(path, **changes):
+    """A header that says something else, with the file otherwise as it was."""
+    data = path.read_bytes()
+    meta = json.loads(data[8 : packed.HEADER].rstrip(b"\0")) | changes
+    path.write_bytes((packed.MAGIC + json.dumps(meta).encode()).ljust(packed.HEADER, b"\0") + data[packed.HEADER :])
+
+
+DAMAGES = {
+    "cut": damage_cut,
+    "foreign": damage_foreign,
+    "header": damage_header,
+    "table": damage_table,
+    "names": damage_names,
+    "empty": damage_empty,
+    "a huge count": partial(change_header, n=10**15),
+    "a count that is no number": partial(change_header, n="6"),
+    "a table beyond the end": partial(change_header, table_at=10**12),
+    "a deep header": lambda path: path.write_bytes(packed.MAGIC + b"[" * 4088 + bytes(100)),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_a_damaged_or_foreign_file_is_built_again_and_a_line_says_so(images, tmp_path, builds, damage, caplog):
     path = open_pack(images, tmp_path).path
+    assert not caplog.text
     damage(path)
     assert_same(open_pack(images, tmp_path), images)
     assert len(builds) == 2
+    assert f"{path} is damaged, or its images have changed: it is built anew" in caplog.text
+
+
+def flip_pixel(path, number, bit=0):
+    """Change one bit of one pixel of an image in a pack."""
+    offset, h, w = packed._read_index(path, 48, "linear")[1][number, :3].tolist()
+    with open(path, "r+b") as f:
+        f.seek(offset + h * w * 3 // 2)
+        byte = f.read(1)[0]
+        f.seek(-1, os.SEEK_CUR)
+        f.write(bytes([byte ^ 1 << bit]))
+
+
+@pytest.mark.parametrize("number", range(len(SIZES)))
+def test_a_flipped_pixel_is_noticed_on_first_use_and_the_image_decoded_anew(number, images, tmp_path, builds, caplog):
+    path = open_pack(images, tmp_path).path
+    flip_pixel(path, number, bit=number)
+    pack = open_pack(images, tmp_path)
+    assert len(builds) == 1  # opening looks at the index alone
+    assert_same(pack, images)
+    assert_same(pack, images)
+    assert caplog.text.count("its checksum differs") == 1 and os.path.basename(images[number]) in caplog.text
+    assert "the next run builds it anew" in caplog.text and not path.exists()
+    assert_same(open_pack(images, tmp_path), images)
+    assert len(builds) == 2 and caplog.text.count("its checksum differs") == 1
+
+
+def test_a_damaged_pack_that_cannot_be_removed_is_named(images, tmp_path, monkeypatch, caplog):
+    pack = open_pack(images, tmp_path)
+    flip_pixel(pack.path, 2)
+
+    def refuse(*args, **options):
+        raise PermissionError
+
+    monkeypatch.setattr(type(pack.path), "unlink", refuse)
+    assert_same(pack, images)
+    assert "remove the file to have it built anew" in caplog.text
+
+
+def test_each_image_is_checked_once_in_a_process(images, tmp_path, monkeypatch):
+    pack = open_pack(images, tmp_path)
+    checked = []
+    crc32 = packed.zlib.crc32
+    monkeypatch.setattr(packed.zlib, "crc32", lambda data: checked.append(len(data)) or crc32(data))
+    for _ in range(3):
+        assert_same(pack, images)
+    assert len(checked) == len(images)
 
 
 def build_in_process(images, tmp_path, barrier, results):

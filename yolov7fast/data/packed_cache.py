@@ -2,25 +2,30 @@
 
 Pixels are those of `data.images.load_resized`, bit for bit. The operating system's page cache holds what fits into
 memory, once for all workers and ranks; what does not fit is read from disk again, so the file may be larger than RAM.
+Every image has a checksum, which each process checks when it first uses the image: a damaged one is decoded from its
+source instead, and the file is removed, so that the next run builds it anew.
 
-File layout (version 1), written to a temporary name and renamed when complete:
+File layout (version 2), written to a temporary name and renamed when complete:
 
-    0                4096-byte header: magic, then JSON with sizes and offsets
+    0                4096-byte header: magic, then JSON with sizes, offsets and the checksum of table and names
     4096             pixels of image 0, 1, ... each uint8 (h, w, 3) BGR, each beginning at a multiple of 64
-    table_at         int64 (n, 7): offset, h, w, h0, w0, bytes of the source file, its modification time in ns
-    names_at         absolute source paths, each ended by a zero byte
+    table_at         int64 (n, 8): offset, h, w, h0, w0, CRC-32 of the pixels, bytes of the source file, its time in ns
+    behind it        absolute source paths, each ended by a zero byte
 """
 
 import contextlib
 import hashlib
 import json
+import logging
 import mmap
 import os
 import shutil
+import zlib
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -32,11 +37,13 @@ from yolov7fast.core.file_lock import exclusive
 from yolov7fast.data.images import LoadedImage, load_resized, resized_shape
 from yolov7fast.data.label_cache import is_writable
 
+LOGGER = logging.getLogger(__name__)
 MAGIC = b"YOLOPACK"
-VERSION = 1
+VERSION = 2
 HEADER = 4096
 ALIGN = 64
-COLUMNS = 7  # of the table: offset, h, w, h0, w0, size, mtime_ns
+COLUMNS = 8  # of the table: offset, h, w, h0, w0, crc, size, mtime_ns
+STAMPS = slice(6, 8)
 
 
 class PackedImages:
@@ -46,13 +53,16 @@ class PackedImages:
     shared) and to pickle (the file is opened again).
     """
 
-    def __init__(self, path: Path, rows: np.ndarray):
-        """`rows` int64 (n, 7): the table rows of the images wanted, in the order wanted."""
+    def __init__(self, path: Path, rows: np.ndarray, img_size: int, augment: bool):
+        """`rows` int64 (n, 8): the table rows of the images wanted, in the order wanted."""
         self.path = path
         self._rows = rows
+        self._img_size, self._augment = img_size, augment
         with open(path, "rb") as f:
             self._map = mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ)
         self._pixels = np.frombuffer(self._map, np.uint8)
+        self._checked = np.zeros(len(rows), bool)  # by this process
+        self._reported = False
         self.nbytes = len(self._map)
 
     @classmethod
@@ -81,8 +91,12 @@ class PackedImages:
                 _make_folder(folder, prefix)
                 path = folder / want.file_name
                 with exclusive(path.with_suffix(".lock"), f"{prefix}waiting for another process to pack images"):
-                    found = _find(folder, want) or _build(path, want, prefix, workers)
-            return cls(*found)
+                    found = _find(folder, want)
+                    if found is None:
+                        if path.exists():
+                            LOGGER.warning(f"{prefix}{path} is damaged, or its images have changed: it is built anew")
+                        found = _build(path, want, prefix, workers)
+            return cls(*found, img_size, augment)
         except OSError as error:
             raise _disk_error(error, folder) from error
 
@@ -91,11 +105,41 @@ class PackedImages:
 
     def get(self, i: int) -> LoadedImage:
         """Image i as `load_resized` gives it. The array is read-only memory of the file: copy before changing it."""
-        offset, h, w, h0, w0 = self._rows[i, :5].tolist()
-        return LoadedImage(self._pixels[offset : offset + h * w * 3].reshape(h, w, 3), (h0, w0), (h, w))
+        offset, h, w, h0, w0, crc = self._rows[i, :6].tolist()
+        pixels = self._pixels[offset : offset + h * w * 3]
+        if not self._checked[i]:
+            if zlib.crc32(pixels.data) != crc:
+                return self._decoded_anew(offset)
+            self._checked[i] = True
+        return LoadedImage(pixels.reshape(h, w, 3), (h0, w0), (h, w))
+
+    def _decoded_anew(self, offset: int) -> LoadedImage:
+        """A damaged image, from its source file. The pack goes, so that the next run builds it anew."""
+        index = _parse_index(self._map, self._img_size, _mode(self._augment))
+        if index is None:
+            raise UserError(f"packed images {self.path} are damaged; remove the file, then start again")
+        names, table = index
+        source = names[int(np.flatnonzero(table[:, 0] == offset)[0])]
+        if not self._reported:
+            self._reported = True
+            try:
+                self.path.unlink(missing_ok=True)
+                remedy = "the file is removed, and the next run builds it anew"
+            except OSError:
+                remedy = "remove the file to have it built anew"
+            LOGGER.warning(
+                f"packed images {self.path}: {source} is damaged there (its checksum differs); such images are decoded "
+                f"from their sources; {remedy}"
+            )
+        return load_resized(source, self._img_size, self._augment)
 
     def __reduce__(self):
-        return PackedImages, (self.path, self._rows)
+        return PackedImages, (self.path, self._rows, self._img_size, self._augment)
+
+
+def _mode(augment: bool) -> str:
+    """How images are resized."""
+    return "linear" if augment else "area"
 
 
 def _make_folder(folder: Path, prefix: str) -> None:
@@ -111,7 +155,7 @@ class _Wanted:
 
     def __init__(self, paths: list[str], stamps: np.ndarray, img_size: int, augment: bool):
         self.paths, self.stamps, self.img_size, self.augment = paths, stamps, img_size, augment
-        self.mode = "linear" if augment else "area"
+        self.mode = _mode(augment)
 
     @classmethod
     def of(cls, img_files: Sequence[str], img_size: int, augment: bool) -> "_Wanted":
@@ -141,7 +185,7 @@ class _Wanted:
         if min(picked) < 0:
             return None
         rows = table[picked]
-        return rows if np.array_equal(rows[:, 5:], self.stamps) else None
+        return rows if np.array_equal(rows[:, STAMPS], self.stamps) else None
 
 
 def _find(folder: Path, want: _Wanted) -> tuple[Path, np.ndarray] | None:
@@ -155,26 +199,47 @@ def _find(folder: Path, want: _Wanted) -> tuple[Path, np.ndarray] | None:
     return None
 
 
-def _read_index(path: Path, img_size: int, mode: str) -> tuple[list[str], np.ndarray] | None:
-    """(paths, table) of a pack; None for a file that is absent, cut short, foreign or of another size or mode."""
+Index = tuple[list[str], np.ndarray]  # source paths and table of a pack
+
+
+def _read_index(path: Path, img_size: int, mode: str) -> Index | None:
+    """The index of a pack; None for a file that is absent, cut short, damaged, foreign or of another size or mode."""
     try:
-        with open(path, "rb") as f:
-            head = f.read(HEADER)
-            if not head.startswith(MAGIC):
-                return None
-            meta = json.loads(head[len(MAGIC) :].rstrip(b"\0"))
-            size = os.fstat(f.fileno()).st_size
-            if (meta["version"], meta["img_size"], meta["mode"], meta["bytes"]) != (VERSION, img_size, mode, size):
-                return None
-            f.seek(meta["table_at"])
-            table = np.fromfile(f, np.int64, meta["n"] * COLUMNS).reshape(meta["n"], COLUMNS)
-            names = f.read().split(b"\0")[:-1]
-    except (OSError, ValueError, KeyError, TypeError):
+        with open(path, "rb") as f, mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ) as buffer:
+            return _parse_index(buffer, img_size, mode)
+    except (OSError, ValueError):  # absent, or empty
         return None
-    ends = table[:, 0] + table[:, 1] * table[:, 2] * 3
-    if len(names) != len(table) or (table < 0).any() or (len(table) and ends.max() > meta["table_at"]):
+
+
+def _parse_index(buffer: mmap.mmap, img_size: int, mode: str) -> Index | None:
+    """The index of a mapped pack; all that it says is checked before it is used."""
+    meta = _parse_header(buffer[:HEADER])
+    wanted = {"version": VERSION, "img_size": img_size, "mode": mode, "bytes": len(buffer)}
+    if any(meta.get(key) != value for key, value in wanted.items()):
+        return None
+    n, table_at = meta.get("n"), meta.get("table_at")
+    if not (isinstance(n, int) and isinstance(table_at, int) and n >= 0 and HEADER <= table_at <= len(buffer)):
+        return None
+    names_at = table_at + n * COLUMNS * 8
+    if names_at > len(buffer) or zlib.crc32(buffer[table_at:]) != meta.get("index_crc"):
+        return None
+    table = np.frombuffer(buffer[table_at:names_at], np.int64).reshape(n, COLUMNS)
+    names = buffer[names_at:].split(b"\0")[:-1]
+    sides = table[:, 1:3]
+    if len(names) != n or (table < 0).any() or (sides < 1).any() or (sides > img_size).any():
+        return None
+    if (table[:, 0] > table_at - table[:, 1] * table[:, 2] * 3).any():
         return None
     return [os.fsdecode(name) for name in names], table
+
+
+def _parse_header(head: bytes) -> dict[str, Any]:
+    """What the header says; nothing if it is no header."""
+    try:
+        meta = json.loads(head[len(MAGIC) :].rstrip(b"\0")) if head.startswith(MAGIC) else {}
+    except (ValueError, RecursionError):
+        return {}
+    return meta if isinstance(meta, dict) else {}
 
 
 def _build(path: Path, want: _Wanted, prefix: str, workers: int | None) -> tuple[Path, np.ndarray]:
@@ -189,21 +254,22 @@ def _build(path: Path, want: _Wanted, prefix: str, workers: int | None) -> tuple
 def _write(f, want: _Wanted, prefix: str, workers: int) -> np.ndarray:
     """Write a whole pack to the open file; returns its table."""
     table = np.zeros((len(want.paths), COLUMNS), np.int64)
-    table[:, 5:] = want.stamps
+    table[:, STAMPS] = want.stamps
     f.write(bytes(HEADER))
     at = HEADER
     bar = tqdm(_decoded(want, workers), total=len(want.paths), desc=f"{prefix}Packing images at {want.img_size}")
     for i, (img, (h0, w0), (h, w)) in enumerate(bar):
-        table[i, :5] = at, h, w, h0, w0
-        f.write(np.ascontiguousarray(img))
+        img = np.ascontiguousarray(img)
+        table[i, :6] = at, h, w, h0, w0, zlib.crc32(img.data)
+        f.write(img)
         padding = -img.nbytes % ALIGN
         f.write(bytes(padding))
         at += img.nbytes + padding
-    f.write(table)
-    f.write(b"".join(os.fsencode(p) + b"\0" for p in want.paths))
+    index = table.tobytes() + b"".join(os.fsencode(p) + b"\0" for p in want.paths)
+    f.write(index)
     meta = {"version": VERSION, "img_size": want.img_size, "mode": want.mode, "n": len(table), "table_at": at}
     f.seek(0)
-    f.write(MAGIC + json.dumps(meta | {"bytes": at + table.nbytes + _names_bytes(want)}).encode())
+    f.write(MAGIC + json.dumps(meta | {"bytes": at + len(index), "index_crc": zlib.crc32(index)}).encode())
     return table
 
 
