@@ -10,11 +10,11 @@ import numpy as np
 from yolov7fast.core.errors import UserError
 from yolov7fast.data.formats.samples import Sample
 from yolov7fast.data.image_facts import loaded_size
+from yolov7fast.data.quick_check import SMALLEST_SIDE
 from yolov7fast.doctor.findings import Findings
 from yolov7fast.doctor.objects import Objects
 
 RARE = 20  # training objects below which a class is rare
-SMALLEST_SIDE = 3.0  # pixels: autoanchor and the augmentation take no notice of less
 BINS = (0, 3, 8, 16, 32, 64, 96, 128, 256, 512)  # pixels, of box sizes
 FEW_FOR_ANCHORS, MOST_FOR_ANCHORS = 50, 5000  # boxes between which anchors are worked out from all
 GENERATIONS = 300  # of their evolution

@@ -26,8 +26,8 @@ CERTAIN = 100.0  # a logit whose sigmoid is 1, and 0 with the other sign
 class _Routed(_Loss):
     """Sends every target to the head of its class. The head gives `head_config`, a plain dictionary."""
 
-    def __init__(self, model, autobalance: bool = False):
-        super().__init__(model, autobalance)
+    def __init__(self, model, autobalance: bool = False, class_weights: np.ndarray | None = None):
+        super().__init__(model, autobalance, class_weights)
         model = getattr(model, "module", model)
         config = HeadConfig.from_dict(model.model[-1].head_config)
         self.heads, self.head_of = config.heads, np.array(config.head_of)

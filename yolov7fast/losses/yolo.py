@@ -126,6 +126,7 @@ class Plan(NamedTuple):
     learnt: torch.Tensor | None = None  # (n, C) bool, class columns that the candidate's map has; None: all
     fixed: torch.Tensor | None = None  # (n, C) logits that stand in the assignment's cost for the others
     places: torch.Tensor | None = None  # (4, n) int64 image, anchor, row, column; None: all maps are contiguous
+    weight: torch.Tensor | None = None  # (N,) of each target in the class loss; None: all weigh the same
 
 
 class Predicted(NamedTuple):
@@ -144,6 +145,7 @@ class Positives(NamedTuple):
     last: torch.Tensor  # (n,) bool, the last positive on its cell: it sets the cell's objectness
     box: torch.Tensor  # (n, 4) as in Predicted
     cls: torch.Tensor  # (n, 1) int64
+    weight: torch.Tensor | None = None  # (n,) in the class loss
 
 
 class Terms(NamedTuple):
@@ -168,8 +170,10 @@ class _Loss:
     level weights, changes only under `autobalance`, and then on the device.
     """
 
-    def __init__(self, model, autobalance: bool = False):
+    def __init__(self, model, autobalance: bool = False, class_weights: np.ndarray | None = None):
+        """class_weights: (nc,) weight of an object of each class in the class loss."""
         model = getattr(model, "module", model)  # a parallel wrapper
+        self.class_weights = None if class_weights is None else np.asarray(class_weights, np.float32)
         head, hyp = model.model[-1], model.hyp
         self.levels, self.nc, self.gr, self.autobalance = head.nl, head.nc, model.gr, autobalance
         self.anchors = head.anchors.detach().cpu().numpy()  # (levels, anchors, 2)
@@ -217,15 +221,18 @@ class _Loss:
         # known here: to work them out on the device would take numbers from the host, and a wait for each
         places = [found.image, found.anchor, found.row, found.column]
         placed = [] if all(m.is_contiguous() for m in maps) else [np.stack(places)]
+        weighted = [] if self.class_weights is None else [self.class_weights[classes]]
         layout = []
         if height is not None:
             corners = xywh2xyxy(rows[:, 2:6] * height)  # by the height alone, as the reference; it matters off-square
             pool = image * self.heads + head
             layout = lay_out_pools(pool[found.target], pool, corners, column, max(m.shape[-1] for m in maps) - 5)
-        cell, *tensors = send([*arrays, *placed, *layout], maps[0].device)
-        known, laid_out = len(arrays) - 1, len(arrays) - 1 + len(placed)
-        pools = None if height is None else Pools.of(*tensors[laid_out:])
-        return Plan(cell.split(counts), *tensors[:known], pools, places=tensors[known] if placed else None)
+        cell, *tensors = send([*arrays, *placed, *weighted, *layout], maps[0].device)
+        known, rest = tensors[: len(arrays) - 1], tensors[len(arrays) - 1 :]
+        at = rest.pop(0) if placed else None
+        weight = rest.pop(0) if weighted else None
+        pools = None if height is None else Pools.of(*rest)
+        return Plan(cell.split(counts), *known, pools, places=at, weight=weight)
 
     def check(self, targets: torch.Tensor, batch: int) -> np.ndarray:
         """Targets on the host, fp32 or fp64. Those of a device are waited for here, and only here."""
@@ -293,7 +300,8 @@ class _Loss:
         """Each candidate's target, relative to its cell."""
         box = plan.target_box.index_select(0, given.target) * plan.scale - plan.corner
         cls = plan.target_class.index_select(0, given.target)[:, None]
-        return Positives(given.taken, last_on_cell(given.taken, plan.twin), box, cls)
+        weight = None if plan.weight is None else plan.weight.index_select(0, given.target)
+        return Positives(given.taken, last_on_cell(given.taken, plan.twin), box, cls, weight)
 
     def terms(self, predicted: Predicted, positives: Positives, maps, plan: Plan) -> Terms:
         """Per-level means, made of sums over each map.
@@ -306,10 +314,12 @@ class _Loss:
         wanted = wanted if self.gr == 1 else (1.0 - self.gr) + self.gr * wanted
         x = predicted.objectness.squeeze(1)
         correction = self.objectness_criterion.change(x, 0.0, wanted)
+        cls = self.class_rows(predicted.classes, positives.cls, plan.learnt)
+        cls = cls if positives.weight is None else cls * positives.weight
         columns = torch.stack(
             [
                 (1.0 - ciou) * positives.taken,
-                self.class_rows(predicted.classes, positives.cls, plan.learnt) * positives.taken,
+                cls * positives.taken,
                 positives.taken.to(ciou.dtype),
                 correction * positives.last,
             ]

@@ -1,0 +1,52 @@
+"""What a training run notices about its data without looking at pixels: the cheap part of the data doctor."""
+
+import os
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+SMALLEST_SIDE = 3.0  # pixels: autoanchor and the augmentation take no notice of less
+HARMLESS = ("empty label",)  # kinds of problems that are no reason to look closer
+
+
+class Labelled(Protocol):
+    """What is looked at of a data set."""
+
+    img_files: Sequence[str]
+    labels: Sequence[np.ndarray]  # (m, 5) each
+    shapes: np.ndarray  # (n, 2) width, height
+    problem_kinds: dict[str, int]  # what the check of its labels found
+
+
+def odd_signs(train: Labelled, val: Labelled | None, img_size: int) -> list[str]:
+    """Signs that a data set deserves a closer look, in words; none for an ordinary one."""
+    signs = []
+    for name, data in (("train", train), ("val", val)):
+        kinds = {} if data is None else {k: n for k, n in data.problem_kinds.items() if k not in HARMLESS}
+        if kinds:
+            signs.append(f"{name}: " + ", ".join(f"{count} x {kind}" for kind, count in kinds.items()))
+    small, boxes = boxes_below(train, img_size)
+    if small:
+        signs.append(f"{small:,} of {boxes:,} boxes are below 3 pixels at {img_size}")
+    shared = 0 if val is None else len(_names(train) & _names(val))
+    if shared:
+        signs.append(f"{shared:,} file names are in train and in val")
+    return signs
+
+
+def boxes_below(data: Labelled, img_size: int) -> tuple[int, int]:
+    """(boxes with a side below 3 pixels when the longer side of their image is `img_size`, all boxes)."""
+    sizes = img_size * data.shapes / data.shapes.max(1, keepdims=True)
+    wh = [rows[:, 3:5] * size for rows, size in zip(data.labels, sizes)]
+    every = np.concatenate([np.zeros((0, 2)), *wh])
+    return int((every < SMALLEST_SIDE).any(1).sum()), len(every)
+
+
+def closer_look(signs: Sequence[str], data: str, img_size: int) -> str:
+    """One line with the signs and the command that shows where they are."""
+    return f"data: {'; '.join(signs)}. A closer look: yolov7fast data check {data} --img-size {img_size}"
+
+
+def _names(data: Labelled) -> set[str]:
+    return {os.path.basename(path) for path in data.img_files}
