@@ -231,3 +231,17 @@ def test_a_set_that_is_one_image_over_and_over_cannot_be_split():
     with pytest.raises(UserError, match="at least 2"):
         split_by_hash(["a"], 0.3, pairs[:0])
     assert split_by_hash(["a", "b", "c", "d"], 0.1, pairs).val == [3]
+
+
+def test_names_that_no_list_can_hold_are_left_out_and_counted(tmp_path, caplog):
+    root = write_yolo(tmp_path / "set")
+    source = (root / "train" / "images" / "000.png").read_bytes()
+    for name in (b"a\nb.png", b"\xff\xfe.png"):
+        with open(os.path.join(os.fsencode(root), b"train", b"images", name), "wb") as file:
+            file.write(source)
+    with caplog.at_level(logging.INFO):
+        data = load_data_yaml(root)
+    assert (
+        "data: 2 train images are left out: their names hold line breaks or bytes that are no text" in caplog.messages
+    )
+    assert len(Path(data.train).read_text().splitlines()) == 8

@@ -1,4 +1,4 @@
-"""Weights of classes in the class loss: each object counts by its class, nothing else changes, nothing is waited for."""
+"""Weights of classes in the class loss: objects count by their class, nothing else changes, nothing is waited for."""
 
 import numpy as np
 import pytest

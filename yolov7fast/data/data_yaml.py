@@ -113,7 +113,7 @@ def _checked(values: dict[str, Any], path: str) -> DataYaml:
     root, download, annotations = values.get("path") or None, values.get("download"), values.get("annotations")
 
     def resolved(entry: str) -> str:
-        return next(filter(os.path.lexists, _candidates(entry, path, root)), next(_candidates(entry, path, root)))
+        return next(filter(os.path.lexists, candidates(entry, path, root)), next(candidates(entry, path, root)))
 
     sources = {}
     for key in SPLITS:
@@ -132,7 +132,7 @@ def _checked(values: dict[str, Any], path: str) -> DataYaml:
     )
 
 
-def _candidates(entry: str, path: str, root: str | None) -> Iterator[str]:
+def candidates(entry: str, path: str, root: str | None) -> Iterator[str]:
     """Where an entry of the yaml at `path` may lie, the usual place first."""
     folder = os.path.dirname(path)
     if root:

@@ -99,9 +99,9 @@ def _prepare_yolo(found: Found, data: DataYaml, said: str, val_fraction: float) 
         splits = {**splits, "train": [images[i] for i in train], "val": [images[i] for i in val]}
         notes.append(how)
     for split, images in splits.items():
-        splits[split] = [image for image in images if len(image.splitlines()) == 1 and image.strip() == image]
+        splits[split] = [image for image in images if _can_be_listed(image)]
         if odd := len(images) - len(splits[split]):
-            notes.append(f"{odd} {split} images are left out: their names hold line breaks")
+            notes.append(f"{odd} {split} images are left out: their names hold line breaks or bytes that are no text")
     every = [image for images in splits.values() for image in images]
     moved = [yolo.label_of(image) for image in every] != img2label_paths(every)
     digest = _digest([found.kind, said, data.names, *(f"{s}\0{i}" for s, images in splits.items() for i in images)])
@@ -116,6 +116,12 @@ def _prepare_yolo(found: Found, data: DataYaml, said: str, val_fraction: float) 
                 text = f"data: {found.kind} ({found.evidence}) in {said}: {counts}, {data.nc} classes"
                 _write_yaml(build, folder, data.names, list(splits), text, notes, said)
     return _announced(folder)
+
+
+def _can_be_listed(image: str) -> bool:
+    """Whether a line of a text file can hold this path."""
+    text = image.encode(errors="replace").decode() == image
+    return text and len(image.splitlines()) == 1 and image.strip() == image
 
 
 def _link_pairs(build: Path, split: str, images: Sequence[str]) -> list[str]:
@@ -239,5 +245,5 @@ def _write_yaml(
     values |= {"nc": len(names), "names": names}
     if annotations:
         values["annotations"] = annotations
-    values |= {"source": os.path.abspath(said), "found": text, "notes": notes}
+    values |= {"source": printable(os.path.abspath(said)), "found": printable(text), "notes": notes}
     write_atomically(build / YAML_NAME, yaml.safe_dump(values, sort_keys=False, allow_unicode=True))

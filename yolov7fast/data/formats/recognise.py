@@ -48,7 +48,7 @@ def recognise(path: str | Path) -> Found:
     if suffix == ".csv":
         return _found(table, table.of_file(path))
     if suffix in YAML_SUFFIXES:
-        return _found_yolo(yolo.of_yaml(path), path.name, path.parent)
+        return _found_yolo(yolo.of_yaml(path, own_first=False), path.name, path.parent)
     raise UserError(f"{path} is not a data set: give a data YAML, a folder, a .zip, a COCO .json or a .csv")
 
 

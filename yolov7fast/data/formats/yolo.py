@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.yaml_file import read_yaml
-from yolov7fast.data.data_yaml import DataYaml, Source, class_names
+from yolov7fast.data.data_yaml import DataYaml, Source, candidates, class_names
 from yolov7fast.data.formats.files import cache_root, has_images
 from yolov7fast.data.formats.samples import SPLITS, AnnotatedSet, Fault, Sample, split_of
 from yolov7fast.data.formats.yolo_text import parse_label_text
@@ -56,8 +56,11 @@ def _yamls(root: Path) -> list[Path]:
     return found
 
 
-def of_yaml(path: Path) -> DataYaml:
-    """A data.yaml that lies in its data set, with absolute paths. Its `download` is left alone: it may be a command."""
+def of_yaml(path: Path, own_first: bool = True) -> DataYaml:
+    """A data.yaml with absolute paths. Its `download` is left alone: it may be a command.
+
+    own_first: what lies in the YAML's own folder comes before what lies in the working directory.
+    """
     values = read_yaml(path)
     if not isinstance(values, dict) or values.get("names") is None:
         raise UserError(f"{path} lacks the key 'names:'")
@@ -68,7 +71,7 @@ def of_yaml(path: Path) -> DataYaml:
     if nc != len(names):
         raise UserError(f"{path}: nc is {nc!r}, but there are {len(names)} names; make them agree")
     values["val"] = next((values[word] for word in VAL_WORDS if values.get(word)), None)
-    sources = {split: _resolve(values.get(split), split, path, values.get("path")) for split in SPLITS}
+    sources = {split: _resolve(values.get(split), split, path, values.get("path"), own_first) for split in SPLITS}
     if not any(sources.values()):
         raise UserError(f"{path} names no images: it needs 'train:' and 'val:'")
     return _data(path, names, sources)
@@ -78,8 +81,8 @@ def _data(path: Path, names: list[str], sources: Mapping[str, Source | None]) ->
     return DataYaml(str(path), len(names), names, sources.get("train"), sources.get("val"), sources.get("test"))
 
 
-def _resolve(value: Any, split: str, path: Path, base: Any) -> list[str] | None:
-    """The sources of a split as absolute paths: against `path:` and the YAML's own folder, with or without `../`."""
+def _resolve(value: Any, split: str, path: Path, base: Any, own_first: bool) -> list[str] | None:
+    """The sources of a split as absolute paths."""
     if value is None:
         return None
     entries = value if isinstance(value, list) else [value]
@@ -87,19 +90,15 @@ def _resolve(value: Any, split: str, path: Path, base: Any) -> list[str] | None:
         raise UserError(f"{path}: {split} must be a folder, a text file of image paths, or a list of these")
     found = []
     for entry in entries:
-        bases = [path.parent, Path.cwd()]
-        if isinstance(base, str):
-            bases = [path.parent / base, Path.cwd() / base, *bases]
-        candidates = [folder / entry for folder in bases]
-        bare = entry
-        while bare.startswith(("../", "./")):  # Roboflow writes ../train/images and means ./train/images
-            bare = bare.removeprefix("./").removeprefix("../")
-        candidates.append(path.parent / bare)
-        allowed = [c for c in candidates if c.exists() and _may_read(c, path.parent)]
+        named = candidates(entry, str(path), base if isinstance(base, str) else None)
+        places = [Path(os.path.abspath(place)) for place in named]
+        if own_first:
+            places.sort(key=lambda place: path.parent not in place.parents)
+        allowed = [place for place in places if place.exists() and _may_read(place, path.parent)]
         if allowed:
-            found.append(os.path.abspath(allowed[0]))
+            found.append(str(allowed[0]))
         elif split != "test":  # exporters write 'test:' for a folder they leave out
-            tried = ", ".join(dict.fromkeys(os.path.abspath(c) for c in candidates))
+            tried = ", ".join(dict.fromkeys(map(str, places)))
             raise UserError(f"{path}: {split}: {entry} does not exist (looked for {tried})")
     return found or None
 
