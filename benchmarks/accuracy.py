@@ -17,7 +17,7 @@ from benchmarks.photographs import ROOT, photographs
 from benchmarks.train import FAST
 from yolov7fast.core.errors import UserError, run_command
 
-COMMON = ["--cfg", "cfg/training/yolov7-tiny.yaml", "--hyp", "data/hyp.shapes.yaml", "--weights", "", "--img", "320"]
+COMMON = ["--cfg", "cfg/training/yolov7-tiny.yaml", "--hyp", "data/hyp.small.yaml", "--weights", "", "--img", "320"]
 COMMON += ["--batch-size", "16", "--workers", "2", "--noautoanchor", "--eval-interval", "10"]
 SIDES = {"default": [], "fast": FAST}
 

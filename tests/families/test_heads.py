@@ -82,7 +82,7 @@ def test_a_killed_run_goes_on_exactly_and_without_the_head_file(trained, tmp_pat
 
 def test_both_losses_are_those_of_several_heads():
     model = Model(read_description(ROOT / TINY) | {"width_multiple": 0.125}, nc=4)
-    model.hyp, model.gr = load_hyp("data/hyp.shapes.yaml"), 1.0
+    model.hyp, model.gr = load_hyp("data/hyp.small.yaml"), 1.0
     family = SimpleNamespace(model=model, hyp=model.hyp, opt=SimpleNamespace(epochs=2))
     YoloFamily._build_losses(family)
     assert type(family.plain_loss) is ComputeLossMultiHead and type(family.ota_loss) is ComputeLossMultiHeadOTA
@@ -154,7 +154,7 @@ def test_mistakes_in_a_network_from_weights_name_the_file(tmp_path, shapes_small
     save_checkpoint({"model": several}, tmp_path / "three.pt")
     opt = options("--weights", str(tmp_path / "three.pt"), "--data", str(shapes_small / "shapes.yaml"))
     with pytest.raises(UserError, match=r"three\.pt, layer 77 .* is for 3 classes, the data set has 4: .* give --cfg"):
-        build_model(opt, load_hyp("data/hyp.shapes.yaml"), 4, torch.device("cpu"))
+        build_model(opt, load_hyp("data/hyp.small.yaml"), 4, torch.device("cpu"))
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,8 @@ import pytest
 import yaml
 
 from yolov7fast.core.errors import UserError
-from yolov7fast.nn.head_config import DATA, SHIPPED, HeadConfig, choose_head_config
+from yolov7fast.core.shipped import ROOT
+from yolov7fast.nn.head_config import SHIPPED, HeadConfig, choose_head_config
 
 
 @pytest.fixture
@@ -129,7 +130,7 @@ def test_flags_choose_the_configuration(toy, tmp_path):
     assert choose_head_config(6, 3, str(path)).grouping == "toy"
     assert choose_head_config(6, 0, str(path)).heads == 3
     assert choose_head_config(6, 2) == HeadConfig.consecutive(6, 2)
-    coco = yaml.safe_load((DATA / "coco.yaml").read_text())["names"]
+    coco = yaml.safe_load((ROOT / "data" / "coco.yaml").read_text())["names"]
     assert choose_head_config(80, 4, standard=True, names=coco) == HeadConfig.load(SHIPPED["standard"])
     assert choose_head_config(80, geometry=True, names=coco) == HeadConfig.load(SHIPPED["geometry"])
     assert choose_head_config(80, 8, standard=True, names=coco) == HeadConfig.consecutive(80, 8)

@@ -167,7 +167,7 @@ def test_what_cannot_be_gone_on_with_is_refused(tmp_path):
 
 def test_a_changed_hyp_file_is_noticed_when_going_on(tmp_path):
     hyp, base = tmp_path / "hyp.yaml", tmp_path / "base.yaml"
-    hyp.write_text(Path("data/hyp.shapes.yaml").read_text())
+    hyp.write_text(Path("data/hyp.small.yaml").read_text())
     base.write_text(f"base: {Path('configs/tiny_smoke.yaml').resolve()}\nhyp: {hyp}\n")
     flags = listed(tmp_path, SIX[:1], "--base-config", str(base))
     assert run(*flags) == 0

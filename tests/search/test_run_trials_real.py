@@ -16,7 +16,7 @@ SPACE = "lr0: {log_uniform: [0.003, 0.03]}\nbatch_size: {choice: [4, 8]}\nmoment
 
 def base_config(folder: Path, shapes: Path) -> str:
     values = {
-        "cfg": small_network(folder), "data": str(shapes / "shapes.yaml"), "hyp": "data/hyp.shapes.yaml",
+        "cfg": small_network(folder), "data": str(shapes / "shapes.yaml"), "hyp": "data/hyp.small.yaml",
         "img_size": 64, "batch_size": 4, "workers": 0, "device": "cpu", "noautoanchor": True, "seed": 3,
     }  # fmt: skip
     path = folder / "base.yaml"

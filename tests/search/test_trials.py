@@ -110,7 +110,7 @@ def test_the_run_file_of_a_trial_gives_train_py_these_settings(tmp_path, trainer
     assert (opt.epochs, opt.img_size, opt.subset_size, opt.batch_size) == (5, [320], 100, 8)
     assert (opt.seed, opt.loss_ota, opt.data) == (7, 0, "data/shapes.yaml")
     assert Path(opt.project) / opt.name == folder and opt.exist_ok
-    assert load_hyp(opt.hyp) == load_hyp("data/hyp.shapes.yaml") | {"lr0": 0.02}
+    assert load_hyp(opt.hyp) == load_hyp("data/hyp.small.yaml") | {"lr0": 0.02}
 
 
 def test_an_empty_size_is_refused():

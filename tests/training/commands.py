@@ -24,7 +24,7 @@ def small_network(folder: Path) -> str:
 def small_run(folder: Path, shapes: Path, *extra: str) -> list[str]:
     """Arguments of a run of 4 batches an epoch, at 64 pixels."""
     return [
-        *("--cfg", small_network(folder), "--data", str(shapes / "shapes.yaml"), "--hyp", "data/hyp.shapes.yaml"),
+        *("--cfg", small_network(folder), "--data", str(shapes / "shapes.yaml"), "--hyp", "data/hyp.small.yaml"),
         *("--img", "64", "--batch-size", "4", "--workers", "0", "--device", "cpu", "--noautoanchor"),
         *("--project", str(folder / "runs"), "--name", "run", *extra),
     ]

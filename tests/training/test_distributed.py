@@ -60,7 +60,7 @@ def test_two_processes_follow_one_with_the_same_batch(tmp_path, shapes_small):
     that it happens to have. Weight decay, which is the same whatever the gradient, would hide a difference.
     """
     hyp = tmp_path / "hyp.yaml"
-    hyp.write_text(yaml.safe_dump(load_hyp("data/hyp.shapes.yaml") | CELLS_ONLY | AT_ONCE))
+    hyp.write_text(yaml.safe_dump(load_hyp("data/hyp.small.yaml") | CELLS_ONLY | AT_ONCE))
     found = []
     for name, launch in (("two", torchrun), ("one", train)):
         (tmp_path / name).mkdir()

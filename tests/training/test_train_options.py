@@ -47,7 +47,7 @@ def test_a_run_leaves_the_files_that_the_public_project_leaves(tmp_path, shapes_
     full = load_checkpoint(folder / "weights" / "epoch_000.pt")
     assert full["epoch"] == 0 and full["optimizer"] and full["resume"]
     hyp = yaml.safe_load((folder / "hyp.yaml").read_text())
-    assert hyp == hyper.load_hyp("data/hyp.shapes.yaml")
+    assert hyp == hyper.load_hyp("data/hyp.small.yaml")
 
 
 CHECKPOINT_KEYS = ["epoch", "best_fitness", "training_results", "model", "ema", "updates", "optimizer", "wandb_id"]
@@ -132,7 +132,7 @@ def test_ota_can_begin_late(tmp_path, shapes_small, monkeypatch):
 
     monkeypatch.setattr(yolov7fast.families.yolo.YoloFamily, "start_epoch", noted)
     hyp = tmp_path / "hyp.yaml"
-    hyp.write_text(yaml.safe_dump(hyper.load_hyp("data/hyp.shapes.yaml") | {"loss_ota_from": 0.5}))
+    hyp.write_text(yaml.safe_dump(hyper.load_hyp("data/hyp.small.yaml") | {"loss_ota_from": 0.5}))
     code, _ = train(tmp_path, shapes_small, "--epochs", "4", "--hyp", str(hyp), "--notest", "--nosave")
     assert code == 0
     assert used == [False, False, True, True]

@@ -42,6 +42,7 @@ PROGRAMS = (
         "detect-detr", "detect_detr", "Find objects with a DETR checkpoint.", "tools/detect_detr.py", "detect", "detr"
     ),
     Program("trials", "run_trials", "Find good settings: many short trainings, ranked.", "tools/run_trials.py"),
+    Program("overlay", "overlay", "Run a checkout of upstream, made fast.", "tools/overlay.py"),
     Program("data", "data", "Check and convert data sets."),
     Program("compare", "compare_runs", "Compare training runs on one page.", "tools/compare_runs.py"),
     Program("profile", "profile", "Where does an iteration's time go?", "tests/profile_training_loop.py"),

@@ -7,6 +7,7 @@ from typing import Any
 from yolov7fast.cli.flags import Flag
 from yolov7fast.cli.values import BadValue
 from yolov7fast.core.errors import UserError
+from yolov7fast.core.shipped import nearest_shipped, shipped_file
 from yolov7fast.core.suggest import nearest
 from yolov7fast.core.yaml_file import read_yaml
 
@@ -15,9 +16,9 @@ SECTIONS = ("training", "data", "model", "run", "optimizer", "augment")  # headi
 
 def read_yaml_chain(path: str | Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
     """A YAML mapping, merged over the file that its key `base` names (relative to itself), key by key."""
-    path = Path(path)
+    path = Path(path) if seen else find_run_file(path)
     if not path.is_file():
-        raise UserError(f"run file {path} does not exist; see configs/ for examples")
+        raise UserError(f"run file {path} does not exist; it is the `base` of {seen[-1]}")
     if path.resolve() in seen:
         raise UserError(f"run file {path}: `base` leads back to itself")
     values = read_yaml(path, "run file") or {}
@@ -30,6 +31,14 @@ def read_yaml_chain(path: str | Path, seen: tuple[Path, ...] = ()) -> dict[str, 
         raise UserError(f"run file {path}: base must name another run file, not {base!r}")
     inherited = read_yaml_chain(path.parent / base, (*seen, path.resolve()))
     return merge(inherited, values)
+
+
+def find_run_file(path: str | Path) -> Path:
+    """A run file as given, or a shipped one by its path or short name (`tiny_smoke`)."""
+    found = path if Path(path).is_file() else shipped_file(str(path), "run file")
+    if found is None:
+        raise UserError(f"run file {path} does not exist{nearest_shipped(str(path), 'run file')}")
+    return Path(found)
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

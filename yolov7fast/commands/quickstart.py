@@ -1,46 +1,55 @@
 """`make train` on a fresh machine: train on the project's own data set, detect on a few images, say what to look at."""
 
+import argparse
 import csv
 import subprocess
-import sys
 import time
 from pathlib import Path
 
+from yolov7fast.cli.programs import program
 from yolov7fast.core.errors import UserError
+from yolov7fast.core.shipped import CHECKOUT
 
-ROOT = Path(__file__).resolve().parents[2]
 CONFIG = "configs/shapes.yaml"
+IMAGES = "data/shapes/images/val"
 
 
-def command(*arguments: str) -> None:
-    done = subprocess.run([sys.executable, *arguments], cwd=ROOT)
+def command(name: str, *flags: str, folder: Path) -> None:
+    started = program(name)
+    done = subprocess.run([*started.child(), *flags], cwd=folder)
     if done.returncode:
-        raise UserError(f"python {' '.join(arguments)} ended with code {done.returncode}")
+        raise UserError(f"{started.invocation} {' '.join(flags)} ended with code {done.returncode}")
 
 
-def newest(pattern: str) -> Path:
-    return max(ROOT.glob(pattern), key=lambda path: path.stat().st_mtime)
+def newest(folder: Path, pattern: str) -> Path:
+    return max(folder.glob(pattern), key=lambda path: path.stat().st_mtime).relative_to(folder)
 
 
-def best_map50(run: Path) -> float:
-    with (run / "results.csv").open() as f:
+def best_map50(results: Path) -> float:
+    with results.open() as f:
         return max(float(row["metrics/mAP_0.5"] or 0) for row in csv.DictReader(f))
 
 
 def main() -> None:
-    started = time.time()
-    command("train.py", "--config", CONFIG)
-    run = newest("runs/train/shapes*")
-    pictures = ROOT / "data/shapes/images/val"
+    parser = argparse.ArgumentParser(
+        prog=program("quickstart").invocation,
+        description="Train yolov7-tiny on the project's own data set and detect on its val images: "
+        "some minutes on two CPU cores. It takes no flags.",
+    )
+    parser.parse_args()
+    started, folder = time.time(), CHECKOUT or Path.cwd()
+    command("train", "--config", CONFIG, folder=folder)
+    run = newest(folder, "runs/train/shapes*")
     weights = str(run / "weights" / "best.pt")
-    command("detect.py", "--weights", weights, "--source", str(pictures), "--img-size", "224", "--name", "shapes")
-    found = newest("runs/detect/shapes*")
+    command("detect", "--weights", weights, "--source", IMAGES, "--img-size", "224", "--name", "shapes", folder=folder)
+    found = newest(folder, "runs/detect/shapes*")
+    map50 = best_map50(folder / run / "results.csv")
     print(
-        f"\nDone in {(time.time() - started) / 60:.1f} minutes; mAP@.5 on the val images: {best_map50(run):.3f}\n"
-        f"  the detector         {run.relative_to(ROOT)}/weights/best.pt\n"
-        f"  how it learnt        {run.relative_to(ROOT)}/results.png, results.csv\n"
-        f"  what it saw          {run.relative_to(ROOT)}/train_batch0.jpg\n"
-        f"  how good it is       {run.relative_to(ROOT)}/PR_curve.png, confusion_matrix.png, test_batch0_pred.jpg\n"
-        f"  what it finds        {found.relative_to(ROOT)}/ (val images with their detections)\n"
-        "Next: python train.py --help, or the README's chapter on training your own data"
+        f"\nDone in {(time.time() - started) / 60:.1f} minutes; mAP@.5 on the val images: {map50:.3f}\n"
+        f"  checkpoint           {run}/weights/best.pt\n"
+        f"  training curves      {run}/results.png, results.csv\n"
+        f"  training batch       {run}/train_batch0.jpg\n"
+        f"  validation           {run}/PR_curve.png, confusion_matrix.png, test_batch0_pred.jpg\n"
+        f"  detections           {found}/ (val images with their detections)\n"
+        f"Next: {program('train').invocation} --help, or the README's chapter on training your own data"
     )

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from yolov7fast.core.atomic import write_atomically  # noqa: F401 - until all callers import it from there
 from yolov7fast.core.errors import UserError
+from yolov7fast.core.shipped import nearest_shipped, shipped_file
 
 log = logging.getLogger(__name__)
 SKIPPED_FOLDERS = {"__pycache__", "node_modules", "site-packages"}  # and all whose name begins with a dot
@@ -28,8 +29,11 @@ def increment_path(path: str | Path, exist_ok: bool = True, sep: str = "") -> Pa
     return path.with_name(f"{path.name}{sep}{max(largest, 1) + 1}")
 
 
-def check_file(file: str | Path) -> str:
-    """A file as given (or an empty name), else the one of that name below the working directory."""
+def check_file(file: str | Path, kind: str = "") -> str:
+    """A file as given (or an empty name), else the one of that name below the working directory, else a shipped one.
+
+    kind: one of `core.shipped.KINDS`, whose shipped files also have short names (`yolov7-tiny` of the kind cfg).
+    """
     file = str(file)
     if not file or Path(file).is_file():
         return file
@@ -40,7 +44,11 @@ def check_file(file: str | Path) -> str:
     if found:
         listed = ", ".join(map(str, sorted(found)[:5]))
         raise UserError(f"{file} fits several files below {Path.cwd()}: {listed}; give the path of the one you mean")
-    raise UserError(f"{file} does not exist, here or in any folder below {Path.cwd()}{nearby(file)}")
+    shipped = shipped_file(file, kind)
+    if shipped:
+        return str(shipped.relative_to(Path.cwd()) if shipped.is_relative_to(Path.cwd()) else shipped)
+    hint = nearby(file) + nearest_shipped(file, kind)
+    raise UserError(f"{file} does not exist, here or in any folder below {Path.cwd()}{hint}")
 
 
 def nearby(file: str | Path, limit: int = 5) -> str:

@@ -78,7 +78,7 @@ def load_data_yaml(
 
 def find_data(data: str | Path) -> str:
     """What `--data` names, as a path that exists; a folder as it is given, a file also below the working directory."""
-    return str(data) if Path(data).is_dir() else check_file(data)
+    return str(data) if Path(data).is_dir() else check_file(data, "data")
 
 
 def _made_ready(data: str | Path, val_fraction: float) -> str:

@@ -11,7 +11,7 @@ DEFAULT_CFG = "cfg/training/yolov7.yaml"
 
 def anchors_of(cfg: str) -> np.ndarray:
     """(k, 2) widths and heights in pixels of all anchors of a network's YAML."""
-    path = check_file(cfg)
+    path = check_file(cfg, "cfg")
     values = read_yaml(path)
     levels = values.get("anchors") if isinstance(values, dict) else None
     try:

@@ -50,7 +50,7 @@ def run(opt: Namespace) -> int:
         from yolov7fast.search.evolve import evolve
 
         return evolve(opt, world)
-    opt.cfg, opt.data = check_file(opt.cfg), find_data(opt.data)
+    opt.cfg, opt.data = check_file(opt.cfg, "cfg"), find_data(opt.data)
     if not opt.cfg and not opt.weights:
         raise UserError("give --cfg FILE to train from scratch, or --weights FILE to start from a checkpoint")
     device = select_device(opt.device, batch_size=opt.batch_size)

@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from yolov7fast.core.errors import UserError
+from yolov7fast.core.shipped import ROOT
 from yolov7fast.core.yaml_file import read_yaml
 
-DATA = Path(__file__).resolve().parents[2] / "data"
 SHIPPED = {  # for COCO's 80 classes and four heads
-    "standard": DATA / "coco_320_1b4h_standard.yaml",
-    "geometry": DATA / "coco_320_1b4h_geometry.yaml",
+    "standard": ROOT / "data" / "coco_320_1b4h_standard.yaml",
+    "geometry": ROOT / "data" / "coco_320_1b4h_geometry.yaml",
 }
 DEFAULT_NC, DEFAULT_HEADS = 80, 4
 LEAST_WEIGHT, MOST_WEIGHT = 1e-6, 1e6  # of a head: beyond, a loss in single precision is no number any more

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, NoReturn
 from torch import nn
 
 from yolov7fast.core.errors import UserError
+from yolov7fast.core.shipped import shipped_file
 from yolov7fast.core.yaml_file import read_yaml
 from yolov7fast.nn import blocks as common
 from yolov7fast.nn import heads
@@ -226,11 +227,12 @@ def check_anchors(anchors: Any, where: str) -> None:
 
 
 def read_description(path: str | Path) -> dict:
-    """The mapping in a model YAML.
+    """The mapping in a model YAML, or in a shipped one of that path or name.
 
     A key `base` names another file in the same folder, whose keys this one replaces; of its head, the key `last`
     replaces the last row.
     """
+    path = path if Path(path).is_file() else shipped_file(str(path), "cfg") or path
     description = read_mapping(path)
     if "base" not in description:
         return description

@@ -104,7 +104,7 @@ def evolve(opt: Namespace, world: World, generations: int = GENERATIONS) -> int:
     if world.is_distributed:
         raise UserError("--evolve runs in one process: start it without torchrun")
     opt.name, opt.exist_ok, opt.notest, opt.nosave = "evolve", True, True, True
-    opt.cfg, opt.data = check_file(opt.cfg), find_data(opt.data)
+    opt.cfg, opt.data = check_file(opt.cfg, "cfg"), find_data(opt.data)
     device = select_device(opt.device, batch_size=opt.batch_size)
     hyp = hyper.load_hyp(opt.hyp)
     names = genes(hyp)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from yolov7fast.core.errors import UserError
+from yolov7fast.core.shipped import nearest_shipped, shipped_file
 from yolov7fast.core.yaml_file import read_yaml
 
 
@@ -42,7 +43,9 @@ def read_file(path: str | Path) -> Any:
     """JSON or YAML, by the file's ending."""
     path = Path(path)
     if not path.is_file():
-        raise UserError(f"{path} does not exist; see experiments/ for examples")
+        path = shipped_file(str(path), "experiment") or path
+    if not path.is_file():
+        raise UserError(f"{path} does not exist{nearest_shipped(str(path), 'experiment')}")
     if path.suffix != ".json":
         return read_yaml(path)
     try:

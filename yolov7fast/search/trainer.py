@@ -16,7 +16,14 @@ from typing import Any, NamedTuple
 from yolov7fast.cli.flags import flags_of
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.cli.programs import program_of
-from yolov7fast.cli.run_file import SECTIONS, check_flag_name, check_flag_value, read_run_file, read_yaml_chain
+from yolov7fast.cli.run_file import (
+    SECTIONS,
+    check_flag_name,
+    check_flag_value,
+    find_run_file,
+    read_run_file,
+    read_yaml_chain,
+)
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files import check_file
 from yolov7fast.core.suggest import nearest
@@ -122,7 +129,7 @@ class FlagTrainer(Trainer):
         """command: another one than the family's own to start trainings with."""
         self.program = program_of("train", self.family)
         self.command, suffix = command or self.program.child(), self.suffix
-        self.base_config, self.budget = Path(base_config), budget
+        self.base_config, self.budget = find_run_file(base_config), budget
         self.checkpoints = (f"weights/last{suffix}", f"weights/previous{suffix}")
         self.kept_weights = (f"best{suffix}",)
         self.flags = flags_of("train", self.family)
@@ -249,13 +256,17 @@ class FlagTrainer(Trainer):
         return bool(state["progress"]["finished"]) if state else True
 
     def files(self, settings: list[Mapping[str, Any]]) -> dict[str, str]:
-        """By their names as configurations spell them."""
-        names = {name for trial in [{}, *settings] for name in self.files_of(self._options(trial)) if name}
-        return {name: hashlib.sha256(Path(check_file(name)).read_bytes()).hexdigest() for name in sorted(names)}
+        """By their names as configurations spell them; a data set that is a folder counts by its name alone."""
+        names = {file for trial in [{}, *settings] for file in self.files_of(self._options(trial)).items() if file[0]}
+        paths = {name: Path(name) if Path(name).is_dir() else Path(check_file(name, kind)) for name, kind in names}
+        return {
+            name: hashlib.sha256(path.read_bytes() if path.is_file() else b"").hexdigest()
+            for name, path in sorted(paths.items())
+        }
 
-    def files_of(self, options: Mapping[str, Any]) -> list[str]:
-        """The files that a training with these options reads its settings from."""
-        return [options["data"]]
+    def files_of(self, options: Mapping[str, Any]) -> dict[str, str]:
+        """The files that a training with these options reads its settings from, each with its kind."""
+        return {options["data"]: "data"}
 
     def prepare(self, settings: list[Mapping[str, Any]]) -> None:
         for data in {self._options(trial)["data"] for trial in [{}, *settings]}:

@@ -22,15 +22,16 @@ class YoloTrainer(FlagTrainer):
 
     def check_options(self, options: Namespace) -> None:
         check_yolo(options)
-        if not check_file(options.cfg) and not options.weights:
+        if not check_file(options.cfg, "cfg") and not options.weights:
             raise UserError("neither cfg nor weights are given: there is no network to train")
         if options.cfg:
-            check_description(check_file(options.cfg))
+            check_description(check_file(options.cfg, "cfg"))
         load_hyp(options.hyp)
 
-    def files_of(self, options: Mapping[str, Any]) -> list[str]:
+    def files_of(self, options: Mapping[str, Any]) -> dict[str, str]:
         hyp = options["hyp"]
-        return [*super().files_of(options), options["cfg"], hyp.get("base", "") if isinstance(hyp, Mapping) else hyp]
+        hyp_file = hyp.get("base", "") if isinstance(hyp, Mapping) else hyp
+        return super().files_of(options) | {options["cfg"]: "cfg", hyp_file: "hyp"}
 
     def inner_name(self, heading: str, rest: str) -> str | None:
         if rest not in KEYS or heading not in ("", "hyp"):

@@ -73,7 +73,7 @@ def load_hyp(source: str | Path | Mapping[str, Any]) -> dict[str, float]:
         values, where = dict(source), "the hyp mapping of the run file"
         base = values.pop("base", None)
         return check_hyp((load_hyp(base) if base else {}) | values, where)
-    path = Path(check_file(str(source)))
+    path = Path(check_file(str(source), "hyp"))
     values = read_yaml(path, "hyp file")
     if not isinstance(values, dict):
         raise UserError(f"hyp file {path} must hold a mapping of hyper-parameters, such as 'lr0: 0.01'")
