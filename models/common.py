@@ -15,17 +15,5 @@ from yolov7fast.nn.blocks import (
     autopad,
 )
 
-__all__ = [
-    "MP",
-    "SP",
-    "SPPCSPC",
-    "Concat",
-    "Conv",
-    "DownC",
-    "ImplicitA",
-    "ImplicitM",
-    "ReOrg",
-    "RepConv",
-    "Shortcut",
-    "autopad",
-]
+__all__ = ["MP", "SP", "SPPCSPC", "Concat", "Conv", "DownC", "ImplicitA", "ImplicitM"]
+__all__ += ["ReOrg", "RepConv", "Shortcut", "autopad"]
