@@ -117,3 +117,17 @@ def test_foreign_and_nested_targets_and_wrong_sources_are_refused(source, tmp_pa
             resize_dataset(source, target, 48)
     with pytest.raises(UserError, match="no folder images/"):
         resize_dataset(tmp_path / "mine", tmp_path / "out", 48)
+
+
+NO_SIZE = '{"images": [{"id": 1}]}'
+
+
+@pytest.mark.parametrize(
+    "text", ["[]", "{", NO_SIZE, NO_SIZE.replace("1}", '1, "width": 0, "height": 0}'), "[" * 99999]
+)
+def test_a_malformed_annotation_file_ends_in_one_line(text, source, tmp_path):
+    (source / "annotations/bad.json").write_text(text)
+    with pytest.raises(UserError, match=r"bad\.json is not a readable COCO") as caught:
+        resize_dataset(source, tmp_path / "small", 64, scale=True)
+    assert len(str(caught.value).splitlines()) == 1
+    assert not (tmp_path / "small/annotations/bad.json").exists()

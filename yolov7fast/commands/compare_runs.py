@@ -8,6 +8,7 @@ Writes report.md, report.html (one page with the plots inside) and plots/*.svg t
 import argparse
 from pathlib import Path
 
+from yolov7fast.cli.programs import program
 from yolov7fast.core.atomic import write_atomically
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files import increment_path
@@ -33,7 +34,9 @@ def _standalone(plot: Plot) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Compare training runs in Markdown and on one HTML page.")
+    parser = argparse.ArgumentParser(
+        prog=program("compare").invocation, description="Compare training runs in Markdown and on one HTML page."
+    )
     parser.add_argument("runs", nargs="+", help="run folders, such as runs/train/exp")
     parser.add_argument("--rate", type=float, help="price of the machine per hour, for the costs")
     parser.add_argument("--output", type=Path, help="folder to write to (default: runs/compare/exp, exp2, ...)")

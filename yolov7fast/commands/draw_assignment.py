@@ -19,6 +19,7 @@ from matplotlib.patches import Rectangle
 from tqdm import tqdm
 
 from yolov7fast.checkpoint.ensemble import attempt_load
+from yolov7fast.cli.programs import program
 from yolov7fast.core.device import select_device
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files import check_img_size
@@ -109,7 +110,7 @@ def draw(path: Path, image: np.ndarray, rows: np.ndarray, found: dict[str, Given
 
 
 def parse_args(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog=program("draw-assignment").invocation, description=__doc__.splitlines()[0])
     parser.add_argument("--data", required=True, help="data yaml")
     parser.add_argument("--weights", required=True, help="checkpoint (.pt)")
     losses = {"choices": ("ota", "plain", "both"), "default": "both"}

@@ -13,8 +13,10 @@ from pathlib import Path
 import numpy as np
 import yaml
 
+from yolov7fast.cli.programs import program
 from yolov7fast.core.atomic import write_atomically
 from yolov7fast.core.errors import UserError
+from yolov7fast.core.text import printable
 from yolov7fast.data.class_groups import (
     ClassGeometry,
     class_geometry,
@@ -30,11 +32,14 @@ from yolov7fast.plots.curves import figure, line_colours
 def read_annotations(path: str | Path, nc: int) -> ClassGeometry:
     """Geometry from a COCO instances file, in pixels of the original images; categories in order of their ids."""
     try:
-        content = json.loads(Path(path).read_text())
-        classes = {c["id"]: i for i, c in enumerate(sorted(content["categories"], key=lambda c: c["id"]))}
+        content = json.loads(Path(path).read_bytes())
+        classes = {category: i for i, category in enumerate(sorted({c["id"] for c in content["categories"]}))}
         rows = np.array([(classes[a["category_id"]], *box_sides(a["bbox"])) for a in content["annotations"]], float)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path} is not a readable COCO instances file ({error!r})") from error
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+        reason = printable(f"{type(error).__name__}: {error}", 200)
+        raise UserError(f"{path} is not a readable COCO instances file ({reason})") from None
+    if not np.isfinite(rows).all():
+        raise UserError(f"{path}: a bbox has sides that are not finite")
     if len(classes) != nc:
         raise UserError(f"{path} has {len(classes)} categories, the data yaml {nc} classes")
     return class_geometry(*rows.reshape(-1, 3).T, nc)
@@ -125,7 +130,11 @@ def draw(config: HeadConfig, geometry: ClassGeometry, names: list[str], path: Pa
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog=program("group-classes").invocation,
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--data", required=True, help="data yaml")
     parser.add_argument("--heads", type=int, default=4, help="number of heads (default: %(default)s)")
     parser.add_argument("--img-size", type=int, default=640, help="size boxes are measured at (default: %(default)s)")

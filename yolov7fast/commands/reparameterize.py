@@ -2,7 +2,7 @@
 
     python tools/reparameterize.py --weights best.pt --cfg cfg/deploy/yolov7.yaml --output deploy.pt
 
-The output is read by detect.py, test.py and the original project.
+The output is read by detect.py, test.py and upstream.
 """
 
 import argparse
@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from yolov7fast.checkpoint.api import load_checkpoint, module_of, save_checkpoint
+from yolov7fast.cli.programs import program
 from yolov7fast.core.errors import UserError
 from yolov7fast.nn.reparam import to_deploy
 
@@ -37,7 +38,9 @@ def largest_difference(trained: torch.nn.Module, deploy: torch.nn.Module) -> flo
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Turn trained weights into deploy weights.")
+    parser = argparse.ArgumentParser(
+        prog=program("reparameterize").invocation, description="Turn trained weights into deploy weights."
+    )
     parser.add_argument("--weights", type=Path, required=True, help="checkpoint of a network of cfg/training")
     parser.add_argument("--cfg", type=Path, required=True, help="the file of the same name under cfg/deploy")
     parser.add_argument("--output", type=Path, required=True, help="file to write")

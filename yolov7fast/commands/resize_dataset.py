@@ -26,8 +26,10 @@ from pathlib import Path
 import cv2
 from tqdm import tqdm
 
+from yolov7fast.cli.programs import program
 from yolov7fast.core.atomic import write_atomically
 from yolov7fast.core.errors import UserError
+from yolov7fast.core.text import printable
 from yolov7fast.data.images import read_image
 
 IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp"}  # what can be written as well as read
@@ -76,13 +78,22 @@ def files_below(folder: Path, suffixes: set[str]) -> Iterator[Path]:
 
 def scale_annotations(source: Path, target: Path, size: int) -> None:
     """Write a COCO instances file for the shrunk images. Run-length masks cannot be scaled and are left out."""
-    content = json.loads(source.read_text())
+    try:
+        content = scaled_content(json.loads(source.read_bytes()), size, source.name)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
+        reason = printable(f"{type(error).__name__}: {error}", 200)
+        raise UserError(f"{source} is not a readable COCO instances file ({reason}); fix or remove it") from None
+    write_atomically(target, json.dumps(content).encode(), durable=False)
+
+
+def scaled_content(content: dict, size: int, name: str) -> dict:
+    """The content of an annotation file with sizes, boxes, areas and polygons of the shrunk images."""
     ratios = {}
     for image in content.get("images", []):
         height, width = shrunk_size(image["height"], image["width"], size)
         ratios[image["id"]] = (width / image["width"], height / image["height"])
         image["height"], image["width"] = height, width
-    for item in tqdm(content.get("annotations", []), desc=source.name, unit="box", leave=False):
+    for item in tqdm(content.get("annotations", []), desc=name, unit="box", leave=False):
         if item.get("image_id") not in ratios:
             continue
         rx, ry = ratios[item["image_id"]]
@@ -96,7 +107,7 @@ def scale_annotations(source: Path, target: Path, size: int) -> None:
             ]
         else:
             item.pop("segmentation", None)
-    write_atomically(target, json.dumps(content).encode(), durable=False)
+    return content
 
 
 def bring_annotations(source: Path, target: Path, size: int, scale: bool) -> int:
@@ -126,7 +137,8 @@ def open_target(source: Path, target: Path, settings: dict) -> None:
         raise UserError(f"{target} and {source} must not lie inside each other: name another target")
     note = target / SETTINGS
     if note.exists():
-        if (before := json.loads(note.read_text())) != settings:
+        before = printable(note.read_bytes().decode(errors="replace"), 200)
+        if before != json.dumps(settings):
             raise UserError(f"{target} was made with {before}, now asked for {settings}: name another target")
     elif target.exists() and any(target.iterdir()):
         raise UserError(f"{target} exists and was not made by this command: name another target")
@@ -157,7 +169,11 @@ def resize_dataset(
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog=program("resize-dataset").invocation,
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("source", type=Path, help="folder with images/ and labels/ (and annotations/)")
     parser.add_argument("target", type=Path, help="folder to write")
     parser.add_argument("--size", type=int, required=True, help="longer side in pixels, e.g. 320, 480, 640")

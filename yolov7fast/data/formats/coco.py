@@ -83,7 +83,7 @@ def looks_like_coco(path: Path) -> bool:
 
 def read(layout: Layout) -> AnnotatedSet:
     """All samples of all splits; the splits' categories must agree."""
-    contents = {split: _load(path) for split, path in layout.splits.items()}
+    contents = {split: load_annotations(path) for split, path in layout.splits.items()}
     named: dict[int, str] = {}
     for split, content in contents.items():
         for category in content["categories"]:
@@ -121,7 +121,7 @@ def _mapping_text(ids: list[int], named: dict[int, str]) -> str:
     return ", ".join(f"{run(a, b)} -> {run(c, c + b - a)}" for a, b, c in runs)
 
 
-def _load(path: Path) -> dict[str, Any]:
+def load_annotations(path: Path) -> dict[str, Any]:
     """The content of an annotation file with its three lists checked; a UserError says what is wrong."""
     try:
         content = json.loads(path.read_bytes())

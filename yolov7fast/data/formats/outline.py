@@ -3,6 +3,7 @@
 import numpy as np
 
 MOST_PIXELS = 1.0  # that an outline's extent may differ from its box
+MOST_PAIRS = 4_000_000  # of points whose distances are taken at once
 MOST_FRACTION = 0.1  # of the union that may lie outside one of the two
 
 
@@ -13,10 +14,22 @@ def join_rings(rings: list[np.ndarray]) -> np.ndarray:
     """
     path = rings[0]
     for ring in rings[1:]:
-        distance = ((path[:, None] - ring[None]) ** 2).sum(2)
-        i, j = np.unravel_index(distance.argmin(), distance.shape)
+        i, j = _nearest(path, ring)
         path = np.concatenate((path[: i + 1], ring[j:], ring[: j + 1], path[i:]))
     return path
+
+
+def _nearest(path: np.ndarray, ring: np.ndarray) -> tuple[int, int]:
+    """The points (n, 2) and (m, 2) that are nearest to each other: an index of each."""
+    if len(path) * len(ring) > MOST_PAIRS:  # a table of all distances would not fit into memory
+        from scipy.spatial import KDTree
+
+        distances, nearest = KDTree(path).query(ring)
+        j = int(distances.argmin())
+        return int(np.asarray(nearest)[j]), j
+    distance = ((path[:, None] - ring[None]) ** 2).sum(2)
+    i, j = np.unravel_index(distance.argmin(), distance.shape)
+    return int(i), int(j)
 
 
 def corners(box: np.ndarray) -> np.ndarray:
