@@ -18,11 +18,12 @@ from benchmarks.measure import in_turn, machine, wall_seconds, write_json
 from benchmarks.photographs import photographs
 from yolov7fast.commands.profile import parse
 from yolov7fast.data.data_yaml import DataYaml, load_data_yaml
-from yolov7fast.families.yolo_run import build_model, init_seeds
+from yolov7fast.families.yolo.network import build_model
 from yolov7fast.profiling.measure import batches
 from yolov7fast.profiling.synthetic import ProfiledFamily
 from yolov7fast.training.distributed import World
 from yolov7fast.training.hyperparameters import load_hyp
+from yolov7fast.training.run import init_seeds
 from yolov7fast.training.step import TrainStep, choose_amp
 
 FAST = ["--fast-dataloader", "--cache-images", "disk", "--fast-augment", "--channels-last"]
@@ -36,12 +37,12 @@ class Side:
 
     def __init__(self, arguments: list[str], scratch: Path, data: DataYaml, ota: int = 1):
         opt = parse(["--device", "cpu", *arguments])
-        opt.cache_dir, opt.synthetic = opt.cache_dir or str(scratch), data.train is None
+        opt.cache_dir, opt.save_dir, opt.synthetic = opt.cache_dir or str(scratch), str(scratch), data.train is None
         init_seeds(1, False)
         hyp = load_hyp(opt.hyp) | {"loss_ota": ota}
         with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
             model = build_model(opt, hyp, data.nc, CPU)
-            self.family = ProfiledFamily(opt, hyp, data, model, CPU, World(), scratch)
+            self.family = ProfiledFamily(opt, data, model, CPU, World(), hyp=hyp)
         self.family.use_ota = bool(ota)
         self.family.model.train()
         self.rates = self.family.schedule.rates(0, 0, 0)._replace(accumulate=1)

@@ -10,8 +10,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from tests.training.agreeing_train import compare_at_the_end
 from tests.training.fatal_train import arm
 from yolov7fast.cli.parser import parser_for
+from yolov7fast.commands.train import run
 from yolov7fast.core.errors import run_command
-from yolov7fast.families.detr_run import run
 
 if __name__ == "__main__":
     if os.environ.get("FATAL"):
@@ -19,4 +19,4 @@ if __name__ == "__main__":
     if os.environ.get("AGREE"):
         compare_at_the_end()
     opt = parser_for("train", "detr").parse_args()
-    run_command(lambda: run(opt))
+    run_command(lambda: run(opt, "detr"))

@@ -13,14 +13,13 @@ from yolov7fast.checkpoint.api import CheckpointError, load_checkpoint, save_che
 from yolov7fast.cli.checks import check_detr
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.core.errors import UserError
-from yolov7fast.families.detr import build_optimizer
+from yolov7fast.families.detr.optimization import DropSchedule, build_optimizer
 from yolov7fast.losses.detr import PARTS, attach_loss, matcher_timed
 from yolov7fast.nn.detr import ARCHITECTURES, build, rebuild
 from yolov7fast.predictors.base import PredictOptions
 from yolov7fast.predictors.detr import DetrPredictor, Frames, best_of
 from yolov7fast.predictors.registry import load_predictor
 from yolov7fast.training.ema import ModelEMA
-from yolov7fast.training.schedule import DropSchedule
 
 NAMES = ["ball", "box", "cone", "star"]
 

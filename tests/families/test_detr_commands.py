@@ -17,9 +17,8 @@ from yolov7fast.cli.checks import check_test
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.commands.detect import detect
 from yolov7fast.commands.test import run as measure
+from yolov7fast.commands.train import run as run_training
 from yolov7fast.core.errors import UserError
-from yolov7fast.families import detr_run
-from yolov7fast.families.yolo_run import run as yolo_run
 from yolov7fast.metrics.names import MAP
 
 pytestmark = needs_transformers
@@ -28,7 +27,7 @@ FATAL = "tests/families/fatal_detr.py"
 
 def start(*arguments: str) -> int:
     """tools/train_detr.py in this process; its exit code."""
-    return detr_run.run(parser_for("train", "detr").parse_args(arguments))
+    return run_training(parser_for("train", "detr").parse_args(arguments), "detr")
 
 
 @pytest.fixture(scope="module", params=["detr", "rtdetr_v2"])
@@ -60,7 +59,7 @@ def test_a_killed_run_ends_with_the_same_weights(finished, tmp_path, shapes_smal
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     again = tmp_path / "runs" / "run"
     progress = load_checkpoint(again / "weights" / "last.pth")["resume"]["progress"]
-    assert (progress["epoch"], progress["position"]) == (1, 2)
+    assert (progress["epoch"], progress["batch_index"]) == (1, 2)
     assert start("--resume", str(again)) == 0
     assert_same_weights(run / "weights" / "checkpoint_epoch_2.pth", again / "weights" / "checkpoint_epoch_2.pth")
     assert (again / "results.txt").read_text() == (run / "results.txt").read_text()
@@ -151,10 +150,10 @@ def test_ten_images_are_learnt_by_heart(tmp_path):
 def test_each_command_names_the_one_that_a_checkpoint_belongs_to(finished, tmp_path):
     run, _ = finished
     path = str(run / "weights" / "last.pth")
-    with pytest.raises(UserError, match=r"a checkpoint of tools/train_detr\.py; go on with: python tools/train_detr"):
-        yolo_run(parser_for("train").parse_args(["--resume", path]))
+    with pytest.raises(UserError, match=r"of the detr family; resume with: python tools/train_detr\.py --resume"):
+        run_training(parser_for("train").parse_args(["--resume", path]))
     save_checkpoint({"model": torch.nn.Identity(), "epoch": 0}, tmp_path / "last.pt")
-    with pytest.raises(UserError, match=r"last\.pt: a checkpoint of train\.py; go on with: python train\.py --resume"):
+    with pytest.raises(UserError, match=r"of the yolo family; resume with: python train\.py --resume"):
         start("--resume", str(tmp_path / "last.pt"))
 
 

@@ -15,13 +15,14 @@ from tests.families.detr_commands import NETWORKS, needs_transformers, run_file
 from tests.training.test_distributed import torchrun
 from yolov7fast.checkpoint.api import load_checkpoint, save_checkpoint
 from yolov7fast.cli.parser import parser_for
+from yolov7fast.commands.train import run
 from yolov7fast.core.errors import UserError
-from yolov7fast.families import detr_run
-from yolov7fast.families.detr import DetrFamily
+from yolov7fast.families.detr.family import DetrFamily
+from yolov7fast.families.detr.optimization import DropSchedule
 from yolov7fast.losses.detr import PARTS, SetLoss, attach_loss
 from yolov7fast.nn.detr import ARCHITECTURES, Detector, build
 from yolov7fast.training.distributed import World
-from yolov7fast.training.schedule import DropSchedule
+from yolov7fast.training.run import advise_on_gpus
 from yolov7fast.training.step import TrainStep
 
 pytestmark = needs_transformers
@@ -29,7 +30,7 @@ NAMES = ["ball", "box", "cone", "star"]
 
 
 def start(*arguments: str) -> int:
-    return detr_run.run(parser_for("train", "detr").parse_args(arguments))
+    return run(parser_for("train", "detr").parse_args(arguments), "detr")
 
 
 @pytest.fixture(params=ARCHITECTURES)
@@ -133,7 +134,8 @@ def test_weights_of_a_checkpoint_are_taken_as_far_as_they_fit(detector, tmp_path
     kept = {"architecture": detector.architecture, "network": NETWORKS[detector.architecture], "pretrained": ""}
     torch.manual_seed(99)
     opt = Namespace(**kept, single_cls=False, weights=str(path))
-    other = detr_run.build_model(opt, SimpleNamespace(nc=2, names=["one", "two"])).state_dict()
+    data = SimpleNamespace(nc=2, names=["one", "two"])
+    other = DetrFamily.build_network(opt, data, None).state_dict()
     own = detector.state_dict()
     fitting = [name for name in own if own[name].shape == other[name].shape]
     assert not [name for name in fitting if not torch.equal(own[name], other[name])]
@@ -148,8 +150,8 @@ def test_a_cosine_ends_with_the_last_step_of_all_stages():
     """16 images: 2 epochs of 4 steps, then 2 of 8. With stage 0's 4 steps an epoch rates would end in the midst."""
     opt = Namespace(epochs=4, total_batch_size=4, resize_schedule="1:64:4,3:96:2", img_size=64)
     family = SimpleNamespace(opt=opt, world=World(), dataset=range(16))
-    DetrFamily._plan_sizes(family)
-    batches = DetrFamily._mean_batches(family)
+    DetrFamily.plan_sizes(family, opt.img_size, grid=32)
+    batches = DetrFamily.mean_batches(family)
     assert batches * opt.epochs == 2 * 4 + 2 * 8
     schedule = DropSchedule((1.0,), batches=batches, epochs=opt.epochs, kind="cosine", final=0.1)
     assert schedule.rates(12, 2).lrs == pytest.approx((0.55,))  # half of the steps, half of the way
@@ -159,14 +161,15 @@ def test_a_cosine_ends_with_the_last_step_of_all_stages():
 def test_a_stages_batch_that_cannot_be_shared_out_is_refused():
     opt = Namespace(resize_schedule="1:64:4,3:96:3", img_size=64, total_batch_size=4)
     with pytest.raises(UserError, match="the batch 3 of epoch 3 must be a multiple of the number of processes, 2"):
-        DetrFamily._plan_sizes(SimpleNamespace(opt=opt, world=World(0, 0, 2)))
+        DetrFamily.plan_sizes(SimpleNamespace(opt=opt, world=World(0, 0, 2)), opt.img_size, grid=32)
 
 
 @pytest.mark.parametrize(("count", "rank", "told"), [(4, -1, True), (1, -1, False), (4, 0, False)])
 def test_idle_gpus_are_mentioned(monkeypatch, caplog, count, rank, told):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
     with caplog.at_level(logging.INFO):
-        detr_run.advise_on_gpus(torch.device("cuda", 0), World(rank, rank, count if rank == 0 else 1))
+        world = World(rank, rank, count if rank == 0 else 1)
+        advise_on_gpus(DetrFamily, "tools/train_detr.py", torch.device("cuda", 0), world)
     assert ("torchrun --nproc_per_node 4" in caplog.text) == told
 
 

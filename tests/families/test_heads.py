@@ -16,9 +16,15 @@ from yolov7fast.checkpoint.api import load_checkpoint, save_checkpoint
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.core.errors import UserError
 from yolov7fast.evaluation.upstream import test as evaluate_weights
-from yolov7fast.families.heads import anchors_agree, chosen_heads, foreign_heads, listed, tell_transfer
-from yolov7fast.families.yolo import YoloFamily
-from yolov7fast.families.yolo_run import build_model
+from yolov7fast.families.yolo.family import YoloFamily
+from yolov7fast.families.yolo.network import (
+    anchors_agree,
+    build_model,
+    chosen_heads,
+    foreign_heads,
+    listed,
+    log_transfer,
+)
 from yolov7fast.losses.multihead import ComputeLossMultiHead, ComputeLossMultiHeadOTA
 from yolov7fast.nn.head_config import SHIPPED, HeadConfig
 from yolov7fast.nn.model import Model
@@ -84,7 +90,7 @@ def test_both_losses_are_those_of_several_heads():
     model = Model(read_description(ROOT / TINY) | {"width_multiple": 0.125}, nc=4)
     model.hyp, model.gr = load_hyp("data/hyp.small.yaml"), 1.0
     family = SimpleNamespace(model=model, hyp=model.hyp, opt=SimpleNamespace(epochs=2))
-    YoloFamily._build_losses(family)
+    YoloFamily.build_losses(family)
     assert type(family.plain_loss) is ComputeLossMultiHead and type(family.ota_loss) is ComputeLossMultiHeadOTA
 
 
@@ -105,7 +111,7 @@ def test_a_compiled_run_learns_what_an_ordinary_one_does(tmp_path, shapes_small)
         folder = tmp_path / str(number)
         folder.mkdir()
         done = train(*heads_run(folder, shapes_small, "--heads", "2", "--max-iter", "2", *extra))
-        assert done.returncode == 0 and "going on without it" not in done.stderr, done.stderr[-3000:]
+        assert done.returncode == 0 and "continuing without it" not in done.stderr, done.stderr[-3000:]
         (row,) = csv.DictReader((folder / "runs" / "run" / "results.csv").open())
         losses.append([float(row[f"train/{name}"]) for name in ("box", "obj", "cls")])
     assert losses[1] == pytest.approx(losses[0], rel=1e-3)
@@ -179,7 +185,7 @@ def test_transfer_lists_what_is_kept_fresh_and_dropped(caplog):
         one, several = Model(ROOT / "cfg/training/yolov7-tiny.yaml"), Model(ROOT / TINY)
     caplog.clear()
     with caplog.at_level(logging.INFO):
-        tell_transfer(several, one.state_dict(), ())
+        log_transfer(several, one.state_dict(), ())
     kept, fresh, dropped = (record.getMessage() for record in caplog.records)
     assert kept == "kept (332): model.0-76, model.77.anchors, model.77.anchor_grid"
     assert fresh.startswith("fresh (24): model.77.heads.0.0.weight, model.77.heads.0.0.bias")

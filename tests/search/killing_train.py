@@ -8,8 +8,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from yolov7fast.cli.parser import parser_for
+from yolov7fast.commands.train import run
 from yolov7fast.core.errors import run_command
-from yolov7fast.families.yolo_run import run
 from yolov7fast.training.reporter import Reporter
 
 

@@ -1,4 +1,4 @@
-"""train.py whose processes compare their weights at the end, and tell which threads of the group outlive it.
+"""train.py whose processes compare their weights at the end, and report which threads of the group outlive it.
 
 FATAL_RANK=r FATAL="step n" kills one of them; NORM_BY_IMAGE=1 normalises each image by itself;
 BAD_RANK=r BAD_STEP=n makes the loss of one process's n-th batch a number that is none.
@@ -16,11 +16,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import torch.nn.functional as F
 from torch import nn
 
-import yolov7fast.families.yolo_run
 from tests.training.fatal_train import arm
 from yolov7fast.cli.parser import parser_for
+from yolov7fast.commands.train import run
 from yolov7fast.core.errors import run_command
-from yolov7fast.families.yolo import YoloFamily
+from yolov7fast.families.yolo.family import YoloFamily
 from yolov7fast.training.distributed import from_all
 from yolov7fast.training.trainer import Trainer
 
@@ -43,10 +43,10 @@ def compare_at_the_end() -> None:
         return outcome
 
     Trainer.fit = fit
-    atexit.register(tell_group_threads)
+    atexit.register(report_group_threads)
 
 
-def tell_group_threads() -> None:
+def report_group_threads() -> None:
     """A thread of the process group that is still there when the interpreter ends can abort the process."""
     names = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
     print(f"threads of the group at the end: {sum('gloo' in name for name in names)}")
@@ -71,4 +71,4 @@ if __name__ == "__main__":
     if os.environ.get("BAD_RANK") == os.environ.get("RANK", "0"):
         break_loss(int(os.environ["BAD_STEP"]))
     opt = parser_for("train").parse_args()
-    run_command(lambda: yolov7fast.families.yolo_run.run(opt))
+    run_command(lambda: run(opt))

@@ -6,13 +6,15 @@ from typing import Any
 import torch
 from torch import nn
 
+from yolov7fast.metrics.names import SUMMARY
 from yolov7fast.training.distributed import World
 from yolov7fast.training.ema import ModelEMA
+from yolov7fast.training.family import Validation
+from yolov7fast.training.optimizer import Rates
 from yolov7fast.training.reporter import Reporter
 from yolov7fast.training.resume import previous_of
-from yolov7fast.training.schedule import Rates
 from yolov7fast.training.step import Amp
-from yolov7fast.training.trainer import Trainer, TrainSettings, Validation
+from yolov7fast.training.trainer import Trainer, TrainSettings
 
 
 class Scalar(nn.Module):
@@ -34,8 +36,11 @@ class FakeFamily:
     """Batches are numbers; `fitnesses` are what validations find, one after the other."""
 
     loss_names = ("total",)
+    name = "scalar"
     checkpoint_suffix = ".pt"
-    figure_names = ()
+    metric_names = ()
+    loss_factor, clip_norm = 1.0, 0.0
+    device = torch.device("cpu")
     advice = {}  # noqa: RUF012 (never changed)
 
     def __init__(self, folder: Path, batches=(1.0, 1.0), fitnesses=()):
@@ -48,10 +53,10 @@ class FakeFamily:
         self.events: list[str] = []
         self.during_validation = lambda: None
 
-    def start_epoch(self, epoch, position, maps) -> None:
+    def start_epoch(self, epoch, batch_index, per_class_ap) -> None:
         self.events.append(f"epoch {epoch}")
 
-    def rates(self, number, epoch, position) -> Rates:
+    def rates(self, global_step, epoch, batch_index) -> Rates:
         return Rates((0.1,), 0.9, 1)
 
     def to_device(self, batch, device):
@@ -67,14 +72,14 @@ class FakeFamily:
     def batch_files(self, batch) -> list[str]:
         return [f"image of {batch}"]
 
-    def draw_batch(self, batch, number) -> None:
+    def draw_batch(self, batch, global_step) -> None:
         pass
 
     def validate(self, epoch, final, draw) -> Validation:
         self.events.append("validate")
         self.during_validation()
         fitness = self.fitnesses.pop(0) if self.fitnesses else 0.0
-        return Validation([0.0] * 4, [], fitness)
+        return Validation(dict.fromkeys(SUMMARY, 0.0), [], fitness, {})
 
     def checkpoint(self, progress, results_text) -> dict[str, Any]:
         return {"epoch": progress.epoch - 1, "training_results": results_text, "optimizer": self.optimizer.state_dict()}
@@ -82,13 +87,16 @@ class FakeFamily:
     def checkpoint_names(self, epoch, final, is_best) -> list[str]:
         return ["last.pt"]
 
+    def settings_files(self) -> dict:
+        return {}
+
     def state(self) -> dict[str, Any]:
         return {}
 
     def load_state(self, state) -> None:
         pass
 
-    def finish(self, final_results) -> None:
+    def finish(self) -> None:
         self.events.append("finish")
         previous_of(self.folder / "weights" / "last.pt").unlink(missing_ok=True)
 

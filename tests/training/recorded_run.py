@@ -8,13 +8,13 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 
-import yolov7fast.families.yolo
-import yolov7fast.families.yolo_run
+import yolov7fast.families.base
+import yolov7fast.families.yolo.family
 from yolov7fast.cli.parser import parser_for
-from yolov7fast.families.yolo import YoloFamily
-from yolov7fast.families.yolo_run import train
+from yolov7fast.families.yolo.family import YoloFamily
+from yolov7fast.metrics.names import SUMMARY
 from yolov7fast.training.distributed import World
-from yolov7fast.training.hyperparameters import load_hyp
+from yolov7fast.training.run import train_once
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 
@@ -61,11 +61,11 @@ class FakeDataset:
 def replace_data(monkeypatch, batches) -> None:
     """Let the family train on given batches, and validate to zeros."""
     monkeypatch.setattr(
-        yolov7fast.families.yolo, "create_dataloader", lambda *_, **__: (FakeLoader(batches), FakeDataset())
+        yolov7fast.families.base, "create_dataloader", lambda *_, **__: (FakeLoader(batches), FakeDataset())
     )
-    nothing = SimpleNamespace(as_upstream=lambda: ((0.0,) * 7,), per_class_ap=np.zeros(3), fitness=0.0)
-    monkeypatch.setattr(yolov7fast.families.yolo, "run_evaluation", lambda *_, **__: nothing)
-    monkeypatch.setattr(yolov7fast.families.yolo, "plot_images", lambda *_: None)
+    nothing = SimpleNamespace(metrics=dict.fromkeys(SUMMARY, 0.0), losses={}, per_class_ap=np.zeros(3), fitness=0.0)
+    monkeypatch.setattr(yolov7fast.families.base, "run_evaluation", lambda *_, **__: nothing)
+    monkeypatch.setattr(yolov7fast.families.base, "plot_images", lambda *_: None)
 
 
 class ObservedFamily(YoloFamily):
@@ -102,10 +102,8 @@ class ObservedFamily(YoloFamily):
 def observe(monkeypatch, arguments: list[str], *, double: bool = False) -> tuple[dict, Namespace]:
     """Train by the command's own path; returns what was seen and the options."""
     monkeypatch.setattr(ObservedFamily, "double", double)
-    monkeypatch.setattr(yolov7fast.families.yolo_run, "YoloFamily", ObservedFamily)
     opt = parser_for("train").parse_args(arguments)
-    hyp = load_hyp(opt.hyp)
-    train(hyp, opt, torch.device("cpu"), World())
+    train_once(ObservedFamily, opt, torch.device("cpu"), World())
     return ObservedFamily.seen, opt
 
 

@@ -4,9 +4,10 @@ import shutil
 
 import pytest
 
-import yolov7fast.families.yolo_run
+import yolov7fast.training.run
 from tests.training.commands import small_run
 from yolov7fast.cli.parser import parser_for
+from yolov7fast.commands.train import run as train
 from yolov7fast.core.errors import UserError
 from yolov7fast.data.image_cache import ImagesInMemory
 from yolov7fast.data.packed_cache import PackedImages
@@ -25,16 +26,17 @@ def build(tmp_path, shapes_small, monkeypatch):
     """`build(*flags)`: the family that train.py makes of these flags, on two workers, batch 4."""
     made = []
 
-    def stop(family, *_):
-        made.append(family)
+    def stop(*arguments):
+        made.append(build_family(*arguments))
         raise Built
 
-    monkeypatch.setattr(yolov7fast.families.yolo_run, "drive", stop)
+    build_family = yolov7fast.training.run.build_family
+    monkeypatch.setattr(yolov7fast.training.run, "build_family", stop)
 
     def run(*flags, data=shapes_small):
         arguments = small_run(tmp_path, data, "--workers", "2", "--cache-dir", str(tmp_path / "packs"), *flags)
         with pytest.raises(Built):
-            yolov7fast.families.yolo_run.run(parser_for("train").parse_args(arguments))
+            train(parser_for("train").parse_args(arguments))
         return made[-1]
 
     yield run

@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-import yolov7fast.families.yolo
+import yolov7fast.families.base
+import yolov7fast.families.yolo.checkpoints
 from tests.training.commands import ROOT, assert_same_weights, small_run, train
 from yolov7fast.checkpoint.api import load_checkpoint
 from yolov7fast.cli.parser import parser_for
+from yolov7fast.commands.train import run
 from yolov7fast.core.errors import UserError, run_command
-from yolov7fast.families.yolo_run import run
+from yolov7fast.families.yolo.family import YoloFamily
 from yolov7fast.training.resize_stages import final_size, plan_stages
 
 
@@ -89,15 +91,20 @@ def test_ctrl_c_before_training_ends_without_a_traceback(capsys):
 # --- complete runs ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("moment", ["plot_results", "strip_checkpoint"])
-def test_a_run_killed_after_its_last_checkpoint_only_needs_its_end(tmp_path, shapes_small, monkeypatch, capsys, moment):
+@pytest.mark.parametrize(
+    ("module", "moment"),
+    [(yolov7fast.families.base, "plot_results"), (yolov7fast.families.yolo.checkpoints, "strip_checkpoint")],
+)
+def test_a_run_killed_after_its_last_checkpoint_only_needs_its_end(
+    tmp_path, shapes_small, monkeypatch, capsys, module, moment
+):
     with monkeypatch.context() as patched:
-        patched.setattr(yolov7fast.families.yolo, moment, kill)
+        patched.setattr(module, moment, kill)
         with pytest.raises(Killed):
             here(*small_run(tmp_path, shapes_small, "--epochs", "2", "--seed", "5"))
     folder = tmp_path / "runs" / "run"
     assert here("--resume", str(folder)) == 0
-    assert "only pictures and final files are left" in capsys.readouterr().out
+    assert "only plots and final files are left" in capsys.readouterr().out
     assert rows(folder) == 2
     assert [load_checkpoint(folder / "weights" / f"{name}.pt")["epoch"] for name in ("last", "best")] == [-1, -1]
     assert (folder / "results.png").is_file() and not (folder / "weights" / "previous.pt").exists()
@@ -124,7 +131,7 @@ def test_a_run_that_its_iterations_ended_goes_on_only_with_more(tmp_path, shapes
         ("opt.yaml", "epochs: 1\nbatch_size", r"damaged: .*opt\.yaml is not valid YAML"),
         ("opt.yaml", "weights: ''\ncfg: x.yaml\n", r"opt\.yaml is empty or cut off"),
         ("hyp.yaml", "", r"hyp\.yaml must hold a mapping"),
-        ("results.csv", "", r"results\.csv, line 1: damaged; mend the line, or move the file away"),
+        ("results.csv", "", r"results\.csv, line 1: damaged; correct the line, or move the file away"),
         ("results.csv", "epoch,x\n\0\0\0\n", r"results\.csv, line 2: damaged"),
     ],
 )
@@ -138,7 +145,7 @@ def test_files_of_a_run_are_written_in_one_step(finished, monkeypatch):
     """A kill before the rename leaves what was there."""
     names = ("opt.yaml", "hyp.yaml", "results.txt", "results.csv")
     before = {name: (finished / name).read_text() for name in names}
-    monkeypatch.setattr("yolov7fast.core.files.os.replace", kill)
+    monkeypatch.setattr("yolov7fast.core.atomic.os.replace", kill)
     with pytest.raises(Killed):
         here("--resume", str(finished), "--epochs", "2")
     assert {name: (finished / name).read_text() for name in names} == before
@@ -193,14 +200,14 @@ def test_inside_a_later_stage_images_losses_and_decay_are_taken_up_exactly(tmp_p
     """Indices drawn by weight, the batch's accumulation and weight decay: all belong to the stage."""
     flags = ["--epochs", "2", "--seed", "5", "--image-weights", "--resize-schedule", "1:64:8,2:96:4", "--notest"]
     seen = []
-    original = yolov7fast.families.yolo.YoloFamily.start_epoch
+    original = YoloFamily.start_epoch
 
-    def noted(self, epoch, position, maps):
-        original(self, epoch, position, maps)
+    def noted(self, epoch, batch_index, per_class_ap):
+        original(self, epoch, batch_index, per_class_ap)
         groups = self.optimizer.param_groups
         seen.append((self.schedule.total_batch, groups[1]["weight_decay"], self.model.hyp["weight_decay"]))
 
-    monkeypatch.setattr(yolov7fast.families.yolo.YoloFamily, "start_epoch", noted)
+    monkeypatch.setattr(YoloFamily, "start_epoch", noted)
     for name in "ab":
         (tmp_path / name).mkdir()
     assert here(*small_run(tmp_path / "a", shapes_small, *flags)) == 0
@@ -213,7 +220,7 @@ def test_inside_a_later_stage_images_losses_and_decay_are_taken_up_exactly(tmp_p
             os.kill(os.getpid(), signal.SIGTERM)
 
     with monkeypatch.context() as patched:
-        patched.setattr(yolov7fast.families.yolo.YoloFamily, "draw_batch", stopping)
+        patched.setattr(YoloFamily, "draw_batch", stopping)
         assert here(*small_run(tmp_path / "b", shapes_small, *flags)) == 143
     assert here("--resume", str(tmp_path / "b" / "runs" / "run")) == 0
     assert seen[-1] == whole[-1]

@@ -4,14 +4,14 @@ import pytest
 import torch
 from torch import nn
 
+from yolov7fast.families.yolo.optimization import build_optimizer
 from yolov7fast.losses.multihead import ComputeLossMultiHead, ComputeLossMultiHeadOTA
 from yolov7fast.losses.yolo import ComputeLoss, ComputeLossAuxOTA, ComputeLossOTA
 from yolov7fast.nn.model import Model
 from yolov7fast.profiling.op_counter import OpCounter
 from yolov7fast.training import hyperparameters as hyper
 from yolov7fast.training.ema import ModelEMA
-from yolov7fast.training.optimizer import build_optimizer
-from yolov7fast.training.schedule import Rates
+from yolov7fast.training.optimizer import Rates
 from yolov7fast.training.step import Amp, TrainStep, choose_amp
 
 RATES = Rates((0.01, 0.01, 0.01), 0.9, 1)
@@ -80,7 +80,7 @@ def test_the_whole_step_runs_on_a_device_without_data(cfg, loss, size, monkeypat
     assert counter.host_reads == counter.host_sends == 0
     assert step.means.device.type == "meta" and step.means.shape == (4,)
     with pytest.raises(NotImplementedError):
-        step.read()  # reading is the one thing that cannot work there
+        step.sync_metrics()  # reading is the one thing that cannot work there
 
 
 class Scalar(nn.Module):
@@ -114,9 +114,9 @@ def test_running_means_are_those_of_the_epoch():
     step = scalar_step()
     for number, value in enumerate([1.0, 3.0]):
         step(value, number, Rates((0.0,) * 3, 0.0, 1))
-    assert step.read().means == [2.0]
+    assert step.sync_metrics().means == [2.0]
     step.begin_epoch()
-    assert step.read().means == [0.0]
+    assert step.sync_metrics().means == [0.0]
 
 
 def test_gradients_are_summed_until_the_batch_number_says_step():
@@ -132,14 +132,14 @@ def test_gradients_are_summed_until_the_batch_number_says_step():
 def test_a_bad_batch_is_counted_and_leaves_no_trace():
     step = scalar_step(keep_buffers=True)
     step(float("nan"), 4, RATES)
-    reading = step.read()
-    assert (reading.bad, reading.first_bad) == (1, 4)
+    reading = step.sync_metrics()
+    assert (reading.nonfinite, reading.first_nonfinite) == (1, 4)
     assert step.model.weight.item() == 1.0
     assert step.model.norm.running_mean.item() == 0.0
     step(float("inf"), 9, RATES)
-    assert (step.read().bad, step.read().first_bad) == (2, 4)
+    assert (step.sync_metrics().nonfinite, step.sync_metrics().first_nonfinite) == (2, 4)
     step(1.0, 10, RATES)
-    assert step.read().means == [1.0]
+    assert step.sync_metrics().means == [1.0]
 
 
 def test_a_device_keeps_bad_batches_out_of_the_means_by_itself():
@@ -149,9 +149,9 @@ def test_a_device_keeps_bad_batches_out_of_the_means_by_itself():
     still = Rates((0.0,) * 3, 0.0, 100)  # no update but at number 0
     for number, value in enumerate([1.0, float("nan"), 3.0, float("inf")]):
         step(value, number, still)
-    reading = step.read()
+    reading = step.sync_metrics()
     assert isinstance(step.count, torch.Tensor)
-    assert (reading.means, int(step.count), reading.bad, reading.first_bad) == ([2.0], 2, 2, 1)
+    assert (reading.means, int(step.count), reading.nonfinite, reading.first_nonfinite) == ([2.0], 2, 2, 1)
 
 
 def test_weights_are_asked_for_being_finite():

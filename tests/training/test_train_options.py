@@ -12,13 +12,14 @@ import pytest
 import torch
 import yaml
 
-import yolov7fast.families.yolo
-import yolov7fast.training.compiling
+import yolov7fast.families.yolo.family
+import yolov7fast.nn.compiling
 from tests.training.commands import assert_same_weights, small_run
 from yolov7fast.checkpoint.api import load_checkpoint
 from yolov7fast.cli.parser import parser_for
+from yolov7fast.commands.train import run
 from yolov7fast.core.errors import UserError
-from yolov7fast.families.yolo_run import run
+from yolov7fast.search import evolve
 from yolov7fast.training import hyperparameters as hyper
 
 
@@ -51,19 +52,20 @@ def test_a_run_leaves_the_files_that_the_public_project_leaves(tmp_path, shapes_
 
 
 CHECKPOINT_KEYS = ["epoch", "best_fitness", "training_results", "model", "ema", "updates", "optimizer", "wandb_id"]
+CHECKPOINT_KEYS += ["family"]  # beyond upstream's
 FAST = ["--fast-dataloader", "--workers", "2", "--cache-images", "disk", "--channels-last", "--amp", "bf16"]
 
 
 def test_fast_flags_train_on_the_same_samples(tmp_path, shapes_small, monkeypatch):
     """With a seed, micro-collate and the disk cache give the very batches of the default path."""
     seen = []
-    original = yolov7fast.families.yolo.YoloFamily.to_device
+    original = yolov7fast.families.yolo.family.YoloFamily.to_device
 
     def noted(self, batch, device):
         seen[-1].append((batch[0].clone(), batch[1].clone()))
         return original(self, batch, device)
 
-    monkeypatch.setattr(yolov7fast.families.yolo.YoloFamily, "to_device", noted)
+    monkeypatch.setattr(yolov7fast.families.yolo.family.YoloFamily, "to_device", noted)
     for name, extra in (("default", []), ("fast", FAST)):
         seen.append([])
         (tmp_path / name).mkdir()
@@ -124,13 +126,13 @@ def test_weights_and_biases_gets_scalars_pictures_and_checkpoints(tmp_path, shap
 
 def test_ota_can_begin_late(tmp_path, shapes_small, monkeypatch):
     used = []
-    original = yolov7fast.families.yolo.YoloFamily.start_epoch
+    original = yolov7fast.families.yolo.family.YoloFamily.start_epoch
 
-    def noted(self, epoch, position, maps):
-        original(self, epoch, position, maps)
+    def noted(self, epoch, batch_index, per_class_ap):
+        original(self, epoch, batch_index, per_class_ap)
         used.append(self.use_ota)
 
-    monkeypatch.setattr(yolov7fast.families.yolo.YoloFamily, "start_epoch", noted)
+    monkeypatch.setattr(yolov7fast.families.yolo.family.YoloFamily, "start_epoch", noted)
     hyp = tmp_path / "hyp.yaml"
     hyp.write_text(yaml.safe_dump(hyper.load_hyp("data/hyp.small.yaml") | {"loss_ota_from": 0.5}))
     code, _ = train(tmp_path, shapes_small, "--epochs", "4", "--hyp", str(hyp), "--notest", "--nosave")
@@ -172,14 +174,14 @@ def test_eval_interval_leaves_gaps_but_tests_the_last_epoch(tmp_path, shapes_sma
 
 
 def test_a_loss_that_is_no_number_stops_the_run_and_names_the_images(tmp_path, shapes_small, monkeypatch):
-    original = yolov7fast.families.yolo.YoloFamily.forward_loss
+    original = yolov7fast.families.yolo.family.YoloFamily.forward_loss
 
     def broken(self, net, batch, mark):
         loss, items = original(self, net, batch, mark)
         return (loss * float("nan"), items) if self.schedule.batches and broken.calls.pop(0) else (loss, items)
 
     broken.calls = [False, True, False, False] * 2
-    monkeypatch.setattr(yolov7fast.families.yolo.YoloFamily, "forward_loss", broken)
+    monkeypatch.setattr(yolov7fast.families.yolo.family.YoloFamily, "forward_loss", broken)
     with pytest.raises(UserError, match=r"loss of batch 1 .* is not finite"):
         train(tmp_path, shapes_small, "--seed", "1")
     listed = (tmp_path / "runs" / "run" / "nonfinite_batch_1.txt").read_text().split()
@@ -197,11 +199,11 @@ def test_compiling_keeps_names_and_falls_back_when_it_fails(tmp_path, shapes_sma
 
         return call
 
-    monkeypatch.setattr(yolov7fast.training.compiling.CompiledNet.__init__, "__defaults__", (failing,))
+    monkeypatch.setattr(yolov7fast.nn.compiling.CompiledNet.__init__, "__defaults__", (failing,))
     monkeypatch.setenv("USE_COMPILE", "1")
     code, folder = train(tmp_path, shapes_small, "--seed", "1", "--notest")
     assert code == 0
-    assert "going on without it: RuntimeError: no compiler here" in caplog.text
+    assert "continuing without it: RuntimeError: no compiler here" in caplog.text
     (tmp_path / "plain").mkdir()
     monkeypatch.delenv("USE_COMPILE")
     _, plain = train(tmp_path / "plain", shapes_small, "--seed", "1", "--notest")
@@ -211,7 +213,7 @@ def test_compiling_keeps_names_and_falls_back_when_it_fails(tmp_path, shapes_sma
 def test_a_compiled_run_writes_the_files_of_an_ordinary_one(tmp_path, shapes_small, monkeypatch, caplog):
     """Dynamo without Inductor changes no number: the same weights, in files that can be read and gone on with."""
     compiler = partial(torch.compile, backend="eager")
-    monkeypatch.setattr(yolov7fast.training.compiling.CompiledNet.__init__, "__defaults__", (compiler,))
+    monkeypatch.setattr(yolov7fast.nn.compiling.CompiledNet.__init__, "__defaults__", (compiler,))
     folders = []
     for extra in ([], ["--compile"]):
         folder = tmp_path / ("compiled" if extra else "plain")
@@ -219,7 +221,7 @@ def test_a_compiled_run_writes_the_files_of_an_ordinary_one(tmp_path, shapes_sma
         code, run = train(folder, shapes_small, "--seed", "1", "--notest", *extra)
         assert code == 0
         folders.append(run)
-    assert "going on without it" not in caplog.text
+    assert "continuing without it" not in caplog.text
     plain, compiled = folders
     assert_same_weights(plain / "weights" / "epoch_000.pt", compiled / "weights" / "epoch_000.pt")
     left, right = (load_checkpoint(run / "weights" / "last.pt")["model"].state_dict() for run in folders)
@@ -235,10 +237,10 @@ def test_a_shape_that_fails_to_compile_later_falls_back_too(caplog):
 
         return call
 
-    net = yolov7fast.training.compiling.CompiledNet(torch.nn.Identity(), compiler)
+    net = yolov7fast.nn.compiling.CompiledNet(torch.nn.Identity(), compiler)
     assert net(torch.zeros(4)).sum() == 4 and net(torch.zeros(4)).sum() == 4
     assert net(torch.zeros(3)).sum() == 0 and net(torch.zeros(4)).sum() == 0
-    assert caplog.text.count("going on without it: RuntimeError: no kernel for three") == 1
+    assert caplog.text.count("continuing without it: RuntimeError: no kernel for three") == 1
 
 
 def test_diagnosis_reports_no_graph_break(tmp_path, shapes_small, monkeypatch, capsys):
@@ -265,20 +267,18 @@ def test_a_full_disk_keeps_the_last_good_checkpoint(tmp_path, shapes_small, monk
     monkeypatch.setattr(yolov7fast.training.trainer, "save_checkpoint", full_after_first)
     code, folder = train(tmp_path, shapes_small, "--epochs", "3", "--seed", "1")
     assert code == 0
-    assert "training goes on" in caplog.text
+    assert "training continues" in caplog.text
     assert (folder / "weights" / "last.pt").is_file()
 
 
 def test_evolution_keeps_a_table_and_the_best_set(tmp_path, shapes_small, monkeypatch):
-    from yolov7fast.search.evolve import evolve
-    from yolov7fast.training.distributed import World
-
     arguments = [
         str(Path(a).resolve()) if a.startswith(("data/", "cfg/")) else a for a in small_run(tmp_path, shapes_small)
     ]
     monkeypatch.chdir(tmp_path)
     opt = parser_for("train").parse_args([*arguments, "--epochs", "1", "--evolve"])
-    assert evolve(opt, World(), generations=2) == 0
+    monkeypatch.setattr(evolve.evolve, "__defaults__", (2,))
+    assert run(opt) == 0
     table = np.loadtxt(tmp_path / "evolve.txt", ndmin=2)
     assert table.shape[0] == 2
     assert (tmp_path / "evolve.png").is_file()

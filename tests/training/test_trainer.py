@@ -8,13 +8,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-import yolov7fast.training.resume
 import yolov7fast.training.trainer
 from tests.training.fake_family import FakeFamily, fake_trainer
 from yolov7fast.checkpoint.api import load_checkpoint
 from yolov7fast.core.errors import UserError
 from yolov7fast.training.distributed import World
-from yolov7fast.training.resume import Limits, Progress, random_states, restore_own_random, restore_state
+from yolov7fast.training.resume import Limits, Progress, progress_of, random_states, restore_own_random, restore_state
 from yolov7fast.training.run import restore
 from yolov7fast.training.step import Amp
 
@@ -67,13 +66,13 @@ def test_a_damaged_last_checkpoint_never_replaces_the_good_one_before_it(tmp_pat
     (tmp_path / "weights" / "last.pt").write_bytes(good[:100])
     trainer = fake_trainer(tmp_path)
     trainer.last_is_damaged = True
-    trainer.progress.number = 7
+    trainer.progress.global_step = 7
     trainer.save(["last.pt"])
     assert (tmp_path / "weights" / "previous.pt").read_bytes() == good
     state_of(tmp_path)
     trainer.save(["last.pt"])
     kept = load_checkpoint(tmp_path / "weights" / "previous.pt")  # once whole again, last.pt is kept as ever
-    assert kept["resume"]["progress"]["number"] == 7
+    assert kept["resume"]["progress"]["global_step"] == 7
 
 
 def test_a_full_disk_is_a_warning_wherever_it_shows(tmp_path, monkeypatch, caplog):
@@ -83,13 +82,13 @@ def test_a_full_disk_is_a_warning_wherever_it_shows(tmp_path, monkeypatch, caplo
     trainer = fake_trainer(tmp_path, epochs=3)
     trainer.save(["last.pt"])
     with monkeypatch.context() as disk:
-        disk.setattr(yolov7fast.training.resume.os, "link", full)
-        disk.setattr(yolov7fast.training.resume.shutil, "copyfile", full)
+        disk.setattr("yolov7fast.core.atomic.os.link", full)
+        disk.setattr("yolov7fast.core.atomic.shutil.copyfile", full)
         trainer.save(["last.pt"])
-    assert "cannot keep" in caplog.text and "No space left on device" in caplog.text
+    assert "cannot write" in caplog.text and "previous.pt" in caplog.text and "No space left on device" in caplog.text
     caplog.clear()
     with monkeypatch.context() as disk:
-        disk.setattr("yolov7fast.core.files.os.fsync", full)
+        disk.setattr("yolov7fast.core.atomic.os.fsync", full)
         trainer.train_epoch(0, stop=None)
         trainer.settings = SimpleNamespace(**vars(trainer.settings) | {"nosave": True})
         trainer.finish_epoch(0, 1.0)
@@ -142,7 +141,7 @@ def test_a_signal_before_the_first_step_is_obeyed(tmp_path, monkeypatch):
     monkeypatch.setattr(yolov7fast.training.trainer.StopRequest, "__bool__", lambda self: True)
     outcome = fake_trainer(tmp_path, family).fit()
     assert (outcome.interrupted, family.events) == (143, [])
-    assert state_of(tmp_path)["resume"]["progress"]["number"] == 0
+    assert state_of(tmp_path)["resume"]["progress"]["global_step"] == 0
 
 
 def test_a_signal_in_the_last_validation_leaves_only_the_end_to_do(tmp_path):
@@ -169,14 +168,14 @@ def test_a_finished_run_trains_on_only_if_its_limit_was_raised(tmp_path, limits,
     done = fake_trainer(tmp_path, **settings).fit().progress
     assert done.finished
     same = resumed(tmp_path, **settings)
-    assert same.fit().progress.number == done.number and same.family.events == ["finish"]
+    assert same.fit().progress.global_step == done.global_step and same.family.events == ["finish"]
     more = resumed(tmp_path, **(settings | raised))
-    assert more.fit().progress.number > done.number
+    assert more.fit().progress.global_step > done.global_step
 
 
 def test_the_time_of_an_epoch_counts_what_was_before_an_interruption(tmp_path):
     trainer = fake_trainer(tmp_path, epochs=1)
-    trainer.progress.position = trainer.progress.number = 1  # the first of two batches is done
+    trainer.progress.batch_index = trainer.progress.global_step = 1  # the first of two batches is done
     trainer.progress.epoch_seconds, trainer.progress.epoch_waited = 100.0, 40.0
     trainer.save(["last.pt"])
     again = resumed(tmp_path, FakeFamily(tmp_path, batches=[1.0]), epochs=1)
@@ -187,7 +186,7 @@ def test_the_time_of_an_epoch_counts_what_was_before_an_interruption(tmp_path):
 
 
 def test_what_ended_a_run_is_told_with_its_remedy():
-    done = Progress(epoch=3, number=12, epochs_since_best=2, finished=True)
+    done = Progress(epoch=3, global_step=12, epochs_since_best=2, finished=True)
     assert Limits(3).reached(done) == "the run has 3 epochs of 3; add --epochs N"
     assert "--max-iter 12" in Limits(9, max_iter=12).reached(done)
     assert "--patience 2" in Limits(9, patience=2).reached(done)
@@ -197,9 +196,9 @@ def test_what_ended_a_run_is_told_with_its_remedy():
 
 def test_a_signal_at_the_last_allowed_batch_does_not_cost_one_more(tmp_path):
     trainer = fake_trainer(tmp_path, epochs=9, max_iter=1)
-    trainer.progress.number = trainer.progress.position = 1
+    trainer.progress.global_step = trainer.progress.batch_index = 1
     trainer.save(["last.pt"])
-    assert resumed(tmp_path, epochs=9, max_iter=1).fit().progress.number == 1
+    assert resumed(tmp_path, epochs=9, max_iter=1).fit().progress.global_step == 1
 
 
 # --- what is restored -------------------------------------------------------------------------------------------------
@@ -213,14 +212,15 @@ def test_a_run_without_scaler_goes_on_with_one(tmp_path):
 
 def test_bad_batches_since_the_last_step_are_remembered(tmp_path):
     trainer = fake_trainer(tmp_path)
-    trainer.step.bad_since_step += 1
+    trainer.step.nonfinite_since_update += 1
     trainer.save(["last.pt"])
-    assert resumed(tmp_path).step.bad_since_step.item() == 1
+    assert resumed(tmp_path).step.nonfinite_since_update.item() == 1
     state = state_of(tmp_path)["resume"]
     del state["bad_since_step"], state["progress"]["last_loss"], state["random_ranks"]  # as older files are
     again = fake_trainer(tmp_path)
-    assert restore_state(again.step, state).number == 0
-    assert again.step.bad_since_step.item() == 0
+    restore_state(again.step, state)
+    assert progress_of(state).global_step == 0
+    assert again.step.nonfinite_since_update.item() == 0
 
 
 def test_every_process_gets_its_own_random_state_back():
@@ -249,7 +249,7 @@ def test_going_on_without_seed_says_what_begins_anew(tmp_path, caplog):
     assert "data workers" not in caplog.text
     family.loader.num_workers = 2
     resumed(tmp_path, family, exact_mid_epoch=False)
-    assert caplog.text.count("the random streams of the data workers begin anew") == 1
+    assert caplog.text.count("the random streams of the data workers start anew") == 1
     resumed(tmp_path, family)
     assert caplog.text.count("data workers") == 1
 

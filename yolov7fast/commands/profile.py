@@ -21,13 +21,15 @@ from yolov7fast.core.atomic import write_atomically
 from yolov7fast.core.device import select_device
 from yolov7fast.core.errors import UserError
 from yolov7fast.data.data_yaml import DataYaml, load_data_yaml
-from yolov7fast.families.yolo_run import build_model, effective_hyp, init_seeds
+from yolov7fast.families.yolo.family import effective_hyp
+from yolov7fast.families.yolo.network import build_model
 from yolov7fast.nn.heads import IAuxDetect
 from yolov7fast.profiling.measure import measure, write_trace
 from yolov7fast.profiling.report import advice, comparison, draw, table
 from yolov7fast.profiling.synthetic import CLASSES, ProfiledFamily
 from yolov7fast.training.distributed import World
 from yolov7fast.training.hyperparameters import load_hyp
+from yolov7fast.training.run import init_seeds
 from yolov7fast.training.step import TrainStep, choose_amp
 
 measurement = partial(Flag, group="measurement")
@@ -92,7 +94,8 @@ def profile_losses(
             raise UserError(
                 f"{wish}: {opt.cfg or opt.weights} has auxiliary heads, whose only loss is OTA; leave it out"
             )
-        family = ProfiledFamily(opt, hyp, data, model, device, World(), Path(scratch))
+        opt.save_dir = scratch
+        family = ProfiledFamily(opt, data, model, device, World(), hyp=hyp)
         family.model.train()
         amp = choose_amp(opt.amp, device)
         step = TrainStep(family, family.model, family.net, family.optimizer, family.ema, device, amp=amp)

@@ -1,15 +1,22 @@
-"""Train a YOLOv7 detector: `python train.py --help`."""
+"""Train a detector: `python train.py --help` for YOLOv7, and what the commands of other families share."""
 
 import sys
 from argparse import Namespace
 
 from yolov7fast.cli.parser import parser_for
+from yolov7fast.cli.train_command import TrainCommand
 
 
-def main(opt: Namespace | None = None) -> int:
+def run(opt: Namespace, family: str = "yolo") -> int:
+    """Train as the flags say; returns the exit code."""
+    from yolov7fast.families.registry import family_class  # torch is loaded only once the flags have parsed
+    from yolov7fast.training.run import run_training
+
+    return run_training(family_class(family), opt, TrainCommand(family))
+
+
+def main(opt: Namespace | None = None, family: str = "yolo") -> int:
     """opt: the flags, already parsed; None: those of the command line."""
-    opt = opt or parser_for("train").parse_args()
+    opt = opt or parser_for("train", family).parse_args()
     sys.stdout.reconfigure(line_buffering=True)  # what is printed shows at once, also through a pipe or in a log
-    from yolov7fast.families.yolo_run import run  # torch is loaded only once the flags have parsed
-
-    return run(opt)
+    return run(opt, family)

@@ -5,7 +5,7 @@ from typing import NamedTuple
 from yolov7fast.core.errors import UserError
 
 
-class ResizeStage(NamedTuple):
+class RequestedStage(NamedTuple):
     """From `epoch` (counted from 0) on, train at `size` with `batch` images in all (None: as before)."""
 
     epoch: int
@@ -13,7 +13,7 @@ class ResizeStage(NamedTuple):
     batch: int | None = None
 
 
-def parse_resize_schedule(text: str) -> list[ResizeStage]:
+def parse_resize_schedule(text: str) -> list[RequestedStage]:
     """'1:320,20:480' or '1:320:64,20:480:32' -> stages; epochs are counted from 1 in the text."""
     stages = []
     for step in filter(None, (part.strip() for part in text.split(","))):
@@ -23,7 +23,7 @@ def parse_resize_schedule(text: str) -> list[ResizeStage]:
             numbers = []
         if len(numbers) not in (2, 3) or min(numbers) < 1:
             raise UserError(f"--resize-schedule: '{step}' is not EPOCH:SIZE or EPOCH:SIZE:BATCH, such as 20:480")
-        stages.append(ResizeStage(numbers[0] - 1, *numbers[1:]))
+        stages.append(RequestedStage(numbers[0] - 1, *numbers[1:]))
     epochs = [stage.epoch for stage in stages]
     if stages and (epochs[0] != 0 or sorted(set(epochs)) != epochs):
         raise UserError(f"--resize-schedule '{text}' must begin with epoch 1 and rise, such as 1:320,20:480")

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
+from yolov7fast.nn.compiling import CompiledNet
 from yolov7fast.overlay.patches import Patches
-from yolov7fast.training.compiling import CompiledNet
 
 
 class _Eager(nn.Module):

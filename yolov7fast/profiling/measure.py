@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
-from yolov7fast.families.yolo import YoloFamily
+from yolov7fast.families.yolo.family import YoloFamily
 from yolov7fast.profiling.op_counter import OpCounter
 from yolov7fast.profiling.report import summarise
 from yolov7fast.training.step import TrainStep
@@ -87,12 +87,12 @@ def measure(
 
         for kind in in_turn(kinds, opt.warm_iters):
             iteration(kind)
-        step.read()  # the device has done the warm-up before the clocks start
+        step.sync_metrics()  # the device has done the warm-up before the clocks start
         with timed_assignment([losses[kind] for kind in kinds], [timers[kind] for kind in kinds]):
             for kind in in_turn(kinds, opt.iters):
                 timers[kind].follow()
                 sizes[kind].append(iteration(kind, timers[kind]))
-            step.read()
+            step.sync_metrics()
         for kind in kinds:
             with OpCounter() as counters[kind]:
                 iteration(kind)

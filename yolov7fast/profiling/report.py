@@ -6,7 +6,7 @@ from pathlib import Path
 
 from yolov7fast.plots.curves import figure
 from yolov7fast.profiling.op_counter import OpCounter
-from yolov7fast.training.bottleneck import ADVICE, verdict
+from yolov7fast.training.bottleneck import ADVICE, find_bottleneck
 from yolov7fast.training.timing import STAGES
 
 COLOURS = ("#888888", "#bcbd22", "#1f77b4", "#d62728", "#ff7f0e", "#2ca02c", "#9467bd", "#8c564b")
@@ -67,7 +67,7 @@ def advice(profile: Mapping) -> str:
     fraction = {name: row["fraction"] for name, row in profile["stages"].items()}
     loss = fraction.get("loss", 0.0) + fraction.get("assignment", 0.0)
     parts = {"data": fraction.get("data", 0.0), "loss": loss, "validation": 0.0}
-    bottleneck = verdict(parts | {"network": 1 - sum(parts.values())})
+    bottleneck = find_bottleneck(parts | {"network": 1 - sum(parts.values())})
     return f"The bottleneck is {ADVICE[bottleneck]}"
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from yolov7fast.families.yolo import YoloFamily
+from yolov7fast.families.yolo.family import YoloFamily
 
 CLASSES = 80  # of the synthetic data, as COCO has
 
@@ -33,9 +33,9 @@ class SyntheticData:
 class ProfiledFamily(YoloFamily):
     """The training family; `--synthetic` replaces its loaders by one random batch."""
 
-    def _build_loaders(self, stage: Any) -> None:
+    def build_loaders(self, stage: Any) -> None:
         if not self.opt.synthetic:
-            return super()._build_loaders(stage)
+            return super().build_loaders(stage)
         self.stage, self.img_size = stage, stage.size
         self.loader = FixedLoader([synthetic_batch(self.opt.total_batch_size, stage.size, self.opt.targets, self.nc)])
         self.dataset = SyntheticData(self.nc)

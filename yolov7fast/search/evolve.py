@@ -7,27 +7,27 @@ are matched by name; whether the loss is OTA is not a gene.
 import shutil
 import subprocess
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
 import yaml
 
 from yolov7fast.core.atomic import atomic_file, write_atomically
-from yolov7fast.core.device import select_device
 from yolov7fast.core.errors import UserError
-from yolov7fast.core.files import check_file
-from yolov7fast.data.data_yaml import find_data
 from yolov7fast.metrics.average_precision import fitness
 from yolov7fast.plots import plot_evolution
 from yolov7fast.training import hyperparameters as hyper
 from yolov7fast.training.distributed import World
+from yolov7fast.training.family import summary_columns
+from yolov7fast.training.trainer import Outcome
 
 GENERATIONS = 300
 PARENTS = 5
-SIGMA, MUTATED_SHARE = 0.2, 0.8
+SIGMA, MUTATED_FRACTION = 0.2, 0.8
 STATE = Path("evolve.txt")
-RESULTS = 7  # columns before the hyper-parameters
+RESULT_COLUMNS = summary_columns(("box", "obj", "cls", "total"))  # before the hyper-parameters
+RESULTS = len(RESULT_COLUMNS)
 
 
 def genes(hyp: Mapping[str, float]) -> list[str]:
@@ -57,7 +57,7 @@ def _factors(names: list[str], random: np.random.Generator) -> np.ndarray:
     gains = np.array([hyper.KEYS[name].gain for name in names])
     factors = np.ones(len(names))
     while (factors == 1).all():  # a child equal to its parent would be a wasted run
-        chosen = random.random(len(names)) < MUTATED_SHARE
+        chosen = random.random(len(names)) < MUTATED_FRACTION
         step = gains * chosen * random.standard_normal(len(names)) * random.random() * SIGMA
         factors = (step + 1).clip(0.3, 3.0)
     return factors
@@ -76,7 +76,7 @@ def read_history(names: list[str]) -> np.ndarray:
 
 
 def write_history(history: np.ndarray, names: list[str], run_dir: Path) -> None:
-    """evolve.txt best first and without repeats, its picture, and the best set as hyp_evolved.yaml."""
+    """evolve.txt best first and without repeats, its plot, and the best set as hyp_evolved.yaml."""
     rows = np.unique(history, axis=0)
     rows = rows[np.argsort(-fitness(rows), kind="stable")]
     with atomic_file(STATE) as file:
@@ -97,29 +97,27 @@ def bucket_copy(bucket: str, upload: bool) -> None:
     subprocess.run(["gsutil", "-q", "cp", *pair], check=upload)  # a new bucket has nothing to fetch
 
 
-def evolve(opt: Namespace, world: World, generations: int = GENERATIONS) -> int:
-    """Train `generations` times, without files, and keep the table of what came out."""
-    from yolov7fast.families.yolo_run import train
+def evolve(opt: Namespace, world: World, train: Callable[[Namespace], Outcome], generations: int = GENERATIONS) -> int:
+    """Train `generations` times, without files, and keep the table of what came out; returns the exit code.
 
+    train: one training with the given options, whose `hyp` is the mutated set.
+    """
     if world.is_distributed:
         raise UserError("--evolve runs in one process: start it without torchrun")
     opt.name, opt.exist_ok, opt.notest, opt.nosave = "evolve", True, True, True
-    opt.cfg, opt.data = check_file(opt.cfg, "cfg"), find_data(opt.data)
-    device = select_device(opt.device, batch_size=opt.batch_size)
+    run_dir = Path(opt.project) / opt.name
     hyp = hyper.load_hyp(opt.hyp)
     names = genes(hyp)
     random = np.random.default_rng()
-    total_batch = opt.batch_size
     for generation in range(generations):
         bucket_copy(opt.bucket, upload=False)
         history = read_history(names)
         child = hyper.check_hyp(mutate(hyp, history, random), f"generation {generation}")
-        opt.batch_size = total_batch
-        outcome = train(child, opt, device, world)
+        outcome = train(Namespace(**{**vars(opt), "hyp": child}))
         if outcome.interrupted:
             return outcome.interrupted
-        row = np.array([*outcome.results, *(child[name] for name in names)])
-        write_history(np.vstack([history, row]), names, Path(opt.save_dir))
+        row = np.array([*(outcome.metrics.get(name, 0.0) for name in RESULT_COLUMNS), *(child[name] for name in names)])
+        write_history(np.vstack([history, row]), names, run_dir)
         bucket_copy(opt.bucket, upload=True)
-        print(f"generation {generation + 1}/{generations}: fitness {fitness(row[None])[0]:.4g}; best in {opt.save_dir}")
+        print(f"generation {generation + 1}/{generations}: fitness {fitness(row[None])[0]:.4g}; best in {run_dir}")
     return 0

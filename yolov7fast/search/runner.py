@@ -12,11 +12,11 @@ import yaml
 from tqdm import tqdm
 
 from yolov7fast.core.atomic import write_atomically
+from yolov7fast.core.signals import StopRequest
 from yolov7fast.search import ledger as states
 from yolov7fast.search.children import Child, explain, read_curve, was_stopped
 from yolov7fast.search.ledger import Ledger, Point, Run, finite
 from yolov7fast.search.trainer import Trainer
-from yolov7fast.training.signals import StopRequest
 
 LOOK_SECONDS = 0.2
 GRACE_SECONDS = 60.0  # after being asked to stop, a training has so long to finish its step and its checkpoint

@@ -1,4 +1,4 @@
-"""After the first epoch: one line that says what bounds the run, and which flag would help."""
+"""After the first epoch: one line that names the bottleneck of the run, and which flag would help."""
 
 from collections.abc import Mapping
 from statistics import median
@@ -9,20 +9,20 @@ from yolov7fast.training.reporter import EpochRow
 
 ADVICE = {
     "data": "waiting for data: try --fast-dataloader --cache-images disk --fast-augment, or more --workers",
-    "loss": "the loss: unusual, since the assignment is batched; run tests/profile_training_loop.py and look",
+    "loss": "the loss: unusual, since the assignment is batched; measure it with tests/profile_training_loop.py",
     "network": "the network, as it should be: try USE_COMPILE=1, --channels-last, --amp bf16, or a larger --batch-size",
     "validation": "validation: try --eval-interval 5, or a larger --test-batch-size",
 }
 
 
-def shares(stages: Mapping[str, list[float]], row: EpochRow) -> dict[str, float]:
-    """Share of the epoch's wall time by what it was spent on; the step's stages come from their medians."""
+def time_fractions(stages: Mapping[str, list[float]], row: EpochRow) -> dict[str, float]:
+    """Fraction of the epoch's wall time by what it was spent on; the step's stages come from their medians."""
     middle = {name: median(times) for name, times in stages.items() if times and name != "data"}
     whole = sum(middle.values()) or 1.0
-    busy = max(row.train_seconds * (1 - row.data_wait_share), 0.0)
+    busy = max(row.train_seconds * (1 - row.data_wait_fraction), 0.0)
     loss = busy * middle.get("loss", 0.0) / whole
     parts = {
-        "data": row.train_seconds * row.data_wait_share,
+        "data": row.train_seconds * row.data_wait_fraction,
         "loss": loss,
         "network": busy - loss,
         "validation": row.val_seconds,
@@ -31,14 +31,14 @@ def shares(stages: Mapping[str, list[float]], row: EpochRow) -> dict[str, float]
     return {name: seconds / total for name, seconds in parts.items()}
 
 
-def verdict(parts: Mapping[str, float]) -> str:
-    """What bounds the run: waiting for data or validating counts as soon as it takes a quarter of the time."""
+def find_bottleneck(parts: Mapping[str, float]) -> str:
+    """The stage to speed up: waiting for data or validating counts as soon as it takes a quarter of the time."""
     avoidable = {name: parts[name] for name in ("data", "validation", "loss") if parts[name] > 0.25}
-    return max(avoidable, key=avoidable.get) if avoidable else "network"
+    return max(avoidable, key=lambda name: avoidable[name]) if avoidable else "network"
 
 
-def tell(stages: Mapping[str, list[float]], row: EpochRow, device: torch.device, advice: Mapping[str, str]) -> None:
-    """advice: what the family of detectors says otherwise than `ADVICE`."""
-    parts = shares(stages, row)
-    split = ", ".join(f"{name} {share:.0%}" for name, share in parts.items())
-    print(f"doctor: {split} of the first epoch on {device.type}. It is bound by {(ADVICE | advice)[verdict(parts)]}")
+def report(stages: Mapping[str, list[float]], row: EpochRow, device: torch.device, advice: Mapping[str, str]) -> None:
+    """advice: of the family of detectors, where it differs from `ADVICE`."""
+    parts = time_fractions(stages, row)
+    split = ", ".join(f"{name} {fraction:.0%}" for name, fraction in parts.items())
+    print(f"first epoch on {device.type}: {split}. Bottleneck: {({**ADVICE, **advice})[find_bottleneck(parts)]}")

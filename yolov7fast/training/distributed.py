@@ -1,4 +1,4 @@
-"""One process or many: who am I, and what the processes must agree on."""
+"""One process or many: the rank of this one, and what the processes must agree on."""
 
 import importlib
 import os
@@ -13,7 +13,7 @@ import torch.distributed as dist
 from yolov7fast.core.errors import UserError
 
 PEER_LOST = ("Connection closed by peer", "Connection reset", "NCCL", "gloo", "Gloo", "timed out")
-PATIENCE = timedelta(hours=2)  # rank 0 validates alone meanwhile the others wait
+TIMEOUT = timedelta(hours=2)  # of a collective: rank 0 validates alone while the others wait
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def join(world: World, device: torch.device, total_batch: int) -> torch.device:
         # they would refer to the group for ever, and `leave` could not end it.
         importlib.import_module("torch.distributed.nn.functional")
         backend = "cuda:nccl,cpu:gloo" if device.type == "cuda" else "gloo"
-        dist.init_process_group(backend=backend, timeout=PATIENCE)
+        dist.init_process_group(backend=backend, timeout=TIMEOUT)
     return device
 
 
@@ -125,8 +125,8 @@ def main_first(world: World) -> Iterator[None]:
 
 
 @contextmanager
-def lost_peers_told(world: World) -> Iterator[None]:
-    """A dead peer shows as a failing collective: say so in one sentence instead of a traceback."""
+def peer_failure_as_user_error(world: World) -> Iterator[None]:
+    """A dead peer shows as a failing collective: raise one sentence instead of a traceback."""
     try:
         yield
     except (dist.DistBackendError, RuntimeError) as error:
@@ -135,5 +135,5 @@ def lost_peers_told(world: World) -> Iterator[None]:
             raise
         raise UserError(
             f"rank {world.rank}: another process of this run has ended ({text.splitlines()[0][:120]}); "
-            "look at its own message above, then go on with --resume"
+            "read its own message above, then resume with --resume"
         ) from None

@@ -1,10 +1,9 @@
-"""What a run tells: progress text, results.txt and results.csv, TensorBoard, Weights & Biases."""
+"""What a run reports: progress text, results.txt and results.csv, and the same figures for loggers."""
 
 import csv
 import io
 import logging
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -13,14 +12,17 @@ import torch
 
 from yolov7fast.core.atomic import write_atomically
 from yolov7fast.core.errors import UserError
+from yolov7fast.metrics.names import SUMMARY, validation_loss
+from yolov7fast.training.family import summary_columns
+from yolov7fast.training.loggers import Logger
 
 log = logging.getLogger(__name__)
-METRICS = ("metrics/precision", "metrics/recall", "metrics/mAP_0.5", "metrics/mAP_0.5:0.95")
-RATE_TAGS = ("x/lr0", "x/lr1", "x/lr2")
+RATES = ("lr0", "lr1", "lr2")
 
 
 class EpochRow(NamedTuple):
-    """One epoch's figures. means: loss parts, total last; results: P, R, mAP.5, mAP.5:.95, then validation losses."""
+    """One epoch's figures. means: loss parts, total last; metrics: of the last validation, by columns of results.csv;
+    validated: that it was this epoch's."""
 
     epoch: int
     epochs: int
@@ -28,15 +30,14 @@ class EpochRow(NamedTuple):
     means: list[float]
     labels: int
     img_size: int
-    results: Sequence[float]
+    metrics: Mapping[str, float]
     lrs: Sequence[float]
     seconds: float
     train_seconds: float
     val_seconds: float
     iterations: int
-    data_wait_share: float
+    data_wait_fraction: float
     validated: bool
-    figures: Sequence[float] = ()
 
 
 def memory_gb(device: torch.device) -> float:
@@ -79,41 +80,49 @@ class Reporter:
     """Writes the files of a run; only the main process has one that writes."""
 
     def __init__(
-        self, run_dir: Path, loss_names: Sequence[str], loggers: Sequence = (), figure_names: Sequence[str] = ()
+        self,
+        run_dir: Path,
+        loss_names: Sequence[str],
+        loggers: Sequence[Logger] = (),
+        metric_names: Sequence[str] = (),
     ):
-        """figure_names: what a validation measures besides its results."""
+        """metric_names: what a validation measures besides the summary."""
         self.run_dir = run_dir
-        self.loss_names, self.figure_names = tuple(loss_names), tuple(figure_names)
+        self.loss_names, self.metric_names = tuple(loss_names), tuple(metric_names)
+        self.summary = summary_columns(loss_names)
         self.loggers = list(loggers)
         self.results_txt = Table(run_dir / "results.txt")
         self.results_csv = Table(run_dir / "results.csv")
 
     def csv_columns(self) -> list[str]:
         train = [f"train/{name}" for name in self.loss_names]
-        val = [f"val/{name}" for name in self.loss_names[:-1]]
-        figures = ["seconds", "train_seconds", "val_seconds", "iterations", "data_wait_share", "memory_gb"]
-        rates = ["lr0", "lr1", "lr2"]
-        return ["epoch", *train, "labels", "img_size", *METRICS, *val, *rates, *figures, *self.figure_names]
+        times = ["seconds", "train_seconds", "val_seconds", "iterations", "data_wait_share", "memory_gb"]
+        return ["epoch", *train, "labels", "img_size", *self.summary, *RATES, *times, *self.metric_names]
 
     def epoch_done(self, row: EpochRow) -> None:
         """Write an epoch's figures everywhere; a full disk costs these lines for now, not the run."""
-        text = progress_text(row.epoch, row.epochs, row.memory_gb, row.means, row.labels, row.img_size)
-        text += "%10.4g" * len(row.results) % tuple(row.results) + "\n"
-        for table, lines in ((self.results_txt, text), (self.results_csv, self._csv_lines(row))):
+        tables = ((self.results_txt, self._txt_line(row)), (self.results_csv, self._csv_lines(row)))
+        for table, lines in tables:
             with unless_the_disk_is_full():
                 table.write(table.text + lines)
         for logger in self.loggers:
             with unless_the_disk_is_full():
                 logger.epoch(self._scalars(row), row.epoch)
 
+    def _txt_line(self, row: EpochRow) -> str:
+        """As upstream writes it: an epoch without validation repeats the figures of the last one."""
+        text = progress_text(row.epoch, row.epochs, row.memory_gb, row.means, row.labels, row.img_size)
+        return text + "".join("%10.4g" % row.metrics.get(name, 0.0) for name in self.summary) + "\n"
+
     def _csv_lines(self, row: EpochRow) -> str:
         """The row of an epoch, after the heading where the table is new."""
-        rates = (list(row.lrs) + [0.0] * 3)[:3]
+        measured = row.metrics if row.validated else {}
         values = [row.epoch, *row.means, row.labels, row.img_size]
-        values += list(row.results) if row.validated else [""] * len(row.results)
-        values += [*rates, row.seconds, row.train_seconds, row.val_seconds]
-        values += [row.iterations, row.data_wait_share, row.memory_gb]
-        values += list(row.figures) if row.validated else [""] * len(self.figure_names)
+        values += [measured.get(name, "") for name in self.summary]
+        values += (list(row.lrs) + [0.0] * len(RATES))[: len(RATES)]
+        values += [row.seconds, row.train_seconds, row.val_seconds]
+        values += [row.iterations, row.data_wait_fraction, row.memory_gb]
+        values += [measured.get(name, "") for name in self.metric_names]
         lines = io.StringIO(newline="")
         writer = csv.writer(lines)
         if not self.results_csv.text:
@@ -122,13 +131,17 @@ class Reporter:
         return lines.getvalue()
 
     def _scalars(self, row: EpochRow) -> dict[str, float]:
+        """What loggers show of an epoch, by tag; without a validation, what it would have measured is left out."""
         parts = self.loss_names[:-1]
-        tags = [f"train/{n}_loss" for n in parts] + list(METRICS) + [f"val/{n}_loss" for n in parts]
-        values = list(row.means[:-1]) + list(row.results)
-        return dict(zip(tags, values)) | dict(zip(RATE_TAGS, row.lrs)) | dict(zip(self.figure_names, row.figures))
+        scalars = {f"train/{part}_loss": value for part, value in zip(parts, row.means)}
+        if row.validated:
+            scalars |= {name: row.metrics[name] for name in (*SUMMARY, *self.metric_names) if name in row.metrics}
+            losses = {f"val/{part}_loss": row.metrics.get(validation_loss(part)) for part in parts}
+            scalars |= {tag: value for tag, value in losses.items() if value is not None}
+        return scalars | {f"x/{name}": lr for name, lr in zip(RATES, row.lrs)}
 
     def rewind(self, training_results: str, epochs_done: int) -> None:
-        """Make the files those of a run that is gone on with after `epochs_done` epochs."""
+        """Cut the files back to a run that is resumed after `epochs_done` epochs."""
         self.results_txt.write(training_results)
         if self.results_csv.path.exists():
             lines = self._csv_rows()
@@ -136,7 +149,7 @@ class Reporter:
             self.results_csv.write("".join(f"{line}\r\n" for line in [lines[0], *kept]))
 
     def _csv_rows(self) -> list[str]:
-        """The lines of results.csv, heading first, if every one tells its epoch."""
+        """The lines of results.csv, heading first; damaged ones are refused."""
         path = self.results_csv.path
         try:
             lines = self.results_csv.text.splitlines()
@@ -146,24 +159,24 @@ class Reporter:
             first = line.split(",")[0]
             if not (first == "epoch" if number == 1 else first.isdecimal()):
                 raise UserError(
-                    f"{path}, line {number}: damaged; mend the line, or move the file away: "
-                    "the run then goes on with a new table (results.txt is in the checkpoint and stays complete)"
+                    f"{path}, line {number}: damaged; correct the line, or move the file away: the run then resumes "
+                    "with a new table (results.txt is in the checkpoint and stays complete)"
                 )
         return lines
 
     def text(self) -> str:
         return self.results_txt.text
 
-    def wants_pictures(self, epoch: int) -> bool:
+    def wants_plots(self, epoch: int) -> bool:
         """Whether a logger will show what the validation of this epoch draws."""
-        return any(logger.wants_pictures(epoch) for logger in self.loggers)
+        return any(logger.wants_plots(epoch) for logger in self.loggers)
 
-    def pictures(self, epoch: int) -> None:
-        """Hand the validation's pictures to the loggers that want them."""
+    def plots(self, epoch: int) -> None:
+        """Hand the validation's plots to the loggers that want them."""
         for logger in self.loggers:
-            if logger.wants_pictures(epoch):
+            if logger.wants_plots(epoch):
                 for path in sorted(self.run_dir.glob("test_batch*_pred.jpg")):
-                    logger.picture(path, epoch)
+                    logger.plot(path, epoch)
 
     def checkpoint(self, path: Path, epoch: int) -> None:
         for logger in self.loggers:
@@ -180,82 +193,4 @@ def unless_the_disk_is_full() -> Iterator[None]:
     try:
         yield
     except (UserError, OSError) as error:
-        log.warning("%s; training goes on", error)
-
-
-class TensorBoardLogger:
-    """Scalars by epoch, and the class histogram once."""
-
-    def __init__(self, run_dir: Path):
-        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-        from torch.utils.tensorboard import SummaryWriter
-
-        self.writer = SummaryWriter(str(run_dir))
-
-    def classes(self, classes: torch.Tensor) -> None:
-        self.writer.add_histogram("classes", classes, 0)
-
-    def epoch(self, scalars: dict[str, float], epoch: int) -> None:
-        for tag, value in scalars.items():
-            self.writer.add_scalar(tag, value, epoch)
-        self.writer.flush()
-
-    def wants_pictures(self, epoch: int) -> bool:
-        return False
-
-    def checkpoint(self, path: Path, epoch: int) -> None:
-        """TensorBoard keeps no checkpoints."""
-
-    def close(self) -> None:
-        self.writer.close()
-
-
-class WandbLogger:
-    """Weights & Biases, only where it is installed and asked for."""
-
-    def __init__(self, opt, run_dir: Path, run_id: str | None = None):
-        try:
-            import wandb
-        except ImportError:
-            raise UserError("--wandb needs the package wandb: .venv/bin/pip install wandb") from None
-        self.wandb = wandb
-        self.opt = opt
-        interval = opt.bbox_interval
-        self.picture_interval = interval if interval > 0 else max(opt.epochs // 10, 1)
-        self.run = wandb.init(
-            project=Path(opt.project).name,
-            entity=opt.entity,
-            name=run_dir.name,
-            config=vars(opt),
-            id=run_id,
-            resume="allow",
-        )
-
-    @property
-    def id(self) -> str:
-        return self.run.id
-
-    def dataset(self, folders: Sequence[str]) -> None:
-        """Upload the data set's folders or lists as one artifact (--upload_dataset)."""
-        artifact = self.wandb.Artifact(f"{Path(self.opt.data).stem}_dataset", type="dataset")
-        for folder in folders:
-            (artifact.add_dir if Path(folder).is_dir() else artifact.add_file)(str(folder))
-        self.run.log_artifact(artifact, aliases=[self.opt.artifact_alias])
-
-    def epoch(self, scalars: dict[str, float], epoch: int) -> None:
-        self.run.log(scalars, step=epoch)
-
-    def wants_pictures(self, epoch: int) -> bool:
-        return (epoch + 1) % self.picture_interval == 0
-
-    def picture(self, path: Path, epoch: int) -> None:
-        self.run.log({path.stem: self.wandb.Image(str(path))}, step=epoch)
-
-    def checkpoint(self, path: Path, epoch: int) -> None:
-        if self.opt.save_period > 0 and (epoch + 1) % self.opt.save_period == 0:
-            artifact = self.wandb.Artifact(f"run_{self.id}_model", type="model", metadata={"epoch": epoch})
-            artifact.add_file(str(path))
-            self.run.log_artifact(artifact, aliases=["latest", f"epoch {epoch}"])
-
-    def close(self) -> None:
-        self.run.finish()
+        log.warning("%s; training continues", error)

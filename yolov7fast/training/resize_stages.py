@@ -1,20 +1,26 @@
-"""The stages of a resize schedule, complete: sizes that the strides can hold, a batch for each."""
+"""The stages of a run's resize schedule: sizes and batches by epoch. A run without a schedule has one stage."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files import check_img_size
-from yolov7fast.core.resize_schedule import ResizeStage, parse_resize_schedule
+from yolov7fast.core.resize_schedule import RequestedStage, parse_resize_schedule
 
 
-def final_size(stages: list[ResizeStage], epochs: int) -> int:
-    """Of the last stage that a run of so many epochs comes to."""
-    return [stage.size for stage in stages if stage.epoch < epochs][-1]
+class ResizeStage(NamedTuple):
+    """From `epoch` (counted from 0) on, train at `size`, which the strides divide, with `batch` images in all."""
+
+    epoch: int
+    size: int
+    batch: int
 
 
 def plan_stages(schedule: str, size: int, batch: int, *, processes: int, grid: int) -> list[ResizeStage]:
-    """schedule: as the flag has it, or nothing for one stage of `size`; batch: images in all, until a stage says its
+    """schedule: as the flag has it, or nothing for one stage of `size`; batch: images in all, until a stage names its
     own, which then holds for those after it; grid: largest stride."""
     stages = []
-    for stage in parse_resize_schedule(schedule) or [ResizeStage(0, size)]:
+    for stage in parse_resize_schedule(schedule) or [RequestedStage(0, size)]:
         batch = stage.batch or batch
         if batch % processes:
             raise UserError(
@@ -23,3 +29,13 @@ def plan_stages(schedule: str, size: int, batch: int, *, processes: int, grid: i
             )
         stages.append(ResizeStage(stage.epoch, check_img_size(stage.size, grid), batch))
     return stages
+
+
+def stage_of(stages: Sequence[ResizeStage], epoch: int) -> ResizeStage:
+    """The stage that an epoch belongs to."""
+    return [stage for stage in stages if stage.epoch <= epoch][-1]
+
+
+def final_size(stages: Sequence[ResizeStage], epochs: int) -> int:
+    """Of the last stage that a run of so many epochs reaches."""
+    return stage_of(stages, epochs - 1).size

@@ -1,7 +1,8 @@
-"""Going on: everything a run must remember beyond the reference's checkpoint keys, and how the file is found."""
+"""Resuming: everything a run must remember beyond upstream's checkpoint keys, and how the file is found."""
 
 import logging
 import random
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,20 +19,20 @@ from yolov7fast.training.distributed import World
 from yolov7fast.training.step import TrainStep
 
 log = logging.getLogger(__name__)
-VERSION = 1
+VERSION = 2  # 1 had other names in `progress`, see `progress_of`
 
 
 @dataclass
 class Progress:
-    """How far a run is. `position` batches of `epoch` are done; `number` batches in all."""
+    """How far a run is: `batch_index` batches of `epoch` are done, `global_step` in all."""
 
     epoch: int = 0
-    position: int = 0
-    number: int = 0
+    batch_index: int = 0
+    global_step: int = 0
     best_fitness: float = 0.0
     epochs_since_best: int = 0
-    results: list[float] = field(default_factory=lambda: [0.0] * 7)
-    maps: list[float] = field(default_factory=list)
+    metrics: dict[str, float] = field(default_factory=dict)  # of the last validation, by columns of results.csv
+    per_class_ap: list[float] = field(default_factory=list)  # of the last validation
     first_loss: float | None = None
     labels: int = 0  # of the last batch
     img_size: int = 0
@@ -50,13 +51,15 @@ class Limits(NamedTuple):
     patience: int = 0
 
     def reached(self, progress: Progress) -> str:
-        """Which limit a finished run has come to, and the remedy; nothing where it has not, or not any more."""
+        """Which limit a finished run has reached, and the remedy; nothing where it has not, or no longer."""
         if not progress.finished:
             return ""
         if progress.epoch >= self.epochs:
             return f"the run has {progress.epoch} epochs of {self.epochs}; add --epochs N"
-        if 0 < self.max_iter <= progress.number:
-            return f"the run has {progress.number} batches, as --max-iter {self.max_iter} asks; add --max-iter N"
+        if 0 < self.max_iter <= progress.global_step:
+            return (
+                f"the run has {progress.global_step} iterations, as --max-iter {self.max_iter} asks; add --max-iter N"
+            )
         if 0 < self.patience <= progress.epochs_since_best:
             since = progress.epochs_since_best
             return f"its fitness rose {since} epochs ago, --patience {self.patience} ended it; add --patience N"
@@ -64,11 +67,11 @@ class Limits(NamedTuple):
 
 
 def random_states() -> dict[str, Any]:
-    kind, keys, position, has_gauss, gauss = np.random.get_state()
+    kind, keys, used, has_gauss, gauss = np.random.get_state()
     version, internal, gauss_next = random.getstate()
     return {
         "python": [version, list(internal), gauss_next],
-        "numpy": [kind, torch.from_numpy(keys.astype(np.int64)), int(position), int(has_gauss), float(gauss)],
+        "numpy": [kind, torch.from_numpy(keys.astype(np.int64)), int(used), int(has_gauss), float(gauss)],
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
     }
@@ -77,8 +80,8 @@ def random_states() -> dict[str, Any]:
 def restore_random_states(states: dict[str, Any]) -> None:
     version, internal, gauss_next = states["python"]
     random.setstate((version, tuple(internal), gauss_next))
-    kind, keys, position, has_gauss, gauss = states["numpy"]
-    np.random.set_state((kind, keys.numpy().astype(np.uint32), position, has_gauss, gauss))
+    kind, keys, used, has_gauss, gauss = states["numpy"]
+    np.random.set_state((kind, keys.numpy().astype(np.uint32), used, has_gauss, gauss))
     torch.set_rng_state(states["torch"].cpu())
     if states["cuda"] and len(states["cuda"]) == torch.cuda.device_count():
         torch.cuda.set_rng_state_all([state.cpu() for state in states["cuda"]])
@@ -96,18 +99,20 @@ def restore_own_random(state: dict[str, Any], world: World) -> None:
 def collect_state(
     step: TrainStep, progress: Progress, recipe_state: dict[str, Any], random_of_ranks: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    """The `resume` entry of a checkpoint: with the optimizer's state beside it, a run continues bit for bit."""
+    """The `resume` entry of a checkpoint: with the optimizer's state beside it, a run resumes bit for bit."""
     return {
         "version": VERSION,
         "model": step.model.state_dict(),
         "ema": step.ema.ema.state_dict() if step.ema else None,
         "updates": step.ema.updates if step.ema else 0,
-        "gradients": [None if p.grad is None else p.grad for p in step.model.parameters()] if progress.position else [],
+        "gradients": [None if p.grad is None else p.grad for p in step.model.parameters()]
+        if progress.batch_index
+        else [],
         "scaler": step.scaler.state_dict(),
         "means": step.means,
         "count": int(step.count),
-        "bad": step.bad,
-        "bad_since_step": step.bad_since_step,
+        "bad": step.nonfinite,
+        "bad_since_step": step.nonfinite_since_update,
         "progress": asdict(progress),
         "random": random_of_ranks[0],
         "random_ranks": random_of_ranks if len(random_of_ranks) > 1 else [],
@@ -115,15 +120,26 @@ def collect_state(
     }
 
 
-def progress_of(state: dict[str, Any]) -> Progress:
-    """How far the run of a collected state is."""
-    return Progress(**state["progress"])
+def progress_of(state: dict[str, Any], columns: Sequence[str] = ()) -> Progress:
+    """How far the run of a collected state is.
+
+    columns: what version 1, which stored the last validation as a list, measured (`family.summary_columns`).
+    """
+    stored = dict(state["progress"])
+    if state["version"] == 1:
+        stored["batch_index"], stored["global_step"] = stored.pop("position"), stored.pop("number")
+        stored["per_class_ap"] = stored.pop("maps")
+        stored["metrics"] = dict(zip(columns, stored.pop("results")))
+    return Progress(**stored)
 
 
-def restore_state(step: TrainStep, state: dict[str, Any]) -> Progress:
-    """Put a collected state back into model, EMA, gradients, scaler and means; returns the progress."""
-    if state["version"] != VERSION:
-        raise UserError(f"this checkpoint's resume state has version {state['version']}, this program writes {VERSION}")
+def restore_state(step: TrainStep, state: dict[str, Any]) -> None:
+    """Put a collected state back into model, EMA, gradients, scaler and means."""
+    if state["version"] not in (1, VERSION):
+        raise UserError(
+            f"the checkpoint's resume state has version {state['version']}, this program reads up to {VERSION}: "
+            "resume with the program that wrote it"
+        )
     load_strictly(step.model, state["model"])
     if step.ema and state["ema"] is not None:
         load_strictly(step.ema.ema, state["ema"])
@@ -132,12 +148,10 @@ def restore_state(step: TrainStep, state: dict[str, Any]) -> Progress:
         parameter.grad = None if gradient is None else gradient.to(parameter.device, parameter.dtype)
     if state["scaler"]:  # empty in a run whose gradients were not scaled
         step.scaler.load_state_dict(state["scaler"])
-    progress = progress_of(state)
     step.means, step.count = state["means"].to(step.device), state["count"]
-    step.bad = state["bad"].to(step.device)
+    step.nonfinite = state["bad"].to(step.device)
     if "bad_since_step" in state:
-        step.bad_since_step = state["bad_since_step"].to(step.device)
-    return progress
+        step.nonfinite_since_update = state["bad_since_step"].to(step.device)
 
 
 def load_strictly(module: nn.Module, state: dict[str, torch.Tensor]) -> None:
@@ -183,7 +197,7 @@ def keep_as_previous(path: Path) -> None:
         log.warning("%s; training continues without a copy of the checkpoint before", error)
 
 
-def read_resumable(path: Path, note=print) -> tuple[Any, Path]:
+def read_resumable(path: Path, note: Callable[[str], None] = print) -> tuple[Any, Path]:
     """The checkpoint and the file it came from; a damaged file falls back to the one written before it."""
     try:
         return load_checkpoint(path), path
@@ -192,7 +206,7 @@ def read_resumable(path: Path, note=print) -> tuple[Any, Path]:
         if not fallback.is_file() or fallback == path:
             raise
         note(f"WARNING: {error}")
-        note(f"WARNING: going on from the checkpoint before it, {fallback}")
+        note(f"WARNING: resuming from the checkpoint before it, {fallback}")
         return load_checkpoint(fallback), fallback
 
 

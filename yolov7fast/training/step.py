@@ -1,29 +1,32 @@
-"""One training step: forward, loss, backward, update. It asks the device for nothing; means stay there until logged."""
+"""One training step: forward, loss, backward, update. Nothing syncs with the device; means stay there until logged."""
 
+from abc import abstractmethod
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
 from yolov7fast.training.ema import ModelEMA
-from yolov7fast.training.optimizer import apply_rates
-from yolov7fast.training.schedule import Rates
+from yolov7fast.training.optimizer import Rates, apply_rates
 from yolov7fast.training.timing import NoTimer
 
 
 class Recipe(Protocol):
     """What a family of detectors brings to the step: how a batch becomes a loss."""
 
-    loss_names: tuple[str, ...]
+    loss_names: ClassVar[tuple[str, ...]]  # parts of the loss as `forward_loss` returns them; the last is the total
 
+    @abstractmethod
     def to_device(self, batch, device: torch.device):
         """The batch with its images on the device, ready for the network."""
 
+    @abstractmethod
     def forward_loss(self, net: Callable, batch, mark: Callable[[str], None]) -> tuple[torch.Tensor, torch.Tensor]:
         """Total loss (one element, with graph) and its detached parts, in the order of `loss_names`."""
+        ...
 
 
 class Amp(NamedTuple):
@@ -38,18 +41,19 @@ class Amp(NamedTuple):
 
 
 def choose_amp(mode: str, device: torch.device) -> Amp:
-    """`auto` is the reference's behaviour: half precision on CUDA, none on a CPU."""
+    """`auto` is upstream's behaviour: half precision on CUDA, none on a CPU."""
     if mode == "off" or (mode == "auto" and device.type != "cuda"):
         return Amp(False)
     return Amp(True, torch.bfloat16 if mode == "bf16" else torch.float16)
 
 
-class Reading(NamedTuple):
-    """What the host learns when it asks: mean loss parts of the epoch, bad batches so far, number of the first one."""
+class StepMetrics(NamedTuple):
+    """What the host learns at a sync: mean loss parts of the epoch, and of the batches whose loss was not finite their
+    count and the global step of the first (-1: none)."""
 
     means: list[float]
-    bad: int
-    first_bad: int
+    nonfinite: int
+    first_nonfinite: int
 
 
 class TrainStep:
@@ -68,29 +72,31 @@ class TrainStep:
         loss_factor: float = 1.0,
         keep_buffers: bool = False,
         clip_norm: float = 0.0,
-        judge_together: bool = False,
+        vote_on_finite: bool = False,
     ):
         """model: the plain network; net: what is called (the same, compiled or wrapped for several processes);
-        loss_factor: multiplies the loss (world size, quad); keep_buffers: undo batch-norm updates of a bad batch;
-        clip_norm: largest norm of all gradients together, 0: not clipped; judge_together: a batch that is bad for one
-        process is bad for all, so that none waits for gradients that another does not send."""
+        loss_factor: multiplies the loss (world size, quad); keep_buffers: undo batch-norm updates of a skipped batch;
+        clip_norm: largest norm of all gradients together, 0: not clipped; vote_on_finite: a batch whose loss is not
+        finite in one process is skipped by all, so that none waits for gradients that another does not send."""
         self.recipe, self.model, self.net = recipe, model, net
         self.optimizer, self.ema, self.device, self.amp = optimizer, ema, device, amp
-        self.loss_factor, self.clip_norm, self.judge_together = loss_factor, clip_norm, judge_together
+        self.loss_factor, self.clip_norm, self.vote_on_finite = loss_factor, clip_norm, vote_on_finite
         self.scaler = torch.amp.GradScaler(device.type, enabled=amp.scaled)
         self.buffers = [b for b in model.buffers() if b.is_floating_point()] if keep_buffers else []
-        self.bad = torch.zeros(2, device=device)  # count, number of the first (plus one)
-        self.bad_since_step = torch.zeros((), device=device)
+        self.nonfinite = torch.zeros(2, device=device)  # batches, global step of the first (plus one)
+        self.nonfinite_since_update = torch.zeros((), device=device)
         self.begin_epoch()
 
     def begin_epoch(self, means: list[float] | None = None, count: int = 0) -> None:
-        """Clear the running means, or set those of an epoch that is gone on with after `count` batches."""
+        """Clear the running means, or set those of an epoch that is resumed after `count` batches."""
         values = means if means is not None else [0.0] * len(self.recipe.loss_names)
         self.means = torch.tensor(values, device=self.device)
-        self.count: int | torch.Tensor = count  # a tensor once a device, which is not asked, has judged a batch
+        self.count: int | torch.Tensor = (
+            count  # a tensor once a device has decided, without a sync, whether a batch counts
+        )
 
-    def __call__(self, batch, number: int, rates: Rates, timer=NoTimer()) -> None:  # noqa: B008 (stateless)
-        """Train on one batch, the `number`-th of the run."""
+    def __call__(self, batch, global_step: int, rates: Rates, timer=NoTimer()) -> None:  # noqa: B008 (stateless)
+        """Train on one batch."""
         timer.begin()
         apply_rates(self.optimizer, rates)
         kept = [buffer.clone() for buffer in self.buffers]
@@ -101,27 +107,27 @@ class TrainStep:
         if self.loss_factor != 1.0:
             loss = loss * self.loss_factor
         timer.mark("loss")
-        finite = self._note_finite(loss, number)
+        finite = self._note_finite(loss, global_step)
         if finite is not False:
             self.scaler.scale(loss).backward()
             self._note_items(items, finite)
         self._undo_buffers(kept, finite)
         timer.mark("backward")
-        if number % rates.accumulate == 0:
+        if global_step % rates.accumulate == 0:
             self._update(timer)
 
-    def _note_finite(self, loss: torch.Tensor, number: int) -> bool | torch.Tensor:
-        """Count a loss that is not finite. A host may look and say; a device is not asked, its answer stays there."""
+    def _note_finite(self, loss: torch.Tensor, global_step: int) -> bool | torch.Tensor:
+        """Count a loss that is not finite. On a CPU the answer is a bool; elsewhere it stays on the device: no sync."""
         wrong = (~torch.isfinite(loss.detach()).all()).float()
-        if self.judge_together:
+        if self.vote_on_finite:
             dist.all_reduce(wrong, op=dist.ReduceOp.MAX)
-        self.bad_since_step = self.bad_since_step + wrong
-        self.bad = self.bad + torch.stack([wrong, wrong * (number + 1.0) * (self.bad[0] == 0)])
+        self.nonfinite_since_update = self.nonfinite_since_update + wrong
+        self.nonfinite = self.nonfinite + torch.stack([wrong, wrong * (global_step + 1.0) * (self.nonfinite[0] == 0)])
         finite = wrong == 0
         return bool(finite) if self.device.type == "cpu" else finite
 
     def _undo_buffers(self, kept: list[torch.Tensor], finite: bool | torch.Tensor) -> None:
-        """Take back what a bad batch did to the batch-norm statistics."""
+        """Undo what a skipped batch did to the batch-norm statistics."""
         for buffer, old in zip(self.buffers, kept, strict=True):
             if finite is False:
                 buffer.copy_(old)
@@ -129,7 +135,7 @@ class TrainStep:
                 buffer.copy_(torch.where(finite, buffer, old))
 
     def _note_items(self, items: torch.Tensor, finite: bool | torch.Tensor) -> None:
-        """Take the parts of a good batch into the means; a device chooses by itself, without being asked."""
+        """Take the parts of a finite batch into the means; on a device without a sync."""
         means = (self.means * self.count + items) / (self.count + 1)
         if finite is True:
             self.means, self.count = means, self.count + 1
@@ -141,21 +147,21 @@ class TrainStep:
             self.scaler.unscale_(self.optimizer)
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.clip_norm)
         if not self.scaler.is_enabled() and self.device.type == "cuda":
-            # the fused optimizer leaves the weights alone where this is set, without asking the device
-            self.optimizer.found_inf = self.bad_since_step.clamp(max=1.0)
+            # the fused optimizer leaves the weights alone where this is set, without a sync
+            self.optimizer.found_inf = self.nonfinite_since_update.clamp(max=1.0)
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad()
-        self.bad_since_step = torch.zeros_like(self.bad_since_step)
+        self.nonfinite_since_update = torch.zeros_like(self.nonfinite_since_update)
         timer.mark("optimizer")
         if self.ema is not None:
             self.ema.update(self.model)
         timer.mark("ema")
 
-    def read(self) -> Reading:
+    def sync_metrics(self) -> StepMetrics:
         """The one place where the host waits for the device: at the logging interval and at the end of an epoch."""
-        values = torch.cat([self.means.float(), self.bad]).tolist()
-        return Reading(values[:-2], int(values[-2]), int(values[-1]) - 1)
+        values = torch.cat([self.means.float(), self.nonfinite]).tolist()
+        return StepMetrics(values[:-2], int(values[-2]), int(values[-1]) - 1)
 
     def weights_finite(self) -> bool:
         """Whether every weight is a number: a finite loss can have a gradient that is not. The host waits for it."""

@@ -1,4 +1,4 @@
-"""torch.compile on request: USE_COMPILE=1 compiles the network, DIAGNOSE_COMPILE=1 tells what would break the graph."""
+"""torch.compile on request: USE_COMPILE=1 compiles the network, DIAGNOSE_COMPILE=1 reports what breaks the graph."""
 
 import logging
 import os
@@ -21,7 +21,7 @@ def diagnosis_wanted() -> bool:
 
 
 class CompiledNet:
-    """Calls the compiled network; if compiling fails, warns once and goes on with the network as it is.
+    """Calls the compiled network; if compiling fails, warns once and calls the network as it is.
 
     The plain module stays what checkpoints, EMA and validation see, so names and results do not change.
     """
@@ -41,7 +41,7 @@ class CompiledNet:
         except torch.OutOfMemoryError:
             raise  # the plain network would need no less
         except Exception as error:  # a failing compiler raises anything from missing toolchains to internal errors
-            log.warning("torch.compile failed, going on without it: %s", _first_line(error))
+            log.warning("torch.compile failed, continuing without it: %s", _first_line(error))
             self.call = self.model
             return self.call(images)
         self.proven.add(shape)

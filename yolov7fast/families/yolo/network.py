@@ -1,4 +1,4 @@
-"""What the flags of multi-head networks ask for: which classes go to which head, and what is taken over as a start."""
+"""The network of a YOLO run: from its description, with its heads, and with what fits of the start weights."""
 
 import logging
 import re
@@ -10,15 +10,43 @@ from typing import Any
 import torch
 from torch import nn
 
-from yolov7fast.checkpoint.api import find_weights
+from yolov7fast.checkpoint.api import find_weights, load_checkpoint, module_of, state_dict_of, transfer_weights
 from yolov7fast.core.errors import UserError
 from yolov7fast.data.class_groups import geometry_config, training_geometry
 from yolov7fast.data.data_yaml import load_data_yaml
 from yolov7fast.nn.head_config import HeadConfig, choose_head_config
+from yolov7fast.nn.model import Model
 from yolov7fast.nn.multihead import heads_of
 
 log = logging.getLogger(__name__)
 SHOWN = 40  # names in a list
+
+
+def build_model(opt: Namespace, hyp: Mapping[str, float], nc: int, device: torch.device, checkpoint=None) -> Model:
+    """The network on its device: from its description, with what fits of the start weights."""
+    anchors = hyp.get("anchors")
+    resumed = checkpoint is not None
+    heads = stored_heads(checkpoint["model"]) if resumed else chosen_heads(opt, nc)
+    if not opt.weights:
+        return Model(opt.cfg, ch=3, nc=nc, anchors=anchors, heads=heads).to(device)
+    source = checkpoint if resumed else load_checkpoint(opt.weights)
+    description = opt.cfg or module_of(source, prefer_ema=False, origin=opt.weights).yaml
+    model = Model(description, ch=3, nc=nc, anchors=anchors, heads=heads, origin=opt.weights).to(device)
+    weights = state_dict_of(source, prefer_ema=opt.transfer_weights, origin=opt.weights)
+    keep_anchors = resumed or not (opt.cfg or anchors) or (opt.transfer_weights and anchors_agree(model, weights))
+    exclude = () if keep_anchors else ("anchor",)
+    exclude += foreign_heads(model, source, opt.weights)
+    transfer_weights(model, weights, exclude=exclude, origin=opt.weights)
+    if opt.transfer_weights and not resumed:
+        log_transfer(model, weights, exclude)
+    if not resumed and isinstance(source, dict) and source.get("optimizer"):
+        log.info(
+            "%s is an unfinished run's checkpoint; only its weights are used (--resume would resume it)", opt.weights
+        )
+    return model
+
+
+# --- heads ------------------------------------------------------------------------------------------------------------
 
 
 def chosen_heads(opt: Namespace, nc: int) -> dict[str, Any] | None:
@@ -91,7 +119,7 @@ def anchors_agree(model: nn.Module, weights: Mapping[str, torch.Tensor]) -> bool
     )
 
 
-def tell_transfer(model: nn.Module, weights: Mapping[str, torch.Tensor], exclude: Iterable[str]) -> None:
+def log_transfer(model: nn.Module, weights: Mapping[str, torch.Tensor], exclude: Iterable[str]) -> None:
     """List what of the weights is kept, what starts fresh here, and what is dropped."""
     own = model.state_dict()
     fits = {n for n, v in weights.items() if n in own and v.shape == own[n].shape}

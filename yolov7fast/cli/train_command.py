@@ -1,0 +1,38 @@
+"""The training command of a family as its runs see it (`training.options.Command`): flags, checks, what users type."""
+
+from argparse import Namespace
+from collections.abc import Collection
+from typing import Any
+
+from yolov7fast.cli.checks import check_detr, check_train, check_yolo
+from yolov7fast.cli.flags import fixed_on_resume, flags_of
+from yolov7fast.cli.parser import parser_for
+from yolov7fast.cli.programs import program_of
+from yolov7fast.cli.run_file import read_run_file
+
+CHECKS = {"yolo": check_yolo, "detr": check_detr}  # of families with more to check than `check_train` does
+
+
+class TrainCommand:
+    def __init__(self, family: str):
+        self.family = family
+        self.fixed: Collection[str] = fixed_on_resume(family)  # options that cannot change when a run is resumed
+
+    def defaults(self) -> dict[str, Any]:
+        return vars(parser_for("train", self.family).parse_args([]))
+
+    def given(self, opt: Namespace) -> Collection[str]:
+        """Options that the user gave, on the command line or in a run file."""
+        in_file = read_run_file(opt.config, flags_of("train", self.family)) if opt.config else {}
+        return {*opt.given, *in_file}
+
+    def check(self, opt: Namespace) -> None:
+        """Refuse impossible or contradicting options, each by name."""
+        if self.family in CHECKS:
+            CHECKS[self.family](opt)
+        else:
+            check_train(opt, self.family)
+
+    def invocation(self, family: str) -> str:
+        """What starts a training of a family, such as `python train.py`."""
+        return program_of("train", family).invocation

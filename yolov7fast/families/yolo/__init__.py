@@ -1,0 +1,1 @@
+"""The YOLOv7 family: `family` puts it together; `network`, `optimization` and `checkpoints` are its parts."""

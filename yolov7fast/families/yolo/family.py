@@ -1,0 +1,292 @@
+"""The YOLOv7 family: network, losses, data and validation. Its checkpoints are in `checkpoints`, its rates in
+`optimization`."""
+
+import logging
+import math
+import random
+from argparse import Namespace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from yolov7fast.checkpoint.ensemble import attempt_load
+from yolov7fast.core.errors import UserError
+from yolov7fast.core.files import check_file, check_img_size
+from yolov7fast.data.autoanchor import check_anchors
+from yolov7fast.data.class_weights import labels_to_class_weights, labels_to_image_weights
+from yolov7fast.data.data_yaml import DataYaml, load_data_yaml
+from yolov7fast.evaluation.config import EvalConfig, OutputConfig
+from yolov7fast.evaluation.run import run_evaluation
+from yolov7fast.families.base import class_names
+from yolov7fast.families.yolo.checkpoints import YoloCheckpoints
+from yolov7fast.families.yolo.network import build_model
+from yolov7fast.families.yolo.optimization import (
+    YoloSchedule,
+    build_optimizer,
+    freeze_layers,
+    scaled_weight_decay,
+    set_weight_decay,
+)
+from yolov7fast.losses.multihead import ComputeLossMultiHead, ComputeLossMultiHeadOTA
+from yolov7fast.losses.yolo import ComputeLoss, ComputeLossAuxOTA, ComputeLossOTA
+from yolov7fast.nn import compiling
+from yolov7fast.nn.model import IAuxDetect, Model, MultiHeadDetect
+from yolov7fast.predictors.base import Predictor
+from yolov7fast.predictors.yolo import network_predictor
+from yolov7fast.search.evolve import evolve
+from yolov7fast.training import hyperparameters as hyper
+from yolov7fast.training.distributed import World, from_main
+from yolov7fast.training.ema import ModelEMA
+from yolov7fast.training.optimizer import Rates
+from yolov7fast.training.resize_stages import ResizeStage
+from yolov7fast.training.run import train_once
+from yolov7fast.training.trainer import Outcome
+
+log = logging.getLogger(__name__)
+
+
+def effective_hyp(hyp: Mapping[str, float], opt: Namespace) -> dict[str, float]:
+    """The file's values with what the flags change; the file itself is stored as it was read."""
+    values = dict(hyp)
+    if opt.loss_ota is not None:
+        values["loss_ota"] = opt.loss_ota
+    if opt.auto_lr:
+        values = hyper.auto_lr(values, opt.total_batch_size)
+        log.info("--auto-lr: lr0 %g, warmup_epochs %g", values["lr0"], values["warmup_epochs"])
+    return values
+
+
+class YoloFamily(YoloCheckpoints):
+    """A YOLOv7 network with all that trains it, built in upstream's order, on which its random draws rest."""
+
+    name = "yolo"
+    loss_names = ("box", "obj", "cls", "total")
+    shorter_warmup = "set warmup_min_iters in the hyp file"
+    memorised_map50 = 0.8
+    uses_all_gpus = True
+    drawn_batches = 10
+    model: Model
+
+    # --- of the class -------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def check_files(cls, opt: Namespace) -> None:
+        super().check_files(opt)
+        opt.cfg = check_file(opt.cfg, "cfg")
+        if not opt.cfg and not opt.weights:
+            raise UserError("give --cfg FILE to train from scratch, or --weights FILE to start from a checkpoint")
+
+    @classmethod
+    def ignores_resume(cls, opt: Namespace) -> bool:
+        """Evolution keeps a table of its own, which it resumes by itself."""
+        return opt.evolve
+
+    @classmethod
+    def run_instead(
+        cls, opt: Namespace, device: torch.device, world: World, checkpoint: dict[str, Any] | None
+    ) -> int | None:
+        """--evolve, which trains many times, or the report that DIAGNOSE_COMPILE=1 asks for."""
+        if opt.evolve:
+            return evolve(opt, world, lambda generation: cls.train_generation(generation, device, world))
+        if not compiling.diagnosis_wanted():
+            return None
+        model = cls.build_network(opt, load_data_yaml(opt.data, fetch=False), checkpoint).to(device)
+        size = opt.img_size[0]
+        return compiling.diagnose(model, torch.zeros(2, 3, size, size, device=device))
+
+    @classmethod
+    def train_generation(cls, opt: Namespace, device: torch.device, world: World) -> Outcome:
+        return train_once(cls, opt, device, world, keep_files=False)
+
+    @classmethod
+    def build_network(cls, opt: Namespace, data: DataYaml, checkpoint: dict[str, Any] | None) -> Model:
+        nc = len(class_names(data, opt.single_cls))
+        return build_model(opt, hyper.load_hyp(opt.hyp), nc, torch.device("cpu"), checkpoint)
+
+    # --- building -----------------------------------------------------------------------------------------------------
+
+    def __init__(
+        self,
+        opt: Namespace,
+        data: DataYaml,
+        model: Model,
+        device: torch.device,
+        world: World,
+        resumed: bool = False,
+        hyp: Mapping[str, float] | None = None,
+    ):
+        """hyp: instead of what the options say."""
+        super().__init__(opt, data, model, device, world, resumed)
+        self.stored_hyp = hyp or hyper.load_hyp(opt.hyp)
+        self.hyp = hyp = hyp or effective_hyp(self.stored_hyp, opt)
+        log.info("hyperparameters: %s", ", ".join(f"{k}={v}" for k, v in hyp.items()))
+        self.draws_plots = not opt.evolve
+        self.loss_factor = world.size * (4.0 if opt.quad else 1.0)
+        frozen = freeze_layers(model, opt.freeze)
+        if frozen:
+            log.info("frozen: %d parameters of layers %s", len(frozen), opt.freeze)
+        if opt.channels_last:
+            model.to(memory_format=torch.channels_last)
+        self.choose_sizes()
+        decay = scaled_weight_decay(hyp, self.stages[0].batch)
+        log.info("Scaled weight_decay = %g", decay)
+        self.optimizer = build_optimizer(model, hyp, adam=opt.adam, weight_decay=decay)
+        log.info(
+            "Optimizer groups: %d other, %d decayed, %d bias", *(len(g["params"]) for g in self.optimizer.param_groups)
+        )
+        self.ema = ModelEMA(model) if world.is_main else None
+        if opt.sync_bn and world.is_distributed and device.type == "cuda":
+            self.model = nn.SyncBatchNorm.convert_sync_batchnorm(model).to(device)
+        self.build_loaders(self.stages[0])
+        if world.is_main and not resumed:
+            if not opt.noautoanchor:
+                check_anchors(self.dataset, model=model, thr=hyp["anchor_t"], imgsz=self.img_size)
+            self.model.half().float()  # as upstream does: start from weights that half precision can hold
+        self.attach_settings(self.model)
+        net = self.wrapped(self.model)
+        self.net = compiling.CompiledNet(net) if compiling.compile_wanted(opt.compile) else net
+        self.schedule = YoloSchedule(hyp, len(self.loader), opt.epochs, self.stage.batch, opt.linear_lr)
+        self.build_losses()
+
+    def choose_sizes(self) -> None:
+        """Image sizes, rounded up to what the strides divide, and the stages of the resize schedule.
+
+        The size of validation is noted among the options: a resumed run cannot know whether it was given.
+        """
+        opt, grid = self.opt, max(int(self.model.stride.max()), 32)
+        sizes = opt.img_size if len(opt.img_size) == 2 else opt.img_size * 2
+        size, test_size = (check_img_size(size, grid) for size in sizes)
+        self.plan_sizes(size, grid)
+        if not opt.resize_schedule or "img_size" in opt.given:
+            self.test_size = test_size
+        self.test_size = opt.test_size = getattr(opt, "test_size", None) or self.test_size
+
+    def loader_options(self) -> dict[str, Any]:
+        opt = self.opt
+        return super().loader_options() | {
+            "hyp": dict(self.hyp),
+            "persistent_workers": opt.persistent_workers or opt.fast_dataloader,
+            "worker_tensor": opt.worker_tensor or opt.fast_dataloader,
+            "micro_batch": opt.micro_batch,
+        }
+
+    def train_loader_options(self) -> dict[str, Any]:
+        names = ("rect", "image_weights", "quad", "shuffle", "fast_augment")
+        return {name: getattr(self.opt, name) for name in names}
+
+    def val_loader_options(self) -> dict[str, Any]:
+        return {"pad": 0.5} | ({"cache": False} if self.opt.notest else {})
+
+    def attach_settings(self, model: Model) -> None:
+        """What a checkpoint's network carries besides its weights; the gains are those of this size."""
+        head = model.model[-1]
+        model.nc = self.nc
+        model.hyp = hyper.scale_gains(
+            {**self.hyp, "weight_decay": scaled_weight_decay(self.hyp, self.stage.batch)},
+            levels=head.nl,
+            classes=self.nc,
+            img_size=self.img_size,
+            smoothing=self.opt.label_smoothing,
+        )
+        model.gr = 1.0
+        model.class_weights = labels_to_class_weights(self.dataset.labels, self.nc).to(self.device) * self.nc
+        model.names = self.names
+
+    def build_losses(self) -> None:
+        head = self.model.model[-1]
+        auxiliary = isinstance(head, IAuxDetect)
+        if auxiliary and not self.hyp["loss_ota"]:
+            raise UserError("networks with auxiliary heads train with the OTA loss only: --loss-ota 1")
+        plain, ota = ComputeLoss, ComputeLossAuxOTA if auxiliary else ComputeLossOTA
+        if isinstance(head, MultiHeadDetect):
+            plain, ota = ComputeLossMultiHead, ComputeLossMultiHeadOTA
+        self.plain_loss, self.ota_loss = plain(self.model), ota(self.model)
+        start = hyper.get(self.hyp, "loss_ota_from")
+        self.ota_from = math.ceil(start * self.opt.epochs) if 0 < start < 1 else int(start)
+        if auxiliary and self.ota_from:
+            raise UserError("loss_ota_from is not for networks with auxiliary heads, which have no plain loss")
+
+    # --- the step -----------------------------------------------------------------------------------------------------
+
+    @property
+    def warmup(self) -> int:
+        return self.schedule.warmup
+
+    def enter_stage(self, stage: ResizeStage) -> None:
+        """Its batch decides accumulation and weight decay too; the warm-up stays as planned, in batches of the first
+        stage."""
+        super().enter_stage(stage)
+        self.attach_settings(self.model)
+        self.build_losses()
+        self.schedule = replace(self.schedule, total_batch=stage.batch)
+        set_weight_decay(self.optimizer, scaled_weight_decay(self.hyp, stage.batch))
+
+    def prepare_epoch(self, epoch: int, batch_index: int, per_class_ap: Sequence[float]) -> None:
+        """Choose loss and images of the epoch."""
+        self.use_ota = bool(self.hyp["loss_ota"]) and epoch >= self.ota_from
+        if self.opt.image_weights and batch_index == 0:
+            self.dataset.indices = self.weighted_indices(per_class_ap)
+
+    def weighted_indices(self, per_class_ap: Sequence[float]) -> list[int]:
+        """Images drawn by the weight of their classes; classes of low AP weigh more."""
+        ap = np.array(per_class_ap) if len(per_class_ap) else np.zeros(self.nc)
+        class_weights = self.model.class_weights.cpu().numpy() * (1 - ap) ** 2 / self.nc
+        weights = labels_to_image_weights(self.dataset.labels, self.nc, class_weights)
+        drawn = random.choices(range(self.dataset.n), weights=list(weights), k=self.dataset.n)
+        return from_main(drawn, self.world)
+
+    def rates(self, global_step: int, epoch: int, batch_index: int) -> Rates:
+        return self.schedule.rates(global_step, epoch, batch_index)
+
+    def to_device(self, batch, device: torch.device):
+        images, targets, *rest = batch
+        images = images.to(device, non_blocking=True).float() / 255.0
+        if self.opt.multi_scale:
+            images = self.rescaled(images)
+        if self.opt.channels_last:
+            images = images.contiguous(memory_format=torch.channels_last)
+        self.width = images.shape[-1]
+        return images, targets, *rest
+
+    def rescaled(self, images: torch.Tensor) -> torch.Tensor:
+        """A random size between half and one and a half times the training size, in steps of the grid."""
+        size = random.randrange(self.img_size // 2, self.img_size * 3 // 2 + self.grid) // self.grid * self.grid
+        ratio = size / max(images.shape[2:])
+        if ratio == 1:
+            return images
+        shape = [math.ceil(side * ratio / self.grid) * self.grid for side in images.shape[2:]]
+        return F.interpolate(images, size=shape, mode="bilinear", align_corners=False)
+
+    def forward_loss(self, net: Callable, batch, mark: Callable[[str], None]) -> tuple[torch.Tensor, torch.Tensor]:
+        images, targets = batch[:2]
+        outputs = net(images)
+        mark("forward")
+        return self.ota_loss(outputs, targets, images) if self.use_ota else self.plain_loss(outputs, targets)
+
+    # --- validation ---------------------------------------------------------------------------------------------------
+
+    def predictor(self, config: EvalConfig) -> Predictor:
+        self.averaged.copy_attributes(self.model)
+        return network_predictor(self.averaged.ema, config.predict_options(), self.plain_loss)
+
+    def final_coco_test(self, weights: Sequence[Path]) -> None:
+        """As upstream ends a COCO run: last and best with pycocotools, suppression at IoU 0.7."""
+        if not (Path(self.opt.data).name.endswith("coco.yaml") and self.nc == 80):
+            return
+        config = EvalConfig(
+            img_size=self.test_size,
+            batch_size=self.val_batch,
+            iou_thres=0.7,
+            v5_metric=self.opt.v5_metric,
+            outputs=OutputConfig(save_json=True, plots=False, is_coco=True),
+        )
+        for path in filter(Path.is_file, weights):
+            print(f"final test of {path}")
+            predictor = network_predictor(attempt_load(path, self.device), config.predict_options())
+            run_evaluation(predictor, self.val_loader, self.data, self.run_dir, config, weights=[str(path)])

@@ -1,0 +1,128 @@
+"""Where a run's figures go beside its own files: TensorBoard, Weights & Biases."""
+
+import logging
+import os
+from argparse import Namespace
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from yolov7fast.core.errors import UserError
+from yolov7fast.training.family import Family
+
+log = logging.getLogger(__name__)
+
+
+class Logger(Protocol):
+    """Takes scalars by tag after each epoch; plots and checkpoints if it wants them."""
+
+    def begin(self, family: Family) -> None:
+        """What a logger wants to know once, before the first step."""
+
+    def epoch(self, scalars: dict[str, float], epoch: int) -> None: ...
+
+    def wants_plots(self, epoch: int) -> bool:
+        """Whether it shows the plots of this epoch's validation."""
+        ...
+
+    def plot(self, path: Path, epoch: int) -> None: ...
+    def checkpoint(self, path: Path, epoch: int) -> None: ...
+    def close(self) -> None: ...
+
+
+def make_loggers(opt: Namespace, run_dir: Path, checkpoint: dict[str, Any] | None) -> list[Logger]:
+    loggers: list[Logger] = [TensorBoardLogger(run_dir)]
+    log.info("TensorBoard: tensorboard --logdir %s", opt.project)
+    if opt.wandb or opt.upload_dataset:
+        loggers.append(WandbLogger(opt, run_dir, checkpoint.get("wandb_id") if checkpoint else None))
+    return loggers
+
+
+class TensorBoardLogger:
+    """Scalars by epoch, and the class histogram once."""
+
+    def __init__(self, run_dir: Path):
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+        from torch.utils.tensorboard import SummaryWriter
+
+        self.writer = SummaryWriter(str(run_dir))
+
+    def begin(self, family: Family) -> None:
+        classes = np.concatenate(list(family.dataset.labels), 0)[:, 0]
+        self.writer.add_histogram("classes", torch.from_numpy(classes), 0)
+
+    def epoch(self, scalars: dict[str, float], epoch: int) -> None:
+        for tag, value in scalars.items():
+            self.writer.add_scalar(tag, value, epoch)
+        self.writer.flush()
+
+    def wants_plots(self, epoch: int) -> bool:
+        return False
+
+    def plot(self, path: Path, epoch: int) -> None:
+        """TensorBoard gets no images."""
+
+    def checkpoint(self, path: Path, epoch: int) -> None:
+        """TensorBoard keeps no checkpoints."""
+
+    def close(self) -> None:
+        self.writer.close()
+
+
+class WandbLogger:
+    """Weights & Biases, only where it is installed and asked for."""
+
+    def __init__(self, opt, run_dir: Path, run_id: str | None = None):
+        try:
+            import wandb
+        except ImportError:
+            raise UserError("--wandb needs the package wandb: .venv/bin/pip install wandb") from None
+        self.wandb = wandb
+        self.opt = opt
+        interval = opt.bbox_interval
+        self.plot_interval = interval if interval > 0 else max(opt.epochs // 10, 1)
+        self.run = wandb.init(
+            project=Path(opt.project).name,
+            entity=opt.entity,
+            name=run_dir.name,
+            config=vars(opt),
+            id=run_id,
+            resume="allow",
+        )
+
+    @property
+    def id(self) -> str:
+        return self.run.id
+
+    def begin(self, family: Family) -> None:
+        family.wandb_id = self.id
+        if self.opt.upload_dataset:
+            self.dataset([str(p) for p in np.atleast_1d(family.data.train)])
+
+    def dataset(self, folders: Sequence[str]) -> None:
+        """Upload the data set's folders or lists as one artifact (--upload_dataset)."""
+        artifact = self.wandb.Artifact(f"{Path(self.opt.data).stem}_dataset", type="dataset")
+        for folder in folders:
+            (artifact.add_dir if Path(folder).is_dir() else artifact.add_file)(str(folder))
+        self.run.log_artifact(artifact, aliases=[self.opt.artifact_alias])
+
+    def epoch(self, scalars: dict[str, float], epoch: int) -> None:
+        self.run.log(scalars, step=epoch)
+
+    def wants_plots(self, epoch: int) -> bool:
+        return (epoch + 1) % self.plot_interval == 0
+
+    def plot(self, path: Path, epoch: int) -> None:
+        self.run.log({path.stem: self.wandb.Image(str(path))}, step=epoch)
+
+    def checkpoint(self, path: Path, epoch: int) -> None:
+        if self.opt.save_period > 0 and (epoch + 1) % self.opt.save_period == 0:
+            artifact = self.wandb.Artifact(f"run_{self.id}_model", type="model", metadata={"epoch": epoch})
+            artifact.add_file(str(path))
+            self.run.log_artifact(artifact, aliases=["latest", f"epoch {epoch}"])
+
+    def close(self) -> None:
+        self.run.finish()

@@ -1,0 +1,171 @@
+"""The options of a run: those it was begun with where it is resumed, what follows from them, and opt.yaml."""
+
+from argparse import Namespace
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+import yaml
+
+from yolov7fast.checkpoint.family import FAMILY_KEY, family_of
+from yolov7fast.core.atomic import write_atomically
+from yolov7fast.core.errors import UserError
+from yolov7fast.core.files import increment_path
+from yolov7fast.core.yaml_file import read_yaml
+from yolov7fast.training.distributed import World, from_main
+from yolov7fast.training.family import Family
+from yolov7fast.training.resume import (
+    Limits,
+    Progress,
+    find_checkpoint,
+    previous_of,
+    progress_of,
+    read_resumable,
+    run_folder_of,
+)
+from yolov7fast.training.step import choose_amp
+from yolov7fast.training.trainer import TrainSettings
+
+NOT_STORED = ("given", "config")  # facts of the command line, not settings of the run
+AS_BEGUN = ("weights", "cfg", "hyp")  # resuming takes these from the run itself; opt.yaml keeps what it began with
+
+
+class Command(Protocol):
+    """The command that starts a training, as far as a run must know it: its flags, and what users type."""
+
+    @property
+    def fixed(self) -> Collection[str]:
+        """Options that cannot change when a run is resumed."""
+        ...
+
+    def defaults(self) -> dict[str, Any]: ...
+
+    def given(self, opt: Namespace) -> Collection[str]:
+        """Options that the user gave, on the command line or in a run file."""
+        ...
+
+    def check(self, opt: Namespace) -> None:
+        """Refuse impossible or contradicting options, each by name."""
+
+    def invocation(self, family: str) -> str:
+        """What starts a training of a family, such as `python train.py`."""
+        ...
+
+
+# --- resuming ---------------------------------------------------------------------------------------------------------
+
+
+def resumed_options(opt: Namespace, family: type[Family], command: Command) -> tuple[Namespace, dict[str, Any]]:
+    """Of the run that `--resume` names: its options with what may be changed, and its checkpoint."""
+    checkpoint, path = read_resumable(find_checkpoint(opt.resume, family.checkpoint_suffix))
+    if not isinstance(checkpoint, dict) or "epoch" not in checkpoint:
+        raise UserError(f"--resume {path}: this file holds weights only; start a new run with --weights {path}")
+    if (other := family_of(checkpoint)) != family.name:
+        start = command.invocation(other)
+        raise UserError(f"--resume {path}: a checkpoint of the {other} family; resume with: {start} --resume {path}")
+    stripped = checkpoint["epoch"] == -1 and not checkpoint.get("resume")
+    if stripped and family.strips_final_checkpoint:
+        checkpoint, path = family.complete_checkpoint(path)
+    run_dir = run_folder_of(path)
+    options = command.defaults() | stored_options(run_dir, path)
+    for name in sorted(command.given(opt)):
+        if name in command.fixed and getattr(opt, name) != options[name]:
+            source = "" if name in opt.given else f" of the run file {opt.config}"
+            raise UserError(
+                f"--{name.replace('_', '-')}{source} cannot change when resuming (the run has {options[name]!r}); "
+                "leave it out, or start a new run with --weights instead"
+            )
+        options[name] = getattr(opt, name)
+    options |= {
+        "resume": str(path),
+        "save_dir": str(run_dir),
+        "batch_size": options["total_batch_size"],
+        "given": sorted(set(opt.given) | {"img_size"}),
+        "local_rank": opt.local_rank,
+    }
+    ended = how_it_ended(checkpoint, options)
+    if ended and not end_is_left(path, stripped, family):
+        raise UserError(f"--resume {path}: nothing to do, {ended}")
+    done = checkpoint["epoch"] + 1
+    print(f"Resuming {path} after {done} epochs{': only plots and final files are left' if ended else ''}")
+    return Namespace(**family.resume_options(options, path)), checkpoint
+
+
+def stored_options(run_dir: Path, checkpoint: Path) -> dict[str, Any]:
+    """What opt.yaml of a run says."""
+    path = run_dir / "opt.yaml"
+    remedy = f"so the run's options are unknown: restore it from a copy, or start a new run with --weights {checkpoint}"
+    if not path.is_file():
+        raise UserError(f"--resume {checkpoint}: {path} is missing, {remedy}")
+    try:
+        options = read_yaml(path)
+    except UserError as error:
+        raise UserError(f"--resume {checkpoint}: damaged: {error}; {remedy}") from None
+    if not isinstance(options, dict) or not {"epochs", "total_batch_size"} <= options.keys():
+        raise UserError(f"--resume {checkpoint}: {path} is empty or cut off, {remedy}")
+    return options
+
+
+def how_it_ended(checkpoint: dict[str, Any], options: dict[str, Any]) -> str:
+    """Which limit a complete run has reached, with the remedy; nothing if there are batches to train."""
+    state, done = checkpoint.get("resume"), checkpoint["epoch"] + 1
+    progress = progress_of(state) if state else Progress(epoch=done)
+    if done >= options["epochs"] and not progress.batch_index:
+        progress.finished = True
+    return Limits(options["epochs"], options["max_iter"], options["patience"]).reached(progress)
+
+
+def end_is_left(path: Path, stripped: bool, family: type[Family]) -> bool:
+    """Whether a complete run was killed before its end: plots, stripped weights, removing the previous checkpoint.
+
+    stripped: the file that was asked for is, and `path` is another that holds the state.
+    """
+    if previous_of(path).is_file():  # removed last
+        return True
+    if family.strips_final_checkpoint:
+        return not stripped and path.stem == "last"
+    return not (run_folder_of(path) / "results.png").is_file()
+
+
+# --- what follows from the options ------------------------------------------------------------------------------------
+
+
+def resolve_options(opt: Namespace, world: World, *, resumed: bool) -> None:
+    """What follows from the flags: the run folder's name (the main process chooses), batch in all and of a process."""
+    opt.world_size, opt.global_rank = world.size, world.rank
+    opt.total_batch_size = opt.batch_size
+    opt.batch_size = opt.total_batch_size // world.size
+    if not resumed:
+        folder = increment_path(Path(opt.project) / opt.name, exist_ok=opt.exist_ok)
+        opt.save_dir = from_main(str(folder), world)
+
+
+def make_run_folder(opt: Namespace, family: Family) -> None:
+    """Make the folder and write down what is run: opt.yaml with every option, and the family's files of settings."""
+    folder = Path(opt.save_dir)
+    (folder / "weights").mkdir(parents=True, exist_ok=True)
+    stored = {name: value for name, value in vars(opt).items() if name not in NOT_STORED}
+    stored |= {"batch_size": opt.total_batch_size, FAMILY_KEY: family.name}
+    if opt.resume and (folder / "opt.yaml").is_file():
+        begun = read_yaml(folder / "opt.yaml")
+        stored |= {name: begun[name] for name in AS_BEGUN if name in begun}
+    for name, values in {**family.settings_files(), "opt.yaml": stored}.items():
+        write_atomically(folder / name, yaml.safe_dump(dict(values), sort_keys=False))
+
+
+def settings_of(opt: Namespace, device: torch.device, keep_files: bool = True) -> TrainSettings:
+    """What the loop takes from the options."""
+    return TrainSettings(
+        epochs=opt.epochs,
+        amp=choose_amp(opt.amp, device),
+        max_iter=opt.max_iter,
+        patience=opt.patience,
+        eval_interval=opt.eval_interval,
+        notest=opt.notest,
+        nosave=opt.nosave,
+        save_every_minutes=opt.save_every,
+        skip_nonfinite=opt.skip_nonfinite,
+        exact_mid_epoch=opt.seed is not None,
+        keep_files=keep_files,
+    )
