@@ -4,29 +4,38 @@ import contextlib
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+
+_LOCK = threading.RLock()  # there is one stderr
 
 
 @contextlib.contextmanager
-def stderr_captured() -> Iterator[list[str]]:
-    """While open, nothing reaches the terminal's stderr; afterwards the list holds the lines that were printed.
+def stderr_lines_caught(wanted: Callable[[str], bool]) -> Iterator[list[str]]:
+    """Lines for which `wanted` says so are kept off stderr and stand in the list when the block ends.
 
-    It works on the file descriptor, since decoders know nothing of `sys.stderr`. All threads share it: keep it short.
+    It works on the file descriptor, since decoders know nothing of `sys.stderr`. Whatever else any thread writes there
+    meanwhile follows when the block ends, so keep it short.
     """
     lines: list[str] = []
-    try:
-        terminal = os.dup(2)
-    except OSError:  # no stderr at all, as in a service: nothing to catch
-        yield lines
-        return
-    with tempfile.TemporaryFile() as caught:
+    with _LOCK:
         try:
+            terminal = os.dup(2)
+        except OSError:  # no stderr at all, as in a service: nothing to catch
+            yield lines
+            return
+        with tempfile.TemporaryFile() as caught:
             sys.stderr.flush()
             os.dup2(caught.fileno(), 2)
-            yield lines
-        finally:
-            sys.stderr.flush()
-            os.dup2(terminal, 2)
-            os.close(terminal)
-            caught.seek(0)
-            lines += caught.read().decode(errors="replace").splitlines()
+            try:
+                yield lines
+            finally:
+                sys.stderr.flush()
+                os.dup2(terminal, 2)
+                os.close(terminal)
+                caught.seek(0)
+                for line in caught.read().decode(errors="replace").splitlines(keepends=True):
+                    if wanted(line):
+                        lines.append(line.strip())
+                    else:
+                        os.write(2, line.encode())

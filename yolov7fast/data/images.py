@@ -5,19 +5,19 @@ Images are uint8 arrays (H, W, 3) in BGR order, as OpenCV reads them. Sizes are 
 
 import contextlib
 import os
-import tempfile
-import threading
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import cv2
 import numpy as np
 
 from yolov7fast.core.errors import UserError
+from yolov7fast.core.stderr_capture import stderr_lines_caught
 
-DECODER_WARNINGS = (b"Premature end of JPEG file", b"Corrupt JPEG data: premature end of data segment")
+# lines that image decoders print to stderr by themselves
+DECODER_WARNING = re.compile(r"JPEG file|JPEG data|libpng|TIFFRead|TIFFFetch", re.IGNORECASE)
 _reported: set[str] = set()  # truncated files of this process; workers inherit them
-_stderr = threading.Lock()
 
 
 class LoadedImage(NamedTuple):
@@ -38,33 +38,20 @@ def read_image(path: str) -> np.ndarray:
     return img
 
 
+def decoder_warnings_caught() -> contextlib.AbstractContextManager[list[str]]:
+    """While open, the decoder's warnings stay off the terminal; afterwards the list holds them."""
+    return stderr_lines_caught(lambda line: bool(DECODER_WARNING.search(line)))
+
+
+def without_decoder_warnings(truncated: bool) -> contextlib.AbstractContextManager:
+    """The same for a truncated file whose name was reported; for others nothing changes."""
+    return decoder_warnings_caught() if truncated else contextlib.nullcontext()
+
+
 def truncation_was_reported(paths: Iterable[str]) -> None:
     """From now on, what the JPEG decoder says about these truncated files on every read stays off the terminal."""
     for path in paths:
         _reported.update((path, os.path.abspath(path)))
-
-
-@contextlib.contextmanager
-def without_decoder_warnings(truncated: bool) -> Iterator[None]:
-    """While a truncated file is read: drop the decoder's warnings, which go to the file of stderr and not to Python.
-
-    Whatever else any thread writes there meanwhile follows when the block ends.
-    """
-    if not truncated:
-        yield
-        return
-    with _stderr, tempfile.TemporaryFile() as caught:
-        terminal = os.dup(2)
-        os.dup2(caught.fileno(), 2)
-        try:
-            yield
-        finally:
-            os.dup2(terminal, 2)
-            os.close(terminal)
-            caught.seek(0)
-            for line in caught.read().splitlines(keepends=True):
-                if line.strip() not in DECODER_WARNINGS:
-                    os.write(2, line)
 
 
 def resized_shape(h0: int, w0: int, img_size: int) -> tuple[int, int]:

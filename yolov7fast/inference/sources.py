@@ -7,8 +7,6 @@ What cannot be read is named and skipped; when nothing is left, that is an error
 import glob
 import logging
 import os
-import re
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -16,8 +14,7 @@ import cv2
 import numpy as np
 
 from yolov7fast.core.errors import UserError
-from yolov7fast.core.stderr_capture import stderr_captured
-from yolov7fast.data.images import read_image
+from yolov7fast.data.images import decoder_warnings_caught, read_image
 from yolov7fast.inference.frames import (
     IMAGE_SUFFIXES,
     STREAM_FPS,
@@ -30,7 +27,6 @@ from yolov7fast.inference.frames import (
 from yolov7fast.inference.streams import LoadStreams
 
 LOGGER = logging.getLogger(__name__)
-COMPLAINT = re.compile(r"jpe?g|png|tiff|webp", re.IGNORECASE)  # in lines that image decoders print by themselves
 
 
 def open_source(source: str, img_size: int = 640, stride: int = 32, square: bool = False) -> "LoadImages | LoadStreams":
@@ -143,19 +139,15 @@ class LoadImages:
 
     def _read(self, path: str) -> np.ndarray | None:
         """The image, or None where it cannot be decoded. What the decoder complains of is logged once, by name."""
-        with stderr_captured() as lines:
+        with decoder_warnings_caught() as warnings:
             try:
                 original = read_image(path)
             except UserError:
                 original = None
-        complaints = [line for line in lines if COMPLAINT.search(line)]
-        for line in lines:
-            if line not in complaints:
-                print(line, file=sys.stderr)  # not the decoder's
         if original is None:
             self._skip(f"image {path} cannot be decoded")
-        elif complaints:
-            LOGGER.warning("image %s is damaged (%s): only what can be read of it is used", path, complaints[0].strip())
+        elif warnings:
+            LOGGER.warning("image %s is damaged (%s): only what can be read of it is used", path, warnings[0])
         return original
 
     def _video(self, path: str, index: int) -> Iterator[Frame]:

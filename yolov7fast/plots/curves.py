@@ -51,7 +51,7 @@ def figure(path: str | os.PathLike, size: tuple[float, float], dpi: int = 200) -
     """A fresh figure of `size` inches, saved to `path` when the block ends without error."""
     with new_figure(size, dpi) as fig:
         yield fig
-        with atomic_file(path, durable=False) as file:
+        with atomic_file(Path(path), durable=False) as file:
             fig.savefig(file, dpi=dpi, format=Path(path).suffix.removeprefix("."))
 
 
