@@ -4,6 +4,7 @@ Everything between the detector's boxes and the figures is done on whole batches
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 from tqdm import tqdm
 
 from yolov7fast.evaluation.config import EvalConfig
+from yolov7fast.evaluation.further_metrics import FURTHER
 from yolov7fast.evaluation.result import EvalResult, Speed
 from yolov7fast.metrics.average_precision import ClassAP, Curves, SizeAP, ap_by_size, class_metrics, rank_by_class
 from yolov7fast.metrics.matching import Batch, match, native_batch
@@ -97,6 +99,7 @@ def evaluate(
     """
     records, seen, batches, times = Records(), 0, 0, np.zeros(2)
     losses: dict[str, torch.Tensor] = {}
+    further = {name: make(nc) for name, make in FURTHER.items()}
     for images, targets, paths, shapes in tqdm(loader, desc=HEADER):
         prediction = predict(images, shapes, targets)
         times += prediction.inference_ms, prediction.nms_ms
@@ -106,6 +109,8 @@ def evaluate(
         height, width = images.shape[2:]
         native = native_batch(detections, targets, shapes, (height, width))
         records.add(native)
+        for metric in further.values():
+            metric.update(native)
         for sink in sinks:
             sink(SeenBatch(batches, images, targets, paths, shapes, detections, native))
         seen += len(images)
@@ -115,7 +120,8 @@ def evaluate(
     means = {name: float(value.float().cpu() / batches) for name, value in losses.items()}
     inference_ms, nms_ms = (float(ms) for ms in times / max(seen, 1))
     speed = Speed(inference_ms, nms_ms, config.img_size, config.batch_size)
-    return _result(records, config.v5_metric, nc, seen, means, speed)
+    result = _result(records, config.v5_metric, nc, seen, means, speed)
+    return replace(result, further={name: metric.figure() for name, metric in further.items()})
 
 
 def _on_host(detections: list[torch.Tensor], single_cls: bool) -> list[torch.Tensor]:

@@ -3,7 +3,7 @@
 import logging
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -115,6 +115,13 @@ def detections_as_targets(batch: SeenBatch) -> np.ndarray:
     return np.concatenate(rows)
 
 
+class ClosedSink(Protocol):
+    """A sink that completes its file when the evaluation is done."""
+
+    def __call__(self, batch: SeenBatch) -> None: ...
+    def close(self) -> None: ...
+
+
 class Outputs:
     """All that one evaluation writes, as its configuration asks for it.
 
@@ -125,6 +132,7 @@ class Outputs:
         self.save_dir, self.data, self.config, self.data_set, self.weights = save_dir, data, config, data_set, weights
         self.names = ["item"] if config.single_cls and data.nc > 1 else data.names
         self.sinks: list[Sink] = []
+        self.closed_sinks: list[ClosedSink] = []
         self.rows: JsonSink | None = None
         self.matrix: ConfusionMatrix | None = None
         self.drawings: ImageSink | None = None
@@ -137,6 +145,11 @@ class Outputs:
             self._add_json()
         if wanted.plots:
             self._add_drawings()
+
+    def add(self, sink: ClosedSink) -> None:
+        """Let a sink see every batch, and close it once the evaluation is done; not where it is stopped."""
+        self.sinks.append(sink)
+        self.closed_sinks.append(sink)
 
     def _check_labels(self) -> None:
         """Refuse labels beyond nc. A set without any label is refused too, unless its boxes are what is wanted."""
@@ -164,6 +177,8 @@ class Outputs:
     def finish(self, result: EvalResult, predictor: Predictor) -> EvalResult:
         """Print and write what follows from the figures; pycocotools' replace ours in the result where it ran."""
         wanted, config = self.config.outputs, self.config
+        for sink in self.closed_sinks:
+            sink.close()
         per_class = wanted.verbose or (wanted.standalone and len(self.names) < 50)
         print_table(result, self.names, per_class)
         print(thresholds_text(config, predictor.uses_nms))

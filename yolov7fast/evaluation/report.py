@@ -24,6 +24,8 @@ JSON_NAMES = ("P", "R", "mAP50", "mAP")  # of the summary in metrics.json
 def print_table(result: EvalResult, names: Sequence[str], per_class: bool) -> None:
     """The summary row; with `per_class` also a row for each labelled class, and AP and AR by object size."""
     print(ROW % ("all", result.seen, result.labels.sum(), *(result.summary[name] for name in SUMMARY)))
+    for name, value in result.further.items():
+        print("%20s%12s" % (name.removeprefix("metrics/"), _shown(value)))
     if not per_class:
         return
     if len(names) > 1:
@@ -31,9 +33,12 @@ def print_table(result: EvalResult, names: Sequence[str], per_class: bool) -> No
             print(ROW % (row["name"], result.seen, row["labels"], row["P"], row["R"], row["AP50"], row["AP"]))
     print(SIZE_HEADER)
     for size, figures in result.sizes.items():
-        shown = (figures.ap50, figures.ap, figures.ar)
-        shown = ("-" if math.isnan(value) else f"{value:.3g}" for value in shown)
-        print(SIZE_ROW % (size, result.seen, figures.labels, *shown))
+        print(SIZE_ROW % (size, result.seen, figures.labels, *map(_shown, (figures.ap50, figures.ap, figures.ar))))
+
+
+def _shown(value: float) -> str:
+    """A figure in a table; a dash where there was nothing to measure."""
+    return "-" if math.isnan(value) else f"{value:.3g}"
 
 
 def thresholds_text(config: EvalConfig, uses_nms: bool) -> str:
@@ -102,7 +107,7 @@ def write_files(result: EvalResult, names: Sequence[str], save_dir: Path, settin
         "images": result.seen,
         "labels": int(result.labels.sum()),
         **dict(zip(JSON_NAMES, (result.summary[name] for name in SUMMARY))),
-        **result.extra,
+        "further": _without_nan(dict(result.further)),
         "losses": dict(result.losses),
         "sizes": {size: _without_nan(figures._asdict()) for size, figures in result.sizes.items()},
         "times": {

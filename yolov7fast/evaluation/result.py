@@ -41,7 +41,7 @@ class EvalResult:
     sizes: Mapping[str, SizeAP]  # all, small, medium, large
     speed: Speed
     coco: Mapping[str, float] | None = None
-    extra: Mapping[str, float] = field(default_factory=dict)  # figures of further metrics, by name
+    further: Mapping[str, float] = field(default_factory=dict)  # figures of `further_metrics`, by name
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -50,7 +50,7 @@ class EvalResult:
         if self.coco:
             found |= {MAP50: self.coco["AP50"], MAP: self.coco["AP"]}
         losses = {validation_loss(name): value for name, value in self.losses.items()}
-        return {**found, **losses, **self.extra}
+        return {**found, **losses, **self.further}
 
     @property
     def fitness(self) -> float:

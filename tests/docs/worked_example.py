@@ -1,0 +1,62 @@
+"""Carries out what a worked example in docs/ shows: on a copy of the package, by its new files and its diffs."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+STEP = re.compile(
+    r"^\*\*`(?P<file>[^`]+)`\*\*(?P<new> \(new\))?\n(?P<blocks>(?:\n```(?:python|diff)\n.*?^```\n)+)", re.S | re.M
+)
+BLOCK = re.compile(r"^```(?P<kind>python|diff)\n(?P<text>.*?)^```\n", re.S | re.M)
+
+
+def carry_out(document: str, folder: Path) -> list[str]:
+    """Copy the package into `folder` and change it as the document says; returns the files touched, in its order.
+
+    A new file is a block of Python; a change is a diff whose old lines stand in the file exactly once.
+    """
+    shutil.copytree(ROOT / "yolov7fast", folder / "yolov7fast", ignore=shutil.ignore_patterns("__pycache__"))
+    touched = []
+    for step in STEP.finditer((ROOT / "docs" / document).read_text()):
+        path = folder / step["file"]
+        for block in BLOCK.finditer(step["blocks"]):
+            if block["kind"] == "python":
+                assert step["new"] and not (ROOT / step["file"]).exists(), f"{step['file']} is there already"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(block["text"])
+            else:
+                path.write_text(patched(path.read_text(), block["text"], step["file"]))
+        touched.append(step["file"])
+    return touched
+
+
+def patched(text: str, diff: str, name: str) -> str:
+    """The text with one hunk applied: lines begin with a blank, - or +."""
+    lines = diff.splitlines()
+    assert all(line[:1] in (" ", "-", "+") for line in lines), f"{name}: not a diff:\n{diff}"
+    old = "".join(f"{line[1:]}\n" for line in lines if line[0] != "+")
+    new = "".join(f"{line[1:]}\n" for line in lines if line[0] != "-")
+    assert text.count(old) == 1, f"{name}: these lines are not there exactly once:\n{old}"
+    return text.replace(old, new)
+
+
+def run_shown_tests(folder: Path, files: list[str]) -> str:
+    """The tests among the files, run against the changed package; what they printed."""
+    tests = [file for file in files if file.startswith("tests/")]
+    assert tests, "a worked example shows its test"
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(folder), *tests]
+    environment = os.environ | {"PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def assert_clean(folder: Path, files: list[str]) -> None:
+    """What the document shows passes the project's own linter."""
+    command = [sys.executable, "-m", "ruff", "check", "--config", str(ROOT / "pyproject.toml"), *files]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
