@@ -97,5 +97,5 @@ def test_no_weights_and_families_that_are_not_known_are_named(tmp_path):
     with pytest.raises(UserError, match="no weights are named: give --weights FILE"):
         load_predictor("", CPU, PredictOptions())
     save_checkpoint({"family": "future", "model": {}}, tmp_path / "x.pt")
-    with pytest.raises(UserError, match=r"x\.pt is of the family 'future', which is not known here: one of yolo, detr"):
+    with pytest.raises(UserError, match=r"x\.pt: no family of detectors is called 'future': one of yolo, detr"):
         load_predictor(tmp_path / "x.pt", CPU, PredictOptions())

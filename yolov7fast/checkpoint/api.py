@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from yolov7fast.checkpoint.archive import read_archive
+from yolov7fast.checkpoint.family import family_of
 from yolov7fast.checkpoint.rebuild import Damaged, Unreadable, Wrapper
 from yolov7fast.checkpoint.unpickle import Modules
 from yolov7fast.checkpoint.write import save_checkpoint
@@ -119,19 +120,15 @@ def find_weights(checkpoint: Mapping | nn.Module, prefer_ema: bool, origin: str 
     raise CheckpointError(f"{origin} holds no network and no weights (its keys: {keys}); give a .pt file from training")
 
 
-def is_detr(checkpoint: Any) -> bool:
-    """Whether the DETR trainer wrote it; its networks are no classes of ours and come as weights."""
-    return isinstance(checkpoint, Mapping) and "architecture" in checkpoint
-
-
 def module_of(checkpoint: Mapping | nn.Module, prefer_ema: bool, origin: str | Path = "the checkpoint") -> nn.Module:
     """The network itself, its `ema` or its `model` first. origin: the file's name, for messages."""
     found = find_weights(checkpoint, prefer_ema, origin)
     if isinstance(found, nn.Module):
         return found
-    if is_detr(checkpoint):
+    if family_of(checkpoint) != "yolo":
         raise CheckpointError(
-            f"{origin} is a checkpoint of tools/train_detr.py; use tools/test_detr.py or tools/detect_detr.py"
+            f"{origin} is a checkpoint of the family '{family_of(checkpoint)}', which holds weights and no network; "
+            "test.py and detect.py open it"
         )
     raise CheckpointError(
         f"{origin} holds weights only, not the network they belong to; "

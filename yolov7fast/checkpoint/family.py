@@ -1,9 +1,41 @@
-"""Which family of detectors a checkpoint belongs to: files name it, older ones show it by what they hold."""
+"""The families of detectors by name, and which of them a checkpoint belongs to.
+
+One row registers a family. Its parts are named, not imported: training and prediction load what they need, when they
+need it (transformers alone takes seconds).
+"""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
+
+from yolov7fast.core.errors import UserError
+from yolov7fast.core.suggest import nearest
 
 FAMILY_KEY = "family"
+
+
+class FamilyEntry(NamedTuple):
+    training: str  # module:class of `training.family.Family`
+    predictor: str  # module with `load_predictor`, see `predictors.registry`
+
+
+FAMILIES: dict[str, FamilyEntry] = {
+    "yolo": FamilyEntry("yolov7fast.families.yolo.family:YoloFamily", "yolov7fast.predictors.yolo"),
+    "detr": FamilyEntry("yolov7fast.families.detr.family:DetrFamily", "yolov7fast.predictors.detr"),
+}
+
+
+def register(name: str, training: str, predictor: str) -> None:
+    """Add a family from outside: how it is trained (module:class), and what opens its checkpoints (module)."""
+    FAMILIES[name] = FamilyEntry(training, predictor)
+
+
+def entry_of(name: str, origin: str = "") -> FamilyEntry:
+    """The row of a family. origin: the file that names it, for the message."""
+    if name not in FAMILIES:
+        where = f"{origin}: " if origin else ""
+        known = ", ".join(FAMILIES)
+        raise UserError(f"{where}no family of detectors is called '{name}': one of {known}{nearest(name, FAMILIES)}")
+    return FAMILIES[name]
 
 
 def family_of(checkpoint: Any) -> str:

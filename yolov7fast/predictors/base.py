@@ -1,8 +1,9 @@
 """The one interface behind which every detector stands, whoever trained it and whatever runs it.
 
 Evaluation and inference know `Predictor` alone. To add a detector (a family, an exported file): write a class with the
-members below and a function `load_predictor(sources, device, options)` beside it, and name the module in
-`predictors.registry`. `tests/predictors/test_protocol.py` holds what every predictor promises.
+members below and a function `load_predictor(sources, device, options)` beside it, and name the module in the family's
+row (`checkpoint.family`) or, for exported files, in `predictors.registry`. `tests/predictors/test_protocol.py` holds
+what every predictor promises.
 """
 
 import logging

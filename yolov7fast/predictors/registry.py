@@ -1,6 +1,6 @@
-"""Which module opens which weights: one row for each family of checkpoints, one for each kind of exported file.
+"""Which module opens which weights: the family's for checkpoints (`checkpoint.family`), here those of exported files.
 
-A module named here has `load_predictor(sources, device, options) -> Predictor`; it is imported when it is needed, so
+Such a module has `load_predictor(sources, device, options) -> Predictor`; it is imported when it is needed, so
 that no command waits for a runtime that it does not use.
 """
 
@@ -11,17 +11,11 @@ from pathlib import Path
 import torch
 
 from yolov7fast.checkpoint.api import load_checkpoint
-from yolov7fast.checkpoint.family import family_of
+from yolov7fast.checkpoint.family import entry_of, family_of
 from yolov7fast.core.errors import UserError
 from yolov7fast.predictors.base import PredictOptions, Predictor, Source
 
-BY_FAMILY: dict[str, str] = {"yolo": "yolov7fast.predictors.yolo", "detr": "yolov7fast.predictors.detr"}
 BY_SUFFIX: dict[str, str] = {}  # exported files, which are opened by their module: ".onnx": "..."
-
-
-def register_family(name: str, module: str) -> None:
-    """Let checkpoints of a further family be opened by a module."""
-    BY_FAMILY[name] = module
 
 
 def listed(weights: str | Path | Sequence[str | Path] | None) -> list[str]:
@@ -42,16 +36,10 @@ def load_predictor(
         module, content = BY_SUFFIX.get(Path(path).suffix.lower()), None
         if module is None:
             content = load_checkpoint(path)
-            module = _module_of_family(path, family_of(content))
+            module = entry_of(family_of(content), path).predictor
         modules.append(module)
         sources.append(Source(path, content))
     if len(set(modules)) > 1:
         kinds = ", ".join(f"{path} ({module.rpartition('.')[2]})" for path, module in zip(paths, modules))
         raise UserError(f"--weights: an ensemble needs files of one kind, but these are {kinds}")
     return import_module(modules[0]).load_predictor(sources, device, options)
-
-
-def _module_of_family(path: str, family: str) -> str:
-    if family not in BY_FAMILY:
-        raise UserError(f"{path} is of the family '{family}', which is not known here: one of {', '.join(BY_FAMILY)}")
-    return BY_FAMILY[family]

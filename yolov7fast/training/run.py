@@ -12,6 +12,7 @@ import torch
 
 from yolov7fast.core.device import select_device
 from yolov7fast.core.errors import UserError
+from yolov7fast.evaluation.further_metrics import FURTHER
 from yolov7fast.metrics.names import MAP50
 from yolov7fast.training.distributed import World, join, leave, peer_failure_as_user_error, world_from_environment
 from yolov7fast.training.family import Family
@@ -69,7 +70,7 @@ def train_once(
     """One complete training, fresh or resumed. Also what evolution runs for each generation, without files."""
     family = build_family(family_class, opt, device, world, checkpoint)
     device, run_dir = family.device, Path(opt.save_dir)
-    reporter = Reporter(run_dir, family.loss_names, metric_names=family.metric_names)
+    reporter = Reporter(run_dir, family.loss_names, metric_names=(*family.metric_names, *FURTHER))
     try:
         check_labels(family, opt)
         if world.is_main:
