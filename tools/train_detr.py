@@ -5,8 +5,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # run as a script from anywhere
 
-from yolov7fast.commands.train_detr import main
+from yolov7fast.commands.train import main
 from yolov7fast.core.errors import run_command
 
 if __name__ == "__main__":
-    run_command(main)
+    run_command(lambda: main(family="detr"))

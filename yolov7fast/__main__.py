@@ -1,6 +1,5 @@
 """`yolov7fast COMMAND [flags]`, also as `python -m yolov7fast`: one name for all commands of `cli.programs`."""
 
-import importlib
 import sys
 
 from yolov7fast import __version__
@@ -35,7 +34,7 @@ def run(arguments: list[str]) -> int | None:
         return 0
     row = chosen(arguments[0])
     sys.argv = [f"{PACKAGE} {row.name}", *arguments[1:]]
-    return importlib.import_module(f"{PACKAGE}.commands.{row.module}").main()
+    return row.run()
 
 
 def main() -> None:

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from yolov7fast.cli import flags as table
-from yolov7fast.cli.checks import check_detr, check_limits, check_yolo
+from yolov7fast.cli.checks import check_limits, check_train
 from yolov7fast.cli.flags import TABLE, Flag, fixed_on_resume, flags_of, register
 from yolov7fast.cli.flags.row import GROUPS, chosen
 from yolov7fast.cli.parser import Parser, parser_for
@@ -55,8 +55,8 @@ def test_the_narrower_place_has_the_last_word():
     }
 
 
-@pytest.mark.parametrize(("family", "check"), [("yolo", check_yolo), ("detr", check_detr)])
-def test_every_lower_limit_of_training_is_held(family, check):
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_lower_limit_of_training_is_held(family):
     limited = {name: flag for name, flag in flags_of("train", family).items() if flag.low is not None}
     assert len(limited) > 12
     for name, flag in limited.items():
@@ -64,14 +64,14 @@ def test_every_lower_limit_of_training_is_held(family, check):
         too_low = flag.type(flag.low - 1)
         setattr(opt, name, [too_low] if flag.nargs == "+" else too_low)
         with pytest.raises(UserError, match=f"{flag.name} is {too_low}; it must be "):
-            check(opt)
+            check_train(opt, family)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_what_is_no_number_passes_no_limit(value):
     opt = parser_for("train", "detr").parse_args(["--lr", str(value)])
     with pytest.raises(UserError, match=r"--lr is (nan|inf); it must be a finite number"):
-        check_detr(opt)
+        check_train(opt, "detr")
 
 
 def test_what_makes_a_run_that_run_is_fixed_on_resume():

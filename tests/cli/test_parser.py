@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from yolov7fast.cli.checks import check_yolo
+from yolov7fast.cli.checks import check_train
 from yolov7fast.cli.flags import flags_of
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.core.errors import UserError
@@ -93,7 +93,7 @@ def test_given_names_only_what_the_user_set():
 )
 def test_contradicting_flags_are_named(arguments, complaint):
     with pytest.raises(UserError, match=complaint):
-        check_yolo(parser_for("train").parse_args(arguments))
+        check_train(parser_for("train").parse_args(arguments))
 
 
 def test_a_launcher_that_sets_no_number_is_named(monkeypatch):

@@ -10,7 +10,7 @@ import yaml
 
 from tests.families.detr_commands import BACKBONE, NETWORKS, needs_transformers, run_file
 from yolov7fast.checkpoint.api import CheckpointError, load_checkpoint, save_checkpoint
-from yolov7fast.cli.checks import check_detr
+from yolov7fast.cli.checks import check_train
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.core.errors import UserError
 from yolov7fast.families.detr.optimization import DropSchedule, build_optimizer
@@ -281,7 +281,7 @@ def test_sections_inheritance_and_the_command_line(tmp_path, shapes_small):
     opt = parser_for("train", "detr").parse_args(
         ["--config", str(tmp_path / "over.yaml"), "--max-epochs", "7", "--overfit"]
     )
-    check_detr(opt)
+    check_train(opt, "detr")
     assert (opt.lr, opt.backbone_lr, opt.amp, opt.epochs, opt.overfit) == (5e-4, 1e-3, "off", 7, 10)
     assert opt.resize_schedule == "1:64,2:96" and opt.network == NETWORKS["detr"]
     assert parser_for("train", "detr").parse_args(["--config", str(tmp_path / "detr.yaml")]).amp == "auto"
@@ -303,7 +303,7 @@ def test_sections_inheritance_and_the_command_line(tmp_path, shapes_small):
 )
 def test_impossible_options_are_named(arguments, complaint):
     with pytest.raises(UserError, match=complaint):
-        check_detr(parser_for("train", "detr").parse_args(arguments))
+        check_train(parser_for("train", "detr").parse_args(arguments), "detr")
 
 
 @pytest.mark.parametrize("text", ["{a: [", "[1, 2]", "a b"])

@@ -16,7 +16,7 @@ import yaml
 from tests.conftest import ROOT
 from tests.families.detr_commands import needs_transformers
 from tests.search.test_guide import LINKED
-from yolov7fast.cli.checks import check_detr
+from yolov7fast.cli.checks import check_train
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.cli.run_file import merge
 from yolov7fast.nn.detr import build
@@ -43,7 +43,7 @@ def walk() -> list[list[str]]:
 
 def options(path) -> Namespace:
     opt = parser_for("train", "detr").parse_args(["--config", str(path)])
-    check_detr(opt)
+    check_train(opt, "detr")
     return opt
 
 

@@ -2,7 +2,7 @@
 
 import math
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from yolov7fast.cli.flags import Flag, flags_of
 from yolov7fast.core.errors import UserError
@@ -30,17 +30,17 @@ def check_limits(opt: Namespace, flags: Mapping[str, Flag]) -> None:
                 raise UserError(f"{spelt}; it must be at least {flag.low:g}")
 
 
-def check_train(opt: Namespace, family: str) -> None:
-    """What holds for the training flags of every family."""
+def check_train(opt: Namespace, family: str = "yolo") -> None:
+    """Refuse impossible or contradicting flags of training, each by name: what holds for all, then the family's own."""
     check_limits(opt, flags_of("train", family))
     parse_resize_schedule(opt.resize_schedule)
     if opt.patience and opt.notest and not getattr(opt, "evolve", False):
         raise UserError("--patience judges epochs by their validation, which --notest leaves out: drop one of the two")
+    if family in TRAIN_CHECKS:
+        TRAIN_CHECKS[family](opt)
 
 
-def check_yolo(opt: Namespace) -> None:
-    """Refuse impossible or contradicting flags of train.py, each by name."""
-    check_train(opt, "yolo")
+def _check_yolo(opt: Namespace) -> None:
     if len(opt.img_size) > 2:
         raise UserError(f"--img-size {' '.join(map(str, opt.img_size))}: one or two sizes of at least 32 pixels")
     if opt.label_smoothing >= 1:
@@ -59,9 +59,7 @@ def check_yolo(opt: Namespace) -> None:
         raise UserError("--overfit N already says which images; leave out --subset-size, --image-weights, --evolve")
 
 
-def check_detr(opt: Namespace) -> None:
-    """Refuse impossible or contradicting flags of a DETR training, each by name."""
-    check_train(opt, "detr")
+def _check_detr(opt: Namespace) -> None:
     if opt.scale_min == 0 or opt.crop_min == 0:
         raise UserError("--scale-min and --crop-min must leave something of an image: give a fraction above 0")
     if opt.overfit and opt.subset_size:
@@ -70,6 +68,9 @@ def check_detr(opt: Namespace) -> None:
         raise UserError("--pretrained and --weights both say where weights come from: leave one of them out")
     if any(stage.size < 32 for stage in parse_resize_schedule(opt.resize_schedule)):
         raise UserError(f"--resize-schedule {opt.resize_schedule}: sizes of at least 32 pixels")
+
+
+TRAIN_CHECKS: dict[str, Callable[[Namespace], None]] = {"yolo": _check_yolo, "detr": _check_detr}
 
 
 def check_test(opt: Namespace, family: str = "yolo") -> None:

@@ -3,6 +3,7 @@
 A new command is one row. Modules are named, not imported: a command loads what it needs and nothing else.
 """
 
+import importlib
 import sys
 from typing import NamedTuple
 
@@ -17,13 +18,18 @@ class Program(NamedTuple):
     summary: str
     script: str = ""  # the same command in a checkout
     command: str = ""  # of the table of flags: train, test or detect
-    family: str = ""
+    family: str = ""  # whose flags the command has: given to `main`
 
     @property
     def invocation(self) -> str:
         """How a user starts it: by its script in a checkout, unless he came by way of the installed command."""
         installed = not (self.script and CHECKOUT) or sys.argv[0].startswith(f"{PACKAGE} ")
         return f"{PACKAGE} {self.name}" if installed else f"python {self.script}"
+
+    def run(self) -> int | None:
+        """Run it in this process, with the flags in sys.argv."""
+        main = importlib.import_module(f"{PACKAGE}.commands.{self.module}").main
+        return main(family=self.family) if self.family else main()
 
     def child(self) -> list[str]:
         """What starts it in a process of its own, from any folder."""
@@ -36,11 +42,9 @@ PROGRAMS = (
     Program("train", "train", "Train a YOLOv7 detector.", "train.py", "train", "yolo"),
     Program("test", "test", "Measure a detector on a labelled data set.", "test.py", "test", "yolo"),
     Program("detect", "detect", "Find objects in images, videos and streams.", "detect.py", "detect", "yolo"),
-    Program("train-detr", "train_detr", "Train a DETR or RT-DETR detector.", "tools/train_detr.py", "train", "detr"),
-    Program("test-detr", "test_detr", "Measure a DETR checkpoint.", "tools/test_detr.py", "test", "detr"),
-    Program(
-        "detect-detr", "detect_detr", "Find objects with a DETR checkpoint.", "tools/detect_detr.py", "detect", "detr"
-    ),
+    Program("train-detr", "train", "Train a DETR or RT-DETR detector.", "tools/train_detr.py", "train", "detr"),
+    Program("test-detr", "test", "Measure a DETR checkpoint.", "tools/test_detr.py", "test", "detr"),
+    Program("detect-detr", "detect", "Find objects with a DETR checkpoint.", "tools/detect_detr.py", "detect", "detr"),
     Program("trials", "run_trials", "Find good settings: many short trainings, ranked.", "tools/run_trials.py"),
     Program("overlay", "overlay", "Run a checkout of upstream, made fast.", "tools/overlay.py"),
     Program("data", "data", "Check and convert data sets."),
@@ -65,4 +69,4 @@ def program_of(command: str, family: str) -> Program:
     for row in PROGRAMS:
         if (row.command, row.family) == (command, family):
             return row
-    return Program(f"{command}-{family}", f"{command}_{family}", f"{command} a {family} detector", "", command, family)
+    return Program(f"{command}-{family}", command, f"{command.title()} a {family} detector.", "", command, family)

@@ -4,13 +4,11 @@ from argparse import Namespace
 from collections.abc import Collection
 from typing import Any
 
-from yolov7fast.cli.checks import check_detr, check_train, check_yolo
+from yolov7fast.cli.checks import check_train
 from yolov7fast.cli.flags import fixed_on_resume, flags_of
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.cli.programs import program_of
 from yolov7fast.cli.run_file import read_run_file
-
-CHECKS = {"yolo": check_yolo, "detr": check_detr}  # of families with more to check than `check_train` does
 
 
 class TrainCommand:
@@ -28,10 +26,7 @@ class TrainCommand:
 
     def check(self, opt: Namespace) -> None:
         """Refuse impossible or contradicting options, each by name."""
-        if self.family in CHECKS:
-            CHECKS[self.family](opt)
-        else:
-            check_train(opt, self.family)
+        check_train(opt, self.family)
 
     def invocation(self, family: str) -> str:
         """What starts a training of a family, such as `python train.py`."""

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from yolov7fast.cli.checks import check_limits, check_yolo
+from yolov7fast.cli.checks import check_limits, check_train
 from yolov7fast.cli.flags import Flag, flags_of
 from yolov7fast.cli.parser import Parser
 from yolov7fast.cli.programs import program
@@ -52,7 +52,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
         cfg="cfg/training/yolov7-tiny.yaml", hyp="data/hyp.scratch.tiny.yaml", data="", noautoanchor=True
     )
     opt = parser.parse_args(argv)
-    check_yolo(opt)
+    check_train(opt)
     if opt.synthetic and opt.data:
         raise UserError(f"--synthetic and --data {opt.data}: measure on one of them; leave the other out")
     opt.synthetic = not opt.data

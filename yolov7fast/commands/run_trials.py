@@ -4,14 +4,11 @@
         --output-dir outputs/trials --budget-epochs 5 --budget-subset 1000 --budget-size 320 --early-stop-threshold 0.1
 """
 
-import sys
-
 from yolov7fast.search import options
 
 
 def main() -> int:
     opt = options.parser().parse_args()
-    sys.stdout.reconfigure(line_buffering=True)  # what is printed shows at once, also through a pipe or in a log
     from yolov7fast.search.command import run
 
     return run(opt)

@@ -1,6 +1,5 @@
 """Train a detector: `python train.py --help` for YOLOv7, and what the commands of other families share."""
 
-import sys
 from argparse import Namespace
 
 from yolov7fast.cli.parser import parser_for
@@ -17,6 +16,4 @@ def run(opt: Namespace, family: str = "yolo") -> int:
 
 def main(opt: Namespace | None = None, family: str = "yolo") -> int:
     """opt: the flags, already parsed; None: those of the command line."""
-    opt = opt or parser_for("train", family).parse_args()
-    sys.stdout.reconfigure(line_buffering=True)  # what is printed shows at once, also through a pipe or in a log
-    return run(opt, family)
+    return run(opt or parser_for("train", family).parse_args(), family)

@@ -1,12 +1,10 @@
 """tools/train_detr.py for trials: its flags, and inside `network` the keys of the network's configuration."""
 
 import importlib.util
-from argparse import Namespace
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from yolov7fast.cli.checks import check_detr
 from yolov7fast.cli.run_file import merge
 from yolov7fast.core.errors import UserError
 from yolov7fast.nn import detr
@@ -33,9 +31,6 @@ class DetrTrainer(FlagTrainer):
     """
 
     family, suffix = "detr", ".pth"
-
-    def check_options(self, options: Namespace) -> None:
-        check_detr(options)
 
     def inner_name(self, heading: str, rest: str) -> str | None:
         known = {f"{start}.{BACKBONE}": BACKBONE for start in HEADINGS} | dict.fromkeys(HEADINGS, "")

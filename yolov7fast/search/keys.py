@@ -15,9 +15,11 @@ class Keys(Protocol):
 
     def name(self, key: str, where: str) -> str:
         """The one name of a setting that may be spelt in several ways."""
+        ...
 
     def value(self, name: str, value: Any, where: str) -> Any:
         """The value as the trainer takes it."""
+        ...
 
     def check(self, settings: Mapping[str, Any], where: str) -> None:
         """Whether these settings can go together."""

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from yolov7fast.cli.checks import check_train
 from yolov7fast.cli.flags import flags_of
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.cli.programs import program_of
@@ -151,9 +152,9 @@ class FlagTrainer(Trainer):
 
     # --- what a family adds -------------------------------------------------------------------------------------------
 
-    @abstractmethod
     def check_options(self, options: Namespace) -> None:
         """Refuse flags that cannot be, as the command itself does."""
+        check_train(options, self.family)
 
     @abstractmethod
     def inner_name(self, heading: str, rest: str) -> str | None:

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from yolov7fast.cli.checks import check_yolo
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files import check_file
 from yolov7fast.core.yaml_file import read_yaml
@@ -21,7 +20,7 @@ class YoloTrainer(FlagTrainer):
         self.base_hyp = load_hyp(self.base["hyp"])
 
     def check_options(self, options: Namespace) -> None:
-        check_yolo(options)
+        super().check_options(options)
         if not check_file(options.cfg, "cfg") and not options.weights:
             raise UserError("neither cfg nor weights are given: there is no network to train")
         if options.cfg:
