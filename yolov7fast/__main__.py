@@ -3,7 +3,7 @@
 import sys
 
 from yolov7fast import __version__
-from yolov7fast.cli.programs import PACKAGE, PROGRAMS, Program
+from yolov7fast.cli.programs import PACKAGE, Program, programs
 from yolov7fast.core.errors import UserError, run_command
 from yolov7fast.core.suggest import nearest
 
@@ -11,16 +11,16 @@ HELP = ("-h", "--help", "help")
 
 
 def overview() -> str:
-    width = max(len(row.name) for row in PROGRAMS) + 2
-    rows = "\n".join(f"  {row.name:{width}}{row.summary}" for row in PROGRAMS)
+    width = max(len(row.name) for row in programs()) + 2
+    rows = "\n".join(f"  {row.name:{width}}{row.summary}" for row in programs())
     return f"usage: {PACKAGE} COMMAND [flags]\n\n{rows}\n\n{PACKAGE} COMMAND --help shows the flags of a command."
 
 
 def chosen(name: str) -> Program:
-    for row in PROGRAMS:
-        if row.name == name:
-            return row
-    suggestion = nearest(name, [row.name for row in PROGRAMS])
+    known = {row.name: row for row in programs()}
+    if name in known:
+        return known[name]
+    suggestion = nearest(name, known)
     raise UserError(f"unknown command '{name}'{suggestion or f' ({PACKAGE} --help lists them)'}")
 
 

@@ -212,7 +212,7 @@ def test_heads_of_other_classes_are_not_taken_over(tmp_path, caplog):
     one_head = Model(read_description(ROOT / "cfg/training/yolov7-tiny.yaml") | {"width_multiple": 0.125}, nc=4)
     assert foreign_heads(models["a"], {"model": one_head.state_dict()}, "one.pt") == ()
     assert foreign_heads(models["a"], {"model": models["b"].state_dict()}, "b.pt")
-    assert "b.pt holds weights only and does not tell the classes of its heads" in caplog.text
+    assert "b.pt holds weights only and does not name the classes of its heads" in caplog.text
     with caplog.at_level(logging.INFO):
         words = foreign_heads(models["b"], source, "a.pt")
     assert "a.pt: its heads stand for other groups of classes" in caplog.text

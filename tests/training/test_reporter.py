@@ -1,5 +1,6 @@
 """What a run reports: TensorBoard's tags, the bottleneck, a GPU that is too small."""
 
+import csv
 from types import SimpleNamespace
 
 import numpy as np
@@ -120,3 +121,39 @@ def test_images_without_any_box_are_refused_before_a_folder_is_made(tmp_path, su
     with pytest.raises(UserError, match=rf"none of the 3 training images of my\.yaml has a box: .*{remedy}"):
         train_fake(tmp_path, family, "--subset-size", str(subset))
     assert not (tmp_path / "run").exists()
+
+
+# --- epochs without a validation --------------------------------------------------------------------------------------
+
+
+class Scalars:
+    """A logger that keeps what it is given."""
+
+    def __init__(self):
+        self.epochs = {}
+
+    def epoch(self, scalars, epoch) -> None:
+        self.epochs[epoch] = scalars
+
+    def close(self) -> None:
+        pass
+
+
+def test_an_epoch_without_validation_gets_no_points_of_one(tmp_path):
+    """Loggers and results.csv leave them out; results.txt repeats the last ones, as upstream does."""
+    kept, board = Scalars(), TensorBoardLogger(tmp_path)
+    reporter = Reporter(tmp_path, ("box", "obj", "cls", "total"), [kept, board], ["metrics/AP_small"])
+    row = epoch_row(metrics=dict(zip([*COLUMNS, "metrics/AP_small"], [0.5, 0.6, 0.7, 0.4, 0.01, 0.02, 0.03, 0.2])))
+    for epoch, validated in enumerate((True, False, True)):
+        reporter.epoch_done(row._replace(epoch=epoch, validated=validated))
+    reporter.close()
+    measured = {tag for tag in PER_EPOCH if tag.startswith(("metrics/", "val/"))} | {"metrics/AP_small"}
+    assert set(kept.epochs[0]) - set(kept.epochs[1]) == measured and kept.epochs[0] == kept.epochs[2]
+    events = EventAccumulator(str(tmp_path)).Reload()
+    assert all([event.step for event in events.Scalars(tag)] == [0, 2] for tag in measured)
+    assert [event.step for event in events.Scalars("train/box_loss")] == [0, 1, 2]
+    rows = list(csv.DictReader((tmp_path / "results.csv").open()))
+    assert [row["metrics/mAP_0.5"] for row in rows] == ["0.7", "", "0.7"]
+    assert [row["metrics/AP_small"] for row in rows] == ["0.2", "", "0.2"]
+    lines = [line.split()[8:] for line in (tmp_path / "results.txt").read_text().splitlines()]
+    assert lines[0] == lines[1] == lines[2] and len(lines[0]) == 7

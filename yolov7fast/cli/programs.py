@@ -7,6 +7,7 @@ import importlib
 import sys
 from typing import NamedTuple
 
+from yolov7fast.checkpoint.family import FAMILIES
 from yolov7fast.core.shipped import CHECKOUT
 
 PACKAGE = "yolov7fast"
@@ -58,6 +59,11 @@ PROGRAMS = (
     Program("coco-labels", "coco_labels", "Make label files from a COCO instances file.", "tools/coco_labels.py"),
     Program("make-shapes", "make_shapes", "Draw the project's own small data set.", "tools/make_shapes.py"),
 )
+
+
+def programs() -> list[Program]:
+    """The table, and `train-NAME` for each family that has no row of its own."""
+    return [*PROGRAMS, *(row for row in (program_of("train", name) for name in FAMILIES) if row not in PROGRAMS)]
 
 
 def program(name: str) -> Program:

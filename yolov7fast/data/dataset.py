@@ -6,7 +6,7 @@ they are keyed by (seed, epoch, index).
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import cv2
@@ -78,7 +78,7 @@ class LoadImagesAndLabels(Dataset):
         self.fast_augment = fast_augment
         self._find(prefix, cache_dir, single_cls, subset, keep_partial_labels)
         self.n = len(self.img_files)
-        self.indices = range(self.n)
+        self.indices: Sequence[int] = range(self.n)
         self.batch = np.arange(self.n) // batch_size
         self.batch_shapes: np.ndarray | None = None
         if self.rect:

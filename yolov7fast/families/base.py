@@ -134,7 +134,7 @@ class BaseFamily(Family):
         return {**common, "worker_tensor": opt.fast_dataloader, "keep_partial_labels": opt.keep_partial_labels}
 
     def train_loader_options(self) -> dict[str, Any]:
-        """What the training loader has besides: augmentation, order."""
+        """What the training loader has besides: order and augmentation, by default none."""
         return {"shuffle": not self.opt.overfit}
 
     def val_loader_options(self) -> dict[str, Any]:
@@ -154,7 +154,6 @@ class BaseFamily(Family):
         with main_first(world):
             self.loader, self.dataset = create_dataloader(
                 *(self.data.split("train"), stage.size, batch, self.grid, opt),
-                augment=not opt.overfit,
                 rank=world.rank,
                 world_size=world.size,
                 prefix="train: ",

@@ -26,7 +26,8 @@ class CompiledNet:
     The plain module stays what checkpoints, EMA and validation see, so names and results do not change.
     """
 
-    def __init__(self, model: nn.Module, compiler: Callable = torch.compile):
+    def __init__(self, model: Callable, compiler: Callable = torch.compile):
+        """model: the network, or what wraps it for several processes or GPUs."""
         self.model = model
         self.call: Callable = compiler(model)
         vars(model).pop(COMPILED_MARK, None)  # else checkpoints would carry it

@@ -41,6 +41,14 @@ class Model(nn.Module):
     ch as used; `names`: class names; `stride`: pixels for each cell of each level, float32 on the host.
     """
 
+    model: nn.Sequential
+    names: list[str]
+    stride: torch.Tensor
+    # set by training and kept in checkpoints
+    nc: int
+    hyp: dict[str, float]
+    gr: float
+    class_weights: torch.Tensor
     traced = False  # class-level, so that objects pickled without it have it
 
     def __init__(
@@ -82,6 +90,7 @@ class Model(nn.Module):
         if not isinstance(head, Detect):
             raise UserError(f"{file}, layer {head.i} ({head.type}): the last layer must be a detection head")
         head.calibrate(self._trial_run(ch, file), BUILD_SIZE)
+        assert head.stride is not None  # calibrated
         self.stride = head.stride
         initialize_weights(self)
         self.info()

@@ -109,9 +109,12 @@ def from_all(value, world: World) -> list:
     """Every rank's value in order, on the main process; what others get is their own alone."""
     if not world.is_distributed:
         return [value]
-    values = [value] * world.size if world.is_main else None
+    if not world.is_main:
+        dist.gather_object(value, None, dst=0)
+        return [value]
+    values = [value] * world.size
     dist.gather_object(value, values, dst=0)
-    return values if world.is_main else [value]
+    return values
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 import math
 from copy import deepcopy
+from typing import Any
 
 import torch
 from torch import nn
@@ -13,7 +14,7 @@ class ModelEMA:
     """An average of the model's floating-point state; its decay ramps up, so the first weights are soon forgotten."""
 
     def __init__(self, model: nn.Module, decay: float = 0.9999, ramp: float = 2000.0, updates: int = 0):
-        self.ema = deepcopy(model).eval()
+        self.ema: Any = deepcopy(model).eval()  # of the model's own class
         self.updates = updates
         self.decay = decay
         self.ramp = ramp
@@ -28,8 +29,8 @@ class ModelEMA:
         self.updates += 1
         d = self.decay * (1 - math.exp(-self.updates / self.ramp))
         average, current = self._pairs(model)
-        torch._foreach_mul_(average, d)
-        torch._foreach_add_(average, current, alpha=1.0 - d)
+        torch._foreach_mul_(average, d)  # pyright: ignore[reportPrivateImportUsage]
+        torch._foreach_add_(average, current, alpha=1.0 - d)  # pyright: ignore[reportPrivateImportUsage]
 
     def _pairs(self, model: nn.Module) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         own, other = self.ema.state_dict(), model.state_dict()

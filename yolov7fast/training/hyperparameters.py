@@ -56,7 +56,7 @@ KEYS: dict[str, Key] = {
     "copy_paste": Key(0, 1, 0.0, 1, 0, 1),
     "paste_in": Key(0, 1, 0.0, 1, 0, 1),
     "loss_ota": Key(0, 1, 1),
-    # beyond the reference's files; absent: the reference's behaviour
+    # beyond upstream's files; absent: upstream's behaviour
     "anchors": Key(1, 20, 0, 2, 2, 10),
     "loss_ota_from": Key(0, INF, 0),
     "warmup_min_iters": Key(0, INF, 1000),
@@ -112,8 +112,10 @@ def _check_value(name: str, value: Any, where: str) -> float:
 
 
 def get(hyp: Mapping[str, float], name: str) -> float:
-    """The value of an optional key, or the reference's behaviour."""
-    return hyp.get(name, KEYS[name].default)
+    """The value of an optional key, or upstream's behaviour."""
+    default = KEYS[name].default
+    assert default is not None, f"{name} is not optional"
+    return hyp.get(name, default)
 
 
 def scale_gains(hyp: Mapping[str, float], *, levels: int, classes: int, img_size: int, smoothing: float) -> dict:

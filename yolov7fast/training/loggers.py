@@ -77,7 +77,7 @@ class WandbLogger:
 
     def __init__(self, opt, run_dir: Path, run_id: str | None = None):
         try:
-            import wandb
+            import wandb  # pyright: ignore[reportMissingImports]
         except ImportError:
             raise UserError("--wandb needs the package wandb: .venv/bin/pip install wandb") from None
         self.wandb = wandb

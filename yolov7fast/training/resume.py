@@ -5,7 +5,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -67,7 +67,8 @@ class Limits(NamedTuple):
 
 
 def random_states() -> dict[str, Any]:
-    kind, keys, used, has_gauss, gauss = np.random.get_state()
+    state: Any = np.random.get_state()
+    kind, keys, used, has_gauss, gauss = state
     version, internal, gauss_next = random.getstate()
     return {
         "python": [version, list(internal), gauss_next],
@@ -164,7 +165,7 @@ def load_strictly(module: nn.Module, state: dict[str, torch.Tensor]) -> None:
 # --- finding what to resume -------------------------------------------------------------------------------------------
 
 
-def find_checkpoint(target: str | bool, suffix: str = ".pt") -> Path:
+def find_checkpoint(target: str | Literal[True], suffix: str = ".pt") -> Path:
     """The file `--resume` means: a file, a run folder, or (True) the newest last*.pt below the working directory."""
     if target is True:
         found = [p for p in walk_files(".") if p.suffix == suffix and p.name.startswith("last")]

@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
 import torch.distributed as dist
@@ -11,7 +11,7 @@ from torch import nn
 
 from yolov7fast.training.ema import ModelEMA
 from yolov7fast.training.optimizer import Rates, apply_rates
-from yolov7fast.training.timing import NoTimer
+from yolov7fast.training.timing import NoTimer, Timer
 
 
 class Recipe(Protocol):
@@ -20,8 +20,9 @@ class Recipe(Protocol):
     loss_names: ClassVar[tuple[str, ...]]  # parts of the loss as `forward_loss` returns them; the last is the total
 
     @abstractmethod
-    def to_device(self, batch, device: torch.device):
+    def to_device(self, batch, device: torch.device) -> tuple[Any, ...]:
         """The batch with its images on the device, ready for the network."""
+        ...
 
     @abstractmethod
     def forward_loss(self, net: Callable, batch, mark: Callable[[str], None]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -95,7 +96,7 @@ class TrainStep:
             count  # a tensor once a device has decided, without a sync, whether a batch counts
         )
 
-    def __call__(self, batch, global_step: int, rates: Rates, timer=NoTimer()) -> None:  # noqa: B008 (stateless)
+    def __call__(self, batch, global_step: int, rates: Rates, timer: Timer = NoTimer()) -> None:  # noqa: B008 (stateless)
         """Train on one batch."""
         timer.begin()
         apply_rates(self.optimizer, rates)
@@ -137,18 +138,19 @@ class TrainStep:
     def _note_items(self, items: torch.Tensor, finite: bool | torch.Tensor) -> None:
         """Take the parts of a finite batch into the means; on a device without a sync."""
         means = (self.means * self.count + items) / (self.count + 1)
-        if finite is True:
+        if isinstance(finite, bool):
             self.means, self.count = means, self.count + 1
         else:
             self.means, self.count = torch.where(finite, means, self.means), self.count + finite.long()
 
-    def _update(self, timer) -> None:
+    def _update(self, timer: Timer) -> None:
         if self.clip_norm:
             self.scaler.unscale_(self.optimizer)
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.clip_norm)
         if not self.scaler.is_enabled() and self.device.type == "cuda":
             # the fused optimizer leaves the weights alone where this is set, without a sync
-            self.optimizer.found_inf = self.nonfinite_since_update.clamp(max=1.0)
+            found = self.nonfinite_since_update.clamp(max=1.0)
+            self.optimizer.found_inf = found  # pyright: ignore[reportAttributeAccessIssue]
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad()

@@ -2,8 +2,20 @@
 
 import time
 from collections import defaultdict
+from typing import Any, Protocol
 
 import torch
+
+
+class Timer(Protocol):
+    """What the training step reports its stages to."""
+
+    def begin(self) -> None:
+        """An iteration begins."""
+
+    def mark(self, stage: str) -> None:
+        """The stage that ran since the last mark has ended."""
+
 
 STAGES = ("data", "transfer", "forward", "assignment", "loss", "backward", "optimizer", "ema")
 
@@ -18,12 +30,12 @@ class StageTimer:
     def __init__(self, device: torch.device):
         self.cuda = device.type == "cuda"
         self._times: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
-        self._pending: list[tuple[str, int, torch.cuda.Event, torch.cuda.Event]] = []
+        self._pending: list[tuple[str, int, Any, Any]] = []  # stage, iteration, CUDA events of its begin and end
         self._iteration = 0
-        self._last = None
+        self._last: Any = None  # time or CUDA event of the last mark
         self._following = False
 
-    def _now(self):
+    def _now(self) -> Any:
         if not self.cuda:
             return time.perf_counter()
         event = torch.cuda.Event(enable_timing=True)
@@ -71,7 +83,7 @@ class StageTimer:
 
 
 class NoTimer:
-    """Stands in where nothing is to be measured."""
+    """Stands in where nothing is measured."""
 
     def begin(self) -> None:
         pass

@@ -29,7 +29,7 @@ from yolov7fast.training.resume import (
     restore_state,
 )
 from yolov7fast.training.step import Amp, StepMetrics, TrainStep
-from yolov7fast.training.timing import NoTimer, StageTimer
+from yolov7fast.training.timing import NoTimer, StageTimer, Timer
 
 log = logging.getLogger(__name__)
 LOG_SECONDS = 0.5  # on a device that would have to be waited for, the progress bar is refreshed this often
@@ -202,7 +202,7 @@ class Trainer:
                 asked = time.perf_counter()
         return False
 
-    def timer_for(self, global_step: int) -> StageTimer | NoTimer:
+    def timer_for(self, global_step: int) -> Timer:
         """The clock of the bottleneck report, in the first epoch: always on a CPU, on some steps where it costs device
         events."""
         timed = self.progress.epoch == 0 and (self.device.type == "cpu" or global_step % TIMED_EVERY == 0)

@@ -18,6 +18,7 @@ FAST_HELP = {
     "train detr": {"help": "loader processes that stay and write whole batches into shared memory"},
 }
 
+TWO_SIZES = {"nargs": "+", "default": [640, 640], "help": "train and test size; one value serves for both"}
 ROWS = [
     data(
         "--data",
@@ -29,18 +30,17 @@ ROWS = [
         fixed=True,
         changed={"detr": {"aliases": ("--dataset",)}, "train detr": {"default": "data/shapes.yaml"}},
     ),
-    of_yolo(
-        "--img-size", int, [640, 640], "train and test size; one value serves for both", nargs="+", low=32, trials=SIZE
-    ),
     data(
         "--img-size",
         int,
         640,
         "side of the square that samples are padded to; longer side in validation",
-        where=DETR,
+        where=TRAIN,
+        upstream=TRAIN,
         low=32,
         fixed=True,
         trials=SIZE,
+        changed={"train yolo": TWO_SIZES},
     ),
     data(
         "--img-size",

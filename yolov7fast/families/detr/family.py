@@ -106,7 +106,8 @@ class DetrFamily(BaseFamily):
 
     def train_loader_options(self) -> dict[str, Any]:
         names = ("fliplr", "flipud", "scale_min", "crop", "crop_min")
-        return super().train_loader_options() | {"hyp": {name: getattr(self.opt, name) for name in names}}
+        chances = {name: getattr(self.opt, name) for name in names}
+        return super().train_loader_options() | {"hyp": chances, "augment": not self.opt.overfit}
 
     def mean_batches(self) -> float:
         """Batches of an epoch, on average over the stages of the resize schedule, which may differ in batch size."""

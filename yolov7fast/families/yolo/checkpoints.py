@@ -10,6 +10,7 @@ import numpy as np
 
 from yolov7fast.checkpoint.api import load_checkpoint, save_checkpoint, strip_checkpoint
 from yolov7fast.core.errors import UserError
+from yolov7fast.data.dataset import LoadImagesAndLabels
 from yolov7fast.families.base import BaseFamily
 from yolov7fast.training.resume import Progress, run_folder_of
 
@@ -25,6 +26,7 @@ class YoloCheckpoints(BaseFamily):
     checkpoint_suffix = ".pt"
     strips_final_checkpoint = True
     stored_hyp: Mapping[str, float]  # as the run's hyp.yaml has it
+    dataset: LoadImagesAndLabels
     plain_loss: Any
     ota_loss: Any
 

@@ -8,7 +8,7 @@ from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -132,7 +132,7 @@ class YoloFamily(YoloCheckpoints):
         if frozen:
             log.info("frozen: %d parameters of layers %s", len(frozen), opt.freeze)
         if opt.channels_last:
-            model.to(memory_format=torch.channels_last)
+            model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
         self.choose_sizes()
         decay = scaled_weight_decay(hyp, self.stages[0].batch)
         log.info("Scaled weight_decay = %g", decay)
@@ -142,7 +142,7 @@ class YoloFamily(YoloCheckpoints):
         )
         self.ema = ModelEMA(model) if world.is_main else None
         if opt.sync_bn and world.is_distributed and device.type == "cuda":
-            self.model = nn.SyncBatchNorm.convert_sync_batchnorm(model).to(device)
+            self.model = cast(Model, nn.SyncBatchNorm.convert_sync_batchnorm(model)).to(device)
         self.build_loaders(self.stages[0])
         if world.is_main and not resumed:
             if not opt.noautoanchor:
@@ -178,14 +178,14 @@ class YoloFamily(YoloCheckpoints):
 
     def train_loader_options(self) -> dict[str, Any]:
         names = ("rect", "image_weights", "quad", "shuffle", "fast_augment")
-        return {name: getattr(self.opt, name) for name in names}
+        return {name: getattr(self.opt, name) for name in names} | {"augment": not self.opt.overfit}
 
     def val_loader_options(self) -> dict[str, Any]:
         return {"pad": 0.5} | ({"cache": False} if self.opt.notest else {})
 
     def attach_settings(self, model: Model) -> None:
         """What a checkpoint's network carries besides its weights; the gains are those of this size."""
-        head = model.model[-1]
+        head: Any = model.model[-1]
         model.nc = self.nc
         model.hyp = hyper.scale_gains(
             {**self.hyp, "weight_decay": scaled_weight_decay(self.hyp, self.stage.batch)},

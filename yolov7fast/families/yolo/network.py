@@ -5,7 +5,7 @@ import re
 from argparse import Namespace
 from collections.abc import Collection, Iterable, Mapping
 from itertools import groupby
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -30,7 +30,7 @@ def build_model(opt: Namespace, hyp: Mapping[str, float], nc: int, device: torch
     if not opt.weights:
         return Model(opt.cfg, ch=3, nc=nc, anchors=anchors, heads=heads).to(device)
     source = checkpoint if resumed else load_checkpoint(opt.weights)
-    description = opt.cfg or module_of(source, prefer_ema=False, origin=opt.weights).yaml
+    description = opt.cfg or cast(Model, module_of(source, prefer_ema=False, origin=opt.weights)).yaml
     model = Model(description, ch=3, nc=nc, anchors=anchors, heads=heads, origin=opt.weights).to(device)
     weights = state_dict_of(source, prefer_ema=opt.transfer_weights, origin=opt.weights)
     keep_anchors = resumed or not (opt.cfg or anchors) or (opt.transfer_weights and anchors_agree(model, weights))
@@ -74,7 +74,7 @@ def _by_boxes(opt: Namespace, heads: int) -> HeadConfig:
     return geometry_config(training_geometry(data, opt.img_size[0]), heads, use_area=True)
 
 
-def stored_heads(network: nn.Module) -> dict[str, Any] | None:
+def stored_heads(network: Model) -> dict[str, Any] | int | None:
     """The head configuration that a checkpoint's network was built with, whatever became of its file."""
     return heads_of(network.yaml)
 
@@ -84,7 +84,7 @@ def stored_heads(network: nn.Module) -> dict[str, Any] | None:
 HEAD_ENTRIES = (".heads.", ".attentions.")  # what state dicts call what belongs to one head
 
 
-def foreign_heads(model: nn.Module, source: Any, origin: str) -> tuple[str, ...]:
+def foreign_heads(model: Model, source: Any, origin: str) -> tuple[str, ...]:
     """Words for the entries that must start fresh because the weights' heads stand for other classes; () if none.
 
     Names and shapes agree all the same where two groupings have groups of equal size.
@@ -95,12 +95,12 @@ def foreign_heads(model: nn.Module, source: Any, origin: str) -> tuple[str, ...]
         if not ours or not any(".heads." in name for name in network):
             return ()
         log.warning(
-            "%s holds weights only and does not tell the classes of its heads, so all heads start fresh; "
-            "a checkpoint written by training would tell",
+            "%s holds weights only and does not name the classes of its heads, so all heads start fresh; "
+            "a checkpoint written by training names them",
             origin,
         )
         return HEAD_ENTRIES
-    theirs = getattr(network.model[-1], "head_config", None)
+    theirs = getattr(cast(Model, network).model[-1], "head_config", None)
     if not ours or not theirs or HeadConfig.from_dict(ours).classes == HeadConfig.from_dict(theirs).classes:
         return ()
     log.info("%s: its heads stand for other groups of classes, so all heads start fresh", origin)

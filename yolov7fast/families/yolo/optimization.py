@@ -39,11 +39,12 @@ def parameter_groups(model: nn.Module) -> Groups:
     groups = Groups([], [], [])
     for module in model.modules():
         own = module._parameters
-        if isinstance(own.get("bias"), nn.Parameter):
-            groups.biases.append(own["bias"])
-        if isinstance(own.get("weight"), nn.Parameter):
+        bias, weight = own.get("bias"), own.get("weight")
+        if isinstance(bias, nn.Parameter):
+            groups.biases.append(bias)
+        if isinstance(weight, nn.Parameter):
             batch_norm = isinstance(module, nn.BatchNorm2d)
-            (groups.plain if batch_norm else groups.decayed).append(own["weight"])
+            (groups.plain if batch_norm else groups.decayed).append(weight)
         for name in IMPLICIT:
             groups.plain.extend(_implicit_vectors(module._modules.get(name)))
     seen = {id(parameter) for group in groups for parameter in group}
@@ -55,7 +56,8 @@ def _implicit_vectors(holder: nn.Module | None) -> Iterable[nn.Parameter]:
     if holder is None:
         return []
     modules = holder if isinstance(holder, nn.ModuleList) else [holder]
-    return [module.implicit for module in modules if hasattr(module, "implicit")]
+    found = (getattr(module, "implicit", None) for module in modules)
+    return [vector for vector in found if isinstance(vector, nn.Parameter)]
 
 
 def build_optimizer(
