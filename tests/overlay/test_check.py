@@ -3,11 +3,12 @@
 import json
 import re
 
+import numpy as np
 import pytest
 import torch
 
 from yolov7fast.core.errors import UserError
-from yolov7fast.overlay.check import difference
+from yolov7fast.overlay.check import Check, difference
 
 
 def rows(text: str) -> dict[str, tuple[str, str]]:
@@ -70,3 +71,15 @@ def test_samples_that_were_asked_to_differ_do_not_end_it(known_repo, inside, cap
 )
 def test_differences_are_relative_to_the_largest_number(ours, theirs, apart):
     assert difference(ours, theirs) == pytest.approx(apart)
+
+
+def test_average_precision_is_compared_without_equal_scores(capsys):
+    """Upstream sorts them in any order; here one side takes them backwards."""
+
+    def side(sign):
+        return lambda right, scores, *rest: (right[np.lexsort((sign * np.arange(len(scores)), -scores))].cumsum(0),)
+
+    right = np.arange(20).reshape(10, 2) % 3 == 0
+    run = Check(1).average_precision(side(1), side(-1))
+    run(right, np.repeat(np.float32(0.5), 10), np.zeros(10), np.zeros(3))
+    assert rows(capsys.readouterr().out) == {"average precision": ("1", "none")}
