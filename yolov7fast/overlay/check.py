@@ -208,14 +208,13 @@ def _first_batches(create: Callable, args, kwargs, count: int) -> list[tuple[Any
 
 
 def _close(loader, batches) -> None:
-    """End the processes of a loader of either side."""
+    """End the processes of a loader of either side; PyTorch's have them in an iterator, kept or not."""
     if hasattr(loader, "close"):
         loader.close()
         return
-    for iterator in (vars(loader).get("iterator"), vars(loader).get("_iterator")):
+    for iterator in (vars(loader).get("iterator"), vars(loader).get("_iterator"), batches):
         if hasattr(iterator, "_shutdown_workers"):
             iterator._shutdown_workers()
-    batches.close()
 
 
 def _without_ties(args: tuple) -> tuple:
