@@ -5,7 +5,7 @@ PY     := $(VENV)/bin/python
 # arguments for train.py, e.g. make train ARGS="--data my.yaml --epochs 50"; empty: the project's own small data set
 ARGS   ?=
 
-.PHONY: train test test-slow lint lint-quick lint-all format bench bench-full clean
+.PHONY: train test test-slow lint lint-quick lint-all format bench bench-full test-overlay clean
 
 train: $(VENV)/.run-ready
 ifeq ($(strip $(ARGS)),)
@@ -19,6 +19,11 @@ test: $(VENV)/.dev-ready
 
 test-slow: $(VENV)/.dev-ready
 	OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 -m slow tests
+
+# a real checkout of upstream as a user runs it: make test-overlay REPO=DIR
+test-overlay: $(VENV)/.overlay-ready
+	@test -n "$(REPO)" || { echo "give the checkout: make test-overlay REPO=DIR" >&2; exit 2; }
+	OMP_NUM_THREADS=1 OVERLAY_REPO="$(abspath $(REPO))" $(PY) -m pytest -x tests/overlay/test_real_checkout.py
 
 lint: lint-quick
 
@@ -48,6 +53,10 @@ $(VENV)/bin/python:
 
 $(VENV)/.run-ready: requirements.txt | $(VENV)/bin/python
 	$(PY) -m pip install -q -r requirements.txt
+	touch $@
+
+$(VENV)/.overlay-ready: requirements-overlay.txt $(VENV)/.dev-ready
+	$(PY) -m pip install -q -r requirements-overlay.txt
 	touch $@
 
 $(VENV)/.dev-ready: requirements-dev.txt requirements-detr.txt requirements-search.txt $(VENV)/.run-ready

@@ -1,119 +1,95 @@
-"""The comparison with a checkout of upstream, with this project itself in its place."""
+"""The comparison with a checkout of upstream, with a stand-in in its place."""
 
 import json
-import math
 import os
 import shutil
 from pathlib import Path
 
 import pytest
 
-from benchmarks import reference
+from benchmarks import reference, reference_epochs
+from benchmarks.reference_parts import Case, Side, own_data
 from yolov7fast.core.errors import UserError
+from yolov7fast.overlay.checkout import Checkout
 
-ROOT = Path(__file__).resolve().parents[2]
-SMALL = ["--batch-size", "2", "--img-size", "64", "--targets", "3", "--classes", "3", "--runs", "1", "--rounds", "1"]
-
-
-def checkout(folder: Path) -> Path:
-    """A copy of what the comparison uses, standing in for another project's folder."""
-    for name in ("models", "utils", "cfg", "yolov7fast"):
-        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-    return folder
+SMALL = ["--batch-size", "2", "--step-batch-size", "4", "--img-size", "64", "--targets", "3", "--classes", "3"]
+SMALL += ["--runs", "1", "--rounds", "1", "--workers", "1"]
 
 
-@pytest.fixture
-def images(shapes_small, tmp_path) -> Path:
-    """Photographs whose label folder holds nothing but labels."""
-    for kind in ("images", "labels"):
-        shutil.copytree(shapes_small / kind / "train", tmp_path / "data" / kind / "train")
-    return tmp_path / "data" / "images" / "train"
-
-
-def run(other: Path, images: Path, *options: str) -> dict[str, dict]:
-    out = other.parent / "figures.json"
-    arguments = ["--reference", str(other), *SMALL, "--images", str(images), "--json", str(out), *options]
-    assert reference.main(arguments) == 0
+def run(repo: Path, images: Path, *options: str) -> dict[str, dict]:
+    out = repo.parent / "figures.json"
+    assert reference.main(["--repo", str(repo), *SMALL, "--images", str(images), "--json", str(out), *options]) == 0
     return {row["what"]: row for row in json.loads(out.read_text())["rows"]}
 
 
-def test_equal_projects_agree_in_losses_samples_steps_and_batches(tmp_path, images):
-    rows = run(checkout(tmp_path / "other"), images, "--workers", "0")
-    loader = next(row for name, row in rows.items() if name.startswith("loader, "))
-    for row in (rows["plain loss, forward"], rows["OTA loss, forward and backward"], rows["training, step with OTA"]):
-        assert row["ours"] > 0 and row["reference"] > 0
-        assert "items: within 0.0e+00" in row["parity"]
-    assert "matched cells: 0 of" in rows["OTA loss, forward"]["parity"]
-    for row in (loader, rows["samples, 16 samples"]):
-        assert row["ours"] > 0 and row["reference"] > 0
-        assert "pixels: within 0.0e+00; labels: within 0.0e+00" in row["parity"]
-    left = {path.name for path in images.parents[1].rglob("*") if path.is_file()}
-    assert not [name for name in left if "cache" in name], "the user's label folder was written to"
+def test_every_part_is_timed_on_both_sides_and_compared(repo, inside, shapes, capsys):
+    rows = run(repo, shapes / "images/train", "--epochs", "0")
+    assert {"ComputeLoss, forward", "ComputeLossOTA, forward + backward", "training step with OTA"} <= rows.keys()
+    assert {"16 samples", "8 batches of 1 workers", "average precision, 4800 detections"} <= rows.keys()
+    for row in rows.values():
+        assert row["upstream"] > 0 and row["overlay"] > 0 and row["difference"] < 1e-5, row
+    assert rows["16 samples"]["difference"] == rows["8 batches of 1 workers"]["difference"] == 0
+    counts = rows["ComputeLossOTA, forward"]["counts"]
+    assert counts["overlay"]["host_reads"] == 0 and counts["overlay"]["operators"] > 0
+    assert "host reads" in capsys.readouterr().out
+    assert not list((shapes / "labels").glob("*.cache")), "the user's label folder was written to"
 
 
-def test_a_broken_part_is_reported_and_the_rest_still_timed(tmp_path, images, capsys):
-    other = checkout(tmp_path / "other")
-    (other / "utils" / "datasets.py").write_text("import numpy as np\nnp.int_that_was_removed\n")
-    rows = run(other, images)
-    for part in ("samples", "loader"):
-        assert "upstream failed in round 1: AttributeError" in rows[part]["error"]
-        assert "int_that_was_removed" in rows[part]["error"]
-    assert rows["plain loss, forward"]["reference"] > 0
-    assert "upstream failed" in capsys.readouterr().out
+def test_a_broken_part_is_reported_and_the_rest_still_timed(repo, inside, shapes, capsys):
+    text = (repo / "utils/loss.py").read_text()
+    broken = "raise IndexError('boxes')\n        return self.inner(p, targets.cuda(), imgs)"
+    (repo / "utils/loss.py").write_text(text.replace("return self.inner(p, targets.cuda(), imgs)", broken))
+    rows = run(repo, shapes / "none", "--epochs", "0", "--parts", "plain", "ota")
+    assert rows["ota"]["error"] == "IndexError: boxes"
+    assert rows["ComputeLoss, forward"]["upstream"] > 0
+    assert "no images in" in capsys.readouterr().out
 
 
-def test_each_side_has_labels_of_its_own(images, tmp_path):
-    (images.parents[1] / "labels" / "train.cache").write_bytes(b"another project's")
+def test_the_data_set_of_the_comparison_may_be_written(shapes, tmp_path):
+    shutil.copytree(shapes, tmp_path / "given")
+    images = tmp_path / "given/images/train"
     (images / "deeper").mkdir()
     shutil.copy(sorted(images.glob("*.*"))[0], images / "deeper" / "unlabelled.jpg")
-    sides = [Path(reference.own_data(images, tmp_path / name)) for name in ("ours", "theirs")]
-    labels = sorted((images.parents[1] / "labels" / "train").glob("*.txt"))
-    for side in sides:
-        assert (side / "deeper" / "unlabelled.jpg").is_symlink()
-        own = side.parents[1] / "labels" / "train"
-        assert sorted(path.name for path in own.glob("*.txt")) == [path.name for path in labels]
-        assert (own / labels[0].name).read_text() == labels[0].read_text()
-        assert not (own / labels[0].name).is_symlink() and os.access(own.parent, os.W_OK)
-        assert not list(own.parent.glob("*.cache"))
+    made = own_data(images, tmp_path / "own")
+    assert (made / "deeper" / "unlabelled.jpg").is_symlink()
+    own, given = made.parents[1] / "labels/train", tmp_path / "given/labels/train"
+    assert {p.name: p.read_text() for p in own.glob("*.txt")} == {p.name: p.read_text() for p in given.glob("*.txt")}
+    assert not any(path.is_symlink() for path in own.glob("*.txt")) and os.access(own.parent, os.W_OK)
 
 
-def part(seconds: float, error: str | None = None) -> dict:
-    return {"loss": {"seconds": {} if error else {"run": seconds}, "parity": {"items": [1.0]}, "error": error}}
+def test_sides_take_turns():
+    order = []
+    works = {name: Side(lambda name=name: order.append(name)) for name in ("upstream", "overlay")}
+    seconds = reference.in_turn(works, 3)
+    assert order == ["upstream", "overlay"] * 3
+    assert {name: len(times) for name, times in seconds.items()} == {"upstream": 3, "overlay": 3}
 
 
-def test_medians_go_over_all_rounds_and_an_error_of_any_round_is_reported():
-    rows = reference.compare([(part(1.0), part(4.0)), (part(2.0), part(5.0)), (part(9.0), part(9.0))])
-    assert rows == [{"what": "loss, run", "ours": 2.0, "reference": 5.0, "parity": "items: within 0.0e+00"}]
-    rows = reference.compare([(part(1.0), part(4.0)), (part(2.0), part(0.0, "KeyError: x"))])
-    assert rows == [{"what": "loss", "error": "upstream failed in round 2: KeyError: x"}]
-    rows = reference.compare([(part(1.0), part(4.0)), (part(2.0), {})])
-    assert rows == [{"what": "loss", "error": "upstream failed in round 2: not run"}]
+@pytest.mark.parametrize("first, apart", [("1 2 3 6", 0.0), ("1 2 3 7", float("inf"))])
+def test_epochs_take_turns_and_first_steps_are_compared(repo, shapes, tmp_path, monkeypatch, first, apart):
+    order = []
+
+    def run(checkout, case, side, epochs, folder):
+        order.append((side, epochs))
+        return (9.0, "1 2 3 6") if side == "upstream" else (3.0, first)
+
+    monkeypatch.setattr(reference_epochs, "run", run)
+    case = Case(Checkout(repo), 2, 4, 64, 3, 3, 1, 1, shapes / "images/train", {})
+    [row] = reference_epochs.measure_epochs(case.checkout, case, 1, 2, tmp_path)
+    assert order == [("upstream", 1), ("overlay", 1)] * 2
+    assert (row["upstream"], row["overlay"], row["difference"]) == (9.0, 3.0, apart)
 
 
-@pytest.mark.parametrize(
-    "ours, theirs, difference",
-    [
-        ([1.0, [2.0]], [1.0, [2.5]], 0.2),
-        ([1.0, 2.0], [1.0], math.inf),
-        ([math.nan, 1.0], [1.0, 1.0], math.inf),
-        ([1.0, math.nan], [1.0, math.nan], math.inf),
-        ([1.0, 1.0], [1.0, math.nan], math.inf),
-        ([math.inf], [math.inf], 0.0),
-        (["abc"], ["abc"], 0.0),
-        (["abc"], ["abd"], math.inf),
-        ([1.0], [None], math.inf),
-    ],
-)
-def test_what_is_no_number_or_of_another_shape_differs(ours, theirs, difference):
-    assert reference.worst(ours, theirs) == pytest.approx(difference)
-    if difference == math.inf:
-        assert reference.parity({"items": ours}, {"items": theirs}) == "items: differ"
-
-
-def test_a_result_of_the_round_before_does_not_stand_in_for_a_crash(tmp_path):
-    (tmp_path / "result.json").write_text("{}")
-    with pytest.raises(UserError, match=r"could not be run at all: .*No such file"):
-        reference.run_side(tmp_path / "none", tmp_path, tmp_path / "inputs.npz")
+@pytest.mark.slow
+def test_an_epoch_of_the_checkouts_own_script(repo, shapes, tmp_path):
+    tmp_path = tmp_path / "scratch"
+    tmp_path.mkdir()
+    case = Case(Checkout(repo), 2, 4, 64, 3, 4, 1, 1, own_data(shapes / "images/train", tmp_path / "data"), {})
+    (tmp_path / "data.yaml").write_text(f"train: {case.images}\nval: {case.images}\nnc: 4\nnames: [a, b, c, d]\n")
+    seconds, first = reference_epochs.run(case.checkout, case, "upstream", 1, tmp_path / "run")
+    assert seconds > 0 and len(first.split()) == 4
+    with pytest.raises(UserError, match=r"upstream: train\.py of .* did not end well"):
+        reference_epochs.run(case.checkout, case, "upstream", 1, tmp_path / "none" / "run")
 
 
 @pytest.mark.parametrize(
@@ -126,9 +102,9 @@ def test_a_result_of_the_round_before_does_not_stand_in_for_a_crash(tmp_path):
         (["--img-size", "100"], "--img-size is 100; it must be a multiple of 32"),
     ],
 )
-def test_impossible_numbers_are_refused(options, message):
+def test_impossible_numbers_are_refused(repo, options, message):
     with pytest.raises(UserError, match=message):
-        reference.main(["--reference", str(ROOT), *options])
+        reference.main(["--repo", str(repo), *options])
 
 
 def test_a_folder_that_is_no_checkout_is_refused(tmp_path):

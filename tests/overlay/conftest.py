@@ -14,7 +14,6 @@ from yolov7fast.commands import overlay as command
 from yolov7fast.overlay import known
 from yolov7fast.overlay.checkout import Checkout
 from yolov7fast.overlay.parts import Settings, put_in
-from yolov7fast.training.hyperparameters import load_hyp
 
 STANDIN = Path(__file__).parent / "standin"
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,7 +35,8 @@ def repo(tmp_path, shapes) -> Path:
     data = {split: str(tmp_path / "shapes" / "images" / split) for split in ("train", "val")}
     names = yaml.safe_load((shapes / "shapes.yaml").read_text())["names"]
     (folder / "data.yaml").write_text(yaml.safe_dump({**data, "nc": len(names), "names": names}))
-    (folder / "hyp.yaml").write_text(yaml.safe_dump(dict(load_hyp(ROOT / "data/hyp.scratch.tiny.yaml"))))
+    (folder / "data").mkdir()
+    shutil.copy(ROOT / "data/hyp.scratch.tiny.yaml", folder / "data")
     (folder / ".gitignore").write_text("__pycache__/\n")
     git = ["git", "-c", "user.name=t", "-c", "user.email=t@example.com"]
     for arguments in (["init", "-q"], ["add", "-A"], ["commit", "-q", "-m", "theirs"]):

@@ -1,13 +1,16 @@
 """`--check`: both sides on the first batches, a table, and an end where they differ."""
 
 import json
+import multiprocessing
 import re
 
+import numpy as np
 import pytest
 import torch
 
 from yolov7fast.core.errors import UserError
-from yolov7fast.overlay.check import difference
+from yolov7fast.overlay.check import Check, difference
+from yolov7fast.overlay.loader import LoaderOptions
 
 
 def rows(text: str) -> dict[str, tuple[str, str]]:
@@ -70,3 +73,36 @@ def test_samples_that_were_asked_to_differ_do_not_end_it(known_repo, inside, cap
 )
 def test_differences_are_relative_to_the_largest_number(ours, theirs, apart):
     assert difference(ours, theirs) == pytest.approx(apart)
+
+
+def test_average_precision_is_compared_without_equal_scores(capsys):
+    """Upstream sorts them in any order; here one side takes them backwards."""
+
+    def side(sign):
+        return lambda right, scores, *rest: (right[np.lexsort((sign * np.arange(len(scores)), -scores))].cumsum(0),)
+
+    right = np.arange(20).reshape(10, 2) % 3 == 0
+    run = Check(1).average_precision(side(1), side(-1))
+    run(right, np.repeat(np.float32(0.5), 10), np.zeros(10), np.zeros(3))
+    assert rows(capsys.readouterr().out) == {"average precision": ("1", "none")}
+
+
+class Batches(torch.utils.data.Dataset):
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, i):
+        return torch.full((2, 3, 8, 8), i, dtype=torch.uint8), torch.full((3, 6), float(i)), (str(i),), ()
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_loaders_of_pytorchs_own_are_compared_and_their_processes_ended(capsys, workers):
+    before = {process.pid for process in multiprocessing.active_children()}
+
+    def create(path, prefix=""):
+        return torch.utils.data.DataLoader(Batches(), batch_size=None, num_workers=workers), None
+
+    loader, _ = Check(2).loader(create, create, LoaderOptions())("path", prefix="\x1b[34mtrain: \x1b[0m")
+    assert rows(capsys.readouterr().out) == {"samples train": ("2", "none")}
+    assert {process.pid for process in multiprocessing.active_children()} == before
+    assert len(loader) == 4

@@ -26,7 +26,7 @@ IMAGE = torch.zeros(1, 3, 64, 64)
 
 def test_only_training_runs_compiled(known_repo, inside, compiled):
     inside(known_repo, compile=True)
-    network = import_module("models.yolo").Model(3)
+    network = import_module("models.yolo").Model(nc=3)
     assert network(IMAGE)[0] == network(IMAGE)[0] == "compiled"
     assert len(compiled) == 1
     assert torch.is_tensor(network.eval()(IMAGE)[0])
@@ -41,12 +41,12 @@ def test_a_compiler_that_fails_is_done_without(known_repo, inside, monkeypatch, 
 
     monkeypatch.setattr(torch, "compile", lambda call: fail)
     inside(known_repo, compile=True)
-    network = import_module("models.yolo").Model(3)
+    network = import_module("models.yolo").Model(nc=3)
     assert all(torch.is_tensor(m) for m in network(IMAGE))
     assert "no compiler here" in caplog.text
 
 
 def test_without_the_switch_nothing_is_compiled(known_repo, inside, compiled):
     inside(known_repo)
-    import_module("models.yolo").Model(3)(IMAGE)
+    import_module("models.yolo").Model(nc=3)(IMAGE)
     assert not compiled

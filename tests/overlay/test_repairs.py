@@ -98,7 +98,7 @@ def test_a_strangers_file_is_refused_and_not_run(known_repo, inside, tmp_path, m
 
 def test_networks_come_back_as_the_checkouts_classes(known_repo, inside, tmp_path):
     inside(known_repo)
-    network = import_module("models.yolo").Model(3).eval()
+    network = import_module("models.yolo").Model(nc=3).eval()
     torch.save({"model": network, "epoch": 3}, tmp_path / "last.pt")
     loaded = torch.load(tmp_path / "last.pt", map_location=torch.device("cpu"))
     image = torch.rand(1, 3, 64, 64)
@@ -109,7 +109,7 @@ def test_networks_come_back_as_the_checkouts_classes(known_repo, inside, tmp_pat
 
 def test_a_fused_layer_stays_fused(known_repo, inside, tmp_path):
     inside(known_repo)
-    network = import_module("models.yolo").Model(3).eval()
+    network = import_module("models.yolo").Model(nc=3).eval()
     layer = network.model[0]
     layer.forward = layer.fuseforward
     torch.save({"model": network}, tmp_path / "fused.pt")
@@ -166,7 +166,7 @@ def test_without_the_repair_such_a_loss_fails():
 
 def test_the_checkouts_own_losses_run_where_they_are_kept(known_repo, inside):
     inside(known_repo, loss=False)
-    module, network = import_module("utils.loss"), import_module("models.yolo").Model(3)
+    module, network = import_module("utils.loss"), import_module("models.yolo").Model(nc=3)
     network.hyp = {"box": 0.05, "obj": 1.0, "cls": 0.5, "cls_pw": 1.0, "obj_pw": 1.0, "fl_gamma": 0.0, "anchor_t": 4.0}
     network.gr = 1.0
     image, targets = torch.rand(1, 3, 64, 64), torch.tensor([[0, 1, 0.5, 0.5, 0.2, 0.3]])

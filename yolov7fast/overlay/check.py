@@ -1,7 +1,6 @@
 """`--check`: both sides on the first batches of the user's own run, with a table of differences and times.
 
-Samples must be equal bit by bit, losses and their gradients within 1e-5 of the largest in full precision. Average
-precision may differ by 1e-3: equal scores, of which an untrained network has many, count in any order there. What
+Samples must be equal bit by bit, losses, their gradients in full precision and metrics within 1e-5 of the largest. What
 differs more ends the run, unless a switch that changes pixels was asked for.
 """
 
@@ -23,7 +22,6 @@ from yolov7fast.overlay.host_targets import HostTargets
 from yolov7fast.overlay.patches import Patches
 
 TOLERANCE = 1e-5
-AP_TOLERANCE = 1e-3  # absolute
 HEADER = f"{'check':<28}{'batches':>8}{'difference':>12}{'checkout':>12}{'overlay':>12}{'faster':>9}"
 
 
@@ -35,8 +33,8 @@ class Check:
         self._printed = False
         self._open: list[_Comparison] = []
 
-    def new(self, name: str, **options) -> "_Comparison":
-        self._open.append(_Comparison(self, name, **options))
+    def new(self, name: str, expected: list[str] | None = None) -> "_Comparison":
+        self._open.append(_Comparison(self, name, expected))
         return self._open[-1]
 
     def finish_all(self) -> None:
@@ -100,10 +98,10 @@ class Check:
 
     def average_precision(self, ours: Callable, theirs: Callable) -> Callable:
         """An `ap_per_class` that runs both in its first calls; it ends an evaluation, and with it all comparisons."""
-        comparison = self.new("average precision", tolerance=AP_TOLERANCE, absolute=True)
-        return self._function(comparison, ours, theirs, last=True)
+        return self._function(self.new("average precision"), ours, theirs, _without_ties, last=True)
 
-    def _function(self, comparison: "_Comparison", ours: Callable, theirs: Callable, last: bool = False) -> Callable:
+    def _function(self, comparison: "_Comparison", ours, theirs, prepare: Callable = copy.deepcopy, last=False):
+        """prepare: the arguments for one side, of those that were given."""
         if not self.batches:
             return ours
 
@@ -111,7 +109,7 @@ class Check:
             if comparison.complete:
                 return ours(*args, **kwargs)
             quiet = {key: value for key, value in kwargs.items() if key != "plot"}
-            comparison.add(*(_timed(lambda side=side: side(*copy.deepcopy(args), **quiet)) for side in (ours, theirs)))
+            comparison.add(*(_timed(lambda side=side: side(*prepare(args), **quiet)) for side in (ours, theirs)))
             if last:
                 self.finish_all()
             return ours(*args, **kwargs)
@@ -128,12 +126,9 @@ class Check:
 class _Comparison:
     """Rows of one thing that is compared: results and seconds of both sides, batch by batch."""
 
-    def __init__(
-        self, check: Check, name: str, *, expected: list[str] | None = None, tolerance=TOLERANCE, absolute=False
-    ):
-        """expected: switches that make the two sides differ. absolute: else differences are relative to the largest."""
+    def __init__(self, check: Check, name: str, expected: list[str] | None = None):
+        """expected: switches that make the two sides differ."""
         self.check, self.name, self.expected = check, name, expected or []
-        self.tolerance, self.absolute = tolerance, absolute
         self.differences: list[float] = []
         self.seconds: list[tuple[float, float]] = []
         self.complete = False
@@ -141,7 +136,7 @@ class _Comparison:
     def add(self, ours: tuple[Any, float], theirs: tuple[Any, float]) -> None:
         if self.complete:
             return
-        self.differences.append(difference(ours[0], theirs[0], self.absolute))
+        self.differences.append(difference(ours[0], theirs[0]))
         self.seconds.append((ours[1], theirs[1]))
         if len(self.differences) == self.check.batches:
             self.finish()
@@ -157,19 +152,19 @@ class _Comparison:
         times = f"{theirs * 1e3:9.1f} ms{ours * 1e3:9.1f} ms{theirs / max(ours, 1e-9):8.2f}x"
         note = f"   differ because of {', '.join(self.expected)}" if self.expected and worst else ""
         self.check.print_row(f"{self.name:<28}{len(self.differences):>8}{text:>12}{times}{note}")
-        if worst > self.tolerance and not self.expected:
+        if worst > TOLERANCE and not self.expected:
             raise UserError(
-                f"--check: {self.name} differs by {worst:.1e}, more than {self.tolerance:.0e}; keep "
+                f"--check: {self.name} differs by {worst:.1e}, more than {TOLERANCE:.0e}; keep "
                 "the checkout's own (see --help for the part's switch), or leave out --check to run all the same"
             )
 
 
-def difference(ours: Any, theirs: Any, absolute: bool = False) -> float:
+def difference(ours: Any, theirs: Any) -> float:
     """Largest difference of two results, relative to the largest number; whole numbers and text must be equal."""
     if isinstance(ours, tuple | list):
         if not isinstance(theirs, tuple | list) or len(ours) != len(theirs):
             return float("inf")
-        return max((difference(a, b, absolute) for a, b in zip(ours, theirs)), default=0.0)
+        return max((difference(a, b) for a, b in zip(ours, theirs)), default=0.0)
     if not isinstance(ours, torch.Tensor | np.ndarray | float):
         return 0.0 if ours == theirs else float("inf")
     a, b = (torch.as_tensor(x).detach().cpu() for x in (ours, theirs))
@@ -180,7 +175,7 @@ def difference(ours: Any, theirs: Any, absolute: bool = False) -> float:
     a, b = a.double(), b.double()
     if torch.equal(a, b) or not a.numel():
         return 0.0
-    worst = float((a - b).abs().max() / (1.0 if absolute else b.abs().max().clamp(min=1e-12)))
+    worst = float((a - b).abs().max() / b.abs().max().clamp(min=1e-12))
     return float("inf") if math.isnan(worst) else worst
 
 
@@ -213,14 +208,24 @@ def _first_batches(create: Callable, args, kwargs, count: int) -> list[tuple[Any
 
 
 def _close(loader, batches) -> None:
-    """End the processes of a loader of either side."""
+    """End the processes of a loader of either side; PyTorch's have them in an iterator, kept or not."""
     if hasattr(loader, "close"):
         loader.close()
         return
-    for iterator in (vars(loader).get("iterator"), vars(loader).get("_iterator")):
+    for iterator in (vars(loader).get("iterator"), vars(loader).get("_iterator"), batches):
         if hasattr(iterator, "_shutdown_workers"):
             iterator._shutdown_workers()
-    batches.close()
+
+
+def _without_ties(args: tuple) -> tuple:
+    """Arguments of `ap_per_class` with all scores different, in the same order.
+
+    Equal scores, of which an untrained network has many, count in any order upstream.
+    """
+    right, scores, *rest = args
+    order, unequal = np.argsort(-scores, kind="stable"), np.empty(len(scores), np.float32)
+    unequal[order] = np.arange(len(scores), 0, -1, dtype=np.float32) / (len(scores) + 1)
+    return right, unequal, *rest
 
 
 def _timed(work: Callable) -> tuple[Any, float]:

@@ -19,6 +19,8 @@ SUBMODULES = ("ops", "utils", "transforms", "models", "datasets", "io")
 def torchvision_loads() -> bool:
     """Whether the installed torchvision can be imported; what a failed attempt leaves behind is removed."""
     before = set(sys.modules)
+    if "torchvision" in before:
+        return bool(vars(sys.modules["torchvision"]).get("__file__"))  # the stand-in has none
     try:
         import torchvision  # noqa: F401
     except Exception:  # ImportError where it is absent; RuntimeError where its operators do not fit torch

@@ -22,21 +22,22 @@ def train(hyp, opt):
     rank, world = int(os.environ.get("RANK", -1)), int(os.environ.get("WORLD_SIZE", 1))
     if opt.local_rank != -1:
         torch.distributed.init_process_group("gloo")
-    device, out = select_device(opt.device), Path(opt.out)
+    device, out, size = select_device(opt.device), Path(opt.project), opt.img_size[0]
     random.seed(2 + rank), np.random.seed(2 + rank), torch.manual_seed(2 + rank)
     with open(opt.data) as f:
         data = yaml.safe_load(f)
-    model = Model(np.int(data["nc"])).to(device)
+    model = Model(opt.cfg, ch=3, nc=np.int(data["nc"])).to(device)
     model.hyp, model.gr = hyp, 1.0
     net = torch.nn.parallel.DistributedDataParallel(model) if opt.local_rank != -1 else model
     dataloader, dataset = create_dataloader(
-        data["train"], opt.img_size, opt.batch_size, 32, opt, hyp=hyp, augment=True, cache=opt.cache_images,
+        data["train"], size, opt.batch_size, 32, opt, hyp=hyp, augment=True, cache=opt.cache_images,
         rect=opt.rect, rank=rank, world_size=world, workers=opt.workers, image_weights=opt.image_weights,
     )  # fmt: skip
-    testloader = create_dataloader(data["val"], opt.img_size, 8, 32, opt, hyp=hyp, pad=0.5, rect=True, workers=0)[0]
+    testloader = create_dataloader(data["val"], size, 8, 32, opt, hyp=hyp, pad=0.5, rect=True, workers=0)[0]
     compute_loss, compute_loss_ota = ComputeLoss(net), ComputeLossOTA(net)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     losses, seen = [], hashlib.sha256()
+    print(f"Starting training for {opt.epochs} epochs...")
     for epoch in range(opt.epochs):
         model.train()
         if opt.image_weights:
@@ -53,6 +54,8 @@ def train(hyp, opt):
             optimizer.step()
             optimizer.zero_grad()
             losses.append(items.tolist())
+            means = "  ".join(f"{x:.4g}" for x in np.mean(losses, 0))
+            print(f"\r   {epoch}/{opt.epochs - 1}  0G  {means}  {len(targets)}  {size}: ", end="")
     if rank in (-1, 0):
         torch.save({"epoch": opt.epochs, "model": model.half(), "optimizer": optimizer.state_dict()}, out / "last.pt")
         checkpoint = torch.load(out / "last.pt", map_location=torch.device("cpu"))
@@ -60,6 +63,7 @@ def train(hyp, opt):
         torch.save(checkpoint, out / "last.pt")
         results = test.test(data, model=model.float(), dataloader=testloader, save_dir=out, compute_loss=compute_loss)
         report = {"losses": losses, "samples": seen.hexdigest(), "results": results, "workers": dataloader.num_workers}
+        print(f"\n{opt.epochs} epochs completed in 0.001 hours.")
         (out / f"{opt.name}.json").write_text(json.dumps(report))
     if opt.local_rank != -1:
         torch.distributed.barrier()
@@ -69,15 +73,17 @@ def train(hyp, opt):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--data", default="data.yaml")
-    parser.add_argument("--hyp", default="hyp.yaml")
-    parser.add_argument("--img-size", type=int, default=64)
+    parser.add_argument("--hyp", default="data/hyp.scratch.tiny.yaml")
+    parser.add_argument("--cfg", default="cfg/training/yolov7-tiny.yaml")
+    parser.add_argument("--weights", default="")
+    parser.add_argument("--img-size", type=int, nargs="+", default=[64, 64])
     parser.add_argument("--batch-size", type=int, default=4)
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--local_rank", type=int, default=-1)
     parser.add_argument("--device", default="")
     parser.add_argument("--name", default="run")
-    parser.add_argument("--out", default=".")
+    parser.add_argument("--project", default=".")
     for flag in ("rect", "image-weights", "cache-images", "single-cls", "amp"):
         parser.add_argument(f"--{flag}", action="store_true")
     opt = parser.parse_args()

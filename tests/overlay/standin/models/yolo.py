@@ -37,9 +37,9 @@ class Detect(nn.Module):
 
 
 class Model(nn.Module):
-    def __init__(self, nc):
+    def __init__(self, cfg="cfg/training/yolov7-tiny.yaml", ch=3, nc=80):
         super().__init__()
-        self.model = nn.Sequential(Conv(3, 8, 3, 8), Conv(8, 8), Detect(nc, 8))
+        self.model = nn.Sequential(Conv(ch, 8, 3, 8), Conv(8, 8), Detect(nc, 8))
         self.stride, self.nc = self.model[-1].stride, nc
 
     def forward(self, x):
