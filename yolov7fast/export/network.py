@@ -7,27 +7,29 @@ cells is made anew from the shape of each raw output.
 from copy import copy, deepcopy
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 
-from yolov7fast.checkpoint.api import is_detr, load_checkpoint
-from yolov7fast.checkpoint.ensemble import load_for_inference
+from yolov7fast.checkpoint.api import load_checkpoint
+from yolov7fast.checkpoint.ensemble import inference_network
+from yolov7fast.checkpoint.family import family_of
 from yolov7fast.core.errors import UserError
 from yolov7fast.data.detr_dataset import padding_mask
-from yolov7fast.evaluation.detr import GRID, best_of, load_detector
 from yolov7fast.nn.heads import Detect, make_grid
 from yolov7fast.nn.multihead import MultiHeadDetect
+from yolov7fast.predictors import base
+from yolov7fast.predictors.detr import GRID, best_of, load_network
 from yolov7fast.runtimes.forms import Form
-
-CPU = torch.device("cpu")  # tracing is a matter of seconds there, and files name no device
+from yolov7fast.runtimes.sessions import is_exported
 
 
 @dataclass(frozen=True)
 class Source:
     """A trained network that can be exported: fused, float32, in eval mode, on the CPU."""
 
-    model: nn.Module
+    model: Any
     kind: str  # yolo, detr or rtdetr_v2
     names: list[str]
     stride: int
@@ -42,14 +44,16 @@ class Source:
 def load_source(weights: str | Path) -> Source:
     """The network of a checkpoint of any family. Branches and implicit vectors are merged, always."""
     path = Path(weights)
-    if path.suffix in (".onnx", ".xml") or path.name.endswith((".torchscript.pt", ".torchscript")):
+    if is_exported(path):
         raise UserError(f"--weights {path} is an exported file already: give the .pt file that it was made of")
-    checkpoint = load_checkpoint(path)
-    if is_detr(checkpoint):
-        model, checkpoint = load_detector(path, CPU)
-        model.requires_grad_(False)
-        return Source(model, model.architecture, list(model.names), GRID, path, int(checkpoint["img_size"]))
-    model = load_for_inference(path, CPU)
+    checkpoint: Any = load_checkpoint(path)
+    family = family_of(checkpoint)
+    if family == "detr":
+        detector = load_network(base.Source(str(path), checkpoint)).requires_grad_(False)
+        return Source(detector, detector.architecture, list(detector.names), GRID, path, int(checkpoint["img_size"]))
+    if family != "yolo":
+        raise UserError(f"{path} is of the family '{family}', which cannot be exported")
+    model: Any = inference_network(checkpoint, str(path))
     return Source(model, "yolo", list(model.names), int(model.stride.max()), path)
 
 

@@ -1,7 +1,6 @@
 """From the flags of export.py to a plan: what excludes what is said before anything is loaded."""
 
 from argparse import Namespace
-from collections.abc import Sequence
 
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.suggest import nearest
@@ -22,7 +21,9 @@ def check_options(opt: Namespace) -> None:
         if getattr(opt, flag):
             raise UserError(f"--{flag} is for CoreML files, which are not written here: leave it out, or give --half")
     if opt.device != "cpu":
-        raise UserError(f"--device {opt.device}: networks are traced on the CPU, and files name no device: leave it out")
+        raise UserError(
+            f"--device {opt.device}: networks are traced on the CPU, and files name no device: leave it out"
+        )
     if opt.end2end and not opt.grid:
         raise UserError("--end2end needs --grid: suppression works on decoded boxes; give --grid --end2end, or --nms")
     if (opt.nms or opt.include_nms) and opt.end2end:
@@ -71,8 +72,8 @@ def plan_of(opt: Namespace, source: Source) -> Plan:
     )
 
 
-def free_of(opt: Namespace, form: Form) -> Sequence[str]:
-    """Which sizes stay free: all with --nms and --dynamic, the batch with --dynamic-batch, which wins over --dynamic."""
+def free_of(opt: Namespace, form: Form) -> tuple[str, ...]:
+    """Which sizes stay free: all with --nms or --dynamic; the batch with --dynamic-batch, which wins over --dynamic."""
     if form is Form.NMS:
         return EVERYTHING
     if opt.dynamic_batch:

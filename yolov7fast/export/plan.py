@@ -48,8 +48,7 @@ class Plan:
         if self.half:
             raise UserError(f"--half is for YOLO networks: {source.weights} is a {source.kind} network")
         least = least_cells(source)
-        config = source.model.network.config
-        if least and cells(*self.size, config.feat_strides) < least:
+        if least and cells(*self.size, cell_strides(source)) < least:
             raise UserError(
                 f"--img-size {' '.join(map(str, self.size))} is too small for {source.weights}: it picks its {least} "
                 "queries among as many cells; take a larger size"
@@ -69,6 +68,10 @@ class Plan:
 def least_cells(source: Source) -> int:
     """Places in the feature maps that the network needs: one for each query that it picks there."""
     return source.model.network.config.num_queries if not source.is_yolo and source.model.kind.picks_cells else 0
+
+
+def cell_strides(source: Source) -> list[float]:
+    return [float(stride) for stride in source.model.network.config.feat_strides]
 
 
 def raw_outputs(source: Source) -> int:
@@ -103,7 +106,7 @@ def describe(source: Source, plan: Plan) -> Metadata:
         iou_thres=inside and inside.iou_thres if source.is_yolo else None,
         topk=inside and inside.topk,
         class_offset=inside and inside.class_offset if source.is_yolo else None,
-        strides=head.stride.tolist() if head else [],
+        strides=cell_strides(source) if least_cells(source) else head.stride.tolist() if head else [],
         anchors=head.anchor_grid.view(head.nl, -1, 2).tolist() if head else [],
         head_classes=[sorted_places(head, k) for k in range(len(head.heads))] if several else [],
         least_cells=least_cells(source),

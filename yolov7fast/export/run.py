@@ -6,16 +6,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from yolov7fast.core.atomic import atomic_path
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.optional import need
+from yolov7fast.data.data_yaml import DataYaml
+from yolov7fast.export.accuracy import Accuracy, AccuracyCheck
 from yolov7fast.export.network import Source
 from yolov7fast.export.onnx_file import onnx_model
 from yolov7fast.export.plan import Plan, describe
 from yolov7fast.export.proof import Report, prove
-from yolov7fast.export.writers import target_of, write_openvino, write_torchscript
+from yolov7fast.export.samples import sample_images
+from yolov7fast.export.writers import SUFFIXES, target_of, write_openvino, write_torchscript
 from yolov7fast.runtimes.forms import Form
 
 NEEDED = {  # by format: packages for writing and for the proof
@@ -32,6 +33,7 @@ class Exported:
     path: Path
     file_format: str
     report: Report
+    accuracy: Accuracy | None  # where a data set was given
 
     @property
     def size(self) -> int:
@@ -58,36 +60,50 @@ def check_formats(formats: Sequence[str], plan: Plan) -> None:
         raise UserError("--end2end is for --format onnx: give --nms for OpenVINO")
 
 
-def export_files(source: Source, plan: Plan, formats: Sequence[str], images: list[np.ndarray]) -> list[Exported]:
+class Proof:
+    """How the files of an export are proved before they take their names; with a data set they are measured, too."""
+
+    def __init__(self, source: Source, plan: Plan, data: DataYaml | None):
+        self.source, self.plan, self.images = source, plan, sample_images(data)
+        accuracy = AccuracyCheck(source.weights, plan, data) if data else None
+        self.accuracy = accuracy if accuracy and accuracy.possible else None
+
+    def __call__(self, path: Path, target: Path) -> tuple[Report, Accuracy | None]:
+        report = prove(path, self.source, self.plan, self.images, target)
+        return report, self.accuracy(path, target) if self.accuracy else None
+
+
+def export_files(source: Source, plan: Plan, formats: Sequence[str], data: DataYaml | None = None) -> list[Exported]:
     """Write every format beside the weights. A file takes its name only when it is proved."""
     check_formats(formats, plan)
     plan.check(source)
     metadata = describe(source, plan)
+    proof = Proof(source, plan, data)
     model: Any = onnx_model(source, plan, metadata) if {"onnx", "openvino"} & set(formats) else None
     done = []
     for file_format in formats:
         target = target_of(source.weights, file_format)
         if file_format == "openvino":
-            report = _write_pair(target, source, plan, model, images)
+            found = _write_pair(target, model, proof)
         else:
-            with atomic_path(target, suffix=target.suffix) as path:
+            with atomic_path(target, suffix=SUFFIXES[file_format]) as path:
                 if file_format == "onnx":
                     path.write_bytes(model.SerializeToString())
                 else:
                     write_torchscript(source, plan, metadata, path)
-                report = prove(path, source, plan, images, target)
-        done.append(Exported(target, file_format, report))
+                found = proof(path, target)
+        done.append(Exported(target, file_format, *found))
     return done
 
 
-def _write_pair(target: Path, source: Source, plan: Plan, model: Any, images: list[np.ndarray]) -> Report:
+def _write_pair(target: Path, model: Any, proof: Proof) -> tuple[Report, Accuracy | None]:
     """OpenVINO's two files: the weights get their name first, so that an .xml never stands without its own."""
     with atomic_path(target, suffix=".xml") as path, atomic_path(target.with_suffix(".bin"), suffix=".bin") as weights:
         written = path.with_suffix(".bin")
         try:
-            write_openvino(model, plan, describe(source, plan), path)
-            report = prove(path, source, plan, images, target)
+            write_openvino(model, proof.plan, describe(proof.source, proof.plan), path)
+            found = proof(path, target)
             os.replace(written, weights)
         finally:
             written.unlink(missing_ok=True)
-    return report
+    return found

@@ -1,4 +1,4 @@
-"""Images to prove a file with: of the data set where one is given, else drawn; letterboxed to the size that is tried."""
+"""Images to prove a file with: of the data set where one is given, else drawn; letterboxed to the size in question."""
 
 from typing import Any, NamedTuple
 
@@ -9,10 +9,12 @@ from yolov7fast.data.data_yaml import DataYaml
 from yolov7fast.data.images import read_image
 from yolov7fast.data.labels import find_images
 from yolov7fast.data.shapes import draw_scene
+from yolov7fast.export.network import Source
 from yolov7fast.export.plan import Plan
 
 COUNT = 6
 DRAWN_SIZE = 640
+BATCHES = (1, 3, 2)  # COUNT in all
 
 
 class Case(NamedTuple):
@@ -46,16 +48,17 @@ def sample_images(data: DataYaml | None, count: int = COUNT) -> list[np.ndarray]
     return [read_image(path) for path in files[:: max(len(files) // count, 1)][:count]]
 
 
-def cases(plan: Plan, stride: int) -> list[Case]:
+def cases(plan: Plan, source: Source) -> list[Case]:
     """What is tried: what the file allows, several batches and sizes where they are free."""
     height, width = plan.size
-    half_height, half_width = (max(side // 2 // stride, 1) * stride for side in plan.size)
+    half_height, half_width = (max(side // 2 // source.stride, 1) * source.stride for side in plan.size)
     sizes = [(height, width)]
     if "height" in plan.free:
         sizes += [(half_height, half_width), (half_height, width)]
-    batches = [1, 3, 2] if "batch" in plan.free else [plan.batch] * len(sizes)
-    rows = max(len(sizes), len(batches))
-    return [Case(batches[i % len(batches)], *sizes[i % len(sizes)]) for i in range(rows)]
+        if not source.is_yolo:
+            sizes = [(source.model.least_height(h, w), w) for h, w in sizes]
+    batches = BATCHES if "batch" in plan.free else [plan.batch] * len(BATCHES)
+    return [Case(batch, *sizes[i % len(sizes)]) for i, batch in enumerate(batches)]
 
 
 def make_batch(images: list[np.ndarray], case: Case, first: int = 0) -> Batch:

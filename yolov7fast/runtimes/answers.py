@@ -6,7 +6,9 @@ import numpy as np
 import torch
 
 from yolov7fast.metrics.boxes import decode_wh, decode_xy
+from yolov7fast.nn.detr import ARCHITECTURES
 from yolov7fast.nn.heads import make_grid
+from yolov7fast.predictors.detr import best_of
 from yolov7fast.runtimes.forms import Form
 from yolov7fast.runtimes.metadata import Metadata
 
@@ -65,3 +67,20 @@ def detections_of(outputs: Outputs, metadata: Metadata, batch: int) -> list[torc
     columns = (outputs["det_boxes"], outputs["det_scores"][..., None], outputs["det_classes"][..., None])
     rows = torch.from_numpy(np.concatenate([c.astype(np.float32) for c in columns], -1))
     return [rows[image, :count] for image, count in enumerate(counts[:batch])]
+
+
+def query_detections(
+    outputs: Outputs, metadata: Metadata, content: torch.Tensor, size: tuple[int, int]
+) -> list[torch.Tensor]:
+    """Logits and boxes of a DETR network -> per image (k, 6): xyxy in pixels of the input, score, class; best first.
+
+    content: (B, 4) x, y, width, height of each image inside the input of `size` (h, w).
+    """
+    kind = ARCHITECTURES[metadata.kind]
+    score, label, query = best_of(torch.from_numpy(outputs["logits"]), kind)
+    whole = torch.tensor([[0.0, 0.0, size[1], size[0]]])
+    frame = (whole if kind.padded_frame else content)[:, None]
+    boxes = torch.from_numpy(outputs["boxes"]).gather(1, query[..., None].expand(-1, -1, 4))
+    centre = frame[..., :2] + boxes[..., :2] * frame[..., 2:]
+    half = boxes[..., 2:] * frame[..., 2:] / 2
+    return list(torch.cat((centre - half, centre + half, score[..., None], label[..., None].float()), -1))

@@ -47,7 +47,9 @@ class Metadata:
     iou_thres: float | None = None
     topk: int | None = None
     class_offset: float | None = None  # pixels between classes in the suppression; 0: classes suppress one another
-    strides: list[float] = field(default_factory=list)  # raw form: pixels for each cell of each level
+    strides: list[float] = field(
+        default_factory=list
+    )  # pixels for each cell of each level, where needed: raw form, RT-DETR
     anchors: list[list[list[float]]] = field(default_factory=list)  # raw form: level, anchor, (w, h) in pixels
     head_classes: list[list[int]] = field(default_factory=list)  # raw form, several heads: global classes of each
     least_cells: int = 0  # places that an image must have in the feature maps (RT-DETR picks its queries among them)

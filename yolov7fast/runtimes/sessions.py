@@ -17,6 +17,11 @@ from yolov7fast.core.errors import UserError
 from yolov7fast.core.optional import need
 from yolov7fast.runtimes.metadata import Metadata
 
+TENSORRT_PLUGIN = "EfficientNMS_TRT"
+FOR_TENSORRT = (
+    "holds TensorRT's suppression, which TensorRT alone can run: scripts/build_engine.sh makes an engine of it; for "
+    "detect.py and test.py export with --nms or --grid"
+)
 CONFIDENCE_NODE = "Greater_is_confident"  # of a network that needs no suppression
 EXPORTED = (".onnx", ".xml", ".torchscript.pt", ".torchscript")
 
@@ -80,7 +85,12 @@ class OnnxSession(Session):
             providers.insert(0, "CUDAExecutionProvider")
         self.runtime = f"onnxruntime {runtime.__version__}"
         with damaged(origin, "onnxruntime"):
-            self.session = runtime.InferenceSession(content, options, providers)
+            try:
+                self.session = runtime.InferenceSession(content, options, providers)
+            except Exception as error:
+                if TENSORRT_PLUGIN in str(error):
+                    raise UserError(f"{origin} {FOR_TENSORRT}") from None
+                raise
         self.metadata = Metadata.of(self.session.get_modelmeta().custom_metadata_map, origin)
         self.outputs = [value.name for value in self.session.get_outputs()]
 
