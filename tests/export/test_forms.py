@@ -1,7 +1,6 @@
 """Every form of an exported file: names, shapes, metadata, and the same answer as the .pt file."""
 
 import json
-from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -25,7 +24,7 @@ def shapes(values) -> dict[str, list]:
 
 def exported(source, folder, plan: Plan, file_format: str = "onnx"):
     """One file of a source, in a folder of its own."""
-    (file,) = export_files(replace(source, weights=folder / "best.pt"), plan, [file_format])
+    (file,) = export_files(source, plan, [file_format], folder=folder)
     return file
 
 
@@ -58,7 +57,7 @@ def test_a_file_says_what_its_user_must_know(mini, tmp_path):
     assert json.loads(facts["free"]) == list(FREE)
     assert (facts["conf_thres"], facts["iou_thres"], facts["topk"]) == ("0.3", "0.5", "50")
     assert (facts["dtype"], facts["layout"], facts["colour"], facts["padding"]) == ("uint8", "NHWC", "BGR", "114")
-    assert facts["weights"] == "best.pt" and facts["version"] and facts["kind"] == "yolo"
+    assert facts["weights"] == "mini.pt" and facts["version"] and facts["kind"] == "yolo"
     assert set(json.loads(facts["outputs"])) == {"num_dets", "det_boxes", "det_scores", "det_classes"}
 
 
@@ -132,12 +131,12 @@ def test_simplify_takes_idle_nodes_out(mini, tmp_path):
 @pytest.mark.parametrize("form", [Form.RAW, Form.GRID])
 def test_torchscript_answers_bit_by_bit_as_the_checkpoint(mini, tmp_path, form):
     file = exported(mini, tmp_path, Plan(form, (64, 96), free=FREE), "torchscript")
-    assert file.path.name == "best.torchscript.pt"
+    assert file.path.name == "mini.torchscript.pt"
     assert file.report.difference == (0.0, 0.0)
 
 
 def test_openvino_is_written_as_a_pair_of_files_with_the_same_answer(mini, tmp_path):
     file = exported(mini, tmp_path, Plan(Form.NMS, (64, 96), free=FREE, suppression=Suppression(0.001)), "openvino")
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["best.bin", "best.xml"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["mini.bin", "mini.xml"]
     assert file.report.difference.within(Difference(1e-3, 1e-4)) and file.report.detections > 0
     assert file.size > file.path.stat().st_size

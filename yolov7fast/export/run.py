@@ -73,8 +73,17 @@ class Proof:
         return report, self.accuracy(path, target) if self.accuracy else None
 
 
-def export_files(source: Source, plan: Plan, formats: Sequence[str], data: DataYaml | None = None) -> list[Exported]:
-    """Write every format beside the weights. A file takes its name only when it is proved."""
+def export_files(
+    source: Source,
+    plan: Plan,
+    formats: Sequence[str],
+    data: DataYaml | None = None,
+    folder: Path | None = None,
+) -> list[Exported]:
+    """Write every format beside the weights, or into a folder. A file takes its name only when it is proved.
+
+    data: prove with its val images, and measure the accuracy of both files on them.
+    """
     check_formats(formats, plan)
     plan.check(source)
     metadata = describe(source, plan)
@@ -82,7 +91,7 @@ def export_files(source: Source, plan: Plan, formats: Sequence[str], data: DataY
     model: Any = onnx_model(source, plan, metadata) if {"onnx", "openvino"} & set(formats) else None
     done = []
     for file_format in formats:
-        target = target_of(source.weights, file_format)
+        target = target_of(source.weights, file_format, folder)
         if file_format == "openvino":
             found = _write_pair(target, model, proof)
         else:

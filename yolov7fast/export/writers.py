@@ -16,9 +16,9 @@ from yolov7fast.runtimes.metadata import Metadata
 SUFFIXES = {"onnx": ".onnx", "torchscript": ".torchscript.pt", "openvino": ".xml"}
 
 
-def target_of(weights: Path, file_format: str) -> Path:
-    """X.pt -> X.onnx, X.torchscript.pt or X.xml, beside it."""
-    return weights.with_name(weights.stem + SUFFIXES[file_format])
+def target_of(weights: Path, file_format: str, folder: Path | None = None) -> Path:
+    """X.pt -> X.onnx, X.torchscript.pt or X.xml, beside it or in a folder."""
+    return (folder or weights.parent) / (weights.stem + SUFFIXES[file_format])
 
 
 def write_openvino(model: Any, plan: Plan, metadata: Metadata, path: Path) -> None:
