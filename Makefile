@@ -50,6 +50,6 @@ $(VENV)/.run-ready: requirements.txt | $(VENV)/bin/python
 	$(PY) -m pip install -q -r requirements.txt
 	touch $@
 
-$(VENV)/.dev-ready: requirements-dev.txt requirements-detr.txt requirements-search.txt $(VENV)/.run-ready
+$(VENV)/.dev-ready: requirements-dev.txt requirements-detr.txt requirements-search.txt requirements-export.txt $(VENV)/.run-ready
 	$(PY) -m pip install -q -r requirements-dev.txt
 	touch $@

@@ -63,7 +63,7 @@ def _from_pil(image: Any) -> np.ndarray:
 
 def _from_array(array: np.ndarray) -> np.ndarray:
     """RGB (H, W, 3), (3, H, W), grey (H, W) or with alpha (H, W, 4) -> BGR (H, W, 3)."""
-    if array.ndim == 3 and array.shape[0] in (1, 3, 4) and array.shape[2] not in (1, 3, 4):
+    if array.ndim == 3 and array.shape[0] in (1, 3) and array.shape[2] not in (1, 3, 4):
         array = array.transpose(1, 2, 0)
     if array.ndim == 2:
         array = array[..., None]

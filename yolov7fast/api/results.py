@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import cv2
 import numpy as np
@@ -55,7 +55,7 @@ class Results:
 
     @cached_property
     def xywh(self) -> list[torch.Tensor]:
-        return [xyxy2xywh(rows) for rows in self.xyxy]
+        return [cast(torch.Tensor, xyxy2xywh(rows)) for rows in self.xyxy]
 
     @cached_property
     def xyxyn(self) -> list[torch.Tensor]:

@@ -53,7 +53,8 @@ def variants(source: Source) -> Iterator[tuple[str, str, Form, bool]]:
 
 def run_benchmark(source: Source, data: DataYaml, size: int, folder: Path, runs: int) -> list[Row]:
     """Export to every format into a folder, measure each. Times are taken in turn, one format after the other."""
-    names, files, differences = ["PyTorch"], [source.weights], [None]
+    names, files = ["PyTorch"], [source.weights]
+    differences: list[Difference | None] = [None]
     megabytes = [source.weights.stat().st_size / 1e6]
     for name, file_format, form, half in tqdm(list(variants(source)), desc="export"):
         target = folder / name.replace(" ", "_")

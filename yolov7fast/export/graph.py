@@ -44,7 +44,7 @@ def trace_onnx(
 ):
     """The ONNX model (a protobuf) of a module. free_axes: input or output name -> axis -> name of the free size."""
     onnx = need("onnx", "--format onnx")
-    buffer = io.BytesIO()
+    buffer: Any = io.BytesIO()
     with quiet(), torch.no_grad():
         torch.onnx.export(
             module,

@@ -7,7 +7,7 @@ cells is made anew from the shape of each raw output.
 from copy import copy, deepcopy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -21,8 +21,7 @@ from yolov7fast.nn.heads import Detect, make_grid
 from yolov7fast.nn.multihead import MultiHeadDetect
 from yolov7fast.predictors import base
 from yolov7fast.predictors.detr import GRID, best_of, load_network
-from yolov7fast.runtimes.forms import Form
-from yolov7fast.runtimes.sessions import is_exported
+from yolov7fast.runtimes.forms import Form, is_exported
 
 
 @dataclass(frozen=True)
@@ -73,6 +72,7 @@ class InputStage(nn.Module):
     def __init__(self, uint8: bool):
         super().__init__()
         self.uint8 = uint8
+        self.to_rgb: torch.Tensor
         self.register_buffer("to_rgb", torch.tensor([2, 1, 0]), persistent=False)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
@@ -86,14 +86,14 @@ class YoloModule(nn.Module):
     END2END and NMS: boxes xyxy (B, N, 4), best score (B, N) and its class (B, N) as float32.
     """
 
-    def __init__(self, model: nn.Module, form: Form, uint8: bool, half: bool):
+    def __init__(self, model: Any, form: Form, uint8: bool, half: bool):
         super().__init__()
         self.form, self.half_precision = form, half
         self.input = InputStage(uint8)
-        self.body = deepcopy(model).half() if half else copy(model)
+        self.body: Any = deepcopy(model).half() if half else copy(model)
         self.body.traced = True  # the layers up to the head, which is applied here
-        self.convolutions = self.body.model[-1]
-        self.head = copy(model.model[-1])  # decodes in float32, also where the layers are in half precision
+        self.convolutions: Any = self.body.model[-1]
+        self.head: Any = copy(model.model[-1])  # decodes in float32, also where the layers are in half precision
         self.head.cells = fresh_cells
 
     def forward(self, images: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -136,14 +136,14 @@ def flat(maps) -> list[torch.Tensor]:
 
 def all_heads(head: MultiHeadDetect, raw: list[list[torch.Tensor]]) -> torch.Tensor:
     """`MultiHeadDetect.predictions` by choosing columns: writing into a larger tensor is no operation of runtimes."""
-    parts = []
+    parts, places = [], cast(torch.Tensor, head.places)
     for k, (maps, (first, last)) in enumerate(zip(raw, head.place_bounds)):
         own = Detect.predictions(head, [head.own_columns(m, k) for m in maps])
         width = last - first
         if width == 6 and head.nc > 1:
             own = torch.cat((own[..., :5], torch.ones_like(own[..., :1])), -1)
         columns = torch.full((5 + head.nc,), width)  # a column of zeros behind the head's own
-        columns[head.places[first:last]] = torch.arange(width)
+        columns[places[first:last]] = torch.arange(width)
         parts.append(torch.cat((own, torch.zeros_like(own[..., :1])), -1).index_select(-1, columns))
     return torch.cat(parts, 1)
 
@@ -155,11 +155,11 @@ class DetrModule(nn.Module):
     content: (B, 4) x, y, width, height in pixels of the part of each input that is image; the rest is padding.
     """
 
-    def __init__(self, model: nn.Module, form: Form, uint8: bool, half: bool):
+    def __init__(self, model: Any, form: Form, uint8: bool, half: bool):
         super().__init__()
         self.form, self.half_precision = form, half
         self.input = InputStage(uint8)
-        self.body = deepcopy(model).half() if half else model
+        self.body: Any = deepcopy(model).half() if half else model
 
     def forward(self, images: torch.Tensor, content: torch.Tensor) -> tuple[torch.Tensor, ...]:
         images = self.input(images)

@@ -21,7 +21,7 @@ def example(source: Source, plan: Plan) -> dict[str, torch.Tensor]:
     batch, height, width = (small[name] if name in plan.free else size for name, size in sizes.items())
     if not source.is_yolo:
         height = source.model.least_height(height, width)
-    shape = plan.input_shape(batch, height, width)
+    shape: Any = plan.input_shape(batch, height, width)
     generator = torch.Generator().manual_seed(0)
     images = torch.rand(shape, generator=generator)
     inputs = {"images": (images * 255).to(torch.uint8) if plan.uint8 else images}

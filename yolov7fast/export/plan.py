@@ -1,6 +1,7 @@
 """What is to be exported, decided and checked before anything is traced."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from yolov7fast.core.errors import UserError
 from yolov7fast.export.network import Source
@@ -70,8 +71,8 @@ def least_cells(source: Source) -> int:
     return source.model.network.config.num_queries if not source.is_yolo and source.model.kind.picks_cells else 0
 
 
-def cell_strides(source: Source) -> list[float]:
-    return [float(stride) for stride in source.model.network.config.feat_strides]
+def cell_strides(source: Source) -> list[int]:
+    return [int(stride) for stride in source.model.network.config.feat_strides]
 
 
 def raw_outputs(source: Source) -> int:
@@ -106,7 +107,7 @@ def describe(source: Source, plan: Plan) -> Metadata:
         iou_thres=inside and inside.iou_thres if source.is_yolo else None,
         topk=inside and inside.topk,
         class_offset=inside and inside.class_offset if source.is_yolo else None,
-        strides=cell_strides(source) if least_cells(source) else head.stride.tolist() if head else [],
+        strides=cell_strides(source) if least_cells(source) else head.stride.int().tolist() if head else [],
         anchors=head.anchor_grid.view(head.nl, -1, 2).tolist() if head else [],
         head_classes=[sorted_places(head, k) for k in range(len(head.heads))] if several else [],
         least_cells=least_cells(source),
@@ -117,4 +118,5 @@ def describe(source: Source, plan: Plan) -> Metadata:
 def sorted_places(head: MultiHeadDetect, k: int) -> list[int]:
     """Global classes of head k, in the order of its class columns."""
     first, last = head.place_bounds[k]
-    return [int(place) - 5 for place in head.places[first + 5 : last]]
+    places: Any = head.places
+    return [int(place) - 5 for place in places[first + 5 : last]]

@@ -13,7 +13,7 @@ least one image must decide.
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 import torch
@@ -29,7 +29,7 @@ from yolov7fast.metrics.nms import MAX_DETECTIONS, greedy_nms
 from yolov7fast.nn.heads import Detect
 from yolov7fast.runtimes.answers import detections_of, predictions_of, query_detections
 from yolov7fast.runtimes.forms import Form
-from yolov7fast.runtimes.sessions import TENSORRT_PLUGIN, OnnxSession, open_session
+from yolov7fast.runtimes.sessions import TENSORRT_PLUGIN, OnnxSession, Session, open_session
 
 BEST_ROWS = 1000  # of an image, whose boxes are compared
 LOW_SCORE = 0.001  # detections of DETR networks above it are compared
@@ -159,7 +159,7 @@ class YoloProof:
 
     def _decided(self, inputs, outputs) -> list[Difference]:
         """Between the file's detections and those that `metrics.nms` chooses from the file's own rows."""
-        inside = self.inside.run(inputs)
+        inside = cast(Session, self.inside).run(inputs)
         boxes, score, label = (torch.from_numpy(inside[name]) for name in ("boxes", "score", "label"))
         self._rows = Rows(boxes, score[..., None])
         wanted = chosen(boxes, score, label, self.plan.suppression)
@@ -272,7 +272,7 @@ class DetrProof:
         content = torch.from_numpy(batch.content())
         output = model(images.to(dtype) / 255.0, padding_mask(content, *images.shape[2:]))
         answers = {"logits": output.logits.numpy(), "boxes": output.pred_boxes.numpy()}
-        found = query_detections(answers, self.file.metadata, content, tuple(images.shape[2:]))
+        found = query_detections(answers, self.file.metadata, content, (images.shape[2], images.shape[3]))
         if self.plan.form is Form.NMS:
             found = [rows[rows[:, 4] > LOW_SCORE][: self.plan.suppression.topk] for rows in found]
         return [rows.float() for rows in found]

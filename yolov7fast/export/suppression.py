@@ -44,7 +44,7 @@ class Nodes:
         self.graph.node.append(node)
         return names[0]
 
-    def constant(self, name: str, values, dtype=np.int64) -> str:
+    def constant(self, name: str, values: Any, dtype: Any = np.int64) -> str:
         self.graph.initializer.append(self.onnx.numpy_helper.from_array(np.array(values, dtype), name))
         return name
 

@@ -152,7 +152,7 @@ def detect_tiles(whole: Detected, predictor: Predictor, img_size: int, batch_siz
     options = predictor.options
     places = slicing.tiles(*shape)
     boxes = merge(whole.boxes, [f[0] for f in found], places, shape, options.iou_thres, options.agnostic)
-    inference_ms, nms_ms = (sum(f[i] for f in found) for i in (1, 2))
+    inference_ms, nms_ms = (sum(ms) for ms in zip(*(f[1:] for f in found)))
     return Detected(whole.frame, boxes, whole.inference_ms + inference_ms, whole.nms_ms + nms_ms)
 
 

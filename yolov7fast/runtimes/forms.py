@@ -4,6 +4,14 @@ Letters: B images, N boxes of a dense prediction, K rows for detections (`topk`)
 """
 
 from enum import StrEnum
+from pathlib import Path
+
+EXPORTED = (".onnx", ".xml", ".torchscript.pt", ".torchscript")
+
+
+def is_exported(path: str | Path) -> bool:
+    """Whether a file's name is that of an exported file, not of a checkpoint."""
+    return str(path).lower().endswith(EXPORTED)
 
 
 class Form(StrEnum):

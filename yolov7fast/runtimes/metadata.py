@@ -6,23 +6,16 @@ Every format stores the same keys as text; values other than words are JSON. `Me
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from yolov7fast import __version__
 from yolov7fast.core.errors import UserError
 from yolov7fast.runtimes.forms import Form
 
 MARK = "yolov7fast"  # the key that tells our files from others; its value is the version of this table
 TABLE_VERSION = 1
 PADDING = 114  # grey of the letterbox
-
-
-def package_version() -> str:
-    try:
-        return version("yolov7-fast")
-    except PackageNotFoundError:  # run from a checkout that is not installed
-        return "checkout"
 
 
 @dataclass(frozen=True)
@@ -47,14 +40,14 @@ class Metadata:
     iou_thres: float | None = None
     topk: int | None = None
     class_offset: float | None = None  # pixels between classes in the suppression; 0: classes suppress one another
-    strides: list[float] = field(
+    strides: list[int] = field(
         default_factory=list
     )  # pixels for each cell of each level, where needed: raw form, RT-DETR
     anchors: list[list[list[float]]] = field(default_factory=list)  # raw form: level, anchor, (w, h) in pixels
     head_classes: list[list[int]] = field(default_factory=list)  # raw form, several heads: global classes of each
     least_cells: int = 0  # places that an image must have in the feature maps (RT-DETR picks its queries among them)
     weights: str = ""  # name of the file it was made of
-    version: str = field(default_factory=package_version)
+    version: str = __version__
 
     @property
     def fixed_size(self) -> tuple[int, int] | None:

@@ -36,6 +36,8 @@ class ExportedPredictor:
         self._thresholds = own_thresholds(self.metadata)
         check_usable(self.path, self.metadata)
         self.options = options
+        self._followed: PredictOptions | None = None
+        self._follow_options()
         self.names: Sequence[str] = self.metadata.names
         self.stride = self.metadata.stride
         self.img_size: int | None = max(self.metadata.size)
@@ -45,24 +47,22 @@ class ExportedPredictor:
         self.uses_nms = self.is_yolo
         self.precision = "float16" if self.metadata.half else "float32"
 
-    @property
-    def options(self) -> PredictOptions:
-        return self._options
-
-    @options.setter
-    def options(self, options: PredictOptions) -> None:
-        check_asked(self.path, self.metadata, options)
-        self._options = options
-        if self._thresholds:
-            wanted = {name: float(getattr(options, name)) for name in self._thresholds}
-            if wanted != self._thresholds:
-                self.session = open_session(self.path, self.device_type, wanted)
-                self._thresholds = wanted
+    def _follow_options(self) -> None:
+        """Options may be replaced at any time: what is asked now is checked, and thresholds inside the file follow."""
+        if self.options is self._followed:
+            return
+        check_asked(self.path, self.metadata, self.options)
+        self._followed = self.options
+        wanted = {name: float(getattr(self.options, name)) for name in self._thresholds}
+        if wanted != self._thresholds:
+            self.session = open_session(self.path, self.device_type, wanted)
+            self._thresholds = wanted
 
     @torch.no_grad()
     def __call__(
         self, images: torch.Tensor, shapes: Sequence[Any] = (), targets: torch.Tensor | None = None
     ) -> Prediction:
+        self._follow_options()
         height, width = images.shape[2:]
         if self.metadata.fixed_size not in (None, (height, width)):
             raise UserError(f"{self.path} takes images of {self.metadata.size} alone, not {[height, width]}")
@@ -76,8 +76,8 @@ class ExportedPredictor:
         """Host images (B, 3, H, W) RGB as the file takes them; DETR networks also want to know where images lie."""
         inputs = {}
         if not self.is_yolo:
-            rows = content(shapes).numpy() if len(shapes) else np.float32([[0, 0, images.shape[3], images.shape[2]]])
-            inputs["content"] = np.ascontiguousarray(np.broadcast_to(rows, (len(images), 4)), dtype=np.float32)
+            rows = content(shapes).numpy() if len(shapes) else np.array([[0, 0, images.shape[3], images.shape[2]]])
+            inputs["content"] = np.array(np.broadcast_to(rows, (len(images), 4)), np.float32)
             images = F.pad(images, (0, 0, 0, self._missing_rows(*images.shape[2:])))
         if self.metadata.dtype == "uint8":
             images = images.flip(1).permute(0, 2, 3, 1).contiguous()
@@ -93,7 +93,7 @@ class ExportedPredictor:
         return full - height
 
     def _detections(self, outputs: Mapping[str, np.ndarray], inputs: Mapping[str, np.ndarray], size) -> list:
-        options, batch = self._options, len(inputs["images"])
+        options, batch = self.options, len(inputs["images"])
         if self.metadata.form.has_suppression:
             found = detections_of(outputs, self.metadata, batch)
         elif self.is_yolo:
@@ -110,9 +110,9 @@ class ExportedPredictor:
         return [self._kept(rows) for rows in found]
 
     def _kept(self, rows: torch.Tensor) -> torch.Tensor:
-        keep = rows[:, 4] > self._options.conf_thres
-        if self._options.classes is not None:
-            keep &= torch.isin(rows[:, 5], torch.tensor(self._options.classes, dtype=rows.dtype))
+        keep = rows[:, 4] > self.options.conf_thres
+        if self.options.classes is not None:
+            keep &= torch.isin(rows[:, 5], torch.tensor(self.options.classes, dtype=rows.dtype))
         return rows[keep][:MAX_BOXES]
 
     def warm_up(self, img_size: int) -> None:
@@ -176,7 +176,7 @@ def shifted(outputs: Mapping[str, np.ndarray], first: int, count: int) -> dict[s
     for name, value in outputs.items():
         if value.ndim == 2 and value.shape[1] == 7 and name == "output":  # one row for each detection
             value = value[value[:, 0] < count]
-            value = value + np.float32([first, 0, 0, 0, 0, 0, 0])
+            value = value + np.array([first, 0, 0, 0, 0, 0, 0], np.float32)
         else:
             value = value[:count]
         result[name] = value

@@ -23,12 +23,6 @@ FOR_TENSORRT = (
     "detect.py and test.py export with --nms or --grid"
 )
 CONFIDENCE_NODE = "Greater_is_confident"  # of a network that needs no suppression
-EXPORTED = (".onnx", ".xml", ".torchscript.pt", ".torchscript")
-
-
-def is_exported(path: str | Path) -> bool:
-    """Whether a file's name is that of an exported file, not of a checkpoint."""
-    return str(path).lower().endswith(EXPORTED)
 
 
 def open_session(
