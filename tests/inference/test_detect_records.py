@@ -148,8 +148,6 @@ def test_slices_by_their_flags(source, images):
 def rows_of(folder: str) -> list[tuple]:
     columns = ("class", "x1", "y1", "x2", "y2")
     return [(Path(row["source"]).name, *(row[name] for name in columns)) for row in table(folder)]
-        (Path(row["source"]).name, row["class"], row["x1"], row["y1"], row["x2"], row["y2"]) for row in table(folder)
-    ]
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 
 from yolov7fast.api.inputs import Picture
+from yolov7fast.core.boxes import xyxy2xywh
 from yolov7fast.core.files import increment_path
 from yolov7fast.core.optional import need
-from yolov7fast.metrics.boxes import xyxy2xywh
 from yolov7fast.plots.draw import class_colour, class_name, draw_boxes, save_image
 
 XYXY = ("xmin", "ymin", "xmax", "ymax")

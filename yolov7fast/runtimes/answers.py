@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 
-from yolov7fast.metrics.boxes import decode_wh, decode_xy
+from yolov7fast.core.boxes import decode_wh, decode_xy
 from yolov7fast.nn.detr import ARCHITECTURES
 from yolov7fast.nn.heads import make_grid
 from yolov7fast.predictors.detr import best_of
