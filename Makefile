@@ -59,6 +59,6 @@ $(VENV)/.overlay-ready: requirements-overlay.txt $(VENV)/.dev-ready
 	$(PY) -m pip install -q -r requirements-overlay.txt
 	touch $@
 
-$(VENV)/.dev-ready: requirements-dev.txt requirements-detr.txt requirements-search.txt $(VENV)/.run-ready
+$(VENV)/.dev-ready: requirements-dev.txt requirements-detr.txt requirements-search.txt requirements-export.txt $(VENV)/.run-ready
 	$(PY) -m pip install -q -r requirements-dev.txt
 	touch $@

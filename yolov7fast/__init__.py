@@ -1,18 +1,24 @@
-"""YOLOv7 Fast: a trainer for YOLOv7 detectors. Importing it loads nothing heavy; torch comes with what needs it."""
+"""YOLOv7 Fast: a trainer for YOLOv7 detectors. Importing it loads nothing heavy; torch comes with what needs it.
 
+model = yolov7fast.load("best.pt")     # or best.onnx, best.xml, best.torchscript.pt
+results = model(["a.jpg", "b.jpg"])    # the boxes of detect.py
+
+run = yolov7fast.train(data="my.yaml", weights="yolov7.pt", epochs=100)
+"""
+
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from yolov7fast.checkpoint.ensemble import attempt_load as load
+    from yolov7fast.api.detector import load
+    from yolov7fast.api.training import train
 
 __version__ = "0.2.0"
-__all__ = ["__version__", "load"]
+__all__ = ["__version__", "load", "train"]
+_MODULES = {"load": "yolov7fast.api.detector", "train": "yolov7fast.api.training"}
 
 
 def __getattr__(name: str) -> Any:
-    """`load(path)`: the network of a checkpoint, upstream's or our own, ready for inference."""
-    if name == "load":
-        from yolov7fast.checkpoint.ensemble import attempt_load
-
-        return attempt_load
+    if name in _MODULES:
+        return getattr(import_module(_MODULES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -8,6 +8,7 @@ from yolov7fast.cli.flags import Flag, flags_of
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.resize_schedule import parse_resize_schedule
 from yolov7fast.data.data_yaml import SPLITS
+from yolov7fast.runtimes.forms import is_exported
 
 TASKS = {"yolo": (*SPLITS, "speed", "study")}  # other families measure splits
 
@@ -92,3 +93,5 @@ def check_detect(opt: Namespace, family: str = "yolo") -> None:
 def _check_inference(opt: Namespace, flags: Mapping[str, Flag]) -> None:
     check_limits(opt, flags)
     opt.weights = [opt.weights] if isinstance(opt.weights, str) else opt.weights
+    if all(map(is_exported, opt.weights)) and "img_size" not in getattr(opt, "given", ()):
+        opt.img_size = 0  # the one that the file names

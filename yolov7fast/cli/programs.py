@@ -43,6 +43,8 @@ PROGRAMS = (
     Program("train", "train", "Train a YOLOv7 detector.", "train.py", "train", "yolo"),
     Program("test", "test", "Measure a detector on a labelled data set.", "test.py", "test", "yolo"),
     Program("detect", "detect", "Find objects in images, videos and streams.", "detect.py", "detect", "yolo"),
+    Program("export", "export", "Export a detector to ONNX, TorchScript and OpenVINO.", "export.py"),
+    Program("benchmark", "benchmark", "Compare the exported formats: size, accuracy, time."),
     Program("train-detr", "train", "Train a DETR or RT-DETR detector.", "tools/train_detr.py", "train", "detr"),
     Program("test-detr", "test", "Measure a DETR checkpoint.", "tools/test_detr.py", "test", "detr"),
     Program("detect-detr", "detect", "Find objects with a DETR checkpoint.", "tools/detect_detr.py", "detect", "detr"),

@@ -15,6 +15,7 @@ from yolov7fast.core.files import increment_path
 from yolov7fast.core.plural import counted
 from yolov7fast.inference.output import PredictionOutput, open_window
 from yolov7fast.inference.predict import Summary, predict_source
+from yolov7fast.inference.slicing import Slicing
 from yolov7fast.inference.sources import open_source
 from yolov7fast.predictors.base import PredictOptions, Predictor, input_size
 from yolov7fast.predictors.registry import load_predictor
@@ -50,10 +51,12 @@ def detect_with(opt: Namespace, predictor: Predictor) -> Summary:
     is_stream_list = source.mode == "stream" and opt.source.lower().endswith(".txt")
     save_dir = increment_path(Path(opt.project) / opt.name, exist_ok=opt.exist_ok)
     save_img = not opt.nosave and not is_stream_list  # a list of streams is watched, not recorded
-    output = PredictionOutput(save_dir, names, save_img, opt.save_txt, opt.save_conf)
+    slicing = Slicing(opt.slice, opt.slice_overlap) if opt.slice else None
+    records = (opt.save_txt, opt.save_conf, opt.save_crop, opt.save_csv)
+    output = PredictionOutput(save_dir, names, save_img, *records)
     window = open_window() if opt.view_img else None
     predictor.warm_up(img_size)
-    summary = predict_source(source, predictor, output, opt.batch_size, window)
+    summary = predict_source(source, predictor, output, opt.batch_size, window, slicing)
     _report(summary, save_dir, output, source.skipped)
     return summary
 
@@ -62,7 +65,7 @@ def _report(summary: Summary, save_dir: Path, output: PredictionOutput, skipped:
     rate = summary.images / max(summary.seconds, 1e-9)
     found = counted(summary.detections, "detection")
     tqdm.write(f"{counted(summary.images, 'image')}, {found}, {rate:.1f} images/s")
-    if output.save_img or output.save_txt:
+    if output.save_img or output.save_txt or output.records:
         files = counted(output.label_count, "text file")
         labels = f", {files} in {save_dir / 'labels'}" if output.save_txt else ""
         tqdm.write(f"Results saved to {save_dir}{labels}")

@@ -12,6 +12,7 @@ import torch
 from yolov7fast.core.atomic import Replacement, write_atomically
 from yolov7fast.core.boxes import xyxy2xywh
 from yolov7fast.inference.frames import STREAM_FPS, Frame
+from yolov7fast.inference.records import CropWriter, CsvWriter
 from yolov7fast.plots.draw import Names, class_colour, class_name, draw_boxes, save_image
 
 LOGGER = logging.getLogger(__name__)
@@ -24,7 +25,14 @@ class PredictionOutput:
     """
 
     def __init__(
-        self, save_dir: Path, names: Names, save_img: bool = True, save_txt: bool = False, save_conf: bool = False
+        self,
+        save_dir: Path,
+        names: Names,
+        save_img: bool = True,
+        save_txt: bool = False,
+        save_conf: bool = False,
+        save_crop: bool = False,
+        save_csv: bool = False,
     ):
         self.save_dir, self.names = Path(save_dir), names
         self.save_img, self.save_txt, self.save_conf = save_img, save_txt, save_conf
@@ -33,12 +41,16 @@ class PredictionOutput:
         self._videos: dict[str, _Video] = {}
         self._drawn: tuple[Frame, np.ndarray] | None = None  # the last image, drawn once for file and window
         (self.save_dir / "labels" if save_txt else self.save_dir).mkdir(parents=True, exist_ok=True)
+        wanted = ((save_crop, CropWriter), (save_csv, CsvWriter))
+        self.records = [record(self.save_dir, names) for is_wanted, record in wanted if is_wanted]
 
     def write(self, frame: Frame, boxes: torch.Tensor) -> Path | None:
         """Write one image's results (boxes (k, 6) in its own pixels); returns the file of a saved image."""
         name = self._name(frame.path)
         if self.save_txt:
             self._write_text(frame, name, boxes)
+        for record in self.records:
+            record.write(frame, name, boxes)
         if not self.save_img:
             return None
         drawn = self.drawn(frame, boxes)
@@ -108,6 +120,8 @@ class PredictionOutput:
     def close(self) -> None:
         """Complete every recording."""
         self._close_videos()
+        for record in self.records:
+            record.close()
 
 
 class _Video:

@@ -3,9 +3,13 @@
 Which detector it is does not matter here (see `predictors.base.Predictor`).
 """
 
+import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -15,6 +19,8 @@ from yolov7fast.core.boxes import scale_coords
 from yolov7fast.core.errors import UserError
 from yolov7fast.inference.frames import Frame
 from yolov7fast.inference.output import PredictionOutput, Window
+from yolov7fast.inference.pipeline import Writer, read_ahead
+from yolov7fast.inference.slicing import Slicing, merge, tile_frames
 from yolov7fast.inference.sources import LoadImages
 from yolov7fast.inference.streams import LoadStreams
 from yolov7fast.plots.draw import Names, class_name
@@ -31,58 +37,137 @@ class Summary:
     stopped: bool = False  # by the user, before the sources' end
 
 
+class Detected(NamedTuple):
+    """A frame with what was found on it."""
+
+    frame: Frame
+    boxes: torch.Tensor  # (k, 6), whole pixels of the original image
+    inference_ms: float
+    nms_ms: float
+
+
 def predict_source(
     source: LoadImages | LoadStreams,
     predictor: Predictor,
     output: PredictionOutput,
     batch_size: int = 1,
     window: Window | None = None,
+    slicing: Slicing | None = None,
+    overlapped: bool = True,
 ) -> Summary:
     """Detect on everything a source gives: print a line for each image, write what `output` is to write.
 
     Ctrl-C, or q in the window, ends it early with all files complete. No readable image at all is an error.
+    slicing: detect on tiles of large images, too. overlapped: read ahead and write behind the network; live streams and
+    windows are never read ahead, since they show what is new.
     """
     summary, start = Summary(), time.perf_counter()
-    total = source.total if isinstance(source, LoadImages) else None
-    bar = tqdm(total=total, unit="img", desc="detect", disable=None)  # no bar where the output is a file
-    try:
-        for frames in batches(source, batch_size):
-            found = detect_batch(frames, predictor)
-            for frame, (boxes, inference_ms, nms_ms) in zip(frames, found):
-                saved = output.write(frame, boxes)
-                line = frame.prefix + describe(boxes, predictor.names, predictor.options.conf_thres)
-                tqdm.write(f"{line}, Done. ({inference_ms:.1f}ms) Inference, ({nms_ms:.1f}ms) NMS")
-                if saved:
-                    tqdm.write(f" The image with the result is saved in: {saved}")
+    overlapped = overlapped and window is None and not isinstance(source, LoadStreams)
+    writer: Writer[Detected] = Writer()
+    items = batches(source, batch_size)
+    items = read_ahead(items) if overlapped else items
+    with progress_bar(source) as bar:
+
+        def report(done: Iterable[tuple[Detected, Path | None]]) -> None:
+            for item, saved in done:
+                _print_line(item, saved, predictor)
                 summary.images += 1
-                summary.detections += len(boxes)
+                summary.detections += len(item.boxes)
                 bar.update()
-                if window and not window.show(frame, output.drawn(frame, boxes)):
-                    summary.stopped = True
-            if summary.stopped:
-                break
-    except KeyboardInterrupt:
-        summary.stopped = True
-    finally:
-        bar.close()
-        source.close()
-        output.close()
+
+        try:
+            for frames in items:
+                for item in detect_frames(frames, predictor, source, batch_size, slicing):
+                    if overlapped:
+                        report(writer.submit(item, output.write, item.frame, item.boxes))
+                    else:
+                        report([(item, output.write(item.frame, item.boxes))])
+                    if window and not window.show(item.frame, output.drawn(item.frame, item.boxes)):
+                        summary.stopped = True
+                if summary.stopped:
+                    break
+            report(writer.finished())
+        except KeyboardInterrupt:
+            summary.stopped = True
+            report(writer.finished())
+        finally:
+            items.close()
+            writer.close()
+            source.close()
+            output.close()
     summary.seconds = time.perf_counter() - start
     if not summary.images and not summary.stopped:
         raise UserError(f"nothing could be read: {'; '.join(source.skipped[:5])}")
     return summary
 
 
-def batches(source: LoadImages | LoadStreams, batch_size: int) -> Iterator[list[Frame]]:
+@contextmanager
+def progress_bar(source: LoadImages | LoadStreams) -> Iterator[tqdm]:
+    """A bar on the terminal. It has a handle of its own: reading an image catches what decoders print to stderr."""
+    total = source.total if isinstance(source, LoadImages) else None
+    try:
+        terminal = os.fdopen(os.dup(2), "w")
+    except OSError:  # no stderr at all, as in a service
+        terminal = None
+    bar = tqdm(total=total, unit="img", desc="detect", disable=None, file=terminal)  # none where the output is a file
+    try:
+        yield bar
+    finally:
+        bar.close()
+        if terminal:
+            terminal.close()
+
+
+def _print_line(item: Detected, saved: Path | None, predictor: Predictor) -> None:
+    line = item.frame.prefix + describe(item.boxes, predictor.names, predictor.options.conf_thres)
+    tqdm.write(f"{line}, Done. ({item.inference_ms:.1f}ms) Inference, ({item.nms_ms:.1f}ms) NMS")
+    if saved:
+        tqdm.write(f" The image with the result is saved in: {saved}")
+
+
+def detect_frames(
+    frames: Sequence[Frame],
+    predictor: Predictor,
+    source: LoadImages | LoadStreams,
+    batch_size: int,
+    slicing: Slicing | None,
+) -> Iterator[Detected]:
+    """What is found on each frame of a batch, on its tiles, too, if it is to be sliced."""
+    for frame, found in zip(frames, detect_batch(frames, predictor)):
+        if slicing is None:
+            yield Detected(frame, *found)
+        else:
+            yield detect_tiles(Detected(frame, *found), predictor, source.img_size, batch_size, slicing)
+
+
+def detect_tiles(whole: Detected, predictor: Predictor, img_size: int, batch_size: int, slicing: Slicing) -> Detected:
+    """A frame's detections merged with those of its tiles; times are those of all."""
+    tiles = tile_frames(whole.frame, slicing, img_size, predictor.stride, predictor.fixed_size)
+    found: list[tuple[torch.Tensor, float, float]] = []
+    for frames in of_one_shape(tiles, batch_size):
+        found += detect_batch(frames, predictor)
+    if not found:
+        return whole
+    shape = whole.frame.original.shape[:2]
+    options = predictor.options
+    places = slicing.tiles(*shape)
+    boxes = merge(whole.boxes, [f[0] for f in found], places, shape, options.iou_thres, options.agnostic)
+    inference_ms, nms_ms = (sum(ms) for ms in zip(*(f[1:] for f in found)))
+    return Detected(whole.frame, boxes, whole.inference_ms + inference_ms, whole.nms_ms + nms_ms)
+
+
+def batches(source: LoadImages | LoadStreams, batch_size: int) -> Generator[list[Frame], None, None]:
     """Lists of successive frames with one letterboxed shape, at most `batch_size` long; order is kept.
 
     Streams give their own lists: what is new at one moment.
     """
-    if isinstance(source, LoadStreams):
-        yield from source.frames()
-        return
+    yield from source.frames() if isinstance(source, LoadStreams) else of_one_shape(source.frames(), batch_size)
+
+
+def of_one_shape(frames: Iterable[Frame], batch_size: int) -> Iterator[list[Frame]]:
+    """Lists of successive frames with one letterboxed shape."""
     waiting: list[Frame] = []
-    for frame in source.frames():
+    for frame in frames:
         if waiting and frame.image.shape != waiting[0].image.shape:
             yield waiting
             waiting = []

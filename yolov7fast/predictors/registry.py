@@ -15,7 +15,8 @@ from yolov7fast.checkpoint.family import entry_of, family_of
 from yolov7fast.core.errors import UserError
 from yolov7fast.predictors.base import PredictOptions, Predictor, Source
 
-BY_SUFFIX: dict[str, str] = {}  # exported files, which are opened by their module: ".onnx": "..."
+EXPORTED = "yolov7fast.runtimes.predictor"
+BY_SUFFIX: dict[str, str] = {".onnx": EXPORTED, ".xml": EXPORTED, ".torchscript.pt": EXPORTED, ".torchscript": EXPORTED}
 
 
 def listed(weights: str | Path | Sequence[str | Path] | None) -> list[str]:
@@ -33,7 +34,7 @@ def load_predictor(
         raise UserError("no weights are named: give --weights FILE")
     modules, sources = [], []
     for path in paths:
-        module, content = BY_SUFFIX.get(Path(path).suffix.lower()), None
+        module, content = _module_of_suffix(path), None
         if module is None:
             content = load_checkpoint(path)
             module = entry_of(family_of(content), path).predictor
@@ -43,3 +44,8 @@ def load_predictor(
         kinds = ", ".join(f"{path} ({module.rpartition('.')[2]})" for path, module in zip(paths, modules))
         raise UserError(f"--weights: an ensemble needs files of one kind, but these are {kinds}")
     return import_module(modules[0]).load_predictor(sources, device, options)
+
+
+def _module_of_suffix(path: str) -> str | None:
+    """The module that opens a file by the end of its name; None: a checkpoint."""
+    return next((module for end, module in BY_SUFFIX.items() if path.lower().endswith(end)), None)

@@ -30,6 +30,11 @@ FELL_TO = 0.7  # --overfit: the loss must fall to this fraction of its first epo
 
 def run_training(family_class: type[Family], opt: Namespace, command: Command) -> int:
     """Train as the options say; returns the exit code."""
+    return run_in_folder(family_class, opt, command)[0]
+
+
+def run_in_folder(family_class: type[Family], opt: Namespace, command: Command) -> tuple[int, Path | None]:
+    """The same; returns the exit code and the run's folder, if it has one."""
     world = world_from_environment(opt.local_rank)
     logging.basicConfig(format="%(message)s", level=logging.INFO if world.is_main else logging.WARNING)
     checkpoint = None
@@ -46,7 +51,8 @@ def run_training(family_class: type[Family], opt: Namespace, command: Command) -
             outcome = train_once(family_class, opt, device, world, checkpoint)
             code = exit_code(outcome, opt, world, family_class, invocation)
     leave()
-    return code
+    save_dir = getattr(opt, "save_dir", "")
+    return code, Path(save_dir) if save_dir else None
 
 
 def advise_on_gpus(family_class: type[Family], invocation: str, device: torch.device, world: World) -> None:

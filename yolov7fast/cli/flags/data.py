@@ -46,7 +46,7 @@ ROWS = [
         "--img-size",
         int,
         640,
-        "longer side, rounded up to the stride; 0, for DETR: the size it was trained for",
+        "longer side, rounded up to the stride; exported files and, given 0, DETR checkpoints name their own",
         where=TEST + DETECT,
         upstream=TEST + DETECT,
         low=0,

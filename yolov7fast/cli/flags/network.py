@@ -125,6 +125,23 @@ ROWS = [
         upstream=DETECTED,
     ),
     detection(
+        "--slice",
+        int,
+        0,
+        "detect on tiles of so many pixels, too, for small objects in large images; 0: on the image alone",
+        where=DETECT,
+        low=0,
+    ),
+    detection(
+        "--slice-overlap",
+        float,
+        0.25,
+        "fraction of a tile that it shares with the next; objects smaller than it are whole in one of them",
+        where=DETECT,
+        low=0,
+        high=0.9,
+    ),
+    detection(
         "--no-trace",
         bool,
         False,

@@ -59,7 +59,10 @@ ROWS = [
             "train detr": {"default": 4},
             "test": {"default": 32, "help": "images per batch"},
             "test detr": {"default": 8},
-            "detect": {"default": 1, "help": "images of one shape at a time"},
+            "detect": {
+                "default": 1,
+                "help": "images of one shape that the network sees at once; reading and writing go on beside it",
+            },
         },
     ),
     of_yolo("--adam", bool, False, "Adam instead of SGD", upstream=TRAIN),

@@ -151,6 +151,8 @@ ROWS = [
     results("--save-per-class-ap", str, None, "write mAP and the AP of each class to this JSON file", where=TEST),
     results("--verbose", bool, False, "per-class rows even for 50 classes or more", where=TEST, upstream=TEST),
     results("--nosave", bool, False, "do not save images or videos", where=DETECT, upstream=DETECT),
+    results("--save-crop", bool, False, "save every detection as an image in crops/CLASS", where=DETECT),
+    results("--save-csv", bool, False, "write all detections to predictions.csv", where=DETECT),
     results("--view-img", bool, False, "show a window; q in it stops", where=DETECT, upstream=DETECT),
     results(
         "--update",

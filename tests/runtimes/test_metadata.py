@@ -1,0 +1,50 @@
+"""What a file says of itself survives being written as text."""
+
+import pytest
+
+from yolov7fast.core.errors import UserError
+from yolov7fast.runtimes.forms import Form, is_exported, meanings
+from yolov7fast.runtimes.metadata import Metadata
+
+FULL = Metadata(
+    names=["a", "é", 'with "quotes", and commas'],
+    kind="yolo",
+    form=Form.RAW,
+    stride=64,
+    size=[640, 320],
+    batch=4,
+    free=["batch"],
+    outputs=meanings(Form.RAW, 3),
+    conf_thres=None,
+    strides=[8, 16],
+    anchors=[[[1.5, 2.0]], [[3.0, 4.0]]],
+    head_classes=[[0], [2, 1]],
+)
+
+
+def test_every_key_comes_back():
+    text = FULL.to_text()
+    assert all(isinstance(value, str) for value in text.values())
+    assert Metadata.of(text, "file.onnx") == FULL
+    assert FULL.fixed_size == (640, 320) and FULL.fixed_batch is None
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"yolov7fast": None}, "file.onnx carries no metadata of export.py"),
+        ({"yolov7fast": "99"}, r"file.onnx is of another version of export.py \(99\)"),
+        ({"stride": "many"}, "file.onnx is damaged: its metadata cannot be read"),
+        ({"form": "other"}, "file.onnx is damaged"),
+        ({"names": None}, "file.onnx is damaged"),
+    ],
+)
+def test_other_files_are_refused_in_one_line(change, message):
+    text = {key: value for key, value in (FULL.to_text() | change).items() if value is not None}
+    with pytest.raises(UserError, match=message):
+        Metadata.of(text, "file.onnx")
+
+
+def test_exported_files_are_known_by_their_names():
+    assert all(map(is_exported, ("a.onnx", "b/c.XML", "best.torchscript.pt")))
+    assert not any(map(is_exported, ("best.pt", "last.pth", "onnx.pt")))

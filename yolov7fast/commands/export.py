@@ -1,0 +1,40 @@
+"""Export a trained network to ONNX, TorchScript and OpenVINO: `python export.py --weights best.pt --nms`."""
+
+from argparse import Namespace
+
+from yolov7fast.cli.checks import check_limits
+from yolov7fast.cli.flags.export import ROWS
+from yolov7fast.cli.parser import Parser
+from yolov7fast.cli.programs import program
+
+
+def parser() -> Parser:
+    own = program("export")
+    return Parser(ROWS, prog=own.invocation, description=own.summary)
+
+
+def run(opt: Namespace) -> list:
+    """Write the files that the options ask for; returns them (`export.run.Exported`)."""
+    from yolov7fast.data.data_yaml import load_data_yaml  # torch is loaded only once the flags have parsed
+    from yolov7fast.export.network import load_source
+    from yolov7fast.export.options import check_options, formats_of, plan_of
+    from yolov7fast.export.run import export_files
+
+    check_options(opt)
+    formats = formats_of(opt)
+    data = load_data_yaml(opt.data) if opt.data else None
+    source = load_source(opt.weights)
+    files = export_files(source, plan_of(opt, source), formats, data)
+    for file in files:
+        print(f"{file.path} ({file.size / 1e6:.1f} MB): proved by {file.report}")
+        if file.accuracy:
+            print(f"{file.path}: {file.accuracy}")
+    return files
+
+
+def main() -> int:
+    own = parser()
+    opt = own.parse_args()
+    check_limits(opt, own.flags)
+    run(opt)
+    return 0
