@@ -6,7 +6,7 @@ import torch
 
 from tests.assign.slow_assigner import slow_candidates
 from tests.losses.loss_golden import Case, names
-from yolov7fast.assign.candidates import NEAR, WIDE, find_candidates, first_on_cell
+from yolov7fast.assign.candidates import AUX_REACH, LEAD_REACH, find_candidates, first_on_cell
 
 
 def rows_of(found, level) -> list[tuple]:
@@ -17,7 +17,9 @@ def rows_of(found, level) -> list[tuple]:
 @pytest.mark.parametrize("name", names("plain"))
 def test_plain_candidates_are_the_recorded_ones_in_order(name):
     case = Case(name)
-    found = find_candidates(case.targets.numpy(), case.loss.anchors, case.sizes, case.loss.anchor_t, NEAR)
+    found = find_candidates(
+        case.targets.numpy(), case.loss.layout.anchors, case.sizes, case.loss.layout.anchor_t, LEAD_REACH
+    )
     for level, recorded in enumerate(case.recorded("targets_idx")):
         assert rows_of(found, level) == recorded
 
@@ -28,12 +30,14 @@ def test_pool_candidates_are_the_recorded_ones_in_order(name):
     for kind, reach in case.assignments.items():
         if f"{kind}_cand0" not in case.figures:
             continue
-        found = find_candidates(case.targets.numpy(), case.loss.anchors, case.sizes, case.loss.anchor_t, reach)
+        found = find_candidates(
+            case.targets.numpy(), case.loss.layout.anchors, case.sizes, case.loss.layout.anchor_t, reach
+        )
         for level, recorded in enumerate(case.recorded(f"{kind}_cand")):
             assert rows_of(found, level) == recorded
 
 
-def cells(centre_x, centre_y, reach=NEAR, size=(8, 8)):
+def cells(centre_x, centre_y, reach=LEAD_REACH, size=(8, 8)):
     """(row, column) proposed for a one-cell box by an anchor of its own size."""
     targets = np.array([[0, 0, centre_x / size[1], centre_y / size[0], 1 / size[1], 1 / size[0]]], np.float32)
     found = find_candidates(targets, np.ones((1, 1, 2), np.float32), [size], 4.0, reach)
@@ -57,24 +61,24 @@ def test_no_neighbour_across_the_border_and_outside_is_clamped():
 
 
 def test_wide_reach_proposes_all_four_neighbours():
-    assert sorted(cells(3.5, 4.5, WIDE)) == [(3, 3), (4, 2), (4, 3), (4, 4), (5, 3)]
-    assert sorted(cells(0.5, 4.5, WIDE)) == [(3, 0), (4, 0), (4, 1), (5, 0)]
+    assert sorted(cells(3.5, 4.5, AUX_REACH)) == [(3, 3), (4, 2), (4, 3), (4, 4), (5, 3)]
+    assert sorted(cells(0.5, 4.5, AUX_REACH)) == [(3, 0), (4, 0), (4, 1), (5, 0)]
 
 
 def test_shape_test_is_strict_and_refuses_empty_boxes():
     anchors = np.full((1, 1, 2), 2.0, np.float32)
     for side, kept in ((8.0, 0), (7.99, 1), (0.5, 0), (0.51, 1), (0.0, 0)):
         targets = np.array([[0, 0, 0.55, 0.55, side / 10, 0.2]], np.float32)
-        assert bool(len(find_candidates(targets, anchors, [(10, 10)], 4.0, NEAR).level)) == bool(kept), side
+        assert bool(len(find_candidates(targets, anchors, [(10, 10)], 4.0, LEAD_REACH).level)) == bool(kept), side
 
 
 def test_no_targets_no_candidates():
-    found = find_candidates(np.zeros((0, 6), np.float32), np.ones((3, 3, 2), np.float32), [(8, 8)] * 3, 4.0, NEAR)
+    found = find_candidates(np.zeros((0, 6), np.float32), np.ones((3, 3, 2), np.float32), [(8, 8)] * 3, 4.0, LEAD_REACH)
     assert all(len(field) == 0 for field in found)
     assert len(first_on_cell(found.level, found.cell([(8, 8)] * 3, 3))) == 0
 
 
-@pytest.mark.parametrize("reach", [NEAR, WIDE])
+@pytest.mark.parametrize("reach", [AUX_REACH, LEAD_REACH])
 def test_random_boxes_on_non_square_maps(reach):
     random = np.random.RandomState(3)
     sizes = [(12, 20), (6, 10), (3, 5)]

@@ -1,10 +1,9 @@
-"""The k cheapest places of each row: as torch.topk gives them row by row on the host, the first of equals elsewhere."""
+"""The slots of lowest cost: on the host as torch.topk gives them for the row alone, elsewhere the first of equals."""
 
 import pytest
 import torch
 
-from yolov7fast.assign import lowest_cost as cheapest
-from yolov7fast.assign.lowest_cost import take_cheapest
+from yolov7fast.assign.lowest_cost import _lowest_first, lowest_cost_candidates
 
 MOST = 10
 
@@ -24,23 +23,23 @@ def table(seed: int, dtype: torch.dtype, values: int):
 @pytest.mark.parametrize("seed", range(4))
 def test_on_the_host_each_row_is_chosen_as_topk_chooses_it(seed, values, dtype):
     cost, k, filled, sizes = table(seed, dtype, values)
-    place = take_cheapest(cost, k, filled, MOST)
-    assert place.shape == (5, 7, MOST) and place.dtype == torch.int64
+    slot = lowest_cost_candidates(cost, k, filled, MOST)
+    assert slot.shape == (5, 7, MOST) and slot.dtype == torch.int64
     for b, size in enumerate(sizes):
         for g, count in enumerate(k[b].tolist()):
             alone = cost[b, g, :size].topk(count, largest=False).indices
-            assert sorted(place[b, g, :count].tolist()) == sorted(alone.tolist())
+            assert sorted(slot[b, g, :count].tolist()) == sorted(alone.tolist())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_elsewhere_the_first_of_equals_is_taken(dtype):
     cost, _, _, _ = table(0, dtype, 4)
-    assert torch.equal(cheapest._take_first(cost, MOST), cost.sort(stable=True).indices[..., :MOST])
+    assert torch.equal(_lowest_first(cost, MOST), cost.sort(stable=True).indices[..., :MOST])
 
 
-@pytest.mark.parametrize("places", [1, 3])
-def test_a_row_shorter_than_k_may_be(places):
-    cost = torch.zeros(1, 2, places)
-    place = take_cheapest(cost, torch.tensor([[1, places]]), torch.ones(1, places), places)
-    assert sorted(place[0, 1].tolist()) == list(range(places))
-    assert place[0, 0, 0] == cost[0, 0].topk(1, largest=False).indices[0]
+@pytest.mark.parametrize("slots", [1, 3])
+def test_a_row_shorter_than_k_may_be(slots):
+    cost = torch.zeros(1, 2, slots)
+    slot = lowest_cost_candidates(cost, torch.tensor([[1, slots]]), torch.ones(1, slots), slots)
+    assert sorted(slot[0, 1].tolist()) == list(range(slots))
+    assert slot[0, 0, 0] == cost[0, 0].topk(1, largest=False).indices[0]

@@ -6,10 +6,12 @@ import torch
 
 from tests.assign.slow_assigner import slow_assign, slow_candidates
 from tests.losses.loss_golden import GOLDEN, Case, batched_matches, names, stand_in
-from yolov7fast.assign import ota as assign
-from yolov7fast.assign.candidates import NEAR, WIDE
+from yolov7fast.assign import pools
+from yolov7fast.assign.candidates import AUX_REACH, LEAD_REACH
+from yolov7fast.assign.ota import AUX_TOP, LEAD_TOP, Ota, sum_log
+from yolov7fast.assign.pooled import dynamic_k
 from yolov7fast.core.boxes import box_iou
-from yolov7fast.losses.yolo import AUX_TOP, OTA_TOP, ComputeLossOTA
+from yolov7fast.losses.yolo import ComputeLossOTA
 
 ROUNDING = 1e-5  # relative: what two orders of summation in fp32 may differ by
 
@@ -20,7 +22,7 @@ def near_tie(trace) -> bool:
         costs = trace.cost[g].sort().values
         if k < len(costs) and (costs[k] - costs[k - 1]).abs() <= ROUNDING * costs[k - 1].abs():
             return True
-        overlap = trace.iou[g].sort(descending=True).values[: max(OTA_TOP, AUX_TOP)].sum()
+        overlap = trace.iou[g].sort(descending=True).values[: max(LEAD_TOP, AUX_TOP)].sum()
         if (overlap - overlap.round()).abs() <= ROUNDING * max(1.0, float(overlap)):
             return True
     if len(trace.boxes) > 1:
@@ -57,13 +59,13 @@ def test_each_step_gives_the_recorded_figures(name):
     iou = box_iou(torch.from_numpy(f["txyxy"])[None], torch.from_numpy(f["box"])[None])
     np.testing.assert_allclose(iou[0], f["iou"], rtol=1e-5, atol=1e-7)
     least = torch.ones(iou.shape[:2], dtype=torch.int64)
-    assert assign.dynamic_k(iou, least, f["topk_iou"].shape[1])[0].tolist() == f["k"].tolist()
+    assert dynamic_k(iou, least, f["topk_iou"].shape[1])[0].tolist() == f["k"].tolist()
     case = Case(name.rsplit("_", 1)[0])
     level, b, a, gj, gi = f["pool"].T.astype(int)
     rows = torch.stack([case.lead[i][tuple(w)].detach() for i, *w in zip(level, b, a, gj, gi)])
-    score = assign.joint_score(rows[:, 4:5], rows[:, 5:])
+    score = Ota().score(rows[:, 4:5], rows[:, 5:])
     classes = case.targets[f["gt_rows"].astype(int), 1].long()
-    class_cost = (-assign.sum_log(1 - score)).T - score[:, classes].logit().T
+    class_cost = (-sum_log(1 - score)).T - score[:, classes].logit().T
     np.testing.assert_allclose(class_cost, f["lcls"], rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(class_cost - 3 * (iou[0] + 1e-8).log(), f["cost"], rtol=1e-5, atol=1e-5)
 
@@ -117,9 +119,9 @@ def random_case(seed: int, most: int = 9):
 
 def check_random(seed: int, most: int = 9) -> None:
     loss, maps, targets, height, head = random_case(seed, most)
-    reach, top = (NEAR, OTA_TOP) if seed % 4 else (WIDE, AUX_TOP)
+    reach, top = (LEAD_REACH, LEAD_TOP) if seed % 4 else (AUX_REACH, AUX_TOP)
     sizes = [tuple(m.shape[2:4]) for m in maps]
-    found = slow_candidates(targets, head.anchors, sizes, loss.anchor_t, reach)
+    found = slow_candidates(targets, head.anchors, sizes, loss.layout.anchor_t, reach)
     for dtype in (torch.float32, torch.float64):
         wide = [m.to(dtype) for m in maps]
         ours = batched_matches(loss, wide, targets, height, reach, top)
@@ -143,9 +145,11 @@ def test_hundreds_of_boxes_in_an_image(seed):
     boxes = random_boxes(random, "ordinary", 250)
     classes = random.randint(0, loss.nc, (250, 1))
     targets = torch.from_numpy(np.concatenate([np.zeros((250, 1)), classes, boxes], 1).astype(np.float32))
-    found = slow_candidates(targets, head.anchors, [tuple(m.shape[2:4]) for m in maps], loss.anchor_t, NEAR)
-    ours = batched_matches(loss, maps, targets, height, NEAR, OTA_TOP)
-    theirs, traces = slow_assign(maps, targets, found, head.anchors, head.stride.tolist(), height, OTA_TOP)
+    found = slow_candidates(
+        targets, head.anchors, [tuple(m.shape[2:4]) for m in maps], loss.layout.anchor_t, LEAD_REACH
+    )
+    ours = batched_matches(loss, maps, targets, height, LEAD_REACH, LEAD_TOP)
+    theirs, traces = slow_assign(maps, targets, found, head.anchors, head.stride.tolist(), height, LEAD_TOP)
     compare(ours, theirs, traces)
 
 
@@ -155,36 +159,36 @@ def test_hundreds_of_boxes_in_an_image(seed):
 def test_blocks_and_walks_over_boxes_change_nothing(monkeypatch):
     """Whatever the budget of pairs: several blocks, or a few boxes at a time."""
     loss, maps, targets, height, _ = random_case(4, most=40)
-    whole = batched_matches(loss, maps, targets, height, NEAR, OTA_TOP)
+    whole = batched_matches(loss, maps, targets, height, LEAD_REACH, LEAD_TOP)
     for budget in (1 << 14, 1 << 10, 1):
-        monkeypatch.setattr(assign, "PAIRS_AT_ONCE", budget)
-        layout_blocks = loss.plan(targets, maps, NEAR, height).pools.blocks
+        monkeypatch.setattr(pools, "PAIRS_AT_ONCE", budget)
+        layout_blocks = loss.plan(targets, maps, LEAD_REACH, height).pools.blocks
         assert budget > 1 << 10 or len(layout_blocks) > 1
-        assert batched_matches(loss, maps, targets, height, NEAR, OTA_TOP) == whole
+        assert batched_matches(loss, maps, targets, height, LEAD_REACH, LEAD_TOP) == whole
 
 
 def test_saturated_logits_give_finite_costs_and_as_many_matches():
     loss, maps, targets, height, _ = random_case(7, most=20)
     for value in (50.0, -50.0):
         extreme = [m.sign() * abs(value) if value > 0 else torch.full_like(m, value) for m in maps]
-        plan = loss.plan(targets, extreme, NEAR, height)
+        plan = loss.plan(targets, extreme, LEAD_REACH, height)
         predicted = loss.predicted(extreme, plan)
-        score = assign.joint_score(predicted.objectness, predicted.classes)
-        assert torch.isfinite(score.logit()).all() and torch.isfinite(assign.sum_log(1 - score)).all()
-        matched = loss.match(predicted, plan, OTA_TOP)
+        score = Ota().score(predicted.objectness, predicted.classes)
+        assert torch.isfinite(score.logit()).all() and torch.isfinite(sum_log(1 - score)).all()
+        matched = loss.match(predicted, plan)
         assert matched.taken.any()
 
 
 def test_nothing_is_recorded_by_autograd():
     loss, maps, targets, height, _ = random_case(2)
     maps = [m.requires_grad_() for m in maps]
-    plan = loss.plan(targets, maps, NEAR, height)
-    given = loss.match(loss.predicted(maps, plan), plan, OTA_TOP)
+    plan = loss.plan(targets, maps, LEAD_REACH, height)
+    given = loss.match(loss.predicted(maps, plan), plan)
     assert given.taken.grad_fn is None and given.target.grad_fn is None
 
 
 def test_identical_boxes_go_to_the_first():
     loss, maps, _, height, _ = random_case(0)
     row = [0, 0, 0.4, 0.6, 0.3, 0.3]
-    matches = batched_matches(loss, maps, torch.tensor([row] * 5), height, NEAR, OTA_TOP)
+    matches = batched_matches(loss, maps, torch.tensor([row] * 5), height, LEAD_REACH, LEAD_TOP)
     assert {m[-1] for level in matches for m in level} == {0}

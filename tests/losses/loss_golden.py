@@ -8,8 +8,9 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 
-from yolov7fast.assign.candidates import NEAR, WIDE
-from yolov7fast.losses.yolo import AUX_TOP, OTA_TOP, ComputeLoss, ComputeLossAuxOTA, ComputeLossOTA
+from yolov7fast.assign.candidates import AUX_REACH, LEAD_REACH
+from yolov7fast.assign.ota import AUX_TOP, LEAD_TOP, Ota
+from yolov7fast.losses.yolo import ComputeLoss, ComputeLossAuxOTA, ComputeLossOTA
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 LOSSES = {"plain": ComputeLoss, "ota": ComputeLossOTA, "aux": ComputeLossAuxOTA}
@@ -102,11 +103,11 @@ class Case:
 
     @property
     def top(self) -> int:
-        return AUX_TOP if self.kind == "aux" else OTA_TOP
+        return AUX_TOP if self.kind == "aux" else LEAD_TOP
 
     @property
     def assignments(self) -> dict[str, float]:
-        return {"lead": NEAR, "aux": WIDE} if self.kind == "aux" else {"lead": NEAR}
+        return {"lead": LEAD_REACH, "aux": AUX_REACH} if self.kind == "aux" else {"lead": LEAD_REACH}
 
     def recorded(self, field: str) -> list[list[tuple]]:
         return [[tuple(row) for row in self.figures[f"{field}{level}"].tolist()] for level in range(self.levels)]
@@ -115,7 +116,8 @@ class Case:
 def batched_matches(loss, maps, targets, height: int, reach: float, top: int) -> list[list[tuple]]:
     """Per level, (image, anchor, row, column, target) of every match that `loss` makes, in emission order."""
     plan = loss.plan(targets, maps, reach, height)
-    given = loss.match(loss.predicted(maps, plan), plan, top)
+    loss.assigner = Ota(top)
+    given = loss.match(loss.predicted(maps, plan), plan)
     counts = [len(c) for c in plan.cells]
     levels = []
     for cells, taken, target, m in zip(plan.cells, given.taken.split(counts), given.target.split(counts), maps):

@@ -6,10 +6,11 @@ import torch
 
 from tests.assign.slow_assigner import slow_candidates, slow_terms
 from tests.losses.loss_golden import GOLDEN, HYP, LOSSES, Case, batched_matches, names, stand_in
-from yolov7fast.assign.candidates import NEAR
+from yolov7fast.assign.candidates import LEAD_REACH
+from yolov7fast.assign.ota import LEAD_TOP
 from yolov7fast.core.boxes import bbox_iou
 from yolov7fast.core.errors import UserError
-from yolov7fast.losses.yolo import OTA_TOP, ComputeLoss, ComputeLossOTA, last_on_cell
+from yolov7fast.losses.yolo import ComputeLoss, ComputeLossOTA, last_on_cell
 
 
 def check_against_record(name: str, dtype: torch.dtype) -> None:
@@ -87,9 +88,9 @@ def test_options_agree_with_the_slow_loss(kind, options, gr):
     value.backward()
 
     sizes, anchors = [tuple(m.shape[2:4]) for m in maps], model.model[0].anchors
-    matches = [[c[1:] for c in level] for level in slow_candidates(targets, anchors, sizes, 4.0, NEAR)]
+    matches = [[c[1:] for c in level] for level in slow_candidates(targets, anchors, sizes, 4.0, LEAD_REACH)]
     if kind == "ota":
-        matches = batched_matches(loss, maps, targets, 96, NEAR, OTA_TOP)
+        matches = batched_matches(loss, maps, targets, 96, LEAD_REACH, LEAD_TOP)
     theirs = [m.clone().requires_grad_() for m in maps]
     box, obj, cls = slow_terms(theirs, targets, matches, anchors, model.hyp, gr, 5, (4.0, 1.0, 0.4))
     total = (box * HYP["box"] + obj * HYP["obj"] + cls * HYP["cls"]) * 2
@@ -101,8 +102,8 @@ def test_options_agree_with_the_slow_loss(kind, options, gr):
 
 def test_last_match_on_a_cell_sets_its_objectness():
     taken = torch.tensor([True, True, False, True, True, False])
-    twin = torch.tensor([0, 1, 0, 0, 1, 1])
-    assert last_on_cell(taken, twin).tolist() == [False, False, False, True, True, False]
+    first_duplicate = torch.tensor([0, 1, 0, 0, 1, 1])
+    assert last_on_cell(taken, first_duplicate).tolist() == [False, False, False, True, True, False]
 
 
 # --- precision --------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Which cells may answer for which box: found on the host, from targets, anchors and map sizes alone.
+"""Which cells may answer for which box: found on the host, from targets, anchors and grid sizes alone.
 
 Nothing here looks at a prediction, so it can run in a loader's worker or while the network's forward is under way, and
 every shape that the matching needs afterwards is known without asking the device. NumPy only.
@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-NEAR = 0.5  # reach of the ordinary rule: the centre cell and the nearer neighbour on each axis
-WIDE = 1.0  # reach of the auxiliary head's rule: the centre cell and all four neighbours
+LEAD_REACH = 0.5  # the ordinary rule: the centre cell and the nearer neighbour on each axis
+AUX_REACH = 1.0  # the auxiliary head's rule: the centre cell and all four neighbours
 
 # centre, left, up, right, down: where the neighbour lies, in units of the reach
 _OFFSETS = np.array([[0, 0], [-1, 0], [0, -1], [1, 0], [0, 1]], dtype=np.float32)
@@ -27,10 +27,10 @@ class Candidates(NamedTuple):
     anchor: np.ndarray
     row: np.ndarray
     column: np.ndarray
-    target: np.ndarray  # row number in targets of the box that proposed the cell
+    target: np.ndarray  # row of the target that proposed the cell
 
     def cell(self, sizes: Sequence[tuple[int, int]], anchors: int) -> np.ndarray:
-        """(n,) number of each cell in its own level's map flattened over (image, anchor, row, column)."""
+        """(n,) index of each cell in its level's raw output, flattened over (image, anchor, row, column)."""
         ny, nx = np.asarray(sizes, dtype=np.int64).reshape(-1, 2)[self.level].T
         return ((self.image * anchors + self.anchor) * ny + self.row) * nx + self.column
 
@@ -41,11 +41,11 @@ def find_candidates(
     """Cells proposed for each target box.
 
     targets: (N, 6) image, class, centre x, centre y, width, height, the box normalised to 0..1
-    anchors: (levels, anchors, 2) width, height in cells of their level;   sizes: (rows, columns) of each level's map
-    anchor_t: a box fits an anchor if no side is anchor_t times longer or shorter;   reach: NEAR or WIDE
+    anchors: (levels, anchors, 2) width, height in cells of their level;   sizes: (rows, columns) of each level's grid
+    anchor_t: a box fits an anchor if no side is anchor_t times longer or shorter;   reach: LEAD_REACH or AUX_REACH
 
     A centre on a grid line proposes its own cell again (as the "right" or "down" neighbour): the copies are kept, they
-    count as positives of their own. A centre outside the map is clamped into it and keeps its true offset.
+    count as positives of their own. A centre outside the grid is clamped into it and keeps its true offset.
     """
     size_yx = np.asarray(sizes, dtype=np.int64).reshape(-1, 2)
     size_xy = size_yx[:, None, ::-1].astype(targets.dtype)  # (levels, 1, 2)
@@ -73,10 +73,10 @@ def _within(position: np.ndarray, reach: float) -> np.ndarray:
 
 
 def first_on_cell(level: np.ndarray, cell: np.ndarray) -> np.ndarray:
-    """(n,) number of the first candidate on each candidate's cell; `cell` as Candidates.cell, `level` its map."""
+    """(n,) index of the first candidate on each candidate's cell; `cell` as Candidates.cell, `level` its raw output."""
     if not len(cell):
         return cell
-    cell = cell + level * (cell.max() + 1)  # one numbering over all levels
+    cell = cell + level * (cell.max() + 1)  # one index over all levels
     first = np.empty(cell.max() + 1, dtype=np.int64)  # only the proposed cells are ever touched
     first[cell[::-1]] = np.arange(len(cell))[::-1]  # of several on one cell the last to write is the first in order
     return first[cell]

@@ -25,12 +25,11 @@ from yolov7fast.core.errors import UserError
 from yolov7fast.core.files import check_img_size
 from yolov7fast.data.data_yaml import load_data_yaml
 from yolov7fast.data.dataset import LoadImagesAndLabels
-from yolov7fast.losses.multihead import ComputeLossMultiHead, ComputeLossMultiHeadOTA
-from yolov7fast.losses.yolo import ComputeLoss, ComputeLossOTA
+from yolov7fast.losses.multihead import MultiHeadLoss
+from yolov7fast.losses.yolo import YoloLoss
 from yolov7fast.plots.curves import figure, line_colours
 from yolov7fast.plots.draw import class_name
 
-LOSSES = {"plain": (ComputeLoss, ComputeLossMultiHead), "ota": (ComputeLossOTA, ComputeLossMultiHeadOTA)}
 SHOWN = {"plain": "plain", "ota": "OTA"}
 LEGEND = "filled squares: cells given to the box of that colour;  thin frames: their anchors;  n: m = box n has m here"
 SETTINGS = {"box": 1.0, "obj": 1.0, "cls": 1.0, "cls_pw": 1.0, "obj_pw": 1.0, "fl_gamma": 0.0, "anchor_t": 4.0}
@@ -48,22 +47,22 @@ class Given(NamedTuple):
 
 def build_losses(model, kinds: list[str]) -> dict:
     """Of each kind, the loss for this network; gains do not matter here, `anchor_t` is the checkpoint's own."""
-    several = hasattr(model.model[-1], "head_config")
+    loss = MultiHeadLoss if hasattr(model.model[-1], "head_config") else YoloLoss  # an auxiliary head is not drawn
     hyp = {**SETTINGS, "anchor_t": getattr(model, "hyp", SETTINGS).get("anchor_t", SETTINGS["anchor_t"])}
     seen = SimpleNamespace(model=model.model, hyp=hyp, gr=1.0)
-    return {kind: LOSSES[kind][several](seen) for kind in kinds}
+    return {kind: loss(seen, kind) for kind in kinds}
 
 
 def draw_panel(axes, image: np.ndarray, boxes: np.ndarray, colours, mine: Given, level: int, loss) -> None:
     """One level's cells and anchors over a paled image. boxes: (m, 4) pixels, centre and size."""
     axes.imshow(image)
     axes.imshow(np.full_like(image, 255), alpha=0.45)
-    stride, here = float(loss.stride[level]), mine.level == level
+    stride, here = float(loss.layout.stride[level]), mine.level == level
     counts = np.bincount(mine.target[here], minlength=len(boxes))
     for anchor, row, column, target in zip(*(field[here] for field in mine[1:])):
         colour = colours[target]
         axes.add_patch(Rectangle((column * stride, row * stride), stride, stride, color=colour, alpha=0.45, lw=0))
-        w, h = loss.anchors[level, anchor] * stride
+        w, h = loss.layout.anchors[level, anchor] * stride
         x, y = (column + 0.5) * stride - w / 2, (row + 0.5) * stride - h / 2
         axes.add_patch(Rectangle((x, y), w, h, fill=False, ec=colour, alpha=0.35, lw=0.6))
     for number, (x, y, w, h) in enumerate(boxes):
@@ -104,7 +103,7 @@ def draw(path: Path, image: np.ndarray, rows: np.ndarray, found: dict[str, Given
                 axes = grid[level, column]
                 draw_panel(axes, image, boxes, colours, mine, level, losses[kind])
                 cells = int((mine.level == level).sum())
-                title = f"{SHOWN[kind]}, stride {losses[kind].stride[level]:.0f}: {cells} positives"
+                title = f"{SHOWN[kind]}, stride {losses[kind].layout.stride[level]:.0f}: {cells} positives"
                 axes.set_title(title, fontsize=8, pad=3)
         fig.supxlabel(text, fontsize=6.5, ha="left", x=0.01)
 
@@ -142,7 +141,7 @@ def main(argv: list[str] | None = None) -> int:
             raw = model(image[None].to(device).float() / 255)[1]
         found = {}
         for kind, loss in losses.items():
-            level, _, *rest = loss.chosen(raw, targets, image.shape[1]).T
+            level, _, *rest = loss.assigned_cells(raw, targets, image.shape[1]).T
             found[kind] = Given(level, *rest)
         name = out / f"{Path(path).stem}_{opt.loss}.png"
         draw(name, image.permute(1, 2, 0).numpy(), targets.numpy(), found, losses, data.names)

@@ -1,9 +1,14 @@
-"""How a user's mistake is reported: one sentence, no traceback, exit code 2."""
+"""How a user's mistake is reported: one line, no traceback, exit code 2; and how values are shown in such a line."""
 
 import io
+import os
+import reprlib
 import signal
 import sys
 from collections.abc import Callable
+from typing import Any
+
+from yolov7fast.core.text import printable
 
 
 class UserError(Exception):
@@ -26,3 +31,27 @@ def run_command(main: Callable[[], int | None]) -> None:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(128 + signal.SIGINT)
+
+
+class _Repr(reprlib.Repr):
+    """Python's shortened repr, which takes a bounded time whatever the value is."""
+
+    def __init__(self):
+        super().__init__()
+        self.maxlevel, self.maxdict, self.maxstring, self.maxother = 3, 3, 60, 60
+        self.maxlist = self.maxtuple = self.maxset = self.maxfrozenset = 4
+
+    def repr_int(self, x: int, level: int) -> str:
+        """Python itself refuses to print an integer of more than 4,300 digits."""
+        return repr(x) if x.bit_length() <= 128 else f"<integer of about {int(x.bit_length() * 0.30103) + 1} digits>"
+
+    def repr_instance(self, x: Any, level: int) -> str:
+        """Of other types only what prints itself in a few characters: a repr may be endless."""
+        if isinstance(x, bool | float | complex | type(None) | bytes | os.PathLike):
+            return super().repr_instance(x, level)
+        return f"<{type(x).__name__}>"
+
+
+def shown(value: Any, limit: int = 80) -> str:
+    """A value as an error message shows it: shortened like `repr`, on one line, printable, in a bounded time."""
+    return printable(_Repr().repr(value), limit)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from yolov7fast.assign.registry import find_assigner
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files import check_file
 from yolov7fast.core.suggest import nearest
@@ -63,11 +64,13 @@ KEYS: dict[str, Key] = {
     "nominal_batch": Key(1, INF, 64),
     "per_head_loss": Key(0, 1, 0),
 }
+# names an assigner of assign.registry, such as plain or ota; absent: the one that loss_ota selects
+ASSIGNER = "assigner"
 # never written into a user's file
 OPTIONAL_ABSENT = ("anchors", "loss_ota_from", "warmup_min_iters", "nominal_batch", "per_head_loss")
 
 
-def load_hyp(source: str | Path | Mapping[str, Any]) -> dict[str, float]:
+def load_hyp(source: str | Path | Mapping[str, Any]) -> dict[str, Any]:
     """Read and check a hyper-parameter file (or a mapping, optionally with `base: file`)."""
     if isinstance(source, Mapping):
         values, where = dict(source), "the hyp mapping of the run file"
@@ -80,10 +83,13 @@ def load_hyp(source: str | Path | Mapping[str, Any]) -> dict[str, float]:
     return check_hyp(values, f"hyp file {path}")
 
 
-def check_hyp(values: Mapping[str, Any], where: str) -> dict[str, float]:
+def check_hyp(values: Mapping[str, Any], where: str) -> dict[str, Any]:
     """A checked copy; missing keys with a harmless default are filled in, anything else missing is an error."""
-    checked = {}
+    checked: dict[str, Any] = {}
     for name, value in values.items():
+        if name == ASSIGNER:
+            checked[name] = _check_assigner(value, where)
+            continue
         if name not in KEYS:
             raise UserError(f"{where}: unknown hyper-parameter '{name}'{nearest(name, KEYS)}")
         checked[name] = _check_value(name, value, where)
@@ -95,6 +101,14 @@ def check_hyp(values: Mapping[str, Any], where: str) -> dict[str, float]:
     if checked["loss_ota"] not in (0, 1):
         raise UserError(f"{where}: loss_ota must be 0 (plain) or 1 (OTA), not {checked['loss_ota']}")
     return checked
+
+
+def _check_assigner(value: Any, where: str) -> str:
+    try:
+        find_assigner(value)
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from None
+    return value
 
 
 def _check_value(name: str, value: Any, where: str) -> float:

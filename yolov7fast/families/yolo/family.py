@@ -33,10 +33,9 @@ from yolov7fast.families.yolo.optimization import (
     scaled_weight_decay,
     set_weight_decay,
 )
-from yolov7fast.losses.multihead import ComputeLossMultiHead, ComputeLossMultiHeadOTA
-from yolov7fast.losses.yolo import ComputeLoss, ComputeLossAuxOTA, ComputeLossOTA
+from yolov7fast.losses.build import assigner_name, build_loss
 from yolov7fast.nn import compiling
-from yolov7fast.nn.model import IAuxDetect, Model, MultiHeadDetect
+from yolov7fast.nn.model import IAuxDetect, Model
 from yolov7fast.predictors.base import Predictor
 from yolov7fast.predictors.yolo import network_predictor
 from yolov7fast.search.evolve import evolve
@@ -56,6 +55,7 @@ def effective_hyp(hyp: Mapping[str, float], opt: Namespace) -> dict[str, float]:
     values = dict(hyp)
     if opt.loss_ota is not None:
         values["loss_ota"] = opt.loss_ota
+        values.pop("assigner", None)  # the flag says which of the two assigners it wants
     if opt.auto_lr:
         values = hyper.auto_lr(values, opt.total_batch_size)
         log.info("--auto-lr: lr0 %g, warmup_epochs %g", values["lr0"], values["warmup_epochs"])
@@ -199,14 +199,12 @@ class YoloFamily(YoloCheckpoints):
         model.names = self.names
 
     def build_losses(self) -> None:
-        head = self.model.model[-1]
-        auxiliary = isinstance(head, IAuxDetect)
-        if auxiliary and not self.hyp["loss_ota"]:
+        """The plain one is for validation and, with `loss_ota_from`, for the first epochs."""
+        auxiliary, name = isinstance(self.model.model[-1], IAuxDetect), assigner_name(self.hyp)
+        if auxiliary and name == "plain":
             raise UserError("networks with auxiliary heads train with the OTA loss only: --loss-ota 1")
-        plain, ota = ComputeLoss, ComputeLossAuxOTA if auxiliary else ComputeLossOTA
-        if isinstance(head, MultiHeadDetect):
-            plain, ota = ComputeLossMultiHead, ComputeLossMultiHeadOTA
-        self.plain_loss, self.ota_loss = plain(self.model), ota(self.model)
+        self.plain_loss = build_loss(self.model, "plain")
+        self.ota_loss = build_loss(self.model, "ota" if name == "plain" else name)
         start = hyper.get(self.hyp, "loss_ota_from")
         self.ota_from = math.ceil(start * self.opt.epochs) if 0 < start < 1 else int(start)
         if auxiliary and self.ota_from:
@@ -229,7 +227,7 @@ class YoloFamily(YoloCheckpoints):
 
     def prepare_epoch(self, epoch: int, batch_index: int, per_class_ap: Sequence[float]) -> None:
         """Choose loss and images of the epoch."""
-        self.use_ota = bool(self.hyp["loss_ota"]) and epoch >= self.ota_from
+        self.use_ota = assigner_name(self.hyp) != "plain" and epoch >= self.ota_from
         if self.opt.image_weights and batch_index == 0:
             self.dataset.indices = self.weighted_indices(per_class_ap)
 

@@ -1,0 +1,113 @@
+"""Assigners by name: which there are, how a loss gets one, what a wrong name is answered with."""
+
+import pytest
+import torch
+
+from tests.losses.loss_golden import stand_in
+from tests.losses.test_yolo import small_case
+from yolov7fast.assign import registry
+from yolov7fast.assign.candidates import LEAD_REACH
+from yolov7fast.assign.ota import AUX_TOP, LEAD_TOP, Ota
+from yolov7fast.assign.plain import Plain
+from yolov7fast.assign.pooled import PooledAssigner
+from yolov7fast.assign.registry import find_assigner, make_assigner, register
+from yolov7fast.core.boxes import box_iou, xywh2xyxy
+from yolov7fast.core.errors import UserError
+from yolov7fast.losses.build import assigner_name, build_loss
+from yolov7fast.losses.multihead import MultiHeadLoss
+from yolov7fast.losses.yolo import AuxiliaryLoss, YoloLoss
+from yolov7fast.nn.model import Model
+from yolov7fast.training.hyperparameters import check_hyp, load_hyp
+
+HYP = {"box": 0.05, "obj": 0.7, "cls": 0.3, "cls_pw": 1.0, "obj_pw": 1.0, "fl_gamma": 0.0, "anchor_t": 4.0}
+
+
+def test_names_and_what_they_stand_for():
+    assert (find_assigner("plain"), find_assigner("ota")) == (Plain, Ota)
+    assert make_assigner("ota") == Ota(LEAD_TOP) and make_assigner("ota", auxiliary=True) == Ota(AUX_TOP)
+
+
+@pytest.mark.parametrize("name", ["otta", 3, None, ["ota"]])
+def test_a_wrong_name_is_answered_with_those_that_exist(name):
+    with pytest.raises(UserError, match=r"no assigner .*known are ota, plain"):
+        find_assigner(name)
+
+
+def test_loss_ota_selects_as_before_and_a_name_takes_its_place():
+    assert [assigner_name({"loss_ota": value}) for value in (0, 1, 0.0, 1.0)] == ["plain", "ota", "plain", "ota"]
+    assert assigner_name({"loss_ota": 1, "assigner": "plain"}) == "plain"
+    hyp = load_hyp("data/hyp.scratch.tiny.yaml")
+    assert "assigner" not in hyp and check_hyp(hyp | {"assigner": "plain"}, "x")["assigner"] == "plain"
+    with pytest.raises(UserError, match=r"x\.yaml: there is no assigner 'tall'"):
+        check_hyp(hyp | {"assigner": "tall"}, "x.yaml")
+
+
+@pytest.mark.parametrize(
+    ("cfg", "plain", "ota"),
+    [
+        ("yolov7-tiny", YoloLoss, YoloLoss),
+        ("yolov7-w6", YoloLoss, AuxiliaryLoss),  # the plain one is for validation: the lead head alone
+        ("yolov7-tiny-1b4h", MultiHeadLoss, MultiHeadLoss),
+    ],
+)
+def test_the_loss_of_each_kind_of_head(cfg, plain, ota):
+    with torch.device("meta"):
+        model = Model(f"cfg/training/{cfg}.yaml")
+    model.to_empty(device="cpu").hyp, model.gr = HYP, 1.0
+    assert type(build_loss(model, "plain")) is plain and type(build_loss(model, "ota")) is ota
+    assert build_loss(model, "ota").assigner == Ota(AUX_TOP if ota is AuxiliaryLoss else LEAD_TOP)
+
+
+class ByScore(PooledAssigner):
+    """A third one: boxes take the three candidates with the best score of their class, whatever the overlap."""
+
+    top = 3
+
+    def cost(self, pairs):
+        return pairs.without_padding(1 - pairs.class_score())
+
+    def count(self, pairs):
+        return pairs.block.present * 3
+
+    def conflict_cost(self, pairs, cost):
+        return pairs.without_padding(1 - pairs.iou)
+
+
+def test_a_third_assigner_sees_scores_and_overlaps(monkeypatch):
+    monkeypatch.setattr(registry, "ASSIGNERS", dict(registry.ASSIGNERS))
+    register("by-score", ByScore)
+    raw, targets, images = small_case(boxes=2, batch=2)
+    targets[:, 0] = torch.arange(2)  # one box in each image: no conflicts
+    loss = YoloLoss(stand_in("p5", 5), "by-score")
+    taken = loss.assigned_cells(raw, targets, images.shape[2])
+    candidates = YoloLoss(stand_in("p5", 5), "plain").assigned_cells(raw, targets, images.shape[2])
+    for image in range(2):
+        cls = 5 + int(targets[image, 1])
+        rows = [raw[level][tuple(place)] for level, *place, _ in candidates.tolist() if place[0] == image]
+        scores = sorted((float(r[4].sigmoid() * r[cls].sigmoid()) for r in rows), reverse=True)
+        mine = [raw[level][tuple(place)] for level, *place, _ in taken.tolist() if place[0] == image]
+        ours = sorted((float(r[4].sigmoid() * r[cls].sigmoid()) for r in mine), reverse=True)
+        assert ours == pytest.approx(scores[:3])
+    value, _ = loss([m.requires_grad_() for m in raw], targets, images)
+    assert torch.isfinite(value).all()
+
+
+def test_a_candidate_that_several_took_goes_by_the_assigners_own_rule(monkeypatch):
+    """Two boxes of one class in one place: both want the same candidates, the better overlap gets them."""
+    monkeypatch.setattr(registry, "ASSIGNERS", {**registry.ASSIGNERS, "by-score": ByScore})
+    raw, _, images = small_case(boxes=1, batch=1)
+    loss = YoloLoss(stand_in("p5", 5), "by-score")
+    targets = torch.tensor([[0, 1, 0.5, 0.5, 0.2, 0.2], [0, 1, 0.5, 0.5, 0.25, 0.25]])
+    plan = loss.plan(targets, raw, LEAD_REACH, images.shape[2])
+    predicted = loss.predicted(raw, plan)
+    given = loss.match(predicted, plan)
+    boxes = xywh2xyxy((predicted.box + plan.corner) * plan.stride)
+    better = box_iou(xywh2xyxy(targets[:, 2:] * images.shape[2]), boxes).argmax(0)
+    assert given.taken.any() and torch.equal(given.target[given.taken], better[given.taken])
+    assert set(better[given.taken].tolist()) == {0, 1}
+
+
+def test_a_pooled_assigner_without_images_says_what_it_needs():
+    raw, targets, _ = small_case()
+    with pytest.raises(TypeError, match="Ota needs the images too"):
+        YoloLoss(stand_in("p5", 5), "ota")(raw, targets)

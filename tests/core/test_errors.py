@@ -1,0 +1,53 @@
+"""Values in error messages: one line, short, in a bounded time, whatever they are."""
+
+from collections import OrderedDict
+from pathlib import Path
+
+import pytest
+from torch import nn
+
+from yolov7fast.core.errors import shown
+
+
+def bomb(depth: int) -> list:
+    """As YAML aliases make it: 2**depth leaves if anyone writes it out."""
+    value: list = ["x"]
+    for _ in range(depth):
+        value = [value, value]
+    return value
+
+
+def endless() -> list:
+    value: list = []
+    value.append(value)
+    return value
+
+
+@pytest.mark.parametrize(
+    "value",
+    [bomb(60), {"a": bomb(60)}, endless(), 10**400, -(10**5000), "x" * 10**6, OrderedDict(a=bomb(40)), nn.ReLU()],
+    ids=[
+        "alias bomb",
+        "bomb in a mapping",
+        "recursive",
+        "400 digits",
+        "5000 digits",
+        "long text",
+        "subclass",
+        "module",
+    ],
+)
+def test_anything_is_shown_in_a_few_characters(value):
+    assert 0 < len(shown(value)) <= 90
+
+
+def test_plain_values_are_shown_as_they_are():
+    assert [shown(v) for v in (1, -2.5, True, None, "a b", [1, "x"], {"k": (1,)})] == [
+        *("1", "-2.5", "True", "None", "'a b'", "[1, 'x']", "{'k': (1,)}")
+    ]
+    assert "a/b" in shown(Path("a/b"))
+    assert shown(10**400) == "<integer of about 401 digits>"
+
+
+def test_control_characters_are_written_as_escapes():
+    assert shown("a\x1b[31m\n") == r"'a\x1b[31m\n'" and "\n" not in shown(["\n\n"])

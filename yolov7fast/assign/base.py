@@ -1,0 +1,43 @@
+"""What an assigner is: the rule by which candidates become positives.
+
+The host finds the candidates (`assign.candidates`) and, for assigners that let them compete, the pools they compete in
+(`assign.pools`). The assigner then runs on the device: no loop over images or boxes, nothing read back.
+"""
+
+from typing import ClassVar, NamedTuple
+
+import torch
+
+from yolov7fast.assign.pools import Pools
+
+
+class Predictions(NamedTuple):
+    """What the network predicts at the n candidates of the batch."""
+
+    corners: torch.Tensor  # (n, 4) boxes in pixels, xyxy
+    objectness: torch.Tensor  # (n, 1) logits
+    class_logits: torch.Tensor  # (n, C)
+
+
+class Assignment(NamedTuple):
+    """What each of the n candidates was given."""
+
+    taken: torch.Tensor  # (n,) bool: it is a positive
+    target: torch.Tensor  # (n,) int64, row of its target; meaningless where not taken
+
+
+class Assigner:
+    """Chooses the positives among the candidates. One rule is one subclass, entered in `assign.registry`."""
+
+    pooled: ClassVar[bool] = False  # candidates of an image compete, by what the network predicts there
+
+    @classmethod
+    def build(cls, auxiliary: bool) -> "Assigner":
+        """auxiliary: for a network with an auxiliary head, whose lead head may then take more candidates."""
+        return cls()
+
+    def __call__(
+        self, proposed: torch.Tensor, predictions: Predictions | None = None, pools: Pools | None = None
+    ) -> Assignment:
+        """proposed: (n,) int64, row of the target that proposed each candidate. The others only for pooled rules."""
+        raise NotImplementedError

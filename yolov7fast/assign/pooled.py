@@ -1,0 +1,135 @@
+"""Assigners in which the boxes of a pool choose among all its candidates.
+
+A box takes the candidates that cost it least, as many as its rule says; a candidate wanted by several boxes goes to one
+of them. The rule (`PooledAssigner`) is what a pair of box and candidate costs and how many a box takes; the rest is
+here, for the whole batch at once: no loop over images or boxes, nothing read back, nothing recorded by autograd.
+
+Shape letters: n candidate of the whole batch, C class; B pool, G box, P slot as in `assign.pools`.
+"""
+
+from collections.abc import Sequence
+from functools import reduce
+from typing import NamedTuple
+
+import torch
+
+from yolov7fast.assign import pools as layout
+from yolov7fast.assign.base import Assigner, Assignment, Predictions
+from yolov7fast.assign.lowest_cost import as_integers, lowest_cost_candidates
+from yolov7fast.assign.pools import ONE_BID, PoolBlock, Pools
+from yolov7fast.core.boxes import box_iou
+
+
+class Pairs(NamedTuple):
+    """The pairs of boxes and slots of a block of pools."""
+
+    block: PoolBlock
+    iou: torch.Tensor  # (B, G, P); 0 for padding
+    figures: torch.Tensor  # (R, B, P), what `PooledAssigner.candidate_figures` says of the candidates
+    score: torch.Tensor  # (n, C), of all candidates
+
+    def class_score(self) -> torch.Tensor:
+        """(B, G, P): of each pair, the candidate's score of the box's class."""
+        column = self.block.score_offset + self.block.classes
+        return self.score.flatten().index_select(0, column.flatten()).view(column.shape)
+
+    def without_padding(self, cost: torch.Tensor) -> torch.Tensor:
+        """The cost, infinite for empty slots and for boxes that are only padding."""
+        real = self.block.present[..., None] * self.block.filled[:, None] > 0
+        return torch.where(real, cost, torch.inf)
+
+
+class PooledAssigner(Assigner):
+    """A rule for boxes that choose. top: the most candidates that a box can take."""
+
+    pooled = True
+    top: int
+
+    def score(self, objectness: torch.Tensor, class_logits: torch.Tensor) -> torch.Tensor:
+        """(n, C) from logits (n, 1) and (n, C): how much the network believes in each class at each candidate."""
+        return class_logits.float().sigmoid() * objectness.sigmoid()
+
+    def candidate_figures(self, score: torch.Tensor) -> torch.Tensor:
+        """(R, n): figures of the candidates that `cost` needs, worked out once for each."""
+        return score.new_empty(0, len(score))
+
+    def cost(self, pairs: Pairs) -> torch.Tensor:
+        """(B, G, P), not negative; infinite for padding, see `Pairs.without_padding`."""
+        raise NotImplementedError
+
+    def count(self, pairs: Pairs) -> torch.Tensor:
+        """(B, G) int64: how many candidates each box takes, at most `top`; 0 for boxes that are only padding."""
+        raise NotImplementedError
+
+    def conflict_cost(self, pairs: Pairs, cost: torch.Tensor) -> torch.Tensor:
+        """(B, G, P): a candidate that several boxes took goes to the box of its pool for which this is least."""
+        return cost
+
+    @torch.no_grad()
+    def __call__(
+        self, proposed: torch.Tensor, predictions: Predictions | None = None, pools: Pools | None = None
+    ) -> Assignment:
+        if predictions is None or pools is None:
+            raise TypeError(f"{type(self).__name__} needs predictions and pools")
+        if not pools.blocks:
+            nothing = torch.zeros_like(pools.slot)
+            return Assignment(nothing.bool(), nothing)
+        score = self.score(predictions.objectness, predictions.class_logits)
+        table = torch.cat([predictions.corners.T, self.candidate_figures(score)])
+        matched = [self._match(block, table, score) for block in pools.blocks]
+        taken, target = (_concatenated(field).index_select(0, pools.slot) for field in zip(*matched))
+        return Assignment(taken, target)
+
+    def _match(self, block: PoolBlock, table: torch.Tensor, score: torch.Tensor) -> Assignment:
+        """Assignment of every slot, (B, P), of a block of pools. table: (4 + R, n) corners, figures of candidates."""
+        pools, slots = block.padding_cost.shape
+        boxes = block.present.shape[1]
+        pooled = table.index_select(1, block.candidate).view(-1, pools, slots)
+        corners = (pooled[:4] * block.filled).permute(1, 2, 0)  # (B, P, 4), each side contiguous
+        step = max(1, layout.PAIRS_AT_ONCE // (pools * slots))  # boxes at a time: all of them in all ordinary batches
+        bids = reduce(
+            _merge,
+            (self._bid(block.boxes(at, at + step), corners, pooled[4:], score) for at in range(0, boxes, step)),
+        )
+        winner = torch.where(bids.taken >= 2 * ONE_BID, bids.favourite, bids.taken)
+        return Assignment(bids.taken >= ONE_BID, winner & (ONE_BID - 1))
+
+    def _bid(self, block: PoolBlock, corners: torch.Tensor, figures: torch.Tensor, score: torch.Tensor) -> "_Bids":
+        """What the boxes of every pool want: overlaps, how many to take, costs, the ones of lowest cost."""
+        iou = box_iou(block.corners, corners).nan_to_num_(0)  # (B, G, P); two empty boxes: no overlap
+        pairs = Pairs(block, iou, figures, score)
+        k = self.count(pairs)
+        cost = self.cost(pairs)
+        most = min(self.top, cost.shape[-1])
+        slot = lowest_cost_candidates(cost, k, block.filled, most)
+        chosen = torch.arange(most, device=cost.device) < k[..., None]
+
+        bids = (block.bid[..., None] * chosen).flatten(1)
+        taken = torch.zeros_like(block.padding_cost, dtype=torch.int64).scatter_add_(1, slot.flatten(1), bids)
+        lowest, favourite = self.conflict_cost(pairs, cost).min(1)
+        return _Bids(taken, lowest, block.bid.gather(1, favourite))
+
+
+class _Bids(NamedTuple):
+    """What the boxes of a pool want of each slot, all (B, P)."""
+
+    taken: torch.Tensor  # the sum of the bids of boxes that took the slot
+    lowest: torch.Tensor  # least conflict cost among all boxes, whether they took it or not
+    favourite: torch.Tensor  # the bid of the box that has it, the earliest at equal cost
+
+
+def _merge(a: _Bids, b: _Bids) -> _Bids:
+    """Bids of two sets of boxes, the earlier ones first."""
+    later = b.lowest < a.lowest
+    lowest, favourite = torch.where(later, b.lowest, a.lowest), torch.where(later, b.favourite, a.favourite)
+    return _Bids(a.taken + b.taken, lowest, favourite)
+
+
+def _concatenated(fields: Sequence[torch.Tensor]) -> torch.Tensor:
+    return fields[0].flatten() if len(fields) == 1 else torch.cat([field.flatten() for field in fields])
+
+
+def dynamic_k(iou: torch.Tensor, least: torch.Tensor, top: int) -> torch.Tensor:
+    """(B, G): how many candidates a box takes, the sum of its `top` best overlaps, at least `least` (B, G)."""
+    best = as_integers(iou).topk(min(top, iou.shape[-1]), -1).values.view(iou.dtype)
+    return torch.maximum(best.sum(-1).long(), least)

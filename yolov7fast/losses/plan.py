@@ -1,0 +1,122 @@
+"""The host's part of a loss: candidates and all that is known of them before any prediction, sent to the device.
+
+It needs targets, anchors and the sizes of the raw outputs alone, so it runs while the device is busy with the network;
+every shape that comes later is known here, and the device is never asked for a value.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from yolov7fast.assign.candidates import Candidates, find_candidates, first_on_cell
+from yolov7fast.assign.pools import Pools, build_pools
+from yolov7fast.core.boxes import xywh2xyxy
+from yolov7fast.core.device_copy import send
+from yolov7fast.core.errors import UserError
+
+
+class Plan(NamedTuple):
+    """What is known of a batch before any prediction, on the device: n candidates, N targets."""
+
+    cells: tuple[torch.Tensor, ...]  # of each raw output, the flat indices of its candidates' cells
+    anchor: torch.Tensor  # (n, 2) in cells
+    stride: torch.Tensor  # (n, 1) pixels of a cell
+    scale: torch.Tensor  # (n, 4) columns, rows, columns, rows of the candidate's raw output
+    corner: torch.Tensor  # (n, 4) column, row, 0, 0 of the cell
+    first_duplicate: torch.Tensor  # (n,) int64, the first candidate on the same cell
+    target: torch.Tensor  # (n,) int64, row of the target that proposed the cell
+    target_box: torch.Tensor  # (N, 4) normalised centre and size
+    target_class: torch.Tensor  # (N,) int64
+    area: torch.Tensor  # (outputs,) float, cells of each raw output
+    balance: torch.Tensor  # (levels,) float, level weights of the objectness loss
+    gains: torch.Tensor  # (3,) float, of box, objectness and class loss
+    pools: Pools | None  # who competes with whom; None: the assigner lets nobody compete
+    trained: torch.Tensor | None = None  # (n, C) bool, class columns that the candidate's output has; None: all
+    fixed: torch.Tensor | None = None  # (n, C) logits that the assigner sees in the place of the others
+    places: torch.Tensor | None = None  # (4, n) int64 image, anchor, row, column; None: raw outputs are contiguous
+    weight: torch.Tensor | None = None  # (N,) of each target in the class loss; None: all weigh the same
+
+
+@dataclass(frozen=True)
+class HeadLayout:
+    """What the host must know of the detection layer. Several heads: each answers for some of the classes."""
+
+    anchors: np.ndarray  # (levels, anchors, 2) in cells
+    stride: np.ndarray  # (levels,) float32
+    anchor_t: float  # a box fits an anchor if no side is so many times longer or shorter
+    nc: int
+    heads: int
+    head_of: np.ndarray  # (nc,) head of each class
+    column_of: np.ndarray  # (nc,) class column of each class in its head's raw outputs
+    class_weights: np.ndarray | None  # (nc,) float32, of an object of each class in the class loss; None: all the same
+
+
+def make_plan(
+    layout: HeadLayout,
+    targets: torch.Tensor,
+    raw: Sequence[torch.Tensor],
+    level_weights: Sequence[float],
+    gains: Sequence[float],
+    reach: float,
+    height: int | None,
+) -> Plan:
+    """raw: outputs level by level, in each level head by head; reach: see `find_candidates`.
+
+    height: of the input image; given, the candidates compete in pools.
+    """
+    batch, na = raw[0].shape[:2]
+    sizes = [(m.shape[2], m.shape[3]) for m in raw[:: layout.heads]]
+    rows = check_targets(targets, batch, layout.nc)
+    image, classes = rows[:, :2].astype(np.int64).T
+    head, column = layout.head_of[classes], layout.column_of[classes]
+    found = find_candidates(rows, layout.anchors, sizes, layout.anchor_t, reach)
+    output = found.level * layout.heads + head[found.target]  # index of the raw output
+    if layout.heads > 1:
+        order = np.argsort(output, kind="stable")
+        found, output = Candidates(*(field[order] for field in found)), output[order]
+    cell = found.cell(sizes, na)
+    counts = np.bincount(output, minlength=len(raw)).tolist()
+    scale = np.array([[nx, ny, nx, ny] for ny, nx in sizes], dtype=rows.dtype)[found.level]
+    corner = np.stack([found.column, found.row, *np.zeros((2, len(cell)), np.int64)], 1).astype(rows.dtype)
+    anchor = layout.anchors[found.level, found.anchor].astype(np.float32)
+    stride = layout.stride[found.level, None]
+    first_duplicate = first_on_cell(output, cell)
+    area = np.array([m.shape[:-1].numel() for m in raw], dtype=np.float32)
+    balance = np.array(level_weights, np.float64 if raw[0].dtype == torch.float64 else np.float32)
+    arrays = [cell, anchor, stride, scale, corner, first_duplicate, found.target, rows[:, 2:6], column]
+    arrays += [area, balance, np.array(gains, np.float32)]
+    # known here: to work them out on the device would take values from the host, and a wait for each
+    places = [found.image, found.anchor, found.row, found.column]
+    placed = [] if all(m.is_contiguous() for m in raw) else [np.stack(places)]
+    weighted = [] if layout.class_weights is None else [layout.class_weights[classes]]
+    pooled = []
+    if height is not None:
+        corners = xywh2xyxy(rows[:, 2:6] * height)  # by the height alone, as upstream; it matters off-square
+        pool = image * layout.heads + head
+        pooled = build_pools(pool[found.target], pool, corners, column, max(m.shape[-1] for m in raw) - 5)
+    cell, *tensors = send([*arrays, *placed, *weighted, *pooled], raw[0].device)
+    known, rest = tensors[: len(arrays) - 1], tensors[len(arrays) - 1 :]
+    at = rest.pop(0) if placed else None
+    weight = rest.pop(0) if weighted else None
+    pools = None if height is None else Pools.of(*rest)
+    return Plan(cell.split(counts), *known, pools, places=at, weight=weight)
+
+
+def check_targets(targets: torch.Tensor, batch: int, nc: int) -> np.ndarray:
+    """Targets on the host, fp32 or fp64. Those of a device are waited for here, and only here."""
+    targets = targets.cpu()
+    rows = (targets if targets.dtype == torch.float64 else targets.float()).numpy()
+    image, cls = rows[:, :2].astype(np.int64).T
+    bad = np.flatnonzero((cls < 0) | (cls >= nc))
+    if len(bad):
+        raise UserError(
+            f"class {cls[bad[0]]} in the labels, but the model has {nc} (0..{nc - 1}): "
+            "correct the labels, or nc in the data file"
+        )
+    bad = np.flatnonzero((image < 0) | (image >= batch))
+    if len(bad):
+        raise IndexError(f"target row {bad[0]} names image {image[bad[0]]} of a batch of {batch}")
+    return rows
