@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from benchmarks.measure import cpu_seconds, in_turn, machine, write_json
-from yolov7fast.losses.multihead import ComputeLossMultiHeadOTA
+from yolov7fast.losses.multihead import MultiHeadLoss
 from yolov7fast.losses.yolo import ComputeLoss, ComputeLossOTA
 from yolov7fast.nn.head_config import SHIPPED, HeadConfig
 from yolov7fast.profiling.op_counter import OpCounter
@@ -123,7 +123,7 @@ def compare_heads(results: dict, runs: int) -> None:
     case, config = Case(*CENTRAL), HeadConfig.load(SHIPPED["standard"])
     model = head(config.nc)
     model.model[-1].head_config = config.to_dict()
-    loss, generator = ComputeLossMultiHeadOTA(model), torch.Generator().manual_seed(0)
+    loss, generator = MultiHeadLoss(model, "ota"), torch.Generator().manual_seed(0)
     heads = []
     for width in config.widths:
         written = [torch.randn(*m.shape[:2], 5 + width, *m.shape[2:4], generator=generator) * 0.5 for m in case.maps]

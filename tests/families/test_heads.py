@@ -25,7 +25,7 @@ from yolov7fast.families.yolo.network import (
     listed,
     log_transfer,
 )
-from yolov7fast.losses.multihead import ComputeLossMultiHead, ComputeLossMultiHeadOTA
+from yolov7fast.losses.multihead import MultiHeadLoss
 from yolov7fast.nn.head_config import SHIPPED, HeadConfig
 from yolov7fast.nn.model import Model
 from yolov7fast.nn.parser import read_description
@@ -91,7 +91,8 @@ def test_both_losses_are_those_of_several_heads():
     model.hyp, model.gr = load_hyp("data/hyp.small.yaml"), 1.0
     family = SimpleNamespace(model=model, hyp=model.hyp, opt=SimpleNamespace(epochs=2))
     YoloFamily.build_losses(family)
-    assert type(family.plain_loss) is ComputeLossMultiHead and type(family.ota_loss) is ComputeLossMultiHeadOTA
+    assert type(family.plain_loss) is type(family.ota_loss) is MultiHeadLoss
+    assert not family.plain_loss.assigner.pooled and family.ota_loss.assigner.pooled
 
 
 @pytest.mark.slow

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from tests.recorded_heads import ANCHORS, CHANNELS, VARIANTS, features, network, recorded_head, with_strides
-from yolov7fast.losses.multihead import CERTAIN, ComputeLossMultiHead, ComputeLossMultiHeadOTA
-from yolov7fast.losses.yolo import ComputeLoss, ComputeLossOTA
+from yolov7fast.losses.multihead import CERTAIN, MultiHeadLoss
+from yolov7fast.losses.yolo import YoloLoss
 from yolov7fast.nn.head_config import HeadConfig
 from yolov7fast.nn.heads import Detect
 from yolov7fast.nn.multihead import MultiHeadDetect
@@ -32,7 +32,7 @@ def recorded_targets(golden, case: str) -> torch.Tensor:
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_summed_heads_give_the_recorded_losses_and_gradients(variant, case, golden):
     head = recorded_head(golden, variant).train()
-    loss = ComputeLossMultiHead(network(head, per_head_loss=1, **HYP[case]))
+    loss = MultiHeadLoss(network(head, per_head_loss=1, **HYP[case]), "plain")
     total, items = loss(head(features(golden)), recorded_targets(golden, case))
     total.backward()
     expected = golden("eval_multihead.json")["loss"][f"{variant}/{case}"]
@@ -72,33 +72,33 @@ def ordinary(nc: int) -> Detect:
 def run(loss, maps, targets):
     """Total, items and the gradient of each map."""
     flat = [m for head in maps for m in head] if isinstance(maps[0], list) else maps
-    total, items = loss(maps, targets) if isinstance(loss, ComputeLoss) else loss(maps, targets, IMAGES)
+    total, items = loss(maps, targets, IMAGES)
     return total.detach(), items, torch.autograd.grad(total, flat)
-
-
-PAIRS = [(ComputeLossMultiHead, ComputeLoss), (ComputeLossMultiHeadOTA, ComputeLossOTA)]
 
 
 @pytest.mark.parametrize("per_head", [0, 1])
 @pytest.mark.parametrize("nc", [6, 1])
-@pytest.mark.parametrize(("routed", "plain"), PAIRS)
-def test_one_head_with_all_classes_has_the_ordinary_loss_bit_for_bit(routed, plain, nc, per_head):
+@pytest.mark.parametrize("assigner", ["plain", "ota"])
+def test_one_head_with_all_classes_has_the_ordinary_loss_bit_for_bit(assigner, nc, per_head):
     config = HeadConfig(nc, (tuple(range(nc)),), (1.0,), ("all",))
     maps, targets = random_maps([nc]), random_targets(nc)
-    total, items, gradients = run(routed(network(several(config), per_head_loss=per_head)), maps, targets)
-    expected = run(plain(network(ordinary(nc))), maps[0], targets)
+    total, items, gradients = run(
+        MultiHeadLoss(network(several(config), per_head_loss=per_head), assigner), maps, targets
+    )
+    expected = run(YoloLoss(network(ordinary(nc)), assigner), maps[0], targets)
     assert torch.equal(total, expected[0]) and torch.equal(items, expected[1])
     assert all(torch.equal(a, b) for a, b in zip(gradients, expected[2], strict=True))
 
 
 @pytest.mark.parametrize("full", [False, True])
 @pytest.mark.parametrize("hyp", [{}, {"label_smoothing": 0.1, "cls_pw": 1.5, "fl_gamma": 1.0}])
-@pytest.mark.parametrize(("routed", "plain"), PAIRS)
-def test_heads_together_learn_what_each_would_alone(routed, plain, hyp, full):
+@pytest.mark.parametrize("assigner", ["plain", "ota"])
+def test_heads_together_learn_what_each_would_alone(assigner, hyp, full):
     """Each head by itself: its own maps, its own targets with local classes, everything else ground."""
     config = HeadConfig(6, ((4,), (0, 3), (5, 1, 2)), (1.0, 1.5, 0.7), ("a", "b", "c"), full_head=full)
     maps, targets = random_maps(config.widths), random_targets(6)
-    total, items, gradients = run(routed(network(several(config), per_head_loss=1, **hyp)), maps, targets)
+    loss = MultiHeadLoss(network(several(config), per_head_loss=1, **hyp), assigner)
+    total, items, gradients = run(loss, maps, targets)
     sums, alone = torch.zeros(4), []
     for head, (ids, weight) in enumerate(zip(config.classes, config.weights)):
         own = targets[(targets[:, 1:2] == torch.tensor(ids)).any(1)]
@@ -108,7 +108,8 @@ def test_heads_together_learn_what_each_would_alone(routed, plain, hyp, full):
         if len(ids) == 1:
             for part in parts:
                 part[..., 5] = CERTAIN
-        _, found, grads = run(plain(network(ordinary(len(ids)), **hyp)), [p.requires_grad_() for p in parts], own)
+        by_itself = YoloLoss(network(ordinary(len(ids)), **hyp), assigner)
+        _, found, grads = run(by_itself, [p.requires_grad_() for p in parts], own)
         sums += weight * found
         for m, grad in zip(maps[head], grads, strict=True):
             alone.append(torch.zeros_like(m).index_copy(-1, torch.tensor(columns), weight * grad))
@@ -123,7 +124,7 @@ def test_an_object_weighs_as_much_as_with_one_head():
     config = HeadConfig(6, ((4, 2), (0, 3, 5, 1)), (1.0, 1.0), ("a", "b"))
     (full,) = random_maps([6])
     maps = [[m[..., [*range(5), *(5 + c for c in ids)]] for m in full] for ids in config.classes]
-    loss, one_head = ComputeLossMultiHead(network(several(config))), ComputeLoss(network(ordinary(6)))
+    loss, one_head = MultiHeadLoss(network(several(config)), "plain"), YoloLoss(network(ordinary(6)), "plain")
     targets = random_targets(6)
     assert loss(maps, targets)[1][0].item() == pytest.approx(one_head(full, targets)[1][0].item(), rel=1e-6)
     own = targets[(targets[:, 1] == 4) | (targets[:, 1] == 2)]
@@ -144,8 +145,8 @@ def test_background_counts_alike_in_every_head(heads, weight, per_head):
     (one,) = random_maps([2])
     silent = [m.detach().index_fill(-1, torch.tensor([4]), -CERTAIN) for m in one]
     targets = random_targets(2)  # of the first head alone
-    loss = ComputeLossMultiHeadOTA(network(several(config), per_head_loss=per_head))
-    one_head = ComputeLossOTA(network(ordinary(2)))
+    loss = MultiHeadLoss(network(several(config), per_head_loss=per_head), "ota")
+    one_head = YoloLoss(network(ordinary(2)), "ota")
     expected = weight * one_head(one, targets, IMAGES)[1][1].item()
     assert loss([one, *[silent] * (heads - 1)], targets, IMAGES)[1][1].item() == pytest.approx(expected, rel=1e-6)
     empty = weight * one_head(one, targets[:0], IMAGES)[1][1].item()
@@ -158,41 +159,29 @@ def test_weights_of_heads_are_relative():
 
     def items(*weights, **hyp):
         config = HeadConfig(6, classes, weights, ("a", "b"))
-        return run(ComputeLossMultiHeadOTA(network(several(config), **hyp)), maps, targets)[1]
+        return run(MultiHeadLoss(network(several(config), **hyp), "ota"), maps, targets)[1]
 
     torch.testing.assert_close(items(1.0, 3.0), items(2.0, 6.0))
     assert items(1.0, 3.0)[3] != pytest.approx(items(1.0, 1.0)[3].item())
     torch.testing.assert_close(items(2.0, 2.0, per_head_loss=1), 2 * items(1.0, 1.0, per_head_loss=1))
 
 
-@pytest.mark.parametrize("routed", [ComputeLossMultiHead, ComputeLossMultiHeadOTA])
-def test_a_head_without_targets_still_learns_where_nothing_is(routed):
+@pytest.mark.parametrize("assigner", ["plain", "ota"])
+def test_a_head_without_targets_still_learns_where_nothing_is(assigner):
     config = HeadConfig.consecutive(6, 2)
     targets = random_targets(3)  # of the first head alone
-    _, _, gradients = run(routed(network(several(config))), random_maps([3, 3]), targets)
+    _, _, gradients = run(MultiHeadLoss(network(several(config)), assigner), random_maps([3, 3]), targets)
     for grad in gradients[3:]:
         assert (grad[..., 4] > 0).all()
         assert grad[..., :4].abs().max() == 0 and grad[..., 5:].abs().max() == 0
-    nothing = run(routed(network(several(config))), random_maps([3, 3]), targets[:0])[1]
+    nothing = run(MultiHeadLoss(network(several(config)), assigner), random_maps([3, 3]), targets[:0])[1]
     assert nothing[0] == 0 and nothing[1] > 0 and nothing[2] == 0
-
-
-@pytest.mark.parametrize("routed", [ComputeLossMultiHead, ComputeLossMultiHeadOTA])
-def test_nothing_is_read_back_from_the_device(routed):
-    """On `meta` any read of device data raises."""
-    config = HeadConfig(6, ((4,), (0, 3), (5, 1, 2)), (1.0, 1.5, 0.7), ("a", "b", "c"))
-    loss = routed(network(several(config)))
-    maps = [[m.detach().to("meta").requires_grad_() for m in head] for head in random_maps(config.widths)]
-    arguments = (IMAGES.to("meta"),) if routed is ComputeLossMultiHeadOTA else ()
-    total, items = loss(maps, random_targets(6), *arguments)
-    total.backward()
-    assert items.shape == (4,) and maps[2][0].grad.shape == maps[2][0].shape
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_maps_give_nearly_the_same(dtype):
     config = HeadConfig.consecutive(6, 3)
-    loss = ComputeLossMultiHeadOTA(network(several(config)))
+    loss = MultiHeadLoss(network(several(config)), "ota")
     maps, targets = random_maps([2, 2, 2]), random_targets(6)
     half = [[m.detach().to(dtype).requires_grad_() for m in head] for head in maps]
     expected = run(loss, maps, targets)

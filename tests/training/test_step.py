@@ -5,8 +5,7 @@ import torch
 from torch import nn
 
 from yolov7fast.families.yolo.optimization import build_optimizer
-from yolov7fast.losses.multihead import ComputeLossMultiHead, ComputeLossMultiHeadOTA
-from yolov7fast.losses.yolo import ComputeLoss, ComputeLossAuxOTA, ComputeLossOTA
+from yolov7fast.losses.build import build_loss
 from yolov7fast.nn.model import Model
 from yolov7fast.profiling.op_counter import OpCounter
 from yolov7fast.training import hyperparameters as hyper
@@ -31,9 +30,7 @@ class NetworkRecipe:
     def forward_loss(self, net, batch, mark):
         outputs = net(batch[0])
         mark("forward")
-        if isinstance(self.loss, ComputeLossOTA | ComputeLossAuxOTA):
-            return self.loss(outputs, batch[1], batch[0])
-        return self.loss(outputs, batch[1])
+        return self.loss(outputs, batch[1], batch[0])
 
 
 def on_the_host(make):
@@ -47,16 +44,16 @@ def on_the_host(make):
 
 
 @pytest.mark.parametrize(
-    ("cfg", "loss", "size"),
+    ("cfg", "assigner", "size"),
     [
-        ("yolov7-tiny", ComputeLoss, 64),
-        ("yolov7-tiny", ComputeLossOTA, 64),
-        ("yolov7-w6", ComputeLossAuxOTA, 128),
-        ("yolov7-tiny-1b4h", ComputeLossMultiHead, 64),
-        ("yolov7-tiny-1b4h-attn", ComputeLossMultiHeadOTA, 64),
+        ("yolov7-tiny", "plain", 64),
+        ("yolov7-tiny", "ota", 64),
+        ("yolov7-w6", "ota", 128),
+        ("yolov7-tiny-1b4h", "plain", 64),
+        ("yolov7-tiny-1b4h-attn", "ota", 64),
     ],
 )
-def test_the_whole_step_runs_on_a_device_without_data(cfg, loss, size, monkeypatch):
+def test_the_whole_step_runs_on_a_device_without_data(cfg, assigner, size, monkeypatch):
     """On `meta` any read of device data raises: forward, loss, backward, optimizer, EMA and the means never read.
 
     Nor is the device ever sent anything that the host would wait for.
@@ -65,7 +62,7 @@ def test_the_whole_step_runs_on_a_device_without_data(cfg, loss, size, monkeypat
     hyp = hyper.load_hyp("data/hyp.scratch.p5.yaml")
     model.hyp = hyper.scale_gains(hyp, levels=model.model[-1].nl, classes=3, img_size=size, smoothing=0.0)
     model.gr = 1.0
-    criterion = loss(model)  # built as training does, where the anchors can be read
+    criterion = build_loss(model, assigner)  # built as training does, where the anchors can be read
     model = model.to("meta")
     optimizer = build_optimizer(model, hyp, adam=False, weight_decay=0.0005)
     device = torch.device("meta")

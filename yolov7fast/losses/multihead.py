@@ -69,20 +69,6 @@ class MultiHeadLoss(YoloLoss):
         return Terms(*((x * weights).sum(1) for x in (box, objectness * self.objectness_weight, cls)))
 
 
-class ComputeLossMultiHead(MultiHeadLoss):
-    """`loss(raw, targets)`: every candidate is a positive."""
-
-    def __init__(self, model: Any, autobalance: bool = False, class_weights: np.ndarray | None = None):
-        super().__init__(model, "plain", autobalance, class_weights)
-
-
-class ComputeLossMultiHeadOTA(MultiHeadLoss):
-    """`loss(raw, targets, images)`: positives by SimOTA."""
-
-    def __init__(self, model: Any, autobalance: bool = False, class_weights: np.ndarray | None = None):
-        super().__init__(model, "ota", autobalance, class_weights)
-
-
 def objectness_weight(heads: int) -> int:
     """How often objectness counts, whose gain in the hyp file is meant for one head: 1 for one, 3 for two, 7 for four.
 
