@@ -41,8 +41,11 @@ class GlobalRandom:
     randint = staticmethod(python_random.randint)
     choices = staticmethod(python_random.choices)
     sample = staticmethod(python_random.sample)
-    np_uniform = staticmethod(np.random.uniform)
     np_beta = staticmethod(np.random.beta)
+
+    @staticmethod
+    def np_uniform(low: float, high: float, size: int) -> np.ndarray:
+        return np.random.uniform(low, high, size)
 
 
 GLOBAL = GlobalRandom()

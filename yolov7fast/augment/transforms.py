@@ -263,9 +263,9 @@ def _visibility(segments: list[np.ndarray], warp: Warp) -> tuple[np.ndarray, np.
     low = np.minimum.reduceat(points, starts, axis=0) * zoom + shift
     high = np.maximum.reduceat(points, starts, axis=0) * zoom + shift
     size = np.array(warp.size[::-1], np.float64)
-    seen = ((high > -0.01) & (low < size + 0.01)).all(1)
-    whole = ((low > 0.01) & (high < size - 0.01)).all(1)
-    return seen, whole
+    seen = (high > -0.01) & (low < size + 0.01)
+    whole = (low > 0.01) & (high < size - 0.01)
+    return seen[:, 0] & seen[:, 1], whole[:, 0] & whole[:, 1]
 
 
 def box_candidates(box1, box2, wh_thr=2, ar_thr=20, area_thr=0.1, eps=1e-16):

@@ -12,7 +12,7 @@ from yolov7fast.cli.programs import program
 from yolov7fast.core.atomic import write_atomically
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files import increment_path
-from yolov7fast.reports.render import Plot, Report, to_html, to_markdown
+from yolov7fast.reports.render import Bullets, Plot, Report, to_html, to_markdown
 from yolov7fast.reports.runs import read_runs
 from yolov7fast.reports.sections import build_report
 
@@ -51,6 +51,6 @@ def main() -> int:
         raise UserError(f"--output {folder} cannot be written to ({error.strerror}); give another folder") from None
     for path in written:
         print(f"written: {path}")
-    advice = report.sections[-1].blocks[0].items
-    print("\n".join(["", *(f"- {item.replace('**', '')}" for item in advice)]))
+    advice = [block for block in report.sections[-1].blocks if isinstance(block, Bullets)]
+    print("\n".join(["", *(f"- {item.replace('**', '')}" for block in advice for item in block.items)]))
     return 0

@@ -27,6 +27,7 @@ from yolov7fast.data.data_yaml import load_data_yaml
 from yolov7fast.data.dataset import LoadImagesAndLabels
 from yolov7fast.losses.multihead import ComputeLossMultiHead, ComputeLossMultiHeadOTA
 from yolov7fast.losses.yolo import ComputeLoss, ComputeLossOTA
+from yolov7fast.nn.model import Model
 from yolov7fast.plots.curves import figure, line_colours
 from yolov7fast.plots.draw import class_name
 
@@ -110,7 +111,9 @@ def draw(path: Path, image: np.ndarray, rows: np.ndarray, found: dict[str, Given
 
 
 def parse_args(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog=program("draw-assignment").invocation, description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog=program("draw-assignment").invocation, description=(__doc__ or "").splitlines()[0]
+    )
     parser.add_argument("--data", required=True, help="data yaml")
     parser.add_argument("--weights", required=True, help="checkpoint (.pt)")
     losses = {"choices": ("ota", "plain", "both"), "default": "both"}
@@ -127,6 +130,8 @@ def main(argv: list[str] | None = None) -> int:
     opt = parse_args(argv)
     device = select_device(opt.device)
     model = attempt_load(opt.weights, map_location=device)
+    if not isinstance(model, Model):
+        raise UserError(f"{opt.weights} holds a {type(model).__name__}, not a network whose assignment can be drawn")
     data = load_data_yaml(opt.data)
     if data.nc != model.model[-1].nc:
         raise UserError(f"{opt.data} has {data.nc} classes, {opt.weights} {model.model[-1].nc}: they must agree")

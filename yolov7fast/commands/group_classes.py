@@ -42,7 +42,8 @@ def read_annotations(path: str | Path, nc: int) -> ClassGeometry:
         raise UserError(f"{path}: a bbox has sides that are not finite")
     if len(classes) != nc:
         raise UserError(f"{path} has {len(classes)} categories, the data yaml {nc} classes")
-    return class_geometry(*rows.reshape(-1, 3).T, nc)
+    cls, width, height = rows.reshape(-1, 3).T
+    return class_geometry(cls, width, height, nc)
 
 
 def box_sides(bbox: list[float]) -> tuple[float, float]:

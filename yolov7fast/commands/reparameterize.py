@@ -13,12 +13,15 @@ import torch
 from yolov7fast.checkpoint.api import load_checkpoint, module_of, save_checkpoint
 from yolov7fast.cli.programs import program
 from yolov7fast.core.errors import UserError
+from yolov7fast.nn.model import Model
 from yolov7fast.nn.reparam import to_deploy
 
 
 def convert(weights: Path, cfg: Path, output: Path) -> float:
     """Write `output`; returns the largest difference of the predictions before and after, in pixels."""
     trained = module_of(load_checkpoint(weights), prefer_ema=True, origin=weights)
+    if not isinstance(trained, Model):
+        raise UserError(f"{weights} holds a {type(trained).__name__}, not a network of this project's YAML")
     if getattr(trained.model[-1], "fused", False):
         raise UserError(f"{weights}: is already fused; give the weights as training wrote them")
     deploy = to_deploy(trained.state_dict(), cfg, trained.yaml.get("ch", 3), weights)
@@ -29,7 +32,7 @@ def convert(weights: Path, cfg: Path, output: Path) -> float:
 
 
 @torch.no_grad()
-def largest_difference(trained: torch.nn.Module, deploy: torch.nn.Module) -> float:
+def largest_difference(trained: Model, deploy: Model) -> float:
     """Between the predictions of both for one random image, in double precision; changes the dtype of both."""
     side = 2 * int(deploy.stride.max())
     image = torch.rand(1, deploy.yaml["ch"], side, side, generator=torch.Generator().manual_seed(0))

@@ -44,7 +44,7 @@ def shrunk_size(height: int, width: int, size: int) -> tuple[int, int]:
     longer = max(height, width)
     if longer <= size:
         return height, width
-    return tuple(max(round(side * size / longer), 1) for side in (height, width))
+    return max(round(height * size / longer), 1), max(round(width * size / longer), 1)
 
 
 def resize_file(job: tuple[Path, Path], size: int, quality: int) -> tuple[str, str]:
@@ -57,7 +57,7 @@ def resize_file(job: tuple[Path, Path], size: int, quality: int) -> tuple[str, s
             write_atomically(target, source.read_bytes(), durable=False)
             return "label", ""
         image = read_image(str(source))
-        height, width = shrunk_size(*image.shape[:2], size)
+        height, width = shrunk_size(image.shape[0], image.shape[1], size)
         if (height, width) == image.shape[:2]:
             write_atomically(target, source.read_bytes(), durable=False)
             return "copied", ""

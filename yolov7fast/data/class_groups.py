@@ -123,11 +123,11 @@ def k_means(points: np.ndarray, k: int, balanced: bool = False) -> np.ndarray:
     best, best_cost = np.zeros(len(points), np.int64), np.inf
     for _ in range(STARTS):
         centres = points[spread_out(points, k, rng)]
-        groups = None
+        groups = np.full(len(points), -1)
         for _ in range(100):
             distance = ((points[:, None] - centres[None]) ** 2).sum(2)
             new = assign_balanced(distance) if balanced else nearest(distance)
-            if groups is not None and (new == groups).all():
+            if (new == groups).all():
                 break
             groups = new
             centres = np.stack([points[groups == g].mean(0) for g in range(k)])

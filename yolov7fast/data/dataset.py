@@ -68,7 +68,7 @@ class LoadImagesAndLabels(Dataset):
         self.path = path
         self.img_size = img_size
         self.augment = augment
-        self.hyp = hyp
+        self.hyp: Mapping[str, float] = {} if hyp is None else hyp
         self.image_weights = image_weights
         self.rect = rect and not image_weights
         self.mosaic = augment and not self.rect
@@ -150,11 +150,8 @@ class LoadImagesAndLabels(Dataset):
     def sample_into(self, key: Key, out: np.ndarray) -> tuple[torch.Tensor, str, tuple | None]:
         """Make a sample and write its image into `out`, uint8 (3, H, W); returns (labels (m, 6), path, shapes)."""
         index = self.indices[_index(key)]
-        if self.augment:
-            rng = self._random_source(key)
-            img, labels, shapes = self._augmented(index, rng)
-        else:
-            img, labels, shapes = self._letterboxed(index)
+        rng = self._random_source(key) if self.augment else None
+        img, labels, shapes = self._letterboxed(index) if rng is None else self._augmented(index, rng)
         rows = np.zeros((len(labels), 6), np.float32)
         h, w = img.shape[:2]
         if len(labels):
@@ -163,7 +160,7 @@ class LoadImagesAndLabels(Dataset):
             rows[:, 2:4] = (low + high) / 2
             rows[:, 4:6] = high - low
             rows[:, 2:] /= np.array((w, h, w, h), np.float32)
-        if self.augment:
+        if rng is not None:
             img = self._flip(img, rows, rng)
         if out.shape != (3, h, w) or out.dtype != np.uint8:
             raise ValueError(f"a sample of {h} x {w} does not fit an array of {out.shape}, {out.dtype}")

@@ -97,7 +97,18 @@ class EpochByEpoch:
 
     endless = True  # whether `_take` runs on into the next epoch
     _wanted = (0, 0)  # (epoch, batch) that the next iteration begins with
-    _ahead = None  # (epoch, batch) that `_take` gives next
+    _ahead: tuple[int, int] | None = None  # (epoch, batch) that `_take` gives next
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+    def _begin_at(self, epoch: int, start: int) -> None:
+        """Give batch `start` of this epoch next."""
+        raise NotImplementedError
+
+    def _take(self) -> tuple:
+        """The next batch."""
+        raise NotImplementedError
 
     def set_epoch(self, epoch: int, start_batch: int = 0) -> None:
         """Have the next iteration give this epoch, from batch `start_batch` on. Else it is the one after the last."""

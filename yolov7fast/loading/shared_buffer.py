@@ -6,6 +6,7 @@ not count against /dev/shm, which containers keep small.
 
 import mmap
 import os
+from typing import Any
 
 import numpy as np
 import torch
@@ -36,12 +37,12 @@ class BatchBuffer:
     def pin(self) -> None:
         """Where there is CUDA, lock the pages so that copies to the device can run beside the computation."""
         if torch.cuda.is_available() and not self._pinned:
-            code = torch.cuda.cudart().cudaHostRegister(self._bytes.data_ptr(), self._bytes.numel(), 0)
+            code = _cudart().cudaHostRegister(self._bytes.data_ptr(), self._bytes.numel(), 0)
             self._pinned = int(code) == 0  # a refusal (limits on locked memory) costs speed, not correctness
 
     def unpin(self) -> None:
         if self._pinned:
-            torch.cuda.cudart().cudaHostUnregister(self._bytes.data_ptr())
+            _cudart().cudaHostUnregister(self._bytes.data_ptr())
             self._pinned = False
 
     def mark(self) -> "torch.cuda.Event | None":
@@ -51,6 +52,11 @@ class BatchBuffer:
         event = torch.cuda.Event()
         event.record()
         return event
+
+
+def _cudart() -> Any:
+    """CUDA's runtime library, whose functions torch does not declare."""
+    return torch.cuda.cudart()
 
 
 def has_passed(mark, wait: bool) -> bool:

@@ -150,7 +150,7 @@ class SharedLoader(EpochByEpoch):
             self._board.open(slot, self._serial)
             self._pending.append(batch)
             self._serial += 1
-            self._group += len(batch.groups)
+            self._group += batch.groups
             self._team.send(task)
 
     def _wait_for(self, batch: "_Batch") -> None:
@@ -170,22 +170,29 @@ class _Batch:
 
     def __init__(self, task: Task, micro_batch: int):
         self.serial, self.slot, self.count, self.shape = task.serial, task.slot, len(task.indices), task.shape
-        self.groups: list[Done | None] = [None] * -(-self.count // micro_batch)
-        self.missing = len(self.groups)
+        self._done: dict[int, Done] = {}
+        self.groups = -(-self.count // micro_batch)  # how many it is divided into
+
+    @property
+    def missing(self) -> int:
+        """Groups that are not made yet."""
+        return self.groups - len(self._done)
 
     def put(self, done: Done) -> None:
-        self.groups[done.group] = done
-        self.missing -= 1
+        self._done[done.group] = done
+
+    def _in_order(self) -> list[Done]:
+        return [self._done[group] for group in range(self.groups)]
 
     def targets(self) -> torch.Tensor:
         """float32 (N, 6)."""
-        return torch.from_numpy(np.concatenate([g.labels for g in self.groups]))
+        return torch.from_numpy(np.concatenate([done.labels for done in self._in_order()]))
 
     def paths(self) -> tuple[str, ...]:
-        return tuple(chain.from_iterable(g.paths for g in self.groups))
+        return tuple(chain.from_iterable(done.paths for done in self._in_order()))
 
     def shapes(self) -> tuple:
-        return tuple(chain.from_iterable(g.shapes for g in self.groups))
+        return tuple(chain.from_iterable(done.shapes for done in self._in_order()))
 
 
 class _Team:

@@ -6,7 +6,7 @@ import pickle
 import random
 import traceback
 from multiprocessing.connection import Connection
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from yolov7fast.loading.worker_errors import Failure, failure_of
 from yolov7fast.loading.worker_signals import leave_stopping_to_main
 
 LENGTH_BYTES = 8
+NO_LABELS = np.zeros((0, 6), np.float32)
 
 
 class Task(NamedTuple):
@@ -41,7 +42,7 @@ class Done(NamedTuple):
 
     serial: int
     group: int
-    labels: np.ndarray | None  # float32 (k, 6), column 0 is the index in the batch; None: cancelled
+    labels: np.ndarray  # float32 (k, 6), column 0 is the index in the batch; of a cancelled batch: none
     paths: list[str]
     shapes: list
 
@@ -49,7 +50,7 @@ class Done(NamedTuple):
 class WorkerSetup(NamedTuple):
     """What a worker is forked with."""
 
-    dataset: object
+    dataset: Any
     buffer: BatchBuffer
     board: ClaimBoard
     micro_batch: int
@@ -106,7 +107,7 @@ def _groups_of(worker: int, setup: WorkerSetup, task: Task):
 def _answer(setup: WorkerSetup, task: Task, group: int) -> "Done | Failure | str":
     """`Done`, or what went wrong: a `Failure` for the user to fix, a traceback as text for all else."""
     if setup.board.is_cancelled(task.serial):
-        return Done(task.serial, group, None, [], [])
+        return Done(task.serial, group, NO_LABELS, [], [])
     try:
         return _fill(setup, task, group)
     except Exception as error:

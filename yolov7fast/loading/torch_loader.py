@@ -11,7 +11,7 @@ from multiprocessing import util
 from typing import NoReturn
 
 import torch
-from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, get_worker_info
+from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampler, get_worker_info
 
 from yolov7fast.augment.randomness import KeyedRandom
 from yolov7fast.core.errors import UserError
@@ -165,7 +165,7 @@ class KeyedLoader(_TorchLoader, EpochByEpoch):
         return self._fetch()
 
 
-class BatchSource:
+class BatchSource(Dataset):
     """What torch's workers call: keys in, a finished batch or a `Failure` out."""
 
     def __init__(self, dataset, collate_fn: Callable | None = None, gates_seed: int | None = None):
@@ -189,7 +189,7 @@ class BatchSource:
             in_worker = get_worker_info() is not None
             if self.collate_fn is None:
                 return make_batch(self.dataset, keys, shared=in_worker)
-            batch = self._collate(keys, [self.dataset[key] for key in keys])
+            batch = self._collate(self.collate_fn, keys, [self.dataset[key] for key in keys])
             if in_worker:
                 for tensor in batch[:2]:
                     tensor.share_memory_()  # torch would when sending, in a thread whose errors are lost: a hang
@@ -200,13 +200,13 @@ class BatchSource:
                 raise
             return failure
 
-    def _collate(self, keys: list, samples: list) -> tuple:
+    def _collate(self, collate_fn: Callable, keys: list, samples: list) -> tuple:
         if self.gates_seed is None:
-            return self.collate_fn(samples)
+            return collate_fn(samples)
         before = random.getstate()
         random.setstate(KeyedRandom(self.gates_seed, *keys[0], len(keys)).getstate())
         try:
-            return self.collate_fn(samples)
+            return collate_fn(samples)
         finally:
             random.setstate(before)
 

@@ -35,11 +35,12 @@ def leave_stopping_to_main() -> None:
     """In a new worker: stop when the main process says so, or soon after it is gone, and not for a signal."""
     for number in STOPPING:
         signal.signal(number, signal.SIG_IGN)
-    parent = multiprocessing.parent_process().pid  # not getppid(): it may have been killed before we got here
-    threading.Thread(target=_leave_with, args=(parent,), daemon=True).start()
+    parent = multiprocessing.parent_process()  # not getppid(): it may have been killed before we got here
+    if parent is not None:
+        threading.Thread(target=_leave_with, args=(parent.pid,), daemon=True).start()
 
 
-def _leave_with(parent: int) -> None:
+def _leave_with(parent: int | None) -> None:
     """End this process soon after its parent has ended, even if the parent was killed."""
     while os.getppid() == parent:
         time.sleep(1)

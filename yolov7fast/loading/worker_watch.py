@@ -13,17 +13,19 @@ from multiprocessing.connection import wait
 from torch.utils.data._utils import signal_handling
 
 _awaiting = False
+_gated = False  # torch's handler is installed, behind the gate
 
 
 def tame_torch_handler() -> None:
     """Install torch's handler, which it does once in a process, behind a gate. To be called before workers start."""
-    if threading.current_thread() is not threading.main_thread() or getattr(signal_handling, "gated", False):
+    global _gated
+    if threading.current_thread() is not threading.main_thread() or _gated:
         return
     signal_handling._set_SIGCHLD_handler()
     handler = signal.getsignal(signal.SIGCHLD)
     if callable(handler):
         signal.signal(signal.SIGCHLD, lambda *args: handler(*args) if _awaiting else None)
-    signal_handling.gated = True
+    _gated = True
 
 
 @contextlib.contextmanager

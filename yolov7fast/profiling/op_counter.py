@@ -5,6 +5,7 @@ from collections import Counter
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 # operators whose result, or its shape, the host must know before it continues, whatever device they run on
 HOST_READS = {"_local_scalar_dense", "nonzero", "masked_select", "is_nonzero", "unique", "_unique2", "equal"}
@@ -67,7 +68,7 @@ class PeakMemory(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         out = func(*args, **(kwargs or {}))
         inputs = {t.untyped_storage()._cdata for t in args if isinstance(t, torch.Tensor)}
-        for t in torch.utils._pytree.tree_leaves(out):
+        for t in tree_leaves(out):
             if not isinstance(t, torch.Tensor):
                 continue
             storage = t.untyped_storage()

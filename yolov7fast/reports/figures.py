@@ -81,12 +81,13 @@ def late(run: Run, values: np.ndarray, count: int = LATE) -> Late:
     known = np.isfinite(values)
     epoch, values = run.epoch[known][-count:], values[known][-count:]
     if not len(values):
-        return Late(0, *[math.nan] * 6)
+        return Late(0, math.nan, math.nan, math.nan, math.nan, math.nan, math.nan)
     slope, scatter = math.nan, math.nan
     if len(values) > 2:
         line = np.polyfit(epoch, values, 1)
         slope, scatter = float(line[0]), float((values - np.polyval(line, epoch)).std())
-    return Late(len(values), *map(float, (values.mean(), values.std(), values.min(), values.max())), slope, scatter)
+    mean, std, low, high = (float(v) for v in (values.mean(), values.std(), values.min(), values.max()))
+    return Late(len(values), mean, std, low, high, slope, scatter)
 
 
 def iterations_per_second(run: Run) -> float:

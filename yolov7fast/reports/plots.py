@@ -28,16 +28,17 @@ def _svg(name: str, draw, size=SIZE) -> str:
 
 def curves(runs: list[Run], name: str, title: str, ylabel: str, pick, by_hours: bool = False) -> Plot | None:
     """One line per run; `pick(run)` gives its values by epoch, or None. No plot where no run has any."""
-    drawn = [(run, colour, pick(run)) for run, colour in zip(runs, line_colours(len(runs)))]
-    drawn = [(run, colour, y) for run, colour, y in drawn if y is not None and np.isfinite(y).any()]
-    drawn = [entry for entry in drawn if not by_hours or entry[0].hours is not None]
+    drawn = []
+    for run, colour in zip(runs, line_colours(len(runs))):
+        x, y = run.hours if by_hours else run.epoch, pick(run)
+        if x is not None and y is not None and np.isfinite(y).any():
+            drawn.append((run, colour, x, y))
     if not drawn:
         return None
 
     def draw(ax):
-        for run, colour, y in drawn:
+        for run, colour, x, y in drawn:
             known = np.isfinite(y)
-            x = run.hours if by_hours else run.epoch
             marker = "." if known.sum() <= 40 else None
             ax.plot(x[known], y[known], marker=marker, linewidth=1.8, color=colour, label=short(run.name, 28))
         ax.set(xlabel="hours" if by_hours else "epoch", ylabel=ylabel)

@@ -2,6 +2,7 @@
 
 import html
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 
@@ -16,7 +17,7 @@ class Cell:
 @dataclass(frozen=True)
 class Table:
     header: list[str]
-    rows: list[list[Cell | str]]
+    rows: Sequence[Sequence[Cell | str]]
 
 
 @dataclass(frozen=True)

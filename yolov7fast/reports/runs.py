@@ -35,7 +35,7 @@ class Run:
     opt: dict[str, Any] = field(default_factory=dict)
     hyp: dict[str, Any] = field(default_factory=dict)
     weights: dict[str, int] = field(default_factory=dict)  # file name -> bytes
-    profile: dict[str, Any] | None = None
+    profile: dict[str, Any] = field(default_factory=dict)  # of profile.json; empty: none
     notes: list[str] = field(default_factory=list)  # what a reader should know of the figures
 
     @property
@@ -155,22 +155,25 @@ def _read_yaml(path: Path, notes: list[str]) -> dict[str, Any]:
     return values if isinstance(values, dict) else {}
 
 
-def _read_profile(path: Path, notes: list[str]) -> dict[str, Any] | None:
-    """The profile with checked stages: `mean_ms` a number (NaN: unknown), `std_ms` and `fraction` a number or None."""
+def _read_profile(path: Path, notes: list[str]) -> dict[str, Any]:
+    """The profile with checked stages: `mean_ms` a number (NaN: unknown), `std_ms` and `fraction` a number or None.
+
+    Empty if there is none, or it cannot be read.
+    """
     if not path.is_file():
-        return None
+        return {}
     try:
         profile = json.loads(path.read_text(encoding="utf-8"))
         stages = {name: _stage(stage) for name, stage in profile["stages"].items()}
-    except (ValueError, KeyError, TypeError, AttributeError):
-        stages = {}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        profile, stages = {}, {}
     if not any(math.isfinite(stage["mean_ms"]) for stage in stages.values()):
         notes.append("its profile.json cannot be read")
-        return None
+        return {}
     return {**profile, "stages": stages}
 
 
-def _stage(stage: dict[str, Any]) -> dict[str, float | None]:
+def _stage(stage: dict[str, Any]) -> dict[str, Any]:
     stage = {"fraction": stage.get("share"), **stage}  # its name in older profiles
     further = {name: number(stage.get(name)) for name in ("std_ms", "fraction")}
     further = {name: value if math.isfinite(value) else None for name, value in further.items()}

@@ -186,10 +186,10 @@ def accuracy(runs: list[Run]) -> Section:
 
 def stability(runs: list[Run]) -> Section:
     rows = []
-    curves = [(LABELS[n], lambda run, n=n: run.metrics[n], True) for n in ("map50", "map", "recall")]
-    curves.append(("total loss", lambda run: run.losses.get("total", np.array([])), False))
-    for label, pick, higher in curves:
-        windows = [late(run, pick(run)) for run in runs]
+    curves = [(LABELS[n], [run.metrics[n] for run in runs], True) for n in ("map50", "map", "recall")]
+    curves.append(("total loss", [run.losses.get("total", np.array([])) for run in runs], False))
+    for label, values, higher in curves:
+        windows = [late(run, curve) for run, curve in zip(runs, values, strict=True)]
         if not any(w.count for w in windows):
             continue
         digits = ".3f" if higher else ".4f"
@@ -220,7 +220,8 @@ def stage_times(runs: list[Run]) -> Section:
     busy = [_figure(run, "gpu_busy") for run in profiled]
     rows.append(_row("GPU busy", busy, lambda v: number(v * 100, ".1f", "%"), True, False))
     table = Table(_header(profiled, "stage", False), rows)
-    return Section("Stage times and GPU utilisation", [table, [plots.stages(runs)], *hints])
+    drawn = plots.stages(runs)
+    return Section("Stage times and GPU utilisation", [table, [drawn] if drawn else [], *hints])
 
 
 def _profile_hints(runs: list[Run]) -> list:
@@ -228,9 +229,8 @@ def _profile_hints(runs: list[Run]) -> list:
     if not runs:
         return []
     text = f"Without a `profile.json`: {', '.join(run.name for run in runs)}."
-    commands = [
-        f"`{profile_command(run)}`" for run in runs if "architecture" not in run.opt
-    ]  # of transformers: not yet
+    # the profiler does not know networks of transformers yet
+    commands = [f"`{profile_command(run)}`" for run in runs if "architecture" not in run.opt]
     if not commands:
         return [Text(text)]
     return [Text(f"{text} To measure where an iteration's time goes, and write it there:"), Bullets(commands)]
@@ -296,7 +296,7 @@ def time_and_cost(runs: list[Run], rate: float | None) -> Section:
 
 
 def _measured_minutes(run: Run) -> np.ndarray | None:
-    return run.seconds / 60 if run.time_source == "results.csv" else None
+    return run.seconds / 60 if run.seconds is not None and run.time_source == "results.csv" else None
 
 
 def _mean(run: Run, name: str, by=np.nanmean) -> float:
