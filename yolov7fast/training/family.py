@@ -5,7 +5,7 @@
 
 from abc import abstractmethod
 from argparse import Namespace
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
@@ -48,7 +48,7 @@ class Loader(Protocol):
     num_workers: int
 
     def __len__(self) -> int: ...
-    def __iter__(self): ...
+    def __iter__(self) -> Iterator[Any]: ...
     def set_epoch(self, epoch: int, start_batch: int = 0) -> None: ...
     def close(self) -> None: ...
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from yolov7fast.training.ema import ModelEMA
 from yolov7fast.training.optimizer import Rates, apply_rates
-from yolov7fast.training.timing import NoTimer
+from yolov7fast.training.timing import NoTimer, StageTimer
 
 
 class Recipe(Protocol):
@@ -95,7 +95,7 @@ class TrainStep:
             count  # a tensor once a device has decided, without a sync, whether a batch counts
         )
 
-    def __call__(self, batch, global_step: int, rates: Rates, timer=NoTimer()) -> None:  # noqa: B008 (stateless)
+    def __call__(self, batch, global_step: int, rates: Rates, timer: StageTimer | NoTimer = NoTimer()) -> None:  # noqa: B008 (stateless)
         """Train on one batch."""
         timer.begin()
         apply_rates(self.optimizer, rates)
