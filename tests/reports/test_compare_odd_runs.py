@@ -140,7 +140,7 @@ def test_a_profile_without_any_number_is_a_note(text, tmp_path):
     run = write_run(tmp_path / "odd", STUDY["ota"], epochs=3)
     (run / "profile.json").write_bytes(text.encode("latin-1"))
     odd = read_run(run)
-    assert odd.profile is None and "its profile.json cannot be read" in odd.notes
+    assert odd.profile == {} and "its profile.json cannot be read" in odd.notes
 
 
 def test_the_report_names_the_command_that_measures_the_stages(tmp_path, study, undrawn):

@@ -1,7 +1,11 @@
 """The comparison report of the recorded OTA study: its numbers."""
 
-from tests.reports.recorded_study import rows_of
+import pytest
+
+from tests.reports.recorded_study import STUDY, rows_of, write_run
 from yolov7fast.reports.render import Text
+from yolov7fast.reports.runs import read_runs
+from yolov7fast.reports.sections import build_report
 
 
 def test_summary_names_the_winners_of_the_recorded_study(report):
@@ -35,7 +39,7 @@ def test_accuracy_at_the_recorded_epochs(report):
     assert rows["mAP@.5, epoch 99"][:2] == ["0.385", "0.414*"]
 
 
-def test_stage_times_and_gpu_share_come_from_the_profiles(report):
+def test_stage_times_and_gpu_utilisation_come_from_the_profiles(report):
     rows = rows_of(report, "Stage times and GPU utilisation")
     assert rows["loss"] == ["11.2 ± 1.0 ms (6.6%)", "1016.0 ± 1.0 ms (86.5%)"]
     assert rows["total"] == ["170.9 ms*", "1174.1 ms"] and rows["GPU busy"] == ["90.0%*", "13.1%"]
@@ -61,6 +65,20 @@ def test_advice_weighs_accuracy_against_time(report):
     assert "0.025 mAP@.5:.95 (+11.1%) above noota for 5.9 times its time (10.65 h against 1.81 h)" in advice
     assert "**Many experiments, or a small budget**: noota" in advice and "**Only 1.81 h**: noota" in advice
     assert "**Missing an object is worst**: ota" in advice and "**A false alarm is worst**: noota" in advice
+
+
+@pytest.mark.parametrize(
+    "hours, sentence",
+    [
+        ((1.81, 1.81), "The runs do not differ in accuracy or time: there is nothing to recommend."),
+        ((1.81, 1.86), "The runs do not differ in accuracy or time: there is nothing to recommend."),
+        ((1.81, 2.5), "**Equally accurate**: a took the least time, 1.81 h (against 2.50 h)."),
+    ],
+)
+def test_runs_that_do_not_differ_get_no_recommendation(hours, sentence, tmp_path, undrawn):
+    runs = [write_run(tmp_path / name, {**STUDY["ota"], "hours": h}) for name, h in zip("ab", hours)]
+    report = build_report(read_runs(runs), 1.5)
+    assert report.sections[-1].blocks[0].items == [sentence]
 
 
 def test_every_section_that_was_asked_for_is_there_in_both_forms(report, written):

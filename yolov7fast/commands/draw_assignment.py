@@ -110,9 +110,8 @@ def draw(path: Path, image: np.ndarray, rows: np.ndarray, found: dict[str, Given
 
 
 def parse_args(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog=program("draw-assignment").invocation, description=(__doc__ or "").splitlines()[0]
-    )
+    row = program("draw-assignment")
+    parser = argparse.ArgumentParser(prog=row.invocation, description=row.summary)
     parser.add_argument("--data", required=True, help="data yaml")
     parser.add_argument("--weights", required=True, help="checkpoint (.pt)")
     losses = {"choices": ("ota", "plain", "both"), "default": "both"}
@@ -134,7 +133,8 @@ def main(argv: list[str] | None = None) -> int:
     data = load_data_yaml(opt.data)
     if data.nc != model.model[-1].nc:
         raise UserError(f"{opt.data} has {data.nc} classes, {opt.weights} {model.model[-1].nc}: they must agree")
-    stride = int(max(model.stride))
+    assert model.stride is not None  # built networks know it
+    stride = int(model.stride.max())
     size = check_img_size(opt.img_size, stride)
     dataset = LoadImagesAndLabels(data.split(opt.split), size, 1, stride=stride)
     losses = build_losses(model, ["plain", "ota"] if opt.loss == "both" else [opt.loss])

@@ -34,6 +34,7 @@ def convert(weights: Path, cfg: Path, output: Path) -> float:
 @torch.no_grad()
 def largest_difference(trained: Model, deploy: Model) -> float:
     """Between the predictions of both for one random image, in double precision; changes the dtype of both."""
+    assert deploy.stride is not None  # built networks know it
     side = 2 * int(deploy.stride.max())
     image = torch.rand(1, deploy.yaml["ch"], side, side, generator=torch.Generator().manual_seed(0))
     before, after = (model.double().eval()(image.double())[0] for model in (trained, deploy))

@@ -6,6 +6,7 @@ from yolov7fast.reports.figures import at_hours, best, cost, deployed, duration,
 from yolov7fast.reports.runs import Run
 
 LEARNT = 0.01  # mAP@.5:.95 below which a run has not learnt anything yet
+TIME_NOISE = 0.05  # by this fraction the times of two equal runs may differ
 
 
 def _clear_winner(values: list[float], higher_is_better: bool) -> int | None:
@@ -19,9 +20,37 @@ def advice(runs: list[Run], rate: float | None) -> list[str]:
         return [f"No run has reached a mAP@.5:.95 of {LEARNT}: too early to choose by accuracy."]
     if len(runs) == 1:
         return _still_rising(runs) or ["One run alone: give another to compare it with."]
+    if not _accuracy_differs(runs):
+        return _quicker(runs) or ["The runs do not differ in accuracy or time: there is nothing to recommend."]
     sentences = [*_most_accurate(runs), *price_of_the_gain(runs, rate), *_quick_experiments(runs, rate)]
     sentences += [*_fixed_time(runs), *_recall_and_precision(runs), *_settled(runs), *_still_rising(runs)]
-    return sentences or ["The figures do not tell the runs apart."]
+    return sentences or ["The figures do not separate the runs: there is nothing to recommend."]
+
+
+def _accuracy_differs(runs: list[Run]) -> bool:
+    """Whether any measure of accuracy differs in the decimals that are printed."""
+    curves = [[last(run.metrics[name]) for run in runs] for name in runs[0].metrics]
+    curves.append([best(run, "map").value for run in runs])
+    return any(len({round(value, 3) for value in values if math.isfinite(value)}) > 1 for values in curves)
+
+
+def _beyond_noise(values: list[float], higher_is_better: bool) -> int | None:
+    """Index of the best of values that depend on time, if it is better than the next by more than times vary."""
+    won = winner(values, higher_is_better)
+    if won is None:
+        return None
+    others = [value for i, value in enumerate(values) if i != won and math.isfinite(value)]
+    next_best = max(others) if higher_is_better else min(others)
+    return won if abs(values[won] - next_best) > TIME_NOISE * abs(next_best) else None
+
+
+def _quicker(runs: list[Run]) -> list[str]:
+    hours = [run.total_hours for run in runs]
+    won = _beyond_noise(hours, False)
+    if won is None:
+        return []
+    rest = ", ".join(duration(h) for i, h in enumerate(hours) if i != won)
+    return [f"**Equally accurate**: {runs[won].name} took the least time, {duration(hours[won])} (against {rest})."]
 
 
 def _most_accurate(runs: list[Run]) -> list[str]:
@@ -53,7 +82,7 @@ def price_of_the_gain(runs: list[Run], rate: float | None) -> list[str]:
 
 def _quick_experiments(runs: list[Run], rate: float | None) -> list[str]:
     per_hour = [ratio(last(run.metrics["map"]), run.total_hours) for run in runs]
-    won = winner(per_hour, True)
+    won = _beyond_noise(per_hour, True)
     if won is None:
         return []
     price = f", ${cost(runs[won], rate):.2f} a run" if rate is not None else ""
