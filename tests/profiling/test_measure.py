@@ -29,14 +29,14 @@ class FakeStep:
     def __init__(self, family):
         self.family, self.seen = family, []
 
-    def __call__(self, batch, number, rates, *timer):
+    def __call__(self, batch, global_step, rates, *timer):
         self.seen.append(("ota" if self.family.use_ota else "plain", len(timer), batch[0][0]))
         for t in timer:
             t.begin()
             (self.family.ota_loss if self.family.use_ota else self.family.plain_loss).match()
             t.mark("backward")
 
-    def read(self):
+    def sync_metrics(self):
         pass
 
 
