@@ -46,7 +46,7 @@ bench-full: $(VENV)/.run-ready
 	$(PY) -m benchmarks --full
 
 clean:
-	rm -rf $(VENV) .pytest_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) .pytest_cache .ruff_cache .import_linter_cache build *.egg-info
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

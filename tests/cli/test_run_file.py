@@ -31,7 +31,6 @@ def test_config_file_gives_defaults_and_the_command_line_wins(tmp_path):
         ("base: 5", "base must name another run file"),
         ("1: 320", "must hold a mapping"),
         ("resize_schedule: [1, 320]", "resize_schedule must be a list of"),
-        ("epochs: null", "epochs has no value"),
         ("name: '\udce9'", "not valid YAML in UTF-8"),
         ("training: {1: 2}", "1 is no name of a flag"),
         ("training: 5", "training is a heading with flags below it"),
@@ -65,3 +64,14 @@ def test_a_mapping_on_the_command_line_lies_over_that_of_the_run_file(tmp_path):
     opt = parser_for("train", "detr").parse_args(["--config", str(path), "--network", over])
     assert opt.network == {"num_queries": 20, "backbone_config": {"depths": [1, 1], "embedding_size": 16}}
     assert parser_for("train", "detr").parse_args(["--config", str(path)]).network["num_queries"] == 50
+
+
+@pytest.mark.parametrize("family", ["yolo", "detr"])
+def test_null_means_the_default_also_over_a_base(tmp_path, family):
+    (tmp_path / "base.yaml").write_text("training: {subset_size: 5, epochs: 3, resize_schedule: [[1, 64]]}\n")
+    nothing = "resume: null, subset_size: null, resize_schedule: null, overfit: null, epochs: null, nosave: null"
+    path = tmp_path / "run.yaml"
+    path.write_text(f"base: base.yaml\ntraining: {{{nothing}}}\n")
+    opt, plain = (parser_for("train", family).parse_args(given) for given in (["--config", str(path)], []))
+    names = ("resume", "subset_size", "resize_schedule", "overfit", "epochs", "nosave")
+    assert [getattr(opt, name) for name in names] == [getattr(plain, name) for name in names]

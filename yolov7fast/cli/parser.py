@@ -16,7 +16,7 @@ class Parser(argparse.ArgumentParser):
 
     Flags stand under the headings of their rows. An abbreviation that fits several flags means upstream's one, if there
     is exactly one: new flags never break an old command line. `--config FILE` gives defaults. The result's `given`
-    names what the user set himself.
+    names what stands on the command line.
     """
 
     def __init__(self, flags: Iterable[Flag], **kwargs: Any):
@@ -39,7 +39,7 @@ class Parser(argparse.ArgumentParser):
                 return of_upstream
         return matches
 
-    def parse_args(self, args: Sequence[str] | None = None, namespace=None):  # pyright: ignore[reportIncompatibleMethodOverride]
+    def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         opt = super().parse_args(args, namespace)  # first, so that --help shows the defaults
         if getattr(opt, "config", ""):
             in_file = self._read_config(opt.config)

@@ -23,7 +23,7 @@ class Program(NamedTuple):
 
     @property
     def invocation(self) -> str:
-        """How a user starts it: by its script in a checkout, unless he came by way of the installed command."""
+        """How a user starts it: by its script in a checkout, unless `yolov7fast` was typed."""
         installed = not (self.script and CHECKOUT) or sys.argv[0].startswith(f"{PACKAGE} ")
         return f"{PACKAGE} {self.name}" if installed else f"python {self.script}"
 

@@ -87,7 +87,9 @@ def _checked_types(values: Mapping[str, Any], flags: Mapping[str, Flag], where):
 
 
 def check_flag_value(flag: Flag, value: Any, where) -> Any:
-    """The value as argparse would have made it, or a UserError naming flag and place."""
+    """The value as argparse would have made it, or a UserError naming flag and place. None is the flag's default."""
+    if value is None:
+        return flag.default
     if flag.is_switch:
         if not isinstance(value, bool):
             raise UserError(f"{where}: {flag.dest} is a switch: true or false, not {value!r}")
@@ -99,8 +101,6 @@ def check_flag_value(flag: Flag, value: Any, where) -> Any:
         return "off"  # YAML reads a bare `off` as false
     if flag.nargs == "+":
         return [_convert(flag, item, where) for item in (value if isinstance(value, list) else [value])]
-    if value is None and flag.default is not None:
-        raise UserError(f"{where}: {flag.dest} has no value; leave the key out for the default")
     if value == flag.default and type(value) is type(flag.default):
         return value
     if choices and value not in choices:

@@ -1,4 +1,4 @@
-"""Train a detector: `python train.py --help` for YOLOv7, and what the commands of other families share."""
+"""Train a detector: `python train.py --help` for YOLOv7, and for other families, which differ in their flags."""
 
 from argparse import Namespace
 

@@ -129,7 +129,7 @@ class Runner:
             return
         device = next(d for d in self.settings.devices if self.free(d))
         if any((folder / name).is_file() for name in self.trainer.checkpoints):
-            command = self.trainer.go_on(folder, device)
+            command = self.trainer.resume(folder, device)
         else:
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)

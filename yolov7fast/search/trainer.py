@@ -9,7 +9,7 @@ import math
 import os
 from abc import ABC, abstractmethod
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,7 +30,7 @@ from yolov7fast.core.files import check_file
 from yolov7fast.core.suggest import nearest
 from yolov7fast.data.data_yaml import load_data_yaml
 
-FULL_RUN = 20  # a full run is so many times a trial's epochs, where the base configuration says no more than the trial
+FULL_RUN = 20  # epochs of a full run, in those of a trial, where the base configuration has no more than the trial
 
 
 class Budget(NamedTuple):
@@ -51,7 +51,7 @@ class Trainer(ABC):
     command: list[str]  # what starts a training, before its flags
     base_config: Path
     budget: Budget
-    checkpoints: tuple[str, ...]  # any of these in a run folder: `--resume FOLDER` goes on
+    checkpoints: tuple[str, ...]  # with any of these in a run folder it can be resumed
     weights: str  # where a run's checkpoints lie, below its folder
     kept_weights: tuple[str, ...]  # what an ended trial keeps of them
 
@@ -78,7 +78,7 @@ class Trainer(ABC):
         """The seed of the base configuration."""
 
     @abstractmethod
-    def prepare(self, settings: list[Mapping[str, Any]]) -> None:
+    def prepare(self, settings: Sequence[Mapping[str, Any]]) -> None:
         """What must be there before several trainings start at once, such as the data set."""
 
     @abstractmethod
@@ -93,8 +93,8 @@ class Trainer(ABC):
         """Whether the training in `folder` came to its end before its last epoch, as some settings let it."""
         return False
 
-    def files(self, settings: list[Mapping[str, Any]]) -> dict[str, str]:
-        """Files that trials read besides the base configuration, each with a digest: what a going-on compares."""
+    def files(self, settings: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+        """Files that trials read besides the base configuration, each with a digest: what resuming compares."""
         return {}
 
     def notes(self) -> list[str]:
@@ -104,11 +104,11 @@ class Trainer(ABC):
     def start(self, run_file: Path, device: str | None) -> list[str]:
         return [*self.command, "--config", str(run_file), *_device(device)]
 
-    def go_on(self, folder: Path, device: str | None) -> list[str]:
+    def resume(self, folder: Path, device: str | None) -> list[str]:
         return [*self.command, "--resume", str(folder), *_device(device)]
 
     def base_content(self) -> dict[str, Any]:
-        """The base configuration with all it inherits: what a going-on compares."""
+        """The base configuration with all it inherits: what resuming compares."""
         return read_yaml_chain(self.base_config)
 
 
@@ -251,12 +251,12 @@ class FlagTrainer(Trainer):
 
         try:
             content = load_checkpoint(path)
-        except CheckpointError:  # the training itself goes on from the one before
+        except CheckpointError:  # the training itself resumes from the one before
             return False
         state = content.get("resume") if isinstance(content, dict) else None
         return bool(state["progress"]["finished"]) if state else True
 
-    def files(self, settings: list[Mapping[str, Any]]) -> dict[str, str]:
+    def files(self, settings: Sequence[Mapping[str, Any]]) -> dict[str, str]:
         """By their names as configurations spell them; a data set that is a folder counts by its name alone."""
         names = {file for trial in [{}, *settings] for file in self.files_of(self._options(trial)).items() if file[0]}
         paths = {name: Path(name) if Path(name).is_dir() else Path(check_file(name, kind)) for name, kind in names}
@@ -269,7 +269,7 @@ class FlagTrainer(Trainer):
         """The files that a training with these options reads its settings from, each with its kind."""
         return {options["data"]: "data"}
 
-    def prepare(self, settings: list[Mapping[str, Any]]) -> None:
+    def prepare(self, settings: Sequence[Mapping[str, Any]]) -> None:
         for data in {self._options(trial)["data"] for trial in [{}, *settings]}:
             load_data_yaml(data)
 
@@ -298,7 +298,7 @@ class FlagTrainer(Trainer):
 
     def _interval(self, interval: int, epochs: int) -> int:
         """Epochs between validations: less than the base has it, where a trial would have too few to be pruned by."""
-        if interval < 1 or epochs // interval >= self.budget.validations:  # what is impossible is told by the checks
+        if interval < 1 or epochs // interval >= self.budget.validations:  # the checks report what is impossible
             return interval
         return min(interval, max(1, epochs // 5))
 

@@ -96,15 +96,11 @@ ROWS = [
         where=TRAIN,
         low=0,
     ),
-    shorter(
-        "--subset-size", int, 0, "train on so many images; 0: all", low=0, fixed=True, trials=Trials(budget="subset")
-    ),
+    shorter("--subset-size", int, 0, "train on N images; 0: all", low=0, fixed=True, trials=Trials(budget="subset")),
     shorter("--subset-seed", int, 0, "which images --subset-size draws", fixed=True),
     shorter("--overfit", int, 0, OVERFIT_HELP, nargs="?", const=10, low=0, fixed=True),
-    shorter(
-        "--max-iter", int, 0, "stop after so many iterations in all, and end their epoch there; 0: no limit", low=0
-    ),
-    shorter("--patience", int, 0, "stop after so many epochs without a better fitness; 0: never", low=0),
+    shorter("--max-iter", int, 0, "stop after N iterations in all, and end their epoch there; 0: no limit", low=0),
+    shorter("--patience", int, 0, "stop after N epochs without a better fitness; 0: never", low=0),
     shorter(
         "--resize-schedule",
         schedule_text,

@@ -166,7 +166,7 @@ ROWS = [
     logging("--wandb", bool, False, "log to Weights & Biases (must be installed)", upstream=()),
     logging("--entity", str, None, "W&B entity"),
     logging("--upload_dataset", bool, False, "W&B: upload the data set"),
-    logging("--bbox_interval", int, -1, "W&B: log prediction images every so many epochs (-1: a tenth of the run)"),
-    logging("--save_period", int, -1, "W&B: upload the checkpoint every so many epochs (-1: never)"),
+    logging("--bbox_interval", int, -1, "W&B: log prediction images every N epochs (-1: a tenth of the run)"),
+    logging("--save_period", int, -1, "W&B: upload the checkpoint every N epochs (-1: never)"),
     logging("--artifact_alias", str, "latest", "W&B: version of the data-set artifact"),
 ]
