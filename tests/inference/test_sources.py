@@ -211,7 +211,7 @@ def test_unreadable_streams_are_skipped_and_none_at_all_is_an_error(camera):
     source = LoadStreams(["0", "rtsp://nowhere/1"], 64, 32)
     assert len(source.streams) == 1 and "rtsp://nowhere/1" in source.skipped[0]
     source.close()
-    with pytest.raises(UserError, match="none of the 1 streams"):
+    with pytest.raises(UserError, match="no stream of 1 source can be read"):
         LoadStreams("rtsp://nowhere/1", 64, 32)
 
 
@@ -260,7 +260,7 @@ def test_streams_are_read_from_a_list_by_default_streams_txt(camera, tmp_path, m
 
 
 def test_the_address_of_a_text_file_is_a_stream_and_a_video_file_is_no_list(tmp_path):
-    with pytest.raises(UserError, match=r"none of the 1 streams .*http://127\.0\.0\.1:1/a\.txt"):
+    with pytest.raises(UserError, match=r"no stream of 1 source .*http://127\.0\.0\.1:1/a\.txt"):
         LoadStreams("http://127.0.0.1:1/a.txt", 64)
     source = LoadStreams(make_video(tmp_path / "a.avi", 2), 64)
     assert len(list(source)) == 2

@@ -159,7 +159,7 @@ def test_a_shrunken_copy_is_scaled_to_the_recorded_size(tmp_path):
     [
         ([(139, "000000000139", 640, 640)], [(1, "a"), (2, "b")], "is 320 x 240, recorded as 640 x 640"),
         ([(5, "another", 320, 240)], [(1, "a"), (2, "b")], "names none of the evaluated images"),
-        ([(139, "000000000139", 320, 240)], [(1, "a")], "1 categories, the data yaml 2 classes"),
+        ([(139, "000000000139", 320, 240)], [(1, "a")], "1 category, the data yaml 2 classes"),
     ],
 )
 def test_a_file_that_does_not_fit_gives_way_to_the_labels(tmp_path, caplog, images, categories, reason):

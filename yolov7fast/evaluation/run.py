@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import torch
 
 from yolov7fast.core.errors import UserError
+from yolov7fast.core.plural import counted
 from yolov7fast.data.data_yaml import DataYaml
 from yolov7fast.evaluation.config import EvalConfig
 from yolov7fast.evaluation.loop import evaluate, never
@@ -59,10 +60,10 @@ def run_evaluation(
 
 def check_classes(predictor: Predictor, data: DataYaml, weights: Sequence[str]) -> None:
     """Refuse a detector of other classes than the data set's."""
-    known = len(predictor.names)
-    if known != data.nc:
+    if len(predictor.names) != data.nc:
+        known = counted(len(predictor.names), "class", "classes")
         raise UserError(
-            f"{' '.join(weights)} knows {known} classes ({', '.join(map(str, predictor.names))[:80]}), but "
+            f"{' '.join(weights)} knows {known} ({', '.join(map(str, predictor.names))[:80]}), but "
             f"{data.path} has nc: {data.nc}; take weights trained on this data set, or the data yaml of these weights"
         )
 

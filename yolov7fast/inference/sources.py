@@ -14,6 +14,7 @@ import cv2
 import numpy as np
 
 from yolov7fast.core.errors import UserError
+from yolov7fast.core.plural import counted
 from yolov7fast.data.images import decoder_warnings_caught, read_image
 from yolov7fast.inference.frames import (
     IMAGE_SUFFIXES,
@@ -89,7 +90,7 @@ class LoadImages:
         self.nf, self.image_count = len(self.files), len(images)
         self.mode = "image"
         if not self.files:
-            found = f" ({len(files)} other files are there)" if files else ""
+            found = f"; found {counted(len(files), 'other file')}" if files else ""
             formats = f"images: {' '.join(IMAGE_SUFFIXES)}; videos: {' '.join(VIDEO_SUFFIXES)}"
             raise UserError(f"source {path} holds no image and no video{found}; known {formats}")
 

@@ -10,6 +10,7 @@ import cv2
 import numpy as np
 
 from yolov7fast.core.errors import UserError
+from yolov7fast.core.plural import counted
 from yolov7fast.inference.frames import IMAGE_SUFFIXES, VIDEO_SUFFIXES, Frame, is_stream, network_input, read_list
 
 LOGGER = logging.getLogger(__name__)
@@ -111,7 +112,7 @@ class LoadStreams:
         for source in sources:
             self._add(source)
         if not self.streams:
-            raise UserError(f"none of the {len(sources)} streams can be read: {'; '.join(self.skipped)}")
+            raise UserError(f"no stream of {counted(len(sources), 'source')} can be read: {'; '.join(self.skipped)}")
         blanks = (np.zeros(stream.first_shape, np.uint8) for stream in self.streams)
         shapes = {network_input(blank, img_size, stride, False).shape for blank in blanks}
         self.square = square or len(shapes) > 1

@@ -16,6 +16,7 @@ import numpy as np
 
 from yolov7fast.core.atomic import atomic_file
 from yolov7fast.core.errors import UserError
+from yolov7fast.core.plural import counted
 from yolov7fast.data.data_yaml import DataYaml, Source
 
 log = logging.getLogger(__name__)
@@ -136,7 +137,8 @@ def _category_ids(categories: list[dict], names: Sequence[str]) -> list[int]:
     if len(set(wanted)) == len(wanted) and all(name in by_name for name in wanted):
         return [by_name[name] for name in wanted]
     if len(categories) != len(names):
-        raise ValueError(f"it has {len(categories)} categories, the data yaml {len(names)} classes, with other names")
+        found, wanted = counted(len(categories), "category", "categories"), counted(len(names), "class", "classes")
+        raise ValueError(f"it has {found}, the data yaml {wanted}, with other names")
     return sorted(c["id"] for c in categories)
 
 

@@ -10,6 +10,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
 from yolov7fast.core.errors import UserError
+from yolov7fast.core.plural import counted
 from yolov7fast.metrics.run_curves import RunCurves, read_curves
 from yolov7fast.plots.curves import figure, line_colours, short
 from yolov7fast.plots.draw import Names, class_name
@@ -93,7 +94,8 @@ def plot_labels(labels: np.ndarray, path: str | os.PathLike, names: Names = None
             ticks = [short(class_name(names, i), 18) for i in range(nc)]
             bars.set_xticks(range(nc), ticks, rotation=rotation, fontsize=font)
         bars.set(xlim=(min(-0.6, nc / 2 - 2), max(nc - 0.4, nc / 2 + 1)))  # a lone class is a bar, not a wall
-        bars.set(ylabel="instances", title=f"{len(labels)} boxes in {np.count_nonzero(counts)} of {nc} classes")
+        boxes_drawn, classes_known = counted(len(labels), "box", "boxes"), counted(nc, "class", "classes")
+        bars.set(ylabel="instances", title=f"{boxes_drawn} in {np.count_nonzero(counts)} of {classes_known}")
         _outlines(boxes, labels)
         for ax, columns, axis_names in ((centres, (1, 2), ("x", "y")), (sizes, (3, 4), ("width", "height"))):
             density, *_ = np.histogram2d(*labels[:, columns].T, bins=50, range=((0, 1), (0, 1)))
