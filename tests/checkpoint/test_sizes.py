@@ -25,6 +25,7 @@ from tests.checkpoint.hostile_files import (
 )
 from yolov7fast.checkpoint.api import CheckpointError, load_checkpoint
 from yolov7fast.checkpoint.archive import LEGACY_MAGIC, LEGACY_VERSION
+from yolov7fast.core.errors import UserError
 
 # --- NumPy ------------------------------------------------------------------------------------------------------------
 
@@ -189,3 +190,64 @@ def test_random_damage_never_ends_otherwise(reference_files, tmp_path):
         except CheckpointError:
             outcomes["refused"] += 1
     assert outcomes["refused"] > 0
+
+
+# --- networks and values without end ----------------------------------------------------------------------------------
+
+SEQUENTIAL = "torch.nn.modules.container.Sequential"
+
+
+def nested(levels: int, copies: int) -> bytes:
+    """A Sequential that holds the one below it `copies` times, so many levels deep, each written once."""
+    body = module("torch.nn.modules.activation.SiLU", inplace=plain(False), training=plain(True)) + put(0)
+    for level in range(levels):
+        inside = mapping({str(copy): get(level) for copy in range(copies)})
+        state = mapping({"_parameters": pickle.EMPTY_DICT, "_buffers": pickle.EMPTY_DICT, "_modules": inside})
+        made = name(SEQUENTIAL) + pickle.EMPTY_TUPLE + pickle.NEWOBJ + state + pickle.BUILD
+        body += made + put(level + 1) + pickle.POP
+    return body + get(levels)
+
+
+def put(index: int) -> bytes:
+    return pickle.LONG_BINPUT + struct.pack("<I", index)
+
+
+def get(index: int) -> bytes:
+    return pickle.LONG_BINGET + struct.pack("<I", index)
+
+
+def test_modules_shared_on_every_level_are_refused(refused):
+    """28 levels of two: 57 objects in the file, and 2**28 entries for whoever walks through the network."""
+    assert "has a network of 131,071 layers, 17 deep" in refused(nested(28, 2))
+
+
+def test_a_chain_of_thousands_of_modules_is_refused(refused):
+    assert "101 deep" in refused(nested(3000, 1))
+
+
+def test_modules_that_stand_in_several_places_are_read(tmp_path):
+    """As in networks in the wild, whose repeated blocks share one activation."""
+    write_zip(tmp_path / "x.pt", nested(4, 3))
+    assert sum(1 for _ in load_checkpoint(tmp_path / "x.pt").modules()) == 5
+
+
+@pytest.mark.parametrize("key", ["epoch", "names"])
+def test_values_repeated_on_every_level_are_refused(tmp_path, key):
+    value = ["x"]
+    for _ in range(40):
+        value = [value, value]
+    torch.save({key: value}, tmp_path / "x.pt")
+    assert "has more than 16,777,216 values once what it repeats is written out" in refusal(tmp_path / "x.pt")
+
+
+def test_a_value_that_contains_itself_is_refused(tmp_path):
+    value: list = []
+    value.append(value)
+    torch.save({"epoch": value}, tmp_path / "x.pt")
+    assert "contains itself" in refusal(tmp_path / "x.pt")
+
+
+def test_a_path_that_no_file_can_have(tmp_path):
+    with pytest.raises(UserError, match="cannot be a path: a name has at most 255 bytes") as caught:
+        load_checkpoint(tmp_path / ("x" * 5000 + ".pt"))
+    assert len(str(caught.value)) < 200

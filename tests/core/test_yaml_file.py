@@ -41,3 +41,58 @@ def test_text_in_any_language(tmp_path):
     path = tmp_path / "mine.yaml"
     path.write_bytes("names: [紅血球, 白血球]".encode())
     assert read_yaml(path) == {"names": ["紅血球", "白血球"]}
+
+
+BOMB = "a0: &a0 [x, x]\n" + "".join(f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]\n" for i in range(1, 60))
+MERGE = "a0: &a0 {x: 1}\n" + "".join(f"a{i}: &a{i} {{<<: [*a{i - 1}, *a{i - 1}]}}\n" for i in range(1, 60))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("a: !!bool foo", r"'foo' is no bool in .*line 1"),
+        ("a: 1\nb: !!int ''", r"'' is no int in .*line 2"),
+        ("a: !!float ''", "'' is no float"),
+        ("a: !!timestamp soon", "'soon' is no timestamp"),
+        ("!!map [1]", "TypeError"),
+        ("on: 1", "has the key True, neither text nor a whole number; put it in quotes"),
+        ("a: {1.5: x}", r"has the key 1\.5"),
+        ("? [1, 2]\n: 3", "found unhashable key"),
+        ("a: " + "9" * 400, "holds <integer of about 401 digits>, which is out of range"),
+        ("a: " + "9" * 5000, r"Exceeds the limit \(4300 digits\)"),
+        ("a: -0x" + "f" * 5000, "holds <integer of about 6021 digits>"),
+        (f"{10**30}: x", "out of range"),
+        ("a: &a [*a]", "holds a value that contains itself"),
+        ("&a {b: {c: *a}}", "holds a value that contains itself"),
+        (BOMB, "has more than 1,048,576 values once what it repeats is written out"),
+        (MERGE, r"has merge keys that give more than 10,000 entries \(line 15\)"),
+        ("a: " + "[" * 900 + "]" * 900, "recursion"),
+        ("a: *" + "b" * 5000, "undefined alias"),
+    ],
+    ids=lambda value: value[:20],
+)
+def test_what_would_hang_or_fail_its_users_is_refused_in_one_short_line(tmp_path, content, message):
+    (tmp_path / "mine.yaml").write_text(content)
+    with pytest.raises(UserError, match=message) as caught:
+        read_yaml(tmp_path / "mine.yaml", "hyp file")
+    text = str(caught.value)
+    assert text.startswith(f"hyp file {tmp_path}") and "\n" not in text and len(text) < 500
+
+
+def test_a_class_list_by_number_and_aliases_are_read(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("names: {0: a, 1: b}\none: &one [1, 2]\ntwo: [*one, *one]\nbase: &b {k: 1}\nmore: {<<: *b, l: 2}\n")
+    read = read_yaml(path)
+    assert read["names"] == {0: "a", 1: "b"} and read["two"] == [[1, 2], [1, 2]] and read["more"] == {"k": 1, "l": 2}
+
+
+def test_a_path_that_no_file_can_have_and_a_file_that_holds_no_settings(tmp_path, monkeypatch):
+    with pytest.raises(UserError, match=r"cannot be read .File name too long") as caught:
+        read_yaml("x" * 5000)
+    assert len(str(caught.value)) < 500
+    with pytest.raises(UserError, match=r"cannot be read .embedded null byte"):
+        read_yaml("a\0b")
+    monkeypatch.setattr("yolov7fast.core.yaml_file.MOST_BYTES", 10)
+    (tmp_path / "mine.yaml").write_text("a: 1234567890")
+    with pytest.raises(UserError, match="so it is no file of settings"):
+        read_yaml(tmp_path / "mine.yaml")

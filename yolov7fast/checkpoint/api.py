@@ -18,7 +18,9 @@ from yolov7fast.checkpoint.family import family_of
 from yolov7fast.checkpoint.rebuild import Damaged, Unreadable, Wrapper
 from yolov7fast.checkpoint.unpickle import Modules
 from yolov7fast.checkpoint.write import save_checkpoint
-from yolov7fast.core.errors import UserError
+from yolov7fast.core.errors import CheckpointError
+from yolov7fast.core.files import check_path
+from yolov7fast.core.text import printable
 
 __all__ = [
     "CheckpointError",
@@ -34,10 +36,6 @@ LOGGER = logging.getLogger(__name__)
 TRAINING_KEYS = ("training_results", "ema", "updates", "optimizer", "wandb_id")  # set to None by stripping
 
 
-class CheckpointError(UserError):
-    """A file that is no checkpoint, is damaged, or asks for more than one may."""
-
-
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
@@ -49,6 +47,7 @@ def load_checkpoint(
     Nothing in the file is run. map_location: device for tensors and networks, the CPU by default.
     modules: class path in the file -> class, to have layers of other classes than this project's.
     """
+    check_path(path)
     path = Path(path)
     if path.is_dir():
         raise CheckpointError(f"{path} is a folder; give a .pt file{nearby(path)}")
@@ -56,7 +55,7 @@ def load_checkpoint(
         raise CheckpointError(f"{path} does not exist{nearby(path.parent)}")
     try:
         loaded = read_archive(path, modules)
-    except Unreadable as error:
+    except Unreadable as error:  # names in the message come from the file and may hold anything
         raise CheckpointError(f"{path} {printable(error)}") from None
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
@@ -67,11 +66,6 @@ def load_checkpoint(
     if not isinstance(loaded, dict | nn.Module):
         raise CheckpointError(f"{path} holds a {type(loaded).__name__}, not a checkpoint; give a file from training")
     return loaded if map_location in (None, "cpu") else moved(loaded, torch.device(map_location), {})
-
-
-def printable(error: Unreadable) -> str:
-    """Its message on one line: names in it come from the file and may hold anything."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(error)[:1000])
 
 
 def nearby(folder: Path) -> str:

@@ -9,8 +9,8 @@ running a constructor, and get their state after the whole file has been read, w
 import pickle
 import pickletools
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Container, Iterable
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -30,6 +30,7 @@ from yolov7fast.checkpoint.rebuild import (
     is_key,
     no_hooks,
 )
+from yolov7fast.core.bounded import Unbounded, count_values
 
 Modules = dict[str, type[nn.Module]]  # dotted path in files -> class
 ReadStorage = Callable[[str, torch.dtype, int], Storage]  # key, type, count of numbers
@@ -68,6 +69,7 @@ class RestrictedUnpickler(pickle._Unpickler):  # the one in Python: its opcodes 
         result = super().load()
         if len(give_states(self.states)) != len(self.made):
             raise Damaged("a layer was left without its state")
+        check_bounded([result, *(vars(module) for module in self.made)])
         return result
 
     def find_class(self, module: str, name: str) -> Any:
@@ -184,12 +186,32 @@ PRIVATE = frozenset({"_non_persistent_buffers_set", "_is_full_backward_hook", "_
 COMPILED_MARK = "_is_torch_compile"  # torch.compile sets it on the network it is given; not a setting, so not kept
 
 
-def give_states(states: Iterable[tuple[nn.Module, Any]]) -> set[int]:
-    """Check each state and give it to its module, in the order of the file; returns the modules' ids.
+class Extent(NamedTuple):
+    """How large a module is, with modules that stand in several places counted each time."""
 
-    A module may hold only modules that were complete before it, so no network can contain itself.
+    modules: int
+    depth: int
+
+
+MOST = Extent(modules=100_000, depth=100)  # yolov7-e6e has some 1,700 modules, 6 deep
+MOST_VALUES = 1 << 24  # plain values in a file
+
+
+def check_bounded(values: Any) -> None:
+    """Refuse plain values that would take for ever to walk through."""
+    try:
+        count_values(values, MOST_VALUES)
+    except Unbounded as error:
+        raise Forbidden(str(error)) from None
+
+
+def give_states(states: Iterable[tuple[nn.Module, Any]]) -> dict[int, Extent]:
+    """Check each state and give it to its module, in the order of the file; returns modules' extents by id.
+
+    A module may hold only modules that were complete before it, so no network can contain itself. Nor may modules be
+    shared or nested so that walking through the network would take for ever, or run out of stack.
     """
-    complete: set[int] = set()
+    complete: dict[int, Extent] = {}
     for module, state in states:
         if id(module) in complete:
             raise Forbidden(f"gives a state to one {type(module).__name__} twice")
@@ -199,7 +221,13 @@ def give_states(states: Iterable[tuple[nn.Module, Any]]) -> set[int]:
         module.__setstate__(state)  # PyTorch's: fills in what files of older versions lack
         if fused:
             fuse(module)
-        complete.add(id(module))
+        parts = [complete[id(part)] for part in state["_modules"].values() if part is not None]
+        extent = Extent(1 + sum(p.modules for p in parts), 1 + max((p.depth for p in parts), default=0))
+        if extent.modules > MOST.modules or extent.depth > MOST.depth:
+            raise Forbidden(
+                f"has a network of {extent.modules:,} layers, {extent.depth} deep, beyond what is read here"
+            )
+        complete[id(module)] = extent
     return complete
 
 
@@ -211,7 +239,7 @@ def fuse(module: nn.Module) -> None:
         module.forward = module.fuseforward
 
 
-def check_state(module: nn.Module, state: Any, complete: set[int]) -> bool:
+def check_state(module: nn.Module, state: Any, complete: Container[int]) -> bool:
     """Refuse a state that would give the module anything but numbers, plain values and other checked modules.
 
     `type`, a method of every module, is the one that network files do replace: by the class path, as text.
@@ -242,7 +270,7 @@ def check_state(module: nn.Module, state: Any, complete: set[int]) -> bool:
     return fused
 
 
-def check_members(kind: str, name: str, members: Any, complete: set[int]) -> None:
+def check_members(kind: str, name: str, members: Any, complete: Container[int]) -> None:
     if type(members) not in (dict, OrderedDict):
         raise Damaged(f"{name} of a {kind} is not a dictionary")
     for key, value in members.items():

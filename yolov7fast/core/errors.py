@@ -1,5 +1,6 @@
 """How a user's mistake is reported: one line, no traceback, exit code 2; and how values are shown in such a line."""
 
+import errno
 import io
 import os
 import reprlib
@@ -10,27 +11,46 @@ from typing import Any
 
 from yolov7fast.core.text import printable
 
+LONGEST = 500  # characters of a reported line
+OF_THE_MACHINE = (errno.ENAMETOOLONG, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
+
 
 class UserError(Exception):
     """Something the user can fix. The message names the file, line, key or flag, and the remedy."""
 
 
+class CheckpointError(UserError):
+    """A file that is no checkpoint, is damaged, or asks for more than one may."""
+
+
 def run_command(main: Callable[[], int | None]) -> None:
     """Run a command's `main` and exit with its code; a `UserError` becomes one line on stderr and exit code 2.
 
-    Ctrl-C, where nothing else takes care of it, ends with the conventional 130. Printed lines show at once, also
-    through a pipe or in a log.
+    So does a disk that is full or cannot be written, wherever that shows. Ctrl-C, where nothing else takes care of it,
+    ends with the conventional 130, a second one at once. Printed lines show at once, also through a pipe or in a log.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)
     try:
         sys.exit(main() or 0)
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {one_line(error)}", file=sys.stderr)
+        sys.exit(2)
+    except OSError as error:
+        if error.errno not in OF_THE_MACHINE:
+            raise
+        where = f"{printable(error.filename, 300)}: " if error.filename else ""
+        print(f"error: {where}{error.strerror}; free some space, or choose another place", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
         print("interrupted", file=sys.stderr)
         sys.exit(128 + signal.SIGINT)
+
+
+def one_line(error: Exception) -> str:
+    """Its message on one line of bounded length."""
+    return printable(" ".join(str(error).splitlines()), LONGEST - len("error: ") - len("..."))
 
 
 class _Repr(reprlib.Repr):

@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from yolov7fast.core.atomic import write_atomically  # noqa: F401 - until all callers import it from there
-from yolov7fast.core.errors import UserError
+from yolov7fast.core.errors import UserError, shown
 from yolov7fast.core.shipped import nearest_shipped, shipped_file
 
 log = logging.getLogger(__name__)
+MOST_NAME_BYTES, MOST_PATH_BYTES = 255, 4095  # of a name in a path, and of a path, on Linux
 SKIPPED_FOLDERS = {"__pycache__", "node_modules", "site-packages"}  # and all whose name begins with a dot
 
 
@@ -35,6 +36,7 @@ def check_file(file: str | Path, kind: str = "") -> str:
     kind: one of `core.shipped.KINDS`, whose shipped files also have short names (`yolov7-tiny` of the kind cfg).
     """
     file = str(file)
+    check_path(file)
     if not file or Path(file).is_file():
         return file
     wanted = Path(file).parts
@@ -49,6 +51,13 @@ def check_file(file: str | Path, kind: str = "") -> str:
         return str(shipped.relative_to(Path.cwd()) if shipped.is_relative_to(Path.cwd()) else shipped)
     hint = nearby(file) + nearest_shipped(file, kind)
     raise UserError(f"{file} does not exist, here or in any folder below {Path.cwd()}{hint}")
+
+
+def check_path(path: str | Path) -> None:
+    """Refuse a path that no file can have, before the file system is asked for it."""
+    longest = max((len(os.fsencode(part)) for part in Path(path).parts), default=0)
+    if longest > MOST_NAME_BYTES or len(os.fsencode(path)) > MOST_PATH_BYTES or "\0" in str(path):
+        raise UserError(f"{shown(str(path))} cannot be a path: a name has at most {MOST_NAME_BYTES} bytes")
 
 
 def nearby(file: str | Path, limit: int = 5) -> str:
@@ -72,7 +81,7 @@ def walk_files(root: str | Path) -> Iterator[Path]:
 
 
 def latest_run(search_dir: str | Path = ".") -> str:
-    """The newest last*.pt below a folder (what a bare --resume goes on with), or '' if there is none."""
+    """The newest last*.pt below a folder (what a bare --resume resumes), or '' if there is none."""
     found = [path for path in walk_files(search_dir) if path.suffix == ".pt" and path.name.startswith("last")]
     return str(max(found, key=os.path.getctime)) if found else ""
 

@@ -18,8 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from yolov7fast.checkpoint.api import CheckpointError
-from yolov7fast.core.errors import UserError
+from yolov7fast.core.errors import CheckpointError, UserError
 from yolov7fast.nn.detr_pretrained import without_timm
 
 log = logging.getLogger(__name__)
