@@ -1,4 +1,4 @@
-"""tools/train_detr.py as a user starts it, on networks and pictures small enough for tests."""
+"""tools/train_detr.py as a user starts it, on networks and images small enough for tests."""
 
 import importlib.util
 from pathlib import Path

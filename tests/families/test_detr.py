@@ -31,7 +31,7 @@ def detector(request):
 
 
 def small_batch() -> tuple[torch.Tensor, torch.Tensor, list[dict[str, torch.Tensor]]]:
-    """Two pictures of 64 x 64, the second without any object."""
+    """Two images of 64 x 64, the second without any object."""
     torch.manual_seed(1)
     one = {"class_labels": torch.tensor([1, 3]), "boxes": torch.tensor([[0.5, 0.5, 0.2, 0.3], [0.2, 0.3, 0.1, 0.1]])}
     none = {"class_labels": torch.zeros(0, dtype=torch.long), "boxes": torch.zeros(0, 4)}
@@ -144,7 +144,7 @@ def test_the_matcher_is_a_stage_of_its_own_only_while_it_is_measured(detector):
 
 
 def roomy(architecture: str, more: int = 0) -> SimpleNamespace:
-    """A network that needs pictures to be so many pixels higher than they are."""
+    """A network that needs images to be so many pixels higher than they are."""
     return SimpleNamespace(kind=ARCHITECTURES[architecture], least_height=lambda height, _: height + more)
 
 
@@ -152,16 +152,16 @@ SHAPES = [((60, 80), ((0.5, 0.5), (4.0, 6.0))), ((64, 64), ((1.0, 1.0), (0.0, 0.
 
 
 @pytest.mark.parametrize(
-    ("architecture", "share", "pixels"),
+    ("architecture", "fractions", "pixels"),
     [
-        ("detr", [0.54, 0.28, 0.32, 0.32], [14, 17.25, 34, 24.75]),  # of the picture: 40 x 30 pixels at (4, 6)
-        ("rtdetr_v2", [0.4, 0.225, 0.2, 0.15], [16, 24, 48, 40]),  # of the batch without what no picture needs: 64 x 64
+        ("detr", [0.54, 0.28, 0.32, 0.32], [14, 17.25, 34, 24.75]),  # of the image: 40 x 30 pixels at (4, 6)
+        ("rtdetr_v2", [0.4, 0.225, 0.2, 0.15], [16, 24, 48, 40]),  # of the batch without what no image needs: 64 x 64
     ],
 )
-def test_boxes_are_shares_of_the_picture_or_of_the_padded_batch(architecture, share, pixels):
+def test_boxes_are_fractions_of_the_image_or_of_the_padded_batch(architecture, fractions, pixels):
     frames = Frames.of(SHAPES, (96, 128), roomy(architecture), grid=32)
     (first, _) = frames.labels(torch.tensor([[0, 2, 0.2, 0.15, 0.1, 0.1]]))  # centre (25.6, 14.4), 12.8 x 9.6 pixels
-    torch.testing.assert_close(first["boxes"], torch.tensor([share]), rtol=0, atol=1e-6)
+    torch.testing.assert_close(first["boxes"], torch.tensor([fractions]), rtol=0, atol=1e-6)
     found = frames.to_pixels(torch.tensor([0.5, 0.5, 0.5, 0.25]).expand(2, 1, 4))
     whole = frames.to_pixels(torch.tensor([0.5, 0.5, 1.0, 1.0]).expand(2, 1, 4))[0, 0]
     assert whole.tolist() == ([4, 6, 44, 36] if architecture == "detr" else [0, 0, 64, 64])
@@ -171,7 +171,7 @@ def test_boxes_are_shares_of_the_picture_or_of_the_padded_batch(architecture, sh
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("more", [0, 32])
 def test_boxes_survive_the_way_to_the_network_and_back(architecture, more):
-    """Targets as loaders give them -> shares of a frame -> pixels of the batch."""
+    """Targets as loaders give them -> fractions of a frame -> pixels of the batch."""
     frames = Frames.of(SHAPES, (96, 128), roomy(architecture, more))
     targets = torch.tensor([[0, 2, 0.2, 0.15, 0.1, 0.1], [1, 0, 0.3, 0.4, 0.2, 0.1], [1, 1, 0.1, 0.1, 0.1, 0.1]])
     labels = frames.labels(targets)
@@ -200,8 +200,8 @@ def test_a_network_that_needs_more_room_gets_padding_below():
 
 @needs_transformers
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_pictures_of_any_shape_pass(architecture):
-    """RT-DETR's queries begin as cells, of which a small picture has few: 21 with 32 x 32 pixels, 42 with 64 x 32."""
+def test_images_of_any_shape_pass(architecture):
+    """RT-DETR's queries begin as cells, of which a small image has few: 21 with 32 x 32 pixels, 42 with 64 x 32."""
     detector = build(architecture, NAMES, NETWORKS[architecture] | {"num_queries": 60})
     for height, width in ((32, 32), (32, 96), (96, 32), (96, 96)):
         shapes = [((height, width), ((1.0, 1.0), (0.0, 0.0)))]
@@ -220,7 +220,7 @@ def test_pictures_of_any_shape_pass(architecture):
         ("detr", {"return_dict": False}),
     ],
 )
-def test_values_that_do_not_go_together_are_told_before_a_run_begins(architecture, change):
+def test_values_that_do_not_go_together_are_refused_before_a_run_begins(architecture, change):
     with pytest.raises(UserError, match=r"^model\.network: "):
         build(architecture, NAMES, NETWORKS[architecture] | change)
 
@@ -267,7 +267,7 @@ def test_rates_drop_to_a_tenth_after_the_warm_up():
     assert schedule.rates(40, 4).lrs == pytest.approx((1e-4, 1e-5))
 
 
-def test_cosine_rates_end_at_their_last_share():
+def test_cosine_rates_end_at_their_last_fraction():
     schedule = DropSchedule((1.0,), batches=10, epochs=2, kind="cosine", final=0.1)
     assert schedule.rates(0, 0).lrs == (1.0,)
     assert schedule.rates(10, 1).lrs == pytest.approx((0.55,))
@@ -313,8 +313,8 @@ def test_a_network_that_is_no_mapping_is_refused(text, tmp_path, capsys):
     for arguments in (["--network", text], ["--config", str(tmp_path / "a.yaml")]):
         with pytest.raises(SystemExit) as ended:
             parser_for("train", "detr").parse_args(arguments)
-        told = capsys.readouterr().err
-        assert ended.value.code == 2 and "network" in told and text in told
+        printed = capsys.readouterr().err
+        assert ended.value.code == 2 and "network" in printed and text in printed
 
 
 def test_an_unknown_key_of_a_run_file_is_named_with_the_nearest(tmp_path, capsys):

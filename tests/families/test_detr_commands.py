@@ -1,4 +1,4 @@
-"""The walk with a DETR: smoke, overfit, resume, trials. What must be a process of its own is one; importing is slow."""
+"""The tutorial with a DETR: smoke, overfit, resume, trials. What must be a process of its own is one (slow imports)."""
 
 import csv
 import json
@@ -52,7 +52,7 @@ def test_a_run_writes_what_every_run_writes(finished):
 
 
 def test_a_killed_run_ends_with_the_same_weights(finished, tmp_path, shapes_small):
-    """Killed in the middle of the second epoch, after a checkpoint there, and gone on with: bit for bit the same."""
+    """Killed in the middle of the second epoch, after a checkpoint there, and resumed: bit for bit the same."""
     run, architecture = finished
     config = run_file(tmp_path, shapes_small, architecture)
     killed = train("--config", config, "--save-every", "0.00001", script=FATAL, FATAL="step 7")
@@ -77,8 +77,8 @@ def test_a_checkpoint_is_measured_and_detects(finished, tmp_path, shapes_small):
     assert figures["images"] == result.seen == 8 and "small" in figures["sizes"]
     last = (run / "results.txt").read_text().splitlines()[-1].split()
     assert result.metrics[MAP] == pytest.approx(float(last[11]), abs=1e-4)  # as validation found it
-    pictures = ["--source", str(shapes_small / "images" / "val"), "--conf-thres", "0.01", "--name", "seen"]
-    assert detect(parser_for("detect", "detr").parse_args([*common, *pictures]), "detr").images == 8
+    images = ["--source", str(shapes_small / "images" / "val"), "--conf-thres", "0.01", "--name", "seen"]
+    assert detect(parser_for("detect", "detr").parse_args([*common, *images]), "detr").images == 8
     assert len(list((tmp_path / "seen").glob("*.jpg"))) == 8
     assert set(figures["losses"]) == set() and figures["settings"]["precision"] == "float32"
 
@@ -139,7 +139,7 @@ def test_trials_are_ranked_in_a_table(tmp_path, shapes_small):
 
 
 @pytest.mark.slow
-def test_ten_images_are_learnt_by_heart(tmp_path):
+def test_ten_images_are_memorised(tmp_path):
     """The verdict is the exit code."""
     arguments = ["--config", "configs/rtdetr_overfit.yaml", "--project", str(tmp_path), "--device", "cpu"]
     done = subprocess.run([sys.executable, SCRIPT, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=900)

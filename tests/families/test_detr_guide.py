@@ -32,8 +32,8 @@ SMALLER = {
 }
 
 
-def walk() -> list[list[str]]:
-    """The commands of the chapter's walk, in order, without the interpreter."""
+def tutorial() -> list[list[str]]:
+    """The commands of the chapter's tutorial, in order, without the interpreter."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     chapter = text.split(CHAPTER)[1].split("\n## ")[0]
     blocks = re.findall(r"```\w*\n(.*?)```", chapter, re.DOTALL)
@@ -48,7 +48,7 @@ def options(path) -> Namespace:
 
 
 def answers(opt, names=("a", "b", "c")) -> tuple[torch.Size, int]:
-    """Build what the options describe: shape of its answer to one picture, and its number of parameters."""
+    """Build what the options describe: shape of its answer to one image, and its number of parameters."""
     detector = build(opt.architecture, names, opt.network).eval()
     with torch.no_grad():
         output = detector(torch.zeros(1, 3, 160, 160), torch.ones(1, 160, 160, dtype=torch.long))
@@ -95,7 +95,7 @@ def test_a_trial_of_the_example_is_a_run(trial, tmp_path):
 
 
 def test_the_readmes_commands_parse():
-    commands = walk()
+    commands = tutorial()
     assert len(commands) == 7
     for script, *arguments in commands:
         kind = re.fullmatch(r"tools/(\w+)_detr\.py", script)
@@ -108,11 +108,11 @@ def test_the_readmes_commands_parse():
 @needs_transformers
 @pytest.mark.slow
 @pytest.mark.timeout(3000)
-def test_the_readmes_detr_walk_runs_as_written(tmp_path):
+def test_the_readmes_detr_tutorial_runs_as_written(tmp_path):
     for name in LINKED:
         (tmp_path / name).symlink_to(ROOT / name)
     shutil.copytree(ROOT / "data", tmp_path / "data", ignore=shutil.ignore_patterns("shapes", "*.cache"))
-    for command in walk():
+    for command in tutorial():
         smaller = next((flags for word, flags in SMALLER.items() if word in command), [])
         done = subprocess.run(
             [sys.executable, *command, *smaller],
@@ -123,7 +123,7 @@ def test_the_readmes_detr_walk_runs_as_written(tmp_path):
         )
         assert done.returncode == 0, (command, done.stdout[-2000:], done.stderr[-2000:])
     runs = tmp_path / "runs" / "detr"
-    assert len((runs / "smoke" / "results.txt").read_text().splitlines()) == 4  # 2 epochs, gone on with to 4
+    assert len((runs / "smoke" / "results.txt").read_text().splitlines()) == 4  # 2 epochs, resumed to 4
     assert (runs / "rtdetr_small" / "weights" / "best.pth").is_file()
     (table,) = (tmp_path / "outputs" / "detr_trials").glob("trials_*.csv")
     assert table.read_text().count("completed") == len(TRIALS)

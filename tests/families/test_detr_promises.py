@@ -1,4 +1,4 @@
-"""What the DETR commands promise: labels are checked, flags do what they say, the mask is used, processes share."""
+"""What the DETR commands promise: labels are checked, flags do what they say, the mask is used, processes agree."""
 
 import copy
 import logging
@@ -47,7 +47,7 @@ def detector(request) -> Detector:
 def test_a_class_beyond_the_last_is_refused_with_its_file_and_line(
     tmp_path, shapes_small, monkeypatch, architecture, split, number
 ):
-    """Class 4 of 0..3 would be learnt as DETR's 'nothing here'; a larger one is an index out of range. Both are told
+    """Class 4 of 0..3 would be learnt as DETR's 'nothing here'; a larger one is an index out of range. Both are refused
     before the first step, for validation too."""
     monkeypatch.setattr(TrainStep, "__call__", lambda *_: pytest.fail("a step was made"))
     data = tmp_path / "shapes"
@@ -158,26 +158,26 @@ def test_a_cosine_ends_with_the_last_step_of_all_stages():
     assert schedule.rates(24, 4).lrs == pytest.approx((0.1,))
 
 
-def test_a_stages_batch_that_cannot_be_shared_out_is_refused():
+def test_a_stages_batch_that_the_processes_cannot_divide_is_refused():
     opt = Namespace(resize_schedule="1:64:4,3:96:3", img_size=64, total_batch_size=4)
     with pytest.raises(UserError, match="the batch 3 of epoch 3 must be a multiple of the number of processes, 2"):
         DetrFamily.plan_sizes(SimpleNamespace(opt=opt, world=World(0, 0, 2)), opt.img_size, grid=32)
 
 
-@pytest.mark.parametrize(("count", "rank", "told"), [(4, -1, True), (1, -1, False), (4, 0, False)])
-def test_idle_gpus_are_mentioned(monkeypatch, caplog, count, rank, told):
+@pytest.mark.parametrize(("count", "rank", "mentioned"), [(4, -1, True), (1, -1, False), (4, 0, False)])
+def test_idle_gpus_are_mentioned(monkeypatch, caplog, count, rank, mentioned):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
     with caplog.at_level(logging.INFO):
         world = World(rank, rank, count if rank == 0 else 1)
         advise_on_gpus(DetrFamily, "tools/train_detr.py", torch.device("cuda", 0), world)
-    assert ("torchrun --nproc_per_node 4" in caplog.text) == told
+    assert ("torchrun --nproc_per_node 4" in caplog.text) == mentioned
 
 
 # --- the mask ---------------------------------------------------------------------------------------------------------
 
 
-def padded_picture() -> tuple[torch.Tensor, torch.Tensor]:
-    """A picture of 64 x 64 in a batch of 64 x 128, and its mask."""
+def padded_image() -> tuple[torch.Tensor, torch.Tensor]:
+    """An image of 64 x 64 in a batch of 64 x 128, and its mask."""
     torch.manual_seed(5)
     mask = torch.zeros(1, 64, 128, dtype=torch.long)
     mask[:, :, :64] = 1
@@ -185,18 +185,18 @@ def padded_picture() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def test_what_lies_in_the_padding_is_never_seen(detector):
-    images, mask = padded_picture()
+    images, mask = padded_image()
     other = torch.where(mask[:, None] == 1, images, torch.rand_like(images) * 50)
     with torch.no_grad():
         first, second = detector.eval()(images, mask), detector(other, mask)
     assert torch.equal(first.logits, second.logits) and torch.equal(first.pred_boxes, second.pred_boxes)
 
 
-def test_detr_attends_to_the_picture_alone():
-    """The same input with a mask that calls its padding picture gives another answer: attention was told."""
+def test_detr_attends_to_the_image_alone():
+    """The same input with a mask that calls its padding image gives another answer: attention uses it."""
     torch.manual_seed(0)
     detector = build("detr", NAMES, copy.deepcopy(NETWORKS["detr"])).eval()
-    images, mask = padded_picture()
+    images, mask = padded_image()
     blank = torch.where(mask[:, None] == 1, images, detector.mean.expand_as(images))  # 0 once it is normalised
     with torch.no_grad():
         assert not torch.allclose(detector(blank, mask).logits, detector(blank, torch.ones_like(mask)).logits)

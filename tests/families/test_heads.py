@@ -76,7 +76,7 @@ def test_validation_has_a_loss_and_the_checkpoint_knows_its_heads(trained, shape
     assert json.loads((trained / "test" / "metrics.json").read_text())["images"] == 8
 
 
-def test_a_killed_run_goes_on_exactly_and_without_the_head_file(trained, tmp_path, shapes_small):
+def test_a_killed_run_resumes_exactly_and_without_the_head_file(trained, tmp_path, shapes_small):
     config = write_config(tmp_path)
     command = heads_run(tmp_path, shapes_small, "--head-config", str(config), "--save-every", "0.00001")
     assert train(*command, script=FATAL, FATAL="step 6").returncode != 0
@@ -171,7 +171,7 @@ def test_mistakes_in_a_network_from_weights_name_the_file(tmp_path, shapes_small
         ([[74, 75, 76], 1, "MultiHeadDetect", ["nc"]], "arguments of MultiHeadDetect .* begin with nc and anchors"),
     ],
 )
-def test_a_last_row_that_is_wrong_is_told_when_heads_are_given(last_row, message):
+def test_a_last_row_that_is_wrong_is_named_when_heads_are_given(last_row, message):
     description = read_description(ROOT / TINY)
     description["head"][-1] = last_row
     with torch.device("meta"), pytest.raises(UserError, match=message):

@@ -36,6 +36,7 @@ def spots(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(yolov7fast.families, "__path__", [*yolov7fast.families.__path__, str(tmp_path / "families")])
     row = eval(f"{{{ROW[1]}}}", {"FamilyEntry": FamilyEntry})
     monkeypatch.setitem(FAMILIES, "spots", row["spots"])
+    monkeypatch.setattr(sys, "argv", sys.argv)  # which a command changes
     yield
     for name in [name for name in sys.modules if name.startswith("yolov7fast.families.spots")]:
         del sys.modules[name]

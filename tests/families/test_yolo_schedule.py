@@ -1,4 +1,4 @@
-"""Learning rates, momentum and accumulation against the recorded runs of the public project's loop."""
+"""Learning rates, momentum and accumulation against recorded runs of upstream (WongKinYiu/yolov7)."""
 
 import numpy as np
 import pytest

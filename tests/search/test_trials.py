@@ -245,7 +245,7 @@ def test_a_range_of_broken_numbers_for_queries_is_refused(tmp_path, detr_trainer
         ("data: {dataset: data/shapes.yaml}\n", "DetrTrainer"),
         ("model: {network: {num_queries: 20}}\n", "DetrTrainer"),
         ("training: {optimizer: {backbone_lr: 0.001}}\n", "DetrTrainer"),
-        ("architecture: detr\ncfg: x.yaml\n", "DetrTrainer"),
+        ("family: detr\ncfg: x.yaml\n", "DetrTrainer"),  # what is named counts
         ("epochs: 3\ndata: data/shapes.yaml\n", "YoloTrainer"),
         ("cfg: x.yaml\nlr: 0.1\n", "YoloTrainer"),  # a mistake, which the trainer names
         ("epoch: 3\n", "YoloTrainer"),

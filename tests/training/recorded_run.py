@@ -1,4 +1,4 @@
-"""Training runs under observation: what the recorded runs of the public project hold, taken from ours."""
+"""Training runs under observation: what the recorded runs of upstream (WongKinYiu/yolov7) hold, taken from ours."""
 
 import json
 from argparse import Namespace

@@ -49,7 +49,7 @@ def both(family) -> list:
     return [family.loader, family.val_loader]
 
 
-def test_without_flags_the_loaders_are_the_references(build):
+def test_without_flags_the_loaders_are_upstreams(build):
     family = build()
     assert [type(loader) for loader in both(family)] == [EndlessLoader] * 2
     assert [loader.dataset._images for loader in both(family)] == [None] * 2

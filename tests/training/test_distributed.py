@@ -100,7 +100,7 @@ def test_a_killed_process_ends_the_other_with_a_message(tmp_path, shapes_small):
     assert "another process of this run has ended" in done.stderr, done.stderr[-3000:]
 
 
-def test_a_batch_that_cannot_be_shared_out_is_refused(tmp_path, shapes_small):
+def test_a_batch_that_the_processes_cannot_divide_is_refused(tmp_path, shapes_small):
     done = torchrun(*small_run(tmp_path, shapes_small), "--batch-size", "3")
     assert done.returncode != 0
     assert "--batch-size 3 must be a multiple of the number of processes, 2" in done.stderr

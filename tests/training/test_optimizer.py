@@ -1,4 +1,4 @@
-"""The optimizer on other machines: fused or not, whatever the file says that a run is gone on with."""
+"""The optimizer on other machines: fused or not, whatever the file says that a run is resumed from."""
 
 from copy import deepcopy
 

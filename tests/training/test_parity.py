@@ -1,4 +1,4 @@
-"""The whole training loop against recorded runs of the public project.
+"""The whole training loop against recorded runs of upstream (WongKinYiu/yolov7).
 
 Double precision carries the whole trajectory, weights and EMA included; in single precision rounding alone (one or two
 threads) shifts an OTA run by a percent within four steps, so there only the first steps are compared.

@@ -1,4 +1,4 @@
-"""A run that is killed at any moment goes on as if it had not been: real processes, really killed."""
+"""A run that is killed at any moment is resumed as if it had not been: real processes, really killed."""
 
 import os
 import random
@@ -40,7 +40,7 @@ def without_times(results_csv: Path) -> list[list[str]]:
     "moments", [["step 2", "step 3", "write 2"], ["step 10", "rename 1", "rename 4"], ["write 5", "text 5"]]
 )
 def test_killed_runs_end_with_the_same_weights(uninterrupted, tmp_path, moments):
-    """Killed between steps, in the middle of writing a checkpoint and before its rename; gone on each time."""
+    """Killed between steps, in the middle of writing a checkpoint and before its rename; resumed each time."""
     run, arguments = uninterrupted
     arguments = [*elsewhere(arguments, tmp_path), "--save-every", "0.00001"]  # a checkpoint after every step
     again = tmp_path / "runs" / "run"
@@ -137,7 +137,7 @@ def test_a_finished_run_is_extended_by_more_epochs(uninterrupted, tmp_path, shap
     assert [line.split()[0] for line in lines] == ["0/0", "1/2", "2/2"]
 
 
-def test_without_seed_and_workers_an_epoch_end_is_gone_on_with_exactly(tmp_path, shapes_small):
+def test_without_seed_and_workers_an_epoch_end_is_resumed_exactly(tmp_path, shapes_small):
     """The generators of the main process are part of the checkpoint."""
     whole = small_run(tmp_path / "a", shapes_small, "--epochs", "2") if (tmp_path / "a").mkdir() is None else []
     assert train(*whole).returncode == 0

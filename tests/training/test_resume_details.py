@@ -112,7 +112,7 @@ def test_a_run_killed_after_its_last_checkpoint_only_needs_its_end(
         here("--resume", str(folder))
 
 
-def test_a_run_that_its_iterations_ended_goes_on_only_with_more(tmp_path, shapes_small):
+def test_a_run_that_its_iterations_ended_resumes_only_with_more(tmp_path, shapes_small):
     assert here(*small_run(tmp_path, shapes_small, "--epochs", "3", "--max-iter", "2", "--seed", "5", "--notest")) == 0
     folder = str(tmp_path / "runs" / "run")
     with pytest.raises(UserError, match=r"nothing to do, .* --max-iter 2"):
@@ -161,7 +161,7 @@ def test_a_run_file_given_with_resume_counts(finished, tmp_path):
         here("--resume", str(finished), "--config", str(more))
 
 
-def test_opt_yaml_says_what_a_run_began_with_however_often_it_is_gone_on_with(finished):
+def test_opt_yaml_says_what_a_run_began_with_however_often_it_is_resumed(finished):
     before = yaml.safe_load((finished / "opt.yaml").read_text())
     assert here("--resume", str(finished), "--epochs", "2", "--hyp", before["hyp"]) == 0
     after = yaml.safe_load((finished / "opt.yaml").read_text())
@@ -177,7 +177,7 @@ def test_patience_needs_validation(tmp_path, shapes_small):
 # --- stages of size ---------------------------------------------------------------------------------------------------
 
 
-def test_stages_keep_the_batch_of_the_one_before_and_must_be_shared_out():
+def test_stages_keep_the_batch_of_the_one_before_and_must_be_divided_by_the_processes():
     stages = plan_stages("1:60,2:96:8,3:128", 64, 4, processes=2, grid=32)
     assert [tuple(stage) for stage in stages] == [(0, 64, 4), (1, 96, 8), (2, 128, 8)]
     assert [final_size(stages, epochs) for epochs in (1, 2, 3, 50)] == [64, 96, 128, 128]  # what a run comes to

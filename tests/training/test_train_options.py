@@ -34,7 +34,7 @@ def rows(run_dir: Path) -> list[dict]:
         return list(csv.DictReader(f))
 
 
-def test_a_run_leaves_the_files_that_the_public_project_leaves(tmp_path, shapes_small):
+def test_a_run_leaves_the_files_that_upstream_leaves(tmp_path, shapes_small):
     code, folder = train(tmp_path, shapes_small, "--seed", "1")
     assert code == 0
     for name in ("opt.yaml", "hyp.yaml", "results.txt", "results.csv", "results.png", "train_batch0.jpg"):
@@ -111,7 +111,7 @@ class PretendedWandb(ModuleType):
             self.add_file = self.files.append
 
 
-def test_weights_and_biases_gets_scalars_pictures_and_checkpoints(tmp_path, shapes_small, monkeypatch):
+def test_weights_and_biases_gets_scalars_plots_and_checkpoints(tmp_path, shapes_small, monkeypatch):
     wandb = PretendedWandb()
     monkeypatch.setitem(sys.modules, "wandb", wandb)
     flags = ["--wandb", "--bbox_interval", "2", "--save_period", "2", "--epochs", "3", "--seed", "1"]
@@ -211,7 +211,7 @@ def test_compiling_keeps_names_and_falls_back_when_it_fails(tmp_path, shapes_sma
 
 
 def test_a_compiled_run_writes_the_files_of_an_ordinary_one(tmp_path, shapes_small, monkeypatch, caplog):
-    """Dynamo without Inductor changes no number: the same weights, in files that can be read and gone on with."""
+    """Dynamo without Inductor changes no number: the same weights, in files that can be read and resumed."""
     compiler = partial(torch.compile, backend="eager")
     monkeypatch.setattr(yolov7fast.nn.compiling.CompiledNet.__init__, "__defaults__", (compiler,))
     folders = []

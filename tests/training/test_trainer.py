@@ -23,7 +23,7 @@ def state_of(folder) -> dict:
 
 
 def resumed(folder, family=None, **settings):
-    """A new trainer that goes on from the folder's last.pt."""
+    """A new trainer that resumes from the folder's last.pt."""
     trainer = fake_trainer(folder, family, **settings)
     restore(trainer, trainer.family, state_of(folder), trainer.reporter)
     return trainer
@@ -185,7 +185,7 @@ def test_the_time_of_an_epoch_counts_what_was_before_an_interruption(tmp_path):
     assert 0.35 < float(row["data_wait_share"]) < 0.41
 
 
-def test_what_ended_a_run_is_told_with_its_remedy():
+def test_what_ended_a_run_is_named_with_its_remedy():
     done = Progress(epoch=3, global_step=12, epochs_since_best=2, finished=True)
     assert Limits(3).reached(done) == "the run has 3 epochs of 3; add --epochs N"
     assert "--max-iter 12" in Limits(9, max_iter=12).reached(done)
@@ -204,7 +204,7 @@ def test_a_signal_at_the_last_allowed_batch_does_not_cost_one_more(tmp_path):
 # --- what is restored -------------------------------------------------------------------------------------------------
 
 
-def test_a_run_without_scaler_goes_on_with_one(tmp_path):
+def test_a_run_without_scaler_resumes_with_one(tmp_path):
     fake_trainer(tmp_path).save(["last.pt"])
     trainer = resumed(tmp_path, amp=Amp(True, torch.float16))
     assert trainer.step.scaler.get_scale() == 65536.0
@@ -242,7 +242,7 @@ def test_every_process_gets_its_own_random_state_back():
     assert torch.rand(()).item() == drawn[0]
 
 
-def test_going_on_without_seed_says_what_begins_anew(tmp_path, caplog):
+def test_resuming_without_seed_says_what_starts_anew(tmp_path, caplog):
     fake_trainer(tmp_path).save(["last.pt"])
     family = FakeFamily(tmp_path)
     resumed(tmp_path, family, exact_mid_epoch=False)

@@ -19,8 +19,10 @@ class Parser(argparse.ArgumentParser):
     names what stands on the command line.
     """
 
-    def __init__(self, flags: Iterable[Flag], **kwargs: Any):
+    def __init__(self, flags: Iterable[Flag], family: str = "", **kwargs: Any):
+        """family: whose run files `--config` takes; empty: any."""
         super().__init__(**{"usage": "%(prog)s [flags]", "formatter_class": Help, **kwargs})
+        self.family = family
         self.flags = {flag.dest: flag for flag in flags}
         self._upstream_names = {flag.name for flag in self.flags.values() if flag.upstream}
         order = {group: number for number, group in enumerate(GROUPS)}
@@ -74,7 +76,7 @@ class Parser(argparse.ArgumentParser):
         from yolov7fast.cli.run_file import read_run_file
 
         try:
-            return read_run_file(path, self.flags)
+            return read_run_file(path, self.flags, self.family)
         except UserError as error:
             self.exit(2, f"error: {error}\n")
 
@@ -106,4 +108,5 @@ class Help(argparse.RawDescriptionHelpFormatter):
 def parser_for(command: str, family: str = "yolo") -> Parser:
     """The parser of `train`, `test` or `detect` for a family of detectors."""
     program = program_of(command, family)
-    return Parser(flags_of(command, family).values(), prog=program.invocation, description=program.summary)
+    flags = flags_of(command, family).values()
+    return Parser(flags, family, prog=program.invocation, description=program.summary)

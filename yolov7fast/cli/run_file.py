@@ -4,7 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from yolov7fast.cli.flags import Flag
+from yolov7fast.checkpoint.family import FAMILIES, FAMILY_KEY, entry_of
+from yolov7fast.cli.flags import Flag, flags_of
+from yolov7fast.cli.programs import program_of
 from yolov7fast.cli.values import BadValue
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.shipped import nearest_shipped, shipped_file
@@ -51,10 +53,38 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return result
 
 
-def read_run_file(path: str | Path, flags: Mapping[str, Flag]) -> dict[str, Any]:
-    """A run file as flag values: section headings are dropped, every key is checked against the table of flags."""
+def read_run_file(path: str | Path, flags: Mapping[str, Flag], family: str = "") -> dict[str, Any]:
+    """A run file as flag values: section headings are dropped, every key is checked against the table of flags.
+
+    family: whose flags these are; a file that names another one is refused.
+    """
     values = without_sections(read_yaml_chain(path), path)
+    named = values.pop(FAMILY_KEY, family)
+    if family and named != family:
+        entry_of(str(named), str(path))
+        start = program_of("train", named).invocation
+        raise UserError(f"{path} is a run file of the {named} family; start it with: {start} --config {path}")
     return {check_flag_name(key, flags, path): value for key, value in _checked_types(values, flags, path)}
+
+
+def family_of_run_file(path: str | Path) -> str:
+    """The family of detectors that a run file is for, by its key `family`.
+
+    Older files do not have the key: they are of the family that knows most of their flags, YOLO among equals.
+    """
+    values = without_sections(read_yaml_chain(path), path)
+    if FAMILY_KEY in values:
+        entry_of(str(values[FAMILY_KEY]), str(path))
+        return str(values[FAMILY_KEY])
+    unknown = {name: sum(not _is_flag(key, flags_of("train", name)) for key in values) for name in FAMILIES}
+    return min(unknown, key=lambda name: unknown[name])
+
+
+def _is_flag(key: str, flags: Mapping[str, Flag]) -> bool:
+    try:
+        return bool(check_flag_name(key, flags, ""))
+    except UserError:
+        return False
 
 
 def without_sections(values: Mapping[str, Any], where) -> dict[str, Any]:

@@ -21,7 +21,7 @@ class TrainCommand:
 
     def given(self, opt: Namespace) -> Collection[str]:
         """Options that the user gave, on the command line or in a run file."""
-        in_file = read_run_file(opt.config, flags_of("train", self.family)) if opt.config else {}
+        in_file = read_run_file(opt.config, flags_of("train", self.family), self.family) if opt.config else {}
         return {*opt.given, *in_file}
 
     def check(self, opt: Namespace) -> None:

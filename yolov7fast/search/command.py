@@ -4,16 +4,15 @@ import json
 import time
 import uuid
 from argparse import Namespace
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from yolov7fast.cli.flags import Flag, flags_of
 from yolov7fast.cli.programs import program
-from yolov7fast.cli.run_file import check_flag_name, read_yaml_chain, without_sections
+from yolov7fast.cli.run_file import family_of_run_file
 from yolov7fast.core.atomic import write_atomically
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.file_lock import exclusive
@@ -33,7 +32,7 @@ from yolov7fast.search.table import (
     write_ranking,
     write_ranking_csv,
 )
-from yolov7fast.search.trainer import Budget, Trainer
+from yolov7fast.search.trainer import Budget, FlagTrainer, Trainer
 from yolov7fast.search.yolo import YoloTrainer
 
 LOCK = ".lock"
@@ -70,24 +69,18 @@ def run(opt: Namespace, make_trainer: Callable[[str, Budget], Trainer] | None = 
 
 
 def trainer_for(base_config: str) -> Callable[[str, Budget], Trainer]:
-    """The command that a base configuration is for: only flags of one are in it. What suits both is train.py's."""
-    keys = list(without_sections(read_yaml_chain(base_config), base_config))
-    yolo = flags_of("train", "yolo")
-    if all(is_flag(key, yolo) for key in keys):
+    """The trainer of the family that a base configuration is for."""
+    family = family_of_run_file(base_config)
+    if family == "yolo":
         return YoloTrainer
-    from yolov7fast.search.detr import DetrTrainer
+    if family == "detr":
+        from yolov7fast.search.detr import DetrTrainer
 
-    detr = flags_of("train", "detr")
-    only_yolo = [key for key in keys if is_flag(key, yolo) and not is_flag(key, detr)]
-    only_detr = [key for key in keys if is_flag(key, detr) and not is_flag(key, yolo)]
-    return DetrTrainer if "architecture" in keys or (only_detr and not only_yolo) else YoloTrainer
+        return DetrTrainer
+    from yolov7fast.families.registry import family_class
 
-
-def is_flag(key: str, flags: Mapping[str, Flag]) -> bool:
-    try:
-        return bool(check_flag_name(key, flags, ""))
-    except UserError:
-        return False
+    parts = {"family": family, "suffix": family_class(family).checkpoint_suffix}
+    return type("FamilyTrainer", (FlagTrainer,), parts)
 
 
 def check_folder(folder: Path) -> None:

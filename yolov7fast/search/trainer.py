@@ -134,7 +134,9 @@ class FlagTrainer(Trainer):
         self.checkpoints = (f"weights/last{suffix}", f"weights/previous{suffix}")
         self.kept_weights = (f"best{suffix}",)
         self.flags = flags_of("train", self.family)
-        self.base = vars(parser_for("train", self.family).parse_args([])) | read_run_file(base_config, self.flags)
+        self.base = vars(parser_for("train", self.family).parse_args([])) | read_run_file(
+            base_config, self.flags, self.family
+        )
         self.budgeted = self._budgeted()
         for name, flag in self.flags.items():
             if self.base[name] and not flag.trials.in_base:
@@ -156,23 +158,23 @@ class FlagTrainer(Trainer):
         """Refuse flags that cannot be, as the command itself does."""
         check_train(options, self.family)
 
-    @abstractmethod
     def inner_name(self, heading: str, rest: str) -> str | None:
         """The one name of an inner setting, None if it is none."""
+        return None
 
-    @abstractmethod
     def inner_names(self) -> list[str]:
         """All that can be named, for hints."""
+        return []
 
-    @abstractmethod
-    def inner_value(self, name: str, value: Any, where: str) -> Any: ...
+    def inner_value(self, name: str, value: Any, where: str) -> Any:
+        return value
 
-    @abstractmethod
-    def inner_base(self, name: str) -> Any: ...
+    def inner_base(self, name: str) -> Any:
+        return None
 
-    @abstractmethod
     def inner_content(self, inner: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
         """What a run file says to set these inner settings, such as {'hyp': {...}}; {} for none."""
+        return {}
 
     # --- what follows from the table ----------------------------------------------------------------------------------
 

@@ -54,7 +54,7 @@ def chosen_heads(opt: Namespace, nc: int) -> dict[str, Any] | None:
     asked = [name for name in ("heads", "head_config", "standard_grouping", "geometry_grouping") if getattr(opt, name)]
     if asked and opt.single_cls:
         raise UserError(
-            f"--single-cls leaves one class, which cannot be shared out: leave out --{asked[0].replace('_', '-')}"
+            f"--single-cls leaves one class, which heads cannot divide: leave out --{asked[0].replace('_', '-')}"
         )
     grouping = (opt.standard_grouping, opt.geometry_grouping)
     names = load_data_yaml(opt.data, fetch=False).names if any(grouping) else ()

@@ -31,7 +31,7 @@ class Groups(NamedTuple):
 
 
 def parameter_groups(model: nn.Module) -> Groups:
-    """Walk the modules in registration order and put each parameter into exactly one group.
+    """Each parameter in exactly one group, in the order in which modules are registered.
 
     A parameter that is neither `weight` nor `bias` (an implicit vector, a free parameter of a user's block) is not
     decayed.
