@@ -1,6 +1,6 @@
 """What one look at an image file tells: can it be decoded, its size, its content hash, and a perceptual hash.
 
-Each file is read once, JPEGs are decoded at an eighth of their size, and what was seen is kept by path, size and time
+Each file is read once, JPEGs are decoded at down to an eighth of their size, and what was seen is kept by path, size and time
 of the file, so that a second look costs a `stat` only.
 """
 
@@ -32,7 +32,7 @@ MOST_PIXELS = 100_000_000  # beyond it a file is not decoded here
 THUMB = 16  # pixels a side of what near duplicates are compared by
 HASHED = 32  # pixels a side of what the perceptual hash is made from
 GREY_STEP = 4  # largest difference of colour channels in a grey image
-GREY_MODES = ("1", "L", "LA", "I", "F", "I;16", "I;16B", "I;16L")
+FLAT_STEP = 6  # grey levels between the darkest and the brightest part of an image of one colour
 CHUNK = 64
 MANY = 1000  # images from which on processes are worth starting
 
@@ -53,40 +53,93 @@ FACTS = np.dtype(
 )
 
 
+# how a JPEG is decoded at a fraction of its size, smallest first
+REDUCED = ((8, cv2.IMREAD_REDUCED_COLOR_8), (4, cv2.IMREAD_REDUCED_COLOR_4), (2, cv2.IMREAD_REDUCED_COLOR_2))
+REDUCED += ((1, cv2.IMREAD_COLOR),)
+# the eight lowest cosines over HASHED pixels
+COSINES = np.cos(np.pi / HASHED * np.outer(np.arange(8), np.arange(HASHED) + 0.5)).astype(np.float32)
+COSINES[0] /= np.sqrt(2)
+
+
 def look(path: str) -> np.ndarray:
     """A record () of FACTS. Never raises: what cannot be read is a state."""
-    fact = np.zeros((), FACTS)
-    fact["orientation"] = 1
+    return _look_chunk([path])[0]
+
+
+def _look_chunk(paths: Sequence[str]) -> np.ndarray:
+    """FACTS (n,): each file is read and decoded small by itself, the arithmetic is done for all together."""
+    Image.MAX_IMAGE_PIXELS = None  # sizes are looked at here, before decoding
+    cv2.setNumThreads(0)
+    facts = np.zeros(len(paths), FACTS)
+    facts["orientation"] = 1
+    small = np.zeros((len(paths), HASHED, HASHED, 3), np.uint8)
+    for i, path in enumerate(paths):
+        pixels = _read(path, facts[i])
+        if pixels is not None:
+            small[i] = cv2.resize(pixels, (HASHED, HASHED), interpolation=cv2.INTER_AREA)
+    _describe(small, facts)
+    return facts
+
+
+def _read(path: str, fact: np.void) -> np.ndarray | None:
+    """Fill in what the file says, and return its pixels, RGB or BGR, at any size; None if they cannot be had."""
     try:
         with open(path, "rb") as file:
             data = file.read()
     except OSError as error:
         fact["state"] = MISSING if isinstance(error, FileNotFoundError) else UNREADABLE
         fact["error"] = str(error.strerror).encode(errors="replace")[:160]
-        return fact
-    digest = hashlib.blake2b(data, digest_size=16).digest()
-    fact["digest"] = np.frombuffer(digest, np.uint64)
+        return None
+    fact["digest"] = np.frombuffer(hashlib.blake2b(data, digest_size=16).digest(), np.uint64)
+    pixels = _decode_plain_jpeg(data, fact)
+    if pixels is not None:
+        return pixels
     try:
-        _decode(data, fact)
+        return _decode(data, fact)
     except Exception as error:  # whatever a damaged file makes the readers raise
-        _judge_error(path, error, fact)
-    return fact
+        return _judge_error(path, error, fact)
 
 
-def _decode(data: bytes, fact: np.ndarray) -> None:
+def _decode_plain_jpeg(data: bytes, fact: np.void) -> np.ndarray | None:
+    """An ordinary JPEG, decoded as small as will do; None for one that deserves a closer look, and other formats."""
+    size = jpeg_size(data) if data[-4096:].rfind(b"\xff\xd9") >= 0 and b"Exif" not in data[:4096] else None
+    if size is None or size[0] * size[1] > MOST_PIXELS:
+        return None
+    how = next(flag for factor, flag in REDUCED if min(size) >= factor * HASHED or factor == 1)
+    pixels = cv2.imdecode(np.frombuffer(data, np.uint8), how)
+    if pixels is not None:
+        fact["width"], fact["height"], fact["format"] = *size, b"jpeg"
+    return pixels
+
+
+def jpeg_size(data: bytes) -> tuple[int, int] | None:
+    """(width, height) of a JPEG of one picture, from its frame header; None where there is none to be found."""
+    place = 2
+    while data[:2] == b"\xff\xd8" and place + 9 < len(data) and data[place] == 0xFF:
+        kind, length = data[place + 1], int.from_bytes(data[place + 2 : place + 4], "big")
+        if kind == 0xE2 and data[place + 4 : place + 8] == b"MPF\0":  # several pictures in one file
+            return None
+        if 0xC0 <= kind <= 0xCF and kind not in (0xC4, 0xC8, 0xCC):
+            height, width = (int.from_bytes(data[place + k : place + k + 2], "big") for k in (5, 7))
+            return (width, height) if width and height else None
+        if kind == 0xDA or length < 2:
+            return None
+        place += 2 + length
+    return None
+
+
+def _decode(data: bytes, fact: np.void) -> np.ndarray | None:
     with Image.open(io.BytesIO(data)) as image:
         fact["width"], fact["height"] = image.size
         fact["format"] = (image.format or "").lower().encode()
-        if b"Exif" in data[:4096] or image.format not in ("JPEG", "MPO"):
-            fact["orientation"] = _orientation(image)
+        fact["orientation"] = _orientation(image)
         if image.width * image.height > MOST_PIXELS:
             fact["state"] = TOO_LARGE
-            return
-        fact["grey"] = image.mode in GREY_MODES
+            return None
         if image.format in ("JPEG", "MPO"):
             image.draft("L" if image.mode == "L" else "RGB", (HASHED, HASHED))
         image.load()
-        _describe(_pixels(image), fact)
+        return _pixels(image)
 
 
 def _orientation(image: Image.Image) -> int:
@@ -98,57 +151,50 @@ def _orientation(image: Image.Image) -> int:
 
 
 def _pixels(image: Image.Image) -> np.ndarray:
-    """float32 (h, w, 3)-like array of a loaded image, for description only."""
+    """uint8 (h, w, 3) of a loaded image, for description only."""
     if image.mode in ("I", "F") or image.mode.startswith("I;16"):
         plane = np.asarray(image, np.float32)
-        top = max(float(plane.max()), 1.0)
-        return cv2.merge([plane * (255 / top)] * 3)
-    if image.mode == "L":
-        plane = np.asarray(image)
+        plane = (plane * (255 / max(float(plane.max()), 1.0))).clip(0, 255).astype(np.uint8)
         return cv2.merge([plane] * 3)
     return np.asarray(image if image.mode == "RGB" else image.convert("RGB"))
 
 
-def _describe(pixels: np.ndarray, fact: np.ndarray) -> None:
-    """Grey or not, the perceptual hash (signs of low frequencies around their median), the thumbnail."""
-    small = cv2.resize(pixels, (HASHED, HASHED), interpolation=cv2.INTER_AREA).astype(np.float32)
-    if not fact["grey"]:
-        red, green, blue = cv2.split(small)
-        fact["grey"] = max(np.abs(red - green).max(), np.abs(green - blue).max()) <= GREY_STEP
-    plane = small @ np.array((0.299, 0.587, 0.114), np.float32)
-    fact["flat"] = np.ptp(plane) < 6
-    fact["thumb"] = cv2.resize(plane, (THUMB, THUMB), interpolation=cv2.INTER_AREA).round()
-    low = cv2.dct(plane)[:8, :8].ravel()
-    bits = low > np.median(low[1:])
-    fact["phash"] = np.packbits(bits).view(np.uint64)[0]
-
-
-def _judge_error(path: str, error: Exception, fact: np.ndarray) -> None:
+def _judge_error(path: str, error: Exception, fact: np.void) -> np.ndarray | None:
     """Truncated, if OpenCV (which training reads with) still makes an image of it; else unreadable."""
     text = "not an image" if isinstance(error, UnidentifiedImageError) else str(error) or type(error).__name__
     fact["error"] = text.encode(errors="replace")[:160]
     fact["state"] = UNREADABLE
-    if isinstance(error, Image.DecompressionBombError):
-        fact["state"] = TOO_LARGE
-    elif fact["width"]:
-        try:
-            pixels = cv2.imread(
-                path, cv2.IMREAD_COLOR
-            )  # of a cut file it gives what there is, decoding memory does not
-        except cv2.error:
-            pixels = None
-        if pixels is not None:
-            fact["state"] = TRUNCATED
-            _describe(pixels, fact)
+    if not fact["width"]:
+        return None
+    try:
+        pixels = cv2.imread(path, cv2.IMREAD_COLOR)  # of a cut file it gives what there is, decoding memory does not
+    except cv2.error:
+        pixels = None
+    if pixels is not None:
+        fact["state"] = TRUNCATED
+    return pixels
+
+
+def _describe(small: np.ndarray, facts: np.ndarray) -> None:
+    """Of images (n, 32, 32, 3): grey or not, flat or not, the thumbnail, and the perceptual hash.
+
+    The hash holds the signs of the 64 lowest frequencies (of the cosine transform) around their median.
+    """
+    seen = facts["width"] > 0
+    wide = small.astype(np.int16)
+    steps = np.abs(wide[..., :2] - wide[..., 1:]).max((1, 2, 3))
+    facts["grey"] = seen & (steps <= GREY_STEP)
+    plane = small.mean(3, dtype=np.float32)
+    facts["flat"] = np.ptp(plane, axis=(1, 2)) < FLAT_STEP
+    side = HASHED // THUMB
+    facts["thumb"] = plane.reshape(-1, THUMB, side, THUMB, side).mean((2, 4)).round()
+    low = (COSINES @ plane @ COSINES.T).reshape(-1, 64)
+    bits = low > np.median(low[:, 1:], axis=1, keepdims=True)
+    hashes = np.packbits(bits, axis=1).view(np.uint64)[:, 0]
+    facts["phash"] = np.where(seen & (facts["state"] != UNREADABLE) & (facts["state"] != TOO_LARGE), hashes, 0)
 
 
 # --- many images ------------------------------------------------------------------------------------------------------
-
-
-def _look_chunk(paths: Sequence[str]) -> np.ndarray:
-    Image.MAX_IMAGE_PIXELS = None  # sizes are looked at here, before decoding
-    cv2.setNumThreads(0)
-    return np.array([look(path) for path in paths], FACTS)
 
 
 def _pool(n: int) -> Executor:
@@ -164,7 +210,7 @@ def look_at(paths: Sequence[str], source: str, desc: str = "looking at images") 
     """FACTS (n,) of images, from the cache where a file has not changed. source: names the data set in the cache."""
     place = _place(source)
     stamps = np.array([stamp(path) for path in paths], np.int64).reshape(-1, 2)
-    known, facts = _read(place), np.zeros(len(paths), FACTS)
+    known, facts = _stored(place), np.zeros(len(paths), FACTS)
     todo: list[int] = []
     for i, path in enumerate(paths):
         before = known.get(path)
@@ -204,7 +250,7 @@ def _place(source: str) -> Path:
     return cache_folder("facts") / f"{plain_name(Path(source).name)}-{key}.npz"
 
 
-def _read(place: Path) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+def _stored(place: Path) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """What was seen before: stamp and record of each path; nothing if the file is absent, old or damaged."""
     try:
         with np.load(place, allow_pickle=False) as stored:

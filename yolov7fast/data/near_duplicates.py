@@ -7,7 +7,7 @@ are compared: a hundred thousand images take seconds.
 import numpy as np
 from tqdm import tqdm
 
-MOST_BITS = 10  # of 64 that may differ: images resized and encoded anew differ in up to 10
+MOST_BITS = 12  # of 64 that may differ: images resized and encoded anew differ in up to 10
 MOST_DIFFERENCE = 6.0  # grey levels, mean over the thumbnail; it tells apart what the hash does not
 BLOCK = 4_000_000  # pairs compared at once
 MANY = 50_000  # images from which on progress is shown
