@@ -27,7 +27,7 @@ from yolov7fast.data.shapes import HUES, NAMES, Shape, draw_ground, draw_shape, 
 
 ROOT = Path(__file__).resolve().parent.parent
 SIZE = 320
-COMMON = ["--hyp", "data/hyp.shapes.yaml", "--weights", "", "--img", str(SIZE), "--batch-size", "16", "--workers", "2"]
+COMMON = ["--hyp", "data/hyp.small.yaml", "--weights", "", "--img", str(SIZE), "--batch-size", "16", "--workers", "2"]
 TINY, TINY_P2 = (["--cfg", f"cfg/training/{name}.yaml"] for name in ("yolov7-tiny", "yolov7-tiny-p2"))
 PARTS = {
     "p2": {"tiny": TINY, "tiny-p2": TINY_P2},

@@ -27,7 +27,7 @@ STUDY_SIZES = range(256, 1536 + 128, 128)
 
 def run(opt: Namespace) -> EvalResult | None:
     """What the command does with its checked options; the result of a single evaluation."""
-    data = load_data_yaml(opt.data, allow_download=opt.allow_download)
+    data = load_data_yaml(opt.data, val_fraction=opt.val_fraction, allow_download=opt.allow_download)
     save_dir = increment_path(Path(opt.project) / opt.name, exist_ok=opt.exist_ok)
     result = None
     no_files = {"save_txt": False, "save_hybrid": False, "plots": False}

@@ -6,6 +6,7 @@ they are keyed by (seed, epoch, index).
 """
 
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -110,6 +111,7 @@ class LoadImagesAndLabels(Dataset):
         self.labels = [table.labels[i].copy() for i in picked]
         self.segments = [table.segments[i] for i in picked]
         self.shapes = table.shapes[list(picked)].astype(np.float64)
+        self.problem_kinds = dict(Counter(problem.kind for problem in table.problems))
         if single_cls:
             for rows in self.labels:
                 rows[:, 0] = 0

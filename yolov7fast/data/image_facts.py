@@ -1,6 +1,6 @@
 """What one look at an image file tells: can it be decoded, its size, its content hash, and a perceptual hash.
 
-Each file is read once, JPEGs are decoded at down to an eighth of their size, and what was seen is kept by path, size and time
+Each file is read once, JPEGs are decoded at a fraction of their size, and what was seen is kept by path, size and time
 of the file, so that a second look costs a `stat` only.
 """
 

@@ -19,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from yolov7fast.core.errors import UserError
 from yolov7fast.data.data_yaml import DataYaml, find_data, load_data_yaml
 from yolov7fast.data.labels import Subset, check_class_range
+from yolov7fast.data.quick_check import closer_look, odd_signs
 from yolov7fast.evaluation.config import EvalConfig, OutputConfig
 from yolov7fast.evaluation.result import EvalResult
 from yolov7fast.evaluation.run import run_evaluation
@@ -85,7 +86,7 @@ class BaseFamily(Family):
         cls, opt: Namespace, device: torch.device, world: World, checkpoint: dict[str, Any] | None = None
     ) -> Self:
         with main_first(world):
-            data = load_data_yaml(opt.data, allow_download=opt.allow_download)
+            data = load_data_yaml(opt.data, val_fraction=opt.val_fraction, allow_download=opt.allow_download)
             model = cls.build_network(opt, data, checkpoint).to(device)
         return cls(opt, data, model, device, world, resumed=checkpoint is not None)
 
@@ -173,6 +174,9 @@ class BaseFamily(Family):
                 **self.loader_options() | self.val_loader_options(),
             )
             self.check_classes(validation_set)
+            signs = odd_signs(self.dataset, None if opt.overfit else validation_set, stage.size)
+            if signs:
+                log.warning(closer_look(signs, opt.data, stage.size))
 
     def check_classes(self, dataset) -> None:
         """A class beyond the last would be learnt as another one, or end a step with an index out of range."""

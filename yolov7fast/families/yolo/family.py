@@ -18,9 +18,11 @@ from torch import nn
 from yolov7fast.checkpoint.ensemble import attempt_load
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files import check_file, check_img_size
+from yolov7fast.core.text import printable
 from yolov7fast.data.autoanchor import check_anchors
 from yolov7fast.data.class_weights import labels_to_class_weights, labels_to_image_weights
 from yolov7fast.data.data_yaml import DataYaml, load_data_yaml
+from yolov7fast.data.loss_weights import loss_class_weights
 from yolov7fast.evaluation.config import EvalConfig, OutputConfig
 from yolov7fast.evaluation.run import run_evaluation
 from yolov7fast.families.base import class_names
@@ -96,7 +98,8 @@ class YoloFamily(YoloCheckpoints):
             return evolve(opt, world, lambda generation: cls.train_generation(generation, device, world))
         if not compiling.diagnosis_wanted():
             return None
-        model = cls.build_network(opt, load_data_yaml(opt.data, fetch=False), checkpoint).to(device)
+        data = load_data_yaml(opt.data, fetch=False, val_fraction=opt.val_fraction)
+        model = cls.build_network(opt, data, checkpoint).to(device)
         size = opt.img_size[0]
         return compiling.diagnose(model, torch.zeros(2, 3, size, size, device=device))
 
@@ -203,8 +206,19 @@ class YoloFamily(YoloCheckpoints):
         auxiliary, name = isinstance(self.model.model[-1], IAuxDetect), assigner_name(self.hyp)
         if auxiliary and name == "plain":
             raise UserError("networks with auxiliary heads train with the OTA loss only: --loss-ota 1")
+<<<<<<< HEAD
         self.plain_loss = build_loss(self.model, "plain")
         self.ota_loss = build_loss(self.model, "ota" if name == "plain" else name)
+=======
+        plain, ota = ComputeLoss, ComputeLossAuxOTA if auxiliary else ComputeLossOTA
+        if isinstance(head, MultiHeadDetect):
+            plain, ota = ComputeLossMultiHead, ComputeLossMultiHeadOTA
+        weights = loss_class_weights(self.opt.class_weights, self.dataset.labels, self.names)
+        if weights is not None:
+            shown = ", ".join(f"{printable(name, 30)} {weight:.3g}" for name, weight in zip(self.names, weights))
+            log.info("--class-weights %s: %s", self.opt.class_weights, shown)
+        self.plain_loss, self.ota_loss = (loss(self.model, class_weights=weights) for loss in (plain, ota))
+>>>>>>> 16af90f (data: --val-fraction, --class-weights, a closer look named by every run; docs/data.md; benchmarks of doctor and small objects)
         start = hyper.get(self.hyp, "loss_ota_from")
         self.ota_from = math.ceil(start * self.opt.epochs) if 0 < start < 1 else int(start)
         if auxiliary and self.ota_from:

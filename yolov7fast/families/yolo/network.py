@@ -57,7 +57,7 @@ def chosen_heads(opt: Namespace, nc: int) -> dict[str, Any] | None:
             f"--single-cls leaves one class, which heads cannot divide: leave out --{asked[0].replace('_', '-')}"
         )
     grouping = (opt.standard_grouping, opt.geometry_grouping)
-    names = load_data_yaml(opt.data, fetch=False).names if any(grouping) else ()
+    names = load_data_yaml(opt.data, fetch=False, val_fraction=opt.val_fraction).names if any(grouping) else ()
     config = choose_head_config(
         *(nc, opt.heads, opt.head_config, *grouping), lambda heads: _by_boxes(opt, heads), names=names
     )
@@ -70,7 +70,7 @@ def chosen_heads(opt: Namespace, nc: int) -> dict[str, Any] | None:
 
 def _by_boxes(opt: Namespace, heads: int) -> HeadConfig:
     """Classes grouped by shape and size of their boxes in the training set, as tools/group_classes.py does."""
-    data = load_data_yaml(opt.data, allow_download=opt.allow_download)
+    data = load_data_yaml(opt.data, val_fraction=opt.val_fraction, allow_download=opt.allow_download)
     return geometry_config(training_geometry(data, opt.img_size[0]), heads, use_area=True)
 
 
