@@ -271,16 +271,10 @@ class FlagTrainer(Trainer):
         """The files that a training with these options reads its settings from, each with its kind."""
         return {options["data"]: "data"}
 
-<<<<<<< HEAD
     def prepare(self, settings: Sequence[Mapping[str, Any]]) -> None:
-        for data in {self._options(trial)["data"] for trial in [{}, *settings]}:
-            load_data_yaml(data)
-=======
-    def prepare(self, settings: list[Mapping[str, Any]]) -> None:
         options = [self._options(trial) for trial in [{}, *settings]]
         for data, val_fraction in {(option["data"], option["val_fraction"]) for option in options}:
             load_data_yaml(data, val_fraction=val_fraction)
->>>>>>> 16af90f (data: --val-fraction, --class-weights, a closer look named by every run; docs/data.md; benchmarks of doctor and small objects)
 
     def run_file(self, settings: Mapping[str, Any], seed: int, folder: Path) -> dict[str, Any]:
         place = {"seed": seed, "project": str(folder.parent), "name": folder.name, "exist_ok": True}

@@ -206,19 +206,12 @@ class YoloFamily(YoloCheckpoints):
         auxiliary, name = isinstance(self.model.model[-1], IAuxDetect), assigner_name(self.hyp)
         if auxiliary and name == "plain":
             raise UserError("networks with auxiliary heads train with the OTA loss only: --loss-ota 1")
-<<<<<<< HEAD
-        self.plain_loss = build_loss(self.model, "plain")
-        self.ota_loss = build_loss(self.model, "ota" if name == "plain" else name)
-=======
-        plain, ota = ComputeLoss, ComputeLossAuxOTA if auxiliary else ComputeLossOTA
-        if isinstance(head, MultiHeadDetect):
-            plain, ota = ComputeLossMultiHead, ComputeLossMultiHeadOTA
         weights = loss_class_weights(self.opt.class_weights, self.dataset.labels, self.names)
         if weights is not None:
-            shown = ", ".join(f"{printable(name, 30)} {weight:.3g}" for name, weight in zip(self.names, weights))
+            shown = ", ".join(f"{printable(n, 30)} {weight:.3g}" for n, weight in zip(self.names, weights))
             log.info("--class-weights %s: %s", self.opt.class_weights, shown)
-        self.plain_loss, self.ota_loss = (loss(self.model, class_weights=weights) for loss in (plain, ota))
->>>>>>> 16af90f (data: --val-fraction, --class-weights, a closer look named by every run; docs/data.md; benchmarks of doctor and small objects)
+        self.plain_loss = build_loss(self.model, "plain", class_weights=weights)
+        self.ota_loss = build_loss(self.model, "ota" if name == "plain" else name, class_weights=weights)
         start = hyper.get(self.hyp, "loss_ota_from")
         self.ota_from = math.ceil(start * self.opt.epochs) if 0 < start < 1 else int(start)
         if auxiliary and self.ota_from:
