@@ -1,16 +1,18 @@
 """Do a level at stride 4 and weights of classes pay? Both over several seeds, the gain beside the spread of the seeds.
 
-`python -m benchmarks.small_objects [--parts p2 weights] [--epochs 40] [--seeds 0 1 2] [--quick] [--json FILE]
-[--train-args ..]`
+`python -m benchmarks.small_objects [--parts tiny-p2 p2 weights] [--width 0.25] [--epochs 40] [--seeds 0 1 2] [--quick]
+[--json FILE] [--train-args ..]`
 
-p2: yolov7-tiny against yolov7-tiny-p2 on drawn images of 320 pixels, objects of 5 to 14 pixels. weights: yolov7-tiny
-with and without `--class-weights auto` on a drawn set whose four classes occur as 64 : 16 : 4 : 1 in training and
-evenly in validation. Each through train.py, from scratch; mAP of the last epoch. A gain counts if the worst of one side
-is better than the best of the other.
+tiny-p2, p2: yolov7-tiny and yolov7 against their P2 configurations on drawn images of 192 pixels, objects of 5 to 14
+pixels. weights: yolov7-tiny with and without `--class-weights auto` on a drawn set whose four classes occur as
+64 : 16 : 4 : 1 in training and evenly in validation. Each through train.py, from scratch, the networks at `--width` of
+their channels; mAP of the last epoch. A gain counts if it exceeds the spread of the seeds and the worst run of one side
+is better than the best of the other. Runs that are in the JSON file already are not repeated.
 """
 
 import argparse
 import csv
+import json
 import subprocess
 import sys
 import tempfile
@@ -20,18 +22,20 @@ from statistics import mean
 
 import cv2
 import numpy as np
+import yaml
 
 from benchmarks.measure import machine, write_json
 from yolov7fast.core.errors import UserError, run_command
 from yolov7fast.data.shapes import HUES, NAMES, Shape, draw_ground, draw_shape, hue_to_bgr, outline
 
 ROOT = Path(__file__).resolve().parent.parent
-SIZE = 320
-COMMON = ["--hyp", "data/hyp.small.yaml", "--weights", "", "--img", str(SIZE), "--batch-size", "16", "--workers", "2"]
-TINY, TINY_P2 = (["--cfg", f"cfg/training/{name}.yaml"] for name in ("yolov7-tiny", "yolov7-tiny-p2"))
-PARTS = {
-    "p2": {"tiny": TINY, "tiny-p2": TINY_P2},
-    "weights": {"even": TINY, "auto": [*TINY, "--class-weights", "auto"]},
+SIZE = 192
+BATCH = 8
+COMMON = ["--weights", "", "--img", str(SIZE), "--batch-size", str(BATCH), "--workers", "1", "--cache-images"]
+PARTS = {  # of each part its two sides: network, further arguments of train.py
+    "tiny-p2": {"tiny": ("yolov7-tiny", []), "tiny-p2": ("yolov7-tiny-p2", [])},
+    "p2": {"yolov7": ("yolov7", []), "yolov7-p2": ("yolov7-p2", [])},
+    "weights": {"even": ("yolov7-tiny", []), "auto": ("yolov7-tiny", ["--class-weights", "auto"])},
 }
 FIGURES = (("map50", "metrics/mAP_0.5", "mAP@.5"), ("map", "metrics/mAP_0.5:0.95", "mAP@.5:.95"))
 
@@ -46,7 +50,7 @@ def draw_set(folder: Path, part: str, train: int, val: int) -> Path:
         images.mkdir(parents=True)
         labels.mkdir(parents=True)
         for i in range(count):
-            rng = np.random.RandomState([part == "p2", first + i])
+            rng = np.random.RandomState([part != "weights", first + i])
             image, boxes = scene(rng, part, even=split == "val")
             cv2.imwrite(str(images / f"{i:06}.jpg"), image, [cv2.IMWRITE_JPEG_QUALITY, 95])
             lines = [f"{c} {(a + x) / 2} {(b + y) / 2} {x - a} {y - b}\n" for c, a, b, x, y in boxes]
@@ -59,11 +63,11 @@ def draw_set(folder: Path, part: str, train: int, val: int) -> Path:
 def scene(rng: np.random.RandomState, part: str, even: bool) -> tuple[np.ndarray, list[tuple]]:
     """An image and its boxes (class, left, top, right, bottom as fractions); objects do not touch."""
     image = draw_ground(rng, SIZE, SIZE)
-    small = part == "p2"
+    small = part != "weights"
     chances = np.ones(len(NAMES)) if small or even else np.array((64.0, 16.0, 4.0, 1.0))
     taken: list[tuple] = []
-    for _ in range(rng.randint(8, 25) if small else rng.randint(2, 7)):
-        half = rng.randint(3, 8) if small else rng.randint(12, 40)
+    for _ in range(rng.randint(6, 15) if small else rng.randint(2, 7)):
+        half = rng.randint(3, 8) if small else rng.randint(10, 30)
         cls = int(rng.choice(len(NAMES), p=chances / chances.sum()))
         x, y = (int(v) for v in rng.randint(half + 2, SIZE - half - 2, 2))
         colour = hue_to_bgr(rng.randint(*HUES[cls]), rng.randint(0, 30), rng.randint(170, 245))
@@ -82,21 +86,31 @@ def scene(rng: np.random.RandomState, part: str, even: bool) -> tuple[np.ndarray
 # --- the runs ---------------------------------------------------------------------------------------------------------
 
 
-def train(part: str, side: str, seed: int, epochs: int, data: Path, folder: Path, extra: list[str]) -> dict:
-    """One run; its last figures and its minutes."""
-    name = f"{part}_{side}_{seed}"
-    command = ["train.py", *COMMON, *PARTS[part][side], "--data", str(data), "--epochs", str(epochs)]
-    command += ["--seed", str(seed), "--eval-interval", str(max(epochs // 4, 1)), "--project", str(folder)]
+def changed(file: str, folder: Path, **values) -> str:
+    """A copy of a shipped YAML file with other values."""
+    path = folder / Path(file).name
+    path.write_text(yaml.safe_dump(yaml.safe_load((ROOT / file).read_text()) | values))
+    return str(path)
+
+
+def train(run: dict, data: Path, folder: Path, extra: list[str]) -> dict:
+    """One run; its settings, last figures and minutes."""
+    part, side, seed, epochs = (run[key] for key in ("part", "side", "seed", "epochs"))
+    name, (cfg, arguments) = f"{part}_{side}_{seed}", PARTS[part][side]
+    cfg = changed(f"cfg/training/{cfg}.yaml", folder, width_multiple=run["width"])
+    hyp = changed("data/hyp.small.yaml", folder, nominal_batch=BATCH)
+    command = ["train.py", *COMMON, "--cfg", cfg, "--hyp", hyp, *arguments, "--data", str(data)]
+    command += ["--epochs", str(epochs), "--seed", str(seed), "--eval-interval", str(max(epochs // 4, 1))]
     start = time.perf_counter()
-    done = subprocess.run([sys.executable, *command, "--name", name, *extra], cwd=ROOT)
+    done = subprocess.run([sys.executable, *command, "--project", str(folder), "--name", name, *extra], cwd=ROOT)
     if done.returncode:
         raise UserError(f"the run {name} ended with code {done.returncode}")
     with (folder / name / "results.csv").open() as file:
         *_, last = csv.DictReader(file)
-    run = {"part": part, "side": side, "seed": seed, "minutes": (time.perf_counter() - start) / 60}
-    run |= {figure: float(last[column]) for figure, column, _ in FIGURES}
-    print(f"{name}: mAP@.5 {run['map50']:.3f}, mAP@.5:.95 {run['map']:.3f}, {run['minutes']:.1f} min", flush=True)
-    return run
+    found = {figure: float(last[column]) for figure, column, _ in FIGURES}
+    minutes = (time.perf_counter() - start) / 60
+    print(f"{name}: mAP@.5 {found['map50']:.3f}, mAP@.5:.95 {found['map']:.3f}, {minutes:.1f} min", flush=True)
+    return {**run, "minutes": minutes, **found}
 
 
 def summary(runs: list[dict], part: str, figure: str, label: str) -> dict:
@@ -112,27 +126,36 @@ def summary(runs: list[dict], part: str, figure: str, label: str) -> dict:
     return {"part": part, "figure": figure, "gain": gain, "spread": spread, "pays": pays}
 
 
+def earlier_runs(path: str | None) -> list[dict]:
+    """The runs of a JSON file that an earlier call wrote."""
+    return json.loads(Path(path).read_text())["runs"] if path and Path(path).is_file() else []
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="what is measured")
+    parser.add_argument("--width", type=float, default=0.25, help="fraction of the channels (default %(default)s)")
     parser.add_argument("--epochs", type=int, default=40, help="of each run (default %(default)s)")
-    parser.add_argument("--images", type=int, nargs=2, default=(240, 80), help="train and val (default 240 80)")
+    parser.add_argument("--images", type=int, nargs=2, default=(160, 80), help="train and val (default 160 80)")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="a run of both sides each")
     parser.add_argument("--quick", action="store_true", help="2 epochs on 16 and 8 images, one seed")
-    parser.add_argument("--json", help="write the results to this file")
+    parser.add_argument("--json", help="write the results to this file after each run, and add to what is there")
     parser.add_argument("--train-args", nargs=argparse.REMAINDER, default=[], help="further arguments of train.py")
     opt = parser.parse_args()
-    epochs, images, seeds = (2, (16, 8), [0]) if opt.quick else (opt.epochs, opt.images, opt.seeds)
-    results = {"machine": machine(), "epochs": epochs, "images": images, "runs": [], "summary": []}
+    epochs, images, seeds = (2, [16, 8], [0]) if opt.quick else (opt.epochs, list(opt.images), opt.seeds)
+    runs = earlier_runs(opt.json)
     with tempfile.TemporaryDirectory() as name:
         for part in opt.parts:
-            data = draw_set(Path(name) / part, part, *images)
-            for seed in seeds:
-                for side in PARTS[part]:
-                    results["runs"].append(train(part, side, seed, epochs, data, Path(name), opt.train_args))
-    for part in opt.parts:
-        results["summary"] += [summary(results["runs"], part, figure, label) for figure, _, label in FIGURES]
-    write_json(opt.json, results)
+            wanted = [{"part": part, "side": side, "seed": seed} for seed in seeds for side in PARTS[part]]
+            wanted = [run | {"epochs": epochs, "images": images, "width": opt.width} for run in wanted]
+            missing = [run for run in wanted if not any(run == {key: known[key] for key in run} for known in runs)]
+            data = draw_set(Path(name) / part, part, *images) if missing else None
+            for run in missing:
+                runs.append(train(run, data, Path(name), opt.train_args))
+                write_json(opt.json, {"machine": machine(), "runs": runs})
+    same = [r for r in runs if (r["epochs"], r["images"], r["width"]) == (epochs, images, opt.width)]
+    results = [summary(same, part, figure, label) for part in opt.parts for figure, _, label in FIGURES]
+    write_json(opt.json, {"machine": machine(), "runs": runs, "summary": results})
 
 
 if __name__ == "__main__":
