@@ -29,9 +29,9 @@ import yaml
 from benchmarks.data_stages import stage_table
 from benchmarks.measure import cpu_seconds, in_turn, machine, wall_seconds, write_json
 from benchmarks.photographs import ROOT, image_folder
+from yolov7fast.data.caches.packed import PackedImages
 from yolov7fast.data.dataset import LoadImagesAndLabels
 from yolov7fast.data.images import load_resized
-from yolov7fast.data.packed_cache import PackedImages
 from yolov7fast.loading.loader import make_loader
 
 UPSTREAM_MS = {(320, "default"): 8.1, (320, "ram"): 2.25, (640, "default"): 12.9, (640, "ram"): 7.7}

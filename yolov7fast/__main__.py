@@ -5,7 +5,7 @@ import sys
 from yolov7fast import __version__
 from yolov7fast.cli.programs import PACKAGE, Program, programs
 from yolov7fast.core.errors import UserError, run_command
-from yolov7fast.core.suggest import nearest
+from yolov7fast.core.text import nearest
 
 HELP = ("-h", "--help", "help")
 

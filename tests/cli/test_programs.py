@@ -29,7 +29,7 @@ def test_every_script_is_in_the_table():
 
 def test_a_command_gets_the_words_behind_its_name(monkeypatch):
     seen = []
-    module = importlib.import_module("yolov7fast.commands.make_shapes")
+    module = importlib.import_module("yolov7fast.commands.data_sets.make_shapes")
     monkeypatch.setattr(module, "main", lambda: seen.append(list(sys.argv)) or 5)
     monkeypatch.setattr(sys, "argv", ["yolov7fast"])
     assert entry.run(["make-shapes", "here", "--val", "3"]) == 5

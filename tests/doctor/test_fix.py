@@ -9,8 +9,8 @@ import pytest
 from tests.formats.test_prepare import tree
 from yolov7fast.commands.data import main
 from yolov7fast.core.errors import UserError
+from yolov7fast.data.caches.labels import load_labels
 from yolov7fast.data.data_yaml import load_data_yaml
-from yolov7fast.data.label_cache import load_labels
 from yolov7fast.data.labels import find_images
 from yolov7fast.doctor.examine import Options, examine
 from yolov7fast.doctor.findings import ERROR

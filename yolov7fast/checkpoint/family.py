@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from yolov7fast.core.errors import UserError
-from yolov7fast.core.suggest import nearest
+from yolov7fast.core.text import nearest
 
 FAMILY_KEY = "family"
 

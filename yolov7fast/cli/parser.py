@@ -8,7 +8,7 @@ from yolov7fast.cli.flags import Flag, flags_of
 from yolov7fast.cli.flags.row import GROUPS
 from yolov7fast.cli.programs import program_of
 from yolov7fast.core.errors import UserError
-from yolov7fast.core.suggest import nearest
+from yolov7fast.core.text import nearest
 
 
 class Parser(argparse.ArgumentParser):

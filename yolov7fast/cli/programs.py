@@ -55,11 +55,13 @@ PROGRAMS = (
     Program("profile", "profile", "Where does an iteration's time go?", "tests/profile_training_loop.py"),
     Program("quickstart", "quickstart", "Train and detect on the project's own data set.", "tools/quickstart.py"),
     Program("reparameterize", "reparameterize", "Turn trained weights into deploy weights.", "tools/reparameterize.py"),
-    Program("group-classes", "group_classes", "Assign the classes of a data set to heads.", "tools/group_classes.py"),
+    Program(
+        "group-classes", "data_sets.group_classes", "Assign classes to heads by geometry.", "tools/group_classes.py"
+    ),
     Program("draw-assignment", "draw_assignment", "Draw what the losses assign.", "tools/draw_assignment.py"),
-    Program("resize-dataset", "resize_dataset", "Shrink a data set once, before training.", "tools/resize_dataset.py"),
-    Program("coco-labels", "coco_labels", "Make label files from a COCO instances file.", "tools/coco_labels.py"),
-    Program("make-shapes", "make_shapes", "Draw the project's own small data set.", "tools/make_shapes.py"),
+    Program("resize-dataset", "data_sets.resize_dataset", "Shrink a data set for training.", "tools/resize_dataset.py"),
+    Program("coco-labels", "data_sets.coco_labels", "Make label files from a COCO file.", "tools/coco_labels.py"),
+    Program("make-shapes", "data_sets.make_shapes", "Draw the project's own small data set.", "tools/make_shapes.py"),
 )
 
 

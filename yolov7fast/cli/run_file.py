@@ -10,7 +10,7 @@ from yolov7fast.cli.programs import program_of
 from yolov7fast.cli.values import BadValue
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.shipped import nearest_shipped, shipped_file
-from yolov7fast.core.suggest import nearest
+from yolov7fast.core.text import nearest
 from yolov7fast.core.yaml_file import read_yaml
 
 SECTIONS = ("training", "data", "model", "run", "optimizer", "augment")  # headings a run file may group flags under

@@ -12,7 +12,7 @@ from yolov7fast.cli.parser import parser_for
 from yolov7fast.core.device import select_device
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files import increment_path
-from yolov7fast.core.plural import counted
+from yolov7fast.core.text import counted
 from yolov7fast.inference.output import PredictionOutput, open_window
 from yolov7fast.inference.predict import Summary, predict_source
 from yolov7fast.inference.slicing import Slicing

@@ -1,4 +1,18 @@
-"""Text that comes from files and file names, made safe to print."""
+"""Text of messages: counts with their nouns, the nearest known name, and what comes from files made safe to print."""
+
+import difflib
+from collections.abc import Iterable
+
+
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """'1 image', '2 images', '1,234 boxes'. plural: where it is not the noun with an s."""
+    return f"{count:,} {noun if count == 1 else plural or f'{noun}s'}"
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """'; did you mean 'X'?' for the known name closest to `name`, or nothing."""
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f"; did you mean '{close[0]}'?" if close else ""
 
 
 def printable(text: object, limit: int = 1000) -> str:

@@ -24,10 +24,10 @@ from yolov7fast.augment.scratch import scratch
 from yolov7fast.augment.transforms import draw_colour, draw_hyp_warp, letterbox, letterbox_fit, resize_to, warp_labels
 from yolov7fast.core.boxes import xywhn2xyxy
 from yolov7fast.core.errors import UserError
+from yolov7fast.data.caches.images import open_cache
+from yolov7fast.data.caches.labels import cache_path, load_labels
 from yolov7fast.data.collate import collate, collate_quad
-from yolov7fast.data.image_cache import open_cache
 from yolov7fast.data.images import LoadedImage, load_resized
-from yolov7fast.data.label_cache import cache_path, load_labels
 from yolov7fast.data.labels import Paths, Subset, find_images, img2label_paths
 
 FOUR_TILES = 0.8  # probability that a mosaic has four tiles rather than nine

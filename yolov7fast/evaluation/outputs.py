@@ -9,7 +9,7 @@ import numpy as np
 
 from yolov7fast.core.boxes import xyxy2xywh
 from yolov7fast.core.errors import UserError
-from yolov7fast.core.plural import counted
+from yolov7fast.core.text import counted
 from yolov7fast.data.data_yaml import DataYaml
 from yolov7fast.data.labels import check_class_range
 from yolov7fast.evaluation.config import EvalConfig

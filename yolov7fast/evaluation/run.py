@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import torch
 
 from yolov7fast.core.errors import UserError
-from yolov7fast.core.plural import counted
+from yolov7fast.core.text import counted
 from yolov7fast.data.data_yaml import DataYaml
 from yolov7fast.evaluation.config import EvalConfig
 from yolov7fast.evaluation.loop import evaluate, never

@@ -3,7 +3,7 @@
 from argparse import Namespace
 
 from yolov7fast.core.errors import UserError
-from yolov7fast.core.suggest import nearest
+from yolov7fast.core.text import nearest
 from yolov7fast.export.network import Source
 from yolov7fast.export.plan import FORMATS, Plan
 from yolov7fast.export.suppression import DEFAULT_TOPK, Suppression

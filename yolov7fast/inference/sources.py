@@ -14,7 +14,7 @@ import cv2
 import numpy as np
 
 from yolov7fast.core.errors import UserError
-from yolov7fast.core.plural import counted
+from yolov7fast.core.text import counted
 from yolov7fast.data.images import decoder_warnings_caught, read_image
 from yolov7fast.inference.frames import (
     IMAGE_SUFFIXES,

@@ -10,7 +10,7 @@ import cv2
 import numpy as np
 
 from yolov7fast.core.errors import UserError
-from yolov7fast.core.plural import counted
+from yolov7fast.core.text import counted
 from yolov7fast.inference.frames import IMAGE_SUFFIXES, VIDEO_SUFFIXES, Frame, is_stream, network_input, read_list
 
 LOGGER = logging.getLogger(__name__)

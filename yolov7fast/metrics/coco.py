@@ -16,7 +16,7 @@ import numpy as np
 
 from yolov7fast.core.atomic import atomic_file
 from yolov7fast.core.errors import UserError
-from yolov7fast.core.plural import counted
+from yolov7fast.core.text import counted
 from yolov7fast.data.data_yaml import DataYaml, Source
 
 log = logging.getLogger(__name__)

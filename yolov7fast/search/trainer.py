@@ -27,7 +27,7 @@ from yolov7fast.cli.run_file import (
 )
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files import check_file
-from yolov7fast.core.suggest import nearest
+from yolov7fast.core.text import nearest
 from yolov7fast.data.data_yaml import load_data_yaml
 
 FULL_RUN = 20  # epochs of a full run, in those of a trial, where the base configuration has no more than the trial

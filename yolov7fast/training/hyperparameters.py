@@ -9,7 +9,7 @@ from typing import Any
 from yolov7fast.assign.registry import find_assigner
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files import check_file
-from yolov7fast.core.suggest import nearest
+from yolov7fast.core.text import nearest
 from yolov7fast.core.yaml_file import read_yaml
 
 

@@ -9,11 +9,11 @@ import cv2
 import numpy as np
 import pytest
 
-from yolov7fast.commands.group_classes import main, read_annotations
+from yolov7fast.commands.data_sets.group_classes import main, read_annotations
 from yolov7fast.core.errors import UserError
 from yolov7fast.nn.head_config import HeadConfig
 
-ROOT = Path(__file__).resolve().parent.parent.parent
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def run(monkeypatch, capsys, *words) -> str:

@@ -9,10 +9,10 @@ import cv2
 import numpy as np
 import pytest
 
-from yolov7fast.commands.resize_dataset import resize_dataset, shrunk_size
+from yolov7fast.commands.data_sets.resize_dataset import resize_dataset, shrunk_size
 from yolov7fast.core.errors import UserError
 
-ROOT = Path(__file__).resolve().parent.parent.parent
+ROOT = Path(__file__).resolve().parents[3]
 SHAPES = {"wide": (30, 100), "tall": (120, 60), "small": (20, 40), "exact": (40, 48)}  # height, width
 
 

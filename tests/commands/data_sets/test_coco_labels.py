@@ -7,7 +7,7 @@ import cv2
 import numpy as np
 import pytest
 
-from yolov7fast.commands.coco_labels import convert, join_rings, polygon_of
+from yolov7fast.commands.data_sets.coco_labels import convert, join_rings, polygon_of
 from yolov7fast.core.errors import UserError
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from tqdm import tqdm
 
 from yolov7fast.core.errors import UserError
+from yolov7fast.data.caches.packed import PackedImages
 from yolov7fast.data.images import LoadedImage, load_resized
-from yolov7fast.data.packed_cache import PackedImages
 
 THREADS = 8
 

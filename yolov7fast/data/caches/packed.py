@@ -34,8 +34,8 @@ from tqdm import tqdm
 from yolov7fast.core.atomic import atomic_file
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.file_lock import exclusive
+from yolov7fast.data.caches.labels import is_writable
 from yolov7fast.data.images import LoadedImage, load_resized, resized_shape
-from yolov7fast.data.label_cache import is_writable
 
 LOGGER = logging.getLogger(__name__)
 MAGIC = b"YOLOPACK"

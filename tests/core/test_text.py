@@ -1,6 +1,6 @@
 """Numbers with their nouns."""
 
-from yolov7fast.core.plural import counted
+from yolov7fast.core.text import counted
 
 
 def test_one_is_singular_and_all_else_plural():

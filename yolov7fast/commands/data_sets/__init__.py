@@ -1,0 +1,1 @@
+"""Commands that write data sets or read nothing but one."""
