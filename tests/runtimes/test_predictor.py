@@ -1,5 +1,7 @@
 """Exported files behind the interface of every detector: same boxes as the checkpoint, from the file's own metadata."""
 
+import subprocess
+import sys
 from dataclasses import replace
 
 import onnx
@@ -9,6 +11,7 @@ import torch
 from tests.export.networks import detr_source, mini_source
 from tests.families.detr_commands import needs_transformers
 from tests.mini_network import NAMES
+from tests.training.commands import ROOT
 from yolov7fast.core.errors import UserError
 from yolov7fast.export.plan import Plan
 from yolov7fast.export.run import export_files
@@ -154,3 +157,19 @@ def test_rtdetr_files_get_the_rows_that_their_queries_need(images, tmp_path):
     found, wanted = predictor(small, shapes).detections, original(small, shapes).detections
     for a, b in zip(found, wanted, strict=True):
         torch.testing.assert_close(a[:, 4], b[:, 4], atol=1e-4, rtol=0)
+
+
+def test_signals_are_survived_after_openvino_files_were_closed(source, tmp_path):
+    """In any order: its plugin replaces the stack that signal handlers run on. A crash would end pytest: a process."""
+    (file,) = export_files(source, Plan(Form.GRID, (64, 64)), ["openvino"], folder=tmp_path)
+    program = (
+        "import faulthandler, gc, os, signal, sys\n"
+        "from yolov7fast.runtimes.sessions import open_session\n"
+        "faulthandler.enable()\n"  # Python's handlers run on another stack from here on
+        "first, second = open_session(sys.argv[1]), open_session(sys.argv[1])\n"
+        "del first; gc.collect(); del second; gc.collect()\n"
+        "signal.signal(signal.SIGUSR1, lambda *_: print('survived'))\n"
+        "os.kill(os.getpid(), signal.SIGUSR1)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program, file.path], cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "survived\n"), done.stderr

@@ -4,6 +4,7 @@
 """
 
 import contextlib
+import functools
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -107,6 +108,16 @@ class OnnxSession(Session):
         return dict(zip(self.outputs, self.session.run(self.outputs, dict(inputs))))
 
 
+@functools.cache
+def openvino_core() -> Any:
+    """The one Core of this process, kept until its end.
+
+    Its CPU plugin installs a stack for signal handlers and puts the one before it back when the Core goes. Two Cores
+    that go in the order they came leave a stack that is freed, and the next signal (Ctrl-C, a child's end) crashes.
+    """
+    return need("openvino", "an .xml file").Core()
+
+
 class OpenVinoSession(Session):
     """OpenVINO on the CPU, held to float32: some processors would compute in bfloat16 otherwise."""
 
@@ -117,14 +128,14 @@ class OpenVinoSession(Session):
         with damaged(origin, "OpenVINO"):
             text = model.get_rt_info("model_info").value
             self.metadata = Metadata.of({key: str(value) for key, value in text.items()}, origin)
-            self.compiled = openvino.Core().compile_model(model, "CPU", settings)
+            self.compiled = openvino_core().compile_model(model, "CPU", settings)
         self.outputs = [sorted(value.get_names(), key=len)[0] for value in self.compiled.outputs]
 
     @classmethod
     def open(cls, path: Path, thresholds: Mapping[str, float], extra: Sequence[str]) -> "OpenVinoSession":
         openvino = need("openvino", "an .xml file")
         with damaged(path, "OpenVINO"):
-            model = openvino.Core().read_model(path)
+            model = openvino_core().read_model(path)
             for node in model.get_ops():
                 for name, port in threshold_ports(node).items():
                     if name in thresholds:
