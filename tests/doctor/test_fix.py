@@ -96,7 +96,12 @@ def test_labels_are_never_corrected_in_place(seeded, tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "250")
     (tmp_path / "cfg.yaml").write_text("anchors:\n  - [10,13, 16,30, 33,23]\n")
     root = shutil.copytree(seeded[0], tmp_path / "set")
-    with pytest.raises(UserError, match="never corrected in place"):
-        main(["check", str(root), "--cfg", "cfg.yaml", "--fix", str(root)])
+    before = tree(root)
+    for inside in (root, root / "images", root / "new"):
+        with pytest.raises(UserError, match="lies in the data set's own folder"):
+            main(["check", str(root), "--cfg", "cfg.yaml", "--fix", str(inside)])
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "file").touch()
     with pytest.raises(UserError, match="not empty"):
-        main(["check", str(root), "--cfg", "cfg.yaml", "--fix", str(root / "images")])
+        main(["check", str(root), "--cfg", "cfg.yaml", "--fix", "other"])
+    assert tree(root) == before

@@ -106,3 +106,13 @@ def test_control_characters_never_reach_the_terminal(tmp_path, clean, capsys, mo
     out = capsys.readouterr().out
     assert "\\x1b]0;x\\x07\\n.jpg" in out
     assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f]", out)
+
+
+def test_both_images_of_a_pair_stand_side_by_side_and_places_are_named_from_the_folder_on(page):
+    text = page.read_text()
+    captions = [" ".join(c.split()) for c in re.findall(r"<figcaption>(.*?)</figcaption>", text, re.DOTALL)]
+    reason = '<span class="reason">near duplicates in two splits: '
+    first = next(i for i, c in enumerate(captions) if c.startswith("val: near.jpg"))
+    partner = re.search(reason + r"(\d+\.jpg)<", captions[first]).group(1)
+    assert captions[first + 1].startswith(f"train: {partner}{reason}near.jpg<")
+    assert "<li>labels/train/orphan.txt</li>" in text

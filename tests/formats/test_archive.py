@@ -96,3 +96,14 @@ def test_a_data_yaml_out_of_an_archive_does_not_lead_elsewhere(tmp_path):
     path = packed(tmp_path / "a.zip", {"data.yaml": text.encode()})
     with pytest.raises(UserError, match="does not exist"):
         recognise(path)
+
+
+def test_a_list_out_of_an_archive_does_not_lead_elsewhere(tmp_path):
+    outside = write_yolo(tmp_path / "private")
+    secret = outside / "train" / "images" / "000.png"
+    own = {"images/a.png": secret.read_bytes(), "labels/a.txt": b"0 0.5 0.5 0.1 0.1\n"}
+    listed = f"{secret}\nimages/a.png\n../../../private/train/images/000.png\n".encode()
+    path = packed(tmp_path / "a.zip", {"data.yaml": b"train: train.txt\nnames: [a]\n", "train.txt": listed, **own})
+    samples = recognise(path).read().samples
+    assert [os.path.basename(s.image) for s in samples if os.path.isfile(s.image)] == ["a.png"]
+    assert not any(s.image.startswith(f"{outside}/") for s in samples)

@@ -1,6 +1,7 @@
 """What lies at a path is recognised, or the error names what was looked for and the choices."""
 
 import json
+import os
 import shutil
 
 import pytest
@@ -62,14 +63,16 @@ def test_without_any_list_the_classes_are_numbers(tmp_path):
     assert summary(root) == ("YOLO", {"train": 8, "val": 4}, ["0", "1", "2"])
 
 
-def test_darknet_as_cvat_exports_it(tmp_path):
+@pytest.mark.parametrize("start", ["./", "data/", "C:\\jobs\\7\\"])
+def test_darknet_as_cvat_exports_it(tmp_path, start):
     for i in range(3):
         draw(i, tmp_path / "obj_train_data" / f"{i}.png")
         (tmp_path / "obj_train_data" / f"{i}.txt").write_text(yolo_text(i))
-    (tmp_path / "train.txt").write_text("".join(f"./obj_train_data/{i}.png\n" for i in range(3)))
+    (tmp_path / "train.txt").write_text("".join(f"{start}obj_train_data/{i}.png\n" for i in range(3)))
     (tmp_path / "obj.names").write_text("\n".join(NAMES))
     (tmp_path / "obj.data").write_text("classes = 3\ntrain = data/train.txt\nnames = data/obj.names\n")
     assert summary(tmp_path) == ("YOLO", {"train": 3}, NAMES)
+    assert all(sample.labelled and os.path.isfile(sample.image) for sample in recognise(tmp_path).read().samples)
 
 
 def test_cvat_voc_takes_its_class_order_from_the_label_map(tmp_path):

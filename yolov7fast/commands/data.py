@@ -24,7 +24,7 @@ from yolov7fast.data.formats.samples import AnnotatedSet
 from yolov7fast.data.formats.write import FORMATS, IMAGES, write_as
 from yolov7fast.doctor.anchors import DEFAULT_CFG
 from yolov7fast.doctor.examine import Examined, Options, examine
-from yolov7fast.doctor.findings import EXIT_CODES, SEVERITIES
+from yolov7fast.doctor.findings import EXIT_CODES, SEVERITIES, counted
 from yolov7fast.doctor.terminal import as_text
 
 
@@ -93,8 +93,8 @@ def run_check(opt: argparse.Namespace) -> int:
         _write_page(examined, page, path)
     print(as_text(examined.report))
     counts = Counter(finding.severity for finding in examined.report.findings)
-    told = ", ".join(f"{counts[s]} kinds of {s}s" for s in SEVERITIES if counts[s]) or "nothing odd"
-    print(f"\n{told}{' (unchanged since the last check)' if examined.report.cached else ''}; page: {page}")
+    found = ", ".join(counted(counts[s], s) for s in SEVERITIES if counts[s]) or "nothing odd"
+    print(f"\n{found}{' (unchanged since the last check)' if examined.report.cached else ''}; page: {page}")
     if opt.fix:
         _fix(examined, Path(opt.fix))
     return EXIT_CODES[examined.report.severity]
@@ -127,9 +127,8 @@ def _write_page(examined: Examined, page: Path, path: str) -> None:
 def _refuse_inside(target: str, path: str) -> None:
     """A copy inside the data set would be read as a part of it the next time."""
     source, folder = Path(path).resolve(), Path(target).resolve()
-    source = source if source.is_dir() else source.parent
-    if folder == source:
-        raise UserError(f"--fix {target} is the data set's own folder: labels are never corrected in place")
+    if source.is_dir() and (folder == source or source in folder.parents):
+        raise UserError(f"--fix {target} lies in the data set's own folder: name a new folder outside of it")
 
 
 def _fix(examined: Examined, folder: Path) -> None:

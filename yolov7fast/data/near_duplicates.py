@@ -26,7 +26,7 @@ def near_pairs(facts: np.ndarray) -> np.ndarray:
     """(p, 2) positions i < j of images in FACTS (n,) that look the same; equal files are among them."""
     usable = np.flatnonzero((facts["phash"] != 0) & ~facts["flat"])
     hashes = facts["phash"][usable]
-    thumbs = facts["thumb"][usable].reshape(len(usable), -1)
+    thumbs = facts["thumb"][usable].reshape(len(usable), facts.dtype["thumb"].itemsize)
     found = [np.zeros((0, 2), np.int64)]
     step = max(BLOCK // max(len(usable), 1), 1)
     bar = tqdm(range(0, len(usable), step), "comparing images", leave=False, disable=len(usable) < MANY)

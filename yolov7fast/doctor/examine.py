@@ -13,9 +13,8 @@ from yolov7fast.core.atomic import write_atomically
 from yolov7fast.data.formats.files import cache_folder, plain_name, walk
 from yolov7fast.data.formats.recognise import Found, recognise
 from yolov7fast.data.formats.samples import SPLITS, AnnotatedSet, Sample
-from yolov7fast.data.formats.yolo import label_of
+from yolov7fast.data.formats.yolo import images_of, label_of, root_of
 from yolov7fast.data.image_facts import look_at, stamp
-from yolov7fast.data.labels import find_images
 from yolov7fast.doctor.anchors import anchors_of
 from yolov7fast.doctor.findings import Finding, Findings, Place, worst
 from yolov7fast.doctor.image_checks import check_duplicates, check_images
@@ -23,7 +22,7 @@ from yolov7fast.doctor.label_checks import check_labels
 from yolov7fast.doctor.objects import Objects, collect
 from yolov7fast.doctor.set_checks import Figures, check_classes, check_sizes, count
 
-VERSION = 1
+VERSION = 2
 THRESHOLD = 4.0  # anchor_t of the shipped hyper-parameters
 
 
@@ -124,7 +123,8 @@ def _files(found: Found) -> Sequence[str]:
     if found.yolo is None:
         return [entry.path for entry in walk(found.root)]
     sources = [source for split in SPLITS if (source := getattr(found.yolo, split))]
-    images = [image for source in sources for image in find_images(source)]
+    root = root_of(found.yolo)
+    images = [image for source in sources for image in images_of(source, root)]
     labels = [label_of(image) for image in images]
     folders = {os.path.dirname(label) for label in labels}  # their times tell of label files that come and go
     return [found.yolo.path, *images, *labels, *sorted(folders)]

@@ -51,7 +51,7 @@ CHECKS = {
     "duplicate box": Check(ERROR, "box", "Remove it (--fix does); training leaves the whole image out."),
     "nearly the same box": Check(WARNING, "pair", "Keep one of the two boxes, unless there are two objects."),
     "nearly the same box, two classes": Check(WARNING, "pair", "Decide for one class; the two contradict each other."),
-    "box covers the image": Check(NOTE, "box", "Check that it is an object and not a slip of the mouse."),
+    "box covers the image": Check(NOTE, "box", "Check that it is an object and not drawn by mistake."),
     "label without image": Check(WARNING, "file", "Add the image, or remove the label."),
     "shared label file": Check(ERROR, "image", "Rename one of the images: both read the same label file."),
     # the set
@@ -80,6 +80,7 @@ class Place(NamedTuple):
     line: int  # 1-based; 0: the whole file; for COCO the id of the annotation
     text: str
     image: int = -1  # index of the image in the report, -1: none
+    other: int = -1  # the other image of a pair
 
     def __str__(self) -> str:
         where = f"{self.file}:{self.line}" if self.line else self.file
@@ -105,8 +106,12 @@ class Finding:
     @property
     def counted(self) -> str:
         """'3 boxes'."""
-        unit = CHECKS[self.check].unit
-        return f"{self.count:,} {unit}" + ("" if self.count == 1 else "es" if unit in ("box", "class") else "s")
+        return counted(self.count, CHECKS[self.check].unit)
+
+
+def counted(count: int, unit: str) -> str:
+    """'1 box', '3 boxes'."""
+    return f"{count:,} {unit}" + ("" if count == 1 else "es" if unit in ("box", "class") else "s")
 
 
 class Findings:
@@ -115,13 +120,13 @@ class Findings:
     def __init__(self):
         self._by_check: dict[str, Finding] = {}
 
-    def add(self, check: str, file: str, line: int = 0, text: str = "", image: int = -1) -> None:
+    def add(self, check: str, file: str, line: int = 0, text: str = "", image: int = -1, other: int = -1) -> None:
         if check not in CHECKS:
             raise KeyError(check)
         finding = self._by_check.setdefault(check, Finding(check))
         finding.count += 1
         if len(finding.places) < KEPT_PLACES:
-            finding.places.append(Place(file, line, text, image))
+            finding.places.append(Place(file, line, text, image, other))
 
     def sorted(self) -> list[Finding]:
         """Errors first, then in the order of the table."""

@@ -74,11 +74,13 @@ def check_duplicates(
         first = group[0]
         for members in by_split.values():
             for i in members[1:]:
-                found.add("same image twice", samples[i].image, text=f"same as {samples[members[0]].image}", image=i)
+                text = f"same as {samples[members[0]].image}"
+                found.add("same image twice", samples[i].image, text=text, image=i, other=members[0])
         for number, members in by_split.items():
             if number != split[first]:
-                other = f"in {names[split[first]]} too, as {samples[first].image}"
-                found.add("image in two splits", samples[members[0]].image, text=other, image=members[0])
+                text = f"in {names[split[first]]} too, as {samples[first].image}"
+                i = members[0]
+                found.add("image in two splits", samples[i].image, text=text, image=i, other=first)
         same = np.concatenate((same, [(first, i) for i in group[1:]]))
     equal = groups_of(len(samples), same)
     pairs = near_pairs(facts)
@@ -86,6 +88,6 @@ def check_duplicates(
     for i, j in pairs.tolist():
         if split[i] != split[j]:
             text = f"looks like {samples[i].image} in {names[split[i]]}"
-            found.add("near duplicates in two splits", samples[j].image, text=text, image=j)
+            found.add("near duplicates in two splits", samples[j].image, text=text, image=j, other=i)
         else:
-            found.add("near duplicates", samples[j].image, text=f"looks like {samples[i].image}", image=j)
+            found.add("near duplicates", samples[j].image, text=f"looks like {samples[i].image}", image=j, other=i)

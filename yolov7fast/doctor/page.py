@@ -17,7 +17,7 @@ from yolov7fast.doctor.findings import NOTE, SEVERITIES, Place
 from yolov7fast.doctor.terminal import place_text
 from yolov7fast.pages.render import COLOURS, render
 
-SUSPICIOUS, RANDOM = 24, 12  # images shown
+SUSPICIOUS, RANDOM = 36, 12  # images shown
 EACH = 3  # of one check
 SIDE = 320  # pixels of the longer side of an image on the page
 QUALITY = 72
@@ -28,9 +28,10 @@ def as_page(examined: Examined, title: str) -> str:
     """The page; `examined` must hold the samples."""
     report = examined.report
     counts = Counter(finding.severity for finding in report.findings)
-    suspicious = [t for i, why in _suspicious(report) if (t := _tile(examined, i, why))]
+    suspicious = [t for i, why in _suspicious(report, examined.samples) if (t := _tile(examined, i, why))]
     tiles = [t for i in _random(examined.samples) if (t := _tile(examined, i, []))]
     splits = [entry["name"] for entry in report.figures.splits]
+    root = os.path.join(os.path.abspath(report.path), "")  # the heading names it; of a file it matches nothing
     return render(
         "doctor.html",
         title=title,
@@ -41,20 +42,24 @@ def as_page(examined: Examined, title: str) -> str:
         random=tiles,
         classes=_classes(report),
         splits_head=[(name, "number") for name in splits],
-        place=lambda place: place_text(place, report.line_word),
+        place=lambda place: place_text(place, report.line_word).replace(root, ""),
     )
 
 
-def _suspicious(report: Report) -> list[tuple[int, list[Place]]]:
-    """(image, what is odd about it), errors first, a few of each check; notes only where nothing else is left."""
+def _suspicious(report: Report, samples: Sequence[Sample]) -> list[tuple[int, list[Place]]]:
+    """(image, what is odd about it), errors first, a few of each check; notes only where nothing else is left.
+
+    Of a pair of duplicates both are shown, one after the other.
+    """
     chosen: dict[int, list[Place]] = defaultdict(list)
     for finding in sorted(report.findings, key=lambda f: f.severity == NOTE):
-        taken = 0
-        for place in finding.places:
-            if place.image < 0 or taken == EACH or (len(chosen) == SUSPICIOUS and place.image not in chosen):
+        for place in [p for p in finding.places if p.image >= 0][:EACH]:
+            pair = [(place.image, place.other), (place.other, place.image)][: 2 if place.other >= 0 else 1]
+            if len(chosen.keys() | {image for image, _ in pair}) > SUSPICIOUS:
                 continue
-            chosen[place.image].append(place._replace(text=finding.check))
-            taken += 1
+            for image, other in pair:
+                text = f"{finding.check}: {os.path.basename(samples[other].image)}" if other >= 0 else finding.check
+                chosen[image].append(place._replace(text=text))
     return list(chosen.items())
 
 

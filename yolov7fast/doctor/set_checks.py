@@ -11,7 +11,7 @@ from yolov7fast.core.errors import UserError
 from yolov7fast.data.formats.samples import Sample
 from yolov7fast.data.image_facts import loaded_size
 from yolov7fast.data.quick_check import SMALLEST_SIDE
-from yolov7fast.doctor.findings import Findings
+from yolov7fast.doctor.findings import Findings, counted
 from yolov7fast.doctor.objects import Objects
 
 RARE = 20  # training objects below which a class is rare
@@ -80,11 +80,11 @@ def check_classes(figures: Figures, splits: list[str], source: str, found: Findi
         if not total:
             found.add("unused class", source, text=place)
         elif "train" in splits and not train:
-            found.add("class in val alone", source, text=f"{place}: {total} objects, none in train")
+            found.add("class in val alone", source, text=f"{place}: {counted(total, 'object')}, none in train")
         elif "train" in splits and train < RARE:
-            found.add("rare class", source, text=f"{place}: {train} objects in train")
+            found.add("rare class", source, text=f"{place}: {counted(train, 'object')} in train")
         if total and train and "val" in splits and not entry["by_split"]["val"]:
-            found.add("class missing in val", source, text=f"{place}: {train} objects in train")
+            found.add("class missing in val", source, text=f"{place}: {counted(train, 'object')} in train")
     for entries in by_plain.values():
         for entry in entries[1:]:
             found.add("class name given twice", source, text=f"classes {entries[0]['id']} and {entry['id']}")

@@ -30,7 +30,7 @@ from yolov7fast.data.formats.recognise import Found, recognise
 from yolov7fast.data.formats.samples import SPLITS, AnnotatedSet, Sample
 from yolov7fast.data.formats.split import split_by_hash
 from yolov7fast.data.image_facts import look_at
-from yolov7fast.data.labels import find_images, img2label_paths
+from yolov7fast.data.labels import img2label_paths
 from yolov7fast.data.near_duplicates import near_pairs
 
 log = logging.getLogger(__name__)
@@ -90,7 +90,8 @@ def divide(names: Sequence[str], images: Sequence[str], fraction: float, source:
 
 def _prepare_yolo(found: Found, data: DataYaml, said: str, val_fraction: float) -> str:
     check_fraction(bool(data.val), val_fraction, said)
-    splits = {split: find_images(source) for split in SPLITS if (source := getattr(data, split))}
+    root = yolo.root_of(data)
+    splits = {split: yolo.images_of(source, root) for split in SPLITS if (source := getattr(data, split))}
     notes = []
     if val_fraction:
         images = splits["train"]

@@ -4,7 +4,7 @@
 import glob
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import numpy as np
@@ -105,12 +105,14 @@ def _resolve(value: Any, split: str, path: Path, base: Any, own_first: bool) -> 
 
 def _may_read(path: Path, root: Path) -> bool:
     """Whether a path that a data set names may be followed: one out of an archive must stay inside what it unpacked."""
-    unpacked = (cache_root() / "unpacked").resolve()
-    real = root.resolve()
-    if unpacked not in real.parents:
-        return True
-    own = unpacked / real.relative_to(unpacked).parts[0]
-    return own in path.resolve().parents or own == path.resolve()
+    own = unpacked_folder(root)
+    return own is None or own in path.resolve().parents or own == path.resolve()
+
+
+def unpacked_folder(root: Path) -> Path | None:
+    """The folder of the cache that an archive was unpacked into, if `root` lies in one."""
+    unpacked, real = (cache_root() / "unpacked").resolve(), root.resolve()
+    return unpacked / real.relative_to(unpacked).parts[0] if unpacked in real.parents else None
 
 
 def _of_darknet(path: Path) -> DataYaml:
@@ -202,16 +204,39 @@ def label_of(image: str) -> str:
     return usual
 
 
+def root_of(data: DataYaml) -> Path:
+    """The folder of a data set: that of its YAML, or the one that was recognised."""
+    return Path(data.path).parent if Path(data.path).suffix else Path(data.path)
+
+
+def images_of(source: Source, root: Path) -> list[str]:
+    """Images of a split. Where a list names files that are not there, or that its archive may not name, the longest end
+    of the name that fits below `root` counts: lists are often written for another machine (`data/images/a.jpg`)."""
+    images = find_images(source)
+    if all(os.path.isdir(item) for item in ([source] if isinstance(source, str) else source)):
+        return images
+    own = unpacked_folder(root)
+    there = [os.path.isfile(image) and (own is None or own in Path(image).resolve().parents) for image in images]
+    return [image if found else _below(image, root) for image, found in zip(images, there)]
+
+
+def _below(image: str, root: Path) -> str:
+    """The file below `root` that a name leads to, or where it should lie."""
+    parts = [part for part in PurePath(image.replace("\\", "/")).parts if part not in (os.sep, "..")]
+    found = (root.joinpath(*parts[k:]) for k in range(len(parts)))
+    return next((str(path) for path in found if path.is_file()), str(root.joinpath(*parts)))
+
+
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
 def read(data: DataYaml, evidence: str = "") -> AnnotatedSet:
     """All samples with all objects of all splits. Files that are missing or unreadable are faults of their samples."""
-    root = Path(data.path).parent if Path(data.path).suffix else Path(data.path)
+    root = root_of(data)
     splits = {}
     for split in SPLITS:
         if source := getattr(data, split):
-            images = find_images(source)
+            images = images_of(source, root)
             splits[split] = [read_sample(image, root) for image in _progress(images, split)]
     return AnnotatedSet(KIND, root, data.names, splits)
 
@@ -245,8 +270,10 @@ def _read_text(label: str) -> str | Fault | None:
             return file.read()
     except FileNotFoundError:
         return None
-    except (OSError, UnicodeDecodeError) as error:
-        return Fault("unreadable label", label, 0, str(error))
+    except UnicodeDecodeError as error:
+        return Fault("unreadable label", label, 0, f"byte {error.start + 1} is no UTF-8 text")
+    except OSError as error:
+        return Fault("unreadable label", label, 0, error.strerror or str(error))
 
 
 def orphan_labels(annotated: AnnotatedSet) -> list[str]:
