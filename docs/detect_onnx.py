@@ -26,7 +26,7 @@ place = np.array([boxed.shape[2] - w * ratio, boxed.shape[1] - h * ratio]) / 2  
 if facts["layout"] == "NCHW":  # without --uint8: RGB planes of 0..1
     boxed = np.ascontiguousarray(boxed[..., ::-1].transpose(0, 3, 1, 2)).astype(np.float32) / np.float32(255)
 feed = {"images": boxed}
-if facts["kind"] != "yolo":  # DETR networks are told where the image lies
+if facts["kind"] != "yolo":  # DETR networks take where the image lies, too
     feed["content"] = np.array([[*place, w * ratio, h * ratio]], np.float32)
 count, boxes, scores, classes = session.run(["num_dets", "det_boxes", "det_scores", "det_classes"], feed)
 

@@ -113,4 +113,4 @@ def test_unknown_options_and_thresholds_out_of_range_are_refused(model, folder):
         model(paths(folder), confidence=0.5)
     with pytest.raises(UserError, match=r"--conf-thres 1\.5 is out of range"):
         model(paths(folder), conf=1.5)
-    assert len(model(paths(folder))) == 4  # and the detector goes on working
+    assert len(model(paths(folder))) == 4  # and the detector still works

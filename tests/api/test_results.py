@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from tests.api.conftest import cells
-from yolov7fast.api.inputs import Picture
+from yolov7fast.api.inputs import InputImage
 from yolov7fast.api.results import Results
 from yolov7fast.core.errors import UserError
 
@@ -17,8 +17,8 @@ BOXES = torch.tensor([[10.0, 20, 50, 40, 0.9, 1], [0, 0, 100, 80, 0.5, 0]])
 
 @pytest.fixture
 def results() -> Results:
-    pictures = [Picture("a.jpg", cells(0, 80, 100)), Picture("b.bmp", cells(1, 60, 50))]
-    return Results(pictures, [BOXES.clone(), torch.zeros(0, 6)], ["cat", "dog"], (1.0, 2.0, 3.0))
+    inputs = [InputImage("a.jpg", cells(0, 80, 100)), InputImage("b.bmp", cells(1, 60, 50))]
+    return Results(inputs, [BOXES.clone(), torch.zeros(0, 6)], ["cat", "dog"], (1.0, 2.0, 3.0))
 
 
 def test_boxes_come_in_four_forms(results):

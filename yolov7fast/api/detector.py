@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from yolov7fast.api.inputs import pictures
+from yolov7fast.api.inputs import input_images
 from yolov7fast.api.results import Results
 from yolov7fast.core.device import select_device
 from yolov7fast.core.errors import UserError
@@ -50,7 +50,7 @@ class Detector:
         `agnostic` and `augment` for this call alone.
         """
         start = time.perf_counter()
-        given = pictures(images)
+        given = input_images(images)
         if not given:
             raise UserError("no image was given")
         self._choose(options)

@@ -15,16 +15,16 @@ from yolov7fast.core.errors import UserError
 from yolov7fast.data.images import read_image
 
 
-class Picture(NamedTuple):
+class InputImage(NamedTuple):
     """One image as it was given."""
 
     name: str  # file name, or image0, image1, ...
     bgr: np.ndarray  # uint8 (H, W, 3), as OpenCV reads files
 
 
-def pictures(given: Any) -> list[Picture]:
+def input_images(given: Any) -> list[InputImage]:
     """Every image in what the caller gave, in order. Arrays and tensors are RGB."""
-    return [_picture(item, index) for index, item in enumerate(_listed(given))]
+    return [_input_image(item, index) for index, item in enumerate(_listed(given))]
 
 
 def _listed(given: Any) -> Iterator[Any]:
@@ -37,18 +37,18 @@ def _listed(given: Any) -> Iterator[Any]:
         yield given
 
 
-def _picture(item: Any, index: int) -> Picture:
+def _input_image(item: Any, index: int) -> InputImage:
     if isinstance(item, str) and item.lower().startswith(("http://", "https://")):
-        return Picture(Path(item.split("?")[0]).name or f"image{index}.jpg", _download(item))
+        return InputImage(Path(item.split("?")[0]).name or f"image{index}.jpg", _download(item))
     if isinstance(item, str | Path):
-        return Picture(Path(item).name, read_image(str(item)))
+        return InputImage(Path(item).name, read_image(str(item)))
     name = Path(getattr(item, "filename", "") or f"image{index}.jpg").name
     if isinstance(item, torch.Tensor):
-        return Picture(name, _from_tensor(item))
+        return InputImage(name, _from_tensor(item))
     if isinstance(item, np.ndarray):
-        return Picture(name, _from_array(item))
+        return InputImage(name, _from_array(item))
     if hasattr(item, "convert") and hasattr(item, "size"):  # an image of PIL
-        return Picture(name, _from_pil(item))
+        return InputImage(name, _from_pil(item))
     raise UserError(
         f"image {index} is a {type(item).__name__}; give a path, an address, a PIL image, an array (H, W, 3) or a "
         "tensor (3, H, W) of RGB values"

@@ -9,7 +9,7 @@ import cv2
 import numpy as np
 import torch
 
-from yolov7fast.api.inputs import Picture
+from yolov7fast.api.inputs import InputImage
 from yolov7fast.core.boxes import xyxy2xywh
 from yolov7fast.core.files import increment_path
 from yolov7fast.core.optional import need
@@ -38,13 +38,13 @@ class Results:
 
     def __init__(
         self,
-        images: Sequence[Picture],
+        images: Sequence[InputImage],
         detections: Sequence[torch.Tensor],
         names: Sequence[str],
         times: tuple[float, float, float] = (0.0, 0.0, 0.0),
     ):
         """times: milliseconds of an image for reading and letterboxing, inference, suppression."""
-        self.pictures, self.pred = list(images), list(detections)
+        self.inputs, self.pred = list(images), list(detections)
         self.names, self.times = names, times
 
     # --- boxes --------------------------------------------------------------------------------------------------------
@@ -66,29 +66,29 @@ class Results:
         return [rows / scale for rows, scale in zip(self.xywh, self._scales())]
 
     def _scales(self) -> list[torch.Tensor]:
-        sizes = [picture.bgr.shape[:2] for picture in self.pictures]
+        sizes = [image.bgr.shape[:2] for image in self.inputs]
         return [torch.tensor([w, h, w, h, 1.0, 1.0]) for h, w in sizes]
 
     # --- images -------------------------------------------------------------------------------------------------------
 
     @property
     def files(self) -> list[str]:
-        return [picture.name for picture in self.pictures]
+        return [image.name for image in self.inputs]
 
     @cached_property
     def imgs(self) -> list[np.ndarray]:
         """The images, uint8 (H, W, 3) RGB; `render` draws on them."""
-        return [np.ascontiguousarray(picture.bgr[..., ::-1]) for picture in self.pictures]
+        return [np.ascontiguousarray(image.bgr[..., ::-1]) for image in self.inputs]
 
     @property
     def n(self) -> int:
-        return len(self.pictures)
+        return len(self.inputs)
 
     def __len__(self) -> int:
-        return len(self.pictures)
+        return len(self.inputs)
 
     def __getitem__(self, index: int) -> "Results":
-        return Results([self.pictures[index]], [self.pred[index]], self.names, self.times)
+        return Results([self.inputs[index]], [self.pred[index]], self.names, self.times)
 
     def __iter__(self) -> Iterator["Results"]:
         return (self[index] for index in range(len(self)))
@@ -101,8 +101,8 @@ class Results:
 
     def __str__(self) -> str:
         lines = []
-        for number, (picture, rows) in enumerate(zip(self.pictures, self.pred), 1):
-            height, width = picture.bgr.shape[:2]
+        for number, (image, rows) in enumerate(zip(self.inputs, self.pred), 1):
+            height, width = image.bgr.shape[:2]
             lines.append(f"image {number}/{len(self)}: {height}x{width} {self._counts(rows)}")
         times = "/".join(f"{ms:.1f}" for ms in self.times)
         return "\n".join([*lines, f"Speed: {times} ms pre-process/inference/NMS per image"])
@@ -121,7 +121,7 @@ class Results:
 
     def drawn(self, index: int) -> np.ndarray:
         """A copy of an image, BGR, with its boxes and labels, as detect.py draws them."""
-        image = self.pictures[index].bgr.copy()
+        image = self.inputs[index].bgr.copy()
         rows = self.pred[index].flip(0).tolist()
         labels = [f"{class_name(self.names, row[5])} {row[4]:.2f}" for row in rows]
         draw_boxes(image, [row[:4] for row in rows], labels, [class_colour(row[5]) for row in rows])
@@ -136,8 +136,8 @@ class Results:
         """Write the images with their boxes drawn into a new folder, which is returned."""
         folder = increment_path(save_dir, exist_ok=str(save_dir) != "runs/hub/exp")
         folder.mkdir(parents=True, exist_ok=True)
-        for index, picture in enumerate(self.pictures):
-            path = folder / picture.name
+        for index, image in enumerate(self.inputs):
+            path = folder / image.name
             save_image(self.drawn(index), path if cv2.haveImageWriter(str(path)) else path.with_suffix(".jpg"))
         return folder
 

@@ -22,9 +22,9 @@ from yolov7fast.export.samples import Case, make_batch, sample_images
 from yolov7fast.predictors.base import PredictOptions, Predictor
 from yolov7fast.predictors.registry import load_predictor
 from yolov7fast.runtimes.forms import Form
+from yolov7fast.runtimes.metadata import AXES
 
 BATCHES = (1, 8)
-FREE = ("batch", "height", "width")
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def run_benchmark(source: Source, data: DataYaml, size: int, folder: Path, runs:
     for name, file_format, form, half in tqdm(list(variants(source)), desc="export"):
         target = folder / name.replace(" ", "_")
         target.mkdir()
-        plan = Plan(form, (size, size), free=FREE, half=half)
+        plan = Plan(form, (size, size), free=AXES, half=half)
         (file,) = export_files(source, plan, [file_format], folder=target)
         names.append(name)
         files.append(file.path)

@@ -57,7 +57,7 @@ def load_source(weights: str | Path) -> Source:
 
 
 def build(source: Source, form: Form, uint8: bool = False, half: bool = False) -> nn.Module:
-    """The module to trace. Its outputs are those that `output_names` tells."""
+    """The module to trace. Its outputs are named by `onnx_file.traced_outputs`."""
     if source.is_yolo:
         return YoloModule(source.model, form, uint8, half).eval()
     return DetrModule(source.model, form, uint8, half).eval()

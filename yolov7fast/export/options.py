@@ -9,9 +9,9 @@ from yolov7fast.export.plan import FORMATS, Plan
 from yolov7fast.export.suppression import DEFAULT_TOPK, Suppression
 from yolov7fast.metrics.nms import CLASS_OFFSET, check_thresholds
 from yolov7fast.runtimes.forms import Form
+from yolov7fast.runtimes.metadata import AXES
 
 UPSTREAM_TOPK = 100  # of --end2end
-EVERYTHING = ("batch", "height", "width")
 
 
 def check_options(opt: Namespace) -> None:
@@ -75,7 +75,7 @@ def plan_of(opt: Namespace, source: Source) -> Plan:
 def free_of(opt: Namespace, form: Form) -> tuple[str, ...]:
     """Which sizes stay free: all with --nms or --dynamic; the batch with --dynamic-batch, which wins over --dynamic."""
     if form is Form.NMS:
-        return EVERYTHING
+        return AXES
     if opt.dynamic_batch:
         return ("batch",)
-    return EVERYTHING if opt.dynamic and not opt.end2end else ()
+    return AXES if opt.dynamic and not opt.end2end else ()

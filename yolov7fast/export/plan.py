@@ -9,10 +9,9 @@ from yolov7fast.export.suppression import Suppression
 from yolov7fast.nn.detr import cells
 from yolov7fast.nn.multihead import MultiHeadDetect
 from yolov7fast.runtimes.forms import Form, meanings
-from yolov7fast.runtimes.metadata import Metadata
+from yolov7fast.runtimes.metadata import AXES, Metadata
 
 FORMATS = ("onnx", "torchscript", "openvino")
-AXES = {"batch": 0, "height": 2, "width": 3}
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ class Plan:
     @property
     def named_input_shape(self) -> list[int | str]:
         """The same with words for what is free."""
-        sizes = dict(zip(("batch", "height", "width"), (self.batch, *self.size)))
+        sizes = dict(zip(AXES, (self.batch, *self.size)))
         return self.input_shape(*(name if name in self.free else size for name, size in sizes.items()))
 
 

@@ -231,7 +231,7 @@ def in_order(found: list[torch.Tensor], wanted: list[torch.Tensor]) -> list[Diff
     """Of each image, between detections that must be the same ones in the same order."""
     differences = []
     for a, b in zip(found, wanted):
-        a = a[:MAX_DETECTIONS]  # `metrics.nms` ends there; a file may be told to go on
+        a = a[:MAX_DETECTIONS]  # `metrics.nms` ends there; a file may keep more
         if a.shape != b.shape or not torch.equal(a[:, 5], b[:, 5]):
             differences.append(OTHER)
         else:

@@ -74,7 +74,7 @@ class PredictionOutput:
         return self._drawn[1]
 
     def _write_text(self, frame: Frame, name: str, boxes: torch.Tensor) -> None:
-        """`class x y w h [score]` per line, normalised, lowest score first; no file where nothing was detected."""
+        """`class x y w h [score]` per line, normalised, by ascending confidence; no file where nothing was detected."""
         stem = Path(name).stem if frame.kind != "stream" else name
         path = self.save_dir / "labels" / f"{stem}{'' if frame.kind == 'image' else f'_{frame.number}'}.txt"
         if not len(boxes):

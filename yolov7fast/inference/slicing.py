@@ -21,7 +21,7 @@ COVERED = 0.5  # of a cut box, by a whole one: then it is part of that object
 
 @dataclass(frozen=True)
 class Slicing:
-    """How images are cut: squares of `side` pixels that share `overlap` of it."""
+    """How images are cut: squares of `side` pixels that overlap by a fraction of it."""
 
     side: int
     overlap: float = 0.25

@@ -10,12 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from yolov7fast import __version__
-from yolov7fast.core.errors import UserError
+from yolov7fast.core.errors import UserError, shown
+from yolov7fast.nn.detr import ARCHITECTURES
 from yolov7fast.runtimes.forms import Form
 
-MARK = "yolov7fast"  # the key that tells our files from others; its value is the version of this table
+MARK = "yolov7fast"  # the key that marks files of this project; its value is the version of this table
 TABLE_VERSION = 1
 PADDING = 114  # grey of the letterbox
+AXES = ("batch", "height", "width")
+MOST = 65536  # of a side, a batch, a number of classes: beyond all that is made, and small enough to be allocated
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,27 @@ class Metadata:
     def fixed_batch(self) -> int | None:
         return None if "batch" in self.free else self.batch
 
+    def check(self) -> None:
+        """Raise ValueError where a value is not what its key means: a file may come from anywhere."""
+        wanted = {
+            "names": _all(self.names, str) and 0 < len(self.names) <= MOST,
+            "kind": self.kind in ("yolo", *ARCHITECTURES),
+            "stride": _is_whole(self.stride, 1),
+            "size": _all(self.size, int) and len(self.size) == 2 and all(_is_whole(side, 1) for side in self.size),
+            "batch": _is_whole(self.batch, 1),
+            "free": _all(self.free, str) and set(self.free) <= set(AXES),
+            "outputs": isinstance(self.outputs, dict),
+            "dtype": self.dtype in ("float32", "uint8"),
+            "conf_thres": self.conf_thres is None or 0 <= self.conf_thres <= 1,
+            "iou_thres": self.iou_thres is None or 0 <= self.iou_thres <= 1,
+            "topk": self.topk is None or _is_whole(self.topk, 1),
+            "strides": _all(self.strides, int) and all(_is_whole(stride, 1) for stride in self.strides),
+            "least_cells": _is_whole(self.least_cells, 0),
+        }
+        wrong = [name for name, is_right in wanted.items() if not is_right]
+        if wrong:
+            raise ValueError(f"{wrong[0]} is {shown(getattr(self, wrong[0]))}")
+
     def to_text(self) -> dict[str, str]:
         values = asdict(self)
         text = {key: value if isinstance(value, str) else json.dumps(value) for key, value in values.items()}
@@ -72,8 +96,10 @@ class Metadata:
             raise UserError(f"{origin} is of another version of export.py ({text[MARK]}): export the .pt file again")
         try:
             values = {name: _read(text[name], kind) for name, kind in cls.__annotations__.items()}
-            return cls(**values)
-        except (KeyError, ValueError, TypeError) as error:
+            found = cls(**values)
+            found.check()
+            return found
+        except (KeyError, ValueError, TypeError, RecursionError) as error:
             raise UserError(f"{origin} is damaged: its metadata cannot be read ({error!r:.120})") from None
 
 
@@ -81,3 +107,11 @@ def _read(text: str, kind: Any) -> Any:
     if kind is str:
         return text
     return Form(text) if kind is Form else json.loads(text)
+
+
+def _is_whole(value: Any, low: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= MOST
+
+
+def _all(values: Any, kind: type) -> bool:
+    return isinstance(values, list) and all(isinstance(value, kind) for value in values)
