@@ -57,6 +57,12 @@ def test_save_writes_every_image_into_a_folder(results, tmp_path):
     assert np.array_equal(np.asarray(Image.open(tmp_path / "out" / "b.bmp")), results.imgs[1])
 
 
+def test_images_of_one_name_are_all_saved(tmp_path):
+    inputs = [InputImage("a.png", cells(seed, 40, 50)) for seed in range(3)]
+    Results(inputs, [torch.zeros(0, 6)] * 3, ["cat"]).save(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.png", "a_1.png", "a_2.png"]
+
+
 def test_show_opens_a_viewer_for_each_image(results, monkeypatch):
     shown = []
     monkeypatch.setattr(Image.Image, "show", lambda image: shown.append(image.size))

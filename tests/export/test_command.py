@@ -94,6 +94,12 @@ def test_a_data_set_proves_and_measures_both_files(weights, photographs, capsys)
     assert f"mAP@.5:.95 {onnx_file.accuracy.exported:.4f}, of the .pt file" in capsys.readouterr().out
 
 
+def test_suppression_inside_keeps_four_digits_of_accuracy(weights, photographs):
+    """The .pt file is measured as the file works: the best class of a box, as many boxes of an image."""
+    (file,) = run(weights, "--nms", "--img", "160", "--data", str(photographs), "--uint8")
+    assert file.accuracy.weights == pytest.approx(file.accuracy.exported, abs=5e-5) and file.accuracy.weights > 0.1
+
+
 def test_accuracy_that_differs_in_the_fourth_digit_refuses_the_file(weights, photographs, monkeypatch):
     from yolov7fast.export import accuracy
 

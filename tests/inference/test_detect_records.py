@@ -102,6 +102,31 @@ def test_overlapped_and_one_after_the_other_give_the_same(source, images, capsys
     assert [line.split("images/")[1][:5] for line in lines] == [f"{i}.png" for i in range(5)] * 2
 
 
+def test_batches_in_lanes_give_the_same_in_the_same_order(source, images, monkeypatch):
+    """With two of PyTorch's threads two batches are run on at once, each with one of them."""
+    from yolov7fast.inference import predict
+    from yolov7fast.predictors.base import PredictOptions
+    from yolov7fast.predictors.yolo import YoloPredictor
+
+    predictor = YoloPredictor(source.model, PredictOptions(conf_thres=0.05))
+    before, found = torch.get_num_threads(), []
+    torch.set_num_threads(2)
+    try:
+        assert predict.lanes_of(predictor, 1) == 1 and predict.lanes_of(predictor, 2) == 2
+        for lanes in (1, 2):
+            monkeypatch.setattr(predict, "MOST_LANES", lanes)
+            output = PredictionOutput(Path(f"lanes{lanes}"), NAMES, save_img=False, save_csv=True)
+            predict_source(LoadImages("images", 160), predictor, output, 2)
+            found.append(table(f"lanes{lanes}"))
+            assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert len(found[0]) > 10
+    for one, two in zip(*found, strict=True):
+        assert float(one.pop("confidence")) == pytest.approx(float(two.pop("confidence")), abs=1e-5)
+        assert one == two
+
+
 def test_an_error_while_writing_ends_the_run_with_its_reason(images):
     output = PredictionOutput(Path("out"), ["cat", "dog"])
     Path("out/2.png").mkdir()  # a folder stands where an image must go

@@ -16,6 +16,7 @@ class StubPredictor:
     border = 0.0
     precision = "float32"
     uses_nms = True
+    thread_safe = True
     stride = 32
 
     def __init__(

@@ -40,7 +40,8 @@ def images() -> torch.Tensor:
 
 def test_every_member_is_there(predictor):
     members = set(Predictor.__annotations__)
-    assert members == {"names", "stride", "img_size", "fixed_size", "border", "precision", "uses_nms", "options"}
+    kept = {"names", "stride", "img_size", "fixed_size", "border", "precision", "uses_nms", "thread_safe", "options"}
+    assert members == kept
     assert all(hasattr(predictor, name) for name in members)
     assert list(predictor.names) == NAMES and predictor.stride == 32 and predictor.precision == "float32"
     assert predictor.options is OPTIONS

@@ -136,9 +136,14 @@ class Results:
         """Write the images with their boxes drawn into a new folder, which is returned."""
         folder = increment_path(save_dir, exist_ok=str(save_dir) != "runs/hub/exp")
         folder.mkdir(parents=True, exist_ok=True)
+        written: set[Path] = set()
         for index, image in enumerate(self.inputs):
             path = folder / image.name
-            save_image(self.drawn(index), path if cv2.haveImageWriter(str(path)) else path.with_suffix(".jpg"))
+            path = path if cv2.haveImageWriter(str(path)) else path.with_suffix(".jpg")
+            if path in written:  # images of one name, from different folders
+                path = path.with_stem(f"{path.stem}_{index}")
+            save_image(self.drawn(index), path)
+            written.add(path)
         return folder
 
     def show(self) -> None:

@@ -1,6 +1,8 @@
-"""Reading, the network and writing at the same time: batches are read ahead by one thread, results written by another.
+"""Reading, the network and writing at the same time: batches are read ahead by one thread, detected on by some, results
+written by another.
 
-Decoding, resizing and encoding images release Python's lock, so the network runs beside them. Order is kept.
+Decoding, resizing and encoding images and the network's layers release Python's lock, so all run beside one another.
+Order is kept.
 """
 
 import queue
@@ -11,6 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Generic, NamedTuple, TypeVar
 
 T = TypeVar("T")
+R = TypeVar("R")
 READ_AHEAD = 2  # batches
 UNWRITTEN = 64  # results that may wait for the writer: bounds memory where writing is the bottleneck
 
@@ -56,6 +59,27 @@ def read_ahead(items: Iterable[T], depth: int = READ_AHEAD) -> Generator[T, None
     finally:
         stop.set()
         thread.join()
+
+
+def in_order(
+    work: Callable[[T], R], items: Iterable[T], workers: int, begin: Callable[[], None]
+) -> Generator[R, None, None]:
+    """`work(item)` of every item, done by threads, in the order of the items; an error is raised in its item's place.
+
+    begin: called once by each thread. No more items are taken than the threads need to stay busy.
+    """
+    waiting: deque[Future] = deque()
+    with ThreadPoolExecutor(workers, "network", begin) as pool:
+        try:
+            for item in items:
+                waiting.append(pool.submit(work, item))
+                if len(waiting) > workers:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()
 
 
 class Writer(Generic[T]):

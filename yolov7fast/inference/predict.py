@@ -19,12 +19,14 @@ from yolov7fast.core.boxes import scale_coords
 from yolov7fast.core.errors import UserError
 from yolov7fast.inference.frames import Frame
 from yolov7fast.inference.output import PredictionOutput, Window
-from yolov7fast.inference.pipeline import Writer, read_ahead
+from yolov7fast.inference.pipeline import Writer, in_order, read_ahead
 from yolov7fast.inference.slicing import Slicing, merge, tile_frames
 from yolov7fast.inference.sources import LoadImages
 from yolov7fast.inference.streams import LoadStreams
 from yolov7fast.plots.draw import Names, class_name
 from yolov7fast.predictors.base import Predictor
+
+MOST_LANES = 4  # batches that the network runs on at once: bounds memory, and one thread reads for all
 
 
 @dataclass
@@ -66,6 +68,8 @@ def predict_source(
     writer: Writer[Detected] = Writer()
     items = batches(source, batch_size)
     items = read_ahead(items) if overlapped else items
+    lanes = lanes_of(predictor, batch_size) if overlapped else 1
+    found = detected_batches(items, predictor, source, batch_size, slicing, lanes)
     with progress_bar(source) as bar:
 
         def report(done: Iterable[tuple[Detected, Path | None]]) -> None:
@@ -76,8 +80,8 @@ def predict_source(
                 bar.update()
 
         try:
-            for frames in items:
-                for item in detect_frames(frames, predictor, source, batch_size, slicing):
+            for batch in found:
+                for item in batch:
                     if overlapped:
                         report(writer.submit(item, output.write, item.frame, item.boxes))
                     else:
@@ -91,6 +95,7 @@ def predict_source(
             summary.stopped = True
             report(writer.finished())
         finally:
+            found.close()
             items.close()
             writer.close()
             source.close()
@@ -123,6 +128,36 @@ def _print_line(item: Detected, saved: Path | None, predictor: Predictor) -> Non
     tqdm.write(f"{line}, Done. ({item.inference_ms:.1f}ms) Inference, ({item.nms_ms:.1f}ms) NMS")
     if saved:
         tqdm.write(f" The image with the result is saved in: {saved}")
+
+
+def lanes_of(predictor: Predictor, batch_size: int) -> int:
+    """How many batches the network runs on at once: where it may, PyTorch's threads are divided among some batches,
+    since two threads that work on one small layer wait for each other more than two that work on images of their own.
+    """
+    return min(torch.get_num_threads(), MOST_LANES) if batch_size > 1 and predictor.thread_safe else 1
+
+
+def detected_batches(
+    items: Iterable[list[Frame]],
+    predictor: Predictor,
+    source: LoadImages | LoadStreams,
+    batch_size: int,
+    slicing: Slicing | None,
+    lanes: int,
+) -> Generator[list[Detected], None, None]:
+    """What is found on each batch, in order; `lanes` of them at once."""
+
+    def work(frames: list[Frame]) -> list[Detected]:
+        return list(detect_frames(frames, predictor, source, batch_size, slicing))
+
+    if lanes == 1:
+        yield from map(work, items)
+        return
+    threads = torch.get_num_threads()
+    try:
+        yield from in_order(work, items, lanes, lambda: torch.set_num_threads(max(threads // lanes, 1)))
+    finally:
+        torch.set_num_threads(threads)
 
 
 def detect_frames(

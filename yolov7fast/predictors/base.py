@@ -61,6 +61,7 @@ class Predictor(Protocol):
     border: float  # in strides, around the images of a rectangular batch in evaluation
     precision: str  # what it runs in: float32, float16, int8
     uses_nms: bool  # whether `options.iou_thres` has a meaning
+    thread_safe: bool  # whether several threads may ask at once, each with its own of PyTorch's threads: on the CPU
     options: PredictOptions
 
     def __call__(

@@ -107,6 +107,7 @@ class DetrPredictor:
         self.model, self.options, self.with_loss, self.img_size = model.eval(), options, with_loss, img_size
         parameter = next(model.parameters())
         self.device, self.precision = parameter.device, str(parameter.dtype).removeprefix("torch.")
+        self.thread_safe = self.device.type == "cpu" and not with_loss
         self.names: Sequence[str] = model.names
         if with_loss:
             attach_loss(model)

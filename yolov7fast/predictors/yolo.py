@@ -30,6 +30,7 @@ class YoloPredictor:
         self.model, self.options, self.loss = model.eval(), options, loss
         parameter = next(model.parameters())
         self.device, self.dtype = parameter.device, parameter.dtype
+        self.thread_safe = self.device.type == "cpu"
         network: Any = model
         self.names: Sequence[str] = network.names
         self.stride = int(network.stride.max())

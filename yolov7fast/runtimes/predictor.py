@@ -29,6 +29,8 @@ class ExportedPredictor:
     more than the file's own number of boxes.
     """
 
+    thread_safe = False  # runtimes have threads of their own
+
     def __init__(self, path: str | Path, device: torch.device, options: PredictOptions = DEFAULT):
         self.path, self.device_type = Path(path), device.type
         self.session: Session = open_session(path, self.device_type)
