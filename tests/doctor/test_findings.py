@@ -7,7 +7,8 @@ import pytest
 
 from tests.doctor.seeded import Defect
 from yolov7fast.doctor.examine import Options, examine
-from yolov7fast.doctor.findings import CHECKS, ERROR, EXIT_CODES, NOTE, WARNING
+from yolov7fast.doctor.findings import CHECKS, ERROR, EXIT_CODES, NOTE, WARNING, Findings
+from yolov7fast.doctor.set_checks import Figures, check_classes
 
 CFG = "cfg/training/yolov7-tiny.yaml"
 OPTIONS = Options(img_size=320, cfg=CFG)
@@ -55,6 +56,22 @@ def test_figures_count_what_is_there(clean):
     assert [c["by_split"]["train"] for c in figures.classes] == [by_class[str(i)] for i in range(4)]
     assert sum(b["count"] for b in figures.sizes) == sum(s["objects"] for s in figures.splits)
     assert sum(b["count"] for b in figures.objects) == 40
+
+
+def test_classes_are_judged_by_their_number_of_training_objects():
+    numbers = {"ball": (900, 50), "cone": (91, 9), "star": (90, 9), "crate": (19, 4), "comet": (0, 3), "ghost": (0, 0)}
+    classes = [
+        {"id": i, "name": name, "by_split": {"train": train, "val": val}}
+        for i, (name, (train, val)) in enumerate(numbers.items())
+    ]
+    findings = Findings()
+    check_classes(Figures(classes=classes), ["train", "val"], "data.yaml", findings)
+    assert {f.check: [p.text for p in f.places] for f in findings.sorted()} == {
+        "class in val alone": ["class 4 comet: 3 objects, none in train"],
+        "unused class": ["class 5 ghost"],
+        "rare class": ["class 3 crate: 19 objects in train"],
+        "outnumbered class": ["class 2 star: ball has 10 times as many objects"],
+    }
 
 
 def test_anchors_that_reach_more_are_given_where_the_networks_own_do_not(clean, tmp_path):

@@ -98,7 +98,7 @@ def test_flags_are_those_of_upstream(golden):
         assert flag["store_true"] or action.type.__name__ == (flag["type"] or "str")
     new = {flag.name for flag in flags_of("test").values()} - {flag["flag"] for flag in recorded}
     ours = {"--annotations", "--workers", "--fast-dataloader", "--cache-images", "--cache-dir", "--agnostic-nms"}
-    ours |= {"--keep-partial-labels", "--allow-download"}
+    ours |= {"--keep-partial-labels", "--allow-download", "--val-fraction"}
     assert new == ours
 
 

@@ -15,6 +15,7 @@ from yolov7fast.doctor.findings import Findings, counted
 from yolov7fast.doctor.objects import Objects
 
 RARE = 20  # training objects below which a class is rare
+OUTNUMBERED = 10  # times as many training objects as a class has, in the most frequent one
 BINS = (0, 3, 8, 16, 32, 64, 96, 128, 256, 512)  # pixels, of box sizes
 FEW_FOR_ANCHORS, MOST_FOR_ANCHORS = 50, 5000  # boxes between which anchors are worked out from all
 GENERATIONS = 300  # of their evolution
@@ -73,6 +74,7 @@ def _bins(values: np.ndarray, edges: Sequence[int]) -> list[dict]:
 def check_classes(figures: Figures, splits: list[str], source: str, found: Findings) -> None:
     """source: the file or folder that names the classes."""
     by_plain = defaultdict(list)
+    most = max(figures.classes, key=lambda c: c["by_split"].get("train", 0), default={})
     for entry in figures.classes:
         by_plain[" ".join(entry["name"].casefold().replace("_", " ").split())].append(entry)
         train, total = entry["by_split"].get("train", 0), sum(entry["by_split"].values())
@@ -83,6 +85,10 @@ def check_classes(figures: Figures, splits: list[str], source: str, found: Findi
             found.add("class in val alone", source, text=f"{place}: {counted(total, 'object')}, none in train")
         elif "train" in splits and train < RARE:
             found.add("rare class", source, text=f"{place}: {counted(train, 'object')} in train")
+        elif train and (times := most["by_split"]["train"] / train) >= OUTNUMBERED:
+            found.add(
+                "outnumbered class", source, text=f"{place}: {most['name']} has {times:.0f} times as many objects"
+            )
         if total and train and "val" in splits and not entry["by_split"]["val"]:
             found.add("class missing in val", source, text=f"{place}: {counted(train, 'object')} in train")
     for entries in by_plain.values():
