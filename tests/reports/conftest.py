@@ -4,7 +4,6 @@ import pytest
 
 from tests.reports.recorded_study import STUDY, write_run
 from yolov7fast.commands.compare_runs import write_report
-from yolov7fast.reports import plots
 from yolov7fast.reports.runs import read_runs
 from yolov7fast.reports.sections import build_report
 
@@ -23,9 +22,3 @@ def report(study):
 @pytest.fixture(scope="module")
 def written(report, tmp_path_factory):
     return write_report(report, tmp_path_factory.mktemp("report"))
-
-
-@pytest.fixture
-def undrawn(monkeypatch):
-    """Reports without drawing, which takes most of their time."""
-    monkeypatch.setattr(plots, "_svg", lambda name, *_: f'<svg data-name="{name}"/>')

@@ -10,7 +10,7 @@ from yolov7fast.reports.runs import read_run, read_runs
 
 
 @pytest.mark.parametrize("output", ["file", "file/below"])
-def test_an_output_below_a_file_is_a_user_error(output, study, tmp_path, monkeypatch, undrawn):
+def test_an_output_below_a_file_is_a_user_error(output, study, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("mine")
     monkeypatch.setattr(sys, "argv", ["compare_runs.py", str(study[0]), "--output", str(tmp_path / output)])
     with pytest.raises(UserError, match=r"--output .* cannot be written to"):
@@ -31,7 +31,7 @@ def test_mistakes_are_user_errors(tmp_path, study, monkeypatch):
         main()
 
 
-def test_command_writes_to_a_folder_of_its_own_and_prints_the_advice(study, tmp_path, monkeypatch, capsys, undrawn):
+def test_command_writes_to_a_folder_of_its_own_and_prints_the_advice(study, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for _ in range(2):
         monkeypatch.setattr(sys, "argv", ["compare_runs.py", *map(str, study)])

@@ -29,7 +29,7 @@ def test_late_stability_tells_trend_from_scatter(study):
     assert late(run, np.full(100, np.nan)).count == 0
 
 
-def test_runs_that_have_learnt_nothing_get_no_advice(tmp_path, undrawn):
+def test_runs_that_have_learnt_nothing_get_no_advice(tmp_path):
     early = [
         write_run(tmp_path / name, values | {"final": (0.1, 0.1, 0.1, 0.001)}, 3) for name, values in STUDY.items()
     ]

@@ -14,7 +14,7 @@ from yolov7fast.reports.runs import read_run, read_runs
 from yolov7fast.reports.sections import build_report, profile_command
 
 
-def test_runs_of_different_length_are_compared_at_the_epochs_they_share(tmp_path, study, undrawn):
+def test_runs_of_different_length_are_compared_at_the_epochs_they_share(tmp_path, study):
     short = write_run(tmp_path / "short", STUDY["ota"], epochs=30)
     report = build_report(read_runs([study[0], short]), None)
     rows = rows_of(report, "Accuracy and recall")
@@ -24,7 +24,7 @@ def test_runs_of_different_length_are_compared_at_the_epochs_they_share(tmp_path
     assert "cost" not in " ".join(rows_of(report, "Summary"))
 
 
-def test_missing_epochs_columns_and_times_are_reported(tmp_path, undrawn):
+def test_missing_epochs_columns_and_times_are_reported(tmp_path):
     run = write_run(tmp_path / "odd", STUDY["ota"], epochs=20, csv=False)
     lines = (run / "results.txt").read_text().splitlines()
     (run / "results.txt").write_text("\n".join(line[:80] for line in lines[:5] + lines[8:]) + "\n")
@@ -76,7 +76,7 @@ def test_an_epoch_that_was_not_validated_is_a_gap(tmp_path):
     assert np.isfinite(metrics).tolist() == [True, False, True, True]
 
 
-def test_a_csv_alone_and_losses_of_other_names_are_enough(tmp_path, undrawn):
+def test_a_csv_alone_and_losses_of_other_names_are_enough(tmp_path):
     run = tmp_path / "detr"
     run.mkdir()
     (run / "results.csv").write_text(
@@ -87,7 +87,7 @@ def test_a_csv_alone_and_losses_of_other_names_are_enough(tmp_path, undrawn):
     assert "ce, last epoch" in rows_of(build_report([detr], None), "Loss")
 
 
-def test_many_runs_have_no_change_column_and_one_run_no_winner(tmp_path, study, undrawn):
+def test_many_runs_have_no_change_column_and_one_run_no_winner(tmp_path, study):
     third = write_run(tmp_path / "third", STUDY["noota"] | {"hours": 1.0}, epochs=50)
     three = build_report(read_runs([*study, third]), 1.5)
     assert rows_of(three, "Summary")["total time"] == ["1.81 h", "10.65 h", "30.0 min*"]
@@ -105,7 +105,7 @@ def test_results_txt_may_be_named_instead_of_its_folder(study):
     assert read_run(study[0] / "results.txt").folder == study[0]
 
 
-def test_files_that_are_not_as_they_should_be_leave_unknown_figures_and_a_note(tmp_path, undrawn):
+def test_files_that_are_not_as_they_should_be_leave_unknown_figures_and_a_note(tmp_path):
     run = write_run(tmp_path / "odd", STUDY["ota"], epochs=3)
     (run / "results.txt").unlink()
     (run / "opt.yaml").write_text("epochs: many\n")
@@ -143,7 +143,7 @@ def test_a_profile_without_any_number_is_a_note(text, tmp_path):
     assert odd.profile == {} and "its profile.json cannot be read" in odd.notes
 
 
-def test_the_report_names_the_command_that_measures_the_stages(tmp_path, study, undrawn):
+def test_the_report_names_the_command_that_measures_the_stages(tmp_path, study):
     bare = write_run(tmp_path / "my runs" / "bare", STUDY["ota"], epochs=3)
     (bare / "profile.json").unlink()
     options = {
@@ -176,7 +176,7 @@ def test_the_report_names_the_command_that_measures_the_stages(tmp_path, study, 
     assert "Without a `profile.json`: bare." in text and "profile_training_loop" not in text
 
 
-def test_weights_of_transformer_runs_count(tmp_path, undrawn):
+def test_weights_of_transformer_runs_count(tmp_path):
     run = write_run(tmp_path / "detr", STUDY["ota"], epochs=3)
     (run / "weights" / "best.pt").unlink()
     for name, size in (("best.pth", 4_000_000), ("last.pth", 2_000_000), ("notes.ptx", 10)):

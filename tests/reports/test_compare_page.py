@@ -1,6 +1,7 @@
 """The comparison report as a page: safe, complete in itself, and readable in a real browser."""
 
 import re
+from xml.etree import ElementTree
 
 import pytest
 
@@ -14,26 +15,27 @@ def test_text_is_escaped():
         "<script>alert(1)</script>", [Section("S & T", [Text("`x<y`"), Bullets(["**a**"]), Table(["h", "i"], [cells])])]
     )
     page = to_html(report)
-    assert "<script" not in page and "&lt;script&gt;" in page and "<code>x&lt;y</code>" in page
+    assert "<script>alert" not in page and "&lt;script&gt;" in page and "<code>x&lt;y</code>" in page
     assert '<td class="best">&lt;b&gt;|</td>' in page and "<strong>a</strong>" in page
     assert "| **<b>\\|** | a\\|b |" in to_markdown(report, "p")
 
 
 def test_page_needs_nothing_but_itself(written):
     page = written[1].read_text(encoding="utf-8")
-    assert "<svg" in page and not [word for word in ("<script", "<img", "<link", "url(http", "src=") if word in page]
+    assert "<svg" in page and page.count("<script>") == 1 and "script-src 'sha256-" in page
+    assert not [word for word in ("<img", "<link", "url(", "src=", "http:", "https:") if word in page]
     ids = re.findall(r'\bid="([^"]*)"', page)
     assert len(ids) == len(set(ids)), "the plots' inner ids must not meet"
 
 
 @pytest.mark.parametrize("width, mobile", [(1280, False), (390, True)])
-def test_page_in_a_browser(written, width, mobile):
+def test_in_a_browser_nothing_overflows_and_curves_show_their_values(written, width, mobile):
     with Browser(width, mobile=mobile) as page:
         page.open(written[1])
         assert page.log() == [], "script error, or something that could not be loaded"
         sizes = page.run(
             "return [innerWidth, document.documentElement.scrollWidth,"
-            " [...document.querySelectorAll('figure svg')].map(s => s.getBoundingClientRect().toJSON())]"
+            " [...document.querySelectorAll('figure > svg')].map(s => s.getBoundingClientRect().toJSON())]"
         )
         assert sizes[0] == width and sizes[1] <= width, "the page is wider than the screen"
         assert len(sizes[2]) >= 14 and all(200 < s["width"] <= width and s["height"] > 80 for s in sizes[2])
@@ -44,3 +46,20 @@ def test_page_in_a_browser(written, width, mobile):
         assert smallest >= 4, "axis labels stay legible"
         body = page.run("return parseFloat(getComputedStyle(document.querySelector('td')).fontSize)")
         assert body >= 12
+        shown = page.run(
+            "const f = [...document.querySelectorAll('.chart')].find(f => f.textContent.includes('Total training'));"
+            "const s = f.querySelector('svg'), v = () => [...f.querySelectorAll('.value')].map(v => v.textContent);"
+            "const last = v(); s.focus(); s.dispatchEvent(new KeyboardEvent('keydown', {key: 'Home'}));"
+            "const first = v(), at = f.querySelector('.at').textContent; s.blur();"
+            "return [last, first, at, v(), f.querySelector('.at').textContent]"
+        )
+        assert shown == [["0.1295", "0.0781"], ["0.2254", "0.1626"], "epoch 0", ["0.1295", "0.0781"], ""]
+        assert page.log() == []
+
+
+def test_files_of_plots_are_whole_svg(written):
+    drawn = sorted((written[1].parent / "plots").glob("*.svg"))
+    assert len(drawn) >= 15
+    for path in drawn:
+        root = ElementTree.parse(path).getroot()
+        assert root.tag.endswith("svg") and len(list(root.iter())) > 10

@@ -75,7 +75,7 @@ def test_advice_weighs_accuracy_against_time(report):
         ((1.81, 2.5), "**Equally accurate**: a took the least time, 1.81 h (against 2.50 h)."),
     ],
 )
-def test_runs_that_do_not_differ_get_no_recommendation(hours, sentence, tmp_path, undrawn):
+def test_runs_that_do_not_differ_get_no_recommendation(hours, sentence, tmp_path):
     runs = [write_run(tmp_path / name, {**STUDY["ota"], "hours": h}) for name, h in zip("ab", hours)]
     report = build_report(read_runs(runs), 1.5)
     assert report.sections[-1].blocks[0].items == [sentence]

@@ -1,5 +1,6 @@
 """The training command of a family as its runs see it (`training.options.Command`): flags, checks, what users type."""
 
+import shlex
 from argparse import Namespace
 from collections.abc import Collection
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 from yolov7fast.cli.checks import check_train
 from yolov7fast.cli.flags import fixed_on_resume, flags_of
 from yolov7fast.cli.parser import parser_for
-from yolov7fast.cli.programs import program_of
+from yolov7fast.cli.programs import program, program_of
 from yolov7fast.cli.run_file import read_run_file
 
 
@@ -31,3 +32,14 @@ class TrainCommand:
     def invocation(self, family: str) -> str:
         """What starts a training of a family, such as `python train.py`."""
         return program_of("train", family).invocation
+
+    def next_steps(self, folder: str, suffix: str, data: str) -> list[tuple[str, str]]:
+        """(what for, command) that a user may want after a run in `folder`; suffix: of its checkpoints."""
+        weights, data, folder = (shlex.quote(text) for text in (f"{folder}/weights/best{suffix}", data, folder))
+        test, compare = program_of("test", self.family).invocation, program("compare").invocation
+        return [
+            ("Measure the best weights", f"{test} --weights {weights} --data {data}"),
+            ("Resume; of a complete run, add --epochs N", f"{self.invocation(self.family)} --resume {folder}"),
+            ("Export for other runtimes", f"{program('export').invocation} --weights {weights}"),
+            ("Compare with another run", f"{compare} {folder} OTHER_RUN"),
+        ]

@@ -12,7 +12,7 @@ from yolov7fast.cli.programs import program
 from yolov7fast.core.atomic import write_atomically
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files import increment_path
-from yolov7fast.reports.render import Bullets, Plot, Report, to_html, to_markdown
+from yolov7fast.reports.render import Bullets, Report, to_html, to_markdown
 from yolov7fast.reports.runs import read_runs
 from yolov7fast.reports.sections import build_report
 
@@ -22,15 +22,11 @@ def write_report(report: Report, folder: Path) -> list[Path]:
     (folder / "plots").mkdir(parents=True, exist_ok=True)
     drawn = [p for s in report.sections for block in s.blocks if isinstance(block, list) for p in block]
     for plot in drawn:
-        write_atomically(folder / "plots" / f"{plot.name}.svg", _standalone(plot))
+        write_atomically(folder / "plots" / f"{plot.name}.svg", plot.file_svg())
     page, text = folder / "report.html", folder / "report.md"
     write_atomically(text, to_markdown(report, "plots"))
     write_atomically(page, to_html(report))
     return [text, page]
-
-
-def _standalone(plot: Plot) -> str:
-    return f'<?xml version="1.0" encoding="utf-8"?>\n{plot.svg}'
 
 
 def main() -> int:

@@ -172,7 +172,11 @@ class Outputs:
     def _add_drawings(self) -> None:
         matrix = self.matrix = ConfusionMatrix(len(self.names))
         self.drawings = ImageSink(self.save_dir, self.names)
-        self.sinks += [self.drawings, lambda batch: matrix.update(batch.native)]
+
+        def count(batch: SeenBatch) -> None:
+            matrix.update(batch.native)
+
+        self.sinks += [self.drawings, count]
 
     def finish(self, result: EvalResult, predictor: Predictor) -> EvalResult:
         """Print and write what follows from the figures; pycocotools' replace ours in the result where it ran."""

@@ -11,7 +11,7 @@ from yolov7fast.core.errors import UserError
 from yolov7fast.core.text import counted
 from yolov7fast.data.data_yaml import DataYaml
 from yolov7fast.evaluation.config import EvalConfig
-from yolov7fast.evaluation.loop import evaluate, never
+from yolov7fast.evaluation.loop import Sink, evaluate, never
 from yolov7fast.evaluation.outputs import Outputs
 from yolov7fast.evaluation.result import EvalResult
 from yolov7fast.loading.dataloader import create_dataloader
@@ -40,19 +40,20 @@ def run_evaluation(
     config: EvalConfig,
     *,
     weights: Sequence[str] = (),
+    sinks: Sequence[Sink] = (),
     should_stop: Callable[[], bool] = never,
 ) -> EvalResult:
     """Measure a predictor on a loader; print and write what the configuration asks for.
 
-    weights: files the predictor came from, for the report. should_stop: asked after every batch; then
-    `loop.EvaluationStopped` is raised.
+    weights: files the predictor came from, for the report. sinks: see every batch besides. should_stop: asked after
+    every batch; then `loop.EvaluationStopped` is raised.
     """
     outputs = Outputs(Path(save_dir), data, config, loader.dataset, list(weights))
     try:
         if config.v5_metric:
             print("Testing with YOLOv5 AP metric...")
         predictor.warm_up(config.img_size)
-        result = evaluate(predictor, loader, len(outputs.names), config, outputs.sinks, should_stop)
+        result = evaluate(predictor, loader, len(outputs.names), config, [*outputs.sinks, *sinks], should_stop)
         return outputs.finish(result, predictor)
     finally:
         outputs.close()

@@ -21,6 +21,7 @@ from yolov7fast.data.data_yaml import DataYaml, find_data, load_data_yaml
 from yolov7fast.data.labels import Subset, check_class_range
 from yolov7fast.data.quick_check import closer_look, odd_signs
 from yolov7fast.evaluation.config import EvalConfig, OutputConfig
+from yolov7fast.evaluation.findings import FindingsSink, findings
 from yolov7fast.evaluation.result import EvalResult
 from yolov7fast.evaluation.run import run_evaluation
 from yolov7fast.loading.dataloader import create_dataloader
@@ -236,9 +237,16 @@ class BaseFamily(Family):
             v5_metric=getattr(self.opt, "v5_metric", False),
             outputs=OutputConfig(verbose=final and self.nc < 50, plots=draw and self.draws_plots),
         )
-        result = run_evaluation(self.predictor(config), self.val_loader, self.data, self.run_dir, config)
+        sinks = [FindingsSink(self.nc)] if self.draws_plots else []
+        predictor = self.predictor(config)
+        result = run_evaluation(predictor, self.val_loader, self.data, self.run_dir, config, sinks=sinks)
         metrics = result.metrics | self.further_metrics(result)
-        return Validation(metrics, list(result.per_class_ap), result.fitness, result.losses)
+        found = findings(result, sinks[0], self.names, self.class_groups()) if sinks else {}
+        return Validation(metrics, list(result.per_class_ap), result.fitness, result.losses, found)
+
+    def class_groups(self) -> Mapping[str, Sequence[int]]:
+        """Classes by the head that answers for them; empty where one head answers for all."""
+        return {}
 
     @abstractmethod
     def predictor(self, config: EvalConfig) -> Predictor:

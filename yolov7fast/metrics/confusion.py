@@ -1,9 +1,20 @@
 """Confusion matrix of detections against labels, for whole batches at once."""
 
+from typing import NamedTuple
+
 import numpy as np
 import torch
 
 from yolov7fast.metrics.matching import Batch, paired_iou, pairs_of_equal_key
+
+
+class Pairing(NamedTuple):
+    """The detections of a batch that count, and which of them are paired with which labels."""
+
+    detections: np.ndarray  # (n, 6) above the confidence
+    det_image: np.ndarray  # (n,)
+    paired: np.ndarray  # (p,) rows of `detections`
+    labels: np.ndarray  # (p,) rows of the batch's labels
 
 
 class ConfusionMatrix:
@@ -33,8 +44,8 @@ class ConfusionMatrix:
         dets, labs = dets.reshape(-1, 6), labs.reshape(-1, 5)
         self.update(Batch(dets, np.zeros(len(dets), np.int64), labs, np.zeros(len(labs), np.int64)))
 
-    def update(self, batch: Batch) -> None:
-        """Count a batch of images, detections and labels in the same pixels."""
+    def update(self, batch: Batch) -> Pairing:
+        """Count a batch of images, detections and labels in the same pixels; returns what was paired."""
         if self.upstream:
             batch = _only_images_with_both(batch)
         sure = batch.detections[:, 4] > self.conf
@@ -51,6 +62,7 @@ class ConfusionMatrix:
             np.add.at(self.matrix, (predicted[d], true[t]), 1)
         np.add.at(self.matrix[self.nc], missed, 1)
         np.add.at(self.matrix[:, self.nc], predicted[single], 1)
+        return Pairing(dets, det_image, d, t)
 
     def _pairs(self, dets, det_image, batch):
         """Detection and label rows paired one to one: the closest label of a detection, then the closest detection."""

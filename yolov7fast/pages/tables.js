@@ -1,6 +1,7 @@
 "use strict";
 // Tables sort by the column whose head is pressed, by mouse or keyboard: first one way, then the other.
-for (const table of document.querySelectorAll("table")) {
+// The order is kept for the time that the page is open, since the page of a run loads itself anew.
+document.querySelectorAll("table").forEach((table, place) => {
   const heads = [...table.querySelectorAll("th")];
   const body = table.tBodies[0];
   const key = (row, i) => row.cells[i].dataset.key ?? row.cells[i].textContent.trim();
@@ -20,6 +21,12 @@ for (const table of document.querySelectorAll("table")) {
           ? number(key(a, i)) - number(key(b, i))
           : key(a, i).localeCompare(key(b, i), undefined, { numeric: true });
       body.append(...[...body.rows].sort((a, b) => sign * compare(a, b)));
+      try { sessionStorage.setItem(`sort ${location.pathname} ${place}`, `${i} ${next}`); } catch { /* no storage */ }
     });
   });
-}
+  try {
+    const [i, way] = (sessionStorage.getItem(`sort ${location.pathname} ${place}`) ?? "").split(" ");
+    const head = way && heads[i];
+    for (let n = 0; head && n < 2 && head.getAttribute("aria-sort") !== way; n++) head.querySelector("button").click();
+  } catch { /* no storage */ }
+});

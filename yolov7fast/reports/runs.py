@@ -15,7 +15,7 @@ from yolov7fast.metrics.results_file import read_results
 from yolov7fast.metrics.run_curves import RunCurves, number, read_csv
 
 WEIGHTS = (".pt", ".pth")  # detectors of the YOLO family, detectors of transformers
-FIGURES = ("seconds", "train_seconds", "val_seconds", "iterations", "data_wait_share", "memory_gb")
+FIGURES = ("seconds", "train_seconds", "val_seconds", "iterations", "data_wait_share", "memory_gb", "lr0", "lr1", "lr2")
 
 
 @dataclass

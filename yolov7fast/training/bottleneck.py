@@ -37,8 +37,10 @@ def find_bottleneck(parts: Mapping[str, float]) -> str:
     return max(avoidable, key=lambda name: avoidable[name]) if avoidable else "network"
 
 
-def report(stages: Mapping[str, list[float]], row: EpochRow, device: torch.device, advice: Mapping[str, str]) -> None:
-    """advice: of the family of detectors, where it differs from `ADVICE`."""
+def report(stages: Mapping[str, list[float]], row: EpochRow, device: torch.device, advice: Mapping[str, str]) -> str:
+    """Print it; returns what the bottleneck is. advice: of the family, where it differs from `ADVICE`."""
     parts = time_fractions(stages, row)
     split = ", ".join(f"{name} {fraction:.0%}" for name, fraction in parts.items())
-    print(f"first epoch on {device.type}: {split}. Bottleneck: {({**ADVICE, **advice})[find_bottleneck(parts)]}")
+    found = {**ADVICE, **advice}[find_bottleneck(parts)]
+    print(f"first epoch on {device.type}: {split}. Bottleneck: {found}")
+    return found

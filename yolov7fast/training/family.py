@@ -7,6 +7,7 @@ from abc import abstractmethod
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
 import torch
@@ -24,13 +25,15 @@ class Validation(NamedTuple):
     """What a validation measured.
 
     metrics: by their columns in results.csv: those of `metrics.names.SUMMARY` and of the family's `metric_names`;
-    losses: by the parts of the loss (`loss_names` without the total); per_class_ap: AP@.5:.95 of each class.
+    losses: by the parts of the loss (`loss_names` without the total); per_class_ap: AP@.5:.95 of each class;
+    findings: what the run's page shows of it (`evaluation.findings`); empty: nothing.
     """
 
     metrics: Mapping[str, float]
     per_class_ap: Sequence[float]
     fitness: float
     losses: Mapping[str, float]
+    findings: Mapping[str, Any] = MappingProxyType({})
 
     def columns(self) -> dict[str, float]:
         """Metrics and losses by their columns in results.csv."""

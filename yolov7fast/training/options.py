@@ -52,6 +52,10 @@ class Command(Protocol):
         """What starts a training of a family, such as `python train.py`."""
         ...
 
+    def next_steps(self, folder: str, suffix: str, data: str) -> list[tuple[str, str]]:
+        """(what for, command) that a user may want after a run in `folder`; suffix: of its checkpoints."""
+        ...
+
 
 # --- resuming ---------------------------------------------------------------------------------------------------------
 

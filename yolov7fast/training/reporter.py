@@ -15,6 +15,7 @@ from yolov7fast.core.errors import UserError
 from yolov7fast.metrics.names import SUMMARY, validation_loss
 from yolov7fast.training.family import summary_columns
 from yolov7fast.training.loggers import Logger
+from yolov7fast.training.page import RunPage
 
 log = logging.getLogger(__name__)
 RATES = ("lr0", "lr1", "lr2")
@@ -91,6 +92,7 @@ class Reporter:
         self.loss_names, self.metric_names = tuple(loss_names), tuple(metric_names)
         self.summary = summary_columns(loss_names)
         self.loggers = list(loggers)
+        self.page: RunPage | None = None
         self.results_txt = Table(run_dir / "results.txt")
         self.results_csv = Table(run_dir / "results.csv")
 
@@ -182,9 +184,16 @@ class Reporter:
         for logger in self.loggers:
             logger.checkpoint(path, epoch)
 
+    def ended(self, status: str, note: str = "") -> None:
+        """How the run ended, for its page."""
+        if self.page is not None:
+            self.page.end(status, note)
+
     def close(self) -> None:
         for logger in self.loggers:
             logger.close()
+        if self.page is not None:
+            self.page.close()
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from yolov7fast.training.family import Family
 from yolov7fast.training.loggers import make_loggers
 from yolov7fast.training.optimizer import load_optimizer
 from yolov7fast.training.options import Command, make_run_folder, resolve_options, resumed_options, settings_of
+from yolov7fast.training.page import COMPLETE, FAILED, STOPPED, RunPage
 from yolov7fast.training.reporter import Reporter
 from yolov7fast.training.trainer import Outcome, Trainer
 
@@ -48,7 +49,7 @@ def run_in_folder(family_class: type[Family], opt: Namespace, command: Command) 
     with peer_failure_as_user_error(world):
         code = family_class.run_instead(opt, device, world, checkpoint)
         if code is None:
-            outcome = train_once(family_class, opt, device, world, checkpoint)
+            outcome = train_once(family_class, opt, device, world, checkpoint, command=command)
             code = exit_code(outcome, opt, world, family_class, invocation)
     leave()
     save_dir = getattr(opt, "save_dir", "")
@@ -72,8 +73,12 @@ def train_once(
     world: World,
     checkpoint: dict[str, Any] | None = None,
     keep_files: bool = True,
+    command: Command | None = None,
 ) -> Outcome:
-    """One complete training, fresh or resumed. Also what evolution runs for each generation, without files."""
+    """One complete training, fresh or resumed. Also what evolution runs for each generation, without files.
+
+    command: what started it, for the run's page.
+    """
     family = build_family(family_class, opt, device, world, checkpoint)
     device, run_dir = family.device, Path(opt.save_dir)
     reporter = Reporter(run_dir, family.loss_names, metric_names=(*family.metric_names, *FURTHER))
@@ -82,6 +87,8 @@ def train_once(
         if world.is_main:
             make_run_folder(opt, family)
             reporter.loggers = make_loggers(opt, run_dir, checkpoint) if keep_files else []
+            if keep_files and command is not None:
+                reporter.page = RunPage(run_dir, resumed=checkpoint is not None)
         trainer = Trainer(family, settings_of(opt, device, keep_files), world, device, run_dir, reporter)
         if checkpoint is not None:
             restore(trainer, family, checkpoint, reporter)
@@ -92,12 +99,22 @@ def train_once(
             log_run_header(opt, family)
         for logger in reporter.loggers:
             logger.begin(family)
-        return trainer.fit()
+        if reporter.page is not None and command is not None:
+            steps = command.next_steps(opt.save_dir, family.checkpoint_suffix, str(opt.data))
+            reporter.page.begin(opt, family, trainer.progress, command.defaults(), steps)
+        outcome = trainer.fit()
+        reporter.ended(STOPPED if outcome.interrupted else COMPLETE)
+        return outcome
     except torch.OutOfMemoryError as error:
-        raise UserError(
+        message = (
             f"the GPU has no memory left ({str(error).splitlines()[0][:100]}): lower --batch-size or --img-size, "
             "or --test-batch-size if it happened in validation; --amp fp16 halves activations"
-        ) from None
+        )
+        reporter.ended(FAILED, message)
+        raise UserError(message) from None
+    except UserError as error:
+        reporter.ended(FAILED, str(error))
+        raise
     finally:
         family.close()
         reporter.close()

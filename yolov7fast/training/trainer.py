@@ -231,6 +231,8 @@ class Trainer:
         text = progress_text(epoch, self.settings.epochs, memory_gb(self.device), metrics.means, *sizes)
         bar.set_description_str(text, refresh=False)
         bar.set_postfix_str(f"wait {self.data_wait_fraction():.0%}")
+        if self.reporter.page is not None and self.reporter.page.is_due():
+            self.update_page(metrics.means)
 
     def data_wait_fraction(self) -> float:
         """Of the time of the epoch's batches so far."""
@@ -269,21 +271,31 @@ class Trainer:
             progress.first_loss = progress.last_loss
         progress.finished = from_main(last or result.out_of_patience, self.world)
         if self.world.is_main:
-            self.report(row, result.out_of_patience and not last)
+            self.report(row, result.validation, early=result.out_of_patience and not last)
         if settings.keep_files and (progress.finished or not settings.nosave):
             self.save(self.family.checkpoint_names(epoch, progress.finished, result.is_best))
             if self.world.is_main:
                 self.reporter.checkpoint(self.weights_dir / f"last{self.family.checkpoint_suffix}", epoch)
 
-    def report(self, row: EpochRow, early: bool) -> None:
+    def report(self, row: EpochRow, validation: Validation | None, early: bool) -> None:
         """Report an epoch; early: it is the last one because patience is used up."""
         self.reporter.epoch_done(row)
         if row.validated:
             self.reporter.plots(row.epoch)
-        if row.epoch == 0:
-            bottleneck.report(self.timer.totals(), row, self.device, self.family.advice)
+        page, stages = self.reporter.page, self.timer.totals() if row.epoch == 0 else {}
+        found = bottleneck.report(stages, row, self.device, self.family.advice) if row.epoch == 0 else ""
+        if page is not None:
+            page.epoch_done(row.epoch, validation.findings if validation else {}, stages, found)
+        self.update_page(row.means)
         if early:
             print(f"stopping early: no better fitness for {self.progress.epochs_since_best} epochs (--patience)")
+
+    def update_page(self, means: list[float]) -> None:
+        """Show on the run's page how far it is."""
+        if self.reporter.page is not None:
+            losses, batches = dict(zip(self.family.loss_names, means)), len(self.family.loader)
+            self.reporter.page.progress(self.progress, batches, losses, self.device)
+            self.reporter.page.write()
 
     def validate_if_due(self, epoch: int, last: bool) -> EpochResult:
         """Validate where it is due; whether the epoch is the best so far, and whether patience is used up."""

@@ -54,6 +54,7 @@ ROWS = [
     folder("--project", str, "runs/train", "parent folder of runs", changed=PROJECTS),
     folder("--name", str, "exp", "folder of this run"),
     folder("--exist-ok", bool, False, "write into an existing folder instead of counting up"),
+    results("--rate", float, None, "price of the machine per hour: the run's page shows the cost", where=TRAIN, low=0),
     # --- checkpoints and resume ---------------------------------------------------------------------------------------
     resume(
         "--resume",

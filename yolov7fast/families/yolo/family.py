@@ -37,6 +37,7 @@ from yolov7fast.families.yolo.optimization import (
 )
 from yolov7fast.losses.build import assigner_name, build_loss
 from yolov7fast.nn import compiling
+from yolov7fast.nn.head_config import HeadConfig
 from yolov7fast.nn.model import IAuxDetect, Model
 from yolov7fast.predictors.base import Predictor
 from yolov7fast.predictors.yolo import network_predictor
@@ -279,6 +280,13 @@ class YoloFamily(YoloCheckpoints):
     def predictor(self, config: EvalConfig) -> Predictor:
         self.averaged.copy_attributes(self.model)
         return network_predictor(self.averaged.ema, config.predict_options(), self.plain_loss)
+
+    def class_groups(self) -> Mapping[str, Sequence[int]]:
+        config = getattr(self.model.model[-1], "head_config", None)
+        if config is None:
+            return {}
+        heads = HeadConfig.from_dict(config)
+        return {f"{h}: {name}": ids for h, (name, ids) in enumerate(zip(heads.names, heads.classes))}
 
     def final_coco_test(self, weights: Sequence[Path]) -> None:
         """As upstream ends a COCO run: last and best with pycocotools, suppression at IoU 0.7."""

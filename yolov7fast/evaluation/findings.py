@@ -1,0 +1,150 @@
+"""What a run's page shows of a validation, as plain values for JSON: tables, confusion matrix, curves, images."""
+
+import heapq
+import math
+from collections.abc import Mapping, Sequence
+from itertools import count
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from yolov7fast.evaluation.loop import SeenBatch
+from yolov7fast.evaluation.report import per_class_rows
+from yolov7fast.evaluation.result import EvalResult
+from yolov7fast.metrics.confusion import ConfusionMatrix, Pairing
+
+FIRST, WORST = 8, 20  # images shown
+MOST_BOXES = 150  # of one kind in an image
+MOST_CELLS = 10_000  # of the confusion matrix, the largest
+MOST_CURVES = 12  # of single classes
+CURVE_POINTS = 101
+
+
+class ImageErrors(NamedTuple):
+    """By image of a batch: how many labels were missed, detections were false, pairs have the wrong class."""
+
+    missed: np.ndarray
+    false: np.ndarray
+    wrong: np.ndarray
+    missed_labels: np.ndarray  # (m,) bool, by label
+    odd_detections: np.ndarray  # (n,) bool, by detection of the pairing: false, or of the wrong class
+
+    @classmethod
+    def of(cls, batch: SeenBatch, pairing: Pairing) -> "ImageErrors":
+        native, images = batch.native, len(batch.paths)
+        missed, false = np.ones(len(native.labels), bool), np.ones(len(pairing.detections), bool)
+        missed[pairing.labels] = false[pairing.paired] = False
+        wrong = np.zeros(len(false), bool)
+        wrong[pairing.paired] = pairing.detections[pairing.paired, 5] != native.labels[pairing.labels, 0]
+        in_image = lambda rows: np.bincount(rows, minlength=images)  # noqa: E731
+        return cls(
+            in_image(native.label_image[missed]),
+            in_image(pairing.det_image[false]),
+            in_image(pairing.det_image[wrong]),
+            missed,
+            false | wrong,
+        )
+
+
+class FindingsSink:
+    """Counts the confusion matrix and remembers the boxes of the first images and of those with most errors."""
+
+    def __init__(self, nc: int):
+        self.matrix = ConfusionMatrix(nc)
+        self.first: list[dict[str, Any]] = []
+        self.worst: list[tuple[int, int, dict[str, Any]]] = []  # a heap: errors, order, image
+        self.order = count()
+
+    def __call__(self, batch: SeenBatch) -> None:
+        pairing = self.matrix.update(batch.native)
+        errors = ImageErrors.of(batch, pairing)
+        total = errors.missed + errors.false + errors.wrong
+        for i in range(len(batch.paths)):
+            is_first = len(self.first) < FIRST
+            is_bad = total[i] > 0 and (len(self.worst) < WORST or total[i] > self.worst[0][0])
+            if not is_first and not is_bad:
+                continue
+            image = self._image(batch, pairing, errors, i)
+            if is_first:
+                self.first.append(image)
+            if is_bad:
+                push = heapq.heappush if len(self.worst) < WORST else heapq.heappushpop
+                push(self.worst, (int(total[i]), -next(self.order), image))
+
+    def _image(self, batch: SeenBatch, pairing: Pairing, errors: ImageErrors, i: int) -> dict[str, Any]:
+        """Boxes as fractions of the image's sides: [class, left, top, right, bottom, odd, score]."""
+        (height, width), _ = batch.shapes[i]
+        native, scale = batch.native, np.array([width, height, width, height], np.float32)
+        own, found = native.label_image == i, pairing.det_image == i
+        labels, dets = native.labels[own], pairing.detections[found]
+        return {
+            "path": str(batch.paths[i]),
+            "size": [int(width), int(height)],
+            "missed": int(errors.missed[i]),
+            "false": int(errors.false[i]),
+            "wrong": int(errors.wrong[i]),
+            "labels": _boxes(labels[:, 0], labels[:, 1:] / scale, errors.missed_labels[own]),
+            "detections": _boxes(dets[:, 5], dets[:, :4] / scale, errors.odd_detections[found], dets[:, 4]),
+        }
+
+
+def _boxes(cls: np.ndarray, xyxy: np.ndarray, odd: np.ndarray, score: np.ndarray | None = None) -> list[list]:
+    score = np.ones(len(cls)) if score is None else score
+    rows = zip(cls[:MOST_BOXES], xyxy, odd, score)
+    return [[int(c), *(round(float(v), 4) for v in box), int(o), round(float(s), 3)] for c, box, o, s in rows]
+
+
+def findings(
+    result: EvalResult, sink: FindingsSink, names: Sequence[str], groups: Mapping[str, Sequence[int]]
+) -> dict[str, Any]:
+    """All of it; groups: classes of each head, where there are several."""
+    rows = per_class_rows(result, names)
+    return {
+        "images": result.seen,
+        "labels": int(result.labels.sum()),
+        "summary": dict(result.metrics),
+        "names": [str(name) for name in names],
+        "classes": rows,
+        "sizes": {size: _known(figures._asdict()) for size, figures in result.sizes.items()},
+        "heads": [_head(name, classes, rows) for name, classes in groups.items()],
+        "matrix": _sparse(sink.matrix.matrix),
+        "curves": _curves(result, names),
+        "first": sink.first,
+        "worst": [image for *_, image in sorted(sink.worst, key=lambda entry: entry[:2], reverse=True)],
+        "ms_per_image": result.speed.total_ms,
+    }
+
+
+def _known(figures: Mapping[str, float]) -> dict[str, float | None]:
+    return {name: None if math.isnan(value) else float(value) for name, value in figures.items()}
+
+
+def _head(name: str, classes: Sequence[int], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Means over the classes of a head that have labels."""
+    own = [row for row in rows if row["class"] in set(classes)]
+    means = {key: sum(row[key] for row in own) / len(own) if own else None for key in ("P", "R", "AP50", "AP")}
+    return {"name": name, "classes": len(classes), "labels": sum(row["labels"] for row in own), **means}
+
+
+def _sparse(matrix: np.ndarray) -> list[list[int]]:
+    """[predicted, true, count] of the cells that are not empty, the fullest first."""
+    rows, columns = np.nonzero(matrix)
+    counts = matrix[rows, columns].astype(int)
+    order = np.argsort(-counts, kind="stable")[:MOST_CELLS]
+    return np.stack((rows, columns, counts), 1)[order].tolist()
+
+
+def _curves(result: EvalResult, names: Sequence[str]) -> dict[str, Any]:
+    """Precision over recall at IoU 0.5: the mean, and the classes of lowest AP where not all can be shown."""
+    curves, ap50 = result.curves, result.classes.ap[:, 0]
+    if not len(ap50):
+        return {"x": [], "lines": []}
+    chosen = np.sort(np.argsort(ap50, kind="stable")[:MOST_CURVES])
+    at = np.linspace(0, len(curves.x) - 1, CURVE_POINTS).round().astype(int)
+    named = [("all classes", ap50.mean(), curves.pr.mean(0))] if len(ap50) > 1 else []
+    named += [(str(names[result.classes.classes[i]]), ap50[i], curves.pr[i]) for i in chosen]
+    return {
+        "x": [round(float(x), 4) for x in curves.x[at]],
+        "lines": [[name, float(ap), [round(float(y), 4) for y in values[at]]] for name, ap, values in named],
+        "left_out": len(ap50) - len(chosen),
+    }

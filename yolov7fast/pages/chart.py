@@ -1,0 +1,218 @@
+"""Line charts and stacked bars as SVG text: for a page, where a script shows values, or as a file of their own.
+
+Coordinates are those of a box of WIDTH x HEIGHT, which a page scales to its column. Colours are the classes c0 to c7 of
+the style sheet, which has a light and a dark value for each; a line beyond the eighth is dashed.
+"""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from html import escape
+from typing import NamedTuple
+
+from yolov7fast.core.text import printable
+
+WIDTH, HEIGHT = 520, 300
+LEFT, RIGHT, TOP, BOTTOM = 58, 14, 10, 40  # margins around the plot
+MOST_POINTS = 400  # of a line: more cannot be told apart at this width
+MOST_LINES = 24
+COLOUR_COUNT = 8
+# of the style sheet, for files that have none
+FILE_STYLE = (
+    "text{font:14px sans-serif;fill:#5b6478}.frame{stroke:#dfe3ea}.line{fill:none;stroke-width:2}"
+    + "".join(
+        f".c{i}{{stroke:{colour};fill:{colour}}}"
+        for i, colour in enumerate(
+            ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#a66f00", "#2f8fc9", "#8c564b", "#6b6b6b")
+        )
+    )
+    + "polyline.line{fill:none}"
+)
+
+
+class Line(NamedTuple):
+    """Values of y over ascending x; None or a value that is not finite: not measured."""
+
+    name: str
+    x: Sequence[float]
+    y: Sequence[float]
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Lines over one axis. `name`: of its file; limits of y that are None follow from the values."""
+
+    name: str
+    title: str
+    xlabel: str
+    lines: Sequence[Line]
+    ylabel: str = ""
+    low: float | None = None
+    high: float | None = None
+    ends: bool = True  # whether the legend shows last values
+    drawn: list[Line] = field(init=False, repr=False)
+
+    def __post_init__(self):
+        known = [line for line in map(_measured, self.lines) if line.x]
+        object.__setattr__(self, "drawn", known[:MOST_LINES])
+
+    def __bool__(self) -> bool:
+        return bool(self.drawn)
+
+    @property
+    def legend(self) -> list[tuple[str, str, str]]:
+        """(name, classes of its colour, last value) of each line."""
+        return [(line.name, style_of(i), short(line.y[-1]) if self.ends else "") for i, line in enumerate(self.drawn)]
+
+    @property
+    def limits(self) -> tuple[float, float, float, float]:
+        """Least and greatest x, least and greatest y."""
+        xs, ys = [x for line in self.drawn for x in line.x], [y for line in self.drawn for y in line.y]
+        low = min(ys) if self.low is None else self.low
+        high = max(max(ys) if self.high is None else self.high, low)
+        room = (high - low) * 0.04 or abs(high) * 0.1 or 1.0
+        left, right = min(xs), max(xs)
+        if left == right:
+            left, right = left - 0.5, right + 0.5
+        return left, right, low if self.low is not None else low - room, high + room
+
+    @property
+    def data(self) -> str:
+        """What the script of a page reads: limits, and the points of each line, as JSON."""
+        lines = [{"x": [_rounded(x) for x in line.x], "y": [_rounded(y) for y in line.y]} for line in self.drawn]
+        box = (LEFT, TOP, WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM)
+        return json.dumps({"box": box, "limits": self.limits, "lines": lines}, separators=(",", ":"))
+
+    def inner_svg(self) -> str:
+        """Axes and lines, without the element around them."""
+        left, right, low, high = self.limits
+        width, height = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
+        across = lambda x: LEFT + (x - left) / (right - left) * width  # noqa: E731
+        down = lambda y: TOP + (high - y) / (high - low) * height  # noqa: E731
+        parts = []
+        for value in ticks(low, high, 5):
+            y = f"{down(value):.1f}"
+            parts.append(f'<line class="frame" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}"/>')
+            parts.append(f'<text x="{LEFT - 8}" y="{down(value) + 4.5:.1f}" text-anchor="end">{short(value)}</text>')
+        for value in ticks(left, right, 7, whole=self.xlabel == "epoch"):
+            place = f'x="{across(value):.1f}" y="{HEIGHT - BOTTOM + 18}"'
+            parts.append(f'<text {place} text-anchor="middle">{short(value)}</text>')
+        middle = LEFT + width / 2
+        parts.append(f'<text x="{middle}" y="{HEIGHT - 5}" text-anchor="middle">{_text(self.xlabel)}</text>')
+        for i, line in enumerate(self.drawn):
+            points = " ".join(f"{across(x):.1f},{down(y):.1f}" for x, y in zip(line.x, line.y))
+            if len(line.x) > 1:
+                parts.append(f'<polyline class="line {style_of(i)}" points="{points}"/>')
+            if len(line.x) <= 12:
+                dots = (f'<circle cx="{across(x):.1f}" cy="{down(y):.1f}" r="3"/>' for x, y in zip(line.x, line.y))
+                parts.append(f'<g class="{style_of(i)}">{"".join(dots)}</g>')
+        return "".join(parts)
+
+    def file_svg(self) -> str:
+        """The chart as a file of its own: title above, legend below."""
+        legend = "".join(
+            f'<g transform="translate({LEFT},{HEIGHT + 22 + 20 * i})">'
+            f'<line class="line {style}" x2="22" y1="-4" y2="-4"/><text x="30">{_text(name)}</text></g>'
+            for i, (name, style, _) in enumerate(self.legend)
+        )
+        return _file(HEIGHT + 20 * len(self.legend) + 12, self.title, self.inner_svg() + legend)
+
+
+@dataclass(frozen=True)
+class Bars:
+    """Stacked bars: for each row a value of each part."""
+
+    name: str
+    title: str
+    unit: str
+    rows: Sequence[str]
+    parts: Sequence[tuple[str, Sequence[float]]]  # name, value in each row
+
+    def __bool__(self) -> bool:
+        return bool(self.rows)
+
+    @property
+    def longest(self) -> float:
+        return max((sum(values[i] for _, values in self.parts) for i in range(len(self.rows))), default=0.0) or 1.0
+
+    @property
+    def legend(self) -> list[tuple[str, str, str]]:
+        return [(name, style_of(i), "") for i, (name, _) in enumerate(self.parts)]
+
+    def segments(self, row: int) -> list[tuple[str, str, float, str]]:
+        """(name, colour classes, percentage of the longest bar, value) of the parts of a row that are not empty."""
+        shown = []
+        for i, (name, values) in enumerate(self.parts):
+            if values[row] > 0:
+                shown.append((name, style_of(i), 100 * values[row] / self.longest, f"{short(values[row])} {self.unit}"))
+        return shown
+
+    def file_svg(self) -> str:
+        parts = []
+        for row, label in enumerate(self.rows):
+            left, top = 120.0, 14 + 34 * row
+            parts.append(f'<text x="112" y="{top + 17}" text-anchor="end">{_text(label, 16)}</text>')
+            for name, style, percentage, value in self.segments(row):
+                width = percentage / 100 * (WIDTH - 134)
+                title = f"<title>{_text(name)}: {value}</title>"
+                parts.append(
+                    f'<rect class="{style}" x="{left:.1f}" y="{top}" width="{width:.1f}" height="24">{title}</rect>'
+                )
+                left += width
+        below = 34 * len(self.rows) + 34
+        for i, (name, style, _) in enumerate(self.legend):
+            place = f"translate({20 + 165 * (i % 3)},{below + 22 * (i // 3)})"
+            swatch = f'<rect class="{style}" y="-11" width="14" height="12"/>'
+            parts.append(f'<g transform="{place}">{swatch}<text x="20">{_text(name, 18)}</text></g>')
+        return _file(below + 22 * ((len(self.legend) + 2) // 3) + 4, self.title, "".join(parts))
+
+
+def style_of(index: int) -> str:
+    """Classes of the line with this number."""
+    return f"c{index % COLOUR_COUNT}" + (f" dash{index // COLOUR_COUNT}" if index >= COLOUR_COUNT else "")
+
+
+def ticks(low: float, high: float, count: int, whole: bool = False) -> list[float]:
+    """About `count` round values from low to high."""
+    step = 10 ** math.floor(math.log10((high - low) / count))
+    step = next(step * factor for factor in (1, 2, 5, 10) if (high - low) / (step * factor) <= count)
+    step = max(round(step), 1) if whole else step
+    first = math.ceil(low / step - 1e-9)
+    return [step * i for i in range(first, math.floor(high / step + 1e-9) + 1)]
+
+
+def short(value: float) -> str:
+    """A number for an axis or a legend: four significant digits."""
+    if value == 0 or not math.isfinite(value):
+        return "0" if value == 0 else "–"
+    if 1e-4 <= abs(value) < 1e6:
+        text = f"{value:.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
+        return text.rstrip("0").rstrip(".") if "." in text and "e" not in text else text
+    return f"{value:.2e}".replace("e-0", "e-").replace("e+0", "e")
+
+
+def _measured(line: Line) -> Line:
+    """The points that were measured, thinned out evenly where there are too many; first and last stay."""
+    points = [(float(x), float(y)) for x, y in zip(line.x, line.y) if y is not None and math.isfinite(y)]
+    if len(points) > MOST_POINTS:
+        stride = (len(points) - 1) / (MOST_POINTS - 1)
+        points = [points[round(i * stride)] for i in range(MOST_POINTS)]
+    return Line(line.name, [x for x, _ in points], [y for _, y in points])
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.5g}")
+
+
+def _text(text: str, limit: int = 60) -> str:
+    return escape(printable(text, limit))
+
+
+def _file(height: int, title: str, inner: str) -> str:
+    return (
+        '<?xml version="1.0" encoding="utf-8"?>\n'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 -30 {WIDTH} {height + 30}" width="{WIDTH * 1.5:g}">'
+        f'<style>{FILE_STYLE}</style><rect y="-30" width="100%" height="100%" fill="#fff"/>'
+        f'<text x="{LEFT}" y="-10" font-weight="600">{_text(title)}</text>{inner}</svg>\n'
+    )

@@ -1,0 +1,24 @@
+// The page of a run that goes on loads itself anew while it is looked at; a button pauses that.
+const live = document.getElementById("live");
+if (live) {
+  const key = `paused ${location.pathname}`;
+  const button = live.querySelector("button");
+  let paused = false;
+  try { paused = sessionStorage.getItem(key) === "1"; } catch { /* no storage here: refreshing cannot be remembered */ }
+  const show = () => { button.textContent = paused ? "Refresh again" : "Pause refreshing"; button.hidden = false; };
+  button.addEventListener("click", () => {
+    paused = !paused;
+    try { sessionStorage.setItem(key, paused ? "1" : "0"); } catch { /* as above */ }
+    show();
+  });
+  show();
+  const silent = Date.now() / 1000 - Number(live.dataset.updated);
+  if (silent > Number(live.dataset.silence)) {
+    live.querySelector(".silent").textContent =
+      `No sign of life for ${Math.round(silent / 60)} min: was it killed? Resume it with the command below.`;
+  }
+  setInterval(() => {
+    const reading = document.querySelector(".chart.reading, summary:focus");
+    if (!paused && !reading && document.visibilityState === "visible") location.reload();
+  }, 1000 * Number(live.dataset.every));
+}

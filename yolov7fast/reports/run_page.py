@@ -1,0 +1,283 @@
+"""A run as one page of HTML: from its folder, and from what its state (`page.json`) says of it.
+
+The state holds plain values: what was run, its warnings, what the last validation found, how far it is. A page can be
+made of it at any time, whether the run goes on or not.
+"""
+
+import math
+import os
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from yolov7fast.core.errors import UserError
+from yolov7fast.pages.chart import Chart, Line
+from yolov7fast.pages.render import COLOURS, render
+from yolov7fast.reports.figures import best, duration, last
+from yolov7fast.reports.plots import LABELS
+from yolov7fast.reports.runs import Run, read_run
+from yolov7fast.reports.thumbnails import Thumbnails, heat_map
+
+LIMIT = 1_500_000  # bytes of a page
+ROOM = (900_000, 450_000, 150_000, 0)  # for images: less where a page gets too large
+MOSAICS = 3
+FULL_MATRIX = 24  # classes up to which the confusion matrix is a table
+MOST_CONFUSIONS = 40
+MOST_NAMES = 12  # boxes of an image up to which they are named
+SILENCE = 600  # seconds without a sign of life after which a running run may be dead
+EVERY = 20  # seconds between loads of the page of a run that goes on
+
+
+def run_page(folder: Path, state: Mapping[str, Any], thumbnails: Thumbnails | None = None) -> str:
+    """The page; images get less room until it keeps to its limit."""
+    values = page_values(folder, state)
+    thumbnails = thumbnails or Thumbnails()
+    page = ""
+    for room in ROOM:
+        page = render("run.html", **values, **_images(folder, state.get("validation") or {}, thumbnails, room))
+        if len(page.encode()) <= LIMIT:
+            break
+    return page
+
+
+def page_values(folder: Path, state: Mapping[str, Any]) -> dict[str, Any]:
+    """What the template shows, images apart."""
+    run, found = _read(folder), state.get("validation") or {}
+    progress = state.get("progress") or {}
+    return {
+        "title": f"{folder.name}: training",
+        "name": folder.name,
+        "state": state,
+        "progress": _progress(progress, run),
+        "cards": _cards(run, state),
+        "facts": state.get("facts") or {},
+        "settings": state.get("settings") or {},
+        "hyp": run.hyp if run else {},
+        "charts": _charts(run) if run else [],
+        "found": found,
+        "curves": _precision_recall(found.get("curves") or {}),
+        "matrix": _matrix(found),
+        "times": _times(run, state) if run else {},
+        "warnings": state.get("warnings") or [],
+        "commands": state.get("commands") or [],
+        "next": state.get("next") or [],
+    }
+
+
+def _read(folder: Path) -> Run | None:
+    try:
+        return read_run(folder)
+    except UserError:
+        return None  # not one epoch is done
+
+
+# --- the head of the page ---------------------------------------------------------------------------------------------
+
+
+def _progress(progress: Mapping[str, Any], run: Run | None) -> dict[str, Any]:
+    """How far the run is: text, fraction, and the losses so far of the epoch."""
+    epoch, epochs = progress.get("epoch", 0), progress.get("epochs", 1)
+    batch, batches = progress.get("batch", 0), progress.get("batches", 1) or 1
+    total = epochs * batches
+    if progress.get("max_iter"):
+        total = min(total, progress["max_iter"])
+    done = min(epoch * batches + batch, total)
+    left = (total - done) / batches * _epoch_seconds(progress, run)
+    return {
+        **progress,
+        "status": progress.get("status", ""),
+        "running": progress.get("status") == "running",
+        "text": f"epoch {min(epoch + 1, epochs)} of {epochs}" + (f", batch {batch} of {batches}" if batch else ""),
+        "left": duration(left / 3600) if math.isfinite(left) else "",
+        "fraction": done / total if total else 0.0,
+        "every": EVERY,
+        "silence": SILENCE,
+        "updated": progress.get("updated", 0),
+        "updated_text": time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(progress.get("updated", 0))),
+        "losses": progress.get("losses") or {},
+    }
+
+
+def _epoch_seconds(progress: Mapping[str, Any], run: Run | None) -> float:
+    """Seconds of an epoch with its validation, by the last ones done; by the batches of the first while it runs."""
+    if run is not None and run.seconds is not None and run.time_source == "results.csv":
+        return float(np.median(run.seconds[-5:]))
+    batch, batches = progress.get("batch", 0), progress.get("batches", 0)
+    return progress.get("epoch_seconds", 0.0) / batch * batches if batch else math.nan
+
+
+def _cards(run: Run | None, state: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """(figure, value, what to know of it)."""
+    if run is None:
+        return []
+    cards = []
+    top = best(run, "map")
+    if math.isfinite(top.value):
+        cards.append(("best mAP@.5:.95", f"{top.value:.3f}", f"epoch {top.epoch + 1}"))
+        for name in ("map50", "precision", "recall"):
+            cards.append((LABELS[name], f"{last(run.metrics[name]):.3f}", "last validation"))
+    if run.seconds is not None:
+        rate = state.get("rate")
+        cost = f"${rate * run.total_hours:.2f} at ${rate:g} an hour" if rate is not None else ""
+        cards.append(("time", duration(run.total_hours), cost or f"{len(run.epoch)} epochs"))
+    if (speed := _images_per_second(run, state)) is not None:
+        cards.append(("images/s", f"{speed:.1f}" if speed < 100 else f"{speed:.0f}", "training, waiting included"))
+    if memory := state.get("memory_gb"):
+        cards.append(("memory", f"{memory:.1f} GB", state.get("memory_of", "")))
+    return cards
+
+
+def _images_per_second(run: Run, state: Mapping[str, Any]) -> float | None:
+    iterations, seconds = run.figures.get("iterations"), run.figures.get("train_seconds")
+    images = state.get("images_per_epoch")
+    if iterations is None or seconds is None or not images or not np.nansum(seconds) > 0:
+        return None
+    batches = state.get("batches_per_epoch") or float(np.nanmax(iterations)) or 1.0
+    return float(images / batches * np.nansum(iterations) / np.nansum(seconds))
+
+
+# --- curves -----------------------------------------------------------------------------------------------------------
+
+
+def _charts(run: Run) -> list[tuple[str, list[Chart]]]:
+    """(heading, charts) of the losses, the metrics and the learning rates."""
+    epoch = (run.epoch + 1).tolist()
+    losses = []
+    for part, values in sorted(run.losses.items(), key=lambda entry: entry[0] != "total"):
+        lines = [Line("training", epoch, values.tolist())]
+        if part in run.val_losses:
+            lines.append(Line("validation", epoch, run.val_losses[part].tolist()))
+        losses.append(Chart(f"loss_{part}", "Total loss" if part == "total" else f"Loss: {part}", "epoch", lines))
+    lines = [Line(LABELS[name], epoch, run.metrics[name].tolist()) for name in LABELS]
+    average = Chart("ap", "Average precision", "epoch", [lines[0], lines[1]], low=0.0)
+    two = Chart("pr", "Precision and recall", "epoch", [lines[2], lines[3]], low=0.0)
+    names = [name for name in ("lr0", "lr1", "lr2") if name in run.figures and np.nanmax(run.figures[name]) > 0]
+    rates = Chart("lr", "Learning rates", "epoch", [Line(n, epoch, run.figures[n].tolist()) for n in names], low=0.0)
+    groups = [("Metrics", [average, two]), ("Losses and learning rates", [*losses, rates])]
+    return [(heading, shown) for heading, charts in groups if (shown := [c for c in charts if c])]
+
+
+def _precision_recall(curves: Mapping[str, Any]) -> Chart | None:
+    lines = [Line(f"{name[:40]}, AP {ap50:.3f}", curves["x"], values) for name, ap50, values in curves.get("lines", [])]
+    chart = Chart("pr_curve", "Precision over recall, IoU 0.5", "recall", lines, low=0.0, high=1.0, ends=False)
+    return chart if chart else None
+
+
+# --- confusion matrix -------------------------------------------------------------------------------------------------
+
+
+def _matrix(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Fractions of each true class; a table where it can be read, else an image and the most frequent confusions."""
+    names, cells = found.get("names") or [], found.get("matrix") or []
+    nothing: dict[str, Any] = {"rows": [], "true": [], "image": "", "wrong": [], "side": 0}
+    if not cells:
+        return nothing
+    nc = len(names)
+    counts = np.zeros((nc + 1, nc + 1))
+    for row, column, value in cells:
+        counts[row, column] = value
+    fractions = counts / np.maximum(counts.sum(0, keepdims=True), 1)
+    predicted, true = [*names, "missed"], [*names, "background"]
+    if nc <= FULL_MATRIX:
+        rows = [
+            (predicted[r], [(true[c], int(counts[r, c]), float(fractions[r, c])) for c in range(nc + 1)])
+            for r in range(nc + 1)
+        ]
+        return nothing | {"true": true, "rows": rows}
+    wrong = [(predicted[r], true[c], n, float(fractions[r, c])) for r, c, n in cells if r != c][:MOST_CONFUSIONS]
+    return nothing | {"image": heat_map(fractions), "wrong": wrong, "side": nc + 1}
+
+
+# --- images -----------------------------------------------------------------------------------------------------------
+
+
+def _images(folder: Path, found: Mapping[str, Any], thumbnails: Thumbnails, room: int) -> dict[str, Any]:
+    """First batches, first validation images and the worst ones, in so many bytes."""
+    batches = [str(p) for i in range(MOSAICS) if (p := folder / f"train_batch{i}.jpg").is_file()]
+    first, worst = found.get("first") or [], found.get("worst") or []
+    paths = [image["path"] for image in (*worst, *first)]
+    mosaics = thumbnails.fit(batches, room // 3, scale=2.4)
+    small = thumbnails.fit(paths, room - room // 3)
+    thumbnails.forget_others([*batches, *paths])
+    names = found.get("names") or []
+    tiles = lambda images, kind: [  # noqa: E731
+        _tile(image, names, f"{kind}{i}", small[image["path"]])
+        for i, image in enumerate(images)
+        if image["path"] in small
+    ]
+    return {
+        "mosaics": [(os.path.basename(path), url) for path, url in mosaics.items()],
+        "first": tiles(first, "first"),
+        "worst": tiles(worst, "worst"),
+    }
+
+
+def _tile(image: Mapping[str, Any], names: Sequence[str], key: str, url: str) -> dict[str, Any]:
+    """An image with its labels and its detections, for the macro `pair`."""
+    width, height = image["size"]
+    scale = 320 / max(width, height)
+    width, height = width * scale, height * scale
+    counted = [f"{image[kind]} {kind}" for kind in ("missed", "false", "wrong") if image[kind]]
+    return {
+        "key": key,
+        "src": url,
+        "width": round(width, 1),
+        "height": round(height, 1),
+        "label": os.path.basename(image["path"]),
+        "count": ", ".join(counted).replace("wrong", "of the wrong class") or "nothing missed or false",
+        "sides": [
+            ("labels", [_box(b, names, width, height, len(image["labels"]), False) for b in image["labels"]]),
+            (
+                "detections",
+                [_box(b, names, width, height, len(image["detections"]), True) for b in image["detections"]],
+            ),
+        ],
+    }
+
+
+def _box(box: Sequence[float], names: Sequence[str], width: float, height: float, count: int, scored: bool) -> dict:
+    cls, left, top, right, bottom, odd, score = box
+    cls = int(cls)
+    name = names[cls] if cls < len(names) else f"class {cls}"
+    name = f"{name[:40]} {score:.2f}" if scored else name[:40]
+    y = top * height
+    return {
+        "x": round(left * width, 1),
+        "y": round(y, 1),
+        "w": round(max((right - left) * width, 0.5), 1),
+        "h": round(max((bottom - top) * height, 0.5), 1),
+        "text_y": round(y - 4 if y > 16 else min(y + 14, height - 2), 1),
+        "colour": COLOURS[cls % len(COLOURS)],
+        "name": name + (", wrong" if odd and scored else ", missed" if odd else ""),
+        "odd": bool(odd),
+        "shown": name[:24] if count <= MOST_NAMES else "",
+    }
+
+
+# --- time -------------------------------------------------------------------------------------------------------------
+
+
+def _times(run: Run, state: Mapping[str, Any]) -> dict[str, Any]:
+    """Seconds of the whole run by what they were spent on, and milliseconds of an iteration by stage."""
+    train, val = run.figures.get("train_seconds"), run.figures.get("val_seconds")
+    if train is None or val is None:
+        return {}
+    waited = float(np.nansum(train * np.nan_to_num(run.figures.get("data_wait_share", np.zeros(len(train))))))
+    parts = {
+        "training": float(np.nansum(train)) - waited,
+        "waiting for data": waited,
+        "validation": float(np.nansum(val)),
+    }
+    whole = float(run.seconds.sum()) if run.seconds is not None else sum(parts.values())
+    parts["rest (checkpoints, plots)"] = max(whole - sum(parts.values()), 0.0)
+    total = sum(parts.values()) or 1.0
+    stages = state.get("stages") or {}
+    longest = max(stages.values(), default=0.0) or 1.0
+    return {
+        "parts": [(name, duration(seconds / 3600), seconds / total) for name, seconds in parts.items()],
+        "stages": [(name, value, value / longest) for name, value in stages.items()],
+        "bottleneck": state.get("bottleneck", ""),
+    }
