@@ -44,6 +44,8 @@ def test_a_run_writes_what_every_run_writes(finished):
     for name in ("results.txt", "results.png", "opt.yaml", "PR_curve.png", "test_batch0_pred.jpg", "train_batch0.jpg"):
         assert (run / name).is_file(), name
     assert list(run.glob("events.out.tfevents*"))
+    page = (run / "index.html").read_text()
+    assert "Loss: giou" in page and 'id="confusion"' in page and "2 of 2 epochs" in page
     rows = list(csv.DictReader((run / "results.csv").open()))
     assert [row["epoch"] for row in rows] == ["0", "1"]
     assert float(rows[1]["peak_memory_gb"]) > 0 and 0 <= float(rows[1]["metrics/AP_small"]) <= 1

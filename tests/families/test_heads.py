@@ -76,6 +76,12 @@ def test_validation_has_a_loss_and_the_checkpoint_knows_its_heads(trained, shape
     assert json.loads((trained / "test" / "metrics.json").read_text())["images"] == 8
 
 
+def test_the_page_of_the_run_has_a_row_for_each_head(trained):
+    heads = json.loads((trained / "page.json").read_text())["validation"]["heads"]
+    assert [(head["name"], head["classes"]) for head in heads] == [("0: alone", 1), ("1: others", 3)]
+    assert "By head" in (trained / "index.html").read_text()
+
+
 def test_a_killed_run_resumes_exactly_and_without_the_head_file(trained, tmp_path, shapes_small):
     config = write_config(tmp_path)
     command = heads_run(tmp_path, shapes_small, "--head-config", str(config), "--save-every", "0.00001")

@@ -142,7 +142,7 @@ def _curves(result: EvalResult, names: Sequence[str]) -> dict[str, Any]:
     chosen = np.sort(np.argsort(ap50, kind="stable")[:MOST_CURVES])
     at = np.linspace(0, len(curves.x) - 1, CURVE_POINTS).round().astype(int)
     named = [("all classes", ap50.mean(), curves.pr.mean(0))] if len(ap50) > 1 else []
-    named += [(str(names[result.classes.classes[i]]), ap50[i], curves.pr[i]) for i in chosen]
+    named += [(str(names[int(result.classes.classes[i])]), ap50[i], curves.pr[i]) for i in chosen.tolist()]
     return {
         "x": [round(float(x), 4) for x in curves.x[at]],
         "lines": [[name, float(ap), [round(float(y), 4) for y in values[at]]] for name, ap, values in named],

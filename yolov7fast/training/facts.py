@@ -16,8 +16,8 @@ import numpy as np
 import torch
 
 import yolov7fast
-from yolov7fast.core.plural import counted
 from yolov7fast.core.shipped import CHECKOUT
+from yolov7fast.core.text import counted
 
 # follow from others, or are facts of the command line
 NOT_SHOWN = {
