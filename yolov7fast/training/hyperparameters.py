@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from yolov7fast.assign.registry import find_assigner
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files import check_file
 from yolov7fast.core.text import nearest
@@ -104,6 +103,8 @@ def check_hyp(values: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _check_assigner(value: Any, where: str) -> str:
+    from yolov7fast.assign.registry import find_assigner  # loads torch, which takes seconds
+
     try:
         find_assigner(value)
     except UserError as error:
