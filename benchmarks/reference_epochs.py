@@ -18,7 +18,7 @@ from yolov7fast.overlay.checkout import Checkout
 
 SWITCHES = {"upstream": ["--no-loss", "--no-fast-dataloader", "--no-metrics"], "overlay": []}
 FIRST_STEP = re.compile(r"0/\d+ +\S+ +([\d.]+ +[\d.]+ +[\d.]+ +[\d.]+) +\d+ +\d+:")
-BEGIN, END = re.compile(r"Starting training for"), re.compile(r"epochs completed in")
+BEGIN, END = re.compile(r"Starting training for"), re.compile(r"epochs? completed in")
 
 
 def measure_epochs(checkout: Checkout, case: Case, epochs: int, rounds: int, scratch: Path) -> list[dict]:

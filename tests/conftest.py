@@ -19,6 +19,12 @@ GOLDEN = Path(__file__).resolve().parent / "golden"
 BCCD = ROOT.parent / "shared" / "bccd"
 
 
+@pytest.fixture(autouse=True)
+def no_network(monkeypatch):
+    """Published weights cannot be fetched: a test that wants some serves them itself."""
+    monkeypatch.setattr("yolov7fast.checkpoint.release.RELEASE", "file:///nowhere")
+
+
 @pytest.fixture(scope="session")
 def golden():
     """`golden("name.json" | "name.json.gz" | "name.npz")`: the recorded figures in tests/golden."""

@@ -60,6 +60,10 @@ def test_a_missing_file_is_told_with_what_there_is(in_empty_folder):
     (in_empty_folder / ".hidden/x.yaml").touch()
     with pytest.raises(UserError, match=r"cocoo\.yaml does not exist.*there is: data/coco\.yaml$"):
         check_file("cocoo.yaml")
+    for name in "abcdefg":
+        (in_empty_folder / "data" / f"{name}.yaml").touch()
+    with pytest.raises(UserError, match=r"there is: data/coco\.yaml, .* and 3 more$"):
+        check_file("cocoo.yaml")
     with pytest.raises(UserError, match=r"there is no \.txt file"):
         check_file("list.txt")
 

@@ -22,6 +22,7 @@ def elsewhere(tmp_path, monkeypatch):
         ("tiny", "hyp", "data/hyp.scratch.tiny.yaml"),
         ("tiny.noota", "hyp", "data/hyp.scratch.tiny.noota.yaml"),
         ("small", "hyp", "data/hyp.small.yaml"),
+        ("data/hyp.shapes.yaml", "hyp", "data/hyp.small.yaml"),  # its name in older versions
         ("coco320", "data", "data/coco320.yaml"),
         ("tiny_smoke", "run file", "configs/tiny_smoke.yaml"),
         ("lr_bs", "experiment", "experiments/lr_bs.json"),

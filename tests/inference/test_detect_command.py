@@ -1,5 +1,6 @@
 """detect.py from end to end: the recorded text files and lines, every kind of source, every mistake a user can make."""
 
+import logging
 import re
 import shutil
 import subprocess
@@ -324,7 +325,21 @@ def test_a_truncated_jpeg_is_reported_once_by_name(weights, made, capfd, caplog)
     assert run(weights, made, "--nosave").images == 4
     logged = [message for message in caplog.messages if "cut.jpg" in message]
     assert len(logged) == 1 and "cut.jpg is damaged (Premature end of JPEG file)" in logged[0]
-    assert "Premature" not in capfd.readouterr().err, "the decoder's own line would break the progress bar"
+    lines = capfd.readouterr().err.splitlines()
+    assert all("cut.jpg" in line for line in lines if "Premature" in line), "the decoder's own line would break the bar"
+
+
+def test_what_is_logged_stands_above_the_bar(weights, made, monkeypatch):
+    (made / "broken.jpg").write_bytes(b"no image")
+    above = []
+    monkeypatch.setattr("tqdm.std.tqdm.write", lambda text, **_: above.append(text))
+    console = logging.StreamHandler(sys.stderr)
+    logging.getLogger().addHandler(console)
+    try:
+        run(weights, made, "--nosave")
+    finally:
+        logging.getLogger().removeHandler(console)
+    assert any("broken.jpg cannot be decoded" in text for text in above)
 
 
 # --- what can go wrong ------------------------------------------------------------------------------------------------

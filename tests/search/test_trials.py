@@ -385,6 +385,14 @@ def test_differences_within_the_noise_are_said_to_be(trainer):
     assert "--repeat 3" in verdict(rank([run(0, 0, 0.1), run(1, 1, 0.2)]))
 
 
+@pytest.mark.parametrize("maps", [(0.0, 0.0, 0.0), (3e-5, 1e-5), (0.3, 0.3)])
+def test_a_ranking_in_which_nothing_differs_recommends_nothing(maps):
+    places = rank([run(i, i, found) for i, found in enumerate(maps)])
+    assert "Nothing differs" in verdict(places) and "--budget-epochs" in verdict(places)
+    assert best_settings(places) is None
+    assert best_settings(places[:1]) is not None  # one setting alone is what there is
+
+
 def test_the_picture_is_drawn_from_any_mixture(tmp_path, trainer):
     runs = [*repeated(0.2, 0.3), run(6, 2, 0.1, "pruned", data="other.yaml"), Run(7, 3, 0, {"lr0": 1.0}, "failed")]
     draw(tmp_path / "a.png", runs, trainer)

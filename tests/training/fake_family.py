@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from yolov7fast.evaluation.loop import EvaluationStopped
 from yolov7fast.metrics.names import SUMMARY
 from yolov7fast.training.distributed import World
 from yolov7fast.training.ema import ModelEMA
@@ -39,6 +40,7 @@ class FakeFamily:
     name = "scalar"
     checkpoint_suffix = ".pt"
     metric_names = ()
+    epoch_files = ("epoch_*.pt",)
     loss_factor, clip_norm = 1.0, 0.0
     device = torch.device("cpu")
     advice = {}  # noqa: RUF012 (never changed)
@@ -52,6 +54,8 @@ class FakeFamily:
         self.folder, self.fitnesses = folder, list(fitnesses)
         self.events: list[str] = []
         self.during_validation = lambda: None
+        self.writes_epochs = False
+        self.stops_in_validation = False  # or only after it, as with a validation of one batch
 
     def start_epoch(self, epoch, batch_index, per_class_ap) -> None:
         self.events.append(f"epoch {epoch}")
@@ -75,9 +79,11 @@ class FakeFamily:
     def draw_batch(self, batch, global_step) -> None:
         pass
 
-    def validate(self, epoch, final, draw) -> Validation:
+    def validate(self, epoch, final, draw, should_stop) -> Validation:
         self.events.append("validate")
         self.during_validation()
+        if self.stops_in_validation and should_stop():
+            raise EvaluationStopped
         fitness = self.fitnesses.pop(0) if self.fitnesses else 0.0
         return Validation(dict.fromkeys(SUMMARY, 0.0), [], fitness, {})
 
@@ -85,7 +91,7 @@ class FakeFamily:
         return {"epoch": progress.epoch - 1, "training_results": results_text, "optimizer": self.optimizer.state_dict()}
 
     def checkpoint_names(self, epoch, final, is_best) -> list[str]:
-        return ["last.pt"]
+        return ["last.pt", f"epoch_{epoch}.pt"] if self.writes_epochs else ["last.pt"]
 
     def settings_files(self) -> dict:
         return {}

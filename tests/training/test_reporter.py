@@ -71,22 +71,45 @@ def test_an_epochs_time_is_split_by_stage():
     "parts, name",
     [
         ({"data": 0.2, "loss": 0.2, "network": 0.4, "validation": 0.2}, "network"),
-        ({"data": 0.3, "loss": 0.1, "network": 0.6, "validation": 0.0}, "data"),  # less than the network, but avoidable
+        ({"data": 0.3, "loss": 0.1, "network": 0.6, "validation": 0.0}, "network"),
         ({"data": 0.3, "loss": 0.0, "network": 0.3, "validation": 0.4}, "validation"),
         ({"data": 0.0, "loss": 0.8, "network": 0.2, "validation": 0.0}, "loss"),
     ],
 )
-def test_what_could_be_avoided_is_the_bottleneck(parts, name):
+def test_the_bottleneck_is_what_takes_most_of_the_time(parts, name):
     assert bottleneck.find_bottleneck(parts) == name
 
 
 def test_the_bottleneck_is_one_line_with_the_flag_to_try(capsys):
     row = epoch_row(data_wait_fraction=0.9)
     bottleneck.report(STEP, row, torch.device("cpu"), {})
-    bottleneck.report(STEP, row, torch.device("cpu"), {"data": "a slow disk"})
+    bottleneck.report(STEP, row, torch.device("cpu"), {"data": bottleneck.Advice("a slow disk")})
     usual, of_the_family = capsys.readouterr().out.splitlines()
     assert usual.startswith("first epoch on cpu: data 72%, loss 2%, network 6%, validation 20%. Bottleneck: ")
     assert "--fast-dataloader" in usual and of_the_family.endswith("Bottleneck: a slow disk")
+
+
+def test_what_else_could_be_avoided_is_named_as_such():
+    parts = {"data": 0.01, "loss": 0.01, "network": 0.69, "validation": 0.29}
+    text = bottleneck.advice_text(parts, {})
+    assert text.startswith("the network, as it should be; try USE_COMPILE=1, ")
+    assert text.endswith(". Validation takes 29%; try --eval-interval 5 or a larger --test-batch-size")
+
+
+def test_nothing_is_recommended_that_is_in_use(monkeypatch):
+    def recommended(*flags: str) -> str:
+        opt = parser_for("train").parse_args(["--workers", "0", *flags])
+        in_use = bottleneck.options_in_use(opt, torch.device("cpu"))
+        parts = {"data": 0.3, "loss": 0.0, "network": 0.4, "validation": 0.3}
+        return bottleneck.advice_text(parts, {}, in_use)
+
+    assert all(word in recommended() for word in ("USE_COMPILE=1", "--amp bf16", "--eval-interval 5", "more --workers"))
+    assert "USE_COMPILE" not in recommended("--compile") and "--amp" not in recommended("--amp", "bf16")
+    assert "--eval-interval" not in recommended("--notest") + recommended("--epochs", "1")
+    assert "--cache-images" not in recommended("--cache-images", "ram")
+    assert "--workers" not in recommended("--workers", "999")
+    monkeypatch.setenv("USE_COMPILE", "1")
+    assert "USE_COMPILE" not in recommended() and "--channels-last" in recommended()
 
 
 # --- what ends a run before it begins ---------------------------------------------------------------------------------
@@ -108,7 +131,7 @@ def test_no_memory_left_is_reported_with_the_flags_that_help(tmp_path, monkeypat
     family.dataset = SimpleNamespace(labels=[torch.zeros(1, 5)])
     monkeypatch.setattr(family, "forward_loss", too_large)
     monkeypatch.setattr(family, "close", lambda: closed.append(True))
-    monkeypatch.setattr(training_run, "log_run_header", lambda *_: None)
+    monkeypatch.setattr(training_run.messages, "print_header", lambda *_, **__: None)
     with pytest.raises(UserError, match=r"no memory left .*2\.00 GiB\.\): lower --batch-size or --img-size"):
         train_fake(tmp_path, family)
     assert closed

@@ -3,7 +3,7 @@
 import csv
 import os
 import signal
-from types import SimpleNamespace
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,6 +12,7 @@ import yolov7fast.training.trainer
 from tests.training.fake_family import FakeFamily, fake_trainer
 from yolov7fast.checkpoint.api import load_checkpoint
 from yolov7fast.core.errors import UserError
+from yolov7fast.metrics.names import SUMMARY
 from yolov7fast.training.distributed import World
 from yolov7fast.training.resume import Limits, Progress, progress_of, random_states, restore_own_random, restore_state
 from yolov7fast.training.run import restore
@@ -90,14 +91,39 @@ def test_a_full_disk_is_a_warning_wherever_it_shows(tmp_path, monkeypatch, caplo
     with monkeypatch.context() as disk:
         disk.setattr("yolov7fast.core.atomic.os.fsync", full)
         trainer.train_epoch(0, stop=None)
-        trainer.settings = SimpleNamespace(**vars(trainer.settings) | {"nosave": True})
-        trainer.finish_epoch(0, 1.0)
+        trainer.settings = replace(trainer.settings, nosave=True)
+        trainer.finish_epoch(0, 1.0, stop=None)
     assert "results.txt" in caplog.text and "results.csv" in caplog.text
     assert not (tmp_path / "results.txt").exists()
     trainer.train_epoch(1, stop=None)
-    trainer.finish_epoch(1, 1.0)
+    trainer.finish_epoch(1, 1.0, stop=None)
     assert len((tmp_path / "results.txt").read_text().splitlines()) == 2  # the refused line came with the next
     assert len((tmp_path / "results.csv").read_text().splitlines()) == 3
+
+
+@pytest.mark.parametrize(
+    ("keep", "left"), [(None, ["epoch_0.pt", "epoch_1.pt", "epoch_2.pt"]), (1, ["epoch_2.pt"]), (0, [])]
+)
+def test_as_many_epoch_files_stay_as_the_user_wants(tmp_path, keep, left):
+    family = FakeFamily(tmp_path)
+    family.writes_epochs = True
+    fake_trainer(tmp_path, family, epochs=3, keep_epochs=keep).fit()
+    assert sorted(path.name for path in (tmp_path / "weights").glob("epoch_*")) == left
+    assert (tmp_path / "weights" / "last.pt").is_file()
+
+
+def test_the_bar_of_an_epoch_ends_with_the_iterations(tmp_path, capsys):
+    fake_trainer(tmp_path, FakeFamily(tmp_path, batches=[1.0] * 20), max_iter=4).fit()
+    bar = capsys.readouterr().err
+    assert "4/4" in bar and "/20" not in bar
+
+
+def test_the_best_epoch_is_remembered_with_its_figures(tmp_path):
+    family = FakeFamily(tmp_path, fitnesses=[0.1, 0.5, 0.3])
+    trainer = fake_trainer(tmp_path, family, epochs=3)
+    trainer.fit()
+    assert trainer.progress.best_epoch == 1 and set(SUMMARY) <= trainer.progress.best_metrics.keys()
+    assert state_of(tmp_path)["resume"]["progress"]["best_epoch"] == 1
 
 
 def test_time_counts_validation(tmp_path, monkeypatch):
@@ -134,6 +160,26 @@ def test_a_signal_in_validation_ends_the_run_right_after_it(tmp_path):
     assert state_of(tmp_path)["resume"]["progress"]["epoch"] == 1
     outcome = resumed(tmp_path, epochs=3).fit()
     assert (outcome.interrupted, outcome.progress.epoch) == (0, 3)
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_a_signal_in_validation_stops_it_and_a_resumed_run_begins_with_it(tmp_path, exact):
+    """No batch is trained again, with --seed or without, and the best epoch and patience are as if it had not been."""
+    whole = fake_trainer(tmp_path / "whole", FakeFamily(tmp_path / "whole", fitnesses=[0.5, 0.4]), epochs=2).fit()
+    family = FakeFamily(tmp_path, fitnesses=[0.5])
+    family.stops_in_validation = True
+    family.during_validation = lambda: os.kill(os.getpid(), signal.SIGINT)
+    outcome = fake_trainer(tmp_path, family, epochs=2, exact_mid_epoch=exact).fit()
+    assert (outcome.interrupted, family.events) == (130, ["epoch 0", "validate"])
+    progress = state_of(tmp_path)["resume"]["progress"]
+    assert (progress["epoch"], progress["batch_index"], progress["epochs_since_best"]) == (0, 2, 0)
+    again = resumed(tmp_path, epochs=2, exact_mid_epoch=exact)
+    again.family.fitnesses = [0.5, 0.4]
+    outcome = again.fit()
+    assert again.family.events == ["validate", "epoch 1", "validate", "finish"]
+    assert outcome.progress.global_step == whole.progress.global_step == 4
+    assert (outcome.progress.best_fitness, outcome.progress.epochs_since_best) == (0.5, 1)
+    assert outcome.last_loss == whole.last_loss
 
 
 def test_a_signal_before_the_first_step_is_obeyed(tmp_path, monkeypatch):
@@ -178,7 +224,7 @@ def test_the_time_of_an_epoch_counts_what_was_before_an_interruption(tmp_path):
     trainer.progress.batch_index = trainer.progress.global_step = 1  # the first of two batches is done
     trainer.progress.epoch_seconds, trainer.progress.epoch_waited = 100.0, 40.0
     trainer.save(["last.pt"])
-    again = resumed(tmp_path, FakeFamily(tmp_path, batches=[1.0]), epochs=1)
+    again = resumed(tmp_path, epochs=1)
     again.fit()
     (row,) = csv.DictReader((tmp_path / "results.csv").open())
     assert 100 < float(row["train_seconds"]) < 110 and 100 < float(row["seconds"]) < 110

@@ -10,7 +10,6 @@ from torch import nn
 from yolov7fast.api.detector import Detector, load
 from yolov7fast.checkpoint.ensemble import attempt_load, inference_network
 from yolov7fast.core.device import select_device
-from yolov7fast.core.errors import UserError
 from yolov7fast.nn.model import Model
 from yolov7fast.predictors.base import PredictOptions
 from yolov7fast.predictors.yolo import network_predictor
@@ -28,16 +27,10 @@ def from_weights(weights: str | Path | nn.Module | Mapping[str, Any], autoshape:
 def from_description(
     name: str, cfg: Path, pretrained: bool, channels: int, classes: int, autoshape: bool
 ) -> Detector | nn.Module:
-    """A network of a description of cfg/deploy, with the published weights beside the caller, or fresh ones."""
+    """A network of a description of cfg/deploy, with upstream's published weights, or fresh ones."""
     network = Model(cfg, ch=channels, nc=classes)
     if pretrained:
-        file = Path(f"{name}.pt")
-        if not file.is_file():
-            raise UserError(
-                f"{file} is not in {Path.cwd()}: fetch it from the releases of github.com/WongKinYiu/yolov7, give "
-                "custom(path) your own file, or pretrained=False for fresh weights"
-            )
-        network = attempt_load(file)
+        network = attempt_load(f"{name}.pt")
     network = network.eval()
     return detector_of(network) if autoshape else network
 

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from yolov7fast.checkpoint.api import CheckpointError, load_checkpoint, module_of
+from yolov7fast.checkpoint.release import local_weights
 from yolov7fast.nn.model import Model
 
 IN_PLACE = (nn.Hardswish, nn.LeakyReLU, nn.ReLU, nn.ReLU6, nn.SiLU)
@@ -31,6 +32,7 @@ def attempt_load(
     paths = [weights] if isinstance(weights, str | Path) else list(weights)
     if not paths:
         raise CheckpointError("no weights were given; name one .pt file or more")
+    paths = list(map(local_weights, paths))
     models = [inference_network(load_checkpoint(path, map_location), path) for path in paths]
     return ensemble_of(models, paths)
 

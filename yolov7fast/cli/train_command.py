@@ -8,7 +8,7 @@ from typing import Any
 from yolov7fast.cli.checks import check_train
 from yolov7fast.cli.flags import fixed_on_resume, flags_of
 from yolov7fast.cli.parser import parser_for
-from yolov7fast.cli.programs import program, program_of
+from yolov7fast.cli.programs import PROGRAMS, program, program_of
 from yolov7fast.cli.run_file import read_run_file
 
 
@@ -29,14 +29,18 @@ class TrainCommand:
         """Refuse impossible or contradicting options, each by name."""
         check_train(opt, self.family)
 
-    def invocation(self, family: str) -> str:
-        """What starts a training of a family, such as `python train.py`."""
-        return program_of("train", family).invocation
+    def invocation(self, family: str, command: str = "train") -> str:
+        """What starts a command for a family, such as `python train.py`.
+
+        Families without a row of their own are measured and used by YOLO's commands, which open any checkpoint.
+        """
+        row = program_of(command, family)
+        return (row if row in PROGRAMS or command == "train" else program_of(command, "yolo")).invocation
 
     def next_steps(self, folder: str, suffix: str, data: str) -> list[tuple[str, str]]:
         """(what for, command) that a user may want after a run in `folder`; suffix: of its checkpoints."""
         weights, data, folder = (shlex.quote(text) for text in (f"{folder}/weights/best{suffix}", data, folder))
-        test, compare = program_of("test", self.family).invocation, program("compare").invocation
+        test, compare = self.invocation(self.family, "test"), program("compare").invocation
         return [
             ("Measure the best weights", f"{test} --weights {weights} --data {data}"),
             ("Resume; of a complete run, add --epochs N", f"{self.invocation(self.family)} --resume {folder}"),

@@ -13,6 +13,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+from yolov7fast.cli.programs import program
 from yolov7fast.core.atomic import write_atomically
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.text import printable
@@ -37,7 +38,7 @@ def main(args: list[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="yolov7fast data", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog=program("data").invocation, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     commands = parser.add_subparsers(required=True, metavar="check|convert")
     _add_check(commands)

@@ -5,16 +5,18 @@ import os
 import runpy
 import sys
 
+from yolov7fast.cli.programs import program
 from yolov7fast.core.errors import UserError
 from yolov7fast.overlay.checkout import Checkout
 from yolov7fast.overlay.parts import Settings, put_in
 from yolov7fast.overlay.repairs import with_rank
 
-USAGE = "yolov7fast overlay --repo DIR [switches] -- train.py [arguments of the script]"
+USAGE = "--repo DIR [switches] -- train.py [arguments of the script]"
 
 
 def overlay_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="yolov7fast overlay", usage=USAGE, description=__doc__)
+    row = program("overlay")
+    parser = argparse.ArgumentParser(prog=row.invocation, usage=f"%(prog)s {USAGE}", description=__doc__)
     parser.add_argument("--repo", required=True, metavar="DIR", help="checkout of WongKinYiu/yolov7 or of a fork")
     parts = parser.add_argument_group("parts, on by default; same samples bit by bit, same losses to 1e-5")
     for name, text in (
@@ -46,7 +48,7 @@ def main(argv: list[str] | None = None) -> int:
     opt = vars(overlay_parser().parse_args(argv[:end]))
     repo, command = opt.pop("repo"), [*opt.pop("script"), *argv[end + 1 :]]
     if not command:
-        raise UserError(f"no script was given: {USAGE}")
+        raise UserError(f"no script was given: {program('overlay').invocation} {USAGE}")
     script, arguments = command[0], command[1:]
     settings, checkout = Settings(**opt), Checkout(repo)
     path = checkout.script(script)

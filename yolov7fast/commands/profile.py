@@ -27,6 +27,7 @@ from yolov7fast.nn.heads import IAuxDetect
 from yolov7fast.profiling.measure import measure, write_trace
 from yolov7fast.profiling.report import advice, comparison, draw, table
 from yolov7fast.profiling.synthetic import CLASSES, ProfiledFamily
+from yolov7fast.training.bottleneck import options_in_use
 from yolov7fast.training.distributed import World
 from yolov7fast.training.hyperparameters import load_hyp
 from yolov7fast.training.run import init_seeds
@@ -144,5 +145,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     written |= {"by_loss": profiles} if len(kinds) > 1 else {}
     write_atomically(output / "profile.json", json.dumps(written, indent=2) + "\n")
     draw(profiles, setting, output / "profile.png")
-    print(f"\nwritten: {output / 'profile.json'}, {output / 'profile.png'}\n{advice(last)}")
+    print(
+        f"\nwritten: {output / 'profile.json'}, {output / 'profile.png'}\n{advice(last, options_in_use(opt, device))}"
+    )
     return 0

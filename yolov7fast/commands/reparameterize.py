@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from yolov7fast.checkpoint.api import load_checkpoint, module_of, save_checkpoint
+from yolov7fast.checkpoint.release import local_weights
 from yolov7fast.cli.programs import program
 from yolov7fast.core.errors import UserError
 from yolov7fast.nn.model import Model
@@ -19,6 +20,7 @@ from yolov7fast.nn.reparam import to_deploy
 
 def convert(weights: Path, cfg: Path, output: Path) -> float:
     """Write `output`; returns the largest difference of the predictions before and after, in pixels."""
+    weights = Path(local_weights(weights))
     trained = module_of(load_checkpoint(weights), prefer_ema=True, origin=weights)
     if not isinstance(trained, Model):
         raise UserError(f"{weights} holds a {type(trained).__name__}, not a network of this project's YAML")

@@ -1,5 +1,6 @@
 """Finding files, naming run folders, rounding image sizes: what every command does before it begins."""
 
+import difflib
 import logging
 import math
 import os
@@ -61,12 +62,14 @@ def check_path(path: str | Path) -> None:
 
 
 def nearby(file: str | Path, limit: int = 5) -> str:
-    """'; there is: a, b, c': files of the same kind, in the folder asked for, or else below the working directory."""
+    """'; there is: a, b, c': files of the same kind and the nearest names, in the folder asked for, or else below the
+    working directory."""
     suffix = Path(file).suffix
     if not suffix:
         return ""
     beside = sorted(Path(file).parent.glob(f"*{suffix}")) if Path(file).parent.is_dir() else []
     found = beside or sorted(path for path in walk_files(".") if path.suffix == suffix)
+    found.sort(key=lambda path: -difflib.SequenceMatcher(None, path.name, Path(file).name).ratio())
     if not found:
         return f"; there is no {suffix} file below {Path.cwd()}"
     more = f" and {len(found) - limit} more" if len(found) > limit else ""

@@ -19,12 +19,13 @@ KINDS: dict[str, tuple[str, ...]] = {
     "run file": ("configs/{}.yaml",),
     "experiment": ("experiments/{}.yaml", "experiments/{}.json"),
 }
+RENAMED = {"data/hyp.shapes.yaml": "data/hyp.small.yaml"}  # names of older versions, in users' scripts and run files
 FOLDERS = {pattern.split("/")[0] for patterns in KINDS.values() for pattern in patterns}
 
 
 def shipped_file(name: str, kind: str = "") -> Path | None:
     """The shipped file of this path (`cfg/training/yolov7.yaml`) or, of a kind, of this short name (`yolov7`)."""
-    path = Path(name)
+    path = Path(RENAMED.get(name, name))
     if path.is_absolute() or ".." in path.parts:
         return None
     if path.parts[0] in FOLDERS and (ROOT / path).is_file():

@@ -15,6 +15,7 @@ from torch import nn
 from yolov7fast.checkpoint.api import load_checkpoint
 from yolov7fast.checkpoint.ensemble import inference_network
 from yolov7fast.checkpoint.family import family_of
+from yolov7fast.checkpoint.release import local_weights
 from yolov7fast.core.errors import UserError
 from yolov7fast.data.detr_dataset import padding_mask
 from yolov7fast.nn.heads import Detect, make_grid
@@ -42,7 +43,7 @@ class Source:
 
 def load_source(weights: str | Path) -> Source:
     """The network of a checkpoint of any family. Branches and implicit vectors are merged, always."""
-    path = Path(weights)
+    path = Path(local_weights(weights))
     if is_exported(path):
         raise UserError(f"--weights {path} is an exported file already: give the .pt file that it was made of")
     checkpoint: Any = load_checkpoint(path)

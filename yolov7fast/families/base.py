@@ -27,6 +27,7 @@ from yolov7fast.evaluation.run import run_evaluation
 from yolov7fast.loading.dataloader import create_dataloader
 from yolov7fast.plots import plot_images, plot_results
 from yolov7fast.predictors.base import Predictor
+from yolov7fast.training.bottleneck import Advice
 from yolov7fast.training.distributed import World, main_first
 from yolov7fast.training.ema import ModelEMA
 from yolov7fast.training.family import Family, Validation
@@ -46,10 +47,10 @@ class BaseFamily(Family):
     `plan_sizes` and `build_loaders`, then sets `net`."""
 
     metric_names: ClassVar[tuple[str, ...]] = ()
-    advice: ClassVar[Mapping[str, str]] = {}
-    shorter_warmup: ClassVar[str] = ""
+    advice: ClassVar[Mapping[str, Advice]] = {}
     memorised_map50: ClassVar[float] = 0.5
     uses_all_gpus: ClassVar[bool] = False
+    epoch_files: ClassVar[tuple[str, ...]] = ()
     strips_final_checkpoint: ClassVar[bool] = False
     drawn_batches: ClassVar[int] = 3  # of training, from the first on
     dataset_class: ClassVar[type | None] = None  # a data set with an augmentation of its own
@@ -75,6 +76,11 @@ class BaseFamily(Family):
     @classmethod
     def complete_checkpoint(cls, path: Path) -> tuple[dict[str, Any], Path]:
         raise UserError(f"--resume {path}: the file is stripped of its training state; start a new run with --weights")
+
+    @classmethod
+    def command_flags(cls, command: str, opt: Namespace) -> list[str]:
+        names = ("single_cls", "keep_partial_labels", "v5_metric") if command == "test" else ()
+        return [f"--{name.replace('_', '-')}" for name in names if getattr(opt, name, False)]
 
     @classmethod
     def run_instead(
@@ -198,6 +204,14 @@ class BaseFamily(Family):
     def warmup(self) -> int:
         return 0
 
+    @property
+    def shorter_warmup(self) -> str:
+        return "more --epochs"
+
+    @property
+    def start_weights(self) -> str:
+        return ""
+
     def start_epoch(self, epoch: int, batch_index: int, per_class_ap: Sequence[float]) -> None:
         stage = stage_of(self.stages, epoch)
         if stage is not self.stage:
@@ -229,7 +243,7 @@ class BaseFamily(Family):
 
     # --- validation ---------------------------------------------------------------------------------------------------
 
-    def validate(self, epoch: int, final: bool, draw: bool) -> Validation:
+    def validate(self, epoch: int, final: bool, draw: bool, should_stop: Callable[[], bool]) -> Validation:
         config = EvalConfig(
             img_size=self.test_size,
             batch_size=self.val_batch,
@@ -238,8 +252,8 @@ class BaseFamily(Family):
             outputs=OutputConfig(verbose=final and self.nc < 50, plots=draw and self.draws_plots),
         )
         sinks = [FindingsSink(self.nc)] if self.draws_plots else []
-        predictor = self.predictor(config)
-        result = run_evaluation(predictor, self.val_loader, self.data, self.run_dir, config, sinks=sinks)
+        predictor, stop = self.predictor(config), {"should_stop": should_stop}
+        result = run_evaluation(predictor, self.val_loader, self.data, self.run_dir, config, sinks=sinks, **stop)
         metrics = result.metrics | self.further_metrics(result)
         found = findings(result, sinks[0], self.names, self.class_groups()) if sinks else {}
         return Validation(metrics, list(result.per_class_ap), result.fitness, result.losses, found)

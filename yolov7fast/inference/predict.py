@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from tqdm import tqdm
+from tqdm.contrib.logging import logging_redirect_tqdm
 
 from yolov7fast.core.boxes import scale_coords
 from yolov7fast.core.errors import UserError
@@ -108,7 +109,8 @@ def predict_source(
 
 @contextmanager
 def progress_bar(source: LoadImages | LoadStreams) -> Iterator[tqdm]:
-    """A bar on the terminal. It has a handle of its own: reading an image catches what decoders print to stderr."""
+    """A bar on the terminal, with what is logged meanwhile above it. It has a handle of its own: reading an image
+    catches what decoders print to stderr."""
     total = source.total if isinstance(source, LoadImages) else None
     try:
         terminal = os.fdopen(os.dup(2), "w")
@@ -116,7 +118,8 @@ def progress_bar(source: LoadImages | LoadStreams) -> Iterator[tqdm]:
         terminal = None
     bar = tqdm(total=total, unit="img", desc="detect", disable=None, file=terminal)  # none where the output is a file
     try:
-        yield bar
+        with logging_redirect_tqdm():
+            yield bar
     finally:
         bar.close()
         if terminal:

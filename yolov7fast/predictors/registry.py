@@ -12,6 +12,7 @@ import torch
 
 from yolov7fast.checkpoint.api import load_checkpoint
 from yolov7fast.checkpoint.family import entry_of, family_of
+from yolov7fast.checkpoint.release import local_weights
 from yolov7fast.core.errors import UserError
 from yolov7fast.predictors.base import PredictOptions, Predictor, Source
 
@@ -29,7 +30,7 @@ def load_predictor(
     weights: str | Path | Sequence[str | Path], device: torch.device, options: PredictOptions
 ) -> Predictor:
     """The detector in one weights file, or an ensemble of several of one kind. Nothing in a file is run."""
-    paths = listed(weights)
+    paths = list(map(local_weights, listed(weights)))
     if not paths:
         raise UserError("no weights are named: give --weights FILE")
     modules, sources = [], []

@@ -1,12 +1,12 @@
 """Profiles as numbers, text and a plot: per stage milliseconds and fractions, the comparison of losses, advice."""
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from yolov7fast.plots.curves import figure
 from yolov7fast.profiling.op_counter import OpCounter
-from yolov7fast.training.bottleneck import ADVICE, find_bottleneck
+from yolov7fast.training.bottleneck import advice_text
 from yolov7fast.training.timing import STAGES
 
 COLOURS = ("#888888", "#bcbd22", "#1f77b4", "#d62728", "#ff7f0e", "#2ca02c", "#9467bd", "#8c564b")
@@ -62,13 +62,13 @@ def comparison(plain: Mapping, ota: Mapping) -> str:
     )
 
 
-def advice(profile: Mapping) -> str:
-    """One line: the bottleneck of this run, and which flag to try."""
+def advice(profile: Mapping, in_use: Collection[str] = ()) -> str:
+    """One line: the bottleneck of this run, and which flags to try; in_use: of `bottleneck.options_in_use`."""
     fraction = {name: row["fraction"] for name, row in profile["stages"].items()}
     loss = fraction.get("loss", 0.0) + fraction.get("assignment", 0.0)
     parts = {"data": fraction.get("data", 0.0), "loss": loss, "validation": 0.0}
-    bottleneck = find_bottleneck(parts | {"network": 1 - sum(parts.values())})
-    return f"The bottleneck is {ADVICE[bottleneck]}"
+    parts["network"] = 1 - sum(parts.values())
+    return f"The bottleneck is {advice_text(parts, {}, in_use)}"
 
 
 def draw(profiles: Mapping[str, Mapping], title: str, path: Path) -> None:

@@ -215,9 +215,10 @@ def tell(runs: list[Run], trainer: Trainer, table: Path) -> None:
 
     draw(picture, runs, trainer)
     print(f"\n{text}\n\nwritten: {table}, {ranking.name}, {figures.name}, {picture.name}")
-    best = best_settings(places)
-    if best is not None:
-        path = table.with_name("best.yaml")
+    best, path = best_settings(places), table.with_name("best.yaml")
+    if best is None:
+        path.unlink(missing_ok=True)  # of an earlier part of these trials
+    else:
         content, arguments = trainer.full_run(best, path)
         write_atomically(path, yaml.safe_dump(content, sort_keys=False))
         print(f"A full run with the best settings ({content.get('epochs')} epochs):\n  {' '.join(arguments)}")

@@ -1,7 +1,7 @@
 """Evolution of hyper-parameters: each generation trains once with a mutation of one of the best so far.
 
-State lives in evolve.txt in the working directory: 7 results and the hyper-parameters of each run, best first. Genes
-are matched by name; whether the loss is OTA is not a gene.
+State lives in evolve.txt in the run folder: 7 results and the hyper-parameters of each run, best first. Genes are
+matched by name; what is no gene, such as whether the loss is OTA, stays as the hyp file has it.
 """
 
 import shutil
@@ -9,12 +9,14 @@ import subprocess
 from argparse import Namespace
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import yaml
 
-from yolov7fast.core.atomic import atomic_file, write_atomically
+from yolov7fast.core.atomic import atomic_file, link_or_copy, write_atomically
 from yolov7fast.core.errors import UserError
+from yolov7fast.core.text import counted
 from yolov7fast.metrics.average_precision import fitness
 from yolov7fast.plots import plot_evolution
 from yolov7fast.training import hyperparameters as hyper
@@ -25,7 +27,7 @@ from yolov7fast.training.trainer import Outcome
 GENERATIONS = 300
 PARENTS = 5
 SIGMA, MUTATED_FRACTION = 0.2, 0.8
-STATE = Path("evolve.txt")
+STATE = "evolve.txt"
 RESULT_COLUMNS = summary_columns(("box", "obj", "cls", "total"))  # before the hyper-parameters
 RESULTS = len(RESULT_COLUMNS)
 
@@ -63,38 +65,60 @@ def _factors(names: list[str], random: np.random.Generator) -> np.ndarray:
     return factors
 
 
-def read_history(names: list[str]) -> np.ndarray:
-    if not STATE.exists():
+def read_history(file: Path, names: list[str]) -> np.ndarray:
+    if not file.exists():
         return np.zeros((0, RESULTS + len(names)))
-    rows = np.loadtxt(STATE, ndmin=2)
+    rows = np.loadtxt(file, ndmin=2)
     if rows.shape[1] != RESULTS + len(names):
         raise UserError(
-            f"{STATE} has {rows.shape[1]} columns, this hyp file needs {RESULTS + len(names)}: "
+            f"{file} has {rows.shape[1]} columns, this hyp file needs {RESULTS + len(names)}: "
             "it is of another search; move it away to begin a new one"
         )
     return rows
 
 
-def write_history(history: np.ndarray, names: list[str], run_dir: Path) -> None:
-    """evolve.txt best first and without repeats, its plot, and the best set as hyp_evolved.yaml."""
+def take_over(file: Path) -> None:
+    """Begin with the evolve.txt of the working folder, where upstream keeps it, if the run folder has none."""
+    found = Path(STATE)
+    if found.is_file() and not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        link_or_copy(found, file)
+        print(f"resuming the evolution of {found.resolve()}; from now on its table is {file}")
+
+
+def write_history(history: np.ndarray, hyp: Mapping[str, Any], run_dir: Path) -> None:
+    """evolve.txt best first and without repeats, its plot, and the best set as hyp_evolved.yaml.
+
+    hyp: the complete set that evolution began with, for the keys that are no genes.
+    """
+    names = genes(hyp)
     rows = np.unique(history, axis=0)
     rows = rows[np.argsort(-fitness(rows), kind="stable")]
-    with atomic_file(STATE) as file:
+    with atomic_file(run_dir / STATE) as file:
         np.savetxt(file, rows, "%10.5g")
     best = {name: float(value) for name, value in zip(names, rows[0, RESULTS:])}
-    write_atomically(run_dir / "hyp_evolved.yaml", yaml.safe_dump(best, sort_keys=False))
-    plot_evolution(rows[:, RESULTS:], fitness(rows), names, "evolve.png")
+    write_atomically(run_dir / "hyp_evolved.yaml", yaml.safe_dump({**hyp, **best}, sort_keys=False))
+    plot_evolution(rows[:, RESULTS:], fitness(rows), names, run_dir / "evolve.png")
 
 
-def bucket_copy(bucket: str, upload: bool) -> None:
+def bucket_copy(bucket: str, file: Path, upload: bool) -> None:
     """Exchange evolve.txt with a storage bucket, where one is named."""
     if not bucket:
         return
     if not shutil.which("gsutil"):
         raise UserError(f"--bucket {bucket} needs the command gsutil, which is not installed")
     remote = f"gs://{bucket.removeprefix('gs://')}/{STATE}"
-    pair = [str(STATE), remote] if upload else [remote, str(STATE)]
+    pair = [str(file), remote] if upload else [remote, str(file)]
     subprocess.run(["gsutil", "-q", "cp", *pair], check=upload)  # a new bucket has nothing to fetch
+
+
+def begun_with(opt: Namespace) -> dict[str, Any]:
+    """The hyp file's set, with the loss that the command line asks for: the evolved file must say which it was."""
+    hyp = hyper.load_hyp(opt.hyp)
+    if opt.loss_ota is not None:
+        hyp["loss_ota"] = opt.loss_ota
+        hyp.pop(hyper.ASSIGNER, None)
+    return hyp
 
 
 def evolve(opt: Namespace, world: World, train: Callable[[Namespace], Outcome], generations: int = GENERATIONS) -> int:
@@ -106,18 +130,27 @@ def evolve(opt: Namespace, world: World, train: Callable[[Namespace], Outcome], 
         raise UserError("--evolve runs in one process: start it without torchrun")
     opt.name, opt.exist_ok, opt.notest, opt.nosave = "evolve", True, True, True
     run_dir = Path(opt.project) / opt.name
-    hyp = hyper.load_hyp(opt.hyp)
+    file = run_dir / STATE
+    hyp = begun_with(opt)
     names = genes(hyp)
+    take_over(file)
     random = np.random.default_rng()
     for generation in range(generations):
-        bucket_copy(opt.bucket, upload=False)
-        history = read_history(names)
+        bucket_copy(opt.bucket, file, upload=False)
+        history = read_history(file, names)
         child = hyper.check_hyp(mutate(hyp, history, random), f"generation {generation}")
         outcome = train(Namespace(**{**vars(opt), "hyp": child}))
         if outcome.interrupted:
+            print(
+                f"stopped in generation {generation + 1} of {generations}; resume with the same command: "
+                f"it continues from {file}, which has {counted(len(history), 'training')}"
+            )
             return outcome.interrupted
         row = np.array([*(outcome.metrics.get(name, 0.0) for name in RESULT_COLUMNS), *(child[name] for name in names)])
-        write_history(np.vstack([history, row]), names, run_dir)
-        bucket_copy(opt.bucket, upload=True)
+        write_history(np.vstack([history, row]), hyp, run_dir)
+        bucket_copy(opt.bucket, file, upload=True)
         print(f"generation {generation + 1}/{generations}: fitness {fitness(row[None])[0]:.4g}; best in {run_dir}")
+    print(
+        f"The best hyper-parameters: --hyp {run_dir / 'hyp_evolved.yaml'} (all trainings: {file}, {run_dir}/evolve.png)"
+    )
     return 0

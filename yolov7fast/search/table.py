@@ -19,6 +19,7 @@ LEADING = ("trial_id", "status", "final_map", "final_loss")
 TRAILING = ("wall_time", "best_epoch", "final_map50", "setting", "seed", "reason")
 RANKING = ("rank", "setting", "status", "seeds", "map_mean", "map_deviation", "map50_mean", "loss_mean", "wall_time")
 CONFIDENCE = 0.95
+LEAST_DIFFERENCE = 1e-4  # of mAP: settings that differ by less are alike, as where nothing was learnt
 ORDER = (COMPLETED, INTERRUPTED, PRUNED, FAILED)
 
 
@@ -140,12 +141,23 @@ def ranking_text(places: Sequence[Place], trainer: Trainer) -> str:
     return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows)
 
 
+def nothing_differs(places: Sequence[Place]) -> bool:
+    """Whether all completed settings, of which there are several, came out alike."""
+    maps = [place.map for place in places if place.status == COMPLETED and place.map is not None]
+    return len(maps) > 1 and max(maps) - min(maps) < LEAST_DIFFERENCE
+
+
 def verdict(places: Sequence[Place]) -> str:
     """Whether the best setting is really the best, in one or two sentences."""
     done = [place for place in places if place.status == COMPLETED and place.map is not None]
     if len(done) < 2:
         return ""
     best, others = done[0], done[1:]
+    if nothing_differs(done):
+        return (
+            f"Nothing differs: all {len(done)} settings end at mAP@.5:.95 {readable(best.map)}, none is recommended. "
+            "Give each trial more iterations (--budget-epochs, --budget-subset), or try settings further apart."
+        )
     near = []
     for place in others:
         limit = noise(done, best.count, place.count)
@@ -185,6 +197,6 @@ def write_ranking_csv(path: Path, places: Sequence[Place], trainer: Trainer) -> 
 
 
 def best_settings(places: Sequence[Place]) -> Mapping[str, Any] | None:
-    """The settings that deserve a full run."""
-    first = places[0] if places else None
+    """The settings that deserve a full run; None where nothing speaks for any of them."""
+    first = places[0] if places and not nothing_differs(places) else None
     return first.run.params if first and first.status == COMPLETED and first.map is not None else None

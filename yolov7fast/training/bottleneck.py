@@ -1,21 +1,71 @@
-"""After the first epoch: one line that names the bottleneck of the run, and which flag would help."""
+"""After the first epoch: one line that names the bottleneck of the run, and which flags would help."""
 
-from collections.abc import Mapping
+import os
+from argparse import Namespace
+from collections.abc import Collection, Mapping
 from statistics import median
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from yolov7fast.training.reporter import EpochRow
+from yolov7fast.nn.compiling import compile_wanted
+from yolov7fast.training.step import choose_amp
 
+if TYPE_CHECKING:  # families name their advice, and the reporter knows families
+    from yolov7fast.training.reporter import EpochRow
+
+
+class Remedy(NamedTuple):
+    text: str
+    option: str = ""  # whoever uses this option has the remedy already
+
+
+class Advice(NamedTuple):
+    what: str  # the bottleneck in words
+    remedies: tuple[Remedy, ...] = ()
+
+
+FAST_LOADER = Remedy("--fast-dataloader", "fast_dataloader")
+DISK_CACHE = Remedy("--cache-images disk", "cache_images")
+WORKERS = Remedy("more --workers", "workers")
 ADVICE = {
-    "data": "waiting for data: try --fast-dataloader --cache-images disk --fast-augment, or more --workers",
-    "loss": "the loss: unusual, since the assignment is batched; measure it with tests/profile_training_loop.py",
-    "network": "the network, as it should be: try USE_COMPILE=1, --channels-last, --amp bf16, or a larger --batch-size",
-    "validation": "validation: try --eval-interval 5, or a larger --test-batch-size",
+    "data": Advice("waiting for data", (FAST_LOADER, DISK_CACHE, Remedy("--fast-augment", "fast_augment"), WORKERS)),
+    "loss": Advice(
+        "the loss, which is unusual, since the assignment is batched",
+        (Remedy("tests/profile_training_loop.py, which measures it"),),
+    ),
+    "network": Advice(
+        "the network, as it should be",
+        (
+            Remedy("USE_COMPILE=1", "compile"),
+            Remedy("--channels-last", "channels_last"),
+            Remedy("--amp bf16", "amp"),
+            Remedy("a larger --batch-size"),
+        ),
+    ),
+    "validation": Advice(
+        "validation", (Remedy("--eval-interval 5", "eval_interval"), Remedy("a larger --test-batch-size"))
+    ),
 }
+NOTABLE = 0.25  # waiting for data or validating is worth a word from this fraction of the time on
+SWITCHES = ("fast_dataloader", "cache_images", "fast_augment", "channels_last")
 
 
-def time_fractions(stages: Mapping[str, list[float]], row: EpochRow) -> dict[str, float]:
+def options_in_use(opt: Namespace, device: torch.device) -> frozenset[str]:
+    """Options of remedies that a run uses already, or that could not help it."""
+    found = {name for name in SWITCHES if getattr(opt, name, False)}
+    if compile_wanted(getattr(opt, "compile", False)):
+        found.add("compile")
+    if choose_amp(opt.amp, device).enabled:
+        found.add("amp")
+    if opt.workers >= (os.cpu_count() or 1):
+        found.add("workers")
+    if opt.notest or opt.eval_interval > 1 or opt.epochs == 1:  # the last epoch is always validated
+        found.add("eval_interval")
+    return frozenset(found)
+
+
+def time_fractions(stages: Mapping[str, list[float]], row: "EpochRow") -> dict[str, float]:
     """Fraction of the epoch's wall time by what it was spent on; the step's stages come from their medians."""
     middle = {name: median(times) for name, times in stages.items() if times and name != "data"}
     whole = sum(middle.values()) or 1.0
@@ -32,15 +82,41 @@ def time_fractions(stages: Mapping[str, list[float]], row: EpochRow) -> dict[str
 
 
 def find_bottleneck(parts: Mapping[str, float]) -> str:
-    """The stage to speed up: waiting for data or validating counts as soon as it takes a quarter of the time."""
-    avoidable = {name: parts[name] for name in ("data", "validation", "loss") if parts[name] > 0.25}
-    return max(avoidable, key=lambda name: avoidable[name]) if avoidable else "network"
+    """What takes the largest fraction of the time."""
+    return max(parts, key=lambda name: parts[name])
 
 
-def report(stages: Mapping[str, list[float]], row: EpochRow, device: torch.device, advice: Mapping[str, str]) -> str:
-    """Print it; returns what the bottleneck is. advice: of the family, where it differs from `ADVICE`."""
+def advice_text(parts: Mapping[str, float], advice: Mapping[str, Advice], in_use: Collection[str] = ()) -> str:
+    """The bottleneck with what to try against it, then whatever else takes a quarter of the time and could be avoided.
+
+    advice: of the family of detectors, where it differs from `ADVICE`; in_use: of `options_in_use`.
+    """
+    known, first = {**ADVICE, **advice}, find_bottleneck(parts)
+    text = known[first].what + _to_try(known[first], in_use)
+    for name in ("data", "validation", "loss"):
+        remedies = _to_try(known[name], in_use)
+        if name != first and parts[name] > NOTABLE and remedies:
+            text += f". {name.capitalize()} takes {parts[name]:.0%}{remedies}"
+    return text
+
+
+def _to_try(advice: Advice, in_use: Collection[str]) -> str:
+    """'; try A, B or C': what is not in use."""
+    texts = [remedy.text for remedy in advice.remedies if remedy.option not in in_use]
+    *first, last = texts or [""]
+    return f"; try {', '.join(first)}{' or ' if first else ''}{last}" if texts else ""
+
+
+def report(
+    stages: Mapping[str, list[float]],
+    row: "EpochRow",
+    device: torch.device,
+    advice: Mapping[str, Advice],
+    in_use: Collection[str] = (),
+) -> str:
+    """Print it; returns what the bottleneck is. advice and in_use: see `advice_text`."""
     parts = time_fractions(stages, row)
     split = ", ".join(f"{name} {fraction:.0%}" for name, fraction in parts.items())
-    found = {**ADVICE, **advice}[find_bottleneck(parts)]
+    found = advice_text(parts, advice, in_use)
     print(f"first epoch on {device.type}: {split}. Bottleneck: {found}")
     return found

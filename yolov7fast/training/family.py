@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from yolov7fast.metrics.names import SUMMARY, validation_loss
+from yolov7fast.training.bottleneck import Advice
 from yolov7fast.training.distributed import World
 from yolov7fast.training.ema import ModelEMA
 from yolov7fast.training.optimizer import Rates
@@ -72,10 +73,10 @@ class Family(Recipe, Protocol):
     name: ClassVar[str]  # in checkpoints, opt.yaml and the registry
     checkpoint_suffix: ClassVar[str]
     metric_names: ClassVar[tuple[str, ...]]  # what a validation measures besides the summary, as columns of results.csv
-    advice: ClassVar[Mapping[str, str]]  # against a bottleneck, where it differs from that of `bottleneck`
-    shorter_warmup: ClassVar[str]  # how a user shortens the warm-up
+    advice: ClassVar[Mapping[str, Advice]]  # against a bottleneck, where it differs from that of `bottleneck`
     memorised_map50: ClassVar[float]  # --overfit: this mAP@.5 on its own training images counts as memorised
     uses_all_gpus: ClassVar[bool]  # whether one process trains on all visible GPUs
+    epoch_files: ClassVar[tuple[str, ...]]  # patterns of checkpoints of single epochs, which --keep-epochs limits
     strips_final_checkpoint: ClassVar[bool]  # whether a complete run's last checkpoint loses its training state
 
     @classmethod
@@ -98,6 +99,12 @@ class Family(Recipe, Protocol):
     @abstractmethod
     def complete_checkpoint(cls, path: Path) -> tuple[dict[str, Any], Path]:
         """The whole state of a complete run, whose last checkpoint `path` was stripped of it."""
+
+    @classmethod
+    @abstractmethod
+    def command_flags(cls, command: str, opt: Namespace) -> list[str]:
+        """What `test` needs so that it measures as the validations of this run did, or `detect` to see as they saw."""
+        ...
 
     @classmethod
     @abstractmethod
@@ -134,6 +141,16 @@ class Family(Recipe, Protocol):
         """Iterations of the warm-up."""
         ...
 
+    @property
+    def shorter_warmup(self) -> str:
+        """What a user whose warm-up is too long adds or changes: '--hyp small'."""
+        ...
+
+    @property
+    def start_weights(self) -> str:
+        """The flag with start weights for this network, where a run has none; empty: it has some, or none are known."""
+        ...
+
     @abstractmethod
     def start_epoch(self, epoch: int, batch_index: int, per_class_ap: Sequence[float]) -> None:
         """Prepare the epoch and place the loader at its batch `batch_index`; per_class_ap: of the last validation."""
@@ -155,7 +172,9 @@ class Family(Recipe, Protocol):
 
     # --- the end of an epoch, and files -------------------------------------------------------------------------------
     @abstractmethod
-    def validate(self, epoch: int, final: bool, draw: bool) -> Validation: ...
+    def validate(self, epoch: int, final: bool, draw: bool, should_stop: Callable[[], bool]) -> Validation:
+        """should_stop: asked after every batch; then `evaluation.loop.EvaluationStopped` is raised."""
+        ...
 
     @abstractmethod
     def checkpoint(self, progress: Progress, results_text: str) -> dict[str, Any]:

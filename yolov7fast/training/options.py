@@ -13,6 +13,7 @@ from yolov7fast.core.atomic import write_atomically
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files import increment_path
 from yolov7fast.core.yaml_file import read_yaml
+from yolov7fast.training.bottleneck import options_in_use
 from yolov7fast.training.distributed import World, from_main
 from yolov7fast.training.family import Family
 from yolov7fast.training.resume import (
@@ -48,8 +49,8 @@ class Command(Protocol):
     def check(self, opt: Namespace) -> None:
         """Refuse impossible or contradicting options, each by name."""
 
-    def invocation(self, family: str) -> str:
-        """What starts a training of a family, such as `python train.py`."""
+    def invocation(self, family: str, command: str = "train") -> str:
+        """What starts a command for a family, such as `python train.py`."""
         ...
 
     def next_steps(self, folder: str, suffix: str, data: str) -> list[tuple[str, str]]:
@@ -170,6 +171,8 @@ def settings_of(opt: Namespace, device: torch.device, keep_files: bool = True) -
         nosave=opt.nosave,
         save_every_minutes=opt.save_every,
         skip_nonfinite=opt.skip_nonfinite,
+        keep_epochs=opt.keep_epochs,
         exact_mid_epoch=opt.seed is not None,
         keep_files=keep_files,
+        in_use=options_in_use(opt, device),
     )

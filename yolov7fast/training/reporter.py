@@ -3,6 +3,7 @@
 import csv
 import io
 import logging
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -118,7 +119,7 @@ class Reporter:
 
     def _csv_lines(self, row: EpochRow) -> str:
         """The row of an epoch, after the heading where the table is new."""
-        measured = row.metrics if row.validated else {}
+        measured = _measured(row)
         values = [row.epoch, *row.means, row.labels, row.img_size]
         values += [measured.get(name, "") for name in self.summary]
         values += (list(row.lrs) + [0.0] * len(RATES))[: len(RATES)]
@@ -137,8 +138,9 @@ class Reporter:
         parts = self.loss_names[:-1]
         scalars = {f"train/{part}_loss": value for part, value in zip(parts, row.means)}
         if row.validated:
-            scalars |= {name: row.metrics[name] for name in (*SUMMARY, *self.metric_names) if name in row.metrics}
-            losses = {f"val/{part}_loss": row.metrics.get(validation_loss(part)) for part in parts}
+            measured = _measured(row)
+            scalars |= {name: measured[name] for name in (*SUMMARY, *self.metric_names) if name in measured}
+            losses = {f"val/{part}_loss": measured.get(validation_loss(part)) for part in parts}
             scalars |= {tag: value for tag, value in losses.items() if value is not None}
         return scalars | {f"x/{name}": lr for name, lr in zip(RATES, row.lrs)}
 
@@ -194,6 +196,11 @@ class Reporter:
             logger.close()
         if self.page is not None:
             self.page.close()
+
+
+def _measured(row: EpochRow) -> dict[str, float]:
+    """What the epoch's validation measured; NaN stands for what it could not, such as the AP of absent sizes."""
+    return {name: value for name, value in row.metrics.items() if row.validated and not math.isnan(value)}
 
 
 @contextmanager

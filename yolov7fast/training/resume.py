@@ -4,6 +4,7 @@ import logging
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -41,6 +42,8 @@ class Progress:
     epoch_waited: float = 0.0
     finished: bool = False
     last_loss: float | None = None  # mean of the last complete epoch
+    best_epoch: int | None = None  # whose checkpoint is best, and what its validation measured; None: not known
+    best_metrics: dict[str, float] = field(default_factory=dict)
 
 
 class Limits(NamedTuple):
@@ -49,6 +52,11 @@ class Limits(NamedTuple):
     epochs: int
     max_iter: int = 0
     patience: int = 0
+
+    def epoch_length(self, progress: Progress, batches: int) -> int:
+        """How many of an epoch's batches will be done by its end, those before an interruption included."""
+        left = max(self.max_iter - progress.global_step, 0) if self.max_iter else batches
+        return min(batches, progress.batch_index + left)
 
     def reached(self, progress: Progress) -> str:
         """Which limit a finished run has reached, and the remedy; nothing where it has not, or no longer."""
@@ -196,6 +204,20 @@ def keep_as_previous(path: Path) -> None:
         link_or_copy(path, previous_of(path))
     except UserError as error:
         log.warning("%s; training continues without a copy of the checkpoint before", error)
+
+
+def names_to_write(names: Sequence[str], epoch_files: Sequence[str], keep_epochs: int | None) -> list[str]:
+    """Names of checkpoints without those of single epochs (patterns `epoch_files`) where none of them is kept."""
+    unwanted = epoch_files if keep_epochs == 0 else ()
+    return [name for name in names if not any(fnmatch(name, pattern) for pattern in unwanted)]
+
+
+def remove_old_epochs(folder: Path, epoch_files: Sequence[str], keep_epochs: int | None) -> None:
+    """Leave the newest `keep_epochs` files of each pattern; None: all."""
+    for pattern in epoch_files if keep_epochs is not None else ():
+        files = sorted(folder.glob(pattern), key=lambda path: (len(path.name), path.name))
+        for path in files[: max(len(files) - (keep_epochs or 0), 0)]:
+            path.unlink(missing_ok=True)
 
 
 def read_resumable(path: Path, note: Callable[[str], None] = print) -> tuple[Any, Path]:

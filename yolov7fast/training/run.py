@@ -13,7 +13,7 @@ import torch
 from yolov7fast.core.device import select_device
 from yolov7fast.core.errors import UserError
 from yolov7fast.evaluation.further_metrics import FURTHER
-from yolov7fast.metrics.names import MAP50
+from yolov7fast.training import messages
 from yolov7fast.training.distributed import World, join, leave, peer_failure_as_user_error, world_from_environment
 from yolov7fast.training.family import Family
 from yolov7fast.training.loggers import make_loggers
@@ -26,7 +26,6 @@ from yolov7fast.training.trainer import Outcome, Trainer
 log = logging.getLogger(__name__)
 
 F = TypeVar("F", bound=Family)
-FELL_TO = 0.7  # --overfit: the loss must fall to this fraction of its first epoch's
 
 
 def run_training(family_class: type[Family], opt: Namespace, command: Command) -> int:
@@ -44,13 +43,12 @@ def run_in_folder(family_class: type[Family], opt: Namespace, command: Command) 
     command.check(opt)
     family_class.check_files(opt)
     device = select_device(opt.device, batch_size=opt.batch_size if family_class.uses_all_gpus else None)
-    invocation = command.invocation(family_class.name)
-    advise_on_gpus(family_class, invocation, device, world)
+    advise_on_gpus(family_class, command.invocation(family_class.name), device, world)
     with peer_failure_as_user_error(world):
         code = family_class.run_instead(opt, device, world, checkpoint)
         if code is None:
             outcome = train_once(family_class, opt, device, world, checkpoint, command=command)
-            code = exit_code(outcome, opt, world, family_class, invocation)
+            code = exit_code(outcome, opt, world, family_class, command)
     leave()
     save_dir = getattr(opt, "save_dir", "")
     return code, Path(save_dir) if save_dir else None
@@ -96,7 +94,7 @@ def train_once(
         elif world.is_main and keep_files:
             family.save_initial()
         if not trainer.progress.finished and world.is_main:
-            log_run_header(opt, family)
+            messages.print_header(opt, family, is_fresh=checkpoint is None)
         for logger in reporter.loggers:
             logger.begin(family)
         if reporter.page is not None and command is not None:
@@ -174,42 +172,13 @@ def restore(trainer: Trainer, family: Family, checkpoint: dict[str, Any], report
         reporter.rewind(checkpoint["training_results"], trainer.progress.epoch)
 
 
-def log_run_header(opt: Namespace, family: Family) -> None:
-    batches = len(family.loader)
-    total = batches * opt.epochs
-    print(
-        f"Image sizes {family.img_size} train, {family.test_size} test\n"
-        f"Using {family.loader.num_workers} dataloader workers\n"
-        f"Logging results to {opt.save_dir}\n"
-        f"Starting training for {opt.epochs} epochs of {batches} batches..."
-    )
-    if family.warmup >= total:
-        print(
-            f"note: the warm-up lasts {family.warmup} iterations, longer than this run of {total}; "
-            f"for a small data set {family.shorter_warmup}"
-        )
-
-
-def exit_code(outcome: Outcome, opt: Namespace, world: World, family: type[Family], invocation: str) -> int:
+def exit_code(outcome: Outcome, opt: Namespace, world: World, family: type[Family], command: Command) -> int:
     """Print how the run ended. An interrupted run exits with its signal's code; --overfit with its verdict."""
     if not world.is_main:
         return outcome.interrupted
-    progress = outcome.progress
     if outcome.interrupted:
-        print(f"stopped in epoch {progress.epoch}; resume with: {invocation} --resume {opt.save_dir}")
+        invocation = command.invocation(family.name)
+        print(f"stopped in epoch {outcome.progress.epoch}; resume with: {invocation} --resume {opt.save_dir}")
         return outcome.interrupted
-    print(f"{progress.epoch} epochs completed in {progress.seconds / 3600:.3f} hours.")
-    weights = ", ".join(f"weights/{name}{family.checkpoint_suffix}" for name in ("best", "last"))
-    print(f"Results in {opt.save_dir}: {weights}, results.png, PR_curve.png, test_batch0_pred.jpg")
-    return overfit_verdict(outcome, family.memorised_map50) if opt.overfit else 0
-
-
-def overfit_verdict(outcome: Outcome, memorised_map50: float) -> int:
-    """0: the network has memorised its images; 1: it has not, so something is wrong."""
-    first, last, map50 = outcome.progress.first_loss, outcome.last_loss, outcome.metrics.get(MAP50, 0.0)
-    fell, memorised = first is not None and last <= FELL_TO * first, map50 >= memorised_map50
-    print(
-        f"overfit: loss {first or 0.0:.4g} -> {last:.4g} ({'fell' if fell else 'did not fall enough'}), "
-        f"mAP@.5 {map50:.3f} on its own images ({'memorised' if memorised else f'below {memorised_map50}'})"
-    )
-    return 0 if fell and memorised else 1
+    messages.print_end(outcome, opt, family, command)
+    return messages.overfit_verdict(outcome, family.memorised_map50) if opt.overfit else 0

@@ -14,6 +14,7 @@ from yolov7fast.checkpoint.family import FAMILY_KEY
 from yolov7fast.core.atomic import write_atomically
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.signals import StopRequest
+from yolov7fast.evaluation.loop import EvaluationStopped
 from yolov7fast.training import bottleneck
 from yolov7fast.training.distributed import World, any_rank, from_all, from_main
 from yolov7fast.training.family import Family, Validation, summary_columns
@@ -23,8 +24,10 @@ from yolov7fast.training.resume import (
     Progress,
     collect_state,
     keep_as_previous,
+    names_to_write,
     progress_of,
     random_states,
+    remove_old_epochs,
     restore_own_random,
     restore_state,
 )
@@ -51,6 +54,8 @@ class TrainSettings:
     skip_nonfinite: int = 0
     exact_mid_epoch: bool = False  # samples are keyed, so a run can be resumed in the middle of an epoch
     keep_files: bool = True  # False: a trial of evolve, which keeps no checkpoint
+    keep_epochs: int | None = None  # how many files of single epochs stay; None: all
+    in_use: frozenset[str] = frozenset()  # of `bottleneck.options_in_use`
 
     @property
     def limits(self) -> Limits:
@@ -120,7 +125,7 @@ class Trainer:
         self.progress.finished = bool(self.settings.limits.reached(self.progress))
         if self.settings.exact_mid_epoch or self.progress.finished:
             return
-        if self.progress.batch_index:
+        if self.progress.batch_index and not self.all_batches_done():
             done = self.progress.batch_index
             log.warning(
                 "resuming inside epoch %d without --seed: its %d finished batches are run again on other samples; "
@@ -146,7 +151,8 @@ class Trainer:
                 started = time.time() - (progress.epoch_seconds if progress.batch_index else 0.0)
                 if self.train_epoch(progress.epoch, stop):
                     return self.interrupted(stop)
-                self.finish_epoch(progress.epoch, time.time() - started)
+                if not self.finish_epoch(progress.epoch, time.time() - started, stop):
+                    return self.interrupted(stop)
         self.family.finish()
         self.count_time()
         return self.outcome(0)
@@ -171,7 +177,9 @@ class Trainer:
 
     def train_epoch(self, epoch: int, stop: StopRequest) -> bool:
         """Run the batches of an epoch that are still to do; True if it was interrupted."""
-        family, step, progress = self.family, self.step, self.progress
+        family, step, progress, settings = self.family, self.step, self.progress, self.settings
+        if self.all_batches_done():  # the run was stopped in the validation
+            return False
         family.start_epoch(epoch, progress.batch_index, progress.per_class_ap)
         family.model.train()
         if progress.batch_index == 0:
@@ -179,7 +187,7 @@ class Trainer:
             step.optimizer.zero_grad()
             progress.epoch_seconds = progress.epoch_waited = 0.0
         self.last_sync, self.last_save, began = 0.0, time.time(), time.time() - progress.epoch_seconds
-        with self.progress_bar(len(family.loader)) as bar:
+        with self.progress_bar(settings.limits.epoch_length(progress, len(family.loader))) as bar:
             asked = time.perf_counter()
             for batch in () if self.out_of_iterations() else family.loader:
                 waiting = time.perf_counter() - asked
@@ -201,6 +209,10 @@ class Trainer:
                 self.save_if_due()
                 asked = time.perf_counter()
         return False
+
+    def all_batches_done(self) -> bool:
+        """Whether nothing but the end of the epoch is left to do."""
+        return 0 < len(self.family.loader) <= self.progress.batch_index
 
     def timer_for(self, global_step: int) -> Timer:
         """The clock of the bottleneck report, in the first epoch: always on a CPU, on some steps where it costs device
@@ -259,11 +271,13 @@ class Trainer:
 
     # --- the end of an epoch ------------------------------------------------------------------------------------------
 
-    def finish_epoch(self, epoch: int, seconds: float) -> None:
-        """Validate, report, save; then the next epoch is on."""
+    def finish_epoch(self, epoch: int, seconds: float, stop: StopRequest) -> bool:
+        """Validate, report, save; then the next epoch is on. False: stopped in the validation, which is left to do."""
         progress, settings = self.progress, self.settings
         last = epoch + 1 >= settings.epochs or self.out_of_iterations()
-        result = self.validate_if_due(epoch, last) if self.world.is_main else EpochResult()
+        result = self.validate_if_due(epoch, last, stop) if self.world.is_main else EpochResult()
+        if from_main(result is None, self.world) or result is None:
+            return False
         row = self.epoch_row(epoch, seconds, result)
         progress.epoch, progress.batch_index = epoch + 1, 0
         progress.last_loss = row.means[-1]
@@ -273,9 +287,13 @@ class Trainer:
         if self.world.is_main:
             self.report(row, result.validation, early=result.out_of_patience and not last)
         if settings.keep_files and (progress.finished or not settings.nosave):
-            self.save(self.family.checkpoint_names(epoch, progress.finished, result.is_best))
+            names = self.family.checkpoint_names(epoch, progress.finished, result.is_best)
+            kept = self.family.epoch_files, settings.keep_epochs
+            self.save(names_to_write(names, *kept))
             if self.world.is_main:
+                remove_old_epochs(self.weights_dir, *kept)
                 self.reporter.checkpoint(self.weights_dir / f"last{self.family.checkpoint_suffix}", epoch)
+        return True
 
     def report(self, row: EpochRow, validation: Validation | None, early: bool) -> None:
         """Report an epoch; early: it is the last one because patience is used up."""
@@ -283,7 +301,8 @@ class Trainer:
         if row.validated:
             self.reporter.plots(row.epoch)
         page, stages = self.reporter.page, self.timer.totals() if row.epoch == 0 else {}
-        found = bottleneck.report(stages, row, self.device, self.family.advice) if row.epoch == 0 else ""
+        known = self.family.advice, self.settings.in_use
+        found = bottleneck.report(stages, row, self.device, *known) if row.epoch == 0 else ""
         if page is not None:
             page.epoch_done(row.epoch, validation.findings if validation else {}, stages, found)
         self.update_page(row.means)
@@ -297,16 +316,26 @@ class Trainer:
             self.reporter.page.progress(self.progress, batches, losses, self.device)
             self.reporter.page.write()
 
-    def validate_if_due(self, epoch: int, last: bool) -> EpochResult:
-        """Validate where it is due; whether the epoch is the best so far, and whether patience is used up."""
+    def validate_if_due(self, epoch: int, last: bool, stop: StopRequest) -> EpochResult | None:
+        """Validate where it is due; whether the epoch is the best so far, and whether patience is used up.
+
+        None: a signal stopped the validation after a batch.
+        """
         progress, settings = self.progress, self.settings
         started, found = time.time(), None
-        progress.epochs_since_best += 1
         is_best = settings.notest and progress.best_fitness == 0.0  # as upstream has it
         if last or (not settings.notest and (epoch + 1) % settings.eval_interval == 0):
-            found = self.family.validate(epoch, last, draw=last or self.reporter.wants_plots(epoch))
+            draw = last or self.reporter.wants_plots(epoch)
+            try:
+                found = self.family.validate(epoch, last, draw, should_stop=lambda: bool(stop))
+            except EvaluationStopped:
+                return None
+        progress.epochs_since_best += 1
+        if found is not None:
             progress.metrics, progress.per_class_ap = found.columns(), [float(ap) for ap in found.per_class_ap]
             is_best = self.update_best(found.fitness)
+            if is_best:
+                progress.best_epoch, progress.best_metrics = epoch, dict(progress.metrics)
         out_of_patience = found is not None and 0 < settings.patience <= progress.epochs_since_best
         return EpochResult(found, is_best, out_of_patience, time.time() - started)
 

@@ -31,7 +31,7 @@ ROWS = [
         "--weights",
         str,
         "",
-        "checkpoint to start from; empty: from scratch",
+        "checkpoint to start from, or a published one by name (yolov7-tiny.pt: fetched once); empty: from scratch",
         where=TRAIN,
         upstream=TRAIN,
         fixed=True,

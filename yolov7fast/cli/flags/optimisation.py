@@ -116,7 +116,13 @@ ROWS = [
         fixed=True,
         trials=Trials(budget="size", reset=True),  # it would have the last word on sizes
     ),
-    search("--evolve", bool, False, "evolve the hyper-parameters", trials=refused("--search")),
+    search(
+        "--evolve",
+        bool,
+        False,
+        "evolve the hyper-parameters: 300 generations, each a whole training; table and best set in PROJECT/evolve",
+        trials=refused("--search"),
+    ),
     search(
         "--bucket", str, "", "gs:// bucket that evolve keeps evolve.txt in (needs gsutil)", trials=chosen("--search")
     ),

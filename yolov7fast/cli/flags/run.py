@@ -68,6 +68,14 @@ ROWS = [
     ),
     resume("--nosave", bool, False, "write a checkpoint only after the last epoch", upstream=TRAIN),
     resume("--save-every", float, 0.0, "minutes between checkpoints inside an epoch; 0: only at its end", low=0),
+    resume(
+        "--keep-epochs",
+        int,
+        None,
+        "keep only the newest N files of single epochs (epoch_*, best_*); more epochs can be added to a finished run "
+        "as long as one is kept; default: all of upstream's",
+        low=0,
+    ),
     resume("--checkpoint-period", int, 1, "epochs between files checkpoint_epoch_N.pth; 0: none", where=DETR, low=0),
     # --- validation ---------------------------------------------------------------------------------------------------
     validation("--notest", bool, False, "validate only after the last epoch", where=TRAIN, upstream=TRAIN),

@@ -20,6 +20,7 @@ from yolov7fast.losses.detr import PARTS, attach_loss
 from yolov7fast.nn.detr import Detector, build, rebuild
 from yolov7fast.predictors.base import Predictor
 from yolov7fast.predictors.detr import GRID, DetrPredictor, Frames
+from yolov7fast.training.bottleneck import DISK_CACHE, FAST_LOADER, WORKERS, Advice, Remedy
 from yolov7fast.training.distributed import World
 from yolov7fast.training.ema import ModelEMA
 from yolov7fast.training.optimizer import Rates
@@ -37,15 +38,23 @@ class DetrFamily(BaseFamily):
     loss_names = (*PARTS, "total")
     checkpoint_suffix = ".pth"
     metric_names = (AP_SMALL, PEAK_MEMORY)
-    shorter_warmup = "lower --warmup-iters"
     memorised_map50 = 0.5  # a DETR's boxes tighten late; a network that cannot learn stays near 0
     dataset_class = DetrDataset
     finds_unused_parameters = True  # a batch without any box leaves RT-DETR's denoising unused
     advice = {  # noqa: RUF012 (read only)
-        "data": "waiting for data: try --fast-dataloader --cache-images disk, or more --workers",
-        "loss": "the loss: its matcher runs on the host; --profile 50 measures which fraction of a step it takes",
-        "network": "the network, as it should be: try a smaller --img-size, --resize-schedule, --amp, or fewer queries",
+        "data": Advice("waiting for data", (FAST_LOADER, DISK_CACHE, WORKERS)),
+        "loss": Advice("the loss, whose matcher runs on the host", (Remedy("--profile 50, which measures it"),)),
+        "network": Advice(
+            "the network, as it should be",
+            (
+                Remedy("a smaller --img-size"),
+                Remedy("--resize-schedule"),
+                Remedy("--amp", "amp"),
+                Remedy("fewer queries"),
+            ),
+        ),
     }
+    epoch_files = ("checkpoint_epoch_*.pth",)
     model: Detector
 
     # --- of the class -------------------------------------------------------------------------------------------------
@@ -157,6 +166,10 @@ class DetrFamily(BaseFamily):
             "model": self.model.state_dict(),
             "ema": self.averaged.ema.state_dict(),
         }
+
+    @property
+    def shorter_warmup(self) -> str:
+        return "a lower --warmup-iters, or more --epochs"
 
     def checkpoint_names(self, epoch: int, final: bool, is_best: bool) -> list[str]:
         names = super().checkpoint_names(epoch, final, is_best)

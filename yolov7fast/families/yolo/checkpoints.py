@@ -24,6 +24,7 @@ class YoloCheckpoints(BaseFamily):
     """The part of the YOLO family that writes, names, strips and reads checkpoints."""
 
     checkpoint_suffix = ".pt"
+    epoch_files = ("epoch_*.pt", "best_*.pt")
     strips_final_checkpoint = True
     stored_hyp: Mapping[str, float]  # as the run's hyp.yaml has it
     dataset: LoadImagesAndLabels

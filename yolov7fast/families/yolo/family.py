@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from yolov7fast.checkpoint.ensemble import attempt_load
+from yolov7fast.checkpoint.release import local_weights, released_for
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files import check_file, check_img_size
 from yolov7fast.core.text import printable
@@ -23,7 +24,7 @@ from yolov7fast.data.autoanchor import check_anchors
 from yolov7fast.data.class_weights import labels_to_class_weights, labels_to_image_weights
 from yolov7fast.data.data_yaml import DataYaml, load_data_yaml
 from yolov7fast.data.loss_weights import loss_class_weights
-from yolov7fast.evaluation.config import EvalConfig, OutputConfig
+from yolov7fast.evaluation.config import TRAINING_IOU, EvalConfig, OutputConfig
 from yolov7fast.evaluation.run import run_evaluation
 from yolov7fast.families.base import class_names
 from yolov7fast.families.yolo.checkpoints import YoloCheckpoints
@@ -70,7 +71,6 @@ class YoloFamily(YoloCheckpoints):
 
     name = "yolo"
     loss_names = ("box", "obj", "cls", "total")
-    shorter_warmup = "set warmup_min_iters in the hyp file"
     memorised_map50 = 0.8
     uses_all_gpus = True
     drawn_batches = 10
@@ -82,6 +82,7 @@ class YoloFamily(YoloCheckpoints):
     def check_files(cls, opt: Namespace) -> None:
         super().check_files(opt)
         opt.cfg = check_file(opt.cfg, "cfg")
+        opt.weights = local_weights(opt.weights)
         if not opt.cfg and not opt.weights:
             raise UserError("give --cfg FILE to train from scratch, or --weights FILE to start from a checkpoint")
 
@@ -89,6 +90,11 @@ class YoloFamily(YoloCheckpoints):
     def ignores_resume(cls, opt: Namespace) -> bool:
         """Evolution keeps a table of its own, which it resumes by itself."""
         return opt.evolve
+
+    @classmethod
+    def command_flags(cls, command: str, opt: Namespace) -> list[str]:
+        nms = ["--iou-thres", f"{TRAINING_IOU:g}"] if command == "test" else []
+        return ["--img-size", str(opt.test_size), *nms, *super().command_flags(command, opt)]
 
     @classmethod
     def run_instead(
@@ -223,6 +229,20 @@ class YoloFamily(YoloCheckpoints):
     @property
     def warmup(self) -> int:
         return self.schedule.warmup
+
+    @property
+    def shorter_warmup(self) -> str:
+        """Which of the two that the length is the larger of makes it that long decides."""
+        if round(self.hyp["warmup_epochs"] * len(self.loader)) >= self.warmup:
+            return "more --epochs, or lower warmup_epochs in the hyp file"
+        if "warmup_min_iters" in self.hyp:
+            return "more --epochs, or lower warmup_min_iters in the hyp file"
+        return "--hyp small, the hyper-parameters for small data sets"
+
+    @property
+    def start_weights(self) -> str:
+        file = released_for(self.opt.cfg)
+        return "" if self.opt.weights or not file else f"--weights {file}, which is fetched on first use"
 
     def enter_stage(self, stage: ResizeStage) -> None:
         """Its batch decides accumulation and weight decay too; the warm-up stays as planned, in batches of the first

@@ -1,0 +1,160 @@
+"""What a run prints first and last, and what it warns of before it begins."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from yolov7fast.cli.parser import parser_for
+from yolov7fast.cli.train_command import TrainCommand
+from yolov7fast.families.detr.family import DetrFamily
+from yolov7fast.families.yolo.family import YoloFamily
+from yolov7fast.families.yolo.optimization import YoloSchedule
+from yolov7fast.metrics.names import MAP, MAP50
+from yolov7fast.training import messages
+from yolov7fast.training.hyperparameters import load_hyp
+from yolov7fast.training.resume import Progress
+from yolov7fast.training.trainer import Outcome
+
+
+def options(*flags: str, family: str = "yolo", folder="runs/train/exp"):
+    opt = parser_for("train", family).parse_args(["--data", "my.yaml", *flags])
+    opt.save_dir, opt.test_size = str(folder), 320
+    return opt
+
+
+def family(opt, images: int = 205, batches: int = 10, generate: str | None = None) -> YoloFamily:
+    """A family of which nothing is built but what the first lines ask for."""
+    made = object.__new__(YoloFamily)
+    made.opt, made.hyp = opt, load_hyp(opt.hyp)
+    made.loader = type("Loader", (), {"__len__": lambda _: batches, "num_workers": 2})()
+    made.dataset = range(images)
+    made.data = SimpleNamespace(generate=generate)
+    made.img_size = made.test_size = 320
+    made.schedule = YoloSchedule(made.hyp, batches, opt.epochs, 16)
+    return made
+
+
+def first_lines(capsys, *flags: str, is_fresh: bool = True, **facts) -> str:
+    opt = options(*flags)
+    messages.print_header(opt, family(opt, **facts), is_fresh)
+    return capsys.readouterr().out
+
+
+# --- the warm-up ------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_that_never_leaves_its_warm_up_says_which_flag_to_add(capsys):
+    text = first_lines(capsys, "--epochs", "26", "--weights", "own.pt")
+    assert "WARNING: the learning rate warms up for 1,000 iterations, and this run has 260" in text
+    assert "Add --hyp small" in text
+    assert "WARNING" not in first_lines(capsys, "--epochs", "26", "--weights", "own.pt", "--hyp", "small")
+
+
+def test_the_warning_comes_above_half_of_the_iterations(capsys):
+    assert "warms up" not in first_lines(capsys, "--epochs", "200")
+    assert "warms up" in first_lines(capsys, "--epochs", "199")
+    assert "warms up" in first_lines(capsys, "--epochs", "300", "--max-iter", "1500")
+
+
+@pytest.mark.parametrize(
+    ("flags", "batches", "key"),
+    [
+        (["--hyp", "small", "--epochs", "3"], 20, "warmup_epochs"),  # 2 of 3 epochs
+        (["--hyp", "small", "--epochs", "3"], 5, "warmup_min_iters"),  # 20 of 15 iterations
+        (["--hyp", "p5", "--epochs", "4"], 7000, "warmup_epochs"),
+    ],
+)
+def test_the_warning_blames_what_makes_the_warm_up_long(capsys, flags, batches, key):
+    text = first_lines(capsys, "--weights", "own.pt", *flags, batches=batches)
+    assert f"Add more --epochs, or lower {key} in the hyp file" in text and "--hyp small" not in text
+
+
+# --- start weights ----------------------------------------------------------------------------------------------------
+
+
+def test_a_small_data_set_without_start_weights_is_told_of_them(capsys):
+    text = first_lines(capsys, "--cfg", "cfg/training/yolov7-tiny.yaml", "--hyp", "small")
+    assert "WARNING: no start weights (--weights is empty)" in text and "205 images" in text
+    assert "Add --weights yolov7-tiny.pt" in text
+
+
+@pytest.mark.parametrize(
+    ("flags", "facts"),
+    [
+        (["--weights", "own.pt"], {}),
+        ([], {"images": 118_000}),
+        ([], {"generate": "shapes"}),
+        (["--subset-size", "100"], {}),
+        (["--cfg", "mine.yaml"], {}),
+        ([], {"is_fresh": False}),
+    ],
+)
+def test_nobody_else_is(capsys, flags, facts):
+    text = first_lines(capsys, "--cfg", "cfg/training/yolov7.yaml", "--hyp", "small", *flags, **facts)
+    assert "no start weights" not in text
+
+
+# --- the length of a run ----------------------------------------------------------------------------------------------
+
+
+def test_the_header_announces_what_will_be_trained(capsys):
+    assert first_lines(capsys, "--epochs", "3").endswith("Starting training for 3 epochs of 10 batches...\n")
+    shorter = first_lines(capsys, "--epochs", "3", "--max-iter", "4")
+    assert shorter.endswith("Starting training for 4 iterations (--max-iter), 10 an epoch...\n")
+
+
+# --- the end ----------------------------------------------------------------------------------------------------------
+
+
+def last_lines(capsys, folder, progress: Progress, *flags: str, family=YoloFamily) -> list[str]:
+    (folder / "weights").mkdir(parents=True, exist_ok=True)
+    for name in ("best", "last"):
+        (folder / "weights" / f"{name}{family.checkpoint_suffix}").touch()
+    opt = options(*flags, family=family.name, folder=folder)
+    messages.print_end(Outcome({}, progress, 0, 0.1), opt, family, TrainCommand(family.name))
+    return capsys.readouterr().out.splitlines()
+
+
+BEST = {"best_epoch": 21, "best_metrics": {MAP50: 0.7853, MAP: 0.5012}}
+
+
+def test_the_last_lines_name_the_best_epoch_its_file_and_what_to_do_next(tmp_path, capsys):
+    progress = Progress(epoch=26, global_step=260, seconds=360.0, **BEST)
+    done, best, results, _, test, detect = last_lines(capsys, tmp_path, progress, "--epochs", "26")
+    file = tmp_path / "weights" / "best.pt"
+    assert done == "26 epochs completed in 0.100 hours."
+    assert best == f"Best epoch: 21/25, mAP@.5 0.785, mAP@.5:.95 0.501: {file}"
+    assert results.startswith(f"Results in {tmp_path}: results.png")
+    assert test == f"  python test.py --weights {file} --data my.yaml --img-size 320 --iou-thres 0.6"
+    assert detect == f"  python detect.py --weights {file} --source FOLDER --img-size 320"
+
+
+def test_the_commands_of_the_last_lines_are_understood(tmp_path, capsys):
+    flags = ["--single-cls", "--keep-partial-labels", "--v5-metric"]
+    *_, test, detect = last_lines(capsys, tmp_path / "my run", Progress(epoch=300), *flags)
+    assert "'" in test  # a folder with a blank
+    for command, line in (("test", test), ("detect", detect)):
+        opt = parser_for(command).parse_args(line.replace("'", "").replace("my run", "my_run").split()[2:])
+        assert opt.img_size == 320
+        if command == "test":
+            assert opt.iou_thres == 0.6 and opt.single_cls and opt.keep_partial_labels and opt.v5_metric
+
+
+def test_detr_has_commands_of_its_own(tmp_path, capsys):
+    *_, test, detect = last_lines(capsys, tmp_path, Progress(epoch=50), family=DetrFamily)
+    assert test.startswith("  python tools/test_detr.py --weights ") and test.endswith("best.pth --data my.yaml")
+    assert detect.startswith("  python tools/detect_detr.py ")
+
+
+def test_a_run_that_ended_by_its_iterations_says_so(tmp_path, capsys):
+    done, *_ = last_lines(capsys, tmp_path, Progress(epoch=1, global_step=4), "--max-iter", "4")
+    assert done.startswith("4 iterations (--max-iter) completed in ")
+
+
+def test_a_resumed_run_of_an_older_version_has_no_best_epoch_to_name(tmp_path, capsys):
+    _, best, *_ = last_lines(capsys, tmp_path, Progress(epoch=3))
+    assert best == f"Best epoch: {tmp_path / 'weights' / 'best.pt'}"
+
+
+def test_overfitting_ends_with_its_verdict_alone(tmp_path, capsys):
+    assert not any("test.py" in line for line in last_lines(capsys, tmp_path, Progress(epoch=3), "--overfit"))
