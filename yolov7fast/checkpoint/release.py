@@ -9,7 +9,6 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from yolov7fast.checkpoint.api import load_checkpoint, state_dict_of
 from yolov7fast.core.atomic import Replacement, as_user_error
 from yolov7fast.core.errors import CheckpointError, UserError
 from yolov7fast.core.file_lock import exclusive
@@ -49,6 +48,8 @@ def local_weights(weights: str | Path) -> str:
 
 
 def _fetch(address: str, target: Path) -> None:
+    from yolov7fast.checkpoint.api import load_checkpoint, state_dict_of  # torch is loaded only where it is needed
+
     print(f"{target.name} is not here: fetching {address}", flush=True)
     with Replacement(target) as replacement:
         try:
