@@ -6,16 +6,14 @@
 tiny-p2, p2: yolov7-tiny and yolov7 against their P2 configurations on drawn images of 128 pixels, objects of 5 to 14
 pixels, of one class: finding them is measured, not naming them. weights: yolov7-tiny with and without
 `--class-weights auto` on a drawn set whose four classes occur as 64 : 16 : 4 : 1 in training and evenly in validation.
-Each through train.py, from scratch, the networks at `--width` of their channels; mAP of the last epoch. A gain counts
-if it exceeds the spread of the seeds and the worst run of one side is better than the best of the other. Runs that are
-in the JSON file already are not repeated.
+Each as train.py does it, from scratch, the networks at `--width` of their channels; mAP of the last epoch. A gain
+counts if it exceeds the spread of the seeds and the worst run of one side is better than the best of the other. Runs
+that are in the JSON file already are not repeated.
 """
 
 import argparse
 import csv
 import json
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -26,6 +24,8 @@ import numpy as np
 import yaml
 
 from benchmarks.measure import machine, write_json
+from yolov7fast.cli.parser import parser_for
+from yolov7fast.commands.train import main as train_command
 from yolov7fast.core.errors import UserError, run_command
 from yolov7fast.data.shapes import HUES, NAMES, Shape, draw_ground, draw_shape, hue_to_bgr, outline
 
@@ -101,12 +101,12 @@ def train(run: dict, data: Path, folder: Path, extra: list[str]) -> dict:
     name, (cfg, arguments) = f"{part}_{side}_{seed}", PARTS[part][side]
     cfg = changed(f"cfg/training/{cfg}.yaml", folder, width_multiple=run["width"])
     hyp = changed("data/hyp.small.yaml", folder, **HYP)
-    command = ["train.py", *COMMON, "--cfg", cfg, "--hyp", hyp, *arguments, "--data", str(data)]
+    command = [*COMMON, "--cfg", cfg, "--hyp", hyp, *arguments, "--data", str(data)]
     command += ["--epochs", str(epochs), "--seed", str(seed), "--eval-interval", str(epochs)]
     start = time.perf_counter()
-    done = subprocess.run([sys.executable, *command, "--project", str(folder), "--name", name, *extra], cwd=ROOT)
-    if done.returncode:
-        raise UserError(f"the run {name} ended with code {done.returncode}")
+    opt = parser_for("train", "yolo").parse_args([*command, "--project", str(folder), "--name", name, *extra])
+    if code := train_command(opt):
+        raise UserError(f"the run {name} ended with code {code}")
     with (folder / name / "results.csv").open() as file:
         *_, last = csv.DictReader(file)
     found = {figure: float(last[column]) for figure, column, _ in FIGURES}

@@ -12,6 +12,7 @@ from tests.formats.test_prepare import tree, without_val
 from tests.training.commands import small_network
 from yolov7fast.checkpoint.api import load_checkpoint
 from yolov7fast.cli.parser import parser_for
+from yolov7fast.commands import test as test_command
 from yolov7fast.commands.train import main
 from yolov7fast.losses.build import build_loss
 
@@ -55,6 +56,14 @@ def test_a_set_without_validation_images_trains_with_a_fraction_split_off(tmp_pa
     with caplog.at_level(logging.INFO):
         assert train(tmp_path, root, "--val-fraction", "0.25") == 0
     assert any("9 train, 3 val images, by a hash of file names" in message for message in caplog.messages)
+    weights = str(tmp_path / "runs" / "run" / "weights" / "last.pt")
+    arguments = ["--weights", weights, "--data", str(root), "--val-fraction", "0.25", "--img", "64", "--batch", "4"]
+    arguments += ["--device", "cpu", "--workers", "0", "--project", str(tmp_path / "runs")]
+    caplog.clear()
+    with caplog.at_level(logging.INFO):
+        result = test_command.run(parser_for("test").parse_args(arguments))
+    assert result is not None and result.seen == 3
+    assert any("9 train, 3 val images" in message for message in caplog.messages)
 
 
 def test_an_odd_set_names_the_command_for_a_closer_look(tmp_path, caplog):
