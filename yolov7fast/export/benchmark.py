@@ -78,17 +78,21 @@ def run_benchmark(source: Source, data: DataYaml, size: int, folder: Path, runs:
 
 
 def time_in_turn(
-    predictors: Sequence[Predictor], size: int, runs: int, data: DataYaml | None
+    predictors: Sequence[Predictor], size: int, runs: int, data: DataYaml | None, batches: Sequence[int] = BATCHES
 ) -> list[tuple[float, ...]]:
-    """Median milliseconds of an image for each predictor, by batch size; every round runs all of them once."""
+    """Median milliseconds of an image for each predictor, by batch size; every round times all of them once.
+
+    A call that is not timed goes before each: the threads of the runtime before it may still spin.
+    """
     images = sample_images(data)
     found: list[list[float]] = [[] for _ in predictors]
-    for count in BATCHES:
+    for count in batches:
         batch = make_batch(images, Case(count, size, size))
         planes = torch.from_numpy(np.ascontiguousarray(batch.images[..., ::-1].transpose(0, 3, 1, 2)))
         rounds: list[list[float]] = [[] for _ in predictors]
         for number in tqdm(range(runs + 1), desc=f"batch {count}"):
             for times, predictor in zip(rounds, predictors):
+                predictor(planes, batch.shapes)
                 start = time.perf_counter()
                 predictor(planes, batch.shapes)
                 if number:  # the first round is for warming up

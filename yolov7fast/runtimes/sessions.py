@@ -75,6 +75,8 @@ class OnnxSession(Session):
         options = runtime.SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()
         options.log_severity_level = 3
+        # its threads rest between runs: spinning, they would take the cores of whatever reads, writes or runs next
+        options.add_session_config_entry("session.force_spinning_stop", "1")
         providers = ["CPUExecutionProvider"]
         if device != "cpu" and "CUDAExecutionProvider" in runtime.get_available_providers():
             providers.insert(0, "CUDAExecutionProvider")

@@ -5,8 +5,9 @@ import json
 import pytest
 import torch
 
-from benchmarks import detect, slicing
+from benchmarks import detect, formats, slicing
 from tests.mini_network import write_mini_weights
+from tests.training.commands import small_network
 
 
 @pytest.fixture(scope="module")
@@ -42,3 +43,12 @@ def test_large_images_hold_the_scenes_and_their_labels():
     assert image.shape == (800, 800, 3) and len(labels) >= 4
     assert (labels[:, 1:] >= 0).all() and (labels[:, 1:] <= 800).all()
     assert labels[:, 1].max() > 400 and labels[:, 2].max() > 400
+
+
+def test_formats_are_timed_for_every_network_and_size(tmp_path, capsys):
+    flags = ["--img-size", "32", "64", "--runs", "1", "--threads", "1", "--json", str(tmp_path / "figures.json")]
+    assert formats.main(["--cfg", small_network(tmp_path), *flags]) == 0
+    figures = json.loads((tmp_path / "figures.json").read_text())
+    assert list(figures["milliseconds"]) == ["small at 32", "small at 64"]
+    assert all(ms > 0 for row in figures["milliseconds"].values() for ms in row.values())
+    assert [row["value"] > 0 for row in figures["ratios"]] == [True, True] and "small at 64" in capsys.readouterr().out
