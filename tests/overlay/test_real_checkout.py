@@ -16,6 +16,7 @@ import yaml
 from tests.mini_network import mini_model
 from tests.overlay.conftest import ROOT, git_status
 from yolov7fast.checkpoint.write import save_checkpoint
+from yolov7fast.data.caches.labels import SUFFIX
 
 REPO = os.environ.get("OVERLAY_REPO", "")
 ALONE = ("--no-loss", "--no-fast-dataloader", "--no-metrics")  # repairs alone: the checkout as it is
@@ -109,7 +110,7 @@ def test_training_with_ota(repo, cells):
         *("samples train", "samples val", "ComputeLossOTA", "ComputeLoss", "suppression", "average precision")
     }
     assert first_step(ours) == first_step(train(repo, cells, "ota_alone", switches=ALONE))
-    assert (cells / "labels/train.cache").is_file() and (cells / "labels/train.fast.cache").is_file()
+    assert (cells / "labels/train.cache").is_file() and (cells / f"labels/train{SUFFIX}").is_file()
 
 
 def test_training_with_the_plain_loss(repo, cells, no_ota):
