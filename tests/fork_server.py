@@ -12,7 +12,11 @@ import runpy
 import sys
 from pathlib import Path
 
+import pytest
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from tests.drawing import draw_nothing
 
 
 def preload(script: str) -> None:
@@ -39,6 +43,7 @@ def become(request: dict, environment: dict[str, str]) -> None:
     os.chdir(request["folder"])
     os.environ.clear()
     os.environ.update(environment)
+    draw_nothing(pytest.MonkeyPatch())
     sys.argv = [request["script"], *request["arguments"]]
     sys.path[0] = str(Path(request["script"]).parent)
     runpy.run_path(request["script"], run_name="__main__")
