@@ -5,7 +5,7 @@ PY     := $(VENV)/bin/python
 # arguments for train.py, e.g. make train ARGS="--data my.yaml --epochs 50"; empty: the project's own small data set
 ARGS   ?=
 
-.PHONY: train test test-slow lint lint-quick lint-all format bench bench-full test-overlay clean
+.PHONY: train test test-slow lint lint-quick format bench bench-full test-overlay clean
 
 train: $(VENV)/.run-ready
 ifeq ($(strip $(ARGS)),)
@@ -14,26 +14,28 @@ else
 	$(PY) train.py $(ARGS)
 endif
 
+# two processes, a file to each: what the tests of a file share is made once
+PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
 test: $(VENV)/.dev-ready
-	OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 -m "not slow" tests
+	$(PYTEST) -m "not slow" tests
 
 test-slow: $(VENV)/.dev-ready
-	OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 -m slow tests
+	$(PYTEST) -m slow tests
 
 # a real checkout of upstream as a user runs it: make test-overlay REPO=DIR
 test-overlay: $(VENV)/.overlay-ready
 	@test -n "$(REPO)" || { echo "give the checkout: make test-overlay REPO=DIR" >&2; exit 2; }
 	OMP_NUM_THREADS=1 OVERLAY_REPO="$(abspath $(REPO))" $(PY) -m pytest -x tests/overlay/test_real_checkout.py
 
+# style, which package may import which, types; pyright looks for no newer version of itself
 lint: lint-quick
+	$(VENV)/bin/lint-imports
+	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(VENV)/bin/pyright
 
 lint-quick: $(VENV)/.dev-ready
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
-
-lint-all: lint-quick
-	$(VENV)/bin/lint-imports
-	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(VENV)/bin/pyright
 
 format: $(VENV)/.dev-ready
 	$(VENV)/bin/ruff check --fix .

@@ -49,7 +49,9 @@ def test_conversion_of_the_other_recorded_networks(name, recorded):
     check(name, recorded)
 
 
-@pytest.mark.parametrize("name", ["yolov7x", "yolov7-e6", "yolov7-d6", "yolov7-e6e"])
+@pytest.mark.parametrize(
+    "name", ["yolov7x", "yolov7-e6", *(pytest.param(n, marks=pytest.mark.slow) for n in ("yolov7-d6", "yolov7-e6e"))]
+)
 def test_the_other_networks_have_a_deploy_form(name):
     """Names and shapes only: on the meta device."""
     with torch.device("meta"):
@@ -76,7 +78,13 @@ def narrow_deploy(name):
 
 
 @pytest.mark.parametrize(
-    "name, half", [("yolov7-tiny", False), ("yolov7-tiny", True), ("yolov7", True), ("yolov7-w6", True)]
+    "name, half",
+    [
+        ("yolov7-tiny", False),
+        ("yolov7-tiny", True),
+        pytest.param("yolov7", True, marks=pytest.mark.slow),
+        ("yolov7-w6", True),
+    ],
 )
 def test_file_to_file(name, half, tmp_path):
     """A converted file loads as the trained one does and predicts the same, half-precision files included."""

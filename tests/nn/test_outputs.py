@@ -19,10 +19,11 @@ from tests.nn.parity import (
 from yolov7fast.nn.blocks import RepConv
 from yolov7fast.nn.model import scale_img
 
-QUICK = ["training/yolov7-tiny", "training/yolov7-e6e", "deploy/yolov7-tiny", "deploy/yolov7-tiny-silu"]
+QUICK = ["training/yolov7-tiny", "deploy/yolov7-tiny", "deploy/yolov7-tiny-silu"]
 THREE_CLASSES = ["training/yolov7-tiny", "training/yolov7", "training/yolov7-w6", "deploy/yolov7"]
 LONG = [
     *("training/yolov7", "training/yolov7x", "training/yolov7-w6", "training/yolov7-e6", "training/yolov7-d6"),
+    "training/yolov7-e6e",
     *(
         "deploy/yolov7",
         "deploy/yolov7x",

@@ -1,16 +1,15 @@
 """train.py as a user starts it, on a network and a data set small enough for tests."""
 
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import torch
 import yaml
 
+from tests.processes import ROOT, run_script
 from yolov7fast.checkpoint.api import load_checkpoint
 
-ROOT = Path(__file__).resolve().parents[2]
+__all__ = ["ROOT", "assert_same_weights", "small_network", "small_run", "train", "weights_of"]
 
 
 def small_network(folder: Path) -> str:
@@ -31,15 +30,8 @@ def small_run(folder: Path, shapes: Path, *extra: str) -> list[str]:
 
 
 def train(*arguments: str, script: str = "train.py", **environment: str) -> subprocess.CompletedProcess:
-    """Run to its end, without looking over its shoulder; output is captured."""
-    return subprocess.run(
-        [sys.executable, str(ROOT / script), *arguments],
-        cwd=ROOT,
-        env=os.environ | {"OMP_NUM_THREADS": "1", **environment},
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
+    """Run to its end in a process of its own; output is captured."""
+    return run_script(script, *arguments, **environment)
 
 
 def weights_of(path: Path) -> dict[str, torch.Tensor]:

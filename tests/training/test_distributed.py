@@ -10,6 +10,7 @@ import pytest
 import torch
 import yaml
 
+from tests.processes import run_group
 from tests.training.commands import ROOT, small_run, train, weights_of
 from yolov7fast.checkpoint.api import load_checkpoint
 from yolov7fast.training.hyperparameters import load_hyp
@@ -21,6 +22,7 @@ pytestmark = pytest.mark.timeout(240)
 
 
 def torchrun(*arguments: str, script="tests/training/agreeing_train.py", **environment: str):
+    """As a user starts it: torchrun's own process, then each of the two from the beginning."""
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "0"]
     return subprocess.run(
         [*launcher, "--rdzv_backend", "c10d", "--rdzv_endpoint", "localhost:0", str(ROOT / script), *arguments],
@@ -53,6 +55,11 @@ def test_the_group_ends_before_its_processes_do(two_processes):
     assert done.stdout.count("threads of the group at the end: 0") == 2, done.stdout[-3000:]
 
 
+def group(*arguments: str, script="tests/training/agreeing_train.py", **environment: str):
+    """Two processes that find each other as torchrun's do, without the seconds that it takes to start them."""
+    return run_group(script, *arguments, **environment)
+
+
 def test_two_processes_follow_one_with_the_same_batch(tmp_path, shapes_small):
     """The same samples make up each step, so the same gradient does: what training changed is compared.
 
@@ -62,7 +69,7 @@ def test_two_processes_follow_one_with_the_same_batch(tmp_path, shapes_small):
     hyp = tmp_path / "hyp.yaml"
     hyp.write_text(yaml.safe_dump(load_hyp("data/hyp.small.yaml") | CELLS_ONLY | AT_ONCE))
     found = []
-    for name, launch in (("two", torchrun), ("one", train)):
+    for name, launch in (("two", group), ("one", train)):
         (tmp_path / name).mkdir()
         arguments = small_run(tmp_path / name, shapes_small, "--epochs", "1", "--seed", "3", "--shuffle", "--notest")
         arguments += ["--max-iter", "2", "--hyp", str(hyp)]
@@ -84,7 +91,7 @@ def changes(weights: Path) -> dict[str, torch.Tensor]:
 def test_a_bad_batch_of_one_process_is_skipped_by_all(tmp_path, shapes_small):
     """Else one would wait for gradients that the other does not send."""
     arguments = small_run(tmp_path, shapes_small, "--epochs", "1", "--seed", "3", "--notest", "--skip-nonfinite", "1")
-    done = torchrun(*arguments, BAD_RANK="1", BAD_STEP="2")
+    done = group(*arguments, BAD_RANK="1", BAD_STEP="2")
     assert done.returncode == 0, done.stderr[-3000:]
     assert "weights agree: True over 2 processes" in done.stdout
     state = load_checkpoint(tmp_path / "runs/run/weights/epoch_000.pt")["resume"]
@@ -95,12 +102,12 @@ def test_a_bad_batch_of_one_process_is_skipped_by_all(tmp_path, shapes_small):
 
 def test_a_killed_process_ends_the_other_with_a_message(tmp_path, shapes_small):
     arguments = small_run(tmp_path, shapes_small, "--epochs", "2", "--seed", "3")
-    done = torchrun(*arguments, FATAL_RANK="1", FATAL="step 3")
+    done = group(*arguments, FATAL_RANK="1", FATAL="step 3")
     assert done.returncode != 0
     assert "another process of this run has ended" in done.stderr, done.stderr[-3000:]
 
 
 def test_a_batch_that_the_processes_cannot_divide_is_refused(tmp_path, shapes_small):
-    done = torchrun(*small_run(tmp_path, shapes_small), "--batch-size", "3")
+    done = group(*small_run(tmp_path, shapes_small), "--batch-size", "3")
     assert done.returncode != 0
     assert "--batch-size 3 must be a multiple of the number of processes, 2" in done.stderr

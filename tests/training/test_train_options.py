@@ -34,7 +34,7 @@ def rows(run_dir: Path) -> list[dict]:
         return list(csv.DictReader(f))
 
 
-def test_a_run_leaves_the_files_that_upstream_leaves(tmp_path, shapes_small):
+def test_a_run_leaves_the_files_that_upstream_leaves(tmp_path, shapes_small, draws):
     code, folder = train(tmp_path, shapes_small, "--seed", "1")
     assert code == 0
     for name in ("opt.yaml", "hyp.yaml", "results.txt", "results.csv", "results.png", "train_batch0.jpg"):

@@ -1,4 +1,4 @@
-"""Assigners by name: what a loss may be told to use. A further one is a module and an entry here."""
+"""Assigners by name: what a loss can use. A further one is a module and an entry here."""
 
 from yolov7fast.assign.base import Assigner
 from yolov7fast.assign.ota import Ota

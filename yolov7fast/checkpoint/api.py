@@ -1,4 +1,4 @@
-"""Checkpoints: read without running anything in them, written so that the reference can open them, taken apart.
+"""Checkpoints: read without running anything in them, written so that upstream can open them, taken apart.
 
 A checkpoint is a mapping with a whole network under `model` and, during training, one under `ema`; or a bare network;
 or a state dict, by itself or under `state_dict` or `model`. What training needs beyond that lies under `resume`.

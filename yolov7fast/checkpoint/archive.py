@@ -10,6 +10,7 @@ import os
 import struct
 import sys
 import zipfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -70,7 +71,8 @@ def read_zip(file: BinaryIO, modules: Modules) -> Any:
             storages[key], content = new_storage(dtype, count)
             if needed:
                 with archive.open(records[name]) as record:
-                    record.readinto(content)  # all of it, and its checksum is compared
+                    assert isinstance(record, zipfile.ZipExtFile)  # opened for reading
+                    record.readinto(content.data)  # all of it, and its checksum is compared
         if storages[key].dtype != dtype:
             raise Damaged("it names the same numbers by two types")
         return storages[key]
@@ -100,10 +102,9 @@ def check_records(records: dict[str, zipfile.ZipInfo], file_size: int) -> str:
 def read_legacy(content: mmap.mmap, modules: Modules) -> Any:
     """Pickles one after another (magic number, version, machine, the object, storage keys), then the numbers:
     for each key their count as int64 and their bytes."""
-    try:
+    magic, version, machine = None, None, {}
+    with suppress(Unreadable, EOFError):
         magic, version, machine = (RestrictedUnpickler(content).load() for _ in range(3))
-    except (Unreadable, EOFError):
-        magic = None
     if magic != LEGACY_MAGIC or version != LEGACY_VERSION:
         raise Unreadable("is a pickle but no checkpoint; give a .pt file written by training")
     if machine.get("little_endian") is not (sys.byteorder == "little"):

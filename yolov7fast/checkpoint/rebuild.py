@@ -8,7 +8,7 @@ callable, a class or a type code that could hold Python objects, and none alloca
 import math
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -140,7 +140,7 @@ def dtype_state(made: np.dtype, state: Any) -> None:
         raise Damaged("a NumPy type is not described as NumPy describes one")
     if state[2:] != (None, None, None, -1, -1, 0):
         raise Forbidden("holds a NumPy array of a compound type, where only numbers are read")
-    made.__setstate__((3, *state[1:]))
+    cast(Any, made).__setstate__((3, *state[1:]))
 
 
 def array(kind, shape, code) -> np.ndarray:
@@ -157,7 +157,7 @@ def array_state(made: np.ndarray, state: Any) -> None:
     _, shape, kind, fortran, data = state
     shape = whole_numbers(shape, "the shape of a NumPy array")
     check_bytes(kind, data, math.prod(shape))
-    made.__setstate__((1, shape, kind, bool(fortran), data))
+    cast(Any, made).__setstate__((1, shape, kind, bool(fortran), data))
 
 
 def scalar(kind, data) -> np.generic:
@@ -244,7 +244,7 @@ STATES = {np.dtype: dtype_state, np.ndarray: array_state, OrderedDict: ordered_d
 
 # --- modules ----------------------------------------------------------------------------------------------------------
 
-STOCK = (  # of PyTorch, inside blocks
+STOCK: tuple[type[nn.Module], ...] = (  # of PyTorch, inside blocks
     *(nn.Sequential, nn.ModuleList, nn.Conv2d, nn.BatchNorm2d, nn.SyncBatchNorm, nn.MaxPool2d, nn.Upsample),
     *(nn.Linear, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d, nn.Dropout),
     *(getattr(nn, name) for name in ACTIVATIONS),

@@ -10,7 +10,7 @@ import pickle
 import pickletools
 from collections import OrderedDict
 from collections.abc import Callable, Container, Iterable
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import nn
@@ -43,20 +43,31 @@ HARMLESS = (  # noqa: SIM905 - as a list it would fill a screen
 ).split()
 
 
+OPCODE_NAMES = {opcode.code: opcode.name for opcode in pickletools.opcodes}
+
+
 class Opcodes(dict):
     """Opcode -> handler; one that is not there ends the reading."""
 
     def __missing__(self, code: int):
-        known = pickletools.code2op.get(chr(code))
-        if known is None:
+        name = OPCODE_NAMES.get(chr(code))
+        if name is None:
             raise Damaged("its pickle is broken")
-        raise Forbidden(f"uses the pickle instruction {known.name}, which no checkpoint needs")
+        raise Forbidden(f"uses the pickle instruction {name}, which no checkpoint needs")
 
 
 class RestrictedUnpickler(pickle._Unpickler):  # the one in Python: its opcodes can be replaced
     """Reads one pickle. modules: the network classes it may hold. read_storage: gives the numbers of tensors."""
 
-    dispatch = Opcodes({ord(getattr(pickle, n)): pickle._Unpickler.dispatch[ord(getattr(pickle, n))] for n in HARMLESS})
+    # of Python's unpickler, which has them undeclared
+    stack: list[Any]
+    readline: Callable[[], bytes]
+    append: Callable[[Any], None]
+    pop_mark: Callable[[], list[Any]]
+
+    dispatch: ClassVar[dict[int, Callable]] = Opcodes(
+        {ord(getattr(pickle, n)): pickle._Unpickler.dispatch[ord(getattr(pickle, n))] for n in HARMLESS}
+    )
 
     def __init__(self, file, modules: Modules | None = None, read_storage: ReadStorage | None = None):
         super().__init__(file)
@@ -165,7 +176,7 @@ class RestrictedUnpickler(pickle._Unpickler):  # the one in Python: its opcodes 
         self.fill(set).update(items)
 
 
-RestrictedUnpickler.dispatch |= {
+RESTRICTED = {
     pickle.GLOBAL[0]: RestrictedUnpickler.load_global,
     pickle.REDUCE[0]: RestrictedUnpickler.load_reduce,
     pickle.NEWOBJ[0]: RestrictedUnpickler.load_newobj,
@@ -177,6 +188,7 @@ RestrictedUnpickler.dispatch |= {
     pickle.SETITEMS[0]: RestrictedUnpickler.load_setitems,
     pickle.ADDITEMS[0]: RestrictedUnpickler.load_additems,
 }
+RestrictedUnpickler.dispatch.update(RESTRICTED)
 
 
 # --- the states of modules --------------------------------------------------------------------------------------------
@@ -233,10 +245,11 @@ def give_states(states: Iterable[tuple[nn.Module, Any]]) -> dict[int, Extent]:
 
 def fuse(module: nn.Module) -> None:
     """Have a layer run as the file says that it was fused: by a switch, or in upstream's way by another method."""
+    layer: Any = module
     if hasattr(type(module), "fused"):
-        module.fused = True
+        layer.fused = True
     elif hasattr(type(module), "fuseforward"):
-        module.forward = module.fuseforward
+        layer.forward = layer.fuseforward
 
 
 def check_state(module: nn.Module, state: Any, complete: Container[int]) -> bool:

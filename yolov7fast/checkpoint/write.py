@@ -1,7 +1,7 @@
-"""Writes checkpoints so that a kill at any moment leaves the old file or the new one, and the reference can read them.
+"""Writes checkpoints so that a kill at any moment leaves the old file or the new one.
 
-The reference's readers want protocol 2, its class paths, and know NumPy by its old module name; what the reader here
-would refuse is refused when it is written.
+WongKinYiu/yolov7 ("upstream") can read them: its readers want protocol 2, its class paths, and know NumPy
+by its old module name. What the reader here would refuse is refused when it is written.
 """
 
 import _compat_pickle
@@ -15,10 +15,11 @@ from collections.abc import Iterable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import torch
 from torch import nn
+from torch._utils import _rebuild_parameter
 
 from yolov7fast.checkpoint.rebuild import ARGUMENTS, CALLS, STORAGES, readable_modules
 from yolov7fast.core.atomic import Replacement, atomic_path
@@ -49,7 +50,7 @@ class CheckpointPickler(pickle.Pickler):
         elif isinstance(obj, torch.Tensor) and obj.__dict__:
             # PyTorch's compiler leaves notes on tensors; older PyTorch cannot read tensors with attributes
             if isinstance(obj, nn.Parameter):
-                return torch._utils._rebuild_parameter, (obj.data, obj.requires_grad, OrderedDict())
+                return _rebuild_parameter, (obj.data, obj.requires_grad, OrderedDict())
             return obj.detach().__reduce_ex__(2)
         return NotImplemented
 
@@ -137,7 +138,7 @@ def serialise(obj: Any, path: Path) -> None:
     with open(path, "wb") as file:
         remembering = RememberingFile(file)
         pickling = types.SimpleNamespace(__name__="pickle", Pickler=CheckpointPickler)
-        torch.save(obj, remembering, pickle_module=pickling, pickle_protocol=2)
+        torch.save(obj, cast(BinaryIO, remembering), pickle_module=pickling, pickle_protocol=2)
         if remembering.error:
             raise remembering.error
 

@@ -14,6 +14,7 @@ from yolov7fast.checkpoint.api import load_checkpoint, module_of, save_checkpoin
 from yolov7fast.checkpoint.release import local_weights
 from yolov7fast.cli.programs import program
 from yolov7fast.core.errors import UserError
+from yolov7fast.nn.heads import Detect
 from yolov7fast.nn.model import Model
 from yolov7fast.nn.reparam import to_deploy
 
@@ -28,7 +29,9 @@ def convert(weights: Path, cfg: Path, output: Path) -> float:
         raise UserError(f"{weights}: is already fused; give the weights as training wrote them")
     deploy = to_deploy(trained.state_dict(), cfg, trained.yaml.get("ch", 3), weights)
     deploy.names = trained.names
-    deploy.nc = deploy.model[-1].nc
+    head = deploy.model[-1]
+    assert isinstance(head, Detect)  # `to_deploy` refuses others
+    deploy.nc = head.nc
     save_checkpoint({"model": deploy, "optimizer": None, "training_results": None, "epoch": -1}, output)
     return largest_difference(trained, deploy)
 

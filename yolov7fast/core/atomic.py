@@ -1,8 +1,8 @@
 """Files and folders written whole: a kill, a full disk or a power cut leaves the old content or the new, never a part.
 
 The content goes to a hidden temporary name in the same folder, is flushed to the disk, and takes its own name in one
-step. A temporary file is locked while its writer lives, so what a killed process left is told from what another one is
-writing; the next write to the same path takes it over.
+step. A temporary file is locked while its writer lives; one without a lock was left by a killed process, and the next
+write to the same path takes it over.
 """
 
 import os
@@ -97,8 +97,8 @@ def atomic_file(path: str | Path, mode: str = "wb", **options: Any) -> Iterator[
 
     mode: `wb`, or `w` for UTF-8 text whose line ends stay as they are.
     """
-    text = {} if "b" in mode else {"encoding": "utf-8", "newline": ""}
-    with atomic_path(path, **options) as temporary, open(temporary, mode, **text) as file:
+    encoding, newline = (None, None) if "b" in mode else ("utf-8", "")
+    with atomic_path(path, **options) as temporary, open(temporary, mode, encoding=encoding, newline=newline) as file:
         yield file
 
 
@@ -151,12 +151,11 @@ def as_user_error(path: str | Path, remedy: str = REMEDY) -> Iterator[None]:
 def _claim(target: Path, suffix: str = "", is_folder: bool = False) -> tuple[Path, int | None]:
     """An empty temporary file or folder beside the target that no other writer holds, and the handle of its lock."""
     stem = f".{target.name[:LONGEST]}"
+    attempts = count(2)
+    temporary = target.with_name(f"{stem}.tmp{suffix}")
     try:
-        for attempt in count(1):
-            temporary = target.with_name(f"{stem}{f'.{attempt}' if attempt > 1 else ''}.tmp{suffix}")
-            handle = try_lock(temporary, is_folder)
-            if handle is not None:
-                break
+        while (handle := try_lock(temporary, is_folder)) is None:
+            temporary = target.with_name(f"{stem}.{next(attempts)}.tmp{suffix}")
     except NoLocks:  # other writers cannot be noticed: a name of our own, which a kill leaves behind
         with suppress(OSError):
             temporary.rmdir() if is_folder else temporary.unlink()

@@ -7,7 +7,7 @@ from yolov7fast.core.errors import UserError
 
 
 def need(package: str, why: str, install: str = "-r requirements-export.txt") -> ModuleType:
-    """The module `package`. why: what needs it, as the beginning of a sentence; install: what to tell pip."""
+    """The module `package`. why: what needs it, as the beginning of a sentence; install: what pip is to install."""
     try:
         return importlib.import_module(package)
     except ImportError as error:

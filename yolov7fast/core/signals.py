@@ -1,6 +1,7 @@
 """SIGTERM and SIGINT ask a run to stop after the step it is in; a second SIGINT stops it at once."""
 
 import signal
+from typing import Any
 
 
 class StopRequest:
@@ -8,7 +9,7 @@ class StopRequest:
 
     def __init__(self):
         self.signal: int | None = None
-        self._before: dict[int, object] = {}
+        self._before: dict[int, Any] = {}
 
     def __enter__(self) -> "StopRequest":
         for number in (signal.SIGTERM, signal.SIGINT):

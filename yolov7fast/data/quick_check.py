@@ -13,10 +13,17 @@ HARMLESS = ("empty label",)  # kinds of problems that are no reason to look clos
 class Labelled(Protocol):
     """What is looked at of a data set."""
 
-    img_files: Sequence[str]
-    labels: Sequence[np.ndarray]  # (m, 5) each
-    shapes: np.ndarray  # (n, 2) width, height
-    problem_kinds: dict[str, int]  # what the check of its labels found
+    @property
+    def img_files(self) -> Sequence[str]: ...
+
+    @property
+    def labels(self) -> Sequence[np.ndarray]: ...  # (m, 5) each
+
+    @property
+    def shapes(self) -> np.ndarray: ...  # (n, 2) width, height
+
+    @property
+    def problem_kinds(self) -> dict[str, int]: ...  # what the check of its labels found
 
 
 def odd_signs(train: Labelled, val: Labelled | None, img_size: int) -> list[str]:

@@ -131,8 +131,8 @@ def _files(found: Found) -> Sequence[str]:
 
 
 def _place(found: Found) -> Path:
-    told = found.yolo.path if found.yolo else f"{found.root}\0{found.evidence}"
-    key = hashlib.blake2b(told.encode(errors="surrogateescape"), digest_size=6).hexdigest()
+    identity = found.yolo.path if found.yolo else f"{found.root}\0{found.evidence}"
+    key = hashlib.blake2b(identity.encode(errors="surrogateescape"), digest_size=6).hexdigest()
     return cache_folder("checks") / f"{plain_name(found.root.name)}-{key}.json"
 
 

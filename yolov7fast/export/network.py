@@ -100,7 +100,7 @@ class YoloModule(nn.Module):
     def forward(self, images: torch.Tensor) -> tuple[torch.Tensor, ...]:
         images = self.input(images)
         maps = self.body(images.half() if self.half_precision else images)
-        raw = self.convolutions.raw_maps(maps)
+        raw = self.convolutions.raw_outputs(maps)
         if isinstance(self.head, MultiHeadDetect):
             raw = [[m.float() for m in levels] for levels in raw]
         else:

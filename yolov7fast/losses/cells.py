@@ -42,7 +42,8 @@ class _ReadCells(torch.autograd.Function):
         return torch.cat(rows).to(precision), torch.cat(objectness).to(precision)
 
     @staticmethod
-    def backward(ctx, grad_rows, grad_objectness):
+    def backward(ctx, *grad_outputs):
+        grad_rows, grad_objectness = grad_outputs
         places, *cells = ctx.saved_tensors
         grads = []
         rows = grad_rows.split([len(c) for c in cells])

@@ -102,7 +102,7 @@ def make_plan(
     at = rest.pop(0) if placed else None
     weight = rest.pop(0) if weighted else None
     pools = None if height is None else Pools.of(*rest)
-    return Plan(cell.split(counts), *known, pools, places=at, weight=weight)
+    return Plan(cell.split(counts), *known, pools=pools, places=at, weight=weight)
 
 
 def check_targets(targets: torch.Tensor, batch: int, nc: int) -> np.ndarray:

@@ -138,7 +138,7 @@ class YoloLoss:
         half = size / 2
         corners = torch.cat([centre - half, centre + half], 1)
         logits = predicted.classes
-        if plan.trained is not None:
+        if plan.trained is not None and plan.fixed is not None:
             logits = torch.where(plan.trained, logits, plan.fixed)
         return self.assigner(plan.target, Predictions(corners, predicted.objectness, logits), plan.pools)
 
@@ -207,8 +207,9 @@ class YoloLoss:
 
     def rebalance(self, objectness: torch.Tensor) -> None:
         """Move level weights slowly towards equal losses, relative to stride 16. Used from the next call on."""
-        moved = self.balance[: self.levels] * 0.9999 + 0.0001 / objectness.float()
-        balance = torch.cat([moved, self.balance[self.levels :]])
+        weights = torch.as_tensor(self.balance)
+        moved = weights[: self.levels] * 0.9999 + 0.0001 / objectness.float()
+        balance = torch.cat([moved, weights[self.levels :]])
         self.balance = balance / balance[self.layout.stride.tolist().index(16)]
 
     # --- to look at ---------------------------------------------------------------------------------------------------

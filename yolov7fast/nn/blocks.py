@@ -4,11 +4,15 @@ Maps are (B, C, H, W). Attribute names and their order are part of the file form
 dict, and pickled objects in checkpoints carry them.
 """
 
+from functools import reduce
+from typing import Any, cast
+
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 
-def autopad(k, p=None):
+def autopad(k, p=None) -> Any:
     """Padding that keeps the size at stride 1: half the kernel, for each axis of a list, unless given."""
     if p is not None:
         return p
@@ -23,11 +27,14 @@ def activation(act) -> nn.Module:
 
 
 @torch.no_grad()
-def fold_batchnorm(weight: torch.Tensor, bias: torch.Tensor | None, bn: nn.Module) -> tuple[torch.Tensor, torch.Tensor]:
+def fold_batchnorm(
+    weight: torch.Tensor, bias: torch.Tensor | None, bn: _BatchNorm
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Weight and bias of the one convolution that equals `bn(convolution(x))` in eval mode, in the weight's dtype.
 
     Computed in float32 at least, so that a network in half precision can be folded too.
     """
+    assert bn.running_mean is not None and bn.running_var is not None  # tracked in every network
     dtype = torch.promote_types(weight.dtype, torch.float32)
     scale = bn.weight.to(dtype) / torch.sqrt(bn.running_var.to(dtype) + bn.eps)
     shift = -bn.running_mean.to(dtype) if bias is None else bias.to(dtype) - bn.running_mean.to(dtype)
@@ -38,16 +45,9 @@ def fold_batchnorm(weight: torch.Tensor, bias: torch.Tensor | None, bn: nn.Modul
 @torch.no_grad()
 def conv_like(conv: nn.Conv2d, weight: torch.Tensor, bias: torch.Tensor) -> nn.Conv2d:
     """A frozen convolution with bias: geometry of `conv`, values as given, their dtype and device."""
-    new = nn.Conv2d(
-        conv.in_channels,
-        conv.out_channels,
-        conv.kernel_size,
-        conv.stride,
-        conv.padding,
-        conv.dilation,
-        conv.groups,
-        device="meta",  # no memory, no random draw: the values come next
-    )
+    geometry: Any = conv.kernel_size, conv.stride, conv.padding, conv.dilation
+    # on meta: no memory, no random draw; the values come next
+    new = nn.Conv2d(conv.in_channels, conv.out_channels, *geometry, groups=conv.groups, device="meta")
     new.weight = nn.Parameter(weight.clone(), requires_grad=False)
     new.bias = nn.Parameter(bias.clone(), requires_grad=False)
     return new.train(conv.training)
@@ -102,8 +102,8 @@ class RepConv(nn.Module):
         """Merge the branches into `rbr_reparam`; a second call does nothing."""
         if "rbr_reparam" in self._modules:
             return
-        dense, dense_bn = self.rbr_dense
-        point, point_bn = self.rbr_1x1
+        dense, dense_bn = cast(tuple[nn.Conv2d, _BatchNorm], self.rbr_dense)
+        point, point_bn = cast(tuple[nn.Conv2d, _BatchNorm], self.rbr_1x1)
         branches = [
             fold_batchnorm(dense.weight, None, dense_bn),
             fold_batchnorm(nn.functional.pad(point.weight, [1, 1, 1, 1]), None, point_bn),
@@ -111,7 +111,7 @@ class RepConv(nn.Module):
         if self.rbr_identity is not None:
             unit = nn.init.dirac_(torch.empty_like(dense.weight), self.groups)
             branches.append(fold_batchnorm(unit, None, self.rbr_identity))
-        weight, bias = (sum(parts) for parts in zip(*branches))
+        weight, bias = (reduce(torch.add, parts) for parts in zip(*branches))
         for name in ("rbr_dense", "rbr_1x1", "rbr_identity"):
             delattr(self, name)
             setattr(self, name, None)
@@ -149,7 +149,7 @@ class ReOrg(nn.Module):
 
 
 class Concat(nn.Module):
-    """Joins a list of maps, along channels unless told otherwise."""
+    """Joins a list of feature maps, along channels unless `dimension` says otherwise."""
 
     def __init__(self, dimension=1):
         super().__init__()
@@ -160,7 +160,7 @@ class Concat(nn.Module):
 
 
 class Shortcut(nn.Module):
-    """Sum of the first two maps of a list. The argument is written in configurations and has no effect."""
+    """Sum of the first two feature maps of a list. The argument is written in configurations and has no effect."""
 
     def __init__(self, dimension=0):
         super().__init__()

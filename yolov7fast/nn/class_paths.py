@@ -1,5 +1,7 @@
 """Under which names pickles know the classes of networks: those of WongKinYiu/yolov7, whose programs read our files."""
 
+from collections.abc import Callable
+
 PATHS_IN_FILES = {  # module here -> module in a pickle
     "yolov7fast.nn.blocks": "models.common",
     "yolov7fast.nn.heads": "models.yolo",
@@ -8,6 +10,6 @@ PATHS_IN_FILES = {  # module here -> module in a pickle
 }
 
 
-def class_path(cls: type) -> str:
+def class_path(cls: type | Callable) -> str:
     """The dotted path under which pickles name a class."""
     return f"{PATHS_IN_FILES.get(cls.__module__, cls.__module__)}.{cls.__qualname__}"

@@ -33,7 +33,7 @@ class Architecture(NamedTuple):
     backbone: str  # model_type of its ResNet in transformers
     mean: tuple[float, float, float]  # the input is (image in 0..1 - mean) / std
     std: tuple[float, float, float]
-    padded_frame: bool  # boxes are shares of the padded picture; else of the picture without its padding
+    padded_frame: bool  # boxes are fractions of the padded image; else of the image without its padding
     has_background: bool  # softmax with a last class "nothing"; else independent sigmoids
     picks_cells: bool  # queries begin as the best cells of the feature maps, of which there must be as many
 
@@ -68,7 +68,8 @@ def transformers() -> ModuleType:
         except Exception:  # a torchvision built for another torch raises whatever it stumbles over
             for name in [name for name in sys.modules if name.split(".")[0] == "torchvision"]:
                 del sys.modules[name]
-            sys.modules["torchvision"] = None
+            modules: dict[str, Any] = sys.modules
+            modules["torchvision"] = None
     try:
         return importlib.import_module("transformers")
     except ImportError:
@@ -77,6 +78,10 @@ def transformers() -> ModuleType:
 
 class Detector(nn.Module):
     """A network of transformers with its input normalisation and the names of its classes."""
+
+    network: Any  # its members are those of the architecture's class in transformers
+    mean: torch.Tensor
+    std: torch.Tensor
 
     def __init__(self, network: nn.Module, architecture: str, names: Sequence[str], live_norms: bool):
         """live_norms: the backbone's batch norms learn, instead of being constants of a pretrained backbone."""
@@ -92,15 +97,15 @@ class Detector(nn.Module):
         return ARCHITECTURES[self.architecture]
 
     def least_height(self, height: int, width: int) -> int:
-        """The height, larger by steps of the coarsest stride where pictures so wide lack a cell for every query."""
+        """The height, larger by steps of the coarsest stride where images so wide lack a cell for every query."""
         config = self.network.config
         while self.kind.picks_cells and cells(height, width, config.feat_strides) < config.num_queries:
             height += max(config.feat_strides)
         return height
 
     def forward(self, images: torch.Tensor, mask: torch.Tensor, labels: list[dict[str, torch.Tensor]] | None = None):
-        """images (B, 3, H, W) in 0..1; mask (B, H, W) 1 inside the pictures, 0 on padding; labels: per image
-        `class_labels` (n,) and `boxes` (n, 4) cxcywh, shares of the frame. Returns transformers' output, with
+        """images (B, 3, H, W) in 0..1; mask (B, H, W) 1 inside the images, 0 on padding; labels: per image
+        `class_labels` (n,) and `boxes` (n, 4) cxcywh, fractions of the frame. Returns transformers' output, with
         `logits` (B, queries, classes [+ 1]) and `pred_boxes` (B, queries, 4), with labels also `loss` and its parts.
         """
         images = (images - self.mean) / self.std * mask[:, None]  # padding is 0, as in the published training
@@ -114,7 +119,7 @@ class Detector(nn.Module):
 
 
 def cells(height: int, width: int, strides: Sequence[int]) -> int:
-    """Places in the feature maps of a picture."""
+    """Cells in the feature maps of an image."""
     return sum(-(-height // stride) * -(-width // stride) for stride in strides)
 
 
@@ -133,7 +138,7 @@ def build(architecture: str, names: Sequence[str], settings: Mapping[str, Any], 
     if pretrained:
         return Detector(_pretrained(library, kind, pretrained, labels, settings), architecture, names, False)
     config = _configuration(library, kind, settings, labels)
-    with _mistakes_told("model.network"):
+    with _as_user_errors("model.network"):
         network = getattr(library, kind.network)(config)
         thaw(network)
         model = Detector(network, architecture, names, True)
@@ -146,11 +151,11 @@ TRIED_SIZE = 64
 
 @torch.no_grad()
 def try_out(model: Detector) -> None:
-    """Keys that each look right and do not go together show when a picture passes: here, before anything is written."""
-    with _mistakes_told("model.network", "; these values do not go together: take one back to its default"):
+    """Keys that each look right and do not go together show when an image passes: here, before anything is written."""
+    with _as_user_errors("model.network", "; these values do not go together: take one back to its default"):
         height = model.least_height(TRIED_SIZE, TRIED_SIZE)
-        picture = torch.zeros(1, 3, height, TRIED_SIZE)
-        output = model.eval()(picture, torch.ones(1, height, TRIED_SIZE))
+        image = torch.zeros(1, 3, height, TRIED_SIZE)
+        output = model.eval()(image, torch.ones(1, height, TRIED_SIZE))
         queries = model.network.config.num_queries
         if output.logits.shape[:2] != (1, queries) or output.pred_boxes.shape != (1, queries, 4):
             raise UserError(f"model.network: it does not answer with {queries} boxes")
@@ -182,7 +187,7 @@ def architecture_of(name: str) -> Architecture:
     return ARCHITECTURES[name]
 
 
-# --- configurations: everything a user can get wrong in them is told, before any picture is read ----------------------
+# --- configurations: everything a user can get wrong in them is an error before any image is read --------------------
 
 FROM_DATA = ("num_labels", "id2label", "label2id")
 COUNTS = (
@@ -206,7 +211,7 @@ def _configuration(
         raise UserError(f"model.network: backbone_config is {given!r}; it is a mapping, such as {{depths: [2, 2]}}")
     backbone = {"model_type": kind.backbone, **(published.pop("backbone_config", None) or {}), **given}
     config_class = getattr(library, kind.config)
-    with _mistakes_told("model.network"):
+    with _as_user_errors("model.network"):
         _check_keys(given, type(library.AutoConfig.for_model(backbone["model_type"])), "model.network.backbone_config")
         _check_keys(own, config_class, "model.network")
         if "out_features" not in backbone and "out_indices" not in backbone:
@@ -236,7 +241,7 @@ def _check_values(config, kind: Architecture) -> None:
             raise UserError(f"model.network: {name} is {value}; it must be at least 1")
     for name in ("dropout", "attention_dropout", "activation_dropout"):
         if not 0 <= getattr(config, name) < 1:
-            raise UserError(f"model.network: {name} is {getattr(config, name)}; it is a share between 0 and 1")
+            raise UserError(f"model.network: {name} is {getattr(config, name)}; it is a fraction between 0 and 1")
     inside = "d_model" if kind.has_background else "encoder_hidden_dim"  # the encoder's width
     for width, heads in ((inside, "encoder_attention_heads"), ("d_model", "decoder_attention_heads")):
         whole, parts = getattr(config, width), getattr(config, heads)
@@ -245,12 +250,12 @@ def _check_values(config, kind: Architecture) -> None:
     if getattr(config, inside) % 4:
         raise UserError(
             f"model.network: {inside} is {getattr(config, inside)}; it must be a multiple of 4, "
-            "since positions are told by sines and cosines of x and y"
+            "since positions are encoded by sines and cosines of x and y"
         )
 
 
 @contextmanager
-def _mistakes_told(where: str, remedy: str = "") -> Iterator[None]:
+def _as_user_errors(where: str, remedy: str = "") -> Iterator[None]:
     """transformers answers values that it cannot use with exceptions of every kind: each becomes one line."""
     try:
         yield
@@ -273,7 +278,7 @@ def _pretrained(library: ModuleType, kind: Architecture, source: str, labels: di
     if not Path(source).is_dir() and (source.count("/") > 1 or source[0] in "/."):
         raise UserError(f"model.pretrained {source}: no such folder; {WHAT_TO_GIVE}")
     config_class, network_class = getattr(library, kind.config), getattr(library, kind.network)
-    with _mistakes_told(f"model.pretrained {source}", f"; {WHAT_TO_GIVE}"):
+    with _as_user_errors(f"model.pretrained {source}", f"; {WHAT_TO_GIVE}"):
         published, _ = config_class.get_config_dict(source)
     if not isinstance(published, Mapping) or "model_type" not in published:
         raise UserError(f"model.pretrained {source}: no config.json of a network is there; {WHAT_TO_GIVE}")
@@ -284,7 +289,7 @@ def _pretrained(library: ModuleType, kind: Architecture, source: str, labels: di
         )
     values, renamed = without_timm(published, source)
     config = _configuration(library, kind, settings, labels, values)
-    with _mistakes_told(f"model.pretrained {source}", f"; {WHAT_TO_GIVE}"):
+    with _as_user_errors(f"model.pretrained {source}", f"; {WHAT_TO_GIVE}"):
         network, found = network_class.from_pretrained(
             *(source,),
             config=config,
@@ -314,7 +319,7 @@ def _check_taken(found: Mapping[str, Any], source: str) -> None:
 # --- what of the backbone learns --------------------------------------------------------------------------------------
 
 
-def thaw(network: nn.Module) -> None:
+def thaw(network: Any) -> None:
     """Let all of the backbone learn: without pretrained weights frozen layers and norms would be mere noise."""
     for module in list(network.model.backbone.modules()):
         for name, child in module.named_children():
@@ -323,7 +328,7 @@ def thaw(network: nn.Module) -> None:
     network.model.backbone.requires_grad_(True)
 
 
-def train_upper_stages(network: nn.Module) -> None:
+def train_upper_stages(network: Any) -> None:
     """A pretrained backbone as DETR trains it: stem and first stage stay as they are."""
     for name, parameter in network.model.backbone.named_parameters():
         parameter.requires_grad_("embedder" not in name and "stages.0." not in name)

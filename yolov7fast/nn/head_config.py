@@ -65,12 +65,12 @@ class HeadConfig:
 
     @cached_property
     def widths(self) -> tuple[int, ...]:
-        """Number of class columns in each head's maps."""
+        """Number of class columns in each head's raw outputs."""
         return (self.nc,) * self.heads if self.full_head else self.sizes
 
     @cached_property
     def columns(self) -> tuple[tuple[int, ...], ...]:
-        """Columns of each head's own classes among the class columns of its maps, by local id."""
+        """Columns of each head's own classes among the class columns of its raw outputs, by local id."""
         return self.classes if self.full_head else tuple(tuple(range(size)) for size in self.sizes)
 
     def __repr__(self) -> str:
@@ -215,7 +215,7 @@ def choose_head_config(
 ) -> HeadConfig | None:
     """What --heads, --head-config, --standard-grouping and --geometry-grouping ask for; None: nothing.
 
-    The two groupings mean the shipped files for COCO's 80 classes (told by their `names`) on 4 heads. For other data or
+    The two groupings mean the shipped files for COCO's 80 classes (known by `names`) on 4 heads. For other data or
     numbers of heads, standard shares the classes out in order, as --heads alone does, and geometry calls
     `from_boxes(heads)`, which groups by the boxes of the training set.
     """

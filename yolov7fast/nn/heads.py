@@ -1,7 +1,7 @@
-"""Detection heads: feature maps to raw maps, and raw maps to boxes.
+"""Detection heads: feature maps to raw outputs, and raw outputs to boxes.
 
 Letters: B images, L levels (`nl`), A anchors per level (`na`), H x W cells of a level, O = 5 + classes (`no`).
-Raw maps are (B, A, H, W, O) with O = x, y, w, h, objectness, classes. Predictions are (B, sum of A*H*W, O): boxes as
+Raw outputs are (B, A, H, W, O) with O = x, y, w, h, objectness, classes. Predictions are (B, sum of A*H*W, O): boxes as
 centre and size in pixels of the network input, then probabilities; ordered by level, anchor, row, column.
 
 `stride` and `grid` are plain attributes, not buffers: files in the wild hold them so.
@@ -9,6 +9,8 @@ centre and size in pixels of the network input, then probabilities; ordered by l
 
 import logging
 import math
+from collections.abc import Sequence
+from typing import cast
 
 import torch
 from torch import nn
@@ -22,13 +24,16 @@ LOGGER = logging.getLogger(__name__)
 class Detect(nn.Module):
     """One 1x1 convolution per level.
 
-    Switches, tested in this order, off by default: `export` gives the raw maps in eval mode too; `end2end` and
+    Switches, tested in this order, off by default: `export` gives the raw outputs in eval mode too; `end2end` and
     `concat` give the predictions alone; `include_nms` gives ((boxes xyxy, class scores times objectness),).
     """
 
     inputs_per_level = 1
 
-    stride = None  # float32 (L,), set by `calibrate`; class-level values also serve objects pickled without them
+    anchors: torch.Tensor
+    anchor_grid: torch.Tensor
+    # float32 (L,), None until `calibrate`; class-level values also serve objects pickled without them
+    stride: torch.Tensor = cast(torch.Tensor, None)
     export = False
     end2end = False
     include_nms = False
@@ -45,11 +50,11 @@ class Detect(nn.Module):
         pixels = torch.tensor(anchors, dtype=torch.float32).view(self.nl, -1, 2)
         self.register_buffer("anchors", pixels)  # in cells of the level, once `calibrate` has run
         self.register_buffer("anchor_grid", pixels.clone().view(self.nl, 1, -1, 1, 1, 2))  # in pixels
-        self.m = nn.ModuleList(nn.Conv2d(c, self.no * self.na, 1) for c in ch[: self.nl])
+        self.m = conv_list(ch[: self.nl], self.no * self.na)
 
     def forward(self, x):
-        """x: list of maps (B, C, H, W) -> list of raw maps in training, (predictions, raw maps) in eval mode."""
-        raw = self.raw_maps(x)
+        """x: feature maps (B, C, H, W) -> list of raw outputs in training, (predictions, raw outputs) in eval mode."""
+        raw = self.raw_outputs(x)
         if self.training or self.export:
             return raw
         pred = self.predictions(raw)
@@ -61,7 +66,7 @@ class Detect(nn.Module):
             return pred
         return pred, raw
 
-    def raw_maps(self, x) -> list[torch.Tensor]:
+    def raw_outputs(self, x) -> list:
         return [self.split_anchors(conv(level)) for conv, level in zip(self.m, x)]
 
     def split_anchors(self, x: torch.Tensor) -> torch.Tensor:
@@ -69,19 +74,19 @@ class Detect(nn.Module):
         b, _, h, w = x.shape
         return x.view(b, self.na, self.no, h, w).permute(0, 1, 3, 4, 2).contiguous()
 
-    def predictions(self, raw: list[torch.Tensor]) -> torch.Tensor:
-        """Raw maps of all levels -> (B, sum of A*H*W, O)."""
+    def predictions(self, raw: list) -> torch.Tensor:
+        """Raw outputs of all levels -> (B, sum of A*H*W, O)."""
         return torch.cat([self.decode(m, level).flatten(1, 3) for level, m in enumerate(raw)], 1)
 
     def decode(self, raw: torch.Tensor, level: int) -> torch.Tensor:
-        """Raw map of one level -> the same shape with boxes in pixels and probabilities, in the map's dtype."""
+        """Raw output of one level -> the same shape with boxes in pixels and probabilities, in its dtype."""
         s = raw.sigmoid()
         xy = decode_xy(s[..., 0:2], self.cells(raw, level)) * self.stride[level]
         wh = decode_wh(s[..., 2:4], self.anchor_grid[level])
         return torch.cat((xy.to(s.dtype), wh.to(s.dtype), s[..., 4:]), -1)
 
     def cells(self, raw: torch.Tensor, level: int) -> torch.Tensor:
-        """(1, 1, H, W, 2): column and row of each cell; kept until the map's size or device changes."""
+        """(1, 1, H, W, 2): column and row of each cell; kept until the output's size or device changes."""
         h, w = raw.shape[2:4]
         grid = self.grid[level]
         if grid.shape[2:4] != (h, w) or grid.device != raw.device:
@@ -97,7 +102,7 @@ class Detect(nn.Module):
     # --- construction and fusing --------------------------------------------------------------------------------------
 
     def level_maps(self, output) -> list[torch.Tensor]:
-        """The maps of a training-mode output that show each level's size."""
+        """The raw outputs of a training-mode output that show each level's size."""
         return output[: self.nl]
 
     def calibrate(self, output, size: int) -> None:
@@ -126,12 +131,12 @@ class IDetect(Detect):
         self._add_implicit(ch)
 
     def _add_implicit(self, ch) -> None:
-        self.ia = nn.ModuleList(ImplicitA(c) for c in ch[: self.nl])
-        self.im = nn.ModuleList(ImplicitM(self.no * self.na) for _ in ch[: self.nl])
+        self.ia = cast(Sequence[ImplicitA], nn.ModuleList(ImplicitA(c) for c in ch[: self.nl]))
+        self.im = cast(Sequence[ImplicitM], nn.ModuleList(ImplicitM(self.no * self.na) for _ in ch[: self.nl]))
 
-    def raw_maps(self, x) -> list[torch.Tensor]:
+    def raw_outputs(self, x) -> list[torch.Tensor]:
         if self.fused:
-            return super().raw_maps(x)
+            return super().raw_outputs(x)
         levels = zip(self.m, self.ia, self.im, x)
         return [self.split_anchors(im(conv(ia(level)))) for conv, ia, im, level in levels]
 
@@ -141,27 +146,27 @@ class IDetect(Detect):
         if self.fused:
             return
         for conv, ia, im in zip(self.m, self.ia, self.im):
-            weight, bias = fold_implicit(conv.weight, conv.bias, ia.implicit, im.implicit)
+            weight, bias = fold_implicit(conv.weight, bias_of(conv), ia.implicit, im.implicit)
             conv.weight.copy_(weight)
-            conv.bias.copy_(bias)
+            bias_of(conv).copy_(bias)
         self.fused = True
 
 
 class IAuxDetect(IDetect):
     """Lead head as IDetect on the first L inputs; in training also plain convolutions on L auxiliary inputs.
 
-    Training gives 2L maps, lead first; eval mode leaves the auxiliary part out.
+    Training gives 2L raw outputs, lead first; eval mode leaves the auxiliary part out.
     """
 
     inputs_per_level = 2
 
     def __init__(self, nc=80, anchors=(), ch=()):
         Detect.__init__(self, nc, anchors, ch)
-        self.m2 = nn.ModuleList(nn.Conv2d(c, self.no * self.na, 1) for c in ch[self.nl :])
+        self.m2 = conv_list(ch[self.nl :], self.no * self.na)
         self._add_implicit(ch)
 
-    def raw_maps(self, x) -> list[torch.Tensor]:
-        lead = super().raw_maps(x[: self.nl])
+    def raw_outputs(self, x) -> list[torch.Tensor]:
+        lead = super().raw_outputs(x[: self.nl])
         if not (self.training or self.export):
             return lead
         return lead + [self.split_anchors(conv(level)) for conv, level in zip(self.m2, x[self.nl :])]
@@ -170,6 +175,16 @@ class IAuxDetect(IDetect):
         super().initialize_biases()
         for conv, stride in zip(self.m2, self.stride.tolist()):
             add_prior_bias(conv, stride, self.na, self.nc)
+
+
+def conv_list(widths: Sequence[int], outputs: int) -> Sequence[nn.Conv2d]:
+    """A module list of 1x1 convolutions with bias, one for each input width."""
+    return cast(Sequence[nn.Conv2d], nn.ModuleList(nn.Conv2d(c, outputs, 1) for c in widths))
+
+
+def bias_of(conv: nn.Conv2d) -> torch.Tensor:
+    assert conv.bias is not None  # made by `conv_list`
+    return conv.bias
 
 
 def make_grid(w: int, h: int, device) -> torch.Tensor:
@@ -185,7 +200,7 @@ def add_prior_bias(conv: nn.Conv2d, stride: float, na: int, nc: int, columns: li
     columns: of the nc classes, where they are not all columns behind the first five. The bias becomes a new parameter.
     For one class the prior is ln 60, i.e. nearly certain.
     """
-    bias = conv.bias.detach().clone().view(na, -1)
+    bias = bias_of(conv).detach().clone().view(na, -1)
     bias[:, 4] += math.log(8 / (640 / stride) ** 2)
     classes = slice(5, None) if columns is None else [5 + c for c in columns]
     bias[:, classes] += math.log(0.6 / (nc - 0.99))

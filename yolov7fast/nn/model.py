@@ -8,6 +8,7 @@ import logging
 import math
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -126,6 +127,7 @@ class Model(nn.Module):
     def _run_layers(self, x):
         outputs = []  # those that later layers read, None for the others
         head = len(self.model) - 1
+        m: Any  # with what the parser wrote on it: i, f
         for m in self.model:
             if isinstance(m.f, list):
                 x = [x if j == -1 else outputs[j] for j in m.f]
@@ -205,7 +207,7 @@ def initialize_weights(model: nn.Module) -> None:
         if type(m) is nn.BatchNorm2d:
             m.eps = 1e-3
             m.momentum = 0.03
-        elif type(m) in (nn.Hardswish, nn.LeakyReLU, nn.ReLU, nn.ReLU6):
+        elif isinstance(m, nn.Hardswish | nn.LeakyReLU | nn.ReLU | nn.ReLU6):
             m.inplace = True
 
 

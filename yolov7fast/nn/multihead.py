@@ -1,7 +1,7 @@
 """Several detection heads on one backbone, each answering for a group of classes.
 
 Letters as in `nn.heads`, and K heads, C classes of a head. Head k has a 1x1 convolution of its own on every level;
-anchors and strides are shared. Raw maps are a list over heads of lists over levels, (B, A, H, W, 5 + C). Predictions
+anchors and strides are shared. Raw outputs are a list over heads of lists over levels, (B, A, H, W, 5 + C). Predictions
 are those of an ordinary head with all classes, (B, K * sum of A*H*W, 5 + nc), head after head: class scores stand in
 the columns of their global numbers, zeros elsewhere, so suppression, metrics and plots need no special case.
 
@@ -9,15 +9,16 @@ Which head has which classes is a head configuration (`nn.head_config`), kept as
 checkpoint holds nothing but numbers and text.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, chain, pairwise
+from typing import cast
 
 import torch
 from torch import nn
 
 from yolov7fast.core.errors import UserError
 from yolov7fast.nn.head_config import DEFAULT_HEADS, HeadConfig
-from yolov7fast.nn.heads import Detect, add_prior_bias
+from yolov7fast.nn.heads import Detect, add_prior_bias, conv_list
 from yolov7fast.nn.parser import BLOCKS, Resolved, Row, detection_head, register
 
 
@@ -28,19 +29,20 @@ class MultiHeadDetect(Detect):
     class in all there is one such head, and it gives what the ordinary head gives; suppression knows that case.)
     """
 
+    places: torch.Tensor
+
     def __init__(self, nc: int, anchors, config: HeadConfig, ch=()):
         super().__init__(nc, anchors, ())
         del self.m
         self.head_config = config.to_dict()
-        self.class_columns = [list(columns) for columns in config.columns]  # in a head's map, of its own classes
-        self.heads = nn.ModuleList(
-            nn.ModuleList(nn.Conv2d(c, self.na * (5 + width), 1) for c in ch) for width in config.widths
-        )
+        self.class_columns = [list(columns) for columns in config.columns]  # in a head's raw output, of its own classes
+        convs = (conv_list(ch, self.na * (5 + width)) for width in config.widths)
+        self.heads = cast(Sequence[Sequence[nn.Conv2d]], nn.ModuleList(cast(Iterable[nn.Module], convs)))
         places = [[*range(5), *(5 + c for c in ids)] for ids in config.classes]
         self.register_buffer("places", torch.tensor([*chain(*places)]), persistent=False)  # in the predictions' columns
         self.place_bounds = list(pairwise(accumulate(map(len, places), initial=0)))
 
-    def raw_maps(self, x) -> list[list[torch.Tensor]]:
+    def raw_outputs(self, x) -> list[list[torch.Tensor]]:
         return [
             [self.split_anchors(conv(level)) for conv, level in zip(head, self.features(x, k))]
             for k, head in enumerate(self.heads)
@@ -56,21 +58,21 @@ class MultiHeadDetect(Detect):
         return x.view(b, self.na, c // self.na, h, w).permute(0, 1, 3, 4, 2)
 
     def features(self, x: list[torch.Tensor], k: int) -> list[torch.Tensor]:
-        """What head k reads of the maps of the neck."""
+        """What head k reads of the neck's feature maps."""
         return x
 
     def predictions(self, raw: list[list[torch.Tensor]]) -> torch.Tensor:
         rows = sum(m[0, ..., 0].numel() for m in raw[0])
         pred = raw[0][0].new_zeros(raw[0][0].shape[0], rows * len(raw), 5 + self.nc)
-        for k, (maps, (first, last)) in enumerate(zip(raw, self.place_bounds)):
-            own = super().predictions([self.own_columns(m, k) for m in maps])
+        for k, (levels, (first, last)) in enumerate(zip(raw, self.place_bounds)):
+            own = super().predictions([self.own_columns(m, k) for m in levels])
             if own.shape[-1] == 6 and self.nc > 1:
                 own[..., 5] = 1.0
             pred[:, k * rows : (k + 1) * rows].index_copy_(2, self.places[first:last], own)
         return pred
 
     def own_columns(self, raw: torch.Tensor, k: int) -> torch.Tensor:
-        """A contiguous map of head k without the columns of other heads' classes, of which only full heads have any."""
+        """A contiguous output of head k without the columns of other heads' classes, which only full heads have."""
         width = raw.shape[-1] - 5
         if len(self.class_columns[k]) == width:
             return raw.contiguous()
@@ -93,7 +95,8 @@ class MultiHeadDetectAttention(MultiHeadDetect):
 
     def __init__(self, nc: int, anchors, config: HeadConfig, ch=()):
         super().__init__(nc, anchors, config, ch)
-        self.attentions = nn.ModuleList(nn.ModuleList(CBAM(c) for c in ch) for _ in self.heads)
+        lists = nn.ModuleList(nn.ModuleList(CBAM(c) for c in ch) for _ in self.heads)
+        self.attentions = cast(Sequence[Sequence[CBAM]], lists)
 
     def features(self, x: list[torch.Tensor], k: int) -> list[torch.Tensor]:
         return [attention(level) for attention, level in zip(self.attentions[k], x)]
@@ -153,7 +156,7 @@ def heads_of(description: Mapping) -> dict | int | None:
 def with_heads(rows: list, heads: dict | int, file: str) -> list:
     """The rows of a description's head with these heads in the last one, the detection layer."""
     if not rows or not isinstance(rows[-1], list) or len(rows[-1]) != 4:
-        return rows  # the parser tells what is wrong
+        return rows  # the parser says what is wrong
     *before, (sources, number, name, args) = rows
     if name not in BLOCKS:
         return rows  # here, too

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, cast
 
 from torch import nn
 
@@ -106,9 +106,8 @@ def scaled(row: Row) -> Resolved:
     c1 = row.width
     if not row.args or isinstance(row.args[0], bool) or not isinstance(row.args[0], int | float):
         row.fail(f"its first argument must be the number of output channels, but the arguments are {row.args}")
-    c2 = row.args[0]
-    if c2 != row.head_width:
-        c2 = math.ceil(c2 * row.width_multiple / 8) * 8
+    asked = row.args[0]
+    c2 = int(asked) if asked == row.head_width else math.ceil(asked * row.width_multiple / 8) * 8
     return Resolved([c1, c2, *row.args[1:]], c2, row.number)
 
 
@@ -140,7 +139,7 @@ def detection_head(row: Row) -> Resolved:
     if len(row.args) < 2:
         row.fail(f"a head's arguments are [nc, anchors], not {row.args}")
     nc, anchors, *rest = row.args
-    per_level = row.block.cls.inputs_per_level
+    per_level = cast("type[heads.Detect]", row.block.cls).inputs_per_level
     if isinstance(anchors, int):
         anchors = [list(range(2 * anchors))] * (len(widths) // per_level)
     check_anchors(anchors, row.where)
@@ -185,7 +184,7 @@ def resolve_word(word: Any, nc: int, anchors: Any, where: str) -> Any:
         try:
             return getattr(nn, call[1])(*([float(call[2])] if call[2] else []))
         except (TypeError, ValueError):
-            pass  # a number that is none, or one too many: told below
+            pass  # a number that is none, or one too many: refused below
     elif word.isidentifier():
         return word
     known = ", ".join(f"nn.{name}()" for name in ACTIVATIONS)
@@ -286,7 +285,7 @@ def parse_model(d: dict, ch: list[int], file: str = "model description") -> tupl
     for i, written in enumerate([*d["backbone"], *d["head"]]):
         row = make_row(d, i, written, widths, file)
         resolved = row.block.rule(row)
-        layer = build_layer(row, resolved)
+        layer: Any = build_layer(row, resolved)
         layer.i, layer.f, layer.type = i, row.sources, class_path(row.block.cls)
         layer.np = sum(p.numel() for p in layer.parameters())
         LOGGER.info("%3s%18s%3s%10d  %-40s%-30s", i, row.sources, row.number, layer.np, layer.type, resolved.args)

@@ -46,7 +46,7 @@ def to_deploy(
         folded = fold_implicit(*(weights[f"{trained}.{part}"].double() for part in parts))
         merged |= {f"{own}.{part}": value for part, value in zip(parts, folded)}
     model.load_state_dict(merged)
-    for layer in model.model[:-1]:
+    for layer in list(model.model)[:-1]:
         layer.to(next(value.dtype for value in merged.values() if value.is_floating_point()))
     return model
 

@@ -23,13 +23,14 @@ class _Eager(nn.Module):
 def put_in(network_class: type[nn.Module], patches: Patches) -> None:
     """Compile each network of this class at its first training step; where that fails it runs as it is."""
     original = network_class.__call__
-    now: list[CompiledNet] = []  # of the network in training: none or one
+    now: list[tuple[nn.Module, CompiledNet]] = []  # the network in training: none or one
 
     def call(self, *args, **kwargs):
         if not self.training or len(args) != 1 or kwargs or torch.compiler.is_compiling():
             return original(self, *args, **kwargs)
-        if not now or now[0].model.network is not self:
-            now[:] = [CompiledNet(_Eager(self, original), lambda eager: torch.compile(eager.network.forward))]
-        return now[0](args[0])
+        if not now or now[0][0] is not self:
+            eager = _Eager(self, original)
+            now[:] = [(self, CompiledNet(eager, lambda eager: torch.compile(eager.network.forward)))]
+        return now[0][1](args[0])
 
     patches.set(network_class, "__call__", call)

@@ -8,23 +8,23 @@ from yolov7fast.overlay.host_targets import host_copy
 
 
 class ComputeLoss(yolo.ComputeLoss):
-    """`loss(maps, targets)`."""
+    """`loss(raw, targets)`."""
 
-    def __call__(self, p, targets):
-        return super().__call__(p, host_copy(targets))
+    def __call__(self, p, targets, imgs=None):
+        return super().__call__(p, host_copy(targets), imgs)
 
 
 class ComputeLossOTA(yolo.ComputeLossOTA):
-    """`loss(maps, targets, images)`."""
+    """`loss(raw, targets, images)`."""
 
-    def __call__(self, p, targets, imgs):
+    def __call__(self, p, targets, imgs=None):
         return super().__call__(p, host_copy(targets), imgs)
 
 
 class ComputeLossAuxOTA(yolo.ComputeLossAuxOTA):
-    """`loss(maps, targets, images)` for a lead and an auxiliary head."""
+    """`loss(raw, targets, images)` for a lead and an auxiliary head."""
 
-    def __call__(self, p, targets, imgs):
+    def __call__(self, p, targets, imgs=None):
         return super().__call__(p, host_copy(targets), imgs)
 
 

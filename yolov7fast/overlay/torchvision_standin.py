@@ -20,7 +20,8 @@ def torchvision_loads() -> bool:
     """Whether the installed torchvision can be imported; what a failed attempt leaves behind is removed."""
     before = set(sys.modules)
     if "torchvision" in before:
-        return bool(vars(sys.modules["torchvision"]).get("__file__"))  # the stand-in has none
+        # the stand-in has no file, and where `nn.detr` has hidden it there is no module
+        return bool(getattr(sys.modules["torchvision"], "__file__", None))
     try:
         import torchvision  # noqa: F401
     except Exception:  # ImportError where it is absent; RuntimeError where its operators do not fit torch

@@ -36,6 +36,15 @@ class PredictOptions:
 
 
 DEFAULT = PredictOptions()
+MAX_BOXES = 300  # of an image, as every predictor gives
+
+
+def wanted_rows(rows: torch.Tensor, options: PredictOptions) -> torch.Tensor:
+    """Of (k, 6) detections of an image, best first, those that the options ask for."""
+    keep = rows[:, 4] > options.conf_thres
+    if options.classes is not None:
+        keep &= torch.isin(rows[:, 5], torch.tensor(options.classes, dtype=rows.dtype))
+    return rows[keep][:MAX_BOXES]
 
 
 class Prediction(NamedTuple):

@@ -11,10 +11,9 @@ from yolov7fast.core.errors import UserError
 from yolov7fast.data.detr_dataset import content, padding_mask
 from yolov7fast.losses.detr import PARTS, attach_loss
 from yolov7fast.nn.detr import Architecture, Detector, rebuild
-from yolov7fast.predictors.base import DEFAULT, Prediction, PredictOptions, Source, Stopwatch
+from yolov7fast.predictors.base import DEFAULT, MAX_BOXES, Prediction, PredictOptions, Source, Stopwatch, wanted_rows
 
 GRID = 32  # the coarsest stride of the backbones
-MAX_BOXES = 300
 
 
 class Frames(NamedTuple):
@@ -129,13 +128,7 @@ class DetrPredictor:
         boxes = frames.to_pixels(output.pred_boxes.float())
         boxes = boxes.gather(1, query[..., None].expand(-1, -1, 4))
         rows = torch.cat((boxes, score[..., None], label[..., None].to(boxes)), -1).cpu()
-        return Prediction([self._kept(found) for found in rows], inference_ms, clock.lap(), losses)
-
-    def _kept(self, rows: torch.Tensor) -> torch.Tensor:
-        keep = rows[:, 4] > self.options.conf_thres
-        if self.options.classes is not None:
-            keep &= torch.isin(rows[:, 5], torch.tensor(self.options.classes, dtype=rows.dtype))
-        return rows[keep][:MAX_BOXES]
+        return Prediction([wanted_rows(found, self.options) for found in rows], inference_ms, clock.lap(), losses)
 
     def warm_up(self, img_size: int) -> None:
         """Nothing: the first batch is not measured apart."""

@@ -33,6 +33,8 @@ class SyntheticData:
 class ProfiledFamily(YoloFamily):
     """The training family; `--synthetic` replaces its loaders by one random batch."""
 
+    dataset: Any  # a data set, or `SyntheticData`
+
     def build_loaders(self, stage: Any) -> None:
         if not self.opt.synthetic:
             return super().build_loaders(stage)

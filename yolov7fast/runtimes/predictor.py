@@ -13,13 +13,12 @@ from yolov7fast.core.errors import UserError
 from yolov7fast.data.detr_dataset import content
 from yolov7fast.metrics.nms import non_max_suppression
 from yolov7fast.nn.detr import cells
-from yolov7fast.predictors.base import DEFAULT, Prediction, PredictOptions, Source, Stopwatch
+from yolov7fast.predictors.base import DEFAULT, Prediction, PredictOptions, Source, Stopwatch, wanted_rows
 from yolov7fast.runtimes.answers import detections_of, predictions_of, query_detections
 from yolov7fast.runtimes.metadata import Metadata
 from yolov7fast.runtimes.sessions import Session, open_session
 
 log = logging.getLogger(__name__)
-MAX_BOXES = 300  # of an image, as every predictor here gives
 
 
 class ExportedPredictor:
@@ -109,13 +108,7 @@ class ExportedPredictor:
             )
         else:
             found = query_detections(outputs, self.metadata, torch.from_numpy(inputs["content"]), size)
-        return [self._kept(rows) for rows in found]
-
-    def _kept(self, rows: torch.Tensor) -> torch.Tensor:
-        keep = rows[:, 4] > self.options.conf_thres
-        if self.options.classes is not None:
-            keep &= torch.isin(rows[:, 5], torch.tensor(self.options.classes, dtype=rows.dtype))
-        return rows[keep][:MAX_BOXES]
+        return [wanted_rows(rows, self.options) for rows in found]
 
     def warm_up(self, img_size: int) -> None:
         """One pass: runtimes make their plans for a shape when they first see it."""

@@ -20,7 +20,7 @@ from yolov7fast.search import options
 from yolov7fast.search.keys import read_trials
 from yolov7fast.search.ledger import ENDED, FAILED, FILE, Ledger, Run
 from yolov7fast.search.listed import Listed
-from yolov7fast.search.runner import Runner, Settings
+from yolov7fast.search.runner import Runner, Settings, Source
 from yolov7fast.search.space import read_space
 from yolov7fast.search.table import (
     ORDER,
@@ -142,7 +142,9 @@ def check_unchanged(stored: dict[str, Any], plan: dict[str, Any], opt: Namespace
 def work(opt: Namespace, trainer: Trainer, ledger: Ledger) -> int:
     first = trainer.seed if opt.seed is None else opt.seed
     seeds = [first + k for k in range(opt.repeat)]
-    source = open_search(opt, trainer, ledger, seeds) if opt.search else Listed(ledger, ledger.plan["trials"], seeds)
+    source: Source = (
+        open_search(opt, trainer, ledger, seeds) if opt.search else Listed(ledger, ledger.plan["trials"], seeds)
+    )
     for note in trainer.notes():
         print(f"note: {note}")
     limit = options.seconds(opt.time_budget)
@@ -153,7 +155,7 @@ def work(opt: Namespace, trainer: Trainer, ledger: Ledger) -> int:
     )
 
     def begun() -> list[Run]:
-        runs = ledger.ordered + (source.elsewhere() if opt.search else [])
+        runs = ledger.ordered + source.elsewhere()
         return sorted((run for run in runs if run.status in ORDER), key=lambda run: run.id)
 
     table = ledger.folder / f"trials_{ledger.plan['timestamp']}.csv"
@@ -168,7 +170,7 @@ def work(opt: Namespace, trainer: Trainer, ledger: Ledger) -> int:
     if left:
         print(f"{runner.stopping or 'interrupted'}: {left} of {source.total} trials are not done.")
         print(f"Resume with: {program('trials').invocation} --output-dir {ledger.folder} --resume")
-    if opt.search and (others := source.left_elsewhere()):
+    if others := source.left_elsewhere():
         listed = ", ".join(map(str, others))
         print(
             f"note: settings {listed} of the study are still with other machines; if one of those is gone for good, "

@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from yolov7fast.core.atomic import write_atomically
 from yolov7fast.core.errors import UserError
@@ -65,11 +65,12 @@ class Run:
 
     @property
     def best_epoch(self) -> int | None:
-        return max(self.validated, key=lambda point: point.map).epoch if self.validated else None
+        return max(self.validated, key=lambda point: point.map or 0.0).epoch if self.validated else None
 
     def best_map50_by(self, epoch: int) -> float | None:
         """The highest mAP@.5 of the epochs up to this one."""
-        return max((point.map50 for point in self.validated if point.epoch <= epoch), default=None)
+        by_then = (point.map50 for point in self.validated if point.epoch <= epoch and point.map50 is not None)
+        return max(by_then, default=None)
 
 
 def run_from(values: Mapping[str, Any]) -> Run:
@@ -106,5 +107,5 @@ class Ledger:
         write_atomically(self.folder / FILE, json.dumps(content, indent=1))
 
 
-def finite(value: float | None) -> bool:
+def finite(value: float | None) -> TypeGuard[float]:
     return value is not None and math.isfinite(value)

@@ -27,3 +27,9 @@ class Listed:
 
     def ended(self, run: Run) -> None:
         pass
+
+    def elsewhere(self) -> list[Run]:
+        return []
+
+    def left_elsewhere(self) -> list[int]:
+        return []

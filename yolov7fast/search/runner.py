@@ -25,16 +25,30 @@ GRACE_SECONDS = 60.0  # after being asked to stop, a training has so long to fin
 class Source(Protocol):
     """Where trials come from: a list, or a search that learns from those that have ended."""
 
-    total: int  # runs in all, as far as is known
+    @property
+    def total(self) -> int:
+        """Runs in all, as far as is known."""
+        ...
 
     def next(self) -> Run | None:
-        """The next run to start (or to go on with); None: none at present."""
+        """The next run to start or to resume; None: none at present."""
+        ...
 
     def judge(self, run: Run, point: Point) -> str:
-        """Why this run should not go on after this epoch, or ''."""
+        """Why this run should end after this epoch, or ''."""
+        ...
 
     def ended(self, run: Run) -> None:
         """A run has its final status."""
+        ...
+
+    def elsewhere(self) -> list[Run]:
+        """Runs of the same search that other machines have ended."""
+        ...
+
+    def left_elsewhere(self) -> list[int]:
+        """Numbers of the settings that other machines have drawn and not ended."""
+        ...
 
 
 @dataclass
@@ -180,7 +194,7 @@ class Runner:
 
     def behind(self, run: Run, epoch: int) -> str:
         """--early-stop-threshold: from half of its epochs on, under the threshold that another trial has passed."""
-        threshold, best = self.settings.threshold, run.best_map50_by(epoch)
+        threshold, best = self.settings.threshold, run.best_map50_by(epoch) or 0.0
         if not threshold or 2 * (epoch + 1) < self.trainer.epochs(run.params) or best >= threshold:
             return ""
         others = [other.best_map50_by(epoch) or 0.0 for other in self.ledger.ordered if other is not run]

@@ -10,17 +10,20 @@ import zlib
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from yolov7fast.core.errors import UserError
 from yolov7fast.search.ledger import COMPLETED, ENDED, FAILED, PRUNED, Ledger, Point, Run, run_from
 from yolov7fast.search.space import Dimension
 from yolov7fast.search.trainer import Trainer
 
-try:
+if TYPE_CHECKING:
     import optuna
-except ImportError:  # the list mode needs nothing extra
-    optuna = None
+else:
+    try:
+        import optuna
+    except ImportError:  # the list mode needs nothing extra
+        optuna = None
 
 REDUCTION = 3  # of those that reach a rung, one in so many goes on
 PRUNERS = ("asha", "hyperband", "none")
@@ -101,7 +104,7 @@ def suggest(trial: "optuna.trial.Trial", name: str, dimension: Dimension) -> Any
     if dimension.kind == "choice":
         return trial.suggest_categorical(name, dimension.choices)
     if dimension.kind == "int":
-        return trial.suggest_int(name, dimension.low, dimension.high, step=dimension.step)
+        return trial.suggest_int(name, int(dimension.low), int(dimension.high), step=dimension.step)
     return trial.suggest_float(name, dimension.low, dimension.high, log=dimension.kind == "log_uniform")
 
 
@@ -188,7 +191,7 @@ class Search:
 
     def judge(self, run: Run, point: Point) -> str:
         trial = self.handles.get(run.setting)
-        if run.seed != self.seeds[0] or trial is None:
+        if run.seed != self.seeds[0] or trial is None or point.map is None:
             return ""
         step = point.epoch + 1
         if step not in self.study.get_trials(deepcopy=False)[run.setting].intermediate_values:

@@ -84,10 +84,9 @@ def _dimension(entry: Any, where: str) -> Dimension:
 
 
 def _range(values: Any, kind: str, where: str) -> tuple[float, float]:
-    numbers = [_number(value) for value in values] if isinstance(values, list) else []
-    if len(numbers) != 2 or None in numbers:
+    low, high = map(_number, values) if isinstance(values, list) and len(values) == 2 else (None, None)
+    if low is None or high is None:
         raise UserError(f"{where}: {kind} takes [low, high], not {values!r}")
-    low, high = numbers
     if kind == "int" and not (float(low).is_integer() and float(high).is_integer()):
         raise UserError(f"{where}: int takes whole numbers, not {values!r}")
     if not low < high or (kind == "log_uniform" and low <= 0):

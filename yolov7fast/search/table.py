@@ -106,11 +106,11 @@ def noise(places: Sequence[Place], count_one: int, count_other: int) -> float | 
 
     A t-test with one spread for all settings: few seeds each tell little of their own spread, but much together.
     """
-    repeated = [place for place in places if place.spread is not None]
-    freedom = sum(place.count - 1 for place in repeated)
+    repeated = [(place.count - 1, place.spread) for place in places if place.spread is not None]
+    freedom = sum(count for count, _ in repeated)
     if not freedom:
         return None
-    variance = sum((place.count - 1) * place.spread**2 for place in repeated) / freedom
+    variance = sum(count * spread**2 for count, spread in repeated) / freedom
     quantile = float(stdtrit(freedom, (1 + CONFIDENCE) / 2))
     return quantile * math.sqrt(variance * (1 / count_one + 1 / count_other))
 
@@ -147,6 +147,11 @@ def nothing_differs(places: Sequence[Place]) -> bool:
     return len(maps) > 1 and max(maps) - min(maps) < LEAST_DIFFERENCE
 
 
+def lead(place: Place, other: Place) -> float:
+    """By how much mAP@.5:.95 one completed setting is better than another."""
+    return (place.map or 0.0) - (other.map or 0.0)
+
+
 def verdict(places: Sequence[Place]) -> str:
     """Whether the best setting is really the best, in one or two sentences."""
     done = [place for place in places if place.status == COMPLETED and place.map is not None]
@@ -163,10 +168,10 @@ def verdict(places: Sequence[Place]) -> str:
         limit = noise(done, best.count, place.count)
         if limit is None:
             return (
-                f"Setting {best.setting} leads setting {others[0].setting} by {readable(best.map - others[0].map)}. "
+                f"Setting {best.setting} leads setting {others[0].setting} by {readable(lead(best, others[0]))}. "
                 "With one seed each, how much of that is chance is unknown; --repeat 3 tells."
             )
-        if best.map - place.map <= limit:
+        if lead(best, place) <= limit:
             near.append(place)
     limit = noise(done, best.count, others[0].count)
     if not near:

@@ -61,7 +61,7 @@ ROWS = [
             "test detr": {"default": 8},
             "detect": {
                 "default": 1,
-                "help": "images of one shape that the network sees at once; reading and writing go on beside it",
+                "help": "images of one shape that the network sees at once; reading and writing continue beside it",
             },
         },
     ),

@@ -26,8 +26,8 @@ CHUNK = 1 << 20
 def unpack(path: Path) -> Path:
     """The folder with an archive's images and annotations; unpacked once, as long as the archive stays the same."""
     status = path.stat()
-    told = f"{path.resolve()}\0{status.st_size}\0{status.st_mtime_ns}"
-    key = hashlib.blake2b(told.encode(errors="surrogateescape"), digest_size=6).hexdigest()
+    identity = f"{path.resolve()}\0{status.st_size}\0{status.st_mtime_ns}"
+    key = hashlib.blake2b(identity.encode(errors="surrogateescape"), digest_size=6).hexdigest()
     folder = cache_folder("unpacked") / f"{plain_name(path.stem)}-{key}"
     with exclusive(folder.with_name(f".{folder.name}.lock"), f"waiting for another process that unpacks {path}"):
         if not folder.is_dir():

@@ -1,0 +1,93 @@
+"""The worked examples of a block, an augmentation, an assigner, a metric and an output format work as written down.
+
+Those of a flag and of a family have tests of their own: test_extending_flag.py, tests/families/test_third_family.py.
+"""
+
+import re
+from typing import NamedTuple
+
+import pytest
+
+from tests.docs.worked_example import ROOT, carry_out, copy_package, lint, patched, run_shown_tests, shown_test
+
+
+class Example(NamedTuple):
+    """What a page touches, and how many tests it shows."""
+
+    files: list[str]
+    tests: int
+
+
+EXAMPLES = {
+    "extending_block.md": Example(
+        ["yolov7fast/nn/blocks.py", "yolov7fast/nn/parser.py", "tests/nn/test_separable_conv.py"], 3
+    ),
+    "extending_augmentation.md": Example(
+        [
+            "yolov7fast/augment/erase.py",
+            "yolov7fast/data/dataset.py",
+            "yolov7fast/training/hyperparameters.py",
+            "tests/augment/test_erase.py",
+        ],
+        2,
+    ),
+    "extending_assigner.md": Example(
+        ["yolov7fast/assign/overlap.py", "yolov7fast/assign/registry.py", "tests/assign/test_overlap.py"], 5
+    ),
+    "extending_metric.md": Example(
+        [
+            "yolov7fast/metrics/mean_iou.py",
+            "yolov7fast/evaluation/further_metrics.py",
+            "tests/metrics/test_mean_iou.py",
+        ],
+        3,
+    ),
+    "extending_output.md": Example(
+        [
+            "yolov7fast/evaluation/jsonl_output.py",
+            "yolov7fast/evaluation/config.py",
+            "yolov7fast/evaluation/outputs.py",
+            "yolov7fast/cli/flags/run.py",
+            "tests/evaluation/test_jsonl_output.py",
+        ],
+        2,
+    ),
+}
+
+
+class Changed(NamedTuple):
+    """One copy of the package with all examples carried out: they touch different lines."""
+
+    touched: dict[str, list[str]]  # by document
+    lint: str
+    output: str  # of the tests they show
+
+
+@pytest.fixture(scope="module")
+def changed(tmp_path_factory) -> Changed:
+    folder = tmp_path_factory.mktemp("copy")
+    copy_package(folder)
+    touched = {document: carry_out(document, folder) for document in EXAMPLES}
+    files = [file for listed in touched.values() for file in listed]
+    output = run_shown_tests(folder, [shown_test(listed) for listed in touched.values()])
+    return Changed(touched, lint(folder, files), output)
+
+
+@pytest.mark.parametrize("document", EXAMPLES)
+def test_the_change_is_shown_whole(changed, document):
+    example, touched = EXAMPLES[document], changed.touched[document]
+    assert touched == example.files
+    assert not [line for line in changed.lint.splitlines() if any(file in line for file in touched)], changed.lint
+    passed = re.findall(rf"^PASSED {re.escape(shown_test(touched))}::", changed.output, re.M)
+    assert len(passed) == example.tests, changed.output
+
+
+def test_a_document_that_no_longer_fits_the_code_is_noticed():
+    with pytest.raises(AssertionError, match="not there exactly once"):
+        patched("a = 1\n", "-a = 2\n+a = 3\n", "x.py")
+
+
+def test_the_index_lists_every_page():
+    index = (ROOT / "docs" / "extending.md").read_text()
+    pages = {path.name for path in (ROOT / "docs").glob("extending_*.md")}
+    assert set(re.findall(r"\]\((extending_\w+\.md)\)", index)) == pages and len(pages) == 7
