@@ -5,7 +5,7 @@ from argparse import Namespace
 from collections.abc import Collection
 from typing import Any
 
-from yolov7fast.cli.checks import check_train
+from yolov7fast.cli.checks import check_train, settle_overfit
 from yolov7fast.cli.flags import fixed_on_resume, flags_of
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.cli.programs import PROGRAMS, program, program_of
@@ -25,6 +25,10 @@ class TrainCommand:
         in_file = read_run_file(opt.config, flags_of("train", self.family), self.family) if opt.config else {}
         return {*opt.given, *in_file}
 
+    def settle(self, opt: Namespace) -> None:
+        """Options that mean one thing together become one, before they are compared with those of a stored run."""
+        settle_overfit(opt)
+
     def check(self, opt: Namespace) -> None:
         """Refuse impossible or contradicting options, each by name."""
         check_train(opt, self.family)
@@ -37,9 +41,9 @@ class TrainCommand:
         row = program_of(command, family)
         return (row if row in PROGRAMS or command == "train" else program_of(command, "yolo")).invocation
 
-    def next_steps(self, folder: str, suffix: str, data: str) -> list[tuple[str, str]]:
-        """(what for, command) that a user may want after a run in `folder`; suffix: of its checkpoints."""
-        weights, data, folder = (shlex.quote(text) for text in (f"{folder}/weights/best{suffix}", data, folder))
+    def next_steps(self, folder: str, weights: str, data: str) -> list[tuple[str, str]]:
+        """(what for, command) that a user may want after a run in `folder`; weights: its best ones."""
+        weights, data, folder = (shlex.quote(text) for text in (weights, data, folder))
         test, compare = self.invocation(self.family, "test"), program("compare").invocation
         return [
             ("Measure the best weights", f"{test} --weights {weights} --data {data}"),

@@ -30,7 +30,11 @@ class DetrTrainer(FlagTrainer):
     Inner settings are the keys that the base names and, where transformers is installed, all of its configuration's.
     """
 
-    family, suffix = "detr", ".pth"
+    family, suffix, weights = "detr", ".pth", ""
+
+    @classmethod
+    def knows(cls, key: str) -> bool:
+        return key.startswith(tuple(f"{heading}." for heading in HEADINGS)) or super().knows(key)
 
     def inner_name(self, heading: str, rest: str) -> str | None:
         known = {f"{start}.{BACKBONE}": BACKBONE for start in HEADINGS} | dict.fromkeys(HEADINGS, "")

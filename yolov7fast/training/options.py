@@ -46,6 +46,9 @@ class Command(Protocol):
         """Options that the user gave, on the command line or in a run file."""
         ...
 
+    def settle(self, opt: Namespace) -> None:
+        """Options that mean one thing together become one, before they are compared with those of a stored run."""
+
     def check(self, opt: Namespace) -> None:
         """Refuse impossible or contradicting options, each by name."""
 
@@ -53,8 +56,8 @@ class Command(Protocol):
         """What starts a command for a family, such as `python train.py`."""
         ...
 
-    def next_steps(self, folder: str, suffix: str, data: str) -> list[tuple[str, str]]:
-        """(what for, command) that a user may want after a run in `folder`; suffix: of its checkpoints."""
+    def next_steps(self, folder: str, weights: str, data: str) -> list[tuple[str, str]]:
+        """(what for, command) that a user may want after a run in `folder`; weights: its best ones."""
         ...
 
 
@@ -149,7 +152,7 @@ def resolve_options(opt: Namespace, world: World, *, resumed: bool) -> None:
 def make_run_folder(opt: Namespace, family: Family) -> None:
     """Make the folder and write down what is run: opt.yaml with every option, and the family's files of settings."""
     folder = Path(opt.save_dir)
-    (folder / "weights").mkdir(parents=True, exist_ok=True)
+    family.weights_dir.mkdir(parents=True, exist_ok=True)
     stored = {name: value for name, value in vars(opt).items() if name not in NOT_STORED}
     stored |= {"batch_size": opt.total_batch_size, FAMILY_KEY: family.name}
     if opt.resume and (folder / "opt.yaml").is_file():

@@ -38,6 +38,7 @@ def run_in_folder(family_class: type[Family], opt: Namespace, command: Command) 
     world = world_from_environment(opt.local_rank)
     logging.basicConfig(format="%(message)s", level=logging.INFO if world.is_main else logging.WARNING)
     checkpoint = None
+    command.settle(opt)
     if opt.resume and not family_class.ignores_resume(opt):
         opt, checkpoint = resumed_options(opt, family_class, command)
     command.check(opt)
@@ -98,7 +99,8 @@ def train_once(
         for logger in reporter.loggers:
             logger.begin(family)
         if reporter.page is not None and command is not None:
-            steps = command.next_steps(opt.save_dir, family.checkpoint_suffix, str(opt.data))
+            best = family.weights_dir / f"best{family.checkpoint_suffix}"
+            steps = command.next_steps(opt.save_dir, str(best), str(opt.data))
             reporter.page.begin(opt, family, trainer.progress, command.defaults(), steps)
         outcome = trainer.fit()
         reporter.ended(STOPPED if outcome.interrupted else COMPLETE)
