@@ -6,6 +6,7 @@ writing; the next write to the same path takes it over.
 """
 
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -18,6 +19,7 @@ from yolov7fast.core.file_lock import NoLocks, try_lock
 
 REMEDY = "free some space, or choose a folder that exists and can be written"
 LONGEST = 60  # characters of a name kept in a temporary one: a file name has at most 255 bytes, a character 4
+ABANDONED = re.compile(r"\..+\.tmp(\.\w+)?")  # names of temporary files
 
 
 class Replacement:
@@ -155,6 +157,11 @@ def _claim(target: Path, suffix: str = "", is_folder: bool = False) -> tuple[Pat
         for attempt in count(1):
             temporary = target.with_name(f"{stem}{f'.{attempt}' if attempt > 1 else ''}.tmp{suffix}")
             handle = try_lock(temporary, is_folder)
+            if handle is not None and not is_folder and os.fstat(handle).st_nlink > 1:
+                # a killed `link_or_copy` left a second name of a good file, which must not be written to
+                temporary.unlink()
+                os.close(handle)
+                handle = try_lock(temporary)
             if handle is not None:
                 break
     except NoLocks:  # other writers cannot be noticed: a name of our own, which a kill leaves behind
@@ -168,6 +175,18 @@ def _claim(target: Path, suffix: str = "", is_folder: bool = False) -> tuple[Pat
     else:
         temporary.write_bytes(b"")
     return temporary, handle
+
+
+def clear_abandoned(folder: Path) -> None:
+    """Remove temporary files in a folder whose writers were killed. For a folder that has one writer at a time."""
+    for path in folder.glob(".*") if folder.is_dir() else ():
+        if not ABANDONED.fullmatch(path.name) or not path.is_file():
+            continue
+        with suppress(OSError, NoLocks):
+            handle = try_lock(path)
+            if handle is not None:
+                path.unlink()
+                os.close(handle)
 
 
 def _flush(path: Path) -> None:
