@@ -253,6 +253,26 @@ def test_full_disk_leaves_the_old_file_and_says_so(tmp_path, small_disk):
     assert os.listdir(tmp_path) == ["last.pt"]
 
 
+def no_links(*_):
+    raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+
+def test_where_no_copy_fits_the_files_are_one_with_several_names(tmp_path, monkeypatch):
+    names = [tmp_path / f"{name}.pt" for name in ("last", "best", "epoch_001")]
+    save_checkpoint({"epoch": 1}, *names)
+    assert len({name.stat().st_ino for name in names}) == 3
+
+    def full(source, target):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(shutil, "copyfile", full)
+    save_checkpoint({"epoch": 2}, *names)
+    assert len({name.stat().st_ino for name in names}) == 1
+    save_checkpoint({"epoch": 3}, names[0])
+    assert [load_checkpoint(name)["epoch"] for name in names] == [3, 2, 2]
+    assert sorted(os.listdir(tmp_path)) == ["best.pt", "epoch_001.pt", "last.pt"]
+
+
 def test_a_name_that_does_not_fit_costs_no_other(tmp_path, monkeypatch):
     last, best, epoch = names = [tmp_path / f"{name}.pt" for name in ("last", "best", "epoch_001")]
     save_checkpoint({"epoch": 1}, *names)
@@ -265,6 +285,7 @@ def test_a_name_that_does_not_fit_costs_no_other(tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(shutil, "copyfile", copy_some)
+    monkeypatch.setattr(os, "link", no_links)
     with pytest.raises(SaveError, match=r"cannot write .*best\.pt: No space left on device") as caught:
         save_checkpoint({"epoch": 2}, *names)
     assert caught.value.failed == [best]
@@ -288,6 +309,7 @@ def test_a_name_for_which_the_first_one_makes_room_is_written(tmp_path, monkeypa
         return whole(source, target)
 
     monkeypatch.setattr(shutil, "copyfile", copy_if_alone)
+    monkeypatch.setattr(os, "link", no_links)
     save_checkpoint({"epoch": 2}, *names)
     assert [load_checkpoint(name)["epoch"] for name in names] == [2, 2]
     assert sorted(os.listdir(tmp_path)) == ["best.pt", "last.pt"]
@@ -325,7 +347,8 @@ def test_kill_at_any_step_leaves_the_old_file_or_the_new(tmp_path, monkeypatch):
         if not os.WIFSIGNALED(status):
             break
         assert os.WTERMSIG(status) == signal.SIGKILL
-    assert set(outcomes) == {(1, 1), (2, 1), (2, 2)} and outcomes == sorted(outcomes)
+    # a run resumes from the first: no other file may be older than it, for it would stay so
+    assert set(outcomes) == {(1, 1), (1, 2), (2, 2)} and outcomes == sorted(outcomes)
     assert sorted(os.listdir(tmp_path)) == ["best.pt", "last.pt"]  # the last one also cleared what the killed ones left
 
 

@@ -7,7 +7,14 @@ import signal
 import pytest
 
 from yolov7fast.core import atomic, file_lock
-from yolov7fast.core.atomic import atomic_file, atomic_folder, atomic_path, link_or_copy, write_atomically
+from yolov7fast.core.atomic import (
+    atomic_file,
+    atomic_folder,
+    atomic_path,
+    clear_abandoned,
+    link_or_copy,
+    write_atomically,
+)
 from yolov7fast.core.errors import UserError
 
 
@@ -161,3 +168,27 @@ def test_what_a_killed_process_left_of_a_folder_is_removed(tmp_path):
     with atomic_folder(tmp_path / "set") as folder:
         (folder / "whole").touch()
     assert os.listdir(tmp_path) == ["set"] and os.listdir(tmp_path / "set") == ["whole"]
+
+
+def test_a_second_name_that_a_kill_left_is_never_emptied(tmp_path):
+    """Killed between linking and renaming: the temporary name is one of the good file, whose content must stay."""
+    last, previous = tmp_path / "last.pt", tmp_path / "previous.pt"
+    last.write_text("good")
+    os.link(last, tmp_path / ".previous.pt.tmp")
+    link_or_copy(last, previous)
+    assert last.read_text() == previous.read_text() == "good"
+    assert sorted(os.listdir(tmp_path)) == ["last.pt", "previous.pt"]
+
+
+def test_what_killed_writers_left_is_cleared_and_what_others_write_is_not(tmp_path):
+    (tmp_path / "last.pt").write_text("good")
+    os.link(tmp_path / "last.pt", tmp_path / ".previous.pt.tmp")
+    for name in (".best.pt.2.tmp", ".plot.png.tmp.png", ".results.csv.4711.tmp"):
+        (tmp_path / name).write_text("half")
+    (tmp_path / ".hidden").write_text("of another program")
+    with atomic_file(tmp_path / "epoch_001.pt") as file:
+        clear_abandoned(tmp_path)
+        file.write(b"whole")
+    assert sorted(os.listdir(tmp_path)) == [".hidden", "epoch_001.pt", "last.pt"]
+    assert (tmp_path / "last.pt").read_text() == "good" and (tmp_path / "epoch_001.pt").read_text() == "whole"
+    clear_abandoned(tmp_path / "none")

@@ -1,6 +1,8 @@
 """train.py whose processes compare their weights at the end, and report which threads of the group outlive it.
 
-FATAL_RANK=r FATAL="step n" kills one of them; NORM_BY_IMAGE=1 normalises each image by itself;
+FATAL_RANK=r FATAL="step n" kills one of them, FATAL="step n|step m" in the first start of torchrun, and in its second;
+RECORD=FOLDER keeps which images made up which step of which process; NORM_BY_IMAGE=1 normalises each image by itself;
+FAR_RANK=r has another --project;
 BAD_RANK=r BAD_STEP=n makes the loss of one process's n-th batch a number that is none.
 """
 
@@ -62,13 +64,35 @@ def break_loss(step: int) -> None:
     YoloFamily.forward_loss = broken
 
 
+def record_batches(folder: Path, rank: str) -> None:
+    whole = YoloFamily.rates
+
+    def rates(self, global_step, epoch, batch_index):
+        self.at_step = global_step
+        return whole(self, global_step, epoch, batch_index)
+
+    def files(self, batch):
+        with (folder / f"rank{rank}.txt").open("a") as record:
+            record.write(f"{self.at_step} {' '.join(Path(path).name for path in batch[2])}\n")
+        return list(batch[2])
+
+    YoloFamily.rates, YoloFamily.batch_files = rates, files
+
+
 if __name__ == "__main__":
     compare_at_the_end()
     if os.environ.get("FATAL_RANK") == os.environ.get("RANK", "0"):
-        arm(os.environ["FATAL"])
+        moments = os.environ["FATAL"].split("|")
+        start = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+        if start < len(moments):
+            arm(moments[start])
+    if os.environ.get("RECORD"):
+        record_batches(Path(os.environ["RECORD"]), os.environ.get("RANK", "0"))
     if os.environ.get("NORM_BY_IMAGE"):
         nn.BatchNorm2d.forward = lambda self, x: F.instance_norm(x, weight=self.weight, bias=self.bias, eps=self.eps)
     if os.environ.get("BAD_RANK") == os.environ.get("RANK", "0"):
         break_loss(int(os.environ["BAD_STEP"]))
     opt = parser_for("train").parse_args()
+    if os.environ.get("FAR_RANK") == os.environ.get("RANK", "0"):  # a machine that does not see the run's folder
+        opt.project += "_elsewhere"
     run_command(lambda: run(opt))

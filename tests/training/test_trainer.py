@@ -66,7 +66,7 @@ def test_a_damaged_last_checkpoint_never_replaces_the_good_one_before_it(tmp_pat
     (tmp_path / "weights" / "previous.pt").write_bytes(good)
     (tmp_path / "weights" / "last.pt").write_bytes(good[:100])
     trainer = fake_trainer(tmp_path)
-    trainer.last_is_damaged = True
+    trainer.files.last_is_damaged = True
     trainer.progress.global_step = 7
     trainer.save(["last.pt"])
     assert (tmp_path / "weights" / "previous.pt").read_bytes() == good

@@ -5,6 +5,7 @@ by its old module name. What the reader here would refuse is refused when it is 
 """
 
 import _compat_pickle
+import io
 import os
 import pickle
 import shutil
@@ -97,19 +98,20 @@ class SaveError(UserError):
 
 
 def save_checkpoint(obj: Any, *paths: str | Path) -> None:
-    """Write one object to every path: serialised once, each file replaced in one step when all are complete.
+    """Write one object to every path: serialised once, each file replaced in one step.
 
     obj: a mapping (of modules, tensors, NumPy numbers and arrays, plain values) or a network. Not copied.
-    The paths come in the order of their weight: on a nearly full disk the first is written first, and one that does not
-    fit costs no other (`SaveError` names it).
+    The paths come in the order of their weight: on a nearly full disk the first has its room first, and one that does
+    not fit costs no other (`SaveError` names it). The first takes its name last: whoever resumes from it after a kill
+    never finds another file older than it.
     """
     refuse_fused(obj)
     first, *others = dict.fromkeys(Path(os.path.realpath(path)) for path in paths)
     errors: dict[Path, UserError] = {}
-    complete: dict[Path, Replacement] = {}
     with ExitStack() as stack:
+        complete: dict[Path, Replacement] = {}
         for path in (first, *others):
-            write = partial(shutil.copyfile, complete[first].temporary) if complete else partial(serialise, obj)
+            write = partial(copy_or_link, complete[first].temporary) if complete else partial(serialise, obj)
             try:
                 replacement = stack.enter_context(Replacement(path, remedy=REMEDY))
                 replacement.fill(write)
@@ -118,29 +120,53 @@ def save_checkpoint(obj: Any, *paths: str | Path) -> None:
                 if path == first:
                     raise SaveError([error], [first, *others]) from error
                 errors[path] = error
-        for path, replacement in complete.items():
+        for path in reversed(complete):
             try:
-                replacement.commit()
+                complete[path].commit()
             except UserError as error:
                 errors[path] = error
     for path in [path for path in errors if first not in errors]:  # what the first one replaced may have made room
         try:
             with atomic_path(path, remedy=REMEDY) as temporary:
-                shutil.copyfile(first, temporary)
+                copy_or_link(first, temporary)
             del errors[path]
         except UserError:
             pass
     if errors:
-        raise SaveError(errors.values(), errors)
+        raise SaveError(errors.values(), [path for path in (first, *others) if path in errors])
+
+
+def copy_or_link(source: Path, path: Path) -> None:
+    """A copy, so that a program that changes one file in place changes no other; where none fits, a second name."""
+    try:
+        shutil.copyfile(source, path)
+    except OSError as error:
+        path.unlink(missing_ok=True)
+        try:
+            os.link(source, path)
+        except OSError:
+            path.write_bytes(b"")  # ours to discard
+            raise error from None
+
+
+def serialised(obj: Any) -> bytes:
+    """What a file of the object would hold, in memory."""
+    content = io.BytesIO()
+    write_object(obj, content)
+    return content.getvalue()
 
 
 def serialise(obj: Any, path: Path) -> None:
     with open(path, "wb") as file:
-        remembering = RememberingFile(file)
-        pickling = types.SimpleNamespace(__name__="pickle", Pickler=CheckpointPickler)
-        torch.save(obj, cast(BinaryIO, remembering), pickle_module=pickling, pickle_protocol=2)
-        if remembering.error:
-            raise remembering.error
+        write_object(obj, file)
+
+
+def write_object(obj: Any, file: BinaryIO) -> None:
+    remembering = RememberingFile(file)
+    pickling = types.SimpleNamespace(__name__="pickle", Pickler=CheckpointPickler)
+    torch.save(obj, cast(BinaryIO, remembering), pickle_module=pickling, pickle_protocol=2)
+    if remembering.error:
+        raise remembering.error
 
 
 def refuse_fused(obj: Any) -> None:

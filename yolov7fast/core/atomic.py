@@ -6,6 +6,7 @@ write to the same path takes it over.
 """
 
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -18,6 +19,7 @@ from yolov7fast.core.file_lock import NoLocks, try_lock
 
 REMEDY = "free some space, or choose a folder that exists and can be written"
 LONGEST = 60  # characters of a name kept in a temporary one: a file name has at most 255 bytes, a character 4
+ABANDONED = re.compile(r"\..+\.tmp(\.\w+)?")  # names of temporary files
 
 
 class Replacement:
@@ -154,7 +156,7 @@ def _claim(target: Path, suffix: str = "", is_folder: bool = False) -> tuple[Pat
     attempts = count(2)
     temporary = target.with_name(f"{stem}.tmp{suffix}")
     try:
-        while (handle := try_lock(temporary, is_folder)) is None:
+        while (handle := _try_unshared(temporary, is_folder)) is None:
             temporary = target.with_name(f"{stem}.{next(attempts)}.tmp{suffix}")
     except NoLocks:  # other writers cannot be noticed: a name of our own, which a kill leaves behind
         with suppress(OSError):
@@ -167,6 +169,29 @@ def _claim(target: Path, suffix: str = "", is_folder: bool = False) -> tuple[Pat
     else:
         temporary.write_bytes(b"")
     return temporary, handle
+
+
+def _try_unshared(temporary: Path, is_folder: bool) -> int | None:
+    """The lock of a temporary file that is no second name of another file."""
+    handle = try_lock(temporary, is_folder)
+    if handle is not None and not is_folder and os.fstat(handle).st_nlink > 1:
+        # a killed `link_or_copy` left a second name of a good file, which must not be written to
+        temporary.unlink()
+        os.close(handle)
+        handle = try_lock(temporary)
+    return handle
+
+
+def clear_abandoned(folder: Path) -> None:
+    """Remove temporary files in a folder whose writers were killed. For a folder that has one writer at a time."""
+    for path in folder.glob(".*") if folder.is_dir() else ():
+        if not ABANDONED.fullmatch(path.name) or not path.is_file():
+            continue
+        with suppress(OSError, NoLocks):
+            handle = try_lock(path)
+            if handle is not None:
+                path.unlink()
+                os.close(handle)
 
 
 def _flush(path: Path) -> None:

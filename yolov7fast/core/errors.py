@@ -9,6 +9,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from yolov7fast.core import signals
+from yolov7fast.core.output import open_closed_streams, output_is_lost, print_if_possible
 from yolov7fast.core.text import printable
 
 LONGEST = 500  # characters of a reported line
@@ -27,25 +29,33 @@ def run_command(main: Callable[[], int | None]) -> None:
     """Run a command's `main` and exit with its code; a `UserError` becomes one line on stderr and exit code 2.
 
     So does a disk that is full or cannot be written, wherever that shows. Ctrl-C, where nothing else takes care of it,
-    ends with the conventional 130, a second one at once. Printed lines show at once, also through a pipe or in a log.
+    ends with the conventional 130, a second one at once. Printed lines show at once, also through a pipe or in a log;
+    a reader who has gone (`| head`) ends the command quietly.
     """
+    open_closed_streams()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)
+    signals.second_interrupt = signals.leave_at_once
     try:
         sys.exit(main() or 0)
     except UserError as error:
-        print(f"error: {one_line(error)}", file=sys.stderr)
+        print_if_possible(f"error: {one_line(error)}", sys.stderr)
         sys.exit(2)
     except OSError as error:
+        if output_is_lost() and isinstance(error, BrokenPipeError):
+            sys.exit(128 + signal.SIGPIPE)
         if error.errno not in OF_THE_MACHINE:
             raise
         where = f"{printable(error.filename, 300)}: " if error.filename else ""
-        print(f"error: {where}{error.strerror}; free some space, or choose another place", file=sys.stderr)
+        text = f"error: {where}{error.strerror}; free some space, or choose another place"
+        print_if_possible(text, sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-        print("interrupted", file=sys.stderr)
+        print_if_possible("interrupted", sys.stderr)
         sys.exit(128 + signal.SIGINT)
+    finally:
+        signals.second_interrupt = signals.raise_interrupt
 
 
 def one_line(error: Exception) -> str:

@@ -25,12 +25,12 @@ def stderr_lines_caught(wanted: Callable[[str], bool]) -> Iterator[list[str]]:
             yield lines
             return
         with tempfile.TemporaryFile() as caught:
-            sys.stderr.flush()
+            _flush()
             os.dup2(caught.fileno(), 2)
             try:
                 yield lines
             finally:
-                sys.stderr.flush()
+                _flush()
                 os.dup2(terminal, 2)
                 os.close(terminal)
                 caught.seek(0)
@@ -38,4 +38,10 @@ def stderr_lines_caught(wanted: Callable[[str], bool]) -> Iterator[list[str]]:
                     if wanted(line):
                         lines.append(line.strip())
                     else:
-                        os.write(2, line.encode())
+                        with contextlib.suppress(OSError):  # a lost stderr
+                            os.write(2, line.encode())
+
+
+def _flush() -> None:
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # a lost stderr, or none
+        sys.stderr.flush()

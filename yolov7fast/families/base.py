@@ -145,8 +145,11 @@ class BaseFamily(Family):
         return {**common, "worker_tensor": opt.fast_dataloader, "keep_partial_labels": opt.keep_partial_labels}
 
     def train_loader_options(self) -> dict[str, Any]:
-        """What the training loader has besides: order and augmentation, by default none."""
-        return {"shuffle": not self.opt.overfit}
+        """What the training loader has besides: order and augmentation, by default none.
+
+        Without a seed the order is upstream's, which depends on the number of processes.
+        """
+        return {"shuffle": self.opt.shuffled if self.opt.seed is not None else None}
 
     def val_loader_options(self) -> dict[str, Any]:
         return {}
@@ -171,6 +174,7 @@ class BaseFamily(Family):
                 seed=opt.seed,
                 subset=subset,
                 dataset_class=self.dataset_class,
+                rank_zero_first=False,  # `main_first` has seen to it
                 **self.loader_options() | self.train_loader_options(),
             )
         self.check_classes(self.dataset)

@@ -36,17 +36,18 @@ def create_dataloader(
     cache_dir: str | os.PathLike | None = None,
     fast_augment: bool = False,
     subset: Subset | None = None,
-    shuffle: bool = False,
+    shuffle: bool | None = None,
     dataset_class: type[LoadImagesAndLabels] | None = None,
     keep_partial_labels: bool = False,
+    rank_zero_first: bool = True,
 ):
     """(loader, data set). Of `opt` only `single_cls` is read; `cache` is False, True or "ram", or "disk".
 
     See `loading.loader` for what `persistent_workers`, `worker_tensor`, `micro_batch`, `seed` and `shuffle` select.
-    With several processes, rank 0 checks the labels and writes the caches while the others wait. `dataset_class`:
-    a data set with an augmentation of its own.
+    With several processes, rank 0 checks the labels and writes the caches while the others wait, unless the caller
+    sees to that (`rank_zero_first`). `dataset_class`: a data set with an augmentation of its own.
     """
-    with _rank_zero_first(rank):
+    with _rank_zero_first(rank if rank_zero_first else -1):
         dataset = (dataset_class or LoadImagesAndLabels)(
             path,
             imgsz,

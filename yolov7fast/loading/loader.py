@@ -64,13 +64,13 @@ def make_loader(
     worker_tensor: bool = False,
     micro_batch: int = 0,
     seed: int | None = None,
-    shuffle: bool = False,
+    shuffle: bool | None = None,
 ):
     """The loader for these wishes (see the table above).
 
     `collate_fn` makes a batch of finished samples (quad); without one, samples are written straight into their batch.
     `workers` 0 makes samples in this process, also with `worker_tensor`. `shuffle` permutes each epoch by its number
-    (and `seed`); several processes (`rank` >= 0) always do. `micro_batch`: samples in one worker task, 0 to choose.
+    (and `seed`); None: several processes (`rank` >= 0) do. `micro_batch`: samples in one worker task, 0 to choose.
     """
     if quad and worker_tensor:
         raise UserError("--quad joins finished samples, --worker-tensor never holds them apart: leave one of them out")

@@ -39,16 +39,26 @@ class EpochOrder:
     """The batches of every epoch as a function of the epoch's number alone.
 
     Orders are those of torch's `DistributedSampler`: rank r of R takes every R-th entry of one permutation, so that
-    R processes with batch B see the same samples per step as one process with batch R*B.
+    R processes with batch B see the same samples per step as one process with batch R*B. Only the last batch of an
+    epoch may differ: it is filled up, with samples of the epoch's beginning, to a multiple of R.
     """
 
-    def __init__(self, dataset, batch_size: int, *, rank: int = -1, world_size: int = 1, seed: int = 0, shuffle=False):
-        """Several processes (`rank` >= 0) always shuffle, as upstream does; `seed` selects the permutations."""
+    def __init__(
+        self,
+        dataset,
+        batch_size: int,
+        *,
+        rank: int = -1,
+        world_size: int = 1,
+        seed: int = 0,
+        shuffle: bool | None = None,
+    ):
+        """shuffle: None: several processes (`rank` >= 0) do, as upstream; `seed` selects the permutations."""
         self._sampler = DistributedSampler(
             dataset,
             num_replicas=world_size if rank >= 0 else 1,
             rank=max(rank, 0),
-            shuffle=shuffle or rank >= 0,
+            shuffle=rank >= 0 if shuffle is None else shuffle,
             seed=seed,
         )
         self._batches = BatchSampler(self._sampler, batch_size, drop_last=False)

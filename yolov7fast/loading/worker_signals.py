@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 
-STOPPING = (signal.SIGINT, signal.SIGTERM)
+from yolov7fast.core.signals import ASKING
 
 
 @contextlib.contextmanager
@@ -24,7 +24,7 @@ def stopping_held_back() -> Iterator[None]:
     if not hasattr(signal, "pthread_sigmask"):  # a system that cannot fork
         yield
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ASKING)
     try:
         yield
     finally:
@@ -33,7 +33,7 @@ def stopping_held_back() -> Iterator[None]:
 
 def leave_stopping_to_main() -> None:
     """In a new worker: stop when the main process says so, or soon after it is gone, and not for a signal."""
-    for number in STOPPING:
+    for number in ASKING:
         signal.signal(number, signal.SIG_IGN)
     parent = multiprocessing.parent_process()  # not getppid(): it may have been killed before we got here
     if parent is not None:

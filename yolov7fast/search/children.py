@@ -12,12 +12,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from yolov7fast.core.signals import ASKING
 from yolov7fast.search.ledger import Point
 
 OUTPUT = "output.txt"
 MAP, MAP50 = "metrics/mAP_0.5:0.95", "metrics/mAP_0.5"  # columns of results.csv; its last `train/` one is the total
 PR_SET_PDEATHSIG = 1  # of <sys/prctl.h>
-SIGNALS = {128 + number: number for number in (signal.SIGINT, signal.SIGTERM)}
+SIGNALS = {128 + int(number): number for number in ASKING}
 
 
 class Child:

@@ -2,7 +2,7 @@
 
 import importlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -12,8 +12,10 @@ import torch.distributed as dist
 
 from yolov7fast.core.errors import UserError
 
-PEER_LOST = ("Connection closed by peer", "Connection reset", "NCCL", "gloo", "Gloo", "timed out")
-TIMEOUT = timedelta(hours=2)  # of a collective: rank 0 validates alone while the others wait
+PEER_LOST = ("Connection closed by peer", "Connection reset", "NCCL", "gloo", "Gloo", "timed out", "Timed out")
+PATIENCE = timedelta(hours=2)  # rank 0 validates, checks labels and builds caches alone while the others wait
+MINUTES = 10.0  # that a process waits for the others in a step, unless --dist-timeout says otherwise
+_patient: dist.ProcessGroup | None = None  # the group of those long waits
 
 
 @dataclass(frozen=True)
@@ -54,8 +56,9 @@ def world_from_environment(local_rank_flag: int = -1) -> World:
     return World(rank, local_rank, size)
 
 
-def join(world: World, device: torch.device, total_batch: int) -> torch.device:
-    """Enter the process group; returns this process's device."""
+def join(world: World, device: torch.device, total_batch: int, minutes: float = MINUTES) -> torch.device:
+    """Enter the process group; returns this process's device. minutes: the longest wait for others in a step."""
+    global _patient
     if not world.is_distributed:
         return device
     if total_batch % world.size:
@@ -73,7 +76,8 @@ def join(world: World, device: torch.device, total_batch: int) -> torch.device:
         # they would refer to the group for ever, and `leave` could not end it.
         importlib.import_module("torch.distributed.nn.functional")
         backend = "cuda:nccl,cpu:gloo" if device.type == "cuda" else "gloo"
-        dist.init_process_group(backend=backend, timeout=TIMEOUT)
+        dist.init_process_group(backend=backend, timeout=timedelta(minutes=minutes))
+        _patient = dist.new_group(backend="gloo", timeout=PATIENCE)
     return device
 
 
@@ -83,25 +87,27 @@ def leave() -> None:
     For the end of a good run, when DistributedDataParallel is gone: if that held the last reference, its end would
     wait for threads that wait for Python. After an error the group is left as it is, for other processes may be dead.
     """
+    global _patient
     if dist.is_available() and dist.is_initialized():
+        _patient = None
         dist.destroy_process_group()
 
 
-def any_rank(flag: bool, world: World) -> bool:
-    """Whether any process says yes; a few bytes between hosts' CPUs, no device is touched."""
+def any_rank(flags: Sequence[bool], world: World) -> list[bool]:
+    """For each flag whether any process says yes; a few bytes between hosts' CPUs, no device is touched."""
     if not world.is_distributed:
-        return flag
-    vote = torch.tensor([int(flag)])
-    dist.all_reduce(vote, op=dist.ReduceOp.MAX)
-    return bool(vote.item())
+        return list(flags)
+    votes = torch.tensor([int(flag) for flag in flags])
+    dist.all_reduce(votes, op=dist.ReduceOp.MAX)
+    return [bool(vote) for vote in votes.tolist()]
 
 
-def from_main(value, world: World):
-    """Rank 0's value, on every rank."""
+def from_main(value, world: World, patient: bool = False):
+    """Rank 0's value, on every rank. patient: rank 0 may have hours of work before."""
     if not world.is_distributed:
         return value
     box = [value]
-    dist.broadcast_object_list(box, src=0)
+    dist.broadcast_object_list(box, src=0, group=_patient if patient else None)
     return box[0]
 
 
@@ -121,10 +127,10 @@ def from_all(value, world: World) -> list:
 def main_first(world: World) -> Iterator[None]:
     """Rank 0 does the block first (builds caches, downloads), then the others."""
     if world.is_distributed and not world.is_main:
-        dist.barrier()
+        dist.barrier(group=_patient)
     yield
     if world.is_distributed and world.is_main:
-        dist.barrier()
+        dist.barrier(group=_patient)
 
 
 @contextmanager
@@ -137,6 +143,6 @@ def peer_failure_as_user_error(world: World) -> Iterator[None]:
         if not world.is_distributed or not any(sign in text for sign in PEER_LOST):
             raise
         raise UserError(
-            f"rank {world.rank}: another process of this run has ended ({text.splitlines()[0][:120]}); "
-            "read its own message above, then resume with --resume"
+            f"rank {world.rank}: another process of this run has ended or cannot be reached "
+            f"({text.splitlines()[0][:120]}); read its own message, check the connection, then resume with --resume"
         ) from None

@@ -1,5 +1,6 @@
 """The options of a run: those it was begun with where it is resumed, what follows from them, and opt.yaml."""
 
+import contextlib
 from argparse import Namespace
 from collections.abc import Collection
 from pathlib import Path
@@ -8,8 +9,8 @@ from typing import Any, Protocol
 import torch
 import yaml
 
-from yolov7fast.checkpoint.family import FAMILY_KEY, family_of
-from yolov7fast.core.atomic import write_atomically
+from yolov7fast.checkpoint.family import FAMILY_KEY, WEIGHTS_FOLDER, family_of
+from yolov7fast.core.atomic import clear_abandoned, write_atomically
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files import increment_path
 from yolov7fast.core.yaml_file import read_yaml
@@ -18,6 +19,7 @@ from yolov7fast.training.distributed import World, from_main
 from yolov7fast.training.family import Family
 from yolov7fast.training.resume import (
     Limits,
+    NothingToDo,
     Progress,
     find_checkpoint,
     previous_of,
@@ -28,7 +30,9 @@ from yolov7fast.training.resume import (
 from yolov7fast.training.step import choose_amp
 from yolov7fast.training.trainer import TrainSettings
 
-NOT_STORED = ("given", "config")  # facts of the command line, not settings of the run
+NOT_STORED = ("given", "config", "begins_anew", "resume_time")  # facts of the command line, not settings of the run
+AUTO = "auto"  # --resume auto: start the run, resume it, or leave it alone where it is finished
+SAVE_MINUTES = 10.0  # between checkpoints inside an epoch, unless --save-every or --nosave says otherwise
 AS_BEGUN = ("weights", "cfg", "hyp")  # resuming takes these from the run itself; opt.yaml keeps what it began with
 
 
@@ -64,9 +68,24 @@ class Command(Protocol):
 # --- resuming ---------------------------------------------------------------------------------------------------------
 
 
+def start_or_resume(opt: Namespace, family: type[Family]) -> Namespace:
+    """What `--resume auto` means now: resume the run of --project and --name, or, without a checkpoint, begin it.
+
+    A run that was killed before its first checkpoint begins anew in its folder.
+    """
+    folder = Path(opt.project) / opt.name
+    places = (folder / family.weights_folder, folder / WEIGHTS_FOLDER)  # versions before this one had the second
+    begun = [place / f"last{family.checkpoint_suffix}" for place in places]
+    if any(last.is_file() or previous_of(last).is_file() for last in begun):
+        return Namespace(**vars(opt) | {"resume": str(folder)})
+    return Namespace(**vars(opt) | {"resume": False, "exist_ok": True, "begins_anew": True})
+
+
 def resumed_options(opt: Namespace, family: type[Family], command: Command) -> tuple[Namespace, dict[str, Any]]:
     """Of the run that `--resume` names: its options with what may be changed, and its checkpoint."""
-    checkpoint, path = read_resumable(find_checkpoint(opt.resume, family.checkpoint_suffix))
+    target = find_checkpoint(opt.resume, family.checkpoint_suffix)
+    before = target.stat().st_mtime_ns if target.is_file() else 0
+    checkpoint, path = read_resumable(target)
     if not isinstance(checkpoint, dict) or "epoch" not in checkpoint:
         raise UserError(f"--resume {path}: this file holds weights only; start a new run with --weights {path}")
     if (other := family_of(checkpoint)) != family.name:
@@ -77,27 +96,39 @@ def resumed_options(opt: Namespace, family: type[Family], command: Command) -> t
         checkpoint, path = family.complete_checkpoint(path)
     run_dir = run_folder_of(path)
     options = command.defaults() | stored_options(run_dir, path)
+    settled = with_files_found(opt, family)
     for name in sorted(command.given(opt)):
-        if name in command.fixed and getattr(opt, name) != options[name]:
+        same = options[name] in (getattr(opt, name), getattr(settled, name))
+        if name in command.fixed and not same:
             source = "" if name in opt.given else f" of the run file {opt.config}"
             raise UserError(
                 f"--{name.replace('_', '-')}{source} cannot change when resuming (the run has {options[name]!r}); "
                 "leave it out, or start a new run with --weights instead"
             )
-        options[name] = getattr(opt, name)
+        if name not in command.fixed:
+            options[name] = getattr(opt, name)
     options |= {
         "resume": str(path),
         "save_dir": str(run_dir),
         "batch_size": options["total_batch_size"],
         "given": sorted(set(opt.given) | {"img_size"}),
         "local_rank": opt.local_rank,
+        "resume_time": before if path == target else 0,
     }
     ended = how_it_ended(checkpoint, options)
     if ended and not end_is_left(path, stripped, family):
-        raise UserError(f"--resume {path}: nothing to do, {ended}")
+        raise NothingToDo(f"--resume {path}: nothing to do, {ended}")
     done = checkpoint["epoch"] + 1
     print(f"Resuming {path} after {done} epochs{': only plots and final files are left' if ended else ''}")
     return Namespace(**family.resume_options(options, path)), checkpoint
+
+
+def with_files_found(opt: Namespace, family: type[Family]) -> Namespace:
+    """The options as a fresh run would store them: short names of files become paths."""
+    settled = Namespace(**vars(opt))
+    with contextlib.suppress(UserError):  # the run itself needs none of them any more
+        family.check_files(settled)
+    return settled
 
 
 def stored_options(run_dir: Path, checkpoint: Path) -> dict[str, Any]:
@@ -141,6 +172,7 @@ def end_is_left(path: Path, stripped: bool, family: type[Family]) -> bool:
 
 def resolve_options(opt: Namespace, world: World, *, resumed: bool) -> None:
     """What follows from the flags: the run folder's name (the main process chooses), batch in all and of a process."""
+    opt.shuffled = order_is_shuffled(opt, world, resumed)
     opt.world_size, opt.global_rank = world.size, world.rank
     opt.total_batch_size = opt.batch_size
     opt.batch_size = opt.total_batch_size // world.size
@@ -149,10 +181,25 @@ def resolve_options(opt: Namespace, world: World, *, resumed: bool) -> None:
         opt.save_dir = from_main(str(folder), world)
 
 
+def order_is_shuffled(opt: Namespace, world: World, resumed: bool) -> bool:
+    """Whether epochs are permuted. Several processes always do that, as upstream does; a run keeps the order that it
+    began with, so that it can be resumed with another number of processes."""
+    if resumed and "shuffled" in vars(opt):
+        return opt.shuffled
+    rank = getattr(opt, "global_rank", -1) if resumed else world.rank  # opt.yaml of older runs has the former
+    asked = opt.shuffle if "shuffle" in vars(opt) else not opt.overfit
+    return asked or rank != -1
+
+
 def make_run_folder(opt: Namespace, family: Family) -> None:
     """Make the folder and write down what is run: opt.yaml with every option, and the family's files of settings."""
     folder = Path(opt.save_dir)
     family.weights_dir.mkdir(parents=True, exist_ok=True)
+    for place in (folder, family.weights_dir):
+        clear_abandoned(place)
+    if getattr(opt, "begins_anew", False):  # of an epoch that was lost with its process
+        for name in ("results.txt", "results.csv"):
+            (folder / name).unlink(missing_ok=True)
     stored = {name: value for name, value in vars(opt).items() if name not in NOT_STORED}
     stored |= {"batch_size": opt.total_batch_size, FAMILY_KEY: family.name}
     if opt.resume and (folder / "opt.yaml").is_file():
@@ -172,10 +219,17 @@ def settings_of(opt: Namespace, device: torch.device, keep_files: bool = True) -
         eval_interval=opt.eval_interval,
         notest=opt.notest,
         nosave=opt.nosave,
-        save_every_minutes=opt.save_every,
+        save_every_minutes=save_minutes(opt),
         skip_nonfinite=opt.skip_nonfinite,
         keep_epochs=opt.keep_epochs,
         exact_mid_epoch=opt.seed is not None,
         keep_files=keep_files,
         in_use=options_in_use(opt, device),
     )
+
+
+def save_minutes(opt: Namespace) -> float:
+    """Minutes between checkpoints inside an epoch; 0: none there."""
+    if opt.save_every is not None:
+        return opt.save_every
+    return 0.0 if opt.nosave else SAVE_MINUTES

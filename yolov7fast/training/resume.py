@@ -24,6 +24,10 @@ log = logging.getLogger(__name__)
 VERSION = 2  # 1 had other names in `progress`, see `progress_of`
 
 
+class NothingToDo(UserError):
+    """The run to be resumed is finished."""
+
+
 @dataclass
 class Progress:
     """How far a run is: `batch_index` batches of `epoch` are done, `global_step` in all."""
@@ -45,6 +49,7 @@ class Progress:
     last_loss: float | None = None  # mean of the last complete epoch
     best_epoch: int | None = None  # whose checkpoint is best, and what its validation measured; None: not known
     best_metrics: dict[str, float] = field(default_factory=dict)
+    unwritten_best: float | None = None  # fitness of best weights that could not be written yet
 
 
 class Limits(NamedTuple):

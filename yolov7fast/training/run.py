@@ -3,29 +3,53 @@
 import logging
 import os
 import random
+import shlex
+import sys
+import traceback
 from argparse import Namespace
+from datetime import UTC, datetime
 from pathlib import Path
+from socket import gethostname
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
 
 from yolov7fast.core.device import select_device
-from yolov7fast.core.errors import UserError
+from yolov7fast.core.errors import UserError, one_line
+from yolov7fast.core.folder_lock import FolderLock
+from yolov7fast.core.output import RunOutput, run_output
 from yolov7fast.evaluation.further_metrics import FURTHER
 from yolov7fast.training import messages
-from yolov7fast.training.distributed import World, join, leave, peer_failure_as_user_error, world_from_environment
+from yolov7fast.training.distributed import (
+    World,
+    from_main,
+    join,
+    leave,
+    peer_failure_as_user_error,
+    world_from_environment,
+)
 from yolov7fast.training.family import Family
 from yolov7fast.training.loggers import make_loggers
 from yolov7fast.training.optimizer import load_optimizer
-from yolov7fast.training.options import Command, make_run_folder, resolve_options, resumed_options, settings_of
+from yolov7fast.training.options import (
+    AUTO,
+    Command,
+    make_run_folder,
+    resolve_options,
+    resumed_options,
+    settings_of,
+    start_or_resume,
+)
 from yolov7fast.training.page import COMPLETE, FAILED, STOPPED, RunPage
 from yolov7fast.training.reporter import Reporter
+from yolov7fast.training.resume import NothingToDo, progress_of
 from yolov7fast.training.trainer import Outcome, Trainer
 
 log = logging.getLogger(__name__)
 
 F = TypeVar("F", bound=Family)
+LOG = "train.log"  # in the run's folder: all that the run prints, whatever becomes of its terminal
 
 
 def run_training(family_class: type[Family], opt: Namespace, command: Command) -> int:
@@ -36,11 +60,37 @@ def run_training(family_class: type[Family], opt: Namespace, command: Command) -
 def run_in_folder(family_class: type[Family], opt: Namespace, command: Command) -> tuple[int, Path | None]:
     """The same; returns the exit code and the run's folder, if it has one."""
     world = world_from_environment(opt.local_rank)
-    logging.basicConfig(format="%(message)s", level=logging.INFO if world.is_main else logging.WARNING)
-    checkpoint = None
+    with run_output(f"rank {world.rank}: " if world.rank > 0 else "") as output:
+        logging.basicConfig(format="%(message)s", level=logging.INFO if world.is_main else logging.WARNING)
+        try:
+            return logged_run(family_class, opt, command, world, output)
+        except BaseException as error:
+            output.note(last_words(error))
+            raise
+
+
+def last_words(error: BaseException) -> str:
+    """What the log of a run says about its end."""
+    if isinstance(error, UserError):
+        return f"error: {one_line(error)}"
+    return "interrupted" if isinstance(error, KeyboardInterrupt) else "".join(traceback.format_exception(error))
+
+
+def logged_run(
+    family_class: type[Family], opt: Namespace, command: Command, world: World, output: RunOutput
+) -> tuple[int, Path | None]:
     command.settle(opt)
+    checkpoint, auto = None, opt.resume == AUTO
     if opt.resume and not family_class.ignores_resume(opt):
-        opt, checkpoint = resumed_options(opt, family_class, command)
+        opt = start_or_resume(opt, family_class) if auto else opt
+        try:
+            if opt.resume:
+                opt, checkpoint = resumed_options(opt, family_class, command)
+        except NothingToDo as error:
+            if not auto:
+                raise
+            log.info("%s", error)
+            return 0, Path(opt.resume)
     command.check(opt)
     family_class.check_files(opt)
     device = select_device(opt.device, batch_size=opt.batch_size if family_class.uses_all_gpus else None)
@@ -48,7 +98,7 @@ def run_in_folder(family_class: type[Family], opt: Namespace, command: Command) 
     with peer_failure_as_user_error(world):
         code = family_class.run_instead(opt, device, world, checkpoint)
         if code is None:
-            outcome = train_once(family_class, opt, device, world, checkpoint, command=command)
+            outcome = train_once(family_class, opt, device, world, checkpoint, command=command, output=output)
             code = exit_code(outcome, opt, world, family_class, command)
     leave()
     save_dir = getattr(opt, "save_dir", "")
@@ -73,25 +123,65 @@ def train_once(
     checkpoint: dict[str, Any] | None = None,
     keep_files: bool = True,
     command: Command | None = None,
+    output: RunOutput | None = None,
 ) -> Outcome:
     """One complete training, fresh or resumed. Also what evolution runs for each generation, without files.
 
-    command: what started it, for the run's page.
+    command: what started it, for the run's page; output: what is printed, to be kept in the run's folder. The folder
+    is made when all is built: a mistake leaves none behind.
     """
-    family = build_family(family_class, opt, device, world, checkpoint)
+    device = prepare(opt, device, world, checkpoint)
+    run_dir = Path(opt.save_dir)
+    with FolderLock(run_dir, wanted=world.is_main and keep_files) as lock:
+        if output is not None and run_dir.is_dir():
+            keep_log(output, run_dir, world)
+        if world.is_main:
+            refuse_overtaken(opt)
+        family = family_class.build(opt, device, world, checkpoint)
+        return train_in_folder(family, opt, world, checkpoint, keep_files, lock, command, output)
+
+
+def refuse_overtaken(opt: Namespace) -> None:
+    """The checkpoint was read before the folder was locked: whoever had it until then may have trained further."""
+    if getattr(opt, "resume_time", None) and Path(opt.resume).stat().st_mtime_ns != opt.resume_time:
+        raise UserError(
+            f"{opt.resume} has just been replaced by another process that trained in its folder: start again"
+        )
+
+
+def keep_log(output: RunOutput, run_dir: Path, world: World) -> None:
+    """From now on what is printed is kept in the run's folder, too."""
+    output.keep_log(run_dir / LOG, f"--- {started_as()}" if world.is_main else "")
+
+
+def train_in_folder(
+    family: Family,
+    opt: Namespace,
+    world: World,
+    checkpoint: dict[str, Any] | None,
+    keep_files: bool,
+    lock: FolderLock,
+    command: Command | None,
+    output: RunOutput | None,
+) -> Outcome:
+    """Train what is built; closes it in any case."""
     device, run_dir = family.device, Path(opt.save_dir)
     reporter = Reporter(run_dir, family.loss_names, metric_names=(*family.metric_names, *FURTHER))
     try:
         check_labels(family, opt)
         if world.is_main:
+            lock.take()
             make_run_folder(opt, family)
+        if output is not None:
+            keep_log(output, run_dir, world)
+        if world.is_main:
             reporter.loggers = make_loggers(opt, run_dir, checkpoint) if keep_files else []
             if keep_files and command is not None:
                 reporter.page = RunPage(run_dir, resumed=checkpoint is not None)
         trainer = Trainer(family, settings_of(opt, device, keep_files), world, device, run_dir, reporter)
         if checkpoint is not None:
             restore(trainer, family, checkpoint, reporter)
-            trainer.last_is_damaged = Path(opt.resume).stem == "previous"
+            trainer.files.last_is_damaged = Path(opt.resume).stem == "previous"
         elif world.is_main and keep_files:
             family.save_initial()
         if not trainer.progress.finished and world.is_main:
@@ -127,11 +217,37 @@ def build_family(
     world: World,
     checkpoint: dict[str, Any] | None = None,
 ) -> F:
-    """Join the process group, complete the options, seed the generators, and build network, data and optimizer."""
-    device = join(world, device, opt.batch_size)
+    """Prepare the process, and build network, data and optimizer."""
+    device = prepare(opt, device, world, checkpoint)
+    return family_class.build(opt, device, world, checkpoint)
+
+
+def prepare(opt: Namespace, device: torch.device, world: World, checkpoint: dict[str, Any] | None) -> torch.device:
+    """Join the process group, complete the options, seed the generators; returns this process's device."""
+    device = join(world, device, opt.batch_size, opt.dist_timeout)
+    check_start(checkpoint, world)
     resolve_options(opt, world, resumed=checkpoint is not None)
     init_seeds(process_seed(opt.seed, world), opt.deterministic)
-    return family_class.build(opt, device, world, checkpoint)
+    return device
+
+
+def check_start(checkpoint: dict[str, Any] | None, world: World) -> None:
+    """All processes begin at the same iteration: on machines without shared storage one may not see the checkpoint."""
+    state = (checkpoint or {}).get("resume")
+    own = progress_of(state).global_step if state else 0
+    first = from_main(own, world)
+    if own != first:
+        raise UserError(
+            f"rank {world.rank} begins at iteration {own}, rank 0 at {first}: every machine must see the same run "
+            "folder. Put it on shared storage, or copy it to all machines before resuming"
+        )
+
+
+def started_as() -> str:
+    """When, where and by which command this process was started."""
+    return (
+        f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC, process {os.getpid()} on {gethostname()}: {shlex.join(sys.argv)}"
+    )
 
 
 def process_seed(seed: int | None, world: World) -> int:

@@ -9,13 +9,14 @@ from typing import Any, NamedTuple
 import torch
 from tqdm import tqdm
 
-from yolov7fast.checkpoint.api import save_checkpoint
 from yolov7fast.checkpoint.family import FAMILY_KEY
+from yolov7fast.core import signals
 from yolov7fast.core.atomic import write_atomically
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.signals import StopRequest
 from yolov7fast.evaluation.loop import EvaluationStopped
 from yolov7fast.training import bottleneck
+from yolov7fast.training.checkpoint_files import CheckpointFiles
 from yolov7fast.training.distributed import World, any_rank, from_all, from_main
 from yolov7fast.training.family import Family, Validation, summary_columns
 from yolov7fast.training.reporter import EpochRow, Reporter, header, memory_gb, progress_text
@@ -23,7 +24,6 @@ from yolov7fast.training.resume import (
     Limits,
     Progress,
     collect_state,
-    keep_as_previous,
     names_to_write,
     progress_of,
     random_states,
@@ -92,8 +92,8 @@ class Trainer:
         reporter: Reporter,
     ):
         self.family, self.settings, self.world, self.device = family, settings, world, device
-        self.weights_dir = family.weights_dir
         self.run_dir = run_dir
+        self.files = CheckpointFiles(family.weights_dir, family.checkpoint_suffix)
         self.reporter = reporter
         self.progress = Progress()
         self.step = TrainStep(
@@ -111,7 +111,6 @@ class Trainer:
         )
         self.timer = StageTimer(device)
         self.recent: dict[int, list[str]] = {}  # files of the batches since the last sync, by global step
-        self.last_is_damaged = False  # the run resumed from the checkpoint before it, which must not be lost to it
         self.saved_at: tuple[int, int] | None = None  # epoch and batch index of the last checkpoint
         self.last_sync = self.last_save = 0.0
         self.clock = time.time()  # until when `progress.seconds` counts
@@ -120,6 +119,8 @@ class Trainer:
         """Resume from a collected state: bit for bit, if the samples are keyed or the epoch had ended."""
         restore_state(self.step, state)
         self.progress = progress_of(state, summary_columns(self.family.loss_names))
+        if self.world.is_main:
+            self.files.check_best(self.progress)
         self.family.load_state(state["recipe"])
         restore_own_random(state, self.world)  # last: building a loader draws from them
         self.progress.finished = bool(self.settings.limits.reached(self.progress))
@@ -142,9 +143,9 @@ class Trainer:
         """Train until the epochs, the iterations or the patience are used up, or a signal asks to stop."""
         progress, settings = self.progress, self.settings
         self.clock = time.time()
-        with StopRequest() as stop:
+        with StopRequest(signals.second_interrupt) as stop:
             while True:
-                if any_rank(bool(stop), self.world):  # also asked for in a validation, or before the first step
+                if any_rank([bool(stop)], self.world)[0]:  # also asked for in a validation, or before the first step
                     return self.interrupted(stop)
                 if progress.finished or progress.epoch >= settings.epochs:
                     break
@@ -153,14 +154,17 @@ class Trainer:
                     return self.interrupted(stop)
                 if not self.finish_epoch(progress.epoch, time.time() - started, stop):
                     return self.interrupted(stop)
+        self.files.retry_best(progress)
         self.family.finish()
         self.count_time()
+        self.files.refuse_missing_best(progress)
         return self.outcome(0)
 
     def interrupted(self, stop: StopRequest) -> Outcome:
         """Save where the run is, unless that has just been done, and leave."""
         if from_main(self.saved_at != (self.progress.epoch, self.progress.batch_index), self.world):
-            self.save([f"last{self.family.checkpoint_suffix}"])
+            self.save([self.files.last.name])
+        self.files.retry_best(self.progress)
         return self.outcome(stop.exit_code or 143)
 
     def outcome(self, code: int) -> Outcome:
@@ -202,11 +206,14 @@ class Trainer:
                 progress.labels, progress.img_size = family.batch_info(batch)
                 progress.epoch_seconds = time.time() - began
                 self.show(bar, epoch)
-                if any_rank(bool(stop), self.world):
+                asked_to_stop, save_due = any_rank([bool(stop), self.save_is_due()], self.world)
+                if asked_to_stop:
                     return True
                 if self.out_of_iterations():
                     break
-                self.save_if_due()
+                if save_due:
+                    self.save([self.files.last.name])
+                    self.last_save = time.time()
                 asked = time.perf_counter()
         return False
 
@@ -276,7 +283,7 @@ class Trainer:
         progress, settings = self.progress, self.settings
         last = epoch + 1 >= settings.epochs or self.out_of_iterations()
         result = self.validate_if_due(epoch, last, stop) if self.world.is_main else EpochResult()
-        if from_main(result is None, self.world) or result is None:
+        if from_main(result is None, self.world, patient=True) or result is None:
             return False
         row = self.epoch_row(epoch, seconds, result)
         progress.epoch, progress.batch_index = epoch + 1, 0
@@ -291,8 +298,8 @@ class Trainer:
             kept = self.family.epoch_files, settings.keep_epochs
             self.save(names_to_write(names, *kept))
             if self.world.is_main:
-                remove_old_epochs(self.weights_dir, *kept)
-                self.reporter.checkpoint(self.weights_dir / f"last{self.family.checkpoint_suffix}", epoch)
+                remove_old_epochs(self.files.folder, *kept)
+                self.reporter.checkpoint(self.files.last, epoch)
         return True
 
     def report(self, row: EpochRow, validation: Validation | None, early: bool) -> None:
@@ -370,11 +377,10 @@ class Trainer:
 
     # --- checkpoints --------------------------------------------------------------------------------------------------
 
-    def save_if_due(self) -> None:
+    def save_is_due(self) -> bool:
+        """Inside an epoch; the clock of the main process counts."""
         minutes = self.settings.save_every_minutes
-        if minutes and any_rank(self.world.is_main and time.time() - self.last_save >= minutes * 60, self.world):
-            self.save([f"last{self.family.checkpoint_suffix}"])
-            self.last_save = time.time()
+        return bool(minutes) and self.world.is_main and time.time() - self.last_save >= minutes * 60
 
     def save(self, names: list[str]) -> None:
         """Write the checkpoint under every name; a failed write keeps the last good file and the run continues.
@@ -391,17 +397,8 @@ class Trainer:
         content = self.family.checkpoint(self.progress, self.reporter.text())
         content[FAMILY_KEY] = self.family.name
         content["resume"] = collect_state(self.step, self.progress, self.family.state(), random_of_ranks)
-        paths = [self.weights_dir / name for name in names]
-        if paths[0].is_file() and not self.last_is_damaged:
-            keep_as_previous(paths[0])
-        try:
-            save_checkpoint(content, *paths)
-            self.last_is_damaged = False
+        if self.files.write(content, names, self.progress):
             self.saved_at = self.progress.epoch, self.progress.batch_index
-        except UserError as error:
-            if self.progress.finished:
-                raise
-            log.warning("%s; training continues, the last good checkpoint is kept", error)
 
     def refuse_nonfinite_weights(self) -> None:
         """Weights that are not finite must not replace the last good ones: sync before a save."""

@@ -29,7 +29,11 @@ folder = partial(results, where=EVERY, upstream=EVERY, trials=chosen("--output-d
 logging = partial(Flag, group=LOGGING, where=TRAIN, upstream=TRAIN)
 
 MAX_SEED = 2**31 - 1  # NumPy's generator takes 32 bits, and every process adds its rank
-RESUME_HELP = "resume a run, given its folder or a checkpoint in it; alone: the newest last*"
+RESUME_HELP = (
+    "resume a run, given its folder or a checkpoint in it; alone: the newest last*; "
+    "auto: start the run of --name, resume it, or do nothing where it is finished"
+)
+SAVE_EVERY_HELP = "minutes between checkpoints inside an epoch; 0: only at its end; default: 10, with --nosave 0"
 JSON_HELP = "write detections as COCO JSON and run pycocotools; always on for a data file named *coco.yaml"
 ANNOTATIONS_HELP = (
     "COCO annotation file for --save-json; default: looked for beside the images, else built from the labels"
@@ -67,7 +71,7 @@ ROWS = [
         trials=refused("--resume"),
     ),
     resume("--nosave", bool, False, "write a checkpoint only after the last epoch", upstream=TRAIN),
-    resume("--save-every", float, 0.0, "minutes between checkpoints inside an epoch; 0: only at its end", low=0),
+    resume("--save-every", float, None, SAVE_EVERY_HELP, low=0),
     resume(
         "--keep-epochs",
         int,
@@ -116,6 +120,14 @@ ROWS = [
         where=TRAIN,
         upstream=TRAIN,
         aliases=("--local-rank",),  # what torch.distributed.launch passes since torch 2.0
+    ),
+    devices(
+        "--dist-timeout",
+        float,
+        10.0,
+        "several processes: minutes that one waits for the others in a step",
+        where=TRAIN,
+        low=0.01,
     ),
     randomness(
         "--seed",

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 
 from yolov7fast.checkpoint.api import load_checkpoint, save_checkpoint
-from yolov7fast.core.errors import UserError
 from yolov7fast.data.dataset import LoadImagesAndLabels
 from yolov7fast.families.base import BaseFamily
-from yolov7fast.training.resume import Progress, run_folder_of
+from yolov7fast.training.resume import NothingToDo, Progress, run_folder_of
 
 
 def best_as_saved(best: float) -> float | np.ndarray:
@@ -45,7 +44,9 @@ class YoloCheckpoints(BaseFamily):
             checkpoint = load_checkpoint(candidate)
             if isinstance(checkpoint, dict) and checkpoint.get("epoch", -1) >= 0:
                 return checkpoint, candidate
-        raise UserError(f"--resume {path}: the file is stripped (its run is finished) and no epoch_*.pt lies beside it")
+        raise NothingToDo(
+            f"--resume {path}: the file is stripped (its run is finished) and no epoch_*.pt lies beside it"
+        )
 
     def settings_files(self) -> Mapping[str, Mapping[str, Any]]:
         return {"hyp.yaml": self.stored_hyp}

@@ -189,8 +189,9 @@ class YoloFamily(YoloCheckpoints):
         }
 
     def train_loader_options(self) -> dict[str, Any]:
-        names = ("rect", "image_weights", "quad", "shuffle", "fast_augment")
-        return {name: getattr(self.opt, name) for name in names} | {"augment": not self.opt.overfit}
+        names = ("rect", "image_weights", "quad", "fast_augment")
+        chosen = {name: getattr(self.opt, name) for name in names}
+        return super().train_loader_options() | chosen | {"augment": not self.opt.overfit}
 
     def val_loader_options(self) -> dict[str, Any]:
         return {"pad": 0.5} | ({"cache": False} if self.opt.notest else {})

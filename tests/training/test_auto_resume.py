@@ -1,0 +1,199 @@
+"""`--resume auto`: one command line starts a run, resumes it, and leaves it alone when it is finished."""
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+
+from tests.families.detr_commands import needs_transformers, run_file
+from tests.training.commands import ROOT, assert_same_weights, small_run, train
+from tests.training.fake_family import FakeFamily, fake_trainer
+from tests.training.test_resume_details import here
+from yolov7fast.checkpoint.api import load_checkpoint
+from yolov7fast.cli.parser import parser_for
+from yolov7fast.commands.train import run as run_training
+from yolov7fast.core.errors import UserError
+from yolov7fast.core.folder_lock import FolderLock
+from yolov7fast.training.distributed import World
+from yolov7fast.training.options import order_is_shuffled, save_minutes
+
+FATAL = "tests/training/fatal_train.py"
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, shapes_small) -> Path:
+    """A run of 2 epochs of 4 batches that nothing disturbs."""
+    folder = tmp_path_factory.mktemp("whole")
+    assert here(*arguments(folder, shapes_small)) == 0
+    return folder / "runs" / "run"
+
+
+def arguments(folder: Path, shapes: Path) -> list[str]:
+    return small_run(folder, shapes, "--epochs", "2", "--seed", "5", "--resume", "auto")
+
+
+def assert_same_run(one: Path, other: Path) -> None:
+    assert_same_weights(one / "weights" / "epoch_001.pt", other / "weights" / "epoch_001.pt")
+    assert (one / "results.txt").read_text() == (other / "results.txt").read_text()
+    assert {path.name for path in (one / "weights").iterdir()} == {path.name for path in (other / "weights").iterdir()}
+
+
+def test_one_command_starts_resumes_and_leaves_alone(whole, tmp_path, shapes_small, caplog):
+    """Killed before the first checkpoint, after its best.pt and before its last.pt, and in the second epoch."""
+    command = arguments(tmp_path, shapes_small)
+    run = tmp_path / "runs" / "run"
+    for moment in ("step 2", "rename 3", "step 6"):
+        done = train(*command, script=FATAL, FATAL=moment)
+        assert done.returncode == -signal.SIGKILL, (moment, done.stdout[-500:], done.stderr[-2000:])
+    assert here(*command) == 0
+    assert_same_run(whole, run)
+    before = {path: path.stat().st_mtime_ns for path in run.rglob("*") if path.name != "train.log"}
+    caplog.set_level("INFO")
+    assert here(*command) == 0
+    assert "nothing to do, the run has 2 epochs of 2" in caplog.text
+    assert before == {path: path.stat().st_mtime_ns for path in run.rglob("*") if path.name != "train.log"}
+    assert not Path(f"{run}2").exists()
+
+
+@needs_transformers
+def test_a_detr_is_started_and_resumed_by_the_same_command(tmp_path, shapes_small):
+    config = run_file(tmp_path, shapes_small)
+    command = ["--config", config, "--resume", "auto", "--max-iter", "2"]
+
+    def start(*more: str) -> int:
+        return run_training(parser_for("train", "detr").parse_args([*command, *more]), "detr")
+
+    assert start() == 0 and start() == 0
+    assert start("--max-iter", "4") == 0
+    last = load_checkpoint(tmp_path / "runs" / "run" / "weights" / "last.pth")
+    assert last["resume"]["progress"]["global_step"] == 4
+
+
+def until_done(command: list[str], kills: int, times: random.Random, log: Path) -> int:
+    """`until COMMAND; do :; done`, whose processes are killed at random times; how many were."""
+    killed = 0
+    while True:
+        with log.open("ab") as output:
+            process = subprocess.Popen(
+                [sys.executable, *command],
+                cwd=ROOT,
+                env=os.environ | {"OMP_NUM_THREADS": "1"},
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        try:
+            if process.wait(timeout=times.uniform(0.5, 12) if killed < kills else 300) == 0:
+                return killed
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            killed += 1
+        assert killed <= kills, log.read_text()[-3000:]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("extra", [[], ["--workers", "2", "--fast-dataloader"]])
+def test_whatever_is_killed_when_the_loop_ends_with_the_same_weights(tmp_path, shapes_small, extra):
+    """Ten times `kill -9` to all its processes at any moment, from the imports to the final files."""
+    folders = [tmp_path / "whole", tmp_path / "killed"]
+    for folder in folders:
+        folder.mkdir()
+    assert here(*arguments(folders[0], shapes_small), *extra) == 0
+    seed = random.SystemRandom().randrange(2**32)
+    command = [str(ROOT / "train.py"), *arguments(folders[1], shapes_small), *extra, "--save-every", "0.00001"]
+    until_done(command, 10, random.Random(seed), tmp_path / "log")
+    assert_same_run(*(folder / "runs" / "run" for folder in folders)), f"seed {seed}"
+
+
+def test_files_may_be_named_as_they_were_at_the_start(tmp_path, shapes_small, monkeypatch):
+    """opt.yaml holds the paths that short names were found at."""
+    command = small_run(tmp_path, shapes_small, "--epochs", "3", "--seed", "5", "--notest", "--resume", "auto")
+    command[command.index("--hyp") + 1] = str(ROOT / "data/hyp.small.yaml")
+    (tmp_path / "below").mkdir()
+    Path(command[command.index("--cfg") + 1]).rename(tmp_path / "below" / "other.yaml")
+    command[command.index("--cfg") + 1] = "other.yaml"
+    monkeypatch.chdir(tmp_path)
+    assert here(*command, "--max-iter", "1") == 0
+    assert here(*command, "--max-iter", "2") == 0
+    state = load_checkpoint(tmp_path / "runs" / "run" / "weights" / "epoch_001.pt")["resume"]
+    assert state["progress"]["global_step"] == 2
+    with pytest.raises(UserError, match="--batch-size cannot change when resuming"):
+        here(*command, "--batch-size", "8")
+
+
+def test_a_folder_in_use_is_refused_by_every_way_into_it(whole):
+    project = ["--project", str(whole.parent), "--name", "run"]
+    with FolderLock(whole):
+        for way in (["--resume", str(whole), "--epochs", "3"], [*project, "--resume", "auto", "--epochs", "3"]):
+            with pytest.raises(UserError, match=rf"is in use: process {os.getpid()} on .* since 20.* UTC"):
+                here(*way)
+
+
+def test_a_run_that_another_process_trained_further_meanwhile_is_not_set_back(whole, tmp_path, monkeypatch):
+    """Its checkpoint is read before its folder is locked."""
+    run = tmp_path / "run"
+    shutil.copytree(whole, run)
+    shutil.copy(run / "weights" / "epoch_001.pt", run / "weights" / "last.pt")
+    take = FolderLock.__enter__
+
+    def take_late(self):
+        os.utime(run / "weights" / "last.pt")  # as the other process does, then it ends
+        return take(self)
+
+    monkeypatch.setattr(FolderLock, "__enter__", take_late)
+    with pytest.raises(UserError, match=r"last\.pt has just been replaced by another process"):
+        here("--resume", str(run), "--epochs", "3")
+    assert "has just been replaced" in (run / "train.log").read_text()
+
+
+def test_rows_of_an_epoch_that_was_lost_are_not_kept(tmp_path, shapes_small):
+    """Killed after the first epoch's row and before its checkpoint."""
+    command = arguments(tmp_path, shapes_small)
+    run = tmp_path / "runs" / "run"
+    run.mkdir(parents=True)
+    (run / "results.txt").write_text("       0/1 lost\n")
+    (run / "results.csv").write_text("epoch\n0\n")
+    assert here(*command, "--epochs", "1", "--notest") == 0
+    assert len((run / "results.txt").read_text().splitlines()) == 1 and "lost" not in (run / "results.txt").read_text()
+    assert len((run / "results.csv").read_text().splitlines()) == 2
+
+
+# --- checkpoints inside an epoch, order of samples --------------------------------------------------------------------
+
+
+def test_a_checkpoint_is_written_every_ten_minutes_unless_asked_otherwise(tmp_path, monkeypatch):
+    def given(**flags) -> float:
+        return save_minutes(Namespace(**{"save_every": None, "nosave": False} | flags))
+
+    assert given() == 10 and given(save_every=0.0) == 0
+    assert given(nosave=True) == 0 and given(nosave=True, save_every=3.0) == 3
+    clock = [0.0]
+    monkeypatch.setattr(time, "time", lambda: clock[0])
+    family = FakeFamily(tmp_path, batches=[1.0] * 7)
+    trainer = fake_trainer(tmp_path, family, epochs=1, save_every_minutes=given())
+    saved, family.draw_batch = [], lambda *_: clock.__setitem__(0, clock[0] + 250)
+    trainer.save = lambda names: saved.append(trainer.progress.batch_index)
+    trainer.fit()
+    assert saved == [3, 6, 0]  # after 750 and 1500 seconds, and at the end of the epoch
+
+
+def test_a_run_keeps_the_order_of_its_samples_whatever_its_processes():
+    flags = {"overfit": 0, "shuffle": False}
+    one, two = World(), World(0, 0, 2)
+    assert not order_is_shuffled(Namespace(**flags), one, resumed=False)
+    assert order_is_shuffled(Namespace(**flags), two, resumed=False)
+    for begun in (True, False):
+        for world in (one, two):
+            assert order_is_shuffled(Namespace(**flags, shuffled=begun), world, resumed=True) == begun
+    assert order_is_shuffled(Namespace(**flags, global_rank=0), one, resumed=True)  # an older run of several processes
+    assert not order_is_shuffled(Namespace(**flags, global_rank=-1), two, resumed=True)
+    assert order_is_shuffled(Namespace(overfit=0), one, resumed=False)  # a family that always shuffles

@@ -1,0 +1,229 @@
+"""What a run prints, kept in a log and never in its way: output is for people, and a run continues without it.
+
+A pipe whose reader has gone (`| head`), a full disk under a redirected output, a closed terminal: each ends a stream,
+not the run. While a `RunOutput` is active, all that goes to stdout or stderr also goes to a log in the run's folder.
+"""
+
+import contextlib
+import io
+import logging
+import os
+import re
+import select
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TextIO
+
+BAR_SECONDS = 60.0  # a progress bar's state becomes a line of the log this often, and at its end
+MOST_PENDING = 1_000_000  # characters kept for a log that cannot be written yet
+CONTROL = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")  # what moves the cursor or colours a terminal
+_LOCK = threading.RLock()
+
+
+def _renew_lock() -> None:
+    """In a forked process: another thread may have held the lock, and is not there."""
+    global _LOCK
+    _LOCK = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)
+
+
+def open_closed_streams() -> None:
+    """Descriptors 0, 1 and 2 lead somewhere: else the next file that is opened would be written to as if it were one.
+
+    `command >&-` starts a program without a standard output.
+    """
+    for descriptor in (0, 1, 2):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest that is free
+
+
+def give_up(stream: TextIO | None) -> None:
+    """Let a stream that cannot be written lead nowhere, with what it still holds: its end must not fail either."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())  # pyright: ignore[reportOptionalMemberAccess]
+        os.close(nowhere)
+
+
+def output_is_lost() -> bool:
+    """Whether stdout or stderr can no longer be written; one that cannot is given up."""
+    lost = False
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is None:
+                continue
+            stream.flush()
+            if not _has_no_reader(stream.fileno()):
+                continue
+        except (OSError, ValueError):
+            pass
+        give_up(stream)
+        lost = True
+    return lost
+
+
+def _has_no_reader(descriptor: int) -> bool:
+    """Whether it is a pipe whose other end is closed."""
+    if not hasattr(select, "poll"):
+        return False
+    poll = select.poll()
+    poll.register(descriptor, 0)
+    return any(events & select.POLLERR for _, events in poll.poll(0))
+
+
+def print_if_possible(text: str, stream: TextIO | None) -> None:
+    """Print the last words of a program, unless nobody can hear them."""
+    try:
+        print(text, file=stream, flush=True)
+    except (OSError, ValueError):
+        give_up(stream)
+
+
+class Log:
+    """A file of whole lines, appended to. What cannot be written waits in memory for the next line."""
+
+    def __init__(self):
+        self.path: Path | None = None
+        self._handle: int | None = None
+        self._pending = ""
+
+    def add(self, line: str) -> None:
+        self._pending = (self._pending + line)[-MOST_PENDING:]
+        if self.path is None:
+            return
+        with contextlib.suppress(OSError):
+            if self._handle is None:
+                self._handle = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+            data = self._pending.encode(errors="replace")
+            written = os.write(self._handle, data)
+            self._pending = data[written:].decode(errors="replace")
+
+    def close(self) -> None:
+        if self._handle is not None:
+            os.close(self._handle)
+        self.path = self._handle = None
+
+
+class Stream(io.TextIOBase):
+    """Writes to a stream as long as that works, and to the log, there without what a terminal would write over."""
+
+    def __init__(self, original: TextIO | None, log: Log, prefix: str):
+        self._original, self._log, self._prefix = original, log, prefix
+        self._lost = original is None
+        self._line = ""
+        self._bar_at = time.monotonic()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._original, name)
+
+    @property
+    def encoding(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return getattr(self._original, "encoding", None) or "utf-8"
+
+    def fileno(self) -> int:
+        if self._original is None:
+            raise io.UnsupportedOperation("this process has no such stream")
+        return self._original.fileno()
+
+    def isatty(self) -> bool:
+        return not self._lost and self._original is not None and self._original.isatty()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        with _LOCK:
+            self._keep(text)
+            self._try("write", text)
+        return len(text)
+
+    def flush(self) -> None:
+        with _LOCK:
+            self._try("flush")
+
+    def _try(self, action: str, *arguments: str) -> None:
+        if self._lost:
+            return
+        try:
+            getattr(self._original, action)(*arguments)
+        except BlockingIOError:
+            pass  # a reader that is too slow misses something
+        except (OSError, ValueError) as error:
+            self._lost = True
+            give_up(self._original)
+            reason = error.strerror if isinstance(error, OSError) else error
+            self._log.add(f"{self._prefix}the output is lost ({reason}): the run continues, this log has everything\n")
+
+    def _keep(self, text: str) -> None:
+        """Whole lines go to the log; of a line that is written over (a progress bar) the last state, now and then."""
+        for piece in re.split(r"(\r\n|\r|\n)", CONTROL.sub("", text)):
+            if piece in ("\n", "\r\n"):
+                self.end_line()
+            elif piece == "\r":
+                if self._line.strip() and time.monotonic() - self._bar_at >= BAR_SECONDS:
+                    self.end_line()
+                self._line = ""
+            else:
+                self._line += piece
+
+    def end_line(self) -> None:
+        self._log.add(f"{self._prefix}{self._line.rstrip()}\n")
+        self._line, self._bar_at = "", time.monotonic()
+
+    def finish(self) -> None:
+        if self._line.strip():
+            self.end_line()
+
+
+class RunOutput:
+    """stdout and stderr of a run; `keep_log` names the file when the run has a folder. prefix: of its lines there."""
+
+    def __init__(self, prefix: str = ""):
+        self.log, self.prefix = Log(), prefix
+        self.before: tuple[Any, Any] = (sys.stdout, sys.stderr)
+        self.streams = tuple(Stream(original, self.log, prefix) for original in self.before)
+
+    def keep_log(self, path: Path, heading: str = "") -> None:
+        """From now on append to a file, what was printed before first."""
+        if self.log.path == path:
+            return
+        self.log.path = path
+        with _LOCK:
+            pending, self.log._pending = self.log._pending, ""
+            self.log.add(f"{self.prefix}{heading}\n{pending}" if heading else pending)
+
+    def note(self, text: str) -> None:
+        """Write lines to the log alone."""
+        with _LOCK:
+            self.log.add("".join(f"{self.prefix}{line}\n" for line in text.splitlines()))
+
+
+@contextlib.contextmanager
+def run_output(prefix: str = "") -> Iterator[RunOutput]:
+    """Within the block prints, logging and progress bars reach the run's log, and no lost stream is an error."""
+    output = RunOutput(prefix)
+    sys.stdout, sys.stderr = output.streams
+    _lead_logging(output.before[1], output.streams[1])
+    try:
+        yield output
+    finally:
+        for stream in output.streams:
+            stream.finish()
+        sys.stdout, sys.stderr = output.before
+        _lead_logging(output.streams[1], output.before[1])
+        output.log.close()
+
+
+def _lead_logging(old: TextIO | None, new: TextIO | None) -> None:
+    """Handlers of the logging module hold the stream they were made with."""
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, logging.StreamHandler) and handler.stream is old and new is not None:
+            handler.setStream(new)
