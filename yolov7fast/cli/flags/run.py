@@ -66,6 +66,13 @@ ROWS = [
         const=True,
         trials=refused("--resume"),
     ),
+    resume(
+        "--allow-changed-data",
+        bool,
+        False,
+        "resume although images, labels or classes are no longer those of the checkpoint",
+        trials=refused("--resume"),
+    ),
     resume("--nosave", bool, False, "write a checkpoint only after the last epoch", upstream=TRAIN),
     resume("--save-every", float, 0.0, "minutes between checkpoints inside an epoch; 0: only at its end", low=0),
     resume(
