@@ -33,6 +33,7 @@ def check(numbers: range, files: Files) -> None:
     assert not any(result.problem for result in results), told(results)
 
 
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("start", range(0, QUICK, 100))
 def test_damaged_files_are_used_rightly_or_refused_in_one_line(files, start):
     check(range(start, start + 100), files)
