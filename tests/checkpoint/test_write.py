@@ -24,8 +24,8 @@ from yolov7fast.checkpoint.api import load_checkpoint, save_checkpoint, state_di
 from yolov7fast.checkpoint.write import SaveError
 from yolov7fast.core.errors import UserError
 from yolov7fast.nn.blocks import Conv
+from yolov7fast.nn.description import read_description
 from yolov7fast.nn.model import Model
-from yolov7fast.nn.parser import read_description
 
 # Every global that the reference's files refer to, with both spellings of NumPy.
 REFERENCE_GLOBALS = {

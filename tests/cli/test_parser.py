@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from yolov7fast.cli.checks import check_train
+from yolov7fast.cli.checks import check_detect, check_test, check_train
 from yolov7fast.cli.flags import flags_of
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.core.errors import UserError
@@ -150,3 +150,11 @@ def test_a_value_that_is_no_mapping_is_refused_with_the_reason(capsys, value, re
     with pytest.raises(SystemExit):
         parser_for("train", "detr").parse_args(["--network", value])
     assert f"argument --network: {reason}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["two\nlines", "\x1b[31mred", "x" * 300, "a/" * 3000])
+def test_a_run_of_a_name_that_cannot_be_shown_or_stored_is_refused(name):
+    for command, check in (("train", check_train), ("test", check_test), ("detect", check_detect)):
+        opt = parser_for(command).parse_args(["--name", name])
+        with pytest.raises(UserError, match=r"--name .* control characters|cannot be a path"):
+            check(opt)

@@ -8,8 +8,8 @@ from tests.families.detr_commands import NETWORKS
 from tests.mini_network import write_mini_weights
 from yolov7fast.checkpoint.write import save_checkpoint
 from yolov7fast.export.network import Source, load_source
+from yolov7fast.nn.description import read_description
 from yolov7fast.nn.model import Model
-from yolov7fast.nn.parser import read_description
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = ["ant", "bee", "cow"]

@@ -26,9 +26,9 @@ from yolov7fast.families.yolo.network import (
     log_transfer,
 )
 from yolov7fast.losses.multihead import MultiHeadLoss
+from yolov7fast.nn.description import read_description
 from yolov7fast.nn.head_config import SHIPPED, HeadConfig
 from yolov7fast.nn.model import Model
-from yolov7fast.nn.parser import read_description
 from yolov7fast.training.hyperparameters import load_hyp
 
 TINY = "cfg/training/yolov7-tiny-1b4h.yaml"

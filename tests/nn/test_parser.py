@@ -174,6 +174,26 @@ MISTAKES = {
     "anchors of different lengths": (tiny_rows(anchors=[[1, 2, 3, 4], [4, 5]]), r"anchors must be"),
     "width of zero": (tiny_rows(width_multiple=0), r"`width_multiple` must be"),
     "no rows": (tiny_rows(backbone=[], head=[]), r"hold no layer"),
+    "width that is no number": (tiny_rows(width_multiple=float("nan")), r"`width_multiple` must be.*not nan"),
+    "infinite width": (tiny_rows(width_multiple=float("inf")), r"`width_multiple` must be.*not inf"),
+    "infinite depth": (tiny_rows(depth_multiple=float("inf")), r"`depth_multiple` must be.*not inf"),
+    "millions of anchors": (tiny_rows(anchors=100_000_000), r"anchors must be.*1 to 100"),
+    "anchors that are no numbers": (tiny_rows(anchors=[["a", "b"]]), r"anchors must be widths and heights.*'a'"),
+    "anchors without end": (tiny_rows(anchors=[[1, float("inf")]]), r"anchors must be widths and heights.*inf"),
+    "classes beyond counting": (tiny_rows(nc=10**12), r"`nc` must be a whole number of classes, 1 to 100,000"),
+    "channels that are no number": (with_row(1, [-1, 1, "Conv", [float("nan")]]), r"layer 1 .*nan is out of range"),
+    "infinite channels": (with_row(1, [-1, 1, "Conv", [float("inf")]]), r"layer 1 .*inf is out of range"),
+    "millions of channels": (with_row(1, [-1, 1, "Conv", [10**7]]), r"layer 1 .*10000000 is out of range"),
+    "millions of repeats": (with_row(1, [-1, 10**7, "Conv", [16]]), r"layer 1 .*repeat count.*at most 1,000"),
+    "more weights than memory": (with_row(1, [-1, 1000, "Conv", [65536, 3]]), r"layer 1 .*weights; at most"),
+    "a kernel wider than memory": (with_row(1, [-1, 1, "Conv", [65536, 101]]), r"layer 1 .*weights; at most"),
+    "outputs larger than memory": (
+        tiny_rows(backbone=[[-1, 1, "Conv", [8]], *[[-1, 1, "nn.Upsample", ["None", 16, "nearest"]]] * 4]),
+        r"layer 2 .*its output 8x65536x65536 is too much",
+    ),
+    "a block named by a list": (with_row(1, [-1, 1, ["Conv"], [16]]), r"layer 1 .*no block `\['Conv'\]`"),
+    "arguments in arguments": (with_row(1, [-1, 1, "Conv", [16, [[[[[3]]]]]]]), r"layer 1 .*lists stand too deep"),
+    "an image of no channels": (tiny_rows(ch=0), r"`ch` must be"),
 }
 
 

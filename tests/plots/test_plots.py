@@ -268,3 +268,28 @@ def test_class_names_come_from_lists_mappings_or_numbers():
 def test_an_unknown_image_format_is_a_user_error(tmp_path):
     with pytest.raises(UserError, match=r"\.xyz"):
         save_image(np.zeros((4, 4, 3), np.uint8), tmp_path / "a.xyz")
+
+
+ODD_NAMES = ["$\\frac{$", "$x$ and $y_$", "\x1b[31mred", "two\nlines", "\0", "x" * 5000, "\udcff"]
+
+
+def test_names_that_are_no_plain_text_are_drawn_as_characters(tmp_path, legends):
+    """`$` begins no formula, escape codes and line breaks are written out, and no name is wider than a legend."""
+    precision, ids = np.full((len(ODD_NAMES), 10), 0.5), range(len(ODD_NAMES))
+    plot_pr_curve(np.linspace(0, 1, 10), precision, np.full(len(ids), 0.5), tmp_path / "pr.png", ODD_NAMES, ids)
+    texts = " ".join(map(str, legends))
+    assert "\\x1b[31mred" in texts.replace("\\\\", "\\") and "\x1b" not in texts and len(texts) < 1000
+    plot_labels(np.array([[i, 0.5, 0.5, 0.2, 0.2] for i in ids]), tmp_path / "labels.png", ODD_NAMES)
+    plot_confusion(np.eye(len(ids) + 1), tmp_path / "matrix.png", ODD_NAMES)
+    draw_boxes(np.zeros((64, 64, 3), np.uint8), np.array([[1, 1, 40, 40]]), [class_name(ODD_NAMES, 2)], [(0, 0, 0)])
+    for name in ("pr", "labels", "matrix"):
+        size_of(tmp_path / f"{name}.png")
+
+
+def test_a_run_in_a_folder_of_an_odd_name_is_plotted(tmp_path):
+    folders = [tmp_path / name for name in ("$\\frac{$", "\x1b[31m", "two\nlines")]
+    for folder in folders:
+        folder.mkdir()
+        (folder / "results.txt").write_text("0/1 1G 1 1 1 3 5 64 .1 .1 .1 .1 1 1 1\n")
+    plot_results(tmp_path, [folder / "results.txt" for folder in folders])
+    size_of(tmp_path / "results.png")

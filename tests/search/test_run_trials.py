@@ -1,18 +1,22 @@
 """Trials as a user runs them, with a stand-in for train.py: how each kind of end is recorded, kills, going on."""
 
 import csv
+import errno
 import fcntl
+import json
 import os
+import re
 import signal
 import statistics
+from itertools import count
 from pathlib import Path
 
 import pytest
 
 from tests.search.fake_runs import SIX, column, in_a_process, listed, table
-from tests.search.fake_trials import run
-from yolov7fast.core.errors import UserError
-from yolov7fast.search import runner
+from tests.search.fake_trials import ROOT, run
+from yolov7fast.core.errors import UserError, one_line, run_command
+from yolov7fast.search import picture, runner
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -34,6 +38,90 @@ def test_trials_that_fail_are_recorded_and_do_not_stop_the_others(tmp_path, fake
     assert list((tmp_path / "out").glob("ranking_*.png")) and list((tmp_path / "out").glob("ranking_*.txt"))
     assert "lr0: 0.04" in (tmp_path / "out" / "best.yaml").read_text()
     assert [p.name for p in (tmp_path / "out" / "trial_001" / "weights").iterdir()] == ["best.pt"]
+
+
+def test_a_full_disk_ends_the_trials_with_one_line_and_no_child_left(tmp_path, monkeypatch, capsys):
+    """After the first trial has begun nothing more can be written; with room again, --resume does the rest."""
+    writes = count()
+
+    def full(path):
+        if next(writes) > 3:
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("yolov7fast.core.atomic._flush", full)
+        with pytest.raises(SystemExit) as ended:
+            run_command(lambda: run(*listed(tmp_path, SIX[:2])))
+    assert ended.value.code == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith(f"error: cannot write {tmp_path}/out/") and "No space left" in last
+    assert not running_children()
+    assert run("--output-dir", str(tmp_path / "out"), "--resume") == 0
+    assert column(tmp_path, "status") == ["completed", "completed"]
+
+
+def running_children() -> list[str]:
+    """Processes that this one has started and that still run."""
+    return Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+
+
+def test_a_database_that_fails_in_the_midst_of_a_search_is_named(tmp_path):
+    sqlite3 = pytest.importorskip("sqlite3")
+    pytest.importorskip("optuna")
+    from yolov7fast.search.search import failures_named
+
+    complaint = r"the database sqlite:///x.db of the search failed: database or disk is full"
+    with pytest.raises(UserError, match=complaint), failures_named("sqlite:///x.db"):
+        raise sqlite3.OperationalError("database or disk is full")
+    with pytest.raises(KeyError), failures_named("sqlite:///x.db"):  # a fault of the program stays one
+        raise KeyError
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory) -> str:
+    """The trials.json of a trial that has ended."""
+    folder = tmp_path_factory.mktemp("recorded")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(ROOT)
+        patch.setattr(runner, "LOOK_SECONDS", 0.02)
+        patch.setattr(picture, "draw", lambda path, *_: path.touch())
+        assert run(*listed(folder, SIX[:1])) == 0
+    return (folder / "out" / "trials.json").read_text()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda ledger: ledger["runs"][0].update(id="x"),
+        lambda ledger: ledger["runs"][0].update(curve=3),
+        lambda ledger: ledger["runs"][0].update(curve=[{"epoch": 0, "loss": "low"}]),
+        lambda ledger: ledger["runs"][0].update(status="lost"),
+        lambda ledger: ledger["runs"][0].pop("params"),
+        lambda ledger: ledger.update(runs=None),
+        lambda ledger: ledger.pop("plan"),
+        lambda ledger: ledger["plan"].update(timestamp="../../x"),
+        lambda ledger: ledger["plan"].update(options=[]),
+        lambda ledger: ledger["plan"]["options"].pop("repeat"),
+        lambda ledger: ledger["plan"]["options"].update(repeat="many"),
+        lambda ledger: ledger.update(version=[1]),
+    ],
+)
+def test_a_damaged_record_of_trials_is_named_in_one_line(tmp_path, recorded, change):
+    (tmp_path / "out").mkdir()
+    path, ledger = tmp_path / "out" / "trials.json", json.loads(recorded)
+    change(ledger)
+    path.write_text(json.dumps(ledger))
+    with pytest.raises(UserError, match=re.escape(str(path))) as caught:
+        run("--output-dir", str(tmp_path / "out"), "--resume")
+    assert len(one_line(caught.value)) < 500
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{", b"\xff", b"[" * 100_000, b'{"version": ' + b"9" * 5000 + b"}"])
+def test_a_record_of_trials_that_is_no_json_is_named(tmp_path, content):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "trials.json").write_bytes(content)
+    with pytest.raises(UserError, match=r"trials\.json"):
+        run("--output-dir", str(tmp_path / "out"), "--resume")
 
 
 def test_trials_that_all_fail_are_an_error(tmp_path, fake):
@@ -154,7 +242,7 @@ def test_more_trials_can_be_added_at_the_end_of_the_list(tmp_path):
 
 def test_what_cannot_be_gone_on_with_is_refused(tmp_path):
     flags = listed(tmp_path, SIX[:1])
-    with pytest.raises(UserError, match="no trials to go on with"):
+    with pytest.raises(UserError, match="no trials to resume"):
         run(*flags, "--resume")
     assert run(*flags) == 0
     with pytest.raises(UserError, match="holds trials already: --resume"):

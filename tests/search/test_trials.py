@@ -457,10 +457,11 @@ def test_the_picture_is_drawn_from_any_mixture(tmp_path, trainer):
 
 
 def test_the_ledger_reads_back_what_it_wrote(tmp_path):
-    ledger = Ledger(tmp_path, {"a": [1]}, {3: run(3, 1, 0.2, batch_size=8), 0: run(0, 0, 0.1, "pruned")})
+    plan = {"timestamp": "20261117_101010", "options": {}, "base": {"a": [1]}, "trials": [], "space": {}}
+    ledger = Ledger(tmp_path, plan, {3: run(3, 1, 0.2, batch_size=8), 0: run(0, 0, 0.1, "pruned")})
     ledger.save()
     again = Ledger.read(tmp_path)
     assert again.plan == ledger.plan and again.ordered == ledger.ordered and [r.id for r in again.ordered] == [0, 3]
     (tmp_path / "trials.json").write_text("{")
-    with pytest.raises(UserError, match="damaged"):
+    with pytest.raises(UserError, match=r"trials\.json, line 1: not valid JSON.*choose another --output-dir"):
         Ledger.read(tmp_path)

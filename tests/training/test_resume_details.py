@@ -13,10 +13,10 @@ import yaml
 import yolov7fast.families.base
 import yolov7fast.families.yolo.checkpoints
 from tests.training.commands import ROOT, assert_same_weights, small_run, train
-from yolov7fast.checkpoint.api import load_checkpoint
+from yolov7fast.checkpoint.api import load_checkpoint, save_checkpoint
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.commands.train import run
-from yolov7fast.core.errors import UserError, run_command
+from yolov7fast.core.errors import UserError, one_line, run_command
 from yolov7fast.families.yolo.family import YoloFamily
 from yolov7fast.training.resize_stages import final_size, plan_stages
 
@@ -130,6 +130,10 @@ def test_a_run_that_its_iterations_ended_resumes_only_with_more(tmp_path, shapes
         ("opt.yaml", "", r"opt\.yaml is empty or cut off, .* start a new run with --weights"),
         ("opt.yaml", "epochs: 1\nbatch_size", r"damaged: .*opt\.yaml is not valid YAML"),
         ("opt.yaml", "weights: ''\ncfg: x.yaml\n", r"opt\.yaml is empty or cut off"),
+        ("opt.yaml", "epochs: many\ntotal_batch_size: 4\n", r"opt\.yaml: epochs must be int, not 'many'"),
+        ("opt.yaml", "epochs: [1]\ntotal_batch_size: 4\n", r"opt\.yaml: epochs must be int"),
+        ("opt.yaml", "epochs: 2\ntotal_batch_size: x\n", r"opt\.yaml: total_batch_size is 'x'"),
+        ("opt.yaml", "epochs: 2\ntotal_batch_size: 4\nimg_size: {}\n", r"opt\.yaml: img_size must be int"),
         ("hyp.yaml", "", r"hyp\.yaml must hold a mapping"),
         ("results.csv", "", r"results\.csv, line 1: damaged; correct the line, or move the file away"),
         ("results.csv", "epoch,x\n\0\0\0\n", r"results\.csv, line 2: damaged"),
@@ -139,6 +143,36 @@ def test_a_damaged_file_of_a_run_is_named_with_its_remedy(finished, name, conten
     (finished / name).write_text(content)
     with pytest.raises(UserError, match=complaint):
         here("--resume", str(finished), "--epochs", "2")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda checkpoint: checkpoint.update(epoch="x"),
+        lambda checkpoint: checkpoint.update(epoch=10**15),
+        lambda checkpoint: checkpoint.update(resume=[1]),
+        lambda checkpoint: checkpoint.update(optimizer=[1]),
+        lambda checkpoint: checkpoint.update(model=None, ema=None),
+        lambda checkpoint: checkpoint["resume"].pop("progress"),
+        lambda checkpoint: checkpoint["resume"]["progress"].update(epoch="x"),
+        lambda checkpoint: checkpoint["resume"]["progress"].update(extra=1),
+        lambda checkpoint: checkpoint["resume"]["progress"].update(per_class_ap=3),
+        lambda checkpoint: checkpoint["resume"].update(model={"weight": 1}),
+        lambda checkpoint: checkpoint["resume"].update(means=None),
+        lambda checkpoint: checkpoint["resume"].update(random={"python": 3}),
+        lambda checkpoint: checkpoint["resume"].update(recipe=7),
+        lambda checkpoint: checkpoint["resume"].update(version={}),
+    ],
+)
+def test_entries_of_other_kinds_than_a_checkpoints_are_an_error_of_one_line(finished, change):
+    (finished / "weights" / "last.pt").unlink()
+    path = (finished / "weights" / "epoch_000.pt").rename(finished / "weights" / "last.pt")
+    checkpoint = load_checkpoint(path)
+    change(checkpoint)
+    save_checkpoint(checkpoint, path)
+    with pytest.raises(UserError, match=r"last\.pt") as caught:
+        here("--resume", str(finished), "--epochs", "2")
+    assert len(one_line(caught.value)) < 500
 
 
 def test_files_of_a_run_are_written_in_one_step(finished, monkeypatch):

@@ -9,8 +9,12 @@ from torch import nn
 
 from yolov7fast.checkpoint.api import CheckpointError, load_checkpoint, module_of
 from yolov7fast.checkpoint.release import local_weights
+from yolov7fast.core.bounded import is_whole
+from yolov7fast.core.errors import one_line
+from yolov7fast.nn.description import MOST_CHANNELS
 from yolov7fast.nn.model import Model
 
+LARGEST_STRIDE = 1 << 10
 IN_PLACE = (nn.Hardswish, nn.LeakyReLU, nn.ReLU, nn.ReLU6, nn.SiLU)
 
 
@@ -55,10 +59,36 @@ def inference_network(checkpoint: Mapping | nn.Module, path: str | Path) -> Mode
     model = module_of(checkpoint, prefer_ema=True, origin=path)
     if not isinstance(model, Model):
         raise CheckpointError(f"{path} holds a {type(model).__name__}, not a detector; give a .pt file from training")
+    try:
+        model = prepared(model)
+    except Exception as error:  # values of other kinds than a network's fail in every way
+        raise CheckpointError(f"{path} is damaged: its network cannot run ({one_line(error, 150)})") from error
+    return model
+
+
+def prepared(model: Model) -> Model:
+    """The network ready for inference; it has run once, on a tiny image, so what is wrong with it shows here."""
     model = model.float().requires_grad_(False).fuse().eval()
+    names = model.names.values() if isinstance(model.names, dict) else model.names
+    if not isinstance(model.names, dict | list) or not all(isinstance(name, str | int | float) for name in names):
+        raise ValueError("the names of its classes are no text")
     for m in model.modules():
         if isinstance(m, IN_PLACE):
             m.inplace = True
         elif isinstance(m, nn.Upsample):
             m.recompute_scale_factor = None  # files of PyTorch before 1.11 come with another value
+    stride = int(model.stride.max())
+    if not 1 <= stride <= LARGEST_STRIDE:
+        raise ValueError(f"its largest stride is {stride}")
+    parameter = next(model.parameters())
+    with torch.no_grad():
+        predictions = model(torch.zeros(1, channels_of(model), stride, stride, device=parameter.device))[0]
+    if not isinstance(predictions, torch.Tensor) or predictions.ndim != 3:
+        raise ValueError("its output is none of a detector")
     return model
+
+
+def channels_of(model: Model) -> int:
+    """Of the images that a network takes."""
+    channels = model.yaml.get("ch", 3) if isinstance(getattr(model, "yaml", None), dict) else 3
+    return channels if is_whole(channels, 1, MOST_CHANNELS) else 3

@@ -5,7 +5,8 @@ from argparse import Namespace
 from collections.abc import Callable, Mapping
 
 from yolov7fast.cli.flags import Flag, flags_of
-from yolov7fast.core.errors import UserError
+from yolov7fast.core.errors import UserError, shown
+from yolov7fast.core.files import check_path
 from yolov7fast.core.resize_schedule import parse_resize_schedule
 from yolov7fast.data.data_yaml import SPLITS
 from yolov7fast.runtimes.forms import is_exported
@@ -60,8 +61,19 @@ def check_train(opt: Namespace, family: str = "yolo") -> None:
     parse_resize_schedule(opt.resize_schedule)
     if opt.patience and opt.notest and not getattr(opt, "evolve", False):
         raise UserError("--patience judges epochs by their validation, which --notest leaves out: drop one of the two")
+    for flag in ("project", "name"):
+        check_folder_name(f"--{flag}", str(getattr(opt, flag, "")))
+    if opt.allow_changed_data and not opt.resume:
+        raise UserError("--allow-changed-data is for --resume: add that, or leave it out")
     if family in TRAIN_CHECKS:
         TRAIN_CHECKS[family](opt)
+
+
+def check_folder_name(flag: str, name: str) -> None:
+    """Refuse a folder for results whose name no terminal or page could show, or no file system could hold."""
+    check_path(name)
+    if not name.isprintable():
+        raise UserError(f"{flag} {shown(name)} holds line breaks or control characters; choose a name of plain text")
 
 
 def _check_yolo(opt: Namespace) -> None:
@@ -113,6 +125,8 @@ def check_detect(opt: Namespace, family: str = "yolo") -> None:
 
 def _check_inference(opt: Namespace, flags: Mapping[str, Flag]) -> None:
     check_limits(opt, flags)
+    for flag in ("project", "name"):
+        check_folder_name(f"--{flag}", str(getattr(opt, flag, "")))
     opt.weights = [opt.weights] if isinstance(opt.weights, str) else opt.weights
     if all(map(is_exported, opt.weights)) and "img_size" not in getattr(opt, "given", ()):
         opt.img_size = 0  # the one that the file names

@@ -7,8 +7,8 @@ from typing import Any
 from yolov7fast.cli.flags import Flag, flags_of
 from yolov7fast.cli.flags.row import GROUPS
 from yolov7fast.cli.programs import program_of
-from yolov7fast.core.errors import UserError
-from yolov7fast.core.text import nearest
+from yolov7fast.core.errors import LONGEST, UserError, one_line
+from yolov7fast.core.text import nearest, printable
 
 
 class Parser(argparse.ArgumentParser):
@@ -56,7 +56,7 @@ class Parser(argparse.ArgumentParser):
         prefix, _, unknown = message.partition("unrecognized arguments: ")
         if not prefix and unknown:
             message = f"unknown flag {unknown}{nearest(unknown.split()[0], self._option_string_actions)}"
-        self.exit(2, f"error: {message} (see {self.prog} --help)\n")
+        self.exit(2, f"error: {printable(message, LONGEST - 100)} (see {self.prog} --help)\n")
 
     def _parse_given(self, args: Sequence[str] | None) -> dict[str, Any]:
         """What stands on the command line, without any default."""
@@ -78,7 +78,7 @@ class Parser(argparse.ArgumentParser):
         try:
             return read_run_file(path, self.flags, self.family)
         except UserError as error:
-            self.exit(2, f"error: {error}\n")
+            self.exit(2, f"error: {one_line(error)}\n")
 
     @staticmethod
     def _merge_mappings(opt: argparse.Namespace, in_file: Mapping[str, Any]) -> None:

@@ -1,6 +1,6 @@
 """Run files: yaml of flags, with inheritance, checked against the table of flags."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +8,10 @@ from yolov7fast.checkpoint.family import FAMILIES, FAMILY_KEY, entry_of
 from yolov7fast.cli.flags import Flag, flags_of
 from yolov7fast.cli.programs import program_of
 from yolov7fast.cli.values import BadValue
-from yolov7fast.core.errors import UserError
+from yolov7fast.core.errors import UserError, shown
+from yolov7fast.core.files import check_path
 from yolov7fast.core.shipped import nearest_shipped, shipped_file
-from yolov7fast.core.text import nearest
+from yolov7fast.core.text import nearest, printable
 from yolov7fast.core.yaml_file import read_yaml
 
 SECTIONS = ("training", "data", "model", "run", "optimizer", "augment")  # headings a run file may group flags under
@@ -18,6 +19,8 @@ SECTIONS = ("training", "data", "model", "run", "optimizer", "augment")  # headi
 
 def read_yaml_chain(path: str | Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
     """A YAML mapping, merged over the file that its key `base` names (relative to itself), key by key."""
+    if seen:
+        check_path(path)
     path = Path(path) if seen else find_run_file(path)
     if not path.is_file():
         raise UserError(f"run file {path} does not exist; it is the `base` of {seen[-1]}")
@@ -30,13 +33,14 @@ def read_yaml_chain(path: str | Path, seen: tuple[Path, ...] = ()) -> dict[str, 
     if base is None:
         return values
     if not isinstance(base, str):
-        raise UserError(f"run file {path}: base must name another run file, not {base!r}")
+        raise UserError(f"run file {path}: base must name another run file, not {shown(base)}")
     inherited = read_yaml_chain(path.parent / base, (*seen, path.resolve()))
     return merge(inherited, values)
 
 
 def find_run_file(path: str | Path) -> Path:
     """A run file as given, or a shipped one by its path or short name (`tiny_smoke`)."""
+    check_path(path)
     found = path if Path(path).is_file() else shipped_file(str(path), "run file")
     if found is None:
         raise UserError(f"run file {path} does not exist{nearest_shipped(str(path), 'run file')}")
@@ -92,13 +96,15 @@ def without_sections(values: Mapping[str, Any], where) -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for key, value in values.items():
         if not isinstance(key, str):
-            raise UserError(f"{where}: {key!r} is no name of a flag; flags are written as 'epochs: 2'")
+            raise UserError(f"{where}: {shown(key)} is no name of a flag; flags are written as 'epochs: 2'")
         if key in SECTIONS and isinstance(value, Mapping | None):  # None: all keys below it are left out
             flat |= without_sections(value or {}, where)
         elif key not in SECTIONS or key == "data":  # which names a file, too
             flat[key] = value
         else:
-            raise UserError(f"{where}: {key} is a heading with flags below it, as in '{key}: {{...}}', not {value!r}")
+            raise UserError(
+                f"{where}: {key} is a heading with flags below it, as in '{key}: {{...}}', not {shown(value)}"
+            )
     return flat
 
 
@@ -107,7 +113,7 @@ def check_flag_name(key: str, flags: Mapping[str, Flag], where) -> str:
     other = {alias.lstrip("-").replace("-", "_"): flag.dest for flag in flags.values() for alias in flag.aliases}
     dest = other.get(dest, dest)
     if dest not in flags or dest == "config":
-        raise UserError(f"{where}: unknown flag '{key}'{nearest(dest, [*flags, *SECTIONS])}")
+        raise UserError(f"{where}: unknown flag '{printable(key, 60)}'{nearest(dest, [*flags, *SECTIONS])}")
     return dest
 
 
@@ -122,7 +128,7 @@ def check_flag_value(flag: Flag, value: Any, where) -> Any:
         return flag.default
     if flag.is_switch:
         if not isinstance(value, bool):
-            raise UserError(f"{where}: {flag.dest} is a switch: true or false, not {value!r}")
+            raise UserError(f"{where}: {flag.dest} is a switch: true or false, not {shown(value)}")
         return value
     choices = flag.choices or ()
     if value is False and "off" in choices:
@@ -133,9 +139,14 @@ def check_flag_value(flag: Flag, value: Any, where) -> Any:
         return [_convert(flag, item, where) for item in (value if isinstance(value, list) else [value])]
     if value == flag.default and type(value) is type(flag.default):
         return value
-    if choices and value not in choices:
-        raise UserError(f"{where}: {flag.dest} must be one of {list(choices)}, not {value!r}")
+    if choices and not _is_among(value, choices):
+        raise UserError(f"{where}: {flag.dest} must be one of {list(choices)}, not {shown(value)}")
     return _convert(flag, value, where)
+
+
+def _is_among(value: Any, choices: Sequence[Any]) -> bool:
+    """As `in`, for which `true` is 1."""
+    return any(value == choice and isinstance(value, bool) == isinstance(choice, bool) for choice in choices)
 
 
 def _convert(flag: Flag, value: Any, where) -> Any:
@@ -147,6 +158,6 @@ def _convert(flag: Flag, value: Any, where) -> Any:
         return flag.type(value)
     except BadValue as error:
         raise UserError(f"{where}: {flag.dest} {error}") from None
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         kind = getattr(flag.type, "__name__", "another kind")
-        raise UserError(f"{where}: {flag.dest} must be {kind}, not {value!r}") from None
+        raise UserError(f"{where}: {flag.dest} must be {kind}, not {shown(value)}") from None

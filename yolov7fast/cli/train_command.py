@@ -9,7 +9,7 @@ from yolov7fast.cli.checks import check_train, settle_overfit
 from yolov7fast.cli.flags import fixed_on_resume, flags_of
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.cli.programs import PROGRAMS, program, program_of
-from yolov7fast.cli.run_file import read_run_file
+from yolov7fast.cli.run_file import check_flag_value, read_run_file
 
 
 class TrainCommand:
@@ -32,6 +32,14 @@ class TrainCommand:
     def check(self, opt: Namespace) -> None:
         """Refuse impossible or contradicting options, each by name."""
         check_train(opt, self.family)
+
+    def checked(self, options: dict[str, Any], where: str) -> dict[str, Any]:
+        """Stored options, each of the kind that its flag takes; where: the file that has them."""
+        flags = flags_of("train", self.family)
+        return {
+            name: check_flag_value(flags[name], value, where) if name in flags else value
+            for name, value in options.items()
+        }
 
     def invocation(self, family: str, command: str = "train") -> str:
         """What starts a command for a family, such as `python train.py`.

@@ -5,7 +5,8 @@ import argparse
 from collections.abc import Mapping
 from typing import Any
 
-import yaml
+from yolov7fast.core.errors import UserError, one_line, shown
+from yolov7fast.core.yaml_file import parse_yaml
 
 
 class BadValue(argparse.ArgumentTypeError, ValueError):
@@ -15,18 +16,18 @@ class BadValue(argparse.ArgumentTypeError, ValueError):
 def mapping(value: str | Mapping[str, Any]) -> dict[str, Any]:
     """A mapping of a run file as it is, or YAML in one line from the command line: '{num_queries: 50}'."""
     try:
-        found = yaml.safe_load(value) if isinstance(value, str) else value
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise BadValue(f"not YAML: {' '.join(str(error).split())}") from None
+        found = parse_yaml(value, "it") if isinstance(value, str) else value
+    except UserError as error:
+        raise BadValue(f"not YAML: {one_line(error, 200)}") from None
     if not isinstance(found, Mapping | None):
-        raise BadValue(f"'{value}' is not a mapping such as '{{num_queries: 50}}'")
+        raise BadValue(f"{shown(value)} is not a mapping such as '{{num_queries: 50}}'")
     return dict(found or {})
 
 
 def file_or_mapping(value: str | Mapping[str, Any]) -> str | dict[str, Any]:
     """The name of a file, or in a run file its content."""
     if isinstance(value, list):
-        raise BadValue(f"must name a file or be a mapping, not {value!r}")
+        raise BadValue(f"must name a file or be a mapping, not {shown(value)}")
     return dict(value) if isinstance(value, Mapping) else str(value)
 
 

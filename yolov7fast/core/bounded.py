@@ -7,6 +7,11 @@ take a few hundred bytes and have 2^30 leaves. Nor may a value contain itself.
 from collections.abc import Callable
 from typing import Any
 
+from yolov7fast.core.errors import shown
+
+MOST_CLASSES = 100_000  # of a data set or a network
+LARGEST_INTEGER = 1 << 63
+
 
 class Unbounded(ValueError):
     """Why a nested value cannot be used, as the end of a sentence that begins with its place."""
@@ -40,3 +45,23 @@ def count_values(
             raise Unbounded(f"has more than {most:,} values once what it repeats is written out")
     counts[id(value)] = total
     return total
+
+
+def is_whole(value: Any, low: int, high: int) -> bool:
+    """Whether it is a whole number within limits. `true` is none."""
+    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+
+
+def is_number(value: Any, low: float, high: float) -> bool:
+    """Whether it is a number within limits, and so finite. `true` is none."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high
+
+
+def check_plain(value: Any) -> None:
+    """Refuse what programs stumble over: integers beyond 64 bits, keys that are neither text nor whole numbers."""
+    if isinstance(value, int) and abs(value) >= LARGEST_INTEGER:
+        raise Unbounded(f"holds {shown(value)}, which is out of range: integers have at most 18 digits")
+    if isinstance(value, dict):
+        for key in value:
+            if not isinstance(key, str | int) or isinstance(key, bool):
+                raise Unbounded(f"has the key {shown(key)}, neither text nor a whole number; put it in quotes")

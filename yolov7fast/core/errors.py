@@ -58,9 +58,9 @@ def run_command(main: Callable[[], int | None]) -> None:
         signals.second_interrupt = signals.raise_interrupt
 
 
-def one_line(error: Exception) -> str:
-    """Its message on one line of bounded length."""
-    return printable(" ".join(str(error).splitlines()), LONGEST - len("error: ") - len("..."))
+def one_line(error: Exception, limit: int = LONGEST - len("error: ...")) -> str:
+    """Its message on one line of bounded length; its type where it has none."""
+    return printable(" ".join(str(error).split()) or type(error).__name__, limit)
 
 
 class _Repr(reprlib.Repr):

@@ -11,7 +11,7 @@ def counted(count: int, noun: str, plural: str = "") -> str:
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """'; did you mean 'X'?' for the known name closest to `name`, or nothing."""
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    close = difflib.get_close_matches(str(name)[:100], list(known), n=1, cutoff=0.6)
     return f"; did you mean '{close[0]}'?" if close else ""
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from yolov7fast.core.bounded import Unbounded, count_values
+from yolov7fast.core.bounded import Unbounded, check_plain, count_values
 from yolov7fast.core.errors import UserError, shown
 from yolov7fast.core.text import printable
 
@@ -18,7 +18,6 @@ log = logging.getLogger(__name__)
 MOST_BYTES = 1 << 24  # of a file
 MOST_VALUES = 1 << 20  # of a file, once its aliases are written out
 MOST_MERGED = 10_000  # entries that merge keys give to one mapping
-LARGEST_INTEGER = 1 << 63
 
 
 def read_yaml(path: str | Path, what: str = "", remedy: str = "") -> Any:
@@ -44,22 +43,13 @@ def parse_yaml(content: bytes | str, name: str, origin: str = "") -> Any:
             value = loader.get_single_data()
         finally:
             loader.dispose()
-        count_values(value, MOST_VALUES, _check_value)
+        count_values(value, MOST_VALUES, check_plain)
         return value
     except Unbounded as error:
         raise UserError(f"{name} {error}") from None
     except Exception as error:  # the parser's own errors, and what its constructors stumble over: KeyError, IndexError
         reason = str(error) if isinstance(error, yaml.YAMLError | ValueError) else f"{type(error).__name__} {error}"
         raise UserError(f"{name} is not valid YAML in UTF-8: {printable(' '.join(reason.split()), 300)}") from None
-
-
-def _check_value(value: Any) -> None:
-    if isinstance(value, int) and abs(value) >= LARGEST_INTEGER:
-        raise Unbounded(f"holds {shown(value)}, which is out of range: integers have at most 18 digits")
-    if isinstance(value, dict):
-        for key in value:
-            if not isinstance(key, str | int) or isinstance(key, bool):
-                raise Unbounded(f"has the key {shown(key)}, neither text nor a whole number; put it in quotes")
 
 
 class _Loader(yaml.SafeLoader):

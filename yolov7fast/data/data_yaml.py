@@ -5,14 +5,13 @@ the data set, it counts from that root first.
 """
 
 import os
-import reprlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from yolov7fast.core.errors import UserError
-from yolov7fast.core.files import check_file
+from yolov7fast.core.errors import UserError, shown
+from yolov7fast.core.files import check_file, check_path
 from yolov7fast.core.yaml_file import read_yaml
 from yolov7fast.data.download import Fetch, ensure_present
 
@@ -78,6 +77,7 @@ def load_data_yaml(
 
 def find_data(data: str | Path) -> str:
     """What `--data` names, as a path that exists; a folder as it is given, a file also below the working directory."""
+    check_path(data)
     return str(data) if Path(data).is_dir() else check_file(data, "data")
 
 
@@ -104,12 +104,12 @@ def _checked(values: dict[str, Any], path: str) -> DataYaml:
     names = class_names(values["names"], path)
     nc = values["nc"] if values.get("nc") is not None else len(names)
     if isinstance(nc, bool) or not isinstance(nc, int) or nc < 1:
-        raise UserError(f"{path}: nc must be a whole number of classes, at least 1, not {reprlib.repr(nc)}")
+        raise UserError(f"{path}: nc must be a whole number of classes, at least 1, not {shown(nc)}")
     if len(names) != nc:
-        raise UserError(f"{path}: nc is {reprlib.repr(nc)}, but there are {len(names)} names; make them agree")
+        raise UserError(f"{path}: nc is {shown(nc)}, but there are {len(names)} names; make them agree")
     for key in TEXT_KEYS:
         if values.get(key) is not None and not isinstance(values[key], str):
-            raise UserError(f"{path}: {key} must be text, not {reprlib.repr(values[key])}")
+            raise UserError(f"{path}: {key} must be text, not {shown(values[key])}")
     root, download, annotations = values.get("path") or None, values.get("download"), values.get("annotations")
 
     def resolved(entry: str) -> str:
@@ -154,7 +154,7 @@ def class_names(names, path: str) -> list[str]:
             raise UserError(f"{path}: names must be a list, or number the classes from 0 to {len(names) - 1}")
         names = [names[i] for i in range(len(names))]
     if not isinstance(names, list) or not all(isinstance(name, str | int | float) for name in names):
-        raise UserError(f"{path}: names must be a list of class names, not {reprlib.repr(names)}")
+        raise UserError(f"{path}: names must be a list of class names, not {shown(names)}")
     return [str(name) for name in names]
 
 
@@ -164,7 +164,7 @@ def _source(value, key: str, path: str) -> Source | None:
     if isinstance(value, list) and value and all(isinstance(item, str) for item in value):
         return value
     raise UserError(
-        f"{path}: {key} must be a folder, a text file of image paths, or a list of these, not {reprlib.repr(value)}"
+        f"{path}: {key} must be a folder, a text file of image paths, or a list of these, not {shown(value)}"
     )
 
 

@@ -14,6 +14,7 @@ from yolov7fast.evaluation.result import EvalResult
 from yolov7fast.metrics.coco import write_json
 from yolov7fast.metrics.names import MAP, MAP50, SUMMARY
 from yolov7fast.plots import plot_confusion, plot_mc_curve, plot_pr_curve
+from yolov7fast.plots.draw import class_name
 
 ROW = "%20s" + "%12i" * 2 + "%12.3g" * 4
 SIZE_HEADER = ("%20s" + "%12s" * 5) % ("Size", "Images", "Labels", "mAP@.5", "mAP@.5:.95", "AR")
@@ -82,7 +83,7 @@ def per_class_rows(result: EvalResult, names: Sequence[str]) -> list[dict[str, A
     return [
         {
             "class": int(c),
-            "name": str(names[c]),
+            "name": class_name(names, c),
             "labels": int(result.labels[c]),
             "P": float(classes.p[i]),
             "R": float(classes.r[i]),

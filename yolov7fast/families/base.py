@@ -30,6 +30,7 @@ from yolov7fast.loading.dataloader import create_dataloader
 from yolov7fast.plots import plot_images, plot_results
 from yolov7fast.predictors.base import Predictor
 from yolov7fast.training.bottleneck import Advice
+from yolov7fast.training.data_changes import Fingerprint, fingerprint
 from yolov7fast.training.distributed import World, main_first
 from yolov7fast.training.ema import ModelEMA
 from yolov7fast.training.family import Family, Validation
@@ -123,7 +124,7 @@ class BaseFamily(Family):
         self.model = model
         self.names = class_names(data, opt.single_cls)
         self.nc = len(self.names)
-        self.val_loader = None
+        self.val_loader = self.validation_set = None
         self.draws_plots = True
         self.plot_executor = ThreadPoolExecutor(1)
         self.pending_plots: list[Future] = []
@@ -191,6 +192,7 @@ class BaseFamily(Family):
             signs = odd_signs(self.dataset, None if opt.overfit else validation_set, stage.size)
             if signs:
                 log.warning(closer_look(signs, opt.data, stage.size))
+            self.validation_set = validation_set
 
     def check_classes(self, dataset) -> None:
         """A class beyond the last would be learnt as another one, or end a step with an index out of range."""
@@ -307,6 +309,10 @@ class BaseFamily(Family):
 
     def checkpoint_names(self, epoch: int, final: bool, is_best: bool) -> list[str]:
         return [f"last{self.checkpoint_suffix}"] + [f"best{self.checkpoint_suffix}"] * is_best
+
+    def data_fingerprint(self) -> Fingerprint:
+        sets = {"train": self.dataset} | ({"val": self.validation_set} if self.validation_set is not None else {})
+        return fingerprint(sets, self.data.names)
 
     def state(self) -> dict[str, Any]:
         return {}

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from yolov7fast.core.atomic import atomic_file
-from yolov7fast.core.errors import UserError
+from yolov7fast.core.errors import UserError, one_line
 from yolov7fast.core.text import counted
 from yolov7fast.data.data_yaml import DataYaml, Source
 
@@ -83,8 +83,12 @@ def ground_truth(annotations: str | None, images: "ImageList", names: Sequence[s
     if annotations:
         try:
             return _from_file(annotations, images, names)
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            log.warning("%s is not used: %s. The ground truth is built from the labels instead", annotations, error)
+        except Exception as error:  # whatever values of other kinds than COCO's lead to
+            log.warning(
+                "%s is not used: %s. The ground truth is built from the labels instead",
+                annotations,
+                one_line(error, 200),
+            )
     coco = is_coco or is_coco_names(names)
     return _from_labels(images, names, coco80_to_coco91_class() if coco else list(range(len(names))))
 
@@ -109,6 +113,8 @@ def _from_file(path: str, images: ImageList, names: Sequence[str]) -> GroundTrut
         dataset = json.load(f)
     categories = _category_ids(dataset["categories"], names)
     recorded = {Path(image["file_name"]).stem: image for image in dataset["images"]}
+    if not all(isinstance(image["id"], int | str) for image in recorded.values()):
+        raise ValueError("images need a number or text as id")
     truth = GroundTruth(dataset, path, categories)
     for file, (w, h) in zip(images.files, images.sizes):
         image = recorded.get(Path(file).stem)

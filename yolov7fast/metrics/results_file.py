@@ -17,6 +17,7 @@ COLUMNS = (
     "epoch", "memory", "box", "obj", "cls", "total", "labels", "img_size",
     "precision", "recall", "map50", "map", "val_box", "val_obj", "val_cls",
 )  # fmt: skip
+LONGEST_EPOCH = 9  # digits
 LOSSES = ("box", "obj", "cls", "total", "val_box", "val_obj", "val_cls")
 METRICS = ("precision", "recall", "map50", "map")
 
@@ -38,10 +39,11 @@ def read_results(path: str | os.PathLike) -> dict[str, np.ndarray]:
         if not fields:
             continue
         epoch, _, last = fields[0].partition("/")
-        if not epoch.isdigit():
+        number = epoch_number(epoch)
+        if number is None:
             continue  # a header or a comment
-        last_epoch = max(last_epoch, int(last) if last.isdigit() else int(epoch))
-        rows[int(epoch)] = [_number(fields[i]) if i < len(fields) else math.nan for i in range(1, len(COLUMNS))]
+        last_epoch = max(last_epoch, epoch_number(last) or number)
+        rows[number] = [_number(fields[i]) if i < len(fields) else math.nan for i in range(1, len(COLUMNS))]
     if not rows:
         raise UserError(f"{path} holds no epoch; expected lines like '0/99 1.2G 0.09 0.04 0.08 ...'")
     epochs = sorted(rows)
@@ -50,6 +52,11 @@ def read_results(path: str | os.PathLike) -> dict[str, np.ndarray]:
     columns |= {name: table[:, i] for i, name in enumerate(COLUMNS[1:])}
     _blank_unmeasured(columns)
     return columns
+
+
+def epoch_number(text: str) -> int | None:
+    """The number of an epoch, or None where the text is none."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= LONGEST_EPOCH else None
 
 
 def _blank_unmeasured(columns: dict[str, np.ndarray]) -> None:

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from yolov7fast.core.errors import UserError, one_line
 from yolov7fast.metrics.names import MAP, MAP50, PRECISION, RECALL, validation_loss
-from yolov7fast.metrics.results_file import METRICS, read_results
+from yolov7fast.metrics.results_file import LONGEST_EPOCH, METRICS, read_results
 
 LOSSES = ("box", "obj", "cls", "total")  # parts of the loss in results.txt, in its order
 CSV_METRICS = {"precision": PRECISION, "recall": RECALL, "map50": MAP50, "map": MAP}
@@ -26,7 +27,7 @@ class RunCurves:
     def __init__(self, epoch: np.ndarray, columns: Mapping[str, np.ndarray] | None, rows: Rows):
         """epoch (n,) ascending; columns: of `read_results`; rows: of `read_csv`."""
         self.epoch, self.columns, self.rows = epoch, columns, rows
-        names = list(next(iter(rows.values()), {}))
+        names = [name for name in next(iter(rows.values()), {}) if name]  # fields beyond the header have none
         parts = [n.removeprefix("train/") for n in names if n.startswith("train/")]
         val_parts = [n.removeprefix("val/") for n in names if n.startswith("val/")]
         self.parts, self.val_parts = parts or list(LOSSES), val_parts or list(LOSSES[:-1])
@@ -71,10 +72,13 @@ def read_csv(path: Path) -> dict[int, dict[str, str]]:
     """Rows of a results.csv by epoch; the last row of an epoch counts."""
     rows: dict[int, dict[str, str]] = {}
     with path.open(newline="", encoding="utf-8", errors="replace") as f:
-        for row in csv.DictReader(f):
-            epoch = number(row.get("epoch"))
-            if math.isfinite(epoch):
-                rows[int(epoch)] = row
+        try:
+            for row in csv.DictReader(f):
+                epoch = number(row.get("epoch"))
+                if 0 <= epoch < 10**LONGEST_EPOCH:
+                    rows[int(epoch)] = row
+        except csv.Error as error:
+            raise UserError(f"{path} is no table of epochs ({one_line(error, 100)}); restore it from a copy") from None
     return rows
 
 

@@ -18,8 +18,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from yolov7fast.core.errors import CheckpointError, UserError
+from yolov7fast.core.errors import CheckpointError, UserError, one_line, shown
+from yolov7fast.core.text import printable
 from yolov7fast.nn.detr_pretrained import without_timm
+from yolov7fast.nn.detr_sizes import check_sizes
 
 log = logging.getLogger(__name__)
 HOW_TO_INSTALL = "DETR networks need the package transformers: .venv/bin/pip install -r requirements-detr.txt"
@@ -167,8 +169,11 @@ def rebuild(description: Mapping[str, Any], origin: str | Path) -> Detector:
     library = transformers()
     name = description.get("architecture")
     if not isinstance(name, str) or name not in ARCHITECTURES:
-        raise CheckpointError(f"{origin}: its network is of a kind that is not known here ({name!r})")
+        raise CheckpointError(f"{origin}: its network is of a kind that is not known here ({shown(name)})")
     kind = ARCHITECTURES[name]
+    check_sizes(description.get("config"), f"{origin} is damaged")
+    if not all(isinstance(label, str) for label in description.get("names") or [None]):
+        raise CheckpointError(f"{origin} is damaged: the names of its classes are no text")
     try:
         config = getattr(library, kind.config).from_dict(dict(description["config"]))
         network = getattr(library, kind.network)(config)
@@ -178,7 +183,7 @@ def rebuild(description: Mapping[str, Any], origin: str | Path) -> Detector:
             train_upper_stages(network)
         return Detector(network, name, description["names"], description["live_norms"])
     except Exception as error:  # transformers answers values that it cannot use with exceptions of every kind
-        raise CheckpointError(f"{origin} is damaged: its network cannot be built ({error!r:.200})") from None
+        raise CheckpointError(f"{origin} is damaged: its network cannot be built ({one_line(error, 150)})") from None
 
 
 def architecture_of(name: str) -> Architecture:
@@ -208,7 +213,9 @@ def _configuration(
     published, own = dict(published or {}), dict(settings)
     given = own.pop("backbone_config", None) or {}
     if not isinstance(given, Mapping):
-        raise UserError(f"model.network: backbone_config is {given!r}; it is a mapping, such as {{depths: [2, 2]}}")
+        raise UserError(
+            f"model.network: backbone_config is {shown(given)}; it is a mapping, such as {{depths: [2, 2]}}"
+        )
     backbone = {"model_type": kind.backbone, **(published.pop("backbone_config", None) or {}), **given}
     config_class = getattr(library, kind.config)
     with _as_user_errors("model.network"):
@@ -217,6 +224,7 @@ def _configuration(
         if "out_features" not in backbone and "out_indices" not in backbone:
             backbone["out_features"] = ["stage4"] if kind.has_background else ["stage2", "stage3", "stage4"]
         config = config_class.from_dict({**published, **own, **labels, "backbone_config": backbone})
+    check_sizes(config.to_dict(), "model.network")
     _check_values(config, kind)
     return config
 
@@ -230,7 +238,7 @@ def _check_keys(settings: Mapping[str, Any], config_class: type, where: str) -> 
         if key not in known:
             close = difflib.get_close_matches(str(key), known, n=1)
             hint = f"; did you mean '{close[0]}'?" if close else ""
-            raise UserError(f"{where}: unknown key '{key}' of {config_class.__name__}{hint}")
+            raise UserError(f"{where}: unknown key '{printable(key, 60)}' of {config_class.__name__}{hint}")
 
 
 def _check_values(config, kind: Architecture) -> None:

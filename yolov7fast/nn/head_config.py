@@ -18,8 +18,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from yolov7fast.core.errors import UserError
+from yolov7fast.core.bounded import MOST_CLASSES, is_whole
+from yolov7fast.core.errors import UserError, shown
 from yolov7fast.core.shipped import ROOT
+from yolov7fast.core.text import printable
 from yolov7fast.core.yaml_file import read_yaml
 
 SHIPPED = {  # for COCO's 80 classes and four heads
@@ -112,7 +114,7 @@ class HeadConfig:
             classes,
             tuple(weight for _, weight, _ in parsed),
             tuple(name or f"Head {h}" for h, (_, _, name) in enumerate(parsed)),
-            str(content.get("grouping", "standard")),
+            _text(content.get("grouping", "standard")),
             _yes_or_no(content.get("full_head", False), "full_head", where),
         )
 
@@ -149,26 +151,31 @@ class HeadConfig:
 
 
 def _count(value: Any, key: str, where: str) -> int:
-    """A whole number of at least 1."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise UserError(f"{where}: {key} must be a whole number of at least 1, not {value!r}")
+    """A whole number of classes or heads."""
+    if not is_whole(value, 1, MOST_CLASSES):
+        raise UserError(f"{where}: {key} must be a whole number, 1 to {MOST_CLASSES:,}, not {shown(value)}")
     return value
 
 
 def _yes_or_no(value: Any, key: str, where: str) -> bool:
     if not isinstance(value, bool):
-        raise UserError(f"{where}: {key} must be true or false, not {value!r}")
+        raise UserError(f"{where}: {key} must be true or false, not {shown(value)}")
     return value
 
 
+def _text(value: Any) -> str:
+    """A label as it is stored and printed."""
+    return printable(value if isinstance(value, str) else shown(value), 100)
+
+
 def _some(words: Sequence[str]) -> str:
-    return ", ".join(words[:5]) + (", ..." if len(words) > 5 else "")
+    return ", ".join(printable(word, 40) for word in words[:5]) + (", ..." if len(words) > 5 else "")
 
 
 def _label(cls: int, names: Any) -> str:
     """A class as errors name it: its number, and its name where the file gives names."""
     known = isinstance(names, Sequence) and not isinstance(names, str) and 0 <= cls < len(names)
-    return f"class {cls} ({names[cls]})" if known else f"class {cls}"
+    return f"class {cls} ({printable(names[cls], 40)})" if known else f"class {cls}"
 
 
 def _section(section: Any, key: str, nc: int, names: Any, where: str) -> tuple[tuple[int, ...], float, str]:
@@ -176,18 +183,20 @@ def _section(section: Any, key: str, nc: int, names: Any, where: str) -> tuple[t
     ids = section.get("classes") if isinstance(section, Mapping) else None
     if not isinstance(ids, list) or not ids:
         raise UserError(f"{where}: {key} needs a list `classes` that is not empty")
+    seen = set()
     for c in ids:
         if isinstance(c, bool) or not isinstance(c, int):
-            raise UserError(f"{where}: {key} lists {c!r}, which is not a class number")
+            raise UserError(f"{where}: {key} lists {shown(c)}, which is not a class number")
         if not 0 <= c < nc:
             raise UserError(f"{where}: {key} lists class {c}, but nc is {nc}: classes are 0 to {nc - 1}")
-        if ids.count(c) > 1:
+        if c in seen:
             raise UserError(f"{where}: {key} lists {_label(c, names)} twice")
+        seen.add(c)
     weight = section.get("weight", 1.0)
     if isinstance(weight, bool) or not isinstance(weight, int | float) or not LEAST_WEIGHT <= weight <= MOST_WEIGHT:
         limits = f"from {LEAST_WEIGHT:g} to {MOST_WEIGHT:g}"
-        raise UserError(f"{where}: weight of {key} must be a positive number, {limits}, not {str(weight)[:40]}")
-    return tuple(ids), float(weight), str(section.get("name") or "")
+        raise UserError(f"{where}: weight of {key} must be a positive number, {limits}, not {shown(weight)}")
+    return tuple(ids), float(weight), _text(section.get("name") or "")
 
 
 def _check_partition(classes: Sequence[Sequence[int]], nc: int, names: Any, where: str) -> None:

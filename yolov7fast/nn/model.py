@@ -3,6 +3,7 @@
 `python -m models.yolo --cfg FILE [--img-size N]` prints a table of its layers.
 """
 
+import contextlib
 import copy
 import logging
 import math
@@ -14,11 +15,12 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from yolov7fast.core.errors import UserError
+from yolov7fast.core.errors import UserError, one_line, shown
 from yolov7fast.nn.blocks import Conv, RepConv
+from yolov7fast.nn.description import check_description, read_description
 from yolov7fast.nn.heads import Detect, IAuxDetect, IDetect
 from yolov7fast.nn.multihead import MultiHeadDetect, MultiHeadDetectAttention, with_heads
-from yolov7fast.nn.parser import check_description, parse_model, read_description
+from yolov7fast.nn.parser import parse_model
 
 __all__ = [
     "Detect",
@@ -32,6 +34,8 @@ __all__ = [
 
 LOGGER = logging.getLogger(__name__)
 BUILD_SIZE = 256  # side of the image of zeros that shows the strides
+MOST_OUTPUT = 1 << 28  # values in the output of a layer for that image
+MOST_WORK = 1e12  # multiplications of a layer for that image
 TTA_PASSES = ((1.0, False), (0.83, True), (0.67, False))  # scale, mirrored left to right
 
 
@@ -90,11 +94,35 @@ class Model(nn.Module):
         head = self.model[-1]
         if not isinstance(head, Detect):
             raise UserError(f"{file}, layer {head.i} ({head.type}): the last layer must be a detection head")
+        self._look_ahead(ch, file)
         head.calibrate(self._trial_run(ch, file), BUILD_SIZE)
         assert head.stride is not None  # calibrated
         self.stride = head.stride
         initialize_weights(self)
         self.info()
+
+    @torch.no_grad()
+    def _look_ahead(self, ch: int, file: str) -> None:
+        """Refuse layers whose outputs would take all memory, or for ever: shapes alone, on the meta device."""
+
+        def check(m: Any, _, output) -> None:
+            for out in [output] if isinstance(output, torch.Tensor) else ():
+                window = max((math.prod(window_of(part)) for part in m.modules()), default=1)
+                if out.numel() > MOST_OUTPUT or out.numel() * window > MOST_WORK:
+                    size = "x".join(map(str, out.shape[1:]))
+                    raise UserError(f"{file}, layer {m.i} ({m.type}): its output {size} is too much for any machine")
+
+        weightless = {
+            n: torch.empty_like(t, device="meta") for n, t in (*self.named_parameters(), *self.named_buffers())
+        }
+        image = torch.empty(1, ch, BUILD_SIZE, BUILD_SIZE, device="meta")
+        hooks = [m.register_forward_hook(check) for m in self.model]
+        try:
+            with contextlib.suppress(RuntimeError, ValueError, TypeError, IndexError):  # the run itself reports them
+                torch.func.functional_call(self, weightless, (image,))
+        finally:
+            for hook in hooks:
+                hook.remove()
 
     @torch.no_grad()
     def _trial_run(self, ch: int, file: str):
@@ -109,8 +137,8 @@ class Model(nn.Module):
             return self._run_layers(torch.zeros(1, ch, BUILD_SIZE, BUILD_SIZE))
         except (RuntimeError, ValueError, TypeError, IndexError) as error:
             m = reached[-1]
-            problem = str(error).splitlines()[0]
-            raise UserError(f"{file}, layer {m.i} ({m.type}, from {m.f}): its inputs do not fit: {problem}") from error
+            where = f"{file}, layer {m.i} ({m.type}, from {shown(m.f)})"
+            raise UserError(f"{where}: its inputs do not fit: {one_line(error, 200)}") from error
         finally:
             for hook in hooks:
                 hook.remove()
@@ -199,6 +227,15 @@ class Model(nn.Module):
         gradients = sum(p.numel() for _, p in parameters if p.requires_grad)
         modules = sum(1 for _ in self.modules())
         LOGGER.info("Model Summary: %d layers, %d parameters, %d gradients%s", modules, total, gradients, gflops)
+
+
+def window_of(m: nn.Module) -> tuple[int, ...]:
+    """Inputs behind each value of a layer's output: channels x height x width."""
+    if isinstance(m, nn.Conv2d):
+        return m.in_channels // m.groups, *m.kernel_size
+    if isinstance(m, nn.MaxPool2d):
+        return m.kernel_size if isinstance(m.kernel_size, tuple) else (m.kernel_size, m.kernel_size)
+    return (1,)
 
 
 def initialize_weights(model: nn.Module) -> None:

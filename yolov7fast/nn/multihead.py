@@ -149,8 +149,10 @@ class SpatialAttention(nn.Module):
 
 def heads_of(description: Mapping) -> dict | int | None:
     """The heads that the last row of a description names; None: no multi-head row, or one that leaves it open."""
-    *_, (_, _, name, args) = description["head"]
-    return args[2] if name in NAMES and len(args) > 2 else None
+    row = description["head"][-1] if description["head"] else None
+    if not isinstance(row, list) or len(row) != 4 or not isinstance(row[3], list) or not isinstance(row[2], str):
+        return None  # the parser reports what is wrong
+    return row[3][2] if row[2] in NAMES and len(row[3]) > 2 else None
 
 
 def with_heads(rows: list, heads: dict | int, file: str) -> list:

@@ -5,26 +5,37 @@ adds its own by `register`; nothing here needs to change. Words in `args` come f
 ever evaluated.
 """
 
+import contextlib
 import difflib
 import inspect
 import logging
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, cast
 
+import torch
 from torch import nn
 
-from yolov7fast.core.errors import UserError
-from yolov7fast.core.shipped import shipped_file
-from yolov7fast.core.yaml_file import read_yaml
+from yolov7fast.core.bounded import is_number, is_whole
+from yolov7fast.core.errors import UserError, one_line, shown
+from yolov7fast.core.text import printable
 from yolov7fast.nn import blocks as common
 from yolov7fast.nn import heads
 from yolov7fast.nn.class_paths import class_path
+from yolov7fast.nn.description import (
+    MOST_CHANNELS,
+    MOST_REPEATS,
+    check_anchors,
+    check_arguments,
+    check_description,
+    check_sources,
+)
 
 LOGGER = logging.getLogger(__name__)
+SUSPICIOUS = 1e8  # product of a row's arguments from which its weights are counted before it is built
+MOST_WEIGHTS = 10**9  # of a network
 
 
 # --- the registry -----------------------------------------------------------------------------------------------------
@@ -73,7 +84,7 @@ class Row:
     sources: int | list[int]  # `from` as written
     widths: list[int]  # channels of each source
     previous: int  # channels of the row before
-    number: int  # after depth_multiple
+    repeats: int  # the row's number, after depth_multiple
     args: list
     width_multiple: float
     head_width: int  # anchors x (classes + 5): a block asking for exactly this is never scaled
@@ -89,64 +100,67 @@ class Row:
     def width(self) -> int:
         """Channels of the only source."""
         if isinstance(self.sources, list):
-            self.fail(f"takes one source, but `from` is {self.sources}; write a single number, or Concat them first")
+            self.fail(
+                f"takes one source, but `from` is {shown(self.sources)}; write a single number, or Concat them first"
+            )
         return self.widths[0]
 
     def listed(self, least: int = 1) -> list[int]:
         """Channels of the sources of a block that takes a list."""
         if not isinstance(self.sources, list) or len(self.sources) < least:
-            self.fail(
-                f"takes a list of {least} or more sources, but `from` is {self.sources}; write [-1, 5] or the like"
-            )
+            given = shown(self.sources)
+            self.fail(f"takes a list of {least} or more sources, but `from` is {given}; write [-1, 5] or the like")
         return self.widths
 
 
 def scaled(row: Row) -> Resolved:
     """(c1, c2, rest): c2 is the first argument times width_multiple, rounded up to a multiple of 8."""
     c1 = row.width
-    if not row.args or isinstance(row.args[0], bool) or not isinstance(row.args[0], int | float):
-        row.fail(f"its first argument must be the number of output channels, but the arguments are {row.args}")
+    if not row.args or not is_number(row.args[0], 0, MOST_CHANNELS):
+        row.fail(f"its first argument must be the number of output channels, but the arguments are {shown(row.args)}")
     asked = row.args[0]
     c2 = int(asked) if asked == row.head_width else math.ceil(asked * row.width_multiple / 8) * 8
-    return Resolved([c1, c2, *row.args[1:]], c2, row.number)
+    return Resolved([c1, c2, *row.args[1:]], c2, row.repeats)
 
 
 def scaled_counted(row: Row) -> Resolved:
     """As `scaled`, the repeat count given to the block as its third argument instead of repeating it."""
-    (c1, c2, *rest), width, number = scaled(row)
-    return Resolved([c1, c2, number, *rest], width, 1)
+    (c1, c2, *rest), width, repeats = scaled(row)
+    return Resolved([c1, c2, repeats, *rest], width, 1)
 
 
 def same_width(row: Row) -> Resolved:
-    return Resolved(row.args, row.width, row.number)
+    return Resolved(row.args, row.width, row.repeats)
 
 
 def summed_widths(row: Row) -> Resolved:
-    return Resolved(row.args, sum(row.listed()), row.number)
+    return Resolved(row.args, sum(row.listed()), row.repeats)
 
 
 def first_width(row: Row) -> Resolved:
-    return Resolved(row.args, row.listed(least=2)[0], row.number)
+    return Resolved(row.args, row.listed(least=2)[0], row.repeats)
 
 
 def quadrupled(row: Row) -> Resolved:
-    return Resolved(row.args, 4 * row.width, row.number)
+    return Resolved(row.args, 4 * row.width, row.repeats)
 
 
 def detection_head(row: Row) -> Resolved:
     """(nc, anchors, ..., widths of all sources). An anchor count gives placeholders 0, 1, 2, ... on every level."""
     widths = list(row.listed())
     if len(row.args) < 2:
-        row.fail(f"a head's arguments are [nc, anchors], not {row.args}")
+        row.fail(f"a head's arguments are [nc, anchors], not {shown(row.args)}")
     nc, anchors, *rest = row.args
     per_level = cast("type[heads.Detect]", row.block.cls).inputs_per_level
+    check_anchors(anchors, row.where)
     if isinstance(anchors, int):
         anchors = [list(range(2 * anchors))] * (len(widths) // per_level)
-    check_anchors(anchors, row.where)
+    if not anchors:
+        row.fail(f"takes {per_level} or more sources, but `from` lists {len(widths)}")
     if len(anchors) * per_level != len(widths):
         levels = f"{len(anchors)} levels of anchors need {len(anchors) * per_level} sources"
         row.fail(f"{levels}, but `from` lists {len(widths)}")
-    return Resolved([nc, anchors, *rest, widths], row.previous, row.number)
+    return Resolved([nc, anchors, *rest, widths], row.previous, row.repeats)
 
 
 for _names, _rule in {
@@ -181,95 +195,32 @@ def resolve_word(word: Any, nc: int, anchors: Any, where: str) -> Any:
         return fixed[word]
     call = _CALL.fullmatch(word)
     if call and call[1] in ACTIVATIONS:
-        try:
-            return getattr(nn, call[1])(*([float(call[2])] if call[2] else []))
-        except (TypeError, ValueError):
-            pass  # a number that is none, or one too many: refused below
+        with contextlib.suppress(TypeError, ValueError):  # a number that is none, or one too many: reported below
+            values = [float(call[2])] if call[2] else []
+            check_arguments(values, where)
+            return getattr(nn, call[1])(*values)
     elif word.isidentifier():
         return word
     known = ", ".join(f"nn.{name}()" for name in ACTIVATIONS)
     raise UserError(
-        f"{where}: argument `{word}` is not understood; known are None, nc, anchors, plain words and {known}"
+        f"{where}: argument `{printable(word, 80)}` is not understood; "
+        f"known are None, nc, anchors, plain words and {known}"
     )
 
 
 def find_block(name: Any, where: str) -> Block:
     if isinstance(name, str) and name in BLOCKS:
         return BLOCKS[name]
-    near = difflib.get_close_matches(str(name), BLOCKS, 1, 0)[0]
-    raise UserError(f"{where}: there is no block `{name}`; the nearest known name is `{near}`")
+    near = difflib.get_close_matches(name[:100] if isinstance(name, str) else "", BLOCKS, 1, 0)[0]
+    raise UserError(f"{where}: there is no block `{block_name(name)}`; the nearest known name is `{near}`")
 
 
-def check_sources(sources: Any, index: int, where: str) -> None:
-    """`from`: one or several earlier layers, counted from the start or, negative, back from this one."""
-    for value in sources if isinstance(sources, list) else [sources]:
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise UserError(f"{where}: `from` must be a whole number or a list of them, not {sources!r}")
-        if index == 0 and value != -1:
-            raise UserError(f"{where}: `from` of the first layer must be -1 (the image), not {value}")
-        if index and not -index <= value < index:
-            raise UserError(f"{where}: `from` {value} is no earlier layer; use {-index} to {index - 1}")
-
-
-def check_anchors(anchors: Any, where: str) -> None:
-    rows = anchors if isinstance(anchors, list) and anchors and isinstance(anchors[0], list) else None
-    if not rows or any(
-        not isinstance(row, list) or len(row) != len(rows[0]) or len(row) < 2 or len(row) % 2 for row in rows
-    ):
-        raise UserError(
-            f"{where}: anchors must be one list of width, height pairs for each level, all of one length, "
-            f"or the number of anchors for each level, not {anchors}"
-        )
+def block_name(name: Any) -> str:
+    """A block as messages name it, whatever the file has in its place."""
+    return printable(name, 60) if isinstance(name, str) else shown(name)
 
 
 # --- a whole description ----------------------------------------------------------------------------------------------
-
-
-def read_description(path: str | Path) -> dict:
-    """The mapping in a model YAML, or in a shipped one of that path or name.
-
-    A key `base` names another file in the same folder, whose keys this one replaces; of its head, the key `last`
-    replaces the last row.
-    """
-    path = path if Path(path).is_file() else shipped_file(str(path), "cfg") or path
-    description = read_mapping(path)
-    if "base" not in description:
-        return description
-    base = Path(path).parent / str(description.pop("base"))
-    below = read_mapping(base)
-    if "base" in below:
-        raise UserError(f"{path}: its base {base} has a base itself; name that one")
-    if "last" in description:
-        check_description(below, str(base))
-        description["head"] = [*below["head"][:-1], description.pop("last")]
-    return below | description
-
-
-def read_mapping(path: str | Path) -> dict:
-    mapping = read_yaml(path, remedy="give a model description such as cfg/training/yolov7.yaml")
-    if not isinstance(mapping, dict):
-        raise UserError(f"{path}: is no model description; it must hold nc, anchors, backbone and head")
-    return mapping
-
-
-def check_description(d: dict, file: str) -> None:
-    """Keys that must be there, of the kind they must be."""
-    for key in ("nc", "anchors", "backbone", "head"):
-        if d.get(key) is None:
-            raise UserError(f"{file}: key `{key}` is missing")
-    for key in ("backbone", "head"):
-        if not isinstance(d[key], list):
-            raise UserError(f"{file}: `{key}` must be a list of rows [from, number, module, arguments]")
-    if isinstance(d["nc"], bool) or not isinstance(d["nc"], int) or d["nc"] < 1:
-        raise UserError(f"{file}: `nc` must be a whole number of classes, not {d['nc']!r}")
-    if isinstance(d["anchors"], bool) or not isinstance(d["anchors"], int):
-        check_anchors(d["anchors"], file)
-    elif d["anchors"] < 1:
-        raise UserError(f"{file}: `anchors` must be at least 1 for each level, not {d['anchors']}")
-    for key in ("depth_multiple", "width_multiple"):
-        value = d.get(key, 1.0)
-        if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
-            raise UserError(f"{file}: `{key}` must be a number above 0, not {value!r}")
 
 
 def parse_model(d: dict, ch: list[int], file: str = "model description") -> tuple[nn.Sequential, list[int]]:
@@ -280,15 +231,19 @@ def parse_model(d: dict, ch: list[int], file: str = "model description") -> tupl
     """
     check_description(d, file)
     LOGGER.info("%3s%18s%3s%10s  %-40s%-30s", "", "from", "n", "params", "module", "arguments")
-    layers, save = [], []
+    layers, save, weights = [], [], 0
     widths = list(ch)  # of each layer's output; before the first one, of the input
     for i, written in enumerate([*d["backbone"], *d["head"]]):
         row = make_row(d, i, written, widths, file)
         resolved = row.block.rule(row)
+        if not is_whole(resolved.width, 0, MOST_CHANNELS):
+            row.fail(f"its output has {shown(resolved.width)} channels: at most {MOST_CHANNELS:,} are possible")
+        check_weights(row, resolved, weights)
         layer: Any = build_layer(row, resolved)
         layer.i, layer.f, layer.type = i, row.sources, class_path(row.block.cls)
         layer.np = sum(p.numel() for p in layer.parameters())
-        LOGGER.info("%3s%18s%3s%10d  %-40s%-30s", i, row.sources, row.number, layer.np, layer.type, resolved.args)
+        weights += layer.np
+        LOGGER.info("%3s%18s%3s%10d  %-40s%-30s", i, row.sources, row.repeats, layer.np, layer.type, resolved.args)
         save.extend(j % i for j in row.indices if j != -1)
         layers.append(layer)
         widths = [*widths, resolved.width] if i else [resolved.width]
@@ -300,15 +255,18 @@ def parse_model(d: dict, ch: list[int], file: str = "model description") -> tupl
 def make_row(d: dict, index: int, written: Any, widths: list[int], file: str) -> Row:
     """Check a row as it stands in the file, and put its words and numbers to their meaning."""
     if not isinstance(written, list) or len(written) != 4 or not isinstance(written[3], list):
-        raise UserError(f"{file}, layer {index}: a row is [from, number, module, [arguments]], not {written}")
-    sources, number, name, args = written
-    where = f"{file}, layer {index} ({name})"
+        raise UserError(f"{file}, layer {index}: a row is [from, number, module, [arguments]], not {shown(written)}")
+    sources, repeats, name, args = written
+    where = f"{file}, layer {index} ({block_name(name)})"
     block = find_block(name, where)
     check_sources(sources, index, where)
-    if isinstance(number, bool) or not isinstance(number, int) or number < 0:
-        raise UserError(f"{where}: the repeat count must be a whole number, not {number!r}")
-    if number > 1:
-        number = max(round(number * d.get("depth_multiple", 1.0)), 1)
+    check_arguments(args, where)
+    if is_whole(repeats, 2, MOST_REPEATS):
+        repeats = max(round(repeats * d.get("depth_multiple", 1.0)), 1)
+    if not is_whole(repeats, 0, MOST_REPEATS):
+        raise UserError(
+            f"{where}: the repeat count must be a whole number, at most {MOST_REPEATS:,}, not {shown(repeats)}"
+        )
     nc, anchors = d["nc"], d["anchors"]
     na = anchors if isinstance(anchors, int) else len(anchors[0]) // 2
     return Row(
@@ -317,11 +275,38 @@ def make_row(d: dict, index: int, written: Any, widths: list[int], file: str) ->
         sources=sources,
         widths=[widths[j] for j in (sources if isinstance(sources, list) else [sources])],
         previous=widths[-1],
-        number=number,
+        repeats=repeats,
         args=[resolve_word(word, nc, anchors, where) for word in args],
         width_multiple=d.get("width_multiple", 1.0),
         head_width=na * (nc + 5),
     )
+
+
+def check_weights(row: Row, resolved: Resolved, so_far: int) -> None:
+    """Refuse a layer with which the network has more weights than memory holds, where its arguments let one suspect it.
+
+    so_far: weights of the layers before it.
+    """
+    sizes = [max(abs(value), 1) for value in flat_numbers(resolved.args)]
+    kernel = max(sizes[2:], default=1)  # counts twice: it is a square
+    if so_far + math.prod(sizes) * kernel * max(resolved.repeats, 1) <= SUSPICIOUS:
+        return
+    try:
+        with torch.device("meta"):  # no memory, no random draw
+            weights = sum(p.numel() for p in row.block.cls(*resolved.args).parameters()) * max(resolved.repeats, 1)
+    except Exception:  # whatever is wrong with it shows when it is built
+        return
+    if so_far + weights > MOST_WEIGHTS:
+        row.fail(f"with it the network would have {so_far + weights:,} weights; at most {MOST_WEIGHTS:,} are possible")
+
+
+def flat_numbers(args: Iterable[Any]) -> Iterator[float]:
+    """The numbers among a row's arguments and in lists among them."""
+    for value in args:
+        if isinstance(value, list):
+            yield from flat_numbers(value)
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            yield value
 
 
 def build_layer(row: Row, resolved: Resolved) -> nn.Module:
@@ -333,9 +318,9 @@ def build_layer(row: Row, resolved: Resolved) -> nn.Module:
     except TypeError:
         supplied = len(args) - len(row.args)
         hint = f", of which the sources give {supplied}" if supplied else ""
-        row.fail(f"the arguments {row.args} do not fit {cls.__name__}{signature}{hint}")
+        row.fail(f"the arguments {shown(row.args)} do not fit {cls.__name__}{signature}{hint}")
     try:
         modules = [cls(*args) for _ in range(max(resolved.repeats, 1))]
-    except (TypeError, ValueError, RuntimeError, AttributeError) as error:
-        row.fail(f"cannot be built from {row.args}: {str(error).splitlines()[0]}")
+    except Exception as error:  # PyTorch answers values that it cannot use with exceptions of every kind
+        row.fail(f"cannot be built from {shown(row.args)}: {one_line(error, 200)}")
     return nn.Sequential(*modules) if resolved.repeats > 1 else modules[0]

@@ -20,6 +20,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from yolov7fast.core.atomic import atomic_file
+from yolov7fast.core.text import printable
 from yolov7fast.plots.draw import Names, class_name
 
 MAX_CLASS_LINES = 20  # with more classes their lines turn grey and lose their legend
@@ -38,7 +39,7 @@ def _font_families() -> list[str]:
 def new_figure(size: tuple[float, float], dpi: int = 200, **settings) -> Iterator[Figure]:
     """A fresh figure of `size` inches, to be drawn and saved in the block; `settings`: more of matplotlib's."""
     look: dict[Any, Any] = {"axes.spines.top": False, "axes.spines.right": False, **settings}
-    look["font.family"] = _font_families()
+    look |= {"font.family": _font_families(), "text.parse_math": False}  # `$` in a name is a character
     with _LOCK, matplotlib.rc_context(look), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph")  # a name in a script without a font here: boxes, no noise
         fig = Figure(figsize=size, dpi=dpi, layout="constrained")
@@ -62,7 +63,8 @@ def line_colours(count: int) -> list:
 
 
 def short(text: str, length: int = 24) -> str:
-    """`text`, cut in the middle of nowhere rather than wider than a legend."""
+    """`text`, printable, cut in the middle of nowhere rather than wider than a legend."""
+    text = printable(text, 1000)
     return text if len(text) <= length else text[: length - 1] + "…"
 
 

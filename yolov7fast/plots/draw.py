@@ -14,6 +14,7 @@ import numpy as np
 from yolov7fast.core.atomic import write_atomically
 from yolov7fast.core.boxes import xywh2xyxy
 from yolov7fast.core.errors import UserError
+from yolov7fast.core.text import printable
 
 # ten colours that are easy to distinguish (the "tab10" set), as R, G, B
 PALETTE = (
@@ -28,6 +29,7 @@ PALETTE = (
     (188, 189, 34),
     (23, 190, 207),
 )
+LONGEST_NAME = 100  # characters of a class name
 SHOWN_CONFIDENCE = 0.25  # predictions below it would only clutter a grid
 Names = Sequence[str] | Mapping[int, str] | None
 
@@ -39,11 +41,12 @@ def class_colour(class_id: int) -> tuple[int, int, int]:
 
 
 def class_name(names: Names, class_id: int) -> str:
-    """The name of a class; its number where no name is known."""
+    """The name of a class, printable, as it comes from a stranger's file; its number where no name is known."""
     class_id = int(class_id)
     if isinstance(names, Mapping):
-        return str(names.get(class_id, class_id))
-    return str(names[class_id]) if names is not None and 0 <= class_id < len(names) else str(class_id)
+        return printable(names.get(class_id, class_id), LONGEST_NAME)
+    known = names is not None and 0 <= class_id < len(names)
+    return printable(names[class_id], LONGEST_NAME) if known else str(class_id)
 
 
 def box_style(height: int, width: int) -> tuple[int, int]:

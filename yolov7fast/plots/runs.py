@@ -45,7 +45,7 @@ def plot_results(
             titles = list(dict.fromkeys(found[i][0] for found in panels))
             for run, found, label, colour in zip(runs, panels, labels, line_colours(len(runs))):
                 _epochs(ax, run.epoch, found[i][1], colour, short(label))
-            _panel(ax, " / ".join(titles))
+            _panel(ax, short(" / ".join(titles), 60))
             if not any(np.isfinite(found[i][1]).any() for found in panels):
                 ax.text(0.5, 0.5, "not measured", transform=ax.transAxes, ha="center", color="grey")
         for ax in axes[1]:

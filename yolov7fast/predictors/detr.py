@@ -7,12 +7,14 @@ import torch
 import torch.nn.functional as F
 
 from yolov7fast.checkpoint.api import CheckpointError
-from yolov7fast.core.errors import UserError
+from yolov7fast.core.bounded import is_whole
+from yolov7fast.core.errors import UserError, shown
 from yolov7fast.data.detr_dataset import content, padding_mask
 from yolov7fast.losses.detr import PARTS, attach_loss
 from yolov7fast.nn.detr import Architecture, Detector, rebuild
 from yolov7fast.predictors.base import DEFAULT, MAX_BOXES, Prediction, PredictOptions, Source, Stopwatch, wanted_rows
 
+LARGEST_SIDE = 1 << 16  # pixels of an image
 GRID = 32  # the coarsest stride of the backbones
 
 
@@ -140,7 +142,10 @@ def load_predictor(sources: Sequence[Source], device: torch.device, options: Pre
         raise UserError(f"--weights: an ensemble is for YOLO networks; give one of {len(sources)} DETR checkpoints")
     (source,) = sources
     model = load_network(source).to(device)
-    return DetrPredictor(model, options, img_size=source.content.get("img_size"))
+    size = source.content.get("img_size")
+    if size is not None and not is_whole(size, 1, LARGEST_SIDE):
+        raise CheckpointError(f"{source.path} is damaged: its image size is {shown(size)}")
+    return DetrPredictor(model, options, img_size=size)
 
 
 def load_network(source: Source) -> Detector:

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from yolov7fast.core.errors import UserError
+from yolov7fast.core.errors import UserError, shown
+from yolov7fast.core.text import printable
 from yolov7fast.core.yaml_file import read_yaml
-from yolov7fast.metrics.results_file import read_results
+from yolov7fast.metrics.results_file import LONGEST_EPOCH, read_results
 from yolov7fast.metrics.run_curves import RunCurves, number, read_csv
 
 WEIGHTS = (".pt", ".pth")  # detectors of the YOLO family, detectors of transformers
@@ -61,7 +62,7 @@ def read_runs(paths: list[str | os.PathLike]) -> list[Run]:
         if len(set(names)) == len(names):
             break
     for run, name in zip(runs, names):
-        run.name = name
+        run.name = printable(name, 200)
     return runs
 
 
@@ -121,8 +122,8 @@ def checkpoints(folder: Path) -> list[Path]:
 def _planned(opt: dict[str, Any], done: int, notes: list[str]) -> int:
     """Epochs that the run was started for, by its options; those done where they do not say."""
     wanted = opt.get("epochs")
-    if wanted is not None and not math.isfinite(number(wanted)):
-        notes.append(f"epochs in its opt.yaml is {wanted!r}, which is no number: taken as the {done} done")
+    if wanted is not None and not 0 <= number(wanted) < 10**LONGEST_EPOCH:
+        notes.append(f"epochs in its opt.yaml is {shown(wanted)}, which is no number: taken as the {done} done")
         return done
     return int(number(wanted)) if wanted else done
 

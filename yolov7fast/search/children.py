@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from yolov7fast.core.signals import ASKING
+from yolov7fast.metrics.results_file import epoch_number
+from yolov7fast.metrics.run_curves import number
 from yolov7fast.search.ledger import Point
 
 OUTPUT = "output.txt"
@@ -80,7 +82,10 @@ def read_curve(folder: Path) -> list[Point]:
         text = (folder / "results.csv").read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
         return []
-    rows = list(csv.reader(text[: text.rfind("\n") + 1].splitlines()))
+    try:
+        rows = list(csv.reader(text[: text.rfind("\n") + 1].splitlines()))
+    except csv.Error:
+        return []
     if len(rows) < 2:
         return []
     header = rows[0]
@@ -88,15 +93,17 @@ def read_curve(folder: Path) -> list[Point]:
     points = []
     for row in rows[1:]:
         values = dict(zip(header, row))
-        if len(row) == len(header) and row[0].isdigit():
-            loss = math.nan if total is None else float(row[total])
-            points.append(Point(int(row[0]), loss, _number(values.get(MAP)), _number(values.get(MAP50))))
+        epoch = epoch_number(row[0]) if len(row) == len(header) else None
+        if epoch is not None:
+            loss = math.nan if total is None else number(row[total])
+            points.append(Point(epoch, loss, _measured(values.get(MAP)), _measured(values.get(MAP50))))
     return points
 
 
-def _number(text: str | None) -> float | None:
+def _measured(text: str | None) -> float | None:
     """An empty field was not measured; what is not a finite number measured nothing."""
-    return float(text) if text and math.isfinite(float(text)) else None
+    value = number(text)
+    return value if math.isfinite(value) else None
 
 
 def last_words(folder: Path, limit: int = 200) -> str:

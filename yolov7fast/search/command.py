@@ -5,7 +5,7 @@ import time
 import uuid
 from argparse import Namespace
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -67,7 +67,8 @@ def run(opt: Namespace, make_trainer: Callable[[str, Budget], Trainer] | None = 
         else:
             check_unused(folder)
             ledger = Ledger(folder, plan)
-        return work(opt, trainer, ledger)
+        with database_failures_named(opt):
+            return work(opt, trainer, ledger)
 
 
 def trainer_for(base_config: str) -> type[FlagTrainer]:
@@ -202,6 +203,15 @@ def work(opt: Namespace, trainer: Trainer, ledger: Ledger) -> int:
             f"--resume --trials {opt.trials + len(others)} draws as many anew"
         )
     return code or int(bool(runs) and all(run.status == FAILED for run in runs))
+
+
+def database_failures_named(opt: Namespace) -> AbstractContextManager:
+    """Where the trials are those of a search: what its database raises becomes one line."""
+    if not opt.search:
+        return nullcontext()
+    from yolov7fast.search.search import failures_named
+
+    return failures_named(opt.storage or f"in {opt.output_dir}")
 
 
 def open_search(opt: Namespace, trainer: Trainer, ledger: Ledger, seeds: list[int]):

@@ -1,12 +1,14 @@
 """Files of trials: lists of settings, their names and values checked before anything runs."""
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from yolov7fast.core.errors import UserError
+from yolov7fast.core.errors import UserError, shown
+from yolov7fast.core.files import check_path
+from yolov7fast.core.json_file import read_json
 from yolov7fast.core.shipped import nearest_shipped, shipped_file
+from yolov7fast.core.text import printable
 from yolov7fast.core.yaml_file import read_yaml
 from yolov7fast.search.ledger import FIRST
 
@@ -35,7 +37,7 @@ def read_trials(path: str | Path, keys: Keys) -> list[dict[str, Any]]:
     for number, entry in enumerate(content, FIRST):
         where = f"{path}: trial {number}"
         if not isinstance(entry, dict):
-            raise UserError(f'{where} must be an object of settings, such as {{"lr0": 0.01}}, not {entry!r}')
+            raise UserError(f'{where} must be an object of settings, such as {{"lr0": 0.01}}, not {shown(entry)}')
         settings = named(flatten(entry), keys, where)
         keys.check(settings, where)
         trials.append(settings)
@@ -44,6 +46,7 @@ def read_trials(path: str | Path, keys: Keys) -> list[dict[str, Any]]:
 
 def read_file(path: str | Path) -> Any:
     """JSON or YAML, by the file's ending."""
+    check_path(path)
     path = Path(path)
     if not path.is_file():
         path = shipped_file(str(path), "experiment") or path
@@ -51,12 +54,7 @@ def read_file(path: str | Path) -> Any:
         raise UserError(f"{path} does not exist{nearest_shipped(str(path), 'experiment')}")
     if path.suffix != ".json":
         return read_yaml(path)
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
-        raise UserError(f"{path}, line {error.lineno}: not valid JSON: {error.msg}") from None
-    except (UnicodeDecodeError, RecursionError) as error:
-        raise UserError(f"{path} is not valid JSON in UTF-8: {error}") from None
+    return read_json(path)
 
 
 def flatten(entry: Mapping[str, Any], heading: str = "") -> Iterator[tuple[str, Any]]:
@@ -74,6 +72,6 @@ def named(pairs: Iterator[tuple[str, Any]], keys: Keys, where: str) -> dict[str,
     for key, value in pairs:
         name = keys.name(key, where)
         if name in settings:
-            raise UserError(f"{where}: '{name}' is given twice")
+            raise UserError(f"{where}: '{printable(name, 60)}' is given twice")
         settings[name] = keys.value(name, value, where)
     return settings

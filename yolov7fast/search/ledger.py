@@ -2,19 +2,25 @@
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeGuard
 
 from yolov7fast.core.atomic import write_atomically
-from yolov7fast.core.errors import UserError
+from yolov7fast.core.bounded import is_whole
+from yolov7fast.core.errors import UserError, one_line, shown
+from yolov7fast.core.json_file import read_json
 
 FILE = "trials.json"
+REMEDY = "restore it from a copy, or choose another --output-dir"
+MOST = 1 << 40  # trials, seeds, epochs
 VERSION = 1
 COMPLETED, PRUNED, FAILED, INTERRUPTED = "completed", "pruned", "failed", "interrupted"
 WAITING, RUNNING = "waiting", "running"
 FIRST = 1  # number of the first trial and of the first setting
+STATES = (COMPLETED, PRUNED, FAILED, INTERRUPTED, WAITING, RUNNING)
 ENDED = (COMPLETED, PRUNED, FAILED)  # these stay as they are; all others are gone on with by --resume
 
 
@@ -75,7 +81,35 @@ class Run:
 
 
 def run_from(values: Mapping[str, Any]) -> Run:
-    return Run(**{**values, "curve": [Point(**point) for point in values["curve"]]})
+    """A run as `trials.json` holds it; ValueError, TypeError or KeyError where it is not one."""
+    run = Run(**{**values, "curve": [_point_from(point) for point in values["curve"]]})
+    kinds = ((run.params, dict), (run.reason, str), (run.stop, str), (run.seconds, int | float))
+    if not all(is_whole(number, 0, MOST) for number in (run.id, run.setting, run.seed)):
+        raise ValueError("a trial's numbers are out of range")
+    if run.status not in STATES or not all(isinstance(value, kind) for value, kind in kinds):
+        raise ValueError(f"{run.name} has values of other kinds than trials have")
+    return run
+
+
+def _point_from(values: Mapping[str, Any]) -> Point:
+    point = Point(**values)
+    measured = [value for value in (point.loss, point.map, point.map50) if value is not None]
+    if not is_whole(point.epoch, 0, MOST) or not all(isinstance(value, int | float) for value in measured):
+        raise ValueError("an epoch has figures that are no numbers")
+    return point
+
+
+def _check_plan(plan: Mapping[str, Any]) -> None:
+    """Whether it is what `command.make_plan` makes; the timestamp becomes part of file names."""
+    kinds = {"options": dict, "base": dict, "trials": list, "space": dict}
+    if not all(isinstance(plan[name], kind) for name, kind in kinds.items()):
+        raise ValueError("its plan has values of other kinds than plans have")
+    if not all(isinstance(settings, dict) for settings in plan["trials"]) or not isinstance(
+        plan.get("files", {}), dict
+    ):
+        raise ValueError("its plan lists trials that are none")
+    if not re.fullmatch(r"\w{1,40}", plan["timestamp"], re.ASCII) or not isinstance(plan.get("id", ""), str):
+        raise ValueError("its plan has another timestamp than plans have")
 
 
 class Ledger:
@@ -89,15 +123,19 @@ class Ledger:
     @classmethod
     def read(cls, folder: Path) -> "Ledger":
         path = folder / FILE
+        if not path.exists():
+            raise UserError(f"--resume: there are no trials to resume in {folder} ({FILE} is missing)")
+        content = read_json(path, remedy=REMEDY)
+        if not isinstance(content, dict) or "version" not in content:
+            raise UserError(f"{path} is damaged: it holds no trials; {REMEDY}")
+        if content["version"] != VERSION:
+            raise UserError(f"{path} has version {shown(content['version'])}, this program writes {VERSION}")
         try:
-            content = json.loads(path.read_text())
-        except FileNotFoundError:
-            raise UserError(f"--resume: there are no trials to go on with in {folder} ({FILE} is missing)") from None
-        except json.JSONDecodeError as error:
-            raise UserError(f"{path} is damaged ({error}); choose another --output-dir") from None
-        if content.get("version") != VERSION:
-            raise UserError(f"{path} has version {content.get('version')}, this program writes {VERSION}")
-        return cls(folder, content["plan"], {run.id: run for run in map(run_from, content["runs"])})
+            _check_plan(content["plan"])
+            runs = [run_from(values) for values in content["runs"]]
+        except (TypeError, ValueError, KeyError, AttributeError) as error:
+            raise UserError(f"{path} is damaged: {one_line(error, 100)}; {REMEDY}") from None
+        return cls(folder, content["plan"], {run.id: run for run in runs})
 
     @property
     def first(self) -> int:

@@ -3,13 +3,16 @@
 import argparse
 import re
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from yolov7fast.cli.checks import check_limits
 from yolov7fast.cli.flags import Flag
 from yolov7fast.cli.parser import Parser
 from yolov7fast.cli.programs import program
-from yolov7fast.core.errors import UserError
+from yolov7fast.cli.run_file import check_flag_value
+from yolov7fast.core.errors import UserError, shown
+from yolov7fast.search.ledger import FILE, REMEDY
 
 THRESHOLD_HELP = (
     "prune a trial whose best mAP@.5, from half of its epochs on, is under this value, once another trial has passed "
@@ -91,11 +94,15 @@ def check(opt: argparse.Namespace) -> None:
 
 def resumed(opt: argparse.Namespace, stored: dict[str, Any]) -> argparse.Namespace:
     """The flags of the trials that are resumed; those that may change can be given anew."""
-    values = dict(vars(opt))
+    values, file = dict(vars(opt)), Path(opt.output_dir) / FILE
+    known = {flag.dest: flag for flag in FLAGS if flag.dest in (*fixed(), "trials")}
+    if lacking := [name for name in known if name not in stored]:
+        raise UserError(f"{file} is damaged: it lacks the option {lacking[0]}; {REMEDY}")
+    stored = {name: check_flag_value(flag, stored[name], file) for name, flag in known.items()}
     for name in fixed():
         if name in opt.given and getattr(opt, name) != stored[name]:
             raise UserError(
-                f"--{name.replace('_', '-')} cannot change when resuming (these trials have {stored[name]!r}); "
+                f"--{name.replace('_', '-')} cannot change when resuming (these trials have {shown(stored[name])}); "
                 "choose another --output-dir to begin anew"
             )
         values[name] = stored[name]

@@ -8,11 +8,11 @@ import contextlib
 import statistics
 import zlib
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from yolov7fast.core.errors import UserError
+from yolov7fast.core.errors import UserError, one_line
 from yolov7fast.search.ledger import COMPLETED, ENDED, FAILED, PRUNED, Ledger, Point, Run, run_from
 from yolov7fast.search.space import Dimension
 from yolov7fast.search.trainer import Trainer
@@ -26,6 +26,7 @@ else:
         optuna = None
 
 REDUCTION = 3  # of those that reach a rung, one in so many goes on
+DRIVERS = ("sqlalchemy", "sqlite3", "optuna.exceptions")  # whose exceptions tell of a database
 PRUNERS = ("asha", "hyperband", "none")
 VERDICT = "verdict {step}"  # an attribute of a trial: whether its pruner wants it ended after so many epochs
 
@@ -69,6 +70,20 @@ def open_study(place: Place, pruner: str, epochs: int, seed: int, plan: Mapping[
             "use the same, or another --study"
         )
     return study
+
+
+@contextlib.contextmanager
+def failures_named(url: str) -> Iterator[None]:
+    """A database that fails in the midst of a search, as on a full disk, is the user's business: one line."""
+    try:
+        yield
+    except Exception as error:
+        if not type(error).__module__.startswith(DRIVERS):
+            raise
+        raise UserError(
+            f"the database {url} of the search failed: {one_line(error, 200)}; free some space, or start the database, "
+            "then resume with --resume"
+        ) from error
 
 
 def _pruner(kind: str, epochs: int) -> "optuna.pruners.BasePruner":

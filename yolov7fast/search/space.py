@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from yolov7fast.core.errors import UserError
+from yolov7fast.core.errors import UserError, shown
+from yolov7fast.core.text import printable
 from yolov7fast.search.keys import Keys, read_file
 
 KINDS = ("log_uniform", "uniform", "int", "choice")
@@ -34,7 +35,7 @@ def read_space(path: str | Path, keys: Keys) -> dict[str, Dimension]:
         raise UserError(f"{path} must hold the settings to search with their ranges, such as {EXAMPLE}")
     space = {}
     for key, entry in _flat(content):
-        where = f"{path}: {key}"
+        where = f"{path}: {printable(key, 60)}"
         name = keys.name(key, str(path))
         if name in space:
             raise UserError(f"{path}: '{name}' is given twice")
@@ -79,18 +80,20 @@ def _dimension(entry: Any, where: str) -> Dimension:
     low, high = _range(values, kind, where)
     step = entry.get("step", 1)
     if isinstance(step, bool) or not isinstance(step, int) or step < 1:
-        raise UserError(f"{where}: step must be a whole number of at least 1, not {step!r}")
+        raise UserError(f"{where}: step must be a whole number of at least 1, not {shown(step)}")
     return Dimension(kind, low, high, step)
 
 
 def _range(values: Any, kind: str, where: str) -> tuple[float, float]:
     low, high = map(_number, values) if isinstance(values, list) and len(values) == 2 else (None, None)
     if low is None or high is None:
-        raise UserError(f"{where}: {kind} takes [low, high], not {values!r}")
+        raise UserError(f"{where}: {kind} takes [low, high], not {shown(values)}")
     if kind == "int" and not (float(low).is_integer() and float(high).is_integer()):
-        raise UserError(f"{where}: int takes whole numbers, not {values!r}")
+        raise UserError(f"{where}: int takes whole numbers, not {shown(values)}")
     if not low < high or (kind == "log_uniform" and low <= 0):
-        raise UserError(f"{where}: {kind} needs low < high{', both above 0' * (kind == 'log_uniform')}, not {values!r}")
+        raise UserError(
+            f"{where}: {kind} needs low < high{', both above 0' * (kind == 'log_uniform')}, not {shown(values)}"
+        )
     return (int(low), int(high)) if kind == "int" else (low, high)
 
 

@@ -15,6 +15,7 @@ from torch import nn
 
 from yolov7fast.metrics.names import SUMMARY, validation_loss
 from yolov7fast.training.bottleneck import Advice
+from yolov7fast.training.data_changes import Fingerprint
 from yolov7fast.training.distributed import World
 from yolov7fast.training.ema import ModelEMA
 from yolov7fast.training.optimizer import Rates
@@ -191,6 +192,11 @@ class Family(Recipe, Protocol):
     @abstractmethod
     def checkpoint_names(self, epoch: int, final: bool, is_best: bool) -> list[str]:
         """The files to write after an epoch, `last` first."""
+        ...
+
+    @abstractmethod
+    def data_fingerprint(self) -> Fingerprint:
+        """Of the images, labels and classes that the run sees."""
         ...
 
     @abstractmethod

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from yolov7fast.core.errors import UserError
+from yolov7fast.core.errors import UserError, shown
 from yolov7fast.core.files import check_file
-from yolov7fast.core.text import nearest
+from yolov7fast.core.text import nearest, printable
 from yolov7fast.core.yaml_file import read_yaml
 
 
@@ -90,7 +90,7 @@ def check_hyp(values: Mapping[str, Any], where: str) -> dict[str, Any]:
             checked[name] = _check_assigner(value, where)
             continue
         if name not in KEYS:
-            raise UserError(f"{where}: unknown hyper-parameter '{name}'{nearest(name, KEYS)}")
+            raise UserError(f"{where}: unknown hyper-parameter '{printable(name, 60)}'{nearest(name, KEYS)}")
         checked[name] = _check_value(name, value, where)
     for name, key in KEYS.items():
         if name not in checked and key.default is None:
@@ -117,12 +117,12 @@ def _check_value(name: str, value: Any, where: str) -> float:
         try:
             value = float(value)
         except ValueError:
-            raise UserError(f"{where}: {name} must be a number, not '{value}'") from None
+            raise UserError(f"{where}: {name} must be a number, not {shown(value)}") from None
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise UserError(f"{where}: {name} must be a number, not {value!r}")
+        raise UserError(f"{where}: {name} must be a number, not {shown(value)}")
     key = KEYS[name]
     if not key.low <= value <= key.high or not math.isfinite(value):
-        raise UserError(f"{where}: {name} is {value}, outside {key.low:g} to {key.high:g}")
+        raise UserError(f"{where}: {name} is {shown(value)}, outside {key.low:g} to {key.high:g}")
     return value
 
 

@@ -11,16 +11,19 @@ import yaml
 
 from yolov7fast.checkpoint.family import FAMILY_KEY, WEIGHTS_FOLDER, family_of
 from yolov7fast.core.atomic import clear_abandoned, write_atomically
-from yolov7fast.core.errors import UserError
+from yolov7fast.core.bounded import is_whole
+from yolov7fast.core.errors import UserError, one_line, shown
 from yolov7fast.core.files import increment_path
 from yolov7fast.core.yaml_file import read_yaml
 from yolov7fast.training.bottleneck import options_in_use
 from yolov7fast.training.distributed import World, from_main
 from yolov7fast.training.family import Family
 from yolov7fast.training.resume import (
+    MOST,
     Limits,
     NothingToDo,
     Progress,
+    damage_named,
     find_checkpoint,
     previous_of,
     progress_of,
@@ -30,7 +33,8 @@ from yolov7fast.training.resume import (
 from yolov7fast.training.step import choose_amp
 from yolov7fast.training.trainer import TrainSettings
 
-NOT_STORED = ("given", "config", "begins_anew", "resume_time")  # facts of the command line, not settings of the run
+# facts of the command line, not settings of the run
+NOT_STORED = ("given", "config", "begins_anew", "resume_time", "allow_changed_data")
 AUTO = "auto"  # --resume auto: start the run, resume it, or leave it alone where it is finished
 SAVE_MINUTES = 10.0  # between checkpoints inside an epoch, unless --save-every or --nosave says otherwise
 AS_BEGUN = ("weights", "cfg", "hyp")  # resuming takes these from the run itself; opt.yaml keeps what it began with
@@ -55,6 +59,10 @@ class Command(Protocol):
 
     def check(self, opt: Namespace) -> None:
         """Refuse impossible or contradicting options, each by name."""
+
+    def checked(self, options: dict[str, Any], where: str) -> dict[str, Any]:
+        """Stored options, each of the kind that its flag takes; where: the file that has them."""
+        ...
 
     def invocation(self, family: str, command: str = "train") -> str:
         """What starts a command for a family, such as `python train.py`."""
@@ -91,18 +99,20 @@ def resumed_options(opt: Namespace, family: type[Family], command: Command) -> t
     if (other := family_of(checkpoint)) != family.name:
         start = command.invocation(other)
         raise UserError(f"--resume {path}: a checkpoint of the {other} family; resume with: {start} --resume {path}")
+    if not is_whole(checkpoint["epoch"], -1, MOST):
+        raise UserError(f"--resume {path}: damaged: its epoch is {shown(checkpoint['epoch'])}")
     stripped = checkpoint["epoch"] == -1 and not checkpoint.get("resume")
     if stripped and family.strips_final_checkpoint:
         checkpoint, path = family.complete_checkpoint(path)
     run_dir = run_folder_of(path)
-    options = command.defaults() | stored_options(run_dir, path)
+    options = command.defaults() | stored_options(run_dir, path, command)
     settled = with_files_found(opt, family)
     for name in sorted(command.given(opt)):
         same = options[name] in (getattr(opt, name), getattr(settled, name))
         if name in command.fixed and not same:
             source = "" if name in opt.given else f" of the run file {opt.config}"
             raise UserError(
-                f"--{name.replace('_', '-')}{source} cannot change when resuming (the run has {options[name]!r}); "
+                f"--{name.replace('_', '-')}{source} cannot change when resuming (the run has {shown(options[name])}); "
                 "leave it out, or start a new run with --weights instead"
             )
         if name not in command.fixed:
@@ -115,7 +125,8 @@ def resumed_options(opt: Namespace, family: type[Family], command: Command) -> t
         "local_rank": opt.local_rank,
         "resume_time": before if path == target else 0,
     }
-    ended = how_it_ended(checkpoint, options)
+    with damage_named(path):
+        ended = how_it_ended(checkpoint, options)
     if ended and not end_is_left(path, stripped, family):
         raise NothingToDo(f"--resume {path}: nothing to do, {ended}")
     done = checkpoint["epoch"] + 1
@@ -131,7 +142,7 @@ def with_files_found(opt: Namespace, family: type[Family]) -> Namespace:
     return settled
 
 
-def stored_options(run_dir: Path, checkpoint: Path) -> dict[str, Any]:
+def stored_options(run_dir: Path, checkpoint: Path, command: Command) -> dict[str, Any]:
     """What opt.yaml of a run says."""
     path = run_dir / "opt.yaml"
     remedy = f"so the run's options are unknown: restore it from a copy, or start a new run with --weights {checkpoint}"
@@ -139,11 +150,18 @@ def stored_options(run_dir: Path, checkpoint: Path) -> dict[str, Any]:
         raise UserError(f"--resume {checkpoint}: {path} is missing, {remedy}")
     try:
         options = read_yaml(path)
+        if not isinstance(options, dict) or not {"epochs", "total_batch_size"} <= options.keys():
+            raise UserError(f"--resume {checkpoint}: {path} is empty or cut off, {remedy}")
+        if unknown := [key for key in options if not isinstance(key, str)]:
+            raise UserError(f"{path}: {shown(unknown[0])} is no name of an option")
+        for key, least in (("total_batch_size", 1), ("test_size", 0)):
+            if not is_whole(options.get(key) or least, least, MOST):
+                raise UserError(f"{path}: {key} is {shown(options[key])}, which is no such number")
+        return command.checked(options, str(path))
     except UserError as error:
-        raise UserError(f"--resume {checkpoint}: damaged: {error}; {remedy}") from None
-    if not isinstance(options, dict) or not {"epochs", "total_batch_size"} <= options.keys():
-        raise UserError(f"--resume {checkpoint}: {path} is empty or cut off, {remedy}")
-    return options
+        if str(error).startswith("--resume"):
+            raise
+        raise UserError(f"--resume {checkpoint}: damaged: {one_line(error, 200)}; {remedy}") from None
 
 
 def how_it_ended(checkpoint: dict[str, Any], options: dict[str, Any]) -> str:

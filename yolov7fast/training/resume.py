@@ -2,7 +2,8 @@
 
 import logging
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
@@ -15,12 +16,14 @@ from torch import nn
 from yolov7fast.checkpoint.api import CheckpointError, load_checkpoint
 from yolov7fast.checkpoint.family import WEIGHTS_FOLDER
 from yolov7fast.core.atomic import link_or_copy
-from yolov7fast.core.errors import UserError
+from yolov7fast.core.bounded import is_whole
+from yolov7fast.core.errors import UserError, one_line, shown
 from yolov7fast.core.files import walk_files
 from yolov7fast.training.distributed import World
 from yolov7fast.training.step import TrainStep
 
 log = logging.getLogger(__name__)
+MOST = 1 << 40  # epochs, iterations
 VERSION = 2  # 1 had other names in `progress`, see `progress_of`
 
 
@@ -145,14 +148,49 @@ def progress_of(state: dict[str, Any], columns: Sequence[str] = ()) -> Progress:
         stored["batch_index"], stored["global_step"] = stored.pop("position"), stored.pop("number")
         stored["per_class_ap"] = stored.pop("maps")
         stored["metrics"] = dict(zip(columns, stored.pop("results")))
-    return Progress(**stored)
+    return checked(Progress(**stored))
+
+
+def checked(progress: Progress) -> Progress:
+    """Itself, if its values are of their kinds and within bounds; else a ValueError."""
+    for name, value in asdict(progress).items():
+        default = getattr(Progress(), name)
+        if name in ("metrics", "per_class_ap"):
+            values = value.values() if isinstance(value, dict) else value
+            fits = isinstance(value, type(default)) and all(isinstance(number, int | float) for number in values)
+        elif isinstance(default, bool):
+            fits = isinstance(value, bool)
+        elif isinstance(default, int):
+            fits = is_whole(value, 0, MOST)
+        else:
+            fits = isinstance(value, int | float) or (value is None and default is None)
+        if not fits:
+            raise ValueError(f"{name} is {shown(value)}")
+    return progress
+
+
+@contextmanager
+def damage_named(path: str | Path) -> Iterator[None]:
+    """What values of other kinds than a checkpoint's lead to becomes one line that names the file."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except UserError as error:
+        raise error if str(path) in str(error) else UserError(f"--resume {path}: {one_line(error, 250)}") from error
+    except (TypeError, KeyError, ValueError, AttributeError, IndexError, RuntimeError, OverflowError) as error:
+        reason = f"no {error}" if isinstance(error, KeyError) else one_line(error, 150)
+        raise UserError(
+            f"--resume {path}: its training state is damaged ({reason}); resume from another checkpoint, "
+            f"or start a new run with --weights"
+        ) from error
 
 
 def restore_state(step: TrainStep, state: dict[str, Any]) -> None:
     """Put a collected state back into model, EMA, gradients, scaler and means."""
     if state["version"] not in (1, VERSION):
         raise UserError(
-            f"the checkpoint's resume state has version {state['version']}, this program reads up to {VERSION}: "
+            f"the checkpoint's resume state has version {shown(state['version'])}, this program reads up to {VERSION}: "
             "resume with the program that wrote it"
         )
     load_strictly(step.model, state["model"])

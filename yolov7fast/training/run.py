@@ -21,6 +21,7 @@ from yolov7fast.core.folder_lock import FolderLock
 from yolov7fast.core.output import RunOutput, run_output
 from yolov7fast.evaluation.further_metrics import FURTHER
 from yolov7fast.training import messages
+from yolov7fast.training.data_changes import REMEDY, Fingerprint, check_unchanged
 from yolov7fast.training.distributed import (
     World,
     from_main,
@@ -43,7 +44,7 @@ from yolov7fast.training.options import (
 )
 from yolov7fast.training.page import COMPLETE, FAILED, STOPPED, RunPage
 from yolov7fast.training.reporter import Reporter
-from yolov7fast.training.resume import NothingToDo, progress_of
+from yolov7fast.training.resume import NothingToDo, damage_named, progress_of
 from yolov7fast.training.trainer import Outcome, Trainer
 
 log = logging.getLogger(__name__)
@@ -169,6 +170,8 @@ def train_in_folder(
     reporter = Reporter(run_dir, family.loss_names, metric_names=(*family.metric_names, *FURTHER))
     try:
         check_labels(family, opt)
+        present = family.data_fingerprint() if keep_files else None
+        is_changed = checkpoint is not None and present is not None and accept_changes(checkpoint, present, opt, world)
         if world.is_main:
             lock.take()
             make_run_folder(opt, family)
@@ -179,8 +182,12 @@ def train_in_folder(
             if keep_files and command is not None:
                 reporter.page = RunPage(run_dir, resumed=checkpoint is not None)
         trainer = Trainer(family, settings_of(opt, device, keep_files), world, device, run_dir, reporter)
+        trainer.data_fingerprint = present
         if checkpoint is not None:
-            restore(trainer, family, checkpoint, reporter)
+            with damage_named(opt.resume):
+                restore(trainer, family, checkpoint, reporter)
+            if is_changed:
+                trainer.restart_epoch()
             trainer.files.last_is_damaged = Path(opt.resume).stem == "previous"
         elif world.is_main and keep_files:
             family.save_initial()
@@ -275,6 +282,20 @@ def check_labels(family: Family, opt: Namespace) -> None:
             f"none of the {len(labels)} training images of {opt.data} has a box: {remedy}, and check whether the "
             "label files lie where they are looked for (images/ replaced by labels/, .txt)"
         )
+
+
+def accept_changes(checkpoint: dict[str, Any], present: Fingerprint, opt: Namespace, world: World) -> bool:
+    """Whether the data is no longer that of the checkpoint; refused unless --allow-changed-data accepts it."""
+    state = checkpoint.get("resume") or {}
+    difference = from_main(check_unchanged(state.get("data"), present, str(opt.resume)), world)
+    if not difference:
+        return False
+    text = f"--resume {opt.resume}: the data set has changed since this checkpoint"
+    if not opt.allow_changed_data:
+        raise UserError(f"{text} ({REMEDY}): {difference}")
+    if world.is_main:
+        log.warning("%s, and --allow-changed-data accepts it: %s", text, difference)
+    return True
 
 
 def restore(trainer: Trainer, family: Family, checkpoint: dict[str, Any], reporter: Reporter) -> None:

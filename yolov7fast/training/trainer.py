@@ -17,6 +17,7 @@ from yolov7fast.core.signals import StopRequest
 from yolov7fast.evaluation.loop import EvaluationStopped
 from yolov7fast.training import bottleneck
 from yolov7fast.training.checkpoint_files import CheckpointFiles
+from yolov7fast.training.data_changes import Fingerprint
 from yolov7fast.training.distributed import World, any_rank, from_all, from_main
 from yolov7fast.training.family import Family, Validation, summary_columns
 from yolov7fast.training.reporter import EpochRow, Reporter, header, memory_gb, progress_text
@@ -111,6 +112,7 @@ class Trainer:
         )
         self.timer = StageTimer(device)
         self.recent: dict[int, list[str]] = {}  # files of the batches since the last sync, by global step
+        self.data_fingerprint: Fingerprint | None = None  # of what is trained on, for checkpoints
         self.saved_at: tuple[int, int] | None = None  # epoch and batch index of the last checkpoint
         self.last_sync = self.last_save = 0.0
         self.clock = time.time()  # until when `progress.seconds` counts
@@ -127,17 +129,20 @@ class Trainer:
         if self.settings.exact_mid_epoch or self.progress.finished:
             return
         if self.progress.batch_index and not self.all_batches_done():
-            done = self.progress.batch_index
             log.warning(
                 "resuming inside epoch %d without --seed: its %d finished batches are run again on other samples; "
                 "with --seed the run would resume exactly where it stopped",
                 self.progress.epoch,
-                done,
+                self.progress.batch_index,
             )
-            self.progress.global_step -= done
-            self.progress.batch_index = 0
+            self.restart_epoch()
         elif self.family.loader.num_workers:
             log.warning("resuming without --seed: the random streams of the data workers start anew, all else resumes")
+
+    def restart_epoch(self) -> None:
+        """Run the finished batches of the present epoch again."""
+        self.progress.global_step -= self.progress.batch_index
+        self.progress.batch_index = 0
 
     def fit(self) -> Outcome:
         """Train until the epochs, the iterations or the patience are used up, or a signal asks to stop."""
@@ -397,6 +402,7 @@ class Trainer:
         content = self.family.checkpoint(self.progress, self.reporter.text())
         content[FAMILY_KEY] = self.family.name
         content["resume"] = collect_state(self.step, self.progress, self.family.state(), random_of_ranks)
+        content["resume"]["data"] = self.data_fingerprint
         if self.files.write(content, names, self.progress):
             self.saved_at = self.progress.epoch, self.progress.batch_index
 

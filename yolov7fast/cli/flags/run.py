@@ -70,6 +70,13 @@ ROWS = [
         const=True,
         trials=refused("--resume"),
     ),
+    resume(
+        "--allow-changed-data",
+        bool,
+        False,
+        "resume although images, labels or classes are no longer those of the checkpoint",
+        trials=refused("--resume"),
+    ),
     resume("--nosave", bool, False, "write a checkpoint only after the last epoch", upstream=TRAIN),
     resume("--save-every", float, None, SAVE_EVERY_HELP, low=0),
     resume(

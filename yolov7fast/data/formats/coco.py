@@ -5,6 +5,7 @@ regions are marked, so that training leaves them out, as COCO's own tools do.
 """
 
 import json
+import os
 import re
 from collections import defaultdict
 from pathlib import Path
@@ -14,7 +15,8 @@ import cv2
 import numpy as np
 from tqdm import tqdm
 
-from yolov7fast.core.errors import UserError
+from yolov7fast.core.bounded import is_number, is_whole
+from yolov7fast.core.errors import UserError, shown
 from yolov7fast.core.text import printable
 from yolov7fast.data.formats.files import ImageFinder, image_size
 from yolov7fast.data.formats.samples import AnnotatedSet, Fault, Sample, split_of
@@ -22,6 +24,7 @@ from yolov7fast.data.formats.samples import AnnotatedSet, Fault, Sample, split_o
 KIND = "COCO JSON"
 FOLDERS = ("annotations", "Annotations")
 PEEK = 1 << 16  # bytes in which a COCO file shows one of its lists
+FARTHEST = 1e9  # pixels from the corner of an image
 LARGEST_MASK = 1 << 28  # pixels; more is a damaged or hostile size
 
 
@@ -149,11 +152,13 @@ def _samples(content: dict[str, Any], path: Path, dense: dict[int, int], finder:
     for i, item in enumerate(content["annotations"]):
         values: dict[str, Any] = item if isinstance(item, dict) else {}
         image_id, own = values.get("image_id"), values.get("id")
-        place = own if isinstance(own, int) else i + 1
+        place = own if is_whole(own, 0, 1 << 62) else i + 1
         if isinstance(image_id, int | str) and image_id in known:
             by_image[image_id].append((place, item))
         else:
-            lost.append(Fault("label without image", str(path), place, f"image_id {image_id!r} is not in the file"))
+            lost.append(
+                Fault("label without image", str(path), place, f"image_id {shown(image_id)} is not in the file")
+            )
     beside = _image_folder(content["images"], path, finder)
     samples = [
         _sample(image, by_image[image["id"]], path, dense, finder, beside)
@@ -175,7 +180,7 @@ def _image_folder(images: list[dict], path: Path, finder: ImageFinder) -> Path:
     firsts = [image["file_name"] for image in images[:20]]
 
     def present(folder: Path) -> int:
-        return sum((folder / name).is_file() for name in firsts if not Path(name).is_absolute())
+        return sum(os.path.isfile(folder / name) for name in firsts if not Path(name).is_absolute())
 
     return max(folders, key=present) if firsts else path.parent
 
@@ -189,11 +194,11 @@ def _sample(image: dict, items: list, path: Path, dense: dict, finder: ImageFind
     for place, item in items:
         box = item.get("bbox")
         if not (isinstance(box, list) and len(box) == 4 and all(_is_number(v) for v in box)):
-            sample.faults.append(Fault("not a number", str(path), place, f"bbox {str(box)[:60]} is not [x, y, w, h]"))
-        elif not np.isfinite(box).all():
-            sample.faults.append(Fault("not finite", str(path), place, f"bbox {box}"))
+            sample.faults.append(Fault("not a number", str(path), place, f"bbox {shown(box)} is not [x, y, w, h]"))
+        elif not all(is_number(v, -FARTHEST, FARTHEST) for v in box):
+            sample.faults.append(Fault("not finite", str(path), place, f"bbox {shown(box)}"))
         elif not isinstance(item.get("category_id"), int) or item["category_id"] not in dense:
-            text = f"category_id {str(item.get('category_id'))[:40]} is not among the categories"
+            text = f"category_id {shown(item.get('category_id'))} is not among the categories"
             sample.faults.append(Fault("bad class", str(path), place, text))
         else:
             classes.append(dense[item["category_id"]])
@@ -222,8 +227,8 @@ def outlines(segmentation: Any) -> list[np.ndarray]:
     """Rings (k, 2) in pixels of a polygon list or a run-length mask; none where it cannot be read."""
     if isinstance(segmentation, list):
         parts = [p for p in segmentation if isinstance(p, list) and len(p) >= 6 and len(p) % 2 == 0]
-        rings = [np.array(p, np.float64).reshape(-1, 2) for p in parts if all(_is_number(v) for v in p)]
-        return [ring for ring in rings if np.isfinite(ring).all()]
+        known = [p for p in parts if all(is_number(v, -FARTHEST, FARTHEST) for v in p)]
+        return [np.array(p, np.float64).reshape(-1, 2) for p in known]
     if isinstance(segmentation, dict):
         mask = decode_rle(segmentation)
         if mask is not None:

@@ -117,7 +117,7 @@ def read(layout: Layout) -> AnnotatedSet:
         fractions = _read_file(path, split, splits, faults, notes)
         sources |= {s: (path, fractions) for s in splits if s not in sources}
     found = {row.name for images in splits.values() for rows in images.values() for row in rows}
-    names = sorted(found, key=lambda n: (0, int(n), n) if n.isascii() and n.isdigit() else (1, 0, n))
+    names = sorted(found, key=lambda n: (0, int(n), n) if n.isascii() and n.isdigit() and len(n) < 20 else (1, 0, n))
     ids = {name: i for i, name in enumerate(names)}
     ordered = [split for split in SPLITS if split in splits]
     made = {}

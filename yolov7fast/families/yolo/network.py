@@ -14,6 +14,7 @@ from yolov7fast.checkpoint.api import find_weights, load_checkpoint, module_of, 
 from yolov7fast.core.errors import UserError
 from yolov7fast.data.class_groups import geometry_config, training_geometry
 from yolov7fast.data.data_yaml import load_data_yaml
+from yolov7fast.nn.description import check_description
 from yolov7fast.nn.head_config import HeadConfig, choose_head_config
 from yolov7fast.nn.model import Model
 from yolov7fast.nn.multihead import heads_of
@@ -26,11 +27,11 @@ def build_model(opt: Namespace, hyp: Mapping[str, float], nc: int, device: torch
     """The network on its device: from its description, with what fits of the start weights."""
     anchors = hyp.get("anchors")
     resumed = checkpoint is not None
-    heads = stored_heads(checkpoint["model"]) if resumed else chosen_heads(opt, nc)
+    heads = stored_heads(checkpoint, opt.weights) if resumed else chosen_heads(opt, nc)
     if not opt.weights:
         return Model(opt.cfg, ch=3, nc=nc, anchors=anchors, heads=heads).to(device)
     source = checkpoint if resumed else load_checkpoint(opt.weights)
-    description = opt.cfg or cast(Model, module_of(source, prefer_ema=False, origin=opt.weights)).yaml
+    description = opt.cfg or description_of(module_of(source, prefer_ema=False, origin=opt.weights), opt.weights)
     model = Model(description, ch=3, nc=nc, anchors=anchors, heads=heads, origin=opt.weights).to(device)
     weights = state_dict_of(source, prefer_ema=opt.transfer_weights, origin=opt.weights)
     keep_anchors = resumed or not (opt.cfg or anchors) or (opt.transfer_weights and anchors_agree(model, weights))
@@ -74,9 +75,18 @@ def _by_boxes(opt: Namespace, heads: int) -> HeadConfig:
     return geometry_config(training_geometry(data, opt.img_size[0]), heads, use_area=True)
 
 
-def stored_heads(network: Model) -> dict[str, Any] | int | None:
+def stored_heads(checkpoint: Mapping[str, Any], origin: str) -> dict[str, Any] | int | None:
     """The head configuration that a checkpoint's network was built with, whatever became of its file."""
-    return heads_of(network.yaml)
+    return heads_of(description_of(module_of(checkpoint, prefer_ema=False, origin=origin), origin))
+
+
+def description_of(network: nn.Module, origin: str) -> dict[str, Any]:
+    """What a checkpoint's network was built from. origin: the file, for messages."""
+    description = getattr(network, "yaml", None)
+    if not isinstance(description, dict):
+        raise UserError(f"{origin} is damaged: its network has no description; give another checkpoint")
+    check_description(description, origin)
+    return description
 
 
 # --- start weights ----------------------------------------------------------------------------------------------------

@@ -1,0 +1,104 @@
+"""Damaged files of every kind that the project reads: each is used rightly, or one line says what is wrong with it."""
+
+import sys
+from collections import Counter
+
+import pytest
+
+from tests.fuzz.runner import Files, Result, same
+from tests.fuzz.targets import DETR, TARGETS, Target, text
+from yolov7fast.core.errors import UserError
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="holds cases to limits by Linux's means")
+QUICK, ALL, AT_A_TIME = 300, 5000, 500
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    return Files(tmp_path_factory.mktemp("fuzz"), TARGETS)
+
+
+def told(results: list[Result]) -> str:
+    kinds = Counter(result.problem for result in results if result.problem)
+    held = sum(not result.problem for result in results)
+    lines = [
+        f"{result.case} {result.target} ({result.mutation}): {result.problem}" for result in results if result.problem
+    ]
+    return f"{held} of {len(results)} cases held, {len(kinds)} kinds of problems:\n" + "\n".join(lines[:40])
+
+
+def check(numbers: range, files: Files) -> None:
+    results = files.run(files.cases(numbers))
+    assert [result.case for result in results] == list(numbers)
+    assert not any(result.problem for result in results), told(results)
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("start", range(0, QUICK, 100))
+def test_damaged_files_are_used_rightly_or_refused_in_one_line(files, start):
+    check(range(start, start + 100), files)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("start", range(0, ALL, AT_A_TIME))
+def test_many_damaged_files(files, start):
+    check(range(start, start + AT_A_TIME), files)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_damaged_checkpoints_of_detr(tmp_path):
+    transformers = pytest.importorskip("transformers", reason="needs the packages of requirements-detr.txt")
+    assert transformers.AutoConfig  # loaded here, once for all children
+    check(range(200), Files(tmp_path, DETR))
+
+
+def test_sound_files_are_used_without_complaint(files):
+    results = files.run(files.sound())
+    assert [result.target for result in results] == [target.name for target in TARGETS]
+    complaints = [result for result in results if result.problem or result.refused]
+    assert not complaints
+
+
+# --- what the cases are held to ---------------------------------------------------------------------------------------
+
+
+def endless(folder):
+    while True:
+        pass
+
+
+def greedy(folder):
+    block = bytearray(1200 << 20)
+    block[::4096] = b"x" * len(block[::4096])
+
+
+def broken(folder):
+    raise KeyError("name")
+
+
+def talkative(folder):
+    raise UserError("a file is wrong")
+
+
+def silent(folder):
+    raise UserError("file.txt is wrong")
+
+
+@pytest.mark.parametrize(
+    "use, problem",
+    [
+        (endless, "took more than"),
+        (greedy, "took 1"),
+        (broken, "KeyError: 'name'"),
+        (talkative, "does not name the file"),
+        (silent, ""),
+    ],
+)
+def test_a_case_fails_by_time_memory_tracebacks_and_messages_that_name_no_file(tmp_path, monkeypatch, use, problem):
+    monkeypatch.setattr("tests.fuzz.runner.SECONDS", 1.0 if use is endless else 10.0)
+    files = Files(tmp_path, [Target("kind", "file.txt", (same,), text("file.txt", "content"), use)])
+    (result,) = files.run(files.cases([5]))
+    assert (result.case, result.target, result.refused) == (5, "kind", use in (talkative, silent))
+    assert problem in result.problem and bool(problem) == bool(result.problem)
