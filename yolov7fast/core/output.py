@@ -222,7 +222,7 @@ def run_output(prefix: str = "") -> Iterator[RunOutput]:
         output.log.close()
 
 
-def _lead_logging(old: TextIO | None, new: TextIO | None) -> None:
+def _lead_logging(old: io.TextIOBase | TextIO | None, new: Any) -> None:
     """Handlers of the logging module hold the stream they were made with."""
     for handler in logging.getLogger().handlers:
         if isinstance(handler, logging.StreamHandler) and handler.stream is old and new is not None:

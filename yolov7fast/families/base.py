@@ -261,8 +261,8 @@ class BaseFamily(Family):
             outputs=OutputConfig(verbose=final and self.nc < 50, plots=draw and self.draws_plots),
         )
         sinks = [FindingsSink(self.nc)] if self.draws_plots else []
-        predictor, stop = self.predictor(config), {"should_stop": should_stop}
-        result = run_evaluation(predictor, self.val_loader, self.data, self.run_dir, config, sinks=sinks, **stop)
+        where = self.val_loader, self.data, self.run_dir
+        result = run_evaluation(self.predictor(config), *where, config, sinks=sinks, should_stop=should_stop)
         metrics = result.metrics | self.further_metrics(result)
         found = findings(result, sinks[0], self.names, self.class_groups()) if sinks else {}
         return Validation(metrics, list(result.per_class_ap), result.fitness, result.losses, found)
@@ -311,7 +311,9 @@ class BaseFamily(Family):
         return [f"last{self.checkpoint_suffix}"] + [f"best{self.checkpoint_suffix}"] * is_best
 
     def data_fingerprint(self) -> Fingerprint:
-        sets = {"train": self.dataset} | ({"val": self.validation_set} if self.validation_set is not None else {})
+        sets: dict[str, Any] = {"train": self.dataset} | (
+            {"val": self.validation_set} if self.validation_set is not None else {}
+        )
         return fingerprint(sets, self.data.names)
 
     def state(self) -> dict[str, Any]:

@@ -45,8 +45,9 @@ def class_name(names: Names, class_id: int) -> str:
     class_id = int(class_id)
     if isinstance(names, Mapping):
         return printable(names.get(class_id, class_id), LONGEST_NAME)
-    known = names is not None and 0 <= class_id < len(names)
-    return printable(names[class_id], LONGEST_NAME) if known else str(class_id)
+    if names is None or not 0 <= class_id < len(names):
+        return str(class_id)
+    return printable(names[class_id], LONGEST_NAME)
 
 
 def box_style(height: int, width: int) -> tuple[int, int]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -15,7 +16,7 @@ from yolov7fast.core.errors import UserError
 PEER_LOST = ("Connection closed by peer", "Connection reset", "NCCL", "gloo", "Gloo", "timed out", "Timed out")
 PATIENCE = timedelta(hours=2)  # rank 0 validates, checks labels and builds caches alone while the others wait
 MINUTES = 10.0  # that a process waits for the others in a step, unless --dist-timeout says otherwise
-_patient: dist.ProcessGroup | None = None  # the group of those long waits
+_patient: Any = None  # the group of those long waits
 
 
 @dataclass(frozen=True)

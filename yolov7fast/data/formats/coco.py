@@ -152,7 +152,7 @@ def _samples(content: dict[str, Any], path: Path, dense: dict[int, int], finder:
     for i, item in enumerate(content["annotations"]):
         values: dict[str, Any] = item if isinstance(item, dict) else {}
         image_id, own = values.get("image_id"), values.get("id")
-        place = own if is_whole(own, 0, 1 << 62) else i + 1
+        place = int(own) if own is not None and is_whole(own, 0, 1 << 62) else i + 1
         if isinstance(image_id, int | str) and image_id in known:
             by_image[image_id].append((place, item))
         else:
