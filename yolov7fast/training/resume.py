@@ -155,7 +155,7 @@ def checked(progress: Progress) -> Progress:
     """Itself, if its values are of their kinds and within bounds; else a ValueError."""
     for name, value in asdict(progress).items():
         default = getattr(Progress(), name)
-        if name in ("metrics", "per_class_ap"):
+        if isinstance(default, dict | list):
             values = value.values() if isinstance(value, dict) else value
             fits = isinstance(value, type(default)) and all(isinstance(number, int | float) for number in values)
         elif isinstance(default, bool):
