@@ -1,8 +1,9 @@
 """Do small data sets learn? Trainings from scratch with `--hyp small`, several seeds: mAP@.5 of each.
 
-`python -m benchmarks.small_data [--sets cells one-class] [--seeds 0 1 2] [--epochs 20] [--img 224] [--json FILE]
+`python -m benchmarks.small_data [--sets cells one-class] [--seeds 0 1 2] [--epochs 40] [--img 224] [--json FILE]
 [--train-args ..]`: yolov7-tiny on the 205 BCCD photographs with their three classes, and on 150 of them with one class
-(white blood cells). Runs in --json are kept and not done again, so that pieces add up.
+(white blood cells: one in most images, so it takes some hundred iterations to learn). Runs in --json are kept and not
+done again, so that pieces add up.
 """
 
 import argparse
@@ -84,7 +85,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sets", nargs="+", choices=list(SETS), default=list(SETS), help="(default: both)")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="one run each (default: 0 1 2)")
-    parser.add_argument("--epochs", type=int, default=20, help="of each run (default: %(default)s)")
+    parser.add_argument("--epochs", type=int, default=40, help="of each run (default: %(default)s)")
     parser.add_argument("--img", type=int, default=224, help="image size (default: %(default)s)")
     parser.add_argument("--hyp", default="small", help="hyper-parameters (default: %(default)s)")
     parser.add_argument("--json", help="add the results to this file")
