@@ -110,6 +110,8 @@ def last_lines(capsys, folder, progress: Progress, *flags: str, family=YoloFamil
     (folder / "weights").mkdir(parents=True, exist_ok=True)
     for name in ("best", "last"):
         (folder / "weights" / f"{name}{family.checkpoint_suffix}").touch()
+    for name in ("results.png", "index.html", "opt.yaml"):
+        (folder / name).touch()
     opt = options(*flags, family=family.name, folder=folder)
     messages.print_end(Outcome({}, progress, 0, 0.1), opt, family, TrainCommand(family.name))
     return capsys.readouterr().out.splitlines()
@@ -124,7 +126,7 @@ def test_the_last_lines_name_the_best_epoch_its_file_and_what_to_do_next(tmp_pat
     file = tmp_path / "weights" / "best.pt"
     assert done == "26 epochs completed in 0.100 hours."
     assert best == f"Best epoch: 21/25, mAP@.5 0.785, mAP@.5:.95 0.501: {file}"
-    assert results.startswith(f"Results in {tmp_path}: results.png")
+    assert results == f"Results in {tmp_path}: index.html, results.png"
     assert test == f"  python test.py --weights {file} --data my.yaml --img-size 320 --iou-thres 0.6"
     assert detect == f"  python detect.py --weights {file} --source FOLDER --img-size 320"
 

@@ -13,6 +13,7 @@ from yolov7fast.training.resume import Progress
 from yolov7fast.training.trainer import Outcome
 
 SMALL_SET = 5000  # training images, below which start weights make most of the difference
+SHOWN = ("index.html", "results.png", "results.csv", "PR_curve.png", "test_batch0_pred.jpg")  # where to look first
 FELL_TO = 0.7  # --overfit: the loss must fall to this fraction of its first epoch's
 
 
@@ -84,7 +85,7 @@ def print_end(outcome: Outcome, opt: Namespace, family: type[Family], command: C
     found = [path for name in names for path in (folder / "weights" / name, folder / name) if path.is_file()]
     if found:
         print(f"Best epoch: {best_text(progress)}{found[0]}")
-    print(f"Results in {folder}: results.png, results.csv, PR_curve.png, test_batch0_pred.jpg")
+    print(f"Results in {folder}: {', '.join(name for name in SHOWN if (folder / name).is_file())}")
     if found and not opt.overfit:
         print("Next, measure it and find objects with it:")
         for line in next_commands(found[0], opt, family, command):
