@@ -88,12 +88,47 @@ def test_given_names_only_what_the_user_set():
         (["--seed", "5000000000"], "--seed is 5000000000"),
         (["--seed", "-1"], "--seed is -1"),
         (["--micro-batch", "4"], "--micro-batch needs --worker-tensor"),
-        (["--overfit", "--subset-size", "5"], "leave out --subset-size"),
+        (["--overfit", "7", "--subset-size", "5"], "^--overfit 7 and --subset-size 5 name different numbers"),
+        (["--overfit", "--image-weights"], "leave out --image-weights"),
     ],
 )
 def test_contradicting_flags_are_named(arguments, complaint):
     with pytest.raises(UserError, match=complaint):
         check_train(parser_for("train").parse_args(arguments))
+
+
+@pytest.mark.parametrize("family", ["yolo", "detr"])
+@pytest.mark.parametrize(
+    ("in_file", "arguments", "images"),
+    [
+        ("", ["--overfit"], 10),
+        ("", ["--overfit", "7"], 7),
+        ("", ["--subset-size", "10", "--overfit"], 10),
+        ("", ["--overfit", "--subset-size", "30"], 30),
+        ("", ["--overfit", "5", "--subset-size", "5"], 5),
+        ("subset_size: 100", ["--overfit"], 100),
+        ("subset_size: 100", ["--overfit", "7"], 7),
+        ("subset_size: 100", ["--subset-size", "10", "--overfit"], 10),
+        ("subset_size: 10, overfit: true", [], 10),
+        ("overfit: 10", ["--subset-size", "5"], 5),
+        ("overfit: true", [], 10),
+        ("subset_size: 100, overfit: false", [], 0),
+    ],
+)
+def test_overfit_takes_its_number_of_images_from_the_subset(tmp_path, family, in_file, arguments, images):
+    path = tmp_path / "run.yaml"
+    path.write_text(f"training: {{{in_file}}}\n")
+    opt = parser_for("train", family).parse_args(["--config", str(path), *arguments])
+    check_train(opt, family)
+    assert opt.overfit == images and type(opt.overfit) is int
+    assert opt.subset_size == (0 if images else 100)
+
+
+def test_two_numbers_of_images_in_a_run_file_are_blamed_on_it(tmp_path):
+    path = tmp_path / "run.yaml"
+    path.write_text("training: {subset_size: 100, overfit: 10}\n")
+    with pytest.raises(UserError, match=rf"^{path}: --overfit 10 and --subset-size 100"):
+        check_train(parser_for("train").parse_args(["--config", str(path)]))
 
 
 def test_a_launcher_that_sets_no_number_is_named(monkeypatch):

@@ -295,7 +295,7 @@ def test_sections_inheritance_and_the_command_line(tmp_path, shapes_small):
         (["--weight-decay", "inf"], "--weight-decay is inf"),
         (["--crop", "2"], "--crop is 2"),
         (["--scale-min", "0"], "--scale-min"),
-        (["--overfit", "--subset-size", "5"], "leave out --subset-size"),
+        (["--overfit", "7", "--subset-size", "5"], "name different numbers of images"),
         (["--pretrained", "a", "--weights", "b"], "leave one of them out"),
         (["--epochs", "0"], "--epochs is 0"),
         (["--patience", "3", "--notest"], "drop one of the two"),

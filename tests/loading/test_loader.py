@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader
 
 from tests.loading.loader_fakes import FakeDataset, collate, copied, order
 from yolov7fast.core.errors import UserError
-from yolov7fast.loading.loader import make_loader, worker_count
+from yolov7fast.loading.loader import make_loader, why_fewer, worker_count
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -231,3 +231,12 @@ def test_worker_count_follows_the_cores_the_batch_and_the_wish(monkeypatch):
     assert worker_count(8, 64, world_size=4) == 4
     assert worker_count(8, 2) == 2
     assert worker_count(8, 1) == 0
+
+
+def test_fewer_workers_than_asked_for_have_a_reason(monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 16)
+    assert why_fewer(64, 64) == "this machine has 16 cores"
+    assert why_fewer(64, 64, world_size=4) == "this machine has 16 cores for 4 processes"
+    assert why_fewer(8, 2) == "a batch has 2 images"
+    assert why_fewer(8, 1) == "a batch has 1 image"
+    assert why_fewer(8, 64) == why_fewer(0, 64) == ""

@@ -18,5 +18,5 @@ def quick(monkeypatch):
 
 @pytest.fixture
 def fake(monkeypatch):
-    """`fake(trial_002="crash")` makes trials misbehave; see fake_train.py."""
+    """`fake(trial_003="crash")` makes trials misbehave; see fake_train.py."""
     return lambda **kinds: monkeypatch.setenv("FAKE", json.dumps(kinds))

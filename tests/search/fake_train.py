@@ -1,6 +1,6 @@
 """Stands in for train.py in tests of the trial runner: same files, flags and exit codes, a network of one number.
 
-Its mAP depends on lr0, the seed and the epochs before, so an epoch lost or done twice shows. FAKE={"trial_002": "..."}
+Its mAP depends on lr0, the seed and the epochs before, so an epoch lost or done twice shows. FAKE={"trial_003": "..."}
 makes a trial misbehave in its second epoch:
 crash · nan · out of memory · talk (then end well) · hang (until asked to stop) · deaf (until killed) ·
 kill runner (SIGKILL, once, then hang with a lock held) · interrupt runner (SIGINT, once, then hang) ·

@@ -1,4 +1,4 @@
-"""train.py that kills the runner of trials it belongs to: VICTIM="trial_002 1" after that trial's epoch 1, once."""
+"""train.py that kills the runner of trials it belongs to: VICTIM="trial_003 1" after that trial's epoch 1, once."""
 
 import os
 import signal

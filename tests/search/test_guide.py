@@ -97,7 +97,7 @@ def test_the_readmes_walk_runs_as_written(tmp_path):
     walker.run(smoke)
     assert (tmp_path / "runs" / "train" / "smoke" / "weights" / "best.pt").is_file()
     walker.run(overfit)
-    told = walker.stop(search, signal.SIGINT, after="trial_000 completed")
+    told = walker.stop(search, signal.SIGINT, after="trial_001 completed")
     assert f"Go on with: python {shlex.join(resume)}" in told
     assert walker.table().count("completed") < 4
     walker.run(resume)

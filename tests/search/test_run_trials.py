@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("quick")
 
 
 def test_trials_that_fail_are_recorded_and_do_not_stop_the_others(tmp_path, fake, capsys):
-    fake(trial_001="crash", trial_002="nan", trial_003="out of memory")
+    fake(trial_002="crash", trial_003="nan", trial_004="out of memory")
     assert run(*listed(tmp_path, SIX)) == 0
     assert column(tmp_path, "status") == ["completed", "failed", "failed", "failed", "completed", "completed"]
     reasons = column(tmp_path, "reason")
@@ -33,11 +33,11 @@ def test_trials_that_fail_are_recorded_and_do_not_stop_the_others(tmp_path, fake
     assert f"python train.py --config {tmp_path}/out/best.yaml" in printed
     assert list((tmp_path / "out").glob("ranking_*.png")) and list((tmp_path / "out").glob("ranking_*.txt"))
     assert "lr0: 0.04" in (tmp_path / "out" / "best.yaml").read_text()
-    assert [p.name for p in (tmp_path / "out" / "trial_000" / "weights").iterdir()] == ["best.pt"]
+    assert [p.name for p in (tmp_path / "out" / "trial_001" / "weights").iterdir()] == ["best.pt"]
 
 
 def test_trials_that_all_fail_are_an_error(tmp_path, fake):
-    fake(trial_000="crash")
+    fake(trial_001="crash")
     assert run(*listed(tmp_path, SIX[:1])) == 1
 
 
@@ -64,15 +64,15 @@ def test_trials_that_are_pruned_are_validated_often_enough_for_it(tmp_path, caps
 def test_repeated_settings_are_ranked_by_their_mean(tmp_path, capsys):
     assert run(*listed(tmp_path, [SIX[0], SIX[1]], "--repeat", "3", "--seed", "5")) == 0
     assert column(tmp_path, "seed") == ["5", "6", "7"] * 2
-    assert column(tmp_path, "setting") == ["0"] * 3 + ["1"] * 3
+    assert column(tmp_path, "setting") == ["1"] * 3 + ["2"] * 3
     assert len(set(column(tmp_path, "final_map"))) == 6
     printed = capsys.readouterr().out
     assert "±" in printed and "(3)" in printed and "more than the noise" in printed
     (ranking,) = (tmp_path / "out").glob("ranking_*.csv")
     with ranking.open() as f:
         best = next(csv.DictReader(f))
-    maps = [float(row["final_map"]) for row in table(tmp_path) if row["setting"] == "1"]
-    assert (best["rank"], best["setting"], best["seeds"], best["param_lr0"]) == ("1", "1", "3", "0.02")
+    maps = [float(row["final_map"]) for row in table(tmp_path) if row["setting"] == "2"]
+    assert (best["rank"], best["setting"], best["seeds"], best["param_lr0"]) == ("1", "2", "3", "0.02")
     assert float(best["map_mean"]) == pytest.approx(statistics.fmean(maps), rel=1e-5)
     assert float(best["map_deviation"]) == pytest.approx(statistics.stdev(maps), rel=1e-3)
 
@@ -80,9 +80,9 @@ def test_repeated_settings_are_ranked_by_their_mean(tmp_path, capsys):
 def test_jobs_share_devices_and_cores(tmp_path, fake, monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
-    fake(trial_000="talk", trial_001="talk")
+    fake(trial_001="talk", trial_002="talk")
     assert run(*listed(tmp_path, SIX[:3], "--devices", "0,1")) == 0
-    said = [(tmp_path / "out" / f"trial_00{i}" / "output.txt").read_text() for i in (0, 1)]
+    said = [(tmp_path / "out" / f"trial_00{i}" / "output.txt").read_text() for i in (1, 2)]
     assert all("environment 4 arguments --config" in text for text in said)
     assert sorted(text.split()[-2:] for text in said) == [["--device", "0"], ["--device", "1"]]
 
@@ -101,7 +101,7 @@ def undisturbed(tmp_path_factory) -> list[dict[str, str]]:
 
 def test_killed_trials_go_on_to_the_same_table(tmp_path, fake, undisturbed):
     """SIGKILL of the runner, in the middle of the third trial: its child dies with it."""
-    fake(trial_002="kill runner")
+    fake(trial_003="kill runner")
     flags = listed(tmp_path, SIX, "--early-stop-threshold", "0.08")
     assert in_a_process(*flags).returncode == -signal.SIGKILL
     assert column(tmp_path, "status") == ["completed", "completed"]
@@ -114,7 +114,7 @@ def test_killed_trials_go_on_to_the_same_table(tmp_path, fake, undisturbed):
 
 def test_a_trial_that_max_iter_ended_is_recorded_by_the_next_runner(tmp_path, fake):
     """The runner is killed when the training has finished, before it could write that down."""
-    fake(trial_000="kill runner at the end")
+    fake(trial_001="kill runner at the end")
     assert in_a_process(*listed(tmp_path, [{"lr0": 0.01, "max_iter": 2}])).returncode == -signal.SIGKILL
     assert run("--output-dir", str(tmp_path / "out"), "--resume") == 0
     (row,) = table(tmp_path)
@@ -122,7 +122,7 @@ def test_a_trial_that_max_iter_ended_is_recorded_by_the_next_runner(tmp_path, fa
 
 
 def test_ctrl_c_ends_children_keeps_the_table_and_resume_goes_on(tmp_path, fake, undisturbed):
-    fake(trial_001="interrupt runner")
+    fake(trial_002="interrupt runner")
     flags = listed(tmp_path, SIX, "--early-stop-threshold", "0.08")
     stopped = in_a_process(*flags)
     assert stopped.returncode == 130, stopped.stderr
@@ -136,10 +136,10 @@ def test_ctrl_c_ends_children_keeps_the_table_and_resume_goes_on(tmp_path, fake,
 
 def test_the_time_budget_ends_what_runs_also_what_does_not_listen(tmp_path, fake, monkeypatch, capsys):
     """The clock of this test jumps when both trials hang."""
-    hanging = [tmp_path / "out" / name / "hanging" for name in ("trial_000", "trial_001")]
+    hanging = [tmp_path / "out" / name / "hanging" for name in ("trial_001", "trial_002")]
     monkeypatch.setattr(runner.time, "monotonic", lambda: 1e6 * all(path.exists() for path in hanging))
     monkeypatch.setattr(runner, "GRACE_SECONDS", -1.0)
-    fake(trial_000="hang", trial_001="deaf")
+    fake(trial_001="hang", trial_002="deaf")
     assert run(*listed(tmp_path, SIX[:3], "--jobs", "2", "--devices", "cpu", "--time-budget", "1h")) == 0
     assert column(tmp_path, "status") == ["interrupted", "interrupted"]
     assert set(column(tmp_path, "reason")) == {"the time budget is used up"}

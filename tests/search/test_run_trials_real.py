@@ -43,7 +43,7 @@ def test_real_trials_complete_and_fail_as_they_should(tmp_path, shapes_small):
     done = trials(*flags, *budget, "--output-dir", str(tmp_path / "out"))
     assert done.returncode == 0, done.stderr
     good, bad = table(tmp_path / "out")
-    assert (good["status"], good["param_lr0"], good["param_batch_size"], good["seed"]) == (
+    assert (good["status"], good["param_lr0"], good["param_training.batch_size"], good["seed"]) == (
         "completed",
         "0.02",
         "8",
@@ -51,9 +51,9 @@ def test_real_trials_complete_and_fail_as_they_should(tmp_path, shapes_small):
     )
     assert float(good["final_map"]) >= 0 and 0 < float(good["final_loss"]) < 10
     assert bad["status"] == "failed" and "not finite" in bad["reason"]
-    stored = yaml.safe_load((tmp_path / "out" / "trial_000" / "opt.yaml").read_text())
+    stored = yaml.safe_load((tmp_path / "out" / "trial_001" / "opt.yaml").read_text())
     assert (stored["epochs"], stored["subset_size"], stored["img_size"], stored["batch_size"]) == (1, 8, [96], 8)
-    assert yaml.safe_load((tmp_path / "out" / "trial_000" / "hyp.yaml").read_text())["lr0"] == 0.02
+    assert yaml.safe_load((tmp_path / "out" / "trial_001" / "hyp.yaml").read_text())["lr0"] == 0.02
     assert f"python train.py --config {tmp_path}/out/best.yaml" in done.stdout
 
 
@@ -71,9 +71,9 @@ def test_a_search_of_six_killed_once_ends_with_the_same_table(tmp_path, shapes_s
     victim = max(i for i, row in enumerate(expected) if row["status"] == "completed")
     broken = tmp_path / "broken"
     script = {"script": "tests/search/fake_trials.py", "TRAIN": "tests/search/killing_train.py"}
-    killed = trials(*flags, "--output-dir", str(broken), **script, VICTIM=f"trial_{victim:03d} 1")
+    killed = trials(*flags, "--output-dir", str(broken), **script, VICTIM=f"trial_{victim + 1:03d} 1")
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     resumed = trials("--output-dir", str(broken), "--resume")
     assert resumed.returncode == 0, resumed.stderr
-    assert "Resuming" in (broken / f"trial_{victim:03d}" / "output.txt").read_text()
+    assert "Resuming" in (broken / f"trial_{victim + 1:03d}" / "output.txt").read_text()
     assert table(broken) == expected

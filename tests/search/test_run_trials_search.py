@@ -22,7 +22,7 @@ def test_a_killed_search_goes_on_to_the_same_table(tmp_path, fake):
     assert len(set(column(undisturbed, "param_lr0"))) == 6
     flags = searched(tmp_path / "b")
     victim = column(undisturbed, "status").index("completed", 1)  # a trial with a second epoch
-    fake(**{f"trial_{victim:03d}": "kill runner"})
+    fake(**{f"trial_{victim + 1:03d}": "kill runner"})
     assert in_a_process(*flags).returncode == -signal.SIGKILL
     assert run(*flags, "--resume", "--time-budget", "0.001s") == 0  # ends before it has begun
     assert run("--output-dir", str(tmp_path / "b" / "out"), "--resume") == 0
@@ -37,20 +37,20 @@ def test_a_trial_drawn_but_not_written_down_is_not_lost(tmp_path):
     study = optuna.load_study(study_name="trials", storage=f"sqlite:///{tmp_path}/out/study.db")
     study.ask()  # and then the process is killed
     assert run(*flags, "--trials", "2", "--resume") == 0
-    assert column(tmp_path, "setting") == ["0", "1"]
+    assert column(tmp_path, "setting") == ["1", "2"]
     assert all(trial.state.is_finished() for trial in study.trials)
 
 
 def test_failed_and_repeated_trials_reach_the_study(tmp_path, fake, capsys):
-    fake(trial_002="crash", trial_003="crash")
+    fake(trial_003="crash", trial_004="crash")
     assert run(*searched(tmp_path, "--trials", "3", "--repeat", "2", "--pruner", "none")) == 0
     import optuna
 
     study = optuna.load_study(study_name="trials", storage=f"sqlite:///{tmp_path}/out/study.db")
     assert [trial.state.name for trial in study.trials] == ["COMPLETE", "FAIL", "COMPLETE"]
-    maps = [float(row["final_map"]) for row in table(tmp_path) if row["setting"] == "0"]
+    maps = [float(row["final_map"]) for row in table(tmp_path) if row["setting"] == "1"]
     assert study.trials[0].value == pytest.approx(sum(maps) / 2, rel=1e-5)
-    assert column(tmp_path, "setting") == ["0", "0", "1", "2", "2"]  # the second seed of a failed setting is saved
+    assert column(tmp_path, "setting") == ["1", "1", "2", "3", "3"]  # the second seed of a failed setting is saved
     assert "not done" not in capsys.readouterr().out
 
 
@@ -64,8 +64,8 @@ def test_machines_share_a_study(tmp_path):
     storage = f"sqlite:///{tmp_path}/shared.db"
     assert run(*searched(tmp_path / "a", "--trials", "2", "--storage", storage, "--pruner", "none")) == 0
     assert run(*searched(tmp_path / "b", "--trials", "3", "--storage", storage, "--pruner", "none")) == 0
-    assert column(tmp_path / "b", "trial_id") == ["0", "1", "2"]
-    assert not (tmp_path / "b" / "out" / "trial_000").exists()
+    assert column(tmp_path / "b", "trial_id") == ["1", "2", "3"]
+    assert not (tmp_path / "b" / "out" / "trial_001").exists()
     with pytest.raises(UserError, match=r"begun with other settings \(repeat\)"):
         run(*searched(tmp_path / "c", "--storage", storage, "--repeat", "2"))
     with pytest.raises(UserError, match="cannot be opened"):
@@ -76,28 +76,28 @@ def test_machines_with_the_same_path_do_not_take_each_others_trials(tmp_path, fa
     """The folder of the first is moved away while its trial runs: as on two machines, the second's path is equal."""
     storage = f"sqlite:///{tmp_path}/shared.db"
     flags = searched(tmp_path, "--trials", "2", "--storage", storage, "--pruner", "none")
-    fake(trial_000="kill runner")
+    fake(trial_001="kill runner")
     assert in_a_process(*flags).returncode == -signal.SIGKILL
     shutil.move(tmp_path / "out", tmp_path / "first")
     fake()
     assert run(*flags) == 0
-    assert column(tmp_path, "setting") == ["1"]
+    assert column(tmp_path, "setting") == ["2"]
     shutil.move(tmp_path / "out", tmp_path / "second")
     shutil.move(tmp_path / "first", tmp_path / "out")
     assert run(*flags, "--resume") == 0
-    assert column(tmp_path, "setting") == ["0", "1"]
-    assert (tmp_path / "out" / "trial_000").exists() and not (tmp_path / "out" / "trial_001").exists()
+    assert column(tmp_path, "setting") == ["1", "2"]
+    assert (tmp_path / "out" / "trial_001").exists() and not (tmp_path / "out" / "trial_002").exists()
 
 
 def test_a_machine_that_is_gone_is_told_of(tmp_path, fake, capsys):
     storage = f"sqlite:///{tmp_path}/shared.db"
-    fake(trial_000="kill runner")
+    fake(trial_001="kill runner")
     assert in_a_process(*searched(tmp_path / "a", "--storage", storage)).returncode == -signal.SIGKILL
     fake()
     assert run(*searched(tmp_path / "b", "--trials", "2", "--storage", storage, "--pruner", "none")) == 0
-    assert "settings 0 of the study are still with other machines" in capsys.readouterr().out
+    assert "settings 1 of the study are still with other machines" in capsys.readouterr().out
     assert run("--output-dir", str(tmp_path / "b" / "out"), "--resume", "--trials", "3") == 0
-    assert column(tmp_path / "b", "setting") == ["1", "2"]
+    assert column(tmp_path / "b", "setting") == ["2", "3"]
 
 
 def test_a_storage_that_fails_without_a_word_is_told(tmp_path, monkeypatch):
@@ -120,7 +120,7 @@ def test_the_pruners_verdict_outlives_a_kill(tmp_path, monkeypatch):
     judge = Search.judge
 
     def judge_and_die(self, run, point):
-        if judge(self, run, point) and run.setting == victim:
+        if judge(self, run, point) and run.setting == victim + 1:
             raise KeyboardInterrupt  # like a kill, nothing behind it is done
         return ""
 
@@ -143,7 +143,7 @@ def test_settings_that_cannot_go_together_fail_and_the_search_goes_on(tmp_path):
     assert len(rows) == 6 and 0 < len(impossible) < 6
     for row in rows:
         assert row["status"] == ("failed" if row in impossible else "completed")
-    assert "--overfit N already says which images" in impossible[0]["reason"]
+    assert "--overfit 10 and --subset-size 100 name different" in impossible[0]["reason"]
     assert not (tmp_path / "out" / f"trial_{int(impossible[0]['trial_id']):03d}").exists()
 
 

@@ -13,6 +13,7 @@ from yolov7fast.cli.parser import parser_for
 from yolov7fast.core.errors import UserError
 from yolov7fast.search import options
 from yolov7fast.search.children import OUTPUT, explain, last_words, read_curve
+from yolov7fast.search.command import run as start
 from yolov7fast.search.command import trainer_for
 from yolov7fast.search.keys import read_trials
 from yolov7fast.search.ledger import Ledger, Point, Run
@@ -57,29 +58,29 @@ def test_names_may_be_plain_dotted_or_nested(tmp_path, trainer):
 @pytest.mark.parametrize(
     ("trial", "complaint"),
     [
-        ({"lr": 0.1}, "trial 1: unknown setting 'lr'; did you mean 'lrf'?"),
-        ({"training.batchsize": 8}, "trial 1: unknown setting 'training.batchsize'; did you mean 'batch_size'?"),
+        ({"lr": 0.1}, "trial 2: unknown setting 'lr'; did you mean 'lrf'?"),
+        ({"training.batchsize": 8}, "trial 2: unknown setting 'training.batchsize'; did you mean 'batch_size'?"),
         ({"hyp.momentun": 0.9}, "did you mean 'hyp.momentum'?"),
         ({"hyp.batch_size": 8}, "unknown setting 'hyp.batch_size'"),
-        ({"lr0": 20}, "trial 1: lr0 is 20, outside 0 to 10"),
-        ({"momentum": "much"}, "trial 1: momentum must be a number"),
-        ({"batch_size": 0}, "trial 1: --batch-size is 0; it must be at least 1"),
-        ({"batch_size": 1.5}, "trial 1: batch_size must be int, not 1.5"),
-        ({"adam": "yes"}, "trial 1: adam is a switch"),
-        ({"overfit": 10}, "trial 1: --overfit N already says which images"),
-        ({"hyp": "nowhere.yaml"}, "trial 1: nowhere.yaml does not exist"),
-        ({"data": "nowhere.yaml"}, "trial 1: nowhere.yaml does not exist"),
-        ({"lr0": 0.1, "hyp.lr0": 0.1}, "trial 1: 'lr0' is given twice"),
-        ({"epochs": 3}, "trial 1: 'epochs' is set for all trials by the budget"),
-        ({"name": "mine"}, "trial 1: 'name' is not for trials to set: use --output-dir"),
+        ({"lr0": 20}, "trial 2: lr0 is 20, outside 0 to 10"),
+        ({"momentum": "much"}, "trial 2: momentum must be a number"),
+        ({"batch_size": 0}, "trial 2: --batch-size is 0; it must be at least 1"),
+        ({"batch_size": 1.5}, "trial 2: batch_size must be int, not 1.5"),
+        ({"adam": "yes"}, "trial 2: adam is a switch"),
+        ({"overfit": 11}, "trial 2: --overfit 11 and --subset-size 100 name different numbers"),
+        ({"hyp": "nowhere.yaml"}, "trial 2: nowhere.yaml does not exist"),
+        ({"data": "nowhere.yaml"}, "trial 2: nowhere.yaml does not exist"),
+        ({"lr0": 0.1, "hyp.lr0": 0.1}, "trial 2: 'lr0' is given twice"),
+        ({"epochs": 3}, "trial 2: 'epochs' is set for all trials by the budget"),
+        ({"name": "mine"}, "trial 2: 'name' is not for trials to set: use --output-dir"),
         ({"seed": 3}, "use --seed and --repeat"),
-        (["lr0"], "trial 1 must be an object"),
-        ({"lr0": float("nan")}, "trial 1: lr0 is nan"),
-        ({"label_smoothing": "nan"}, "trial 1: label_smoothing must be finite, not 'nan'"),
-        ({"freeze": []}, "trial 1: freeze is an empty list"),
-        ({"resize_schedule": "1:320"}, "trial 1: 'resize_schedule' is set for all trials by the budget"),
-        ({"cfg": "data/shapes.yaml"}, "trial 1: cfg data/shapes.yaml describes no network"),
-        ({"cfg": "LICENSE"}, "trial 1: cfg LICENSE"),
+        (["lr0"], "trial 2 must be an object"),
+        ({"lr0": float("nan")}, "trial 2: lr0 is nan"),
+        ({"label_smoothing": "nan"}, "trial 2: label_smoothing must be finite, not 'nan'"),
+        ({"freeze": []}, "trial 2: freeze is an empty list"),
+        ({"resize_schedule": "1:320"}, "trial 2: 'resize_schedule' is set for all trials by the budget"),
+        ({"cfg": "data/shapes.yaml"}, "trial 2: cfg data/shapes.yaml describes no network"),
+        ({"cfg": "LICENSE"}, "trial 2: cfg LICENSE"),
     ],
 )
 def test_what_a_trial_cannot_be_is_named_before_anything_runs(tmp_path, trainer, trial, complaint):
@@ -101,7 +102,7 @@ def test_files_that_are_no_trials(tmp_path, trainer, name, text, complaint):
 
 
 def test_the_run_file_of_a_trial_gives_train_py_these_settings(tmp_path, trainer):
-    folder = tmp_path / "trial_000"
+    folder = tmp_path / "trial_001"
     folder.mkdir()
     path = folder / "trial.yaml"
     settings = {"lr0": 0.02, "batch_size": 8, "loss_ota": 0}
@@ -354,16 +355,53 @@ def repeated(*means: float) -> list[Run]:
     return [run(3 * s + k, s, mean + d) for s, mean in enumerate(means) for k, d in enumerate(deviations)]
 
 
+def test_the_csv_names_settings_as_the_user_wrote_them_in_that_order(tmp_path):
+    trainer = trainer_for("configs/detr_baseline.yaml")("configs/detr_baseline.yaml", Budget())
+    trials = [
+        {"training.optimizer.lr": 1e-4, "training.batch_size": 4},
+        {"batch_size": 8, "lr": 1e-3, "training": {"clip_norm": 0.2}},
+    ]
+    settings = read_trials(written(tmp_path, "t.json", trials), trainer)
+    runs = [Run(i, i, 0, params, "completed", [Point(0, 1.0, 0.1, 0.2)]) for i, params in enumerate(settings, 1)]
+    write_csv(tmp_path / "t.csv", runs, trainer)
+    head, first, second = csv.reader((tmp_path / "t.csv").open())
+    names = ["training.optimizer.lr", "training.batch_size", "training.clip_norm"]
+    assert head[:7] == ["trial_id", "status", "final_map", "final_loss", *(f"param_{name}" for name in names)]
+    assert first[:7] == ["1", "completed", "0.1", "1", "0.0001", "4", "0.1"] and second[4:7] == ["0.001", "8", "0.2"]
+    assert ranking_text(rank(runs), trainer).splitlines()[0].split()[-3:] == names
+
+
+def test_the_shipped_list_suits_the_detr_baseline():
+    path, base = "experiments/trials_lr_bs.json", "configs/detr_baseline.yaml"
+    trials = read_trials(path, trainer_for(base)(base, Budget(epochs=5, subset=1000)))
+    assert [set(trial) for trial in trials] == [{"lr", "batch_size"}] * len(trials) and len(trials) > 1
+
+
+@pytest.mark.parametrize(
+    ("base", "trials", "family"),
+    [
+        ("configs/detr_baseline.yaml", "experiments/lr_bs.json", "yolo"),
+        ("configs/tiny_baseline.yaml", "experiments/trials_lr_bs.json", "detr"),
+        ("configs/tiny_baseline.yaml", "experiments/detr_lr.json", "detr"),
+    ],
+)
+def test_a_list_for_another_family_says_which_it_is_for(tmp_path, base, trials, family):
+    flags = ["--base-config", base, "--trials-file", trials, "--output-dir", str(tmp_path / "out")]
+    with pytest.raises(UserError, match=f"is a setting of the {family} family, so {trials} seems to be for that one"):
+        start(options.parser().parse_args(flags))
+    assert not (tmp_path / "out").exists()
+
+
 def test_the_csv_has_the_promised_columns(tmp_path, trainer):
     runs = [run(0, 0, 0.2), run(1, 1, 0.3, "failed", batch_size=8), Run(2, 2, 0, {}, "interrupted")]
     runs[1].reason = "RuntimeError: a, b"
     write_csv(tmp_path / "t.csv", runs, trainer)
     lines = list(csv.reader((tmp_path / "t.csv").open()))
-    assert lines[0][:6] == ["trial_id", "status", "final_map", "final_loss", "param_batch_size", "param_lr0"]
+    assert lines[0][:6] == ["trial_id", "status", "final_map", "final_loss", "param_lr0", "param_batch_size"]
     assert lines[0][6:8] == ["wall_time", "best_epoch"]
-    assert lines[1] == ["0", "completed", "0.2", "1", "16", "0.01", "60.0", "1", "0.3", "0", "0", ""]
-    assert lines[2][:5] == ["1", "failed", "", "1", "8"] and lines[2][-1] == "RuntimeError: a, b"
-    assert lines[3][:6] == ["2", "interrupted", "", "", "16", "0.01"]  # what the base configuration has
+    assert lines[1] == ["0", "completed", "0.2", "1", "0.01", "16", "60.0", "1", "0.3", "0", "0", ""]
+    assert lines[2][:6] == ["1", "failed", "", "1", "0.02", "8"] and lines[2][-1] == "RuntimeError: a, b"
+    assert lines[3][:6] == ["2", "interrupted", "", "", "0.01", "16"]  # what the base configuration has
 
 
 def test_completed_settings_rank_by_mean_before_all_others(trainer):

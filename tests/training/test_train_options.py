@@ -192,6 +192,31 @@ def test_a_loss_that_is_no_number_stops_the_run_and_names_the_images(tmp_path, s
     assert code == 0
 
 
+def test_a_run_that_names_no_network_trains_yolov7_from_scratch(tmp_path, monkeypatch, caplog):
+    built = []
+
+    def build_model(opt, *_):
+        built.append((opt.cfg, opt.weights))
+        raise UserError("enough")
+
+    monkeypatch.setattr(yolov7fast.families.yolo.family, "build_model", build_model)
+    opt = parser_for("train").parse_args(["--workers", "8", "--batch-size", "64", "--device", "cpu"])
+    opt.data, opt.project = "data/shapes.yaml", str(tmp_path)
+    monkeypatch.setattr(yolov7fast.families.base, "load_data_yaml", lambda *_, **__: SimpleNamespace(names=["a"]))
+    with caplog.at_level("INFO"), pytest.raises(UserError, match="enough"):
+        run(opt)
+    assert built == [("cfg/training/yolov7.yaml", "")]
+    assert "Neither --cfg nor --weights is given: training cfg/training/yolov7.yaml from scratch" in caplog.text
+
+
+def test_a_run_says_how_many_workers_it_uses_and_why(tmp_path, shapes_small, monkeypatch, capsys):
+    monkeypatch.setattr("os.cpu_count", lambda: 1)
+    train(tmp_path, shapes_small, "--workers", "64", "--notest", "--max-iter", "1")
+    assert "Using 1 dataloader workers of the 64 that --workers allows: this machine has 1 core\n" in (
+        capsys.readouterr().out
+    )
+
+
 def test_compiling_keeps_names_and_falls_back_when_it_fails(tmp_path, shapes_small, monkeypatch, caplog):
     def failing(model):
         def call(*_):
@@ -203,6 +228,7 @@ def test_compiling_keeps_names_and_falls_back_when_it_fails(tmp_path, shapes_sma
     monkeypatch.setenv("USE_COMPILE", "1")
     code, folder = train(tmp_path, shapes_small, "--seed", "1", "--notest")
     assert code == 0
+    assert "compiled successfully" not in caplog.text
     assert "continuing without it: RuntimeError: no compiler here" in caplog.text
     (tmp_path / "plain").mkdir()
     monkeypatch.delenv("USE_COMPILE")
@@ -218,10 +244,13 @@ def test_a_compiled_run_writes_the_files_of_an_ordinary_one(tmp_path, shapes_sma
     for extra in ([], ["--compile"]):
         folder = tmp_path / ("compiled" if extra else "plain")
         folder.mkdir()
-        code, run = train(folder, shapes_small, "--seed", "1", "--notest", *extra)
+        with caplog.at_level("INFO"):
+            code, run = train(folder, shapes_small, "--seed", "1", "--notest", *extra)
         assert code == 0
+        assert ("Compiling the network" in caplog.text) == bool(extra)
         folders.append(run)
     assert "continuing without it" not in caplog.text
+    assert len(re.findall(r"Model compiled successfully in \d+\.\d s", caplog.text)) == 1
     plain, compiled = folders
     assert_same_weights(plain / "weights" / "epoch_000.pt", compiled / "weights" / "epoch_000.pt")
     left, right = (load_checkpoint(run / "weights" / "last.pt")["model"].state_dict() for run in folders)
@@ -247,7 +276,7 @@ def test_diagnosis_reports_no_graph_break(tmp_path, shapes_small, monkeypatch, c
     monkeypatch.setenv("DIAGNOSE_COMPILE", "1")
     code, folder = train(tmp_path, shapes_small)
     assert code == 0
-    assert re.search(r"graphs: 1 +graph breaks: 0", capsys.readouterr().out)
+    assert re.search(r"^DYNAMO EXPLANATION REPORT\ngraphs: 1 +graph breaks: 0", capsys.readouterr().out, re.MULTILINE)
     assert not folder.exists()
 
 

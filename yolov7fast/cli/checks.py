@@ -10,6 +10,7 @@ from yolov7fast.core.resize_schedule import parse_resize_schedule
 from yolov7fast.data.data_yaml import SPLITS
 from yolov7fast.runtimes.forms import is_exported
 
+OVERFIT_IMAGES = 10  # of a bare --overfit
 TASKS = {"yolo": (*SPLITS, "speed", "study")}  # other families measure splits
 
 
@@ -31,9 +32,31 @@ def check_limits(opt: Namespace, flags: Mapping[str, Flag]) -> None:
                 raise UserError(f"{spelt}; it must be at least {flag.low:g}")
 
 
+def settle_overfit(opt: Namespace) -> None:
+    """`--overfit` and `--subset-size` together are one wish: to memorise the first N images, N being the subset's size.
+
+    Afterwards --overfit holds N and --subset-size 0. Where both name a number, the command line has the last word.
+    """
+    overfit, subset = opt.overfit, opt.subset_size
+    if not overfit:
+        return
+    named = overfit is not True  # True: the bare flag
+    on_command_line = [name in getattr(opt, "given", ()) for name in ("overfit", "subset_size")]
+    if named and subset and subset != overfit and on_command_line[0] == on_command_line[1]:
+        of_file = "" if on_command_line[0] or not getattr(opt, "config", "") else f"{opt.config}: "
+        raise UserError(
+            f"{of_file}--overfit {overfit} and --subset-size {subset} name different numbers of images: leave one of "
+            "them out, or give --overfit without a number"
+        )
+    if not named or (subset and on_command_line[1]):
+        overfit = subset or OVERFIT_IMAGES
+    opt.overfit, opt.subset_size = overfit, 0
+
+
 def check_train(opt: Namespace, family: str = "yolo") -> None:
     """Refuse impossible or contradicting flags of training, each by name: what holds for all, then the family's own."""
     check_limits(opt, flags_of("train", family))
+    settle_overfit(opt)
     parse_resize_schedule(opt.resize_schedule)
     if opt.patience and opt.notest and not getattr(opt, "evolve", False):
         raise UserError("--patience judges epochs by their validation, which --notest leaves out: drop one of the two")
@@ -56,15 +79,13 @@ def _check_yolo(opt: Namespace) -> None:
         raise UserError("--resize-schedule cannot be combined with --multi-scale or --evolve")
     if opt.transfer_weights and not opt.weights:
         raise UserError("--transfer-weights needs --weights FILE to take from")
-    if opt.overfit and (opt.subset_size or opt.evolve or opt.image_weights):
-        raise UserError("--overfit N already says which images; leave out --subset-size, --image-weights, --evolve")
+    if opt.overfit and (opt.evolve or opt.image_weights):
+        raise UserError("--overfit already says which images; leave out --image-weights and --evolve")
 
 
 def _check_detr(opt: Namespace) -> None:
     if opt.scale_min == 0 or opt.crop_min == 0:
         raise UserError("--scale-min and --crop-min must leave something of an image: give a fraction above 0")
-    if opt.overfit and opt.subset_size:
-        raise UserError("--overfit N already says which images; leave out --subset-size")
     if opt.pretrained and opt.weights:
         raise UserError("--pretrained and --weights both say where weights come from: leave one of them out")
     if any(stage.size < 32 for stage in parse_resize_schedule(opt.resize_schedule)):

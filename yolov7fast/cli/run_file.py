@@ -124,11 +124,11 @@ def check_flag_value(flag: Flag, value: Any, where) -> Any:
         if not isinstance(value, bool):
             raise UserError(f"{where}: {flag.dest} is a switch: true or false, not {value!r}")
         return value
-    if value is True and flag.const is not None:  # the bare flag
-        return flag.const
     choices = flag.choices or ()
     if value is False and "off" in choices:
         return "off"  # YAML reads a bare `off` as false
+    if isinstance(value, bool) and flag.const is not None:  # the bare flag, or its absence
+        return flag.const if value else flag.default
     if flag.nargs == "+":
         return [_convert(flag, item, where) for item in (value if isinstance(value, list) else [value])]
     if value == flag.default and type(value) is type(flag.default):

@@ -5,7 +5,7 @@ from argparse import Namespace
 from collections.abc import Collection
 from typing import Any
 
-from yolov7fast.cli.checks import check_train
+from yolov7fast.cli.checks import check_train, settle_overfit
 from yolov7fast.cli.flags import fixed_on_resume, flags_of
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.cli.programs import PROGRAMS, program, program_of
@@ -24,6 +24,10 @@ class TrainCommand:
         """Options that the user gave, on the command line or in a run file."""
         in_file = read_run_file(opt.config, flags_of("train", self.family), self.family) if opt.config else {}
         return {*opt.given, *in_file}
+
+    def settle(self, opt: Namespace) -> None:
+        """Options that mean one thing together become one, before they are compared with those of a stored run."""
+        settle_overfit(opt)
 
     def check(self, opt: Namespace) -> None:
         """Refuse impossible or contradicting options, each by name."""

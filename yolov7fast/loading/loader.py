@@ -20,6 +20,7 @@ import os
 from collections.abc import Callable
 
 from yolov7fast.core.errors import UserError
+from yolov7fast.core.plural import counted
 from yolov7fast.loading.samplers import EpochOrder
 from yolov7fast.loading.shared_loader import SharedLoader
 from yolov7fast.loading.torch_loader import BatchSource, EndlessLoader, KeyedLoader, ReweightedLoader
@@ -27,7 +28,26 @@ from yolov7fast.loading.torch_loader import BatchSource, EndlessLoader, KeyedLoa
 
 def worker_count(workers: int, batch_size: int, world_size: int = 1) -> int:
     """Upstream's rule: no more workers than this process's part of the cores or than samples in a batch."""
-    return min((os.cpu_count() or 1) // world_size, batch_size if batch_size > 1 else 0, workers)
+    return min(_core_limit(world_size), _batch_limit(batch_size), workers)
+
+
+def why_fewer(workers: int, batch_size: int, world_size: int = 1) -> str:
+    """Why `worker_count` allows fewer than were asked for; empty where it does not."""
+    used = worker_count(workers, batch_size, world_size)
+    if used == workers:
+        return ""
+    if used == _core_limit(world_size):
+        processes = f" for {world_size} processes" if world_size > 1 else ""
+        return f"this machine has {counted(os.cpu_count() or 1, 'core')}{processes}"
+    return f"a batch has {counted(batch_size, 'image')}"
+
+
+def _core_limit(world_size: int) -> int:
+    return (os.cpu_count() or 1) // world_size
+
+
+def _batch_limit(batch_size: int) -> int:
+    return batch_size if batch_size > 1 else 0
 
 
 def make_loader(

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import time
 from collections.abc import Callable
 
 import torch
@@ -10,6 +11,7 @@ from torch import nn
 from yolov7fast.checkpoint.unpickle import COMPILED_MARK
 
 log = logging.getLogger(__name__)
+REPORT_HEADING = "DYNAMO EXPLANATION REPORT"
 
 
 def compile_wanted(flag: bool) -> bool:
@@ -32,19 +34,24 @@ class CompiledNet:
         self.call: Callable = compiler(model)
         vars(model).pop(COMPILED_MARK, None)  # else checkpoints would carry it
         self.proven: set[tuple] = set()  # shapes that compiled: each new one may be compiled anew, and may fail
+        log.info("Compiling the network with torch.compile: the first batch takes longer, maybe minutes")
 
     def __call__(self, images: torch.Tensor):
         shape = tuple(images.shape)
         if self.call is self.model or shape in self.proven:
             return self.call(images)
+        began = time.perf_counter()
         try:
             result = self.call(images)
         except torch.OutOfMemoryError:
             raise  # the plain network would need no less
         except Exception as error:  # a failing compiler raises anything from missing toolchains to internal errors
-            log.warning("torch.compile failed, continuing without it: %s", _first_line(error))
+            seconds = time.perf_counter() - began
+            log.warning("torch.compile failed after %.1f s, continuing without it: %s", *(seconds, _first_line(error)))
             self.call = self.model
             return self.call(images)
+        if not self.proven:
+            log.info("Model compiled successfully in %.1f s", time.perf_counter() - began)
         self.proven.add(shape)
         return result
 
@@ -58,6 +65,7 @@ def diagnose(model: nn.Module, example: torch.Tensor) -> int:
     """Print dynamo's report on the network in training mode; exit code 0 without a graph break, 1 with one."""
     torch._dynamo.reset()
     report = torch._dynamo.explain(model.train())(example)
+    print(REPORT_HEADING)
     print(f"graphs: {report.graph_count}   graph breaks: {report.graph_break_count}   operators: {report.op_count}")
     for number, reason in enumerate(report.break_reasons, 1):
         print(f"break {number}: {reason.reason}")

@@ -4,13 +4,15 @@ import json
 import time
 import uuid
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from yolov7fast.checkpoint.family import FAMILIES
 from yolov7fast.cli.programs import program
 from yolov7fast.cli.run_file import family_of_run_file
 from yolov7fast.core.atomic import write_atomically
@@ -18,7 +20,7 @@ from yolov7fast.core.errors import UserError
 from yolov7fast.core.file_lock import exclusive
 from yolov7fast.search import options
 from yolov7fast.search.keys import read_trials
-from yolov7fast.search.ledger import ENDED, FAILED, FILE, Ledger, Run
+from yolov7fast.search.ledger import ENDED, FAILED, FILE, FIRST, Ledger, Run
 from yolov7fast.search.listed import Listed
 from yolov7fast.search.runner import Runner, Settings, Source
 from yolov7fast.search.space import read_space
@@ -32,7 +34,7 @@ from yolov7fast.search.table import (
     write_ranking,
     write_ranking_csv,
 )
-from yolov7fast.search.trainer import Budget, FlagTrainer, Trainer
+from yolov7fast.search.trainer import Budget, FlagTrainer, Trainer, UnknownSetting
 from yolov7fast.search.yolo import YoloTrainer
 
 LOCK = ".lock"
@@ -61,16 +63,19 @@ def run(opt: Namespace, make_trainer: Callable[[str, Budget], Trainer] | None = 
         if stored:  # read again: another process may have worked here until it let go of the lock
             ledger = Ledger.read(folder)
             kept = {"timestamp": ledger.plan["timestamp"], "id": ledger.plan.get("id", str(folder.resolve()))}
-            ledger.plan = plan | kept
+            ledger.plan = plan | kept | {"first": ledger.first}
         else:
             check_unused(folder)
             ledger = Ledger(folder, plan)
         return work(opt, trainer, ledger)
 
 
-def trainer_for(base_config: str) -> Callable[[str, Budget], Trainer]:
+def trainer_for(base_config: str) -> type[FlagTrainer]:
     """The trainer of the family that a base configuration is for."""
-    family = family_of_run_file(base_config)
+    return trainer_class(family_of_run_file(base_config))
+
+
+def trainer_class(family: str) -> type[FlagTrainer]:
     if family == "yolo":
         return YoloTrainer
     if family == "detr":
@@ -106,6 +111,7 @@ def make_plan(opt: Namespace, trainer: Trainer) -> dict[str, Any]:
     """What these trials are, in plain values: written down, and compared when they are gone on with."""
     plan: dict[str, Any] = {
         "timestamp": datetime.now().strftime("%Y%m%d_%H%M%S"),
+        "first": FIRST,
         "id": uuid.uuid4().hex,  # by which a search knows what it has drawn from a study that others share
         "options": {name: getattr(opt, name) for name in (*options.fixed(), "trials")},
         "base": trainer.base_content(),
@@ -115,16 +121,34 @@ def make_plan(opt: Namespace, trainer: Trainer) -> dict[str, Any]:
     }
     settings: list[dict[str, Any]] = []
     if opt.trials_file:
-        plan["trials"] = settings = read_trials(opt.trials_file, trainer)
+        with wrong_family_named(opt.trials_file, trainer):
+            plan["trials"] = settings = read_trials(opt.trials_file, trainer)
     else:
         from yolov7fast.search.search import require_optuna
 
         require_optuna()
-        space = read_space(opt.search, trainer)
+        with wrong_family_named(opt.search, trainer):
+            space = read_space(opt.search, trainer)
         plan["space"] = {name: str(dimension) for name, dimension in space.items()}
         settings = [{name: choice} for name, dimension in space.items() for choice in dimension.choices]
     plan["files"] = trainer.files(settings)
     return json.loads(json.dumps(plan, default=str))  # as it will be read back
+
+
+@contextmanager
+def wrong_family_named(path: str, trainer: Trainer) -> Iterator[None]:
+    """Let the complaint about a setting that another family has name that family."""
+    try:
+        yield
+    except UnknownSetting as error:
+        own = getattr(trainer, "family", "")
+        for family in (name for name in FAMILIES if name != own):
+            if trainer_class(family).knows(error.key):
+                raise UserError(
+                    f"{error}; '{error.key}' is a setting of the {family} family, so {path} seems to be for that one, "
+                    f"but {trainer.base_config} is a run file of the {own} family"
+                ) from None
+        raise
 
 
 def check_unchanged(stored: dict[str, Any], plan: dict[str, Any], opt: Namespace) -> None:

@@ -32,6 +32,10 @@ class DetrTrainer(FlagTrainer):
 
     family, suffix = "detr", ".pth"
 
+    @classmethod
+    def knows(cls, key: str) -> bool:
+        return key.startswith(tuple(f"{heading}." for heading in HEADINGS)) or super().knows(key)
+
     def inner_name(self, heading: str, rest: str) -> str | None:
         known = {f"{start}.{BACKBONE}": BACKBONE for start in HEADINGS} | dict.fromkeys(HEADINGS, "")
         section = known.get(heading)

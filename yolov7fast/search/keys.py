@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.shipped import nearest_shipped, shipped_file
 from yolov7fast.core.yaml_file import read_yaml
+from yolov7fast.search.ledger import FIRST
 
 
 class Keys(Protocol):
@@ -31,7 +32,7 @@ def read_trials(path: str | Path, keys: Keys) -> list[dict[str, Any]]:
     if not isinstance(content, list) or not content:
         raise UserError(f'{path} must hold a list of trials, such as [{{"lr0": 0.01}}, {{"lr0": 0.02}}]')
     trials = []
-    for number, entry in enumerate(content):
+    for number, entry in enumerate(content, FIRST):
         where = f"{path}: trial {number}"
         if not isinstance(entry, dict):
             raise UserError(f'{where} must be an object of settings, such as {{"lr0": 0.01}}, not {entry!r}')

@@ -14,6 +14,7 @@ FILE = "trials.json"
 VERSION = 1
 COMPLETED, PRUNED, FAILED, INTERRUPTED = "completed", "pruned", "failed", "interrupted"
 WAITING, RUNNING = "waiting", "running"
+FIRST = 1  # number of the first trial and of the first setting
 ENDED = (COMPLETED, PRUNED, FAILED)  # these stay as they are; all others are gone on with by --resume
 
 
@@ -97,6 +98,11 @@ class Ledger:
         if content.get("version") != VERSION:
             raise UserError(f"{path} has version {content.get('version')}, this program writes {VERSION}")
         return cls(folder, content["plan"], {run.id: run for run in map(run_from, content["runs"])})
+
+    @property
+    def first(self) -> int:
+        """Where numbers of trials and settings begin; files of older versions count from 0 and keep their folders."""
+        return self.plan.get("first", 0)
 
     @property
     def ordered(self) -> list[Run]:

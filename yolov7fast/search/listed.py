@@ -13,8 +13,8 @@ class Listed:
     def __init__(self, ledger: Ledger, settings: Sequence[Mapping[str, Any]], seeds: Sequence[int]):
         for number, params in enumerate(settings):
             for k, seed in enumerate(seeds):
-                key = number * len(seeds) + k
-                ledger.runs.setdefault(key, Run(key, number, seed, dict(params)))
+                key = ledger.first + number * len(seeds) + k
+                ledger.runs.setdefault(key, Run(key, ledger.first + number, seed, dict(params)))
         ledger.save()
         self.total = len(ledger.runs)
         self.waiting = deque(run for run in ledger.ordered if run.status not in ENDED)

@@ -20,7 +20,7 @@ WIDE = 20  # a range over so many times its lowest value is drawn on a logarithm
 
 def draw(path: str | os.PathLike, runs: Sequence[Run], trainer: Trainer) -> None:
     """mAP by epoch, coloured by setting; then one panel for each setting that varies, its value against final_map."""
-    names = param_names(runs)
+    names = param_names(runs, trainer)
     values = {name: [params_of(run, [name], trainer)[name] for run in runs] for name in names}
     varied = [name for name in names if len(set(values[name])) > 1][:MAX_PANELS]
     columns = min(3, 1 + len(varied))
@@ -29,7 +29,7 @@ def draw(path: str | os.PathLike, runs: Sequence[Run], trainer: Trainer) -> None
         axes = fig.subplots(rows, columns, squeeze=False).ravel()
         colours = _curves(axes[0], runs)
         for ax, name in zip(axes[1:], varied):
-            _against(ax, name, values[name], runs, colours)
+            _against(ax, trainer.spelt.get(name, name), values[name], runs, colours)
         for ax in axes[1 + len(varied) :]:
             ax.set_axis_off()
 

@@ -124,6 +124,7 @@ class Search:
         self.ledger, self.study, self.trainer, self.seeds, self.trials = ledger, study, trainer, list(seeds), trials
         self.space = space
         self.owner = ledger.plan["id"]
+        self.first = ledger.first  # the number of a setting is that of its trial in the study, and so much
         ledger.save()  # before anything is drawn: whoever draws in its name must be found again by --resume
         self.handles: dict[int, optuna.trial.Trial] = {}
         self.waiting: deque[Run] = deque()
@@ -144,10 +145,11 @@ class Search:
         running = self.study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.RUNNING,))
         for frozen in running:
             own = frozen.user_attrs.get("owner") == self.owner or not shared
-            if frozen.number in settings or own:
-                self.handles[frozen.number] = optuna.trial.Trial(self.study, frozen._trial_id)
-            if frozen.number not in settings and own:
-                self.draw(self.handles[frozen.number])
+            setting = self.first + frozen.number
+            if setting in settings or own:
+                self.handles[setting] = optuna.trial.Trial(self.study, frozen._trial_id)
+            if setting not in settings and own:
+                self.draw(self.handles[setting])
         for run in self.ledger.ordered:
             if run.status in ENDED:
                 self.ended(run)
@@ -160,7 +162,7 @@ class Search:
             trial = self.study.ask()
             self.asked += 1
             trial.set_user_attr("owner", self.owner)
-            self.handles[trial.number] = trial
+            self.handles[self.first + trial.number] = trial
             self.draw(trial)
         return self.waiting.popleft() if self.waiting else None
 
@@ -171,13 +173,13 @@ class Search:
             params = {name: self.trainer.value(name, value, "drawn") for name, value in drawn.items()}
             self.trainer.check(params, "drawn")
         except UserError as error:
-            self.add(trial.number, 0, drawn, str(error))
+            self.add(self.first + trial.number, 0, drawn, str(error))
         else:
-            self.add(trial.number, 0, params)
+            self.add(self.first + trial.number, 0, params)
 
     def add(self, setting: int, k: int, params: Mapping[str, Any], impossible: str = "") -> None:
         """A new run, which waits to be started; impossible: why it cannot be."""
-        key = setting * len(self.seeds) + k
+        key = self.first + (setting - self.first) * len(self.seeds) + k
         if key in self.ledger.runs:
             return
         run = self.ledger.runs[key] = Run(key, setting, self.seeds[k], dict(params))
@@ -194,7 +196,7 @@ class Search:
         if run.seed != self.seeds[0] or trial is None or point.map is None:
             return ""
         step = point.epoch + 1
-        if step not in self.study.get_trials(deepcopy=False)[run.setting].intermediate_values:
+        if step not in self.study.get_trials(deepcopy=False)[run.setting - self.first].intermediate_values:
             trial.report(point.map, step)
         return f"the search's pruner ended it after epoch {point.epoch}" if self.prunes(trial, step) else ""
 
@@ -242,7 +244,7 @@ class Search:
         return [run for runs in stored for run in map(run_from, runs) if run.id not in self.ledger.runs]
 
     def left_elsewhere(self) -> list[int]:
-        """Numbers of the trials that are not ended and not this machine's: drawn by others, at work or gone."""
+        """Settings whose trials are not ended and not this machine's: drawn by others, at work or gone."""
         running = self.study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.RUNNING,))
         own = {run.setting for run in self.ledger.ordered}
-        return [trial.number for trial in running if trial.number not in own]
+        return [number for number in (self.first + trial.number for trial in running) if number not in own]

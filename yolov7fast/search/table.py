@@ -23,8 +23,15 @@ LEAST_DIFFERENCE = 1e-4  # of mAP: settings that differ by less are alike, as wh
 ORDER = (COMPLETED, INTERRUPTED, PRUNED, FAILED)
 
 
-def param_names(runs: Sequence[Run]) -> list[str]:
-    return sorted({name for run in runs for name in run.params})
+def param_names(runs: Sequence[Run], trainer: Trainer) -> list[str]:
+    """The settings of these runs, in the order of the user's file."""
+    used = dict.fromkeys(name for run in runs for name in run.params)
+    return [name for name in {**trainer.spelt, **used} if name in used]
+
+
+def spelt(names: Sequence[str], trainer: Trainer) -> list[str]:
+    """Settings as the user wrote them."""
+    return [trainer.spelt.get(name, name) for name in names]
 
 
 def params_of(run: Run, names: Sequence[str], trainer: Trainer) -> dict[str, str]:
@@ -42,10 +49,10 @@ def as_text(value: Any) -> str:
 
 def write_csv(path: Path, runs: Sequence[Run], trainer: Trainer) -> None:
     """One row for each run that was begun, put in place in one step."""
-    names = param_names(runs)
+    names = param_names(runs, trainer)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*LEADING, *(f"param_{name}" for name in names), *TRAILING])
+    writer.writerow([*LEADING, *(f"param_{name}" for name in spelt(names, trainer)), *TRAILING])
     for run in runs:
         figures = [run.id, run.status, as_text(run.final_map), as_text(run.final_loss)]
         rest = [f"{run.seconds:.1f}", as_text(run.best_epoch), as_text(run.final_map50), run.setting, run.seed]
@@ -124,9 +131,9 @@ def readable(value: float | None) -> str:
 
 def ranking_text(places: Sequence[Place], trainer: Trainer) -> str:
     """The ranking as a table of aligned columns."""
-    names = param_names([place.run for place in places])
+    names = param_names([place.run for place in places], trainer)
     repeated = any(place.spread is not None for place in places)
-    head = ["rank", "setting", "status", "mAP@.5:.95", "mAP@.5", "loss", "minutes", *names]
+    head = ["rank", "setting", "status", "mAP@.5:.95", "mAP@.5", "loss", "minutes", *spelt(names, trainer)]
     rows = [head]
     for number, place in enumerate(places, 1):
         value = readable(place.map)
@@ -189,10 +196,10 @@ def write_ranking(path: Path, text: str) -> None:
 
 def write_ranking_csv(path: Path, places: Sequence[Place], trainer: Trainer) -> None:
     """The ranking for programs: map_mean and map_deviation are of final_map over `seeds` runs."""
-    names = param_names([place.run for place in places])
+    names = param_names([place.run for place in places], trainer)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*RANKING, *(f"param_{name}" for name in names)])
+    writer.writerow([*RANKING, *(f"param_{name}" for name in spelt(names, trainer))])
     for number, place in enumerate(places, 1):
         figures = [as_text(value) for value in (place.map, place.spread, place.map50, place.loss)]
         params = params_of(place.run, names, trainer).values()

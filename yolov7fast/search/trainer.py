@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from yolov7fast.cli.checks import check_train
-from yolov7fast.cli.flags import flags_of
+from yolov7fast.cli.flags import Flag, flags_of
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.cli.programs import program_of
 from yolov7fast.cli.run_file import (
@@ -51,12 +51,14 @@ class Trainer(ABC):
     command: list[str]  # what starts a training, before its flags
     base_config: Path
     budget: Budget
+    spelt: dict[str, str]  # settings that the user's file names: the one name -> as written there first, in its order
     checkpoints: tuple[str, ...]  # with any of these in a run folder it can be resumed
     weights: str  # where a run's checkpoints lie, below its folder
     kept_weights: tuple[str, ...]  # what an ended trial keeps of them
 
     @abstractmethod
-    def name(self, key: str, where: str) -> str: ...
+    def name(self, key: str, where: str) -> str:
+        """The one name of a setting; how it is spelt is noted in `spelt`."""
 
     @abstractmethod
     def value(self, name: str, value: Any, where: str) -> Any: ...
@@ -116,6 +118,14 @@ def _device(device: str | None) -> list[str]:
     return [] if device is None else ["--device", device]
 
 
+class UnknownSetting(UserError):
+    """key: as the user wrote it."""
+
+    def __init__(self, message: str, key: str):
+        super().__init__(message)
+        self.key = key
+
+
 class FlagTrainer(Trainer):
     """A command whose run file holds flags of one table, under headings or not (`training.batch_size`).
 
@@ -131,6 +141,7 @@ class FlagTrainer(Trainer):
         self.program = program_of("train", self.family)
         self.command, suffix = command or self.program.child(), self.suffix
         self.base_config, self.budget = find_run_file(base_config), budget
+        self.spelt = {}
         self.checkpoints = (f"weights/last{suffix}", f"weights/previous{suffix}")
         self.kept_weights = (f"best{suffix}",)
         self.flags = flags_of("train", self.family)
@@ -151,6 +162,12 @@ class FlagTrainer(Trainer):
             if amount is not None:
                 values[name] = flag.default if flag.trials.reset else check_flag_value(flag, amount, "the budget")
         return values
+
+    @classmethod
+    def knows(cls, key: str) -> bool:
+        """Whether this family has a setting of that name, whatever the base configuration."""
+        heading, rest = _parts(key)
+        return _flag(heading, rest, flags_of("train", cls.family)) is not None
 
     # --- what a family adds -------------------------------------------------------------------------------------------
 
@@ -179,26 +196,19 @@ class FlagTrainer(Trainer):
     # --- what follows from the table ----------------------------------------------------------------------------------
 
     def name(self, key: str, where: str) -> str:
-        heading, _, rest = key.lstrip("-").replace("-", "_").rpartition(".")
-        flag = self._flag(heading, rest)
+        heading, rest = _parts(key)
+        flag = _flag(heading, rest, self.flags)
         name = flag or self.inner_name(heading, rest)
         if name is None:
             known = [*self.flags, *self.inner_names()]
-            raise UserError(f"{where}: unknown setting '{key}'{nearest(key, known) or nearest(rest, known)}")
+            hint = nearest(key, known) or nearest(rest, known)
+            raise UnknownSetting(f"{where}: unknown setting '{key}'{hint}", key)
         if flag and (instead := self.flags[flag].trials.instead):
             raise UserError(f"{where}: '{key}' is not for trials to set: use {instead}")
         if name in self.budgeted:
             raise UserError(f"{where}: '{key}' is set for all trials by the budget; leave out one of the two")
+        self.spelt.setdefault(name, key)
         return name
-
-    def _flag(self, heading: str, rest: str) -> str | None:
-        """The flag of this name or alias, below any of a run file's headings."""
-        if heading and not set(heading.split(".")) <= set(SECTIONS):
-            return None
-        try:
-            return "config" if rest == "config" else check_flag_name(rest, self.flags, "")
-        except UserError:
-            return None
 
     def value(self, name: str, value: Any, where: str) -> Any:
         if name not in self.flags:
@@ -314,6 +324,22 @@ class FlagTrainer(Trainer):
         flags = {name: value for name, value in settings.items() if name in self.flags}
         base = os.path.relpath(self.base_config.resolve(), folder.resolve())
         return {"base": base, **flags, **self._inner_content(settings)}
+
+
+def _parts(key: str) -> tuple[str, str]:
+    """'training.optimizer.lr' -> ('training.optimizer', 'lr')."""
+    heading, _, rest = key.lstrip("-").replace("-", "_").rpartition(".")
+    return heading, rest
+
+
+def _flag(heading: str, rest: str, flags: Mapping[str, Flag]) -> str | None:
+    """The flag of this name or alias, below any of a run file's headings."""
+    if heading and not set(heading.split(".")) <= set(SECTIONS):
+        return None
+    try:
+        return "config" if rest == "config" else check_flag_name(rest, flags, "")
+    except UserError:
+        return None
 
 
 def _largest(size: int | list[int]) -> int:

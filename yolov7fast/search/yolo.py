@@ -19,10 +19,12 @@ class YoloTrainer(FlagTrainer):
         super().__init__(base_config, budget, command)
         self.base_hyp = load_hyp(self.base["hyp"])
 
+    @classmethod
+    def knows(cls, key: str) -> bool:
+        return key.removeprefix("hyp.") in KEYS or super().knows(key)
+
     def check_options(self, options: Namespace) -> None:
         super().check_options(options)
-        if not check_file(options.cfg, "cfg") and not options.weights:
-            raise UserError("neither cfg nor weights are given: there is no network to train")
         if options.cfg:
             check_description(check_file(options.cfg, "cfg"))
         load_hyp(options.hyp)

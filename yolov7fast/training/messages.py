@@ -5,6 +5,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from yolov7fast.core.text import counted
+from yolov7fast.loading.loader import why_fewer
 from yolov7fast.metrics.names import MAP, MAP50
 from yolov7fast.training.family import Family
 from yolov7fast.training.options import Command
@@ -28,7 +29,7 @@ def print_header(opt: Namespace, family: Family, is_fresh: bool) -> None:
         length = f"{counted(total, 'iteration')} (--max-iter), {batches} an epoch"
     print(
         f"Image sizes {family.img_size} train, {family.test_size} test\n"
-        f"Using {family.loader.num_workers} dataloader workers\n"
+        f"Using {workers_text(opt, family)}\n"
         f"Logging results to {opt.save_dir}"
     )
     if is_fresh:
@@ -36,6 +37,14 @@ def print_header(opt: Namespace, family: Family, is_fresh: bool) -> None:
             if warning:
                 print(f"WARNING: {warning}")
     print(f"Starting training for {length}...")
+
+
+def workers_text(opt: Namespace, family: Family) -> str:
+    """How many loader processes are used and, where --workers asks for more, why not those."""
+    used = counted(family.loader.num_workers, "dataloader worker")
+    reason = why_fewer(opt.workers, min(opt.batch_size, len(family.dataset)), opt.world_size)
+    is_fewer = family.loader.num_workers < opt.workers
+    return f"{used} of the {opt.workers} that --workers allows: {reason}" if is_fewer else used
 
 
 def warmup_warning(family: Family, total: int) -> str:

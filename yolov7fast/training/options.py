@@ -46,6 +46,9 @@ class Command(Protocol):
         """Options that the user gave, on the command line or in a run file."""
         ...
 
+    def settle(self, opt: Namespace) -> None:
+        """Options that mean one thing together become one, before they are compared with those of a stored run."""
+
     def check(self, opt: Namespace) -> None:
         """Refuse impossible or contradicting options, each by name."""
 

@@ -38,6 +38,7 @@ def run_in_folder(family_class: type[Family], opt: Namespace, command: Command) 
     world = world_from_environment(opt.local_rank)
     logging.basicConfig(format="%(message)s", level=logging.INFO if world.is_main else logging.WARNING)
     checkpoint = None
+    command.settle(opt)
     if opt.resume and not family_class.ignores_resume(opt):
         opt, checkpoint = resumed_options(opt, family_class, command)
     command.check(opt)

@@ -25,7 +25,10 @@ of_detr = partial(optimisation, where=DETR, low=0, fixed=True)
 shorter = partial(Flag, group=SHORTER, where=TRAIN)
 search = partial(Flag, group=SEARCH, where=YOLO, upstream=TRAIN)
 
-OVERFIT_HELP = "memorise the first N images (10): no augmentation, train = val; the exit code is the verdict"
+OVERFIT_HELP = (
+    "memorise the first N images (as many as --subset-size says, else 10): no augmentation, train = val; the exit code "
+    "is the verdict"
+)
 
 ROWS = [
     of_yolo(
@@ -104,7 +107,7 @@ ROWS = [
     ),
     shorter("--subset-size", int, 0, "train on N images; 0: all", low=0, fixed=True, trials=Trials(budget="subset")),
     shorter("--subset-seed", int, 0, "which images --subset-size draws", fixed=True),
-    shorter("--overfit", int, 0, OVERFIT_HELP, nargs="?", const=10, low=0, fixed=True),
+    shorter("--overfit", int, 0, OVERFIT_HELP, nargs="?", const=True, low=0, fixed=True),  # `settle_overfit`: True
     shorter("--max-iter", int, 0, "stop after N iterations in all, and end their epoch there; 0: no limit", low=0),
     shorter("--patience", int, 0, "stop after N epochs without a better fitness; 0: never", low=0),
     shorter(

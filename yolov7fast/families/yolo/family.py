@@ -52,6 +52,7 @@ from yolov7fast.training.run import train_once
 from yolov7fast.training.trainer import Outcome
 
 log = logging.getLogger(__name__)
+DEFAULT_CFG = "cfg/training/yolov7.yaml"  # what a run trains that names no network
 
 
 def effective_hyp(hyp: Mapping[str, float], opt: Namespace) -> dict[str, float]:
@@ -84,7 +85,8 @@ class YoloFamily(YoloCheckpoints):
         opt.cfg = check_file(opt.cfg, "cfg")
         opt.weights = local_weights(opt.weights)
         if not opt.cfg and not opt.weights:
-            raise UserError("give --cfg FILE to train from scratch, or --weights FILE to start from a checkpoint")
+            opt.cfg = check_file(DEFAULT_CFG, "cfg")
+            log.info("Neither --cfg nor --weights is given: training %s from scratch", opt.cfg)
 
     @classmethod
     def ignores_resume(cls, opt: Namespace) -> bool:
