@@ -122,8 +122,8 @@ def test_the_readmes_detr_tutorial_runs_as_written(tmp_path):
             text=True,
         )
         assert done.returncode == 0, (command, done.stdout[-2000:], done.stderr[-2000:])
-    runs = tmp_path / "runs" / "detr"
-    assert len((runs / "smoke" / "results.txt").read_text().splitlines()) == 4  # 2 epochs, resumed to 4
-    assert (runs / "rtdetr_small" / "weights" / "best.pth").is_file()
+    runs = tmp_path / "outputs"
+    assert len((runs / "smoke_test" / "results.txt").read_text().splitlines()) == 4  # 2 epochs, resumed to 4
+    assert (runs / "rtdetr_small" / "best.pth").is_file()
     (table,) = (tmp_path / "outputs" / "detr_trials").glob("trials_*.csv")
     assert table.read_text().count("completed") == len(TRIALS)

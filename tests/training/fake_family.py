@@ -52,6 +52,7 @@ class FakeFamily:
         self.ema = ModelEMA(self.model)
         self.loader = Batches(batches)
         self.folder, self.fitnesses = folder, list(fitnesses)
+        self.weights_dir = folder / "weights"
         self.events: list[str] = []
         self.during_validation = lambda: None
         self.writes_epochs = False

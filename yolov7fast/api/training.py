@@ -27,7 +27,8 @@ class TrainingRun:
     @property
     def weights(self) -> Path | None:
         """The best checkpoint, or else the last one."""
-        files = [path for name in ("best", "last") for path in (self.folder or Path()).glob(f"weights/{name}.p*")]
+        patterns = [f"{place}{name}.pt*" for name in ("best", "last") for place in ("weights/", "")]
+        files = [path for pattern in patterns for path in (self.folder or Path()).glob(pattern)]
         return files[0] if self.folder and files else None
 
 

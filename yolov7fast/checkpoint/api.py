@@ -72,8 +72,8 @@ def nearby(folder: Path) -> str:
     """The end of a sentence: what .pt files there are in and under a folder."""
     if not folder.is_dir():
         return f", nor does its folder {folder}"
-    found = [path for pattern in ("*.pt", "*/*.pt", "*/weights/*.pt") for path in islice(folder.glob(pattern), 100)]
-    files = {path for path in found if path.is_file()}
+    found = [path for pattern in ("*.pt*", "*/*.pt*", "*/weights/*.pt*") for path in islice(folder.glob(pattern), 100)]
+    files = {path for path in found if path.is_file() and path.suffix in (".pt", ".pth")}
     newest = sorted(files, key=lambda path: path.stat().st_mtime, reverse=True)[:5]
     return f"; there is {', '.join(map(str, newest))}" if newest else f"; there is no .pt file in {folder}"
 
@@ -174,16 +174,18 @@ def transfer_weights(
 
 
 def strip_checkpoint(path: str | Path, out: str | Path | None = None) -> None:
-    """Leave what inference needs: the EMA network, or else the network, in half precision and without gradients.
+    """Leave what inference needs: the averaged weights, or else the network's.
 
-    Keys that training alone needs stay and become None; `resume` goes. Written to `out`, or in place.
+    A network becomes half precision, without gradients, as upstream strips it; the weights of a family that stores no
+    network stay as they are. Keys that training alone needs become None; `resume` goes. Written to `out`, or in place.
     """
     checkpoint = load_checkpoint(path)
-    network = module_of(checkpoint, prefer_ema=True, origin=path)
+    stores_network = family_of(checkpoint) == "yolo"
+    found = (module_of if stores_network else find_weights)(checkpoint, prefer_ema=True, origin=path)
     if not isinstance(checkpoint, dict):
         raise CheckpointError(f"{path} is a bare network, which holds no training state that could be stripped")
     checkpoint.pop("resume", None)
-    checkpoint.update(dict.fromkeys(TRAINING_KEYS))
+    checkpoint.update(dict.fromkeys((*TRAINING_KEYS, *({"scheduler"} & checkpoint.keys()))))
     checkpoint["epoch"] = -1
-    checkpoint["model"] = network.half().eval().requires_grad_(False)
+    checkpoint["model"] = found.half().eval().requires_grad_(False) if isinstance(found, nn.Module) else found
     save_checkpoint(checkpoint, out or path)

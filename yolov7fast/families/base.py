@@ -16,6 +16,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from yolov7fast.checkpoint.api import strip_checkpoint
 from yolov7fast.core.errors import UserError
 from yolov7fast.data.data_yaml import DataYaml, find_data, load_data_yaml
 from yolov7fast.data.labels import Subset, check_class_range
@@ -32,7 +33,7 @@ from yolov7fast.training.distributed import World, main_first
 from yolov7fast.training.ema import ModelEMA
 from yolov7fast.training.family import Family, Validation
 from yolov7fast.training.resize_stages import ResizeStage, final_size, plan_stages, stage_of
-from yolov7fast.training.resume import Progress, previous_of
+from yolov7fast.training.resume import FOLDER, Progress, previous_of, weights_dir_of
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +47,7 @@ class BaseFamily(Family):
     """A network with all that trains it. Order of building: the subclass makes optimizer and EMA, then calls
     `plan_sizes` and `build_loaders`, then sets `net`."""
 
+    weights_folder: ClassVar[str] = FOLDER
     metric_names: ClassVar[tuple[str, ...]] = ()
     advice: ClassVar[Mapping[str, Advice]] = {}
     memorised_map50: ClassVar[float] = 0.5
@@ -271,6 +273,10 @@ class BaseFamily(Family):
         return {}
 
     @property
+    def weights_dir(self) -> Path:
+        return weights_dir_of(self.run_dir, self.weights_folder, self.opt.resume)
+
+    @property
     def averaged(self) -> ModelEMA:
         """The EMA, which the main process has: the one that validates and saves."""
         assert self.ema is not None
@@ -321,12 +327,17 @@ class BaseFamily(Family):
         if not self.draws_plots:
             return
         plot_results(save_dir=self.run_dir)
-        last = self.run_dir / "weights" / f"last{self.checkpoint_suffix}"
+        last = self.weights_dir / f"last{self.checkpoint_suffix}"
         self.write_final_files(last)
         previous_of(last).unlink(missing_ok=True)
 
     def write_final_files(self, last: Path) -> None:
-        """Nothing: checkpoints stay whole, for more epochs later. last: the last checkpoint."""
+        """Where the family says so, best and last weights without what training needs. last: the last checkpoint."""
+        if not self.strips_final_checkpoint:
+            return
+        for path in (last.with_stem("best"), last):  # last, because a stripped one says that the run is complete
+            if path.is_file():
+                strip_checkpoint(path)
 
     def close(self) -> None:
         self.plot_executor.shutdown(wait=True)

@@ -20,7 +20,7 @@ import os
 from collections.abc import Callable
 
 from yolov7fast.core.errors import UserError
-from yolov7fast.core.plural import counted
+from yolov7fast.core.text import counted
 from yolov7fast.loading.samplers import EpochOrder
 from yolov7fast.loading.shared_loader import SharedLoader
 from yolov7fast.loading.torch_loader import BatchSource, EndlessLoader, KeyedLoader, ReweightedLoader

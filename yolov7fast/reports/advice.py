@@ -3,7 +3,7 @@
 import math
 
 from yolov7fast.reports.figures import at_hours, best, cost, deployed, duration, last, late, ratio, winner
-from yolov7fast.reports.runs import Run
+from yolov7fast.reports.runs import Run, checkpoints
 
 LEARNT = 0.01  # mAP@.5:.95 below which a run has not learnt anything yet
 TIME_NOISE = 0.05  # by this fraction the times of two equal runs may differ
@@ -60,7 +60,8 @@ def _most_accurate(runs: list[Run]) -> list[str]:
         return []
     run, top = runs[won], tops[won]
     name = deployed(run) or ""
-    file = f" (`{run.folder / 'weights' / name}`)" if name.startswith("best") else ""
+    place = next((path for path in checkpoints(run.folder) if path.name == name), None)
+    file = f" (`{place}`)" if place and name.startswith("best") else ""
     return [f"**Final model, accuracy first**: {run.name}{file}, best mAP@.5:.95 {top.value:.3f} at epoch {top.epoch}."]
 
 

@@ -106,10 +106,16 @@ def read_run(path: str | os.PathLike) -> Run:
         figures={name: values for name in FIGURES if np.isfinite(values := curves.of_csv(name)).any()},
         opt=opt,
         hyp=_read_yaml(folder / "hyp.yaml", notes),
-        weights={p.name: p.stat().st_size for p in sorted((folder / "weights").glob("*.pt*")) if p.suffix in WEIGHTS},
+        weights={p.name: p.stat().st_size for p in checkpoints(folder)},
         profile=_read_profile(folder / "profile.json", notes),
         notes=notes,
     )
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """The checkpoints of a run: in `weights/`, or in the folder itself, where DETR's lie."""
+    found = [*(folder / "weights").glob("*.pt*"), *folder.glob("*.pt*")]
+    return sorted(path for path in found if path.suffix in WEIGHTS)
 
 
 def _planned(opt: dict[str, Any], done: int, notes: list[str]) -> int:

@@ -84,7 +84,8 @@ def trainer_class(family: str) -> type[FlagTrainer]:
         return DetrTrainer
     from yolov7fast.families.registry import family_class
 
-    parts = {"family": family, "suffix": family_class(family).checkpoint_suffix}
+    known = family_class(family)
+    parts = {"family": family, "suffix": known.checkpoint_suffix, "weights": known.weights_folder}
     return type("FamilyTrainer", (FlagTrainer,), parts)
 
 

@@ -30,7 +30,7 @@ class DetrTrainer(FlagTrainer):
     Inner settings are the keys that the base names and, where transformers is installed, all of its configuration's.
     """
 
-    family, suffix = "detr", ".pth"
+    family, suffix, weights = "detr", ".pth", ""
 
     @classmethod
     def knows(cls, key: str) -> bool:

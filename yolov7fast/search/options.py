@@ -56,7 +56,7 @@ FLAGS = [
 STATUS_HELP = """\
 Each trial ends as completed, pruned, failed (a crash, no memory, a loss that is not a number: the reason is recorded)
 or interrupted. trials_{timestamp}.csv is rewritten after every trial; final_map is mAP@.5:.95 of the last validation,
-best_epoch counts from 0, wall_time is in seconds. Of an ended trial only weights/best.pt (or .pth) is kept."""
+best_epoch counts from 0, wall_time is in seconds. Of an ended trial only weights/best.pt (DETR: best.pth) is kept."""
 
 
 def parser() -> Parser:

@@ -226,16 +226,10 @@ class Runner:
         self.ledger.save()
         if status in states.ENDED:
             self.source.ended(run)
-            self.tidy(run)
+            self.trainer.tidy(self.folder(run), is_complete=status == states.COMPLETED)
         self.note()
         found = "" if run.final_map is None else f", mAP@.5:.95 {run.final_map:.4g}"
         tqdm.write(f"{run.name} {status}{found}{f': {run.reason}' if run.reason else ''}")
-
-    def tidy(self, run: Run) -> None:
-        """Of an ended trial only the best weights are kept: the others would fill the disk."""
-        for path in (self.folder(run) / self.trainer.weights).glob("*"):
-            if path.is_file() and path.name not in self.trainer.kept_weights:
-                path.unlink(missing_ok=True)
 
     def end_children(self) -> None:
         """After a second Ctrl-C or a fault: no child survives, and the table says so."""

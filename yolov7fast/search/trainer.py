@@ -4,6 +4,7 @@ The runner, the search and the table know a trainer only through `Trainer`. `Fla
 whose run file holds the flags of a table; a family of detectors adds its own few lines (`yolo`).
 """
 
+import contextlib
 import hashlib
 import math
 import os
@@ -30,6 +31,7 @@ from yolov7fast.core.files import check_file
 from yolov7fast.core.text import nearest
 from yolov7fast.data.data_yaml import load_data_yaml
 
+FOLDER = "weights"  # of checkpoints in a run's folder, as in `training.resume`, which loads torch
 FULL_RUN = 20  # epochs of a full run, in those of a trial, where the base configuration has no more than the trial
 
 
@@ -53,8 +55,6 @@ class Trainer(ABC):
     budget: Budget
     spelt: dict[str, str]  # settings that the user's file names: the one name -> as written there first, in its order
     checkpoints: tuple[str, ...]  # with any of these in a run folder it can be resumed
-    weights: str  # where a run's checkpoints lie, below its folder
-    kept_weights: tuple[str, ...]  # what an ended trial keeps of them
 
     @abstractmethod
     def name(self, key: str, where: str) -> str:
@@ -95,6 +95,10 @@ class Trainer(ABC):
         """Whether the training in `folder` came to its end before its last epoch, as some settings let it."""
         return False
 
+    @abstractmethod
+    def tidy(self, folder: Path, is_complete: bool) -> None:
+        """Leave an ended trial's best weights alone of its checkpoints: the others would fill the disk."""
+
     def files(self, settings: Sequence[Mapping[str, Any]]) -> dict[str, str]:
         """Files that trials read besides the base configuration, each with a digest: what resuming compares."""
         return {}
@@ -132,7 +136,7 @@ class FlagTrainer(Trainer):
     One of its flags may hold a mapping of settings of their own, the inner ones; what these are, a subclass says.
     """
 
-    weights = "weights"
+    weights = FOLDER  # where a run's checkpoints lie, below its folder; empty: there itself
     family: str
     suffix: str  # of its checkpoints
 
@@ -142,8 +146,9 @@ class FlagTrainer(Trainer):
         self.command, suffix = command or self.program.child(), self.suffix
         self.base_config, self.budget = find_run_file(base_config), budget
         self.spelt = {}
-        self.checkpoints = (f"weights/last{suffix}", f"weights/previous{suffix}")
-        self.kept_weights = (f"best{suffix}",)
+        places = dict.fromkeys((self.weights, FOLDER))  # trials of older versions have the latter in every family
+        names = (f"{name}{suffix}" for name in ("last", "previous"))
+        self.checkpoints = tuple(str(Path(place, name)) for name in names for place in places)
         self.flags = flags_of("train", self.family)
         self.base = vars(parser_for("train", self.family).parse_args([])) | read_run_file(
             base_config, self.flags, self.family
@@ -267,6 +272,19 @@ class FlagTrainer(Trainer):
             return False
         state = content.get("resume") if isinstance(content, dict) else None
         return bool(state["progress"]["finished"]) if state else True
+
+    def tidy(self, folder: Path, is_complete: bool) -> None:
+        """A complete training has stripped its best weights; those of one that was stopped still hold its state."""
+        best, weights = folder / self.weights / f"best{self.suffix}", folder / self.weights
+        for path in weights.glob(f"*{self.suffix}*" if weights == folder else "*"):
+            if path.is_file() and path != best:
+                path.unlink(missing_ok=True)
+        if is_complete or not best.is_file():
+            return
+        from yolov7fast.checkpoint.api import CheckpointError, strip_checkpoint  # torch takes seconds to load
+
+        with contextlib.suppress(CheckpointError):  # a damaged file is nothing to strip
+            strip_checkpoint(best)
 
     def files(self, settings: Sequence[Mapping[str, Any]]) -> dict[str, str]:
         """By their names as configurations spell them; a data set that is a folder counts by its name alone."""

@@ -38,7 +38,8 @@ class Validation(NamedTuple):
 
     def columns(self) -> dict[str, float]:
         """Metrics and losses by their columns in results.csv."""
-        return {**self.metrics, **{validation_loss(part): value for part, value in self.losses.items()}}
+        losses = {validation_loss(part): value for part, value in self.losses.items()}
+        return {name: float(value) for name, value in {**self.metrics, **losses}.items()}  # checkpoints hold them
 
 
 def summary_columns(loss_names: Sequence[str]) -> list[str]:
@@ -72,6 +73,7 @@ class Family(Recipe, Protocol):
     # --- of the class: what sets the family apart ---------------------------------------------------------------------
     name: ClassVar[str]  # in checkpoints, opt.yaml and the registry
     checkpoint_suffix: ClassVar[str]
+    weights_folder: ClassVar[str]  # of checkpoints, below the run's folder; empty: that one itself
     metric_names: ClassVar[tuple[str, ...]]  # what a validation measures besides the summary, as columns of results.csv
     advice: ClassVar[Mapping[str, Advice]]  # against a bottleneck, where it differs from that of `bottleneck`
     memorised_map50: ClassVar[float]  # --overfit: this mAP@.5 on its own training images counts as memorised
@@ -169,6 +171,11 @@ class Family(Recipe, Protocol):
     @abstractmethod
     def draw_batch(self, batch, global_step: int) -> None:
         """Plot the first batches of a run."""
+
+    @property
+    def weights_dir(self) -> Path:
+        """Where this run's checkpoints lie."""
+        ...
 
     # --- the end of an epoch, and files -------------------------------------------------------------------------------
     @abstractmethod

@@ -152,7 +152,7 @@ def resolve_options(opt: Namespace, world: World, *, resumed: bool) -> None:
 def make_run_folder(opt: Namespace, family: Family) -> None:
     """Make the folder and write down what is run: opt.yaml with every option, and the family's files of settings."""
     folder = Path(opt.save_dir)
-    (folder / "weights").mkdir(parents=True, exist_ok=True)
+    family.weights_dir.mkdir(parents=True, exist_ok=True)
     stored = {name: value for name, value in vars(opt).items() if name not in NOT_STORED}
     stored |= {"batch_size": opt.total_batch_size, FAMILY_KEY: family.name}
     if opt.resume and (folder / "opt.yaml").is_file():

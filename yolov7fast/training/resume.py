@@ -20,6 +20,7 @@ from yolov7fast.training.distributed import World
 from yolov7fast.training.step import TrainStep
 
 log = logging.getLogger(__name__)
+FOLDER = "weights"  # of checkpoints, below a run's folder
 VERSION = 2  # 1 had other names in `progress`, see `progress_of`
 
 
@@ -184,13 +185,27 @@ def find_checkpoint(target: str | Literal[True], suffix: str = ".pt") -> Path:
         return max(found, key=lambda p: p.stat().st_mtime)
     path = Path(target)
     if path.is_dir():
-        for candidate in (path / "weights" / f"last{suffix}", path / f"last{suffix}"):
-            if candidate.is_file() or previous_of(candidate).is_file():
-                return candidate
-        raise UserError(f"--resume {path}: no weights/last{suffix} in this run folder; has it finished an epoch?")
+        if found := last_checkpoint(path, suffix):
+            return found
+        raise UserError(f"--resume {path}: no last{suffix} in this run folder; has it finished an epoch?")
     if not path.is_file() and not previous_of(path).is_file():
         raise UserError(f"--resume {path}: no such file or run folder")
     return path
+
+
+def last_checkpoint(run_dir: Path, suffix: str) -> Path | None:
+    """The last checkpoint of a run, in either layout; the file may be missing if the one before it is there.
+
+    Of two layouts, in a folder that two versions wrote into, the one that was written last.
+    """
+    candidates = [run_dir / FOLDER / f"last{suffix}", run_dir / f"last{suffix}"]
+    newest = {candidate: max(map(_written, (candidate, previous_of(candidate)))) for candidate in candidates}
+    found = max(candidates, key=lambda candidate: newest[candidate])
+    return found if newest[found] else None
+
+
+def _written(path: Path) -> float:
+    return path.stat().st_mtime if path.is_file() else 0.0
 
 
 def previous_of(path: Path) -> Path:
@@ -234,5 +249,17 @@ def read_resumable(path: Path, note: Callable[[str], None] = print) -> tuple[Any
 
 
 def run_folder_of(checkpoint: Path) -> Path:
-    """runs/train/exp for runs/train/exp/weights/last.pt."""
-    return checkpoint.resolve().parent.parent if checkpoint.resolve().parent.name == "weights" else checkpoint.parent
+    """runs/train/exp for runs/train/exp/weights/last.pt, outputs/exp for outputs/exp/last.pth."""
+    parent = checkpoint.resolve().parent
+    is_run = parent.name != FOLDER or (parent / "opt.yaml").is_file()  # a run may be called so, too
+    return checkpoint.parent if is_run else parent.parent
+
+
+def weights_dir_of(run_dir: Path, folder: str, resumed: str | bool = False) -> Path:
+    """Where a run's checkpoints lie: in the family's `folder` below it, or where the one that is resumed lies.
+
+    Versions before this one had `weights/` in every family; such a run keeps it.
+    """
+    older = run_dir / FOLDER
+    began_there = bool(resumed) and Path(str(resumed)).resolve().parent == older.resolve()
+    return older if began_there else run_dir / folder

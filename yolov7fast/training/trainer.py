@@ -92,7 +92,7 @@ class Trainer:
         reporter: Reporter,
     ):
         self.family, self.settings, self.world, self.device = family, settings, world, device
-        self.weights_dir = run_dir / "weights"
+        self.weights_dir = family.weights_dir
         self.run_dir = run_dir
         self.reporter = reporter
         self.progress = Progress()
@@ -364,7 +364,7 @@ class Trainer:
         """Whether this epoch is the best so far; equal counts as best, as upstream has it."""
         progress = self.progress
         if fitness > progress.best_fitness:
-            progress.best_fitness = fitness
+            progress.best_fitness = float(fitness)  # checkpoints of plain values hold it
             progress.epochs_since_best = 0
         return fitness == progress.best_fitness
 

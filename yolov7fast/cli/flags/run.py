@@ -35,7 +35,7 @@ ANNOTATIONS_HELP = (
     "COCO annotation file for --save-json; default: looked for beside the images, else built from the labels"
 )
 PROJECTS = {
-    "train detr": {"default": "runs/detr"},
+    "train detr": {"default": "outputs"},
     "test": {"default": "runs/test"},
     "test detr": {"default": "runs/detr_test"},
     "detect": {"default": "runs/detect"},

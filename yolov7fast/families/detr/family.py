@@ -4,11 +4,13 @@ import logging
 import resource
 from argparse import Namespace
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from yolov7fast.checkpoint.api import load_checkpoint, state_dict_of, transfer_weights
+from yolov7fast.core.errors import UserError
 from yolov7fast.data.data_yaml import DataYaml
 from yolov7fast.data.detr_dataset import DetrDataset
 from yolov7fast.evaluation.config import EvalConfig
@@ -24,6 +26,7 @@ from yolov7fast.training.bottleneck import DISK_CACHE, FAST_LOADER, WORKERS, Adv
 from yolov7fast.training.distributed import World
 from yolov7fast.training.ema import ModelEMA
 from yolov7fast.training.optimizer import Rates
+from yolov7fast.training.resume import Progress
 from yolov7fast.training.run import build_family
 from yolov7fast.training.step import choose_amp
 
@@ -37,6 +40,8 @@ class DetrFamily(BaseFamily):
     name = "detr"
     loss_names = (*PARTS, "total")
     checkpoint_suffix = ".pth"
+    weights_folder = ""  # checkpoints lie in the run's folder itself
+    strips_final_checkpoint = True
     metric_names = (AP_SMALL, PEAK_MEMORY)
     memorised_map50 = 0.5  # a DETR's boxes tighten late; a network that cannot learn stays near 0
     dataset_class = DetrDataset
@@ -69,6 +74,19 @@ class DetrFamily(BaseFamily):
         family = build_family(cls, opt, device, world, checkpoint)
         profile(family, family.loss, opt.profile, choose_amp(opt.amp, family.device))
         return 0
+
+    @classmethod
+    def complete_checkpoint(cls, path: Path) -> tuple[dict[str, Any], Path]:
+        """A finished run's last.pth is stripped; its last checkpoint_epoch_N.pth still holds the whole state."""
+        files = sorted(path.parent.glob("checkpoint_epoch_*.pth"), key=lambda file: (len(file.name), file.name))
+        for candidate in reversed(files):
+            checkpoint = load_checkpoint(candidate)
+            if isinstance(checkpoint, dict) and checkpoint.get("resume"):
+                return checkpoint, candidate
+        raise UserError(
+            f"--resume {path}: the file is stripped (its run is finished) and no checkpoint_epoch_*.pth is beside it; "
+            f"start a new run with --weights {path}"
+        )
 
     @classmethod
     def build_network(cls, opt: Namespace, data: DataYaml, checkpoint: dict[str, Any] | None) -> Detector:
@@ -170,6 +188,11 @@ class DetrFamily(BaseFamily):
     @property
     def shorter_warmup(self) -> str:
         return "a lower --warmup-iters, or more --epochs"
+
+    def checkpoint(self, progress: Progress, results_text: str) -> dict[str, Any]:
+        """Rates follow from the schedule and the global step alone: `scheduler` is for those who read the file."""
+        schedule = self.schedule.state(progress.global_step, progress.epoch)
+        return super().checkpoint(progress, results_text) | {"scheduler": schedule}
 
     def checkpoint_names(self, epoch: int, final: bool, is_best: bool) -> list[str]:
         names = super().checkpoint_names(epoch, final, is_best)

@@ -2,7 +2,8 @@
 
 import logging
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -46,3 +47,8 @@ class DropSchedule:
     def rates(self, global_step: int, epoch: int) -> Rates:
         factor = self.factor(global_step, epoch)
         return Rates(tuple(lr * factor for lr in self.base), 0.0, 1)
+
+    def state(self, global_step: int, epoch: int) -> dict[str, Any]:
+        """Plain values for a checkpoint: the settings, how far the run is, and the rates of its next iteration."""
+        place = {"global_step": global_step, "epoch": epoch, "last_lr": list(self.rates(global_step, epoch).lrs)}
+        return {**asdict(self), "base": list(self.base), **place}

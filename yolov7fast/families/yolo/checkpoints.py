@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from yolov7fast.checkpoint.api import load_checkpoint, save_checkpoint, strip_checkpoint
+from yolov7fast.checkpoint.api import load_checkpoint, save_checkpoint
 from yolov7fast.core.errors import UserError
 from yolov7fast.data.dataset import LoadImagesAndLabels
 from yolov7fast.families.base import BaseFamily
@@ -52,7 +52,7 @@ class YoloCheckpoints(BaseFamily):
 
     def save_initial(self) -> None:
         """init.pt: the network before its first step, as a bare module."""
-        save_checkpoint(self.model, self.run_dir / "weights" / "init.pt")
+        save_checkpoint(self.model, self.weights_dir / "init.pt")
 
     def checkpoint(self, progress: Progress, results_text: str) -> dict[str, Any]:
         best = best_as_saved(progress.best_fitness)
@@ -97,11 +97,8 @@ class YoloCheckpoints(BaseFamily):
             self.ema.updates = checkpoint["updates"]
 
     def write_final_files(self, last: Path) -> None:
-        best = last.with_name("best.pt")
-        self.final_coco_test([last, best])
-        for path in (best, last):  # last, because a stripped one says that the run is complete
-            if path.is_file():
-                strip_checkpoint(path)
+        self.final_coco_test([last, last.with_stem("best")])
+        super().write_final_files(last)
 
     @abstractmethod
     def final_coco_test(self, weights: Sequence[Path]) -> None:
