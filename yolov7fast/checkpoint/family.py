@@ -11,6 +11,7 @@ from yolov7fast.core.errors import UserError
 from yolov7fast.core.text import nearest
 
 FAMILY_KEY = "family"
+WEIGHTS_FOLDER = "weights"  # of checkpoints, below a run's folder, unless the family has them there itself
 
 
 class FamilyEntry(NamedTuple):

@@ -17,6 +17,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from yolov7fast.checkpoint.api import strip_checkpoint
+from yolov7fast.checkpoint.family import WEIGHTS_FOLDER
 from yolov7fast.core.errors import UserError
 from yolov7fast.data.data_yaml import DataYaml, find_data, load_data_yaml
 from yolov7fast.data.labels import Subset, check_class_range
@@ -33,7 +34,7 @@ from yolov7fast.training.distributed import World, main_first
 from yolov7fast.training.ema import ModelEMA
 from yolov7fast.training.family import Family, Validation
 from yolov7fast.training.resize_stages import ResizeStage, final_size, plan_stages, stage_of
-from yolov7fast.training.resume import FOLDER, Progress, previous_of, weights_dir_of
+from yolov7fast.training.resume import Progress, previous_of, weights_dir_of
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +48,7 @@ class BaseFamily(Family):
     """A network with all that trains it. Order of building: the subclass makes optimizer and EMA, then calls
     `plan_sizes` and `build_loaders`, then sets `net`."""
 
-    weights_folder: ClassVar[str] = FOLDER
+    weights_folder: ClassVar[str] = WEIGHTS_FOLDER
     metric_names: ClassVar[tuple[str, ...]] = ()
     advice: ClassVar[Mapping[str, Advice]] = {}
     memorised_map50: ClassVar[float] = 0.5

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from yolov7fast.checkpoint.family import WEIGHTS_FOLDER
 from yolov7fast.cli.checks import check_train
 from yolov7fast.cli.flags import Flag, flags_of
 from yolov7fast.cli.parser import parser_for
@@ -31,7 +32,6 @@ from yolov7fast.core.files import check_file
 from yolov7fast.core.text import nearest
 from yolov7fast.data.data_yaml import load_data_yaml
 
-FOLDER = "weights"  # of checkpoints in a run's folder, as in `training.resume`, which loads torch
 FULL_RUN = 20  # epochs of a full run, in those of a trial, where the base configuration has no more than the trial
 
 
@@ -136,7 +136,7 @@ class FlagTrainer(Trainer):
     One of its flags may hold a mapping of settings of their own, the inner ones; what these are, a subclass says.
     """
 
-    weights = FOLDER  # where a run's checkpoints lie, below its folder; empty: there itself
+    weights = WEIGHTS_FOLDER  # where a run's checkpoints lie, below its folder; empty: there itself
     family: str
     suffix: str  # of its checkpoints
 
@@ -146,7 +146,7 @@ class FlagTrainer(Trainer):
         self.command, suffix = command or self.program.child(), self.suffix
         self.base_config, self.budget = find_run_file(base_config), budget
         self.spelt = {}
-        places = dict.fromkeys((self.weights, FOLDER))  # trials of older versions have the latter in every family
+        places = dict.fromkeys((self.weights, WEIGHTS_FOLDER))  # trials of older versions have the latter in every family
         names = (f"{name}{suffix}" for name in ("last", "previous"))
         self.checkpoints = tuple(str(Path(place, name)) for name in names for place in places)
         self.flags = flags_of("train", self.family)

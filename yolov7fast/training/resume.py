@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from yolov7fast.checkpoint.api import CheckpointError, load_checkpoint
+from yolov7fast.checkpoint.family import WEIGHTS_FOLDER
 from yolov7fast.core.atomic import link_or_copy
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files import walk_files
@@ -20,7 +21,6 @@ from yolov7fast.training.distributed import World
 from yolov7fast.training.step import TrainStep
 
 log = logging.getLogger(__name__)
-FOLDER = "weights"  # of checkpoints, below a run's folder
 VERSION = 2  # 1 had other names in `progress`, see `progress_of`
 
 
@@ -198,7 +198,7 @@ def last_checkpoint(run_dir: Path, suffix: str) -> Path | None:
 
     Of two layouts, in a folder that two versions wrote into, the one that was written last.
     """
-    candidates = [run_dir / FOLDER / f"last{suffix}", run_dir / f"last{suffix}"]
+    candidates = [run_dir / WEIGHTS_FOLDER / f"last{suffix}", run_dir / f"last{suffix}"]
     newest = {candidate: max(map(_written, (candidate, previous_of(candidate)))) for candidate in candidates}
     found = max(candidates, key=lambda candidate: newest[candidate])
     return found if newest[found] else None
@@ -251,7 +251,7 @@ def read_resumable(path: Path, note: Callable[[str], None] = print) -> tuple[Any
 def run_folder_of(checkpoint: Path) -> Path:
     """runs/train/exp for runs/train/exp/weights/last.pt, outputs/exp for outputs/exp/last.pth."""
     parent = checkpoint.resolve().parent
-    is_run = parent.name != FOLDER or (parent / "opt.yaml").is_file()  # a run may be called so, too
+    is_run = parent.name != WEIGHTS_FOLDER or (parent / "opt.yaml").is_file()  # a run may be called so, too
     return checkpoint.parent if is_run else parent.parent
 
 
@@ -260,6 +260,6 @@ def weights_dir_of(run_dir: Path, folder: str, resumed: str | bool = False) -> P
 
     Versions before this one had `weights/` in every family; such a run keeps it.
     """
-    older = run_dir / FOLDER
+    older = run_dir / WEIGHTS_FOLDER
     began_there = bool(resumed) and Path(str(resumed)).resolve().parent == older.resolve()
     return older if began_there else run_dir / folder
