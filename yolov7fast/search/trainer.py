@@ -146,7 +146,7 @@ class FlagTrainer(Trainer):
         self.command, suffix = command or self.program.child(), self.suffix
         self.base_config, self.budget = find_run_file(base_config), budget
         self.spelt = {}
-        places = dict.fromkeys((self.weights, WEIGHTS_FOLDER))  # trials of older versions have the latter in every family
+        places = dict.fromkeys((self.weights, WEIGHTS_FOLDER))  # the latter in trials of older versions
         names = (f"{name}{suffix}" for name in ("last", "previous"))
         self.checkpoints = tuple(str(Path(place, name)) for name in names for place in places)
         self.flags = flags_of("train", self.family)
