@@ -5,10 +5,11 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 
 from tests.families.detr_commands import needs_transformers
-from yolov7fast.checkpoint.api import save_checkpoint
+from yolov7fast.checkpoint.api import load_checkpoint, save_checkpoint
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.core.errors import UserError
 from yolov7fast.search import options
@@ -339,6 +340,23 @@ def test_the_reason_of_a_failure_is_one_line(tmp_path, text, words):
     (tmp_path / OUTPUT).write_text(text)
     assert explain(1, tmp_path).startswith(words)
     assert len(last_words(tmp_path, limit=30)) <= 30
+
+
+@pytest.mark.parametrize(("base", "best"), [(SMOKE, "weights/best.pt"), ("configs/detr_smoke.yaml", "best.pth")])
+def test_an_ended_trial_keeps_its_best_weights_without_their_state(tmp_path, base, best):
+    """Also where a trial was pruned, whose training could not strip them itself."""
+    names = ("best", "last", "previous", "epoch_000", "checkpoint_epoch_1")
+    files = [(tmp_path / best).with_stem(name) for name in names]
+    files[0].parent.mkdir(exist_ok=True)
+    network = torch.nn.Identity() if base == SMOKE else {"weight": torch.ones(2)}
+    kind = {} if base == SMOKE else {"family": "detr"}
+    content = {"epoch": 3, "model": network, "ema": network, "optimizer": {"state": {0: torch.ones(9)}}, "resume": {}}
+    save_checkpoint(content | kind, *files)
+    (tmp_path / "results.csv").touch()
+    trainer_for(base)(base, Budget()).tidy(tmp_path, is_complete=False)
+    assert [path for path in tmp_path.rglob("*.pt*")] == [tmp_path / best] and (tmp_path / "results.csv").is_file()
+    left = load_checkpoint(tmp_path / best)
+    assert left["epoch"] == -1 and left["optimizer"] is None and "resume" not in left
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------
