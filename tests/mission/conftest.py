@@ -1,6 +1,5 @@
 """A working folder as the documents have it: the scripts, the shipped files, COCO in its layout; only smaller."""
 
-import os
 import runpy
 import shlex
 import shutil
@@ -78,6 +77,3 @@ def make_small(path: Path) -> None:
     values = yaml.safe_load(path.read_text())
     values["model"]["network"] = NETWORKS["detr"]
     path.write_text(yaml.safe_dump(values, sort_keys=False))
-
-
-os.environ.setdefault("MPLBACKEND", "Agg")
