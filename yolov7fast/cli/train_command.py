@@ -41,9 +41,9 @@ class TrainCommand:
         row = program_of(command, family)
         return (row if row in PROGRAMS or command == "train" else program_of(command, "yolo")).invocation
 
-    def next_steps(self, folder: str, suffix: str, data: str) -> list[tuple[str, str]]:
-        """(what for, command) that a user may want after a run in `folder`; suffix: of its checkpoints."""
-        weights, data, folder = (shlex.quote(text) for text in (f"{folder}/weights/best{suffix}", data, folder))
+    def next_steps(self, folder: str, weights: str, data: str) -> list[tuple[str, str]]:
+        """(what for, command) that a user may want after a run in `folder`; weights: its best ones."""
+        weights, data, folder = (shlex.quote(text) for text in (weights, data, folder))
         test, compare = self.invocation(self.family, "test"), program("compare").invocation
         return [
             ("Measure the best weights", f"{test} --weights {weights} --data {data}"),

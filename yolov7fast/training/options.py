@@ -56,8 +56,8 @@ class Command(Protocol):
         """What starts a command for a family, such as `python train.py`."""
         ...
 
-    def next_steps(self, folder: str, suffix: str, data: str) -> list[tuple[str, str]]:
-        """(what for, command) that a user may want after a run in `folder`; suffix: of its checkpoints."""
+    def next_steps(self, folder: str, weights: str, data: str) -> list[tuple[str, str]]:
+        """(what for, command) that a user may want after a run in `folder`; weights: its best ones."""
         ...
 
 

@@ -99,7 +99,8 @@ def train_once(
         for logger in reporter.loggers:
             logger.begin(family)
         if reporter.page is not None and command is not None:
-            steps = command.next_steps(opt.save_dir, family.checkpoint_suffix, str(opt.data))
+            best = family.weights_dir / f"best{family.checkpoint_suffix}"
+            steps = command.next_steps(opt.save_dir, str(best), str(opt.data))
             reporter.page.begin(opt, family, trainer.progress, command.defaults(), steps)
         outcome = trainer.fit()
         reporter.ended(STOPPED if outcome.interrupted else COMPLETE)
