@@ -40,6 +40,7 @@ class Place:
         environment, (script, *arguments) = self.words(command)
         with pytest.MonkeyPatch.context() as patch:
             patch.chdir(self.folder)
+            patch.setattr("matplotlib.figure.Figure.savefig", lambda *_, **__: None)  # drawn in tests/plots
             for name, value in environment.items():
                 patch.setenv(name, value)
             patch.setattr(sys, "argv", [script, *arguments, *SMALLER.get(script, []), *smaller])
