@@ -41,7 +41,7 @@ def test_a_command_without_a_network_trains_yolov7(place, command, capfd, caplog
     asked = int(re.search(r"--workers (\d+)", command)[1])
     used = min(asked, os.cpu_count() or 1)
     printed = capfd.readouterr().out
-    assert f"Using {used} dataloader workers" in printed
+    assert f"Using {used} dataloader worker" in printed
     assert (f"of the {asked} that --workers allows: this machine has" in printed) == (used < asked)
 
 

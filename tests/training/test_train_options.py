@@ -212,7 +212,7 @@ def test_a_run_that_names_no_network_trains_yolov7_from_scratch(tmp_path, monkey
 def test_a_run_says_how_many_workers_it_uses_and_why(tmp_path, shapes_small, monkeypatch, capsys):
     monkeypatch.setattr("os.cpu_count", lambda: 1)
     train(tmp_path, shapes_small, "--workers", "64", "--notest", "--max-iter", "1")
-    assert "Using 1 dataloader workers of the 64 that --workers allows: this machine has 1 core\n" in (
+    assert "Using 1 dataloader worker of the 64 that --workers allows: this machine has 1 core\n" in (
         capsys.readouterr().out
     )
 
