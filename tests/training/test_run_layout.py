@@ -9,7 +9,7 @@ from yolov7fast.core.errors import UserError
 from yolov7fast.training.resume import find_checkpoint, run_folder_of, weights_dir_of
 
 
-def touch(path: Path, second: int = 1) -> Path:
+def touch(path: Path, second: int = 0) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.touch()
     os.utime(path, (second, second))
@@ -24,9 +24,9 @@ def test_a_run_folder_leads_to_its_last_checkpoint_in_either_layout(tmp_path, na
 
 
 def test_of_two_layouts_the_newer_files_count(tmp_path):
-    older, newer = touch(tmp_path / "weights" / "last.pth", 1), touch(tmp_path / "last.pth", 2)
+    older, newer = touch(tmp_path / "weights" / "last.pth"), touch(tmp_path / "last.pth", 1)
     assert find_checkpoint(str(tmp_path), ".pth") == newer
-    touch(older, 3)
+    touch(older, 2)
     assert find_checkpoint(str(tmp_path), ".pth") == older
 
 

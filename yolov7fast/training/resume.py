@@ -199,13 +199,12 @@ def last_checkpoint(run_dir: Path, suffix: str) -> Path | None:
     Of two layouts, in a folder that two versions wrote into, the one that was written last.
     """
     candidates = [run_dir / WEIGHTS_FOLDER / f"last{suffix}", run_dir / f"last{suffix}"]
-    newest = {candidate: max(map(_written, (candidate, previous_of(candidate)))) for candidate in candidates}
-    found = max(candidates, key=lambda candidate: newest[candidate])
-    return found if newest[found] else None
-
-
-def _written(path: Path) -> float:
-    return path.stat().st_mtime if path.is_file() else 0.0
+    found: list[tuple[float, Path]] = []
+    for candidate in candidates:
+        files = [path for path in (candidate, previous_of(candidate)) if path.is_file()]
+        if files:
+            found.append((max(path.stat().st_mtime for path in files), candidate))
+    return max(found)[1] if found else None
 
 
 def previous_of(path: Path) -> Path:
