@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from tests.conftest import ROOT
+from tests.drawing import draw_nothing
 from tests.families.detr_commands import NETWORKS
 
 SCRIPTS = ("train.py", "test.py", "tools", "tests", "scripts")
@@ -40,7 +41,7 @@ class Place:
         environment, (script, *arguments) = self.words(command)
         with pytest.MonkeyPatch.context() as patch:
             patch.chdir(self.folder)
-            patch.setattr("matplotlib.figure.Figure.savefig", lambda *_, **__: None)  # drawn in tests/plots
+            draw_nothing(patch)
             for name, value in environment.items():
                 patch.setenv(name, value)
             patch.setattr(sys, "argv", [script, *arguments, *SMALLER.get(script, []), *smaller])
