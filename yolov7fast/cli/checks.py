@@ -55,7 +55,17 @@ def settle_overfit(opt: Namespace) -> None:
 
 
 def check_train(opt: Namespace, family: str = "yolo") -> None:
-    """Refuse impossible or contradicting flags of training, each by name: what holds for all, then the family's own."""
+    """Refuse impossible or contradicting flags of training, each by name, and with the run file that may hold it."""
+    try:
+        _check_train(opt, family)
+    except UserError as error:
+        if not getattr(opt, "config", ""):
+            raise
+        raise UserError(f"{error} (run file: {opt.config})") from None
+
+
+def _check_train(opt: Namespace, family: str) -> None:
+    """What holds for all families, then the family's own."""
     check_limits(opt, flags_of("train", family))
     settle_overfit(opt)
     parse_resize_schedule(opt.resize_schedule)
