@@ -104,13 +104,13 @@ class Stopped(BaseException):
 def stop_after(patch, steps: int) -> None:
     from yolov7fast.training.trainer import Trainer
 
-    def saving(self):
-        save(self)
+    def saving(self, names):
+        save(self, names)
         if self.progress.global_step == steps:
             raise Stopped
 
-    save = Trainer.save_if_due
-    patch.setattr(Trainer, "save_if_due", saving)
+    save = Trainer.save
+    patch.setattr(Trainer, "save", saving)
 
 
 def copy_data(source: Path, folder: Path) -> Path:

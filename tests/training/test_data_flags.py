@@ -4,13 +4,13 @@ import shutil
 
 import pytest
 
-import yolov7fast.training.run
 from tests.training.commands import small_run
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.commands.train import run as train
 from yolov7fast.core.errors import UserError
 from yolov7fast.data.caches.images import ImagesInMemory
 from yolov7fast.data.caches.packed import PackedImages
+from yolov7fast.families.yolo.family import YoloFamily
 from yolov7fast.loading.shared_loader import SharedLoader
 from yolov7fast.loading.torch_loader import EndlessLoader, ReweightedLoader
 
@@ -26,12 +26,12 @@ def build(tmp_path, shapes_small, monkeypatch):
     """`build(*flags)`: the family that train.py makes of these flags, on two workers, batch 4."""
     made = []
 
-    def stop(*arguments):
+    def stop(cls, *arguments):
         made.append(build_family(*arguments))
         raise Built
 
-    build_family = yolov7fast.training.run.build_family
-    monkeypatch.setattr(yolov7fast.training.run, "build_family", stop)
+    build_family = YoloFamily.build
+    monkeypatch.setattr(YoloFamily, "build", classmethod(stop))
 
     def run(*flags, data=shapes_small):
         arguments = small_run(tmp_path, data, "--workers", "2", "--cache-dir", str(tmp_path / "packs"), *flags)
