@@ -54,8 +54,17 @@ class FakeLoader(list):
 class FakeDataset:
     labels = tuple(np.array([[c, 0.5, 0.5, 0.2, 0.2]], np.float32) for c in range(3))
     label_files = ("a.txt", "b.txt", "c.txt")
+    img_files = ("a.jpg", "b.jpg", "c.jpg")
+    segments = ((), (), ())
+    shapes = np.full((3, 2), 64)
     indices = range(3)
     n = 3
+
+    def __init__(self):
+        self.problem_kinds: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return self.n
 
 
 def replace_data(monkeypatch, batches) -> None:
@@ -65,6 +74,7 @@ def replace_data(monkeypatch, batches) -> None:
     )
     nothing = SimpleNamespace(metrics=dict.fromkeys(SUMMARY, 0.0), losses={}, per_class_ap=np.zeros(3), fitness=0.0)
     monkeypatch.setattr(yolov7fast.families.base, "run_evaluation", lambda *_, **__: nothing)
+    monkeypatch.setattr(yolov7fast.families.base, "findings", lambda *_: {})
     monkeypatch.setattr(yolov7fast.families.base, "plot_images", lambda *_: None)
 
 

@@ -89,6 +89,7 @@ def changes(weights: Path) -> dict[str, torch.Tensor]:
     return {n: last[f"model.{n}"] - first[n].float() for n in first if n.endswith("conv.weight")}
 
 
+@pytest.mark.slow
 def test_killed_processes_are_restarted_by_torchrun_to_the_same_weights(two_processes, tmp_path, shapes_small):
     """Killed before the first checkpoint, then in the second epoch: all processes start again from the last one."""
     _, whole = two_processes

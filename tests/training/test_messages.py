@@ -18,7 +18,7 @@ from yolov7fast.training.trainer import Outcome
 
 def options(*flags: str, family: str = "yolo", folder="runs/train/exp"):
     opt = parser_for("train", family).parse_args(["--data", "my.yaml", *flags])
-    opt.save_dir, opt.test_size = str(folder), 320
+    opt.save_dir, opt.test_size, opt.world_size = str(folder), 320, 1
     return opt
 
 

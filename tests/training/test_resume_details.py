@@ -93,7 +93,7 @@ def test_ctrl_c_before_training_ends_without_a_traceback(capsys):
 
 @pytest.mark.parametrize(
     ("module", "moment"),
-    [(yolov7fast.families.base, "plot_results"), (yolov7fast.families.yolo.checkpoints, "strip_checkpoint")],
+    [(yolov7fast.families.base, "plot_results"), (yolov7fast.families.base, "strip_checkpoint")],
 )
 def test_a_run_killed_after_its_last_checkpoint_only_needs_its_end(
     tmp_path, shapes_small, monkeypatch, capsys, module, moment

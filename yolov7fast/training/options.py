@@ -212,8 +212,8 @@ def order_is_shuffled(opt: Namespace, world: World, resumed: bool) -> bool:
 def make_run_folder(opt: Namespace, family: Family) -> None:
     """Make the folder and write down what is run: opt.yaml with every option, and the family's files of settings."""
     folder = Path(opt.save_dir)
-    family.weights_dir.mkdir(parents=True, exist_ok=True)
     for place in (folder, family.weights_dir):
+        place.mkdir(parents=True, exist_ok=True)
         clear_abandoned(place)
     if getattr(opt, "begins_anew", False):  # of an epoch that was lost with its process
         for name in ("results.txt", "results.csv"):
