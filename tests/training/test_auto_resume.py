@@ -72,7 +72,8 @@ def test_a_detr_is_started_and_resumed_by_the_same_command(tmp_path, shapes_smal
 
     assert start() == 0 and start() == 0
     assert start("--max-iter", "4") == 0
-    last = load_checkpoint(tmp_path / "runs" / "run" / "weights" / "last.pth")
+    (path,) = (tmp_path / "runs" / "run").rglob("last.pth")
+    last = load_checkpoint(path)
     assert last["resume"]["progress"]["global_step"] == 4
 
 
