@@ -30,8 +30,8 @@ esac
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || fail "the project's folder is gone"
 read -r -a train <<<"${TRAIN:-.venv/bin/python train.py}"
 
-newest() { # time of the newest checkpoint below runs/
-    find runs -name 'last.pt*' -printf '%T@\n' 2>/dev/null | sort -n | tail -1
+newest() { # time of the newest checkpoint
+    find runs outputs -name 'last.pt*' -printf '%T@\n' 2>/dev/null | sort -n | tail -1
 }
 
 failed=0

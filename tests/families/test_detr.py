@@ -229,7 +229,7 @@ def test_values_that_do_not_go_together_are_refused_before_a_run_begins(architec
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"config": None}, "its network cannot be built"),
+        ({"config": None}, "its configuration is None, not a mapping"),
         ({"architecture": "foo"}, "of a kind that is not known here"),
         ({"architecture": ["detr"]}, "of a kind that is not known here"),
         ({"ema": {}}, "its weights do not fit its network"),

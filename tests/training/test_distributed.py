@@ -120,7 +120,7 @@ def test_a_run_resumed_with_another_number_of_processes_sees_the_same_batches(tw
     parts = [tmp_path / "two", tmp_path / "one"]
     for part in parts:
         part.mkdir()
-    killed = torchrun(*arguments, RECORD=str(parts[0]), FATAL_RANK="1", FATAL="step 6")
+    killed = group(*arguments, RECORD=str(parts[0]), FATAL_RANK="1", FATAL="step 6")
     assert killed.returncode != 0
     run = tmp_path / "runs" / "run"
     resumed = train("--resume", str(run), script="tests/training/agreeing_train.py", RECORD=str(parts[1]))
@@ -136,7 +136,7 @@ def test_processes_that_see_different_checkpoints_say_so(tmp_path, shapes_small)
     """As on two machines without shared storage, where only the first has the run's folder."""
     arguments = small_run(tmp_path, shapes_small, "--epochs", "3", "--seed", "3", "--max-iter", "1", "--notest")
     assert train(*arguments).returncode == 0
-    done = torchrun(*arguments, "--max-iter", "2", "--resume", "auto", FAR_RANK="1")
+    done = group(*arguments, "--max-iter", "2", "--resume", "auto", FAR_RANK="1")
     assert done.returncode != 0
     assert "rank 1 begins at iteration 0, rank 0 at 1: every machine must see the same run" in done.stderr
 

@@ -171,7 +171,10 @@ def rebuild(description: Mapping[str, Any], origin: str | Path) -> Detector:
     if not isinstance(name, str) or name not in ARCHITECTURES:
         raise CheckpointError(f"{origin}: its network is of a kind that is not known here ({shown(name)})")
     kind = ARCHITECTURES[name]
-    check_sizes(description.get("config"), f"{origin} is damaged")
+    try:
+        check_sizes(description.get("config"), f"{origin} is damaged")
+    except UserError as error:
+        raise CheckpointError(str(error)) from None
     if not all(isinstance(label, str) for label in description.get("names") or [None]):
         raise CheckpointError(f"{origin} is damaged: the names of its classes are no text")
     try:
