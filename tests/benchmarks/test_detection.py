@@ -45,6 +45,7 @@ def test_large_images_hold_the_scenes_and_their_labels():
     assert labels[:, 1].max() > 400 and labels[:, 2].max() > 400
 
 
+@pytest.mark.slow
 def test_formats_are_timed_for_every_network_and_size(tmp_path, capsys):
     flags = ["--img-size", "32", "64", "--runs", "1", "--threads", "1", "--json", str(tmp_path / "figures.json")]
     assert formats.main(["--cfg", small_network(tmp_path), *flags]) == 0

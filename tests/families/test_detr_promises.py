@@ -234,6 +234,7 @@ def test_boxes_are_counted_over_all_processes(detector, monkeypatch):
     torch.testing.assert_close(other_gradient, gradient / 2, rtol=1e-3, atol=1e-7)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_two_processes_train_the_same_network(tmp_path, shapes_small):
     config = run_file(tmp_path, shapes_small, "rtdetr_v2", max_epochs=1)

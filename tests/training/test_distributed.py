@@ -113,6 +113,7 @@ def batches(folder: Path) -> dict[int, list[str]]:
     return {step: sorted(name for names in ranks.values() for name in names) for step, ranks in found.items()}
 
 
+@pytest.mark.slow
 def test_a_run_resumed_with_another_number_of_processes_sees_the_same_batches(two_processes, tmp_path, shapes_small):
     """Begun by two, resumed by one: the order of the samples belongs to the run, not to its processes."""
     _, whole = two_processes

@@ -37,7 +37,12 @@ def without_times(results_csv: Path) -> list[list[str]]:
 
 
 @pytest.mark.parametrize(
-    "moments", [["step 2", "step 3", "write 2"], ["step 10", "rename 1", "rename 4"], ["write 5", "text 5"]]
+    "moments",
+    [
+        ["step 2", "step 3", "write 2"],
+        pytest.param(["step 10", "rename 1", "rename 4"], marks=pytest.mark.slow),
+        ["write 5", "text 5"],
+    ],
 )
 def test_killed_runs_end_with_the_same_weights(uninterrupted, tmp_path, moments):
     """Killed between steps, in the middle of writing a checkpoint and before its rename; resumed each time."""
@@ -90,7 +95,9 @@ def test_runs_killed_from_outside_at_random_times_end_with_the_same_weights(unin
     assert (again / "results.txt").read_text() == (run / "results.txt").read_text(), f"seed {seed}"
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow)]
+)
 def test_signals_finish_the_step_and_resume_is_exact(uninterrupted, tmp_path, number, code):
     run, arguments = uninterrupted
     command = [sys.executable, "-u", str(ROOT / "train.py"), *elsewhere(arguments, tmp_path)]
@@ -137,6 +144,7 @@ def test_a_finished_run_is_extended_by_more_epochs(uninterrupted, tmp_path, shap
     assert [line.split()[0] for line in lines] == ["0/0", "1/2", "2/2"]
 
 
+@pytest.mark.slow
 def test_without_seed_and_workers_an_epoch_end_is_resumed_exactly(tmp_path, shapes_small):
     """The generators of the main process are part of the checkpoint."""
     whole = small_run(tmp_path / "a", shapes_small, "--epochs", "2") if (tmp_path / "a").mkdir() is None else []
