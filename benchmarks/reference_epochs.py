@@ -22,7 +22,7 @@ BEGIN, END = re.compile(r"Starting training for"), re.compile(r"epochs? complete
 
 
 def measure_epochs(checkout: Checkout, case: Case, epochs: int, rounds: int, scratch: Path) -> list[dict]:
-    """One row: seconds from the first batch to the end of the last validation; differing first losses are told."""
+    """One row: seconds from the first batch to the end of the last validation; differing first losses are logged."""
     data = {"train": str(case.images), "val": str(case.images), "nc": 3, "names": ["RBC", "WBC", "Platelets"]}
     if (BCCD / "images" / "val").is_dir():
         data["val"] = str(own_data(BCCD / "images" / "val", scratch / "val"))

@@ -78,7 +78,6 @@ def test_synthetic_run_in_double_precision_is_the_recorded_one(monkeypatch, tmp_
     compare_files(opt, block)
 
 
-@pytest.mark.slow
 def test_auxiliary_run_in_double_precision_is_the_recorded_one(monkeypatch, tmp_path, rounded_arctangent):
     """yolov7-w6 with its auxiliary heads trains through the same command."""
     replace_data(monkeypatch, synthetic_batches(2, 256, 3))
@@ -105,7 +104,7 @@ def image_hash(step: dict) -> str:
     return hashlib.sha256(step["images"].numpy().tobytes()).hexdigest()[:16]
 
 
-@pytest.mark.parametrize("ota", [pytest.param(0, marks=pytest.mark.slow), 1])
+@pytest.mark.parametrize("ota", [0, 1])
 def test_run_on_photographs_begins_as_the_recorded_one(monkeypatch, tmp_path, bccd, ota):
     """Real images through the whole pipeline: the same pixels and targets, the same first steps, rates throughout."""
     run = recorded(f"train_bccd48_ota{ota}.json")
