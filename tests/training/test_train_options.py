@@ -280,6 +280,27 @@ def test_diagnosis_reports_no_graph_break(tmp_path, shapes_small, monkeypatch, c
     assert not folder.exists()
 
 
+def test_a_full_disk_keeps_the_last_good_checkpoint(tmp_path, shapes_small, monkeypatch, caplog):
+    from yolov7fast.checkpoint.write import SaveError
+    from yolov7fast.training import checkpoint_files
+
+    saves = []
+    original = checkpoint_files.save_checkpoint
+
+    def full_once(content, *paths):
+        saves.append(paths)
+        if len(saves) == 2:
+            real = [Path(path).resolve() for path in paths]
+            raise SaveError([UserError("cannot write last.pt (No space left on device)")], real)
+        original(content, *paths)
+
+    monkeypatch.setattr(checkpoint_files, "save_checkpoint", full_once)
+    code, folder = train(tmp_path, shapes_small, "--epochs", "3", "--seed", "1")
+    assert code == 0 and len(saves) > 2
+    assert "training continues, the last good checkpoint is kept" in caplog.text
+    assert (folder / "weights" / "last.pt").is_file()
+
+
 def test_evolution_keeps_a_table_and_the_best_set(tmp_path, shapes_small, monkeypatch):
     arguments = [
         str(Path(a).resolve()) if a.startswith(("data/", "cfg/")) else a for a in small_run(tmp_path, shapes_small)
