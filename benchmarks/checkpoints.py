@@ -28,7 +28,7 @@ def trained(cfg: str) -> tuple[Model, torch.optim.Optimizer]:
 
 
 def save(model: Model, ema: Model, optimizer: torch.optim.Optimizer, path: Path) -> None:
-    """What the YOLO family stores and `training.resume.collect_state` adds."""
+    """What the YOLO family stores and `training.checkpoints.resume.collect_state` adds."""
     state = {"model": model.state_dict(), "ema": ema.state_dict(), "gradients": [p.grad for p in model.parameters()]}
     content = {"epoch": 0, "model": deepcopy(model).half(), "ema": deepcopy(ema).half()}
     save_checkpoint(content | {"optimizer": optimizer.state_dict(), "resume": state}, path)

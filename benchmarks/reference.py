@@ -2,7 +2,7 @@
 
 DIR is a folder that you have; nothing of it is in this repository. Upstream's side is DIR with the overlay's repairs
 alone, without which it does not run on today's torch and NumPy. Both sides run in turn in one process on the same
-inputs (`benchmarks.reference_parts`), and what they compute is compared too; epochs are whole runs of DIR's own
+inputs (`benchmarks.side_by_side.parts`), and what they compute is compared too; epochs are whole runs of DIR's own
 train.py, in turn. What cannot be run is reported, and the rest is still measured.
 """
 
@@ -21,8 +21,8 @@ from tqdm import tqdm
 
 from benchmarks.measure import machine, write_json
 from benchmarks.photographs import BCCD
-from benchmarks.reference_epochs import measure_epochs
-from benchmarks.reference_parts import NETWORK, PARTS, STRIDES, Case, Part, Side
+from benchmarks.side_by_side.epochs import measure_epochs
+from benchmarks.side_by_side.parts import NETWORK, PARTS, STRIDES, Case, Part, Side
 from yolov7fast.core.errors import UserError, run_command
 from yolov7fast.overlay.check import difference
 from yolov7fast.overlay.checkout import Checkout

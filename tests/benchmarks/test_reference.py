@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import reference, reference_epochs
-from benchmarks.reference_parts import Case, Side, own_data
+from benchmarks import reference
+from benchmarks.side_by_side import epochs as reference_epochs
+from benchmarks.side_by_side.parts import Case, Side, own_data
 from yolov7fast.core.errors import UserError
 from yolov7fast.overlay.checkout import Checkout
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import yaml
 
-from benchmarks import small_data
+from benchmarks.learning import small_data
 from yolov7fast.data.labels import find_images, img2label_paths
 
 

@@ -6,8 +6,9 @@ import signal
 
 import pytest
 
-from yolov7fast.core import atomic, file_lock
-from yolov7fast.core.atomic import (
+from yolov7fast.core.errors import UserError
+from yolov7fast.core.files import atomic, file_lock
+from yolov7fast.core.files.atomic import (
     atomic_file,
     atomic_folder,
     atomic_path,
@@ -15,7 +16,6 @@ from yolov7fast.core.atomic import (
     link_or_copy,
     write_atomically,
 )
-from yolov7fast.core.errors import UserError
 
 
 def in_child(action) -> int:

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from yolov7fast.core.errors import UserError
-from yolov7fast.core.files import check_file, check_img_size, increment_path, latest_run
+from yolov7fast.core.files.paths import check_file, check_img_size, increment_path, latest_run
 
 
 @pytest.fixture(autouse=True)

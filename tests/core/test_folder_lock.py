@@ -6,10 +6,10 @@ import socket
 
 import pytest
 
-from yolov7fast.core import folder_lock
 from yolov7fast.core.errors import UserError
-from yolov7fast.core.file_lock import NoLocks
-from yolov7fast.core.folder_lock import FolderLock
+from yolov7fast.core.files import folder_lock
+from yolov7fast.core.files.file_lock import NoLocks
+from yolov7fast.core.files.folder_lock import FolderLock
 
 
 def child_holding(folder, then=lambda: None) -> tuple[int, int]:

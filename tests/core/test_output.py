@@ -10,8 +10,8 @@ import pytest
 from tqdm import tqdm
 
 from tests.conftest import ROOT
-from yolov7fast.core import output as module
-from yolov7fast.core.output import run_output
+from yolov7fast.core.process import output as module
+from yolov7fast.core.process.output import run_output
 
 
 @pytest.fixture

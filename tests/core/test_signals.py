@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from yolov7fast.core import signals
-from yolov7fast.core.signals import StopRequest
+from yolov7fast.core.process import signals
+from yolov7fast.core.process.signals import StopRequest
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1"])
@@ -54,7 +54,7 @@ def test_the_second_interrupt_reaches_a_caller_of_the_library():
 
 STUBBORN = """
 import atexit, os, signal, threading
-from yolov7fast.core import signals
+from yolov7fast.core.process import signals
 from yolov7fast.core.errors import run_command
 class Ignoring:
     def __del__(self):  # here Python prints exceptions and ignores them

@@ -70,7 +70,7 @@ def test_commands_run_from_it_and_find_the_shipped_files(installed, tmp_path):
     drawn = run(installed, tmp_path, "-m", "yolov7fast", "make-shapes", "--train", "2", "--val", "1", "--size", "96")
     assert drawn.returncode == 0 and (tmp_path / "data/shapes/images/val").is_dir()
     program = (
-        "import sys; from yolov7fast.core.files import check_file;"
+        "import sys; from yolov7fast.core.files.paths import check_file;"
         "from yolov7fast.data.data_yaml import load_data_yaml;"
         "from yolov7fast.cli.programs import program; from yolov7fast.cli.parser import parser_for;"
         "print(check_file('yolov7-tiny', 'cfg')); print(check_file('data/hyp.scratch.p5.yaml', 'hyp'));"

@@ -9,9 +9,9 @@ import pytest
 from yolov7fast.cli.flags import flags_of
 from yolov7fast.metrics.names import SUMMARY
 from yolov7fast.search.evolve import GENERATIONS, RESULTS, evolve
+from yolov7fast.training.checkpoints.resume import Progress
 from yolov7fast.training.distributed import World
 from yolov7fast.training.hyperparameters import load_hyp
-from yolov7fast.training.resume import Progress
 from yolov7fast.training.trainer import Outcome
 
 

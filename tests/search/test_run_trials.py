@@ -49,7 +49,7 @@ def test_a_full_disk_ends_the_trials_with_one_line_and_no_child_left(tmp_path, m
             raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
     with monkeypatch.context() as patch:
-        patch.setattr("yolov7fast.core.atomic._flush", full)
+        patch.setattr("yolov7fast.core.files.atomic._flush", full)
         with pytest.raises(SystemExit) as ended:
             run_command(lambda: run(*listed(tmp_path, SIX[:2])))
     assert ended.value.code == 2

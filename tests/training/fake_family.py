@@ -8,14 +8,15 @@ from torch import nn
 
 from yolov7fast.evaluation.loop import EvaluationStopped
 from yolov7fast.metrics.names import SUMMARY
+from yolov7fast.training.checkpoints.resume import previous_of
 from yolov7fast.training.distributed import World
 from yolov7fast.training.ema import ModelEMA
 from yolov7fast.training.family import Validation
 from yolov7fast.training.optimizer import Rates
-from yolov7fast.training.reporter import Reporter
-from yolov7fast.training.resume import previous_of
+from yolov7fast.training.reporting.reporter import Reporter
+from yolov7fast.training.settings import TrainSettings
 from yolov7fast.training.step import Amp
-from yolov7fast.training.trainer import Trainer, TrainSettings
+from yolov7fast.training.trainer import Trainer
 
 
 class Scalar(nn.Module):

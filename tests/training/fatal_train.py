@@ -13,7 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-import yolov7fast.core.atomic
+import yolov7fast.core.files.atomic
 import yolov7fast.training.step
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.commands.train import run
@@ -55,7 +55,7 @@ def arm(moment: str) -> None:
                 die()
             os.fsync(descriptor)
 
-        yolov7fast.core.atomic.os = types.SimpleNamespace(**vars(os) | {"fsync": fsync})
+        yolov7fast.core.files.atomic.os = types.SimpleNamespace(**vars(os) | {"fsync": fsync})
     elif kind in ("rename", "text"):
 
         def replace(source, target):
@@ -63,7 +63,7 @@ def arm(moment: str) -> None:
                 die()
             os.replace(source, target)
 
-        yolov7fast.core.atomic.os = types.SimpleNamespace(**vars(os) | {"replace": replace})
+        yolov7fast.core.files.atomic.os = types.SimpleNamespace(**vars(os) | {"replace": replace})
 
 
 def is_checkpoint(path: Path) -> bool:

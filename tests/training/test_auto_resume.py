@@ -20,7 +20,7 @@ from yolov7fast.checkpoint.api import load_checkpoint
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.commands.train import run as run_training
 from yolov7fast.core.errors import UserError
-from yolov7fast.core.folder_lock import FolderLock
+from yolov7fast.core.files.folder_lock import FolderLock
 from yolov7fast.training.distributed import World
 from yolov7fast.training.options import order_is_shuffled, save_minutes
 

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-import yolov7fast.core.atomic
+import yolov7fast.core.files.atomic
 from tests.training.fake_family import FakeFamily, fake_trainer
 from yolov7fast.checkpoint.api import load_checkpoint
 from yolov7fast.core.errors import UserError
@@ -19,7 +19,7 @@ class Disk:
     def __init__(self, monkeypatch):
         self.refused: set[str] = set()
         self.replace = os.replace
-        monkeypatch.setattr(yolov7fast.core.atomic.os, "replace", self)
+        monkeypatch.setattr(yolov7fast.core.files.atomic.os, "replace", self)
 
     def __call__(self, source, target) -> None:
         if target.name in self.refused:
@@ -121,8 +121,8 @@ def test_no_temporary_file_remains_where_nothing_fits(tmp_path, monkeypatch):
 
     trainer = fake_trainer(tmp_path, BestFamily(tmp_path), epochs=2)
     trainer.save(["last.pt"])
-    monkeypatch.setattr(yolov7fast.core.atomic.os, "link", full)
+    monkeypatch.setattr(yolov7fast.core.files.atomic.os, "link", full)
     monkeypatch.setattr(shutil, "copyfile", full)
-    monkeypatch.setattr(yolov7fast.core.atomic.os, "fsync", full)
+    monkeypatch.setattr(yolov7fast.core.files.atomic.os, "fsync", full)
     trainer.save(["last.pt", "best.pt"])
     assert sorted(os.listdir(tmp_path / "weights")) == ["last.pt"]

@@ -12,7 +12,7 @@ from yolov7fast.checkpoint.api import load_checkpoint, save_checkpoint
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.commands.train import run
 from yolov7fast.core.errors import UserError, one_line
-from yolov7fast.training.data_changes import changes, check_unchanged, fingerprint
+from yolov7fast.training.checkpoints.data_changes import changes, check_unchanged, fingerprint
 
 # --- fingerprints -----------------------------------------------------------------------------------------------------
 

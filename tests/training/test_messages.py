@@ -10,9 +10,9 @@ from yolov7fast.families.detr.family import DetrFamily
 from yolov7fast.families.yolo.family import YoloFamily
 from yolov7fast.families.yolo.optimization import YoloSchedule
 from yolov7fast.metrics.names import MAP, MAP50
-from yolov7fast.training import messages
+from yolov7fast.training.checkpoints.resume import Progress
 from yolov7fast.training.hyperparameters import load_hyp
-from yolov7fast.training.resume import Progress
+from yolov7fast.training.reporting import messages
 from yolov7fast.training.trainer import Outcome
 
 

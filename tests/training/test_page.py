@@ -8,7 +8,7 @@ import pytest
 from tests.training.commands import small_run
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.commands.train import run as run_training
-from yolov7fast.training import page as page_module
+from yolov7fast.training.reporting import page as page_module
 
 
 def start(*arguments: str) -> int:

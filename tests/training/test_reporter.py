@@ -11,12 +11,12 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tests.training.fake_family import FakeFamily
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.core.errors import UserError
-from yolov7fast.training import bottleneck
 from yolov7fast.training import run as training_run
 from yolov7fast.training.distributed import World
 from yolov7fast.training.family import summary_columns
-from yolov7fast.training.loggers import TensorBoardLogger
-from yolov7fast.training.reporter import EpochRow, Reporter
+from yolov7fast.training.reporting import bottleneck
+from yolov7fast.training.reporting.loggers import TensorBoardLogger
+from yolov7fast.training.reporting.reporter import EpochRow, Reporter
 
 COLUMNS = summary_columns(("box", "obj", "cls", "total"))
 PER_EPOCH = (

@@ -179,7 +179,7 @@ def test_files_of_a_run_are_written_in_one_step(finished, monkeypatch):
     """A kill before the rename leaves what was there."""
     names = ("opt.yaml", "hyp.yaml", "results.txt", "results.csv")
     before = {name: (finished / name).read_text() for name in names}
-    monkeypatch.setattr("yolov7fast.core.atomic.os.replace", kill)
+    monkeypatch.setattr("yolov7fast.core.files.atomic.os.replace", kill)
     with pytest.raises(Killed):
         here("--resume", str(finished), "--epochs", "2")
     assert {name: (finished / name).read_text() for name in names} == before

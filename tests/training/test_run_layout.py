@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from yolov7fast.core.errors import UserError
-from yolov7fast.training.resume import find_checkpoint, run_folder_of, weights_dir_of
+from yolov7fast.training.checkpoints.resume import find_checkpoint, run_folder_of, weights_dir_of
 
 
 def touch(path: Path, second: int = 0) -> Path:

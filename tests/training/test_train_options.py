@@ -282,7 +282,7 @@ def test_diagnosis_reports_no_graph_break(tmp_path, shapes_small, monkeypatch, c
 
 def test_a_full_disk_keeps_the_last_good_checkpoint(tmp_path, shapes_small, monkeypatch, caplog):
     from yolov7fast.checkpoint.write import SaveError
-    from yolov7fast.training import checkpoint_files
+    from yolov7fast.training.checkpoints import files as checkpoint_files
 
     saves = []
     original = checkpoint_files.save_checkpoint

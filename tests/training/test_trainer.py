@@ -13,8 +13,15 @@ from tests.training.fake_family import FakeFamily, fake_trainer
 from yolov7fast.checkpoint.api import load_checkpoint
 from yolov7fast.core.errors import UserError
 from yolov7fast.metrics.names import SUMMARY
+from yolov7fast.training.checkpoints.resume import (
+    Limits,
+    Progress,
+    progress_of,
+    random_states,
+    restore_own_random,
+    restore_state,
+)
 from yolov7fast.training.distributed import World
-from yolov7fast.training.resume import Limits, Progress, progress_of, random_states, restore_own_random, restore_state
 from yolov7fast.training.run import restore
 from yolov7fast.training.step import Amp
 
@@ -83,13 +90,13 @@ def test_a_full_disk_is_a_warning_wherever_it_shows(tmp_path, monkeypatch, caplo
     trainer = fake_trainer(tmp_path, epochs=3)
     trainer.save(["last.pt"])
     with monkeypatch.context() as disk:
-        disk.setattr("yolov7fast.core.atomic.os.link", full)
-        disk.setattr("yolov7fast.core.atomic.shutil.copyfile", full)
+        disk.setattr("yolov7fast.core.files.atomic.os.link", full)
+        disk.setattr("yolov7fast.core.files.atomic.shutil.copyfile", full)
         trainer.save(["last.pt"])
     assert "cannot write" in caplog.text and "previous.pt" in caplog.text and "No space left on device" in caplog.text
     caplog.clear()
     with monkeypatch.context() as disk:
-        disk.setattr("yolov7fast.core.atomic.os.fsync", full)
+        disk.setattr("yolov7fast.core.files.atomic.os.fsync", full)
         trainer.train_epoch(0, stop=None)
         trainer.settings = replace(trainer.settings, nosave=True)
         trainer.finish_epoch(0, 1.0, stop=None)

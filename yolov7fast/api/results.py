@@ -11,7 +11,7 @@ import torch
 
 from yolov7fast.api.inputs import InputImage
 from yolov7fast.core.boxes import xyxy2xywh
-from yolov7fast.core.files import increment_path
+from yolov7fast.core.files.paths import increment_path
 from yolov7fast.core.optional import need
 from yolov7fast.plots.draw import class_colour, class_name, draw_boxes, save_image
 

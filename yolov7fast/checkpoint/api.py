@@ -19,7 +19,7 @@ from yolov7fast.checkpoint.rebuild import Damaged, Unreadable, Wrapper
 from yolov7fast.checkpoint.unpickle import Modules
 from yolov7fast.checkpoint.write import save_checkpoint
 from yolov7fast.core.errors import CheckpointError
-from yolov7fast.core.files import check_path
+from yolov7fast.core.files.paths import check_path
 from yolov7fast.core.text import printable
 
 __all__ = [

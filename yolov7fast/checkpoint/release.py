@@ -9,9 +9,9 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from yolov7fast.core.atomic import Replacement, as_user_error
 from yolov7fast.core.errors import CheckpointError, UserError
-from yolov7fast.core.file_lock import exclusive
+from yolov7fast.core.files.atomic import Replacement, as_user_error
+from yolov7fast.core.files.file_lock import exclusive
 from yolov7fast.core.text import printable
 
 RELEASE = "https://github.com/WongKinYiu/yolov7/releases/download/v0.1"

@@ -23,8 +23,8 @@ from torch import nn
 from torch._utils import _rebuild_parameter
 
 from yolov7fast.checkpoint.rebuild import ARGUMENTS, CALLS, STORAGES, readable_modules
-from yolov7fast.core.atomic import Replacement, atomic_path
 from yolov7fast.core.errors import UserError
+from yolov7fast.core.files.atomic import Replacement, atomic_path
 from yolov7fast.nn.blocks import Conv
 from yolov7fast.nn.class_paths import PATHS_IN_FILES, class_path
 

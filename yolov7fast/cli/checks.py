@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from yolov7fast.cli.flags import Flag, flags_of
 from yolov7fast.core.errors import UserError, shown
-from yolov7fast.core.files import check_path
+from yolov7fast.core.files.paths import check_path
 from yolov7fast.core.resize_schedule import parse_resize_schedule
 from yolov7fast.data.data_yaml import SPLITS
 from yolov7fast.runtimes.forms import is_exported

@@ -8,7 +8,7 @@ import sys
 from typing import NamedTuple
 
 from yolov7fast.checkpoint.family import FAMILIES
-from yolov7fast.core.shipped import CHECKOUT
+from yolov7fast.core.files.shipped import CHECKOUT
 
 PACKAGE = "yolov7fast"
 

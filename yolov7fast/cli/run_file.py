@@ -9,10 +9,10 @@ from yolov7fast.cli.flags import Flag, flags_of
 from yolov7fast.cli.programs import program_of
 from yolov7fast.cli.values import BadValue
 from yolov7fast.core.errors import UserError, shown
-from yolov7fast.core.files import check_path
-from yolov7fast.core.shipped import nearest_shipped, shipped_file
+from yolov7fast.core.files.paths import check_path
+from yolov7fast.core.files.shipped import nearest_shipped, shipped_file
+from yolov7fast.core.files.yaml_file import read_yaml
 from yolov7fast.core.text import nearest, printable
-from yolov7fast.core.yaml_file import read_yaml
 
 SECTIONS = ("training", "data", "model", "run", "optimizer", "augment")  # headings a run file may group flags under
 

@@ -14,8 +14,8 @@ from collections import Counter
 from pathlib import Path
 
 from yolov7fast.cli.programs import program
-from yolov7fast.core.atomic import write_atomically
 from yolov7fast.core.errors import UserError
+from yolov7fast.core.files.atomic import write_atomically
 from yolov7fast.core.text import printable
 from yolov7fast.data.data_yaml import find_data
 from yolov7fast.data.formats.files import plain_name

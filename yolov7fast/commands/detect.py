@@ -11,7 +11,7 @@ from yolov7fast.cli.checks import check_detect
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.core.device import select_device
 from yolov7fast.core.errors import UserError
-from yolov7fast.core.files import increment_path
+from yolov7fast.core.files.paths import increment_path
 from yolov7fast.core.text import counted
 from yolov7fast.inference.output import PredictionOutput, open_window
 from yolov7fast.inference.predict import Summary, predict_source

@@ -22,7 +22,7 @@ from yolov7fast.checkpoint.ensemble import attempt_load
 from yolov7fast.cli.programs import program
 from yolov7fast.core.device import select_device
 from yolov7fast.core.errors import UserError
-from yolov7fast.core.files import check_img_size
+from yolov7fast.core.files.paths import check_img_size
 from yolov7fast.data.data_yaml import load_data_yaml
 from yolov7fast.data.dataset import LoadImagesAndLabels
 from yolov7fast.losses.multihead import MultiHeadLoss

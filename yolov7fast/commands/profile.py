@@ -17,9 +17,9 @@ from yolov7fast.cli.checks import check_limits, check_train
 from yolov7fast.cli.flags import Flag, flags_of
 from yolov7fast.cli.parser import Parser
 from yolov7fast.cli.programs import program
-from yolov7fast.core.atomic import write_atomically
 from yolov7fast.core.device import select_device
 from yolov7fast.core.errors import UserError
+from yolov7fast.core.files.atomic import write_atomically
 from yolov7fast.data.data_yaml import DataYaml, load_data_yaml
 from yolov7fast.families.yolo.family import effective_hyp
 from yolov7fast.families.yolo.network import build_model
@@ -27,9 +27,9 @@ from yolov7fast.nn.heads import IAuxDetect
 from yolov7fast.profiling.measure import measure, write_trace
 from yolov7fast.profiling.report import advice, comparison, draw, table
 from yolov7fast.profiling.synthetic import CLASSES, ProfiledFamily
-from yolov7fast.training.bottleneck import options_in_use
 from yolov7fast.training.distributed import World
 from yolov7fast.training.hyperparameters import load_hyp
+from yolov7fast.training.reporting.bottleneck import options_in_use
 from yolov7fast.training.run import init_seeds
 from yolov7fast.training.step import TrainStep, choose_amp
 

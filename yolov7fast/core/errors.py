@@ -9,8 +9,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from yolov7fast.core import signals
-from yolov7fast.core.output import open_closed_streams, output_is_lost, print_if_possible
+from yolov7fast.core.process import signals
+from yolov7fast.core.process.output import open_closed_streams, output_is_lost, print_if_possible
 from yolov7fast.core.text import printable
 
 LONGEST = 500  # characters of a reported line

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from yolov7fast.core.errors import UserError, shown
-from yolov7fast.core.files import check_file, check_path
-from yolov7fast.core.yaml_file import read_yaml
+from yolov7fast.core.files.paths import check_file, check_path
+from yolov7fast.core.files.yaml_file import read_yaml
 from yolov7fast.data.download import Fetch, ensure_present
 
 Source = str | list[str]  # a folder, a text file of image paths, or several of these

@@ -21,8 +21,8 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 from tqdm import tqdm
 
-from yolov7fast.core.atomic import atomic_file
 from yolov7fast.core.errors import UserError
+from yolov7fast.core.files.atomic import atomic_file
 from yolov7fast.data.formats.files import cache_folder, plain_name
 from yolov7fast.data.labels import EXIF_ORIENTATION
 

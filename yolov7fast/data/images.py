@@ -13,7 +13,7 @@ import cv2
 import numpy as np
 
 from yolov7fast.core.errors import UserError
-from yolov7fast.core.stderr_capture import stderr_lines_caught
+from yolov7fast.core.process.stderr_capture import stderr_lines_caught
 
 # lines that image decoders print to stderr by themselves
 DECODER_WARNING = re.compile(r"JPEG file|JPEG data|libpng|TIFFRead|TIFFFetch", re.IGNORECASE)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from yolov7fast.core.errors import UserError
-from yolov7fast.core.yaml_file import read_yaml
+from yolov7fast.core.files.yaml_file import read_yaml
 
 AUTO = "auto"
 BETA = 0.999  # of the effective number: beyond some thousand objects more of them add little

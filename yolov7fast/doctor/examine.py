@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from yolov7fast.core.atomic import write_atomically
+from yolov7fast.core.files.atomic import write_atomically
 from yolov7fast.data.formats.files import cache_folder, plain_name, walk
 from yolov7fast.data.formats.recognise import Found, recognise
 from yolov7fast.data.formats.samples import SPLITS, AnnotatedSet, Sample

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 import yaml
 
-from yolov7fast.core.atomic import atomic_folder
 from yolov7fast.core.errors import UserError
+from yolov7fast.core.files.atomic import atomic_folder
 from yolov7fast.core.text import printable
 from yolov7fast.data.formats.files import link
 from yolov7fast.data.formats.names import unique_names

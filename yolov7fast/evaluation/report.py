@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from yolov7fast.core.atomic import atomic_file
+from yolov7fast.core.files.atomic import atomic_file
 from yolov7fast.evaluation.config import EvalConfig
 from yolov7fast.evaluation.result import EvalResult
 from yolov7fast.metrics.coco import write_json

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from yolov7fast.core.device import select_device
-from yolov7fast.core.files import increment_path
+from yolov7fast.core.files.paths import increment_path
 from yolov7fast.data.data_yaml import load_data_yaml
 from yolov7fast.evaluation.config import EvalConfig, OutputConfig
 from yolov7fast.evaluation.run import LoaderConfig, evaluate_weights, evaluation_loader, run_evaluation

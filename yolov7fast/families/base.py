@@ -29,13 +29,13 @@ from yolov7fast.evaluation.run import run_evaluation
 from yolov7fast.loading.dataloader import create_dataloader
 from yolov7fast.plots import plot_images, plot_results
 from yolov7fast.predictors.base import Predictor
-from yolov7fast.training.bottleneck import Advice
-from yolov7fast.training.data_changes import Fingerprint, fingerprint
+from yolov7fast.training.checkpoints.data_changes import Fingerprint, fingerprint
+from yolov7fast.training.checkpoints.resume import Progress, previous_of, weights_dir_of
 from yolov7fast.training.distributed import World, main_first
 from yolov7fast.training.ema import ModelEMA
 from yolov7fast.training.family import Family, Validation
+from yolov7fast.training.reporting.bottleneck import Advice
 from yolov7fast.training.resize_stages import ResizeStage, final_size, plan_stages, stage_of
-from yolov7fast.training.resume import Progress, previous_of, weights_dir_of
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from yolov7fast.core.atomic import Replacement
+from yolov7fast.core.files.atomic import Replacement
 from yolov7fast.inference.frames import Frame
 from yolov7fast.plots.draw import Names, class_name, save_image
 

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 
-from yolov7fast.core.signals import ASKING
+from yolov7fast.core.process.signals import ASKING
 
 
 @contextlib.contextmanager

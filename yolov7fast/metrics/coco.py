@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from yolov7fast.core.atomic import atomic_file
 from yolov7fast.core.errors import UserError, one_line
+from yolov7fast.core.files.atomic import atomic_file
 from yolov7fast.core.text import counted
 from yolov7fast.data.data_yaml import DataYaml, Source
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from yolov7fast.core.bounded import MOST_CLASSES, is_number, is_whole
 from yolov7fast.core.errors import UserError, shown
-from yolov7fast.core.files import check_path
-from yolov7fast.core.shipped import shipped_file
-from yolov7fast.core.yaml_file import read_yaml
+from yolov7fast.core.files.paths import check_path
+from yolov7fast.core.files.shipped import shipped_file
+from yolov7fast.core.files.yaml_file import read_yaml
 
 MOST_ANCHORS = 100  # for each level
 LARGEST_ANCHOR = 1e6  # pixels

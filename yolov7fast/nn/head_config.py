@@ -20,9 +20,9 @@ from typing import Any
 
 from yolov7fast.core.bounded import MOST_CLASSES, is_whole
 from yolov7fast.core.errors import UserError, shown
-from yolov7fast.core.shipped import ROOT
+from yolov7fast.core.files.shipped import ROOT
+from yolov7fast.core.files.yaml_file import read_yaml
 from yolov7fast.core.text import printable
-from yolov7fast.core.yaml_file import read_yaml
 
 SHIPPED = {  # for COCO's 80 classes and four heads
     "standard": ROOT / "data" / "coco_320_1b4h_standard.yaml",

@@ -19,7 +19,7 @@ from matplotlib import font_manager
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from yolov7fast.core.atomic import atomic_file
+from yolov7fast.core.files.atomic import atomic_file
 from yolov7fast.core.text import printable
 from yolov7fast.plots.draw import Names, class_name
 

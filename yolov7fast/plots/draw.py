@@ -11,9 +11,9 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from yolov7fast.core.atomic import write_atomically
 from yolov7fast.core.boxes import xywh2xyxy
 from yolov7fast.core.errors import UserError
+from yolov7fast.core.files.atomic import write_atomically
 from yolov7fast.core.text import printable
 
 # ten colours that are easy to distinguish (the "tab10" set), as R, G, B

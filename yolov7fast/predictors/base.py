@@ -15,7 +15,7 @@ import torch
 
 from yolov7fast.core.device import time_synchronized
 from yolov7fast.core.errors import UserError
-from yolov7fast.core.files import check_img_size
+from yolov7fast.core.files.paths import check_img_size
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from yolov7fast.plots.curves import figure
 from yolov7fast.profiling.op_counter import OpCounter
-from yolov7fast.training.bottleneck import advice_text
+from yolov7fast.training.reporting.bottleneck import advice_text
 from yolov7fast.training.timing import STAGES
 
 COLOURS = ("#888888", "#bcbd22", "#1f77b4", "#d62728", "#ff7f0e", "#2ca02c", "#9467bd", "#8c564b")

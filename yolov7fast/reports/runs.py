@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from yolov7fast.core.errors import UserError, shown
+from yolov7fast.core.files.yaml_file import read_yaml
 from yolov7fast.core.text import printable
-from yolov7fast.core.yaml_file import read_yaml
 from yolov7fast.metrics.results_file import LONGEST_EPOCH, read_results
 from yolov7fast.metrics.run_curves import RunCurves, number, read_csv
 

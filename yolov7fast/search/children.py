@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from yolov7fast.core.signals import ASKING
+from yolov7fast.core.process.signals import ASKING
 from yolov7fast.metrics.results_file import epoch_number
 from yolov7fast.metrics.run_curves import number
 from yolov7fast.search.ledger import Point

@@ -15,9 +15,9 @@ import yaml
 from yolov7fast.checkpoint.family import FAMILIES
 from yolov7fast.cli.programs import program
 from yolov7fast.cli.run_file import family_of_run_file
-from yolov7fast.core.atomic import write_atomically
 from yolov7fast.core.errors import UserError
-from yolov7fast.core.file_lock import exclusive
+from yolov7fast.core.files.atomic import write_atomically
+from yolov7fast.core.files.file_lock import exclusive
 from yolov7fast.search import options
 from yolov7fast.search.keys import read_trials
 from yolov7fast.search.ledger import ENDED, FAILED, FILE, FIRST, Ledger, Run

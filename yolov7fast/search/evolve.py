@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import yaml
 
-from yolov7fast.core.atomic import atomic_file, link_or_copy, write_atomically
 from yolov7fast.core.errors import UserError
+from yolov7fast.core.files.atomic import atomic_file, link_or_copy, write_atomically
 from yolov7fast.core.text import counted
 from yolov7fast.metrics.average_precision import fitness
 from yolov7fast.plots import plot_evolution

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from yolov7fast.core.errors import UserError, shown
-from yolov7fast.core.files import check_path
-from yolov7fast.core.json_file import read_json
-from yolov7fast.core.shipped import nearest_shipped, shipped_file
+from yolov7fast.core.files.json_file import read_json
+from yolov7fast.core.files.paths import check_path
+from yolov7fast.core.files.shipped import nearest_shipped, shipped_file
+from yolov7fast.core.files.yaml_file import read_yaml
 from yolov7fast.core.text import printable
-from yolov7fast.core.yaml_file import read_yaml
 from yolov7fast.search.ledger import FIRST
 
 

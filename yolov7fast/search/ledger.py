@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from yolov7fast.core.atomic import write_atomically
 from yolov7fast.core.bounded import is_whole
 from yolov7fast.core.errors import UserError, one_line, shown
-from yolov7fast.core.json_file import read_json
+from yolov7fast.core.files.atomic import write_atomically
+from yolov7fast.core.files.json_file import read_json
 
 FILE = "trials.json"
 REMEDY = "restore it from a copy, or choose another --output-dir"

@@ -11,8 +11,8 @@ from typing import Protocol
 import yaml
 from tqdm import tqdm
 
-from yolov7fast.core.atomic import write_atomically
-from yolov7fast.core.signals import StopRequest
+from yolov7fast.core.files.atomic import write_atomically
+from yolov7fast.core.process.signals import StopRequest
 from yolov7fast.search import ledger as states
 from yolov7fast.search.children import Child, explain, read_curve, was_stopped
 from yolov7fast.search.ledger import Ledger, Point, Run, finite

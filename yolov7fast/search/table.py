@@ -11,7 +11,7 @@ from typing import Any
 
 from scipy.special import stdtrit  # the quantile of Student's t
 
-from yolov7fast.core.atomic import write_atomically
+from yolov7fast.core.files.atomic import write_atomically
 from yolov7fast.search.ledger import COMPLETED, FAILED, INTERRUPTED, PRUNED, Run, finite
 from yolov7fast.search.trainer import Trainer
 

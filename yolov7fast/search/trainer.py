@@ -28,7 +28,7 @@ from yolov7fast.cli.run_file import (
     read_yaml_chain,
 )
 from yolov7fast.core.errors import UserError
-from yolov7fast.core.files import check_file
+from yolov7fast.core.files.paths import check_file
 from yolov7fast.core.text import nearest
 from yolov7fast.data.data_yaml import load_data_yaml
 

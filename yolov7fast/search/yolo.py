@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from yolov7fast.core.errors import UserError
-from yolov7fast.core.files import check_file
-from yolov7fast.core.yaml_file import read_yaml
+from yolov7fast.core.files.paths import check_file
+from yolov7fast.core.files.yaml_file import read_yaml
 from yolov7fast.search.trainer import Budget, FlagTrainer
 from yolov7fast.training.hyperparameters import KEYS, check_hyp, load_hyp
 

@@ -14,12 +14,12 @@ import torch
 from torch import nn
 
 from yolov7fast.metrics.names import SUMMARY, validation_loss
-from yolov7fast.training.bottleneck import Advice
-from yolov7fast.training.data_changes import Fingerprint
+from yolov7fast.training.checkpoints.data_changes import Fingerprint
+from yolov7fast.training.checkpoints.resume import Progress
 from yolov7fast.training.distributed import World
 from yolov7fast.training.ema import ModelEMA
 from yolov7fast.training.optimizer import Rates
-from yolov7fast.training.resume import Progress
+from yolov7fast.training.reporting.bottleneck import Advice
 from yolov7fast.training.step import Recipe
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from yolov7fast.core.errors import UserError, shown
-from yolov7fast.core.files import check_file
+from yolov7fast.core.files.paths import check_file
+from yolov7fast.core.files.yaml_file import read_yaml
 from yolov7fast.core.text import nearest, printable
-from yolov7fast.core.yaml_file import read_yaml
 
 
 @dataclass(frozen=True)

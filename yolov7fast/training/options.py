@@ -10,15 +10,12 @@ import torch
 import yaml
 
 from yolov7fast.checkpoint.family import FAMILY_KEY, WEIGHTS_FOLDER, family_of
-from yolov7fast.core.atomic import clear_abandoned, write_atomically
 from yolov7fast.core.bounded import is_whole
 from yolov7fast.core.errors import UserError, one_line, shown
-from yolov7fast.core.files import increment_path
-from yolov7fast.core.yaml_file import read_yaml
-from yolov7fast.training.bottleneck import options_in_use
-from yolov7fast.training.distributed import World, from_main
-from yolov7fast.training.family import Family
-from yolov7fast.training.resume import (
+from yolov7fast.core.files.atomic import clear_abandoned, write_atomically
+from yolov7fast.core.files.paths import increment_path
+from yolov7fast.core.files.yaml_file import read_yaml
+from yolov7fast.training.checkpoints.resume import (
     MOST,
     Limits,
     NothingToDo,
@@ -30,8 +27,11 @@ from yolov7fast.training.resume import (
     read_resumable,
     run_folder_of,
 )
+from yolov7fast.training.distributed import World, from_main
+from yolov7fast.training.family import Family
+from yolov7fast.training.reporting.bottleneck import options_in_use
+from yolov7fast.training.settings import TrainSettings
 from yolov7fast.training.step import choose_amp
-from yolov7fast.training.trainer import TrainSettings
 
 # facts of the command line, not settings of the run
 NOT_STORED = ("given", "config", "begins_anew", "resume_time", "allow_changed_data")

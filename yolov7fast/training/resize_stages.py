@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from yolov7fast.core.errors import UserError
-from yolov7fast.core.files import check_img_size
+from yolov7fast.core.files.paths import check_img_size
 from yolov7fast.core.resize_schedule import RequestedStage, parse_resize_schedule
 
 

@@ -17,11 +17,11 @@ import torch
 
 from yolov7fast.core.device import select_device
 from yolov7fast.core.errors import UserError, one_line
-from yolov7fast.core.folder_lock import FolderLock
-from yolov7fast.core.output import RunOutput, run_output
+from yolov7fast.core.files.folder_lock import FolderLock
+from yolov7fast.core.process.output import RunOutput, run_output
 from yolov7fast.evaluation.further_metrics import FURTHER
-from yolov7fast.training import messages
-from yolov7fast.training.data_changes import REMEDY, Fingerprint, check_unchanged
+from yolov7fast.training.checkpoints.data_changes import REMEDY, Fingerprint, check_unchanged
+from yolov7fast.training.checkpoints.resume import NothingToDo, damage_named, progress_of
 from yolov7fast.training.distributed import (
     World,
     from_main,
@@ -31,7 +31,6 @@ from yolov7fast.training.distributed import (
     world_from_environment,
 )
 from yolov7fast.training.family import Family
-from yolov7fast.training.loggers import make_loggers
 from yolov7fast.training.optimizer import load_optimizer
 from yolov7fast.training.options import (
     AUTO,
@@ -42,9 +41,10 @@ from yolov7fast.training.options import (
     settings_of,
     start_or_resume,
 )
-from yolov7fast.training.page import COMPLETE, FAILED, STOPPED, RunPage
-from yolov7fast.training.reporter import Reporter
-from yolov7fast.training.resume import NothingToDo, damage_named, progress_of
+from yolov7fast.training.reporting import messages
+from yolov7fast.training.reporting.loggers import make_loggers
+from yolov7fast.training.reporting.page import COMPLETE, FAILED, STOPPED, RunPage
+from yolov7fast.training.reporting.reporter import Reporter
 from yolov7fast.training.trainer import Outcome, Trainer
 
 log = logging.getLogger(__name__)

@@ -2,7 +2,6 @@
 
 import logging
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,19 +9,14 @@ import torch
 from tqdm import tqdm
 
 from yolov7fast.checkpoint.family import FAMILY_KEY
-from yolov7fast.core import signals
-from yolov7fast.core.atomic import write_atomically
 from yolov7fast.core.errors import UserError
-from yolov7fast.core.signals import StopRequest
+from yolov7fast.core.files.atomic import write_atomically
+from yolov7fast.core.process import signals
+from yolov7fast.core.process.signals import StopRequest
 from yolov7fast.evaluation.loop import EvaluationStopped
-from yolov7fast.training import bottleneck
-from yolov7fast.training.checkpoint_files import CheckpointFiles
-from yolov7fast.training.data_changes import Fingerprint
-from yolov7fast.training.distributed import World, any_rank, from_all, from_main
-from yolov7fast.training.family import Family, Validation, summary_columns
-from yolov7fast.training.reporter import EpochRow, Reporter, header, memory_gb, progress_text
-from yolov7fast.training.resume import (
-    Limits,
+from yolov7fast.training.checkpoints.data_changes import Fingerprint
+from yolov7fast.training.checkpoints.files import CheckpointFiles
+from yolov7fast.training.checkpoints.resume import (
     Progress,
     collect_state,
     names_to_write,
@@ -32,35 +26,17 @@ from yolov7fast.training.resume import (
     restore_own_random,
     restore_state,
 )
-from yolov7fast.training.step import Amp, StepMetrics, TrainStep
+from yolov7fast.training.distributed import World, any_rank, from_all, from_main
+from yolov7fast.training.family import Family, Validation, summary_columns
+from yolov7fast.training.reporting import bottleneck
+from yolov7fast.training.reporting.reporter import EpochRow, Reporter, header, memory_gb, progress_text
+from yolov7fast.training.settings import TrainSettings
+from yolov7fast.training.step import StepMetrics, TrainStep
 from yolov7fast.training.timing import NoTimer, StageTimer, Timer
 
 log = logging.getLogger(__name__)
 LOG_SECONDS = 0.5  # on a device that would have to be waited for, the progress bar is refreshed this often
 TIMED_EVERY = 10  # on CUDA, one step in so many is timed for the bottleneck report
-
-
-@dataclass(frozen=True)
-class TrainSettings:
-    """What the loop itself must know."""
-
-    epochs: int
-    amp: Amp
-    max_iter: int = 0
-    patience: int = 0
-    eval_interval: int = 1
-    notest: bool = False
-    nosave: bool = False
-    save_every_minutes: float = 0.0
-    skip_nonfinite: int = 0
-    exact_mid_epoch: bool = False  # samples are keyed, so a run can be resumed in the middle of an epoch
-    keep_files: bool = True  # False: a trial of evolve, which keeps no checkpoint
-    keep_epochs: int | None = None  # how many files of single epochs stay; None: all
-    in_use: frozenset[str] = frozenset()  # of `bottleneck.options_in_use`
-
-    @property
-    def limits(self) -> Limits:
-        return Limits(self.epochs, self.max_iter, self.patience)
 
 
 class Outcome(NamedTuple):

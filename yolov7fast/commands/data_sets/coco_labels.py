@@ -19,8 +19,8 @@ import numpy as np
 from tqdm import tqdm
 
 from yolov7fast.cli.programs import program
-from yolov7fast.core.atomic import atomic_folder
 from yolov7fast.core.errors import UserError
+from yolov7fast.core.files.atomic import atomic_folder
 from yolov7fast.core.text import printable
 from yolov7fast.data.formats.coco import load_annotations
 from yolov7fast.data.formats.outline import corners, join_rings, with_four_points

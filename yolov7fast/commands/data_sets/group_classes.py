@@ -14,8 +14,8 @@ import numpy as np
 import yaml
 
 from yolov7fast.cli.programs import program
-from yolov7fast.core.atomic import write_atomically
 from yolov7fast.core.errors import UserError
+from yolov7fast.core.files.atomic import write_atomically
 from yolov7fast.core.text import printable
 from yolov7fast.data.class_groups import (
     ClassGeometry,

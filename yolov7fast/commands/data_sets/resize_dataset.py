@@ -27,8 +27,8 @@ import cv2
 from tqdm import tqdm
 
 from yolov7fast.cli.programs import program
-from yolov7fast.core.atomic import write_atomically
 from yolov7fast.core.errors import UserError
+from yolov7fast.core.files.atomic import write_atomically
 from yolov7fast.core.text import printable
 from yolov7fast.data.images import read_image
 

@@ -26,8 +26,8 @@ from typing import NamedTuple
 import numpy as np
 from tqdm import tqdm
 
-from yolov7fast.core.atomic import atomic_file
 from yolov7fast.core.errors import UserError
+from yolov7fast.core.files.atomic import atomic_file
 from yolov7fast.core.text import printable
 from yolov7fast.data.images import truncation_was_reported
 from yolov7fast.data.labels import LINE_FAULTS, TRUNCATED, Checked, Paths, Problem, check_pair, img2label_paths

@@ -31,9 +31,9 @@ import numpy as np
 from PIL import Image
 from tqdm import tqdm
 
-from yolov7fast.core.atomic import atomic_file
 from yolov7fast.core.errors import UserError
-from yolov7fast.core.file_lock import exclusive
+from yolov7fast.core.files.atomic import atomic_file
+from yolov7fast.core.files.file_lock import exclusive
 from yolov7fast.data.caches.labels import is_writable
 from yolov7fast.data.images import LoadedImage, load_resized, resized_shape
 

@@ -10,9 +10,9 @@ from pathlib import Path, PurePosixPath
 
 from tqdm import tqdm
 
-from yolov7fast.core.atomic import atomic_folder
 from yolov7fast.core.errors import UserError
-from yolov7fast.core.file_lock import exclusive
+from yolov7fast.core.files.atomic import atomic_folder
+from yolov7fast.core.files.file_lock import exclusive
 from yolov7fast.core.text import printable
 from yolov7fast.data.formats.files import IGNORED_FOLDERS, cache_folder, is_image_name, plain_name
 

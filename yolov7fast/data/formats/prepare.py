@@ -16,11 +16,11 @@ from pathlib import Path
 import yaml
 from tqdm import tqdm
 
-from yolov7fast.core.atomic import atomic_folder, write_atomically
 from yolov7fast.core.errors import UserError
-from yolov7fast.core.file_lock import exclusive
+from yolov7fast.core.files.atomic import atomic_folder, write_atomically
+from yolov7fast.core.files.file_lock import exclusive
+from yolov7fast.core.files.yaml_file import read_yaml
 from yolov7fast.core.text import printable
-from yolov7fast.core.yaml_file import read_yaml
 from yolov7fast.data.data_yaml import DataYaml
 from yolov7fast.data.formats import yolo
 from yolov7fast.data.formats.files import cache_folder, link, plain_name, walk

@@ -12,8 +12,8 @@ from xml.sax.saxutils import escape
 import yaml
 from tqdm import tqdm
 
-from yolov7fast.core.atomic import atomic_folder
 from yolov7fast.core.errors import UserError
+from yolov7fast.core.files.atomic import atomic_folder
 from yolov7fast.data.formats.files import image_size, link
 from yolov7fast.data.formats.label_lines import label_lines
 from yolov7fast.data.formats.names import unique_names

@@ -22,11 +22,11 @@ from yolov7fast.losses.detr import PARTS, attach_loss
 from yolov7fast.nn.detr import Detector, build, rebuild
 from yolov7fast.predictors.base import Predictor
 from yolov7fast.predictors.detr import GRID, DetrPredictor, Frames
-from yolov7fast.training.bottleneck import DISK_CACHE, FAST_LOADER, WORKERS, Advice, Remedy
+from yolov7fast.training.checkpoints.resume import Progress
 from yolov7fast.training.distributed import World
 from yolov7fast.training.ema import ModelEMA
 from yolov7fast.training.optimizer import Rates
-from yolov7fast.training.resume import Progress
+from yolov7fast.training.reporting.bottleneck import DISK_CACHE, FAST_LOADER, WORKERS, Advice, Remedy
 from yolov7fast.training.run import build_family
 from yolov7fast.training.step import choose_amp
 

@@ -11,7 +11,7 @@ import numpy as np
 from yolov7fast.checkpoint.api import load_checkpoint, save_checkpoint
 from yolov7fast.data.dataset import LoadImagesAndLabels
 from yolov7fast.families.base import BaseFamily
-from yolov7fast.training.resume import NothingToDo, Progress, run_folder_of
+from yolov7fast.training.checkpoints.resume import NothingToDo, Progress, run_folder_of
 
 
 def best_as_saved(best: float) -> float | np.ndarray:

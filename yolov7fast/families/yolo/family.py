@@ -18,7 +18,7 @@ from torch import nn
 from yolov7fast.checkpoint.ensemble import attempt_load
 from yolov7fast.checkpoint.release import local_weights, released_for
 from yolov7fast.core.errors import UserError
-from yolov7fast.core.files import check_file, check_img_size
+from yolov7fast.core.files.paths import check_file, check_img_size
 from yolov7fast.core.text import printable
 from yolov7fast.data.autoanchor import check_anchors
 from yolov7fast.data.class_weights import labels_to_class_weights, labels_to_image_weights

@@ -11,12 +11,12 @@ from typing import NamedTuple
 
 import torch
 
-from yolov7fast.core.atomic import write_atomically
 from yolov7fast.core.errors import UserError
+from yolov7fast.core.files.atomic import write_atomically
 from yolov7fast.metrics.names import SUMMARY, validation_loss
 from yolov7fast.training.family import summary_columns
-from yolov7fast.training.loggers import Logger
-from yolov7fast.training.page import RunPage
+from yolov7fast.training.reporting.loggers import Logger
+from yolov7fast.training.reporting.page import RunPage
 
 log = logging.getLogger(__name__)
 RATES = ("lr0", "lr1", "lr2")

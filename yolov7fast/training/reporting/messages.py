@@ -7,9 +7,9 @@ from pathlib import Path
 from yolov7fast.core.text import counted
 from yolov7fast.loading.loader import why_fewer
 from yolov7fast.metrics.names import MAP, MAP50
+from yolov7fast.training.checkpoints.resume import Progress
 from yolov7fast.training.family import Family
 from yolov7fast.training.options import Command
-from yolov7fast.training.resume import Progress
 from yolov7fast.training.trainer import Outcome
 
 SMALL_SET = 5000  # training images, below which start weights make most of the difference

@@ -1,4 +1,4 @@
-"""Does a small RT-DETR learn on photographs? `python -m benchmarks.detr --epochs 12` on the BCCD blood cells.
+"""Does a small RT-DETR learn on photographs? `python -m benchmarks.learning.detr --epochs 12` on the BCCD blood cells.
 
 Trains configs/rtdetr_small.yaml from scratch beside an untrained network of the same seed, and prints mAP@.5 of both
 and the minutes it took. Uses ../shared/bccd where present, else the project's own data set.

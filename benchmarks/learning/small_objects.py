@@ -1,7 +1,7 @@
 """Do a level at stride 4 and weights of classes pay? Both over several seeds, the gain beside the spread of the seeds.
 
-`python -m benchmarks.small_objects [--parts tiny-p2 p2 weights] [--width 0.25] [--epochs 30] [--seeds 0 1 2] [--quick]
-[--json FILE] [--train-args ..]`
+`python -m benchmarks.learning.small_objects [--parts tiny-p2 p2 weights] [--width 0.25] [--epochs 30] [--seeds 0 1 2]
+[--quick] [--json FILE] [--train-args ..]`
 
 tiny-p2, p2: yolov7-tiny and yolov7 against their P2 configurations on drawn images of 128 pixels, objects of 5 to 14
 pixels, of one class: finding them is measured, not naming them. weights: yolov7-tiny with and without
@@ -29,7 +29,7 @@ from yolov7fast.commands.train import main as train_command
 from yolov7fast.core.errors import UserError, run_command
 from yolov7fast.data.shapes import HUES, NAMES, Shape, draw_ground, draw_shape, hue_to_bgr, outline
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 SIZE = 128
 BATCH = 8
 COMMON = ["--weights", "", "--img", str(SIZE), "--batch-size", str(BATCH), "--workers", "1", "--cache-images"]

@@ -1,9 +1,9 @@
 """Do small data sets learn? Trainings from scratch with `--hyp small`, several seeds: mAP@.5 of each.
 
-`python -m benchmarks.small_data [--sets cells one-class] [--seeds 0 1 2] [--epochs 40] [--img 224] [--json FILE]
-[--train-args ..]`: yolov7-tiny on the 205 BCCD photographs with their three classes, and on 150 of them with one class
-(white blood cells: one in most images, so it takes some hundred iterations to learn). Runs in --json are kept and not
-done again, so that pieces add up.
+`python -m benchmarks.learning.small_data [--sets cells one-class] [--seeds 0 1 2] [--epochs 40] [--img 224]
+[--json FILE] [--train-args ..]`: yolov7-tiny on the 205 BCCD photographs with their three classes, and on 150 of them
+with one class (white blood cells: one in most images, so it takes some hundred iterations to learn). Runs in --json
+are kept and not done again, so that pieces add up.
 """
 
 import argparse

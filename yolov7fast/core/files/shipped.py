@@ -7,7 +7,7 @@ In a checkout it lies at the root (`cfg/`, `data/`, `configs/`, `experiments/`);
 import difflib
 from pathlib import Path
 
-PACKAGE = Path(__file__).resolve().parents[1]
+PACKAGE = Path(__file__).resolve().parents[2]
 CHECKOUT = PACKAGE.parent if (PACKAGE.parent / "pyproject.toml").is_file() else None
 ROOT = CHECKOUT or PACKAGE / "shipped"
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from yolov7fast.checkpoint.api import CheckpointError, load_checkpoint
 from yolov7fast.checkpoint.write import REMEDY, SaveError, save_checkpoint, serialised
-from yolov7fast.core.atomic import write_atomically
 from yolov7fast.core.errors import UserError
-from yolov7fast.training.resume import Progress, keep_as_previous
+from yolov7fast.core.files.atomic import write_atomically
+from yolov7fast.training.checkpoints.resume import Progress, keep_as_previous
 
 log = logging.getLogger(__name__)
 

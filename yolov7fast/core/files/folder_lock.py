@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from yolov7fast.core.errors import UserError
-from yolov7fast.core.file_lock import NoLocks, try_lock
+from yolov7fast.core.files.file_lock import NoLocks, try_lock
 from yolov7fast.core.text import printable
 
 NAME = ".lock"

@@ -8,9 +8,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from yolov7fast.core.atomic import write_atomically  # noqa: F401 - until all callers import it from there
 from yolov7fast.core.errors import UserError, shown
-from yolov7fast.core.shipped import nearest_shipped, shipped_file
+from yolov7fast.core.files.shipped import nearest_shipped, shipped_file
 
 log = logging.getLogger(__name__)
 MOST_NAME_BYTES, MOST_PATH_BYTES = 255, 4095  # of a name in a path, and of a path, on Linux
@@ -34,7 +33,7 @@ def increment_path(path: str | Path, exist_ok: bool = True, sep: str = "") -> Pa
 def check_file(file: str | Path, kind: str = "") -> str:
     """A file as given (or an empty name), else the one of that name below the working directory, else a shipped one.
 
-    kind: one of `core.shipped.KINDS`, whose shipped files also have short names (`yolov7-tiny` of the kind cfg).
+    kind: one of `core.files.shipped.KINDS`, whose shipped files also have short names (`yolov7-tiny` of the kind cfg).
     """
     file = str(file)
     check_path(file)

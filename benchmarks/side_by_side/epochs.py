@@ -12,7 +12,7 @@ import yaml
 from tqdm import tqdm
 
 from benchmarks.photographs import BCCD, ROOT
-from benchmarks.reference_parts import NETWORK, Case, own_data
+from benchmarks.side_by_side.parts import NETWORK, Case, own_data
 from yolov7fast.core.errors import UserError
 from yolov7fast.overlay.checkout import Checkout
 

@@ -1,6 +1,6 @@
 """What several heads cost and whether they learn: sizes of each variant, the same training with 1, 2 and 4 heads.
 
-`python -m benchmarks.multihead [--heads 1 2 4] [--seeds 0 1] [--epochs 27] [--quick] [--no-training]
+`python -m benchmarks.learning.multihead [--heads 1 2 4] [--seeds 0 1] [--epochs 27] [--quick] [--no-training]
 [--json FILE] [--train-args ..]`
 
 Trains through train.py as configs/shapes.yaml says (the project's own data set: 4 classes, so 4 heads have one class
@@ -24,7 +24,7 @@ from yolov7fast.core.errors import UserError, run_command
 from yolov7fast.nn.model import Model
 from yolov7fast.nn.summary import count_gflops
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 TRAINING = ROOT / "cfg" / "training"
 ORDINARY, SEVERAL, ATTENTION = "yolov7-tiny.yaml", "yolov7-tiny-1b4h.yaml", "yolov7-tiny-1b4h-attn.yaml"
 NEAR = 0.05  # mAP@.5 that several heads may stay behind one

@@ -1,6 +1,6 @@
 """Do the fast flags cost accuracy? The same training with and without them, several seeds, mAP beside the seeds' noise.
 
-`python -m benchmarks.accuracy [--epochs 40] [--seeds 0 1] [--json FILE] [--train-args ..]`: yolov7-tiny with the OTA
+`python -m benchmarks.learning.accuracy [--epochs 40] [--seeds 0 1] [--json FILE] [--train-args ..]`: tiny with the OTA
 loss, 320 pixels, batch 16, from scratch, on the BCCD photographs where present.
 """
 

@@ -12,7 +12,7 @@ from yolov7fast.nn.compiling import compile_wanted
 from yolov7fast.training.step import choose_amp
 
 if TYPE_CHECKING:  # families name their advice, and the reporter knows families
-    from yolov7fast.training.reporter import EpochRow
+    from yolov7fast.training.reporting.reporter import EpochRow
 
 
 class Remedy(NamedTuple):

@@ -17,13 +17,13 @@ from typing import Any, Concatenate, ParamSpec
 
 import torch
 
-from yolov7fast.core.atomic import write_atomically
+from yolov7fast.core.files.atomic import write_atomically
 from yolov7fast.core.text import printable
 from yolov7fast.reports.run_page import EVERY, run_page
 from yolov7fast.reports.thumbnails import Thumbnails
-from yolov7fast.training.facts import changed_settings, command_line, machine_facts, peak_memory
+from yolov7fast.training.checkpoints.resume import Progress
 from yolov7fast.training.family import Family
-from yolov7fast.training.resume import Progress
+from yolov7fast.training.reporting.facts import changed_settings, command_line, machine_facts, peak_memory
 
 log = logging.getLogger(__name__)
 PAGE, STATE = "index.html", "page.json"
