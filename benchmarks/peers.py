@@ -1,0 +1,128 @@
+"""Whole epochs and a race to accuracy beside other trainers, in turn on one machine, from scratch on one data set.
+
+`python -m benchmarks.peers [--reference DIR] [--ultralytics PYTHON] [--libreyolo PYTHON] [--minutes 5] [--json FILE]`
+
+PYTHON is the interpreter of an environment that has the package; DIR a checkout of upstream. An epoch's seconds are
+those of a run of `--epochs` epochs less those of a run of one, over the difference: starting up does not count,
+validating after every epoch does. In the race each trains for as many epochs as its own speed fits into `--minutes`, so
+that its schedule ends there; mAP@.5 is what it writes of its last validation, by its own evaluation.
+"""
+
+import argparse
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+from tqdm import tqdm
+
+from benchmarks.measure import machine, write_json
+from benchmarks.photographs import image_folder, photographs
+from benchmarks.side_by_side.parts import own_data
+from benchmarks.side_by_side.trainers import Race, Trainer, entered
+from yolov7fast.core.errors import UserError, run_command
+
+
+def timed(trainer: Trainer, race: Race, epochs: int, name: str) -> tuple[float, Path]:
+    start = time.perf_counter()
+    folder = trainer.run(race, epochs, name)
+    return time.perf_counter() - start, folder
+
+
+def epoch_seconds(trainer: Trainer, race: Race, epochs: int, name: str) -> dict:
+    """Seconds of an epoch and of starting up, and the size of the network."""
+    one, _ = timed(trainer, race, 1, f"{name}_1")
+    several, folder = timed(trainer, race, epochs, f"{name}_{epochs}")
+    seconds = (several - one) / (epochs - 1)
+    if seconds <= 0:
+        raise UserError(f"{trainer.name}: {epochs} epochs took {several:.1f} s and one {one:.1f} s; give more --epochs")
+    return {"epoch": seconds, "start": max(one - seconds, 0.0), **trainer.size(race, folder)}
+
+
+def run_race(trainer: Trainer, race: Race, figures: dict, minutes: float, name: str) -> dict:
+    epochs = max(1, int((minutes * 60 - figures["start"]) / figures["epoch"]))
+    seconds, folder = timed(trainer, race, epochs, f"{name}_race")
+    return {"epochs": epochs, "minutes": seconds / 60, "map50": trainer.map50(folder)}
+
+
+def measure(trainers: list[Trainer], race: Race, opt: argparse.Namespace) -> list[dict]:
+    """A row for each trainer; one that fails is reported in its row, and the others are still measured."""
+    rows = []
+    for number, trainer in enumerate(tqdm(trainers, desc="trainers", leave=False)):
+        row = {"trainer": trainer.name, "network": trainer.network}
+        rows.append(row)
+        try:
+            rounds = [epoch_seconds(trainer, race, opt.epochs, f"{number}_{turn}") for turn in range(opt.rounds)]
+            row |= {key: statistics.median(figures[key] for figures in rounds) for key in rounds[0]}
+            row["images_per_second"] = opt.images / row["epoch"]
+            if opt.minutes:
+                row |= run_race(trainer, race, row, opt.minutes, str(number))
+        except UserError as error:
+            row["error"] = str(error)
+        write_json(opt.json, {"machine": machine(), "settings": vars(opt), "rows": rows})
+    return rows
+
+
+def table(rows: list[dict], minutes: float) -> str:
+    head = f"{'trainer':<24}{'network':<14}{'M param':>8}{'GFLOPs':>8}{'s/epoch':>9}{'images/s':>10}"
+    lines = [head + (f"{'epochs':>8}{'minutes':>9}{'mAP@.5':>8}" if minutes else "")]
+    for row in rows:
+        line = f"{row['trainer']:<24}{row['network']:<14}"
+        if "error" in row:
+            lines.append(line + row["error"])
+            continue
+        line += f"{row['parameters']:8.2f}{row['gflops']:8.2f}{row['epoch']:9.1f}{row['images_per_second']:10.1f}"
+        raced = f"{row['epochs']:8d}{row['minutes']:9.1f}{row['map50']:8.3f}" if minutes else ""
+        lines.append(line + raced)
+    return "\n".join(lines)
+
+
+def parse(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--reference", metavar="DIR", help="a checkout of upstream")
+    parser.add_argument("--ultralytics", metavar="PYTHON", help="interpreter that has ultralytics")
+    parser.add_argument("--ultralytics-network", default="yolo11n", help="(default: %(default)s)")
+    parser.add_argument("--libreyolo", metavar="PYTHON", help="interpreter that has libreyolo")
+    parser.add_argument("--libreyolo-networks", nargs="+", default=["yolo9-t"], help="(default: yolo9-t)")
+    parser.add_argument(
+        "--minutes", type=float, default=5, help="of the race; 0 to leave it out (default: %(default)s)"
+    )
+    parser.add_argument("--epochs", type=int, default=3, help="of the longer run (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=1, help="how often epochs are measured (default: %(default)s)")
+    parser.add_argument("--img-size", type=int, default=320, help="(default: %(default)s)")
+    parser.add_argument("--batch-size", type=int, default=16, help="(default: %(default)s)")
+    parser.add_argument("--workers", type=int, default=2, help="loader processes (default: %(default)s)")
+    parser.add_argument("--json", metavar="FILE", help="write the figures there after each trainer")
+    opt = parser.parse_args(argv)
+    for flag, value, least in (("--epochs", opt.epochs, 2), ("--rounds", opt.rounds, 1), ("--minutes", opt.minutes, 0)):
+        if value < least:
+            raise UserError(f"{flag} is {value}; it must be at least {least}")
+    return opt
+
+
+def main(argv: list[str] | None = None) -> int:
+    opt = parse(argv)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        data = writable_copy(folder)
+        opt.images = len(list((folder / "train").rglob("*.jpg")))
+        runs = folder / "runs"
+        runs.mkdir()
+        rows = measure(entered(opt), Race(data, opt.img_size, opt.batch_size, opt.workers, runs), opt)
+    print(table(rows, opt.minutes))
+    return 1 if any("error" in row for row in rows) else 0
+
+
+def writable_copy(folder: Path) -> Path:
+    """The data set with links to its images: every trainer writes label caches of its own beside them."""
+    source = image_folder(folder)
+    text = photographs(folder).read_text()
+    for split in ("train", "val"):
+        text = text.replace(str(source / "images" / split), str(own_data(source / "images" / split, folder / split)))
+    data = folder / "data.yaml"
+    data.write_text(text)
+    return data
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,143 @@
+"""The trainers that `benchmarks.peers` races: how each is started, where it writes mAP@.5, how large its network is."""
+
+import argparse
+import csv
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks.photographs import ROOT
+from yolov7fast.core.errors import UserError
+
+PEER = Path(__file__).with_name("peer.py")
+TINY = "cfg/training/yolov7-tiny.yaml"
+FAST = ["--hyp", "small", "--fast-dataloader", "--cache-images", "ram", "--channels-last"]
+REPAIRS_ALONE = ["--no-loss", "--no-fast-dataloader", "--no-metrics"]  # upstream as it is, on today's torch and NumPy
+
+
+class Race(NamedTuple):
+    """What all trainers have in common."""
+
+    data: Path  # data yaml
+    pixels: int
+    batch: int
+    workers: int
+    folder: Path  # of the runs
+
+
+class Trainer(NamedTuple):
+    """A trainer with one network, from scratch, with the settings its documents recommend for a small data set."""
+
+    name: str
+    network: str
+    command: Callable[[Race, int, str], list[str]]  # race, epochs, name of the run
+    map50: Callable[[Path], float]  # of the last validation, from the run's folder
+    size: Callable[[Race, Path], dict[str, float]]  # millions of parameters, GFLOPs
+
+    def run(self, race: Race, epochs: int, name: str) -> Path:
+        """Train; the run's folder. What the trainer prints goes to a log beside it."""
+        command, log = self.command(race, epochs, name), race.folder / f"{name}.log"
+        with log.open("w") as output:
+            done = subprocess.run(command, cwd=race.folder, stdout=output, stderr=subprocess.STDOUT, env=environment())
+        if done.returncode:
+            said = [line for line in log.read_text(errors="replace").replace("\r", "\n").splitlines() if line.strip()]
+            raise UserError(f"{self.name} ended with code {done.returncode}: {''.join(said[-1:])[:200]}")
+        return race.folder / name
+
+
+def environment() -> dict[str, str]:
+    """Peers look for updates, fonts and weights on the net: here they are to train with what they have."""
+    return {**os.environ, "YOLO_OFFLINE": "true", "YOLO_AUTOINSTALL": "false", "MPLBACKEND": "Agg"}
+
+
+def last(path: Path, column: str) -> float:
+    """The last figure in a column of a CSV file; epochs without validation leave it empty."""
+    with path.open() as file:
+        return [float(row[column]) for row in csv.DictReader(file, skipinitialspace=True) if row[column]][-1]
+
+
+def own_size(race: Race, run: Path) -> dict[str, float]:
+    from yolov7fast.nn.model import Model
+    from yolov7fast.nn.summary import count_gflops
+
+    model = Model(str(ROOT / TINY), nc=3)
+    parameters = sum(p.numel() for p in model.parameters()) / 1e6
+    return {"parameters": parameters, "gflops": count_gflops(model, race.pixels)}
+
+
+def own(name: str, flags: list[str]) -> Trainer:
+    def command(race: Race, epochs: int, run: str) -> list[str]:
+        values = {"--data": race.data, "--cfg": ROOT / TINY, "--weights": "", "--img-size": race.pixels}
+        values |= {"--batch-size": race.batch, "--workers": race.workers, "--epochs": epochs}
+        values |= {"--project": race.folder, "--name": run, "--keep-epochs": 0}
+        return [sys.executable, str(ROOT / "train.py"), *(str(x) for pair in values.items() for x in pair), *flags]
+
+    return Trainer(name, "YOLOv7-tiny", command, lambda run: last(run / "results.csv", "metrics/mAP_0.5"), own_size)
+
+
+def upstream(repo: Path) -> Trainer:
+    def command(race: Race, epochs: int, run: str) -> list[str]:
+        tool = [sys.executable, str(ROOT / "tools/overlay.py"), "--repo", str(repo), *REPAIRS_ALONE, "--", "train.py"]
+        values = {"--data": race.data, "--cfg": TINY, "--weights": "", "--hyp": "data/hyp.scratch.tiny.yaml"}
+        values |= {"--batch-size": race.batch, "--workers": race.workers, "--epochs": epochs, "--device": "cpu"}
+        values |= {"--project": race.folder, "--name": run}
+        return [*tool, *(str(x) for pair in values.items() for x in pair), "--img-size", *[str(race.pixels)] * 2]
+
+    def map50(run: Path) -> float:
+        return float((run / "results.txt").read_text().splitlines()[-1].split()[10])
+
+    return Trainer("WongKinYiu/yolov7", "YOLOv7-tiny", command, map50, own_size)
+
+
+def peer_size(python: str, package: str) -> Callable[[Race, Path], dict[str, float]]:
+    def size(race: Race, run: Path) -> dict[str, float]:
+        command = [python, str(PEER), "size", package, str(run / "weights/last.pt"), str(race.pixels)]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment(), check=True)
+        return json.loads(done.stdout.splitlines()[-1])
+
+    return size
+
+
+def ultralytics(python: str, network: str) -> Trainer:
+    def command(race: Race, epochs: int, run: str) -> list[str]:
+        values = {"model": f"{network}.yaml", "data": race.data, "epochs": epochs, "batch": race.batch}
+        values |= {"imgsz": race.pixels, "workers": race.workers, "device": "cpu", "pretrained": False, "plots": False}
+        values |= {"patience": 0, "project": race.folder, "name": run, "exist_ok": True}
+        return [python, str(PEER), "yolo", "detect", "train", *(f"{key}={value}" for key, value in values.items())]
+
+    def map50(run: Path) -> float:
+        return last(run / "results.csv", "metrics/mAP50(B)")
+
+    return Trainer("ultralytics", network, command, map50, peer_size(python, "ultralytics"))
+
+
+def libreyolo(python: str, network: str) -> Trainer:
+    def command(race: Race, epochs: int, run: str) -> list[str]:
+        values = {"--data": race.data, "--model": network, "--epochs": epochs, "--batch": race.batch}
+        values |= {"--imgsz": race.pixels, "--workers": race.workers, "--device": "cpu", "--eval-interval": 1}
+        values |= {"--patience": 0, "--project": race.folder, "--name": run}
+        # its defaults end with 15 epochs without augmentation after 5 of warm-up: more than a short race has
+        values |= {"--warmup-epochs": min(3, epochs // 3), "--no-aug-epochs": min(15, epochs // 4)}
+        options = [str(x) for pair in values.items() for x in pair]
+        return [python, str(PEER), "libreyolo", "train", *options, "--no-pretrained", "--no-amp", "--exist-ok"]
+
+    def map50(run: Path) -> float:
+        return last(run / "results.csv", "metrics/mAP50(B)")
+
+    return Trainer("libreyolo", network, command, map50, peer_size(python, "libreyolo"))
+
+
+def entered(opt: argparse.Namespace) -> list[Trainer]:
+    """This project by default and with its fast flags, and the others that the user has."""
+    trainers = [own("yolov7fast", []), own("yolov7fast, fast flags", FAST)]
+    if opt.reference:
+        trainers.append(upstream(Path(opt.reference).resolve()))
+    if opt.ultralytics:
+        trainers.append(ultralytics(opt.ultralytics, opt.ultralytics_network))
+    if opt.libreyolo:
+        trainers += [libreyolo(opt.libreyolo, network) for network in opt.libreyolo_networks]
+    return trainers

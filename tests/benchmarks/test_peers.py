@@ -1,0 +1,92 @@
+"""The race beside other trainers: small scripts stand for them."""
+
+import json
+import sys
+
+import pytest
+
+from benchmarks import peers
+from benchmarks.side_by_side import peer
+from benchmarks.side_by_side.trainers import Race, Trainer, entered, last
+from yolov7fast.core.errors import UserError
+
+# writes as many rows as epochs; the last validation of each epoch is epoch / 10
+SCRIPT = """
+import pathlib, sys
+epochs, folder = int(sys.argv[1]), pathlib.Path(sys.argv[2])
+if epochs > 90:
+    sys.exit("no memory left")
+folder.mkdir()
+rows = [f"{e},{(e + 1) / 10}" for e in range(epochs)]
+(folder / "results.csv").write_text("epoch,map\\n" + "\\n".join(rows) + "\\n7,\\n")
+"""
+
+
+def trainer(name: str = "stand-in", times: int = 1) -> Trainer:
+    def command(race: Race, epochs: int, run: str) -> list[str]:
+        return [sys.executable, "-S", "-c", SCRIPT, str(epochs * times), str(race.folder / run)]
+
+    return Trainer(
+        name, "net", command, lambda run: last(run / "results.csv", "map"), lambda race, run: {"gflops": 2.0}
+    )
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Runs of e epochs take 10 + 5 e seconds."""
+    lengths = {}
+
+    def timed(trainer, race, epochs, name):
+        lengths[name] = epochs
+        return 10.0 + 5.0 * epochs, trainer.run(race, epochs, name)
+
+    monkeypatch.setattr(peers, "timed", timed)
+    return lengths
+
+
+def options(tmp_path, *arguments: str):
+    opt = peers.parse(["--json", str(tmp_path / "figures.json"), *arguments])
+    opt.images = 20
+    return opt
+
+
+def test_start_up_does_not_count_and_the_race_fits_the_minutes(tmp_path, clock):
+    race = Race(tmp_path / "data.yaml", 320, 16, 2, tmp_path)
+    (row,) = peers.measure([trainer()], race, options(tmp_path, "--minutes", "0.75"))
+    assert (row["epoch"], row["start"], row["images_per_second"]) == (5.0, 10.0, 4.0)
+    assert clock["0_race"] == row["epochs"] == 7, "10 s of starting up and 7 epochs of 5 s fit into 45 s"
+    assert row["map50"] == 0.7 and row["gflops"] == 2.0
+    assert json.loads((tmp_path / "figures.json").read_text())["rows"] == [row]
+
+
+def test_a_trainer_that_fails_is_reported_in_its_row(tmp_path, clock):
+    race = Race(tmp_path / "data.yaml", 320, 16, 2, tmp_path)
+    rows = peers.measure([trainer("bad", times=91), trainer("good")], race, options(tmp_path, "--minutes", "0"))
+    assert rows[0]["error"] == "bad ended with code 1: no memory left" and "map50" not in rows[1]
+    for row in rows:
+        row.setdefault("parameters", 1.0)
+    assert "no memory left" in peers.table(rows, 0) and "4.0" in peers.table(rows, 0).splitlines()[2]
+
+
+def test_only_the_trainers_that_the_user_has_are_entered(tmp_path):
+    assert [t.name for t in entered(options(tmp_path))] == ["yolov7fast", "yolov7fast, fast flags"]
+    given = ["--reference", str(tmp_path), "--ultralytics", "py", "--libreyolo", "py"]
+    found = entered(options(tmp_path, *given))
+    assert [t.name for t in found][2:] == ["WongKinYiu/yolov7", "ultralytics", "libreyolo"]
+    race = Race(tmp_path / "data.yaml", 320, 16, 2, tmp_path)
+    for one in found:
+        command = one.command(race, 4, "run")
+        assert str(race.data) in " ".join(command) and "320" in " ".join(command) and "4" in " ".join(command)
+
+
+def test_epochs_that_cannot_be_told_from_starting_up_are_refused(tmp_path):
+    with pytest.raises(UserError, match="--epochs is 1"):
+        options(tmp_path, "--epochs", "1")
+
+
+def test_the_suppression_that_stands_for_torchvisions_operator():
+    import torch
+
+    boxes = torch.tensor([[0.0, 0, 10, 10], [1, 1, 10, 10], [20, 20, 30, 30]])
+    assert peer.suppress(boxes, torch.tensor([0.5, 0.9, 0.1]), 0.5).tolist() == [1, 2]
+    assert peer.suppress(boxes[:0], torch.zeros(0), 0.5).tolist() == []
