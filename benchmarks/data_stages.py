@@ -9,15 +9,15 @@ from yolov7fast.data import dataset as datasets
 from yolov7fast.data import images
 
 # (module that calls it, function, stage). What a timed function calls is counted there only if it is not timed itself:
-# loading without reading is resizing, and the fast renderer's assembling without colours is warping.
+# loading without reading is resizing.
 STAGES = [
     (images, "read_image", "decode"),
     (datasets, "load_resized", "resize"),
     (scene, "draw_canvas", "canvas"),
     (scene, "warp_image", "warp"),
-    (fast_augment, "_assemble", "warp"),
+    (fast_augment, "render_geometry", "warp"),
     (scene, "apply_colour", "colour"),
-    (fast_augment, "_apply_colour", "colour"),
+    (fast_augment, "colour_into", "colour"),
     (scene, "mixup", "mixup"),
     (datasets, "mosaic_labels", "labels"),
     (datasets, "warp_labels", "labels"),

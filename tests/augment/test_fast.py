@@ -1,4 +1,4 @@
-"""`--fast-augment`: the default path's draws and labels exactly, its pixels up to interpolation."""
+"""`--fast-augment`: the default path's draws and labels exactly, nearly its pixels, for less work."""
 
 import random
 
@@ -12,7 +12,8 @@ from tests.data.data_golden import LoggedRandom, seed_all
 from yolov7fast.augment import fast as fast_augment
 from yolov7fast.augment.randomness import KeyedRandom
 from yolov7fast.augment.scene import render, render_scene
-from yolov7fast.augment.transforms import apply_colour, draw_colour
+from yolov7fast.augment.transforms import Colour, apply_colour, draw_colour
+from yolov7fast.data import dataset as datasets
 from yolov7fast.data.dataset import LoadImagesAndLabels
 
 HYP = {
@@ -94,29 +95,42 @@ def test_draws_and_labels_are_those_of_the_default_path_exactly(variant, polygon
         assert draws == fast_draws
 
 
-@pytest.mark.parametrize("variant, limit", [("mosaic", 1.5), ("plain", 1.0), ("blended", 1.5), ("rotated", 0.1)])
-def test_images_differ_by_interpolation_only(variant, limit, dataset, monkeypatch):
-    """Limits for samples of 128 pixels, where the edges of tiles take a larger part than in real ones."""
-    worst = []
+@pytest.mark.parametrize("variant, limit", [("mosaic", 2.0), ("plain", 2.0), ("blended", 2.0), ("rotated", 1.5)])
+def test_images_are_nearly_those_of_the_default_path(variant, limit, dataset, monkeypatch):
+    """Grey levels, mean over samples of 128 pixels, whose images have stronger gradients than photographs."""
+    differences = []
     for seed in range(24):
         (img, _, _), (fast, _, _) = both(dataset, seed % 6, seed, monkeypatch, **VARIANTS[variant])
-        worst.append(np.abs(img - fast).mean())
-    assert max(worst) < limit
-    assert np.mean(worst) < limit / 2
+        differences.append(np.abs(img - fast).mean())
+    assert np.mean(differences) < limit
+    assert max(differences) < 2 * limit
 
 
-def test_away_from_edges_geometry_is_equal_to_a_level(dataset):
+@pytest.fixture(scope="module")
+def ramps(tmp_path_factory):
+    """Images whose first two channels grow by two levels a pixel to the right and downwards: colours are places."""
+    root = tmp_path_factory.mktemp("ramps")
+    for part in ("images", "labels"):
+        (root / part).mkdir()
+    for k, (h, w) in enumerate([(96, 120), (120, 96), (120, 120), (60, 120)]):
+        y, x = np.mgrid[:h, :w]
+        cv2.imwrite(str(root / f"images/{k}.png"), np.stack((2 * x, 2 * y, 0 * x), 2).astype(np.uint8))
+        (root / f"labels/{k}.txt").write_text("0 0.5 0.5 0.4 0.6\n")
+    return LoadImagesAndLabels(str(root / "images"), 120, 4, augment=True, hyp=dict(HYP))
+
+
+def test_no_pixel_is_more_than_half_a_pixel_beside_its_place(ramps):
+    """Away from edges of images, where the default path mixes them; half a pixel of the sample, or of the image."""
     checked = 0
-    for seed in range(24):
-        seed_all(seed)
-        draft = dataset.draft(seed % 6, LoggedRandom())
-        scene = draft.scenes[0]
-        fast = fast_augment._render_scene(scene, "fast")[..., :3].astype(int).copy()
+    for seed in range(60):
+        scene = ramps.draft(seed % 4, KeyedRandom(seed)).scenes[0]
+        fast = fast_augment._render_scene(scene, "fast").astype(int).copy()
         slow = render_scene(scene)[..., :3].astype(int)
-        edges = edge_mask(scene)
-        assert np.abs(fast - slow)[~edges].max(initial=0) <= 1
-        checked += (~edges).sum()
-    assert checked > 24 * 128 * 128 * 0.5
+        inside = ~edge_mask(scene)
+        a_pixel = 2 / min(scene.warp.zoom, 1)  # levels from a pixel of the sample to the next
+        assert np.abs(fast - slow)[inside].max(initial=0) <= 0.5 * a_pixel + 1.5
+        checked += inside.sum()
+    assert checked > 60 * 120 * 120 * 0.5
 
 
 def edge_mask(scene) -> np.ndarray:
@@ -126,6 +140,8 @@ def edge_mask(scene) -> np.ndarray:
     x, y = (np.arange(w) - tx) / zx, (np.arange(h) - ty) / zy
     mask = np.zeros((h, w), bool)
     for img, (ox, oy) in zip(scene.images, scene.origins):
+        if img is None:
+            continue
         ih, iw = img.shape[:2]
         near_x = (np.abs(x - ox) < 2) | (np.abs(x - ox - iw) < 2)
         near_y = (np.abs(y - oy) < 2) | (np.abs(y - oy - ih) < 2)
@@ -135,16 +151,52 @@ def edge_mask(scene) -> np.ndarray:
     return mask | near_x[None, :] | near_y[:, None]
 
 
-def test_colours_after_the_warp_are_within_a_level_of_the_tables():
-    """On noise, which holds every colour there is, rarely two: a level of value or saturation may count twice."""
+@pytest.mark.parametrize("value", [0.6, 1.0, 1.4])
+@pytest.mark.parametrize("saturation", [0.3, 1.0, 1.7])
+def test_saturation_and_value_are_changed_as_in_hsv(saturation, value):
+    """On noise, which holds every colour there is; OpenCV's own way to HSV and back loses a level or two."""
     noise = np.random.default_rng(0).integers(0, 256, (96, 160, 3), dtype=np.uint8)
-    for img, limit in ((smooth(96, 160, 3), 1), (noise, 2)):
-        for seed in range(20):
-            colour = draw_colour(KeyedRandom(seed), 0.015, 0.7, 0.4)
-            fast = fast_augment._apply_colour(img, colour, np.empty_like(img)).astype(int)
-            difference = np.abs(fast - apply_colour(img, colour))
-            assert difference.max() <= limit
-            assert difference.mean() < 0.01
+    for img in (smooth(96, 160, 3), noise, noise // 8 + 220):
+        colour = colour_of(1.0, saturation, value)
+        difference = np.abs(fast_augment.coloured(img, colour).astype(int) - apply_colour(img, colour))
+        high, low = img.max(2).astype(int), img.min(2)
+        within = saturation * (high - low) < high - 1  # beyond it the default path stops saturating
+        assert within.mean() > 0.2
+        assert difference[within].max() <= 6
+        assert difference[within].mean() < 1
+
+
+def colour_of(*gains: float) -> Colour:
+    """A change of colours by these gains, with the default path's tables."""
+
+    class Given:
+        def np_uniform(self, low, high, size):
+            return np.array(gains) - 1
+
+    return draw_colour(Given(), 1, 1, 1)
+
+
+@pytest.mark.parametrize("gain", [0.97, 1.03])
+def test_hues_turn_by_what_the_default_path_gives_the_middle_one(gain):
+    """Near hue 90 of 180 as by default, elsewhere by the same angle, up to the rounding of channels."""
+    hues = np.arange(0, 180, 2, dtype=np.uint8)
+    hsv = np.stack((hues, np.full(90, 130, np.uint8), np.full(90, 200, np.uint8)), 1)[None]
+    img = cv2.cvtColor(hsv, cv2.COLOR_HSV2BGR)
+    colour = colour_of(gain, 1.0, 1.0)
+    turned = cv2.cvtColor(fast_augment.coloured(img, colour), cv2.COLOR_BGR2HSV)[0, :, 0].astype(int)
+    shift = (turned - hues + 90) % 180 - 90
+    np.testing.assert_allclose(shift, 90 * (gain - 1), atol=1.6)
+    default = apply_colour(img, colour)[0, 43:48].astype(int)
+    np.testing.assert_allclose(fast_augment.coloured(img, colour)[0, 43:48], default, atol=8)
+
+
+def test_greys_keep_their_hue_and_follow_the_value_table_exactly():
+    img = np.repeat(np.arange(256, dtype=np.uint8)[None, :, None], 3, 2)
+    for value in (0.5, 0.83, 1.0, 1.19, 1.4):
+        colour = colour_of(1.01, 0.4, value)
+        fast = fast_augment.coloured(img, colour)
+        assert (fast == fast[..., :1]).all()
+        assert np.abs(fast[0, :, 0].astype(int) - colour.tables[2]).max() <= 1
 
 
 @pytest.fixture(scope="module")
@@ -169,8 +221,9 @@ def test_seams_of_tiles_mix_with_nothing(hyp, plain_colours, monkeypatch):
     seen = set()
     for seed in range(60):
         scene = found.draft(seed % 6, KeyedRandom(seed)).scenes[0]
-        fast = fast_augment._render_scene(scene, "fast")[..., :3]
-        seen |= {tuple(colour) for colour in np.unique(fast.reshape(-1, 3), axis=0).tolist()}
+        fast = fast_augment._render_scene(scene, "fast")
+        packed = np.unique(fast.astype(np.int32) @ (1 << 16, 1 << 8, 1))  # a hundred times faster than unique rows
+        seen |= {(colour >> 16, colour >> 8 & 255, colour & 255) for colour in packed.tolist()}
     assert seen == allowed
 
 
@@ -181,31 +234,20 @@ def test_grey_padding_gets_the_changed_grey(dataset, monkeypatch):
     assert not (corner == 114).any()
 
 
-def test_colours_are_changed_on_the_smaller_side_of_the_warp(dataset, monkeypatch):
-    """Never on more pixels than the sample has, and on fewer when the warp enlarges."""
-    real, changed = fast_augment._apply_colour, []
-
-    def watched(img, colour, out):
-        changed[-1] += img.shape[0] * img.shape[1]
-        return real(img, colour, out)
-
-    monkeypatch.setattr(fast_augment, "_apply_colour", watched)
-    zooms = []
-    for seed in range(40):
-        changed.append(0)
-        rng = KeyedRandom(seed)
-        with monkeypatch.context() as patch:
-            patch.setattr(dataset, "hyp", HYP | {"mosaic": 0.0})
-            draft = dataset.draft(seed % 6, rng)
-        fast_augment.render(draft, draw_colour(rng, 0.015, 0.7, 0.4))
-        zooms.append(draft.scenes[0].warp.zoom)
-    zooms, changed = np.array(zooms), np.array(changed)
-    assert changed.max() <= 128 * 128
-    assert changed[zooms > 1.5].max() < 128 * 128 * 0.55
-    assert changed[zooms < 0.6].max() < 128 * 128 * 0.4
+def test_what_is_pasted_keeps_its_colours(polygon_set, monkeypatch):
+    """Colours are changed before objects are pasted in, as by default."""
+    calls = []
+    monkeypatch.setattr(polygon_set, "hyp", HYP | {"paste_in": 1.0})
+    monkeypatch.setattr(polygon_set, "fast_augment", True)
+    for name, module in (("coloured", fast_augment), ("paste_in", datasets)):
+        real = getattr(module, name)
+        monkeypatch.setattr(module, name, lambda *a, _real=real, _name=name: calls.append(_name) or _real(*a))
+    seed_all(0)
+    assert polygon_set._augmented(0, LoggedRandom()).colour is None
+    assert calls == ["coloured", "paste_in"]
 
 
-def test_bccd_samples_differ_by_less_than_a_level_on_average(bccd, tmp_path, golden):
+def test_bccd_samples_differ_by_a_level_on_average(bccd, tmp_path, golden):
     listed = tmp_path / "train.txt"
     listed.write_text("\n".join(map(str, sorted((bccd / "images/train").glob("*.jpg"))[:40])))
     hyp = golden("data.json.gz")["hyp"]["p5"]
@@ -217,8 +259,8 @@ def test_bccd_samples_differ_by_less_than_a_level_on_average(bccd, tmp_path, gol
         rng = LoggedRandom()
         draft = found.draft(index, rng)
         colour = draw_colour(rng, 0.015, 0.7, 0.4)
-        fast = fast_augment.render(draft, colour)[..., :3].astype(int).copy()
+        fast = fast_augment.coloured(fast_augment.render_geometry(draft), colour).astype(int).copy()
         differences.append(np.abs(fast - render(draft, colour)))
-    assert np.mean(differences) < 0.5
-    assert max(d.mean() for d in differences) < 1.0
-    assert (np.stack(differences) <= 3).mean() > 0.98
+    assert np.mean(differences) < 1.5
+    assert max(d.mean() for d in differences) < 2.5
+    assert (np.stack(differences) <= 6).mean() > 0.97

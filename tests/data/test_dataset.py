@@ -16,6 +16,7 @@ from PIL import Image
 from tests.data.data_golden import assert_image, assert_labels, assert_streams, seed_all, synth
 from yolov7fast.augment.mosaic import Plan
 from yolov7fast.core.errors import UserError
+from yolov7fast.data import dataset as datasets
 from yolov7fast.data.class_weights import labels_to_class_weights, labels_to_image_weights
 from yolov7fast.data.dataset import LoadImagesAndLabels
 from yolov7fast.data.labels import Subset
@@ -254,7 +255,42 @@ def test_paste_in_without_polygons_loads_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(found, "load_image", lambda i: loaded.append(i) or load(i))
     seed_all(0)
     found[0]
-    assert len(loaded) == 4  # the tiles of the mosaic
+    assert 1 <= len(loaded) <= 4  # the tiles of the mosaic that show
+
+
+@pytest.mark.parametrize("hyp", [{}, {"degrees": 30.0, "shear": 5.0}, {"perspective": 0.001}], ids=str)
+def test_images_out_of_sight_are_not_loaded_and_samples_are_the_same(hyp, tmp_path, monkeypatch):
+    found = LoadImagesAndLabels(make_set(tmp_path), 64, augment=True, hyp=HYP | hyp)
+    loaded, load = [], found.load_image
+    monkeypatch.setattr(found, "load_image", lambda i: loaded.append(i) or load(i))
+
+    def samples() -> list:
+        seed_all(3)
+        loaded.clear()
+        return [found[i % len(found)][:2] for i in range(40)]
+
+    seen = samples()
+    few = len(loaded)
+    monkeypatch.setattr(datasets, "shown", lambda origins, shapes, warp: [True] * len(shapes))
+    for (img, labels), (all_img, all_labels) in zip(seen, samples(), strict=True):
+        assert torch.equal(img, all_img) and torch.equal(labels, all_labels)
+    assert few < len(loaded) * (1 if hyp.get("perspective") else 0.9)  # a projected canvas is taken to show whole
+
+
+def test_an_image_that_changed_its_size_since_labels_were_checked_is_laid_out_as_it_is(tmp_path):
+    source = make_set(tmp_path)
+    found = LoadImagesAndLabels(source, 64, augment=True, hyp=HYP | {"mosaic": 1.0})
+    for path in found.img_files:
+        img = cv2.imread(path)
+        cv2.imwrite(path, cv2.resize(img, (img.shape[1] * 2, img.shape[0])))
+    anew = LoadImagesAndLabels(source, 64, augment=True, hyp=HYP | {"mosaic": 1.0}, cache_dir=tmp_path / "anew")
+    assert not np.array_equal(found.shapes, anew.shapes)
+    for i in range(12):
+        seed_all(i)
+        img, labels, *_ = found[i % 6]
+        seed_all(i)
+        again, labels_again, *_ = anew[i % 6]
+        assert torch.equal(img, again) and torch.equal(labels, labels_again)
 
 
 def test_hyper_parameter_files_without_the_pasting_keys_still_take_the_gate_draw(tmp_path):
@@ -281,7 +317,7 @@ def test_boxes_among_polygons_get_their_rectangle(tmp_path):
     source = make_set(tmp_path, 4, lambda k: POLYGON if k == 0 else "2 0.5 0.5 0.25 0.5\n")
     found = LoadImagesAndLabels(source, 64, augment=True, hyp=HYP | {"mixup": 0.0, "paste_in": 0.0})
     assert found.segments[1][0].tolist() == [[0.375, 0.25], [0.625, 0.25], [0.625, 0.75], [0.375, 0.75]]
-    _, _, labels, segments = found._lay_out(Plan([1, 0, 2, 3], (60, 70)))
+    _, labels, segments = found._draw_mosaic(Plan([1, 0, 2, 3], (60, 70)))
     assert len(labels) == len(segments) == 4
     for row, polygon in zip(labels, segments):
         np.testing.assert_allclose([*polygon.min(0), *polygon.max(0)], row[1:], atol=1e-4)

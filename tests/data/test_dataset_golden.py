@@ -20,7 +20,7 @@ from tests.data.data_golden import (
 )
 from yolov7fast.augment.mosaic import draw_four, draw_nine
 from yolov7fast.augment.randomness import GLOBAL
-from yolov7fast.augment.scene import draw_canvas, render_geometry, render_scene
+from yolov7fast.augment.scene import render_geometry, render_scene
 from yolov7fast.data.class_weights import labels_to_class_weights, labels_to_image_weights
 from yolov7fast.data.dataset import LoadImagesAndLabels
 from yolov7fast.loading.dataloader import create_dataloader
@@ -105,8 +105,7 @@ def test_mosaics_are_as_recorded(name, draw, data, arrays, dataset, monkeypatch)
         found = dataset(case["size"], case["hyp"])
         seed_all(case["seed"])
         plan = draw(GLOBAL, case["index"], found.indices, case["size"])
-        images, where, labels, _ = found._lay_out(plan)
-        canvas = draw_canvas(images, where.on_canvas, (where.size, where.size))
+        canvas, labels, _ = found._draw_mosaic(plan)
         assert_image(canvas[..., :3], case["canvas_hwc"], warped=False)
         assert_labels(labels, case["canvas_labels"], arrays)
         seed_all(case["seed"])

@@ -18,7 +18,7 @@ from yolov7fast.augment.transforms import GREY, Colour, Warp, apply_colour, mixu
 class Scene(NamedTuple):
     """Images on a grey canvas of size `warp.source`, later ones on top, and the warp that makes a sample of it."""
 
-    images: list[np.ndarray]  # uint8 (h, w, 3) BGR
+    images: Sequence[np.ndarray | None]  # uint8 (h, w, 3) BGR; None for one that the warp does not show
     origins: list[tuple[int, int]]  # (x, y) of each on the canvas; may lie outside of it
     warp: Warp
     canvas: np.ndarray | None = None  # the finished canvas, if more was done to it than placing images
@@ -34,7 +34,7 @@ class Draft(NamedTuple):
 
 
 def draw_canvas(
-    images: Sequence[np.ndarray],
+    images: Sequence[np.ndarray | None],
     origins: Sequence[tuple[int, int]],
     size: tuple[int, int],
     visible: tuple[int, int, int, int] | None = None,
@@ -47,11 +47,21 @@ def draw_canvas(
     canvas = scratch("canvas", (*size, 4))
     canvas[top:bottom, left:right] = GREY
     for img, (ox, oy) in zip(images, origins):
+        if img is None:
+            continue
         h, w = img.shape[:2]
         x1, y1, x2, y2 = max(ox, left), max(oy, top), min(ox + w, right), min(oy + h, bottom)
         if x1 < x2 and y1 < y2:
             cv2.cvtColor(img[y1 - oy : y2 - oy, x1 - ox : x2 - ox], cv2.COLOR_BGR2BGRA, dst=canvas[y1:y2, x1:x2])
     return canvas
+
+
+def shown(origins: Sequence[tuple[int, int]], shapes: Sequence[tuple[int, int]], warp: Warp) -> list[bool]:
+    """Which images of these (h, w) at these places of the canvas can have a pixel in the sample."""
+    left, top, right, bottom = visible_source(warp)
+    return [
+        max(x, left) < min(x + w, right) and max(y, top) < min(y + h, bottom) for (x, y), (h, w) in zip(origins, shapes)
+    ]
 
 
 def render_scene(scene: Scene, name: str = "warped") -> np.ndarray:

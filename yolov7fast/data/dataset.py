@@ -9,6 +9,7 @@ import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import cv2
 import numpy as np
@@ -19,21 +20,39 @@ from yolov7fast.augment import fast as fast_augment
 from yolov7fast.augment.mosaic import Layout, Plan, draw_four, draw_nine, layout, mosaic_labels, mosaic_segments
 from yolov7fast.augment.paste import CutOut, copy_paste, cut_out, gather_cutouts, paste_in
 from yolov7fast.augment.randomness import GLOBAL, KeyedRandom, RandomSource
-from yolov7fast.augment.scene import Draft, Scene, draw_canvas, render
+from yolov7fast.augment.scene import Draft, Scene, draw_canvas, render, shown
 from yolov7fast.augment.scratch import scratch
-from yolov7fast.augment.transforms import draw_colour, draw_hyp_warp, letterbox, letterbox_fit, resize_to, warp_labels
+from yolov7fast.augment.transforms import (
+    Colour,
+    Warp,
+    draw_colour,
+    draw_hyp_warp,
+    letterbox,
+    letterbox_fit,
+    resize_to,
+    warp_labels,
+)
 from yolov7fast.core.boxes import xywhn2xyxy
 from yolov7fast.core.errors import UserError
 from yolov7fast.data.caches.images import open_cache
 from yolov7fast.data.caches.labels import cache_path, load_labels
 from yolov7fast.data.collate import collate, collate_quad
-from yolov7fast.data.images import LoadedImage, load_resized
+from yolov7fast.data.images import LoadedImage, load_resized, resized_shape
 from yolov7fast.data.labels import Paths, Subset, find_images, img2label_paths
 
 FOUR_TILES = 0.8  # probability that a mosaic has four tiles rather than nine
 Key = int | tuple[int, int]  # index, or (epoch, index)
 
 cv2.setNumThreads(0)  # workers share the cores; a worker's own threads would only fight over them
+
+
+class Augmented(NamedTuple):
+    """A training sample up to its flips."""
+
+    img: np.ndarray  # uint8 (H, W, 3) BGR in scratch memory
+    labels: np.ndarray  # float32 (m, 5): class, x1, y1, x2, y2 in pixels
+    shapes: tuple | None  # ((h0, w0), ((h / h0, w / w0), (dw, dh))); None for a mosaic
+    colour: Colour | None = None  # still to be applied, on the way into the batch
 
 
 class LoadImagesAndLabels(Dataset):
@@ -153,7 +172,7 @@ class LoadImagesAndLabels(Dataset):
         """Make a sample and write its image into `out`, uint8 (3, H, W); returns (labels (m, 6), path, shapes)."""
         index = self.indices[_index(key)]
         rng = self._random_source(key) if self.augment else None
-        img, labels, shapes = self._letterboxed(index) if rng is None else self._augmented(index, rng)
+        img, labels, shapes, colour = self._letterboxed(index) if rng is None else self._augmented(index, rng)
         rows = np.zeros((len(labels), 6), np.float32)
         h, w = img.shape[:2]
         if len(labels):
@@ -167,7 +186,10 @@ class LoadImagesAndLabels(Dataset):
         if out.shape != (3, h, w) or out.dtype != np.uint8:
             raise ValueError(f"a sample of {h} x {w} does not fit an array of {out.shape}, {out.dtype}")
         planes = [out[2], out[1], out[0]]
-        cv2.split(img, planes if img.shape[2] == 3 else [*planes, scratch("padding channel", img.shape[:2])])
+        if colour is None:
+            cv2.split(img, planes)
+        else:
+            fast_augment.colour_into(img, colour, planes)
         return torch.from_numpy(rows), self.img_files[index], shapes
 
     def _random_source(self, key: Key) -> RandomSource:
@@ -176,22 +198,28 @@ class LoadImagesAndLabels(Dataset):
         epoch, index = key if isinstance(key, tuple) else (0, key)
         return KeyedRandom(self.seed, epoch, index)
 
-    def _letterboxed(self, index: int):
-        """An evaluation sample: (image, labels in pixels, shapes). Nothing is drawn."""
+    def _letterboxed(self, index: int) -> Augmented:
+        """An evaluation sample. Nothing is drawn."""
         img, (h0, w0), (h, w) = self.load_image(index)
         img, ratio, pad = letterbox(img, self._box_of(index), auto=False, scaleup=False)
-        return img, self._letterboxed_labels(index, (h, w), ratio, pad), ((h0, w0), ((h / h0, w / w0), pad))
+        labels = self._letterboxed_labels(index, (h, w), ratio, pad)
+        return Augmented(img, labels, ((h0, w0), ((h / h0, w / w0), pad)))
 
-    def _augmented(self, index: int, rng: RandomSource):
-        """A training sample up to its flips: (image, labels in pixels, shapes)."""
+    def _augmented(self, index: int, rng: RandomSource) -> Augmented:
+        """A training sample up to its flips."""
         hyp = self.hyp
         draft = self.draft(index, rng)
         colour = draw_colour(rng, hyp["hsv_h"], hyp["hsv_s"], hyp["hsv_v"])
-        img, labels = (fast_augment.render if self.fast_augment else render)(draft, colour), draft.labels
+        if self.fast_augment:
+            img, labels, pending = fast_augment.render_geometry(draft), draft.labels, colour
+        else:
+            img, labels, pending = render(draft, colour), draft.labels, None
         if rng.random() < hyp.get("paste_in", 0):
+            if pending is not None:  # what is pasted keeps its colours
+                img, pending = fast_augment.coloured(img, colour), None
             cutouts = gather_cutouts(lambda: self._cut_outs(rng))
-            labels = paste_in(img[..., :3], labels, cutouts, rng)
-        return img, labels, draft.shapes
+            labels = paste_in(img, labels, cutouts, rng)
+        return Augmented(img, labels, draft.shapes, pending)
 
     def _flip(self, img: np.ndarray, rows: np.ndarray, rng: RandomSource) -> np.ndarray:
         """Two gates: up-down, left-right. Rows are changed in place."""
@@ -247,26 +275,54 @@ class LoadImagesAndLabels(Dataset):
         return Draft([Scene([img], [(left, top)], warp)], 1.0, labels, shapes)
 
     def _draft_mosaic(self, index: int, rng: RandomSource, four: bool) -> tuple[Scene, np.ndarray]:
-        """A mosaic and its labels in pixels of the sample."""
-        plan = (draw_four if four else draw_nine)(rng, index, self.indices, self.img_size)
-        images, where, labels, segments = self._lay_out(plan)
-        canvas = None
-        if segments and self.hyp.get("copy_paste", 0):
-            canvas = draw_canvas(images, where.on_canvas, (where.size, where.size)).copy()
-            canvas, labels, segments = copy_paste(canvas, labels, segments, self.hyp["copy_paste"], rng)
-        warp = draw_hyp_warp(rng, self.hyp, (where.size, where.size), self.mosaic_border)
-        return Scene(images, where.on_canvas, warp, canvas), warp_labels(labels, segments, warp)
+        """A mosaic and its labels in pixels of the sample.
 
-    def _lay_out(self, plan: Plan) -> tuple[list[np.ndarray], Layout, np.ndarray, list[np.ndarray]]:
-        """(images, layout, label rows, polygons) of a mosaic; rows and polygons in pixels of the canvas."""
+        Images that the warp leaves out of sight are not loaded: about a quarter of them.
+        """
+        plan = (draw_four if four else draw_nine)(rng, index, self.indices, self.img_size)
+        if self.has_polygons and self.hyp.get("copy_paste", 0):
+            return self._draft_pasted(plan, rng)
+        warp = self._draw_mosaic_warp(rng)
+        shapes = [self._known_shape(i) for i in plan.tiles]
+        where = layout(plan, shapes, self.img_size)
+        seen = shown(where.on_canvas, shapes, warp)
+        images = [self.load_image(i).img if wanted else None for i, wanted in zip(plan.tiles, seen)]
+        if any(img is not None and img.shape[:2] != shape for img, shape in zip(images, shapes)):  # a file has changed
+            images = [self.load_image(i).img for i in plan.tiles]
+            shapes = [img.shape[:2] for img in images]
+            where = layout(plan, shapes, self.img_size)
+        labels, segments = self._laid_out(plan, shapes, where)
+        return Scene(images, where.on_canvas, warp), warp_labels(labels, segments, warp)
+
+    def _draft_pasted(self, plan: Plan, rng: RandomSource) -> tuple[Scene, np.ndarray]:
+        """A mosaic on whose canvas some of its objects are repeated."""
+        canvas, labels, segments = self._draw_mosaic(plan)
+        canvas, labels, segments = copy_paste(canvas.copy(), labels, segments, self.hyp["copy_paste"], rng)
+        warp = self._draw_mosaic_warp(rng)
+        return Scene([], [], warp, canvas), warp_labels(labels, segments, warp)
+
+    def _draw_mosaic_warp(self, rng: RandomSource) -> Warp:
+        return draw_hyp_warp(rng, self.hyp, (2 * self.img_size, 2 * self.img_size), self.mosaic_border)
+
+    def _known_shape(self, index: int) -> tuple[int, int]:
+        """(h, w) that an image will have once it is loaded, from what was seen when labels were checked."""
+        w0, h0 = self.shapes[index].tolist()
+        return resized_shape(int(h0), int(w0), self.img_size)
+
+    def _draw_mosaic(self, plan: Plan) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
+        """(canvas in scratch memory, label rows, polygons) of a mosaic; rows and polygons in pixels of the canvas."""
         images = [self.load_image(i).img for i in plan.tiles]
         shapes = [img.shape[:2] for img in images]
         where = layout(plan, shapes, self.img_size)
+        return draw_canvas(images, where.on_canvas, (where.size, where.size)), *self._laid_out(plan, shapes, where)
+
+    def _laid_out(self, plan: Plan, shapes, where: Layout) -> tuple[np.ndarray, list[np.ndarray]]:
+        """Label rows and polygons of a mosaic in pixels of its canvas; shapes: (h, w) of its images."""
         labels = mosaic_labels([self.labels[i] for i in plan.tiles], shapes, where)
         if not self.has_polygons:
-            return images, where, labels, []
+            return labels, []
         polygons = [self.segments[i] for i in plan.tiles]
-        return images, where, labels, mosaic_segments(polygons, shapes, where, shift=len(plan.tiles) == 9)
+        return labels, mosaic_segments(polygons, shapes, where, shift=len(plan.tiles) == 9)
 
     def _cut_outs(self, rng: RandomSource) -> list[CutOut]:
         """One round of gathering objects to paste: a four-tile canvas and a fraction of its objects.
@@ -276,8 +332,7 @@ class LoadImagesAndLabels(Dataset):
         plan = draw_four(rng, rng.randint(0, self.n - 1), self.indices, self.img_size)
         if not any(self.segments[i] for i in plan.tiles):
             return []
-        images, where, labels, segments = self._lay_out(plan)
-        canvas = draw_canvas(images, where.on_canvas, (where.size, where.size))
+        canvas, labels, segments = self._draw_mosaic(plan)
         return cut_out(canvas[..., :3], labels, segments, rng)
 
     collate_fn = staticmethod(collate)

@@ -14,7 +14,7 @@ import torch
 from yolov7fast.augment.randomness import RandomSource
 from yolov7fast.augment.transforms import box_candidates, resize_to
 from yolov7fast.core.boxes import xywhn2xyxy
-from yolov7fast.data.dataset import LoadImagesAndLabels
+from yolov7fast.data.dataset import Augmented, LoadImagesAndLabels
 
 GREY = 114  # colour of padding, as in evaluation
 
@@ -83,7 +83,7 @@ def place_labels(labels: np.ndarray, placed: Placement) -> np.ndarray:
 class DetrDataset(LoadImagesAndLabels):
     """The project's data set with DETR's augmentation in the place of mosaics and warps; `hyp` as `draw_placement`."""
 
-    def _augmented(self, index: int, rng: RandomSource):
+    def _augmented(self, index: int, rng: RandomSource) -> Augmented:
         loaded = self.load_image(index)
         h, w = loaded.resized
         placed = draw_placement(rng, (h, w), self.img_size, self.hyp)
@@ -91,7 +91,7 @@ class DetrDataset(LoadImagesAndLabels):
         labels[:, 1:] = xywhn2xyxy(labels[:, 1:], w, h)
         width, height = placed.size
         shapes = (height, width), ((1.0, 1.0), (0.0, 0.0))  # the window is the whole image, at its own scale
-        return place_image(loaded.img[..., :3], placed, self.img_size), place_labels(labels, placed), shapes
+        return Augmented(place_image(loaded.img, placed, self.img_size), place_labels(labels, placed), shapes)
 
     def _flip(self, img: np.ndarray, rows: np.ndarray, rng: RandomSource) -> np.ndarray:
         """Nothing: a flip belongs to the placement, so that padding stays where it is."""

@@ -11,6 +11,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 import torch
 
+from yolov7fast.core.process.memory import keep_freed_memory
 from yolov7fast.loading.batches import write_samples
 from yolov7fast.loading.shared_buffer import BatchBuffer, ClaimBoard
 from yolov7fast.loading.worker_errors import Failure, failure_of
@@ -82,6 +83,7 @@ def seed_like_torch(base_seed: int, worker: int) -> None:
 def run_worker(worker: int, setup: WorkerSetup, tasks: Connection, results: Connection) -> None:
     """Make groups of samples until sent None or the main process is gone."""
     leave_stopping_to_main()
+    keep_freed_memory()
     gc.freeze()  # the collector would write into every inherited object, and so copy its page
     torch.set_num_threads(1)
     seed_like_torch(setup.base_seed, worker)

@@ -15,6 +15,7 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampl
 
 from yolov7fast.augment.randomness import KeyedRandom
 from yolov7fast.core.errors import UserError
+from yolov7fast.core.process.memory import keep_freed_memory
 from yolov7fast.loading.batches import make_batch
 from yolov7fast.loading.samplers import EpochByEpoch, EpochOrder, KeyedBatches, RestartingBatches, upstream_sampler
 from yolov7fast.loading.worker_errors import Failure, death_of, failure_of
@@ -31,6 +32,8 @@ class _TorchLoader:
         self.num_workers = workers
         self.batch_sampler = batches
         self._source = source
+        if not workers:
+            keep_freed_memory()  # it is this process that makes the samples
         if send_indices:
             source.indices = _SharedIndices(self.dataset)
         self._loader = DataLoader(
@@ -247,6 +250,7 @@ def _as_it_is(batch):
 
 def _prepare_worker(worker_id: int) -> None:
     leave_stopping_to_main()
+    keep_freed_memory()
     gc.freeze()  # the collector would write into every inherited object, and so copy its page
 
 

@@ -1,0 +1,30 @@
+"""Memory that a process keeps once it has it.
+
+glibc hands freed blocks of some megabytes back to the kernel, and every page of them costs a fault when the next image
+needs it: decoding a 640 x 480 JPEG takes 0.9 or 2.3 ms depending on that alone. A process that makes samples frees and
+needs the same megabytes over and over.
+"""
+
+import ctypes
+import os
+
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
+KEPT_BYTES = 512 << 20  # free memory at the end of the heap that is not handed back
+LARGEST_IN_HEAP = 32 << 20  # glibc's upper limit; larger blocks are mapped by themselves, and unmapped when freed
+CHOSEN_BY_USER = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
+
+
+def keep_freed_memory() -> bool:
+    """From now on, keep freed memory for the next use; False where the C library cannot, or the user has chosen.
+
+    At most the largest amount that was ever in use at a time is kept, and no more than KEPT_BYTES.
+    """
+    if any(name in os.environ for name in CHOSEN_BY_USER):
+        return False
+    try:
+        library = ctypes.CDLL(None)
+        library.gnu_get_libc_version  # noqa: B018 - elsewhere mallopt may mean something else
+        set_option = library.mallopt
+    except (OSError, AttributeError, TypeError):
+        return False
+    return bool(set_option(M_MMAP_THRESHOLD, LARGEST_IN_HEAP)) and bool(set_option(M_TRIM_THRESHOLD, KEPT_BYTES))
