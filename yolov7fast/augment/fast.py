@@ -105,7 +105,7 @@ def colour_into(img: np.ndarray, colour: Colour, planes: list[np.ndarray]) -> No
 
     With m the largest channel of a pixel, scaling saturation by s and value by v makes of each channel c
     v * (m - s * (m - c)); a value that would exceed 255 becomes 255, and the pixel's other channels keep their
-    proportion to it. Beyond full saturation channels are cut off at 0, where HSV would keep the middle one's proportion.
+    proportion to it. Beyond full saturation channels are cut off at 0, where HSV keeps the middle one's proportion.
     """
     hue, saturation, value = colour.gains
     h, w = img.shape[:2]
