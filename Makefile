@@ -5,7 +5,7 @@ PY     := $(VENV)/bin/python
 # arguments for train.py, e.g. make train ARGS="--data my.yaml --epochs 50"; empty: the project's own small data set
 ARGS   ?=
 
-.PHONY: train test test-slow lint lint-quick format bench bench-full test-overlay clean
+.PHONY: train test test-slow lint lint-quick format docs bench bench-full test-overlay clean
 
 train: $(VENV)/.run-ready
 ifeq ($(strip $(ARGS)),)
@@ -41,6 +41,10 @@ format: $(VENV)/.dev-ready
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
 
+# the site into site/: pages, links and anchors are checked; nothing is fetched
+docs: $(VENV)/.docs-ready
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict
+
 bench: $(VENV)/.run-ready
 	$(PY) -m benchmarks
 
@@ -48,7 +52,7 @@ bench-full: $(VENV)/.run-ready
 	$(PY) -m benchmarks --full
 
 clean:
-	rm -rf $(VENV) .pytest_cache .ruff_cache .import_linter_cache build *.egg-info
+	rm -rf $(VENV) .pytest_cache .ruff_cache .import_linter_cache build site *.egg-info
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
@@ -57,10 +61,15 @@ $(VENV)/.run-ready: requirements.txt | $(VENV)/bin/python
 	$(PY) -m pip install -q -r requirements.txt
 	touch $@
 
+$(VENV)/.docs-ready: requirements-docs.txt $(VENV)/.run-ready
+	$(PY) -m pip install -q -r requirements-docs.txt
+	touch $@
+
 $(VENV)/.overlay-ready: requirements-overlay.txt $(VENV)/.dev-ready
 	$(PY) -m pip install -q -r requirements-overlay.txt
 	touch $@
 
-$(VENV)/.dev-ready: requirements-dev.txt requirements-detr.txt requirements-search.txt requirements-export.txt $(VENV)/.run-ready
+GROUPS := detr search export docs
+$(VENV)/.dev-ready: requirements-dev.txt $(GROUPS:%=requirements-%.txt) $(VENV)/.run-ready
 	$(PY) -m pip install -q -r requirements-dev.txt
 	touch $@

@@ -6,6 +6,7 @@ import platform
 import statistics
 import time
 from collections.abc import Callable
+from datetime import date
 from pathlib import Path
 
 
@@ -54,5 +55,6 @@ def wall_seconds(work: Callable[[], object]) -> float:
 
 
 def write_json(path: str | None, results: dict) -> None:
+    """Dated; `benchmarks.tables` fills the documents from files in benchmarks/results/."""
     if path:
-        Path(path).write_text(json.dumps(results, indent=2) + "\n")
+        Path(path).write_text(json.dumps({"date": f"{date.today()}", **results}, indent=2) + "\n")

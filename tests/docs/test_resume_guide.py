@@ -1,4 +1,4 @@
-"""docs/resume.md: its commands parse as they stand, and the first one runs, resumes and leaves alone."""
+"""docs/resume.md, docs/several_gpus.md: commands parse as they stand; the first one runs, resumes and leaves alone."""
 
 import re
 import shlex
@@ -13,7 +13,7 @@ from yolov7fast.commands.train import run
 from yolov7fast.training.distributed import MINUTES
 from yolov7fast.training.options import SAVE_MINUTES
 
-TEXT = (ROOT / "docs" / "resume.md").read_text()
+TEXT = "".join((ROOT / "docs" / name).read_text() for name in ("resume.md", "several_gpus.md"))
 COMMANDS = [block.replace("\\\n", " ").strip() for block in re.findall(r"```bash\n(.*?)```", TEXT, re.S)]
 
 

@@ -1,4 +1,4 @@
-"""Every DETR run file builds its network, and the README's DETR chapter runs as it is written."""
+"""Every DETR run file builds its network, and docs/detr.md's tutorial runs as it is written."""
 
 import json
 import os
@@ -21,7 +21,6 @@ from yolov7fast.cli.parser import parser_for
 from yolov7fast.cli.run_file import merge
 from yolov7fast.nn.detr import build
 
-CHAPTER = "## DETR and RT-DETR"
 RUN_FILES = sorted(path.name for path in (ROOT / "configs").glob("*detr*.yaml"))
 TRIALS = json.loads((ROOT / "experiments" / "detr_lr.json").read_text())
 # flags behind a command that make it smaller, not different; what is as small as it may be runs as written
@@ -33,9 +32,8 @@ SMALLER = {
 
 
 def tutorial() -> list[list[str]]:
-    """The commands of the chapter's tutorial, in order, without the interpreter."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    chapter = text.split(CHAPTER)[1].split("\n## ")[0]
+    """The commands of the page's tutorial, in order, without the interpreter."""
+    chapter = (ROOT / "docs" / "detr.md").read_text().split("## Tutorial")[1].split("\n## ")[0]
     blocks = re.findall(r"```\w*\n(.*?)```", chapter, re.DOTALL)
     lines = "".join(blocks).replace("\\\n", " ").splitlines()
     return [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("python ")]
@@ -94,7 +92,7 @@ def test_a_trial_of_the_example_is_a_run(trial, tmp_path):
     assert answers(opt)[0][1] == trial.get("model.network.num_queries", 60)
 
 
-def test_the_readmes_commands_parse():
+def test_the_tutorials_commands_parse():
     commands = tutorial()
     assert len(commands) == 7
     for script, *arguments in commands:
@@ -108,7 +106,7 @@ def test_the_readmes_commands_parse():
 @needs_transformers
 @pytest.mark.slow
 @pytest.mark.timeout(3000)
-def test_the_readmes_detr_tutorial_runs_as_written(tmp_path):
+def test_the_detr_tutorial_runs_as_written(tmp_path):
     for name in LINKED:
         (tmp_path / name).symlink_to(ROOT / name)
     shutil.copytree(ROOT / "data", tmp_path / "data", ignore=shutil.ignore_patterns("shapes", "*.cache"))

@@ -1,6 +1,6 @@
-"""The README's walk - smoke, overfit, search, full run, with resume - command by command, on the project's own data.
+"""The tutorial of docs/trials.md - smoke, overfit, search, full run, with resume - command by command, on drawn data.
 
-Search and full run are stopped on the way, so that what the README says of going on is done and not only started.
+Search and full run are stopped on the way, so that what the page says of resuming is done and not only started.
 """
 
 import os
@@ -16,7 +16,7 @@ import pytest
 
 from tests.conftest import ROOT
 
-CHAPTER = "## Find good settings for little money"
+GUIDE = ROOT / "docs" / "trials.md"
 LINKED = ("train.py", "test.py", "detect.py", "tools", "engine", "models", "utils", "cfg", "configs", "experiments")
 # flags behind a command that make it smaller, not different; what is as small as it may be runs as written
 SMALLER = {
@@ -27,19 +27,15 @@ SMALLER = {
 }
 
 
-def chapter() -> str:
-    return (ROOT / "README.md").read_text(encoding="utf-8").split(CHAPTER)[1].split("\n## ")[0]
-
-
-def walk() -> list[list[str]]:
-    """The commands of the chapter's shell block, in order, without `python`."""
-    block = re.search(r"```bash\n(.*?)```", chapter(), re.DOTALL)[1].replace("\\\n", " ")
+def tutorial() -> list[list[str]]:
+    """The commands of the page's first shell block, in order, without `python`."""
+    block = re.search(r"```bash\n(.*?)```", GUIDE.read_text(), re.DOTALL)[1].replace("\\\n", " ")
     return [shlex.split(line)[1:] for line in block.splitlines() if line.startswith("python ")]
 
 
 def resume_of_the_full_run() -> list[str]:
     """The command that the prose below the block gives for a full run that was stopped."""
-    return shlex.split(re.search(r"`python (train\.py --resume \S+)`", chapter())[1])
+    return shlex.split(re.search(r"`python (train\.py --resume \S+)`", GUIDE.read_text())[1])
 
 
 class Walker:
@@ -89,9 +85,9 @@ class Walker:
 
 @pytest.mark.slow
 @pytest.mark.timeout(3000)
-def test_the_readmes_walk_runs_as_written(tmp_path):
+def test_the_tutorial_runs_as_written(tmp_path):
     walker = Walker(tmp_path)
-    smoke, overfit, search, resume, full = walk()
+    smoke, overfit, search, resume, full = tutorial()
     assert [command[0] for command in (smoke, overfit, full)] == ["train.py"] * 3
     assert search[0] == resume[0] == "tools/run_trials.py" and "--resume" in resume
     walker.run(smoke)

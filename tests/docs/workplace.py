@@ -1,0 +1,87 @@
+"""A folder with what the documents name - my.yaml, best.pt, photos/, runs/train/exp - where commands run small."""
+
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import cv2
+import pytest
+import yaml
+
+from tests.api.conftest import cells
+from tests.docs.shell import ROOT, Block, Command, program_of_name, program_of_script
+from tests.drawing import draw_nothing
+from tests.small_network import small_network
+from yolov7fast.checkpoint.api import save_checkpoint
+from yolov7fast.cli.programs import Program
+from yolov7fast.data.shapes import NAMES
+
+# what makes a command smaller, not different
+TRAINING = (
+    "--epochs",
+    "1",
+    "--img-size",
+    "64",
+    "--batch-size",
+    "8",
+    "--workers",
+    "0",
+    "--device",
+    "cpu",
+    "--noautoanchor",
+)
+SMALLER = {
+    "train": TRAINING,
+    "test": ("--img-size", "64", "--workers", "0", "--device", "cpu"),
+    "detect": ("--img-size", "64", "--device", "cpu"),
+    "profile": ("--iters", "2", "--warm-iters", "1", "--img-size", "64", "--batch-size", "2", "--workers", "0"),
+    "draw-assignment": ("--img-size", "64", "--images", "1"),
+    "make-shapes": ("--train", "16", "--val", "8"),
+}
+
+
+class Workplace:
+    """Runs commands in a folder of its own, each in this process."""
+
+    def __init__(self, folder: Path, shapes: Path):
+        self.folder = folder
+        for kind in ("images", "labels"):
+            shutil.copytree(shapes / kind, folder / "my" / kind)
+            shutil.copytree(shapes / kind, folder / "data" / "shapes" / kind)
+        splits = {split: f"my/images/{split}" for split in ("train", "val")}
+        (folder / "my.yaml").write_text(yaml.safe_dump({**splits, "names": list(NAMES)}))
+        (folder / "photos").mkdir()
+        cv2.imwrite(str(folder / "photos" / "a.jpg"), cells(0, 120, 160))
+        for place in ("best.pt", "runs/train/exp/weights/best.pt", "weights/yolov7-tiny.pt"):
+            (folder / place).parent.mkdir(parents=True, exist_ok=True)
+            save_checkpoint({"epoch": -1, "model": small_network(len(NAMES), list(NAMES))}, folder / place)
+
+    def run(self, block: Block) -> Iterator[Command]:
+        """Run a block, command by command; gives what was run."""
+        for command in block.commands:
+            program, flags = self.program(command)
+            with pytest.MonkeyPatch.context() as patch:
+                patch.chdir(self.folder)
+                draw_nothing(patch)
+                for name, value in command.environment.items():
+                    patch.setenv(name, value)
+                patch.setattr(sys, "argv", [program.name, *self.narrowed(flags), *SMALLER.get(program.name, ())])
+                assert program.run() in (None, 0, 3), str(command)  # 3: the doctor's warnings
+            yield command
+
+    def program(self, command: Command) -> tuple[Program, list[str]]:
+        first, name, *flags = command.words
+        find = {"python": program_of_script, "yolov7fast": program_of_name}.get(first)
+        assert find, f"{command.document}: `{command}` cannot be run here: put <!-- not run: WHY --> above its block"
+        return find(name), flags
+
+    def narrowed(self, flags: list[str]) -> list[str]:
+        """The same flags with --cfg at an eighth of the channels."""
+        if "--cfg" not in flags:
+            return flags
+        at = flags.index("--cfg") + 1
+        path = ROOT / "cfg" / "training" / f"{Path(flags[at]).stem}.yaml"
+        narrow = self.folder / f"narrow_{path.name}"
+        narrow.write_text(path.read_text().replace("width_multiple: 1.0", "width_multiple: 0.125"))
+        return [*flags[:at], str(narrow), *flags[at + 1 :]]
