@@ -24,9 +24,7 @@ DOCUMENTS = (
     "CONTRIBUTING.md",
     *sorted(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md")),
 )
-BLOCK = re.compile(
-    r"(?:^ *<!-- not run: (?P<why>[^\n]+?) -->\n)?^(?P<indent> *)```bash\n(?P<text>.*?)^ *```$", re.S | re.M
-)
+BLOCK = re.compile(r"(?:^ *<!-- not run: (?P<why>[^\n]+?) -->\n)?^ *```bash\n(?P<text>.*?)^ *```$", re.S | re.M)
 ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*", re.S)
 REDIRECTION = re.compile(r"[<>]+&?")
 KEYWORDS = {"time", "nohup", "until", "do", "done", "while", "then", "fi"}
@@ -57,13 +55,8 @@ class Block(NamedTuple):
 
 
 def blocks_of(document: str) -> list[Block]:
-    text = (ROOT / document).read_text(encoding="utf-8")
-    return [
-        Block(
-            document, found["why"] or "", list(commands(document, found["text"].replace(f"\n{found['indent']}", "\n")))
-        )
-        for found in BLOCK.finditer(text)
-    ]
+    found = BLOCK.finditer((ROOT / document).read_text(encoding="utf-8"))
+    return [Block(document, block["why"] or "", list(commands(document, block["text"]))) for block in found]
 
 
 def commands(document: str, text: str) -> Iterator[Command]:

@@ -18,22 +18,10 @@ from yolov7fast.cli.programs import Program
 from yolov7fast.data.shapes import NAMES
 
 # what makes a command smaller, not different
-TRAINING = (
-    "--epochs",
-    "1",
-    "--img-size",
-    "64",
-    "--batch-size",
-    "8",
-    "--workers",
-    "0",
-    "--device",
-    "cpu",
-    "--noautoanchor",
-)
+CPU = ("--img-size", "64", "--workers", "0", "--device", "cpu")
 SMALLER = {
-    "train": TRAINING,
-    "test": ("--img-size", "64", "--workers", "0", "--device", "cpu"),
+    "train": (*CPU, "--epochs", "1", "--batch-size", "8", "--noautoanchor"),
+    "test": CPU,
     "detect": ("--img-size", "64", "--device", "cpu"),
     "profile": ("--iters", "2", "--warm-iters", "1", "--img-size", "64", "--batch-size", "2", "--workers", "0"),
     "draw-assignment": ("--img-size", "64", "--images", "1"),
