@@ -1,17 +1,22 @@
 """One process or many: the rank of this one, and what the processes must agree on."""
 
+import contextlib
 import importlib
 import os
+import time
+import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 
 from yolov7fast.core.errors import UserError
+
+if TYPE_CHECKING:
+    from torch.distributed.distributed_c10d import Store
 
 PEER_LOST = ("Connection closed by peer", "Connection reset", "NCCL", "gloo", "Gloo", "timed out", "Timed out")
 PATIENCE = timedelta(hours=2)  # rank 0 validates, checks labels and builds caches alone while the others wait
@@ -77,9 +82,56 @@ def join(world: World, device: torch.device, total_batch: int, minutes: float = 
         # they would refer to the group for ever, and `leave` could not end it.
         importlib.import_module("torch.distributed.nn.functional")
         backend = "cuda:nccl,cpu:gloo" if device.type == "cuda" else "gloo"
-        dist.init_process_group(backend=backend, timeout=timedelta(minutes=minutes))
+        init_group(backend, minutes)
         _patient = dist.new_group(backend="gloo", timeout=PATIENCE)
     return device
+
+
+def init_group(backend: str, minutes: float) -> None:
+    """As `init_process_group` does by itself, but under keys of this start alone."""
+    from torch.distributed.distributed_c10d import PrefixStore  # absent from builds that cannot distribute
+    from torch.distributed.rendezvous import rendezvous
+
+    start = timedelta(minutes=max(minutes, MINUTES))  # they may take longer to start than to answer in a step
+    store, rank, size = next(rendezvous("env://", timeout=start))
+    dist.init_process_group(
+        backend=backend,
+        store=PrefixStore(name_of_start(store, rank, size, start), store),
+        rank=rank,
+        world_size=size,
+        timeout=timedelta(minutes=minutes),
+    )
+
+
+def name_of_start(store: "Store", rank: int, size: int, timeout: timedelta) -> str:
+    """A name that this start of the processes shares and no earlier one had; all their later keys begin with it.
+
+    torchrun keeps its store when it restarts a run, with the addresses of the processes that are gone: one that is
+    early would read such an address and be refused. torchrun's count of restarts would not do, it differs by machine.
+    """
+    own = uuid.uuid4().hex
+    deadline = time.monotonic() + timeout.total_seconds()
+    try:
+        if rank:
+            store.set(f"waiting/{rank}", own)
+            name = store.get(f"start/{own}").decode()  # waits: only a first process that lives now can answer
+            store.set(f"joined/{name}/{rank}", "")
+            return name
+        for other in range(1, size):
+            joined = [f"joined/{own}/{other}"]
+            while not store.check(joined):
+                if time.monotonic() > deadline:
+                    raise dist.DistStoreError(f"rank {other} has not joined")
+                greeting = store.get(f"waiting/{other}").decode()  # it may still be that of one that is gone
+                store.set(f"start/{greeting}", own)
+                with contextlib.suppress(dist.DistStoreError):
+                    store.wait(joined, timedelta(seconds=0.1))
+    except dist.DistStoreError:
+        raise UserError(
+            f"rank {rank}: another process of this run did not start within {timeout}: read its own message, "
+            "check the connection"
+        ) from None
+    return own
 
 
 def leave() -> None:
@@ -124,7 +176,7 @@ def from_all(value, world: World) -> list:
     return values
 
 
-@contextmanager
+@contextlib.contextmanager
 def main_first(world: World) -> Iterator[None]:
     """Rank 0 does the block first (builds caches, downloads), then the others."""
     if world.is_distributed and not world.is_main:
@@ -134,7 +186,7 @@ def main_first(world: World) -> Iterator[None]:
         dist.barrier(group=_patient)
 
 
-@contextmanager
+@contextlib.contextmanager
 def peer_failure_as_user_error(world: World) -> Iterator[None]:
     """A dead peer shows as a failing collective: raise one sentence instead of a traceback."""
     try:
