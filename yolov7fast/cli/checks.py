@@ -3,8 +3,10 @@
 import math
 from argparse import Namespace
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 from yolov7fast.cli.flags import Flag, flags_of
+from yolov7fast.cli.parser import Parser
 from yolov7fast.core.errors import UserError, shown
 from yolov7fast.core.files.paths import check_path
 from yolov7fast.core.resize_schedule import parse_resize_schedule
@@ -33,6 +35,13 @@ def check_limits(opt: Namespace, flags: Mapping[str, Flag]) -> None:
                 raise UserError(f"{spelt}; it must be at least {flag.low:g}")
 
 
+def parse_within_limits(parser: Parser) -> Namespace:
+    """The flags of the command line; one outside the limits of its row is refused."""
+    opt = parser.parse_args()
+    check_limits(opt, parser.flags)
+    return opt
+
+
 def settle_overfit(opt: Namespace) -> None:
     """`--overfit` and `--subset-size` together are one wish: to memorise the first N images, N being the subset's size.
 
@@ -55,10 +64,12 @@ def settle_overfit(opt: Namespace) -> None:
 
 
 def check_train(opt: Namespace, family: str = "yolo") -> None:
-    """Refuse impossible or contradicting flags of training, each by name, and with the run file that may hold it."""
+    """Refuse impossible or contradicting flags of training, each by name, and with the file that may hold it."""
     try:
         _check_train(opt, family)
     except UserError as error:
+        if opt.resume and getattr(opt, "save_dir", ""):  # of a resumed run: most of its options come from there
+            raise UserError(f"{error} (options of the run: {Path(opt.save_dir) / 'opt.yaml'})") from None
         if not getattr(opt, "config", ""):
             raise
         raise UserError(f"{error} (run file: {opt.config})") from None

@@ -6,7 +6,7 @@ from typing import Any
 
 from yolov7fast.cli.flags import Flag, flags_of
 from yolov7fast.cli.flags.row import GROUPS
-from yolov7fast.cli.programs import program_of
+from yolov7fast.cli.programs import program, program_of
 from yolov7fast.core.errors import LONGEST, UserError, one_line
 from yolov7fast.core.text import nearest, printable
 
@@ -105,8 +105,14 @@ class Help(argparse.RawDescriptionHelpFormatter):
         return f"{text} (default: {shown.replace('%', '%%')})"
 
 
+def parser_of(name: str, flags: Iterable[Flag]) -> Parser:
+    """The parser of a program that has flags of its own."""
+    own = program(name)
+    return Parser(flags, prog=own.invocation, description=own.summary)
+
+
 def parser_for(command: str, family: str = "yolo") -> Parser:
     """The parser of `train`, `test` or `detect` for a family of detectors."""
-    program = program_of(command, family)
+    own = program_of(command, family)
     flags = flags_of(command, family).values()
-    return Parser(flags, family, prog=program.invocation, description=program.summary)
+    return Parser(flags, family, prog=own.invocation, description=own.summary)

@@ -4,15 +4,13 @@ import tempfile
 from argparse import Namespace
 from pathlib import Path
 
-from yolov7fast.cli.checks import check_limits
+from yolov7fast.cli.checks import parse_within_limits
 from yolov7fast.cli.flags.export import BENCHMARK_ROWS
-from yolov7fast.cli.parser import Parser
-from yolov7fast.cli.programs import program
+from yolov7fast.cli.parser import Parser, parser_of
 
 
 def parser() -> Parser:
-    own = program("benchmark")
-    return Parser(BENCHMARK_ROWS, prog=own.invocation, description=own.summary)
+    return parser_of("benchmark", BENCHMARK_ROWS)
 
 
 def run(opt: Namespace) -> str:
@@ -36,8 +34,5 @@ def run(opt: Namespace) -> str:
 
 
 def main() -> int:
-    own = parser()
-    opt = own.parse_args()
-    check_limits(opt, own.flags)
-    run(opt)
+    run(parse_within_limits(parser()))
     return 0

@@ -2,15 +2,13 @@
 
 from argparse import Namespace
 
-from yolov7fast.cli.checks import check_limits
+from yolov7fast.cli.checks import parse_within_limits
 from yolov7fast.cli.flags.export import ROWS
-from yolov7fast.cli.parser import Parser
-from yolov7fast.cli.programs import program
+from yolov7fast.cli.parser import Parser, parser_of
 
 
 def parser() -> Parser:
-    own = program("export")
-    return Parser(ROWS, prog=own.invocation, description=own.summary)
+    return parser_of("export", ROWS)
 
 
 def run(opt: Namespace) -> list:
@@ -33,8 +31,5 @@ def run(opt: Namespace) -> list:
 
 
 def main() -> int:
-    own = parser()
-    opt = own.parse_args()
-    check_limits(opt, own.flags)
-    run(opt)
+    run(parse_within_limits(parser()))
     return 0
