@@ -1,4 +1,4 @@
-"""What one look at an image file tells: can it be decoded, its size, its content hash, and a perceptual hash.
+"""What one pass over an image file gives: can it be decoded, its size, its content hash, and a perceptual hash.
 
 Each file is read once, JPEGs are decoded at a fraction of their size, and what was seen is kept by path, size and time
 of the file, so that a second look costs a `stat` only.
@@ -113,11 +113,11 @@ def _decode_plain_jpeg(data: bytes, fact: np.void) -> np.ndarray | None:
 
 
 def jpeg_size(data: bytes) -> tuple[int, int] | None:
-    """(width, height) of a JPEG of one picture, from its frame header; None where there is none to be found."""
+    """(width, height) of a JPEG of one image, from its frame header; None where there is none to be found."""
     place = 2
     while data[:2] == b"\xff\xd8" and place + 9 < len(data) and data[place] == 0xFF:
         kind, length = data[place + 1], int.from_bytes(data[place + 2 : place + 4], "big")
-        if kind == 0xE2 and data[place + 4 : place + 8] == b"MPF\0":  # several pictures in one file
+        if kind == 0xE2 and data[place + 4 : place + 8] == b"MPF\0":  # several images in one file
             return None
         if 0xC0 <= kind <= 0xCF and kind not in (0xC4, 0xC8, 0xCC):
             height, width = (int.from_bytes(data[place + k : place + k + 2], "big") for k in (5, 7))

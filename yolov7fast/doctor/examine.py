@@ -126,7 +126,7 @@ def _files(found: Found) -> Sequence[str]:
     root = root_of(found.yolo)
     images = [image for source in sources for image in images_of(source, root)]
     labels = [label_of(image) for image in images]
-    folders = {os.path.dirname(label) for label in labels}  # their times tell of label files that come and go
+    folders = {os.path.dirname(label) for label in labels}  # their times change when label files come and go
     return [found.yolo.path, *images, *labels, *sorted(folders)]
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 NOTE, WARNING, ERROR = "note", "warning", "error"
 SEVERITIES = (ERROR, WARNING, NOTE)
 EXIT_CODES = {NOTE: 0, WARNING: 3, ERROR: 4}  # 1 is Python's own, 2 a mistake in the command
-KEPT_PLACES = 200  # of each finding; the count goes on
+KEPT_PLACES = 200  # of each finding; counting continues
 
 
 class Check(NamedTuple):
@@ -66,7 +66,7 @@ CHECKS = {
     "class missing in val": Check(WARNING, "class", "Move some of its images to validation; its AP is not measured."),
     "rare class": Check(WARNING, "class", "Label more of it, or try --class-weights auto or --image-weights."),
     "outnumbered class": Check(NOTE, "class", "Compare its AP with the others'; --image-weights draws it more often."),
-    "class name given twice": Check(WARNING, "class", "Merge the two classes, or tell their names apart."),
+    "class name given twice": Check(WARNING, "class", "Merge the two classes, or rename one of them."),
     "box below 3 pixels": Check(WARNING, "box", "Train at a larger --img-size, or cut images into tiles."),
     "no anchor reaches": Check(
         WARNING, "box", "Let autoanchor run (no --noautoanchor), or use the anchors given here."

@@ -36,11 +36,10 @@ class ImageErrors(NamedTuple):
         missed[pairing.labels] = false[pairing.paired] = False
         wrong = np.zeros(len(false), bool)
         wrong[pairing.paired] = pairing.detections[pairing.paired, 5] != native.labels[pairing.labels, 0]
-        in_image = lambda rows: np.bincount(rows, minlength=images)  # noqa: E731
         return cls(
-            in_image(native.label_image[missed]),
-            in_image(pairing.det_image[false]),
-            in_image(pairing.det_image[wrong]),
+            np.bincount(native.label_image[missed], minlength=images),
+            np.bincount(pairing.det_image[false], minlength=images),
+            np.bincount(pairing.det_image[wrong], minlength=images),
             missed,
             false | wrong,
         )

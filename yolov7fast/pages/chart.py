@@ -15,7 +15,7 @@ from yolov7fast.core.text import printable
 
 WIDTH, HEIGHT = 520, 300
 LEFT, RIGHT, TOP, BOTTOM = 58, 14, 10, 40  # margins around the plot
-MOST_POINTS = 400  # of a line: more cannot be told apart at this width
+MOST_POINTS = 400  # of a line: more cannot be seen at this width
 MOST_LINES = 24
 COLOUR_COUNT = 8
 # of the style sheet, for files that have none
@@ -88,8 +88,13 @@ class Chart:
         """Axes and lines, without the element around them."""
         left, right, low, high = self.limits
         width, height = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
-        across = lambda x: LEFT + (x - left) / (right - left) * width  # noqa: E731
-        down = lambda y: TOP + (high - y) / (high - low) * height  # noqa: E731
+
+        def across(x: float) -> float:
+            return LEFT + (x - left) / (right - left) * width
+
+        def down(y: float) -> float:
+            return TOP + (high - y) / (high - low) * height
+
         parts = []
         for value in ticks(low, high, 5):
             y = f"{down(value):.1f}"

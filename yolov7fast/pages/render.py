@@ -19,7 +19,7 @@ from yolov7fast.core.text import printable
 
 FOLDER = Path(__file__).parent
 SCRIPTS = ("tables.js", "charts.js", "live.js")
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c564b", "#7f7f7f")  # told apart by all
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c564b", "#7f7f7f")
 
 
 @cache

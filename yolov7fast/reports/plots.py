@@ -28,6 +28,10 @@ def stages(runs: list[Run]) -> Bars | None:
     if not profiled:
         return None
     names = list(dict.fromkeys(stage for run in profiled for stage in run.profile["stages"]))
-    mean = lambda run, stage: float(np.nan_to_num(run.profile["stages"].get(stage, {}).get("mean_ms", 0.0)))  # noqa: E731
-    parts = [(stage, [mean(run, stage) for run in profiled]) for stage in names]
+    parts = [(stage, [_mean_ms(run, stage) for run in profiled]) for stage in names]
     return Bars("stages", "Where an iteration's time goes", "ms", [run.name for run in profiled], parts)
+
+
+def _mean_ms(run: Run, stage: str) -> float:
+    """0 for a stage that the run's profile does not have."""
+    return float(np.nan_to_num(run.profile["stages"].get(stage, {}).get("mean_ms", 0.0)))

@@ -1,7 +1,7 @@
 """A run as one page of HTML: from its folder, and from what its state (`page.json`) says of it.
 
 The state holds plain values: what was run, its warnings, what the last validation found, how far it is. A page can be
-made of it at any time, whether the run goes on or not.
+made of it at any time, whether the run is over or not.
 """
 
 import math
@@ -28,7 +28,7 @@ FULL_MATRIX = 24  # classes up to which the confusion matrix is a table
 MOST_CONFUSIONS = 40
 MOST_NAMES = 12  # boxes of an image up to which they are named
 SILENCE = 600  # seconds without a sign of life after which a running run may be dead
-EVERY = 20  # seconds between loads of the page of a run that goes on
+EVERY = 20  # seconds between loads of the page of a run that is training
 
 
 def run_page(folder: Path, state: Mapping[str, Any], thumbnails: Thumbnails | None = None) -> str:
@@ -203,15 +203,17 @@ def _images(folder: Path, found: Mapping[str, Any], thumbnails: Thumbnails, room
     small = thumbnails.fit(paths, room - room // 3)
     thumbnails.forget_others([*batches, *paths])
     names = found.get("names") or []
-    tiles = lambda images, kind: [  # noqa: E731
-        _tile(image, names, f"{kind}{i}", small[image["path"]])
-        for i, image in enumerate(images)
-        if image["path"] in small
-    ]
+    tiles = {
+        kind: [
+            _tile(image, names, f"{kind}{i}", small[image["path"]])
+            for i, image in enumerate(images)
+            if image["path"] in small
+        ]
+        for kind, images in (("first", first), ("worst", worst))
+    }
     return {
         "mosaics": [(os.path.basename(path), url) for path, url in mosaics.items()],
-        "first": tiles(first, "first"),
-        "worst": tiles(worst, "worst"),
+        **tiles,
     }
 
 

@@ -158,8 +158,8 @@ def losses(runs: list[Run]) -> Section:
         title = "Total training loss" if part == "total" else f"Training loss: {part}"
         drawn.append(plots.curves(runs, f"loss_{part}", title, part, lambda run, p=part: run.losses.get(p)))
     for part in dict.fromkeys(part for run in runs for part in run.val_losses):
-        pick = lambda run, p=part: run.val_losses.get(p)  # noqa: E731
-        drawn.append(plots.curves(runs, f"val_{part}", f"Validation loss: {part}", part, pick))
+        title = f"Validation loss: {part}"
+        drawn.append(plots.curves(runs, f"val_{part}", title, part, lambda run, p=part: run.val_losses.get(p)))
     blocks: list = [Table(_header(runs, "training loss", False), rows), [p for p in drawn if p]]
     if len({repr(settings(run).get("loss_ota")) for run in runs}) > 1:
         blocks.insert(0, Text("The runs use different losses (`loss_ota`): compare shapes, not levels."))
