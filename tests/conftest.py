@@ -1,5 +1,6 @@
 """What several tests share: golden figures, the real data set where it is present, the project's own data set."""
 
+import gc
 import gzip
 import json
 import os
@@ -25,6 +26,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     place = {name: i for i, name in enumerate(LONGEST)}
     tests = Path(__file__).parent
     items.sort(key=lambda item: place.get(item.path.relative_to(tests).parts[0], len(LONGEST)))
+
+
+def pytest_collection_finish() -> None:
+    """What was imported until here stays: the collector need not look at it again, nor forked workers copy it."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -5,10 +5,13 @@ Requests come on standard input, one JSON object a line: `script`, `arguments`, 
 process, so there is no thread or random state that a child could inherit half-way.
 """
 
+import faulthandler
+import gc
 import importlib
 import json
 import os
 import runpy
+import signal
 import sys
 from pathlib import Path
 
@@ -21,7 +24,8 @@ from tests.drawing import draw_nothing
 
 def preload(script: str) -> None:
     """What the script will import, once for all that come after it."""
-    for module in ("yolov7fast.families.yolo.family", "yolov7fast.training.run", "torch.utils.tensorboard"):
+    ours = ("yolov7fast.families.yolo.family", "yolov7fast.training.run")
+    for module in (*ours, "torch.utils.tensorboard", "torch._dynamo"):  # the last by the first optimizer, two seconds
         importlib.import_module(module)
     if "detr" in script:
         from yolov7fast.nn.detr import transformers
@@ -50,9 +54,11 @@ def become(request: dict, environment: dict[str, str]) -> None:
 
 
 def serve() -> None:
+    faulthandler.register(signal.SIGUSR2)  # in children, and in their workers, too: where does one hang?
     for line in sys.stdin:
         request = json.loads(line)
         preload(request["script"])
+        gc.freeze()  # else each child's collector touches, and so copies, all of PyTorch: a second and more at its end
         children = []
         for environment in request["environments"]:
             child = os.fork()

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -47,11 +48,19 @@ def _run(script: str, arguments, cwd: Path, timeout: float, environments: list[d
         server.stdin.write(json.dumps(request) + "\n")
         server.stdin.flush()
         if not select.select([server.stdout], [], [], timeout)[0]:
+            _print_stacks(server, err)
             _end()
             raise subprocess.TimeoutExpired([script, *arguments], timeout, _text(out), _text(err))
         answer = server.stdout.readline()
         assert answer, "the fork server has ended"
         return json.loads(answer), _text(out), _text(err)
+
+
+def _print_stacks(server: subprocess.Popen, err: Path) -> None:
+    """Ask all that the server has started where they are: what hangs once in a thousand times is seen only then."""
+    os.killpg(server.pid, signal.SIGUSR2)
+    time.sleep(2)  # none of them answers otherwise
+    print(_text(err)[-20_000:], file=sys.stderr)
 
 
 def _text(path: Path) -> str:

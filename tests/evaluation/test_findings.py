@@ -10,11 +10,14 @@ from yolov7fast.metrics.matching import Batch
 A, B, C = [0, 0, 50, 50], [60, 60, 100, 100], [0, 60, 40, 100]
 
 
+def rows_and_images(images, width: int) -> tuple[np.ndarray, np.ndarray]:
+    rows = np.array([row for image in images for row in image], np.float32).reshape(-1, width)
+    return rows, np.repeat(np.arange(len(images)), [len(image) for image in images])
+
+
 def batch(labels, detections, paths=None) -> SeenBatch:
     """labels: per image rows of class and box; detections: of box, score, class. Images are 100 x 100."""
-    rows = lambda images, width: np.array([r for image in images for r in image], np.float32).reshape(-1, width)  # noqa: E731
-    of = lambda images: np.repeat(np.arange(len(images)), [len(image) for image in images])  # noqa: E731
-    native = Batch(rows(detections, 6), of(detections), rows(labels, 5), of(labels))
+    native = Batch(*rows_and_images(detections, 6), *rows_and_images(labels, 5))
     paths = paths or [f"{i}.jpg" for i in range(len(labels))]
     shapes = [((100, 100), ((1, 1), (0, 0)))] * len(labels)
     return SeenBatch(0, torch.zeros(0), torch.zeros(0), paths, shapes, [], native)

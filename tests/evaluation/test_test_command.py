@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 import yaml
 
+from tests.mini_network import write_mini_weights
 from tests.small_network import small_network
 from yolov7fast.checkpoint.api import save_checkpoint
 from yolov7fast.cli.checks import check_test
@@ -38,14 +38,9 @@ def untrained(tmp_path_factory) -> str:
 
 
 @pytest.fixture(scope="session")
-def trained(tmp_path_factory, golden) -> str:
+def trained(tmp_path_factory) -> str:
     """The recorded network: trained on BCCD by upstream for 120 epochs."""
-    path = tmp_path_factory.mktemp("weights") / "mini.pt"
-    model, arrays = small_network(3, BCCD_NAMES), golden("eval_mini_weights.npz")
-    state = {k: torch.from_numpy(arrays[k]).float() if k in arrays else v for k, v in model.state_dict().items()}
-    model.load_state_dict(state)
-    save_checkpoint({"model": model.half(), "epoch": -1}, path)
-    return str(path)
+    return str(write_mini_weights(tmp_path_factory.mktemp("weights") / "mini.pt"))
 
 
 @pytest.fixture(scope="session")

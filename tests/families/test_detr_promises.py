@@ -12,7 +12,7 @@ import yaml
 
 import yolov7fast.losses.detr
 from tests.families.detr_commands import NETWORKS, needs_transformers, run_file
-from tests.training.test_distributed import torchrun
+from tests.training.commands import torchrun
 from yolov7fast.checkpoint.api import load_checkpoint, save_checkpoint
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.commands.train import run

@@ -10,8 +10,7 @@ import pytest
 import torch
 import yaml
 
-from tests.training.commands import ROOT, assert_same_weights, small_run, train
-from tests.training.test_distributed import torchrun
+from tests.training.commands import ROOT, assert_same_weights, small_run, torchrun, train
 from yolov7fast.checkpoint.api import load_checkpoint, save_checkpoint
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.core.errors import UserError

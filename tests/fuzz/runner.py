@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.fuzz.targets import Target
+from tests.fuzz.target import Target
 from yolov7fast.core.errors import LONGEST, UserError, one_line
 
 SECONDS = 10.0  # of CPU time that a case may take: other work on the machine does not count

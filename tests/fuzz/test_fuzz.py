@@ -6,7 +6,8 @@ from collections import Counter
 import pytest
 
 from tests.fuzz.runner import Files, Result, same
-from tests.fuzz.targets import DETR, TARGETS, Target, text
+from tests.fuzz.target import Target, text
+from tests.fuzz.targets import DETR, TARGETS
 from yolov7fast.core.errors import UserError
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="holds cases to limits by Linux's means")

@@ -1,22 +1,26 @@
 """train.py as a user starts it, on a network and a data set small enough for tests."""
 
+import os
 import subprocess
+import sys
 from pathlib import Path
 
 import torch
 import yaml
 
 from tests.processes import ROOT, run_script
+from tests.small_network import NETWORK
 from yolov7fast.checkpoint.api import load_checkpoint
+from yolov7fast.cli.parser import parser_for
+from yolov7fast.commands.train import run
 
-__all__ = ["ROOT", "assert_same_weights", "small_network", "small_run", "train", "weights_of"]
+__all__ = ["ROOT", "assert_same_weights", "here", "small_network", "small_run", "torchrun", "train", "weights_of"]
 
 
 def small_network(folder: Path) -> str:
-    """yolov7-tiny at an eighth of its width."""
-    description = yaml.safe_load((ROOT / "cfg/training/yolov7-tiny.yaml").read_text())
+    """A description of the network of `tests.small_network`, for --cfg."""
     path = folder / "small.yaml"
-    path.write_text(yaml.safe_dump(description | {"width_multiple": 0.125}))
+    path.write_text(yaml.safe_dump(NETWORK))
     return str(path)
 
 
@@ -32,6 +36,25 @@ def small_run(folder: Path, shapes: Path, *extra: str) -> list[str]:
 def train(*arguments: str, script: str = "train.py", **environment: str) -> subprocess.CompletedProcess:
     """Run to its end in a process of its own; output is captured."""
     return run_script(script, *arguments, **environment)
+
+
+def here(*arguments: str) -> int:
+    """Train in this process."""
+    return run(parser_for("train").parse_args(list(arguments)))
+
+
+def torchrun(*arguments: str, script="tests/training/agreeing_train.py", restarts: int = 0, **environment: str):
+    """As a user starts it: torchrun's own process, then each of the two from the beginning."""
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "0"]
+    launcher += ["--max-restarts", str(restarts)]
+    return subprocess.run(
+        [*launcher, "--rdzv_backend", "c10d", "--rdzv_endpoint", "localhost:0", str(ROOT / script), *arguments],
+        cwd=ROOT,
+        env=os.environ | {"OMP_NUM_THREADS": "1", **environment},
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
 
 
 def weights_of(path: Path) -> dict[str, torch.Tensor]:

@@ -1,38 +1,26 @@
 """Two processes on one CPU, started by torchrun as a user would: they agree, and a lost one ends the other."""
 
-import os
-import subprocess
-import sys
+from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 import yaml
 
 from tests.processes import run_group
-from tests.training.commands import ROOT, assert_same_weights, small_run, train, weights_of
+from tests.training.commands import assert_same_weights, small_run, torchrun, train, weights_of
 from yolov7fast.checkpoint.api import load_checkpoint
+from yolov7fast.core.errors import UserError
+from yolov7fast.training.distributed import name_of_start
 from yolov7fast.training.hyperparameters import load_hyp
 
 # A loss that is a mean over all cells, with steps large enough to stand out from rounding.
 CELLS_ONLY = {"box": 0.0, "cls": 0.0, "obj": 100.0, "loss_ota": 0, "weight_decay": 0.0}
 AT_ONCE = {"warmup_epochs": 0.0, "warmup_min_iters": 0, "nominal_batch": 4}
 pytestmark = pytest.mark.timeout(240)
-
-
-def torchrun(*arguments: str, script="tests/training/agreeing_train.py", restarts: int = 0, **environment: str):
-    """As a user starts it: torchrun's own process, then each of the two from the beginning."""
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "0"]
-    launcher += ["--max-restarts", str(restarts)]
-    return subprocess.run(
-        [*launcher, "--rdzv_backend", "c10d", "--rdzv_endpoint", "localhost:0", str(ROOT / script), *arguments],
-        cwd=ROOT,
-        env=os.environ | {"OMP_NUM_THREADS": "1", **environment},
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
 
 
 @pytest.fixture(scope="module")
@@ -87,6 +75,46 @@ def changes(weights: Path) -> dict[str, torch.Tensor]:
     first = load_checkpoint(weights / "init.pt").state_dict()
     last = weights_of(weights / "epoch_000.pt")
     return {n: last[f"model.{n}"] - first[n].float() for n in first if n.endswith("conv.weight")}
+
+
+PATIENCE = timedelta(seconds=60)
+
+
+@pytest.fixture
+def store() -> dist.TCPStore:
+    """As torchrun keeps it over a restart: with what a process wrote that was killed before it was answered."""
+    kept = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False, timeout=PATIENCE)
+    kept.set("waiting/2", "one that is gone")
+    return kept
+
+
+def starts(store: dist.TCPStore, size: int, first_is_late: bool) -> list[str]:
+    """The names that processes of one start agree on; threads stand for them, each with its own connection."""
+    ranks = range(size)
+    with ThreadPoolExecutor(size) as pool:
+
+        def join(rank: int) -> Future[str]:
+            return pool.submit(name_of_start, store.clone(), rank, size, PATIENCE)
+
+        joining = {rank: join(rank) for rank in ranks[first_is_late:]}
+        if first_is_late:
+            store.wait([f"waiting/{rank}" for rank in ranks[1:]])
+            joining[0] = join(0)
+        return [joining[rank].result(timeout=60) for rank in ranks]
+
+
+@pytest.mark.parametrize("first_is_late", [False, True])
+def test_a_restart_shares_nothing_with_the_processes_before_it(store, first_is_late):
+    """A process must not connect to an address that one before the restart left in the store."""
+    names = [starts(store, 3, first_is_late) for _ in range(3)]
+    assert all(len(set(agreed)) == 1 for agreed in names)
+    assert len({agreed[0] for agreed in names}) == 3
+
+
+def test_a_process_that_never_starts_is_reported(store):
+    store.set("waiting/1", "one that is gone")
+    with pytest.raises(UserError, match=r"rank 0: another process of this run did not start within 0:00:00\.2"):
+        name_of_start(store, 0, 3, timedelta(seconds=0.2))
 
 
 @pytest.mark.slow

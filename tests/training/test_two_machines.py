@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import pytest
 
-from tests.training.commands import ROOT, assert_same_weights, small_run
-from tests.training.test_distributed import torchrun
+from tests.training.commands import ROOT, assert_same_weights, small_run, torchrun
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 CABLE = "cable"  # its end in each namespace

@@ -7,10 +7,8 @@ import numpy as np
 import pytest
 import yaml
 
-from tests.training.commands import assert_same_weights, small_run
+from tests.training.commands import assert_same_weights, here, small_run
 from yolov7fast.checkpoint.api import load_checkpoint, save_checkpoint
-from yolov7fast.cli.parser import parser_for
-from yolov7fast.commands.train import run
 from yolov7fast.core.errors import UserError, one_line
 from yolov7fast.training.checkpoints.data_changes import changes, check_unchanged, fingerprint
 
@@ -78,10 +76,6 @@ def test_a_checkpoint_without_a_fingerprint_resumes_as_before():
 
 
 # --- runs -------------------------------------------------------------------------------------------------------------
-
-
-def here(*arguments: str) -> int:
-    return run(parser_for("train").parse_args(list(arguments)))
 
 
 @pytest.fixture(scope="module")

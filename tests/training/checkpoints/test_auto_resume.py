@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.families.detr_commands import needs_transformers, run_file
-from tests.training.commands import ROOT, assert_same_weights, small_run, train
+from tests.training.commands import ROOT, assert_same_weights, here, small_run, train
 from tests.training.fake_family import FakeFamily, fake_trainer
-from tests.training.test_resume_details import here
 from yolov7fast.checkpoint.api import load_checkpoint
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.commands.train import run as run_training

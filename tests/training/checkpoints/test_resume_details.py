@@ -12,18 +12,11 @@ import yaml
 
 import yolov7fast.families.base
 import yolov7fast.families.yolo.checkpoints
-from tests.training.commands import ROOT, assert_same_weights, small_run, train
+from tests.training.commands import ROOT, assert_same_weights, here, small_run, train
 from yolov7fast.checkpoint.api import load_checkpoint, save_checkpoint
-from yolov7fast.cli.parser import parser_for
-from yolov7fast.commands.train import run
 from yolov7fast.core.errors import UserError, one_line, run_command
 from yolov7fast.families.yolo.family import YoloFamily
 from yolov7fast.training.resize_stages import final_size, plan_stages
-
-
-def here(*arguments: str) -> int:
-    """Train in this process."""
-    return run(parser_for("train").parse_args(list(arguments)))
 
 
 def rows(folder: Path) -> int:
@@ -134,6 +127,7 @@ def test_a_run_that_its_iterations_ended_resumes_only_with_more(tmp_path, shapes
         ("opt.yaml", "epochs: [1]\ntotal_batch_size: 4\n", r"opt\.yaml: epochs must be int"),
         ("opt.yaml", "epochs: 2\ntotal_batch_size: x\n", r"opt\.yaml: total_batch_size is 'x'"),
         ("opt.yaml", "epochs: 2\ntotal_batch_size: 4\nimg_size: {}\n", r"opt\.yaml: img_size must be int"),
+        ("opt.yaml", "epochs: 2\ntotal_batch_size: 4\nlabel_smoothing: .inf\n", r"must be a finite number .*opt\.yaml"),
         ("hyp.yaml", "", r"hyp\.yaml must hold a mapping"),
         ("results.csv", "", r"results\.csv, line 1: damaged; correct the line, or move the file away"),
         ("results.csv", "epoch,x\n\0\0\0\n", r"results\.csv, line 2: damaged"),
