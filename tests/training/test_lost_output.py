@@ -67,9 +67,7 @@ def test_a_lost_session_is_an_asked_for_stop(tmp_path, shapes_small):
         stdout=slave,
         stderr=slave,
         start_new_session=True,
-        preexec_fn=lambda: signal.signal(
-            signal.SIGHUP, signal.SIG_DFL
-        ),  # a run outlives it where nohup began the tests
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # nohup before the tests would ignore it
     )
     os.close(slave)
     seen = b""
