@@ -11,6 +11,14 @@ from yolov7fast.core.process import signals
 from yolov7fast.core.process.signals import StopRequest
 
 
+@pytest.fixture(autouse=True)
+def without_nohup():
+    """Tests that nohup began have SIGHUP ignored, and a run would then outlive it."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1"])
 def test_each_asks_for_a_stop_and_gives_its_exit_code(name, capsys):
     number = getattr(signal, name)
