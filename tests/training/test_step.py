@@ -139,6 +139,15 @@ def test_a_bad_batch_is_counted_and_leaves_no_trace():
     assert step.sync_metrics().means == [1.0]
 
 
+def test_a_bad_first_batch_is_skipped_under_the_gradient_scaler_too():
+    """The scaler has seen no gradient then, and refuses to step an optimizer."""
+    step = scalar_step(amp=Amp(True, torch.float16))
+    for number, value in enumerate([float("nan"), 1.0, float("inf")]):
+        step(value, number, Rates((0.5,) * 3, 0.0, 1))
+    assert step.scaler.is_enabled() and step.sync_metrics().nonfinite == 2
+    assert step.model.weight.item() == pytest.approx(0.5)
+
+
 def test_a_device_keeps_bad_batches_out_of_the_means_by_itself():
     """As on a device, which is not asked: what was found stays there, and the host learns it when it reads."""
     step = scalar_step(keep_buffers=True)

@@ -144,6 +144,14 @@ class TrainStep:
             self.means, self.count = torch.where(finite, means, self.means), self.count + finite.long()
 
     def _update(self, timer: Timer) -> None:
+        if any(parameter.grad is not None for parameter in self.model.parameters()):  # else all batches were skipped
+            self._step_optimizer()
+        timer.mark("optimizer")
+        if self.ema is not None:
+            self.ema.update(self.model)
+        timer.mark("ema")
+
+    def _step_optimizer(self) -> None:
         if self.clip_norm:
             self.scaler.unscale_(self.optimizer)
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.clip_norm)
@@ -155,10 +163,6 @@ class TrainStep:
         self.scaler.update()
         self.optimizer.zero_grad()
         self.nonfinite_since_update = torch.zeros_like(self.nonfinite_since_update)
-        timer.mark("optimizer")
-        if self.ema is not None:
-            self.ema.update(self.model)
-        timer.mark("ema")
 
     def sync_metrics(self) -> StepMetrics:
         """The one place where the host waits for the device: at the logging interval and at the end of an epoch."""
