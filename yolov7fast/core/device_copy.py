@@ -6,14 +6,19 @@ import numpy as np
 import torch
 
 
+def is_accelerator(device: torch.device) -> bool:
+    """Whether it is what this machine's page-locked memory is for."""
+    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return accelerator is not None and accelerator.type == device.type
+
+
 def send(arrays: Sequence[np.ndarray], device: torch.device) -> list[torch.Tensor]:
     """Copy arrays to `device` together: one buffer and one copy for each dtype among them, returned as views of it.
 
     The buffer is page-locked where the device is the machine's accelerator, so that the copy runs beside the host's
     work; the allocator keeps such memory until the copy is done.
     """
-    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    pin = accelerator is not None and accelerator.type == device.type
+    pin = is_accelerator(device)
     sent: dict[int, torch.Tensor] = {}
     for dtype in dict.fromkeys(a.dtype for a in arrays):
         members = [i for i, a in enumerate(arrays) if a.dtype == dtype]

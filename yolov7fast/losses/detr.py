@@ -32,17 +32,20 @@ class SetLoss:
         self.mark: Callable[[str], None] = _ignore
 
     def __call__(self, logits: torch.Tensor, labels, device, boxes: torch.Tensor, config, *args, **kwargs):
-        """(total, {part: value} summing up to it, per-layer outputs). Boxes that are not numbers give a loss of NaN,
-        which the training step knows how to treat; transformers would stop with an error."""
+        """(total, {part: value} summing up to it, per-layer outputs). Outputs that are not numbers give a loss of NaN,
+        which the training step knows how to treat; transformers stops with an error, and only then are they read."""
         self.mark("forward")
         factor = _mean_count_factor(labels, device) if self.shared else None
         with torch.autocast(logits.device.type, enabled=False):
             wide = [_float(value) for value in (logits, boxes, *args)]
             kwargs = {key: _float(value) for key, value in kwargs.items()}
-            if not bool(torch.isfinite(wide[1]).all()):
+            try:
+                total, found, layers = self.compute(wide[0], labels, device, wide[1], config, *wide[2:], **kwargs)
+            except ValueError:
+                if all(bool(torch.isfinite(value).all()) for value in wide[:2]):
+                    raise
                 lost = wide[1].sum() * torch.nan
                 return lost, dict.fromkeys(PARTS, lost.detach()), None
-            total, found, layers = self.compute(wide[0], labels, device, wide[1], config, *wide[2:], **kwargs)
         parts = {name: self._part(name, found) for name in PARTS}
         if factor is not None:
             total = total + (factor - 1) * sum(parts[name] for name in self.by_boxes)

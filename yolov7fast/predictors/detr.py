@@ -8,6 +8,7 @@ import torch.nn.functional as F
 
 from yolov7fast.checkpoint.api import CheckpointError
 from yolov7fast.core.bounded import is_whole
+from yolov7fast.core.device_copy import send
 from yolov7fast.core.errors import UserError, shown
 from yolov7fast.data.detr_dataset import content, padding_mask
 from yolov7fast.losses.detr import PARTS, attach_loss
@@ -43,10 +44,12 @@ class Frames(NamedTuple):
 
     def inputs(self, images: torch.Tensor, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
         """uint8 (B, 3, H, W) -> images in 0..1 and padding mask (B, h, w), on the device."""
-        images = images[:, :, : self.height, : self.width].to(device, non_blocking=True).float() / 255.0
+        # cut on the device: a part of a batch has gaps, which the host would close first, into pageable memory
+        images = images.to(device, non_blocking=True)[:, :, : self.height, : self.width].float() / 255.0
         if images.shape[2] < self.height:
             images = F.pad(images, (0, 0, 0, self.height - images.shape[2]))
-        return images, padding_mask(self.image, self.height, self.width).to(device, non_blocking=True)
+        (mask,) = send([padding_mask(self.image, self.height, self.width).numpy()], device)
+        return images, mask
 
     def labels(self, targets: torch.Tensor) -> list[dict[str, torch.Tensor]]:
         """Targets (n, 6) image, class, cxcywh as fractions of the canvas -> per image what transformers' loss takes."""

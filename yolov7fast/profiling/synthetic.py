@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from yolov7fast.core.device_copy import is_accelerator
 from yolov7fast.families.yolo.family import YoloFamily
 
 CLASSES = 80  # of the synthetic data, as COCO has
@@ -29,6 +30,9 @@ class SyntheticData:
         self.labels = [np.array([[c, 0.5, 0.5, 0.2, 0.2]], np.float32) for c in range(classes)]
         self.indices, self.n = range(classes), classes
 
+    def __len__(self) -> int:
+        return self.n
+
 
 class ProfiledFamily(YoloFamily):
     """The training family; `--synthetic` replaces its loaders by one random batch."""
@@ -39,8 +43,14 @@ class ProfiledFamily(YoloFamily):
         if not self.opt.synthetic:
             return super().build_loaders(stage)
         self.stage, self.img_size = stage, stage.size
-        self.loader = FixedLoader([synthetic_batch(self.opt.total_batch_size, stage.size, self.opt.targets, self.nc)])
+        images, *rest = synthetic_batch(self.opt.total_batch_size, stage.size, self.opt.targets, self.nc)
+        self.loader = FixedLoader([(on_device_side(images, self.device), *rest)])
         self.dataset = SyntheticData(self.nc)
+
+
+def on_device_side(images: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """As loaders give images: in page-locked memory where the device is the machine's accelerator."""
+    return images.pin_memory() if is_accelerator(device) else images
 
 
 def synthetic_batch(batch: int, size: int, targets: int, classes: int) -> tuple:
