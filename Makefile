@@ -5,7 +5,7 @@ PY     := $(VENV)/bin/python
 # arguments for train.py, e.g. make train ARGS="--data my.yaml --epochs 50"; empty: the project's own small data set
 ARGS   ?=
 
-.PHONY: train test test-slow lint lint-quick format docs bench bench-full test-overlay clean
+.PHONY: train test test-slow lint lint-quick format docs bench bench-full gpu-check test-overlay clean
 
 train: $(VENV)/.run-ready
 ifeq ($(strip $(ARGS)),)
@@ -51,6 +51,10 @@ bench: $(VENV)/.run-ready
 bench-full: $(VENV)/.run-ready
 	$(PY) -m benchmarks --full
 
+# is this machine fit, and are its results right? Less than 5 minutes on a GPU: runs/check/check.html
+gpu-check: $(VENV)/.detr-ready
+	$(PY) -m yolov7fast check $(ARGS)
+
 clean:
 	rm -rf $(VENV) .pytest_cache .ruff_cache .import_linter_cache build site *.egg-info
 
@@ -63,6 +67,10 @@ $(VENV)/.run-ready: requirements.txt | $(VENV)/bin/python
 
 $(VENV)/.docs-ready: requirements-docs.txt $(VENV)/.run-ready
 	$(PY) -m pip install -q -r requirements-docs.txt
+	touch $@
+
+$(VENV)/.detr-ready: requirements-detr.txt $(VENV)/.run-ready
+	$(PY) -m pip install -q -r requirements-detr.txt
 	touch $@
 
 $(VENV)/.overlay-ready: requirements-overlay.txt $(VENV)/.dev-ready

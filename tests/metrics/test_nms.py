@@ -110,7 +110,7 @@ def test_an_operator_like_torchvisions_gives_the_same(golden, monkeypatch, name)
     case, arrays = golden("eval_nms.json")[name], golden("eval_nms.npz")
     prediction = many_rows() if case["input"] == "recipe_D" else arrays[case["input"]]
     own = non_max_suppression(torch.from_numpy(prediction), **case["options"])
-    monkeypatch.setattr(yolov7fast.metrics.nms, "_operator", lambda device_type: operator)
+    monkeypatch.setattr(yolov7fast.metrics.nms, "nms_operator", lambda device_type: operator)
     out = non_max_suppression(torch.from_numpy(prediction), **case["options"])
     assert all(torch.equal(a, b) for a, b in zip(own, out))
     assert max(seen) <= 30000
@@ -118,7 +118,7 @@ def test_an_operator_like_torchvisions_gives_the_same(golden, monkeypatch, name)
 
 def test_torchvision_that_does_not_work_is_no_error(monkeypatch):
     """Beside this CPU-only torch it fails on import; elsewhere it may fail when called."""
-    find = yolov7fast.metrics.nms._operator.__wrapped__
+    find = yolov7fast.metrics.nms.nms_operator.__wrapped__
     assert find("cpu") is None
     broken = types.ModuleType("torchvision.ops")
     broken.nms = lambda *_: (_ for _ in ()).throw(RuntimeError("operator torchvision::nms does not exist"))

@@ -10,9 +10,9 @@ import yaml
 
 from tests.processes import ROOT, run_script
 from tests.small_network import NETWORK
-from yolov7fast.checkpoint.api import load_checkpoint
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.commands.train import run
+from yolov7fast.diagnostics.resuming import state_of as weights_of
 
 __all__ = ["ROOT", "assert_same_weights", "here", "small_network", "small_run", "torchrun", "train", "weights_of"]
 
@@ -55,16 +55,6 @@ def torchrun(*arguments: str, script="tests/training/agreeing_train.py", restart
         text=True,
         timeout=200,
     )
-
-
-def weights_of(path: Path) -> dict[str, torch.Tensor]:
-    """All the state a complete checkpoint holds, flattened by name."""
-    checkpoint = load_checkpoint(path)
-    state = checkpoint["resume"]
-    found = {f"model.{k}": v for k, v in state["model"].items()} | {f"ema.{k}": v for k, v in state["ema"].items()}
-    for key, values in checkpoint["optimizer"]["state"].items():
-        found |= {f"optimizer.{key}.{k}": v for k, v in values.items() if isinstance(v, torch.Tensor)}
-    return found
 
 
 def assert_same_weights(one: Path, other: Path) -> None:

@@ -53,6 +53,7 @@ PROGRAMS = (
     Program("data", "data", "Check and convert data sets."),
     Program("compare", "compare_runs", "Compare training runs on one page.", "tools/compare_runs.py"),
     Program("profile", "profile", "Where does an iteration's time go?", "tests/profile_training_loop.py"),
+    Program("check", "check", "Check this machine: environment, host syncs, results."),
     Program("quickstart", "quickstart", "Train and detect on the project's own data set.", "tools/quickstart.py"),
     Program("reparameterize", "reparameterize", "Turn trained weights into deploy weights.", "tools/reparameterize.py"),
     Program(

@@ -27,7 +27,7 @@ class BatchBuffer:
                 "--batch-size or image size, or fewer --workers"
             ) from error
         self._bytes = torch.frombuffer(self._map, dtype=torch.uint8)
-        self._pinned = False
+        self.pinned = False
 
     def images(self, slot: int, count: int, shape: tuple[int, int]) -> torch.Tensor:
         """uint8 (count, 3, H, W): the memory of a slot, seen as a batch of that shape."""
@@ -36,18 +36,18 @@ class BatchBuffer:
 
     def pin(self) -> None:
         """Where there is CUDA, lock the pages so that copies to the device can run beside the computation."""
-        if torch.cuda.is_available() and not self._pinned:
+        if torch.cuda.is_available() and not self.pinned:
             code = _cudart().cudaHostRegister(self._bytes.data_ptr(), self._bytes.numel(), 0)
-            self._pinned = int(code) == 0  # a refusal (limits on locked memory) costs speed, not correctness
+            self.pinned = int(code) == 0  # a refusal (limits on locked memory) costs speed, not correctness
 
     def unpin(self) -> None:
-        if self._pinned:
+        if self.pinned:
             _cudart().cudaHostUnregister(self._bytes.data_ptr())
-            self._pinned = False
+            self.pinned = False
 
     def mark(self) -> "torch.cuda.Event | None":
         """A mark in the device's queue of work; a slot read before it may be written once it `has_passed`."""
-        if not self._pinned:
+        if not self.pinned:
             return None
         event = torch.cuda.Event()
         event.record()

@@ -82,6 +82,11 @@ class SharedLoader(EpochByEpoch):
         """Batches of one epoch."""
         return len(self.batch_sampler)
 
+    @property
+    def pinned(self) -> bool:
+        """Whether the batches lie in page-locked memory."""
+        return self._buffer.pinned
+
     def set_epoch(self, epoch: int, start_batch: int = 0) -> None:
         """As in `EpochByEpoch`; a start in the middle of an epoch needs keyed samples."""
         if start_batch and not self._keyed:

@@ -38,7 +38,7 @@ def non_max_suppression(
     """
     batch, rows, columns = prediction.shape
     multi_label = multi_label and columns > 6
-    operator = _operator(prediction.device.type)
+    operator = nms_operator(prediction.device.type)
     results = []
     step = max(1, GROUP_ROWS // max(rows, 1))
     for start in range(0, batch, step):
@@ -94,7 +94,7 @@ def _with_labels(image, x, labels):
 
 
 def _suppress(x: torch.Tensor, iou_thres: float, agnostic: bool, operator: Callable | None) -> torch.Tensor:
-    """One image: candidates (n, 6) -> detections (k, 6), best first. operator: as `_operator` gives it."""
+    """One image: candidates (n, 6) -> detections (k, 6), best first. operator: as `nms_operator` gives it."""
     if operator is not None and len(x) > MAX_CANDIDATES:
         x = x[x[:, 4].sort(descending=True, stable=True)[1][:MAX_CANDIDATES]]
     boxes = x[:, :4] if agnostic else x[:, :4] + x[:, 5:6] * CLASS_OFFSET
@@ -104,13 +104,13 @@ def _suppress(x: torch.Tensor, iou_thres: float, agnostic: bool, operator: Calla
 
 
 @cache
-def _operator(device_type: str) -> Callable | None:
-    """torchvision's nms for an accelerator, if it works there; None: our own.
+def nms_operator(device_type: str, on_cpu: bool = False) -> Callable | None:
+    """torchvision's nms for an accelerator (on_cpu: or the CPU), if it works there; None: our own.
 
     On the CPU ours is taken: it ends at 300 kept boxes, where the operator works through all candidates. Beside a
     torch of another build, torchvision fails while it is imported, or when the operator is called.
     """
-    if device_type == "cpu":
+    if device_type == "cpu" and not on_cpu:
         return None
     try:
         from torchvision.ops import nms

@@ -1,0 +1,1 @@
+"""`yolov7fast check`: is this machine fit for training, and are its results right?"""
