@@ -96,6 +96,11 @@ def test_fast_augment_reaches_the_training_set(build):
     assert build("--fast-augment").dataset.fast_augment
 
 
+def test_reduced_decoding_reaches_the_training_set_alone(build):
+    loaders = both(build("--reduced-decode"))
+    assert [loader.dataset._originals is not None for loader in loaders] == [True, False]
+
+
 def test_a_validation_label_beyond_nc_is_named_before_training(build, shapes_small, tmp_path):
     bad = tmp_path / "set"
     shutil.copytree(shapes_small, bad)

@@ -82,6 +82,7 @@ class LoadImagesAndLabels(Dataset):
         seed: int | None = None,
         cache_dir: str | os.PathLike | None = None,
         fast_augment: bool = False,
+        reduced_decode: bool = False,
         subset: Subset | None = None,
         keep_partial_labels: bool = False,
     ):
@@ -104,8 +105,12 @@ class LoadImagesAndLabels(Dataset):
         if self.rect:
             self._group_by_aspect(pad)
         self.has_polygons = any(self.segments)
+        # Evaluation decodes as ever: its figures must not depend on how training was made fast.
+        self._originals = [(int(h), int(w)) for w, h in self.shapes] if reduced_decode and augment else None
         folder = cache_path(path, self.label_files).parent
-        self._images = open_cache(cache_images, self.img_files, img_size, augment, prefix, folder, cache_dir)
+        self._images = open_cache(
+            cache_images, self.img_files, img_size, augment, prefix, folder, cache_dir, self._originals
+        )
 
     # --- set up -------------------------------------------------------------------------------------------------------
 
@@ -239,7 +244,8 @@ class LoadImagesAndLabels(Dataset):
     def load_image(self, index: int) -> LoadedImage:
         """An image at training size; it may be shared memory of a cache, so it must not be changed."""
         if self._images is None:
-            return load_resized(self.img_files[index], self.img_size, self.augment)
+            original = None if self._originals is None else self._originals[index]
+            return load_resized(self.img_files[index], self.img_size, self.augment, original)
         return self._images.get(index)
 
     def draft(self, index: int, rng: RandomSource) -> Draft:

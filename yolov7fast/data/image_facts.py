@@ -12,8 +12,8 @@ import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from collections.abc import Sequence
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 
 import cv2
@@ -208,32 +208,60 @@ def _pool(n: int) -> Executor:
 
 def look_at(paths: Sequence[str], source: str, desc: str = "looking at images") -> np.ndarray:
     """FACTS (n,) of images, from the cache where a file has not changed. source: names the data set in the cache."""
-    place = _place(source)
-    stamps = np.array([stamp(path) for path in paths], np.int64).reshape(-1, 2)
-    known, facts = _stored(place), np.zeros(len(paths), FACTS)
-    todo: list[int] = []
-    for i, path in enumerate(paths):
-        before = known.get(path)
-        if before is not None and (before[0] == stamps[i]).all():
-            facts[i] = before[1]
-        else:
-            todo.append(i)
-    if todo:
-        for done, part in _look_parallel([paths[i] for i in todo], desc):
-            facts[todo[done : done + len(part)]] = part
-        _write(place, paths, stamps, facts)
-    return facts
+    with Looking(paths, source) as looking:
+        return looking.finish(desc)
 
 
-def _look_parallel(paths: Sequence[str], desc: str) -> Iterator[tuple[int, np.ndarray]]:
-    """(how many came before, FACTS of the next chunk) in order."""
-    chunks = [paths[i : i + CHUNK] for i in range(0, len(paths), CHUNK)]
-    done = 0
-    with _pool(len(paths)) as pool, tqdm(total=len(paths), desc=desc, unit="img", leave=False) as bar:
-        for part in pool.map(_look_chunk, chunks):
-            yield done, part
-            done += len(part)
-            bar.update(len(part))
+class Looking:
+    """`look_at` in two halves: processes begin when this is made, and `finish` waits for them.
+
+    In between the caller can do other work, such as reading labels.
+    """
+
+    def __init__(self, paths: Sequence[str], source: str):
+        self.paths = list(paths)
+        self._place = _place(source)
+        self._stamps = np.array([stamp(path) for path in paths], np.int64).reshape(-1, 2)
+        self._facts = np.zeros(len(paths), FACTS)
+        self._todo = self._recall()
+        self._pool: Executor | None = None
+        self._parts: list[Future] = []
+        if self._todo:
+            chunks = [self._todo[i : i + CHUNK] for i in range(0, len(self._todo), CHUNK)]
+            self._pool = _pool(len(self._todo))
+            self._parts = [self._pool.submit(_look_chunk, [self.paths[i] for i in chunk]) for chunk in chunks]
+
+    def _recall(self) -> list[int]:
+        """Fill in what was seen before; returns the places of the others."""
+        known, todo = _stored(self._place), []
+        for i, path in enumerate(self.paths):
+            before = known.get(path)
+            if before is not None and (before[0] == self._stamps[i]).all():
+                self._facts[i] = before[1]
+            else:
+                todo.append(i)
+        return todo
+
+    def finish(self, desc: str = "looking at images") -> np.ndarray:
+        """FACTS (n,) of all images, which the cache holds from now on."""
+        done = 0
+        with tqdm(total=len(self._todo), desc=desc, unit="img", leave=False, disable=not self._todo) as bar:
+            for future in self._parts:
+                part = future.result()
+                self._facts[self._todo[done : done + len(part)]] = part
+                done += len(part)
+                bar.update(len(part))
+        if self._parts:
+            _write(self._place, self.paths, self._stamps, self._facts)
+            self._parts = []
+        return self._facts
+
+    def __enter__(self) -> "Looking":
+        return self
+
+    def __exit__(self, *_) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
 
 
 def stamp(path: str) -> tuple[int, int]:

@@ -14,7 +14,7 @@ from yolov7fast.data.formats.files import cache_folder, plain_name, walk
 from yolov7fast.data.formats.recognise import Found, recognise
 from yolov7fast.data.formats.samples import SPLITS, AnnotatedSet, Sample
 from yolov7fast.data.formats.yolo import images_of, label_of, root_of
-from yolov7fast.data.image_facts import look_at, stamp
+from yolov7fast.data.image_facts import Looking, look_at, stamp
 from yolov7fast.doctor.anchors import anchors_of
 from yolov7fast.doctor.findings import Finding, Findings, Place, worst
 from yolov7fast.doctor.image_checks import check_duplicates, check_images
@@ -73,9 +73,13 @@ def examine(path: str | Path, options: Options, anew: bool = False) -> Examined:
     place = _place(found)
     if not anew and (report := _remembered(place, digest)):
         return Examined(report)
-    annotated = found.read()
-    samples, objects = collect(annotated)
-    facts = look_at([s.image for s in samples], str(found.root))
+    with Looking(_images(found), str(found.root)) as looking:  # in processes, while labels are read in this one
+        annotated = found.read()
+        samples, objects = collect(annotated)
+        facts = looking.finish()
+    images = [s.image for s in samples]
+    if images != looking.paths:  # another format, or a file that came or went meanwhile
+        facts = look_at(images, str(found.root))
     findings = Findings()
     splits = list(annotated.splits)
     check_images(samples, facts, findings)
@@ -119,12 +123,19 @@ def _digest(found: Found, options: Options, anchors: np.ndarray) -> str:
     return made.hexdigest()
 
 
+def _images(found: Found) -> list[str]:
+    """The images of a data set in YOLO layout; none for other formats, whose annotations name them."""
+    if found.yolo is None:
+        return []
+    sources = [source for split in SPLITS if (source := getattr(found.yolo, split))]
+    root = root_of(found.yolo)
+    return [image for source in sources for image in images_of(source, root)]
+
+
 def _files(found: Found) -> Sequence[str]:
     if found.yolo is None:
         return [entry.path for entry in walk(found.root)]
-    sources = [source for split in SPLITS if (source := getattr(found.yolo, split))]
-    root = root_of(found.yolo)
-    images = [image for source in sources for image in images_of(source, root)]
+    images = _images(found)
     labels = [label_of(image) for image in images]
     folders = {os.path.dirname(label) for label in labels}  # their times change when label files come and go
     return [found.yolo.path, *images, *labels, *sorted(folders)]

@@ -35,6 +35,7 @@ def create_dataloader(
     seed: int | None = None,
     cache_dir: str | os.PathLike | None = None,
     fast_augment: bool = False,
+    reduced_decode: bool = False,
     subset: Subset | None = None,
     shuffle: bool | None = None,
     dataset_class: type[LoadImagesAndLabels] | None = None,
@@ -64,6 +65,7 @@ def create_dataloader(
             seed=seed,
             cache_dir=cache_dir,
             fast_augment=fast_augment,
+            reduced_decode=reduced_decode,
             subset=subset,
             keep_partial_labels=keep_partial_labels,
         )

@@ -142,7 +142,14 @@ ROWS = [
         "--fast-augment",
         bool,
         False,
-        "images are warped straight into the sample: labels equal, pixels nearly",
+        "images are resized straight into the sample: labels equal, pixels nearly",
+        where=YOLO,
+    ),
+    speed(
+        "--reduced-decode",
+        bool,
+        False,
+        "training JPEGs at least twice --img-size are decoded at 1/2, 1/4 or 1/8: pixels differ slightly",
         where=YOLO,
     ),
 ]

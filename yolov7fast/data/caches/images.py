@@ -3,6 +3,7 @@
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from tqdm import tqdm
@@ -17,11 +18,21 @@ THREADS = 8
 class ImagesInMemory:
     """All images, decoded and resized."""
 
-    def __init__(self, img_files: Sequence[str], img_size: int, augment: bool, prefix: str = ""):
+    def __init__(
+        self,
+        img_files: Sequence[str],
+        img_size: int,
+        augment: bool,
+        prefix: str = "",
+        originals: Sequence[tuple[int, int] | None] | None = None,
+    ):
+        """originals: (h0, w0) of each image, to decode them at a fraction of it where that will do."""
         self._images: list[LoadedImage] = []
         held = 0
         with ThreadPoolExecutor(THREADS) as pool, tqdm(total=len(img_files)) as bar:
-            for image in pool.map(lambda path: load_resized(path, img_size, augment), img_files):
+            sizes = originals or [None] * len(img_files)
+            load = partial(load_resized, img_size=img_size, augment=augment)
+            for image in pool.map(lambda path, size: load(path, original=size), img_files, sizes):
                 self._images.append(image)
                 held += image.img.nbytes
                 bar.set_description_str(f"{prefix}Caching images ({held / 1e9:.1f}GB)", refresh=False)
@@ -40,14 +51,18 @@ def open_cache(
     prefix: str,
     folder: Path,
     cache_dir: str | os.PathLike | None,
+    originals: Sequence[tuple[int, int]] | None = None,
 ) -> ImagesInMemory | PackedImages | None:
-    """The cache asked for: none (False), in memory (True or "ram") or "disk", in `cache_dir` or else in `folder`."""
+    """The cache asked for: none (False), in memory (True or "ram") or "disk", in `cache_dir` or else in `folder`.
+
+    originals: (h0, w0) of each image, to decode them at a fraction of it where that will do.
+    """
     if kind in (None, False):
         return None
     if kind in (True, "ram"):
-        return ImagesInMemory(img_files, img_size, augment, prefix)
+        return ImagesInMemory(img_files, img_size, augment, prefix, originals)
     if kind != "disk":
         raise UserError(f"--cache-images {kind}: choose ram or disk")
     return PackedImages.open_or_build(
-        img_files, img_size, augment=augment, cache_dir=cache_dir, prefix=prefix, default_dir=folder
+        img_files, img_size, augment=augment, cache_dir=cache_dir, prefix=prefix, default_dir=folder, originals=originals
     )

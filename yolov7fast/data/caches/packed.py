@@ -1,6 +1,6 @@
 """Resized images in one memory-mapped file, so that no epoch after the first decodes a JPEG.
 
-Pixels are those of `data.images.load_resized`, bit for bit. The operating system's page cache holds what fits into
+Pixels are those of `data.images.load_resized`, bit for bit; those of reduced decoding lie in files of their own. The operating system's page cache holds what fits into
 memory, once for all workers and ranks; what does not fit is read from disk again, so the file may be larger than RAM.
 Every image has a checksum, which each process checks when it first uses the image: a damaged one is decoded from its
 source instead, and the file is removed, so that the next run builds it anew.
@@ -53,11 +53,11 @@ class PackedImages:
     shared) and to pickle (the file is opened again).
     """
 
-    def __init__(self, path: Path, rows: np.ndarray, img_size: int, augment: bool):
-        """`rows` int64 (n, 8): the table rows of the images wanted, in the order wanted."""
+    def __init__(self, path: Path, rows: np.ndarray, img_size: int, mode: str):
+        """`rows` int64 (n, 8): the table rows of the images wanted, in the order wanted; `mode` as `_mode` gives it."""
         self.path = path
         self._rows = rows
-        self._img_size, self._augment = img_size, augment
+        self._img_size, self._mode = img_size, mode
         with open(path, "rb") as f:
             self._map = mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ)
         self._pixels = np.frombuffer(self._map, np.uint8)
@@ -76,15 +76,17 @@ class PackedImages:
         prefix: str = "",
         workers: int | None = None,
         default_dir: str | os.PathLike | None = None,
+        originals: Sequence[tuple[int, int]] | None = None,
     ) -> "PackedImages":
         """Open the pack of these images, building it first if there is none or a source file has changed.
 
         The file lies in `cache_dir`, else in `default_dir` (beside the labels), else beside the first image. A larger
         pack that holds all these images serves as well (subsets, other orders). Several processes may call this at
-        once: one builds, the others wait for it. Only building needs a folder that can be written.
+        once: one builds, the others wait for it. Only building needs a folder that can be written. `originals`: (h0, w0)
+        of each image, to decode them at a fraction of it where that will do; such pixels make a pack of their own.
         """
         folder = Path(cache_dir or default_dir or Path(img_files[0]).parent)
-        want = _Wanted.of(img_files, img_size, augment)
+        want = _Wanted.of(img_files, img_size, augment, originals)
         try:
             found = _find(folder, want)
             if found is None:
@@ -96,7 +98,7 @@ class PackedImages:
                         if path.exists():
                             LOGGER.warning(f"{prefix}{path} is damaged, or its images have changed: it is built anew")
                         found = _build(path, want, prefix, workers)
-            return cls(*found, img_size, augment)
+            return cls(*found, img_size, want.mode)
         except OSError as error:
             raise _disk_error(error, folder) from error
 
@@ -109,13 +111,13 @@ class PackedImages:
         pixels = self._pixels[offset : offset + h * w * 3]
         if not self._checked[i]:
             if zlib.crc32(pixels.data) != crc:
-                return self._decoded_anew(offset)
+                return self._decoded_anew(offset, (h0, w0))
             self._checked[i] = True
         return LoadedImage(pixels.reshape(h, w, 3), (h0, w0), (h, w))
 
-    def _decoded_anew(self, offset: int) -> LoadedImage:
+    def _decoded_anew(self, offset: int, original: tuple[int, int]) -> LoadedImage:
         """A damaged image, from its source file. The pack goes, so that the next run builds it anew."""
-        index = _parse_index(self._map, self._img_size, _mode(self._augment))
+        index = _parse_index(self._map, self._img_size, self._mode)
         if index is None:
             raise UserError(f"packed images {self.path} are damaged; remove the file, then start again")
         names, table = index
@@ -131,15 +133,15 @@ class PackedImages:
                 f"packed images {self.path}: {source} is damaged there (its checksum differs); such images are decoded "
                 f"from their sources; {remedy}"
             )
-        return load_resized(source, self._img_size, self._augment)
+        return load_resized(source, self._img_size, self._mode != "area", original if self._mode == "reduced" else None)
 
     def __reduce__(self):
-        return PackedImages, (self.path, self._rows, self._img_size, self._augment)
+        return PackedImages, (self.path, self._rows, self._img_size, self._mode)
 
 
-def _mode(augment: bool) -> str:
-    """How images are resized."""
-    return "linear" if augment else "area"
+def _mode(augment: bool, reduced: bool) -> str:
+    """How images are resized: "linear", "reduced" (first by the decoder, then linearly) or, for evaluation, "area"."""
+    return "area" if not augment else "reduced" if reduced else "linear"
 
 
 def _make_folder(folder: Path, prefix: str) -> None:
@@ -153,12 +155,13 @@ def _make_folder(folder: Path, prefix: str) -> None:
 class _Wanted:
     """What a pack must hold: absolute paths with size and time of each, the image size and the kind of resizing."""
 
-    def __init__(self, paths: list[str], stamps: np.ndarray, img_size: int, augment: bool):
+    def __init__(self, paths: list[str], stamps: np.ndarray, img_size: int, augment: bool, originals=None):
         self.paths, self.stamps, self.img_size, self.augment = paths, stamps, img_size, augment
-        self.mode = _mode(augment)
+        self.originals: Sequence[tuple[int, int] | None] = originals or [None] * len(paths)
+        self.mode = _mode(augment, originals is not None)
 
     @classmethod
-    def of(cls, img_files: Sequence[str], img_size: int, augment: bool) -> "_Wanted":
+    def of(cls, img_files: Sequence[str], img_size: int, augment: bool, originals=None) -> "_Wanted":
         paths = [os.path.abspath(f) for f in img_files]
         stamps = np.empty((len(paths), 2), np.int64)
         for i, path in enumerate(paths):
@@ -167,7 +170,7 @@ class _Wanted:
             except OSError as error:
                 raise UserError(f"image {path}: {error.strerror}; fix or remove it from the data set") from error
             stamps[i] = stat.st_size, stat.st_mtime_ns
-        return cls(paths, stamps, img_size, augment)
+        return cls(paths, stamps, img_size, augment, originals)
 
     @property
     def file_name(self) -> str:
@@ -282,8 +285,8 @@ def _decoded(want: _Wanted, workers: int) -> Iterator[LoadedImage]:
     with ThreadPoolExecutor(workers) as pool:
         ahead: deque = deque()
         try:
-            for path in want.paths:
-                ahead.append(pool.submit(load_resized, path, want.img_size, want.augment))
+            for path, original in zip(want.paths, want.originals, strict=True):
+                ahead.append(pool.submit(load_resized, path, want.img_size, want.augment, original))
                 if len(ahead) > 4 * workers:
                     yield ahead.popleft().result()
             while ahead:
