@@ -10,7 +10,6 @@ import argparse
 import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,10 +18,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # run as a scri
 import torch
 from tqdm import tqdm
 
-from benchmarks.measure import machine, write_json
+from benchmarks.measure import machine, wall_seconds, write_json
 from benchmarks.photographs import BCCD
 from benchmarks.side_by_side.epochs import measure_epochs
-from benchmarks.side_by_side.parts import NETWORK, PARTS, STRIDES, Case, Part, Side
+from benchmarks.side_by_side.parts import NETWORK, PARTS, STRIDES, Case, Part
+from benchmarks.side_by_side.sides import Side
 from yolov7fast.core.errors import UserError, run_command
 from yolov7fast.overlay.check import difference
 from yolov7fast.overlay.checkout import Checkout
@@ -32,13 +32,11 @@ SIDES = ("upstream", "overlay")
 
 
 def in_turn(works: dict[str, Side], runs: int) -> dict[str, list[float]]:
-    """Seconds of every run of each side, one after the other."""
+    """Seconds of every run of each side, one after the other: of the clock, unless a side measures itself."""
     seconds: dict[str, list[float]] = {name: [] for name in works}
     for _ in range(runs):
         for name, work in works.items():
-            start = time.perf_counter()
-            work.run()
-            seconds[name].append(time.perf_counter() - start)
+            seconds[name].append(wall_seconds(work.run) if work.seconds is None else work.seconds())
     return seconds
 
 

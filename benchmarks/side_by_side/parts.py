@@ -9,12 +9,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from benchmarks.photographs import ROOT
+from benchmarks.side_by_side.sides import Side, in_a_process
+from yolov7fast.core.process.memory import keep_freed_memory
 from yolov7fast.data.dataset import LoadImagesAndLabels
 from yolov7fast.data.labels import find_images, img2label_paths
 from yolov7fast.overlay import losses, metrics
@@ -22,25 +24,12 @@ from yolov7fast.overlay.checkout import Checkout
 from yolov7fast.overlay.host_targets import HostTargets
 from yolov7fast.overlay.loader import LoaderOptions, fast_create_dataloader
 from yolov7fast.overlay.torchvision_standin import torchvision_loads
-from yolov7fast.profiling.op_counter import OpCounter
 from yolov7fast.training.hyperparameters import load_hyp, scale_gains
 
 NETWORK = "cfg/training/yolov7-tiny.yaml"
 STRIDES = (8, 16, 32)
+SAMPLES = 32  # in one timing
 LOADER_BATCHES = 8  # in one timing: enough to outlast what was prepared ahead
-
-
-class Side(NamedTuple):
-    """One side's way to do a piece of work; `run` gives what is compared."""
-
-    run: Callable[[], Any]
-    counted: bool = False
-
-    def count(self) -> dict[str, int]:
-        """Operators that reach the dispatcher, and calls that make the host wait for the device's numbers."""
-        with OpCounter() as counter:
-            self.run()
-        return {"operators": counter.total, "host_reads": counter.host_reads}
 
 
 Works = Iterator[tuple[str, dict[str, Side]]]  # name of the work, upstream's and the overlay's side
@@ -169,18 +158,26 @@ def seeded() -> None:
 
 
 def samples_part(case: Case) -> Works:
-    def side(kind) -> Side:
+    """Uncached mosaic samples, CPU time; each side in a forked process of its own, as loaders make them.
+
+    Loader processes of this project keep freed memory (`core.process.memory`), which one process could not have both
+    ways.
+    """
+
+    def side(kind, size: int, prepare: Callable[[], object]) -> Side:
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-            dataset = kind(str(case.images), case.size, case.step_batch, True, dict(case.hyp), False, False, False)
+            dataset = kind(str(case.images), size, case.step_batch, True, dict(case.hyp), False, False, False)
 
         def run():
             seeded()
-            return [list(dataset[i % len(dataset)][:2]) for i in range(16)]
+            return [[part.numpy() for part in dataset[i % len(dataset)][:2]] for i in range(SAMPLES)]
 
-        return Side(run)
+        return in_a_process(run, prepare)
 
     theirs = case.checkout.module("utils.datasets").LoadImagesAndLabels
-    yield "16 samples", {"upstream": side(theirs), "overlay": side(LoadImagesAndLabels)}
+    for size in sorted({case.size, 640}):
+        sides = {"upstream": side(theirs, size, int), "overlay": side(LoadImagesAndLabels, size, keep_freed_memory)}
+        yield f"{SAMPLES} samples at {size}, CPU time", sides
 
 
 def loader_part(case: Case) -> Works:

@@ -8,13 +8,14 @@ import yaml
 import benchmarks.data
 from benchmarks.data_stages import STAGES, stage_table
 from benchmarks.measure import in_turn
+from benchmarks.photographs import ROOT
 from yolov7fast.data.dataset import LoadImagesAndLabels
 
 pytestmark = pytest.mark.timeout(120)
 
 
 def test_stages_add_up_and_leave_the_functions_as_they_were(shapes_small, tmp_path):
-    hyp = yaml.safe_load((benchmarks.data.ROOT / "data" / "hyp.scratch.p5.yaml").read_text())
+    hyp = yaml.safe_load((ROOT / "data" / "hyp.scratch.p5.yaml").read_text())
     before = [getattr(module, name) for module, name, _ in STAGES]
     for fast in (False, True):
         dataset = LoadImagesAndLabels(
@@ -39,7 +40,9 @@ def test_sides_run_in_turn_and_give_medians():
 
 
 def test_figures_are_written_as_json(tmp_path, capsys):
-    assert benchmarks.data.main(["--quick", "--only", "packing", "--json", str(tmp_path / "out.json")]) == 0
+    only = ["--only", "first_epoch", "--only", "beside_upstream", "--images", "30"]
+    assert benchmarks.data.main(["--quick", *only, "--json", str(tmp_path / "out.json")]) == 0
     figures = json.loads((tmp_path / "out.json").read_text())
-    assert figures["runs"] == 3 and len(figures["packing_ms_per_image"]) == 2 and "torch" in figures["machine"]
-    assert "pack" in capsys.readouterr().out
+    assert figures["runs"] == 3 and figures["first_epoch_images"] == 30 and "torch" in figures["machine"]
+    assert all(row["value"] > 0 for row in figures["ratios"]) and len(figures["ratios"]) == 4
+    assert "no --upstream DIR" in capsys.readouterr().out

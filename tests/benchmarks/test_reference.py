@@ -9,7 +9,8 @@ import pytest
 
 from benchmarks import reference
 from benchmarks.side_by_side import epochs as reference_epochs
-from benchmarks.side_by_side.parts import Case, Side, own_data
+from benchmarks.side_by_side.parts import Case, own_data
+from benchmarks.side_by_side.sides import Side, in_a_process
 from yolov7fast.core.errors import UserError
 from yolov7fast.overlay.checkout import Checkout
 
@@ -26,10 +27,11 @@ def run(repo: Path, images: Path, *options: str) -> dict[str, dict]:
 def test_every_part_is_timed_on_both_sides_and_compared(repo, inside, shapes, capsys):
     rows = run(repo, shapes / "images/train", "--epochs", "0")
     assert {"ComputeLoss, forward", "ComputeLossOTA, forward + backward", "training step with OTA"} <= rows.keys()
-    assert {"16 samples", "8 batches of 1 workers", "average precision, 4800 detections"} <= rows.keys()
+    assert {"32 samples at 64, CPU time", "8 batches of 1 workers", "average precision, 4800 detections"} <= rows.keys()
     for row in rows.values():
         assert row["upstream"] > 0 and row["overlay"] > 0 and row["difference"] < 1e-5, row
-    assert rows["16 samples"]["difference"] == rows["8 batches of 1 workers"]["difference"] == 0
+    for what in ("32 samples at 64, CPU time", "32 samples at 640, CPU time", "8 batches of 1 workers"):
+        assert rows[what]["difference"] == 0
     counts = rows["ComputeLossOTA, forward"]["counts"]
     assert counts["overlay"]["host_reads"] == 0 and counts["overlay"]["operators"] > 0
     assert "host reads" in capsys.readouterr().out
@@ -64,6 +66,22 @@ def test_sides_take_turns():
     seconds = reference.in_turn(works, 3)
     assert order == ["upstream", "overlay"] * 3
     assert {name: len(times) for name, times in seconds.items()} == {"upstream": 3, "overlay": 3}
+
+
+def test_a_side_in_a_process_of_its_own_is_prepared_there_and_measures_its_cpu_time(capsys):
+    prepared = []
+    side = in_a_process(lambda: (list(prepared), os.getpid()), lambda: prepared.append("there"))
+    there, process = side.run()
+    assert there == ["there"] and process != os.getpid() and not prepared
+    assert side.seconds is not None and 0 <= side.seconds() < 5
+    assert reference.in_turn({"overlay": side}, 2).keys() == {"overlay"}
+
+
+def test_a_side_that_fails_in_its_process_says_why():
+    side = in_a_process(lambda: [][1], int)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="IndexError"):
+            side.run()
 
 
 @pytest.mark.parametrize("first, apart", [("1 2 3 6", 0.0), ("1 2 3 7", float("inf"))])

@@ -1,4 +1,4 @@
-"""`--reduced-decode`: what is decoded at a fraction of its size, what is not, and that everything else stays as it is."""
+"""`--reduced-decode`: what is decoded at a fraction of its size, what is not, and that all else stays."""
 
 import cv2
 import numpy as np

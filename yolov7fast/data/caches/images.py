@@ -64,5 +64,11 @@ def open_cache(
     if kind != "disk":
         raise UserError(f"--cache-images {kind}: choose ram or disk")
     return PackedImages.open_or_build(
-        img_files, img_size, augment=augment, cache_dir=cache_dir, prefix=prefix, default_dir=folder, originals=originals
+        img_files,
+        img_size,
+        augment=augment,
+        cache_dir=cache_dir,
+        prefix=prefix,
+        default_dir=folder,
+        originals=originals,
     )

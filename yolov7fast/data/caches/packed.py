@@ -1,9 +1,10 @@
 """Resized images in one memory-mapped file, so that no epoch after the first decodes a JPEG.
 
-Pixels are those of `data.images.load_resized`, bit for bit; those of reduced decoding lie in files of their own. The operating system's page cache holds what fits into
-memory, once for all workers and ranks; what does not fit is read from disk again, so the file may be larger than RAM.
-Every image has a checksum, which each process checks when it first uses the image: a damaged one is decoded from its
-source instead, and the file is removed, so that the next run builds it anew.
+Pixels are those of `data.images.load_resized`, bit for bit; those of reduced decoding lie in files of their own. The
+operating system's page cache holds what fits into memory, once for all workers and ranks; what does not fit is read
+from disk again, so the file may be larger than RAM. Every image has a checksum, which each process checks when it first
+uses the image: a damaged one is decoded from its source instead, and the file is removed, so that the next run builds
+it anew.
 
 File layout (version 2), written to a temporary name and renamed when complete:
 
@@ -82,8 +83,8 @@ class PackedImages:
 
         The file lies in `cache_dir`, else in `default_dir` (beside the labels), else beside the first image. A larger
         pack that holds all these images serves as well (subsets, other orders). Several processes may call this at
-        once: one builds, the others wait for it. Only building needs a folder that can be written. `originals`: (h0, w0)
-        of each image, to decode them at a fraction of it where that will do; such pixels make a pack of their own.
+        once: one builds, the others wait for it. Only building needs a folder that can be written.
+        `originals`: (h0, w0) of each image, to decode them at a fraction of it where that will do.
         """
         folder = Path(cache_dir or default_dir or Path(img_files[0]).parent)
         want = _Wanted.of(img_files, img_size, augment, originals)

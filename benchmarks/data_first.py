@@ -1,0 +1,104 @@
+"""Parts of `benchmarks.data` about samples that are decoded: beside upstream, page faults, the first epoch."""
+
+import contextlib
+import io
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+
+import cv2
+
+from benchmarks.data_bench import Bench, sample_maker
+from benchmarks.measure import cpu_seconds, in_turn
+from benchmarks.photographs import ROOT
+from benchmarks.side_by_side.sides import in_a_process
+from yolov7fast.core.errors import UserError
+from yolov7fast.core.process.memory import keep_freed_memory
+from yolov7fast.data.caches.packed import PackedImages
+
+
+def beside_upstream(bench: Bench) -> None:
+    """Uncached samples of upstream and of the default path, in turn, each in a process of its own, and compared."""
+    if bench.upstream is None:
+        print("no --upstream DIR: upstream's samples are not measured")
+        return
+    path = bench.scratch / "upstream.json"
+    command = [sys.executable, "-m", "benchmarks.reference", "--repo", str(bench.upstream), "--parts", "samples"]
+    command += ["--epochs", "0", "--runs", str(bench.runs), "--images", str(bench.images), "--json", str(path)]
+    if subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL).returncode:
+        raise UserError(f"upstream's samples could not be measured; run {' '.join(command)}")
+    rows = bench.results["beside_upstream"] = json.loads(path.read_text())["rows"]
+    for row in rows:
+        if "error" in row:
+            raise UserError(f"upstream's samples could not be measured: {row['error']}")
+        text = f"{row['upstream'] * 1e3:.0f} -> {row['overlay'] * 1e3:.0f} ms, difference {row['difference']:g}"
+        bench.show(f"upstream / default: {row['what']}", text, row["upstream"] / row["overlay"], "must >= 1.3x")
+
+
+def page_faults(bench: Bench) -> None:
+    """Page faults of an uncached sample in a loader process: with the C library's defaults, and as loaders set it."""
+    out = bench.results["page_faults_per_sample"] = {}
+    count = 16 if bench.quick else 60
+    for size in (320, 640):
+        work = sample_maker(bench.dataset(size), count)
+
+        def faults(work=work) -> tuple[float, float]:
+            work()
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt, time.process_time()
+            work()
+            after = resource.getrusage(resource.RUSAGE_SELF).ru_minflt, time.process_time()
+            return tuple((b - a) / count for a, b in zip(before, after))
+
+        sides = {"default": in_a_process(faults, int), "kept": in_a_process(faults, keep_freed_memory)}
+        rounds = {side: [work.run() for _ in range(bench.runs)] for side, work in sides.items()}
+        medians = {side: [statistics.median(column) for column in zip(*values)] for side, values in rounds.items()}
+        out[size] = {side: {"faults": n, "ms": s * 1e3} for side, (n, s) in medians.items()}
+        (before, slow), (after, fast) = medians["default"], medians["kept"]
+        text = f"{before:.0f} -> {after:.0f} faults, {slow * 1e3:.2f} -> {fast * 1e3:.2f} ms"
+        bench.show(f"memory that stays, sample {size}", text, slow / fast)
+
+
+def first_epoch(bench: Bench) -> None:
+    """CPU seconds to build the packed cache of many images at 320, whole and by reduced decoding, beside one pass.
+
+    The images are links to the photographs, as many as `--images` says; a pass reads and decodes every file once.
+    """
+    n = bench.first_epoch_images
+    files = bench.dataset(320).img_files
+    folder = bench.scratch / "links"
+    folder.mkdir(exist_ok=True)
+    links = [folder / f"{i:06}{Path(files[i % len(files)]).suffix}" for i in range(n)]
+    for i, link in enumerate(links):
+        link.symlink_to(Path(files[i % len(files)]).resolve())
+    paths = list(map(str, links))
+    sizes = [(int(h), int(w)) for w, h in bench.dataset(320).shapes]
+    originals = [sizes[i % len(sizes)] for i in range(n)]
+
+    def plain() -> None:
+        for path in paths:
+            cv2.imread(path)
+
+    def build(originals=None) -> None:
+        with tempfile.TemporaryDirectory() as place, contextlib.redirect_stderr(io.StringIO()):
+            PackedImages.open_or_build(paths, 320, augment=True, cache_dir=place, originals=originals)
+
+    works = {"plain pass": plain, "pack": build, "pack, reduced decode": partial(build, originals)}
+    costs = bench.results["first_epoch_cpu_s"] = in_turn({k: partial(cpu_seconds, v) for k, v in works.items()}, 1)
+    bench.results["first_epoch_images"] = n
+    for kind in ("pack", "pack, reduced decode"):
+        text = f"{costs['plain pass']:.1f} -> {costs[kind]:.1f} s of CPU"
+        bench.show(f"{n} images: {kind} / plain pass", text, costs[kind] / costs["plain pass"])
+    text = f"{costs['pack']:.1f} -> {costs['pack, reduced decode']:.1f} s of CPU"
+    bench.show(f"{n} images: pack / by reduced decode", text, costs["pack"] / costs["pack, reduced decode"])
+    samples = {}
+    for kind in ("default", "reduced decode"):
+        dataset = bench.dataset(320, kind)
+        samples[kind] = sample_maker(dataset, 32 if bench.quick else 100)
+    costs = in_turn({kind: partial(cpu_seconds, work) for kind, work in samples.items()}, bench.runs)
+    bench.show("uncached sample 320 / by reduced decode", "", costs["default"] / costs["reduced decode"])
