@@ -78,6 +78,7 @@ VARIANTS = {
     "plain": {"mosaic": 0.0},
     "blended": {"mixup": 1.0},
     "rotated": {"degrees": 20.0, "shear": 5.0},
+    "rotated and blended": {"degrees": 20.0, "mixup": 1.0},
     "perspective": {"perspective": 0.001},
     "paste-in": {"paste_in": 1.0},
     "copy-paste": {"copy_paste": 0.5},
@@ -95,7 +96,10 @@ def test_draws_and_labels_are_those_of_the_default_path_exactly(variant, polygon
         assert draws == fast_draws
 
 
-@pytest.mark.parametrize("variant, limit", [("mosaic", 2.0), ("plain", 2.0), ("blended", 2.0), ("rotated", 1.5)])
+@pytest.mark.parametrize(
+    "variant, limit",
+    [("mosaic", 2.0), ("plain", 2.0), ("blended", 2.0), ("rotated", 1.5), ("rotated and blended", 1.5)],
+)
 def test_images_are_nearly_those_of_the_default_path(variant, limit, dataset, monkeypatch):
     """Grey levels, mean over samples of 128 pixels, whose images have stronger gradients than photographs."""
     differences = []

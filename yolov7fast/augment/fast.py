@@ -51,7 +51,7 @@ def _render_scene(scene: Scene, name: str) -> np.ndarray:
     """A scene without its colours changed: uint8 (H, W, 3) in the scratch array `name`."""
     if scene.canvas is None and scene.warp.is_upright:
         return _assemble(scene, scratch(name, (*scene.warp.size, 3)))
-    img = render_scene(scene)
+    img = render_scene(scene, "four channels")
     return cv2.cvtColor(img, cv2.COLOR_BGRA2BGR, dst=scratch(name, (*scene.warp.size, 3)))
 
 
