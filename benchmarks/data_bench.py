@@ -46,7 +46,7 @@ class Bench:
         if ratio is not None:
             row = {"what": name, "value": ratio, "must": must.removeprefix("must ") or "-", "runs": self.runs}
             self.results.setdefault("ratios", []).append(row)
-        print(f"{name:<44}{text:<36}{shown:>9}  {must}", flush=True)
+        print(f"{name:<50}{text:<36}{shown:>9}  {must}", flush=True)
 
 
 def sample_maker(dataset, count: int) -> Callable[[], None]:

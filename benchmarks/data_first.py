@@ -101,4 +101,5 @@ def first_epoch(bench: Bench) -> None:
         dataset = bench.dataset(320, kind)
         samples[kind] = sample_maker(dataset, 32 if bench.quick else 100)
     costs = in_turn({kind: partial(cpu_seconds, work) for kind, work in samples.items()}, bench.runs)
+    bench.results["uncached_sample_cpu_s"] = costs
     bench.show("uncached sample 320 / by reduced decode", "", costs["default"] / costs["reduced decode"])
