@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+from optuna.trial import TrialState, create_trial
 
 from tests.formats import drawn_sets
 from tests.fuzz.data_files import (
@@ -43,12 +44,11 @@ from yolov7fast.data.labels import find_images
 from yolov7fast.nn.head_config import HeadConfig
 from yolov7fast.nn.model import Model
 from yolov7fast.plots.draw import class_name
-from yolov7fast.search.keys import read_trials
-from yolov7fast.search.ledger import Ledger
-from yolov7fast.search.space import read_space
-from yolov7fast.search.table import ORDER, rank, ranking_text, verdict, write_csv
+from yolov7fast.search.families import YoloTrainer
+from yolov7fast.search.report import ORDER, rank, ranking_text, verdict, write_csv
+from yolov7fast.search.settings import read_space, read_trials
+from yolov7fast.search.study import stored_runs
 from yolov7fast.search.trainer import Budget
-from yolov7fast.search.yolo import YoloTrainer
 from yolov7fast.training.hyperparameters import load_hyp
 
 NETWORK = {
@@ -124,41 +124,42 @@ def use_space(folder: Path) -> None:
 
 
 def use_ledger(folder: Path) -> None:
+    """trials.json, and beside the plan in it the runs that a study would hold."""
     from yolov7fast.search import command, options
 
-    ledger = Ledger.read(folder)
-    begun = [run for run in ledger.ordered if run.status in ORDER]
-    opt = options.resumed(
-        options.parser().parse_args(["--output-dir", str(folder), "--resume"]), ledger.plan["options"]
-    )
+    plan = command.read_plan(folder)
+    records = plan.get("runs")
+    attributes = {f"run {k}": run for k, run in enumerate(records if isinstance(records, list) else [])}
+    runs = stored_runs(create_trial(state=TrialState.WAITING, user_attrs=attributes))
+    begun = [run for run in runs if run.status in ORDER]
+    opt = options.resumed(options.parser().parse_args(["--output-dir", str(folder), "--resume"]), plan["options"])
     options.check(opt)
-    command.check_unchanged(ledger.plan, json.loads(json.dumps(ledger.plan)), opt)
+    command.check_unchanged(plan, json.loads(json.dumps(plan)), opt)
     places = rank(begun)
     write_csv(folder / "table.csv", begun, trainer())
     must(ranking_text(places, trainer()) and verdict(places) is not None, "ranking")
-    Ledger(folder, ledger.plan, ledger.runs).save()
+    command.write_plan(folder, plan)
 
 
 LEDGER = {
-    "version": 1,
-    "plan": {
-        "timestamp": "20261117_101010",
-        "id": "ab",
-        "options": {
-            **{
-                "base_config": "configs/tiny_smoke.yaml",
-                "trials_file": "experiments/lr_bs.json",
-                "search": "",
-                "trials": 20,
-            },
-            **{"repeat": 1, "seed": None, "storage": "", "study": "trials", "budget_epochs": 2, "budget_subset": None},
-            **{"budget_size": None, "early_stop_threshold": 0.0, "pruner": "asha", "time_budget": ""},
+    "version": 2,
+    "timestamp": "20261117_101010",
+    "id": "ab",
+    "options": {
+        **{
+            "base_config": "configs/tiny_smoke.yaml",
+            "trials_file": "experiments/lr_bs.json",
+            "search": "",
+            "trials": 20,
         },
-        "base": {"epochs": 2},
-        "trials": [{"lr0": 0.01}, {"lr0": 0.02}],
-        "space": {},
-        "files": {},
+        **{"repeat": 1, "seed": None, "storage": "", "study": "trials", "budget_epochs": 2, "budget_subset": None},
+        **{"budget_size": None, "early_stop_threshold": 0.0, "pruner": "asha", "time_budget": ""},
+        "first_rung": None,
     },
+    "base": {"epochs": 2},
+    "trials": [{"lr0": 0.01}, {"lr0": 0.02}],
+    "space": {},
+    "files": {},
     "runs": [
         {
             "id": i,

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.search.fake_trials import ROOT
-from yolov7fast.search import picture, runner
+from yolov7fast.search import plot, runner
 
 
 @pytest.fixture
@@ -13,7 +13,7 @@ def quick(monkeypatch):
     """From the project's root, without waiting, and without pictures."""
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(runner, "LOOK_SECONDS", 0.02)
-    monkeypatch.setattr(picture, "draw", lambda path, *_: path.touch())  # drawn in tests/search/test_trials.py
+    monkeypatch.setattr(plot, "draw", lambda path, *_: path.touch())  # drawn in tests/search/test_trials.py
 
 
 @pytest.fixture

@@ -6,8 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests.search.fake_trials import ROOT
 
 CLOCK = ("wall_time",)  # the only column that may differ between two runs of the same trials
@@ -23,7 +21,6 @@ def listed(folder: Path, trials: list[dict], *extra: str) -> list[str]:
 
 
 def searched(folder: Path, *extra: str) -> list[str]:
-    pytest.importorskip("optuna", reason="--search needs the optional package of requirements-search.txt")
     folder.mkdir(exist_ok=True)
     (folder / "s.yaml").write_text(SPACE)
     return arguments(folder, "--search", str(folder / "s.yaml"), "--trials", "6", *extra)

@@ -10,7 +10,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from yolov7fast.core.errors import run_command
 from yolov7fast.search import command, options, runner
-from yolov7fast.search.yolo import YoloTrainer
+from yolov7fast.search.families import YoloTrainer
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / os.environ.get("TRAIN", "tests/search/fake_train.py")
@@ -36,5 +36,5 @@ def run(*arguments: str) -> int:
 if __name__ == "__main__":
     runner.LOOK_SECONDS = 0.02
     # not drawn here: loading what draws takes longer than all the trials
-    sys.modules["yolov7fast.search.picture"] = types.SimpleNamespace(draw=lambda *_: None)
+    sys.modules["yolov7fast.search.plot"] = types.SimpleNamespace(draw=lambda *_: None)
     run_command(lambda: run(*sys.argv[1:]))

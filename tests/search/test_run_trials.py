@@ -1,12 +1,15 @@
 """Trials as a user runs them, with a stand-in for train.py: how each kind of end is recorded, kills, going on."""
 
+import contextlib
 import csv
 import errno
 import fcntl
 import json
 import os
 import re
+import shutil
 import signal
+import sqlite3
 import statistics
 from itertools import count
 from pathlib import Path
@@ -16,7 +19,7 @@ import pytest
 from tests.search.fake_runs import SIX, column, in_a_process, listed, table
 from tests.search.fake_trials import ROOT, run
 from yolov7fast.core.errors import UserError, one_line, run_command
-from yolov7fast.search import picture, runner
+from yolov7fast.search import plot, runner
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -67,11 +70,9 @@ def running_children() -> list[str]:
 
 
 def test_a_database_that_fails_in_the_midst_of_a_search_is_named(tmp_path):
-    sqlite3 = pytest.importorskip("sqlite3")
-    pytest.importorskip("optuna")
-    from yolov7fast.search.search import failures_named
+    from yolov7fast.search.study import failures_named
 
-    complaint = r"the database sqlite:///x.db of the search failed: database or disk is full"
+    complaint = r"the database sqlite:///x.db of the trials failed: database or disk is full"
     with pytest.raises(UserError, match=complaint), failures_named("sqlite:///x.db"):
         raise sqlite3.OperationalError("database or disk is full")
     with pytest.raises(KeyError), failures_named("sqlite:///x.db"):  # a fault of the program stays one
@@ -79,42 +80,72 @@ def test_a_database_that_fails_in_the_midst_of_a_search_is_named(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def recorded(tmp_path_factory) -> str:
-    """The trials.json of a trial that has ended."""
+def recorded(tmp_path_factory) -> Path:
+    """The output folder of a trial that has ended."""
     folder = tmp_path_factory.mktemp("recorded")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(ROOT)
         patch.setattr(runner, "LOOK_SECONDS", 0.02)
-        patch.setattr(picture, "draw", lambda path, *_: path.touch())
+        patch.setattr(plot, "draw", lambda path, *_: path.touch())
         assert run(*listed(folder, SIX[:1])) == 0
-    return (folder / "out" / "trials.json").read_text()
+    return folder / "out"
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        lambda ledger: ledger["runs"][0].update(id="x"),
-        lambda ledger: ledger["runs"][0].update(curve=3),
-        lambda ledger: ledger["runs"][0].update(curve=[{"epoch": 0, "loss": "low"}]),
-        lambda ledger: ledger["runs"][0].update(status="lost"),
-        lambda ledger: ledger["runs"][0].pop("params"),
-        lambda ledger: ledger.update(runs=None),
-        lambda ledger: ledger.pop("plan"),
-        lambda ledger: ledger["plan"].update(timestamp="../../x"),
-        lambda ledger: ledger["plan"].update(options=[]),
-        lambda ledger: ledger["plan"]["options"].pop("repeat"),
-        lambda ledger: ledger["plan"]["options"].update(repeat="many"),
-        lambda ledger: ledger.update(version=[1]),
+        lambda plan: plan.update(trials=None),
+        lambda plan: plan.update(trials=[3]),
+        lambda plan: plan.pop("base"),
+        lambda plan: plan.update(timestamp="../../x"),
+        lambda plan: plan.update(options=[]),
+        lambda plan: plan["options"].pop("repeat"),
+        lambda plan: plan["options"].update(repeat="many"),
+        lambda plan: plan.update(version=[1]),
+        lambda plan: plan.update(version=1, runs=[]),
     ],
 )
 def test_a_damaged_record_of_trials_is_named_in_one_line(tmp_path, recorded, change):
     (tmp_path / "out").mkdir()
-    path, ledger = tmp_path / "out" / "trials.json", json.loads(recorded)
-    change(ledger)
-    path.write_text(json.dumps(ledger))
+    path, plan = tmp_path / "out" / "trials.json", json.loads((recorded / "trials.json").read_text())
+    change(plan)
+    path.write_text(json.dumps(plan))
     with pytest.raises(UserError, match=re.escape(str(path))) as caught:
         run("--output-dir", str(tmp_path / "out"), "--resume")
     assert len(one_line(caught.value)) < 500
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda run: run.update(id="x"),
+        lambda run: run.update(curve=3),
+        lambda run: run.update(curve=[{"epoch": 0, "loss": "low"}]),
+        lambda run: run.update(status="lost"),
+        lambda run: run.pop("params"),
+    ],
+)
+def test_a_damaged_study_is_named_in_one_line(tmp_path, recorded, change):
+    shutil.copytree(recorded, tmp_path / "out")
+    with contextlib.closing(sqlite3.connect(tmp_path / "out" / "study.db")) as database:
+        ((text,),) = database.execute("select value_json from trial_user_attributes where key = 'run 0'")
+        change(values := json.loads(text))
+        database.execute("update trial_user_attributes set value_json = ? where key = 'run 0'", [json.dumps(values)])
+        database.commit()
+    with pytest.raises(UserError, match="the study is damaged in trial 0"):
+        run("--output-dir", str(tmp_path / "out"), "--resume")
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"), [(b"no database", "cannot be opened"), (None, "is missing; restore")]
+)
+def test_a_study_that_is_no_database_is_named(tmp_path, recorded, content, complaint):
+    shutil.copytree(recorded, tmp_path / "out")
+    (tmp_path / "out" / "study.db").unlink()
+    if content:
+        (tmp_path / "out" / "study.db").write_bytes(content * 1000)
+    with pytest.raises(UserError, match=rf"study\.db.*{complaint}"):
+        run("--output-dir", str(tmp_path / "out"), "--resume")
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"{", b"\xff", b"[" * 100_000, b'{"version": ' + b"9" * 5000 + b"}"])

@@ -60,7 +60,6 @@ def test_real_trials_complete_and_fail_as_they_should(tmp_path, shapes_small):
 @pytest.mark.slow
 @pytest.mark.timeout(2400)
 def test_a_search_of_six_killed_once_ends_with_the_same_table(tmp_path, shapes_small):
-    pytest.importorskip("optuna", reason="--search needs the optional package of requirements-search.txt")
     (tmp_path / "space.yaml").write_text(SPACE)
     flags = ("--base-config", base_config(tmp_path, shapes_small), "--search", str(tmp_path / "space.yaml"))
     flags = (*flags, "--trials", "6", "--budget-epochs", "3")

@@ -3,13 +3,14 @@
 import shutil
 import signal
 
+import optuna
 import pytest
 
-from tests.search.fake_runs import SIX, SPACE, arguments, column, in_a_process, listed, searched, table
+from tests.search.fake_runs import column, in_a_process, searched, table
 from tests.search.fake_trials import run
 from yolov7fast.core.errors import UserError
 from yolov7fast.search.runner import Runner
-from yolov7fast.search.search import Search
+from yolov7fast.search.study import Trials
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -32,8 +33,6 @@ def test_a_killed_search_goes_on_to_the_same_table(tmp_path, fake):
 def test_a_trial_drawn_but_not_written_down_is_not_lost(tmp_path):
     flags = searched(tmp_path, "--trials", "1")
     assert run(*flags) == 0
-    import optuna
-
     study = optuna.load_study(study_name="trials", storage=f"sqlite:///{tmp_path}/out/study.db")
     study.ask()  # and then the process is killed
     assert run(*flags, "--trials", "2", "--resume") == 0
@@ -44,8 +43,6 @@ def test_a_trial_drawn_but_not_written_down_is_not_lost(tmp_path):
 def test_failed_and_repeated_trials_reach_the_study(tmp_path, fake, capsys):
     fake(trial_003="crash", trial_004="crash")
     assert run(*searched(tmp_path, "--trials", "3", "--repeat", "2", "--pruner", "none")) == 0
-    import optuna
-
     study = optuna.load_study(study_name="trials", storage=f"sqlite:///{tmp_path}/out/study.db")
     assert [trial.state.name for trial in study.trials] == ["COMPLETE", "FAIL", "COMPLETE"]
     maps = [float(row["final_map"]) for row in table(tmp_path) if row["setting"] == "1"]
@@ -101,8 +98,7 @@ def test_a_machine_that_is_gone_is_told_of(tmp_path, fake, capsys):
 
 
 def test_a_storage_that_fails_without_a_word_is_told(tmp_path, monkeypatch):
-    flags = searched(tmp_path, "--storage", "sqlite:///x")
-    import optuna
+    flags = searched(tmp_path, "--storage", f"sqlite:///{tmp_path}/x")
 
     def fail(**_):
         raise RuntimeError
@@ -117,7 +113,7 @@ def test_the_pruners_verdict_outlives_a_kill(tmp_path, monkeypatch):
     undisturbed = tmp_path / "a"
     assert run(*searched(undisturbed)) == 0
     victim = column(undisturbed, "status").index("pruned")
-    judge = Search.judge
+    judge = Trials.judge
 
     def judge_and_die(self, run, point):
         if judge(self, run, point) and run.setting == victim + 1:
@@ -126,8 +122,8 @@ def test_the_pruners_verdict_outlives_a_kill(tmp_path, monkeypatch):
 
     flags = searched(tmp_path / "b")
     with monkeypatch.context() as patch:
-        patch.setattr(Search, "judge", judge_and_die)
-        patch.setattr(Runner, "end_children", lambda self: [active.child.kill() for active in self.active])
+        patch.setattr(Trials, "judge", judge_and_die)
+        patch.setattr(Runner, "end_children", lambda self: [training.kill() for training in self.active])
         assert run(*flags) == 130
     assert run(*flags, "--resume") == 0
     assert table(tmp_path / "b") == table(undisturbed)
@@ -152,13 +148,3 @@ def test_a_search_that_has_drawn_nothing_can_be_gone_on_with(tmp_path):
     assert run(*flags) == 0
     assert run("--output-dir", str(tmp_path / "out"), "--resume") == 0
     assert column(tmp_path, "status") == ["completed"]
-
-
-def test_without_optuna_the_search_says_what_to_install(tmp_path, monkeypatch):
-    from yolov7fast.search import search
-
-    monkeypatch.setattr(search, "optuna", None)
-    (tmp_path / "s.yaml").write_text(SPACE)
-    with pytest.raises(UserError, match="requirements-search"):
-        run(*arguments(tmp_path, "--search", str(tmp_path / "s.yaml")))
-    assert run(*listed(tmp_path, SIX[:1])) == 0

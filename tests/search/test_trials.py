@@ -2,27 +2,26 @@
 
 import csv
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
 from tests.families.detr_commands import needs_transformers
 from yolov7fast.checkpoint.api import load_checkpoint, save_checkpoint
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.core.errors import UserError
 from yolov7fast.search import options
-from yolov7fast.search.children import OUTPUT, explain, last_words, read_curve
 from yolov7fast.search.command import run as start
-from yolov7fast.search.command import trainer_for
-from yolov7fast.search.keys import read_trials
-from yolov7fast.search.ledger import Ledger, Point, Run
-from yolov7fast.search.picture import draw
-from yolov7fast.search.space import Dimension, read_space
-from yolov7fast.search.table import best_settings, rank, ranking_text, verdict, write_csv
+from yolov7fast.search.families import YoloTrainer, trainer_for
+from yolov7fast.search.plot import draw
+from yolov7fast.search.report import best_settings, rank, ranking_text, verdict, write_csv
+from yolov7fast.search.run import OUTPUT, Point, Run, explain, last_words, read_curve, run_from
+from yolov7fast.search.settings import read_space, read_trials
 from yolov7fast.search.trainer import Budget
-from yolov7fast.search.yolo import YoloTrainer
 from yolov7fast.training.hyperparameters import load_hyp
 
 SMOKE = "configs/tiny_smoke.yaml"
@@ -186,7 +185,7 @@ def test_a_full_run_has_the_settings_without_the_budget(tmp_path, trainer):
 
 @pytest.fixture
 def detr_trainer():
-    from yolov7fast.search.detr import DetrTrainer
+    from yolov7fast.search.families import DetrTrainer
 
     return DetrTrainer("configs/detr_smoke.yaml", Budget(epochs=1))
 
@@ -228,7 +227,7 @@ def test_what_a_detr_trial_cannot_be_is_named(tmp_path, detr_trainer, trial, com
 
 
 def test_without_transformers_the_keys_that_the_base_names_can_be_tried(tmp_path, detr_trainer, monkeypatch):
-    monkeypatch.setattr("yolov7fast.search.detr.config_class", lambda *_: None)
+    monkeypatch.setattr("yolov7fast.search.families.config_class", lambda *_: None)
     good = {"network.num_queries": 20, "network.dropout": 0, "network.backbone_config.embedding_size": 8}
     assert read_trials(written(tmp_path, "t.json", [good]), detr_trainer) == [good]
     for bad in ({"network.num_queries": 20.5}, {"network.num_queries": "20"}, {"network.eos_coefficient": 0.2}):
@@ -265,9 +264,9 @@ def test_ranges_of_a_search(tmp_path, trainer):
         "lr0: {log_uniform: [1e-3, 0.1]}\ntraining: {batch_size: {int: [8, 16], step: 8}}\nloss_ota: {choice: [0, 1]}"
     )
     assert read_space(written(tmp_path, "s.yaml", text), trainer) == {
-        "lr0": Dimension("log_uniform", 0.001, 0.1),
-        "batch_size": Dimension("int", 8, 16, 8),
-        "loss_ota": Dimension("choice", choices=(0, 1)),
+        "lr0": FloatDistribution(0.001, 0.1, log=True),
+        "batch_size": IntDistribution(8, 16, step=8),
+        "loss_ota": CategoricalDistribution((0, 1)),
     }
 
 
@@ -456,12 +455,6 @@ def test_the_picture_is_drawn_from_any_mixture(tmp_path, trainer):
     assert (tmp_path / "a.png").stat().st_size > (tmp_path / "b.png").stat().st_size > 1000
 
 
-def test_the_ledger_reads_back_what_it_wrote(tmp_path):
-    plan = {"timestamp": "20261117_101010", "options": {}, "base": {"a": [1]}, "trials": [], "space": {}}
-    ledger = Ledger(tmp_path, plan, {3: run(3, 1, 0.2, batch_size=8), 0: run(0, 0, 0.1, "pruned")})
-    ledger.save()
-    again = Ledger.read(tmp_path)
-    assert again.plan == ledger.plan and again.ordered == ledger.ordered and [r.id for r in again.ordered] == [0, 3]
-    (tmp_path / "trials.json").write_text("{")
-    with pytest.raises(UserError, match=r"trials\.json, line 1: not valid JSON.*choose another --output-dir"):
-        Ledger.read(tmp_path)
+def test_a_run_reads_back_as_it_was_written():
+    written_run = run(3, 1, 0.2, "pruned", batch_size=8)
+    assert run_from(json.loads(json.dumps(asdict(written_run)))) == written_run

@@ -12,8 +12,9 @@ from yolov7fast.cli.parser import Parser
 from yolov7fast.cli.programs import program
 from yolov7fast.cli.run_file import check_flag_value
 from yolov7fast.core.errors import UserError, shown
-from yolov7fast.search.ledger import FILE, REMEDY
 
+FILE = "trials.json"
+REMEDY = "restore it from a copy, or choose another --output-dir"
 THRESHOLD_HELP = (
     "prune a trial whose best mAP@.5, from half of its epochs on, is under this value, once another trial has passed "
     "the value by the same epoch (so a budget too small for any to pass prunes none); 0: never"
@@ -23,10 +24,10 @@ PRUNER_HELP = (
     "what ends bad trials of --search early; where eval_interval leaves fewer than 3 validations, trials are "
     "validated every fifth of their epochs"
 )
+RUNG_HELP = "epochs before --pruner judges a trial for the first time; default: a ninth of its epochs, at least 2"
 STORAGE_HELP = (
-    "database URL of --search, which machines may share, each with an --output-dir of its own; trials of a machine "
-    "that is gone for good stay unfinished and count as drawn: raise --trials by as many; default: SQLite in "
-    "--output-dir"
+    "database URL of --search, which machines may share, each with an --output-dir of its own; what a machine that is "
+    "gone for good leaves unfinished, the others retry; default: SQLite in --output-dir"
 )
 
 
@@ -50,7 +51,8 @@ FLAGS = [
     budget("--budget-size", int, None, SIZE_HELP, low=32),
     budget("--time-budget", str, "", "end after so long, such as 2h or 1h30m; --resume continues", fixed=False),
     pruning("--early-stop-threshold", float, 0.0, THRESHOLD_HELP),
-    pruning("--pruner", str, "asha", PRUNER_HELP, choices=("asha", "hyperband", "none")),
+    pruning("--pruner", str, "asha", PRUNER_HELP, choices=("asha", "hyperband", "median", "none")),
+    pruning("--first-rung", int, None, RUNG_HELP, low=1),
     places("--output-dir", str, "outputs/trials", "folder of the tables, the plot and one folder for each trial"),
     places("--resume", bool, False, "resume the trials in --output-dir"),
     places("--jobs", int, None, "trials side by side; default: one for each of --devices, else 1", low=1),
@@ -87,9 +89,11 @@ def check(opt: argparse.Namespace) -> None:
         raise UserError(f"--early-stop-threshold is {opt.early_stop_threshold}; it is an mAP, in 0..1")
     seconds(opt.time_budget)
     if not opt.search:
-        given = [name for name in ("trials", "pruner", "storage", "study") if name in opt.given]
+        given = [name for name in ("trials", "pruner", "first_rung", "storage", "study") if name in opt.given]
         if given:
-            raise UserError(f"--{given[0]} belongs to --search; a trials file has its own number of trials")
+            raise UserError(
+                f"--{given[0].replace('_', '-')} belongs to --search; a trials file has its own number of trials"
+            )
 
 
 def resumed(opt: argparse.Namespace, stored: dict[str, Any]) -> argparse.Namespace:

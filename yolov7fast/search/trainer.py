@@ -1,14 +1,13 @@
 """A training command as trials see it: its settings, what a budget means to it, the run file of one trial.
 
-The runner, the search and the table know a trainer only through `Trainer`. `FlagTrainer` is all of it for a command
-whose run file holds the flags of a table; a family of detectors adds its own few lines (`yolo`).
+`Trainer` is all of it for a command whose run file holds the flags of a table; what a family of detectors adds to it
+stands in `families`.
 """
 
 import contextlib
 import hashlib
 import math
 import os
-from abc import ABC, abstractmethod
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -47,81 +46,6 @@ class Budget(NamedTuple):
     validations: int = 0
 
 
-class Trainer(ABC):
-    """One training command with its base configuration. Settings are flat: name -> value."""
-
-    command: list[str]  # what starts a training, before its flags
-    base_config: Path
-    budget: Budget
-    spelt: dict[str, str]  # settings that the user's file names: the one name -> as written there first, in its order
-    checkpoints: tuple[str, ...]  # with any of these in a run folder it can be resumed
-
-    @abstractmethod
-    def name(self, key: str, where: str) -> str:
-        """The one name of a setting; how it is spelt is noted in `spelt`."""
-
-    @abstractmethod
-    def value(self, name: str, value: Any, where: str) -> Any: ...
-
-    @abstractmethod
-    def check(self, settings: Mapping[str, Any], where: str) -> None: ...
-
-    @abstractmethod
-    def base_value(self, name: str) -> Any:
-        """What a trial uses that does not set it."""
-
-    @abstractmethod
-    def epochs(self, settings: Mapping[str, Any]) -> int:
-        """How many epochs a trial with these settings has."""
-
-    @property
-    @abstractmethod
-    def seed(self) -> int:
-        """The seed of the base configuration."""
-
-    @abstractmethod
-    def prepare(self, settings: Sequence[Mapping[str, Any]]) -> None:
-        """What must be there before several trainings start at once, such as the data set."""
-
-    @abstractmethod
-    def run_file(self, settings: Mapping[str, Any], seed: int, folder: Path) -> dict[str, Any]:
-        """The content of one trial's run file; it trains in `folder`."""
-
-    @abstractmethod
-    def full_run(self, settings: Mapping[str, Any], path: Path) -> tuple[dict[str, Any], list[str]]:
-        """The content of `path`, the run file of a full run without the budget, and the words that start it."""
-
-    def ended_itself(self, folder: Path, settings: Mapping[str, Any]) -> bool:
-        """Whether the training in `folder` came to its end before its last epoch, as some settings let it."""
-        return False
-
-    @abstractmethod
-    def tidy(self, folder: Path, is_complete: bool) -> None:
-        """Leave an ended trial's best weights alone of its checkpoints: the others would fill the disk."""
-
-    def files(self, settings: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-        """Files that trials read besides the base configuration, each with a digest: what resuming compares."""
-        return {}
-
-    def notes(self) -> list[str]:
-        """What of the base configuration is different in trials, in sentences for the user."""
-        return []
-
-    def start(self, run_file: Path, device: str | None) -> list[str]:
-        return [*self.command, "--config", str(run_file), *_device(device)]
-
-    def resume(self, folder: Path, device: str | None) -> list[str]:
-        return [*self.command, "--resume", str(folder), *_device(device)]
-
-    def base_content(self) -> dict[str, Any]:
-        """The base configuration with all it inherits: what resuming compares."""
-        return read_yaml_chain(self.base_config)
-
-
-def _device(device: str | None) -> list[str]:
-    return [] if device is None else ["--device", device]
-
-
 class UnknownSetting(UserError):
     """key: as the user wrote it."""
 
@@ -130,8 +54,9 @@ class UnknownSetting(UserError):
         self.key = key
 
 
-class FlagTrainer(Trainer):
-    """A command whose run file holds flags of one table, under headings or not (`training.batch_size`).
+class Trainer:
+    """One training command with its base configuration, whose run file holds flags of one table, under headings or not
+    (`training.batch_size`). Settings are flat: name -> value.
 
     One of its flags may hold a mapping of settings of their own, the inner ones; what these are, a subclass says.
     """
@@ -139,6 +64,9 @@ class FlagTrainer(Trainer):
     weights = WEIGHTS_FOLDER  # where a run's checkpoints lie, below its folder; empty: there itself
     family: str
     suffix: str  # of its checkpoints
+    command: list[str]  # what starts a training, before its flags
+    spelt: dict[str, str]  # settings that the user's file names: the one name -> as written there first, in its order
+    checkpoints: tuple[str, ...]  # with any of these in a run folder it can be resumed
 
     def __init__(self, base_config: str | Path, budget: Budget, command: list[str] | None = None):
         """command: another one than the family's own to start trainings with."""
@@ -201,6 +129,7 @@ class FlagTrainer(Trainer):
     # --- what follows from the table ----------------------------------------------------------------------------------
 
     def name(self, key: str, where: str) -> str:
+        """The one name of a setting that may be spelt in several ways; every complaint begins with `where`."""
         heading, rest = _parts(key)
         flag = _flag(heading, rest, self.flags)
         name = flag or self.inner_name(heading, rest)
@@ -216,6 +145,7 @@ class FlagTrainer(Trainer):
         return name
 
     def value(self, name: str, value: Any, where: str) -> Any:
+        """The value as the command takes it."""
         if name not in self.flags:
             checked = self.inner_value(name, value, where)
         elif value == [] and self.flags[name].nargs == "+":
@@ -227,6 +157,7 @@ class FlagTrainer(Trainer):
         return checked
 
     def check(self, settings: Mapping[str, Any], where: str) -> None:
+        """Refuse settings that cannot go together."""
         options = self._options(settings)
         try:
             self.check_options(Namespace(**options))
@@ -236,6 +167,7 @@ class FlagTrainer(Trainer):
             raise UserError(f"{where}: {error}") from None
 
     def base_value(self, name: str) -> Any:
+        """What a trial uses that does not set it."""
         return self._options({})[name] if name in self.flags else self.inner_base(name)
 
     def epochs(self, settings: Mapping[str, Any]) -> int:
@@ -246,6 +178,7 @@ class FlagTrainer(Trainer):
         return self.base["seed"] or 0
 
     def notes(self) -> list[str]:
+        """What of the base configuration is different in trials, in sentences for the user."""
         wanted, used = self.base["eval_interval"], self.base_value("eval_interval")
         if not self.budget.validations or self.epochs({}) == 1:
             return []
@@ -259,7 +192,10 @@ class FlagTrainer(Trainer):
         ]
 
     def ended_itself(self, folder: Path, settings: Mapping[str, Any]) -> bool:
-        """By max_iter or patience: the checkpoint says so, or is stripped, which is the last thing a training does."""
+        """Whether max_iter or patience ended the training in `folder` before its last epoch.
+
+        Its checkpoint says so, or is stripped, which is the last thing a training does.
+        """
         options = self._options(settings)
         path = folder / self.checkpoints[0]
         if not (options["max_iter"] or options["patience"]) or not path.is_file():
@@ -274,7 +210,10 @@ class FlagTrainer(Trainer):
         return bool(state["progress"]["finished"]) if state else True
 
     def tidy(self, folder: Path, is_complete: bool) -> None:
-        """A complete training has stripped its best weights; those of one that was stopped still hold its state."""
+        """Leave an ended trial's best weights alone of its checkpoints: the others would fill the disk.
+
+        A complete training has stripped them; those of one that was stopped still hold its state.
+        """
         best, weights = folder / self.weights / f"best{self.suffix}", folder / self.weights
         for path in weights.glob(f"*{self.suffix}*" if weights == folder else "*"):
             if path.is_file() and path != best:
@@ -287,7 +226,10 @@ class FlagTrainer(Trainer):
             strip_checkpoint(best)
 
     def files(self, settings: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-        """By their names as configurations spell them; a data set that is a folder counts by its name alone."""
+        """Files that trials read besides the base configuration, each with a digest: what resuming compares.
+
+        By their names as configurations spell them; a data set that is a folder counts by its name alone.
+        """
         names = {file for trial in [{}, *settings] for file in self.files_of(self._options(trial)).items() if file[0]}
         paths = {name: Path(name) if Path(name).is_dir() else Path(check_file(name, kind)) for name, kind in names}
         return {
@@ -300,16 +242,19 @@ class FlagTrainer(Trainer):
         return {options["data"]: "data"}
 
     def prepare(self, settings: Sequence[Mapping[str, Any]]) -> None:
+        """Fetch what must be there before several trainings start at once: the data sets."""
         options = [self._options(trial) for trial in [{}, *settings]]
         for data, val_fraction in {(option["data"], option["val_fraction"]) for option in options}:
             load_data_yaml(data, val_fraction=val_fraction)
 
     def run_file(self, settings: Mapping[str, Any], seed: int, folder: Path) -> dict[str, Any]:
+        """The content of one trial's run file; it trains in `folder`."""
         place = {"seed": seed, "project": str(folder.parent), "name": folder.name, "exist_ok": True}
         often = {"eval_interval": self._options(settings)["eval_interval"]}
         return self._over_base(settings, folder) | self.budgeted | often | place
 
     def full_run(self, settings: Mapping[str, Any], path: Path) -> tuple[dict[str, Any], list[str]]:
+        """The content of `path`, the run file of a full run without the budget, and the words that start it."""
         content = self._over_base(settings, path.parent) | {"name": "best"}
         if self.base["subset_size"] and "subset_size" not in settings:
             content["subset_size"] = 0
@@ -318,6 +263,16 @@ class FlagTrainer(Trainer):
         trial, full = self.epochs(settings), self.base["epochs"]
         content["epochs"] = full if full > trial else FULL_RUN * trial
         return content, [self.program.invocation, "--config", str(path)]
+
+    def start(self, run_file: Path, device: str | None) -> list[str]:
+        return [*self.command, "--config", str(run_file), *_device(device)]
+
+    def resume(self, folder: Path, device: str | None) -> list[str]:
+        return [*self.command, "--resume", str(folder), *_device(device)]
+
+    def base_content(self) -> dict[str, Any]:
+        """The base configuration with all it inherits: what resuming compares."""
+        return read_yaml_chain(self.base_config)
 
     def _options(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Every flag's value in a trial with these settings."""
@@ -371,3 +326,7 @@ def _is_finite(value: Any) -> bool:
     if isinstance(value, list | tuple):
         return all(map(_is_finite, value))
     return not isinstance(value, float) or math.isfinite(value)
+
+
+def _device(device: str | None) -> list[str]:
+    return [] if device is None else ["--device", device]

@@ -1,4 +1,4 @@
-"""What trials have found, in figures: the CSV of all runs, the ranking of the settings, and what is noise in it."""
+"""What trials have found: the CSV of all runs, the ranking of the settings, and what is noise in it."""
 
 import csv
 import io
@@ -12,7 +12,7 @@ from typing import Any
 from scipy.special import stdtrit  # the quantile of Student's t
 
 from yolov7fast.core.files.atomic import write_atomically
-from yolov7fast.search.ledger import COMPLETED, FAILED, INTERRUPTED, PRUNED, Run, finite
+from yolov7fast.search.run import COMPLETED, FAILED, INTERRUPTED, PRUNED, Run, finite
 from yolov7fast.search.trainer import Trainer
 
 LEADING = ("trial_id", "status", "final_map", "final_loss")
@@ -50,14 +50,46 @@ def as_text(value: Any) -> str:
 def write_csv(path: Path, runs: Sequence[Run], trainer: Trainer) -> None:
     """One row for each run that was begun, put in place in one step."""
     names = param_names(runs, trainer)
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*LEADING, *(f"param_{name}" for name in spelt(names, trainer)), *TRAILING])
+    rows: list[list] = [[*LEADING, *(f"param_{name}" for name in spelt(names, trainer)), *TRAILING]]
     for run in runs:
         figures = [run.id, run.status, as_text(run.final_map), as_text(run.final_loss)]
         rest = [f"{run.seconds:.1f}", as_text(run.best_epoch), as_text(run.final_map50), run.setting, run.seed]
-        writer.writerow([*figures, *params_of(run, names, trainer).values(), *rest, run.reason])
+        rows.append([*figures, *params_of(run, names, trainer).values(), *rest, run.reason])
+    _write_rows(path, rows)
+
+
+def write_ranking_csv(path: Path, places: "Sequence[Place]", trainer: Trainer) -> None:
+    """The ranking for programs: map_mean and map_deviation are of final_map over `seeds` runs."""
+    names = param_names([place.run for place in places], trainer)
+    rows: list[list] = [[*RANKING, *(f"param_{name}" for name in spelt(names, trainer))]]
+    for number, place in enumerate(places, 1):
+        figures = [as_text(value) for value in (place.map, place.spread, place.map50, place.loss)]
+        params = params_of(place.run, names, trainer).values()
+        rows.append([number, place.setting, place.status, place.count, *figures, f"{place.seconds:.1f}", *params])
+    _write_rows(path, rows)
+
+
+def _write_rows(path: Path, rows: Sequence[Sequence[Any]]) -> None:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
     write_atomically(path, text.getvalue())
+
+
+def write_all(table: Path, runs: Sequence[Run], trainer: Trainer) -> list[str]:
+    """The CSV, the ranking as text and as figures, and the plot; returns their names."""
+    from yolov7fast.search.plot import draw  # matplotlib takes a second to load
+
+    write_csv(table, runs, trainer)
+    stamp, places = table.stem.removeprefix("trials_"), rank(runs)
+    text, figures, image = (table.with_name(f"ranking_{stamp}{end}") for end in (".txt", ".csv", ".png"))
+    write_atomically(text, summary(places, trainer) + "\n")
+    write_ranking_csv(figures, places, trainer)
+    draw(image, runs, trainer)
+    return [str(table), text.name, figures.name, image.name]
+
+
+def summary(places: "Sequence[Place]", trainer: Trainer) -> str:
+    return "\n\n".join(filter(None, [ranking_text(places, trainer), verdict(places)]))
 
 
 # --- ranking ----------------------------------------------------------------------------------------------------------
@@ -188,24 +220,6 @@ def verdict(places: Sequence[Place]) -> str:
         f"Within the noise of setting {best.setting} (differences up to {readable(limit)} are chance, at 95%): "
         f"setting{'s' * (len(near) > 1)} {listed}. Choose the cheapest of them, or repeat with more seeds."
     )
-
-
-def write_ranking(path: Path, text: str) -> None:
-    write_atomically(path, text + "\n")
-
-
-def write_ranking_csv(path: Path, places: Sequence[Place], trainer: Trainer) -> None:
-    """The ranking for programs: map_mean and map_deviation are of final_map over `seeds` runs."""
-    names = param_names([place.run for place in places], trainer)
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*RANKING, *(f"param_{name}" for name in spelt(names, trainer))])
-    for number, place in enumerate(places, 1):
-        figures = [as_text(value) for value in (place.map, place.spread, place.map50, place.loss)]
-        params = params_of(place.run, names, trainer).values()
-        row = [number, place.setting, place.status, place.count, *figures, f"{place.seconds:.1f}", *params]
-        writer.writerow(row)
-    write_atomically(path, text.getvalue())
 
 
 def best_settings(places: Sequence[Place]) -> Mapping[str, Any] | None:

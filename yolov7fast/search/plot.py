@@ -8,8 +8,8 @@ import numpy as np
 from matplotlib.ticker import MaxNLocator
 
 from yolov7fast.plots.curves import figure, line_colours, short
-from yolov7fast.search.ledger import COMPLETED, Run
-from yolov7fast.search.table import param_names, params_of, rank
+from yolov7fast.search.report import param_names, params_of, rank
+from yolov7fast.search.run import COMPLETED, Run
 from yolov7fast.search.trainer import Trainer
 
 MAX_PANELS = 8  # settings beyond that are left to the CSV

@@ -1,18 +1,93 @@
-"""tools/train_detr.py for trials: its flags, and inside `network` the keys of the network's configuration."""
+"""The training commands of the families for trials: what each one adds to the flags that a run file holds.
+
+train.py: inside `hyp` the entries of the hyper-parameter file (`lr0` or `hyp.lr0`). tools/train_detr.py: inside
+`network` the keys of the network's configuration.
+"""
 
 import importlib.util
+from argparse import Namespace
 from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
 from typing import Any
 
-from yolov7fast.cli.run_file import merge
+from yolov7fast.cli.run_file import family_of_run_file, merge
 from yolov7fast.core.errors import UserError
-from yolov7fast.nn import detr
-from yolov7fast.search.trainer import FlagTrainer
+from yolov7fast.core.files.paths import check_file
+from yolov7fast.core.files.yaml_file import read_yaml
+from yolov7fast.search.trainer import Budget, Trainer
+from yolov7fast.training.hyperparameters import KEYS, check_hyp, load_hyp
 
 HEADINGS = ("network", "model.network")
 BACKBONE = "backbone_config"  # the only key that holds keys of its own
 NOT_SETTINGS = ("id2label", "label2id", "model_type", "architectures", "transformers_version", BACKBONE)
+
+
+def trainer_for(base_config: str) -> type[Trainer]:
+    """The trainer of the family that a base configuration is for."""
+    return trainer_class(family_of_run_file(base_config))
+
+
+def trainer_class(family: str) -> type[Trainer]:
+    if family in (known := {kind.family: kind for kind in (YoloTrainer, DetrTrainer)}):
+        return known[family]
+    from yolov7fast.families.registry import family_class
+
+    registered = family_class(family)
+    parts = {"family": family, "suffix": registered.checkpoint_suffix, "weights": registered.weights_folder}
+    return type("FamilyTrainer", (Trainer,), parts)
+
+
+class YoloTrainer(Trainer):
+    family, suffix = "yolo", ".pt"
+
+    def __init__(self, base_config: str | Path, budget: Budget, command: list[str] | None = None):
+        super().__init__(base_config, budget, command)
+        self.base_hyp = load_hyp(self.base["hyp"])
+
+    @classmethod
+    def knows(cls, key: str) -> bool:
+        return key.removeprefix("hyp.") in KEYS or super().knows(key)
+
+    def check_options(self, options: Namespace) -> None:
+        super().check_options(options)
+        if options.cfg:
+            check_description(check_file(options.cfg, "cfg"))
+        load_hyp(options.hyp)
+
+    def files_of(self, options: Mapping[str, Any]) -> dict[str, str]:
+        hyp = options["hyp"]
+        hyp_file = hyp.get("base", "") if isinstance(hyp, Mapping) else hyp
+        return super().files_of(options) | {options["cfg"]: "cfg", hyp_file: "hyp"}
+
+    def inner_name(self, heading: str, rest: str) -> str | None:
+        if rest not in KEYS or heading not in ("", "hyp"):
+            return None
+        return rest
+
+    def inner_names(self) -> list[str]:
+        return [*KEYS, *(f"hyp.{name}" for name in KEYS)]
+
+    def inner_value(self, name: str, value: Any, where: str) -> Any:
+        return check_hyp(self.base_hyp | {name: value}, where)[name]
+
+    def inner_base(self, name: str) -> Any:
+        return self.base_hyp.get(name, KEYS[name].default)
+
+    def inner_content(self, inner: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+        source = settings.get("hyp", self.base["hyp"])
+        below = source if isinstance(source, Mapping) else {"base": source}
+        return {"hyp": {**below, **inner}}
+
+
+def check_description(path: str) -> None:
+    """Refuse a cfg that is plainly no network; its rows are read by the training itself, whose modules load slowly."""
+    content = read_yaml(path, "cfg")
+    if not isinstance(content, dict) or not ("base" in content or {"backbone", "head"} <= content.keys()):
+        raise UserError(f"cfg {path} describes no network; it must hold backbone and head, as those in cfg/ do")
+
+
+# --- DETR -------------------------------------------------------------------------------------------------------------
 
 
 @cache
@@ -20,11 +95,13 @@ def config_class(architecture: str, section: str) -> type | None:
     """The class of transformers that checks the keys of `network` (section '') or of its backbone, if installed."""
     if importlib.util.find_spec("transformers") is None:
         return None
+    from yolov7fast.nn import detr  # torch takes seconds to load
+
     library, kind = detr.transformers(), detr.architecture_of(architecture)
     return type(library.AutoConfig.for_model(kind.backbone)) if section else getattr(library, kind.config)
 
 
-class DetrTrainer(FlagTrainer):
+class DetrTrainer(Trainer):
     """`training.optimizer.lr` and `lr` are one setting; `model.network.num_queries` is an inner one.
 
     Inner settings are the keys that the base names and, where transformers is installed, all of its configuration's.

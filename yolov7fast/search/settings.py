@@ -1,0 +1,150 @@
+"""Files of settings: a list of trials, or ranges to draw from. Names and values are checked before anything runs."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+
+from yolov7fast.core.errors import UserError, shown
+from yolov7fast.core.files.json_file import read_json
+from yolov7fast.core.files.paths import check_path
+from yolov7fast.core.files.shipped import nearest_shipped, shipped_file
+from yolov7fast.core.files.yaml_file import read_yaml
+from yolov7fast.core.text import printable
+from yolov7fast.search.trainer import Trainer
+
+KINDS = ("log_uniform", "uniform", "int", "choice")
+GOLDEN = (5**0.5 - 1) / 2
+EXAMPLE = "lr0: {log_uniform: [0.001, 0.1]}"
+
+
+def read_trials(path: str | Path, trainer: Trainer) -> list[dict[str, Any]]:
+    """The settings of each trial in a list, by their one name."""
+    content = read_file(path)
+    if not isinstance(content, list) or not content:
+        raise UserError(f'{path} must hold a list of trials, such as [{{"lr0": 0.01}}, {{"lr0": 0.02}}]')
+    trials = []
+    for number, entry in enumerate(content, 1):
+        where = f"{path}: trial {number}"
+        if not isinstance(entry, dict):
+            raise UserError(f'{where} must be an object of settings, such as {{"lr0": 0.01}}, not {shown(entry)}')
+        settings: dict[str, Any] = {}
+        for key, value in flatten(entry, is_heading=lambda value: True):
+            name = new_name(key, settings, trainer, where)
+            settings[name] = trainer.value(name, value, where)
+        trainer.check(settings, where)
+        trials.append(settings)
+    return trials
+
+
+def read_space(path: str | Path, trainer: Trainer) -> dict[str, BaseDistribution]:
+    """The range of each setting, by its one name.
+
+    All choices, or both ends of a range and a value between them, must be possible values.
+    """
+    content = read_file(path)
+    if not isinstance(content, dict) or not content:
+        raise UserError(f"{path} must hold the settings to search with their ranges, such as {EXAMPLE}")
+    space: dict[str, BaseDistribution] = {}
+    for key, entry in flatten(content, is_heading=_holds_mappings):
+        where = f"{path}: {printable(key, 60)}"
+        name = new_name(key, space, trainer, str(path))
+        space[name] = distribution = _distribution(entry, where)
+        for value in values_of(distribution):
+            trainer.check({name: trainer.value(name, value, where)}, where)
+        if isinstance(distribution, FloatDistribution):
+            _check_between(name, distribution, trainer, where)
+    return space
+
+
+def values_of(distribution: BaseDistribution) -> tuple:
+    """All choices, or the ends of a range, whole ones as such."""
+    if isinstance(distribution, CategoricalDistribution):
+        return tuple(distribution.choices)
+    assert isinstance(distribution, IntDistribution | FloatDistribution)
+    return tuple(int(end) if float(end).is_integer() else end for end in (distribution.low, distribution.high))
+
+
+def read_file(path: str | Path) -> Any:
+    """JSON or YAML, by the file's ending."""
+    check_path(path)
+    path = Path(path)
+    if not path.is_file():
+        path = shipped_file(str(path), "experiment") or path
+    if not path.is_file():
+        raise UserError(f"{path} does not exist{nearest_shipped(str(path), 'experiment')}")
+    return read_json(path) if path.suffix == ".json" else read_yaml(path)
+
+
+def flatten(entry: Mapping[str, Any], is_heading: Callable[[Mapping], bool], above: str = "") -> Iterator:
+    """{'training': {'batch_size': 8}} is another way to write {'training.batch_size': 8}."""
+    for key, value in entry.items():
+        if isinstance(value, Mapping) and is_heading(value):
+            yield from flatten(value, is_heading, f"{above}{key}.")
+        else:
+            yield f"{above}{key}", value
+
+
+def _holds_mappings(value: Mapping) -> bool:
+    return bool(value) and all(isinstance(inner, Mapping) for inner in value.values())
+
+
+def new_name(key: str, known: Mapping[str, Any], trainer: Trainer, where: str) -> str:
+    """The one name of a setting, which must not be among those known."""
+    name = trainer.name(key, where)
+    if name in known:
+        raise UserError(f"{where}: '{printable(name, 60)}' is given twice")
+    return name
+
+
+def _check_between(name: str, distribution: FloatDistribution, trainer: Trainer, where: str) -> None:
+    """Refuse a range of floats for a setting whose ends are whole, and which takes no others."""
+    low, high = distribution.low, distribution.high
+    try:
+        trainer.value(name, low + GOLDEN * (high - low), where)  # not whole, whatever the ends are
+    except UserError as error:
+        raise UserError(f"{error}; for whole numbers write {{int: [{int(low)}, {int(high)}]}}") from None
+
+
+def _distribution(entry: Any, where: str) -> BaseDistribution:
+    kinds = [kind for kind in KINDS if isinstance(entry, Mapping) and kind in entry]
+    if len(kinds) != 1 or set(entry) - {kinds[0], *(["step"] if kinds == ["int"] else [])}:
+        raise UserError(f"{where} must be one of {', '.join(KINDS)} (int may have a step), such as {EXAMPLE}")
+    kind, values = kinds[0], entry[kinds[0]]
+    if kind == "choice":
+        if not isinstance(values, list) or not values or not all(isinstance(v, str | int | float) for v in values):
+            raise UserError(f"{where}: choice takes a list of values, such as {{choice: [16, 32]}}")
+        return CategoricalDistribution(values)
+    low, high = _range(values, kind, where)
+    if kind != "int":
+        return FloatDistribution(low, high, log=kind == "log_uniform")
+    step = entry.get("step", 1)
+    if isinstance(step, bool) or not isinstance(step, int) or step < 1:
+        raise UserError(f"{where}: step must be a whole number of at least 1, not {shown(step)}")
+    return IntDistribution(int(low), int(high), step=step)
+
+
+def _range(values: Any, kind: str, where: str) -> tuple[float, float]:
+    low, high = map(_number, values) if isinstance(values, list) and len(values) == 2 else (None, None)
+    if low is None or high is None:
+        raise UserError(f"{where}: {kind} takes [low, high], not {shown(values)}")
+    if kind == "int" and not (float(low).is_integer() and float(high).is_integer()):
+        raise UserError(f"{where}: int takes whole numbers, not {shown(values)}")
+    if not low < high or (kind == "log_uniform" and low <= 0):
+        raise UserError(
+            f"{where}: {kind} needs low < high{', both above 0' * (kind == 'log_uniform')}, not {shown(values)}"
+        )
+    return low, high
+
+
+def _number(value: Any) -> float | None:
+    """A finite number; YAML 1.1 reads '1e-3' as text."""
+    if isinstance(value, bool):
+        return None
+    try:
+        number = float(value) if isinstance(value, str) else value
+        return number if math.isfinite(number) else None
+    except (TypeError, ValueError):
+        return None
