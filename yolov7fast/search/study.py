@@ -21,7 +21,7 @@ import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.storages._heartbeat import BaseHeartbeat
 from optuna.trial import FrozenTrial, Trial, TrialState
-from sqlalchemy.exc import InterfaceError, OperationalError
+from sqlalchemy.exc import IntegrityError, InterfaceError, OperationalError, ProgrammingError
 from tqdm import tqdm
 
 from yolov7fast.core.errors import UserError, one_line
@@ -133,8 +133,12 @@ def _retry(study: optuna.Study, trial: FrozenTrial) -> None:
 def open_study(place: Place, pruner: optuna.pruners.BasePruner, seed: int, plan: Mapping[str, Any]) -> optuna.Study:
     """The study, made or joined; one that was begun for other settings is refused."""
     try:
+        try:
+            storage = place.open()
+        except (IntegrityError, ProgrammingError):  # another machine has made the tables at the same moment
+            storage = place.open()
         study = optuna.create_study(
-            storage=place.open(),
+            storage=storage,
             study_name=place.name,
             direction="maximize",
             load_if_exists=True,
