@@ -1,5 +1,6 @@
 """Searches as a user runs them, with a stand-in for train.py: draws, pruning, kills, machines that share a study."""
 
+import re
 import shutil
 import signal
 
@@ -8,9 +9,11 @@ import pytest
 
 from tests.search.fake_runs import column, in_a_process, searched, table
 from tests.search.fake_trials import run
+from yolov7fast.cli.parser import parser_for
 from yolov7fast.core.errors import UserError
 from yolov7fast.search.runner import Runner
 from yolov7fast.search.study import Trials
+from yolov7fast.training.hyperparameters import load_hyp
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -49,6 +52,16 @@ def test_failed_and_repeated_trials_reach_the_study(tmp_path, fake, capsys):
     assert study.trials[0].value == pytest.approx(sum(maps) / 2, rel=1e-5)
     assert column(tmp_path, "setting") == ["1", "1", "2", "3", "3"]  # the second seed of a failed setting is saved
     assert "not done" not in capsys.readouterr().out
+
+
+def test_the_printed_command_trains_with_the_best_settings_of_the_study(tmp_path, capsys):
+    assert run(*searched(tmp_path, "--trials", "3", "--pruner", "none")) == 0
+    (printed,) = re.findall(r"python train\.py (--config \S+)", capsys.readouterr().out)
+    opt = parser_for("train").parse_args(printed.split())
+    best = optuna.load_study(study_name="trials", storage=f"sqlite:///{tmp_path}/out/study.db").best_params
+    hyp = load_hyp(opt.hyp)
+    assert {"lr0": hyp["lr0"], "batch_size": opt.batch_size, "warmup_epochs": hyp["warmup_epochs"]} == best
+    assert opt.epochs > 4  # the full run's, not the budget's
 
 
 def test_hyperband(tmp_path):
@@ -95,6 +108,22 @@ def test_a_machine_that_is_gone_is_told_of(tmp_path, fake, capsys):
     assert "settings 1 of the study are still with other machines" in capsys.readouterr().out
     assert run("--output-dir", str(tmp_path / "b" / "out"), "--resume", "--trials", "3") == 0
     assert column(tmp_path / "b", "setting") == ["2", "3"]
+
+
+def test_a_trial_that_another_machine_has_taken_over_is_left_to_it(tmp_path, monkeypatch, capsys):
+    """This machine was silent for too long, as a suspended one: its trial is over when it reports the next epoch."""
+    judge = Trials.judge
+
+    def lose(self, run, point):
+        if run.setting == 1:
+            self.study.tell(self.handles[1], state=optuna.trial.TrialState.FAIL, skip_if_finished=True)
+        return judge(self, run, point)
+
+    monkeypatch.setattr(Trials, "judge", lose)
+    storage = f"sqlite:///{tmp_path}/shared.db"
+    assert run(*searched(tmp_path, "--trials", "2", "--storage", storage, "--pruner", "none")) == 0
+    assert column(tmp_path, "setting") == ["2"]
+    assert "trial_001: another machine has taken it over" in capsys.readouterr().out
 
 
 def test_a_storage_that_fails_without_a_word_is_told(tmp_path, monkeypatch):

@@ -61,6 +61,8 @@ def run(opt: Namespace, make_trainer: Callable[[str, Budget], Trainer] | None = 
         place = Place(opt.storage or f"sqlite:///{(folder / DATABASE).resolve()}", opt.study, bool(opt.storage))
         if stored and not place.shared and not (folder / DATABASE).is_file():
             raise UserError(f"{folder / DATABASE}, which holds the trials to resume, is missing; {REMEDY}")
+        if stored:  # another process may have worked here until it let go of the lock
+            check_unchanged(read_plan(folder), plan, opt)
         write_plan(folder, plan)
         with failures_named(place.url):
             return work(opt, trainer, plan, place)

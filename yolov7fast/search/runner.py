@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import yaml
@@ -134,13 +134,27 @@ class Runner:
             run = self.trials.next()
             if run is None:
                 break
-            self.begin(run)
+            with self.unless_taken_over(run):
+                self.begin(run)
         is_busy = bool(self.active)
         for training in list(self.active):
-            self.follow(training)
+            with self.unless_taken_over(training.run):
+                self.follow(training)
         self.trials.beat()
         self.show()
         return is_busy
+
+    @contextlib.contextmanager
+    def unless_taken_over(self, run: Run) -> Iterator[None]:
+        """Where another machine has a trial now, since this one was silent for too long: leave it to that one."""
+        try:
+            yield
+        except UpdateFinishedTrialError:
+            for training in [training for training in self.active if training.run is run]:
+                training.kill()
+                self.active.remove(training)
+            self.trials.forget(run)
+            tqdm.write(f"{run.name}: another machine has taken it over")
 
     # --- one run ------------------------------------------------------------------------------------------------------
 
@@ -173,20 +187,14 @@ class Runner:
     def follow(self, training: Training) -> None:
         """Take in new epochs; record the end."""
         run, code = training.run, training.poll()  # before its files: what an ended process has written is complete
-        try:
-            self.learn(run)
-            if run.stop:
-                training.ask_to_stop()
-            if code is None:
-                return
-            self.active.remove(training)
-            run.seconds += time.monotonic() - training.began
-            self.end(run, *self.verdict(run, code))
-        except UpdateFinishedTrialError:
-            training.kill()
-            self.active = [other for other in self.active if other is not training]
-            self.trials.forget(run)
-            tqdm.write(f"{run.name}: another machine has taken it over, for this one was silent for too long")
+        self.learn(run)
+        if run.stop:
+            training.ask_to_stop()
+        if code is None:
+            return
+        self.active.remove(training)
+        run.seconds += time.monotonic() - training.began
+        self.end(run, *self.verdict(run, code))
 
     def learn(self, run: Run) -> None:
         """Epochs that the training has finished since the last look, each judged once, in order."""
@@ -238,7 +246,8 @@ class Runner:
             training.kill()
         for training in ended:
             training.run.status, training.run.reason = states.INTERRUPTED, "ended at once"
-            self.trials.save(training.run)
+            with self.unless_taken_over(training.run):
+                self.trials.save(training.run)
         if ended:
             self.note()
 

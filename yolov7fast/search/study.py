@@ -150,6 +150,7 @@ def open_study(place: Place, pruner: optuna.pruners.BasePruner, seed: int, plan:
         raise UserError(f"--storage {place.url} cannot be opened: {reason}") from None
     stored = study.user_attrs.get("plan")
     if stored is None:
+        study.set_metric_names(["mAP@.5:.95"])
         study.set_user_attr("plan", dict(plan))
     elif stored != plan:
         different = sorted(key for key in {*stored, *plan} if stored.get(key) != plan.get(key))
