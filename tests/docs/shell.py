@@ -30,7 +30,7 @@ REDIRECTION = re.compile(r"[<>]+&?")
 KEYWORDS = {"time", "nohup", "until", "do", "done", "while", "then", "fi"}
 # programs of the system: that they exist is not this project's business
 SYSTEM = {"pip", ".venv/bin/pip", "git", "cd", "ssh", "tmux", "rsync", "export", "touch", "sleep", "command", "apt-get"}
-SYSTEM |= {"[", "{", "}", "]"}
+SYSTEM |= {"[", "{", "}", "]", "optuna-dashboard"}
 MODULES = {"pip", "http.server", "venv", "pytest"}
 ONSTART = "vast_onstart.sh"  # takes the flags of train.py
 ALONE = ("docs/detect_onnx.py",)  # a program for readers to copy, without a parser
