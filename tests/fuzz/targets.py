@@ -130,7 +130,7 @@ def use_ledger(folder: Path) -> None:
     plan = command.read_plan(folder)
     records = plan.get("runs")
     attributes = {f"run {k}": run for k, run in enumerate(records if isinstance(records, list) else [])}
-    runs = stored_runs(create_trial(state=TrialState.WAITING, user_attrs=attributes))
+    runs = stored_runs(create_trial(state=TrialState.WAITING, user_attrs=attributes), str(folder / "trials.json"))
     begun = [run for run in runs if run.status in ORDER]
     opt = options.resumed(options.parser().parse_args(["--output-dir", str(folder), "--resume"]), plan["options"])
     options.check(opt)

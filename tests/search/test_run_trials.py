@@ -132,7 +132,7 @@ def test_a_damaged_study_is_named_in_one_line(tmp_path, recorded, change):
         change(values := json.loads(text))
         database.execute("update trial_user_attributes set value_json = ? where key = 'run 0'", [json.dumps(values)])
         database.commit()
-    with pytest.raises(UserError, match="the study is damaged in trial 0"):
+    with pytest.raises(UserError, match=r"the study in .*study\.db is damaged in trial 0"):
         run("--output-dir", str(tmp_path / "out"), "--resume")
 
 

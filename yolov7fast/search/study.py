@@ -210,12 +210,13 @@ def setting_of(trial: FrozenTrial | Trial) -> int:
     return trial.user_attrs.get(RETRY_OF, trial.number) + 1
 
 
-def stored_runs(trial: FrozenTrial) -> list[Run]:
+def stored_runs(trial: FrozenTrial, url: str) -> list[Run]:
+    """The record of each of a trial's trainings; url: of the database, for the complaint where it is damaged."""
     found = sorted(key for key in trial.user_attrs if key.startswith(RUN.format(k="")))
     try:
         return sorted((run_from(trial.user_attrs[key]) for key in found), key=lambda run: run.id)
     except (TypeError, ValueError, KeyError, AttributeError) as error:
-        raise UserError(f"the study is damaged in trial {trial.number}: {one_line(error, 100)}") from None
+        raise UserError(f"the study in {url} is damaged in trial {trial.number}: {one_line(error, 100)}") from None
 
 
 # --- the trials -------------------------------------------------------------------------------------------------------
@@ -239,7 +240,8 @@ class Trials:
 
     def __init__(self, study: optuna.Study, place: Place, trainer: Trainer, rules: Rules, owner: str):
         """owner: the name of this machine's output folder, by which it knows its trials again."""
-        self.study, self.trainer, self.rules, self.owner, self.shared = study, trainer, rules, owner, place.shared
+        self.study, self.trainer, self.rules, self.owner = study, trainer, rules, owner
+        self.url, self.shared = place.url, place.shared
         self.runs: dict[int, Run] = {}
         self.handles: dict[int, Trial] = {}  # of settings that are at work
         self.waiting: deque[Run] = deque()
@@ -283,7 +285,7 @@ class Trials:
 
     def everywhere(self) -> list[Run]:
         """The runs of all machines, this one's as they are now."""
-        stored = {run.id: run for trial in self.current().values() for run in stored_runs(trial)}
+        stored = {run.id: run for trial in self.current().values() for run in stored_runs(trial, self.url)}
         found = stored | self.runs
         return [found[key] for key in sorted(found)]
 
@@ -301,7 +303,7 @@ class Trials:
         for trial in found.values():
             if trial.state == TrialState.WAITING or (self.shared and trial.user_attrs.get(OWNER) != self.owner):
                 continue
-            runs = stored_runs(trial)
+            runs = stored_runs(trial, self.url)
             self.runs |= {run.id: run for run in runs}
             if trial.state == TrialState.RUNNING:
                 self.waiting.extend(run for run in runs if run.status not in ENDED)
