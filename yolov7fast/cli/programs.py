@@ -52,6 +52,8 @@ PROGRAMS = (
     Program("overlay", "overlay", "Run a checkout of upstream, made fast.", "tools/overlay.py"),
     Program("data", "data", "Check and convert data sets."),
     Program("compare", "compare_runs", "Compare training runs on one page.", "tools/compare_runs.py"),
+    Program("plan", "plan", "What does a training need? Memory, batch, files, hours."),
+    Program("tune", "tune", "Which flags are fastest on this machine?"),
     Program("profile", "profile", "Where does an iteration's time go?", "tests/profile_training_loop.py"),
     Program("check", "check", "Check this machine: environment, host syncs, results."),
     Program("quickstart", "quickstart", "Train and detect on the project's own data set.", "tools/quickstart.py"),

@@ -13,6 +13,22 @@ class BadValue(argparse.ArgumentTypeError, ValueError):
     """Why a value does not fit. argparse shows the reason as it is; run files put their name before it."""
 
 
+AUTO = "auto"
+
+
+def count_or_auto(value: str | float) -> int | str:
+    """A whole number, or `auto`: it is chosen for this machine."""
+    if value == AUTO:
+        return AUTO
+    try:
+        number = float(value)
+        if isinstance(value, bool) or not number.is_integer():
+            raise ValueError
+    except (TypeError, ValueError, OverflowError):
+        raise BadValue(f"must be a whole number or {AUTO}, not {shown(value)}") from None
+    return int(number)
+
+
 def mapping(value: str | Mapping[str, Any]) -> dict[str, Any]:
     """A mapping of a run file as it is, or YAML in one line from the command line: '{num_queries: 50}'."""
     try:

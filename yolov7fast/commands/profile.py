@@ -17,6 +17,7 @@ from yolov7fast.cli.checks import check_limits, check_train
 from yolov7fast.cli.flags import Flag, flags_of
 from yolov7fast.cli.parser import Parser
 from yolov7fast.cli.programs import program
+from yolov7fast.cli.values import AUTO
 from yolov7fast.core.device import select_device
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.atomic import write_atomically
@@ -54,6 +55,8 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     )
     opt = parser.parse_args(argv)
     check_train(opt)
+    if opt.batch_size == AUTO:
+        raise UserError("--batch-size auto is for training: give the number of images to measure with")
     if opt.synthetic and opt.data:
         raise UserError(f"--synthetic and --data {opt.data}: measure on one of them; leave the other out")
     opt.synthetic = not opt.data

@@ -93,6 +93,10 @@ class BaseFamily(Family):
         return None
 
     @classmethod
+    def automatic_batch(cls, opt: Namespace, device: torch.device, world: World) -> int:
+        raise UserError(f"--batch-size auto is not known for the {cls.name} family: give a number")
+
+    @classmethod
     def build(
         cls, opt: Namespace, device: torch.device, world: World, checkpoint: dict[str, Any] | None = None
     ) -> Self:

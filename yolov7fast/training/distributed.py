@@ -155,6 +155,15 @@ def any_rank(flags: Sequence[bool], world: World) -> list[bool]:
     return [bool(vote) for vote in votes.tolist()]
 
 
+def lowest(value: int, world: World) -> int:
+    """The smallest value of all processes, on every one."""
+    if not world.is_distributed:
+        return value
+    shared = torch.tensor([value])
+    dist.all_reduce(shared, op=dist.ReduceOp.MIN)
+    return int(shared)
+
+
 def from_main(value, world: World, patient: bool = False):
     """Rank 0's value, on every rank. patient: rank 0 may have hours of work before."""
     if not world.is_distributed:

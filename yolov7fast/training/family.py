@@ -118,6 +118,12 @@ class Family(Recipe, Protocol):
 
     @classmethod
     @abstractmethod
+    def automatic_batch(cls, opt: Namespace, device: torch.device, world: World) -> int:
+        """--batch-size auto: the batch over all processes and GPUs that this machine can train. All come here."""
+        ...
+
+    @classmethod
+    @abstractmethod
     def build(
         cls, opt: Namespace, device: torch.device, world: World, checkpoint: dict[str, Any] | None = None
     ) -> Self:

@@ -34,8 +34,9 @@ from yolov7fast.training.settings import TrainSettings
 from yolov7fast.training.step import choose_amp
 
 # facts of the command line, not settings of the run
-NOT_STORED = ("given", "config", "begins_anew", "resume_time", "allow_changed_data")
+NOT_STORED = ("given", "config", "begins_anew", "resume_time", "allow_changed_data", "automatic_batch")
 AUTO = "auto"  # --resume auto: start the run, resume it, or leave it alone where it is finished
+AUTO_BATCH = "auto"  # --batch-size auto: what fits; a resumed run keeps the batch that was chosen
 SAVE_MINUTES = 10.0  # between checkpoints inside an epoch, unless --save-every or --nosave says otherwise
 AS_BEGUN = ("weights", "cfg", "hyp")  # resuming takes these from the run itself; opt.yaml keeps what it began with
 
@@ -108,7 +109,7 @@ def resumed_options(opt: Namespace, family: type[Family], command: Command) -> t
     options = command.defaults() | stored_options(run_dir, path, command)
     settled = with_files_found(opt, family)
     for name in sorted(command.given(opt)):
-        same = options[name] in (getattr(opt, name), getattr(settled, name))
+        same = options[name] in (getattr(opt, name), getattr(settled, name)) or leaves_batch_open(name, opt)
         if name in command.fixed and not same:
             source = "" if name in opt.given else f" of the run file {opt.config}"
             raise UserError(
@@ -132,6 +133,11 @@ def resumed_options(opt: Namespace, family: type[Family], command: Command) -> t
     done = checkpoint["epoch"] + 1
     print(f"Resuming {path} after {done} epochs{': only plots and final files are left' if ended else ''}")
     return Namespace(**family.resume_options(options, path)), checkpoint
+
+
+def leaves_batch_open(name: str, opt: Namespace) -> bool:
+    """Whether this is --batch-size auto, which any batch that was chosen fulfils."""
+    return name == "batch_size" and opt.batch_size == AUTO_BATCH
 
 
 def with_files_found(opt: Namespace, family: type[Family]) -> Namespace:

@@ -12,6 +12,7 @@ from pathlib import Path
 from socket import gethostname
 from typing import Any, TypeVar
 
+import cv2
 import numpy as np
 import torch
 
@@ -21,12 +22,13 @@ from yolov7fast.core.files.folder_lock import FolderLock
 from yolov7fast.core.process.output import RunOutput, run_output
 from yolov7fast.evaluation.further_metrics import FURTHER
 from yolov7fast.training.checkpoints.data_changes import REMEDY, Fingerprint, check_unchanged
-from yolov7fast.training.checkpoints.resume import NothingToDo, damage_named, progress_of
+from yolov7fast.training.checkpoints.resume import NothingToDo, Progress, damage_named, progress_of
 from yolov7fast.training.distributed import (
     World,
     from_main,
     join,
     leave,
+    lowest,
     peer_failure_as_user_error,
     world_from_environment,
 )
@@ -34,6 +36,7 @@ from yolov7fast.training.family import Family
 from yolov7fast.training.optimizer import load_optimizer
 from yolov7fast.training.options import (
     AUTO,
+    AUTO_BATCH,
     Command,
     make_run_folder,
     resolve_options,
@@ -50,6 +53,7 @@ from yolov7fast.training.trainer import Outcome, Trainer
 log = logging.getLogger(__name__)
 
 F = TypeVar("F", bound=Family)
+FIRST_STEPS = 10  # in which a run out of memory may still begin anew with half of an automatic batch
 LOG = "train.log"  # in the run's folder: all that the run prints, whatever becomes of its terminal
 
 
@@ -94,7 +98,8 @@ def logged_run(
             return 0, Path(opt.resume)
     command.check(opt)
     family_class.check_files(opt)
-    device = select_device(opt.device, batch_size=opt.batch_size if family_class.uses_all_gpus else None)
+    is_number = opt.batch_size != AUTO_BATCH
+    device = select_device(opt.device, batch_size=opt.batch_size if family_class.uses_all_gpus and is_number else None)
     advise_on_gpus(family_class, command.invocation(family_class.name), device, world)
     with peer_failure_as_user_error(world):
         code = family_class.run_instead(opt, device, world, checkpoint)
@@ -131,15 +136,50 @@ def train_once(
     command: what started it, for the run's page; output: what is printed, to be kept in the run's folder. The folder
     is made when all is built: a mistake leaves none behind.
     """
-    device = prepare(opt, device, world, checkpoint)
+    device = prepare(family_class, opt, device, world, checkpoint)
     run_dir = Path(opt.save_dir)
     with FolderLock(run_dir, wanted=world.is_main and keep_files) as lock:
         if output is not None and run_dir.is_dir():
             keep_log(output, run_dir, world)
         if world.is_main:
             refuse_overtaken(opt)
-        family = family_class.build(opt, device, world, checkpoint)
-        return train_in_folder(family, opt, world, checkpoint, keep_files, lock, command, output)
+        while True:
+            family = family_class.build(opt, device, world, checkpoint)
+            outcome = train_in_folder(family, opt, world, checkpoint, keep_files, lock, command, output)
+            if outcome is not None:
+                return outcome
+            del family  # its memory is needed
+            begin_with_half(opt, device, world)
+
+
+def begin_with_half(opt: Namespace, device: torch.device, world: World) -> None:
+    """Where --batch-size auto was too optimistic, begin anew with half of its batch, as if that had been chosen."""
+    opt.total_batch_size //= 2
+    opt.batch_size = opt.total_batch_size // world.size
+    opt.begins_anew = True
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    log.warning(
+        "--batch-size auto: the first steps ran out of memory; the run begins anew with batch %d, and more batches "
+        "accumulate to the same nominal batch",
+        opt.total_batch_size,
+    )
+    init_seeds(process_seed(opt.seed, world), opt.deterministic)
+
+
+def can_begin_with_half(opt: Namespace, progress: Progress, world: World, checkpoint: dict[str, Any] | None) -> bool:
+    """Whether a run out of memory may begin anew: nothing is lost by it, and the batch is ours to choose.
+
+    With several processes the others would wait for ever for the one that begins anew.
+    """
+    return (
+        getattr(opt, "automatic_batch", False)
+        and checkpoint is None
+        and progress.epoch == 0
+        and progress.global_step < FIRST_STEPS
+        and opt.total_batch_size > 1
+        and not world.is_distributed
+    )
 
 
 def refuse_overtaken(opt: Namespace) -> None:
@@ -164,9 +204,9 @@ def train_in_folder(
     lock: FolderLock,
     command: Command | None,
     output: RunOutput | None,
-) -> Outcome:
-    """Train what is built; closes it in any case."""
-    device, run_dir = family.device, Path(opt.save_dir)
+) -> Outcome | None:
+    """Train what is built; closes it in any case. None: the batch of --batch-size auto is too large."""
+    device, run_dir, trainer = family.device, Path(opt.save_dir), None
     reporter = Reporter(run_dir, family.loss_names, metric_names=(*family.metric_names, *FURTHER))
     try:
         check_labels(family, opt)
@@ -203,6 +243,8 @@ def train_in_folder(
         reporter.ended(STOPPED if outcome.interrupted else COMPLETE)
         return outcome
     except torch.OutOfMemoryError as error:
+        if trainer is not None and can_begin_with_half(opt, trainer.progress, world, checkpoint):
+            return None
         message = (
             f"the GPU has no memory left ({str(error).splitlines()[0][:100]}): lower --batch-size or --img-size, "
             "or --test-batch-size if it happened in validation; --amp fp16 halves activations"
@@ -225,17 +267,35 @@ def build_family(
     checkpoint: dict[str, Any] | None = None,
 ) -> F:
     """Prepare the process, and build network, data and optimizer."""
-    device = prepare(opt, device, world, checkpoint)
+    device = prepare(family_class, opt, device, world, checkpoint)
     return family_class.build(opt, device, world, checkpoint)
 
 
-def prepare(opt: Namespace, device: torch.device, world: World, checkpoint: dict[str, Any] | None) -> torch.device:
+def prepare(
+    family_class: type[Family],
+    opt: Namespace,
+    device: torch.device,
+    world: World,
+    checkpoint: dict[str, Any] | None,
+) -> torch.device:
     """Join the process group, complete the options, seed the generators; returns this process's device."""
-    device = join(world, device, opt.batch_size, opt.dist_timeout)
+    opt.automatic_batch = opt.batch_size == AUTO_BATCH
+    device = join(world, device, world.size if opt.automatic_batch else opt.batch_size, opt.dist_timeout)
     check_start(checkpoint, world)
+    if opt.automatic_batch:
+        opt.batch_size = lowest(family_class.automatic_batch(opt, device, world), world)
     resolve_options(opt, world, resumed=checkpoint is not None)
+    set_threads(opt)
     init_seeds(process_seed(opt.seed, world), opt.deterministic)
     return device
+
+
+def set_threads(opt: Namespace) -> None:
+    """As the flags say; loader processes inherit OpenCV's."""
+    if opt.torch_threads:
+        torch.set_num_threads(opt.torch_threads)
+    if opt.opencv_threads:
+        cv2.setNumThreads(opt.opencv_threads)
 
 
 def check_start(checkpoint: dict[str, Any] | None, world: World) -> None:

@@ -106,6 +106,8 @@ ROWS = [
     augment("--crop", float, 0.5, "probability of a crop"),
     augment("--crop-min", float, 0.5, "smallest fraction of either side that a crop keeps"),
     speed("--workers", int, 8, "upper limit of loader processes", where=TRAIN + TEST, upstream=TRAIN, low=0),
+    speed("--torch-threads", int, 0, "threads of torch on a CPU; 0: as torch chooses", where=TRAIN, low=0),
+    speed("--opencv-threads", int, 0, "threads of OpenCV in each loader process; 0: none", where=TRAIN, low=0),
     speed(
         "--fast-dataloader",
         bool,

@@ -17,7 +17,7 @@ from yolov7fast.cli.flags.row import (
     chosen,
     refused,
 )
-from yolov7fast.cli.values import file_or_mapping, schedule_text
+from yolov7fast.cli.values import count_or_auto, file_or_mapping, schedule_text
 
 optimisation = partial(Flag, group=OPTIMISATION)
 of_yolo = partial(optimisation, where=YOLO, fixed=True)
@@ -25,6 +25,10 @@ of_detr = partial(optimisation, where=DETR, low=0, fixed=True)
 shorter = partial(Flag, group=SHORTER, where=TRAIN)
 search = partial(Flag, group=SEARCH, where=YOLO, upstream=TRAIN)
 
+BATCH_HELP = (
+    "images per batch, over all GPUs; auto: what fits this machine, up to the nominal batch, and half of it where the "
+    "first steps run out of memory"
+)
 OVERFIT_HELP = (
     "memorise the first N images (as many as --subset-size says, else 10): no augmentation, train = val; the exit code "
     "is the verdict"
@@ -60,6 +64,7 @@ ROWS = [
         fixed=True,
         changed={
             "train detr": {"default": 4},
+            "train yolo": {"type": count_or_auto, "help": BATCH_HELP},
             "test": {"default": 32, "help": "images per batch"},
             "test detr": {"default": 8},
             "detect": {

@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+from yolov7fast.cli.values import count_or_auto
+
 # headings of --help, in this order
 DATA, NETWORK, HEADS = "data", "network", "several heads"
 OPTIMISATION, AUGMENTATION, SHORTER = "optimisation", "augmentation", "shorter training"
@@ -88,7 +90,7 @@ class Flag:
         """What argparse takes."""
         if self.is_switch:
             return {"action": "store_true", "default": self.default}
-        metavar = None if self.choices else {int: "N", float: "X"}.get(self.type)
+        metavar = None if self.choices else {int: "N", float: "X", count_or_auto: "N"}.get(self.type)
         optional = {"nargs": self.nargs, "const": self.const, "choices": self.choices, "metavar": metavar}
         given = {name: value for name, value in optional.items() if value is not None}
         return {"type": self.type, "default": self.default, **given}

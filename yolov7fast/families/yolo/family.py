@@ -36,15 +36,17 @@ from yolov7fast.families.yolo.optimization import (
     scaled_weight_decay,
     set_weight_decay,
 )
+from yolov7fast.families.yolo.workload import planned_work
 from yolov7fast.losses.build import assigner_name, build_loss
 from yolov7fast.nn import compiling
 from yolov7fast.nn.head_config import HeadConfig
 from yolov7fast.nn.model import IAuxDetect, Model
+from yolov7fast.planning import auto_batch
 from yolov7fast.predictors.base import Predictor
 from yolov7fast.predictors.yolo import network_predictor
 from yolov7fast.search.evolve import evolve
 from yolov7fast.training import hyperparameters as hyper
-from yolov7fast.training.distributed import World, from_main
+from yolov7fast.training.distributed import World, from_main, main_first
 from yolov7fast.training.ema import ModelEMA
 from yolov7fast.training.optimizer import Rates
 from yolov7fast.training.resize_stages import ResizeStage
@@ -111,6 +113,16 @@ class YoloFamily(YoloCheckpoints):
         model = cls.build_network(opt, data, checkpoint).to(device)
         size = opt.img_size[0]
         return compiling.diagnose(model, torch.zeros(2, 3, size, size, device=device))
+
+    @classmethod
+    def automatic_batch(cls, opt: Namespace, device: torch.device, world: World) -> int:
+        with main_first(world):
+            work, images = planned_work(opt, device)
+        replicas = torch.cuda.device_count() if device.type == "cuda" and not world.is_distributed else world.size
+        limits = auto_batch.Limits(int(hyper.get(work.hyp, "nominal_batch")), images, max(replicas, 1))
+        capacity = auto_batch.available_memory(device, opt.workers)
+        probe = auto_batch.probe_on(device) if device.type == "cuda" else None
+        return auto_batch.choose_batch(work, capacity, limits, probe)
 
     @classmethod
     def train_generation(cls, opt: Namespace, device: torch.device, world: World) -> Outcome:

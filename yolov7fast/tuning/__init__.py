@@ -1,0 +1,1 @@
+"""Which flags are fastest on this machine: short interleaved runs, one flag after another."""
