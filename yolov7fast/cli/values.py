@@ -25,8 +25,11 @@ def count_or_auto(value: str | float) -> int | str:
         if isinstance(value, bool) or not number.is_integer():
             raise ValueError
     except (TypeError, ValueError, OverflowError):
-        raise BadValue(f"must be a whole number or {AUTO}, not {shown(value)}") from None
+        raise BadValue(f"must be int, not {shown(value)}") from None
     return int(number)
+
+
+count_or_auto.__name__ = "int"  # as messages call it
 
 
 def mapping(value: str | Mapping[str, Any]) -> dict[str, Any]:
