@@ -28,6 +28,7 @@ from yolov7fast.training.reporting import facts, reporter
 CUDA = torch.device("cuda", 0)
 HERE = "tests/diagnostics/test_cuda_branches.py"
 PLAYED_BY = {
+    "commands/tune.py": "tests/tuning/test_search.py",
     "core/device.py": "tests/core/test_device.py",
     "diagnostics/environment.py": "tests/diagnostics/test_environment.py",
     "diagnostics/host_syncs.py": "tests/diagnostics/test_planted_faults.py",
@@ -38,6 +39,7 @@ PLAYED_BY = {
     "families/detr/family.py": HERE,
     "families/detr/optimization.py": HERE,
     "families/yolo/optimization.py": HERE,
+    "families/yolo/workload.py": "tests/planning/test_auto_batch.py",
     "loading/shared_buffer.py": "tests/loading/test_shared_loader.py",
     "overlay/devices.py": "tests/overlay/test_repairs.py",
     "predictors/yolo.py": HERE,

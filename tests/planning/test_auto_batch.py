@@ -12,13 +12,14 @@ from tests.conftest import ROOT
 from tests.drawing import draw_nothing
 from tests.training.commands import assert_same_weights, here, small_run
 from yolov7fast.cli.flags import flags_of
+from yolov7fast.cli.parser import parser_for
 from yolov7fast.cli.run_file import check_flag_value
 from yolov7fast.core.errors import UserError
 from yolov7fast.families.yolo.family import YoloFamily
 from yolov7fast.planning import auto_batch
 from yolov7fast.planning.auto_batch import Limits, allowed_batches, choose_batch, free_ram
 from yolov7fast.planning.density import assumed_labels
-from yolov7fast.planning.memory import GIB, Workload
+from yolov7fast.planning.memory import GIB, GPU_RESERVE, Workload
 from yolov7fast.training.checkpoints.resume import Progress
 from yolov7fast.training.distributed import World
 from yolov7fast.training.hyperparameters import load_hyp
@@ -138,6 +139,19 @@ def test_the_flag_takes_numbers_and_auto_in_run_files_too():
     for wrong in (8.5, "many", [8], True):
         with pytest.raises(UserError, match="batch_size must be int, not"):
             check_flag_value(flag, wrong, "f")
+
+
+def test_a_gpu_is_planned_in_half_precision_and_probed(tmp_path, shapes_small, monkeypatch):
+    """Two GPUs that are not there: what the choice is given."""
+    opt = parser_for("train").parse_args(small_run(tmp_path, shapes_small))
+    given = []
+    monkeypatch.setattr(auto_batch, "choose_batch", lambda *arguments: given.extend(arguments) or 16)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (7 * GIB, 8 * GIB))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert YoloFamily.automatic_batch(opt, CUDA, World()) == 16
+    work, capacity, limits, probe = given
+    assert (work.dtype, work.reserve) == (torch.float16, GPU_RESERVE) and capacity == 7 * GIB and callable(probe)
+    assert (limits.nominal, limits.replicas) == (16, 2)
 
 
 # --- whole runs -------------------------------------------------------------------------------------------------------

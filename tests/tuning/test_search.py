@@ -134,6 +134,7 @@ def test_every_flag_that_is_tried_exists_and_its_values_are_allowed():
 
 
 def test_a_cpu_is_asked_about_threads_and_a_gpu_about_precision():
+    """The third argument is what the command finds: whether its device is CUDA's."""
     cpu = {d.name: d for d in dimensions(4, 16, False, False)}
     gpu = {d.name: d for d in dimensions(64, 64, True, True)}
     assert [s["torch_threads"] for s in cpu["torch threads"].settings] == [1, 2] and "torch threads" not in gpu
