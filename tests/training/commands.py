@@ -43,7 +43,13 @@ def here(*arguments: str) -> int:
     return run(parser_for("train").parse_args(list(arguments)))
 
 
-def torchrun(*arguments: str, script="tests/training/agreeing_train.py", restarts: int = 0, **environment: str):
+def torchrun(
+    *arguments: str,
+    script: str = "tests/training/agreeing_train.py",
+    restarts: int = 0,
+    timeout: float = 200,
+    **environment: str,
+) -> subprocess.CompletedProcess:
     """As a user starts it: torchrun's own process, then each of the two from the beginning."""
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "0"]
     launcher += ["--max-restarts", str(restarts)]
@@ -53,7 +59,7 @@ def torchrun(*arguments: str, script="tests/training/agreeing_train.py", restart
         env=os.environ | {"OMP_NUM_THREADS": "1", **environment},
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=timeout,
     )
 
 

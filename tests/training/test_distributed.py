@@ -118,11 +118,12 @@ def test_a_process_that_never_starts_is_reported(store):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_killed_processes_are_restarted_by_torchrun_to_the_same_weights(two_processes, tmp_path, shapes_small):
     """Killed before the first checkpoint, then in the second epoch: all processes start again from the last one."""
     _, whole = two_processes
     arguments = small_run(tmp_path, shapes_small, "--epochs", "2", "--seed", "3", "--resume", "auto")
-    done = torchrun(*arguments, restarts=3, FATAL_RANK="1", FATAL="step 3|step 6")
+    done = torchrun(*arguments, restarts=3, timeout=800, FATAL_RANK="1", FATAL="step 3|step 6")
     assert done.returncode == 0, done.stderr[-3000:]
     run = tmp_path / "runs" / "run"
     assert_same_weights(whole / "weights" / "epoch_001.pt", run / "weights" / "epoch_001.pt")
