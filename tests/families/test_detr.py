@@ -14,6 +14,7 @@ from yolov7fast.cli.checks import check_train
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.core.errors import UserError
 from yolov7fast.families.detr.optimization import DropSchedule, build_optimizer
+from yolov7fast.losses import detr_matching
 from yolov7fast.losses.detr import PARTS, attach_loss, matcher_timed
 from yolov7fast.nn.detr import ARCHITECTURES, build, rebuild
 from yolov7fast.predictors.base import PredictOptions
@@ -44,6 +45,21 @@ def test_parts_of_the_loss_sum_up_to_it(detector):
     output = detector.train()(*small_batch())
     assert tuple(output.loss_dict) == tuple(PARTS)
     assert sum(output.loss_dict.values()).item() == pytest.approx(output.loss.item(), rel=1e-5)
+
+
+@needs_transformers
+def test_losses_are_those_of_transformers_own_matching(detector):
+    """All layers are matched together, for one copy to the host; the loss does not change by it."""
+    loss = attach_loss(detector)
+    copies, to_host = [], detr_matching.to_host
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(detr_matching, "to_host", lambda values: copies.append(values) or to_host(values))
+        torch.manual_seed(2)
+        ours = detector.train()(*small_batch()).loss
+    assert len(copies) == 1
+    detector.network.loss_function = lambda *args, **kwargs: loss.compute(*args, **kwargs)
+    torch.manual_seed(2)
+    torch.testing.assert_close(detector(*small_batch()).loss, ours, rtol=1e-6, atol=0)
 
 
 @needs_transformers

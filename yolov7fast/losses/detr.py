@@ -1,13 +1,13 @@
-"""The set loss of transformers: matching (SciPy's assignment), class, L1 and GIoU losses, of every decoder layer."""
+"""The set loss of transformers: class, L1 and GIoU losses of every decoder layer, matched by `losses.detr_matching`."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import wraps
 
 import torch
 import torch.distributed as dist
 
-from yolov7fast.nn.detr import Detector, transformers
+from yolov7fast.losses.detr_matching import BoxesNotFinite, Found, matched_together
+from yolov7fast.nn.detr import Detector
 
 PARTS = {"box": ("loss_bbox",), "giou": ("loss_giou",), "cls": ("loss_ce", "loss_vfl")}  # name -> keys begin with
 
@@ -30,19 +30,21 @@ class SetLoss:
         self.by_boxes = [name for name in PARTS if name != "cls" or not detector.kind.has_background]
         self.shared = False
         self.mark: Callable[[str], None] = _ignore
+        self.timed = False  # the matcher is a stage of its own
 
     def __call__(self, logits: torch.Tensor, labels, device, boxes: torch.Tensor, config, *args, **kwargs):
         """(total, {part: value} summing up to it, per-layer outputs). Outputs that are not numbers give a loss of NaN,
-        which the training step knows how to treat; transformers stops with an error, and only then are they read."""
+        which the training step knows how to treat; the matching's copy to the host says so, or an error of transformers."""
         self.mark("forward")
         factor = _mean_count_factor(labels, device) if self.shared else None
         with torch.autocast(logits.device.type, enabled=False):
             wide = [_float(value) for value in (logits, boxes, *args)]
             kwargs = {key: _float(value) for key, value in kwargs.items()}
             try:
-                total, found, layers = self.compute(wide[0], labels, device, wide[1], config, *wide[2:], **kwargs)
-            except ValueError:
-                if all(bool(torch.isfinite(value).all()) for value in wide[:2]):
+                with matched_together(self._matching):
+                    total, found, layers = self.compute(wide[0], labels, device, wide[1], config, *wide[2:], **kwargs)
+            except (BoxesNotFinite, ValueError) as error:
+                if isinstance(error, ValueError) and all(bool(torch.isfinite(value).all()) for value in wide[:2]):
                     raise
                 lost = wide[1].sum() * torch.nan
                 return lost, dict.fromkeys(PARTS, lost.detach()), None
@@ -51,6 +53,14 @@ class SetLoss:
             total = total + (factor - 1) * sum(parts[name] for name in self.by_boxes)
             parts |= {name: parts[name] * factor for name in self.by_boxes}
         return total, {name: part.detach() for name, part in parts.items()}, layers
+
+    def _matching(self, match: Callable[[], list[Found]]) -> list[Found]:
+        if not self.timed:
+            return match()
+        self.mark("loss")
+        found = match()
+        self.mark("assignment")
+        return found
 
     def _part(self, name: str, found: dict[str, torch.Tensor]) -> torch.Tensor:
         of_layers = [value for key, value in found.items() if key.startswith(PARTS[name])]
@@ -83,26 +93,9 @@ def attach_loss(detector: Detector) -> SetLoss:
 
 @contextmanager
 def matcher_timed(loss: SetLoss) -> Iterator[None]:
-    """While open, the matcher (cost matrix, its copy to the host, SciPy's assignment) is a stage of its own."""
-    library = transformers()
-    modules = (library.loss.loss_for_object_detection, library.loss.loss_rt_detr)
-    matchers = [(modules[0].HungarianMatcher, modules[0]), (modules[1].RTDetrHungarianMatcher, modules[1])]
-    kept = [(matcher, matcher.forward) for matcher, _ in matchers]
-
-    def timed(forward):
-        @wraps(forward)
-        def run(*args, **kwargs):
-            loss.mark("loss")
-            found = forward(*args, **kwargs)
-            loss.mark("assignment")
-            return found
-
-        return run
-
-    for matcher, forward in kept:
-        matcher.forward = timed(forward)
+    """While open, the matcher (cost block, its copy to the host, SciPy's assignment) is a stage of its own."""
+    loss.timed = True
     try:
         yield
     finally:
-        for matcher, forward in kept:
-            matcher.forward = forward
+        loss.timed = False

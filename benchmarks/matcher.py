@@ -1,0 +1,82 @@
+"""DETR's matching: all decoder layers together against transformers' matcher, layer after layer.
+
+    python -m benchmarks.matcher [--quick] [--json FILE]
+
+Random predictions of 300 queries in six decoder layers (and RT-DETR's encoder), 8 images, 80 classes; CPU time of one
+thread, both sides in turn in this process on the same tensors; the assignments must be equal.
+"""
+
+import argparse
+import sys
+from functools import partial
+from types import SimpleNamespace
+
+import torch
+
+from benchmarks.measure import cpu_seconds, in_turn, machine, write_json
+from yolov7fast.losses.detr_matching import loss_modules, match_layers
+
+IMAGES, QUERIES, CLASSES = 8, 300, 80
+WANTED_AT = 150  # objects an image
+
+
+def matchers() -> dict[str, tuple]:
+    """(matcher, layers) of each kind, with the weights of transformers' configurations."""
+    detr, rt_detr = loss_modules()
+    costs = SimpleNamespace(matcher_class_cost=2.0, matcher_bbox_cost=5.0, matcher_giou_cost=2.0)
+    costs.use_focal_loss, costs.matcher_alpha, costs.matcher_gamma = True, 0.25, 2.0
+    return {"DETR": (detr.HungarianMatcher(1, 5, 2), 6), "RT-DETR": (rt_detr.RTDetrHungarianMatcher(costs), 7)}
+
+
+def inputs(layers: int, objects: int) -> tuple[list[dict[str, torch.Tensor]], list[dict[str, torch.Tensor]]]:
+    """Boxes of 2 to 30% of the side; half of the queries lie near an object, as in a network that has learnt."""
+    torch.manual_seed(0)
+    targets, predicted = [], torch.rand(layers, IMAGES, QUERIES, 4) * torch.tensor([1.0, 1.0, 0.28, 0.28])
+    predicted[..., 2:] += 0.02
+    for image in range(IMAGES):
+        boxes = torch.rand(objects, 4) * torch.tensor([1.0, 1.0, 0.28, 0.28]) + torch.tensor([0.0, 0.0, 0.02, 0.02])
+        targets.append({"class_labels": torch.randint(CLASSES, (objects,)), "boxes": boxes})
+        near = boxes[torch.randint(objects, (layers, QUERIES // 2))]
+        predicted[:, image, : QUERIES // 2] = (near + torch.randn(near.shape) * 0.01).clamp(0.001, 1)
+    logits = torch.randn(layers, IMAGES, QUERIES, CLASSES) * 2
+    return [{"logits": a, "pred_boxes": b} for a, b in zip(logits, predicted)], targets
+
+
+def compare(results: dict, kind: str, matcher, layers: int, objects: int, runs: int) -> None:
+    outputs, targets = inputs(layers, objects)
+    alone = [matcher(layer, targets) for layer in outputs]
+    for ours, theirs in zip(match_layers(matcher, outputs, targets), alone, strict=True):
+        assert all(torch.equal(a, b) for x, y in zip(ours, theirs) for a, b in zip(x, y)), "assignments differ"
+    seconds = in_turn(
+        {
+            "one by one": partial(cpu_seconds, lambda: [matcher(layer, targets) for layer in outputs]),
+            "together": partial(cpu_seconds, lambda: match_layers(matcher, outputs, targets)),
+        },
+        runs,
+    )
+    ratio = seconds["one by one"] / seconds["together"]
+    figures = f"{seconds['one by one'] * 1e3:10.1f} ms {seconds['together'] * 1e3:10.1f} ms {ratio:8.2f}x"
+    print(f"{kind:<8}{layers} layers, {objects:4} objects an image{figures}", flush=True)
+    results["cases"].append({"kind": kind, "layers": layers, "objects": objects, **seconds})
+    what = f"{kind} matcher, {objects} objects an image, one by one / together"
+    must = ">= 1.4" if objects == WANTED_AT else "-"
+    results["ratios"].append({"what": what, "value": ratio, "must": must, "runs": runs})
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="benchmarks.matcher", description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="150 objects alone, fewer runs")
+    parser.add_argument("--json", metavar="FILE", help="write the figures there")
+    opt = parser.parse_args(argv)
+    torch.set_num_threads(1)
+    runs = 3 if opt.quick else 11
+    results: dict = {"machine": machine(), "runs": runs, "ratios": [], "cases": []}
+    for kind, (matcher, layers) in matchers().items():
+        for objects in (WANTED_AT,) if opt.quick else (10, 50, WANTED_AT):
+            compare(results, kind, matcher, layers, objects, runs)
+    write_json(opt.json, results)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
