@@ -5,6 +5,7 @@ WongKinYiu/yolov7 asks torch.topk for k slots of each row by itself; what that g
 the length of the row, which a batched call does not know.
 """
 
+import numpy as np
 import torch
 
 
@@ -39,7 +40,7 @@ def _lowest_as_topk(cost: torch.Tensor, k: torch.Tensor, filled: torch.Tensor, m
 
     An operator of its own because how much it does depends on the values, which a compiler must not look into.
     """
-    lowest, slot = as_integers(cost).topk(min(most + 1, cost.shape[-1]), -1, largest=False)
+    lowest, slot = _lowest_on_host(cost, min(most + 1, cost.shape[-1]))
     last_taken, first_left = (k - 1).clamp(min=0), k.clamp(max=lowest.shape[-1] - 1)
     tied = lowest.gather(2, last_taken[..., None]) == lowest.gather(2, first_left[..., None])
     pool, row = (tied.squeeze(2) & (last_taken < first_left)).nonzero(as_tuple=True)
@@ -52,3 +53,43 @@ def _lowest_as_topk(cost: torch.Tensor, k: torch.Tensor, filled: torch.Tensor, m
 @_lowest_as_topk.register_fake
 def _(cost, k, filled, most):
     return cost.new_empty((*cost.shape[:2], most), dtype=torch.int64)
+
+
+def _lowest_on_host(cost: torch.Tensor, most: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """(B, G, K) int64 each: the lowest costs of each row, ascending, as whole numbers, and their slots.
+
+    NumPy's partition is vectorised and two to four times as fast as torch.topk on rows of some hundred slots.
+    """
+    if cost.dtype != torch.float32:
+        return as_integers(cost).topk(most, -1, largest=False)
+    key = cost.numpy().view(np.int32).astype(np.int64)
+    key <<= 32
+    key += np.arange(key.shape[-1])
+    if most < key.shape[-1]:
+        key.partition(most - 1, -1)
+    key = torch.from_numpy(np.sort(key[..., :most], -1))
+    return key >> 32, key & 0xFFFFFFFF
+
+
+def highest(x: torch.Tensor, most: int) -> torch.Tensor:
+    """(..., K): of each row its `most` highest values, in falling order; x is not negative."""
+    if x.is_cpu and x.dtype == torch.float32:
+        return _highest_on_host(x, most)
+    return as_integers(x).topk(most, -1).values.view(x.dtype)
+
+
+@torch.library.custom_op("yolov7fast::highest_on_host", mutates_args=())
+def _highest_on_host(x: torch.Tensor, most: int) -> torch.Tensor:
+    """By NumPy, see `_lowest_on_host`; an operator of its own since a compiler cannot look into NumPy.
+
+    Negated, for the sake of speed: most overlaps are 0, and a partition beside many equal values at the low end is slow.
+    """
+    values = -x.numpy().view(np.int32)
+    if most < x.shape[-1]:
+        values.partition(most - 1, -1)
+    return torch.from_numpy(-np.sort(values[..., :most], -1)).view(torch.float32)
+
+
+@_highest_on_host.register_fake
+def _(x, most):
+    return x.new_empty((*x.shape[:-1], most))

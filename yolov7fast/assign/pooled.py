@@ -13,10 +13,9 @@ from typing import NamedTuple
 
 import torch
 
-from yolov7fast.assign import pools as layout
 from yolov7fast.assign.base import Assigner, Assignment, Predictions
-from yolov7fast.assign.lowest_cost import as_integers, lowest_cost_candidates
-from yolov7fast.assign.pools import ONE_BID, PoolBlock, Pools
+from yolov7fast.assign.lowest_cost import highest, lowest_cost_candidates
+from yolov7fast.assign.pools import ONE_BID, PoolBlock, Pools, pairs_at_once
 from yolov7fast.core.boxes import box_iou
 
 
@@ -30,7 +29,8 @@ class Pairs(NamedTuple):
 
     def class_score(self) -> torch.Tensor:
         """(B, G, P): of each pair, the candidate's score of the box's class."""
-        column = self.block.score_offset + self.block.classes
+        whole = torch.int32 if self.score.numel() < 1 << 31 else torch.int64  # half the memory to walk through
+        column = self.block.score_offset.to(whole) + self.block.classes.to(whole)
         return self.score.flatten().index_select(0, column.flatten()).view(column.shape)
 
     def without_padding(self, cost: torch.Tensor) -> torch.Tensor:
@@ -86,7 +86,7 @@ class PooledAssigner(Assigner):
         boxes = block.present.shape[1]
         pooled = table.index_select(1, block.candidate).view(-1, pools, slots)
         corners = (pooled[:4] * block.filled).permute(1, 2, 0)  # (B, P, 4), each side contiguous
-        step = max(1, layout.PAIRS_AT_ONCE // (pools * slots))  # boxes at a time: all of them in all ordinary batches
+        step = max(1, pairs_at_once(table.device) // (pools * slots))  # boxes at a time: all in all ordinary batches
         bids = reduce(
             _merge,
             (self._bid(block.boxes(at, at + step), corners, pooled[4:], score) for at in range(0, boxes, step)),
@@ -131,5 +131,5 @@ def _concatenated(fields: Sequence[torch.Tensor]) -> torch.Tensor:
 
 def dynamic_k(iou: torch.Tensor, least: torch.Tensor, top: int) -> torch.Tensor:
     """(B, G): how many candidates a box takes, the sum of its `top` best overlaps, at least `least` (B, G)."""
-    best = as_integers(iou).topk(min(top, iou.shape[-1]), -1).values.view(iou.dtype)
+    best = highest(iou, min(top, iou.shape[-1]))
     return torch.maximum(best.sum(-1).long(), least)

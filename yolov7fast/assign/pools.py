@@ -12,6 +12,12 @@ import torch
 LOG_FLOOR = 1e-8  # added to an IoU before its logarithm
 ONE_BID = 1 << 32  # a box bids with ONE_BID + its row in targets: a sum of bids gives their number, and who if but one
 PAIRS_AT_ONCE = 1 << 23  # (box, candidate) pairs held at a time: some 250 MB of working memory
+PAIRS_IN_CACHE = 1 << 18  # the same on a CPU, where a table that stays in the cache is several times faster
+
+
+def pairs_at_once(device: torch.device) -> int:
+    """How many pairs to work on at a time: a device wants few, large calls, a CPU tables that fit its cache."""
+    return min(PAIRS_AT_ONCE, PAIRS_IN_CACHE) if device.type == "cpu" else PAIRS_AT_ONCE
 
 
 class PoolBlock(NamedTuple):
@@ -47,13 +53,18 @@ class Pools(NamedTuple):
 
 
 def build_pools(
-    candidate_pool: np.ndarray, target_pool: np.ndarray, corners: np.ndarray, classes: np.ndarray, width: int
+    candidate_pool: np.ndarray,
+    target_pool: np.ndarray,
+    corners: np.ndarray,
+    classes: np.ndarray,
+    width: int,
+    budget: int,
 ) -> list[np.ndarray]:
     """Lay candidates and boxes out by the pool they belong to: what `Pools.of` takes.
 
     candidate_pool: (n,), target_pool: (N,) int64, index of the pool;  corners: (N, 4) boxes in pixels;
-    classes: (N,) int64, column among the `width` class logits. Boxes in a pool without candidates can match nothing:
-    they are left out.
+    classes: (N,) int64, column among the `width` class logits;   budget: most pairs of a block (`pairs_at_once`).
+    Boxes in a pool without candidates can match nothing: they are left out.
     """
     pools = int(candidate_pool.max(initial=-1)) + 1
     slots = np.bincount(candidate_pool, minlength=pools)
@@ -64,7 +75,7 @@ def build_pools(
 
     slot = np.empty(len(candidate_pool), dtype=np.int64)
     arrays, start = [slot], 0
-    for members in _split_into_blocks(slots, boxes):
+    for members in _split_into_blocks(slots, boxes, budget):
         local = np.full(pools, -1)
         local[members] = np.arange(len(members))
         shape = len(members), slots[members].max()
@@ -96,19 +107,19 @@ def _rank_in_group(group: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     return rank
 
 
-def _split_into_blocks(slots: np.ndarray, boxes: np.ndarray) -> list[np.ndarray]:
-    """Indices of the pools of each block, none beyond PAIRS_AT_ONCE once padded; one block in all ordinary batches.
+def _split_into_blocks(slots: np.ndarray, boxes: np.ndarray, budget: int) -> list[np.ndarray]:
+    """Indices of the pools of each block, none beyond `budget` once padded; one block in all ordinary batches.
 
     Largest pools first, since the padding follows the largest member. A pool beyond the budget stands alone; its boxes
     are then matched a part at a time.
     """
     order = np.argsort(-slots, kind="stable")
     order = order[slots[order] > 0]
-    if len(order) * slots.max(initial=0) * boxes.max(initial=0) <= PAIRS_AT_ONCE:
+    if len(order) * slots.max(initial=0) * boxes.max(initial=0) <= budget:
         return [np.sort(order)] if len(order) else []
     blocks, members, most = [], [], 0
     for pool in order:
-        if members and (len(members) + 1) * slots[members[0]] * max(most, boxes[pool]) > PAIRS_AT_ONCE:
+        if members and (len(members) + 1) * slots[members[0]] * max(most, boxes[pool]) > budget:
             blocks.append(np.array(members))
             members, most = [], 0
         members.append(pool)

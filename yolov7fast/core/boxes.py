@@ -114,10 +114,10 @@ def _inter_union(box1, box2):
     """
     left1, top1, right1, bottom1 = box1[..., None, :4].unbind(-1)  # (..., n, 1)
     left2, top2, right2, bottom2 = box2[..., None, :, :4].unbind(-1)  # (..., 1, m)
-    width = (torch.minimum(right1, right2) - torch.maximum(left1, left2)).clamp(min=0)
-    height = (torch.minimum(bottom1, bottom2) - torch.maximum(top1, top2)).clamp(min=0)
-    inter = width * height
-    return inter, (right1 - left1) * (bottom1 - top1) + (right2 - left2) * (bottom2 - top2) - inter
+    width = torch.minimum(right1, right2).sub_(torch.maximum(left1, left2)).clamp_(min=0)  # in place: less to write
+    height = torch.minimum(bottom1, bottom2).sub_(torch.maximum(top1, top2)).clamp_(min=0)
+    inter = width.mul_(height)
+    return inter, ((right1 - left1) * (bottom1 - top1) + (right2 - left2) * (bottom2 - top2)).sub_(inter)
 
 
 def box_iou(box1: torch.Tensor, box2: torch.Tensor) -> torch.Tensor:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from yolov7fast.assign.candidates import Candidates, find_candidates, first_on_cell
-from yolov7fast.assign.pools import Pools, build_pools
+from yolov7fast.assign.pools import Pools, build_pools, pairs_at_once
 from yolov7fast.core.boxes import xywh2xyxy
 from yolov7fast.core.device_copy import send
 from yolov7fast.core.errors import UserError
@@ -96,7 +96,8 @@ def make_plan(
     if height is not None:
         corners = xywh2xyxy(rows[:, 2:6] * height)  # by the height alone, as upstream; it matters off-square
         pool = image * layout.heads + head
-        pooled = build_pools(pool[found.target], pool, corners, column, max(m.shape[-1] for m in raw) - 5)
+        width, budget = max(m.shape[-1] for m in raw) - 5, pairs_at_once(raw[0].device)
+        pooled = build_pools(pool[found.target], pool, corners, column, width, budget)
     cell, *tensors = send([*arrays, *placed, *weighted, *pooled], raw[0].device)
     known, rest = tensors[: len(arrays) - 1], tensors[len(arrays) - 1 :]
     at = rest.pop(0) if placed else None
