@@ -2,6 +2,7 @@
 
 import csv
 import json
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -265,3 +266,48 @@ def test_ap_of_each_class_as_a_file(stub_loader, stub_predict, tmp_path):
     assert document["map50"] == pytest.approx(result.summary[MAP50])
     assert document["map"] == pytest.approx(result.summary[MAP])
     assert document["per_class"]["1"] == {"ap50": result.classes.ap[1, 0], "ap": result.per_class_ap[1], "name": "b"}
+
+
+def test_matching_does_not_hold_up_the_network(stub_loader):
+    """The sink of the first batch waits until the network sees the second: possible only where the two overlap."""
+    second, seen = threading.Event(), []
+
+    class Waiting:
+        image_batches = 0
+
+        def __call__(self, batch):
+            assert second.wait(60), "the network waits for the sinks"
+            seen.append(batch.batch_index)
+
+    calls = []
+
+    def watched(*args):
+        calls.append(1)
+        if len(calls) == 2:
+            second.set()
+        return perfect(*args)
+
+    result = evaluate(watched, stub_loader, nc=3, sinks=[Waiting()])
+    assert len(calls) > 1 and seen == list(range(len(calls)))
+    assert result.metrics == evaluate(perfect, stub_loader, nc=3).metrics
+
+
+def test_a_loader_may_reuse_the_memory_of_its_targets(stub_loader):
+    def reusing():
+        for images, targets, *rest in stub_loader:
+            own = targets.clone()
+            yield images, own, *rest
+            own.fill_(0)
+
+    assert evaluate(perfect, reusing(), nc=3).metrics == evaluate(perfect, stub_loader, nc=3).metrics
+
+
+def test_an_error_of_a_sink_ends_the_evaluation(stub_loader):
+    class Failing:
+        image_batches = 0
+
+        def __call__(self, batch):
+            raise OSError("no room")
+
+    with pytest.raises(OSError, match="no room"):
+        evaluate(perfect, stub_loader, nc=3, sinks=[Failing()])

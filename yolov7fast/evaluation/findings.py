@@ -48,6 +48,8 @@ class ImageErrors(NamedTuple):
 class FindingsSink:
     """Counts the confusion matrix and remembers the boxes of the first images and of those with most errors."""
 
+    image_batches = 0
+
     def __init__(self, nc: int):
         self.matrix = ConfusionMatrix(nc)
         self.first: list[dict[str, Any]] = []

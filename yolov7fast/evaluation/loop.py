@@ -1,16 +1,19 @@
 """Evaluation of a detector on labelled images. Which detector it is, the loop does not know: it asks a function.
 
-Everything between the detector's boxes and the figures is done on whole batches, on the host, while the loader works.
+Everything between the detector's boxes and the figures is done on whole batches, on the host, by a thread of its own,
+while the loader and the network work on the next batches.
 """
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from tqdm import tqdm
 
+from yolov7fast.evaluation.background import Background
 from yolov7fast.evaluation.config import EvalConfig
 from yolov7fast.evaluation.further_metrics import FURTHER
 from yolov7fast.evaluation.result import EvalResult, Speed
@@ -44,7 +47,13 @@ class SeenBatch(NamedTuple):
     native: Batch
 
 
-Sink = Callable[[SeenBatch], None]  # writes or counts something; called once for every batch, in order
+# Writes or counts something; called once for every batch, in order, by the evaluation's own thread. A sink that reads
+# the images of the first n batches alone says so by `image_batches = n`: later ones are not waited for.
+Sink = Callable[[SeenBatch], None]
+
+
+def _reads_images(sink: Sink, batch_index: int) -> bool:
+    return batch_index < getattr(sink, "image_batches", batch_index + 1)
 
 
 class Records:
@@ -100,23 +109,32 @@ def evaluate(
     records, seen, batches, times = Records(), 0, 0, np.zeros(2)
     losses: dict[str, torch.Tensor] = {}
     further = {name: make(nc) for name, make in FURTHER.items()}
-    for images, targets, paths, shapes in tqdm(loader, desc=HEADER):
-        prediction = predict(images, shapes, targets)
-        times += prediction.inference_ms, prediction.nms_ms
-        for name, value in prediction.losses.items():
-            losses[name] = losses[name] + value if name in losses else value
-        detections = _on_host(prediction.detections, config.single_cls)
+
+    def account(images: torch.Tensor, targets: torch.Tensor, *rest) -> None:
+        batch_index, paths, shapes, detections = rest
         height, width = images.shape[2:]
         native = native_batch(detections, targets, shapes, (height, width))
         records.add(native)
         for metric in further.values():
             metric.update(native)
         for sink in sinks:
-            sink(SeenBatch(batches, images, targets, paths, shapes, detections, native))
-        seen += len(images)
-        batches += 1
-        if should_stop():
-            raise EvaluationStopped
+            sink(SeenBatch(batch_index, images, targets, paths, shapes, detections, native))
+
+    with Background() as background:
+        for images, targets, paths, shapes in tqdm(loader, desc=HEADER):
+            prediction = predict(images, shapes, targets)
+            times += prediction.inference_ms, prediction.nms_ms
+            for name, value in prediction.losses.items():
+                losses[name] = losses[name] + value if name in losses else value
+            detections = _on_host(prediction.detections, config.single_cls)
+            kept = targets.clone()  # the loader may use the batch's memory again
+            background.put(partial(account, images, kept, batches, paths, shapes, detections))
+            if any(_reads_images(sink, batches) for sink in sinks):
+                background.wait()
+            seen += len(images)
+            batches += 1
+            if should_stop():
+                raise EvaluationStopped
     means = {name: float(value.float().cpu() / batches) for name, value in losses.items()}
     inference_ms, nms_ms = (float(ms) for ms in times / max(seen, 1))
     speed = Speed(inference_ms, nms_ms, config.img_size, config.batch_size)

@@ -48,6 +48,8 @@ class TextSink:
     A file is begun anew by each run; images of one stem in several folders share it.
     """
 
+    image_batches = 0
+
     def __init__(self, folder: Path, save_conf: bool):
         self.folder, self.save_conf, self.begun = folder, save_conf, set()
         folder.mkdir(parents=True, exist_ok=True)
@@ -69,6 +71,8 @@ class TextSink:
 class JsonSink:
     """Collects COCO's rows."""
 
+    image_batches = 0
+
     def __init__(self, truth: GroundTruth):
         self.truth = truth
         self.rows: list[dict[str, Any]] = []
@@ -83,6 +87,8 @@ class ImageSink:
 
     The thread gets copies, since the loader may reuse the batch's memory. `close` waits for it.
     """
+
+    image_batches = DRAWN_BATCHES
 
     def __init__(self, save_dir: Path, names):
         self.save_dir, self.names = save_dir, names
@@ -113,6 +119,18 @@ def detections_as_targets(batch: SeenBatch) -> np.ndarray:
         xywh = xyxy2xywh(dets[:, :4])
         rows.append(np.concatenate((np.full((len(dets), 1), i), dets[:, 5:6], xywh, dets[:, 4:5]), 1))
     return np.concatenate(rows)
+
+
+class MatrixSink:
+    """Counts the confusion matrix."""
+
+    image_batches = 0
+
+    def __init__(self, matrix: ConfusionMatrix):
+        self.matrix = matrix
+
+    def __call__(self, batch: SeenBatch) -> None:
+        self.matrix.update(batch.native)
 
 
 class ClosedSink(Protocol):
@@ -170,13 +188,9 @@ class Outputs:
         self.sinks.append(self.rows)
 
     def _add_drawings(self) -> None:
-        matrix = self.matrix = ConfusionMatrix(len(self.names))
+        self.matrix = ConfusionMatrix(len(self.names))
         self.drawings = ImageSink(self.save_dir, self.names)
-
-        def count(batch: SeenBatch) -> None:
-            matrix.update(batch.native)
-
-        self.sinks += [self.drawings, count]
+        self.sinks += [self.drawings, MatrixSink(self.matrix)]
 
     def finish(self, result: EvalResult, predictor: Predictor) -> EvalResult:
         """Print and write what follows from the figures; pycocotools' replace ours in the result where it ran."""
