@@ -139,11 +139,10 @@ def class_metrics(ranked: list[Ranked], conf: np.ndarray, v5_metric: bool = Fals
         count = right.cumsum()
         r[c] = np.interp(-x, score, count / (found.labels + EPS), left=0)
         p[c] = np.interp(-x, score, count / np.arange(1, n + 1), left=1)
-        for k in range(ap.shape[1]):
-            rank = found.right[found.hits[:, k]] + 1
-            ap[c, k], mpre, mrec = compute_ap(*_curve(rank, n, found.labels), v5_metric)
-            if k == 0:
-                pr[c] = np.interp(x, mrec, mpre)
+        ap[c] = _ap_of_thresholds(found, n, v5_metric)
+        rank = found.right[found.hits[:, 0]] + 1
+        _, mpre, mrec = compute_ap(*_curve(rank, n, found.labels), v5_metric)
+        pr[c] = np.interp(x, mrec, mpre)
     f1 = 2 * p * r / (p + r + EPS)
     best = f1.mean(0).argmax() if ranked else 0
     classes = np.array([found.cls for found in ranked], "int32")
@@ -162,6 +161,34 @@ def _curve(rank: np.ndarray, n: int, labels: int) -> tuple[np.ndarray, np.ndarra
     at[0] = max(at[0], 1)  # no detection stands before the first of all; a point at recall 0 does no harm
     found = np.arange(1, 2 * m + 2) // 2  # 0, 1, 1, 2, 2, ..., m
     return found / (labels + EPS), found / at
+
+
+def _ap_of_thresholds(found: Ranked, n: int, v5_metric: bool) -> np.ndarray:
+    """(10,) average precision at every IoU threshold: `compute_ap` of each `_curve`, in one walk over all of them.
+
+    Each curve has the points of all thresholds, those right at any and the ones before them. The further points lie
+    where recall stands still and precision falls, and change nothing.
+    """
+    m, thresholds = found.hits.shape
+    count = np.zeros((2 * m + 3, thresholds))  # detections that are right so far; first and last row: the sentinels
+    count[2:-1:2] = count[3::2][:m] = found.hits.cumsum(0)
+    count[-2:] = count[2 * m]
+    count[1:-2:2] = count[0:-3:2]
+    rank = np.empty(2 * m + 1)
+    rank[0:-1:2], rank[1::2], rank[-1] = found.right, found.right + 1, n
+    rank[0] = max(rank[0], 1)
+    recall = count / (found.labels + EPS)
+    recall[-1] = 1.0 if v5_metric else recall[-2] + 0.01
+    precision = np.empty_like(count)
+    precision[0], precision[-1] = 1.0, 0.0
+    np.divide(count[1:-1], rank[:, None], out=precision[1:-1])
+    precision = np.maximum.accumulate(precision[::-1])[::-1]
+    at = np.stack([np.searchsorted(column, AP_POINTS, "right") for column in recall.T], 1) - 1  # (101, thresholds)
+    after = np.minimum(at + 1, 2 * m + 2)
+    (x0, x1), (y0, y1) = ([np.take_along_axis(v, i, 0) for i in (at, after)] for v in (recall, precision))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        y = np.where(at == after, y0, (y1 - y0) / (x1 - x0) * (AP_POINTS[:, None] - x0) + y0)
+    return np.array([column @ AP_WEIGHTS for column in np.ascontiguousarray(y.T)])
 
 
 def ap_by_size(
