@@ -31,7 +31,7 @@ KEYWORDS = {"time", "nohup", "until", "do", "done", "while", "then", "fi"}
 # programs of the system: that they exist is not this project's business
 SYSTEM = {"pip", ".venv/bin/pip", "git", "cd", "ssh", "tmux", "rsync", "export", "touch", "sleep", "command", "apt-get"}
 SYSTEM |= {"[", "{", "}", "]", "optuna-dashboard"}
-MODULES = {"pip", "http.server", "venv", "pytest"}
+MODULES = {"pip", "http.server", "venv", "pytest", "torch.distributed.launch"}
 ONSTART = "vast_onstart.sh"  # takes the flags of train.py
 ALONE = ("docs/detect_onnx.py",)  # a program for readers to copy, without a parser
 MADE_THERE = {"docs/extending_family.md": ["train-spots"]}  # commands that a page teaches to make
@@ -125,7 +125,7 @@ def check(command: Command) -> None:
     if first in ("python", "python3"):
         check_python(rest)
     elif first == "yolov7fast":
-        if rest[0] not in MADE_THERE.get(command.document, ()):
+        if rest[0] not in ("--help", *MADE_THERE.get(command.document, ())):
             check_flags(program_of_name(rest[0]), rest[1:])
     elif first == "make":
         check_make(rest)

@@ -33,6 +33,18 @@ def test_programs_and_flags_exist(document, monkeypatch):
             check(command)
 
 
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_commands_in_running_text_exist(document, monkeypatch):
+    """`python train.py --resume RUN` in a sentence or a table is checked like a block; indented blocks are not used."""
+    monkeypatch.chdir(ROOT)
+    text = re.sub(r"^ *```.*?^ *```$", "", (ROOT / document).read_text(encoding="utf-8"), flags=re.S | re.M)
+    for span in re.findall(r"`((?:python|yolov7fast|torchrun|make) [^`]+)`", text):
+        if " --" in span:  # else it only names a program
+            for command in commands(document, " ".join(span.replace("\\|", " ").split())):
+                check(command)
+    assert not re.search(r"^ {4,}(python|yolov7fast|torchrun) ", text, re.M), "put commands into blocks of bash"
+
+
 @pytest.mark.parametrize("document", [name for name in DOCUMENTS if not name.startswith("docs/extending_")])
 def test_commands_stand_in_blocks_of_bash(document):
     """Else none of these tests would see them."""

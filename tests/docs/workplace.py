@@ -39,6 +39,8 @@ class Workplace:
         for kind in ("images", "labels"):
             shutil.copytree(shapes / kind, folder / "my" / kind)
             shutil.copytree(shapes / kind, folder / "data" / "shapes" / kind)
+        for path in (ROOT / "data").glob("*.yaml"):
+            shutil.copy(path, folder / "data")
         splits = {split: f"my/images/{split}" for split in ("train", "val")}
         (folder / "my.yaml").write_text(yaml.safe_dump({**splits, "names": list(NAMES)}))
         (folder / "photos").mkdir()
