@@ -38,9 +38,13 @@ class Workplace:
         self.folder = folder
         for kind in ("images", "labels"):
             shutil.copytree(shapes / kind, folder / "my" / kind)
-            shutil.copytree(shapes / kind, folder / "data" / "shapes" / kind)
+        shutil.copytree(shapes, folder / "data" / "shapes", ignore=shutil.ignore_patterns("*.yaml", "*.cache"))
         for path in (ROOT / "data").glob("*.yaml"):
             shutil.copy(path, folder / "data")
+        (folder / "narrow").mkdir()
+        for path in (ROOT / "cfg" / "training").glob("*.yaml"):
+            narrow = path.read_text().replace("width_multiple: 1.0", "width_multiple: 0.125")
+            (folder / "narrow" / path.name).write_text(narrow)
         splits = {split: f"my/images/{split}" for split in ("train", "val")}
         (folder / "my.yaml").write_text(yaml.safe_dump({**splits, "names": list(NAMES)}))
         (folder / "photos").mkdir()
@@ -73,7 +77,4 @@ class Workplace:
         if "--cfg" not in flags:
             return flags
         at = flags.index("--cfg") + 1
-        path = ROOT / "cfg" / "training" / f"{Path(flags[at]).stem}.yaml"
-        narrow = self.folder / f"narrow_{path.name}"
-        narrow.write_text(path.read_text().replace("width_multiple: 1.0", "width_multiple: 0.125"))
-        return [*flags[:at], str(narrow), *flags[at + 1 :]]
+        return [*flags[:at], str(self.folder / "narrow" / f"{Path(flags[at]).stem}.yaml"), *flags[at + 1 :]]
