@@ -12,10 +12,10 @@ import yaml
 from tests.api.conftest import cells
 from tests.docs.shell import ROOT, Block, Command, program_of_name, program_of_script
 from tests.drawing import draw_nothing
-from tests.small_network import small_network
 from yolov7fast.checkpoint.api import save_checkpoint
 from yolov7fast.cli.programs import Program
 from yolov7fast.data.shapes import NAMES
+from yolov7fast.nn.model import Model
 
 # what makes a command smaller, not different
 CPU = ("--img-size", "64", "--workers", "0", "--device", "cpu")
@@ -49,9 +49,11 @@ class Workplace:
         (folder / "my.yaml").write_text(yaml.safe_dump({**splits, "names": list(NAMES)}))
         (folder / "photos").mkdir()
         cv2.imwrite(str(folder / "photos" / "a.jpg"), cells(0, 120, 160))
+        network = Model(str(folder / "narrow" / "yolov7-tiny.yaml"), nc=len(NAMES))
+        network.names = list(NAMES)
         for place in ("best.pt", "runs/train/exp/weights/best.pt", "weights/yolov7-tiny.pt"):
             (folder / place).parent.mkdir(parents=True, exist_ok=True)
-            save_checkpoint({"epoch": -1, "model": small_network(len(NAMES), list(NAMES))}, folder / place)
+            save_checkpoint({"epoch": -1, "model": network}, folder / place)
 
     def run(self, block: Block) -> Iterator[Command]:
         """Run a block, command by command; gives what was run."""
