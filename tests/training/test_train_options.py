@@ -225,11 +225,18 @@ def test_compiling_keeps_names_and_falls_back_when_it_fails(tmp_path, shapes_sma
         return call
 
     monkeypatch.setattr(yolov7fast.nn.compiling.CompiledNet.__init__, "__defaults__", (failing,))
+    monkeypatch.setattr(yolov7fast.nn.compiling, "PART_COMPILER", failing)
     monkeypatch.setenv("USE_COMPILE", "1")
     code, folder = train(tmp_path, shapes_small, "--seed", "1", "--notest")
     assert code == 0
     assert "compiled successfully" not in caplog.text
-    assert "continuing without it: RuntimeError: no compiler here" in caplog.text
+    for what in (
+        "torch.compile failed after",
+        "torch.compile of the loss failed",
+        "torch.compile of the assigner failed",
+    ):
+        assert caplog.text.count(what) == 1
+    assert caplog.text.count("continuing without it: RuntimeError: no compiler here") == 4
     (tmp_path / "plain").mkdir()
     monkeypatch.delenv("USE_COMPILE")
     _, plain = train(tmp_path / "plain", shapes_small, "--seed", "1", "--notest")
@@ -240,6 +247,10 @@ def test_a_compiled_run_writes_the_files_of_an_ordinary_one(tmp_path, shapes_sma
     """Dynamo without Inductor changes no number: the same weights, in files that can be read and resumed."""
     compiler = partial(torch.compile, backend="eager")
     monkeypatch.setattr(yolov7fast.nn.compiling.CompiledNet.__init__, "__defaults__", (compiler,))
+    # sizes as they are: tracing for sizes that change is slow, and has a test of its own
+    monkeypatch.setattr(
+        yolov7fast.nn.compiling, "PART_COMPILER", partial(torch.compile, backend="eager", dynamic=False)
+    )
     folders = []
     for extra in ([], ["--compile"]):
         folder = tmp_path / ("compiled" if extra else "plain")
@@ -276,7 +287,10 @@ def test_diagnosis_reports_no_graph_break(tmp_path, shapes_small, monkeypatch, c
     monkeypatch.setenv("DIAGNOSE_COMPILE", "1")
     code, folder = train(tmp_path, shapes_small)
     assert code == 0
-    assert re.search(r"^DYNAMO EXPLANATION REPORT\ngraphs: 1 +graph breaks: 0", capsys.readouterr().out, re.MULTILINE)
+    assert re.search(
+        r"^DYNAMO EXPLANATION REPORT\ngraphs: 1 +graph breaks: 0", out := capsys.readouterr().out, re.MULTILINE
+    )
+    assert "\nloss: 3 of 3 parts compile as a graph\n" in out
     assert not folder.exists()
 
 

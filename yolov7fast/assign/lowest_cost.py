@@ -82,7 +82,7 @@ def highest(x: torch.Tensor, most: int) -> torch.Tensor:
 def _highest_on_host(x: torch.Tensor, most: int) -> torch.Tensor:
     """By NumPy, see `_lowest_on_host`; an operator of its own since a compiler cannot look into NumPy.
 
-    Negated, for the sake of speed: most overlaps are 0, and a partition beside many equal values at the low end is slow.
+    Negated for speed: most overlaps are 0, and a partition at the far end of many equal values is slow.
     """
     values = -x.numpy().view(np.int32)
     if most < x.shape[-1]:

@@ -74,23 +74,29 @@ class PooledAssigner(Assigner):
         if not pools.blocks:
             nothing = torch.zeros_like(pools.slot)
             return Assignment(nothing.bool(), nothing)
-        score = self.score(predictions.objectness, predictions.class_logits)
-        table = torch.cat([predictions.corners.T, self.candidate_figures(score)])
-        matched = [self._match(block, table, score) for block in pools.blocks]
+        table, score = self.prepare(predictions)
+        matched = [self.match_block(block, table, score) for block in pools.blocks]
         taken, target = (_concatenated(field).index_select(0, pools.slot) for field in zip(*matched))
         return Assignment(taken, target)
 
-    def _match(self, block: PoolBlock, table: torch.Tensor, score: torch.Tensor) -> Assignment:
+    def prepare(self, predictions: Predictions) -> tuple[torch.Tensor, torch.Tensor]:
+        """(4 + R, n) corners and figures of the candidates, and (n, C) scores."""
+        score = self.score(predictions.objectness, predictions.class_logits)
+        return torch.cat([predictions.corners.T, self.candidate_figures(score)]), score
+
+    def match_block(self, block: PoolBlock, table: torch.Tensor, score: torch.Tensor) -> Assignment:
         """Assignment of every slot, (B, P), of a block of pools. table: (4 + R, n) corners, figures of candidates."""
         pools, slots = block.padding_cost.shape
         boxes = block.present.shape[1]
         pooled = table.index_select(1, block.candidate).view(-1, pools, slots)
         corners = (pooled[:4] * block.filled).permute(1, 2, 0)  # (B, P, 4), each side contiguous
-        step = max(1, pairs_at_once(table.device) // (pools * slots))  # boxes at a time: all in all ordinary batches
-        bids = reduce(
-            _merge,
-            (self._bid(block.boxes(at, at + step), corners, pooled[4:], score) for at in range(0, boxes, step)),
-        )
+        budget = pairs_at_once(table.device)
+        if pools * slots * boxes <= budget:  # all ordinary batches
+            bids = self._bid(block, corners, pooled[4:], score)
+        else:
+            step = max(1, budget // (pools * slots))  # boxes at a time
+            parts = (block.boxes(at, at + step) for at in range(0, boxes, step))
+            bids = reduce(_merge, (self._bid(part, corners, pooled[4:], score) for part in parts))
         winner = torch.where(bids.taken >= 2 * ONE_BID, bids.favourite, bids.taken)
         return Assignment(bids.taken >= ONE_BID, winner & (ONE_BID - 1))
 

@@ -72,7 +72,7 @@ def to_host(values: torch.Tensor) -> np.ndarray:
 
 @torch.no_grad()
 def match_layers(matcher: Any, layers: Sequence[Mapping[str, torch.Tensor]], targets: Targets) -> list[Found]:
-    """The matching of each decoder layer, as `matcher` would make it. layers: logits (B, Q, C), pred_boxes (B, Q, 4)."""
+    """The matching of each layer, as `matcher` would make it. layers: logits (B, Q, C), pred_boxes (B, Q, 4)."""
     from scipy.optimize import linear_sum_assignment
 
     sizes = [len(t["boxes"]) for t in targets]

@@ -118,8 +118,7 @@ class YoloLoss:
     def on_device(self, raw: list[torch.Tensor], plan: Plan) -> tuple[torch.Tensor, torch.Tensor]:
         """All that is left to do once the plan is made; this part can be compiled."""
         predicted = self.predicted(raw, plan)
-        positives = self.positives(plan, self.match(predicted, plan))
-        terms = self.terms(predicted, positives, raw, plan)
+        terms = self.terms(predicted, self.match(predicted, plan), raw, plan)
         return self.total(terms, terms.objectness, raw[0].shape[0], plan)
 
     def predicted(self, raw: list[torch.Tensor], plan: Plan) -> Predicted:
@@ -149,12 +148,21 @@ class YoloLoss:
         weight = None if plan.weight is None else plan.weight.index_select(0, given.target)
         return Positives(given.taken, last_on_cell(given.taken, plan.first_duplicate), box, cls, weight)
 
-    def terms(self, predicted: Predicted, positives: Positives, raw: list[torch.Tensor], plan: Plan) -> Terms:
+    def terms(self, predicted: Predicted, given: Assignment, raw: list[torch.Tensor], plan: Plan) -> Terms:
         """Per-level means, made of sums over each raw output.
 
         Objectness is the loss of an empty output, corrected at the cells of positives: no target is written out.
         """
         counts, cells = [len(c) for c in plan.cells], [m.shape[:-1].numel() for m in raw]
+        columns = self.candidate_terms(predicted, given, plan)
+        box, cls, count, correction = torch.stack([c.sum(1) for c in columns.split(counts, 1)], 1)
+        empty = self.objectness_criterion(predicted.all_objectness, 0.0)
+        empty = torch.stack([level.mean() for level in empty.split(cells)])
+        return self.means(box, empty + correction / plan.area, cls, count)
+
+    def candidate_terms(self, predicted: Predicted, given: Assignment, plan: Plan) -> torch.Tensor:
+        """(4, n) of each candidate: box loss, class loss, 1 for a positive, what it changes of the objectness loss."""
+        positives = self.positives(plan, given)
         ciou = bbox_iou(predicted.box.T, positives.box, x1y1x2y2=False, CIoU=True)
         wanted = ciou.detach().clamp(min=0)
         wanted = wanted if self.gr == 1 else (1.0 - self.gr) + self.gr * wanted
@@ -162,7 +170,7 @@ class YoloLoss:
         correction = self.objectness_criterion.change(x, 0.0, wanted)
         cls = self.class_rows(predicted.classes, positives.cls, plan.trained)
         cls = cls if positives.weight is None else cls * positives.weight
-        columns = torch.stack(
+        return torch.stack(
             [
                 (1.0 - ciou) * positives.taken,
                 cls * positives.taken,
@@ -170,10 +178,6 @@ class YoloLoss:
                 correction * positives.last,
             ]
         )
-        box, cls, count, correction = torch.stack([c.sum(1) for c in columns.split(counts, 1)], 1)
-        empty = self.objectness_criterion(predicted.all_objectness, 0.0)
-        empty = torch.stack([level.mean() for level in empty.split(cells)])
-        return self.means(box, empty + correction / plan.area, cls, count)
 
     def means(self, box: torch.Tensor, objectness: torch.Tensor, cls: torch.Tensor, count: torch.Tensor) -> Terms:
         """Of the sums over positives, and the count of positives, in each output; objectness is a mean already."""
@@ -249,11 +253,10 @@ class AuxiliaryLoss(YoloLoss):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """All that is left to do once the plans are made."""
         predicted = self.predicted(lead, lead_plan)
-        positives = self.positives(lead_plan, self.match(predicted, lead_plan))
-        lead_terms = self.terms(predicted, positives, lead, lead_plan)
+        lead_terms = self.terms(predicted, self.match(predicted, lead_plan), lead, lead_plan)
         with torch.no_grad():
-            positives = self.positives(aux_plan, self.match(self.predicted(lead, aux_plan), aux_plan))
-        aux_terms = self.terms(self.predicted(aux, aux_plan), positives, aux, aux_plan)
+            given = self.match(self.predicted(lead, aux_plan), aux_plan)
+        aux_terms = self.terms(self.predicted(aux, aux_plan), given, aux, aux_plan)
         both = Terms(*(a + AUX_WEIGHT * b for a, b in zip(lead_terms, aux_terms)))
         return self.total(both, lead_terms.objectness, lead[0].shape[0], lead_plan)
 

@@ -1,16 +1,21 @@
-"""torch.compile on request: USE_COMPILE=1 compiles the network, DIAGNOSE_COMPILE=1 reports what breaks the graph."""
+"""torch.compile on request: USE_COMPILE=1 compiles network and loss, DIAGNOSE_COMPILE=1 says what breaks the graph."""
 
 import logging
 import os
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any
 
 import torch
+import torch.fx.experimental._config as symbolic_shapes
 from torch import nn
 
 from yolov7fast.checkpoint.unpickle import COMPILED_MARK
 
 log = logging.getLogger(__name__)
+PART_COMPILER = partial(torch.compile, dynamic=True, fullgraph=True)
 REPORT_HEADING = "DYNAMO EXPLANATION REPORT"
 
 
@@ -54,6 +59,38 @@ class CompiledNet:
             log.info("Model compiled successfully in %.1f s", time.perf_counter() - began)
         self.proven.add(shape)
         return result
+
+
+class CompiledPart:
+    """Calls a function compiled for sizes that change; if compiling fails, warns once and calls the function as it is.
+
+    fits: says of the arguments whether the compiled function takes them. A compiler treats sizes of 0 and 1 apart and
+    would compile anew for them: such calls, which cost next to nothing, go to the function itself.
+    """
+
+    def __init__(self, name: str, function: Callable, fits: Callable[..., bool], compiler: Callable | None = None):
+        self.name, self.function, self.fits = name, function, fits
+        self.call: Callable = (compiler or PART_COMPILER)(function)
+        self.failure: str | None = None
+
+    def __call__(self, *args):
+        if self.call is self.function or not self.fits(*args):
+            return self.function(*args)
+        try:
+            with _any_sizes():
+                return self.call(*args)
+        except torch.OutOfMemoryError:
+            raise  # the function itself would need no less
+        except Exception as error:  # a failing compiler raises anything, as for the network
+            self.call, self.failure = self.function, _first_line(error)
+            log.warning("torch.compile of %s failed, continuing without it: %s", self.name, self.failure)
+            return self.function(*args)
+
+
+def _any_sizes() -> AbstractContextManager[None]:
+    """While open, sizes that happen to be equal when a function is compiled need not stay so."""
+    settings: Any = symbolic_shapes
+    return settings.patch(use_duck_shape=False)
 
 
 def _first_line(error: Exception) -> str:

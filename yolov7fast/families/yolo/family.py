@@ -38,6 +38,7 @@ from yolov7fast.families.yolo.optimization import (
 )
 from yolov7fast.families.yolo.workload import planned_work
 from yolov7fast.losses.build import assigner_name, build_loss
+from yolov7fast.losses.compiled import compile_loss, diagnose_loss
 from yolov7fast.nn import compiling
 from yolov7fast.nn.head_config import HeadConfig
 from yolov7fast.nn.model import IAuxDetect, Model
@@ -111,8 +112,12 @@ class YoloFamily(YoloCheckpoints):
             return None
         data = load_data_yaml(opt.data, fetch=False, val_fraction=opt.val_fraction)
         model = cls.build_network(opt, data, checkpoint).to(device)
-        size = opt.img_size[0]
-        return compiling.diagnose(model, torch.zeros(2, 3, size, size, device=device))
+        images = torch.zeros(2, 3, opt.img_size[0], opt.img_size[0], device=device)
+        network = compiling.diagnose(model, images)
+        model.hyp, model.gr = hyper.load_hyp(opt.hyp), 1.0
+        loss = build_loss(model, assigner_name(model.hyp))
+        boxes = torch.tensor([[i, 0, 0.5, 0.5, size, size] for i in range(2) for size in (0.1, 0.3, 0.6)])
+        return max(network, diagnose_loss(loss, model(images), boxes, images))
 
     @classmethod
     def automatic_batch(cls, opt: Namespace, device: torch.device, world: World) -> int:
@@ -234,6 +239,9 @@ class YoloFamily(YoloCheckpoints):
             log.info("--class-weights %s: %s", self.opt.class_weights, shown)
         self.plain_loss = build_loss(self.model, "plain", class_weights=weights)
         self.ota_loss = build_loss(self.model, "ota" if name == "plain" else name, class_weights=weights)
+        if compiling.compile_wanted(self.opt.compile):
+            for loss in (self.plain_loss, self.ota_loss):
+                compile_loss(loss)
         start = hyper.get(self.hyp, "loss_ota_from")
         self.ota_from = math.ceil(start * self.opt.epochs) if 0 < start < 1 else int(start)
         if auxiliary and self.ota_from:
