@@ -34,7 +34,7 @@ class SetLoss:
 
     def __call__(self, logits: torch.Tensor, labels, device, boxes: torch.Tensor, config, *args, **kwargs):
         """(total, {part: value} summing up to it, per-layer outputs). Outputs that are not numbers give a loss of NaN,
-        which the training step knows how to treat; the matching's copy to the host says so, or an error of transformers."""
+        which the training step knows how to treat; the matching notices them, or transformers raises an error."""
         self.mark("forward")
         factor = _mean_count_factor(labels, device) if self.shared else None
         with torch.autocast(logits.device.type, enabled=False):
