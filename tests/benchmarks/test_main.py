@@ -98,7 +98,8 @@ def test_the_training_benchmark_shows_growth_at_every_size(options, sizes, monke
 
 def test_the_evaluation_benchmark_shows_growth_with_images(monkeypatch, tmp_path):
     cost = {"recorded BCCD": 0.1, "synthetic 250 x 300 x 80": 0.5, "synthetic 1000 x 300 x 80": 2.4}
-    monkeypatch.setattr(benchmarks.eval, "suppression", lambda runs: {})
+    crowd = {"synthetic, 80 classes": {"loop": 8.0, "ours": 2.0, "boxes": 30000}}
+    monkeypatch.setattr(benchmarks.eval, "suppression", lambda runs: crowd)
     monkeypatch.setattr(benchmarks.eval, "recorded", list)
     monkeypatch.setattr(benchmarks.eval, "synthetic", lambda count: [])
     monkeypatch.setattr(benchmarks.eval, "compare", lambda name, *_: {"both": cost[name], "both_loop": 12 * cost[name]})
@@ -108,6 +109,7 @@ def test_the_evaluation_benchmark_shows_growth_with_images(monkeypatch, tmp_path
     found = {row["what"]: row for row in json.loads(out.read_text())["ratios"]}
     assert found["matching + AP, 1000 x 300 x 80, loops / arrays"]["must"] == "-"
     assert found["matching + AP, cost of an image, 1000 / 250 images"]["value"] == pytest.approx(1.2)
+    assert found["suppression of 30000 candidates, loop / ours"]["value"] == 4
 
 
 def test_every_mark_that_a_benchmark_sets_can_be_judged():
