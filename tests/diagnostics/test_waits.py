@@ -112,4 +112,6 @@ def test_what_transformers_does_is_told_from_what_we_do():
     assert of_library(Wait("", "_to_copy", library, own))
     assert of_library(Wait("", "index_put", backward, None))  # the backward pass of an index that it took
     assert not of_library(Wait("", "_local_scalar_dense", backward, None))
+    assert of_library(Wait("", "_to_copy", Place("yolov7fast/losses/detr_matching.py", 70, "to_host"), None))
+    assert not of_library(Wait("", "_to_copy", Place("yolov7fast/losses/detr_matching.py", 70, "other"), None))
     assert not of_library(Wait("", "_to_copy", own, None))

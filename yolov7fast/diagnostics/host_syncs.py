@@ -15,6 +15,7 @@ from yolov7fast.diagnostics.waits import Wait, WaitFinder, cuda_watched, is_own
 from yolov7fast.nn.detr import HOW_TO_INSTALL
 
 STEP_FILE = "yolov7fast/training/step.py"
+MATCHING_COPY = ("yolov7fast/losses/detr_matching.py", "to_host")
 REMEDY = "report the source lines below: each stops the host until the device has caught up"
 
 
@@ -49,9 +50,10 @@ def step_waits(kind: Kind, setting: Setting) -> dict[str, dict[Wait, int]]:
 
 
 def of_library(wait: Wait) -> bool:
-    """Whether transformers waits: in a line of its own, or in the backward pass of an index that it took."""
+    """Whether transformers waits: in a line of its own, in the backward pass of an index that it took, or in the one
+    copy to the host that its matching needs."""
     backward = wait.place.file == STEP_FILE and wait.operator.startswith("index_put")
-    return not is_own(wait.place) or backward
+    return not is_own(wait.place) or backward or (wait.place.file, wait.place.function) == MATCHING_COPY
 
 
 def check_steps(kind: Kind, setting: Setting) -> list[Line]:
@@ -73,6 +75,6 @@ def _line(kind: Kind, loss: str, waits: dict[Wait, int], setting: Setting) -> Li
     text = f"{counted(sum(own.values()), 'host sync')}{' of our own' if library else ''}{on}"
     if library:
         lines = counted(len(library), "line")
-        text += f"; {sum(library.values())} in {lines} of transformers, whose matcher runs on the host"
+        text += f"; {sum(library.values())} in {lines} of transformers and of the matching, which runs on the host"
     places = tuple(f"{n} x {wait}" for wait, n in own.items())
     return judged(name, not own, text, REMEDY, places, host_syncs=sum(own.values()))
