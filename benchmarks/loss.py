@@ -1,5 +1,6 @@
-"""The price of OTA: its loss against the plain one, on the same random predictions and targets, in turn in one process.
+"""The price of OTA and of task-aligned assignment (TAL): their losses against the plain one, in turn in one process.
 
+All on the same random predictions and targets.
 `python -m benchmarks.loss [--quick] [--json FILE]`. 80 classes, three levels, boxes of 2 to 60% of the side.
 CPU time of one thread; operators and host reads are counted at the dispatcher and do not depend on the machine.
 """
@@ -14,14 +15,14 @@ import torch
 
 from benchmarks.measure import cpu_seconds, in_turn, machine, write_json
 from yolov7fast.losses.multihead import MultiHeadLoss
-from yolov7fast.losses.yolo import ComputeLoss, ComputeLossOTA
+from yolov7fast.losses.yolo import ComputeLoss, ComputeLossOTA, YoloLoss
 from yolov7fast.nn.head_config import SHIPPED, HeadConfig
 from yolov7fast.profiling.op_counter import OpCounter
 
 STRIDES = (8, 16, 32)
 ANCHORS = ((10, 13, 16, 30, 33, 23), (30, 61, 62, 45, 59, 119), (116, 90, 156, 198, 373, 326))
 GAINS = {"box": 0.05, "obj": 0.25, "cls": 0.5, "cls_pw": 1.0, "obj_pw": 1.0, "fl_gamma": 0.0, "anchor_t": 4.0}
-COLUMNS = ("plain fwd", "OTA fwd", "ratio", "plain f+b", "OTA f+b", "ratio")
+COLUMNS = ("plain fwd", "OTA fwd", "ratio", "plain f+b", "OTA f+b", "ratio", "TAL fwd", "TAL f+b", "TAL/OTA f+b")
 HEADER = f"{'batch   px  targets  classes':<30}" + "".join(f"{name:>11}" for name in COLUMNS)
 CENTRAL = (64, 320, 17)  # batch, pixels, targets an image: the case that the goals are set for
 
@@ -51,11 +52,11 @@ class Case:
         self.targets = torch.from_numpy(rows.astype(np.float32))
         self.images = torch.zeros(batch, 3, size, size, device="meta")  # only its height is read
         model = head(classes)
-        self.losses = {"plain": ComputeLoss(model), "ota": ComputeLossOTA(model)}
+        self.losses = {"plain": ComputeLoss(model), "ota": ComputeLossOTA(model), "tal": YoloLoss(model, "tal")}
 
     def forward(self, kind: str) -> torch.Tensor:
         loss = self.losses[kind]
-        extra = (self.images,) if kind == "ota" else ()
+        extra = (self.images,) if kind != "plain" else ()
         return loss(self.maps, self.targets, *extra)[0]
 
     def both_ways(self, kind: str) -> None:
@@ -64,7 +65,7 @@ class Case:
             maps.grad = None
 
     def measure(self, runs: int) -> dict[str, float]:
-        """Median CPU milliseconds of forward and of forward + backward, for both losses."""
+        """Median CPU milliseconds of forward and of forward + backward, for each loss."""
         sides = {}
         for kind in self.losses:
             sides[f"{kind} forward"] = partial(cpu_seconds, partial(self.forward, kind))
@@ -95,11 +96,15 @@ def main(argv: list[str] | None = None) -> int:
         both = times["ota both"] / times["plain both"]
         results["cases"].append({"batch": batch, "size": size, "targets": targets, "classes": classes, **times})
         figures = (times["plain forward"], times["ota forward"], forward, times["plain both"], times["ota both"], both)
+        figures += times["tal forward"], times["tal both"], times["tal both"] / times["ota both"]
         row = f"{batch:5}{size:5}{targets:9}{classes:9}  "
         print(row + "".join(f"{figure:11.2f}" for figure in figures), flush=True)
         if (batch, size, targets) == CENTRAL and classes == 80:
             note(results, "OTA / plain forward (batch 64, 320, 17 targets)", forward, "<= 2.0", runs)
             note(results, "OTA / plain forward + backward (same)", both, "<= 1.25", runs)
+            aligned = times["tal forward"] / times["ota forward"]
+            note(results, "TAL / OTA forward (same)", aligned, "<= 1.2", runs)
+            note(results, "TAL / OTA forward + backward (same)", times["tal both"] / times["ota both"], "<= 1.2", runs)
     compare_heads(results, runs)
     count_operators(results)
     write_json(opt.json, results)
@@ -145,7 +150,7 @@ def compare_heads(results: dict, runs: int) -> None:
 
 def count_operators(results: dict) -> None:
     """Operators and host reads of a forward, at two batch sizes: they must not grow with images."""
-    for kind in ("plain", "ota"):
+    for kind in ("plain", "ota", "tal"):
         counts = {batch: Case(batch, 320, 17).count(kind) for batch in (4, 64)}
         operators = {batch: counter.total for batch, counter in counts.items()}
         reads = {batch: counter.host_reads for batch, counter in counts.items()}

@@ -43,7 +43,7 @@ class Side:
         with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
             model = build_model(opt, hyp, data.nc, CPU)
             self.family = ProfiledFamily(opt, data, model, CPU, World(), hyp=hyp)
-        self.family.use_ota = bool(ota)
+        self.family.assigner = "ota" if ota else "plain"
         self.family.model.train()
         self.rates = self.family.schedule.rates(0, 0, 0)._replace(accumulate=1)
         amp = choose_amp(opt.amp, CPU)

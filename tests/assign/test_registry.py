@@ -11,6 +11,7 @@ from yolov7fast.assign.ota import AUX_TOP, LEAD_TOP, Ota
 from yolov7fast.assign.plain import Plain
 from yolov7fast.assign.pooled import PooledAssigner
 from yolov7fast.assign.registry import find_assigner, make_assigner, register
+from yolov7fast.assign.tal import Tal
 from yolov7fast.core.boxes import box_iou, xywh2xyxy
 from yolov7fast.core.errors import UserError
 from yolov7fast.losses.build import assigner_name, build_loss
@@ -23,13 +24,13 @@ HYP = {"box": 0.05, "obj": 0.7, "cls": 0.3, "cls_pw": 1.0, "obj_pw": 1.0, "fl_ga
 
 
 def test_names_and_what_they_stand_for():
-    assert (find_assigner("plain"), find_assigner("ota")) == (Plain, Ota)
+    assert (find_assigner("plain"), find_assigner("ota"), find_assigner("tal")) == (Plain, Ota, Tal)
     assert make_assigner("ota") == Ota(LEAD_TOP) and make_assigner("ota", auxiliary=True) == Ota(AUX_TOP)
 
 
 @pytest.mark.parametrize("name", ["otta", 3, None, ["ota"]])
 def test_a_wrong_name_is_answered_with_those_that_exist(name):
-    with pytest.raises(UserError, match=r"no assigner .*known are ota, plain"):
+    with pytest.raises(UserError, match=r"no assigner .*known are ota, plain, tal"):
         find_assigner(name)
 
 
@@ -66,7 +67,7 @@ class ByScore(PooledAssigner):
     def cost(self, pairs):
         return pairs.without_padding(1 - pairs.class_score())
 
-    def count(self, pairs):
+    def count(self, pairs, cost):
         return pairs.block.present * 3
 
     def conflict_cost(self, pairs, cost):

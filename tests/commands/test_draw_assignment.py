@@ -1,4 +1,4 @@
-"""The plot of positives: one for each image, for one loss or both; mistakes are reported."""
+"""The plot of positives: one for each image, for one assigner or several; mistakes are reported."""
 
 import cv2
 import numpy as np
@@ -35,13 +35,13 @@ def arguments(scene, out, data="data3.yaml", **more):
     return [part for key, value in given.items() for part in (f"--{key}", str(value))]
 
 
-def test_both_losses_stand_side_by_side(scene, tmp_path):
-    assert main(arguments(scene, tmp_path / "both")) == 0
+def test_assigners_stand_side_by_side(scene, tmp_path):
+    assert main(arguments(scene, tmp_path / "all")) == 0
     assert main(arguments(scene, tmp_path / "one", loss="ota", images=1)) == 0
-    both, one = (cv2.imread(str(tmp_path / name)) for name in ("both/a_both.png", "one/a_ota.png"))
-    assert both.shape[1] == 2 * one.shape[1]
-    assert both[both.shape[0] // 4].std() > 1  # something was drawn
-    assert (tmp_path / "both" / "b_both.png").is_file() and not (tmp_path / "one" / "b_ota.png").exists()
+    every, one = (cv2.imread(str(tmp_path / name)) for name in ("all/a_all.png", "one/a_ota.png"))
+    assert every.shape[1] == 3 * one.shape[1]
+    assert every[every.shape[0] // 4].std() > 1  # something was drawn
+    assert (tmp_path / "all" / "b_all.png").is_file() and not (tmp_path / "one" / "b_ota.png").exists()
 
 
 def test_another_number_of_classes_is_reported(scene, tmp_path):

@@ -97,8 +97,8 @@ def test_both_losses_are_those_of_several_heads():
     opt, dataset = SimpleNamespace(epochs=2, class_weights=""), SimpleNamespace(labels=[])
     family = SimpleNamespace(model=model, hyp=model.hyp, opt=opt, dataset=dataset, names=["a", "b", "c", "d"])
     YoloFamily.build_losses(family)
-    assert type(family.plain_loss) is type(family.ota_loss) is MultiHeadLoss
-    assert not family.plain_loss.assigner.pooled and family.ota_loss.assigner.pooled
+    assert {name: type(loss) for name, loss in family.losses.items()} == dict.fromkeys(("plain", "ota"), MultiHeadLoss)
+    assert not family.losses["plain"].assigner.pooled and family.losses["ota"].assigner.pooled
 
 
 @pytest.mark.slow

@@ -7,8 +7,14 @@ from yolov7fast.assign.candidates import AUX_REACH, LEAD_REACH
 from yolov7fast.assign.ota import AUX_TOP, LEAD_TOP, Ota
 from yolov7fast.diagnostics import recorded_losses
 from yolov7fast.diagnostics.recorded_losses import FOLDER as GOLDEN
-from yolov7fast.diagnostics.recorded_losses import HYP, LOSSES, names, stand_in
+from yolov7fast.diagnostics.recorded_losses import HYP, names, stand_in
+from yolov7fast.losses.yolo import AuxiliaryLoss, YoloLoss
 
+LOSSES = {
+    **recorded_losses.LOSSES,
+    "tal": lambda model: YoloLoss(model, "tal"),
+    "aux tal": lambda model: AuxiliaryLoss(model, "tal"),
+}
 __all__ = ["GOLDEN", "HYP", "LOSSES", "Case", "batched_matches", "names", "stand_in"]
 
 

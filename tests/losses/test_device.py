@@ -36,23 +36,23 @@ def extra(kind: str, batch: int, size: int) -> list[torch.Tensor]:
     return [] if kind == "plain" else [torch.empty(batch, 3, size, size, device="meta")]
 
 
-@pytest.mark.parametrize("kind", ["plain", "ota", "aux"])
+@pytest.mark.parametrize("kind", ["plain", "ota", "aux", "tal", "aux tal"])
 @pytest.mark.parametrize("each", [0, 17])
 def test_forward_and_backward_need_nothing_from_the_device(kind, each):
     """On the meta device there are no numbers to read: any read would raise."""
-    maps = random_maps(4, 128, 80, "meta") * (2 if kind == "aux" else 1)
+    maps = random_maps(4, 128, 80, "meta") * (2 if "aux" in kind else 1)
     loss, items = LOSSES[kind](stand_in("p5", 80))(maps, random_targets(4, each, 80), *extra(kind, 4, 128))
     loss.backward()
     assert loss.device.type == items.device.type == "meta"
     assert all(m.grad.shape == m.shape for m in maps)
 
 
-@pytest.mark.parametrize("kind,most", [("plain", 160), ("ota", 260), ("aux", 593)])
+@pytest.mark.parametrize("kind,most", [("plain", 160), ("ota", 260), ("aux", 593), ("tal", 330), ("aux tal", 700)])
 def test_calls_do_not_grow_with_images_or_boxes_and_none_reads_back(kind, most):
     counts = set()
     loss = LOSSES[kind](stand_in("p5", 80))
     for batch, each in ((4, 17), (64, 17), (16, 1), (4, 60)):
-        maps = random_maps(batch, 64, 80, "meta") * (2 if kind == "aux" else 1)
+        maps = random_maps(batch, 64, 80, "meta") * (2 if "aux" in kind else 1)
         with OpCounter() as counter:
             loss(maps, random_targets(batch, each, 80), *extra(kind, batch, 64))
         counts.add(counter.total)
@@ -60,10 +60,11 @@ def test_calls_do_not_grow_with_images_or_boxes_and_none_reads_back(kind, most):
     assert len(counts) == 1 and counts.pop() <= most
 
 
+@pytest.mark.parametrize("kind", ["ota", "tal"])
 @pytest.mark.parametrize("device", ["cpu", "meta"])
-def test_the_device_part_is_one_graph(device):
+def test_the_device_part_is_one_graph(device, kind):
     """`fullgraph` refuses anything that would need the host; on the meta device, what a GPU would run."""
-    loss = ComputeLossOTA(stand_in("p5", 5))
+    loss = LOSSES[kind](stand_in("p5", 5))
     maps, targets = random_maps(2, 64, 5, device), random_targets(2, 6, 5)
     plan = loss.plan(targets, maps, 0.5, 64)
     _, items = torch.compile(loss.on_device, fullgraph=True, backend="eager")(maps, plan)

@@ -78,7 +78,7 @@ def run(loss, maps, targets):
 
 @pytest.mark.parametrize("per_head", [0, 1])
 @pytest.mark.parametrize("nc", [6, 1])
-@pytest.mark.parametrize("assigner", ["plain", "ota"])
+@pytest.mark.parametrize("assigner", ["plain", "ota", "tal"])
 def test_one_head_with_all_classes_has_the_ordinary_loss_bit_for_bit(assigner, nc, per_head):
     config = HeadConfig(nc, (tuple(range(nc)),), (1.0,), ("all",))
     maps, targets = random_maps([nc]), random_targets(nc)
@@ -92,7 +92,7 @@ def test_one_head_with_all_classes_has_the_ordinary_loss_bit_for_bit(assigner, n
 
 @pytest.mark.parametrize("full", [False, True])
 @pytest.mark.parametrize("hyp", [{}, {"label_smoothing": 0.1, "cls_pw": 1.5, "fl_gamma": 1.0}])
-@pytest.mark.parametrize("assigner", ["plain", "ota"])
+@pytest.mark.parametrize("assigner", ["plain", "ota", "tal"])
 def test_heads_together_learn_what_each_would_alone(assigner, hyp, full):
     """Each head by itself: its own maps, its own targets with local classes, everything else ground."""
     config = HeadConfig(6, ((4,), (0, 3), (5, 1, 2)), (1.0, 1.5, 0.7), ("a", "b", "c"), full_head=full)
@@ -166,7 +166,7 @@ def test_weights_of_heads_are_relative():
     torch.testing.assert_close(items(2.0, 2.0, per_head_loss=1), 2 * items(1.0, 1.0, per_head_loss=1))
 
 
-@pytest.mark.parametrize("assigner", ["plain", "ota"])
+@pytest.mark.parametrize("assigner", ["plain", "ota", "tal"])
 def test_a_head_without_targets_still_learns_where_nothing_is(assigner):
     config = HeadConfig.consecutive(6, 2)
     targets = random_targets(3)  # of the first head alone

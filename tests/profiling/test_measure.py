@@ -20,7 +20,7 @@ class Loss:
 def fake_family(loader) -> SimpleNamespace:
     rates = SimpleNamespace(_replace=lambda **_: "rates")
     schedule = SimpleNamespace(rates=lambda *_: rates)
-    return SimpleNamespace(loader=loader, plain_loss=Loss(), ota_loss=Loss(), schedule=schedule, use_ota=None)
+    return SimpleNamespace(loader=loader, losses={"plain": Loss(), "ota": Loss()}, schedule=schedule, assigner="")
 
 
 class FakeStep:
@@ -30,10 +30,10 @@ class FakeStep:
         self.family, self.seen = family, []
 
     def __call__(self, batch, global_step, rates, *timer):
-        self.seen.append(("ota" if self.family.use_ota else "plain", len(timer), batch[0][0]))
+        self.seen.append((self.family.assigner, len(timer), batch[0][0]))
         for t in timer:
             t.begin()
-            (self.family.ota_loss if self.family.use_ota else self.family.plain_loss).match()
+            self.family.losses[self.family.assigner].match()
             t.mark("backward")
 
     def sync_metrics(self):

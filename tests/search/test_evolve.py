@@ -16,7 +16,13 @@ from yolov7fast.training.trainer import Outcome
 
 
 def options(folder: Path, **changes) -> Namespace:
-    settings = {"project": str(folder / "runs"), "hyp": "data/hyp.small.yaml", "loss_ota": None, "bucket": ""}
+    settings = {
+        "project": str(folder / "runs"),
+        "hyp": "data/hyp.small.yaml",
+        "loss_ota": None,
+        "assigner": "",
+        "bucket": "",
+    }
     return Namespace(**settings | changes)
 
 
@@ -52,6 +58,12 @@ def test_an_evolution_with_the_plain_loss_says_so_in_its_set(elsewhere, change):
     opt = options(elsewhere, **change)
     evolve(opt, World(), trained, generations=1)
     assert load_hyp(run_folder(opt) / "hyp_evolved.yaml")["loss_ota"] == 0
+
+
+def test_an_evolved_set_names_the_assigner_of_the_command_line(elsewhere):
+    opt = options(elsewhere, assigner="tal")
+    evolve(opt, World(), trained, generations=2)
+    assert load_hyp(run_folder(opt) / "hyp_evolved.yaml")["assigner"] == "tal"
 
 
 def test_its_files_stay_in_the_run_folder(elsewhere):

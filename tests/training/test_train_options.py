@@ -124,20 +124,27 @@ def test_weights_and_biases_gets_scalars_plots_and_checkpoints(tmp_path, shapes_
     assert load_checkpoint(folder / "weights" / "epoch_002.pt")["wandb_id"] == "abc"
 
 
-def test_ota_can_begin_late(tmp_path, shapes_small, monkeypatch):
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"loss_ota_from": 0.5}, ["plain", "plain", "ota", "ota"]),
+        ({"assigner_schedule": [[0, "plain"], [0.25, "tal"], [3, "ota"]]}, ["plain", "tal", "tal", "ota"]),
+    ],
+)
+def test_another_assigner_can_begin_late(tmp_path, shapes_small, monkeypatch, change, expected):
     used = []
     original = yolov7fast.families.yolo.family.YoloFamily.start_epoch
 
     def noted(self, epoch, batch_index, per_class_ap):
         original(self, epoch, batch_index, per_class_ap)
-        used.append(self.use_ota)
+        used.append(self.assigner)
 
     monkeypatch.setattr(yolov7fast.families.yolo.family.YoloFamily, "start_epoch", noted)
     hyp = tmp_path / "hyp.yaml"
-    hyp.write_text(yaml.safe_dump(hyper.load_hyp("data/hyp.small.yaml") | {"loss_ota_from": 0.5}))
+    hyp.write_text(yaml.safe_dump(hyper.load_hyp("data/hyp.small.yaml") | change))
     code, _ = train(tmp_path, shapes_small, "--epochs", "4", "--hyp", str(hyp), "--notest", "--nosave")
     assert code == 0
-    assert used == [False, False, True, True]
+    assert used == expected
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,8 @@ class Predictions(NamedTuple):
     corners: torch.Tensor  # (n, 4) boxes in pixels, xyxy
     objectness: torch.Tensor  # (n, 1) logits
     class_logits: torch.Tensor  # (n, C)
+    cell: torch.Tensor  # (n, 4) column, row of the candidate's cell, 0, 0
+    stride: torch.Tensor  # (n, 1) pixels of a cell
 
 
 class Assignment(NamedTuple):
@@ -24,12 +26,17 @@ class Assignment(NamedTuple):
 
     taken: torch.Tensor  # (n,) bool: it is a positive
     target: torch.Tensor  # (n,) int64, row of its target; meaningless where not taken
+    weight: torch.Tensor | None = None  # (n,) in the box and class loss, 0 where not taken; None: all positives alike
+    objectness: torch.Tensor | None = None  # (n,) what a positive's objectness is to learn; None: its overlap (CIoU)
 
 
 class Assigner:
     """Chooses the positives among the candidates. One rule is one subclass, entered in `assign.registry`."""
 
     pooled: ClassVar[bool] = False  # candidates of an image compete, by what the network predicts there
+    # a cell is one candidate and boxes are in true pixels; False, as upstream: a cell proposed twice stands in its pool
+    # twice, and both sides of a box are scaled by the height of the image
+    exact: ClassVar[bool] = False
 
     @classmethod
     def build(cls, auxiliary: bool) -> "Assigner":

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
+from yolov7fast.assign.base import Predictions
 from yolov7fast.assign.pooled import Pairs, PooledAssigner, dynamic_k
 
 IOU_WEIGHT = 3.0  # of the overlap cost against the class cost
@@ -35,11 +36,11 @@ class Ota(PooledAssigner):
         limits = torch.finfo(score.dtype)
         return score.sqrt_().clamp_(limits.tiny**0.5, 1 - limits.eps / 2)
 
-    def candidate_figures(self, score: torch.Tensor) -> torch.Tensor:
+    def candidate_figures(self, predictions: Predictions, score: torch.Tensor) -> torch.Tensor:
         """(1, n): minus what the candidate costs a box of no class."""
         return sum_log(1 - score).T
 
-    def count(self, pairs: Pairs) -> torch.Tensor:
+    def count(self, pairs: Pairs, cost: torch.Tensor) -> torch.Tensor:
         return dynamic_k(pairs.iou, pairs.block.present, self.top)
 
     def cost(self, pairs: Pairs) -> torch.Tensor:

@@ -25,7 +25,7 @@ class Pairs(NamedTuple):
     block: PoolBlock
     iou: torch.Tensor  # (B, G, P); 0 for padding
     figures: torch.Tensor  # (R, B, P), what `PooledAssigner.candidate_figures` says of the candidates
-    score: torch.Tensor  # (n, C), of all candidates
+    score: torch.Tensor  # (n, C), of all candidates, as `PooledAssigner.score` makes it
 
     def class_score(self) -> torch.Tensor:
         """(B, G, P): of each pair, the candidate's score of the box's class."""
@@ -49,7 +49,7 @@ class PooledAssigner(Assigner):
         """(n, C) from logits (n, 1) and (n, C): how much the network believes in each class at each candidate."""
         return class_logits.float().sigmoid() * objectness.sigmoid()
 
-    def candidate_figures(self, score: torch.Tensor) -> torch.Tensor:
+    def candidate_figures(self, predictions: Predictions, score: torch.Tensor) -> torch.Tensor:
         """(R, n): figures of the candidates that `cost` needs, worked out once for each."""
         return score.new_empty(0, len(score))
 
@@ -57,13 +57,17 @@ class PooledAssigner(Assigner):
         """(B, G, P), not negative; infinite for padding, see `Pairs.without_padding`."""
         raise NotImplementedError
 
-    def count(self, pairs: Pairs) -> torch.Tensor:
+    def count(self, pairs: Pairs, cost: torch.Tensor) -> torch.Tensor:
         """(B, G) int64: how many candidates each box takes, at most `top`; 0 for boxes that are only padding."""
         raise NotImplementedError
 
     def conflict_cost(self, pairs: Pairs, cost: torch.Tensor) -> torch.Tensor:
         """(B, G, P): a candidate that several boxes took goes to the box of its pool for which this is least."""
         return cost
+
+    def settled(self, given: Assignment, predictions: Predictions, score: torch.Tensor, pools: Pools) -> Assignment:
+        """Add weights and objectness targets to who got what, for rules by which positives are not all alike."""
+        return given
 
     @torch.no_grad()
     def __call__(
@@ -77,15 +81,18 @@ class PooledAssigner(Assigner):
         table, score = self.prepare(predictions)
         matched = [self.match_block(block, table, score) for block in pools.blocks]
         taken, target = (_concatenated(field).index_select(0, pools.slot) for field in zip(*matched))
-        return Assignment(taken, target)
+        return self.settled(Assignment(taken, target), predictions, score, pools)
 
     def prepare(self, predictions: Predictions) -> tuple[torch.Tensor, torch.Tensor]:
         """(4 + R, n) corners and figures of the candidates, and (n, C) scores."""
         score = self.score(predictions.objectness, predictions.class_logits)
-        return torch.cat([predictions.corners.T, self.candidate_figures(score)]), score
+        return torch.cat([predictions.corners.T, self.candidate_figures(predictions, score)]), score
 
-    def match_block(self, block: PoolBlock, table: torch.Tensor, score: torch.Tensor) -> Assignment:
-        """Assignment of every slot, (B, P), of a block of pools. table: (4 + R, n) corners, figures of candidates."""
+    def match_block(self, block: PoolBlock, table: torch.Tensor, score: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Of every slot, (B, P), of a block of pools, whether it is taken, and the row of its target.
+
+        table: (4 + R, n) corners, figures of candidates.
+        """
         pools, slots = block.padding_cost.shape
         boxes = block.present.shape[1]
         pooled = table.index_select(1, block.candidate).view(-1, pools, slots)
@@ -98,14 +105,14 @@ class PooledAssigner(Assigner):
             parts = (block.boxes(at, at + step) for at in range(0, boxes, step))
             bids = reduce(_merge, (self._bid(part, corners, pooled[4:], score) for part in parts))
         winner = torch.where(bids.taken >= 2 * ONE_BID, bids.favourite, bids.taken)
-        return Assignment(bids.taken >= ONE_BID, winner & (ONE_BID - 1))
+        return bids.taken >= ONE_BID, winner & (ONE_BID - 1)
 
     def _bid(self, block: PoolBlock, corners: torch.Tensor, figures: torch.Tensor, score: torch.Tensor) -> "_Bids":
         """What the boxes of every pool want: overlaps, how many to take, costs, the ones of lowest cost."""
         iou = box_iou(block.corners, corners).nan_to_num_(0)  # (B, G, P); two empty boxes: no overlap
         pairs = Pairs(block, iou, figures, score)
-        k = self.count(pairs)
         cost = self.cost(pairs)
+        k = self.count(pairs, cost)
         most = min(self.top, cost.shape[-1])
         slot = lowest_cost_candidates(cost, k, block.filled, most)
         chosen = torch.arange(most, device=cost.device) < k[..., None]

@@ -44,12 +44,16 @@ class PoolBlock(NamedTuple):
 class Pools(NamedTuple):
     blocks: tuple[PoolBlock, ...]
     slot: torch.Tensor  # (n,) int64, slot of each candidate in the blocks' (B, P), one block after another
+    corners: torch.Tensor  # (N, 4) float, all boxes of the batch in pixels, xyxy
+    classes: torch.Tensor  # (N,) int64, column of each box's class among the class logits
 
     @classmethod
-    def of(cls, slot: torch.Tensor, *fields: torch.Tensor) -> "Pools":
+    def of(cls, slot: torch.Tensor, corners: torch.Tensor, classes: torch.Tensor, *fields: torch.Tensor) -> "Pools":
         """Of what `build_pools` gave, sent to the device."""
         width = len(PoolBlock._fields)
-        return cls(tuple(PoolBlock(*fields[i : i + width]) for i in range(0, len(fields), width)), slot)
+        return cls(
+            tuple(PoolBlock(*fields[i : i + width]) for i in range(0, len(fields), width)), slot, corners, classes
+        )
 
 
 def build_pools(
@@ -74,7 +78,7 @@ def build_pools(
     slot_rank, box_rank = _rank_in_group(candidate_pool, slots), _rank_in_group(target_pool[known], boxes)
 
     slot = np.empty(len(candidate_pool), dtype=np.int64)
-    arrays, start = [slot], 0
+    arrays, start = [slot, corners, classes], 0
     for members in _split_into_blocks(slots, boxes, budget):
         local = np.full(pools, -1)
         local[members] = np.arange(len(members))

@@ -3,9 +3,10 @@
 from yolov7fast.assign.base import Assigner
 from yolov7fast.assign.ota import Ota
 from yolov7fast.assign.plain import Plain
+from yolov7fast.assign.tal import Tal
 from yolov7fast.core.errors import UserError, shown
 
-ASSIGNERS: dict[str, type[Assigner]] = {"plain": Plain, "ota": Ota}
+ASSIGNERS: dict[str, type[Assigner]] = {"plain": Plain, "ota": Ota, "tal": Tal}
 
 
 def register(name: str, assigner: type[Assigner]) -> None:

@@ -110,6 +110,8 @@ def _check_yolo(opt: Namespace) -> None:
         )
     if opt.resize_schedule and (opt.multi_scale or opt.evolve):
         raise UserError("--resize-schedule cannot be combined with --multi-scale or --evolve")
+    if opt.assigner and opt.loss_ota is not None:
+        raise UserError("--assigner and --loss-ota both say which assigner is used: leave one of them out")
     if opt.transfer_weights and not opt.weights:
         raise UserError("--transfer-weights needs --weights FILE to take from")
     if opt.overfit and (opt.evolve or opt.image_weights):

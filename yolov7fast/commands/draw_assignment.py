@@ -1,10 +1,11 @@
-"""Draw which cells and anchors are positives of each box, by the plain loss and by OTA, side by side.
+"""Draw which cells and anchors are positives of each box, by plain, OTA and task-aligned assignment, side by side.
 
-    python tools/draw_assignment.py --data data/shapes.yaml --weights runs/train/exp/weights/best.pt --loss both
+    python tools/draw_assignment.py --data data/shapes.yaml --weights runs/train/exp/weights/best.pt --loss all
 
-One plot per image: a row for each level of the network, a column for each loss. A box and
-all its positives have one colour: filled squares are cells, thin frames the anchors that answer there (darker where
-several do). Plain takes every cell that fits by geometry; OTA takes those that the network already finds cheapest.
+One plot per image: a row for each level of the network, a column for each assigner. A box and all its positives have
+one colour: filled squares are cells, thin frames the anchors that answer there (darker where several do). Plain takes
+every cell that fits by geometry; OTA takes those that the network already finds cheapest; task-aligned assignment those
+that score and overlap best, its colours fading with a positive's weight.
 """
 
 import argparse
@@ -31,7 +32,8 @@ from yolov7fast.nn.model import Model
 from yolov7fast.plots.curves import figure, line_colours
 from yolov7fast.plots.draw import class_name
 
-SHOWN = {"plain": "plain", "ota": "OTA"}
+SHOWN = {"plain": "plain", "ota": "OTA", "tal": "task-aligned"}
+CHOICES = {**{kind: [kind] for kind in SHOWN}, "both": ["plain", "ota"], "all": list(SHOWN)}
 LEGEND = "filled squares: cells given to the box of that colour;  thin frames: their anchors;  n: m = box n has m here"
 SETTINGS = {"box": 1.0, "obj": 1.0, "cls": 1.0, "cls_pw": 1.0, "obj_pw": 1.0, "fl_gamma": 0.0, "anchor_t": 4.0}
 
@@ -44,6 +46,7 @@ class Given(NamedTuple):
     row: np.ndarray
     column: np.ndarray
     target: np.ndarray  # index of the box
+    weight: np.ndarray  # in the box and class loss, 0 to 1
 
 
 def build_losses(model, kinds: list[str]) -> dict:
@@ -60,12 +63,12 @@ def draw_panel(axes, image: np.ndarray, boxes: np.ndarray, colours, mine: Given,
     axes.imshow(np.full_like(image, 255), alpha=0.45)
     stride, here = float(loss.layout.stride[level]), mine.level == level
     counts = np.bincount(mine.target[here], minlength=len(boxes))
-    for anchor, row, column, target in zip(*(field[here] for field in mine[1:])):
-        colour = colours[target]
-        axes.add_patch(Rectangle((column * stride, row * stride), stride, stride, color=colour, alpha=0.45, lw=0))
+    for anchor, row, column, target, weight in zip(*(field[here] for field in mine[1:])):
+        colour, shown = colours[target], 0.45 * (0.15 + 0.85 * weight)
+        axes.add_patch(Rectangle((column * stride, row * stride), stride, stride, color=colour, alpha=shown, lw=0))
         w, h = loss.layout.anchors[level, anchor] * stride
         x, y = (column + 0.5) * stride - w / 2, (row + 0.5) * stride - h / 2
-        axes.add_patch(Rectangle((x, y), w, h, fill=False, ec=colour, alpha=0.35, lw=0.6))
+        axes.add_patch(Rectangle((x, y), w, h, fill=False, ec=colour, alpha=shown * 0.8, lw=0.6))
     for number, (x, y, w, h) in enumerate(boxes):
         got = counts[number]
         box = {"fill": False, "ec": colours[number], "lw": 1.8 if got else 0.8, "ls": "-" if got else ":"}
@@ -114,7 +117,7 @@ def parse_args(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog=row.invocation, description=row.summary)
     parser.add_argument("--data", required=True, help="data yaml")
     parser.add_argument("--weights", required=True, help="checkpoint (.pt)")
-    losses = {"choices": ("ota", "plain", "both"), "default": "both"}
+    losses = {"choices": tuple(CHOICES), "default": "all"}
     parser.add_argument("--loss", **losses, help="whose assignment to draw (default: %(default)s)")
     parser.add_argument("--split", default="val", help="train, val or test images (default: %(default)s)")
     parser.add_argument("--images", type=int, default=4, help="number of images, from the first (default: %(default)s)")
@@ -137,7 +140,7 @@ def main(argv: list[str] | None = None) -> int:
     stride = int(model.stride.max())
     size = check_img_size(opt.img_size, stride)
     dataset = LoadImagesAndLabels(data.split(opt.split), size, 1, stride=stride)
-    losses = build_losses(model, ["plain", "ota"] if opt.loss == "both" else [opt.loss])
+    losses = build_losses(model, CHOICES[opt.loss])
     out = Path(opt.out)
     out.mkdir(parents=True, exist_ok=True)
     for index in tqdm(range(min(opt.images, len(dataset))), desc="drawing"):
@@ -146,8 +149,9 @@ def main(argv: list[str] | None = None) -> int:
             raw = model(image[None].to(device).float() / 255)[1]
         found = {}
         for kind, loss in losses.items():
-            level, _, *rest = loss.assigned_cells(raw, targets, image.shape[1]).T
-            found[kind] = Given(level, *rest)
+            cells, weight = loss.weighted_cells(raw, targets, image.shape[1])
+            level, _, *rest = cells.T
+            found[kind] = Given(level, *rest, weight=weight)
         name = out / f"{Path(path).stem}_{opt.loss}.png"
         draw(name, image.permute(1, 2, 0).numpy(), targets.numpy(), found, losses, data.names)
     print(f"{min(opt.images, len(dataset))} plots in {out}/")

@@ -24,12 +24,13 @@ from yolov7fast.core.files.atomic import write_atomically
 from yolov7fast.data.data_yaml import DataYaml, load_data_yaml
 from yolov7fast.families.yolo.family import effective_hyp
 from yolov7fast.families.yolo.network import build_model
+from yolov7fast.losses.build import assigner_stages
 from yolov7fast.nn.heads import IAuxDetect
 from yolov7fast.profiling.measure import measure, write_trace
 from yolov7fast.profiling.report import advice, comparison, draw, table
 from yolov7fast.profiling.synthetic import CLASSES, ProfiledFamily
 from yolov7fast.training.distributed import World
-from yolov7fast.training.hyperparameters import load_hyp
+from yolov7fast.training.hyperparameters import load_hyp, with_assigner
 from yolov7fast.training.reporting.bottleneck import options_in_use
 from yolov7fast.training.run import init_seeds
 from yolov7fast.training.step import TrainStep, choose_amp
@@ -94,9 +95,9 @@ def profile_losses(
     with tempfile.TemporaryDirectory() as scratch:
         model = build_model(opt, hyp, data.nc, device)
         if "plain" in kinds and isinstance(model.model[-1], IAuxDetect):
-            wish = "--compare-loss" if opt.compare_loss else "loss_ota 0"
+            wish = "--compare-loss" if opt.compare_loss else "the plain loss"
             raise UserError(
-                f"{wish}: {opt.cfg or opt.weights} has auxiliary heads, whose only loss is OTA; leave it out"
+                f"{wish}: {opt.cfg or opt.weights} has auxiliary heads, which have no plain loss; leave it out"
             )
         opt.save_dir = scratch
         family = ProfiledFamily(opt, data, model, device, World(), hyp=hyp)
@@ -129,13 +130,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     device = select_device(opt.device)
     init_seeds(1, opt.deterministic)
     hyp = effective_hyp(load_hyp(opt.hyp), opt)
+    hyp = with_assigner(hyp, 1, "") if opt.compare_loss else hyp
     names = [str(number) for number in range(CLASSES)]
     data = (
         DataYaml("--synthetic", CLASSES, names)
         if opt.synthetic
         else load_data_yaml(opt.data, allow_download=opt.allow_download)
     )
-    kinds = ("plain", "ota") if opt.compare_loss else ("ota" if hyp["loss_ota"] else "plain",)
+    kinds = ("plain", "ota") if opt.compare_loss else (assigner_stages(hyp, opt.epochs)[-1].assigner,)
     network = Path(opt.cfg or opt.weights).stem
     setting = f"{network}, batch {opt.batch_size}, {opt.img_size[0]} pixels, {device.type}"
     profiles = profile_losses(opt, hyp, data, device, kinds)

@@ -62,10 +62,11 @@ def make_plan(
     gains: Sequence[float],
     reach: float,
     height: int | None,
+    exact: bool = False,
 ) -> Plan:
     """raw: outputs level by level, in each level head by head; reach: see `find_candidates`.
 
-    height: of the input image; given, the candidates compete in pools.
+    height: of the input image; given, the candidates compete in pools. exact: as in `assign.base.Assigner`.
     """
     batch, na = raw[0].shape[:2]
     sizes = [(m.shape[2], m.shape[3]) for m in raw[:: layout.heads]]
@@ -78,12 +79,16 @@ def make_plan(
         order = np.argsort(output, kind="stable")
         found, output = Candidates(*(field[order] for field in found)), output[order]
     cell = found.cell(sizes, na)
+    first_duplicate = first_on_cell(output, cell)
+    if exact:
+        kept = np.flatnonzero(first_duplicate == np.arange(len(cell)))
+        found, output, cell = Candidates(*(field[kept] for field in found)), output[kept], cell[kept]
+        first_duplicate = np.arange(len(cell))
     counts = np.bincount(output, minlength=len(raw)).tolist()
     scale = np.array([[nx, ny, nx, ny] for ny, nx in sizes], dtype=rows.dtype)[found.level]
     corner = np.stack([found.column, found.row, *np.zeros((2, len(cell)), np.int64)], 1).astype(rows.dtype)
     anchor = layout.anchors[found.level, found.anchor].astype(np.float32)
     stride = layout.stride[found.level, None]
-    first_duplicate = first_on_cell(output, cell)
     area = np.array([m.shape[:-1].numel() for m in raw], dtype=np.float32)
     balance = np.array(level_weights, np.float64 if raw[0].dtype == torch.float64 else np.float32)
     arrays = [cell, anchor, stride, scale, corner, first_duplicate, found.target, rows[:, 2:6], column]
@@ -94,7 +99,8 @@ def make_plan(
     weighted = [] if layout.class_weights is None else [layout.class_weights[classes]]
     pooled = []
     if height is not None:
-        corners = xywh2xyxy(rows[:, 2:6] * height)  # by the height alone, as upstream; it matters off-square
+        width = sizes[0][1] * layout.stride[0] if exact else height  # upstream's matters off-square
+        corners = xywh2xyxy(rows[:, 2:6] * np.array([width, height, width, height], rows.dtype))
         pool = image * layout.heads + head
         width, budget = max(m.shape[-1] for m in raw) - 5, pairs_at_once(raw[0].device)
         pooled = build_pools(pool[found.target], pool, corners, column, width, budget)

@@ -44,7 +44,9 @@ class Positives(NamedTuple):
     last: torch.Tensor  # (n,) bool, the last positive on its cell: it sets the cell's objectness
     box: torch.Tensor  # (n, 4) as in Predicted
     cls: torch.Tensor  # (n, 1) int64
-    weight: torch.Tensor | None = None  # (n,) in the class loss
+    class_weight: torch.Tensor | None = None  # (n,) in the class loss
+    weight: torch.Tensor | None = None  # (n,) in box and class loss, 0 where not taken; None: all positives alike
+    objectness: torch.Tensor | None = None  # (n,) target of the cell's objectness; None: the overlap (CIoU)
 
 
 class Terms(NamedTuple):
@@ -111,7 +113,7 @@ class YoloLoss:
 
     def plan(self, targets: torch.Tensor, raw: list[torch.Tensor], reach: float, height: int | None = None) -> Plan:
         """The host's part; height: of the input image, given if the candidates compete in pools."""
-        return make_plan(self.layout, targets, raw, self.level_weights, self.gains, reach, height)
+        return make_plan(self.layout, targets, raw, self.level_weights, self.gains, reach, height, self.assigner.exact)
 
     # --- on the device ------------------------------------------------------------------------------------------------
 
@@ -139,14 +141,16 @@ class YoloLoss:
         logits = predicted.classes
         if plan.trained is not None and plan.fixed is not None:
             logits = torch.where(plan.trained, logits, plan.fixed)
-        return self.assigner(plan.target, Predictions(corners, predicted.objectness, logits), plan.pools)
+        predictions = Predictions(corners, predicted.objectness, logits, plan.corner, plan.stride)
+        return self.assigner(plan.target, predictions, plan.pools)
 
     def positives(self, plan: Plan, given: Assignment) -> Positives:
         """Each candidate's target, relative to its cell."""
         box = plan.target_box.index_select(0, given.target) * plan.scale - plan.corner
         cls = plan.target_class.index_select(0, given.target)[:, None]
         weight = None if plan.weight is None else plan.weight.index_select(0, given.target)
-        return Positives(given.taken, last_on_cell(given.taken, plan.first_duplicate), box, cls, weight)
+        last = last_on_cell(given.taken, plan.first_duplicate)
+        return Positives(given.taken, last, box, cls, weight, given.weight, given.objectness)
 
     def terms(self, predicted: Predicted, given: Assignment, raw: list[torch.Tensor], plan: Plan) -> Terms:
         """Per-level means, made of sums over each raw output.
@@ -164,23 +168,17 @@ class YoloLoss:
         """(4, n) of each candidate: box loss, class loss, 1 for a positive, what it changes of the objectness loss."""
         positives = self.positives(plan, given)
         ciou = bbox_iou(predicted.box.T, positives.box, x1y1x2y2=False, CIoU=True)
-        wanted = ciou.detach().clamp(min=0)
+        wanted = ciou.detach().clamp(min=0) if positives.objectness is None else positives.objectness
         wanted = wanted if self.gr == 1 else (1.0 - self.gr) + self.gr * wanted
         x = predicted.objectness.squeeze(1)
         correction = self.objectness_criterion.change(x, 0.0, wanted)
         cls = self.class_rows(predicted.classes, positives.cls, plan.trained)
-        cls = cls if positives.weight is None else cls * positives.weight
-        return torch.stack(
-            [
-                (1.0 - ciou) * positives.taken,
-                cls * positives.taken,
-                positives.taken.to(ciou.dtype),
-                correction * positives.last,
-            ]
-        )
+        cls = cls if positives.class_weight is None else cls * positives.class_weight
+        weight = positives.taken if positives.weight is None else positives.weight
+        return torch.stack([(1.0 - ciou) * weight, cls * weight, weight.to(ciou.dtype), correction * positives.last])
 
     def means(self, box: torch.Tensor, objectness: torch.Tensor, cls: torch.Tensor, count: torch.Tensor) -> Terms:
-        """Of the sums over positives, and the count of positives, in each output; objectness is a mean already."""
+        """Of the sums over positives, and their number or weight, in each output; objectness is a mean already."""
         count = count.clamp(min=1)
         return Terms(box / count, objectness, cls / (count * self.nc))
 
@@ -218,9 +216,13 @@ class YoloLoss:
 
     # --- to look at ---------------------------------------------------------------------------------------------------
 
-    @torch.no_grad()
     def assigned_cells(self, p: list, targets: torch.Tensor, height: int) -> np.ndarray:
         """(m, 6) level, image, anchor, row, column, target row of each positive, on the host."""
+        return self.weighted_cells(p, targets, height)[0]
+
+    @torch.no_grad()
+    def weighted_cells(self, p: list, targets: torch.Tensor, height: int) -> tuple[np.ndarray, np.ndarray]:
+        """Of each positive, on the host: (m, 6) level, image, anchor, row, column, target row, and (m,) its weight."""
         raw = self.raw_outputs(p)
         plan = self.plan(targets, raw, LEAD_REACH, height if self.assigner.pooled else None)
         given = self.match(self.predicted(raw, plan), plan)
@@ -230,7 +232,8 @@ class YoloLoss:
             place = np.unravel_index(cells[taken].cpu().numpy(), raw[output].shape[:4])
             level = np.full(len(place[0]), output // self.layout.heads)
             rows.append(np.stack([level, *place, target[taken].cpu().numpy()], 1))
-        return np.concatenate(rows)
+        weight = given.taken.float() if given.weight is None else given.weight
+        return np.concatenate(rows), weight[given.taken].cpu().numpy()
 
 
 class AuxiliaryLoss(YoloLoss):

@@ -65,7 +65,7 @@ def in_turn(kinds: Sequence[str], rounds: int) -> Iterator[str]:
 def measure(
     family: YoloFamily, step: TrainStep, kinds: Sequence[str], opt: Namespace, device: torch.device
 ) -> dict[str, dict]:
-    """Profiles by kind of loss ("plain", "ota"), as they are written to profile.json.
+    """Profiles by kind of loss (name of its assigner), as they are written to profile.json.
 
     Both losses train the one network of the family and take their batches from one loader.
     """
@@ -75,12 +75,11 @@ def measure(
     rates = family.schedule.rates(0, 0, 0)._replace(accumulate=1)
     total = (opt.warm_iters + opt.iters + 1) * len(kinds)
     stream = batches(family.loader, total)
-    losses = {"plain": family.plain_loss, "ota": family.ota_loss}
     with tqdm(total=total, desc="profiling", mininterval=1) as bar:
 
         def iteration(kind: str, *timer: StageTimer) -> int:
             batch = next(stream)
-            family.use_ota = kind == "ota"
+            family.assigner = kind
             step(batch, 0, rates, *timer)
             bar.update()
             return len(batch[0])
@@ -88,7 +87,7 @@ def measure(
         for kind in in_turn(kinds, opt.warm_iters):
             iteration(kind)
         step.sync_metrics()  # the device has done the warm-up before the clocks start
-        with timed_assignment([losses[kind] for kind in kinds], [timers[kind] for kind in kinds]):
+        with timed_assignment([family.losses[kind] for kind in kinds], [timers[kind] for kind in kinds]):
             for kind in in_turn(kinds, opt.iters):
                 timers[kind].follow()
                 sizes[kind].append(iteration(kind, timers[kind]))
@@ -105,7 +104,7 @@ def write_trace(family: YoloFamily, step: TrainStep, kind: str, path: Path) -> N
     if torch.cuda.is_available():
         activities.append(torch.profiler.ProfilerActivity.CUDA)
     rates = family.schedule.rates(0, 0, 0)._replace(accumulate=1)
-    family.use_ota = kind == "ota"
+    family.assigner = kind
     with torch.profiler.profile(activities=activities) as profiler:
         for number, batch in enumerate(batches(family.loader, TRACED)):
             step(batch, number, rates)

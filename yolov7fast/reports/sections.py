@@ -35,7 +35,8 @@ from yolov7fast.reports.runs import Run
 # the settings worth a line even where all runs agree
 MAIN_SETTINGS = (
     "cfg", "data", "weights", "epochs", "batch_size", "total_batch_size", "img_size", "adam", "lr0", "lrf", "momentum",
-    "weight_decay", "mosaic", "mixup", "loss_ota", "noautoanchor", "workers", "amp", "seed",
+    "weight_decay", "mosaic", "mixup", "loss_ota", "assigner", "assigner_schedule", "noautoanchor", "workers",
+    "amp", "seed",
 )  # fmt: skip
 
 
@@ -161,8 +162,10 @@ def losses(runs: list[Run]) -> Section:
         title = f"Validation loss: {part}"
         drawn.append(plots.curves(runs, f"val_{part}", title, part, lambda run, p=part: run.val_losses.get(p)))
     blocks: list = [Table(_header(runs, "training loss", False), rows), [p for p in drawn if p]]
-    if len({repr(settings(run).get("loss_ota")) for run in runs}) > 1:
-        blocks.insert(0, Text("The runs use different losses (`loss_ota`): compare shapes, not levels."))
+    for key in ("loss_ota", "assigner", "assigner_schedule"):
+        if len({repr(settings(run).get(key) or 0) for run in runs}) > 1:
+            blocks.insert(0, Text(f"The runs use different losses (`{key}`): compare shapes, not levels."))
+            break
     return Section("Loss", blocks)
 
 

@@ -114,11 +114,7 @@ def bucket_copy(bucket: str, file: Path, upload: bool) -> None:
 
 def begun_with(opt: Namespace) -> dict[str, Any]:
     """The hyp file's set, with the loss that the command line asks for: the evolved file must say which it was."""
-    hyp = hyper.load_hyp(opt.hyp)
-    if opt.loss_ota is not None:
-        hyp["loss_ota"] = opt.loss_ota
-        hyp.pop(hyper.ASSIGNER, None)
-    return hyp
+    return hyper.with_assigner(hyper.load_hyp(opt.hyp), opt.loss_ota, opt.assigner)
 
 
 def evolve(opt: Namespace, world: World, train: Callable[[Namespace], Outcome], generations: int = GENERATIONS) -> int:

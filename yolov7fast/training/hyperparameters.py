@@ -65,6 +65,9 @@ KEYS: dict[str, Key] = {
 }
 # names an assigner of assign.registry, such as plain or ota; absent: the one that loss_ota selects
 ASSIGNER = "assigner"
+# [start, name] of one assigner after another, such as [[0, plain], [0.5, ota]]; absent: one for the whole run
+ASSIGNER_SCHEDULE = "assigner_schedule"
+MOST_STAGES = 100  # of a schedule
 # never written into a user's file
 OPTIONAL_ABSENT = ("anchors", "loss_ota_from", "warmup_min_iters", "nominal_batch", "per_head_loss")
 
@@ -87,7 +90,10 @@ def check_hyp(values: Mapping[str, Any], where: str) -> dict[str, Any]:
     checked: dict[str, Any] = {}
     for name, value in values.items():
         if name == ASSIGNER:
-            checked[name] = _check_assigner(value, where)
+            checked[name] = check_assigner(value, where)
+            continue
+        if name == ASSIGNER_SCHEDULE:
+            checked[name] = _check_schedule(value, where)
             continue
         if name not in KEYS:
             raise UserError(f"{where}: unknown hyper-parameter '{printable(name, 60)}'{nearest(name, KEYS)}")
@@ -99,10 +105,13 @@ def check_hyp(values: Mapping[str, Any], where: str) -> dict[str, Any]:
             checked[name] = key.default
     if checked["loss_ota"] not in (0, 1):
         raise UserError(f"{where}: loss_ota must be 0 (plain) or 1 (OTA), not {checked['loss_ota']}")
+    for other in (ASSIGNER, "loss_ota_from"):
+        if ASSIGNER_SCHEDULE in checked and other in checked:
+            raise UserError(f"{where}: {ASSIGNER_SCHEDULE} and {other} both say which assigner is used: remove one")
     return checked
 
 
-def _check_assigner(value: Any, where: str) -> str:
+def check_assigner(value: Any, where: str) -> str:
     from yolov7fast.assign.registry import find_assigner  # loads torch, which takes seconds
 
     try:
@@ -110,6 +119,42 @@ def _check_assigner(value: Any, where: str) -> str:
     except UserError as error:
         raise UserError(f"{where}: {error}") from None
     return value
+
+
+def _check_schedule(value: Any, where: str) -> list[list]:
+    """[start, name] rows: the first start is 0, one below 1 is a fraction of the epochs."""
+    example = f"{ASSIGNER_SCHEDULE} must be [start, assigner] rows that begin at 0, such as [[0, plain], [0.5, ota]]"
+    if not isinstance(value, list) or not 0 < len(value) <= MOST_STAGES:
+        raise UserError(f"{where}: {example}, not {shown(value)}")
+    rows = []
+    for row in value:
+        if (
+            not isinstance(row, list)
+            or len(row) != 2
+            or isinstance(row[0], bool)
+            or not isinstance(row[0], int | float)
+        ):
+            raise UserError(f"{where}: {example}, not {shown(row)}")
+        start, name = row
+        if not 0 <= start < 1e9 or (start > 1 and start != int(start)) or (start > 0) != bool(rows):
+            raise UserError(f"{where}: {example}; {shown(start)} is no start there (a fraction, or a whole epoch)")
+        rows.append([start, check_assigner(name, where)])
+    return rows
+
+
+def with_assigner(hyp: Mapping[str, Any], loss_ota: int | None, assigner: str) -> dict[str, Any]:
+    """What --loss-ota and --assigner make of a set: the flag has the last word, over a schedule too."""
+    values = dict(hyp)
+    if loss_ota is not None:
+        values["loss_ota"] = loss_ota
+    if assigner:
+        values[ASSIGNER] = check_assigner(assigner, "--assigner")
+        values.pop("loss_ota_from", None)
+    elif loss_ota is not None:
+        values.pop(ASSIGNER, None)
+    if loss_ota is not None or assigner:
+        values.pop(ASSIGNER_SCHEDULE, None)
+    return values
 
 
 def _check_value(name: str, value: Any, where: str) -> float:

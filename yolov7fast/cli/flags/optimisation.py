@@ -84,6 +84,7 @@ ROWS = [
     ),
     of_yolo("--auto-lr", bool, False, "scale lr0 by the square root of batch/64 for batches above 64"),
     of_yolo("--loss-ota", int, None, "1: OTA, 0: plain; overrides the hyp file", choices=(0, 1)),
+    of_yolo("--assigner", str, "", "plain, ota or tal: which candidates become positives; overrides the hyp file"),
     optimisation("--sync-bn", bool, False, "synchronised batch norm, in distributed runs", where=YOLO, upstream=TRAIN),
     of_detr("--lr", float, 1e-4, "learning rate"),
     of_detr("--backbone-lr", float, 1e-5, "learning rate of the backbone"),

@@ -27,8 +27,7 @@ class YoloCheckpoints(BaseFamily):
     strips_final_checkpoint = True
     stored_hyp: Mapping[str, float]  # as the run's hyp.yaml has it
     dataset: LoadImagesAndLabels
-    plain_loss: Any
-    ota_loss: Any
+    losses: Mapping[str, Any]  # by assigner
 
     @classmethod
     def resume_options(cls, options: dict[str, Any], checkpoint: Path) -> dict[str, Any]:
@@ -75,7 +74,7 @@ class YoloCheckpoints(BaseFamily):
         return {
             "stage": self.stages.index(self.stage),
             "indices": list(self.dataset.indices) if self.opt.image_weights else [],
-            "balance": [list(loss.balance) for loss in (self.plain_loss, self.ota_loss)],
+            "balance": [list(loss.balance) for loss in self.losses.values()],
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
@@ -85,7 +84,7 @@ class YoloCheckpoints(BaseFamily):
             self.enter_stage(stage)
         if state["indices"]:
             self.dataset.indices = list(state["indices"])
-        for loss, balance in zip((self.plain_loss, self.ota_loss), state["balance"], strict=True):
+        for loss, balance in zip(self.losses.values(), state["balance"], strict=True):
             loss.balance = list(balance)
 
     def load_foreign_checkpoint(self, checkpoint: dict[str, Any], progress: Progress) -> None:

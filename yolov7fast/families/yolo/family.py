@@ -37,7 +37,7 @@ from yolov7fast.families.yolo.optimization import (
     set_weight_decay,
 )
 from yolov7fast.families.yolo.workload import planned_work
-from yolov7fast.losses.build import assigner_name, build_loss
+from yolov7fast.losses.build import assigner_at, assigner_stages, build_loss
 from yolov7fast.losses.compiled import compile_loss, diagnose_loss
 from yolov7fast.nn import compiling
 from yolov7fast.nn.head_config import HeadConfig
@@ -60,10 +60,7 @@ DEFAULT_CFG = "cfg/training/yolov7.yaml"  # what a run trains that names no netw
 
 def effective_hyp(hyp: Mapping[str, float], opt: Namespace) -> dict[str, float]:
     """The file's values with what the flags change; the file itself is stored as it was read."""
-    values = dict(hyp)
-    if opt.loss_ota is not None:
-        values["loss_ota"] = opt.loss_ota
-        values.pop("assigner", None)  # the flag says which of the two assigners it wants
+    values = hyper.with_assigner(hyp, opt.loss_ota, opt.assigner)
     if opt.auto_lr:
         values = hyper.auto_lr(values, opt.total_batch_size)
         log.info("--auto-lr: lr0 %g, warmup_epochs %g", values["lr0"], values["warmup_epochs"])
@@ -85,6 +82,8 @@ class YoloFamily(YoloCheckpoints):
     @classmethod
     def check_files(cls, opt: Namespace) -> None:
         super().check_files(opt)
+        if opt.assigner:
+            hyper.check_assigner(opt.assigner, "--assigner")
         opt.cfg = check_file(opt.cfg, "cfg")
         opt.weights = local_weights(opt.weights)
         if not opt.cfg and not opt.weights:
@@ -229,23 +228,23 @@ class YoloFamily(YoloCheckpoints):
         model.names = self.names
 
     def build_losses(self) -> None:
-        """The plain one is for validation and, with `loss_ota_from`, for the first epochs."""
-        auxiliary, name = isinstance(self.model.model[-1], IAuxDetect), assigner_name(self.hyp)
-        if auxiliary and name == "plain":
-            raise UserError("networks with auxiliary heads train with the OTA loss only: --loss-ota 1")
+        """By assigner. The plain one is for validation, too."""
+        self.assigners = assigner_stages(self.hyp, self.opt.epochs)
+        if isinstance(self.model.model[-1], IAuxDetect) and any(stage.assigner == "plain" for stage in self.assigners):
+            scheduled = [key for key in (hyper.ASSIGNER_SCHEDULE, "loss_ota_from") if key in self.hyp]
+            remedy = f"remove {scheduled[0]} from the hyp file" if scheduled else "--assigner ota or tal"
+            raise UserError(f"networks with auxiliary heads have no plain loss: {remedy}")
         weights = loss_class_weights(self.opt.class_weights, self.dataset.labels, self.names)
         if weights is not None:
             shown = ", ".join(f"{printable(n, 30)} {weight:.3g}" for n, weight in zip(self.names, weights))
             log.info("--class-weights %s: %s", self.opt.class_weights, shown)
-        self.plain_loss = build_loss(self.model, "plain", class_weights=weights)
-        self.ota_loss = build_loss(self.model, "ota" if name == "plain" else name, class_weights=weights)
+        pooled = dict.fromkeys(stage.assigner for stage in self.assigners if stage.assigner != "plain")
+        names = ["plain", *(pooled or ["ota"])]  # what a checkpoint holds of them is a list in this order
+        self.losses = {name: build_loss(self.model, name, class_weights=weights) for name in names}
+        self.assigner = self.assigners[0].assigner
         if compiling.compile_wanted(self.opt.compile):
-            for loss in (self.plain_loss, self.ota_loss):
+            for loss in self.losses.values():
                 compile_loss(loss)
-        start = hyper.get(self.hyp, "loss_ota_from")
-        self.ota_from = math.ceil(start * self.opt.epochs) if 0 < start < 1 else int(start)
-        if auxiliary and self.ota_from:
-            raise UserError("loss_ota_from is not for networks with auxiliary heads, which have no plain loss")
 
     # --- the step -----------------------------------------------------------------------------------------------------
 
@@ -278,7 +277,7 @@ class YoloFamily(YoloCheckpoints):
 
     def prepare_epoch(self, epoch: int, batch_index: int, per_class_ap: Sequence[float]) -> None:
         """Choose loss and images of the epoch."""
-        self.use_ota = assigner_name(self.hyp) != "plain" and epoch >= self.ota_from
+        self.assigner = assigner_at(self.assigners, epoch)
         if self.opt.image_weights and batch_index == 0:
             self.dataset.indices = self.weighted_indices(per_class_ap)
 
@@ -316,13 +315,13 @@ class YoloFamily(YoloCheckpoints):
         images, targets = batch[:2]
         outputs = net(images)
         mark("forward")
-        return self.ota_loss(outputs, targets, images) if self.use_ota else self.plain_loss(outputs, targets)
+        return self.losses[self.assigner](outputs, targets, images)
 
     # --- validation ---------------------------------------------------------------------------------------------------
 
     def predictor(self, config: EvalConfig) -> Predictor:
         self.averaged.copy_attributes(self.model)
-        return network_predictor(self.averaged.ema, config.predict_options(), self.plain_loss)
+        return network_predictor(self.averaged.ema, config.predict_options(), self.losses["plain"])
 
     def class_groups(self) -> Mapping[str, Sequence[int]]:
         config = getattr(self.model.model[-1], "head_config", None)

@@ -1,0 +1,166 @@
+"""Task-aligned assignment against the slow version, and what it makes the loss learn."""
+
+import numpy as np
+import pytest
+import torch
+
+from tests.assign.slow_assigner import slow_bce, slow_candidates, slow_ciou
+from tests.assign.slow_tal import slow_tal
+from tests.assign.test_ota import random_case
+from tests.losses.loss_golden import HYP, stand_in
+from tests.losses.test_yolo import small_case
+from yolov7fast.assign import pools
+from yolov7fast.assign.candidates import AUX_REACH, LEAD_REACH
+from yolov7fast.losses.yolo import AuxiliaryLoss, YoloLoss
+
+
+def tal_case(seed: int, most: int = 9):
+    """(loss, maps, targets, size in pixels, head) of a random case."""
+    _, maps, targets, height, head = random_case(seed, most)
+    anchors = {3: "p5", 4: "w6", 5: "five"}[head.nl]
+    return YoloLoss(stand_in(anchors, head.nc), "tal"), maps, targets, (height, maps[0].shape[3] * 8), head
+
+
+def matches(loss, maps, targets, height: int, reach: float) -> dict[tuple, tuple]:
+    """By (level, image, anchor, row, column) of each positive: target row, weight, objectness target."""
+    plan = loss.plan(targets, maps, reach, height)
+    if not len(plan.target):
+        return {}
+    given = loss.match(loss.predicted(maps, plan), plan)
+    assert not given.weight[~given.taken].any() and not given.objectness[~given.taken].any()
+    found, start = {}, 0
+    for level, (cells, m) in enumerate(zip(plan.cells, maps)):
+        part = slice(start, start + len(cells))
+        start += len(cells)
+        taken = given.taken[part]
+        where = np.unravel_index(cells[taken].numpy(), m.shape[:4])
+        fields = (given.target[part][taken], given.weight[part][taken], given.objectness[part][taken])
+        for *place, target, weight, objectness in zip(*(w.tolist() for w in where), *(f.tolist() for f in fields)):
+            assert (level, *place) not in found  # a cell is a positive once
+            found[level, *place] = target, weight, objectness
+    return found
+
+
+def slow(maps, targets, size, head, reach, close):
+    found = slow_candidates(targets, head.anchors, [tuple(m.shape[2:4]) for m in maps], HYP["anchor_t"], reach)
+    return slow_tal(maps, targets, found, head.anchors, head.stride.tolist(), size, close=close)
+
+
+def check_random(seed: int, dtype: torch.dtype) -> int:
+    """Returns how many images were not compared, for a decision that rounding can turn."""
+    loss, maps, targets, size, head = tal_case(seed)
+    reach = LEAD_REACH if seed % 4 else AUX_REACH
+    single = dtype == torch.float32
+    theirs = slow(maps, targets, size, head, reach, close=1e-5 if single else 1e-9)
+    ours = matches(loss, [m.to(dtype) for m in maps], targets, size[0], reach)
+    skipped = 0
+    for image, expected in enumerate(theirs):
+        mine = {cell: given for cell, given in ours.items() if cell[1] == image}
+        same = {c: g[0] for c, g in mine.items()} == {c: p.target for c, p in expected.positives.items()}
+        if not same and expected.close:
+            skipped += 1
+            continue
+        assert same, f"seed {seed}, image {image}"
+        for cell, positive in expected.positives.items():
+            assert mine[cell][1:] == pytest.approx(positive[1:], rel=1e-3 if single else 1e-6, abs=1e-6)
+    return skipped
+
+
+@pytest.mark.parametrize("block", range(10))
+def test_random_cases_agree_with_the_slow_version(block):
+    """200 cases: empty images, one box, identical boxes, borders, outside, crowds; 1-80 classes, 3-5 levels."""
+    skipped = sum(check_random(seed, torch.float64) for seed in range(block * 20, block * 20 + 20))
+    assert skipped <= 1
+    assert sum(check_random(seed, torch.float32) for seed in range(block * 20, block * 20 + 20, 5)) <= 1
+
+
+def test_blocks_and_boxes_in_parts_change_nothing(monkeypatch):
+    loss, maps, targets, size, _ = tal_case(4, most=40)
+    whole = matches(loss, maps, targets, size[0], LEAD_REACH)
+    assert whole
+    for budget in (1 << 14, 1 << 10, 1):
+        monkeypatch.setattr(pools, "PAIRS_AT_ONCE", budget)
+        assert matches(loss, maps, targets, size[0], LEAD_REACH) == whole
+
+
+def test_the_best_positive_of_each_box_weighs_one_and_learns_its_overlap():
+    loss, maps, targets, size, _ = tal_case(9, most=20)
+    best = {}
+    for target, weight, objectness in matches(loss, maps, targets, size[0], LEAD_REACH).values():
+        best[target] = max(best.get(target, (0, 0)), (weight, objectness))
+    assert best and all(weight == 1 and 0 <= objectness <= 1 for weight, objectness in best.values())
+
+
+def test_a_box_smaller_than_a_cell_is_not_lost():
+    """No cell's centre lies inside: the cell that holds the box answers for it."""
+    maps, _, images = small_case(boxes=1, batch=1)
+    targets = torch.tensor([[0, 1, 0.26, 0.26, 0.05, 0.05]])  # 5 pixels, off the centres of all cells
+    found = matches(YoloLoss(stand_in("p5", 5), "tal"), maps, targets, images.shape[2], LEAD_REACH)
+    assert found and {(level, row, column) for level, _, _, row, column in found} <= {(0, 3, 3), (1, 1, 1), (2, 0, 0)}
+
+
+def slow_loss(maps, targets, positives, anchors, nc):
+    """Box, objectness and class loss from the formulas of docs/assigners.md."""
+    box = obj = cls = torch.zeros(1)
+    for level, m in enumerate(maps):
+        ny, nx = m.shape[2:4]
+        wanted = torch.zeros_like(m[..., 0])
+        boxes, classes, total = torch.zeros(1), torch.zeros(1), 0.0
+        for (at, *place), positive in positives.items():
+            if at != level:
+                continue
+            b, a, gj, gi = place
+            p, t = m[b, a, gj, gi], positive.target
+            s = p[:4].sigmoid()
+            predicted = torch.cat([s[:2] * 2 - 0.5, (s[2:] * 2) ** 2 * anchors[level][a]])
+            box_t = targets[t, 2:6] * torch.tensor([nx, ny, nx, ny]) - torch.tensor([gi, gj, 0, 0])
+            row = torch.zeros(nc)
+            row[int(targets[t, 1])] = 1
+            boxes = boxes + positive.weight * (1 - slow_ciou(predicted, box_t))
+            classes = classes + positive.weight * slow_bce(p[5:], row, 1.0, 0.0)
+            total += positive.weight
+            wanted[b, a, gj, gi] = positive.objectness
+        box, cls = box + boxes / max(total, 1), cls + classes / max(total, 1)
+        obj = obj + (4.0, 1.0, 0.4)[level] * slow_bce(m[..., 4], wanted, 1.0, 0.0)
+    return box * HYP["box"], obj * HYP["obj"], cls * HYP["cls"]
+
+
+def test_the_loss_is_the_one_of_the_formulas():
+    maps, targets, images = small_case()
+    model = stand_in("p5", 5)
+    ours, theirs = ([m.clone().requires_grad_() for m in maps] for _ in range(2))
+    value, items = YoloLoss(model, "tal")(ours, targets, images)
+    value.backward()
+    head = model.model[0]
+    images_found = slow([m.detach() for m in maps], targets, (96, 96), head, LEAD_REACH, 1e-5)
+    positives = {cell: p for image in images_found for cell, p in image.positives.items()}
+    parts = slow_loss(theirs, targets, positives, head.anchors, 5)
+    (sum(parts) * 2).backward()
+    torch.testing.assert_close(items[:3], torch.cat(parts).detach(), rtol=1e-4, atol=1e-6)
+    for a, b in zip(ours, theirs):
+        torch.testing.assert_close(a.grad, b.grad, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("auxiliary", [False, True])
+def test_logits_of_fifty_give_finite_losses_and_gradients(dtype, auxiliary):
+    base, targets, images = small_case()
+    loss = (AuxiliaryLoss if auxiliary else YoloLoss)(stand_in("p5", 5), "tal")
+    for extreme in (lambda m: m.sign() * 50, lambda m: torch.full_like(m, 50.0), lambda m: torch.full_like(m, -50.0)):
+        maps = [extreme(m).to(dtype).requires_grad_() for m in (base * 2 if auxiliary else base)]
+        value, items = loss(maps, targets, images)
+        value.backward()
+        assert torch.isfinite(items).all() and all(torch.isfinite(m.grad).all() for m in maps)
+
+
+def test_both_heads_learn_the_leads_alignment():
+    """The auxiliary head's own predictions decide nothing: its objectness target is the lead's."""
+    maps, targets, images = small_case()
+    loss = AuxiliaryLoss(stand_in("p5", 5), "tal")
+    other = [torch.zeros_like(m).requires_grad_() for m in maps]
+    value, _ = loss([*maps, *other], targets, images)
+    value.backward()
+    moved = [(m.grad[..., :4].abs().sum(-1) > 0).nonzero().tolist() for m in other]
+    learnt = {(level, *cell) for level, cells in enumerate(moved) for cell in cells}
+    found = matches(loss, maps, targets, 96, AUX_REACH)
+    assert {cell for cell, (_, weight, _) in found.items() if weight > 1e-6} <= learnt <= set(found)
