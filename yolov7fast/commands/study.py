@@ -8,7 +8,7 @@ that was stopped. Writes report.html, report.md, runs.csv and results.json to th
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from yolov7fast.cli.checks import check_train
@@ -56,8 +56,8 @@ def train_flags(plan: Plan, run: StudyRun) -> list[str]:
     return [*known, "--epochs", str(run.epochs), "--seed", str(run.seed)]
 
 
-def check(plan: Plan) -> None:
-    """Refuse what no training could start with, before the first one does."""
+def check(plan: Plan, given: Collection[str]) -> None:
+    """Refuse what no training could start with, before the first one does. given: names of the further flags."""
     flags = parser_for("train").flags
     for axis in plan.axes:
         name = flag_of(axis).removeprefix("--").replace("-", "_")
@@ -65,7 +65,6 @@ def check(plan: Plan) -> None:
             raise UserError(f"--axes {axis}: the study sets --{name.replace('_', '-')} itself")
         if name not in flags or flags[name].is_switch:
             raise UserError(f"--axes {axis}: no flag of training that takes a value; such are assigner, batch and size")
-    given = parser_for("train").parse_args(plan.flags).given
     for name in (*OWN, *(flag_of(axis).removeprefix("--").replace("-", "_") for axis in plan.axes)):
         if name in given:
             raise UserError(f"--{name.replace('_', '-')} is set by the study itself: leave it out")
@@ -134,9 +133,10 @@ def run_study(plan: Plan, output: Path, report_only: bool) -> list[Path]:
 
 def main() -> int:
     opt, further = parser().parse_known_args()
+    given = parser_for("train").parse_args(further).given
     data, cfg = check_file(opt.data, "data"), check_file(opt.cfg, "cfg")
     plan = make_plan(data, cfg, opt.axes, opt.repeat, opt.epochs, opt.minutes, further)
-    check(plan)
+    check(plan, given)
     try:
         if opt.measure_price:
             measure_price(plan, opt.output)
