@@ -17,7 +17,10 @@ from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.atomic import write_atomically
 
 own = partial(Flag, group="plan")
-TAKEN = ("cfg", "data", "hyp", "img_size", "epochs", "adam", "amp", "loss_ota", "heads", "single_cls", "rate")
+TAKEN = (
+    *("cfg", "data", "hyp", "img_size", "epochs", "adam", "amp", "loss_ota", "assigner", "heads"),
+    *("single_cls", "rate"),
+)
 RECORDED_SPEED = 374.0  # images/s of yolov7-tiny at 320 on an RTX 5090, as recorded by its user: 64 in 171 ms
 COCO = 80, 118_287, (640, 480)  # classes, training images, their usual size
 PLAN_FLAGS = [

@@ -55,7 +55,7 @@ class Trained(NamedTuple):
     def run(self, global_step: int = 0, loss: str = "") -> None:
         """One step; loss: plain or OTA, where the family has both."""
         if loss in ("plain", "OTA"):
-            self.family.use_ota = loss == "OTA"  # pyright: ignore[reportAttributeAccessIssue]
+            self.family.assigner = loss.lower()  # pyright: ignore[reportAttributeAccessIssue]
         self.step(self.batch, global_step, self.rates)
 
 
@@ -85,9 +85,7 @@ def yolo_family(opt: Namespace, device: torch.device, classes: int = CLASSES) ->
     torch.manual_seed(SEED)
     hyp = effective_hyp(load_hyp(check_file(opt.hyp, "hyp")), opt)
     data = DataYaml("drawn", classes, [str(number) for number in range(classes)])
-    family = DrawnYolo(opt, data, build_model(opt, hyp, classes, device), device, World(), hyp=hyp)
-    family.use_ota = bool(hyp["loss_ota"])
-    return family
+    return DrawnYolo(opt, data, build_model(opt, hyp, classes, device), device, World(), hyp=hyp)
 
 
 class DrawnDetr(DetrFamily):

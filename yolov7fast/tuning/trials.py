@@ -46,7 +46,7 @@ class TrainingTrial:
         self.family = ProfiledFamily(self.opt, data, model, device, World(), hyp=hyp)
         family = self.family
         family.model.train()
-        family.use_ota = bool(hyp["loss_ota"])
+        family.assigner = family.assigners[-1].assigner
         amp = choose_amp(self.opt.amp, device)
         self.step = TrainStep(family, family.model, family.net, family.optimizer, family.ema, device, amp=amp)
         self.rates = family.schedule.rates(0, 0, 0)._replace(accumulate=1)

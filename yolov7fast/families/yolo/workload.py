@@ -22,9 +22,7 @@ LARGEST_SCALE = 1.5  # of --multi-scale
 def planned_work(opt: Namespace, device: torch.device) -> tuple[Workload, int]:
     """The work of a run on `device`, and the number of its training images. Files are as `check_files` found them."""
     data = load_data_yaml(opt.data, val_fraction=opt.val_fraction, allow_download=opt.allow_download)
-    hyp = hyper.load_hyp(opt.hyp)
-    if opt.loss_ota is not None:
-        hyp = {**hyp, "loss_ota": opt.loss_ota, "assigner": ""}
+    hyp = hyper.with_assigner(hyper.load_hyp(opt.hyp), opt.loss_ota, opt.assigner)
     subset = Subset(opt.overfit) if opt.overfit else None
     if opt.subset_size:
         subset = Subset(opt.subset_size, opt.subset_seed)
