@@ -15,8 +15,8 @@ def reads_item(method):
 
 
 def reads_int(method):
-    def planted(self, pairs):
-        found = method(self, pairs)
+    def planted(self, pairs, cost):
+        found = method(self, pairs, cost)
         int(found.max())  # the fault
         return found
 

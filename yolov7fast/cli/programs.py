@@ -54,7 +54,7 @@ PROGRAMS = (
     Program("compare", "compare_runs", "Compare training runs on one page.", "tools/compare_runs.py"),
     Program("plan", "plan", "What does a training need? Memory, batch, files, hours."),
     Program("tune", "tune", "Which flags are fastest on this machine?"),
-    Program("study", "study", "Compare settings by training with each, at equal epochs and equal time."),
+    Program("study", "study", "Compare settings at equal epochs and equal time."),
     Program("profile", "profile", "Where does an iteration's time go?", "tests/profile_training_loop.py"),
     Program("check", "check", "Check this machine: environment, host syncs, results."),
     Program("quickstart", "quickstart", "Train and detect on the project's own data set.", "tools/quickstart.py"),
