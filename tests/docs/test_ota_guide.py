@@ -9,7 +9,7 @@ import torch
 from tests.docs.guide import ROOT, blocks
 from yolov7fast.assign.base import Predictions
 from yolov7fast.assign.ota import Ota
-from yolov7fast.assign.pools import Pools, build_pools
+from yolov7fast.assign.pools import Pools, build_pools, pairs_at_once
 
 TEXT = (ROOT / "docs" / "ota.md").read_text()
 
@@ -25,7 +25,7 @@ def shown() -> dict:
 def chosen(boxes, classes, predicted, objectness, logits) -> torch.Tensor:
     """What the package's assigner gives one image's candidates: (P,) index of the box, -1 for none."""
     pool = np.zeros(len(predicted), np.int64), np.zeros(len(boxes), np.int64)
-    arrays = build_pools(*pool, boxes.numpy(), classes.numpy(), logits.shape[1])
+    arrays = build_pools(*pool, boxes.numpy(), classes.numpy(), logits.shape[1], pairs_at_once(logits.device))
     pools = Pools.of(*map(torch.from_numpy, arrays))
     nowhere = torch.zeros(len(predicted), 4), torch.ones(len(predicted), 1)  # cells, which OTA does not look at
     predictions = Predictions(predicted, objectness, logits, *nowhere)

@@ -88,7 +88,9 @@ class PooledAssigner(Assigner):
         score = self.score(predictions.objectness, predictions.class_logits)
         return torch.cat([predictions.corners.T, self.candidate_figures(predictions, score)]), score
 
-    def match_block(self, block: PoolBlock, table: torch.Tensor, score: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def match_block(
+        self, block: PoolBlock, table: torch.Tensor, score: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Of every slot, (B, P), of a block of pools, whether it is taken, and the row of its target.
 
         table: (4 + R, n) corners, figures of candidates.

@@ -113,8 +113,8 @@ class YoloFamily(YoloCheckpoints):
         model = cls.build_network(opt, data, checkpoint).to(device)
         images = torch.zeros(2, 3, opt.img_size[0], opt.img_size[0], device=device)
         network = compiling.diagnose(model, images)
-        model.hyp, model.gr = hyper.load_hyp(opt.hyp), 1.0
-        loss = build_loss(model, assigner_name(model.hyp))
+        model.hyp, model.gr = hyper.with_assigner(hyper.load_hyp(opt.hyp), opt.loss_ota, opt.assigner), 1.0
+        loss = build_loss(model, assigner_stages(model.hyp, opt.epochs)[-1].assigner)
         boxes = torch.tensor([[i, 0, 0.5, 0.5, size, size] for i in range(2) for size in (0.1, 0.3, 0.6)])
         return max(network, diagnose_loss(loss, model(images), boxes, images))
 
