@@ -206,6 +206,17 @@ class Bomb:
         return open, (str(self.path), "w")
 
 
+def rewrite(cache, change, sealed=False):
+    """The cache with members changed; sealed: with the checksum of what it holds then."""
+    with np.load(cache) as archive:
+        arrays = dict(archive)
+    change(arrays)
+    if sealed and set(label_cache.CONTENTS) <= set(arrays):
+        arrays["checksum"] = np.frombuffer(label_cache._checksum(arrays), np.uint8)
+    with open(cache, "wb") as f:
+        np.savez(f, **arrays)
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -222,14 +233,45 @@ class Bomb:
     ids=["dtype", "a length less", "negative", "longer", "columns", "other image", "deep", "missing", "long digest"],
 )
 def test_a_cache_whose_parts_do_not_fit_is_rebuilt(change, tree, checks):
+    """Also where its checksum fits them."""
     first = load(tree)
-    with np.load(tree / CACHE) as archive:
-        arrays = dict(archive)
-    change(arrays)
-    with open(tree / CACHE, "wb") as f:
-        np.savez(f, **arrays)
+    rewrite(tree / CACHE, change, sealed=True)
     assert_same(load(tree), first)
     assert len(checks) == 8
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda a: a.update(labels=a["labels"] * np.float32(0.5)),
+        lambda a: a.update(rows=a["rows"][::-1].copy()),
+        lambda a: a.update(shapes=a["shapes"] + 1),
+        lambda a: a.update(points=a["points"][::-1].copy()),
+        lambda a: a.update(polygons=np.roll(a["polygons"], 1)),
+        lambda a: a.update(header=np.frombuffer(a["header"].tobytes().replace(b"a.png", b"b.png"), np.uint8)),
+        lambda a: a.update(checksum=a["checksum"] ^ 1),
+    ],
+    ids=["labels", "rows", "shapes", "points", "polygons", "names", "checksum"],
+)
+def test_a_cache_with_other_contents_than_were_written_is_rebuilt_with_one_line(change, tree, checks, caplog):
+    """All parts fit each other, and the archive's own checksums are right."""
+    first = load(tree)
+    rewrite(tree / CACHE, change)
+    caplog.clear()
+    assert_same(load(tree), first)
+    assert len(checks) == 8
+    assert [r.message for r in caplog.records if "damaged" in r.message] == [
+        f"train: {tree / CACHE} is damaged or of another version, so it is not used"
+    ]
+    assert_same(load(tree), first)
+    assert len(checks) == 8  # it was written anew
+
+
+def test_a_cache_that_is_stale_or_absent_is_replaced_without_a_word(tree, caplog):
+    load(tree)
+    (tree / "labels/t/a.txt").write_text("0 0.5 0.5 0.3 0.3\n")
+    assert load(tree).labels[0][0, 3] == np.float32(0.3)
+    assert "damaged" not in caplog.text
 
 
 def test_a_cache_that_unpacks_to_gigabytes_is_not_unpacked(tree, checks):

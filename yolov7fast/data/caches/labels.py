@@ -2,8 +2,9 @@
 
 The cache is a NumPy archive without pickles beside the labels (`labels/train.yolov7fast.cache`; upstream's
 `labels/train.cache` is neither read nor written). It is used only if its content hash, over paths, sizes and times of
-all images and label files, is the present one; a stale, damaged or foreign file is never executed, only replaced. Where
-the folder cannot be written, `cache_dir` or the user's cache folder takes both files.
+all images and label files, is the present one, and the checksum over its own contents fits them; a stale, damaged or
+foreign file is never executed, only replaced. Where the folder cannot be written, `cache_dir` or the user's cache
+folder takes both files.
 """
 
 import contextlib
@@ -33,10 +34,11 @@ from yolov7fast.data.images import truncation_was_reported
 from yolov7fast.data.labels import LINE_FAULTS, TRUNCATED, Checked, Paths, Problem, check_pair, img2label_paths
 
 LOGGER = logging.getLogger(__name__)
-VERSION = 3
+VERSION = 4
 SUFFIX = ".yolov7fast.cache"
 PARTIAL = ".partial"  # in the name of a cache whose label files may have lost lines
-MEMBERS = ("digest", "header", "labels", "rows", "shapes", "points", "corners", "polygons")
+CONTENTS = ("digest", "header", "labels", "rows", "shapes", "points", "corners", "polygons")
+MEMBERS = (*CONTENTS, "checksum")
 DIGEST_BYTES = 64  # more than a digest never is
 NAMED = 5  # truncated images that are named in a warning
 THREADS = 8
@@ -110,7 +112,7 @@ def load_labels(
     digest = content_hash(img_files, label_files, keep_partial)
     desc = f"{prefix}Scanning {str(cache_path(source, label_files)).removesuffix(SUFFIX)} images and labels... "
     for place in places:
-        if (table := _read(place, digest, img_files)) is not None:
+        if (table := _read(place, digest, img_files, prefix)) is not None:
             report = _report_of(place)
             table = table._replace(report=report if report.exists() else _write_report(place, table))
             n, where = table.counts.total, f"; problems: {table.report}" if table.report else ""
@@ -280,6 +282,7 @@ def _write(places: Sequence[Path], table: LabelTable, digest: str) -> Path | Non
         "corners": np.array([len(p) for p in polygons], np.int64),
         "polygons": np.array([len(x) for x in table.segments], np.int64),
     }
+    arrays["checksum"] = np.frombuffer(_checksum(arrays), np.uint8)
     for i, place in enumerate(places):
         try:
             if i:
@@ -302,28 +305,57 @@ def is_writable(folder: Path) -> bool:
         return False
 
 
-def _read(place: Path, digest: str, img_files: Sequence[str]) -> LabelTable | None:
-    """The cached table; None if the file is absent, stale, damaged or something else altogether."""
-    try:
-        with zipfile.ZipFile(place) as archive:
-            if not _is_plausible(archive, place):
-                return None
-        with np.load(place, allow_pickle=False) as archive:
-            if archive["digest"].tobytes() != digest.encode():
-                return None
-            header = json.loads(archive["header"].tobytes())
-            labels = _cut(_typed(archive["labels"], np.float32, 5), archive["rows"])
-            polygons = _cut(_typed(archive["points"], np.float32, 2), archive["corners"])
-            ends = np.cumsum(archive["polygons"]).tolist()
-            segments = [polygons[start:end] for start, end in zip([0, *ends], ends)]
-            shapes = _typed(archive["shapes"], np.int64, 2)
-            problems = [Problem(*p) for p in header["problems"]]
-            table = LabelTable(header["img_files"], labels, shapes, segments, Counts(*header["counts"]), problems)
-        n = len(table.img_files)
-        known = set(img_files).issuperset(table.img_files)
-    except Exception:  # whatever a stranger's file makes the readers raise: it is rebuilt
+def _read(place: Path, digest: str, img_files: Sequence[str], prefix: str) -> LabelTable | None:
+    """The cached table; None if the file is absent, stale, or, with a warning, damaged or something else altogether."""
+    if not os.path.exists(place):
         return None
-    return table if known and len(labels) == len(segments) == len(shapes) == n else None
+    try:
+        arrays = _arrays(place, digest)
+        return None if arrays is None else _table(arrays, img_files)
+    except Exception:  # whatever a stranger's file makes the readers raise: it is rebuilt
+        LOGGER.warning(f"{prefix}{place} is damaged or of another version, so it is not used")
+        return None
+
+
+def _arrays(place: Path, digest: str) -> dict[str, np.ndarray] | None:
+    """What the cache holds, as it was written; None if that was of other files or of another state of them."""
+    with zipfile.ZipFile(place) as archive:
+        if not _is_plausible(archive, place):
+            raise ValueError("not the members of this cache")
+    with np.load(place, allow_pickle=False) as archive:
+        if archive["digest"].tobytes() != digest.encode():
+            return None
+        arrays = {name: archive[name] for name in CONTENTS}
+        if archive["checksum"].tobytes() != _checksum(arrays):
+            raise ValueError("not the contents that were written")
+    return arrays
+
+
+def _table(arrays: dict[str, np.ndarray], img_files: Sequence[str]) -> LabelTable:
+    header = json.loads(arrays["header"].tobytes())
+    labels = _cut(_typed(arrays["labels"], np.float32, 5), arrays["rows"])
+    polygons = _cut(_typed(arrays["points"], np.float32, 2), arrays["corners"])
+    ends = np.cumsum(arrays["polygons"]).tolist()
+    segments = [polygons[start:end] for start, end in zip([0, *ends], ends)]
+    shapes = _typed(arrays["shapes"], np.int64, 2)
+    problems = [Problem(*p) for p in header["problems"]]
+    table = LabelTable(header["img_files"], labels, shapes, segments, Counts(*header["counts"]), problems)
+    if not len(labels) == len(segments) == len(shapes) == len(table.img_files):
+        raise ValueError("not one entry of each kind for an image")
+    if not set(img_files).issuperset(table.img_files):
+        raise ValueError("not these images")
+    return table
+
+
+def _checksum(arrays: dict[str, np.ndarray]) -> bytes:
+    """Of types, shapes and values of all members together. The archive's own checksums are one for each member, so one
+    that was written anew or comes from another cache passes them."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name in CONTENTS:
+        array = np.ascontiguousarray(arrays[name])
+        digest.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
+        digest.update(array.data if array.size else b"")
+    return digest.digest()
 
 
 def _is_plausible(archive: zipfile.ZipFile, place: Path) -> bool:
