@@ -19,7 +19,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.picture import iteration
+from benchmarks.picture import STEP, iteration
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -28,20 +28,53 @@ FIGURE = re.compile(r"(<!--= ([\w-]+) -->)(.*?)(<!--/-->)")
 TABLE = re.compile(r"^(<!-- table: ([\w-]+) -->\n)(.*?)(^<!-- /table -->)", re.S | re.M)
 
 
+NOT_YET = {"README.zh-TW.md": "尚未量測"}  # what stands in a document for a figure without a file
+ELSEWHERE = "not measured yet"
+
+
 class Figure(NamedTuple):
     file: str
     find: Callable[[dict], float]
     form: str
+    optional: bool = False  # a document may say that it was not measured yet
 
 
 def ratio(file: str, what: str, form: str = ".2f") -> Figure:
     """A row of the list `ratios` that most benchmarks write."""
 
     def find(found: dict) -> float:
-        (value,) = (row["value"] for row in found["ratios"] if row["what"] == what)
-        return value
+        return row_of(found["ratios"], what)["value"]
 
     return Figure(file, find, form)
+
+
+def row_of(rows: list[dict], what: str) -> dict:
+    for row in rows:
+        if row["what"] == what and "error" not in row:
+            return row
+    raise LookupError(f"no row {what!r} was measured; there are: {', '.join(repr(row['what']) for row in rows)}")
+
+
+def side(what: str, *path: str, scale: float = 1, form: str = ".0f") -> Figure:
+    """A value of one side of `benchmarks.reference`: ("upstream",), or ("counts", "overlay", "operators")."""
+
+    def find(found: dict) -> float:
+        value: Any = row_of(found["rows"], what)
+        for key in path:
+            value = value[key]
+        return value * scale
+
+    return Figure("reference", find, form, optional=True)
+
+
+def faster(what: str) -> Figure:
+    """How many times as fast as upstream the overlay is."""
+
+    def find(found: dict) -> float:
+        row = row_of(found["rows"], what)
+        return row["upstream"] / row["overlay"]
+
+    return Figure("reference", find, ".1f", optional=True)
 
 
 def at(file: str, *path: Any, form: str = ".1f") -> Figure:
@@ -67,6 +100,7 @@ def mean_of(file: str, figure: str, form: str = ".3f", **fields: Any) -> Figure:
 
 
 CENTRAL = "(batch 64, 320, 17 targets)"
+BESIDE_UPSTREAM = {"loss": "ComputeLossOTA, forward", "step": STEP}
 FIGURES = {
     "ota-forward": ratio("loss", f"OTA / plain forward {CENTRAL}"),
     "ota-both": ratio("loss", "OTA / plain forward + backward (same)"),
@@ -90,6 +124,22 @@ FIGURES = {
     "recorded-ota-total": at("recorded", "iteration_ms", "OTA", "total", form=".0f"),
     "recorded-plain-loss": at("recorded", "iteration_ms", "plain", "loss", form=".0f"),
     "recorded-plain-total": at("recorded", "iteration_ms", "plain", "total", form=".0f"),
+    "recorded-ota-hours": at("recorded", "hours", "OTA", form=".2f"),
+    "recorded-plain-hours": at("recorded", "hours", "plain", form=".2f"),
+    "recorded-ota-busy": at("recorded", "gpu_busy", "OTA", form=".0%"),
+    "recorded-ota-map": at("recorded", "map", "OTA", form=".3f"),
+    "recorded-plain-map": at("recorded", "map", "plain", form=".3f"),
+    "counted-operators": at("counted", "operators", form=",d"),
+    "counted-host-reads": at("counted", "host_reads", form=",d"),
+    **{
+        f"reference-{name}-{word}": figure
+        for name, what in BESIDE_UPSTREAM.items()
+        for word, figure in (
+            ("upstream", side(what, "upstream", scale=1e3)),
+            ("here", side(what, "overlay", scale=1e3)),
+            ("faster", faster(what)),
+        )
+    },
 }
 
 
@@ -116,6 +166,59 @@ def reference_table(found: dict) -> str:
         for name, count in row.get("counts", {}).get("upstream", {}).items():
             rows.append((f"{row['what']}: {name.replace('_', ' ')}", count, row["counts"]["overlay"][name], "", ""))
     return markdown(("what", "upstream", "overlay", "faster", "difference"), rows)
+
+
+def peers_table(found: dict) -> str:
+    """`benchmarks.peers`: epochs of each trainer and, where it was run, the race; a trainer that failed says why."""
+    raced = bool(found["settings"]["minutes"])
+    heads = ["trainer", "network", "million parameters", "GFLOPs", "s an epoch", "images/s"]
+    heads += ["epochs", "minutes", "mAP@.5"] if raced else []
+    rows = []
+    for row in found["rows"]:
+        name = row["trainer"], row["network"]
+        if "error" in row:
+            rows.append((*name, row["error"].replace("|", "\\|"), *[""] * (len(heads) - 3)))
+            continue
+        size = f"{row['parameters']:.2f}", f"{row['gflops']:.2f}"
+        race = (row["epochs"], f"{row['minutes']:.1f}", f"{row['map50']:.3f}") if raced else ()
+        rows.append((*name, *size, f"{row['epoch']:.1f}", f"{row['images_per_second']:.1f}", *race))
+    return markdown(heads, rows)
+
+
+def tuning_table(found: dict) -> str:
+    """`benchmarks.tuning`: what tune's choice is worth, and ways of waiting."""
+    rows = []
+    if choice := found.get("choice"):
+        rows.append(("tune's choice, times the default's speed", f"{choice['speedup']:.2f}"))
+        rows.append(("its time against the best of all combinations", f"{choice['of_best']:.2f}"))
+    if waiting := found.get("waiting"):
+        rows.append(("brief spinning against the default, time of a step alone", f"{waiting['idle_cost']:.2f}"))
+        rows.append(("the same beside a rival, times as fast", f"{waiting['busy_gain']:.1f}"))
+    return markdown(("what", "figure"), rows)
+
+
+def slicing_table(found: dict) -> str:
+    rows = (
+        (how, f"{found['recall'][key]:.3f}", found["boxes"][key])
+        for how, key in (("whole image", "whole"), ("`--slice`", "sliced"))
+    )
+    return markdown(("", f"recall of {found['small']} small objects", "boxes"), rows)
+
+
+def fidelity_table(found: dict) -> str:
+    """`benchmarks.learning.multi_fidelity`: the same search with and without pruning."""
+    rows = (
+        (name, own["trials"], own["completed"], f"{own['best_map']:.3f}", f"{own['seconds']:.0f}")
+        for name, own in (("full trials", found["full"]), ("pruned by ASHA", found["asha"]))
+    )
+    return markdown(("search", "trials", "completed", "best mAP@.5:.95", "seconds"), rows)
+
+
+def detr_table(found: dict) -> str:
+    """`benchmarks.learning.detr`: one training, and the network before it."""
+    figures = {"untrained": found["untrained"], f"{found['epochs']} epochs": found["trained"]}
+    rows = ((name, f"{value:.3f}") for name, value in figures.items())
+    return markdown((f"{found['minutes']:.1f} minutes", "mAP@.5"), rows)
 
 
 def runs_table(by: str, figure: str) -> Callable[[dict], str]:
@@ -154,6 +257,14 @@ TABLES = {
     "doctor": Table("python -m benchmarks.doctor --size 320"),
     "formats": Table("python -m benchmarks.formats --threads 2"),
     "reference": Table("python benchmarks/reference.py --repo DIR", reference_table),
+    "peers": Table("python -m benchmarks.peers --reference DIR --ultralytics PYTHON --libreyolo PYTHON", peers_table),
+    "dense": Table("python -m benchmarks.dense"),
+    "compiled_loss": Table("python -m benchmarks.compiled_loss"),
+    "matcher": Table("python -m benchmarks.matcher"),
+    "tuning": Table("python -m benchmarks.tuning", tuning_table),
+    "slicing": Table("python -m benchmarks.slicing --weights best.pt", slicing_table),
+    "multi_fidelity": Table("python -m benchmarks.learning.multi_fidelity", fidelity_table),
+    "detr": Table("python -m benchmarks.learning.detr --epochs 12 --img-size 256", detr_table),
     "accuracy": Table("python -m benchmarks.learning.accuracy", runs_table("side", "map50")),
     "multihead": Table("python -m benchmarks.learning.multihead --seeds 0 1 2", runs_table("heads", "map50")),
     "small_data": Table("python -m benchmarks.learning.small_data", runs_table("set", "last_map50")),
@@ -167,12 +278,17 @@ def results(name: str) -> dict | None:
     return json.loads(path.read_text()) if path.is_file() else None
 
 
-def figure_text(name: str) -> str:
+def figure_text(name: str, not_yet: str = ELSEWHERE) -> str:
     figure = FIGURES[name]
-    found = results(figure.file)
-    if found is None:
-        raise LookupError(f"benchmarks/results/{figure.file}.json is missing: the figure {name} comes from it")
-    return format(figure.find(found), figure.form)
+    try:
+        found = results(figure.file)
+        if found is None:
+            raise LookupError(f"benchmarks/results/{figure.file}.json is missing: the figure {name} comes from it")
+        return format(figure.find(found), figure.form)
+    except LookupError as error:
+        if figure.optional:
+            return not_yet
+        raise LookupError(f"{name}: {error}") from None
 
 
 def table_text(name: str) -> str:
@@ -186,9 +302,9 @@ def table_text(name: str) -> str:
     return f"{table.render(found)}\n{command}, {found.get('date', 'no date')}: {words}.\n"
 
 
-def filled(text: str) -> str:
-    """A document with its figures and tables as the results have them."""
-    text = FIGURE.sub(lambda mark: mark[1] + figure_text(mark[2]) + mark[4], text)
+def filled(text: str, not_yet: str = ELSEWHERE) -> str:
+    """A document with its figures and tables as the results have them; not_yet: what it says where none are."""
+    text = FIGURE.sub(lambda mark: mark[1] + figure_text(mark[2], not_yet) + mark[4], text)
     return TABLE.sub(lambda mark: mark[1] + table_text(mark[2]) + mark[4], text)
 
 
@@ -200,7 +316,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="benchmarks.tables", description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="write nothing; exit code 1 if a figure is stale")
     opt = parser.parse_args(argv)
-    wanted = {path: filled(path.read_text(encoding="utf-8")) for path in documents()}
+    wanted = {path: filled(path.read_text(encoding="utf-8"), NOT_YET.get(path.name, ELSEWHERE)) for path in documents()}
     wanted[PICTURE] = iteration(results("recorded") or {}, results("reference"))
     stale = [path for path, text in wanted.items() if not path.is_file() or path.read_text(encoding="utf-8") != text]
     for path in stale:

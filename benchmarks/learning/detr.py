@@ -1,4 +1,4 @@
-"""Does a small RT-DETR learn on photographs? `python -m benchmarks.learning.detr --epochs 12` on the BCCD blood cells.
+"""Does a small RT-DETR learn on photographs? `python -m benchmarks.learning.detr` on BCCD blood cells.
 
 Trains configs/rtdetr_small.yaml from scratch beside an untrained network of the same seed, and prints mAP@.5 of both
 and the minutes it took. Uses ../shared/bccd where present, else the project's own data set.
@@ -12,6 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from benchmarks.measure import machine, write_json
 from benchmarks.photographs import ROOT, photographs
 
 SCRIPT = "tools/train_detr.py"
@@ -30,6 +31,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=12)
     parser.add_argument("--img-size", type=int, default=256)
     parser.add_argument("--batch-size", type=int, default=8)
+    parser.add_argument("--json", metavar="FILE", help="write the figures there")
     opt = parser.parse_args()
     sizes = ["--img-size", str(opt.img_size), "--batch-size", str(opt.batch_size)]
     with tempfile.TemporaryDirectory() as name:
@@ -42,6 +44,8 @@ def main() -> None:
         trained = train(folder, "trained", data, *sizes, *flags)
         minutes = (time.time() - start) / 60
     print(f"mAP@.5 untrained {untrained:.3f}, after {opt.epochs} epochs {trained:.3f}, in {minutes:.1f} minutes")
+    found = {"machine": machine(), "epochs": opt.epochs, "img_size": opt.img_size, "untrained": untrained}
+    write_json(opt.json, {**found, "trained": trained, "minutes": minutes})
 
 
 if __name__ == "__main__":

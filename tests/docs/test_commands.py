@@ -18,7 +18,7 @@ RUN_BY = {
     "docs/export.md": "tests/docs/test_export_guide.py",
     "docs/python.md": "tests/docs/test_python_guide.py",
     "docs/resume.md": "tests/docs/test_resume_guide.py",
-    "docs/trials.md": "tests/search/test_guide.py",
+    "docs/search.md": "tests/search/test_guide.py",
 }
 FAST = ("README.md",)  # run by `make test`; the others are slow
 RUN_HERE = sorted({block.document for block in BLOCKS if not block.why} - set(RUN_BY))

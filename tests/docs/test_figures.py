@@ -24,7 +24,7 @@ def test_every_mark_names_a_known_figure_or_table():
 
 
 def test_every_file_of_results_is_shown():
-    names = {path.stem for path in (ROOT / "benchmarks" / "results").glob("*.json")} - {"recorded"}
+    names = {path.stem for path in (ROOT / "benchmarks" / "results").glob("*.json")} - {"recorded", "counted"}
     shown = "".join(path.read_text(encoding="utf-8") for path in tables.documents())
     assert names and names <= set(tables.TABLES) and all(f"<!-- table: {name} -->" in shown for name in names)
 
@@ -73,3 +73,62 @@ def test_both_sides_and_their_counts_stand_in_the_table_of_the_reference(measure
     picture = tables.iteration(recorded, tables.results("reference"))
     assert "Measured: a whole step" in picture and ">2000<" in picture and "1000 (2.0x)" in picture
     assert "Measured" not in tables.iteration(recorded, None)
+
+
+def test_a_figure_beside_upstream_may_wait_for_its_measurement_in_either_language(measured):
+    mark = "<!--= reference-step-upstream -->x<!--/-->"
+    assert ">not measured yet<" in tables.filled(mark) and ">尚未量測<" in tables.filled(mark, "尚未量測")
+    rows = [{"what": "training step with OTA", "upstream": 2.0, "overlay": 0.8, "difference": 0}]
+    measured("reference", {"machine": MACHINE, "rows": rows})
+    tables.results.cache_clear()
+    assert ">2000<" in tables.filled(mark)
+    assert ">2.5<" in tables.filled("<!--= reference-step-faster -->x<!--/-->")
+    assert ">not measured yet<" in tables.filled("<!--= reference-loss-here -->x<!--/-->")  # that part was left out
+
+
+def test_a_row_that_a_benchmark_no_longer_writes_is_named(measured):
+    measured("loss", {"machine": MACHINE, "ratios": [{"what": "other", "value": 1, "must": "-", "runs": 1}]})
+    with pytest.raises(LookupError, match=r"ota-forward: no row .*there are: 'other'"):
+        tables.filled("<!--= ota-forward -->1<!--/-->")
+
+
+def test_the_table_of_trainers_shows_the_race_and_who_failed(measured):
+    row = {"trainer": "this project", "network": "yolov7-tiny", "parameters": 6.01, "gflops": 3.25, "epoch": 12.34}
+    row |= {"start": 3.0, "images_per_second": 16.6, "epochs": 20, "minutes": 4.9, "map50": 0.8123}
+    rows = [row, {"trainer": "other", "network": "n", "error": "other ended with code 1: a | b"}]
+    measured("peers", {"machine": MACHINE, "settings": {"minutes": 5}, "rows": rows})
+    table = tables.table_text("peers")
+    assert "| this project | yolov7-tiny | 6.01 | 3.25 | 12.3 | 16.6 | 20 | 4.9 | 0.812 |" in table
+    assert "| other | n | other ended with code 1: a \\| b |  |" in table
+    tables.results.cache_clear()
+    measured("peers", {"machine": MACHINE, "settings": {"minutes": 0}, "rows": [row]})
+    assert "| 12.3 | 16.6 |\n" in tables.table_text("peers")
+
+
+MADE = {  # what the benchmarks without a list of ratios write, and a line that it becomes
+    "tuning": ({"choice": {"speedup": 1.4, "of_best": 1.02}}, "| tune's choice, times the default's speed | 1.40 |"),
+    "slicing": (
+        {"recall": {"whole": 0.1, "sliced": 0.8}, "boxes": {"whole": 4, "sliced": 19}, "small": 9},
+        "| `--slice` | 0.800 | 19 |",
+    ),
+    "multi_fidelity": (
+        {
+            "full": {"trials": 9, "completed": 9, "best_map": 0.5, "seconds": 100.0},
+            "asha": {"trials": 27, "completed": 3, "best_map": 0.55, "seconds": 40.2},
+        },
+        "| pruned by ASHA | 27 | 3 | 0.550 | 40 |",
+    ),
+    "detr": ({"epochs": 12, "untrained": 0.0, "trained": 0.425, "minutes": 2.2}, "| 12 epochs | 0.425 |"),
+}
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_tables_of_other_shapes(name, measured):
+    found, line = MADE[name]
+    measured(name, {"machine": MACHINE, **found})
+    assert line in tables.table_text(name)
+
+
+def test_every_table_stands_in_a_document():
+    shown = "".join(path.read_text(encoding="utf-8") for path in tables.documents())
+    assert all(f"<!-- table: {name} -->" in shown for name in tables.TABLES)

@@ -1,4 +1,4 @@
-"""The tutorial of docs/trials.md - smoke, overfit, search, full run, with resume - command by command, on drawn data.
+"""The tutorial of docs/search.md - smoke, overfit, search, full run, with resume - command by command, on drawn data.
 
 Search and full run are stopped on the way, so that what the page says of resuming is done and not only started.
 """
@@ -16,7 +16,7 @@ import pytest
 
 from tests.conftest import ROOT
 
-GUIDE = ROOT / "docs" / "trials.md"
+GUIDE = ROOT / "docs" / "search.md"
 LINKED = ("train.py", "test.py", "detect.py", "tools", "engine", "models", "utils", "cfg", "configs", "experiments")
 # flags behind a command that make it smaller, not different; what is as small as it may be runs as written
 SMALLER = {
