@@ -20,22 +20,6 @@ FROM_ROOT = ("VAST_SETUP.md", "VAST_SETUP.zh-TW.md", "CONTRIBUTING.md", "CHANGEL
 FLAGS = re.compile(r"^<!-- flags: ([\w-]+)(?: (\w+))? -->$", re.M)
 
 
-def on_config(config: Any) -> Any:
-    """Leave pages out of the navigation that are not written yet."""
-    config["nav"] = [entry for entry in map(written, config["nav"]) if entry]
-    return config
-
-
-def written(entry: Any) -> Any:
-    """An entry of the navigation without what does not exist: a page, `{title: page}` or `{title: [entries]}`."""
-    if isinstance(entry, str):
-        places = (ROOT / entry, ROOT / "docs" / entry)
-        return entry if any(place.is_file() for place in places) else None
-    ((title, inside),) = entry.items()
-    kept = [found for found in map(written, inside) if found] if isinstance(inside, list) else written(inside)
-    return {title: kept} if kept else None
-
-
 def on_files(files: Files, config: Any) -> Files:
     for name in FROM_ROOT:
         text = re.sub(r"\]\(docs/", "](", (ROOT / name).read_text(encoding="utf-8"))
