@@ -9,7 +9,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from yolov7fast.core.errors import run_command
-from yolov7fast.search import command, options, runner, study
+from yolov7fast.search import command, options, runner, storage
 from yolov7fast.search.families import YoloTrainer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,7 +36,7 @@ def run(*arguments: str) -> int:
 if __name__ == "__main__":
     runner.LOOK_SECONDS = 0.02
     if "HEARTBEAT" in os.environ:  # in seconds: between beats, and without one until a trial is retried
-        study.HEARTBEAT_SECONDS, study.GRACE_SECONDS = map(int, os.environ["HEARTBEAT"].split())
+        storage.HEARTBEAT_SECONDS, storage.GRACE_SECONDS = map(int, os.environ["HEARTBEAT"].split())
     # not drawn here: loading what draws takes longer than all the trials
     sys.modules["yolov7fast.search.plot"] = types.SimpleNamespace(draw=lambda *_: None)
     run_command(lambda: run(*sys.argv[1:]))

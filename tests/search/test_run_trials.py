@@ -70,7 +70,7 @@ def running_children() -> list[str]:
 
 
 def test_a_database_that_fails_in_the_midst_of_a_search_is_named(tmp_path):
-    from yolov7fast.search.study import failures_named
+    from yolov7fast.search.storage import failures_named
 
     complaint = r"the database sqlite:///x.db of the trials failed: database or disk is full"
     with pytest.raises(UserError, match=complaint), failures_named("sqlite:///x.db"):

@@ -3,6 +3,7 @@
 import re
 import shutil
 import signal
+import statistics
 
 import optuna
 import pytest
@@ -67,6 +68,28 @@ def test_the_printed_command_trains_with_the_best_settings_of_the_study(tmp_path
 def test_hyperband(tmp_path):
     assert run(*searched(tmp_path, "--pruner", "hyperband", "--trials", "3")) == 0
     assert len(table(tmp_path)) == 3
+
+
+def test_median_prunes_what_is_below_the_median_of_those_that_ended(tmp_path):
+    """mAP rises with lr0 at every epoch; three trials come to their end before any is judged, from epoch 3 on."""
+    assert run(*searched(tmp_path, "--pruner", "median", "--first-rung", "3", "--trials", "5")) == 0
+    completed: list[float] = []
+    for row in table(tmp_path):
+        lr0 = float(row["param_lr0"])
+        is_below = len(completed) >= 3 and lr0 < statistics.median(completed)
+        assert row["status"] == ("pruned" if is_below else "completed")
+        assert row["best_epoch"] == ("2" if is_below else "3")
+        if not is_below:
+            completed.append(lr0)
+    assert len(completed) == 4
+
+
+@pytest.mark.parametrize("first", [1, 3])
+def test_the_first_rung_says_after_how_many_epochs_trials_are_judged(tmp_path, first):
+    """By default it would be 2 of these 4; the second trial, the worst of them, is pruned as soon as it is judged."""
+    assert run(*searched(tmp_path, "--first-rung", str(first), "--trials", "2")) == 0
+    assert column(tmp_path, "status") == ["completed", "pruned"]
+    assert table(tmp_path)[1]["reason"] == f"the search's pruner ended it after epoch {first - 1}"
 
 
 def test_machines_share_a_study(tmp_path):

@@ -18,6 +18,7 @@ import yaml
 
 from yolov7fast.checkpoint.family import FAMILIES
 from yolov7fast.cli.programs import program
+from yolov7fast.cli.run_file import read_yaml_chain
 from yolov7fast.core.errors import UserError, one_line, shown
 from yolov7fast.core.files.atomic import write_atomically
 from yolov7fast.core.files.file_lock import exclusive
@@ -28,7 +29,8 @@ from yolov7fast.search.options import FILE, REMEDY
 from yolov7fast.search.run import ENDED, FAILED, Run
 from yolov7fast.search.runner import Runner
 from yolov7fast.search.settings import read_space, read_trials, values_of
-from yolov7fast.search.study import Place, Rules, Trials, failures_named, make_pruner, open_study
+from yolov7fast.search.storage import Place, failures_named, make_pruner, open_study
+from yolov7fast.search.study import Rules, Trials
 from yolov7fast.search.trainer import Budget, Trainer, UnknownSetting
 
 LOCK, DATABASE = ".lock", "study.db"
@@ -39,7 +41,6 @@ JUDGED_BY = 3  # what is pruned is judged by its validations: so many at least
 def run(opt: Namespace, make_trainer: Callable[[str, Budget], Trainer] | None = None) -> int:
     """Run the trials that the options describe; returns the exit code."""
     folder = Path(opt.output_dir)
-    check_folder(folder)
     stored = read_plan(folder) if opt.resume else None
     if stored:
         opt = options.resumed(opt, stored["options"])
@@ -51,8 +52,8 @@ def run(opt: Namespace, make_trainer: Callable[[str, Budget], Trainer] | None = 
     if stored:
         check_unchanged(stored, plan, opt)
         plan |= {name: stored[name] for name in ("timestamp", "id")}
-    trainer.prepare(plan["trials"])
     make_folder(folder)
+    trainer.prepare(plan["trials"])
     with exclusive(folder / LOCK, f"waiting for another run_trials.py that works in {folder}"):
         if not stored and (folder / FILE).exists():
             raise UserError(
@@ -68,16 +69,12 @@ def run(opt: Namespace, make_trainer: Callable[[str, Budget], Trainer] | None = 
             return work(opt, trainer, plan, place)
 
 
-def check_folder(folder: Path) -> None:
-    """Before anything is read: --output-dir must not be, nor lie below, a file."""
-    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    if not there.is_dir():
-        raise UserError(f"--output-dir {folder}: {there} is a file; choose a folder, or a name that is free")
-
-
 def make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        there = next(path for path in (folder, *folder.parents) if path.exists())
+        raise UserError(f"--output-dir {folder}: {there} is a file; choose a folder, or a name that is free") from None
     except OSError as error:
         raise UserError(f"--output-dir {folder} cannot be made: {error.strerror or error}") from None
 
@@ -92,7 +89,7 @@ def make_plan(opt: Namespace, trainer: Trainer) -> dict[str, Any]:
         "timestamp": datetime.now().strftime("%Y%m%d_%H%M%S"),
         "id": uuid.uuid4().hex,  # by which a machine knows its trials in a study that others share
         "options": {name: getattr(opt, name) for name in (*options.fixed(), "trials")},
-        "base": trainer.base_content(),
+        "base": read_yaml_chain(trainer.base_config),  # with all it inherits
         "trials": [],
         "space": {},
     }

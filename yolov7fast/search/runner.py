@@ -167,7 +167,7 @@ class Runner:
             return
         device = next(device for device in self.devices if self.is_free(device))
         if any((folder / name).is_file() for name in self.trainer.checkpoints):
-            command = self.trainer.resume(folder, device)
+            command = self.trainer.training("--resume", folder, device)
         else:
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)
@@ -175,7 +175,7 @@ class Runner:
             run_file = folder / "trial.yaml"
             content = self.trainer.run_file(run.params, run.seed, folder)
             write_atomically(run_file, yaml.safe_dump(content, sort_keys=False))
-            command = self.trainer.start(run_file, device)
+            command = self.trainer.training("--config", run_file, device)
         run.status, run.reason = states.RUNNING, ""
         self.trials.save(run)
         self.active.append(Training(run, command, folder, device, len(self.devices)))

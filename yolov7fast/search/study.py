@@ -1,208 +1,31 @@
 """The study: Optuna's storage holds all that is known of trials, whether a list names them or a search draws them.
 
 A trial of the study is a setting. Its training with the k-th seed is its attribute `run k` (`run.Run`), written before
-and after everything that could be lost, so a killed process resumes from it. Draws are keyed by (seed, trial number):
-a search that was killed proposes what it would have proposed. Several machines may work on one study: each trial has
-an owner, whose heartbeat says that it is alive; what an owner leaves without one is retried by the others.
+and after everything that could be lost, so a killed process resumes from it. Several machines may work on one study:
+each trial has an owner, whose heartbeat says that it is alive; what an owner leaves without one is retried by others.
 """
 
-import contextlib
-import functools
 import statistics
 import time
 import warnings
-import zlib
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import optuna
-from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.distributions import BaseDistribution, FloatDistribution
 from optuna.storages._heartbeat import BaseHeartbeat
 from optuna.trial import FrozenTrial, Trial, TrialState
-from sqlalchemy.exc import IntegrityError, InterfaceError, OperationalError, ProgrammingError
-from tqdm import tqdm
 
 from yolov7fast.core.errors import UserError, one_line
+from yolov7fast.search import storage
 from yolov7fast.search.run import COMPLETED, ENDED, FAILED, PRUNED, Point, Run, run_from
+from yolov7fast.search.storage import RETRY_OF, Place, waiting
 from yolov7fast.search.trainer import Trainer
 
-REDUCTION = 3  # of those that reach a rung, one in so many continues
-HEARTBEAT_SECONDS, GRACE_SECONDS = 30, 300  # of trials in a shared database; without a beat for so long: retried
-PATIENCE_SECONDS, RETRY_SECONDS = 600.0, 1.0  # how long a server that is away is waited for, and between attempts
-DRIVERS = ("sqlalchemy", "sqlite3", "optuna.exceptions")  # whose exceptions tell of a database
-AWAY = (OperationalError, InterfaceError, optuna.exceptions.StorageInternalError)
-OWNER, SETTINGS, RETRY_OF, SURPLUS = "owner", "settings", "retry of", "surplus"  # attributes of a trial
+OWNER, SETTINGS, SURPLUS = "owner", "settings", "surplus"  # attributes of a trial
 RUN, VERDICT = "run {k}", "verdict {step}"  # likewise; whether its pruner wants it ended after so many epochs
-
-optuna.logging.set_verbosity(optuna.logging.WARNING)
-warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
-
-
-# --- the database -----------------------------------------------------------------------------------------------------
-
-
-class PatientStorage(optuna.storages.RDBStorage):
-    """A database server that machines share: while it is away, as in a restart, every call waits and tries again."""
-
-
-def _patient(name: str):
-    method = getattr(optuna.storages.RDBStorage, name)
-
-    @functools.wraps(method)
-    def call(self, *args, **kwargs):
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        for attempt in range(1 << 30):
-            try:
-                return method(self, *args, **kwargs)
-            except AWAY as error:
-                if time.monotonic() > deadline:
-                    raise
-                if not attempt:
-                    tqdm.write(f"the database does not answer ({_reason(error)[:100]}); waiting")
-                time.sleep(RETRY_SECONDS)
-
-    return call
-
-
-for _name in (
-    *("_create_new_trial", "_get_trials", "get_trial", "get_trial_id_from_study_id_trial_number", "_get_best_trial_id"),
-    *("_set_trial_param", "set_trial_state_values", "set_trial_intermediate_value", "set_trial_user_attr"),
-    *("set_trial_system_attr", "set_study_user_attr", "set_study_system_attr", "get_study_user_attrs"),
-    *("get_study_system_attrs", "record_heartbeat", "_get_stale_trial_ids"),
-):
-    setattr(PatientStorage, _name, _patient(_name))
-
-
-def _reason(error: Exception) -> str:
-    """What the driver says, below what Optuna wraps it in."""
-    return one_line(error.__cause__ if isinstance(error.__cause__, Exception) else error)
-
-
-@contextlib.contextmanager
-def failures_named(url: str) -> Iterator[None]:
-    """A database that fails in the midst of the trials, as on a full disk, is the user's business: one line."""
-    try:
-        yield
-    except Exception as error:
-        if not type(error).__module__.startswith(DRIVERS):
-            raise
-        raise UserError(
-            f"the database {url} of the trials failed: {_reason(error)[:200]}; free some space, or "
-            "start the database, then resume with --resume"
-        ) from error
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where the study is: its database and name. shared: other machines may work on it."""
-
-    url: str
-    name: str
-    shared: bool
-
-    def open(self) -> optuna.storages.RDBStorage:
-        if self.url.startswith("sqlite"):
-            kind, engine = optuna.storages.RDBStorage, {"connect_args": {"timeout": 60}}
-        else:
-            kind, engine = PatientStorage, {"pool_pre_ping": True}
-        return kind(
-            self.url,
-            engine_kwargs=engine,
-            heartbeat_interval=HEARTBEAT_SECONDS if self.shared else None,
-            grace_period=GRACE_SECONDS,
-            heartbeat_stale_trial_callback=_retry,
-        )
-
-
-def _retry(study: optuna.Study, trial: FrozenTrial) -> None:
-    """Enqueue a trial whose machine is gone, with its settings but without its progress, which that machine has."""
-    kept = {SETTINGS: trial.user_attrs[SETTINGS]} if SETTINGS in trial.user_attrs else {}
-    root = trial.user_attrs.get(RETRY_OF, trial.number)
-    study.add_trial(
-        optuna.create_trial(
-            state=TrialState.WAITING,
-            params=trial.params,
-            distributions=trial.distributions,
-            user_attrs={**kept, RETRY_OF: root},
-        )
-    )
-
-
-def open_study(place: Place, pruner: optuna.pruners.BasePruner, seed: int, plan: Mapping[str, Any]) -> optuna.Study:
-    """The study, made or joined; one that was begun for other settings is refused."""
-    try:
-        try:
-            storage = place.open()
-        except (IntegrityError, ProgrammingError):  # another machine has made the tables at the same moment
-            storage = place.open()
-        study = optuna.create_study(
-            storage=storage,
-            study_name=place.name,
-            direction="maximize",
-            load_if_exists=True,
-            sampler=KeyedSampler(seed),
-            pruner=pruner,
-        )
-    except Exception as error:  # any driver's own classes: the address is wrong, the database away or foreign
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise UserError(f"--storage {place.url} cannot be opened: {reason}") from None
-    stored = study.user_attrs.get("plan")
-    if stored is None:
-        study.set_metric_names(["mAP@.5:.95"])
-        study.set_user_attr("plan", dict(plan))
-    elif stored != plan:
-        different = sorted(key for key in {*stored, *plan} if stored.get(key) != plan.get(key))
-        raise UserError(
-            f"the study '{place.name}' in {place.url} was begun with other settings ({', '.join(different)}); "
-            "use the same, or another --study"
-        )
-    return study
-
-
-# --- what draws and what prunes ---------------------------------------------------------------------------------------
-
-
-def make_pruner(kind: str, epochs: int, first: int | None) -> optuna.pruners.BasePruner:
-    """first: epochs before the first decision; before a few, an mAP is mostly chance."""
-    first = first or max(1, min(2, epochs // 2), epochs // REDUCTION**2)
-    if kind == "asha":
-        return optuna.pruners.SuccessiveHalvingPruner(min_resource=first, reduction_factor=REDUCTION)
-    if kind == "hyperband":
-        return optuna.pruners.HyperbandPruner(min_resource=first, max_resource=epochs, reduction_factor=REDUCTION)
-    if kind == "median":
-        return optuna.pruners.MedianPruner(n_startup_trials=3, n_warmup_steps=first)
-    return optuna.pruners.NopPruner()
-
-
-class KeyedSampler(optuna.samplers.BaseSampler):
-    """TPE that starts afresh for every draw, from a seed made of the search's and the trial's."""
-
-    def __init__(self, seed: int):
-        self.seed = seed
-
-    def tpe(self, *key) -> optuna.samplers.TPESampler:
-        return optuna.samplers.TPESampler(seed=zlib.crc32(repr((self.seed, *key)).encode()))
-
-    def infer_relative_search_space(self, study, trial):
-        return self.tpe(trial.number).infer_relative_search_space(study, trial)
-
-    def sample_relative(self, study, trial, search_space):
-        return self.tpe(trial.number).sample_relative(study, trial, search_space)
-
-    def sample_independent(self, study, trial, param_name, param_distribution):
-        return self.tpe(trial.number, param_name).sample_independent(study, trial, param_name, param_distribution)
-
-
-def suggest(trial: Trial, name: str, distribution: BaseDistribution) -> Any:
-    """The trial's value of this setting: drawn once, then the same at every call, also in a later process."""
-    if isinstance(distribution, CategoricalDistribution):
-        return trial.suggest_categorical(name, distribution.choices)
-    if isinstance(distribution, IntDistribution):
-        return trial.suggest_int(name, distribution.low, distribution.high, step=distribution.step)
-    assert isinstance(distribution, FloatDistribution)
-    return trial.suggest_float(name, distribution.low, distribution.high, log=distribution.log)
 
 
 def setting_of(trial: FrozenTrial | Trial) -> int:
@@ -252,14 +75,8 @@ class Trials:
         """Settings of a list as trials that wait, but for those that are there. Figures are shown as parameters."""
         for entry in settings[len(self.study.get_trials(deepcopy=False)) :]:
             numbers = {k: float(v) for k, v in entry.items() if isinstance(v, int | float) and not isinstance(v, bool)}
-            ranges: dict[str, BaseDistribution] = {
-                name: FloatDistribution(value, value) for name, value in numbers.items()
-            }
-            self.study.add_trial(
-                optuna.create_trial(
-                    state=TrialState.WAITING, params=numbers, distributions=ranges, user_attrs={SETTINGS: dict(entry)}
-                )
-            )
+            ranges: dict[str, BaseDistribution] = {k: FloatDistribution(v, v) for k, v in numbers.items()}
+            self.study.add_trial(waiting(numbers, ranges, {SETTINGS: dict(entry)}))
         self.drawn, self.looked = len(self.current()), 0.0
 
     # --- which trials there are ---------------------------------------------------------------------------------------
@@ -320,7 +137,7 @@ class Trials:
             if is_waiting or self.drawn < self.rules.count:
                 self.take()
             else:  # others may still lose theirs
-                self.looked = time.monotonic() + HEARTBEAT_SECONDS if self.shared else float("inf")
+                self.looked = time.monotonic() + storage.HEARTBEAT_SECONDS if self.shared else float("inf")
         return self.waiting.popleft() if self.waiting else None
 
     def take(self) -> None:
@@ -344,7 +161,7 @@ class Trials:
         self.handles[setting] = trial
         params, impossible = trial.user_attrs.get(SETTINGS), ""
         if params is None:
-            params = {name: suggest(trial, name, range_) for name, range_ in self.rules.space.items()}
+            params = {name: trial._suggest(name, range_) for name, range_ in self.rules.space.items()}
             try:  # each setting's range was checked by itself, but not what may come together
                 params = {name: self.trainer.value(name, value, "drawn") for name, value in params.items()}
                 self.trainer.check(params, "drawn")
@@ -393,12 +210,12 @@ class Trials:
 
     def beat(self, *begun: Trial) -> None:
         """Say now and then, and of a trial that has begun at once, that this machine is alive."""
-        storage = self.study._storage
-        if self.shared and isinstance(storage, BaseHeartbeat) and (begun or time.monotonic() >= self.beaten):
+        database = self.study._storage
+        if self.shared and isinstance(database, BaseHeartbeat) and (begun or time.monotonic() >= self.beaten):
             if not begun:
-                self.beaten = time.monotonic() + HEARTBEAT_SECONDS
+                self.beaten = time.monotonic() + storage.HEARTBEAT_SECONDS
             for trial in begun or self.handles.values():
-                storage.record_heartbeat(trial._trial_id)
+                database.record_heartbeat(trial._trial_id)
 
     # --- pruning ------------------------------------------------------------------------------------------------------
 
@@ -427,7 +244,7 @@ class Trials:
             )
             copy.add_trials(self.study.get_trials())
             same = copy.get_trials(deepcopy=False)[trial.number]
-            trial.set_user_attr(name, Trial(copy, same._trial_id).should_prune())
+            trial.set_user_attr(name, bool(Trial(copy, same._trial_id).should_prune()))  # a NumPy one is no JSON
         trial.should_prune()
         return trial.user_attrs[name]
 

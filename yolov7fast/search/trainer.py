@@ -24,7 +24,6 @@ from yolov7fast.cli.run_file import (
     check_flag_value,
     find_run_file,
     read_run_file,
-    read_yaml_chain,
 )
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.paths import check_file
@@ -71,12 +70,10 @@ class Trainer:
     def __init__(self, base_config: str | Path, budget: Budget, command: list[str] | None = None):
         """command: another one than the family's own to start trainings with."""
         self.program = program_of("train", self.family)
-        self.command, suffix = command or self.program.child(), self.suffix
+        self.command = command or self.program.child()
         self.base_config, self.budget = find_run_file(base_config), budget
         self.spelt = {}
-        places = dict.fromkeys((self.weights, WEIGHTS_FOLDER))  # the latter in trials of older versions
-        names = (f"{name}{suffix}" for name in ("last", "previous"))
-        self.checkpoints = tuple(str(Path(place, name)) for name in names for place in places)
+        self.checkpoints = tuple(str(Path(self.weights, f"{name}{self.suffix}")) for name in ("last", "previous"))
         self.flags = flags_of("train", self.family)
         self.base = vars(parser_for("train", self.family).parse_args([])) | read_run_file(
             base_config, self.flags, self.family
@@ -264,15 +261,9 @@ class Trainer:
         content["epochs"] = full if full > trial else FULL_RUN * trial
         return content, [self.program.invocation, "--config", str(path)]
 
-    def start(self, run_file: Path, device: str | None) -> list[str]:
-        return [*self.command, "--config", str(run_file), *_device(device)]
-
-    def resume(self, folder: Path, device: str | None) -> list[str]:
-        return [*self.command, "--resume", str(folder), *_device(device)]
-
-    def base_content(self) -> dict[str, Any]:
-        """The base configuration with all it inherits: what resuming compares."""
-        return read_yaml_chain(self.base_config)
+    def training(self, flag: str, path: Path, device: str | None) -> list[str]:
+        """The words that start (`--config` run file) or resume (`--resume` folder) a training."""
+        return [*self.command, flag, str(path), *([] if device is None else ["--device", device])]
 
     def _options(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Every flag's value in a trial with these settings."""
@@ -326,7 +317,3 @@ def _is_finite(value: Any) -> bool:
     if isinstance(value, list | tuple):
         return all(map(_is_finite, value))
     return not isinstance(value, float) or math.isfinite(value)
-
-
-def _device(device: str | None) -> list[str]:
-    return [] if device is None else ["--device", device]
