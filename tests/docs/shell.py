@@ -29,7 +29,7 @@ ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*", re.S)
 REDIRECTION = re.compile(r"[<>]+&?")
 KEYWORDS = {"time", "nohup", "until", "do", "done", "while", "then", "fi"}
 # programs of the system: that they exist is not this project's business
-SYSTEM = {"pip", ".venv/bin/pip", "git", "cd", "ssh", "tmux", "rsync", "export", "touch", "sleep", "command", "apt-get"}
+SYSTEM = {"pip", ".venv/bin/pip", "source", "git", "cd", "ssh", "tmux", "rsync", "export", "touch", "sleep", "command", "apt-get"}
 SYSTEM |= {"[", "{", "}", "]", "optuna-dashboard"}
 MODULES = {"pip", "http.server", "venv", "pytest", "torch.distributed.launch"}
 ONSTART = "vast_onstart.sh"  # takes the flags of train.py
