@@ -29,8 +29,8 @@ ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*", re.S)
 REDIRECTION = re.compile(r"[<>]+&?")
 KEYWORDS = {"time", "nohup", "until", "do", "done", "while", "then", "fi"}
 # programs of the system: that they exist is not this project's business
-SYSTEM = {"pip", ".venv/bin/pip", "source", "git", "cd", "ssh", "tmux", "rsync", "export", "touch", "sleep", "command", "apt-get"}
-SYSTEM |= {"[", "{", "}", "]", "optuna-dashboard"}
+SYSTEM = {"pip", ".venv/bin/pip", "git", "cd", "ssh", "tmux", "rsync", "export", "touch", "sleep", "command", "apt-get"}
+SYSTEM |= {"[", "{", "}", "]", "source", "optuna-dashboard"}
 MODULES = {"pip", "http.server", "venv", "pytest", "torch.distributed.launch"}
 MODULES |= {"models.yolo"}  # run by tests/nn/test_summary.py
 ONSTART = "vast_onstart.sh"  # takes the flags of train.py
