@@ -20,9 +20,10 @@ import torch
 
 from benchmarks import slow_metrics
 from benchmarks.measure import cpu_seconds, in_turn, machine, write_json
-from yolov7fast.metrics.average_precision import ap_by_size, ap_per_class, rank_by_class
+from yolov7fast.metrics.average_precision import ap_by_size, ap_per_class
 from yolov7fast.metrics.matching import Batch, match, native_batch
 from yolov7fast.metrics.nms import CLASS_OFFSET, greedy_nms, non_max_suppression
+from yolov7fast.metrics.ranking import rank_by_class
 
 GOLDEN = Path(__file__).resolve().parent.parent / "tests" / "golden" / "eval_bccd.npz"
 BATCH = 32  # images that the evaluation loop matches at once

@@ -15,19 +15,18 @@ from yolov7fast.evaluation.further_metrics import FURTHER
 
 
 class Interrupting:
-    """Not a metric at all: presses Ctrl-C at the first batch of a validation, once."""
+    """Not a metric at all: presses Ctrl-C when a validation begins, once."""
 
     left = 1
     batches = 0
 
     def __init__(self, nc: int):
-        pass
-
-    def update(self, batch) -> None:
-        Interrupting.batches += 1
         if Interrupting.left:
             Interrupting.left -= 1
             os.kill(os.getpid(), signal.SIGINT)
+
+    def update(self, batch) -> None:
+        Interrupting.batches += 1
 
     def figure(self) -> float:
         return math.nan
@@ -50,7 +49,7 @@ def test_a_run_stopped_in_validation_ends_with_the_same_weights_and_figures(tmp_
         folder.mkdir()
     common = ("--epochs", "2", "--seed", "3", "--test-batch-size", "2")  # 8 images: 4 batches in a validation
     assert start(*small_run(folders[0], shapes_small, *common)) == 130
-    assert Interrupting.batches == 1, "the other three batches were not waited for"
+    assert Interrupting.batches <= 1, "the other three batches were not waited for"
     runs = [folder / "runs" / "run" for folder in folders]
     progress = load_checkpoint(runs[0] / "weights" / "last.pt")["resume"]["progress"]
     assert (progress["epoch"], progress["batch_index"]) == (0, 4)

@@ -10,8 +10,8 @@ from yolov7fast.metrics.average_precision import (
     class_metrics,
     compute_ap,
     fitness,
-    rank_by_class,
 )
+from yolov7fast.metrics.ranking import rank_by_class
 
 
 @pytest.mark.parametrize("metric", ["v7", "v5"])
@@ -52,9 +52,12 @@ def random_records(seed: int, n: int = 4000, m: int = 500, classes: int = 7):
     return correct, score, rng.integers(0, classes, n).astype(np.float32), rng.integers(0, classes - 1, m).astype(float)
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_points_that_shape_the_area_are_enough(seed):
-    records = random_records(seed)
+@pytest.mark.parametrize("seed", range(60))
+def test_equals_the_plain_loop(seed):
+    """Of many and of few detections and labels, with equal scores, float32 and float64."""
+    rng = np.random.default_rng(1000 + seed)
+    records = random_records(seed, *rng.integers((1, 1, 2), (3000, 300, 10)).tolist())
+    records = (records[0], records[1].astype((np.float32, np.float64)[seed % 2]), *records[2:])
     fast, slow = ap_per_class(*records), slow_metrics.ap_per_class(*records)
     for got, want in zip(fast, slow):
         np.testing.assert_allclose(got, want, atol=1e-12)

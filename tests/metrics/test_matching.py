@@ -92,9 +92,9 @@ def random_batch(seed: int, images: int = 6, classes: int = 3) -> Batch:
     return Batch(dets.astype(np.float32), det_image, labels.astype(np.float32), label_image)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(60))
 def test_equals_the_plain_loop(seed):
-    batch = random_batch(seed)
+    batch = random_batch(seed, classes=1 + seed % 4)
     plain = [
         slow_metrics.match_image(
             batch.detections[batch.det_image == i].reshape(-1, 6), batch.labels[batch.label_image == i]
@@ -102,6 +102,19 @@ def test_equals_the_plain_loop(seed):
         for i in range(6)
     ]
     np.testing.assert_array_equal(match(batch).correct, np.concatenate(plain))
+
+
+def test_pairs_at_the_edge_of_one_half_are_not_lost():
+    """A detection whose centre lies on a label's edge can still be judged above 0.5 by rounding."""
+    rng = np.random.default_rng(0)
+    at, width = rng.uniform(0, 4000, 3000).astype(np.float32), rng.uniform(0.5, 300, 3000).astype(np.float32)
+    factor = rng.choice([0.5, 2.0, 0.5000002, 1.9999996], 3000).astype(np.float32)
+    labels = np.stack((np.zeros(3000), at, at, at + width, at + width), 1).astype(np.float32)
+    dets = np.stack((at, at, at + width * factor, at + width, np.ones(3000), np.zeros(3000)), 1).astype(np.float32)
+    right = match(Batch(dets, np.arange(3000), labels, np.arange(3000))).correct
+    plain = [slow_metrics.match_image(det[None], label[None]) for det, label in zip(dets, labels)]
+    np.testing.assert_array_equal(right, np.concatenate(plain))
+    assert 100 < right[:, 0].sum() < 2900, "some are above, some are not"
 
 
 def single_image(dets, labels) -> Batch:

@@ -17,9 +17,10 @@ from yolov7fast.evaluation.background import Background
 from yolov7fast.evaluation.config import EvalConfig
 from yolov7fast.evaluation.further_metrics import FURTHER
 from yolov7fast.evaluation.result import EvalResult, Speed
-from yolov7fast.metrics.average_precision import ClassAP, Curves, SizeAP, ap_by_size, class_metrics, rank_by_class
+from yolov7fast.metrics.average_precision import ClassAP, Curves, SizeAP, ap_by_size, class_metrics
 from yolov7fast.metrics.matching import Batch, match, native_batch
 from yolov7fast.metrics.names import SUMMARY
+from yolov7fast.metrics.ranking import rank_by_class
 from yolov7fast.predictors.base import Prediction
 
 HEADER = ("%20s" + "%12s" * 6) % ("Class", "Images", "Labels", "P", "R", "mAP@.5", "mAP@.5:.95")
@@ -79,9 +80,9 @@ class Records:
             self.add(Batch(np.zeros((0, 6), "f4"), np.zeros(0, int), np.zeros((0, 5), "f4"), np.zeros(0, int)))
         correct, score, cls, area, taken = (np.concatenate(column) for column in zip(*self.detections))
         label_cls, label_area = (np.concatenate(column) for column in zip(*self.labels))
-        ranked = rank_by_class(correct, score, cls, label_cls)
-        classes, curves = class_metrics(ranked, score, v5_metric)
-        sizes = ap_by_size(ranked, label_cls, area, taken, label_area, v5_metric)
+        ranking = rank_by_class(correct, score, cls, label_cls)
+        classes, curves = class_metrics(ranking, score, v5_metric)
+        sizes = ap_by_size(ranking, label_cls, area, taken, label_area, v5_metric)
         return classes, curves, sizes, label_cls.astype(int)
 
 

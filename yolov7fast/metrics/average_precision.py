@@ -4,18 +4,22 @@ Inputs are flat arrays over all detections of a data set: correct (n, 10) bool f
 (n,); and over all labels: classes (m,). Every sort is stable, so equal scores count in the order of the data set.
 """
 
+from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
 from yolov7fast.core.boxes import box_iou
 from yolov7fast.metrics.confusion import ConfusionMatrix
+from yolov7fast.metrics.ranking import Ranking, rank_by_class
 
-__all__ = ["ClassAP", "ConfusionMatrix", "Curves", "Ranked", "SizeAP", "ap_by_size", "ap_per_class", "box_iou"]
+__all__ = ["ClassAP", "ConfusionMatrix", "Curves", "Ranking", "SizeAP", "ap_by_size", "ap_per_class", "box_iou"]
 __all__ += ["class_metrics", "compute_ap", "fitness", "rank_by_class"]
 
 EPS = 1e-16
 POINTS = 1000  # of the curves over confidence and recall
+X = np.linspace(0, 1, POINTS)
 AP_POINTS = np.linspace(0, 1, 101)  # of recall, at which precision is read
 AP_WEIGHTS = np.full(101, 0.01)  # of the trapezoids between them
 AP_WEIGHTS[[0, -1]] = 0.005
@@ -37,14 +41,26 @@ class ClassAP(NamedTuple):
     classes: np.ndarray  # (c,) int32 class ids
 
 
-class Curves(NamedTuple):
+@dataclass(frozen=True)
+class Curves:
     """What the plots of the curves show, rows as in `ClassAP.classes`, at IoU 0.5."""
 
     x: np.ndarray  # (1000,) from 0 to 1: confidence, or recall for `pr`
     p: np.ndarray  # (c, 1000) over confidence
     r: np.ndarray  # (c, 1000) over confidence
     f1: np.ndarray  # (c, 1000) over confidence
-    pr: np.ndarray  # (c, 1000) precision over recall, 0 for a class without predictions
+    lines: list[tuple[np.ndarray, int, int]]  # per class: ranks of right detections from 1, detections, labels
+    v5_metric: bool
+
+    @cached_property
+    def pr(self) -> np.ndarray:
+        """(c, 1000) precision over recall, 0 for a class without predictions; computed when somebody draws it."""
+        pr = np.zeros((len(self.lines), len(self.x)))
+        for row, (rank, n, labels) in zip(pr, self.lines):
+            if n:
+                _, mpre, mrec = compute_ap(*_curve(rank, n, labels), self.v5_metric)
+                row[:] = np.interp(self.x, mrec, mpre)
+        return pr
 
 
 class SizeAP(NamedTuple):
@@ -74,79 +90,54 @@ def compute_ap(recall, precision, v5_metric: bool = False) -> tuple[float, np.nd
     return float(np.interp(AP_POINTS, mrec, mpre) @ AP_WEIGHTS), mpre, mrec
 
 
-class Ranked(NamedTuple):
-    """The detections of one labelled class, best first."""
-
-    cls: int
-    labels: int  # how many there are
-    rows: np.ndarray  # (n,) of the detections
-    right: np.ndarray  # (m,) places in `rows` of those that are right at some threshold, ascending
-    hits: np.ndarray  # (m, 10) at which thresholds these are right
-
-
-def rank_by_class(tp, conf, pred_cls, target_cls) -> list[Ranked]:
-    """Group detections by class and sort them by falling score, for every class that has labels.
-
-    Grouping first, by a radix sort, keeps the sorts small enough for the processor's caches.
-    """
-    tp, conf, pred_cls = np.asarray(tp), np.asarray(conf), np.asarray(pred_cls).astype(np.uint16)
-    grouped = np.argsort(pred_cls, kind="stable")
-    edges = np.cumsum(np.bincount(pred_cls, minlength=1))
-    any_right = np.zeros(len(tp), bool)
-    for k in range(tp.shape[1]):  # by columns: several times faster than a reduction over rows of ten
-        any_right |= tp[:, k]
-    ranked = []
-    for cls, labels in zip(*np.unique(np.asarray(target_cls).astype(np.int64), return_counts=True)):
-        start, end = (edges[cls - 1] if cls else 0, edges[cls]) if cls < len(edges) else (0, 0)
-        rows = grouped[start:end]
-        rows = rows.take(_falling(conf.take(rows)))
-        right = np.flatnonzero(any_right.take(rows))
-        ranked.append(Ranked(int(cls), int(labels), rows, right, tp[rows[right]]))
-    return ranked
-
-
-def _falling(score: np.ndarray) -> np.ndarray:
-    """Order by falling score, equal ones as given.
-
-    For float32 from 0 up, score and position are packed into one whole number: numbers sort several times faster than
-    an index does, and position makes equal scores unequal.
-    """
-    if score.dtype != np.float32 or not (score >= 0).all():
-        return np.argsort(-score, kind="stable")
-    key = (~score.view(np.uint32)).astype(np.uint64) << np.uint64(32)
-    key |= np.arange(len(score), dtype=np.uint64)
-    key.sort()
-    return (key & np.uint64(0xFFFFFFFF)).astype(np.int64)
-
-
 def ap_per_class(tp, conf, pred_cls, target_cls, v5_metric: bool = False) -> ClassAP:
     """Precision, recall, AP and F1 of every class that has labels; classes without labels count nowhere."""
     return class_metrics(rank_by_class(tp, conf, pred_cls, target_cls), conf, v5_metric)[0]
 
 
-def class_metrics(ranked: list[Ranked], conf: np.ndarray, v5_metric: bool = False) -> tuple[ClassAP, Curves]:
+def class_metrics(ranking: Ranking, conf: np.ndarray, v5_metric: bool = False) -> tuple[ClassAP, Curves]:
     """As `ap_per_class`, from detections already ranked, with the curves over confidence and recall."""
-    x = np.linspace(0, 1, POINTS)
-    p, r, pr = (np.zeros((len(ranked), POINTS)) for _ in range(3))
-    ap = np.zeros((len(ranked), ranked[0].hits.shape[1] if ranked else 10))
-    for c, found in enumerate(ranked):
-        n = len(found.rows)
-        if not n:
-            continue
-        score = -conf.take(found.rows).astype(np.float64)
-        right = np.zeros(n)
-        right[found.right] = found.hits[:, 0]
-        count = right.cumsum()
-        r[c] = np.interp(-x, score, count / (found.labels + EPS), left=0)
-        p[c] = np.interp(-x, score, count / np.arange(1, n + 1), left=1)
-        ap[c] = _ap_of_thresholds(found, n, v5_metric)
-        rank = found.right[found.hits[:, 0]] + 1
-        _, mpre, mrec = compute_ap(*_curve(rank, n, found.labels), v5_metric)
-        pr[c] = np.interp(x, mrec, mpre)
-    f1 = 2 * p * r / (p + r + EPS)
-    best = f1.mean(0).argmax() if ranked else 0
-    classes = np.array([found.cls for found in ranked], "int32")
-    return ClassAP(p[:, best], r[:, best], ap, f1[:, best], classes), Curves(x, p, r, f1, pr)
+    p, r = _over_confidence(ranking, np.asarray(conf))
+    f1 = _harmonic_mean(p, r)
+    best = f1.mean(0).argmax() if len(f1) else 0
+    rank = 1 + ranking.right - ranking.by_class(ranking.edges[:-1])
+    n, labels, needed = ranking.counts, ranking.labels, _count_at(ranking.labels)
+    ap = [_ap_of_classes(ranking, hit, rank, n, labels, needed, v5_metric) for hit in ranking.hits.T]
+    at50 = np.split(np.where(ranking.hits[:, 0], rank, 0), ranking.right_edges[1:-1])
+    lines = [(at[at > 0], of, asked) for at, of, asked in zip(at50, n.tolist(), labels.tolist())]
+    classes = ranking.classes.astype("int32")
+    return ClassAP(p[:, best], r[:, best], np.stack(ap, 1), f1[:, best], classes), Curves(X, p, r, f1, lines, v5_metric)
+
+
+def _over_confidence(ranking: Ranking, conf: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Precision and recall (c, 1000) at IoU 0.5 over confidence, linear between detections.
+
+    Above a class's best score precision is 1 and recall 0; a class without detections has 0 everywhere. Class by
+    class: the numbers of one stay in the processor's cache.
+    """
+    p, r = np.zeros((2, len(ranking.classes), POINTS))
+    right = ranking.right[ranking.hits[:, 0]]
+    parts = np.searchsorted(right, ranking.edges)
+    rank = np.arange(1.0, ranking.counts.max(initial=0) + 1)
+    for c in np.flatnonzero(ranking.counts):
+        start, end = ranking.edges[c], ranking.edges[c + 1]
+        score = conf.take(ranking.rows[start:end]).astype(np.float64)
+        np.negative(score, out=score)
+        count = np.zeros(end - start)
+        count[right[parts[c] : parts[c + 1]] - start] = 1
+        np.cumsum(count, out=count)
+        p[c] = np.interp(-X, score, count / rank[: end - start], left=1)
+        count /= ranking.labels[c] + EPS
+        r[c] = np.interp(-X, score, count, left=0)
+    return p, r
+
+
+def _harmonic_mean(p: np.ndarray, r: np.ndarray) -> np.ndarray:
+    total = p + r
+    total += EPS
+    product = 2 * p
+    product *= r
+    return np.divide(product, total, out=product)
 
 
 def _curve(rank: np.ndarray, n: int, labels: int) -> tuple[np.ndarray, np.ndarray]:
@@ -163,37 +154,45 @@ def _curve(rank: np.ndarray, n: int, labels: int) -> tuple[np.ndarray, np.ndarra
     return found / (labels + EPS), found / at
 
 
-def _ap_of_thresholds(found: Ranked, n: int, v5_metric: bool) -> np.ndarray:
-    """(10,) average precision at every IoU threshold: `compute_ap` of each `_curve`, in one walk over all of them.
+def _ap_of_classes(ranking: Ranking, hit, rank, n, labels, needed, v5_metric: bool) -> np.ndarray:
+    """(c,) average precision at one threshold: `compute_ap` of each class, without walking along any curve.
 
-    Each curve has the points of all thresholds, those right at any and the ones before them. The further points lie
-    where recall stands still and precision falls, and change nothing.
+    hit (m,) bool: which of `ranking.right` are right; rank (m,): their places from 1 within their class; n (c,):
+    detections of each class; labels (c,); needed (c, 101): of `_count_at`.
+
+    Recall rises at right detections alone, so from one of them to the next the envelope is the best precision from
+    there on, which `best` holds for each right detection; which one is the next at a point of recall depends on the
+    number of labels alone. Behind the last right detection the curve falls to 0 on a straight line.
     """
-    m, thresholds = found.hits.shape
-    count = np.zeros((2 * m + 3, thresholds))  # detections that are right so far; first and last row: the sentinels
-    count[2:-1:2] = count[3::2][:m] = found.hits.cumsum(0)
-    count[-2:] = count[2 * m]
-    count[1:-2:2] = count[0:-3:2]
-    rank = np.empty(2 * m + 1)
-    rank[0:-1:2], rank[1::2], rank[-1] = found.right, found.right + 1, n
-    rank[0] = max(rank[0], 1)
-    recall = count / (found.labels + EPS)
-    recall[-1] = 1.0 if v5_metric else recall[-2] + 0.01
-    precision = np.empty_like(count)
-    precision[0], precision[-1] = 1.0, 0.0
-    np.divide(count[1:-1], rank[:, None], out=precision[1:-1])
-    precision = np.maximum.accumulate(precision[::-1])[::-1]
-    at = np.stack([np.searchsorted(column, AP_POINTS, "right") for column in recall.T], 1) - 1  # (101, thresholds)
-    after = np.minimum(at + 1, 2 * m + 2)
-    (x0, x1), (y0, y1) = ([np.take_along_axis(v, i, 0) for i in (at, after)] for v in (recall, precision))
+    at = np.flatnonzero(hit)
+    edges = np.searchsorted(at, ranking.right_edges)
+    first, found = edges[:-1], np.diff(edges)
+    best = np.zeros(len(at) + 1)
+    np.divide(np.arange(1, len(at) + 1) - np.repeat(first, found), rank.take(at), out=best[:-1])
+    for start, end in zip(first.tolist(), edges[1:].tolist()):
+        own = best[start:end][::-1]
+        np.maximum.accumulate(own, out=own)
+    inside = needed < found[:, None]
+    y = best.take(np.where(inside, needed + first[:, None], -1))
+    last = found / (labels + EPS)
+    end = np.ones(len(last)) if v5_metric else last + 0.01
     with np.errstate(divide="ignore", invalid="ignore"):
-        y = np.where(at == after, y0, (y1 - y0) / (x1 - x0) * (AP_POINTS[:, None] - x0) + y0)
-    return np.array([column @ AP_WEIGHTS for column in np.ascontiguousarray(y.T)])
+        height = np.where(found > 0, found / n, 0.0)
+        behind = (-height / (end - last))[:, None] * (AP_POINTS - last[:, None]) + height[:, None]
+    y = np.where(inside, y, np.where(end[:, None] > AP_POINTS, behind, 0.0))
+    return y @ AP_WEIGHTS
 
 
-def ap_by_size(
-    ranked: list[Ranked], target_cls, det_area, match_area, target_area, v5_metric=False
-) -> dict[str, SizeAP]:
+def _count_at(labels: np.ndarray) -> np.ndarray:
+    """(c, 101) greatest number of labels whose fraction of all is not above each point of recall."""
+    labels = labels[:, None]
+    count = np.floor(AP_POINTS * labels)
+    count += (count + 1) / (labels + EPS) <= AP_POINTS  # rounded as recall is
+    count -= count / (labels + EPS) > AP_POINTS
+    return count.astype(np.int64)
+
+
+def ap_by_size(ranking: Ranking, target_cls, det_area, match_area, target_area, v5_metric=False) -> dict[str, SizeAP]:
     """AP and average recall for all, small, medium and large objects, by the areas (native px) that COCO uses.
 
     match_area (n,): area of the label a detection took, anything where it took none. As in COCO's protocol, labels
@@ -202,33 +201,35 @@ def ap_by_size(
     classes and IoU thresholds.
     """
     result = {}
+    det_area, match_area = det_area.take(ranking.rows), match_area.take(ranking.rows.take(ranking.right))
+    position = np.searchsorted(ranking.classes, np.asarray(target_cls).astype(np.int64))
     for name, (low, high) in SIZES.items():
         det_in = (det_area >= low) & (det_area <= high)
         match_in = (match_area >= low) & (match_area <= high)
         target_in = (target_area >= low) & (target_area <= high)
-        labels = np.bincount(np.asarray(target_cls)[target_in].astype(np.int64), minlength=65536)
-        figures = [
-            _size_figures(
-                found, det_in.take(found.rows), match_in[found.rows[found.right]], labels[found.cls], v5_metric
-            )
-            for found in ranked
-            if labels[found.cls]
-        ]  # per class: AP at the ten thresholds, recall at the ten thresholds
-        ap, recall = np.array(figures).mean(0) if figures else np.full((2, 10), np.nan)
-        result[name] = SizeAP(int(target_in.sum()), float(ap[0]), float(ap.mean()), float(recall.mean()))
+        labels = np.bincount(position[target_in], minlength=len(ranking.classes))
+        asked = labels > 0
+        ap, recall = np.full((2, 1, 1), np.nan)
+        if asked.any():
+            ap, recall = (x[asked] for x in _size_figures(ranking, det_in, match_in, labels, v5_metric))
+        figures = (float(x.mean()) for x in (ap[:, 0], ap, recall))
+        result[name] = SizeAP(int(target_in.sum()), *figures)
     return result
 
 
-def _size_figures(found: Ranked, det_in, match_in, labels: int, v5_metric: bool) -> np.ndarray:
-    """(2, 10) AP and recall of one class within one size range; det_in (n,), match_in (m,) as in `found`."""
-    figures = np.zeros((2, found.hits.shape[1]))
-    inside = det_in.cumsum()
-    for k in range(found.hits.shape[1]):
-        at, own = found.right[found.hits[:, k]], match_in[found.hits[:, k]]
-        if not own.any():
-            continue
-        correction = own.astype(int) - det_in[at]  # a right detection counts by its label's size, not by its own
-        rank = (inside[at] + correction.cumsum())[own]
-        figures[0, k] = compute_ap(*_curve(rank, int(inside[-1] + correction.sum()), labels), v5_metric)[0]
-        figures[1, k] = len(rank) / labels
-    return figures
+def _size_figures(ranking: Ranking, det_in, match_in, labels, v5_metric: bool) -> tuple[np.ndarray, np.ndarray]:
+    """(c, t) AP and recall within one size range; det_in (n,) and match_in (m,) as in the ranking, labels (c,)."""
+    inside = np.concatenate(([0], det_in.cumsum()))
+    starts, ends, edges = ranking.edges[:-1], ranking.edges[1:], ranking.right_edges
+    place, self_in, needed = inside.take(ranking.right + 1), det_in.take(ranking.right), _count_at(labels)
+    ap, recall = [], []
+    for hit in ranking.hits.T:
+        own = hit & match_in
+        # a right detection counts by its label's size, not by its own
+        correction = np.concatenate(([0], (own.astype(np.int64) - (hit & self_in)).cumsum()))
+        before = inside[starts] + correction[edges[:-1]]
+        rank = place + correction[1:] - ranking.by_class(before)
+        n = inside[ends] + correction[edges[1:]] - before
+        ap.append(_ap_of_classes(ranking, own, rank, n, labels, needed, v5_metric))
+        recall.append(np.diff(np.concatenate(([0], own.cumsum()))[edges]) / np.maximum(labels, 1))
+    return np.stack(ap, 1), np.stack(recall, 1)

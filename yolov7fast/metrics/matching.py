@@ -88,15 +88,8 @@ def pairs_of_equal_key(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.nda
 
 def paired_iou(a: np.ndarray, b: np.ndarray, i: np.ndarray, j: np.ndarray) -> np.ndarray:
     """Plain IoU of xyxy rows a[i] and b[j] -> (p,); float32, no epsilon, two empty boxes give NaN."""
-    ax1, ay1, ax2, ay2 = np.ascontiguousarray(a[:, :4].T)  # columns: numbers that are used together lie together
-    bx1, by1, bx2, by2 = np.ascontiguousarray(b[:, :4].T)
-    union = ((ax2 - ax1) * (ay2 - ay1)).take(i)
-    union += ((bx2 - bx1) * (by2 - by1)).take(j)
-    inter = _overlap(ax1.take(i), ax2.take(i), bx1.take(j), bx2.take(j))
-    inter *= _overlap(ay1.take(i), ay2.take(i), by1.take(j), by2.take(j))
-    union -= inter
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.divide(inter, union, out=inter)
+    first, second = _columns(a[:, :4]), _columns(b[:, :4])
+    return _iou(*(column.take(i) for column in first), *(column.take(j) for column in second))
 
 
 def _overlap(a1, a2, b1, b2):
@@ -111,35 +104,80 @@ def match(batch: Batch) -> Matches:
 
     A detection whose best label was taken by a better-scored one stays wrong, even where another label overlaps it
     enough, and matching is done once, at 0.5, not anew for every threshold. So the outcome for a label is simply the
-    first detection that prefers it, which needs no loop.
+    first detection that prefers it, which needs no loop over detections.
     """
     dets, labels = batch.detections, batch.labels
-    classes = int(max(dets[:, 5].max(initial=0), labels[:, 0].max(initial=0))) + 1
-    det_key = batch.det_image * classes + dets[:, 5].astype(np.int64)
-    label_key = batch.label_image * classes + labels[:, 0].astype(np.int64)
-    i, j = pairs_of_equal_key(det_key, label_key)
-    iou = paired_iou(dets, labels[:, 1:], i, j)
-    close = np.flatnonzero(iou > IOU_THRESHOLDS[0])  # only such pairs can be a match; NaN is not above
+    columns = np.ascontiguousarray(dets.T)  # numbers that are used together lie together
+    i, j = _near_pairs(batch, columns)
+    iou = paired_iou(columns[:4].T, labels[:, 1:], i, j)
+    close = np.flatnonzero(iou > IOU_THRESHOLDS[0])  # NaN, of empty boxes, is not above
     i, j, iou = i.take(close), j.take(close), iou.take(close)
-    best = _best_of_each(i, iou)
-    i, j, iou = i.take(best), j.take(best), iou.take(best)
+    best = np.zeros(len(dets), np.float32)
+    np.maximum.at(best, i, iou)
+    wanted = np.flatnonzero(iou == best.take(i))[::-1]
+    wish = np.full(len(dets), -1)
+    wish[i.take(wanted)] = j.take(wanted)  # written last to first, so that the first of equal labels stays
+    rows = np.flatnonzero(wish >= 0)[::-1]
     owner = np.full(len(labels), -1)
-    owner[j[::-1]] = np.arange(len(j))[::-1]  # written last to first, so that a label's first, best-scored, stays
-    winner = owner[owner >= 0]
-    label = np.full(len(dets), -1, np.int64)
-    label[i[winner]] = j[winner]
+    owner[wish.take(rows)] = rows  # so that a label's first, best-scored detection stays
+    taken = np.flatnonzero(owner >= 0)
+    rows = owner.take(taken)
+    label = np.full(len(dets), -1)
+    label[rows] = taken
     correct = np.zeros((len(dets), len(IOU_THRESHOLDS)), bool)
-    correct[i[winner]] = iou[winner, None] > IOU_THRESHOLDS
+    correct[rows] = best.take(rows)[:, None] > IOU_THRESHOLDS
     return Matches(correct, label)
 
 
-def _best_of_each(key: np.ndarray, value: np.ndarray) -> np.ndarray:
-    """For each run of equal keys the place of its greatest value, the first of equal ones."""
-    if not len(key):
-        return np.zeros(0, np.int64)
-    begins = np.concatenate(([True], key[1:] != key[:-1]))
-    greatest = np.maximum.reduceat(value, np.flatnonzero(begins))
-    run = np.cumsum(begins) - 1
-    at = np.flatnonzero(value == greatest.take(run))
-    run = run.take(at)
-    return at[np.concatenate(([True], run[1:] != run[:-1]))]
+def _near_pairs(batch: Batch, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Detections and labels (p,) of equal image and class among which are all pairs of an IoU above 0.5.
+
+    columns (6, n): the detections, transposed.
+
+    Boxes that overlap by more than half have their centres in one another, so a detection is paired with the labels
+    between whose left and right its centre lies. All detections are tried with the first label of their image and
+    class, then those that have a second one with that, and so on; a detection's labels come in ascending order.
+    """
+    labels = batch.labels
+    cls, label_cls = columns[5].astype(np.int64), labels[:, 0].astype(np.int64)
+    classes = int(max(cls.max(initial=0), label_cls.max(initial=0))) + 1
+    det_key, label_key = batch.det_image * classes + cls, batch.label_image * classes + label_cls
+    counts = np.bincount(label_key, minlength=int(det_key.max(initial=0)) + 1)
+    count = counts.take(det_key)
+    most = int(count.max(initial=0))
+    # those with most labels come first, so that each turn works on the front part of the same columns
+    fewer = (most - count).astype(np.min_scalar_type(most))  # of few bits, which a radix sort is quick with
+    rows = np.argsort(fewer, kind="stable")
+    turns = np.searchsorted(fewer.take(rows), np.arange(most, 0, -1))  # how many have more than 0, 1, ... labels
+    rows = rows[: turns[0]] if most else rows[:0]
+    first = (counts.cumsum() - counts).take(det_key.take(rows))
+    centre = ((columns[0] + columns[2]) / 2).take(rows)
+    by_key = np.argsort(label_key, kind="stable")
+    left, right = labels[:, 1].take(by_key), labels[:, 3].take(by_key)
+    margin = 0.01 * (right - left) + 1e-5 * (np.abs(left) + np.abs(right))  # far above what rounding can do
+    left, right = left - margin, right + margin
+    near, places = [rows[:0]], [rows[:0]]
+    for turn, n in enumerate(turns.tolist()):
+        at = first[:n]
+        inside = left[turn:].take(at) <= centre[:n]
+        inside &= centre[:n] <= right[turn:].take(at)
+        inside = np.flatnonzero(inside)
+        near.append(inside)
+        places.append(at.take(inside) + turn)
+    return rows.take(np.concatenate(near)), by_key.take(np.concatenate(places))
+
+
+def _columns(xyxy: np.ndarray) -> tuple[np.ndarray, ...]:
+    """x1, y1, x2, y2 and area of boxes (n, 4), each contiguous."""
+    x1, y1, x2, y2 = np.ascontiguousarray(xyxy.T)
+    return x1, y1, x2, y2, (x2 - x1) * (y2 - y1)
+
+
+def _iou(ax1, ay1, ax2, ay2, area, bx1, by1, bx2, by2, union) -> np.ndarray:
+    """IoU of xyxy boxes (n,) with their areas; what stands for the second boxes is overwritten."""
+    union += area
+    inter = _overlap(bx1, bx2, ax1, ax2)
+    inter *= _overlap(by1, by2, ay1, ay2)
+    union -= inter
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.divide(inter, union, out=inter)

@@ -11,7 +11,8 @@ import torch
 
 from yolov7fast.core import boxes
 from yolov7fast.metrics import nms
-from yolov7fast.metrics.average_precision import class_metrics, rank_by_class
+from yolov7fast.metrics.average_precision import class_metrics
+from yolov7fast.metrics.ranking import rank_by_class
 
 
 def non_max_suppression(prediction: torch.Tensor, *args, **kwargs) -> list[torch.Tensor]:
@@ -24,10 +25,10 @@ def ap_per_class_for(module: ModuleType) -> Callable:
 
     def ap_per_class(tp, conf, pred_cls, target_cls, v5_metric=False, plot=False, save_dir=".", names=()):
         """(precision, recall, AP, F1, class ids) of the classes that have labels."""
-        ranked = rank_by_class(tp, conf, pred_cls, target_cls)
-        found, curves = class_metrics(ranked, np.asarray(conf), v5_metric)
+        ranking = rank_by_class(tp, conf, pred_cls, target_cls)
+        found, curves = class_metrics(ranking, np.asarray(conf), v5_metric)
         if plot:
-            drawn = [row for row, of_class in zip(curves.pr, ranked) if len(of_class.rows)]
+            drawn = [row for row, detections in zip(curves.pr, ranking.counts) if detections]
             module.plot_pr_curve(curves.x, drawn, found.ap, Path(save_dir) / "PR_curve.png", names)
             for values, file, label in (
                 (curves.f1, "F1_curve.png", "F1"),
