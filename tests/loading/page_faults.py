@@ -5,6 +5,7 @@
 `default` leaves the C library's memory alone, as it was before loaders kept theirs.
 """
 
+import ctypes
 import json
 import resource
 import sys
@@ -15,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import numpy as np
 import torch
 
+from yolov7fast.core.process.memory import M_MMAP_THRESHOLD, M_TRIM_THRESHOLD
 from yolov7fast.data.dataset import LoadImagesAndLabels
 from yolov7fast.loading import shared_worker, torch_loader
 from yolov7fast.loading.loader import make_loader
@@ -37,10 +39,19 @@ class Counting(LoadImagesAndLabels):
         return torch.from_numpy(np.array([[0, faults, 0, 0, 0, 0]], np.float32)), path, shapes
 
 
+def hand_back_freed_memory() -> None:
+    """What glibc begins with. It raises both limits when a process frees large blocks, and this one comes of a process
+    that did."""
+    library = ctypes.CDLL(None)
+    for option in (M_MMAP_THRESHOLD, M_TRIM_THRESHOLD):
+        library.mallopt(option, 128 << 10)
+
+
 def main(folder: str, loader: str, memory: str) -> None:
     if memory == "default":
         for module in (shared_worker, torch_loader):
             module.keep_freed_memory = lambda: False
+        hand_back_freed_memory()
     dataset = Counting(folder, 640, augment=True, hyp=HYP, seed=0)
     options = {"workers": 0 if loader == "main" else 1, "worker_tensor": loader == "shared", "seed": 0}
     batches = make_loader(dataset, 1, **options)
