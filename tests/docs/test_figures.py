@@ -62,7 +62,7 @@ def test_both_sides_and_their_counts_stand_in_the_table_of_the_reference(measure
     counts = {"upstream": {"operators": 28691, "host_reads": 4323}, "overlay": {"operators": 245, "host_reads": 0}}
     rows = [
         {"what": "ComputeLossOTA, forward", "upstream": 0.6, "overlay": 0.1, "difference": 1e-7, "counts": counts},
-        {"what": "training step with OTA", "upstream": 2.0, "overlay": 1.0, "difference": 0},
+        {"what": "ComputeLossOTA, forward + backward", "upstream": 2.0, "overlay": 1.0, "difference": 0},
         {"what": "loader", "error": "OSError: no images"},
     ]
     measured("reference", {"machine": MACHINE, "rows": rows})
@@ -71,7 +71,7 @@ def test_both_sides_and_their_counts_stand_in_the_table_of_the_reference(measure
     assert "| ComputeLossOTA, forward: operators | 28691 | 245 |" in table and "OSError: no images" in table
     recorded = json.loads((ROOT / "benchmarks" / "results" / "recorded.json").read_text())
     picture = tables.iteration(recorded, tables.results("reference"))
-    assert "Measured: a whole step" in picture and ">2000<" in picture and "1000 (2.0x)" in picture
+    assert "Measured: the loss" in picture and ">2000<" in picture and "1000 (2.0x)" in picture
     assert "Measured" not in tables.iteration(recorded, None)
 
 
