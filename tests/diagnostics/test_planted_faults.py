@@ -108,9 +108,9 @@ def quick(few_layers, monkeypatch):
 
 
 def test_without_faults_every_comparison_is_green(setting, quick):
-    operator = lambda boxes, scores, iou: torch.from_numpy(  # noqa: E731
-        correctness.greedy_nms(boxes.numpy(), scores.numpy(), iou, most=len(boxes))
-    )
+    def operator(boxes: torch.Tensor, scores: torch.Tensor, iou: float) -> torch.Tensor:
+        return torch.from_numpy(correctness.greedy_nms(boxes.numpy(), scores.numpy(), iou, most=len(boxes)))
+
     lines = [
         correctness.check_recorded_losses(setting),
         *correctness.check_step_against_cpu(setting),

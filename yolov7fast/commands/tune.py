@@ -47,7 +47,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def child_options(opt: argparse.Namespace, names: Sequence[str]) -> dict[str, Any]:
-    """What a trial in another process is told; all of it can be written as JSON."""
+    """What a trial in another process is given; all of it can be written as JSON."""
     plain = {name: value for name, value in vars(opt).items() if name != "given"}
     return {**plain, "given": [], "targets": 17, "class_names": list(names), "iterations": CHILD_ITERATIONS}
 

@@ -43,7 +43,7 @@ class Stage(NamedTuple):
 
 
 def assigner_stages(hyp: Mapping[str, Any], epochs: int) -> list[Stage]:
-    """The assigners of a run of so many epochs, the first from epoch 0 on.
+    """The assigners of a run by epoch, the first from epoch 0 on.
 
     `assigner_schedule` names them all. `loss_ota_from` is short for two: plain, then the one that `assigner_name` says.
     A start below 1 is a fraction of the epochs, rounded up, otherwise an epoch.

@@ -56,9 +56,7 @@ def run(opt: Namespace, make_trainer: Callable[[str, Budget], Trainer] | None = 
     trainer.prepare(plan["trials"])
     with exclusive(folder / LOCK, f"waiting for another run_trials.py that works in {folder}"):
         if not stored and (folder / FILE).exists():
-            raise UserError(
-                f"{folder} holds trials already: --resume goes on with them, another --output-dir begins anew"
-            )
+            raise UserError(f"{folder} holds trials already: --resume resumes them, another --output-dir begins anew")
         place = Place(opt.storage or f"sqlite:///{(folder / DATABASE).resolve()}", opt.study, bool(opt.storage))
         if stored and not place.shared and not (folder / DATABASE).is_file():
             raise UserError(f"{folder / DATABASE}, which holds the trials to resume, is missing; {REMEDY}")

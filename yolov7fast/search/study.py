@@ -25,7 +25,7 @@ from yolov7fast.search.storage import RETRY_OF, Place, waiting
 from yolov7fast.search.trainer import Trainer
 
 OWNER, SETTINGS, SURPLUS = "owner", "settings", "surplus"  # attributes of a trial
-RUN, VERDICT = "run {k}", "verdict {step}"  # likewise; whether its pruner wants it ended after so many epochs
+RUN, VERDICT = "run {k}", "verdict {step}"  # likewise; whether its pruner ends it after that epoch
 
 
 def setting_of(trial: FrozenTrial | Trial) -> int:
@@ -230,7 +230,7 @@ class Trials:
         return self.behind(run, point.epoch)
 
     def prunes(self, trial: Trial, step: int) -> bool:
-        """Whether the pruner ends the trial after so many epochs; asked again after a kill, it says the same.
+        """Whether the pruner ends the trial after this epoch; asked again after a kill, it says the same.
 
         A pruner notes in the study what it has judged and lets it pass the second time. So the first time it judges
         a copy; the verdict is written down, and only then does the pruner make its notes.

@@ -37,5 +37,5 @@ def stage_of(stages: Sequence[ResizeStage], epoch: int) -> ResizeStage:
 
 
 def final_size(stages: Sequence[ResizeStage], epochs: int) -> int:
-    """Of the last stage that a run of so many epochs reaches."""
+    """Of the last stage that a run of this many epochs reaches."""
     return stage_of(stages, epochs - 1).size
