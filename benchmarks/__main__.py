@@ -9,7 +9,12 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PARTS = ("loss", "data", "eval", "train")
+PARTS = {  # module of each
+    "loss": "benchmarks.losses.loss",
+    "data": "benchmarks.data",
+    "eval": "benchmarks.inference.eval",
+    "train": "benchmarks.training.train",
+}
 COMPARE = {"<=": operator.le, "<": operator.lt, ">=": operator.ge, ">": operator.gt, "==": operator.eq}
 
 
@@ -26,7 +31,7 @@ def run_part(part: str, full: bool, folder: Path) -> dict | None:
     print(f"\n--- {part} " + "-" * 100, flush=True)
     path = folder / f"{part}.json"
     size = [] if full else ["--quick"]
-    done = subprocess.run([sys.executable, "-m", f"benchmarks.{part}", *size, "--json", str(path)], cwd=ROOT)
+    done = subprocess.run([sys.executable, "-m", PARTS[part], *size, "--json", str(path)], cwd=ROOT)
     return json.loads(path.read_text()) if done.returncode == 0 and path.is_file() else None
 
 
@@ -40,7 +45,7 @@ def table(results: dict[str, dict | None]) -> str:
             kept = verdict(row["value"], row["must"])
             figures = f"{row['value']:9.3f}  {row['must']:<18}{kept:<8}{row['runs']:>5}"
             lines.append(f"{part:<8}{row['what']:<82}{figures}")
-    return "\n".join([*lines, *(f"benchmarks.{part} failed" for part, found in results.items() if not found)])
+    return "\n".join([*lines, *(f"{PARTS[part]} failed" for part, found in results.items() if not found)])
 
 
 def main(argv: list[str] | None = None) -> int:

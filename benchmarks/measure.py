@@ -1,5 +1,6 @@
 """What benchmarks share: two or more things run in turn in one process, medians, the machine they ran on."""
 
+import argparse
 import json
 import os
 import platform
@@ -30,6 +31,27 @@ def machine() -> dict:
         "opencv": cv2.__version__,
         "numpy": numpy.__version__,
     }
+
+
+def show_machine() -> dict:
+    """`machine()`, printed as one line."""
+    found = machine()
+    print(" ".join(f"{key} {value}" for key, value in found.items()))
+    return found
+
+
+def quick_parser(module: str, doc: str | None, quick: str) -> argparse.ArgumentParser:
+    """The flags that most benchmarks have, --quick and --json; `doc` is the module's docstring."""
+    parser = argparse.ArgumentParser(prog=f"python -m {module}", description=(doc or "").partition("\n")[0])
+    parser.add_argument("--quick", action="store_true", help=quick)
+    parser.add_argument("--json", metavar="FILE", help="write the figures there")
+    return parser
+
+
+def note(results: dict, what: str, value: float, must: str, runs: int) -> None:
+    """Print one row of the final table and keep it; `must` is such as `<= 1.25`, or `-` where nothing is asked."""
+    results.setdefault("ratios", []).append({"what": what, "value": value, "must": must, "runs": runs})
+    print(f"{what:<84}{value:10.4g}  must {must:<10}{runs:>3} runs", flush=True)
 
 
 def in_turn(sides: dict[str, Callable[[], float]], runs: int) -> dict[str, float]:

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from benchmarks.picture import iteration
 
 ROOT = Path(__file__).resolve().parent.parent
-STEP = "training step with OTA"  # a row of benchmarks.reference
+STEP = "training step with OTA"  # a row of benchmarks.side_by_side.reference
 RESULTS = ROOT / "benchmarks" / "results"
 PICTURE = ROOT / "docs" / "images" / "iteration.svg"
 FIGURE = re.compile(r"(<!--= ([\w-]+) -->)(.*?)(<!--/-->)")
@@ -57,7 +57,7 @@ def row_of(rows: list[dict], what: str) -> dict:
 
 
 def side(what: str, *path: str, scale: float = 1, form: str = ".0f") -> Figure:
-    """A value of one side of `benchmarks.reference`: ("upstream",), or ("counts", "overlay", "operators")."""
+    """A value of one side of `side_by_side/reference.py`: ("upstream",), or ("counts", "overlay", "operators")."""
 
     def find(found: dict) -> float:
         value: Any = row_of(found["rows"], what)
@@ -155,7 +155,7 @@ def ratios_table(found: dict) -> str:
 
 
 def reference_table(found: dict) -> str:
-    """Both sides of `benchmarks.reference`, counts under the row they belong to."""
+    """Both sides of `benchmarks.side_by_side.reference`, counts under the row they belong to."""
     rows: list[tuple] = []
     for row in found["rows"]:
         if "error" in row:
@@ -170,7 +170,7 @@ def reference_table(found: dict) -> str:
 
 
 def peers_table(found: dict) -> str:
-    """`benchmarks.peers`: epochs of each trainer and, where it was run, the race; a trainer that failed says why."""
+    """`side_by_side/peers.py`: epochs of each trainer and, where it was run, the race; one that failed says why."""
     raced = bool(found["settings"]["minutes"])
     heads = ["trainer", "network", "million parameters", "GFLOPs", "s an epoch", "images/s"]
     heads += ["epochs", "minutes", "mAP@.5"] if raced else []
@@ -187,7 +187,7 @@ def peers_table(found: dict) -> str:
 
 
 def tuning_table(found: dict) -> str:
-    """`benchmarks.tuning`: what tune's choice is worth, and ways of waiting."""
+    """`benchmarks.training.tuning`: what tune's choice is worth, and ways of waiting."""
     rows = []
     if choice := found.get("choice"):
         rows.append(("tune's choice, times the default's speed", f"{choice['speedup']:.2f}"))
@@ -249,21 +249,23 @@ class Table(NamedTuple):
 
 
 TABLES = {
-    "loss": Table("python -m benchmarks.loss"),
+    "loss": Table("python -m benchmarks.losses.loss"),
     "data": Table("python -m benchmarks.data"),
-    "eval": Table("python -m benchmarks.eval"),
-    "train": Table("python -m benchmarks.train"),
-    "checkpoints": Table("python -m benchmarks.checkpoints"),
-    "detect": Table("python -m benchmarks.detect --weights best.pt --img-size 320"),
-    "doctor": Table("python -m benchmarks.doctor --size 320"),
-    "formats": Table("python -m benchmarks.formats --threads 2"),
-    "reference": Table("python benchmarks/reference.py --repo DIR", reference_table),
-    "peers": Table("python -m benchmarks.peers --reference DIR --ultralytics PYTHON --libreyolo PYTHON", peers_table),
-    "dense": Table("python -m benchmarks.dense"),
-    "compiled_loss": Table("python -m benchmarks.compiled_loss"),
-    "matcher": Table("python -m benchmarks.matcher"),
-    "tuning": Table("python -m benchmarks.tuning", tuning_table),
-    "slicing": Table("python -m benchmarks.slicing --weights best.pt", slicing_table),
+    "eval": Table("python -m benchmarks.inference.eval"),
+    "train": Table("python -m benchmarks.training.train"),
+    "checkpoints": Table("python -m benchmarks.training.checkpoints"),
+    "detect": Table("python -m benchmarks.inference.detect --weights best.pt --img-size 320"),
+    "doctor": Table("python -m benchmarks.data.doctor --size 320"),
+    "formats": Table("python -m benchmarks.inference.formats --threads 2"),
+    "reference": Table("python -m benchmarks.side_by_side.reference --repo DIR", reference_table),
+    "peers": Table(
+        "python -m benchmarks.side_by_side.peers --reference DIR --ultralytics PYTHON --libreyolo PYTHON", peers_table
+    ),
+    "dense": Table("python -m benchmarks.losses.dense"),
+    "compiled_loss": Table("python -m benchmarks.losses.compiled_loss"),
+    "matcher": Table("python -m benchmarks.losses.matcher"),
+    "tuning": Table("python -m benchmarks.training.tuning", tuning_table),
+    "slicing": Table("python -m benchmarks.inference.slicing --weights best.pt", slicing_table),
     "multi_fidelity": Table("python -m benchmarks.learning.multi_fidelity", fidelity_table),
     "detr": Table("python -m benchmarks.learning.detr --epochs 12 --img-size 256", detr_table),
     "accuracy": Table("python -m benchmarks.learning.accuracy", runs_table("side", "map50")),

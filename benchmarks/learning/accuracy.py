@@ -14,7 +14,7 @@ from pathlib import Path
 
 from benchmarks.measure import machine, write_json
 from benchmarks.photographs import ROOT, photographs
-from benchmarks.train import FAST
+from benchmarks.training.train import FAST
 from yolov7fast.core.errors import UserError, run_command
 
 COMMON = ["--cfg", "cfg/training/yolov7-tiny.yaml", "--hyp", "data/hyp.small.yaml", "--weights", "", "--img", "320"]

@@ -1,4 +1,4 @@
-"""What `benchmarks.reference` runs on both sides: losses, a training step, samples, the loader, metrics."""
+"""What `reference.py` runs on both sides: losses, a training step, samples, the loader, metrics."""
 
 import argparse
 import contextlib

@@ -1,4 +1,4 @@
-"""The trainers that `benchmarks.peers` races: how each is started, where it writes mAP@.5, how large its network is."""
+"""The trainers that `peers.py` races: how each is started, where it writes mAP@.5, how large its network is."""
 
 import argparse
 import csv
@@ -13,7 +13,7 @@ from typing import NamedTuple
 from benchmarks.photographs import ROOT
 from yolov7fast.core.errors import UserError
 
-PEER = Path(__file__).with_name("peer.py")
+PEER = Path(__file__).with_name("peer_process.py")
 TINY = "cfg/training/yolov7-tiny.yaml"
 FAST = ["--hyp", "small", "--fast-dataloader", "--cache-images", "ram", "--channels-last"]
 REPAIRS_ALONE = ["--no-loss", "--no-fast-dataloader", "--no-metrics"]  # upstream as it is, on today's torch and NumPy

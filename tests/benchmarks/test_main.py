@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 import benchmarks.__main__ as command
-import benchmarks.eval
-import benchmarks.train
+from benchmarks.inference import eval as evaluation
+from benchmarks.training import train
+from tests.docs.shell import program_of_module
 
 SECONDS = {"plain": 1.0, "ota": 1.03}
 MACHINE = {"cpu": "a processor", "cores": 2, "torch": "2.9"}
@@ -44,7 +45,7 @@ def parts(monkeypatch) -> list[list[str]]:
 
     def run(arguments: list[str], cwd: Path) -> subprocess.CompletedProcess:
         started.append(arguments[1:-1])
-        part = arguments[2].removeprefix("benchmarks.")
+        part = {module: part for part, module in command.PARTS.items()}[arguments[2]]
         if part in RATIOS:
             Path(arguments[-1]).write_text(json.dumps({"machine": MACHINE, "ratios": RATIOS[part]}))
         return subprocess.CompletedProcess(arguments, 0 if part in RATIOS else 1)
@@ -57,13 +58,13 @@ def test_one_table_shows_every_ratio_with_its_verdict_and_a_miss_is_no_failure(p
     assert command.main([]) == 0
     text = capsys.readouterr().out
     assert text[text.index("cpu a processor") :] == TABLE.lstrip()
-    assert parts == [["-m", f"benchmarks.{part}", "--quick", "--json"] for part in RATIOS]
+    assert parts == [["-m", command.PARTS[part], "--quick", "--json"] for part in RATIOS]
     assert command.main(["--full"]) == 0
-    assert parts[-1] == ["-m", "benchmarks.train", "--json"]
+    assert parts[-1] == ["-m", "benchmarks.training.train", "--json"]
 
 
 def test_a_part_that_could_not_run_is_reported_below_the_others(parts, monkeypatch, capsys):
-    monkeypatch.setattr(command, "PARTS", ("broken", "eval"))
+    monkeypatch.setattr(command, "PARTS", {"broken": "benchmarks.broken", "eval": "benchmarks.inference.eval"})
     assert command.main([]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert lines[-1] == "benchmarks.broken failed" and lines[-2].startswith("eval    loops / arrays")
@@ -78,17 +79,17 @@ def test_verdicts(value, must, wanted):
     assert command.verdict(value, must) == wanted
 
 
-@pytest.mark.parametrize("options, sizes", [(["--quick"], [(4, 320)]), ([], list(benchmarks.train.GROWTH))])
+@pytest.mark.parametrize("options, sizes", [(["--quick"], [(4, 320)]), ([], list(train.GROWTH))])
 def test_the_training_benchmark_shows_growth_at_every_size(options, sizes, monkeypatch, tmp_path):
     seen = []
-    monkeypatch.setattr(benchmarks.train, "Side", lambda arguments, *_: arguments)
-    monkeypatch.setattr(benchmarks.train, "compare", lambda sides, *_: seen.append(sides["ota"]) or SECONDS)
-    monkeypatch.setattr(benchmarks.train, "epochs", lambda *_: {"ratio": 1.4, "data": "shapes"})
-    monkeypatch.setattr(benchmarks.train, "compiled", lambda *_: {"ratio": 1.1})
-    monkeypatch.setattr(benchmarks.train, "machine", lambda: MACHINE)
-    monkeypatch.setattr(benchmarks.train.torch, "set_num_threads", lambda _: None)
+    monkeypatch.setattr(train, "Side", lambda arguments, *_: arguments)
+    monkeypatch.setattr(train, "compare", lambda sides, *_: seen.append(sides["ota"]) or SECONDS)
+    monkeypatch.setattr(train, "epochs", lambda *_: {"ratio": 1.4, "data": "shapes"})
+    monkeypatch.setattr(train, "compiled", lambda *_: {"ratio": 1.1})
+    monkeypatch.setattr(train, "show_machine", lambda: MACHINE)
+    monkeypatch.setattr(train.torch, "set_num_threads", lambda _: None)
     out = tmp_path / "out.json"
-    assert benchmarks.train.main([*options, "--json", str(out)]) == 0
+    assert train.main([*options, "--json", str(out)]) == 0
     central, *others = seen
     assert central[1:] == ["--batch-size", "16", "--img", "320"]
     assert [(int(words[2]), int(words[4])) for words in others] == sizes
@@ -99,13 +100,13 @@ def test_the_training_benchmark_shows_growth_at_every_size(options, sizes, monke
 def test_the_evaluation_benchmark_shows_growth_with_images(monkeypatch, tmp_path):
     cost = {"recorded BCCD": 0.1, "synthetic 250 x 300 x 80": 0.5, "synthetic 1000 x 300 x 80": 2.4}
     crowd = {"synthetic, 80 classes": {"loop": 8.0, "ours": 2.0, "boxes": 30000}}
-    monkeypatch.setattr(benchmarks.eval, "suppression", lambda runs: crowd)
-    monkeypatch.setattr(benchmarks.eval, "recorded", list)
-    monkeypatch.setattr(benchmarks.eval, "synthetic", lambda count: [])
-    monkeypatch.setattr(benchmarks.eval, "compare", lambda name, *_: {"both": cost[name], "both_loop": 12 * cost[name]})
-    monkeypatch.setattr(benchmarks.eval.torch, "set_num_threads", lambda _: None)
+    monkeypatch.setattr(evaluation, "suppression", lambda runs: crowd)
+    monkeypatch.setattr(evaluation, "recorded", list)
+    monkeypatch.setattr(evaluation, "synthetic", lambda count: [])
+    monkeypatch.setattr(evaluation, "compare", lambda name, *_: {"both": cost[name], "both_loop": 12 * cost[name]})
+    monkeypatch.setattr(evaluation.torch, "set_num_threads", lambda _: None)
     out = tmp_path / "out.json"
-    assert benchmarks.eval.main(["--quick", "--json", str(out)]) == 0
+    assert evaluation.main(["--quick", "--json", str(out)]) == 0
     found = {row["what"]: row for row in json.loads(out.read_text())["ratios"]}
     assert found["matching + AP, 1000 x 300 x 80, loops / arrays"]["must"] == "-"
     assert found["matching + AP, cost of an image, 1000 / 250 images"]["value"] == pytest.approx(1.2)
@@ -115,8 +116,8 @@ def test_the_evaluation_benchmark_shows_growth_with_images(monkeypatch, tmp_path
 def test_every_mark_that_a_benchmark_sets_can_be_judged():
     """`must` texts are written by hand in the parts: each must be one the table can read."""
     texts = set()
-    for part in command.PARTS:
-        source = (command.ROOT / "benchmarks" / f"{part}.py").read_text()
+    for module in command.PARTS.values():
+        source = Path(program_of_module(module).__file__).read_text()
         texts |= set(re.findall(r'"(?:must )?([<>=]=? [^"{]+)"', source))
     assert len(texts) > 5
     assert {command.verdict(1.0, text) for text in texts} <= {"ok", "MISSED"}

@@ -11,6 +11,7 @@ import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import NamedTuple
 
 import pytest
@@ -152,13 +153,17 @@ def check_python(words: list[str]) -> None:
         if module == "yolov7fast":
             check_flags(program_of_name(flags[0]), flags[1:])
         elif module not in MODULES:
-            parse_by(importlib.import_module(module).main, module, flags)
+            parse_by(program_of_module(module).main, module, flags)
         return
     assert (ROOT / script).is_file(), f"{script} does not exist"
-    if script.startswith("benchmarks/"):
-        parse_by(importlib.import_module(script.removesuffix(".py").replace("/", ".")).main, script, flags)
-    elif script not in ALONE:
+    if script not in ALONE:
         check_flags(program_of_script(script), flags)
+
+
+def program_of_module(name: str) -> ModuleType:
+    """What `python -m NAME` runs: the module, or a package's __main__."""
+    module = importlib.import_module(name)
+    return importlib.import_module(f"{name}.__main__") if hasattr(module, "__path__") else module
 
 
 def check_flags(program: Program, flags: list[str]) -> None:

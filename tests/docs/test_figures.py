@@ -53,7 +53,7 @@ def test_a_new_measurement_replaces_figure_and_table(measured):
 
 def test_what_was_not_measured_is_said(measured):
     filled = tables.filled("<!-- table: loss -->\n<!-- /table -->\n")
-    assert "Not measured on an idle machine yet" in filled and "python -m benchmarks.loss" in filled
+    assert "Not measured on an idle machine yet" in filled and "python -m benchmarks.losses.loss" in filled
     with pytest.raises(LookupError, match=r"loss\.json is missing"):
         tables.filled("<!--= ota-forward -->1<!--/-->")
 

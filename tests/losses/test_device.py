@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import dense
+from benchmarks.losses import dense
 from tests.losses.loss_golden import LOSSES, stand_in
 from yolov7fast.assign import pools
 from yolov7fast.assign.candidates import LEAD_REACH

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from benchmarks import slow_metrics
+from benchmarks.inference import slow_metrics
 from yolov7fast.metrics.average_precision import (
     ap_by_size,
     ap_per_class,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import slow_metrics
+from benchmarks.inference import slow_metrics
 from yolov7fast.core.boxes import scale_coords
 from yolov7fast.metrics.average_precision import ap_per_class
 from yolov7fast.metrics.matching import Batch, match, native_batch, paired_iou, pairs_of_equal_key

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import yolov7fast.metrics.nms
-from benchmarks.slow_metrics import nms as plain_nms
+from benchmarks.inference.slow_metrics import nms as plain_nms
 from yolov7fast.metrics.nms import CLASS_OFFSET, MAX_DETECTIONS, greedy_nms, non_max_suppression
 
 CASES = ["a0_default", "a1_test_cli", "a2_agnostic", "a3_classes", "a4_multi_agn_class", "a5_hybrid", "a6_train_val"]

@@ -1,6 +1,6 @@
 """What `yolov7fast data check` costs beside reading the files once, and what a second check of the same files costs.
 
-`python -m benchmarks.doctor [--images 10000] [--size 640] [--runs 3] [--quick] [--json FILE]`
+`python -m benchmarks.data.doctor [--images 10000] [--size 640] [--runs 3] [--quick] [--json FILE]`
 
 Draws labelled JPEGs, then in turn: reads every file once as training does (cv2.imread and the label's text) with two
 processes; checks the set with an empty cache, as a command of its own, page included; checks it once more. The drawn
@@ -25,9 +25,9 @@ import numpy as np
 from tqdm import tqdm
 
 from benchmarks.measure import in_turn, machine, wall_seconds, write_json
+from benchmarks.photographs import ROOT
 from yolov7fast.core.errors import UserError, run_command
 
-ROOT = Path(__file__).resolve().parent.parent
 PROCESSES = 2
 MOST = 1.5  # times the reading that a check may take
 NAMES = ("red", "green", "blue")

@@ -5,8 +5,7 @@ import sys
 
 import pytest
 
-from benchmarks import peers
-from benchmarks.side_by_side import peer
+from benchmarks.side_by_side import peer_process, peers
 from benchmarks.side_by_side.trainers import Race, Trainer, entered, last
 from yolov7fast.core.errors import UserError
 
@@ -88,5 +87,5 @@ def test_the_suppression_that_stands_for_torchvisions_operator():
     import torch
 
     boxes = torch.tensor([[0.0, 0, 10, 10], [1, 1, 10, 10], [20, 20, 30, 30]])
-    assert peer.suppress(boxes, torch.tensor([0.5, 0.9, 0.1]), 0.5).tolist() == [1, 2]
-    assert peer.suppress(boxes[:0], torch.zeros(0), 0.5).tolist() == []
+    assert peer_process.suppress(boxes, torch.tensor([0.5, 0.9, 0.1]), 0.5).tolist() == [1, 2]
+    assert peer_process.suppress(boxes[:0], torch.zeros(0), 0.5).tolist() == []

@@ -1,31 +1,30 @@
 """What evaluation costs besides the network: suppression, matching and AP, against plain loops.
 
-    python -m benchmarks.eval [--quick] [--json FILE]
+    python -m benchmarks.inference.eval [--quick] [--json FILE]
 
 Two inputs: the recorded detections of BCCD val (87 images x 300 boxes, 3 classes), and 5,000 synthetic images x 300
 boxes x 80 classes, the size of COCO val (1,000 images with --quick), and a quarter of them, to show how the cost grows.
-The loops stand in benchmarks/slow_metrics.py; both sides see the same arrays, run in turn in this process and must
-give the same figures. CPU seconds, medians.
+The loops stand in slow_metrics.py beside this file; both sides see the same arrays, run in turn in this process and
+must give the same figures. CPU seconds, medians.
 """
 
-import argparse
 import os
 import sys
-from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 import torch
 
-from benchmarks import slow_metrics
-from benchmarks.measure import cpu_seconds, in_turn, machine, write_json
+from benchmarks.inference import slow_metrics
+from benchmarks.measure import cpu_seconds, in_turn, machine, note, quick_parser, write_json
+from benchmarks.photographs import ROOT
 from yolov7fast.metrics.average_precision import ap_by_size, ap_per_class
 from yolov7fast.metrics.matching import Batch, match, native_batch
 from yolov7fast.metrics.nms import CLASS_OFFSET, greedy_nms, non_max_suppression
 from yolov7fast.metrics.ranking import rank_by_class
 
-GOLDEN = Path(__file__).resolve().parent.parent / "tests" / "golden" / "eval_bccd.npz"
+GOLDEN = ROOT / "tests" / "golden" / "eval_bccd.npz"
 BATCH = 32  # images that the evaluation loop matches at once
 WANTED_AT = 1250  # images from which on the arrays must be 15 times as fast; with fewer, fixed costs weigh more
 
@@ -203,10 +202,8 @@ def ratios(small: dict[str, float], sizes: dict[int, dict[str, float]], runs: in
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="benchmarks.eval", description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="1,000 synthetic images instead of 5,000, fewer runs")
-    parser.add_argument("--json", metavar="FILE", help="write the figures")
-    opt = parser.parse_args(argv)
+    quick = "1,000 synthetic images instead of 5,000, fewer runs"
+    opt = quick_parser("benchmarks.inference.eval", __doc__, quick).parse_args(argv)
     torch.set_num_threads(1)
     runs, images = (1, (250, 1000)) if opt.quick else (3, (1250, 5000))
     print(f"{'':<44}{'loops':>9}    {'arrays':>9}    {'ratio':>9}   ({runs} runs, {images[-1]} synthetic images)")
@@ -217,7 +214,7 @@ def main(argv: list[str] | None = None) -> int:
     results["ratios"] = ratios(results["recorded"], sizes, runs)
     crowded = results["nms"]["synthetic, 80 classes"]
     what = f"suppression of {crowded['boxes']:.0f} candidates, loop / ours"
-    results["ratios"].append({"what": what, "value": crowded["loop"] / crowded["ours"], "must": ">= 3", "runs": runs})
+    note(results, what, crowded["loop"] / crowded["ours"], ">= 3", runs)
     write_json(opt.json, results)
     return 0
 

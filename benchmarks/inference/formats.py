@@ -1,6 +1,6 @@
 """How many times as fast as eager PyTorch the exported files of a network are at batch 1, by network and image size.
 
-    python -m benchmarks.formats [--cfg FILE ...] [--img-size 160 320] [--threads 2] [--runs 10] [--json FILE]
+    python -m benchmarks.inference.formats [--cfg FILE ...] [--img-size 160 320] [--threads 2] [--runs 10] [--json FILE]
 
 The weights are fresh; `yolov7fast benchmark` measures weights of your own, accuracy included. Files are in full
 precision and of one fixed size; every round times all of them once, medians.
@@ -43,7 +43,7 @@ def milliseconds(cfg: str, size: int, runs: int, folder: Path) -> dict[str, floa
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="benchmarks.formats", description=__doc__)
+    parser = argparse.ArgumentParser(prog="benchmarks.inference.formats", description=__doc__)
     parser.add_argument("--cfg", nargs="+", default=NETWORKS)
     parser.add_argument("--img-size", nargs="+", type=int, default=[160, 320])
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())

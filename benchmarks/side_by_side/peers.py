@@ -1,6 +1,7 @@
 """Whole epochs and a race to accuracy beside other trainers, in turn on one machine, from scratch on one data set.
 
-`python -m benchmarks.peers [--reference DIR] [--ultralytics PYTHON] [--libreyolo PYTHON] [--minutes 5] [--json FILE]`
+    python -m benchmarks.side_by_side.peers [--reference DIR] [--ultralytics PYTHON] [--libreyolo PYTHON]
+        [--minutes 5] [--json FILE]
 
 PYTHON is the interpreter of an environment that has the package; DIR a checkout of upstream. An epoch's seconds are
 those of a run of `--epochs` epochs less those of a run of one, over the difference: starting up does not count,

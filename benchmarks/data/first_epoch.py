@@ -14,7 +14,7 @@ from pathlib import Path
 
 import cv2
 
-from benchmarks.data_bench import Bench, sample_maker
+from benchmarks.data.bench import Bench, sample_maker
 from benchmarks.measure import cpu_seconds, in_turn
 from benchmarks.photographs import ROOT
 from benchmarks.side_by_side.sides import in_a_process
@@ -29,7 +29,8 @@ def beside_upstream(bench: Bench) -> None:
         print("no --upstream DIR: upstream's samples are not measured")
         return
     path = bench.scratch / "upstream.json"
-    command = [sys.executable, "-m", "benchmarks.reference", "--repo", str(bench.upstream), "--parts", "samples"]
+    command = [sys.executable, "-m", "benchmarks.side_by_side.reference", "--repo", str(bench.upstream)]
+    command += ["--parts", "samples"]
     command += ["--epochs", "0", "--runs", str(bench.runs), "--images", str(bench.images), "--json", str(path)]
     if subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL).returncode:
         raise UserError(f"upstream's samples could not be measured; run {' '.join(command)}")

@@ -1,6 +1,7 @@
 """Throughput of detect.py on a folder: one image at a time against batches that overlap with reading and writing.
 
-    python -m benchmarks.detect --weights best.pt [--images 500] [--img-size 640] [--batch-size 8] [--json FILE]
+    python -m benchmarks.inference.detect --weights best.pt [--images 500] [--img-size 640] [--batch-size 8]
+        [--json FILE]
 
 The images are drawn (seed 0). Both sides detect, draw boxes and write every image, in turn, in this process; medians of
 wall-clock seconds. The first side reads, runs the network and writes one after the other, as detect.py did.
@@ -44,7 +45,7 @@ def detect(predictor, images: Path, out: Path, size: int, batch: int, overlapped
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="benchmarks.detect", description=__doc__)
+    parser = argparse.ArgumentParser(prog="benchmarks.inference.detect", description=__doc__)
     parser.add_argument("--weights", required=True)
     parser.add_argument("--images", type=int, default=500)
     parser.add_argument("--img-size", type=int, default=640)

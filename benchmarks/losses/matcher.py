@@ -1,19 +1,18 @@
 """DETR's matching: all decoder layers together against transformers' matcher, layer after layer.
 
-    python -m benchmarks.matcher [--quick] [--json FILE]
+    python -m benchmarks.losses.matcher [--quick] [--json FILE]
 
 Random predictions of 300 queries in six decoder layers (and RT-DETR's encoder), 8 images, 80 classes; CPU time of one
 thread, both sides in turn in this process on the same tensors; the assignments must be equal.
 """
 
-import argparse
 import sys
 from functools import partial
 from types import SimpleNamespace
 
 import torch
 
-from benchmarks.measure import cpu_seconds, in_turn, machine, write_json
+from benchmarks.measure import cpu_seconds, in_turn, note, quick_parser, show_machine, write_json
 from yolov7fast.losses.detr_matching import loss_modules, match_layers
 
 IMAGES, QUERIES, CLASSES = 8, 300, 80
@@ -55,22 +54,18 @@ def compare(results: dict, kind: str, matcher, layers: int, objects: int, runs: 
         runs,
     )
     ratio = seconds["one by one"] / seconds["together"]
-    figures = f"{seconds['one by one'] * 1e3:10.1f} ms {seconds['together'] * 1e3:10.1f} ms {ratio:8.2f}x"
-    print(f"{kind:<8}{layers} layers, {objects:4} objects an image{figures}", flush=True)
+    figures = f"{seconds['one by one'] * 1e3:10.1f} ms {seconds['together'] * 1e3:10.1f} ms"
+    print(f"{kind:<8}{layers} layers, {objects:4} objects an image{figures}")
     results["cases"].append({"kind": kind, "layers": layers, "objects": objects, **seconds})
     what = f"{kind} matcher, {objects} objects an image, one by one / together"
-    must = ">= 1.4" if objects == WANTED_AT else "-"
-    results["ratios"].append({"what": what, "value": ratio, "must": must, "runs": runs})
+    note(results, what, ratio, ">= 1.4" if objects == WANTED_AT else "-", runs)
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="benchmarks.matcher", description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="150 objects alone, fewer runs")
-    parser.add_argument("--json", metavar="FILE", help="write the figures there")
-    opt = parser.parse_args(argv)
+    opt = quick_parser("benchmarks.losses.matcher", __doc__, "150 objects alone, fewer runs").parse_args(argv)
     torch.set_num_threads(1)
     runs = 3 if opt.quick else 11
-    results: dict = {"machine": machine(), "runs": runs, "ratios": [], "cases": []}
+    results: dict = {"machine": show_machine(), "runs": runs, "cases": []}
     for kind, (matcher, layers) in matchers().items():
         for objects in (WANTED_AT,) if opt.quick else (10, 50, WANTED_AT):
             compare(results, kind, matcher, layers, objects, runs)

@@ -1,6 +1,6 @@
 """Recall of small objects in large images, with and without `detect.py --slice`.
 
-    python -m benchmarks.slicing --weights best.pt [--images 20] [--side 5] [--img-size 224] [--json FILE]
+    python -m benchmarks.inference.slicing --weights best.pt [--images 20] [--side 5] [--img-size 224] [--json FILE]
 
 Every large image is a square of side x side scenes of the project's own data set, each 400 pixels wide, so that its
 objects are as large as in training at full resolution and small once the image is shrunk to --img-size. The weights are
@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from benchmarks.measure import machine, write_json
+from benchmarks.measure import show_machine, write_json
 from yolov7fast.core.boxes import box_iou
 from yolov7fast.data.shapes import draw_scene
 from yolov7fast.inference.frames import Frame, network_input
@@ -48,7 +48,7 @@ def found(labels: torch.Tensor, boxes: torch.Tensor) -> torch.Tensor:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="benchmarks.slicing", description=__doc__)
+    parser = argparse.ArgumentParser(prog="benchmarks.inference.slicing", description=__doc__)
     parser.add_argument("--weights", required=True)
     parser.add_argument("--images", type=int, default=20)
     parser.add_argument("--side", type=int, default=5)
@@ -74,11 +74,11 @@ def main(argv: list[str] | None = None) -> int:
     joined = {name: torch.cat(values) for name, values in seen.items()}
     small = joined["small"]
     recall = {name: float(joined[name][small].float().mean()) for name in ("whole", "sliced")}
-    print(" ".join(f"{key} {value}" for key, value in machine().items()))
     print(f"{len(small)} objects, {int(small.sum())} of them small in images of {opt.side * SCENE} px")
     for name, value in recall.items():
         print(f"{name:<8} recall of small objects {value:.3f}, {boxes_in_all[name]} boxes")
-    write_json(opt.json, {"machine": machine(), "recall": recall, "boxes": boxes_in_all, "small": int(small.sum())})
+    figures = {"recall": recall, "boxes": boxes_in_all, "small": int(small.sum())}
+    write_json(opt.json, {"machine": show_machine()} | figures)
     return 0
 
 

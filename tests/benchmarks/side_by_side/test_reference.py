@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import reference
 from benchmarks.side_by_side import epochs as reference_epochs
+from benchmarks.side_by_side import reference
 from benchmarks.side_by_side.parts import Case, own_data
 from benchmarks.side_by_side.sides import Side, in_a_process
 from yolov7fast.core.errors import UserError

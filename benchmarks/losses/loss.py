@@ -1,11 +1,10 @@
 """The price of OTA and of task-aligned assignment (TAL): their losses against the plain one, in turn in one process.
 
 All on the same random predictions and targets.
-`python -m benchmarks.loss [--quick] [--json FILE]`. 80 classes, three levels, boxes of 2 to 60% of the side.
+`python -m benchmarks.losses.loss [--quick] [--json FILE]`. 80 classes, three levels, boxes of 2 to 60% of the side.
 CPU time of one thread; operators and host reads are counted at the dispatcher and do not depend on the machine.
 """
 
-import argparse
 import sys
 from functools import partial
 from types import SimpleNamespace
@@ -13,7 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 
-from benchmarks.measure import cpu_seconds, in_turn, machine, write_json
+from benchmarks.measure import cpu_seconds, in_turn, note, quick_parser, show_machine, write_json
 from yolov7fast.losses.multihead import MultiHeadLoss
 from yolov7fast.losses.yolo import ComputeLoss, ComputeLossOTA, YoloLoss
 from yolov7fast.nn.head_config import SHIPPED, HeadConfig
@@ -81,30 +80,29 @@ class Case:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="benchmarks.loss", description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="the central size and a few others")
-    parser.add_argument("--json", metavar="FILE", help="write the figures there")
-    opt = parser.parse_args(argv)
+    opt = quick_parser("benchmarks.losses.loss", __doc__, "the central size and a few others").parse_args(argv)
     torch.set_num_threads(1)
     runs = 11
-    results: dict = {"machine": machine(), "runs": runs, "ratios": [], "cases": []}
-    print(" ".join(f"{key} {value}" for key, value in results["machine"].items()))
+    results: dict = {"machine": show_machine(), "runs": runs, "ratios": [], "cases": []}
     print(HEADER)
+    measured = {}
     for batch, size, targets, classes in sizes(opt.quick):
-        times = Case(batch, size, targets, classes).measure(runs)
-        forward = times["ota forward"] / times["plain forward"]
-        both = times["ota both"] / times["plain both"]
+        times = measured[batch, size, targets, classes] = Case(batch, size, targets, classes).measure(runs)
         results["cases"].append({"batch": batch, "size": size, "targets": targets, "classes": classes, **times})
-        figures = (times["plain forward"], times["ota forward"], forward, times["plain both"], times["ota both"], both)
-        figures += times["tal forward"], times["tal both"], times["tal both"] / times["ota both"]
+        figures = []
+        for way in ("forward", "both"):
+            plain, ota = times[f"plain {way}"], times[f"ota {way}"]
+            figures += [plain, ota, ota / plain]
+        figures += [times["tal forward"], times["tal both"], times["tal both"] / times["ota both"]]
         row = f"{batch:5}{size:5}{targets:9}{classes:9}  "
         print(row + "".join(f"{figure:11.2f}" for figure in figures), flush=True)
-        if (batch, size, targets) == CENTRAL and classes == 80:
-            note(results, "OTA / plain forward (batch 64, 320, 17 targets)", forward, "<= 2.0", runs)
-            note(results, "OTA / plain forward + backward (same)", both, "<= 1.25", runs)
-            aligned = times["tal forward"] / times["ota forward"]
-            note(results, "TAL / OTA forward (same)", aligned, "<= 1.2", runs)
-            note(results, "TAL / OTA forward + backward (same)", times["tal both"] / times["ota both"], "<= 1.2", runs)
+    ms = measured[*CENTRAL, 80]
+    ota = {way: ms[f"ota {way}"] / ms[f"plain {way}"] for way in ("forward", "both")}
+    tal = {way: ms[f"tal {way}"] / ms[f"ota {way}"] for way in ("forward", "both")}
+    note(results, "OTA / plain forward (batch 64, 320, 17 targets)", ota["forward"], "<= 2.0", runs)
+    note(results, "OTA / plain forward + backward (same)", ota["both"], "<= 1.25", runs)
+    note(results, "TAL / OTA forward (same)", tal["forward"], "<= 1.2", runs)
+    note(results, "TAL / OTA forward + backward (same)", tal["both"], "<= 1.2", runs)
     compare_heads(results, runs)
     count_operators(results)
     write_json(opt.json, results)
@@ -117,10 +115,6 @@ def sizes(quick: bool) -> list[tuple[int, int, int, int]]:
         return [(*CENTRAL, 80), (16, 320, 17, 80), (16, 640, 17, 80), (64, 320, 7, 80), (64, 320, 17, 3)]
     grid = [(b, s, t, 80) for s in (320, 640) for b in (16, 64, 128) for t in (7, 17)]
     return [*grid, (64, 320, 60, 80), (64, 320, 17, 3), (64, 320, 17, 1)]
-
-
-def note(results: dict, what: str, value: float, must: str, runs: int) -> None:
-    results["ratios"].append({"what": what, "value": value, "must": must, "runs": runs})
 
 
 def compare_heads(results: dict, runs: int) -> None:

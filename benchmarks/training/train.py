@@ -1,9 +1,8 @@
 """Whole training steps and epochs: OTA against plain, the fast flags against the default, compiled against eager.
 
-Both sides are built once and run in turn in one process. `python -m benchmarks.train [--quick] [--json FILE]`
+Both sides are built once and run in turn in one process. `python -m benchmarks.training.train [--quick] [--json FILE]`
 """
 
-import argparse
 import contextlib
 import io
 import os
@@ -14,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.measure import in_turn, machine, wall_seconds, write_json
+from benchmarks.measure import in_turn, note, quick_parser, show_machine, wall_seconds, write_json
 from benchmarks.photographs import photographs
 from yolov7fast.commands.profile import parse
 from yolov7fast.data.data_yaml import DataYaml, load_data_yaml
@@ -118,42 +117,30 @@ def compiled(scratch: Path, runs: int) -> dict:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="benchmarks.train", description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="fewer runs, without the compiler")
+    parser = quick_parser("benchmarks.training.train", __doc__, "fewer runs, without the compiler")
     parser.add_argument("--only", choices=PARTS, action="append", help="this part alone")
-    parser.add_argument("--json", metavar="FILE", help="write the figures there")
     opt = parser.parse_args(argv)
     torch.set_num_threads(os.cpu_count() or 1)
     wanted = opt.only or (PARTS[:-1] if opt.quick else PARTS)
     runs = 5 if opt.quick else 11
-    results: dict = {"machine": machine(), "runs": runs, "ratios": []}
-    print(" ".join(f"{k} {v}" for k, v in results["machine"].items()))
-
-    def note(what: str, value: float, must: str, runs: int) -> None:
-        results["ratios"].append({"what": what, "value": value, "must": must, "runs": runs})
-        print(f"{what:<78}{value:8.3f}   must {must}   ({runs} runs)", flush=True)
-
+    results: dict = {"machine": show_machine(), "runs": runs}
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder)
         if "step" in wanted:
             results["step"] = loss_kinds(scratch, runs)
-            note("step, OTA / plain (tiny, 320, batch 16)", results["step"]["ratio"], "<= 1.05", runs)
+            note(results, "step, OTA / plain (tiny, 320, batch 16)", results["step"]["ratio"], "<= 1.05", runs)
         if "epoch" in wanted:
             rounds = 2 if opt.quick else 5
             results["epoch"] = epochs(scratch, rounds)
-            note(
-                f"epoch on {results['epoch']['data']}, default / fast flags",
-                results["epoch"]["ratio"],
-                ">= 1.3",
-                rounds,
-            )
+            what = f"epoch on {results['epoch']['data']}, default / fast flags"
+            note(results, what, results["epoch"]["ratio"], ">= 1.3", rounds)
         if "compile" in wanted:
             results["compile"] = compiled(scratch, runs)
-            note("step, eager / compiled (tiny, 320, batch 8)", results["compile"]["ratio"], "> 1", runs)
+            note(results, "step, eager / compiled (tiny, 320, batch 8)", results["compile"]["ratio"], "> 1", runs)
         if "growth" in wanted:
             results["growth"] = growth(scratch, 5, opt.quick)
             for what, ratio in results["growth"].items():
-                note(f"step, OTA / plain ({what})", ratio, "-", 5)
+                note(results, f"step, OTA / plain ({what})", ratio, "-", 5)
     write_json(opt.json, results)
     return 0
 

@@ -1,21 +1,20 @@
 """Dense scenes: the OTA loss on a batch of xView's shape, and with the same number of boxes spread evenly.
 
-    python -m benchmarks.dense [--quick] [--json FILE]
+    python -m benchmarks.losses.dense [--quick] [--json FILE]
 
 128 images of 640 px, 60 classes, 75,357 boxes, 4,967 of them in one image. Memory is what the loss allocates above its
 inputs, counted at the dispatcher on `meta` as a GPU would allocate it; time is CPU time of one thread, forward, both
 sides in turn in one process. With --quick an eighth of images and boxes.
 """
 
-import argparse
 import sys
 from functools import partial
 
 import numpy as np
 import torch
 
-from benchmarks.loss import CENTRAL, STRIDES, Case, head
-from benchmarks.measure import cpu_seconds, in_turn, machine, write_json
+from benchmarks.losses.loss import CENTRAL, STRIDES, Case, head
+from benchmarks.measure import cpu_seconds, in_turn, note, quick_parser, show_machine, write_json
 from yolov7fast.losses.yolo import ComputeLossOTA
 from yolov7fast.profiling.op_counter import PeakMemory
 
@@ -64,20 +63,13 @@ def crowd_ratio(results: dict, runs: int) -> None:
     note(results, what, seconds["ota"] / seconds["plain"], "<= 2.0", runs)
 
 
-def note(results: dict, what: str, value: float, must: str, runs: int) -> None:
-    results["ratios"].append({"what": what, "value": value, "must": must, "runs": runs})
-    print(f"{what:<84}{value:9.3f}  {must}", flush=True)
-
-
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="benchmarks.dense", description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="an eighth of the images and boxes, fewer runs")
-    parser.add_argument("--json", metavar="FILE", help="write the figures there")
-    opt = parser.parse_args(argv)
+    quick = "an eighth of the images and boxes, fewer runs"
+    opt = quick_parser("benchmarks.losses.dense", __doc__, quick).parse_args(argv)
     torch.set_num_threads(1)
     part, runs = (8, 1) if opt.quick else (1, 3)
     images, boxes, most = IMAGES // part, BOXES // part, MOST // part
-    results: dict = {"machine": machine(), "runs": runs, "ratios": []}
+    results: dict = {"machine": show_machine(), "runs": runs}
     crowded, even = targets(images, boxes, most), targets(images, boxes, boxes // images)
     size = f"{images} images, {boxes} boxes, {most} in one"
     note(results, f"GiB above the inputs, {size}", peak_gib(images, crowded), "<= 1.5", 1)

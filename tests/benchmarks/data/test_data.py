@@ -5,8 +5,8 @@ import json
 import pytest
 import yaml
 
-import benchmarks.data
-from benchmarks.data_stages import STAGES, stage_table
+import benchmarks.data.__main__ as command
+from benchmarks.data.stages import STAGES, stage_table
 from benchmarks.measure import in_turn
 from benchmarks.photographs import ROOT
 from yolov7fast.data.dataset import LoadImagesAndLabels
@@ -41,7 +41,7 @@ def test_sides_run_in_turn_and_give_medians():
 
 def test_figures_are_written_as_json(tmp_path, capsys):
     only = ["--only", "first_epoch", "--only", "beside_upstream", "--images", "30"]
-    assert benchmarks.data.main(["--quick", *only, "--json", str(tmp_path / "out.json")]) == 0
+    assert command.main(["--quick", *only, "--json", str(tmp_path / "out.json")]) == 0
     figures = json.loads((tmp_path / "out.json").read_text())
     assert figures["runs"] == 3 and figures["first_epoch_images"] == 30 and "torch" in figures["machine"]
     assert all(row["value"] > 0 for row in figures["ratios"]) and len(figures["ratios"]) == 4

@@ -9,11 +9,11 @@ from pathlib import Path
 import torch
 
 from benchmarks.measure import in_turn, machine, wall_seconds, write_json
+from benchmarks.photographs import ROOT
 from yolov7fast.checkpoint.api import save_checkpoint
 from yolov7fast.nn.model import Model
 from yolov7fast.training.options import SAVE_MINUTES
 
-ROOT = Path(__file__).resolve().parent.parent
 NETWORKS = {"yolov7-tiny": "cfg/training/yolov7-tiny.yaml", "yolov7": "cfg/training/yolov7.yaml"}
 
 
@@ -35,7 +35,7 @@ def save(model: Model, ema: Model, optimizer: torch.optim.Optimizer, path: Path)
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="benchmarks.checkpoints", description=__doc__)
+    parser = argparse.ArgumentParser(prog="benchmarks.training.checkpoints", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="yolov7-tiny alone")
     parser.add_argument("--runs", type=int, default=7)
     parser.add_argument("--folder", default=None, help="where checkpoints are written: the disk to measure")

@@ -1,4 +1,6 @@
-"""A checkout of upstream beside the same checkout under the overlay: `python benchmarks/reference.py --repo DIR`.
+"""A checkout of upstream beside the same checkout under the overlay.
+
+    python -m benchmarks.side_by_side.reference --repo DIR
 
 DIR is a folder that you have; nothing of it is in this repository. Upstream's side is DIR with the overlay's repairs
 alone, without which it does not run on today's torch and NumPy. Both sides run in turn in one process on the same
@@ -8,17 +10,14 @@ train.py, in turn. What cannot be run is reported, and the rest is still measure
 
 import argparse
 import statistics
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # run as a script from anywhere
-
 import torch
 from tqdm import tqdm
 
-from benchmarks.measure import machine, wall_seconds, write_json
+from benchmarks.measure import show_machine, wall_seconds, write_json
 from benchmarks.photographs import BCCD
 from benchmarks.side_by_side.epochs import measure_epochs
 from benchmarks.side_by_side.parts import NETWORK, PARTS, STRIDES, Case, Part
@@ -119,11 +118,11 @@ def main(argv: list[str] | None = None) -> int:
             patches.undo()
         if opt.epochs and case.images is not None:
             rows += measure_epochs(checkout, case, opt.epochs, opt.rounds, Path(folder))
-    print(" ".join(f"{key} {value}" for key, value in machine().items()))
+    found = show_machine()
     if not opt.images.is_dir():
         print(f"no images in {opt.images}: samples, loaders and epochs are not compared (give --images FOLDER)")
     show(rows)
-    write_json(opt.json, {"machine": machine(), "rows": rows, "runs": opt.runs, "rounds": opt.rounds})
+    write_json(opt.json, {"machine": found, "rows": rows, "runs": opt.runs, "rounds": opt.rounds})
     return 0
 
 

@@ -5,10 +5,9 @@
 Uses the BCCD photographs (640x480) at ../shared/bccd where present, else the project's own data set. Things that are
 compared run in turn in one process; figures are medians. CPU time is used wherever waiting is not the point, since it
 bears other work on the machine better than wall time does. With the folder of a checkout of upstream, its samples are
-measured beside ours in the same run (`benchmarks.reference`).
+measured beside ours in the same run (`benchmarks.side_by_side.reference`).
 """
 
-import argparse
 import contextlib
 import io
 import multiprocessing
@@ -24,10 +23,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
 
-from benchmarks.data_bench import CACHES, Bench, sample_maker
-from benchmarks.data_first import beside_upstream, first_epoch, page_faults
-from benchmarks.data_stages import stage_table
-from benchmarks.measure import cpu_seconds, in_turn, wall_seconds, write_json
+from benchmarks.data.bench import CACHES, Bench, sample_maker
+from benchmarks.data.first_epoch import beside_upstream, first_epoch, page_faults
+from benchmarks.data.stages import stage_table
+from benchmarks.measure import cpu_seconds, in_turn, quick_parser, wall_seconds, write_json
 from benchmarks.photographs import image_folder
 from yolov7fast.core.process.memory import keep_freed_memory
 from yolov7fast.data.caches.packed import PackedImages
@@ -292,10 +291,8 @@ PARTS = [
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="fewer rounds: rough figures in about a minute")
+    parser = quick_parser("benchmarks.data", __doc__, "fewer rounds: rough figures in about a minute")
     parser.add_argument("--only", choices=[p.__name__ for p in PARTS], action="append", help="this part alone")
-    parser.add_argument("--json", metavar="FILE", help="write the figures there")
     parser.add_argument("--images", type=int, help="images of the first epoch (default 10,000; 500 with --quick)")
     parser.add_argument(
         "--upstream", type=Path, metavar="DIR", help="folder of a checkout of upstream, run beside ours"

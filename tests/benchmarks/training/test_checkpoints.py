@@ -2,7 +2,7 @@
 
 import json
 
-from benchmarks import checkpoints
+from benchmarks.training import checkpoints
 
 
 def test_a_save_is_timed_and_sized(tmp_path, monkeypatch, capsys):

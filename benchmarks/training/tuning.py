@@ -1,6 +1,6 @@
 """Does `tune` choose well, and what does a brief spin of waiting threads cost and buy?
 
-`python -m benchmarks.tuning` measures both, each some ten minutes on two idle cores:
+`python -m benchmarks.training.tuning` measures both, each some ten minutes on two idle cores:
 (a) on BCCD: the default flags, tune's choice, and all combinations of a small grid, in turn; musts: the choice is at
     least as fast as the default, and within 5% of the best combination;
 (b) a training step with OpenMP's default wait, with a brief spin and with a passive wait, on the machine as it is and
@@ -20,6 +20,7 @@ from typing import Any
 import yaml
 
 from benchmarks.measure import machine, write_json
+from benchmarks.photographs import BCCD
 from yolov7fast.cli.flags import flags_of
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.cli.run_file import read_run_file
@@ -27,7 +28,6 @@ from yolov7fast.commands import tune
 from yolov7fast.core.errors import run_command
 from yolov7fast.core.process.waiting import wait_briefly
 
-BCCD = Path(__file__).resolve().parents[2] / "shared" / "bccd"
 NAMES = ["RBC", "WBC", "Platelets"]
 GRID: dict[str, Sequence[Any]] = {
     "torch_threads": (1, 0),
@@ -132,7 +132,7 @@ def ways_of_waiting(quick: bool) -> dict[str, Any]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.tuning", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.training.tuning", description=__doc__)
     parser.add_argument("--only", choices=("choice", "waiting"), help="one of the two")
     parser.add_argument("--quick", action="store_true", help="small and few: shows that it runs, not what it measures")
     parser.add_argument("--json", help="write the figures to this file")

@@ -1,4 +1,4 @@
-"""A peer's command in its own environment: `PYTHON benchmarks/side_by_side/peer.py COMMAND ARGUMENT ...`.
+"""A peer's command in its own environment: `PYTHON benchmarks/side_by_side/peer_process.py COMMAND ARGUMENT ...`.
 
 COMMAND is a console script that the environment has installed (`yolo`, `libreyolo`), or `size PACKAGE FILE PIXELS`,
 which prints parameters and GFLOPs of the checkpoint FILE as JSON. Nothing of this project is imported: it is not

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from benchmarks import detect, formats, slicing
+from benchmarks.inference import detect, formats, slicing
 from tests.mini_network import write_mini_weights
 from tests.training.commands import small_network
 
