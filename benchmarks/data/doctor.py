@@ -82,7 +82,7 @@ def read_once(folder: Path) -> float:
 
 def check(data: Path, cache: Path, output: Path) -> float:
     """Seconds of the command, from the start of the interpreter to its end."""
-    command = [sys.executable, "-m", "yolov7fast.commands.data", "check", str(data), "--output", str(output)]
+    command = [sys.executable, "-m", "yolov7fast.commands.data_sets.data", "check", str(data), "--output", str(output)]
     environment = {**os.environ, "YOLOV7FAST_CACHE": str(cache), "PYTHONPATH": str(ROOT)}
     codes = []
     log = output.with_suffix(".txt")

@@ -15,7 +15,7 @@ import torch
 
 from benchmarks.measure import in_turn, note, quick_parser, show_machine, wall_seconds, write_json
 from benchmarks.photographs import photographs
-from yolov7fast.commands.profile import parse
+from yolov7fast.commands.machine.profile import parse
 from yolov7fast.data.data_yaml import DataYaml, load_data_yaml
 from yolov7fast.families.yolo.network import build_model
 from yolov7fast.profiling.measure import batches

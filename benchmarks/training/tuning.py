@@ -24,7 +24,7 @@ from benchmarks.photographs import BCCD
 from yolov7fast.cli.flags import flags_of
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.cli.run_file import read_run_file
-from yolov7fast.commands import tune
+from yolov7fast.commands.machine import tune
 from yolov7fast.core.errors import run_command
 from yolov7fast.core.process.waiting import wait_briefly
 

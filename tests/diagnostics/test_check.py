@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.browser import Browser
-from yolov7fast.commands import check as command
+from yolov7fast.commands.machine import check as command
 from yolov7fast.core.errors import UserError
 from yolov7fast.diagnostics import resuming, run, speed
 from yolov7fast.diagnostics.page import as_page

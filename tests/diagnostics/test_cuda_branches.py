@@ -28,7 +28,7 @@ from yolov7fast.training.reporting import facts, reporter
 CUDA = torch.device("cuda", 0)
 HERE = "tests/diagnostics/test_cuda_branches.py"
 PLAYED_BY = {
-    "commands/tune.py": "tests/tuning/test_search.py",
+    "commands/machine/tune.py": "tests/tuning/test_search.py",
     "core/device.py": "tests/core/test_device.py",
     "diagnostics/environment.py": "tests/diagnostics/test_environment.py",
     "diagnostics/host_syncs.py": "tests/diagnostics/test_planted_faults.py",

@@ -1,6 +1,7 @@
 """CLAUDE.md: the layout names every package, and the files where behaviours are said to live exist and hold them."""
 
 import re
+from collections import Counter
 
 import pytest
 
@@ -11,6 +12,7 @@ LAYOUT = re.search(r"## Layout\n```\n(.*?)```", TEXT, re.S)[1]
 CELLS = [cell.strip() for line in TEXT.splitlines() if line.startswith("| ") for cell in line.strip("| ").split("|")]
 BEHAVIOURS = {what: where.split("`")[1] for what, where in zip(CELLS[::2], CELLS[1::2]) if "`" in where}
 PACKAGE = ROOT / "yolov7fast"
+MODULES, LINES = 15, 400  # of a package, of a module
 
 # a word that the file at fault would lack: where a behaviour moves, the table moves with it
 HOLDS = {
@@ -64,3 +66,12 @@ def test_the_layout_names_every_package_and_no_other():
 @pytest.mark.parametrize("path", re.findall(r"(?<![\w/])(\w+\.py|\w+/)(?= )", LAYOUT))
 def test_what_the_layout_draws_exists(path):
     assert (ROOT / path).exists() or (PACKAGE / path).exists() or list(PACKAGE.glob(f"*/{path}")), path
+
+
+@pytest.mark.parametrize("folder", ["yolov7fast", "benchmarks"])
+def test_packages_and_modules_stay_small(folder):
+    modules = [path for path in (ROOT / folder).rglob("*.py") if path.name != "__init__.py"]
+    held = Counter(path.parent.relative_to(ROOT).as_posix() for path in modules)
+    assert len(held) > 5 and {name: count for name, count in held.items() if count > MODULES} == {}
+    lines = {path.relative_to(ROOT).as_posix(): path.read_text().count("\n") for path in modules}
+    assert {name: count for name, count in lines.items() if count > LINES} == {}

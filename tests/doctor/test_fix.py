@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from tests.formats.test_prepare import tree
-from yolov7fast.commands.data import main
+from yolov7fast.commands.data_sets.data import main
 from yolov7fast.core.errors import UserError
 from yolov7fast.data.caches.labels import load_labels
 from yolov7fast.data.data_yaml import load_data_yaml

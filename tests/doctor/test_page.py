@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from tests.browser import Browser
-from yolov7fast.commands.data import main
+from yolov7fast.commands.data_sets.data import main
 from yolov7fast.doctor.examine import Options, examine
 from yolov7fast.doctor.page import as_page
 

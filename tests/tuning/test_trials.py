@@ -11,7 +11,7 @@ from tests.training.commands import small_run
 from yolov7fast.cli.flags import flags_of
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.cli.run_file import read_run_file
-from yolov7fast.commands import tune
+from yolov7fast.commands.machine import tune
 from yolov7fast.core.errors import UserError
 from yolov7fast.data.data_yaml import load_data_yaml
 from yolov7fast.tuning import report, trials, waiting

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from yolov7fast.commands import plan
+from yolov7fast.commands.machine import plan
 from yolov7fast.core.errors import UserError
 
 CFG = ("--cfg", "yolov7-tiny", "--img-size", "64", "--batch-size", "4")
