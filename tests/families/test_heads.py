@@ -94,7 +94,7 @@ def test_a_killed_run_resumes_exactly_and_without_the_head_file(trained, tmp_pat
 def test_both_losses_are_those_of_several_heads():
     model = Model(read_description(ROOT / TINY) | {"width_multiple": 0.125}, nc=4)
     model.hyp, model.gr = load_hyp("data/hyp.small.yaml"), 1.0
-    opt, dataset = SimpleNamespace(epochs=2, class_weights="", compile=False), SimpleNamespace(labels=[])
+    opt, dataset = SimpleNamespace(epochs=2, compile=False), SimpleNamespace(labels=[])
     family = SimpleNamespace(model=model, hyp=model.hyp, opt=opt, dataset=dataset, names=["a", "b", "c", "d"])
     YoloFamily.build_losses(family)
     assert {name: type(loss) for name, loss in family.losses.items()} == dict.fromkeys(("plain", "ota"), MultiHeadLoss)

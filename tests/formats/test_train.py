@@ -14,7 +14,6 @@ from yolov7fast.checkpoint.api import load_checkpoint
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.commands import test as test_command
 from yolov7fast.commands.train import main
-from yolov7fast.losses.build import build_loss
 
 WRITERS = {
     "yolo": write_yolo,
@@ -79,21 +78,3 @@ def test_an_odd_set_names_the_command_for_a_closer_look(tmp_path, caplog):
     assert "1 of 8 boxes are below 3 pixels at 64" in line
     assert "1 file names are in train and in val" in line
     assert line.endswith(f"yolov7fast data check {root} --img-size 64")
-
-
-def test_class_weights_reach_the_losses_and_are_logged(tmp_path, caplog, monkeypatch):
-    root = write_coco(tmp_path / "set")
-    (tmp_path / "w.yaml").write_text("bird: 50\n")
-    given = []
-
-    def recorded(model, assigner, class_weights):
-        given.append(class_weights)
-        return build_loss(model, assigner, class_weights=class_weights)
-
-    monkeypatch.setattr("yolov7fast.families.yolo.family.build_loss", recorded)
-    with caplog.at_level(logging.INFO):
-        assert train(tmp_path, root, "--class-weights", str(tmp_path / "w.yaml")) == 0
-    assert len(given) >= 2
-    assert all(weights[0] / weights[1] == pytest.approx(50) and weights[1] == weights[2] for weights in given)
-    (line,) = [message for message in caplog.messages if message.startswith("--class-weights ")]
-    assert [part.split()[0] for part in line.partition(": ")[2].split(", ")] == NAMES

@@ -64,7 +64,7 @@ CHECKS = {
     "unused class": Check(WARNING, "class", "Remove the name, or label objects of it."),
     "class in val alone": Check(ERROR, "class", "Move some of its images to training; it cannot be learnt."),
     "class missing in val": Check(WARNING, "class", "Move some of its images to validation; its AP is not measured."),
-    "rare class": Check(WARNING, "class", "Label more of it, or try --class-weights auto or --image-weights."),
+    "rare class": Check(WARNING, "class", "Label more of it, or try --image-weights."),
     "outnumbered class": Check(NOTE, "class", "Compare its AP with the others'; --image-weights draws it more often."),
     "class name given twice": Check(WARNING, "class", "Merge the two classes, or rename one of them."),
     "box below 3 pixels": Check(WARNING, "box", "Train at a larger --img-size, or cut images into tiles."),

@@ -5,8 +5,6 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from yolov7fast.assign.registry import find_assigner
 from yolov7fast.core.errors import UserError
 from yolov7fast.losses.multihead import MultiHeadLoss
@@ -15,19 +13,17 @@ from yolov7fast.nn.heads import IAuxDetect
 from yolov7fast.nn.multihead import MultiHeadDetect
 
 
-def build_loss(
-    model: Any, assigner: str, autobalance: bool = False, class_weights: np.ndarray | None = None
-) -> YoloLoss:
+def build_loss(model: Any, assigner: str, autobalance: bool = False) -> YoloLoss:
     """The loss of a network for one head, a lead and an auxiliary head, or several heads.
 
     With an assigner that lets no candidates compete (plain), auxiliary heads do not learn: that is for validation.
     """
     head = getattr(model, "module", model).model[-1]
     if isinstance(head, MultiHeadDetect):
-        return MultiHeadLoss(model, assigner, autobalance, class_weights)
+        return MultiHeadLoss(model, assigner, autobalance)
     if isinstance(head, IAuxDetect) and find_assigner(assigner).pooled:
-        return AuxiliaryLoss(model, assigner, autobalance, class_weights)
-    return YoloLoss(model, assigner, autobalance, class_weights)
+        return AuxiliaryLoss(model, assigner, autobalance)
+    return YoloLoss(model, assigner, autobalance)
 
 
 def assigner_name(hyp: Mapping[str, Any]) -> str:

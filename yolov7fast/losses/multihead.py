@@ -29,8 +29,8 @@ CERTAIN = 100.0  # a logit whose sigmoid is 1, and 0 with the other sign
 class MultiHeadLoss(YoloLoss):
     """Sends every target to the head of its class. The detection layer gives `head_config`, a plain dictionary."""
 
-    def __init__(self, model: Any, assigner: str, autobalance: bool = False, class_weights: np.ndarray | None = None):
-        super().__init__(model, assigner, autobalance, class_weights)
+    def __init__(self, model: Any, assigner: str, autobalance: bool = False):
+        super().__init__(model, assigner, autobalance)
         model = getattr(model, "module", model)
         config = HeadConfig.from_dict(model.model[-1].head_config)
         columns = np.arange(config.nc) if config.full_head else np.array(config.local_of)

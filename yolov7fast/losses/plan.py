@@ -37,7 +37,6 @@ class Plan(NamedTuple):
     trained: torch.Tensor | None = None  # (n, C) bool, class columns that the candidate's output has; None: all
     fixed: torch.Tensor | None = None  # (n, C) logits that the assigner sees in the place of the others
     places: torch.Tensor | None = None  # (4, n) int64 image, anchor, row, column; None: raw outputs are contiguous
-    weight: torch.Tensor | None = None  # (N,) of each target in the class loss; None: all weigh the same
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,6 @@ class HeadLayout:
     heads: int
     head_of: np.ndarray  # (nc,) head of each class
     column_of: np.ndarray  # (nc,) class column of each class in its head's raw outputs
-    class_weights: np.ndarray | None  # (nc,) float32, of an object of each class in the class loss; None: all the same
 
 
 def make_plan(
@@ -96,7 +94,6 @@ def make_plan(
     # known here: to work them out on the device would take values from the host, and a wait for each
     places = [found.image, found.anchor, found.row, found.column]
     placed = [] if all(m.is_contiguous() for m in raw) else [np.stack(places)]
-    weighted = [] if layout.class_weights is None else [layout.class_weights[classes]]
     pooled = []
     if height is not None:
         width = sizes[0][1] * layout.stride[0] if exact else height  # upstream's matters off-square
@@ -104,12 +101,11 @@ def make_plan(
         pool = image * layout.heads + head
         width, budget = max(m.shape[-1] for m in raw) - 5, pairs_at_once(raw[0].device)
         pooled = build_pools(pool[found.target], pool, corners, column, width, budget)
-    cell, *tensors = send([*arrays, *placed, *weighted, *pooled], raw[0].device)
+    cell, *tensors = send([*arrays, *placed, *pooled], raw[0].device)
     known, rest = tensors[: len(arrays) - 1], tensors[len(arrays) - 1 :]
     at = rest.pop(0) if placed else None
-    weight = rest.pop(0) if weighted else None
     pools = None if height is None else Pools.of(*rest)
-    return Plan(cell.split(counts), *known, pools=pools, places=at, weight=weight)
+    return Plan(cell.split(counts), *known, pools=pools, places=at)
 
 
 def check_targets(targets: torch.Tensor, batch: int, nc: int) -> np.ndarray:

@@ -44,7 +44,6 @@ class Positives(NamedTuple):
     last: torch.Tensor  # (n,) bool, the last positive on its cell: it sets the cell's objectness
     box: torch.Tensor  # (n, 4) as in Predicted
     cls: torch.Tensor  # (n, 1) int64
-    class_weight: torch.Tensor | None = None  # (n,) in the class loss
     weight: torch.Tensor | None = None  # (n,) in box and class loss, 0 where not taken; None: all positives alike
     objectness: torch.Tensor | None = None  # (n,) target of the cell's objectness; None: the overlap (CIoU)
 
@@ -73,8 +72,7 @@ class YoloLoss:
 
     auxiliary = False
 
-    def __init__(self, model: Any, assigner: str, autobalance: bool = False, class_weights: np.ndarray | None = None):
-        """class_weights: (nc,) weight of an object of each class in the class loss."""
+    def __init__(self, model: Any, assigner: str, autobalance: bool = False):
         model = getattr(model, "module", model)  # a parallel wrapper
         head, hyp = model.model[-1], model.hyp
         self.assigner: Assigner = make_assigner(assigner, self.auxiliary)
@@ -82,8 +80,7 @@ class YoloLoss:
         anchors = head.anchors.detach().cpu().numpy()  # (levels, anchors, 2)
         stride = np.asarray([float(s) for s in head.stride], dtype=np.float32)
         one_head = 1, np.zeros(self.nc, np.int64), np.arange(self.nc)
-        weights = None if class_weights is None else np.asarray(class_weights, np.float32)
-        self.layout = HeadLayout(anchors, stride, hyp["anchor_t"], self.nc, *one_head, weights)
+        self.layout = HeadLayout(anchors, stride, hyp["anchor_t"], self.nc, *one_head)
         self.gains = hyp["box"], hyp["obj"], hyp["cls"]
         smoothing = hyp.get("label_smoothing", 0.0)
         self.class_positive, self.class_negative = 1 - 0.5 * smoothing, 0.5 * smoothing
@@ -148,9 +145,8 @@ class YoloLoss:
         """Each candidate's target, relative to its cell."""
         box = plan.target_box.index_select(0, given.target) * plan.scale - plan.corner
         cls = plan.target_class.index_select(0, given.target)[:, None]
-        weight = None if plan.weight is None else plan.weight.index_select(0, given.target)
         last = last_on_cell(given.taken, plan.first_duplicate)
-        return Positives(given.taken, last, box, cls, weight, given.weight, given.objectness)
+        return Positives(given.taken, last, box, cls, given.weight, given.objectness)
 
     def terms(self, predicted: Predicted, given: Assignment, raw: list[torch.Tensor], plan: Plan) -> Terms:
         """Per-level means, made of sums over each raw output.
@@ -173,7 +169,6 @@ class YoloLoss:
         x = predicted.objectness.squeeze(1)
         correction = self.objectness_criterion.change(x, 0.0, wanted)
         cls = self.class_rows(predicted.classes, positives.cls, plan.trained)
-        cls = cls if positives.class_weight is None else cls * positives.class_weight
         weight = positives.taken if positives.weight is None else positives.weight
         return torch.stack([(1.0 - ciou) * weight, cls * weight, weight.to(ciou.dtype), correction * positives.last])
 
@@ -267,19 +262,19 @@ class AuxiliaryLoss(YoloLoss):
 class ComputeLoss(YoloLoss):
     """`loss(raw, targets)`: every candidate is a positive."""
 
-    def __init__(self, model: Any, autobalance: bool = False, class_weights: np.ndarray | None = None):
-        super().__init__(model, "plain", autobalance, class_weights)
+    def __init__(self, model: Any, autobalance: bool = False):
+        super().__init__(model, "plain", autobalance)
 
 
 class ComputeLossOTA(YoloLoss):
     """`loss(raw, targets, images)`: positives by SimOTA."""
 
-    def __init__(self, model: Any, autobalance: bool = False, class_weights: np.ndarray | None = None):
-        super().__init__(model, "ota", autobalance, class_weights)
+    def __init__(self, model: Any, autobalance: bool = False):
+        super().__init__(model, "ota", autobalance)
 
 
 class ComputeLossAuxOTA(AuxiliaryLoss):
     """`loss(raw, targets, images)` for a lead and an auxiliary head, by SimOTA."""
 
-    def __init__(self, model: Any, autobalance: bool = False, class_weights: np.ndarray | None = None):
-        super().__init__(model, "ota", autobalance, class_weights)
+    def __init__(self, model: Any, autobalance: bool = False):
+        super().__init__(model, "ota", autobalance)

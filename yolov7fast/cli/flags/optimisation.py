@@ -76,12 +76,6 @@ ROWS = [
     of_yolo("--adam", bool, False, "Adam instead of SGD", upstream=TRAIN),
     of_yolo("--linear-lr", bool, False, "linear instead of cosine decay", upstream=TRAIN),
     of_yolo("--label-smoothing", float, 0.0, "label smoothing epsilon, below 1", upstream=TRAIN, low=0),
-    of_yolo(
-        "--class-weights",
-        str,
-        "",
-        "weigh objects in the class loss: auto (by how rare their class is), or a YAML file of weights; empty: alike",
-    ),
     of_yolo("--auto-lr", bool, False, "scale lr0 by the square root of batch/64 for batches above 64"),
     of_yolo("--loss-ota", int, None, "1: OTA, 0: plain; overrides the hyp file", choices=(0, 1)),
     of_yolo("--assigner", str, "", "plain, ota or tal: which candidates become positives; overrides the hyp file"),

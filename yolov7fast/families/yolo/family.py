@@ -19,11 +19,9 @@ from yolov7fast.checkpoint.ensemble import attempt_load
 from yolov7fast.checkpoint.release import local_weights, released_for
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.paths import check_file, check_img_size
-from yolov7fast.core.text import printable
 from yolov7fast.data.autoanchor import check_anchors
 from yolov7fast.data.class_weights import labels_to_class_weights, labels_to_image_weights
 from yolov7fast.data.data_yaml import DataYaml, load_data_yaml
-from yolov7fast.data.loss_weights import loss_class_weights
 from yolov7fast.evaluation.config import TRAINING_IOU, EvalConfig, OutputConfig
 from yolov7fast.evaluation.run import run_evaluation
 from yolov7fast.families.base import class_names
@@ -234,13 +232,9 @@ class YoloFamily(YoloCheckpoints):
             scheduled = [key for key in (hyper.ASSIGNER_SCHEDULE, "loss_ota_from") if key in self.hyp]
             remedy = f"remove {scheduled[0]} from the hyp file" if scheduled else "--assigner ota or tal"
             raise UserError(f"networks with auxiliary heads have no plain loss: {remedy}")
-        weights = loss_class_weights(self.opt.class_weights, self.dataset.labels, self.names)
-        if weights is not None:
-            shown = ", ".join(f"{printable(n, 30)} {weight:.3g}" for n, weight in zip(self.names, weights))
-            log.info("--class-weights %s: %s", self.opt.class_weights, shown)
         pooled = dict.fromkeys(stage.assigner for stage in self.assigners if stage.assigner != "plain")
         names = ["plain", *(pooled or ["ota"])]  # what a checkpoint holds of them is a list in this order
-        self.losses = {name: build_loss(self.model, name, class_weights=weights) for name in names}
+        self.losses = {name: build_loss(self.model, name) for name in names}
         self.assigner = self.assigners[0].assigner
         if compiling.compile_wanted(self.opt.compile):
             for loss in self.losses.values():
