@@ -237,12 +237,6 @@ def runs_table(by: str, figure: str) -> Callable[[dict], str]:
     return table
 
 
-def summary_table(found: dict) -> str:
-    """`benchmarks.learning.small_objects`: gain and spread of each part."""
-    rows = ((r["part"], r["figure"], f"{r['gain']:+.3f}", f"{r['spread']:.3f}") for r in found["summary"])
-    return markdown(("part", "figure", "gain", "spread of the seeds"), rows)
-
-
 class Table(NamedTuple):
     command: str  # what writes the file of the table's name
     render: Callable[[dict], str] = ratios_table
@@ -271,7 +265,6 @@ TABLES = {
     "accuracy": Table("python -m benchmarks.learning.accuracy", runs_table("side", "map50")),
     "multihead": Table("python -m benchmarks.learning.multihead --seeds 0 1 2", runs_table("heads", "map50")),
     "small_data": Table("python -m benchmarks.learning.small_data", runs_table("set", "last_map50")),
-    "small_objects": Table("python -m benchmarks.learning.small_objects", summary_table),
 }
 
 
