@@ -77,6 +77,13 @@ class Browser:
     def open(self, file: Path) -> None:
         self._call("POST", f"{self.session}/url", {"url": Path(file).resolve().as_uri()})
 
+    def open_fitting(self, file: Path) -> None:
+        """Open it; asserts that no script fails, nothing is missing and the page is no wider than the screen."""
+        self.open(file)
+        assert self.log() == [], "script error, or something that could not be loaded"
+        assert self.run("return innerWidth") == self.width
+        assert self.run("return document.documentElement.scrollWidth") <= self.width, "wider than the screen"
+
     def run(self, script: str):
         """The value of a script's `return`."""
         return self._call("POST", f"{self.session}/execute/sync", {"script": script, "args": []})

@@ -117,9 +117,7 @@ def test_the_page_fits_a_phone_and_a_desktop(width, tmp_path):
     path = tmp_path / "check.html"
     path.write_text(as_page(report_of_everything()))
     with Browser(width, mobile=width < 600) as browser:
-        browser.open(path)
-        assert browser.run("return document.documentElement.scrollWidth <= window.innerWidth")
-        assert browser.log() == []
+        browser.open_fitting(path)
 
 
 # --- speed ------------------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from yolov7fast.inference.pipeline import Writer, in_order, read_ahead
+from yolov7fast.inference.pipeline import Writer, read_ahead
 
 
 def reading_threads() -> list[str]:
@@ -67,48 +67,6 @@ def test_closing_early_stops_the_reader_and_closes_its_items():
     next(reader)
     reader.close()
     assert reading_threads() == [] and closed == [True]
-
-
-def network_threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("network")]
-
-
-def test_work_of_several_threads_comes_in_the_order_of_its_items():
-    both, begun = threading.Barrier(2, timeout=10), []
-
-    def work(number: int) -> int:
-        both.wait()  # two threads are at work, or this fails
-        return number * number
-
-    assert list(in_order(work, range(20), 2, lambda: begun.append(1))) == [n * n for n in range(20)]
-    assert begun == [1, 1] and network_threads() == []
-
-
-def test_no_more_items_are_taken_than_the_threads_need():
-    taken = []
-
-    def items():
-        for number in range(100):
-            taken.append(number)
-            yield number
-
-    results = in_order(lambda number: number, items(), 2, lambda: None)
-    assert next(results) == 0 and len(taken) == 3
-    results.close()
-    assert len(taken) == 3 and network_threads() == []
-
-
-def test_an_error_of_the_work_is_raised_in_its_place():
-    def work(number: int) -> int:
-        if number == 2:
-            raise ValueError("bad batch")
-        return number
-
-    results = in_order(work, range(9), 2, lambda: None)
-    assert [next(results), next(results)] == [0, 1]
-    with pytest.raises(ValueError, match="bad batch"):
-        next(results)
-    assert network_threads() == []
 
 
 def test_results_of_the_writer_come_in_order_and_all_at_the_end():

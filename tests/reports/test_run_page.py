@@ -154,9 +154,7 @@ def test_a_validation_without_a_label_or_detection_has_a_page(tmp_path):
 @pytest.mark.parametrize(("width", "mobile"), [(1280, False), (390, True)])
 def test_in_a_browser_curves_show_values_and_tables_sort(hostile, width, mobile):
     with Browser(width, mobile=mobile) as page:
-        page.open(hostile)
-        assert page.log() == []
-        assert page.run("return document.documentElement.scrollWidth") <= width
+        page.open_fitting(hostile)
         column = "[...document.querySelectorAll('#classes tbody')[0].rows].map(r => r.cells[1].textContent)"
         press = "document.querySelectorAll('#classes th')[1].querySelector('button').click();"
         assert page.run(f"{press} return {column}") == ["12", "11", "10"]

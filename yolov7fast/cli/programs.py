@@ -3,9 +3,10 @@
 A new command is one row. Modules are named, not imported: a command loads what it needs and nothing else.
 """
 
+import argparse
 import importlib
 import sys
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from yolov7fast.checkpoint.family import FAMILIES
 from yolov7fast.core.files.shipped import CHECKOUT
@@ -26,6 +27,11 @@ class Program(NamedTuple):
         """How a user starts it: by its script in a checkout, unless `yolov7fast` was typed."""
         installed = not (self.script and CHECKOUT) or sys.argv[0].startswith(f"{PACKAGE} ")
         return f"{PACKAGE} {self.name}" if installed else f"python {self.script}"
+
+    def parser(self, description: str | None = None, **settings: Any) -> argparse.ArgumentParser:
+        """For a command whose flags are not in the table of flags; `description` keeps its lines."""
+        settings = {"formatter_class": argparse.RawDescriptionHelpFormatter, **settings}
+        return argparse.ArgumentParser(prog=self.invocation, description=description or self.summary, **settings)
 
     def run(self) -> int | None:
         """Run it in this process, with the flags in sys.argv."""

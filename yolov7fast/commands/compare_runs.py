@@ -5,7 +5,6 @@
 Writes report.md, report.html (one page with the plots inside) and plots/*.svg to the output folder.
 """
 
-import argparse
 from pathlib import Path
 
 from yolov7fast.cli.programs import program
@@ -30,9 +29,7 @@ def write_report(report: Report, folder: Path) -> list[Path]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        prog=program("compare").invocation, description="Compare training runs in Markdown and on one HTML page."
-    )
+    parser = program("compare").parser("Compare training runs in Markdown and on one HTML page.")
     parser.add_argument("runs", nargs="+", help="run folders, such as runs/train/exp")
     parser.add_argument("--rate", type=float, help="price of the machine per hour, for the costs")
     parser.add_argument("--output", type=Path, help="folder to write to (default: runs/compare/exp, exp2, ...)")

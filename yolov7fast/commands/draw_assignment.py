@@ -114,7 +114,7 @@ def draw(path: Path, image: np.ndarray, rows: np.ndarray, found: dict[str, Given
 
 def parse_args(argv: list[str] | None) -> argparse.Namespace:
     row = program("draw-assignment")
-    parser = argparse.ArgumentParser(prog=row.invocation, description=row.summary)
+    parser = row.parser()
     parser.add_argument("--data", required=True, help="data yaml")
     parser.add_argument("--weights", required=True, help="checkpoint (.pt)")
     losses = {"choices": tuple(CHOICES), "default": "all"}

@@ -5,7 +5,6 @@
 The output is read by detect.py, test.py and upstream.
 """
 
-import argparse
 from pathlib import Path
 
 import torch
@@ -47,9 +46,7 @@ def largest_difference(trained: Model, deploy: Model) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog=program("reparameterize").invocation, description="Turn trained weights into deploy weights."
-    )
+    parser = program("reparameterize").parser()
     parser.add_argument("--weights", type=Path, required=True, help="checkpoint of a network of cfg/training")
     parser.add_argument("--cfg", type=Path, required=True, help="the file of the same name under cfg/deploy")
     parser.add_argument("--output", type=Path, required=True, help="file to write")

@@ -31,9 +31,7 @@ OWN = ("data", "cfg", "epochs", "seed", "project", "name", "exist_ok", "resume",
 
 
 def parser() -> argparse.ArgumentParser:
-    row = program("study")
-    form = argparse.RawDescriptionHelpFormatter
-    own = argparse.ArgumentParser(prog=row.invocation, description=__doc__, formatter_class=form, allow_abbrev=False)
+    own = program("study").parser(__doc__, allow_abbrev=False)
     own.add_argument("--data", required=True, help="data yaml")
     own.add_argument("--cfg", required=True, help="network yaml")
     own.add_argument(

@@ -63,8 +63,9 @@ def add_thresholds(nodes: Nodes, settings: Suppression, names: Sequence[str] = T
         nodes.constant(name, [getattr(settings, name)], np.float32)
 
 
-def select(nodes: Nodes, settings: Suppression) -> str:
-    """boxes (B, N, 4), score (B, N), label (B, N) -> `selected` (S, 3): image, 0, row."""
+def select(nodes: Nodes, settings: Suppression) -> None:
+    """boxes (B, N, 4), score (B, N), label (B, N) -> `selected` (S, 3): image, 0, row; `places` (S, 2): image, row."""
+    add_thresholds(nodes, settings)
     moved = "boxes"
     if settings.class_offset:
         nodes.constant("class_offset", settings.class_offset, np.float32)
@@ -73,16 +74,15 @@ def select(nodes: Nodes, settings: Suppression) -> str:
         moved = nodes.add("Add", ["boxes", "offset_column"], "boxes_apart")
     nodes.add("Unsqueeze", ["score", nodes.constant("class_axis", [1])], "score_rows")
     nodes.constant("most", [settings.topk])
-    return nodes.add("NonMaxSuppression", [moved, "score_rows", "most", "iou_thres", "conf_thres"], "selected")
+    nodes.add("NonMaxSuppression", [moved, "score_rows", "most", "iou_thres", "conf_thres"], "selected")
+    nodes.constant("image_and_row", [0, 2])
+    nodes.add("Gather", ["selected", "image_and_row"], "places", axis=1)
 
 
 def add_nms(model, settings: Suppression, batch: int | str) -> None:
     """num_dets, det_boxes, det_scores, det_classes, for any batch and size."""
     nodes = Nodes(model)
-    add_thresholds(nodes, settings)
     select(nodes, settings)
-    nodes.constant("image_and_row", [0, 2])
-    nodes.add("Gather", ["selected", "image_and_row"], "places", axis=1)
     nodes.add("GatherND", ["score", "places"], "kept_scores")
     nodes.add("Shape", ["score"], "score_shape")
     nodes.add("ConstantOfShape", ["score_shape"], "no_scores")
@@ -137,10 +137,7 @@ def pack(nodes: Nodes, topk: int, batch: int | str) -> None:
 def add_end2end(model, settings: Suppression) -> None:
     """`output` (S, 7): image, x1, y1, x2, y2, class, score."""
     nodes = Nodes(model)
-    add_thresholds(nodes, settings)
     select(nodes, settings)
-    nodes.constant("image_and_row", [0, 2])
-    nodes.add("Gather", ["selected", "image_and_row"], "places", axis=1)
     nodes.add("GatherND", ["boxes", "places"], "kept_boxes")
     nodes.constant("column", [1])
     for source, kept in (("label", "kept_class"), ("score", "kept_score")):

@@ -61,27 +61,6 @@ def read_ahead(items: Iterable[T], depth: int = READ_AHEAD) -> Generator[T, None
         thread.join()
 
 
-def in_order(
-    work: Callable[[T], R], items: Iterable[T], workers: int, begin: Callable[[], None]
-) -> Generator[R, None, None]:
-    """`work(item)` of every item, done by threads, in the order of the items; an error is raised in its item's place.
-
-    begin: called once by each thread. No more items are taken than the threads need to stay busy.
-    """
-    waiting: deque[Future] = deque()
-    with ThreadPoolExecutor(workers, "network", begin) as pool:
-        try:
-            for item in items:
-                waiting.append(pool.submit(work, item))
-                if len(waiting) > workers:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            for future in waiting:
-                future.cancel()
-
-
 class Writer(Generic[T]):
     """Runs jobs one after the other in a thread of its own and hands their results back in order.
 

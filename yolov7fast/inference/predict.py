@@ -18,9 +18,10 @@ from tqdm.contrib.logging import logging_redirect_tqdm
 
 from yolov7fast.core.boxes import scale_coords
 from yolov7fast.core.errors import UserError
+from yolov7fast.core.process.threads import in_order
 from yolov7fast.inference.frames import Frame
 from yolov7fast.inference.output import PredictionOutput, Window
-from yolov7fast.inference.pipeline import Writer, in_order, read_ahead
+from yolov7fast.inference.pipeline import Writer, read_ahead
 from yolov7fast.inference.slicing import Slicing, merge, tile_frames
 from yolov7fast.inference.sources import LoadImages
 from yolov7fast.inference.streams import LoadStreams
@@ -158,7 +159,8 @@ def detected_batches(
         return
     threads = torch.get_num_threads()
     try:
-        yield from in_order(work, items, lanes, lambda: torch.set_num_threads(max(threads // lanes, 1)))
+        few = max(threads // lanes, 1)
+        yield from in_order(work, items, lanes, lambda: torch.set_num_threads(few), name="network")
     finally:
         torch.set_num_threads(threads)
 

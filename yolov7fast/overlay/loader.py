@@ -5,11 +5,14 @@ PyTorch's do, but writes them straight into memory that is shared and used again
 `--quad` keep PyTorch's loader. With a seed, samples are keyed by (seed, epoch, index) and all workers fill one batch.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
+from inspect import signature
 from typing import Any, NamedTuple
 
 from yolov7fast.loading.dataloader import create_dataloader
 from yolov7fast.overlay.host_targets import HostTargets
+
+PARAMETERS = signature(create_dataloader)
 
 
 class LoaderOptions(NamedTuple):
@@ -46,48 +49,21 @@ class ScriptLoader:
 def fast_create_dataloader(options: LoaderOptions) -> Callable:
     """What takes the place of `utils.datasets.create_dataloader`."""
 
-    def create(
-        path,
-        imgsz: int,
-        batch_size: int,
-        stride: int,
-        opt,
-        hyp: Mapping[str, float] | None = None,
-        augment: bool = False,
-        cache: bool | str = False,
-        pad: float = 0.0,
-        rect: bool = False,
-        rank: int = -1,
-        world_size: int = 1,
-        workers: int = 8,
-        image_weights: bool = False,
-        quad: bool = False,
-        prefix: str = "",
-    ):
-        """(loader, data set)."""
+    def create(*args, **kwargs):
+        """(loader, data set). Upstream's parameters, in its order, are the first of our function."""
+        call = PARAMETERS.bind(*args, **kwargs)
+        call.apply_defaults()
+        given = call.arguments
         keyed = options.seed is not None
-        own_memory = not quad and (keyed or (rank < 0 and not image_weights))
         loader, dataset = create_dataloader(
-            path,
-            imgsz,
-            batch_size,
-            stride,
-            opt,
-            hyp=hyp,
-            augment=augment,
-            cache=options.cache_images or cache,
-            pad=pad,
-            rect=rect,
-            rank=rank,
-            world_size=world_size,
-            workers=workers,
-            image_weights=image_weights,
-            quad=quad,
-            prefix=prefix,
-            worker_tensor=own_memory,
-            micro_batch=0 if keyed else batch_size,
-            seed=options.seed,
-            fast_augment=options.fast_augment and augment,
+            **given
+            | {
+                "cache": options.cache_images or given["cache"],
+                "worker_tensor": not given["quad"] and (keyed or (given["rank"] < 0 and not given["image_weights"])),
+                "micro_batch": 0 if keyed else given["batch_size"],
+                "seed": options.seed,
+                "fast_augment": options.fast_augment and given["augment"],
+            }
         )
         return ScriptLoader(loader), dataset
 

@@ -8,7 +8,6 @@ become 0..79. Crowd regions are left out, as everywhere in training. Images in s
 folders of the same names; a folder that all of them share is left out.
 """
 
-import argparse
 import math
 import os
 from collections import defaultdict
@@ -152,11 +151,7 @@ def label_row(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog=program("coco-labels").invocation,
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = program("coco-labels").parser(__doc__)
     parser.add_argument("annotations", type=Path, help="instances_*.json")
     parser.add_argument("folder", type=Path, help="folder for the label files, new or empty")
     parser.add_argument("--boxes", action="store_true", help="boxes instead of polygons (paste-in then has no effect)")

@@ -37,9 +37,7 @@ def main(args: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog=program("data").invocation, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = program("data").parser(__doc__)
     commands = parser.add_subparsers(required=True, metavar="check|convert")
     _add_check(commands)
     _add_convert(commands)

@@ -6,7 +6,6 @@ Reads the training labels, groups classes whose boxes are alike in aspect ratio 
 prints a table, and writes the head configuration (for --head-config) and a plot of the groups beside it.
 """
 
-import argparse
 import json
 from pathlib import Path
 
@@ -131,11 +130,7 @@ def draw(config: HeadConfig, geometry: ClassGeometry, names: list[str], path: Pa
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog=program("group-classes").invocation,
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = program("group-classes").parser(__doc__)
     parser.add_argument("--data", required=True, help="data yaml")
     parser.add_argument("--heads", type=int, default=4, help="number of heads (default: %(default)s)")
     parser.add_argument("--img-size", type=int, default=640, help="size boxes are measured at (default: %(default)s)")

@@ -1,14 +1,12 @@
 """Draw the project's own small data set (data/shapes.yaml): python tools/make_shapes.py"""
 
-import argparse
-
 from yolov7fast.cli.programs import program
 from yolov7fast.core.errors import UserError
 from yolov7fast.data.shapes import make_shapes
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog=program("make-shapes").invocation, description=__doc__)
+    parser = program("make-shapes").parser(__doc__)
     parser.add_argument("folder", nargs="?", default="data/shapes", help="where to write it (default: %(default)s)")
     parser.add_argument("--train", type=int, default=200, help="training images (default: %(default)s)")
     parser.add_argument("--val", type=int, default=60, help="validation images (default: %(default)s)")

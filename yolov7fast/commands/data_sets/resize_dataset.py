@@ -12,7 +12,6 @@ SRC/*.txt           image lists with lines that begin with ./ are copied
 A stopped run resumes where it was: every file is written under another name and renamed when complete.
 """
 
-import argparse
 import json
 import multiprocessing
 import os
@@ -169,11 +168,7 @@ def resize_dataset(
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        prog=program("resize-dataset").invocation,
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = program("resize-dataset").parser(__doc__)
     parser.add_argument("source", type=Path, help="folder with images/ and labels/ (and annotations/)")
     parser.add_argument("target", type=Path, help="folder to write")
     parser.add_argument("--size", type=int, required=True, help="longer side in pixels, e.g. 320, 480, 640")

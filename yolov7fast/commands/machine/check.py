@@ -20,9 +20,7 @@ from yolov7fast.diagnostics.setting import Setting
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog=program("check").invocation, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = program("check").parser(__doc__)
     parser.add_argument("--device", default="", help="a GPU's number, or cpu; default: the first GPU, else the CPU")
     parser.add_argument("--minutes", type=float, default=5.0, help="begin no check later than this; default: 5")
     parser.add_argument("--only", nargs="+", default=[], metavar="SECTION", help=f"of {', '.join(sections())}")

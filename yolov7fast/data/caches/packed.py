@@ -22,9 +22,7 @@ import mmap
 import os
 import shutil
 import zlib
-from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +33,7 @@ from tqdm import tqdm
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.atomic import atomic_file
 from yolov7fast.core.files.file_lock import exclusive
+from yolov7fast.core.process.threads import in_order
 from yolov7fast.data.caches.labels import is_writable
 from yolov7fast.data.images import LoadedImage, load_resized, resized_shape
 
@@ -283,18 +282,8 @@ def _names_bytes(want: _Wanted) -> int:
 
 def _decoded(want: _Wanted, workers: int) -> Iterator[LoadedImage]:
     """Images in order, decoded ahead in threads, at most a few per thread in memory at a time."""
-    with ThreadPoolExecutor(workers) as pool:
-        ahead: deque = deque()
-        try:
-            for path, original in zip(want.paths, want.originals, strict=True):
-                ahead.append(pool.submit(load_resized, path, want.img_size, want.augment, original))
-                if len(ahead) > 4 * workers:
-                    yield ahead.popleft().result()
-            while ahead:
-                yield ahead.popleft().result()
-        finally:
-            for future in ahead:
-                future.cancel()
+    files = zip(want.paths, want.originals, strict=True)
+    return in_order(lambda file: load_resized(file[0], want.img_size, want.augment, file[1]), files, workers, ahead=4)
 
 
 def _check_space(folder: Path, want: _Wanted) -> None:
