@@ -19,12 +19,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.picture import iteration
+from benchmarks.chart import iteration
 
 ROOT = Path(__file__).resolve().parent.parent
 STEP = "training step with OTA"  # a row of benchmarks.side_by_side.reference
 RESULTS = ROOT / "benchmarks" / "results"
-PICTURE = ROOT / "docs" / "images" / "iteration.svg"
+CHART = ROOT / "docs" / "images" / "iteration.svg"
 FIGURE = re.compile(r"(<!--= ([\w-]+) -->)(.*?)(<!--/-->)")
 TABLE = re.compile(r"^(<!-- table: ([\w-]+) -->\n)(.*?)(^<!-- /table -->)", re.S | re.M)
 
@@ -313,7 +313,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--check", action="store_true", help="write nothing; exit code 1 if a figure is stale")
     opt = parser.parse_args(argv)
     wanted = {path: filled(path.read_text(encoding="utf-8"), NOT_YET.get(path.name, ELSEWHERE)) for path in documents()}
-    wanted[PICTURE] = iteration(results("recorded") or {}, results("reference"))
+    wanted[CHART] = iteration(results("recorded") or {}, results("reference"))
     stale = [path for path, text in wanted.items() if not path.is_file() or path.read_text(encoding="utf-8") != text]
     for path in stale:
         print(f"{path.relative_to(ROOT)} {'is stale' if opt.check else 'written'}")

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Fetch COCO 2017 into ./coco: images, annotations, and label files made from them. Run it again to go on after a stop.
+# Fetch COCO 2017 into ./coco: images, annotations, and label files made from them. Run it again to resume after a stop.
 #
 #   bash scripts/get_coco.sh [--dir DIR] [--val-only] [--keep-zips] [--checksums FILE]
 #
@@ -84,14 +84,14 @@ check_space() {
         needed=$((needed + $(space_of annotations) - $(kilobytes "$part" "$part.part" "$dir/annotations")))
     free=$(df -Pk "$dir" | awk 'NR == 2 {print $4}') || free=
     if [[ ! $free =~ ^[0-9]+$ ]]; then
-        echo "free space in $dir is not readable: going on" >&2
+        echo "free space in $dir is not readable: not checked" >&2
     elif ((free < needed)); then
         fail "only $((free / 1048576)) GB free in $dir, about $(((needed + 1048575) / 1048576)) GB needed:" \
             "free some space, or use --dir or --val-only"
     fi
 }
 
-# Download an archive under another name, check it, rename it. curl goes on with a partial file.
+# Download an archive under another name, check it, rename it. curl resumes a partial file.
 fetch() { # path below the address
     local path=$1 archive=${1##*/} part status=0 code
     part=$dir/$archive.part
@@ -101,7 +101,7 @@ fetch() { # path below the address
         --write-out '%{http_code}' --output "$part" "$url/$path") || status=$?
     # 416: nothing is missing beyond what the partial file holds
     if ((status != 0)) && [[ $code != 416 ]]; then
-        fail "download of $url/$path stopped (curl $status): run this command again, it goes on where it was"
+        fail "download of $url/$path stopped (curl $status): run this command again, it resumes there"
     fi
     if ! intact "$archive" "$part"; then
         rm -f "$part"

@@ -132,7 +132,7 @@ space() { # folder, column
     [[ $found =~ ^[0-9]+$ ]] && echo "$found"
 }
 
-# What the machine says of itself; whatever cannot be read is told and ends nothing.
+# What the machine says of itself; whatever cannot be read is reported and ends nothing.
 resources() {
     local found folder=$HOME
     [[ -d $project ]] && folder=$project

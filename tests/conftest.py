@@ -91,11 +91,11 @@ def shapes_folder(tmp_path_factory, train: int, val: int) -> Path:
 
 @pytest.fixture(scope="session")
 def shapes(tmp_path_factory) -> Path:
-    """The project's own data set: 200 training and 60 validation pictures, 4 classes. Read only."""
+    """The project's own data set: 200 training and 60 validation images, 4 classes. Read only."""
     return shapes_folder(tmp_path_factory, 200, 60)
 
 
 @pytest.fixture(scope="session")
 def shapes_small(tmp_path_factory) -> Path:
-    """Its first 16 training and 8 validation pictures. Read only."""
+    """Its first 16 training and 8 validation images. Read only."""
     return shapes_folder(tmp_path_factory, 16, 8)

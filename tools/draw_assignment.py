@@ -1,4 +1,4 @@
-"""Draw which cells and anchors each box of a picture was given, by the plain loss and by OTA, side by side."""
+"""Draw which cells and anchors each box of an image was given, by the plain loss and by OTA, side by side."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Share the classes of a data set out over the heads of a multi-head network, by the geometry of their boxes."""
+"""Divide the classes of a data set among the heads of a multi-head network, by the geometry of their boxes."""
 
 import sys
 from pathlib import Path

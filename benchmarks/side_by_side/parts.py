@@ -234,5 +234,5 @@ PARTS = (
     Part("step", step_part),
     Part("metrics", metrics_part),
     Part("samples", samples_part, needs_images=True),
-    Part("loader", loader_part, needs_images=True),  # the last: its processes go on working ahead
+    Part("loader", loader_part, needs_images=True),  # the last: its processes continue to work ahead
 )

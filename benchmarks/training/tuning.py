@@ -116,11 +116,11 @@ def ways_of_waiting(quick: bool) -> dict[str, Any]:
     cores = os.cpu_count() or 1
     with tempfile.TemporaryDirectory() as scratch:
         batch, size = (2, 64) if quick else (8, 320)
-        told = tune.child_options(options(data_file(Path(scratch)), batch, size), NAMES)
+        child = tune.child_options(options(data_file(Path(scratch)), batch, size), NAMES)
         rounds = 1 if quick else 5
-        alone = waiting.measure_waiting(told, rounds, 120)
+        alone = waiting.measure_waiting(child, rounds, 120)
         with waiting.rival(cores):
-            beside = waiting.measure_waiting(told, 1 if quick else 3, 600)
+            beside = waiting.measure_waiting(child, 1 if quick else 3, 600)
     print(f"\n(b) {'a step, ms an image':32}{'alone':>10}{'beside a rival':>16}   ({rounds} rounds)")
     for name, seconds in alone.seconds.items():
         print(f"    {name:32}{seconds * 1e3:10.2f}{beside.seconds[name] * 1e3:16.2f}")

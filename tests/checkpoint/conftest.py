@@ -1,4 +1,4 @@
-"""Checkpoint files: those that the reference wrote, unpacked once, and hostile ones."""
+"""Checkpoint files: those that upstream wrote, unpacked once, and hostile ones."""
 
 import tarfile
 from pathlib import Path

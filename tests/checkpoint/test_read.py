@@ -1,4 +1,4 @@
-"""Files that the reference wrote become this project's networks: keys, attributes, weights, and they run."""
+"""Files that upstream wrote become this project's networks: keys, attributes, weights, and they run."""
 
 import copy
 import io
@@ -159,7 +159,7 @@ def test_file_of_a_fused_network_is_not_fused_again(tiny, tmp_path):
     for m in saved.modules():
         if isinstance(m, Conv) or m is saved.model[-1]:
             m.__dict__["forward"] = FuseForward(m)
-    del saved.model[-1].fused  # the reference has no such mark
+    del saved.model[-1].fused  # upstream has no such mark
     torch.save({"model": saved}, tmp_path / "fused.pt")
     again = load_checkpoint(tmp_path / "fused.pt")["model"]
     assert torch.equal(again(image)[0], expected)

@@ -1,4 +1,4 @@
-"""A checkpoint takes no more memory than its size, holds numbers only, and damage of any kind is told in a sentence."""
+"""A checkpoint takes no more memory than its size, holds numbers only, and any damage is reported in one line."""
 
 import os
 import pickle

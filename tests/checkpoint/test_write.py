@@ -1,4 +1,4 @@
-"""What is written can be read by the reference, is complete or not there, and loses nothing when stripped."""
+"""What is written can be read by upstream, is complete or not there, and loses nothing when stripped."""
 
 import _compat_pickle
 import copy
@@ -27,7 +27,7 @@ from yolov7fast.nn.blocks import Conv
 from yolov7fast.nn.description import read_description
 from yolov7fast.nn.model import Model
 
-# Every global that the reference's files refer to, with both spellings of NumPy.
+# Every global that upstream's files refer to, with both spellings of NumPy.
 REFERENCE_GLOBALS = {
     *(f"models.yolo.{name}" for name in ("Model", "Detect", "IDetect", "IAuxDetect")),
     *(f"models.common.{name}" for name in ("Conv", "Concat", "ImplicitA", "ImplicitM", "MP", "SP", "RepConv")),
@@ -40,7 +40,7 @@ REFERENCE_GLOBALS = {
     *("collections.OrderedDict", "__builtin__.set", "numpy.ndarray", "numpy.dtype", "_codecs.encode"),
     *("numpy.core.multiarray._reconstruct", "numpy.core.multiarray.scalar"),
 }
-CONFIGURATIONS = sorted(  # of the reference; it has no networks with several heads
+CONFIGURATIONS = sorted(  # of upstream; it has no networks with several heads
     str(path.relative_to(ROOT / "cfg")) for path in (ROOT / "cfg").glob("*/yolov7*.yaml") if "1b4h" not in path.name
 )
 HOLD_EVERY_BLOCK = {

@@ -54,9 +54,9 @@ def test_the_smallest_fraction_not_below_the_training_size_is_decoded(size, flag
 
 
 def test_other_formats_and_files_of_another_size_are_decoded_whole(tmp_path):
-    for name, told in (("a.png", (240, 320)), ("b.jpg", (480, 640)), ("c.jpg", (320, 240))):
+    for name, known in (("a.png", (240, 320)), ("b.jpg", (480, 640)), ("c.jpg", (320, 240))):
         cv2.imwrite(str(tmp_path / name), smooth(240, 320))
-        reduced, full = (load_resized(str(tmp_path / name), 80, True, original) for original in (told, None))
+        reduced, full = (load_resized(str(tmp_path / name), 80, True, original) for original in (known, None))
         assert np.array_equal(reduced.img, full.img) and reduced.original == full.original == (240, 320)
 
 

@@ -10,7 +10,7 @@ from benchmarks.measure import write_json
 from tests.conftest import ROOT
 
 
-def test_documents_and_picture_are_up_to_date(capsys):
+def test_documents_and_chart_are_up_to_date(capsys):
     assert tables.main(["--check"]) == 0, capsys.readouterr().out + "run: python -m benchmarks.tables"
 
 
@@ -70,8 +70,8 @@ def test_both_sides_and_their_counts_stand_in_the_table_of_the_reference(measure
     assert "| ComputeLossOTA, forward | 600.0 ms | 100.0 ms | 6.00x | 1.0e-07 |" in table
     assert "| ComputeLossOTA, forward: operators | 28691 | 245 |" in table and "OSError: no images" in table
     recorded = json.loads((ROOT / "benchmarks" / "results" / "recorded.json").read_text())
-    picture = tables.iteration(recorded, tables.results("reference"))
-    assert "Measured: the loss" in picture and ">2000<" in picture and "1000 (2.0x)" in picture
+    chart = tables.iteration(recorded, tables.results("reference"))
+    assert "Measured: the loss" in chart and ">2000<" in chart and "1000 (2.0x)" in chart
     assert "Measured" not in tables.iteration(recorded, None)
 
 

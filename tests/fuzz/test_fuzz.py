@@ -19,7 +19,7 @@ def files(tmp_path_factory):
     return Files(tmp_path_factory.mktemp("fuzz"), TARGETS)
 
 
-def told(results: list[Result]) -> str:
+def listed(results: list[Result]) -> str:
     kinds = Counter(result.problem for result in results if result.problem)
     held = sum(not result.problem for result in results)
     lines = [
@@ -31,7 +31,7 @@ def told(results: list[Result]) -> str:
 def check(numbers: range, files: Files) -> None:
     results = files.run(files.cases(numbers))
     assert [result.case for result in results] == list(numbers)
-    assert not any(result.problem for result in results), told(results)
+    assert not any(result.problem for result in results), listed(results)
 
 
 @pytest.mark.timeout(1800)

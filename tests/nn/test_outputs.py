@@ -74,7 +74,7 @@ def check_outputs(model, expected):
 
     pred, raw = single.fuse()(x)
     assert_close(pred, expected["fused"]["pred"], SINGLE)
-    # the recorded auxiliary head goes on to list its untouched inputs: not kept
+    # the recorded auxiliary head also lists its untouched inputs: not kept
     assert_all_close(raw, expected["fused"]["raw"][: single.model[-1].nl], SINGLE)
     return pred
 

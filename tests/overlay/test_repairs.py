@@ -138,9 +138,9 @@ def test_a_damaged_checkpoint_is_one_line(known_repo, inside, tmp_path):
     inside(known_repo)
     with zipfile.ZipFile(tmp_path / "half.pt", "w") as archive:
         archive.writestr("half/data.pkl", pickle.dumps({"model": 1})[:-4])
-    with pytest.raises(UserError) as told:
+    with pytest.raises(UserError) as raised:
         torch.load(tmp_path / "half.pt")
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(raised.value)
 
 
 # --- devices and ranks ------------------------------------------------------------------------------------------------

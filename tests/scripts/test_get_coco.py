@@ -1,4 +1,4 @@
-"""scripts/get_coco.sh against archives in a local folder: download, check, unpack, labels, going on after a stop."""
+"""scripts/get_coco.sh against archives in a local folder: download, check, unpack, labels, resuming after a stop."""
 
 import hashlib
 import json
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture
 def mirror(tmp_path) -> Path:
-    """A folder laid out as the COCO server, two pictures in each split, and its checksum file."""
+    """A folder laid out as the COCO server, two images in each split, and its checksum file."""
     folder = tmp_path / "server"
     (folder / "zips").mkdir(parents=True)
     (folder / "annotations").mkdir()
@@ -144,7 +144,7 @@ def test_what_is_there_already_is_not_asked_for_again(mirror):
 
 def test_a_df_that_cannot_be_read_ends_nothing(mirror):
     done = get(mirror, "--val-only", free="-")
-    assert done.returncode == 0 and "is not readable: going on" in done.stderr
+    assert done.returncode == 0 and "is not readable: not checked" in done.stderr
 
 
 @pytest.mark.parametrize("option, what", [("--dir", "a folder"), ("--checksums", "a file")])

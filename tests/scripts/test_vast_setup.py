@@ -102,7 +102,7 @@ def test_health_check_without_torch_says_what_to_do(alone):
     done = setup("--health", script=alone, PYTHON=bare_python(alone.parent))
     assert done.returncode == 0, done.stderr
     assert "torch       missing" in done.stderr and "without --no-install" in done.stderr
-    assert "disk  " in done.stdout  # the rest is still told
+    assert "disk  " in done.stdout  # the rest is still printed
 
 
 def test_dry_run_lists_every_step_and_does_none(alone, tmp_path):

@@ -10,7 +10,7 @@ from yolov7fast.search import plot, runner
 
 @pytest.fixture
 def quick(monkeypatch):
-    """From the project's root, without waiting, and without pictures."""
+    """From the project's root, without waiting, and without plots."""
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(runner, "LOOK_SECONDS", 0.02)
     monkeypatch.setattr(plot, "draw", lambda path, *_: path.touch())  # drawn in tests/search/test_trials.py

@@ -93,8 +93,8 @@ def test_the_tutorial_runs_as_written(tmp_path):
     walker.run(smoke)
     assert (tmp_path / "runs" / "train" / "smoke" / "weights" / "best.pt").is_file()
     walker.run(overfit)
-    told = walker.stop(search, signal.SIGINT, after="trial_001 completed")
-    assert f"Go on with: python {shlex.join(resume)}" in told
+    printed = walker.stop(search, signal.SIGINT, after="trial_001 completed")
+    assert f"Resume with: python {shlex.join(resume)}" in printed
     assert walker.table().count("completed") < 4
     walker.run(resume)
     assert walker.table().count("completed") == 4

@@ -448,7 +448,7 @@ def test_a_ranking_in_which_nothing_differs_recommends_nothing(maps):
     assert best_settings(places[:1]) is not None  # one setting alone is what there is
 
 
-def test_the_picture_is_drawn_from_any_mixture(tmp_path, trainer):
+def test_the_plot_is_drawn_from_any_mixture(tmp_path, trainer):
     runs = [*repeated(0.2, 0.3), run(6, 2, 0.1, "pruned", data="other.yaml"), Run(7, 3, 0, {"lr0": 1.0}, "failed")]
     draw(tmp_path / "a.png", runs, trainer)
     draw(tmp_path / "b.png", [Run(0, 0, 0, {}, "failed")], trainer)

@@ -64,15 +64,15 @@ def test_a_loaded_state_does_not_decide_how_a_step_is_computed(adam, said):
     for group in state["param_groups"]:
         for name in ("fused", "foreach", "capturable", "differentiable"):
             group.pop(name, None) if said == "nothing" else group.update({name: said})
-    twin, fused = built(fused=True, adam=adam)
-    twin.load_state_dict(model.state_dict())
+    copied, fused = built(fused=True, adam=adam)
+    copied.load_state_dict(model.state_dict())
     load_optimizer(fused, state)
     assert [group["fused"] for group in fused.param_groups] == [True] * 3
     assert fused._step_supports_amp_scaling
-    for trained, optimizer in ((model, saving), (twin, fused)):
+    for trained, optimizer in ((model, saving), (copied, fused)):
         with_gradients(trained, 2)
         optimizer.step()
-    for one, other in zip(model.parameters(), twin.parameters(), strict=True):
+    for one, other in zip(model.parameters(), copied.parameters(), strict=True):
         torch.testing.assert_close(one, other)
 
 

@@ -173,7 +173,7 @@ def test_the_command_writes_its_choice(tmp_path, opt, monkeypatch, capsys):
     monkeypatch.setattr(waiting, "busy_fraction", lambda: 0.5)
     for name in ("TrainingTrial", "ValidationTrial"):
         monkeypatch.setattr(trials, name, KnownTrial)
-    monkeypatch.setattr(trials, "ChildTrial", lambda told, flags, seconds: KnownTrial(None, None, None, flags))
+    monkeypatch.setattr(trials, "ChildTrial", lambda options, flags, seconds: KnownTrial(None, None, None, flags))
     out, table = tmp_path / "sub" / "fast.yaml", tmp_path / "table.json"
     flags = ("--cfg", opt.cfg, "--data", opt.data, "--batch-size", "4", "--output", str(out), "--json", str(table))
     assert tune.main([*flags, "--device", "cpu"]) == 0

@@ -81,7 +81,7 @@ def disk_speed(folder: Path, size: int) -> tuple[float, float]:
         path.unlink(missing_ok=True)
 
 
-# --- judgements -------------------------------------------------------------------------------------------------------
+# --- verdicts ---------------------------------------------------------------------------------------------------------
 
 
 def check_driver(setting: Setting) -> Line:
@@ -147,7 +147,7 @@ def check_ram(setting: Setting) -> Line:
 
 
 def check_shared_memory(setting: Setting) -> Line:
-    """The default loader passes batches through /dev/shm, which containers keep at 64 MB unless told otherwise."""
+    """The default loader passes batches through /dev/shm, which containers keep at 64 MB unless set otherwise."""
     name = "/dev/shm"
     try:
         free = shutil.disk_usage("/dev/shm").free

@@ -99,8 +99,8 @@ class YoloModule(nn.Module):
 
     def forward(self, images: torch.Tensor) -> tuple[torch.Tensor, ...]:
         images = self.input(images)
-        maps = self.body(images.half() if self.half_precision else images)
-        raw = self.convolutions.raw_outputs(maps)
+        features = self.body(images.half() if self.half_precision else images)
+        raw = self.convolutions.raw_outputs(features)
         if isinstance(self.head, MultiHeadDetect):
             raw = [[m.float() for m in levels] for levels in raw]
         else:
@@ -130,16 +130,16 @@ def fresh_cells(raw: torch.Tensor, level: int) -> torch.Tensor:
     return make_grid(raw.shape[3], raw.shape[2], raw.device)
 
 
-def flat(maps) -> list[torch.Tensor]:
+def flat(raw) -> list[torch.Tensor]:
     """Raw outputs in one list: by head, then by level."""
-    return [maps] if isinstance(maps, torch.Tensor) else [m for part in maps for m in flat(part)]
+    return [raw] if isinstance(raw, torch.Tensor) else [m for part in raw for m in flat(part)]
 
 
 def all_heads(head: MultiHeadDetect, raw: list[list[torch.Tensor]]) -> torch.Tensor:
     """`MultiHeadDetect.predictions` by choosing columns: writing into a larger tensor is no operation of runtimes."""
     parts, places = [], cast(torch.Tensor, head.places)
-    for k, (maps, (first, last)) in enumerate(zip(raw, head.place_bounds)):
-        own = Detect.predictions(head, [head.own_columns(m, k) for m in maps])
+    for k, (levels, (first, last)) in enumerate(zip(raw, head.place_bounds)):
+        own = Detect.predictions(head, [head.own_columns(m, k) for m in levels])
         width = last - first
         if width == 6 and head.nc > 1:
             own = torch.cat((own[..., :5], torch.ones_like(own[..., :1])), -1)

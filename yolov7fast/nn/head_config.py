@@ -225,7 +225,7 @@ def choose_head_config(
     """What --heads, --head-config, --standard-grouping and --geometry-grouping ask for; None: nothing.
 
     The two groupings mean the shipped files for COCO's 80 classes (known by `names`) on 4 heads. For other data or
-    numbers of heads, standard shares the classes out in order, as --heads alone does, and geometry calls
+    numbers of heads, standard divides the classes in order, as --heads alone does, and geometry calls
     `from_boxes(heads)`, which groups by the boxes of the training set.
     """
     if bool(path) + standard + geometry > 1:

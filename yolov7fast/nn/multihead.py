@@ -176,7 +176,7 @@ def with_heads(rows: list, heads: dict | int, file: str) -> list:
 def multi_head(row: Row) -> Resolved:
     """[nc, anchors], with a third argument if wanted: the number of heads, or a head configuration.
 
-    A number, by default 4, shares the classes out in order. A mapping has the keys of a head configuration file.
+    A number, by default 4, divides the classes in order. A mapping has the keys of a head configuration file.
     """
     if len(row.args) > 1 and isinstance(row.args[1], list) and len(row.widths) == 2 * len(row.args[1]):
         row.fail("reads one source for each level: there are no auxiliary heads in a multi-head network")

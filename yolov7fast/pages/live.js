@@ -1,4 +1,4 @@
-// The page of a run that goes on loads itself anew while it is looked at; a button pauses that.
+// The page of a run in progress loads itself anew while it is looked at; a button pauses that.
 const live = document.getElementById("live");
 if (live) {
   const key = `paused ${location.pathname}`;

@@ -29,7 +29,7 @@ MEMINFO = Path("/proc/meminfo")
 
 
 class Limits(NamedTuple):
-    """What bounds the batch besides memory. replicas: GPUs or processes that share it evenly."""
+    """What limits the batch besides memory. replicas: GPUs or processes that share it evenly."""
 
     nominal: int
     images: int

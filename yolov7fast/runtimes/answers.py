@@ -19,19 +19,19 @@ def predictions_of(outputs: Outputs, metadata: Metadata) -> torch.Tensor:
     """Outputs of the raw or grid form -> (B, N, 5 + classes), as a head gives it."""
     if metadata.form is Form.GRID:
         return torch.from_numpy(outputs["output"])
-    maps = [torch.from_numpy(outputs[name]) for name in metadata.outputs]
+    raw = [torch.from_numpy(outputs[name]) for name in metadata.outputs]
     levels = len(metadata.strides)
-    heads = [maps[first : first + levels] for first in range(0, len(maps), levels)]
+    heads = [raw[first : first + levels] for first in range(0, len(raw), levels)]
     if not metadata.head_classes:
         return decoded(heads[0], metadata)
     own = [own_columns(decoded(head, metadata), ids) for head, ids in zip(heads, metadata.head_classes)]
     return torch.cat([widened(p, ids, len(metadata.names)) for p, ids in zip(own, metadata.head_classes)], 1)
 
 
-def decoded(maps: Sequence[torch.Tensor], metadata: Metadata) -> torch.Tensor:
+def decoded(levels: Sequence[torch.Tensor], metadata: Metadata) -> torch.Tensor:
     """Raw outputs (B, A, rows, columns, 5 + C) of all levels -> (B, N, 5 + C)."""
     parts = []
-    for raw, stride, anchors in zip(maps, metadata.strides, metadata.anchors):
+    for raw, stride, anchors in zip(levels, metadata.strides, metadata.anchors):
         s = raw.sigmoid()
         xy = decode_xy(s[..., 0:2], make_grid(raw.shape[3], raw.shape[2], raw.device)) * stride
         wh = decode_wh(s[..., 2:4], torch.tensor(anchors).view(1, -1, 1, 1, 2))

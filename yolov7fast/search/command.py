@@ -196,7 +196,7 @@ def work(opt: Namespace, trainer: Trainer, plan: dict[str, Any], place: Place) -
     except KeyboardInterrupt:
         code = 130
     runs = begun()
-    tell(runs, trainer, table)
+    report_trials(runs, trainer, table)
     left = trials.total - sum(run.status in ENDED for run in trials.ordered)
     if left:
         print(f"{runner.stopping or 'interrupted'}: {left} of {trials.total} trials are not done.")
@@ -220,7 +220,7 @@ def devices_of(opt: Namespace) -> list[str | None]:
     return [named[i % len(named)] if named else None for i in range(jobs)]
 
 
-def tell(runs: list[Run], trainer: Trainer, table: Path) -> None:
+def report_trials(runs: list[Run], trainer: Trainer, table: Path) -> None:
     """Ranking, what is noise, the plot, and the command that the best settings deserve."""
     if not runs:
         return

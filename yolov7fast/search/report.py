@@ -122,13 +122,13 @@ def rank(runs: Sequence[Run]) -> list[Place]:
 def _place(setting: int, group: Sequence[Run]) -> Place:
     status = min((run.status for run in group), key=lambda s: ORDER.index(s))
     counted = [run for run in group if run.status == status]
-    maps = [run.final_map for run in counted if run.final_map is not None]
+    values = [run.final_map for run in counted if run.final_map is not None]
     return Place(
         setting,
         status,
         len(counted),
-        _mean(maps),
-        statistics.stdev(maps) if len(maps) > 1 else None,
+        _mean(values),
+        statistics.stdev(values) if len(values) > 1 else None,
         _mean([run.final_map50 for run in counted if run.final_map50 is not None]),
         _mean([run.final_loss for run in counted if finite(run.final_loss)]),
         sum(run.seconds for run in group),
@@ -182,8 +182,8 @@ def ranking_text(places: Sequence[Place], trainer: Trainer) -> str:
 
 def nothing_differs(places: Sequence[Place]) -> bool:
     """Whether all completed settings, of which there are several, came out alike."""
-    maps = [place.map for place in places if place.status == COMPLETED and place.map is not None]
-    return len(maps) > 1 and max(maps) - min(maps) < LEAST_DIFFERENCE
+    values = [place.map for place in places if place.status == COMPLETED and place.map is not None]
+    return len(values) > 1 and max(values) - min(values) < LEAST_DIFFERENCE
 
 
 def lead(place: Place, other: Place) -> float:
@@ -208,7 +208,7 @@ def verdict(places: Sequence[Place]) -> str:
         if limit is None:
             return (
                 f"Setting {best.setting} leads setting {others[0].setting} by {readable(lead(best, others[0]))}. "
-                "With one seed each, how much of that is chance is unknown; --repeat 3 tells."
+                "With one seed each, how much of that is chance is unknown; --repeat 3 shows it."
             )
         if lead(best, place) <= limit:
             near.append(place)

@@ -228,7 +228,7 @@ class Runner:
         return states.COMPLETED, ""
 
     def end(self, run: Run, status: str, reason: str) -> None:
-        """Tidy up, record, then tell the study: whatever is cut off here is done again by --resume."""
+        """Tidy up, record, then report to the study: whatever is cut off here is done again by --resume."""
         if status in states.ENDED:
             self.trainer.tidy(self.folder / run.name, is_complete=status == states.COMPLETED)
         run.status, run.reason = status, reason

@@ -23,7 +23,7 @@ from yolov7fast.core.errors import UserError, one_line
 REDUCTION = 3  # of those that reach a rung, one in so many continues
 HEARTBEAT_SECONDS, GRACE_SECONDS = 30, 300  # of trials in a shared database; without a beat for so long: retried
 PATIENCE_SECONDS, RETRY_SECONDS = 600.0, 1.0  # how long a server that is away is waited for, and between attempts
-DRIVERS = ("sqlalchemy", "sqlite3", "optuna.exceptions")  # whose exceptions tell of a database
+DRIVERS = ("sqlalchemy", "sqlite3", "optuna.exceptions")  # whose exceptions concern a database
 AWAY = (OperationalError, InterfaceError, optuna.exceptions.StorageInternalError)
 RETRY_OF = "retry of"  # attribute of a trial: the number of the one whose machine is gone
 

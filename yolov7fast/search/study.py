@@ -111,7 +111,7 @@ class Trials:
         own = {run.setting for run in self.ordered}
         return [s for s, trial in self.current().items() if trial.state == TrialState.RUNNING and s not in own]
 
-    # --- from drawing to telling --------------------------------------------------------------------------------------
+    # --- from drawing to reporting ------------------------------------------------------------------------------------
 
     def take_up(self) -> None:
         """What an earlier process of this machine left: its runs, and trials that have not ended."""
@@ -190,11 +190,11 @@ class Trials:
 
     def tell(self, setting: int, runs: Sequence[Run]) -> None:
         trial = self.handles.pop(setting)
-        maps = [run.final_map for run in runs if run.status == COMPLETED and run.final_map is not None]
+        values = [run.final_map for run in runs if run.status == COMPLETED and run.final_map is not None]
         if runs[0].status == PRUNED:
             self.study.tell(trial, state=TrialState.PRUNED, skip_if_finished=True)
-        elif maps:
-            self.study.tell(trial, statistics.fmean(maps), skip_if_finished=True)
+        elif values:
+            self.study.tell(trial, statistics.fmean(values), skip_if_finished=True)
         else:
             self.study.tell(trial, state=TrialState.FAIL, skip_if_finished=True)
 

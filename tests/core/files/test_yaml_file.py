@@ -1,4 +1,4 @@
-"""YAML files as users write them: what is wrong is told with the file's name."""
+"""YAML files as users write them: errors name the file."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The page beside a run: written while it goes on and at its end, and never in its way."""
+"""The page beside a run: written during it and at its end, and never in its way."""
 
 import json
 import logging

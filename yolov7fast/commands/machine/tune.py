@@ -68,18 +68,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     device = select_device(opt.device)
     data = load_data_yaml(opt.data, allow_download=opt.allow_download)
     logging.getLogger("yolov7fast").setLevel(logging.WARNING)
-    seconds, told = opt.minutes * 60, child_options(opt, data.names)
+    seconds, options = opt.minutes * 60, child_options(opt, data.names)
     found, busy = None, waiting.busy_fraction()
     if device.type == "cpu":
         part = seconds * WAITING_PART
         try:
-            found = waiting.measure_waiting(told, WAITING_ROUNDS, max(part, 10))
+            found = waiting.measure_waiting(options, WAITING_ROUNDS, max(part, 10))
         except TimeoutError as error:
             print(f"ways of waiting are not compared: {error}")
 
     def make_trial(kind: str, flags: Flags) -> Trial:
         if kind == "compile":
-            return ChildTrial(told, flags, max(search.until - search.clock(), 1))
+            return ChildTrial(options, flags, max(search.until - search.clock(), 1))
         return (ValidationTrial if kind == "validation" else TrainingTrial)(opt, data, device, flags)
 
     images = len(find_images(data.split("train"))) * opt.epochs

@@ -1,4 +1,4 @@
-"""The picture of an iteration: recorded stage times of upstream, and measured losses, as an SVG of plain shapes."""
+"""The chart of an iteration: recorded stage times of upstream, and measured losses, as an SVG of plain shapes."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
