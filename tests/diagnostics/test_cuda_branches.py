@@ -8,13 +8,18 @@ import torch
 from torch import nn
 
 from tests.conftest import ROOT
+from tests.mini_network import write_mini_weights
 from tests.training.test_step import scalar_step
+from yolov7fast.cli.parser import parser_for
+from yolov7fast.commands import detect
 from yolov7fast.core import device as core_device
+from yolov7fast.core.errors import UserError
 from yolov7fast.families.base import BaseFamily
 from yolov7fast.families.detr import optimization as detr_optimization
 from yolov7fast.families.detr.family import peak_memory_gb
 from yolov7fast.families.yolo import optimization as yolo_optimization
 from yolov7fast.loading.shared_buffer import BatchBuffer
+from yolov7fast.predictors import yolo
 from yolov7fast.predictors.base import PredictOptions
 from yolov7fast.predictors.yolo import YoloPredictor, wants_half
 from yolov7fast.profiling import measure
@@ -173,6 +178,32 @@ def test_half_precision_and_the_warm_up_are_for_cuda():
         patch.setattr(torch, "zeros", lambda *shape, device, dtype: (shape, device, dtype))
         YoloPredictor.warm_up(predictor, 320)
     assert seen == [((1, 3, 320, 320), CUDA, torch.float16)]
+
+
+def test_detection_is_in_half_precision_unless_the_flag_forbids_it(tmp_path, monkeypatch):
+    weights = str(write_mini_weights(tmp_path / "mini.pt"))
+    monkeypatch.setattr(yolo, "wants_half", lambda model, options: options.half)  # as for weights on CUDA
+    monkeypatch.setattr(detect, "detect_with", lambda opt, predictor: predictor.precision)
+    parse = parser_for("detect", "yolo").parse_args
+    assert detect.detect(parse(["--weights", weights, "--device", "cpu"])) == "float16"
+    assert detect.detect(parse(["--weights", weights, "--device", "cpu", "--no-half"])) == "float32"
+    with pytest.raises(UserError, match=r"--no-half is for .pt files; best.onnx has the precision it was exported in"):
+        detect.detect(parse(["--weights", "best.onnx", "--no-half"]))
+
+
+@pytest.mark.parametrize(("amp", "half"), [("auto", True), ("fp16", True), ("off", False)])
+def test_validations_of_a_training_without_mixed_precision_are_in_single_precision(amp, half):
+    class Asked(Exception):
+        pass
+
+    def predictor(config):
+        raise Asked(config.half)
+
+    family = SimpleNamespace(opt=SimpleNamespace(single_cls=False, amp=amp), predictor=predictor, draws_plots=False)
+    family.test_size, family.val_batch, family.nc = 64, 4, 3
+    family.val_loader = family.data = family.run_dir = None
+    with pytest.raises(Asked, match=str(half)):
+        BaseFamily.validate(family, 0, False, False, lambda: False)
 
 
 def test_a_trace_on_a_gpu_has_its_kernels(tmp_path, monkeypatch):

@@ -23,6 +23,7 @@ from yolov7fast.core.errors import UserError
 from yolov7fast.data.data_yaml import load_data_yaml
 from yolov7fast.evaluation.upstream import test
 from yolov7fast.metrics.names import MAP, MAP50, SUMMARY
+from yolov7fast.predictors import yolo
 
 test.__test__ = False  # pytest takes it for a test by its name
 ROOT = Path(__file__).resolve().parents[2]
@@ -93,7 +94,7 @@ def test_flags_are_those_of_upstream(golden):
         assert flag["store_true"] or action.type.__name__ == (flag["type"] or "str")
     new = {flag.name for flag in flags_of("test").values()} - {flag["flag"] for flag in recorded}
     ours = {"--annotations", "--workers", "--fast-dataloader", "--cache-images", "--cache-dir", "--agnostic-nms"}
-    ours |= {"--keep-partial-labels", "--allow-download", "--val-fraction"}
+    ours |= {"--keep-partial-labels", "--allow-download", "--val-fraction", "--no-half"}
     assert new == ours
 
 
@@ -224,6 +225,14 @@ def test_the_precision_is_written_alike_everywhere(shapes_small, untrained, in_t
     assert ", in float32\n" in capsys.readouterr().out
     settings = json.loads((in_tmp / "runs/test/exp/metrics.json").read_text())["settings"]
     assert settings["precision"] == "float32" and settings["weights"] == [untrained]
+
+
+def test_no_half_runs_in_single_precision(shapes_small, untrained, in_tmp, monkeypatch, capsys):
+    monkeypatch.setattr(yolo, "wants_half", lambda model, options: options.half)  # as for weights on CUDA
+    on_shapes(shapes_small, untrained)
+    assert ", in float16\n" in capsys.readouterr().out
+    on_shapes(shapes_small, untrained, "--no-half")
+    assert ", in float32\n" in capsys.readouterr().out
 
 
 def test_run_folders_count_up_unless_told(shapes_small, untrained, in_tmp):

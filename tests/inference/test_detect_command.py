@@ -152,7 +152,7 @@ def test_labelled_image_differs_from_the_original_only_near_boxes(weights, three
 def test_flags_are_those_recorded(golden):
     recorded = {entry["flag"]: entry for entry in golden("eval_cli.json")["detect"]}
     mine = {action.option_strings[0]: action for action in parser_for("detect")._actions if action.dest != "help"}
-    new = {"--batch-size", "--save-crop", "--save-csv", "--slice", "--slice-overlap"}
+    new = {"--batch-size", "--save-crop", "--save-csv", "--slice", "--slice-overlap", "--no-half"}
     assert set(mine) - set(recorded) == new and set(recorded) <= set(mine)
     for name, entry in recorded.items():
         action = mine[name]

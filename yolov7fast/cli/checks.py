@@ -151,5 +151,8 @@ def _check_inference(opt: Namespace, flags: Mapping[str, Flag]) -> None:
     for flag in ("project", "name"):
         check_folder_name(f"--{flag}", str(getattr(opt, flag, "")))
     opt.weights = [opt.weights] if isinstance(opt.weights, str) else opt.weights
-    if all(map(is_exported, opt.weights)) and "img_size" not in getattr(opt, "given", ()):
+    exported = [path for path in opt.weights if is_exported(path)]
+    if exported and getattr(opt, "no_half", False):
+        raise UserError(f"--no-half is for .pt files; {exported[0]} has the precision it was exported in: leave it out")
+    if len(exported) == len(opt.weights) and "img_size" not in getattr(opt, "given", ()):
         opt.img_size = 0  # the one that the file names

@@ -30,6 +30,7 @@ def detect(opt: Namespace, family: str = "yolo") -> Summary:
         classes=opt.classes,
         agnostic=getattr(opt, "agnostic_nms", False),
         augment=getattr(opt, "augment", False),
+        half=not getattr(opt, "no_half", False),
     )
     predictor = load_predictor(opt.weights, select_device(opt.device), options)
     summary = detect_with(opt, predictor)

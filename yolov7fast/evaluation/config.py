@@ -82,7 +82,7 @@ def from_options(options: Any, **changes: Any) -> EvalConfig:
 
     Commands that lack a flag get the default.
     """
-    given = {**vars(options), **changes}
+    given = {"half": not getattr(options, "no_half", False), **vars(options), **changes}
     outputs = OutputConfig(**{f.name: given[f.name] for f in fields(OutputConfig) if f.name in given})
     own = {f.name: given[f.name] for f in fields(EvalConfig) if f.name in given and f.name != "outputs"}
     return EvalConfig(**own, outputs=outputs)

@@ -262,6 +262,7 @@ class BaseFamily(Family):
             batch_size=self.val_batch,
             single_cls=self.opt.single_cls,
             v5_metric=getattr(self.opt, "v5_metric", False),
+            half=self.opt.amp != "off",
             outputs=OutputConfig(verbose=final and self.nc < 50, plots=draw and self.draws_plots),
         )
         sinks = [FindingsSink(self.nc)] if self.draws_plots else []

@@ -125,6 +125,13 @@ ROWS = [
         upstream=DETECTED,
     ),
     detection(
+        "--no-half",
+        bool,
+        False,
+        "single precision on CUDA, too, for cards whose half precision gives NaN (GTX 16xx); a CPU always uses it",
+        where=YOLO_DETECTED,
+    ),
+    detection(
         "--slice",
         int,
         0,

@@ -92,7 +92,7 @@ ROWS = [
         "--amp",
         str,
         "auto",
-        "mixed precision; auto: fp16 on CUDA, off on CPU",
+        "mixed precision; auto: fp16 on CUDA, off on CPU; off: validations are in single precision, too",
         where=TRAIN,
         choices=("auto", "off", "fp16", "bf16"),
         changed={"detr": {"nargs": "?", "const": "auto"}},  # a bare --amp, or `amp: true`

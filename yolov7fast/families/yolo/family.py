@@ -333,6 +333,7 @@ class YoloFamily(YoloCheckpoints):
             batch_size=self.val_batch,
             iou_thres=0.7,
             v5_metric=self.opt.v5_metric,
+            half=self.opt.amp != "off",
             outputs=OutputConfig(save_json=True, plots=False, is_coco=True),
         )
         for path in filter(Path.is_file, weights):
