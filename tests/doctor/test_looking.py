@@ -30,9 +30,9 @@ def steps(monkeypatch):
     made = []
 
     class Watched(Looking):
-        def __init__(self, paths, source):
+        def __init__(self, paths, source, stamps):
             made.append(f"look at {len(paths)}")
-            super().__init__(paths, source)
+            super().__init__(paths, source, stamps)
 
         def finish(self, desc=""):
             made.append("wait")

@@ -48,8 +48,8 @@ def use_labels(folder: Path) -> None:
     check_table(images_of(folder), folder / "images/train")
     for keep in (False, True):
         check_pair(str(folder / "images/train/000.png"), str(folder / "labels/train/000.txt"), keep)
-    sample = yolo.read_sample(str(folder / "images/train/000.png"), folder)
-    label_lines(sample, Counter())
+    for sample in yolo.read_samples(images_of(folder), folder):
+        label_lines(sample, Counter())
 
 
 def use_label_cache(folder: Path) -> None:

@@ -26,11 +26,12 @@ from yolov7fast.core.files.atomic import atomic_file
 from yolov7fast.data.formats.files import cache_folder, plain_name
 from yolov7fast.data.labels import EXIF_ORIENTATION
 
-VERSION = 1
+VERSION = 2
 GOOD, MISSING, UNREADABLE, TRUNCATED, TOO_LARGE = range(5)  # states of a file
 MOST_PIXELS = 100_000_000  # beyond it a file is not decoded here
 THUMB = 16  # pixels a side of what near duplicates are compared by
 HASHED = 32  # pixels a side of what the perceptual hash is made from
+LEAST = 24  # pixels of the shorter side down to which a decoding may be reduced: three for each of the hash's waves
 GREY_STEP = 4  # largest difference of colour channels in a grey image
 FLAT_STEP = 6  # grey levels between the darkest and the brightest part of an image of one colour
 CHUNK = 64
@@ -59,6 +60,7 @@ REDUCED += ((1, cv2.IMREAD_COLOR),)
 # the eight lowest cosines over HASHED pixels
 COSINES = np.cos(np.pi / HASHED * np.outer(np.arange(8), np.arange(HASHED) + 0.5)).astype(np.float32)
 COSINES[0] /= np.sqrt(2)
+MEANS = np.kron(np.eye(THUMB, dtype=np.float32), np.full(HASHED // THUMB, THUMB / HASHED, np.float32))  # to THUMB
 
 
 def look(path: str) -> np.ndarray:
@@ -84,13 +86,13 @@ def _look_chunk(paths: Sequence[str]) -> np.ndarray:
 def _read(path: str, fact: np.void) -> np.ndarray | None:
     """Fill in what the file says, and return its pixels, RGB or BGR, at any size; None if they cannot be had."""
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb", buffering=0) as file:
             data = file.read()
     except OSError as error:
         fact["state"] = MISSING if isinstance(error, FileNotFoundError) else UNREADABLE
         fact["error"] = str(error.strerror).encode(errors="replace")[:160]
         return None
-    fact["digest"] = np.frombuffer(hashlib.blake2b(data, digest_size=16).digest(), np.uint64)
+    fact["digest"] = np.frombuffer(hashlib.sha256(data).digest(), np.uint64, 2)  # processors have instructions for it
     pixels = _decode_plain_jpeg(data, fact)
     if pixels is not None:
         return pixels
@@ -105,7 +107,7 @@ def _decode_plain_jpeg(data: bytes, fact: np.void) -> np.ndarray | None:
     size = jpeg_size(data) if data[-4096:].rfind(b"\xff\xd9") >= 0 and b"Exif" not in data[:4096] else None
     if size is None or size[0] * size[1] > MOST_PIXELS:
         return None
-    how = next(flag for factor, flag in REDUCED if min(size) >= factor * HASHED or factor == 1)
+    how = next(flag for factor, flag in REDUCED if min(size) >= factor * LEAST or factor == 1)
     pixels = cv2.imdecode(np.frombuffer(data, np.uint8), how)
     if pixels is not None:
         fact["width"], fact["height"], fact["format"] = *size, b"jpeg"
@@ -181,16 +183,18 @@ def _describe(small: np.ndarray, facts: np.ndarray) -> None:
     The hash holds the signs of the 64 lowest frequencies (of the cosine transform) around their median.
     """
     seen = facts["width"] > 0
-    wide = small.astype(np.int16)
-    steps = np.abs(wide[..., :2] - wide[..., 1:]).max((1, 2, 3))
-    facts["grey"] = seen & (steps <= GREY_STEP)
-    plane = small.mean(3, dtype=np.float32)
-    facts["flat"] = np.ptp(plane, axis=(1, 2)) < FLAT_STEP
-    side = HASHED // THUMB
-    facts["thumb"] = plane.reshape(-1, THUMB, side, THUMB, side).mean((2, 4)).round()
+    blue, green, red = (np.ascontiguousarray(small[..., k]).reshape(len(small), -1) for k in range(3))
+    steps = np.maximum(
+        np.maximum(blue, green) - np.minimum(blue, green), np.maximum(green, red) - np.minimum(green, red)
+    )
+    facts["grey"] = seen & (steps.max(1) <= GREY_STEP)
+    plane = (blue.astype(np.float32) + green + red) / 3
+    facts["flat"] = plane.max(1) - plane.min(1) < FLAT_STEP
+    plane = plane.reshape(-1, HASHED, HASHED)
+    facts["thumb"] = (MEANS @ plane @ MEANS.T).round()
     low = (COSINES @ plane @ COSINES.T).reshape(-1, 64)
-    bits = low > np.median(low[:, 1:], axis=1, keepdims=True)
-    hashes = np.packbits(bits, axis=1).view(np.uint64)[:, 0]
+    middle = np.sort(low[:, 1:], axis=1)[:, 31:32]
+    hashes = np.packbits(low > middle, axis=1).view(np.uint64)[:, 0]
     facts["phash"] = np.where(seen & (facts["state"] != UNREADABLE) & (facts["state"] != TOO_LARGE), hashes, 0)
 
 
@@ -218,10 +222,11 @@ class Looking:
     In between the caller can do other work, such as reading labels.
     """
 
-    def __init__(self, paths: Sequence[str], source: str):
+    def __init__(self, paths: Sequence[str], source: str, stamps: np.ndarray | None = None):
+        """stamps: those of the paths, where the caller has them."""
         self.paths = list(paths)
         self._place = _place(source)
-        self._stamps = np.array([stamp(path) for path in paths], np.int64).reshape(-1, 2)
+        self._stamps = stamps_of(paths) if stamps is None else stamps
         self._facts = np.zeros(len(paths), FACTS)
         self._todo = self._recall()
         self._pool: Executor | None = None
@@ -233,14 +238,12 @@ class Looking:
 
     def _recall(self) -> list[int]:
         """Fill in what was seen before; returns the places of the others."""
-        known, todo = _stored(self._place), []
-        for i, path in enumerate(self.paths):
-            before = known.get(path)
-            if before is not None and (before[0] == self._stamps[i]).all():
-                self._facts[i] = before[1]
-            else:
-                todo.append(i)
-        return todo
+        places, stamps, facts = _stored(self._place)
+        before = np.array([places.get(path, -1) for path in self.paths], np.int64)
+        known = before >= 0
+        known[known] = (stamps[before[known]] == self._stamps[known]).all(1)
+        self._facts[known] = facts[before[known]]
+        return np.flatnonzero(~known).tolist()
 
     def finish(self, desc: str = "looking at images") -> np.ndarray:
         """FACTS (n,) of all images, which the cache holds from now on."""
@@ -264,13 +267,17 @@ class Looking:
             self._pool.shutdown(cancel_futures=True)
 
 
-def stamp(path: str) -> tuple[int, int]:
-    """Size and time of a file, (-1, -1) where there is none."""
-    try:
-        status = os.stat(path)
-    except OSError:
-        return -1, -1
-    return status.st_size, status.st_mtime_ns
+def stamps_of(paths: Sequence[str]) -> np.ndarray:
+    """(n, 2) int64 sizes and times (ns) of files, (-1, -1) where there is none."""
+    stamps = []
+    for path in paths:
+        try:
+            status = os.stat(path)
+        except OSError:
+            stamps.append((-1, -1))
+        else:
+            stamps.append((status.st_size, status.st_mtime_ns))
+    return np.array(stamps, np.int64).reshape(-1, 2)
 
 
 def _place(source: str) -> Path:
@@ -278,18 +285,19 @@ def _place(source: str) -> Path:
     return cache_folder("facts") / f"{plain_name(Path(source).name)}-{key}.npz"
 
 
-def _stored(place: Path) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """What was seen before: stamp and record of each path; nothing if the file is absent, old or damaged."""
+def _stored(place: Path) -> tuple[dict[str, int], np.ndarray, np.ndarray]:
+    """What was seen before: the row of each path, stamps (k, 2), FACTS (k,); no rows if absent, old or damaged."""
     try:
         with np.load(place, allow_pickle=False) as stored:
             header = json.loads(bytes(stored["header"]))
             stamps, facts = stored["stamps"], stored["facts"]
-        whole = len(header["paths"]) == len(stamps) == len(facts)
-        if header["version"] != VERSION or facts.dtype != FACTS or not whole:
-            return {}
-        return dict(zip(header["paths"], zip(stamps, facts)))
+        paths = header["paths"]
+        right = header["version"] == VERSION and facts.dtype == FACTS and facts.shape == (len(paths),)
+        if right and stamps.dtype == np.int64 and stamps.shape == (len(paths), 2):
+            return {path: i for i, path in enumerate(paths)}, stamps, facts
     except Exception:  # whatever a stranger's file makes the readers raise: it is written anew
-        return {}
+        pass
+    return {}, np.zeros((0, 2), np.int64), np.zeros(0, FACTS)
 
 
 def _write(place: Path, paths: Sequence[str], stamps: np.ndarray, facts: np.ndarray) -> None:
@@ -299,7 +307,7 @@ def _write(place: Path, paths: Sequence[str], stamps: np.ndarray, facts: np.ndar
         np.savez(file, header=header, stamps=stamps, facts=facts)
 
 
-def loaded_size(fact: np.ndarray) -> tuple[int, int]:
-    """(width, height) of an image as it is loaded for training, EXIF rotation applied."""
-    width, height = int(fact["width"]), int(fact["height"])
-    return (height, width) if fact["orientation"] >= 5 else (width, height)
+def loaded_sizes(facts: np.ndarray) -> np.ndarray:
+    """(n, 2) widths and heights of images as they are loaded for training, EXIF rotation applied."""
+    sizes = np.stack((facts["width"], facts["height"]), -1)
+    return np.where((facts["orientation"] >= 5)[..., None], sizes[..., ::-1], sizes)

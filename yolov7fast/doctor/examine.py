@@ -3,18 +3,18 @@
 import hashlib
 import json
 import os
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from yolov7fast.core.files.atomic import write_atomically
 from yolov7fast.data.formats.files import cache_folder, plain_name, walk
 from yolov7fast.data.formats.recognise import Found, recognise
-from yolov7fast.data.formats.samples import SPLITS, AnnotatedSet, Sample
-from yolov7fast.data.formats.yolo import images_of, label_of, root_of
-from yolov7fast.data.image_facts import Looking, look_at, stamp
+from yolov7fast.data.formats.samples import AnnotatedSet, Sample
+from yolov7fast.data.formats.yolo import images_by_split, label_of, read
+from yolov7fast.data.image_facts import Looking, look_at, stamps_of
 from yolov7fast.doctor.anchors import anchors_of
 from yolov7fast.doctor.findings import Finding, Findings, Place, worst
 from yolov7fast.doctor.image_checks import check_duplicates, check_images
@@ -69,25 +69,25 @@ def examine(path: str | Path, options: Options, anew: bool = False) -> Examined:
     """Check a data set in any format. anew: also if nothing has changed, because the images themselves are wanted."""
     found = recognise(path)
     anchors = anchors_of(options.cfg) if options.cfg else np.zeros((0, 2))
-    digest = _digest(found, options, anchors)
+    files = _files(found)
+    digest = _digest(found, files, options, anchors)
     place = _place(found)
     if not anew and (report := _remembered(place, digest)):
         return Examined(report)
-    with Looking(_images(found), str(found.root)) as looking:  # in processes, while labels are read in this one
-        annotated = found.read()
+    findings, images = Findings(), [image for split in files.images.values() for image in split]
+    with Looking(images, str(found.root), files.stamps[: len(images)]) as looking:
+        # while processes look at images, this one reads and checks labels
+        annotated = read(found.yolo, files.images) if found.yolo else found.read()
         samples, objects = collect(annotated)
+        check_labels(annotated, samples, objects, findings)
+        splits = list(annotated.splits)
+        figures = count(samples, objects, splits, annotated.names, options.img_size)
+        check_classes(figures, splits, found.yolo.path if found.yolo else str(found.root), findings)
         facts = looking.finish()
-    images = [s.image for s in samples]
-    if images != looking.paths:  # another format, or a file that came or went meanwhile
+    if (images := [s.image for s in samples]) != looking.paths:  # another format
         facts = look_at(images, str(found.root))
-    findings = Findings()
-    splits = list(annotated.splits)
     check_images(samples, facts, findings)
-    check_labels(annotated, samples, objects, findings)
     check_duplicates(samples, objects.split, splits, facts, findings)
-    figures = count(samples, objects, splits, annotated.names, options.img_size)
-    source = found.yolo.path if found.yolo else str(found.root)
-    check_classes(figures, splits, source, findings)
     check_sizes(samples, objects, facts, anchors, options.threshold, figures, findings)
     figures.image_sizes = _image_sizes(facts)
     report = Report(
@@ -115,30 +115,32 @@ def _image_sizes(facts: np.ndarray, shown: int = 12) -> list[dict]:
 # --- remembering ------------------------------------------------------------------------------------------------------
 
 
-def _digest(found: Found, options: Options, anchors: np.ndarray) -> str:
-    """Of all files that were looked at, by path, size and time, and of the options."""
-    made = hashlib.blake2b(f"{VERSION} {options} {anchors.tolist()} {found.evidence}".encode(), digest_size=16)
-    for path in _files(found):
-        made.update(f"{path}\0{stamp(path)}\n".encode(errors="surrogateescape"))
-    return made.hexdigest()
+class Files(NamedTuple):
+    """The files of a data set, with sizes and times: what the outcome depends on."""
+
+    images: dict[str, list[str]]  # by split, of a set in YOLO layout; other formats' annotations name theirs
+    paths: list[str]  # of all files; images first, in order of their splits
+    stamps: np.ndarray  # (n, 2)
 
 
-def _images(found: Found) -> list[str]:
-    """The images of a data set in YOLO layout; none for other formats, whose annotations name them."""
+def _files(found: Found) -> Files:
     if found.yolo is None:
-        return []
-    sources = [source for split in SPLITS if (source := getattr(found.yolo, split))]
-    root = root_of(found.yolo)
-    return [image for source in sources for image in images_of(source, root)]
-
-
-def _files(found: Found) -> Sequence[str]:
-    if found.yolo is None:
-        return [entry.path for entry in walk(found.root)]
-    images = _images(found)
-    labels = [label_of(image) for image in images]
+        paths = [entry.path for entry in walk(found.root)]
+        return Files({}, paths, stamps_of(paths))
+    images = images_by_split(found.yolo)
+    paths = [image for split in images.values() for image in split]
+    labels = [label_of(image) for image in paths]
     folders = {os.path.dirname(label) for label in labels}  # their times change when label files come and go
-    return [found.yolo.path, *images, *labels, *sorted(folders)]
+    paths += [*labels, *sorted(folders), found.yolo.path]
+    return Files(images, paths, stamps_of(paths))
+
+
+def _digest(found: Found, files: Files, options: Options, anchors: np.ndarray) -> str:
+    """Of all files that were looked at, by path, size and time, and of the options."""
+    made = hashlib.blake2b(f"{VERSION} {options} {anchors.tolist()} {found.evidence}\0".encode(), digest_size=16)
+    made.update("\0".join(files.paths).encode(errors="surrogateescape"))
+    made.update(files.stamps.tobytes())
+    return made.hexdigest()
 
 
 def _place(found: Found) -> Path:

@@ -20,7 +20,7 @@ from yolov7fast.data.formats.names import unique_names
 from yolov7fast.data.formats.outline import corners, extent, join_rings, with_four_points
 from yolov7fast.data.formats.samples import Sample
 from yolov7fast.data.formats.yolo import KIND as YOLO
-from yolov7fast.data.image_facts import GOOD, TRUNCATED, loaded_size
+from yolov7fast.data.image_facts import GOOD, TRUNCATED, loaded_sizes
 from yolov7fast.data.labels import IMG_FORMATS, MIN_SIDE
 from yolov7fast.doctor.examine import Examined
 from yolov7fast.doctor.findings import ERROR, WARNING
@@ -78,7 +78,7 @@ def _write_split(
     for kind in ("images", "labels"):
         (build / kind / split).mkdir(parents=True)
     names = unique_names([os.path.basename(sample.image) for sample in samples])
-    for sample, name, fact in zip(samples, names, facts):
+    for sample, name, fact, size in zip(samples, names, facts, loaded_sizes(facts)):
         if not usable(fact):
             changes.append(Change(sample.image, 0, "image left out: it cannot be read or is too small"))
             continue
@@ -88,7 +88,7 @@ def _write_split(
         if not sample.labelled:
             changes.append(Change(sample.label_file, 0, "empty label file added"))
         original = _original_lines(sample) if yolo else {}
-        lines, made = correct(sample, nc, original, loaded_size(fact))
+        lines, made = correct(sample, nc, original, size)
         changes += made
         (build / "labels" / split / f"{os.path.splitext(name)[0]}.txt").write_text("".join(f"{x}\n" for x in lines))
 
@@ -108,13 +108,13 @@ def _original_lines(sample: Sample) -> dict[int, str]:
         return {}
 
 
-def correct(sample: Sample, nc: int, original: dict[int, str], size: tuple[int, int]) -> tuple[list[str], list[Change]]:
-    """(lines of the corrected label file, what was changed). original: text of YOLO lines; size: of the image."""
+def correct(sample: Sample, nc: int, original: dict[int, str], size: np.ndarray) -> tuple[list[str], list[Change]]:
+    """(lines of the corrected label file, what was changed). original: text of YOLO lines; size: (2,) of the image."""
     changes = [Change(f.file, f.line, f"line removed: {f.kind}", f.text) for f in sample.faults if _removes(f, sample)]
     frame = np.array(sample.frame)
     outlines = sample.outlines
     polygons = any(outlines)
-    least = 0.5 / np.array(size)  # half a pixel: what is left of a box that hardly touches the image
+    least = 0.5 / size  # half a pixel: what is left of a box that hardly touches the image
     kept: list[np.ndarray] = []
     lines: list[str] = []
     for k, (cls, box, rings) in enumerate(zip(sample.classes.tolist(), sample.boxes, outlines)):

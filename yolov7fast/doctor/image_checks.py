@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from yolov7fast.data.formats.samples import Sample
-from yolov7fast.data.image_facts import MISSING, TOO_LARGE, TRUNCATED, UNREADABLE, loaded_size
+from yolov7fast.data.image_facts import MISSING, TOO_LARGE, TRUNCATED, UNREADABLE, loaded_sizes
 from yolov7fast.data.labels import IMG_FORMATS, MIN_SIDE
 from yolov7fast.data.near_duplicates import exact_groups, groups_of, near_pairs
 from yolov7fast.doctor.findings import Findings
@@ -52,11 +52,12 @@ def _check_formats(samples: Sequence[Sample], facts: np.ndarray, seen: np.ndarra
 
 def _check_sizes(samples: Sequence[Sample], facts: np.ndarray, seen: np.ndarray, found: Findings) -> None:
     """Sizes that an annotation states against the file's: a scale is harmless, another aspect ratio is not."""
+    sizes = loaded_sizes(facts)
     for i in seen.tolist():
         w, h = samples[i].frame
         if w <= 1:
             continue  # fractions
-        real = loaded_size(facts[i])
+        real = sizes[i]
         if abs((w / h) / (real[0] / real[1]) - 1) > ASPECT_SLACK:
             text = f"the annotation says {w:g} x {h:g}, the file has {real[0]} x {real[1]}"
             found.add("size differs from annotation", samples[i].image, text=text, image=i)

@@ -17,6 +17,7 @@ NEARLY = 0.9  # IoU from which on two boxes are nearly the same
 COVERS = 0.98  # of both sides, of a box that covers the image
 ROUGH = 1e-6  # of the image, within which two boxes are the same
 MOST_PAIRED = 2000  # boxes of an image up to which all pairs are compared
+PAIRS = 1 << 17  # compared at once
 
 
 def check_labels(annotated: AnnotatedSet, samples: Sequence[Sample], objects: Objects, found: Findings) -> None:
@@ -78,27 +79,40 @@ def _numbers(box: np.ndarray) -> str:
 
 def _check_pairs(samples: Sequence[Sample], objects: Objects, names: Sequence[str], found: Findings) -> None:
     """Boxes of one image that are the same, or nearly."""
-    ends = np.cumsum(objects.counts)
-    for i in np.flatnonzero((objects.counts > 1) & (objects.counts <= MOST_PAIRED)).tolist():
-        rows = slice(ends[i] - objects.counts[i], ends[i])
-        boxes, classes, lines = objects.box[rows], objects.cls[rows].tolist(), objects.line[rows].tolist()
-        low = np.maximum(boxes[:, None, :2], boxes[None, :, :2])
-        high = np.minimum(boxes[:, None, 2:], boxes[None, :, 2:])
-        inside = np.maximum(high - low, 0).prod(2)
-        area = np.maximum(boxes[:, 2:] - boxes[:, :2], 0).prod(1)
-        union = area[:, None] + area[None] - inside
-        close = np.triu(inside > NEARLY * union, 1)
-        if not close.any():
+    done = set()
+    for a, b in _close_pairs(objects).tolist():
+        first, second = int(objects.cls[a]), int(objects.cls[b])
+        same = bool((np.abs(objects.box[a] - objects.box[b]) <= ROUGH).all())
+        if objects.crowd[a] or objects.crowd[b] or (same and first == second and b in done):
             continue
-        done = set()
-        for a, b in np.argwhere(close).tolist():
-            same = bool((np.abs(boxes[a] - boxes[b]) <= ROUGH).all())
-            if objects.crowd[rows][[a, b]].any() or (same and classes[a] == classes[b] and b in done):
-                continue
-            check, text = _judge(same, classes[a], classes[b], names)
-            if check == "duplicate box":
-                done.add(b)
-            found.add(check, samples[i].label_file, lines[b], f"{text} line {lines[a]}", i)
+        check, text = _judge(same, first, second, names)
+        if check == "duplicate box":
+            done.add(b)
+        i = int(objects.image[b])
+        found.add(check, samples[i].label_file, int(objects.line[b]), f"{text} line {objects.line[a]}", i)
+
+
+def _close_pairs(objects: Objects) -> np.ndarray:
+    """(p, 2) rows a < b of objects of one image whose boxes overlap by more than NEARLY, in order."""
+    rows = np.arange(len(objects.image))
+    last = np.cumsum(objects.counts)[objects.image] - 1  # (m,) last object of each one's image
+    after = np.where(objects.counts[objects.image] <= MOST_PAIRED, last - rows, 0)  # partners of each object
+    ends = np.cumsum(after)
+    areas = np.maximum(objects.wh, 0).prod(1)
+    found = [np.zeros((0, 2), np.int64)]
+    start = 0
+    while start < len(rows):
+        before = int(ends[start - 1]) if start else 0
+        stop = max(int(np.searchsorted(ends, before + PAIRS, "right")), start + 1)
+        a = np.repeat(rows[start:stop], after[start:stop])
+        b = a + 1 + before + np.arange(len(a)) - np.repeat(ends[start:stop] - after[start:stop], after[start:stop])
+        first, second = objects.box[a], objects.box[b]
+        sides = np.minimum(first[:, 2:], second[:, 2:]) - np.maximum(first[:, :2], second[:, :2])
+        inside = np.maximum(sides[:, 0], 0) * np.maximum(sides[:, 1], 0)
+        close = inside > NEARLY * (areas[a] + areas[b] - inside)
+        found.append(np.stack((a[close], b[close]), 1))
+        start = stop
+    return np.concatenate(found)
 
 
 def _judge(same: bool, a: int, b: int, names: Sequence[str]) -> tuple[str, str]:

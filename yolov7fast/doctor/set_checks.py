@@ -9,7 +9,7 @@ import numpy as np
 
 from yolov7fast.core.errors import UserError
 from yolov7fast.data.formats.samples import Sample
-from yolov7fast.data.image_facts import loaded_size
+from yolov7fast.data.image_facts import loaded_sizes
 from yolov7fast.data.quick_check import SMALLEST_SIDE
 from yolov7fast.doctor.findings import Findings, counted
 from yolov7fast.doctor.objects import Objects
@@ -98,7 +98,7 @@ def check_classes(figures: Figures, splits: list[str], source: str, found: Findi
 
 def boxes_in_pixels(objects: Objects, facts: np.ndarray, img_size: int) -> tuple[np.ndarray, np.ndarray]:
     """((m, 2) sizes of boxes in pixels when the longer side of their image is `img_size`, (m,) which are usable)."""
-    sizes = np.array([loaded_size(fact) for fact in facts], np.float64).reshape(-1, 2)
+    sizes = loaded_sizes(facts).astype(np.float64)
     longer = sizes.max(1, initial=0)
     scaled = sizes * (img_size / np.maximum(longer, 1))[:, None]
     wh = objects.wh * scaled[objects.image]

@@ -27,7 +27,7 @@ from yolov7fast.data.formats.files import cache_folder, link, plain_name, walk
 from yolov7fast.data.formats.label_lines import label_lines
 from yolov7fast.data.formats.names import unique_names
 from yolov7fast.data.formats.recognise import Found, recognise
-from yolov7fast.data.formats.samples import SPLITS, AnnotatedSet, Sample
+from yolov7fast.data.formats.samples import AnnotatedSet, Sample
 from yolov7fast.data.formats.split import split_by_hash
 from yolov7fast.data.image_facts import look_at
 from yolov7fast.data.labels import img2label_paths
@@ -90,8 +90,7 @@ def divide(names: Sequence[str], images: Sequence[str], fraction: float, source:
 
 def _prepare_yolo(found: Found, data: DataYaml, said: str, val_fraction: float) -> str:
     check_fraction(bool(data.val), val_fraction, said)
-    root = yolo.root_of(data)
-    splits = {split: yolo.images_of(source, root) for split in SPLITS if (source := getattr(data, split))}
+    splits = yolo.images_by_split(data)
     notes = []
     if val_fraction:
         images = splits["train"]

@@ -3,7 +3,7 @@
 
 import glob
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -15,12 +15,14 @@ from yolov7fast.core.files.yaml_file import read_yaml
 from yolov7fast.data.data_yaml import DataYaml, Source, candidates, class_names
 from yolov7fast.data.formats.files import cache_root, has_images
 from yolov7fast.data.formats.samples import SPLITS, AnnotatedSet, Fault, Sample, split_of
-from yolov7fast.data.formats.yolo_text import parse_label_text
+from yolov7fast.data.formats.yolo_text import parse_label_texts
 from yolov7fast.data.labels import find_images, img2label_paths
 
 KIND = "YOLO"
 NAME_LISTS = ("classes.txt", "obj.names", "labels.txt", "_darknet.labels", "class.names", "names.txt")
 VAL_WORDS = ("val", "valid", "validation")
+BLOCK = 256  # label files whose numbers are converted together
+MANY = 5000  # files from which on progress is shown
 
 
 # --- finding ----------------------------------------------------------------------------------------------------------
@@ -167,12 +169,8 @@ def _names_beside(root: Path, sources: dict[str, str]) -> tuple[list[str], str]:
     for name in NAME_LISTS:
         if (root / name).is_file():
             return _read_names(root / name), f"labels/*.txt, {name}"
-    highest = -1
-    for source in sources.values():
-        for label in map(label_of, find_images(source)):
-            with_text = _read_text(label)
-            if isinstance(with_text, str):
-                highest = max([highest, *parse_label_text(with_text, label).classes.tolist()])
+    samples = [sample for source in sources.values() for sample in read_samples(find_images(source), root)]
+    highest = max((int(sample.classes.max()) for sample in samples if len(sample.classes)), default=-1)
     if highest < 0:
         raise UserError(f"{root}: no class names: add classes.txt with one name a line, or a data.yaml with names:")
     return [str(i) for i in range(highest + 1)], "labels/*.txt, no list of class names: classes are numbers"
@@ -230,45 +228,59 @@ def _below(image: str, root: Path) -> str:
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
-def read(data: DataYaml, evidence: str = "") -> AnnotatedSet:
-    """All samples with all objects of all splits. Files that are missing or unreadable are faults of their samples."""
+def images_by_split(data: DataYaml) -> dict[str, list[str]]:
+    """The images of every split that the data set has."""
     root = root_of(data)
-    splits = {}
-    for split in SPLITS:
-        if source := getattr(data, split):
-            images = images_of(source, root)
-            splits[split] = [read_sample(image, root) for image in _progress(images, split)]
+    return {split: images_of(source, root) for split in SPLITS if (source := getattr(data, split))}
+
+
+def read(data: DataYaml, images: Mapping[str, Sequence[str]] | None = None) -> AnnotatedSet:
+    """All samples with all objects of all splits. Files that are missing or unreadable are faults of their samples.
+
+    images: those of `images_by_split`, where the caller has them.
+    """
+    root = root_of(data)
+    by_split = images_by_split(data) if images is None else images
+    splits = {split: read_samples(own, root, split) for split, own in by_split.items()}
     return AnnotatedSet(KIND, root, data.names, splits)
 
 
-def _progress(images: Sequence[str], split: str) -> Iterable[str]:
-    return tqdm(images, desc=f"reading {split} labels", unit="file", leave=False, disable=len(images) < 5000)
+def read_samples(images: Sequence[str], root: Path, split: str = "") -> list[Sample]:
+    """Images with the objects of their label files, in order; progress is shown under the split's name."""
+    samples = []
+    hidden = len(images) < MANY or not split
+    with tqdm(total=len(images), desc=f"reading {split} labels", unit="file", leave=False, disable=hidden) as bar:
+        for start in range(0, len(images), BLOCK):
+            samples += _read_block(images[start : start + BLOCK], root)
+            bar.update(len(samples) - start)
+    return samples
 
 
-def read_sample(image: str, root: Path) -> Sample:
-    """One image with the objects of its label file."""
-    label = label_of(image)
+def _read_block(images: Sequence[str], root: Path) -> list[Sample]:
+    labels = [label_of(image) for image in images]
+    texts = [_read_text(label) for label in labels]
+    there = [i for i, text in enumerate(texts) if isinstance(text, str)]
+    parsed = dict(zip(there, parse_label_texts([texts[i] for i in there], [labels[i] for i in there])))
     start = os.path.join(root, "")
-    name = image[len(start) :] if image.startswith(start) else os.path.relpath(image, root)  # which is slow
-    sample = Sample(image, os.path.basename(image) if name.startswith("..") else name, (1.0, 1.0), label)
-    text = _read_text(label)
-    if text is None:
-        sample.labelled = False
-        return sample
-    if isinstance(text, Fault):
-        sample.faults.append(text)
-        return sample
-    parsed = parse_label_text(text, label)
-    sample.classes, sample.boxes, sample.rings, sample.lines, sample.faults = parsed
-    sample.crowd = np.zeros(len(parsed.classes), bool)
-    return sample
+    samples = []
+    for i, (image, label, text) in enumerate(zip(images, labels, texts)):
+        name = image[len(start) :] if image.startswith(start) else os.path.relpath(image, root)  # which is slow
+        name = os.path.basename(image) if name.startswith("..") else name
+        if i in parsed:
+            classes, boxes, rings, lines, faults = parsed[i]
+            crowd = np.zeros(len(classes), bool)
+            samples.append(Sample(image, name, (1.0, 1.0), label, True, classes, boxes, crowd, lines, rings, faults))
+        else:
+            faults = [text] if isinstance(text, Fault) else []
+            samples.append(Sample(image, name, (1.0, 1.0), label, labelled=bool(faults), faults=faults))
+    return samples
 
 
 def _read_text(label: str) -> str | Fault | None:
     """A label file's text, what is wrong with the file, or None if there is none."""
     try:
-        with open(label, encoding="utf-8") as file:
-            return file.read()
+        with open(label, "rb", buffering=0) as file:
+            return file.read().decode()
     except FileNotFoundError:
         return None
     except UnicodeDecodeError as error:

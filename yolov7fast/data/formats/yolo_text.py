@@ -1,9 +1,11 @@
 """The text of a YOLO label file, read line by line: what is an object becomes one, what is not becomes a fault.
 
 `data.labels` reads the same files for training, where one bad line costs the whole image, as upstream does it. Here
-nothing is lost: the doctor names the lines, and conversions keep the good ones.
+nothing is lost: the doctor names the lines, and conversions keep the good ones. Files of boxes without a fault, which
+nearly all are, are converted to numbers together: for ten thousand files of five lines that is most of the time.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -24,25 +26,40 @@ class LabelText(NamedTuple):
     faults: list[Fault]
 
 
-def parse_label_text(text: str, file: str) -> LabelText:
-    """Objects and faults of a label file's text; `file` names it in the faults."""
-    rows = [line.split() for line in text.splitlines()]
-    if rows and all(len(row) == BOX_TOKENS for row in rows):
-        try:
-            values = np.array(rows, np.float64)
-        except ValueError:
-            values = None
-        if values is not None and _plain(values):
-            return LabelText(values[:, 0].astype(np.int64), _corners(values), [], np.arange(1, len(rows) + 1), [])
-    return _line_by_line(rows, file)
+def parse_label_texts(texts: Sequence[str], files: Sequence[str]) -> list[LabelText]:
+    """Objects and faults of label files' texts; `files` name them in the faults. The arrays may not be written to."""
+    rows = [[line.split() for line in text.splitlines()] for text in texts]
+    boxes = [i for i, own in enumerate(rows) if own and all(len(row) == BOX_TOKENS for row in own)]
+    plain = _plain_files(rows, boxes)
+    return [plain[i] if i in plain else _line_by_line(own, file) for i, (own, file) in enumerate(zip(rows, files))]
 
 
-def _plain(values: np.ndarray) -> bool:
-    """Whether all rows are finite, with whole classes in range."""
-    classes = values[:, 0]
-    return bool(
-        np.isfinite(values).all() and (classes >= 0).all() and (classes <= LAST_CLASS).all() and not (classes % 1).any()
-    )
+def _plain_files(rows: list[list[list[str]]], which: list[int]) -> dict[int, LabelText]:
+    """The files among `which`, all of rows of 5 words, whose rows are finite numbers with whole classes in range."""
+    if not which:
+        return {}
+    try:
+        numbers = [float(word) for i in which for row in rows[i] for word in row]
+    except ValueError:  # in one of them
+        each = [_plain_files(rows, [i]) for i in which] if len(which) > 1 else []
+        return {i: parsed for found in each for i, parsed in found.items()}
+    values = np.array(numbers).reshape(-1, BOX_TOKENS)
+    first = values[:, 0]
+    good = np.isfinite(values).all(1) & (first >= 0) & (first <= LAST_CLASS)
+    good[good] = first[good] % 1 == 0
+    counts = np.array([len(rows[i]) for i in which])
+    ends = np.cumsum(counts)
+    whole = np.logical_and.reduceat(good, ends - counts)
+    with np.errstate(invalid="ignore", over="ignore"):  # infinities of files that are not taken
+        boxes = _corners(values)
+    classes, lines = np.where(good, first, 0).astype(np.int64), np.arange(1, counts.max() + 1)
+    for shared in (classes, boxes, lines):
+        shared.setflags(write=False)
+    found = {}
+    for i, is_whole, end, n in zip(which, whole.tolist(), ends.tolist(), counts.tolist()):
+        if is_whole:
+            found[i] = LabelText(classes[end - n : end], boxes[end - n : end], [], lines[:n], [])
+    return found
 
 
 def _corners(values: np.ndarray) -> np.ndarray:
