@@ -2,13 +2,13 @@
 
 `python -m benchmarks.data.doctor [--images 10000] [--size 640] [--runs 3] [--quick] [--json FILE]`
 
-Draws labelled JPEGs, then in turn: reads every file once as training does (cv2.imread and the label's text) with two
-processes; checks the set with an empty cache, as a command of its own, page included; checks it once more. The drawn
-images are all different. Wall seconds, and CPU seconds of all processes, which other work on the machine changes less;
-medians.
+Draws labelled JPEGs, then in turn: reads every file once with two processes, each image decoded by cv2.imread and each
+label read as text, in processes that run already and keep their memory as loaders do; checks the set with an empty
+cache, as a command of its own, from the start of Python to the page; checks it once more; and checks it for a network
+whose anchors reach no box, so that others are searched for. The drawn images are all different. Wall seconds, and CPU
+seconds of all processes, which other work on the machine changes less; medians.
 """
 
-import argparse
 import multiprocessing
 import os
 import resource
@@ -24,12 +24,15 @@ import cv2
 import numpy as np
 from tqdm import tqdm
 
-from benchmarks.measure import in_turn, machine, wall_seconds, write_json
+from benchmarks.measure import in_turn, note, quick_parser, show_machine, wall_seconds, write_json
 from benchmarks.photographs import ROOT
 from yolov7fast.core.errors import UserError, run_command
+from yolov7fast.core.process.memory import keep_freed_memory
 
 PROCESSES = 2
 MOST = 1.5  # times the reading that a check may take
+MOST_AGAIN = 1.0  # seconds that a check of an unchanged set may take
+FAR = "anchors:\n  - [2,2, 3,3, 4,4]\n  - [5,5, 6,6, 7,7]\n"  # anchors that reach none of the drawn boxes
 NAMES = ("red", "green", "blue")
 
 
@@ -74,15 +77,17 @@ def read_once(folder: Path) -> float:
     paths = sorted(map(str, folder.glob("images/*/*.jpg")))
 
     def work() -> None:
-        with ProcessPoolExecutor(PROCESSES, multiprocessing.get_context("fork")) as pool:
+        fork = multiprocessing.get_context("fork")
+        with ProcessPoolExecutor(PROCESSES, fork, initializer=keep_freed_memory) as pool:
             sum(pool.map(read_pair, paths, chunksize=64))
 
     return wall_seconds(work)
 
 
-def check(data: Path, cache: Path, output: Path) -> float:
+def check(data: Path, cache: Path, output: Path, *more: str) -> float:
     """Seconds of the command, from the start of the interpreter to its end."""
     command = [sys.executable, "-m", "yolov7fast.commands.data_sets.data", "check", str(data), "--output", str(output)]
+    command += more
     environment = {**os.environ, "YOLOV7FAST_CACHE": str(cache), "PYTHONPATH": str(ROOT)}
     codes = []
     log = output.with_suffix(".txt")
@@ -105,8 +110,21 @@ def cpu_of_all() -> float:
 
 def measure(images: int, size: int, runs: int, folder: Path) -> dict:
     data = draw_set(folder / "set", images, size)
-    rounds = iter(range(10**6))
-    cpu: dict[str, list[float]] = {"read": [], "check": [], "again": []}
+    (folder / "far.yaml").write_text(FAR)
+    number = iter(range(10**6))
+    caches = [folder]
+
+    def anew(*more: str) -> float:
+        caches.append(folder / f"cache{next(number)}")
+        return check(data, caches[-1], folder / "page", *more)
+
+    sides = {
+        "read": lambda: read_once(folder / "set"),
+        "check": anew,
+        "again": lambda: check(data, caches[-1], folder / "page"),
+        "anchors": lambda: anew("--cfg", str(folder / "far.yaml")),
+    }
+    cpu: dict[str, list[float]] = {name: [] for name in sides}
 
     def counted(name: str, side) -> float:
         start = cpu_of_all()
@@ -114,42 +132,36 @@ def measure(images: int, size: int, runs: int, folder: Path) -> dict:
         cpu[name].append(cpu_of_all() - start)
         return seconds
 
-    state = {"cache": folder}
-
-    def first() -> float:
-        state["cache"] = folder / f"cache{next(rounds)}"
-        return check(data, state["cache"], folder / "page")
-
-    sides = {
-        "read": lambda: read_once(folder / "set"),
-        "check": first,
-        "again": lambda: check(data, state["cache"], folder / "page"),
-    }
     sides["read"]()  # the files are in the page cache from here on, for all sides alike
     seconds = in_turn({name: partial(counted, name, side) for name, side in sides.items()}, runs)
     return seconds | {f"{name} cpu": statistics.median(values) for name, values in cpu.items()}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = quick_parser("benchmarks.data.doctor", __doc__, "1,000 images, one round")
     parser.add_argument("--images", type=int, default=10_000, help="labelled images (default %(default)s)")
     parser.add_argument("--size", type=int, default=640, help="width of the images in pixels (default %(default)s)")
     parser.add_argument("--runs", type=int, default=3, help="rounds; medians are printed (default %(default)s)")
-    parser.add_argument("--quick", action="store_true", help="1,000 images, one round")
-    parser.add_argument("--json", help="write the results to this file")
     opt = parser.parse_args()
     images, runs = (1000, 1) if opt.quick else (opt.images, opt.runs)
+    results: dict = {"machine": show_machine(), "images": images, "size": opt.size}
     with tempfile.TemporaryDirectory() as name:
-        seconds = measure(images, opt.size, runs, Path(name))
-    ratio = seconds["check"] / seconds["read"]
+        seconds = results["seconds"] = measure(images, opt.size, runs, Path(name))
     print(f"{images:,} images of {opt.size} x {opt.size * 3 // 4}, {PROCESSES} processes, median of {runs}")
+    for name, text in (
+        ("read", "read every file once"),
+        ("check", "check, nothing cached"),
+        ("again", "check, nothing changed"),
+        ("anchors", "check, anchors searched"),
+    ):
+        print(f"  {text:<25}{seconds[name]:8.2f} s, CPU {seconds[f'{name} cpu']:8.2f} s")
     of_cpu = seconds["check cpu"] / seconds["read cpu"]
-    print(f"  read every file once     {seconds['read']:8.2f} s, CPU {seconds['read cpu']:8.2f} s")
-    print(f"  check, nothing cached    {seconds['check']:8.2f} s, CPU {seconds['check cpu']:8.2f} s")
-    print(f"  check, nothing changed   {seconds['again']:8.2f} s, CPU {seconds['again cpu']:8.2f} s")
-    print(f"  check / reading          {ratio:8.2f} (at most {MOST}), CPU {of_cpu:.2f}")
-    row = {"what": "data check / reading the files once", "value": ratio, "must": f"<= {MOST}", "runs": runs}
-    write_json(opt.json, {"machine": machine(), "images": images, "seconds": seconds, "ratios": [row]})
+    note(results, "data check / reading the files once", seconds["check"] / seconds["read"], f"<= {MOST}", runs)
+    note(results, "data check / reading the files once, CPU time of all processes", of_cpu, "-", runs)
+    with_anchors = seconds["anchors"] / seconds["read"]
+    note(results, "data check with a search for anchors / reading the files once", with_anchors, "-", runs)
+    note(results, "second check of the same files, seconds", seconds["again"], f"<= {MOST_AGAIN}", runs)
+    write_json(opt.json, results)
 
 
 if __name__ == "__main__":

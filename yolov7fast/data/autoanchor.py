@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from tqdm import tqdm
 
+from yolov7fast.core.anchor_search import cluster, evolve
 from yolov7fast.core.errors import UserError
 from yolov7fast.nn.heads import check_anchor_order
 
@@ -18,8 +18,6 @@ __all__ = ["anchor_fit", "check_anchor_order", "check_anchors", "kmean_anchors"]
 
 LOGGER = logging.getLogger(__name__)
 ENOUGH_RECALL = 0.98
-MUTATED = 0.9  # fraction of anchor sides that one step of the evolution changes
-SPREAD = 0.1  # of those changes
 
 
 def _matches(wh: torch.Tensor, anchors: torch.Tensor) -> torch.Tensor:
@@ -84,54 +82,19 @@ def kmean_anchors(dataset, n: int = 9, img_size: int = 640, thr: float = 4.0, ge
     if small:
         LOGGER.warning(f"autoanchor: {small} of {len(wh_all)} labels are under 3 pixels wide or high at {img_size}")
     wh = wh_all[(wh_all >= 2.0).any(1)]
-    anchors = _kmeans(wh, n)
+    anchors = cluster(wh, n)
     boxes, boxes_all = torch.tensor(wh, dtype=torch.float32), torch.tensor(wh_all, dtype=torch.float32)
     _describe(anchors, boxes_all, thr, img_size)
-    anchors = _evolve(anchors, boxes, thr, gen, verbose)
+    anchors = evolve(anchors, lambda candidate: _fitness(candidate, boxes, thr), gen, verbose)
     anchors = anchors[np.argsort(anchors.prod(1))]
     _describe(anchors, boxes_all, thr, img_size)
     return anchors
-
-
-def _kmeans(wh: np.ndarray, n: int) -> np.ndarray:
-    """(n, 2) cluster centres of box sizes, sorted by area."""
-    from scipy.cluster.vq import kmeans  # takes a while to load and is seldom needed
-
-    if len(wh) < n:
-        raise UserError(f"{len(wh)} labels are too few for {n} anchors")
-    LOGGER.info(f"autoanchor: running k-means for {n} anchors on {len(wh)} boxes...")
-    spread = wh.std(0)
-    if not spread.all():
-        raise UserError("all boxes are equally wide or high, so there is nothing to cluster")
-    centres, _ = kmeans(wh / spread, n, iter=30)
-    if len(centres) != n:
-        raise UserError(f"k-means found {len(centres)} groups of boxes where {n} anchors are wanted")
-    centres *= spread
-    return centres[np.argsort(centres.prod(1))]
 
 
 def _fitness(anchors: np.ndarray, wh: torch.Tensor, thr: float) -> torch.Tensor:
     """Mean best match of all boxes, 0 for those that no anchor fits."""
     best = _matches(wh, torch.tensor(anchors, dtype=torch.float32)).max(1)[0]
     return (best * (best > 1 / thr).float()).mean()
-
-
-def _evolve(anchors: np.ndarray, wh: torch.Tensor, thr: float, gen: int, verbose: bool) -> np.ndarray:
-    """Multiply sides by random factors near 1 and keep what fits better."""
-    draw = np.random
-    fit, shape = _fitness(anchors, wh, thr), anchors.shape
-    bar = tqdm(range(gen), desc="autoanchor: evolving anchors")
-    for _ in bar:
-        factor = np.ones(shape)
-        while (factor == 1).all():
-            factor = ((draw.random(shape) < MUTATED) * draw.random() * draw.randn(*shape) * SPREAD + 1).clip(0.3, 3.0)
-        candidate = (anchors * factor).clip(min=2.0)
-        candidate_fit = _fitness(candidate, wh, thr)
-        if candidate_fit > fit:
-            fit, anchors = candidate_fit, candidate
-            if verbose:
-                bar.desc = f"autoanchor: evolving anchors with fitness = {fit:.4f}"
-    return anchors
 
 
 def _describe(anchors: np.ndarray, wh: torch.Tensor, thr: float, img_size: int) -> None:

@@ -3,10 +3,10 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 
 import numpy as np
 
+from yolov7fast.core.anchor_search import cluster, evolve
 from yolov7fast.core.errors import UserError
 from yolov7fast.data.formats.samples import Sample
 from yolov7fast.data.image_facts import loaded_sizes
@@ -19,6 +19,7 @@ OUTNUMBERED = 10  # times as many training objects as a class has, in the most f
 BINS = (0, 3, 8, 16, 32, 64, 96, 128, 256, 512)  # pixels, of box sizes
 FEW_FOR_ANCHORS, MOST_FOR_ANCHORS = 50, 5000  # boxes between which anchors are worked out from all
 GENERATIONS = 300  # of their evolution
+SMALLEST_ANCHOR = 2.0  # pixels: boxes smaller than the smallest anchor that the evolution makes are left out
 
 
 @dataclass
@@ -132,32 +133,43 @@ def check_sizes(
         _better_anchors(wh[rows], len(anchors), threshold, figures)
 
 
+def best_match(wh: np.ndarray, anchors: np.ndarray) -> np.ndarray:
+    """(m,) the worse side ratio, up to 1, of each box with the anchor that fits it best."""
+    best = np.zeros(len(wh), wh.dtype)
+    for anchor in anchors.astype(wh.dtype):
+        ratio = wh / anchor
+        sides = np.minimum(ratio, 1 / ratio)
+        np.maximum(best, np.minimum(sides[:, 0], sides[:, 1]), out=best)
+    return best
+
+
 def reach(wh: np.ndarray, anchors: np.ndarray, threshold: float) -> np.ndarray:
     """(m,) whether an anchor is within a factor of `threshold` of a box in width and in height."""
-    best = np.zeros(len(wh))
-    for anchor in anchors:
-        ratio = wh / anchor
-        best = np.maximum(best, np.minimum(ratio, 1 / ratio).min(1))
-    return best > 1 / threshold
+    return best_match(wh, anchors) > 1 / threshold
 
 
 def _better_anchors(wh: np.ndarray, n: int, threshold: float, figures: Figures) -> None:
     """Anchors by the same k-means and evolution as autoanchor's, for the same draws on every run."""
-    from yolov7fast.data.autoanchor import kmean_anchors  # torch comes with it
-
     if len(wh) < FEW_FOR_ANCHORS:
         return
     state = np.random.get_state()
     np.random.seed(0)
     some = wh if len(wh) <= MOST_FOR_ANCHORS else wh[np.random.permutation(len(wh))[:MOST_FOR_ANCHORS]]
-    rows = np.concatenate((np.zeros((len(some), 3)), some / figures.img_size), 1)
-    stand_in = SimpleNamespace(shapes=np.full((1, 2), figures.img_size), labels=[rows])
+    some = some[(some >= SMALLEST_ANCHOR).any(1)]
+    rough = some.astype(np.float32)
+
+    def fitness(anchors: np.ndarray) -> float:
+        """Mean best match of all boxes, 0 for those that no anchor reaches."""
+        best = best_match(rough, anchors)
+        return float(np.where(best > 1 / threshold, best, 0).mean())
+
     try:
-        found = kmean_anchors(stand_in, n, figures.img_size, threshold, gen=GENERATIONS, verbose=False)
+        found = evolve(cluster(some, n), fitness, GENERATIONS)
     except UserError:  # boxes of one size
         return
     finally:
         np.random.set_state(state)
+    found = found[np.argsort(found.prod(1))]
     then = float(reach(wh, found, threshold).mean())
     if then > figures.reached:
         figures.anchors_found, figures.reached_then = anchor_text(found), then

@@ -259,8 +259,8 @@ def read_samples(images: Sequence[str], root: Path, split: str = "") -> list[Sam
 def _read_block(images: Sequence[str], root: Path) -> list[Sample]:
     labels = [label_of(image) for image in images]
     texts = [_read_text(label) for label in labels]
-    there = [i for i, text in enumerate(texts) if isinstance(text, str)]
-    parsed = dict(zip(there, parse_label_texts([texts[i] for i in there], [labels[i] for i in there])))
+    there = {i: text for i, text in enumerate(texts) if isinstance(text, str)}
+    parsed = dict(zip(there, parse_label_texts(list(there.values()), [labels[i] for i in there])))
     start = os.path.join(root, "")
     samples = []
     for i, (image, label, text) in enumerate(zip(images, labels, texts)):
