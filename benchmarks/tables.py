@@ -186,6 +186,14 @@ def peers_table(found: dict) -> str:
     return markdown(heads, rows)
 
 
+def first_epoch_table(found: dict) -> str:
+    """`benchmarks.data --only first_epoch`: building the packed cache beside reading and decoding every file once."""
+    n, cpu, wall = found["first_epoch_images"], found["first_epoch_cpu_s"], found["first_epoch_s"]
+    heads = f"{n:,} images at 320", "seconds", "CPU seconds", "of a plain pass"
+    rows = ((name, f"{wall[name]:.1f}", f"{cpu[name]:.1f}", f"{cpu[name] / cpu['plain pass']:.2f}") for name in cpu)
+    return markdown(heads, rows)
+
+
 def tuning_table(found: dict) -> str:
     """`benchmarks.training.tuning`: what tune's choice is worth, and ways of waiting."""
     rows = []
@@ -248,6 +256,8 @@ TABLES = {
     "eval": Table("python -m benchmarks.inference.eval"),
     "train": Table("python -m benchmarks.training.train"),
     "checkpoints": Table("python -m benchmarks.training.checkpoints"),
+    "validation": Table("python -m benchmarks.training.validation --before DIR"),
+    "first_epoch": Table("python -m benchmarks.data --only first_epoch --images 10000", first_epoch_table),
     "detect": Table("python -m benchmarks.inference.detect --weights best.pt --img-size 320"),
     "doctor": Table("python -m benchmarks.data.doctor --size 320"),
     "formats": Table("python -m benchmarks.inference.formats --threads 2"),

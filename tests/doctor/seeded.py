@@ -1,12 +1,18 @@
-"""Defects put into a drawn YOLO data set, one of each kind, each in files of its own."""
+"""Defects put into a drawn YOLO data set, one of each kind, each in files of its own.
+
+`python -m tests.doctor.seeded FOLDER` writes it, for a comparison with other checkers.
+"""
 
 import io
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
 import cv2
 import numpy as np
 from PIL import Image
+
+from yolov7fast.data.shapes import make_shapes
 
 NAMES = ["ball", "crate", "cone", "star", "ghost", "Star", "comet"]  # ghost: nowhere; comet: in val alone
 
@@ -136,3 +142,8 @@ def _moved(row: str, step: int) -> str:
     """The same box, a trifle wider, `step` classes on."""
     cls, cx, cy, w, h = row.split()
     return f"{(int(cls) + step) % 4} {cx} {cy} {float(w) * 1.02:.6f} {h}"
+
+
+if __name__ == "__main__":
+    for defect in seed_defects(make_shapes(Path(sys.argv[1]), train=60, val=12, size=160)):
+        print(*defect)

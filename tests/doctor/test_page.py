@@ -114,3 +114,8 @@ def test_both_images_of_a_pair_stand_side_by_side_and_places_are_named_from_the_
     partner = re.search(reason + r"(\d+\.jpg)<", captions[first]).group(1)
     assert captions[first + 1].startswith(f"train: {partner}{reason}near.jpg<")
     assert "<li>labels/train/orphan.txt</li>" in text
+
+
+def test_places_are_named_from_the_folder_of_a_data_yaml_on(seeded):
+    text = as_page(examine(seeded[0] / "data.yaml", Options(320, CFG)), "Data check")
+    assert "<li>labels/train/orphan.txt</li>" in text

@@ -17,6 +17,7 @@ from yolov7fast.commands.train import main
 
 WRITERS = {
     "yolo": write_yolo,
+    "ultralytics": lambda root: write_yolo(root, "ultralytics"),
     "yolo zip": lambda root: shutil.make_archive(str(root), "zip", write_yolo(root)),
     "coco": write_coco,
     "voc": write_voc,

@@ -63,9 +63,10 @@ def cells(bccd, tmp_path_factory) -> Path:
     return folder
 
 
-def overlay(repo: Path, *command: str, switches=()) -> str:
+def overlay(repo: Path, *command: str, switches=(), launcher=("tools/overlay.py",)) -> str:
     """What a script of the checkout prints under the overlay; it ends well and leaves the checkout's files alone."""
-    tool = [sys.executable, str(ROOT / "tools/overlay.py"), "--repo", str(repo), *switches, "--"]
+    *before, tool = launcher
+    tool = [sys.executable, *before, str(ROOT / tool), "--repo", str(repo), *switches, "--"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run([*tool, *map(str, command)], capture_output=True, text=True, env=environment, cwd="/")
     said = f"{done.stdout}\n{done.stderr}".replace("\r", "\n")
@@ -74,14 +75,13 @@ def overlay(repo: Path, *command: str, switches=()) -> str:
     return said
 
 
-def train(
-    repo, cells, name, *more, script="train.py", data="cells", switches=(), hyp="data/hyp.scratch.tiny.yaml", **settings
-):
+def train(repo, cells, name, *more, script="train.py", data="cells", hyp="data/hyp.scratch.tiny.yaml", **settings):
+    start = {key: settings.pop(key) for key in ("switches", "launcher") if key in settings}
     values = {"--cfg": "cfg/training/yolov7-tiny.yaml", "--img-size": "160 160", "--batch-size": "8", "--epochs": "1"}
     values |= {"--workers": "2"} | {f"--{key.replace('_', '-')}": str(value) for key, value in settings.items()}
     fixed = ["--data", cells / f"{data}.yaml", "--weights", "", "--hyp", hyp, "--device", "cpu", "--name", name]
     arguments = [part for key, value in values.items() for part in (key, *value.split())]
-    said = overlay(repo, script, *fixed, *arguments, *more, switches=switches)
+    said = overlay(repo, script, *fixed, *arguments, *more, **start)
     assert (repo / "runs/train" / name / "weights/last.pt").is_file()
     return said
 
@@ -127,6 +127,15 @@ def test_training_with_other_samples(repo, cells, flag):
     assert "samples train" in compared(ours)
     alone = train(repo, cells, f"{name}_alone", flag, switches=ALONE)
     assert first_step(ours) == first_step(alone)
+
+
+def test_two_processes_under_torchrun(repo, cells):
+    """Same losses as the checkout's own parts, over DistributedDataParallel; the CPU stands in for two GPUs."""
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "tests/overlay/without_gpus.py"]
+    settings = {"data": "few", "workers": 1, "launcher": torchrun}
+    ours = train(repo, cells, "two", **settings)
+    assert ours.count("overlay: loss, repairs, fast-dataloader, metrics put into") == 1
+    assert first_step(ours) == first_step(train(repo, cells, "two_alone", switches=ALONE, **settings))
 
 
 def test_a_run_is_resumed(repo, cells):

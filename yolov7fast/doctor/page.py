@@ -31,7 +31,8 @@ def as_page(examined: Examined, title: str) -> str:
     suspicious = [t for i, why in _suspicious(report, examined.samples) if (t := _tile(examined, i, why))]
     tiles = [t for i in _random(examined.samples) if (t := _tile(examined, i, []))]
     splits = [entry["name"] for entry in report.figures.splits]
-    root = os.path.join(os.path.abspath(report.path), "")  # the heading names it; of a file it matches nothing
+    given = os.path.abspath(report.path)
+    root = os.path.join(given if os.path.isdir(given) else os.path.dirname(given), "")  # the heading names it
     return render(
         "doctor.html",
         title=title,
