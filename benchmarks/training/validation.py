@@ -44,10 +44,20 @@ def train(root: Path, data: Path, settings: dict[str, str], epochs: int, folder:
     return [{key: float(row[key]) for key in KEYS} for row in rows[:-1]]
 
 
-def measure(sides: dict[str, Path], settings: dict[str, str], epochs: int, runs: int, scratch: Path) -> dict[str, dict]:
-    """Of each side, medians over the epochs of all its runs: seconds of all, of training, of validation."""
+def measure(
+    sides: dict[str, Path], settings: dict[str, str], epochs: int, runs: int, images: int | None, scratch: Path
+):
+    """Of each side, medians over the epochs of all its runs: seconds of all, of training, of validation.
+
+    images: how many of each split, None = all.
+    """
     given = yaml.safe_load(photographs(scratch).read_text())
-    splits = {split: str(own_data(Path(given[split]), scratch / split)) for split in ("train", "val")}
+    splits = {}
+    for split in ("train", "val"):
+        folder = own_data(Path(given[split]), scratch / split)
+        listed = scratch / f"{split}.txt"
+        listed.write_text("\n".join(sorted(map(str, folder.iterdir()))[:images]) + "\n")
+        splits[split] = str(listed)
     data = scratch / "data.yaml"
     data.write_text(yaml.safe_dump({**given, **splits}))
     found: dict[str, list[dict[str, float]]] = {side: [] for side in sides}
@@ -58,7 +68,7 @@ def measure(sides: dict[str, Path], settings: dict[str, str], epochs: int, runs:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = quick_parser("benchmarks.training.validation", __doc__, "64 pixels: shows that it runs, measures nothing")
+    parser = quick_parser("benchmarks.training.validation", __doc__, "16 images at 64 pixels: shows that it runs")
     parser.add_argument("--before", type=Path, metavar="DIR", help="clone of this project at an earlier commit")
     parser.add_argument("--weights", default="", help="weights to start from; empty: a network that has learnt nothing")
     parser.add_argument("--epochs", type=int, default=2, help="epochs of a run, the last not counted (default 2)")
@@ -73,7 +83,9 @@ def main(argv: list[str] | None = None) -> int:
     results: dict = {"machine": show_machine(), "settings": settings}
     sides = ({"before": opt.before.resolve()} if opt.before else {}) | {"now": ROOT}
     with tempfile.TemporaryDirectory() as scratch:
-        found = results["sides"] = measure(sides, settings, opt.epochs, opt.runs, Path(scratch))
+        found = results["sides"] = measure(
+            sides, settings, opt.epochs, opt.runs, 16 if opt.quick else None, Path(scratch)
+        )
     counted = (opt.epochs - 1) * opt.runs
     for side, own in found.items():
         parts = f"{own['train_seconds']:.1f} of training, {own['val_seconds']:.1f} of validation"
