@@ -16,7 +16,7 @@ from yolov7fast.cli.flags import Flag, flags_of
 from yolov7fast.cli.flags.row import GROUPS
 
 ROOT = Path(__file__).resolve().parent.parent
-FROM_ROOT = ("VAST_SETUP.md", "VAST_SETUP.zh-TW.md", "CONTRIBUTING.md", "CHANGELOG.md", "CLAUDE.md")
+FROM_ROOT = ("README.zh-TW.md", "VAST_SETUP.md", "VAST_SETUP.zh-TW.md", "CONTRIBUTING.md", "CHANGELOG.md", "CLAUDE.md")
 FLAGS = re.compile(r"^<!-- flags: ([\w-]+)(?: (\w+))? -->$", re.M)
 
 
@@ -56,7 +56,7 @@ def tables(rows: Iterable[Flag]) -> str:
 def table(rows: list[Flag]) -> str:
     lines = ["| flag | default | what it does |", "| --- | --- | --- |"]
     for row in rows:
-        names = " ".join(f"`{name}`" for name in (row.name, *row.aliases))
+        names = " ".join(f"`{name}`{{ .flag }}" for name in (row.name, *row.aliases))
         new = "" if row.upstream else " **new**{ .new title='not a flag of upstream' }"
         lines.append(f"| {names}{new} | {default_of(row)} | {escaped(row.help)}{limits_of(row)} |")
     return "\n".join(lines)

@@ -7,8 +7,11 @@ import re
 from typing import NamedTuple
 
 import pytest
+from torch import nn
 
 from tests.docs.worked_example import ROOT, carry_out, copy_package, lint, patched, run_shown_tests, shown_test
+from yolov7fast.nn import parser
+from yolov7fast.nn.model import Model
 
 
 class Example(NamedTuple):
@@ -80,6 +83,25 @@ def test_the_change_is_shown_whole(changed, document):
     assert not [line for line in changed.lint.splitlines() if any(file in line for file in touched)], changed.lint
     passed = re.findall(rf"^PASSED {re.escape(shown_test(touched))}::", changed.output, re.M)
     assert len(passed) == example.tests, changed.output
+
+
+def test_the_rule_that_a_block_may_bring_gives_it_its_width(monkeypatch):
+    """The page of a block shows a rule beside its example."""
+    page = (ROOT / "docs" / "extending_block.md").read_text()
+    shown = vars(parser).copy()
+    exec(re.search(r"```python\n(def known_width.*?)```", page, re.S)[1], shown)
+    made = []
+
+    class Gate(nn.Identity):
+        def __init__(self, *args):
+            super().__init__()
+            made.append(args)
+
+    monkeypatch.setattr(parser, "BLOCKS", dict(parser.BLOCKS))
+    parser.register("Gate", Gate, shown["known_width"])
+    rows = [[-1, 1, "Conv", [24, 3, 8]], [-1, 1, "Gate", [16]]]
+    model = Model({"nc": 1, "anchors": [[4, 5]], "backbone": rows, "head": [[[1], 1, "Detect", ["nc", "anchors"]]]})
+    assert made == [(24, 16)] and model.model[-1].m[0].in_channels == 24
 
 
 def test_a_document_that_no_longer_fits_the_code_is_noticed():

@@ -98,6 +98,15 @@ def test_levels_in_the_wrong_order_are_flipped(resolved):
     assert head.anchors.tolist() == expected["anchors"]
 
 
+def test_a_row_inserted_without_new_numbers_is_warned_of(caplog):
+    d = description("training/yolov7-tiny", width_multiple=0.125)
+    Model(d)
+    assert "strides" not in caplog.text
+    d["backbone"].insert(15, [-1, 1, "nn.Identity", []])
+    assert Model(d).stride.tolist() == [32, 8, 16]
+    assert "layer 78" in caplog.text and "from [74, 75, 76]" in caplog.text and "strides 32, 8, 16" in caplog.text
+
+
 def test_the_callers_mapping_is_left_alone():
     d, same = tiny_rows(), tiny_rows()
     model = Model(d, ch=1, nc=5, anchors=1)

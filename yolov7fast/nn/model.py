@@ -98,6 +98,7 @@ class Model(nn.Module):
         head.calibrate(self._trial_run(ch, file), BUILD_SIZE)
         assert head.stride is not None  # calibrated
         self.stride = head.stride
+        warn_of_mixed_levels(head, file)
         initialize_weights(self)
         self.info()
 
@@ -236,6 +237,17 @@ def window_of(m: nn.Module) -> tuple[int, ...]:
     if isinstance(m, nn.MaxPool2d):
         return m.kernel_size if isinstance(m.kernel_size, tuple) else (m.kernel_size, m.kernel_size)
     return (1,)
+
+
+def warn_of_mixed_levels(head: Detect, file: str) -> None:
+    """Where a row was inserted, the head's old row numbers often still build, and anchors meet the wrong levels."""
+    strides = head.stride.tolist()
+    if strides not in (sorted(strides), sorted(strides, reverse=True)):
+        LOGGER.warning(
+            "%s, layer %s (%s, from %s): its levels have strides %s, which neither rise nor fall; check the numbers in "
+            "`from`: a row that was inserted moves all rows behind it",
+            *(file, head.i, head.type, shown(head.f), ", ".join(f"{stride:g}" for stride in strides)),
+        )
 
 
 def initialize_weights(model: nn.Module) -> None:
