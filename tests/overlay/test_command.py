@@ -87,6 +87,8 @@ def test_the_parts_are_named_in_one_line(known_repo, inside, capsys):
         (["--no-fast-dataloader", "--fast-augment", "--", "train.py"], "--fast-augment is done by"),
         (["--cache-images", "ram", "--", "train.py"], "--cache-images ram"),
         (["--check", "-1", "--", "train.py"], "--check -1"),
+        (["--check", "train.py", "--epochs", "1"], r"--check train\.py: not a number of batches; .* after `--`"),
+        (["--epochs", "1", "--", "train.py"], "unrecognized arguments: --epochs; flags of the script follow"),
     ],
 )
 def test_mistakes_are_refused_before_anything_is_put_in(known_repo, inside, arguments, message):

@@ -19,8 +19,10 @@ from yolov7fast.checkpoint.api import load_checkpoint
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.commands.train import run
 from yolov7fast.core.errors import UserError
+from yolov7fast.families.yolo.family import YoloFamily
 from yolov7fast.search import evolve
 from yolov7fast.training import hyperparameters as hyper
+from yolov7fast.training.options import with_files_found
 
 
 def train(folder: Path, shapes: Path, *extra: str) -> tuple[int, Path]:
@@ -214,6 +216,13 @@ def test_a_run_that_names_no_network_trains_yolov7_from_scratch(tmp_path, monkey
         run(opt)
     assert built == [("cfg/training/yolov7.yaml", "")]
     assert "Neither --cfg nor --weights is given: training cfg/training/yolov7.yaml from scratch" in caplog.text
+
+
+def test_a_resumed_run_does_not_say_that_it_trains_from_scratch(caplog):
+    opt = parser_for("train").parse_args(["--data", "data/shapes.yaml", "--resume", "runs/train/exp"])
+    with caplog.at_level("INFO"):
+        settled = with_files_found(opt, YoloFamily)
+    assert settled.cfg == "cfg/training/yolov7.yaml" and "from scratch" not in caplog.text
 
 
 def test_a_run_says_how_many_workers_it_uses_and_why(tmp_path, shapes_small, monkeypatch, capsys):

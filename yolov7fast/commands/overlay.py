@@ -4,6 +4,7 @@ import argparse
 import os
 import runpy
 import sys
+from typing import NoReturn
 
 from yolov7fast.cli.programs import program
 from yolov7fast.core.errors import UserError
@@ -14,9 +15,16 @@ from yolov7fast.overlay.repairs import with_rank
 USAGE = "--repo DIR [switches] -- train.py [arguments of the script]"
 
 
+class OverlayParser(argparse.ArgumentParser):
+    """One line that says where flags of the overlay and of the script go, in place of argparse's usage."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message}; flags of the script follow its name: {self.prog} {USAGE}")
+
+
 def overlay_parser() -> argparse.ArgumentParser:
     row = program("overlay")
-    parser = argparse.ArgumentParser(prog=row.invocation, usage=f"%(prog)s {USAGE}", description=__doc__)
+    parser = OverlayParser(prog=row.invocation, usage=f"%(prog)s {USAGE}", description=__doc__)
     parser.add_argument("--repo", required=True, metavar="DIR", help="checkout of WongKinYiu/yolov7 or of a fork")
     parts = parser.add_argument_group("parts, on by default; same samples bit by bit, same losses to 1e-5")
     for name, text in (
@@ -35,11 +43,19 @@ def overlay_parser() -> argparse.ArgumentParser:
     )
     care = parser.add_argument_group("care")
     care.add_argument(
-        "--check", type=int, nargs="?", const=3, default=0, metavar="N", help="compare both sides on N batches (3)"
+        "--check", type=batches, nargs="?", const=3, default=0, metavar="N", help="compare both sides on N batches (3)"
     )
     care.add_argument("--force", action="store_true", help="replace code of a fork that is not upstream's")
     parser.add_argument("script", nargs=argparse.REMAINDER, help="script in DIR and its arguments")
     return parser
+
+
+def batches(text: str) -> int:
+    """The number of `--check`; without a number and without `--`, the script's name is taken for it."""
+    try:
+        return int(text)
+    except ValueError:
+        raise UserError(f"--check {text}: not a number of batches; a script begins after `--`: {USAGE}") from None
 
 
 def main(argv: list[str] | None = None) -> int:

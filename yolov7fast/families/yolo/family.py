@@ -86,7 +86,8 @@ class YoloFamily(YoloCheckpoints):
         opt.weights = local_weights(opt.weights)
         if not opt.cfg and not opt.weights:
             opt.cfg = check_file(DEFAULT_CFG, "cfg")
-            log.info("Neither --cfg nor --weights is given: training %s from scratch", opt.cfg)
+            if not opt.resume or cls.ignores_resume(opt):  # a resumed run has its network from the checkpoint
+                log.info("Neither --cfg nor --weights is given: training %s from scratch", opt.cfg)
 
     @classmethod
     def ignores_resume(cls, opt: Namespace) -> bool:
