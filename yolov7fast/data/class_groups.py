@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
 
 from yolov7fast.core.errors import UserError
 from yolov7fast.data.caches.labels import load_labels
@@ -109,6 +108,8 @@ def assign_balanced(distance: np.ndarray) -> np.ndarray:
     An assignment problem: every group has n // k seats that must be taken and one that may stay empty. Phantom points,
     for which only the latter are cheap, make the matrix square.
     """
+    from scipy.optimize import linear_sum_assignment  # takes a while to load and is seldom needed
+
     n, k = distance.shape
     seats = np.concatenate((np.repeat(np.arange(k), n // k), np.arange(k)))
     phantom = np.zeros((len(seats) - n, len(seats)))

@@ -214,7 +214,8 @@ class ImplicitA(nn.Module):
         self.mean = mean
         self.std = std
         self.implicit = nn.Parameter(torch.empty(1, channel, 1, 1))
-        nn.init.normal_(self.implicit, mean=mean, std=std)
+        if not self.implicit.is_meta:  # where a normal draw imports PyTorch's decompositions, for over a second
+            nn.init.normal_(self.implicit, mean=mean, std=std)
 
     def forward(self, x):
         return self.implicit + x
