@@ -1,8 +1,9 @@
 """Stands in for train.py in tests of the trial runner: same files, flags and exit codes, a network of one number.
 
 Its mAP depends on lr0, the seed and the epochs before, so an epoch lost or done twice shows. FAKE={"trial_003": "..."}
-makes a trial misbehave in its second epoch:
+makes a trial misbehave in its second epoch ("*": all others):
 crash · nan · out of memory · talk (then end well) · hang (until asked to stop) · deaf (until killed) ·
+wait (like hang, but the first time alone; `wait, KIND`: KIND the second time) ·
 kill runner (SIGKILL, once, then hang with a lock held) · interrupt runner (SIGINT, once, then hang) ·
 kill runner at the end (the same, when all is done). --max-iter counts epochs here.
 """
@@ -36,6 +37,10 @@ def options(arguments: list[str]) -> dict:
 def misbehave(kind: str, folder: Path) -> None:
     """What FAKE says this trial does; some kinds only once in a folder of trials."""
     once = folder.parent / "misbehaved"
+    if kind.startswith("wait"):
+        if not (folder / "hanging").exists():
+            wait_for_the_end(folder)
+        kind = kind.removeprefix("wait, ")
     if kind == "crash":
         raise RuntimeError("the network fell over")
     if kind == "nan":
@@ -69,7 +74,8 @@ def main() -> None:
     checkpoint.parent.mkdir(exist_ok=True)
     state = json.loads(checkpoint.read_text()) if checkpoint.exists() else {"epoch": 0, "score": 0.0, "rows": []}
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    kind = json.loads(os.environ.get("FAKE", "{}")).get(opt["name"], "")
+    kinds = json.loads(os.environ.get("FAKE", "{}"))
+    kind = kinds.get(opt["name"], kinds.get("*", ""))
     if state.get("finished"):
         sys.exit("error: nothing to do")
     last = min(epochs, opt["max_iter"] or epochs) - 1

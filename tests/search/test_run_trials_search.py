@@ -55,8 +55,10 @@ def test_failed_and_repeated_trials_reach_the_study(tmp_path, fake, capsys):
     assert "not done" not in capsys.readouterr().out
 
 
-def test_the_printed_command_trains_with_the_best_settings_of_the_study(tmp_path, capsys):
-    assert run(*searched(tmp_path, "--trials", "3", "--pruner", "none")) == 0
+@pytest.mark.parametrize("pruner", ["asha", "none"])
+def test_the_printed_command_trains_with_the_best_settings_of_the_study(tmp_path, capsys, pruner):
+    """With ASHA the best one was paused and promoted."""
+    assert run(*searched(tmp_path, "--trials", "3", "--pruner", pruner)) == 0
     (printed,) = re.findall(r"python train\.py (--config \S+)", capsys.readouterr().out)
     opt = parser_for("train").parse_args(printed.split())
     best = optuna.load_study(study_name="trials", storage=f"sqlite:///{tmp_path}/out/study.db").best_params
@@ -86,10 +88,10 @@ def test_median_prunes_what_is_below_the_median_of_those_that_ended(tmp_path):
 
 @pytest.mark.parametrize("first", [1, 3])
 def test_the_first_rung_says_after_how_many_epochs_trials_are_judged(tmp_path, first):
-    """By default it would be 2 of these 4; the second trial, the worst of them, is pruned as soon as it is judged."""
+    """By default it would be 2 of these 4; of two trials the better one trains on."""
     assert run(*searched(tmp_path, "--first-rung", str(first), "--trials", "2")) == 0
     assert column(tmp_path, "status") == ["completed", "pruned"]
-    assert table(tmp_path)[1]["reason"] == f"the search's pruner ended it after epoch {first - 1}"
+    assert table(tmp_path)[1]["reason"] == f"paused after epoch {first - 1}: one in 3 trains on"
 
 
 def test_machines_share_a_study(tmp_path):
@@ -137,10 +139,10 @@ def test_a_trial_that_another_machine_has_taken_over_is_left_to_it(tmp_path, mon
     """This machine was silent for too long, as a suspended one: its trial is over when it reports the next epoch."""
     judge = Trials.judge
 
-    def lose(self, run, point):
+    def lose(self, trial, run, point):
         if run.setting == 1:
-            self.study.tell(self.handles[1], state=optuna.trial.TrialState.FAIL, skip_if_finished=True)
-        return judge(self, run, point)
+            self.study.tell(trial, state=optuna.trial.TrialState.FAIL, skip_if_finished=True)
+        return judge(self, trial, run, point)
 
     monkeypatch.setattr(Trials, "judge", lose)
     storage = f"sqlite:///{tmp_path}/shared.db"
@@ -161,22 +163,24 @@ def test_a_storage_that_fails_without_a_word_is_told(tmp_path, monkeypatch):
 
 
 def test_the_pruners_verdict_outlives_a_kill(tmp_path, monkeypatch):
-    """Killed when the pruner has decided, before the ledger knows: the pruner itself would let it pass next time."""
+    """Killed when it is decided that a trial pauses, before its record says so."""
     undisturbed = tmp_path / "a"
     assert run(*searched(undisturbed)) == 0
     victim = column(undisturbed, "status").index("pruned")
     judge = Trials.judge
 
-    def judge_and_die(self, run, point):
-        if judge(self, run, point) and run.setting == victim + 1:
-            raise KeyboardInterrupt  # like a kill, nothing behind it is done
-        return ""
+    def judge_and_die(self, trial, run, point):
+        found = judge(self, trial, run, point)
+        if found and run.setting == victim + 1:
+            raise SystemExit(9)  # like a kill, nothing behind it is done
+        return found
 
     flags = searched(tmp_path / "b")
     with monkeypatch.context() as patch:
         patch.setattr(Trials, "judge", judge_and_die)
-        patch.setattr(Runner, "end_children", lambda self: [training.kill() for training in self.active])
-        assert run(*flags) == 130
+        patch.setattr(Runner, "clear", lambda self: None)
+        with pytest.raises(SystemExit):
+            run(*flags)
     assert run(*flags, "--resume") == 0
     assert table(tmp_path / "b") == table(undisturbed)
 

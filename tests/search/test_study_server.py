@@ -21,7 +21,7 @@ import pytest
 
 from tests.search.fake_runs import column, searched
 from tests.search.fake_trials import ROOT
-from yolov7fast.search.study import setting_of
+from yolov7fast.search.storage import numbered
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 HEARTBEAT = "1 2"  # seconds between beats, and without one until a trial is retried
@@ -126,9 +126,9 @@ def test_the_trial_of_a_killed_machine_is_retried_by_another(tmp_path, server):
     wait_for(lambda: storage._get_stale_trial_ids(study._study_id))
     with worker(b, server, 3, "--study", "killed") as other:
         assert ended(other, b) == 0
-    assert column(b, "setting") == ["1", "3", "4"] and column(b, "status") == ["completed"] * 3
-    states = [(setting_of(trial), trial.state.name) for trial in study.trials]
-    assert states == [(1, "FAIL"), (1, "COMPLETE"), (3, "COMPLETE"), (4, "COMPLETE")]
+    assert column(b, "setting") == ["1", "2", "3"] and column(b, "status") == ["completed"] * 3
+    states = [(setting, trial.state.name) for setting, trial in numbered(study.trials)]
+    assert states == [(1, "FAIL"), (1, "COMPLETE"), (2, "COMPLETE"), (3, "COMPLETE")]
     with worker(a, server, 3, "--study", "killed", "--resume") as one:  # what was its own is another's now
         assert ended(one, a) == 0
     assert column(a, "status") == ["completed"] * 3 and done_in(a) == {"trial_001"}

@@ -8,13 +8,15 @@ import re
 import time
 import uuid
 from argparse import Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import yaml
+from optuna.distributions import BaseDistribution
+from optuna.pruners import MedianPruner, NopPruner
 
 from yolov7fast.checkpoint.family import FAMILIES
 from yolov7fast.cli.programs import program
@@ -25,11 +27,12 @@ from yolov7fast.core.files.file_lock import exclusive
 from yolov7fast.core.files.json_file import read_json
 from yolov7fast.search import options, report
 from yolov7fast.search.families import trainer_class, trainer_for
+from yolov7fast.search.halving import REDUCTION, Halving
 from yolov7fast.search.options import FILE, REMEDY
 from yolov7fast.search.run import ENDED, FAILED, Run
 from yolov7fast.search.runner import Runner
 from yolov7fast.search.settings import read_space, read_trials, values_of
-from yolov7fast.search.storage import Place, failures_named, make_pruner, open_study
+from yolov7fast.search.storage import Place, failures_named, open_study
 from yolov7fast.search.study import Rules, Trials
 from yolov7fast.search.trainer import Budget, Trainer, UnknownSetting
 
@@ -48,7 +51,8 @@ def run(opt: Namespace, make_trainer: Callable[[str, Budget], Trainer] | None = 
     prunes = bool(opt.early_stop_threshold) or (opt.search and opt.pruner != "none")
     budget = Budget(opt.budget_epochs, opt.budget_subset, opt.budget_size, JUDGED_BY if prunes else 0)
     trainer = (make_trainer or trainer_for(opt.base_config))(opt.base_config, budget)
-    plan = make_plan(opt, trainer)
+    space = read_ranges(opt, trainer)
+    plan = make_plan(opt, trainer, space)
     if stored:
         check_unchanged(stored, plan, opt)
         plan |= {name: stored[name] for name in ("timestamp", "id")}
@@ -64,7 +68,7 @@ def run(opt: Namespace, make_trainer: Callable[[str, Budget], Trainer] | None = 
             check_unchanged(read_plan(folder), plan, opt)
         write_plan(folder, plan)
         with failures_named(place.url):
-            return work(opt, trainer, plan, place)
+            return work(opt, trainer, plan, space, place)
 
 
 def make_folder(folder: Path) -> None:
@@ -80,7 +84,12 @@ def make_folder(folder: Path) -> None:
 # --- what was asked for -----------------------------------------------------------------------------------------------
 
 
-def make_plan(opt: Namespace, trainer: Trainer) -> dict[str, Any]:
+def read_ranges(opt: Namespace, trainer: Trainer) -> dict[str, BaseDistribution]:
+    with wrong_family_named(opt.search, trainer):
+        return read_space(opt.search, trainer) if opt.search else {}
+
+
+def make_plan(opt: Namespace, trainer: Trainer, space: Mapping[str, BaseDistribution]) -> dict[str, Any]:
     """What these trials are, in plain values: written down, and compared when they are resumed."""
     plan: dict[str, Any] = {
         "version": VERSION,
@@ -88,17 +97,12 @@ def make_plan(opt: Namespace, trainer: Trainer) -> dict[str, Any]:
         "id": uuid.uuid4().hex,  # by which a machine knows its trials in a study that others share
         "options": {name: getattr(opt, name) for name in (*options.fixed(), "trials")},
         "base": read_yaml_chain(trainer.base_config),  # with all it inherits
-        "trials": [],
-        "space": {},
+        "space": {name: str(distribution) for name, distribution in space.items()},
     }
-    with wrong_family_named(opt.trials_file or opt.search, trainer):
-        if opt.trials_file:
-            plan["trials"] = settings = read_trials(opt.trials_file, trainer)
-        else:
-            space = read_space(opt.search, trainer)
-            plan["space"] = {name: str(distribution) for name, distribution in space.items()}
-            settings = [{name: value} for name, distribution in space.items() for value in values_of(distribution)]
-    plan["files"] = trainer.files(settings)
+    with wrong_family_named(opt.trials_file, trainer):
+        plan["trials"] = read_trials(opt.trials_file, trainer) if opt.trials_file else []
+    drawn = [{name: value} for name, distribution in space.items() for value in values_of(distribution)]
+    plan["files"] = trainer.files([*plan["trials"], *drawn])
     return json.loads(json.dumps(plan, default=str))  # as it will be read back
 
 
@@ -158,23 +162,29 @@ def wrong_family_named(path: str, trainer: Trainer) -> Iterator[None]:
 # --- the work ---------------------------------------------------------------------------------------------------------
 
 
-def open_trials(opt: Namespace, trainer: Trainer, plan: dict[str, Any], place: Place) -> Trials:
-    first = trainer.seed if opt.seed is None else opt.seed
-    seeds = [first + k for k in range(opt.repeat)]
-    space = read_space(opt.search, trainer) if opt.search else {}
+def open_trials(
+    opt: Namespace, trainer: Trainer, plan: dict[str, Any], space: Mapping[str, BaseDistribution], place: Place
+) -> Trials:
+    first_seed = trainer.seed if opt.seed is None else opt.seed
+    seeds = [first_seed + k for k in range(opt.repeat)]
     same = {key: plan[key] for key in ("base", "space")}  # what machines that share a study must agree in
     same |= {name: plan["options"][name] for name in ("budget_epochs", "budget_subset", "budget_size", "repeat")}
-    pruner = make_pruner(opt.pruner if opt.search else "none", trainer.epochs({}), opt.first_rung)
-    study = open_study(place, pruner, first, same)
-    rules = Rules(seeds, space, opt.trials if opt.search else 0, opt.early_stop_threshold)
+    kind, epochs = opt.pruner if opt.search else "none", trainer.epochs({})
+    first = opt.first_rung or max(1, min(2, epochs // 2), epochs // REDUCTION**2)  # before a few, mAP is mostly chance
+    median = MedianPruner(n_startup_trials=3, n_warmup_steps=first) if kind == "median" else NopPruner()
+    study = open_study(place, median, first_seed, same)
+    halving = Halving.of(kind, epochs, first)
+    rules = Rules(seeds, space, opt.trials if opt.search else 0, opt.early_stop_threshold, halving)
     trials = Trials(study, place, trainer, rules, plan["id"])
     trials.enqueue(plan["trials"])
     return trials
 
 
-def work(opt: Namespace, trainer: Trainer, plan: dict[str, Any], place: Place) -> int:
+def work(
+    opt: Namespace, trainer: Trainer, plan: dict[str, Any], space: Mapping[str, BaseDistribution], place: Place
+) -> int:
     folder = Path(opt.output_dir)
-    trials = open_trials(opt, trainer, plan, place)
+    trials = open_trials(opt, trainer, plan, space, place)
     for note in trainer.notes():
         print(f"note: {note}")
     limit = options.seconds(opt.time_budget)
@@ -197,9 +207,9 @@ def work(opt: Namespace, trainer: Trainer, plan: dict[str, Any], place: Place) -
         code = 130
     runs = begun()
     report_trials(runs, trainer, table)
-    left = trials.total - sum(run.status in ENDED for run in trials.ordered)
-    if left:
-        print(f"{runner.stopping or 'interrupted'}: {left} of {trials.total} trials are not done.")
+    if left := trials.left():
+        total = left + sum(run.status in ENDED for run in runs)
+        print(f"{runner.stopping or 'interrupted'}: {left} of {total} trials are not done.")
         print(f"Resume with: {program('trials').invocation} --output-dir {folder} --resume")
     if others := trials.left_elsewhere():
         print(

@@ -21,7 +21,8 @@ THRESHOLD_HELP = (
 )
 SIZE_HELP = "image size of each trial, instead of the base configuration's img_size and resize_schedule"
 PRUNER_HELP = (
-    "what ends bad trials of --search early; where eval_interval leaves fewer than 3 validations, trials are "
+    "what stops bad trials of --search. asha: all pause at rungs, the best third resume; hyperband: some pause later; "
+    "median: those below the median end. Where eval_interval leaves fewer than 3 validations, trials are "
     "validated every fifth of their epochs"
 )
 RUNG_HELP = "epochs before --pruner judges a trial for the first time; default: a ninth of its epochs, at least 2"

@@ -1,5 +1,6 @@
 """Trials to look at: how each one learnt, and what each setting did to the result."""
 
+import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,8 +8,9 @@ from pathlib import Path
 import numpy as np
 from matplotlib.ticker import MaxNLocator
 
+from yolov7fast.metrics.run_curves import number
 from yolov7fast.plots.curves import figure, line_colours, short
-from yolov7fast.search.report import param_names, params_of, rank
+from yolov7fast.search.report import Columns, rank
 from yolov7fast.search.run import COMPLETED, Run
 from yolov7fast.search.trainer import Trainer
 
@@ -20,16 +22,16 @@ WIDE = 20  # a range over so many times its lowest value is drawn on a logarithm
 
 def draw(path: str | os.PathLike, runs: Sequence[Run], trainer: Trainer) -> None:
     """mAP by epoch, coloured by setting; then one panel for each setting that varies, its value against final_map."""
-    names = param_names(runs, trainer)
-    values = {name: [params_of(run, [name], trainer)[name] for run in runs] for name in names}
-    varied = [name for name in names if len(set(values[name])) > 1][:MAX_PANELS]
+    settings = Columns(runs, trainer)
+    values = dict(zip(settings.heads, zip(*map(settings.of, runs))))
+    varied = [name for name in values if len(set(values[name])) > 1][:MAX_PANELS]
     columns = min(3, 1 + len(varied))
     rows = -(-(1 + len(varied)) // columns)
     with figure(Path(path), (5.2 * columns, 3.8 * rows), 130) as fig:
         axes = fig.subplots(rows, columns, squeeze=False).ravel()
         colours = _curves(axes[0], runs)
         for ax, name in zip(axes[1:], varied):
-            _against(ax, trainer.spelt.get(name, name), values[name], runs, colours)
+            _against(ax, name, values[name], runs, colours)
         for ax in axes[1 + len(varied) :]:
             ax.set_axis_off()
 
@@ -60,7 +62,7 @@ def _curves(ax, runs: Sequence[Run]) -> dict[int, tuple]:
 def _against(ax, name: str, values: Sequence[str], runs: Sequence[Run], colours: dict[int, tuple]) -> None:
     """Each run's final_map over its value of one setting; few or unordered values stand side by side."""
     shown = [(value, run) for value, run in zip(values, runs) if run.final_map is not None]
-    numeric = all(_is_number(value) for value, _ in shown)
+    numeric = all(math.isfinite(number(value)) for value, _ in shown)
     places = sorted({value for value, _ in shown}, key=float if numeric else str)
     apart = not numeric or len(places) <= FEW
     for value, run in shown:
@@ -77,11 +79,3 @@ def _against(ax, name: str, values: Sequence[str], runs: Sequence[Run], colours:
         ax.set_xticks([], minor=True)
     ax.set(xlabel=name, ylabel="final mAP@.5:.95", title=f"{short(name)} (open: not completed)")
     ax.grid(alpha=0.25)
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True

@@ -5,7 +5,6 @@ import io
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,49 +22,34 @@ LEAST_DIFFERENCE = 1e-4  # of mAP: settings that differ by less are alike, as wh
 ORDER = (COMPLETED, INTERRUPTED, PRUNED, FAILED)
 
 
-def param_names(runs: Sequence[Run], trainer: Trainer) -> list[str]:
-    """The settings of these runs, in the order of the user's file."""
-    used = dict.fromkeys(name for run in runs for name in run.params)
-    return [name for name in {**trainer.spelt, **used} if name in used]
+class Columns:
+    """The settings of some runs as columns of a table, in the order of the user's file and as it spells them."""
 
+    def __init__(self, runs: Sequence[Run], trainer: Trainer):
+        used = dict.fromkeys(name for run in runs for name in run.params)
+        self.names = [name for name in {**trainer.spelt, **used} if name in used]
+        self.heads = [trainer.spelt.get(name, name) for name in self.names]
+        self.trainer = trainer
 
-def spelt(names: Sequence[str], trainer: Trainer) -> list[str]:
-    """Settings as the user wrote them."""
-    return [trainer.spelt.get(name, name) for name in names]
-
-
-def params_of(run: Run, names: Sequence[str], trainer: Trainer) -> dict[str, str]:
-    """The value of each setting as text; what a trial does not set, the base configuration does."""
-    return {name: as_text(run.params.get(name, trainer.base_value(name))) for name in names}
+    def of(self, run: Run) -> list[str]:
+        """The value of each as text; what a trial does not set, the base configuration does."""
+        return [as_text(run.params.get(name, self.trainer.base_value(name))) for name in self.names]
 
 
 def as_text(value: Any) -> str:
-    if value is None:
-        return ""
     if isinstance(value, list):
         return " ".join(map(as_text, value))
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    return "" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def write_csv(path: Path, runs: Sequence[Run], trainer: Trainer) -> None:
     """One row for each run that was begun, put in place in one step."""
-    names = param_names(runs, trainer)
-    rows: list[list] = [[*LEADING, *(f"param_{name}" for name in spelt(names, trainer)), *TRAILING]]
+    columns = Columns(runs, trainer)
+    rows: list[list] = [[*LEADING, *(f"param_{name}" for name in columns.heads), *TRAILING]]
     for run in runs:
         figures = [run.id, run.status, as_text(run.final_map), as_text(run.final_loss)]
         rest = [f"{run.seconds:.1f}", as_text(run.best_epoch), as_text(run.final_map50), run.setting, run.seed]
-        rows.append([*figures, *params_of(run, names, trainer).values(), *rest, run.reason])
-    _write_rows(path, rows)
-
-
-def write_ranking_csv(path: Path, places: "Sequence[Place]", trainer: Trainer) -> None:
-    """The ranking for programs: map_mean and map_deviation are of final_map over `seeds` runs."""
-    names = param_names([place.run for place in places], trainer)
-    rows: list[list] = [[*RANKING, *(f"param_{name}" for name in spelt(names, trainer))]]
-    for number, place in enumerate(places, 1):
-        figures = [as_text(value) for value in (place.map, place.spread, place.map50, place.loss)]
-        params = params_of(place.run, names, trainer).values()
-        rows.append([number, place.setting, place.status, place.count, *figures, f"{place.seconds:.1f}", *params])
+        rows.append([*figures, *columns.of(run), *rest, run.reason])
     _write_rows(path, rows)
 
 
@@ -88,56 +72,76 @@ def write_all(table: Path, runs: Sequence[Run], trainer: Trainer) -> list[str]:
     return [str(table), text.name, figures.name, image.name]
 
 
-def summary(places: "Sequence[Place]", trainer: Trainer) -> str:
-    return "\n\n".join(filter(None, [ranking_text(places, trainer), verdict(places)]))
-
-
 # --- ranking ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
 class Place:
-    """A setting among the others. map, spread: mean and standard deviation of final_map over its `count` seeds."""
+    """A setting among the others.
 
-    setting: int
-    status: str
-    count: int
-    map: float | None
-    spread: float | None
-    map50: float | None
-    loss: float | None
-    seconds: float
-    run: Run  # the first one: its settings are those of all
+    count: its seeds that came as far as any of them; map, spread: mean and standard deviation of their final_map.
+    """
 
-
-def rank(runs: Sequence[Run]) -> list[Place]:
-    """Settings from best to worst: completed ones by mean final_map, then interrupted, pruned and failed ones."""
-    groups: dict[int, list[Run]] = {}
-    for run in runs:
-        groups.setdefault(run.setting, []).append(run)
-    places = [_place(setting, group) for setting, group in groups.items()]
-    return sorted(places, key=lambda p: (ORDER.index(p.status), -(p.map if p.map is not None else -1.0), p.setting))
-
-
-def _place(setting: int, group: Sequence[Run]) -> Place:
-    status = min((run.status for run in group), key=lambda s: ORDER.index(s))
-    counted = [run for run in group if run.status == status]
-    values = [run.final_map for run in counted if run.final_map is not None]
-    return Place(
-        setting,
-        status,
-        len(counted),
-        _mean(values),
-        statistics.stdev(values) if len(values) > 1 else None,
-        _mean([run.final_map50 for run in counted if run.final_map50 is not None]),
-        _mean([run.final_loss for run in counted if finite(run.final_loss)]),
-        sum(run.seconds for run in group),
-        group[0],
-    )
+    def __init__(self, setting: int, runs: Sequence[Run]):
+        self.setting, self.run = setting, runs[0]  # whose settings are those of all
+        self.status = min((run.status for run in runs), key=ORDER.index)
+        self.seconds = sum(run.seconds for run in runs)
+        counted = [run for run in runs if run.status == self.status]
+        values = [run.final_map for run in counted if run.final_map is not None]
+        self.count, self.map = len(counted), _mean(values)
+        self.spread = statistics.stdev(values) if len(values) > 1 else None
+        self.map50 = _mean([run.final_map50 for run in counted if run.final_map50 is not None])
+        self.loss = _mean([run.final_loss for run in counted if finite(run.final_loss)])
 
 
 def _mean(values: Sequence[float]) -> float | None:
     return statistics.fmean(values) if values else None
+
+
+def rank(runs: Sequence[Run]) -> list[Place]:
+    """Settings from best to worst: completed ones by mean final_map, then interrupted, pruned and failed ones."""
+    settings = dict.fromkeys(run.setting for run in runs)
+    places = [Place(setting, [run for run in runs if run.setting == setting]) for setting in settings]
+    return sorted(places, key=lambda p: (ORDER.index(p.status), -(p.map if p.map is not None else -1.0), p.setting))
+
+
+def write_ranking_csv(path: Path, places: Sequence[Place], trainer: Trainer) -> None:
+    """The ranking for programs: map_mean and map_deviation are of final_map over `seeds` runs."""
+    columns = Columns([place.run for place in places], trainer)
+    rows: list[list] = [[*RANKING, *(f"param_{name}" for name in columns.heads)]]
+    for number, place in enumerate(places, 1):
+        figures = [as_text(value) for value in (place.map, place.spread, place.map50, place.loss)]
+        known = [number, place.setting, place.status, place.count]
+        rows.append([*known, *figures, f"{place.seconds:.1f}", *columns.of(place.run)])
+    _write_rows(path, rows)
+
+
+def ranking_text(places: Sequence[Place], trainer: Trainer) -> str:
+    """The ranking as a table of aligned columns."""
+    columns = Columns([place.run for place in places], trainer)
+    repeated = any(place.spread is not None for place in places)
+    rows = [["rank", "setting", "status", "mAP@.5:.95", "mAP@.5", "loss", "minutes", *columns.heads]]
+    for number, place in enumerate(places, 1):
+        value = readable(place.map)
+        if repeated and place.map is not None:
+            value += f" ± {readable(place.spread)}" * (place.spread is not None) + f" ({place.count})"
+        figures = [value, readable(place.map50), readable(place.loss), f"{place.seconds / 60:.1f}"]
+        rows.append([str(number), str(place.setting), place.status, *figures, *columns.of(place.run)])
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows)
+
+
+def readable(value: float | None) -> str:
+    """Four digits behind the point, more where these would all be zero."""
+    if value is None:
+        return "-"
+    return f"{value:.4f}" if abs(value) >= 0.001 or value == 0 else f"{value:.2g}"
+
+
+def summary(places: Sequence[Place], trainer: Trainer) -> str:
+    return "\n\n".join(filter(None, [ranking_text(places, trainer), verdict(places)]))
+
+
+# --- what is noise ----------------------------------------------------------------------------------------------------
 
 
 def noise(places: Sequence[Place], count_one: int, count_other: int) -> float | None:
@@ -154,75 +158,46 @@ def noise(places: Sequence[Place], count_one: int, count_other: int) -> float | 
     return quantile * math.sqrt(variance * (1 / count_one + 1 / count_other))
 
 
-def readable(value: float | None) -> str:
-    """Four digits behind the point, more where these would all be zero."""
-    if value is None:
-        return "-"
-    return f"{value:.4f}" if abs(value) >= 0.001 or value == 0 else f"{value:.2g}"
+def completed(places: Sequence[Place]) -> dict[Place, float]:
+    """Those that came to their end, best first, and their mAP@.5:.95."""
+    return {place: place.map for place in places if place.status == COMPLETED and place.map is not None}
 
 
-def ranking_text(places: Sequence[Place], trainer: Trainer) -> str:
-    """The ranking as a table of aligned columns."""
-    names = param_names([place.run for place in places], trainer)
-    repeated = any(place.spread is not None for place in places)
-    head = ["rank", "setting", "status", "mAP@.5:.95", "mAP@.5", "loss", "minutes", *spelt(names, trainer)]
-    rows = [head]
-    for number, place in enumerate(places, 1):
-        value = readable(place.map)
-        if repeated and place.map is not None:
-            value += f" ± {readable(place.spread)}" * (place.spread is not None) + f" ({place.count})"
-        figures = [readable(place.map50), readable(place.loss)]
-        params = params_of(place.run, names, trainer).values()
-        rows.append(
-            [str(number), str(place.setting), place.status, value, *figures, f"{place.seconds / 60:.1f}", *params]
-        )
-    widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
-    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows)
-
-
-def nothing_differs(places: Sequence[Place]) -> bool:
+def nothing_differs(values: Mapping[Place, float]) -> bool:
     """Whether all completed settings, of which there are several, came out alike."""
-    values = [place.map for place in places if place.status == COMPLETED and place.map is not None]
-    return len(values) > 1 and max(values) - min(values) < LEAST_DIFFERENCE
-
-
-def lead(place: Place, other: Place) -> float:
-    """By how much mAP@.5:.95 one completed setting is better than another."""
-    return (place.map or 0.0) - (other.map or 0.0)
+    return len(values) > 1 and max(values.values()) - min(values.values()) < LEAST_DIFFERENCE
 
 
 def verdict(places: Sequence[Place]) -> str:
     """Whether the best setting is really the best, in one or two sentences."""
-    done = [place for place in places if place.status == COMPLETED and place.map is not None]
-    if len(done) < 2:
+    values = completed(places)
+    if len(values) < 2:
         return ""
-    best, others = done[0], done[1:]
-    if nothing_differs(done):
+    best, *others = values
+    if nothing_differs(values):
         return (
-            f"Nothing differs: all {len(done)} settings end at mAP@.5:.95 {readable(best.map)}, none is recommended. "
+            f"Nothing differs: all {len(values)} settings end at mAP@.5:.95 {readable(best.map)}, none is recommended. "
             "Give each trial more iterations (--budget-epochs, --budget-subset), or try settings further apart."
         )
-    near = []
-    for place in others:
-        limit = noise(done, best.count, place.count)
-        if limit is None:
-            return (
-                f"Setting {best.setting} leads setting {others[0].setting} by {readable(lead(best, others[0]))}. "
-                "With one seed each, how much of that is chance is unknown; --repeat 3 shows it."
-            )
-        if lead(best, place) <= limit:
-            near.append(place)
-    limit = noise(done, best.count, others[0].count)
+    limits = {place: limit for place in others if (limit := noise([*values], best.count, place.count)) is not None}
+    if not limits:
+        lead = readable(values[best] - values[others[0]])
+        return (
+            f"Setting {best.setting} leads setting {others[0].setting} by {lead}. "
+            "With one seed each, how much of that is chance is unknown; --repeat 3 shows it."
+        )
+    near = [place.setting for place, limit in limits.items() if values[best] - values[place] <= limit]
+    limit = readable(limits[others[0]])
     if not near:
-        return f"Setting {best.setting} is better than every other by more than the noise ({readable(limit)} at 95%)."
-    listed = ", ".join(str(place.setting) for place in near)
+        return f"Setting {best.setting} is better than every other by more than the noise ({limit} at 95%)."
     return (
-        f"Within the noise of setting {best.setting} (differences up to {readable(limit)} are chance, at 95%): "
-        f"setting{'s' * (len(near) > 1)} {listed}. Choose the cheapest of them, or repeat with more seeds."
+        f"Within the noise of setting {best.setting} (differences up to {limit} are chance, at 95%): "
+        f"setting{'s' * (len(near) > 1)} {', '.join(map(str, near))}. "
+        "Choose the cheapest of them, or repeat with more seeds."
     )
 
 
 def best_settings(places: Sequence[Place]) -> Mapping[str, Any] | None:
     """The settings that deserve a full run; None where nothing speaks for any of them."""
-    first = places[0] if places and not nothing_differs(places) else None
-    return first.run.params if first and first.status == COMPLETED and first.map is not None else None
+    values = completed(places)
+    return next(iter(values)).run.params if values and not nothing_differs(values) else None

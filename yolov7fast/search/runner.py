@@ -8,16 +8,19 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 
 import yaml
 from optuna.exceptions import UpdateFinishedTrialError
+from optuna.trial import Trial
 from tqdm import tqdm
 
 from yolov7fast.core.files.atomic import write_atomically
 from yolov7fast.core.process.signals import StopRequest
+from yolov7fast.core.text import counted
 from yolov7fast.search import run as states
+from yolov7fast.search.halving import PAUSED
 from yolov7fast.search.run import OUTPUT, Run, explain, finite, read_curve, was_stopped
 from yolov7fast.search.study import Trials
 from yolov7fast.search.trainer import Trainer
@@ -33,9 +36,9 @@ class Training:
     On Linux the kernel kills it when the parent dies, however that happens; a killed training loses nothing but time.
     """
 
-    def __init__(self, run: Run, command: Sequence[str], folder: Path, device: str | None, places: int):
+    def __init__(self, command: Sequence[str], folder: Path, places: int):
         """places: how many trainings share the machine."""
-        self.run, self.device, self.began = run, device, time.monotonic()
+        self.began = time.monotonic()
         self.asked: float | None = None  # when it was asked to stop
         self.output = (folder / OUTPUT).open("ab")
         self.process = subprocess.Popen(
@@ -52,10 +55,7 @@ class Training:
         """Its exit code, once it has ended."""
         if self.asked is not None and time.monotonic() - self.asked > GRACE_SECONDS:
             self.kill()
-        code = self.process.poll()
-        if code is not None:
-            self.output.close()
-        return code
+        return self.process.poll()
 
     def ask_to_stop(self) -> None:
         """It finishes its step, writes a checkpoint and ends."""
@@ -65,10 +65,10 @@ class Training:
                 self.process.terminate()
 
     def kill(self) -> None:
-        """End it and all it has started."""
-        with contextlib.suppress(ProcessLookupError):
+        """End it and all it has started, where it has not ended itself."""
+        if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
+            self.process.wait()
         self.output.close()
 
 
@@ -107,107 +107,134 @@ class Runner:
         """
         self.trainer, self.trials, self.folder, self.devices, self.note = trainer, trials, folder, devices, note
         self.deadline = deadline
-        self.active: list[Training] = []
-        self.shown = ""
+        self.active: dict[int, Generator[None, None, None]] = {}  # what each place, by its index, works on
         self.stopping = ""  # why no more runs are started
 
     def run(self) -> int:
         """Run all trials; returns the exit code of the signal that ended it, or 0."""
         self.bar = tqdm(total=0, unit="epoch", desc="trials", dynamic_ncols=True)
-        try:
+        with contextlib.ExitStack() as at_end:
+            at_end.callback(self.bar.close)
+            at_end.callback(self.end_children)
             with StopRequest() as stop:
                 while self.turn(stop):
                     time.sleep(LOOK_SECONDS)
+            self.clear()
             return stop.exit_code
-        finally:
-            self.end_children()
-            self.bar.close()
 
     def turn(self, stop: StopRequest) -> bool:
         """Look once at everything; False when there is nothing left to wait for."""
         late = self.deadline is not None and time.monotonic() >= self.deadline
         if not self.stopping and (stop or late):
             self.stopping = "stopped by Ctrl-C or SIGTERM" if stop else "the time budget is used up"
-            for training in self.active:
-                training.ask_to_stop()
-        while not self.stopping and len(self.active) < len(self.devices):
-            run = self.trials.next()
-            if run is None:
-                break
-            with self.unless_taken_over(run):
-                self.begin(run)
-        is_busy = bool(self.active)
-        for training in list(self.active):
-            with self.unless_taken_over(training.run):
-                self.follow(training)
+        for place, device in enumerate(self.devices):
+            if place not in self.active and not self.stopping and (taken := self.trials.next()):
+                self.active[place] = self.train_setting(*taken, device)
+        at_work = list(self.active.items())
+        for place, training in at_work:
+            if next(training, self) is self:  # it has ended
+                del self.active[place]
         self.trials.beat()
-        self.show()
-        return is_busy
+        return bool(at_work)
 
-    @contextlib.contextmanager
-    def unless_taken_over(self, run: Run) -> Iterator[None]:
-        """Where another machine has a trial now, since this one was silent for too long: leave it to that one."""
+    def end_children(self) -> None:
+        """After a second Ctrl-C or a fault: no child survives, and the table says so."""
+        with contextlib.ExitStack() as at_end:
+            for training in self.active.values():
+                at_end.callback(training.close)
+
+    # --- one setting --------------------------------------------------------------------------------------------------
+
+    def train_setting(self, setting: int, trial: Trial, device: str | None) -> Generator[None, None, None]:
+        """All runs of a setting, one after the other, then what the study is told; yields while it waits.
+
+        Of a drawn setting the first seed decides whether the others are worth their time.
+        """
+        runs = self.trials.runs(setting, trial)
         try:
-            yield
-        except UpdateFinishedTrialError:
-            for training in [training for training in self.active if training.run is run]:
-                training.kill()
-                self.active.remove(training)
-            self.trials.forget(run)
-            tqdm.write(f"{run.name}: another machine has taken it over")
-
-    # --- one run ------------------------------------------------------------------------------------------------------
-
-    def begin(self, run: Run) -> None:
-        """Start a run, or resume what an earlier process left of it."""
-        folder = self.folder / run.name
-        self.learn(run)
-        if run.stop or self.is_complete(run) or (run.curve and self.trainer.ended_itself(folder, run.params)):
-            self.end(run, *self.verdict(run, code=0))  # its runner was ended before it could record this
-            return
-        device = next(device for device in self.devices if self.is_free(device))
-        if any((folder / name).is_file() for name in self.trainer.checkpoints):
-            command = self.trainer.training("--resume", folder, device)
+            for run in runs:
+                if run.status not in states.ENDED:
+                    yield from self.train(trial, run, device)
+                self.trials.save(trial, run)
+                self.note()
+                if run.status not in states.ENDED:
+                    return
+                if self.trials.rules.space and runs[0].status != states.COMPLETED:
+                    break
+            self.trials.tell(trial, runs)
+        except UpdateFinishedTrialError:  # this machine was silent for too long
+            tqdm.write(f"{runs[0].name}: another machine has taken it over")
         else:
-            shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir(parents=True)
-            run.curve = []
-            run_file = folder / "trial.yaml"
-            content = self.trainer.run_file(run.params, run.seed, folder)
-            write_atomically(run_file, yaml.safe_dump(content, sort_keys=False))
-            command = self.trainer.training("--config", run_file, device)
-        run.status, run.reason = states.RUNNING, ""
-        self.trials.save(run)
-        self.active.append(Training(run, command, folder, device, len(self.devices)))
+            self.clear()
+        finally:
+            self.show()
 
-    def is_free(self, device: str | None) -> bool:
-        """Whether fewer runs train on this device than there are places for."""
-        return sum(training.device == device for training in self.active) < list(self.devices).count(device)
+    def train(self, trial: Trial, run: Run, device: str | None) -> Generator[None, None, None]:
+        """One training: started, or resumed from what an earlier process or an earlier rung left of it."""
+        folder, code = self.folder / run.name, 0
+        self.learn(trial, run)
+        is_over = run.stop or self.is_complete(run)  # its runner was ended before it could record this
+        if not is_over and not (run.curve and self.trainer.ended_itself(folder, run.params)):
+            command = self.command(run, folder, device)
+            run.status, run.reason = states.RUNNING, ""
+            self.trials.save(trial, run)
+            training = Training(command, folder, len(self.devices))
+            try:
+                self.show()
+                while (code := training.poll()) is None:
+                    self.learn(trial, run)
+                    if run.stop or self.stopping:
+                        training.ask_to_stop()
+                    yield
+                self.learn(trial, run)  # what an ended process has written is complete
+            except (GeneratorExit, KeyboardInterrupt):
+                training.kill()
+                run.status, run.reason = states.INTERRUPTED, "ended at once"
+                self.trials.save(trial, run)
+                self.note()
+                raise
+            finally:
+                training.kill()
+                run.seconds += time.monotonic() - training.began
+        is_paused = PAUSED in trial.user_attrs
+        run.status, run.reason = self.verdict(run, code)
+        if run.status in states.ENDED and not is_paused:
+            self.trainer.tidy(folder, is_complete=run.status == states.COMPLETED)
+        found = "" if run.final_map is None else f", mAP@.5:.95 {run.final_map:.4g}"
+        why = f": {run.reason}" if run.reason and not is_paused else ""
+        tqdm.write(f"{run.name} {run.reason if is_paused else run.status}{found}{why}")
 
-    def follow(self, training: Training) -> None:
-        """Take in new epochs; record the end."""
-        run, code = training.run, training.poll()  # before its files: what an ended process has written is complete
-        self.learn(run)
-        if run.stop:
-            training.ask_to_stop()
-        if code is None:
-            return
-        self.active.remove(training)
-        run.seconds += time.monotonic() - training.began
-        self.end(run, *self.verdict(run, code))
+    def command(self, run: Run, folder: Path, device: str | None) -> list[str]:
+        """What resumes a run where it has a checkpoint, or else starts it anew."""
+        if self.can_resume(folder):
+            tqdm.write(f"{run.name} resumes after {counted(len(run.curve), 'epoch')}")
+            return self.trainer.training("--resume", folder, device)
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        run.curve = []
+        run_file = folder / "trial.yaml"
+        content = self.trainer.run_file(run.params, run.seed, folder)
+        write_atomically(run_file, yaml.safe_dump(content, sort_keys=False))
+        return self.trainer.training("--config", run_file, device)
 
-    def learn(self, run: Run) -> None:
+    def can_resume(self, folder: Path) -> bool:
+        return any((folder / name).is_file() for name in self.trainer.checkpoints)
+
+    def learn(self, trial: Trial, run: Run) -> None:
         """Epochs that the training has finished since the last look, each judged once, in order."""
         known = run.curve[-1].epoch if run.curve else -1
         fresh = [point for point in read_curve(self.folder / run.name) if point.epoch > known]
+        if run.stop or not fresh:
+            return
         for point in fresh:
-            if run.stop:
-                return  # epochs that came after the decision do not count: the table is the same on a slower machine
             run.curve.append(point)
-            if point.map is not None and point.epoch + 1 < self.trainer.epochs(run.params):
-                run.stop = self.trials.judge(run, point)
-        if fresh:
-            self.trials.save(run)
+            self.bar.update()
+            if point.map is not None and not self.is_complete(run):
+                run.stop = self.trials.judge(trial, run, point)
+            if run.stop:
+                break  # epochs that came after the decision do not count: the table is the same on a slower machine
+        self.trials.save(trial, run)
+        self.show()
 
     def is_complete(self, run: Run) -> bool:
         return bool(run.curve) and run.curve[-1].epoch + 1 >= self.trainer.epochs(run.params)
@@ -227,42 +254,13 @@ class Runner:
             return states.FAILED, "its last loss is not finite"
         return states.COMPLETED, ""
 
-    def end(self, run: Run, status: str, reason: str) -> None:
-        """Tidy up, record, then report to the study: whatever is cut off here is done again by --resume."""
-        if status in states.ENDED:
-            self.trainer.tidy(self.folder / run.name, is_complete=status == states.COMPLETED)
-        run.status, run.reason = status, reason
-        self.trials.save(run)
-        if status in states.ENDED:
-            self.trials.advance(run.setting, run.params)
-        self.note()
-        found = "" if run.final_map is None else f", mAP@.5:.95 {run.final_map:.4g}"
-        tqdm.write(f"{run.name} {status}{found}{f': {run.reason}' if run.reason else ''}")
-
-    def end_children(self) -> None:
-        """After a second Ctrl-C or a fault: no child survives, and the table says so."""
-        ended, self.active = self.active, []
-        for training in ended:
-            training.kill()
-        for training in ended:
-            training.run.status, training.run.reason = states.INTERRUPTED, "ended at once"
-            with self.unless_taken_over(training.run):
-                self.trials.save(training.run)
-        if ended:
-            self.note()
-
-    # --- progress -----------------------------------------------------------------------------------------------------
+    def clear(self) -> None:
+        """Of paused runs that cannot be promoted any more, the best weights alone are kept, too."""
+        for run in self.trials.out():
+            if self.can_resume(folder := self.folder / run.name):
+                self.trainer.tidy(folder, is_complete=False)
 
     def show(self) -> None:
-        runs, total = self.trials.ordered, self.trials.total
-        sizes = [self.trainer.epochs(run.params) for run in runs]
-        done = [size if run.status in states.ENDED else len(run.curve) for run, size in zip(runs, sizes)]
-        self.bar.total = sum(sizes) + (total - len(runs)) * (sizes[-1] if sizes else self.trainer.epochs({}))
-        self.bar.n = sum(done)
-        best = max((run.final_map for run in runs if run.final_map is not None), default=None)
-        found = "" if best is None else f", best mAP {best:.3f}"
-        ended = sum(run.status in states.ENDED for run in runs)
-        text = f"{ended}/{total} ended, {len(self.active)} running{found}"
-        if (state := f"{self.bar.n} {text}") != self.shown:  # in a log file every refresh is a line
-            self.shown = state
-            self.bar.set_postfix_str(text)
+        """Epochs of this process, done and to come; promotions add to them."""
+        self.bar.total = self.bar.n + self.trials.epochs_left()
+        self.bar.set_postfix_str(f"{len(self.active)} running, {self.trials.left()} trials left")

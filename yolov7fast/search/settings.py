@@ -7,12 +7,14 @@ from typing import Any
 
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
+from yolov7fast.core.bounded import LARGEST_INTEGER, is_whole
 from yolov7fast.core.errors import UserError, shown
 from yolov7fast.core.files.json_file import read_json
 from yolov7fast.core.files.paths import check_path
 from yolov7fast.core.files.shipped import nearest_shipped, shipped_file
 from yolov7fast.core.files.yaml_file import read_yaml
 from yolov7fast.core.text import printable
+from yolov7fast.metrics.run_curves import number
 from yolov7fast.search.trainer import Trainer
 
 KINDS = ("log_uniform", "uniform", "int", "choice")
@@ -26,8 +28,8 @@ def read_trials(path: str | Path, trainer: Trainer) -> list[dict[str, Any]]:
     if not isinstance(content, list) or not content:
         raise UserError(f'{path} must hold a list of trials, such as [{{"lr0": 0.01}}, {{"lr0": 0.02}}]')
     trials = []
-    for number, entry in enumerate(content, 1):
-        where = f"{path}: trial {number}"
+    for k, entry in enumerate(content, 1):
+        where = f"{path}: trial {k}"
         if not isinstance(entry, dict):
             raise UserError(f'{where} must be an object of settings, such as {{"lr0": 0.01}}, not {shown(entry)}')
         settings: dict[str, Any] = {}
@@ -112,39 +114,24 @@ def _distribution(entry: Any, where: str) -> BaseDistribution:
     kinds = [kind for kind in KINDS if isinstance(entry, Mapping) and kind in entry]
     if len(kinds) != 1 or set(entry) - {kinds[0], *(["step"] if kinds == ["int"] else [])}:
         raise UserError(f"{where} must be one of {', '.join(KINDS)} (int may have a step), such as {EXAMPLE}")
-    kind, values = kinds[0], entry[kinds[0]]
+    kind, values, step = kinds[0], entry[kinds[0]], entry.get("step", 1)
     if kind == "choice":
         if not isinstance(values, list) or not values or not all(isinstance(v, str | int | float) for v in values):
             raise UserError(f"{where}: choice takes a list of values, such as {{choice: [16, 32]}}")
         return CategoricalDistribution(values)
-    low, high = _range(values, kind, where)
-    if kind != "int":
-        return FloatDistribution(low, high, log=kind == "log_uniform")
-    step = entry.get("step", 1)
-    if isinstance(step, bool) or not isinstance(step, int) or step < 1:
-        raise UserError(f"{where}: step must be a whole number of at least 1, not {shown(step)}")
-    return IntDistribution(int(low), int(high), step=step)
-
-
-def _range(values: Any, kind: str, where: str) -> tuple[float, float]:
-    low, high = map(_number, values) if isinstance(values, list) and len(values) == 2 else (None, None)
-    if low is None or high is None:
+    low, high = map(_number, values) if isinstance(values, list) and len(values) == 2 else (math.nan, math.nan)
+    if not (math.isfinite(low) and math.isfinite(high)):
         raise UserError(f"{where}: {kind} takes [low, high], not {shown(values)}")
-    if kind == "int" and not (float(low).is_integer() and float(high).is_integer()):
+    if kind == "int" and not (low.is_integer() and high.is_integer()):
         raise UserError(f"{where}: int takes whole numbers, not {shown(values)}")
-    if not low < high or (kind == "log_uniform" and low <= 0):
-        raise UserError(
-            f"{where}: {kind} needs low < high{', both above 0' * (kind == 'log_uniform')}, not {shown(values)}"
-        )
-    return low, high
+    if not is_whole(step, 1, LARGEST_INTEGER):
+        raise UserError(f"{where}: step must be a whole number of at least 1, not {shown(step)}")
+    is_log = kind == "log_uniform"
+    if not low < high or (is_log and low <= 0):
+        raise UserError(f"{where}: {kind} needs low < high{', both above 0' * is_log}, not {shown(values)}")
+    return IntDistribution(int(low), int(high), step=step) if kind == "int" else FloatDistribution(low, high, is_log)
 
 
-def _number(value: Any) -> float | None:
-    """A finite number; YAML 1.1 reads '1e-3' as text."""
-    if isinstance(value, bool):
-        return None
-    try:
-        number = float(value) if isinstance(value, str) else value
-        return number if math.isfinite(number) else None
-    except (TypeError, ValueError):
-        return None
+def _number(value: Any) -> float:
+    """NaN where it is none; YAML 1.1 reads '1e-3' as text."""
+    return math.nan if isinstance(value, bool) else number(value)

@@ -1,4 +1,4 @@
-"""The database of a study: opened, waited for, named where it fails; what draws its trials and what prunes them.
+"""The database of a study: opened, waited for, named where it fails; and what draws its trials.
 
 Draws are keyed by (seed, trial number): a search that was killed proposes what it would have proposed.
 """
@@ -8,7 +8,7 @@ import functools
 import time
 import warnings
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,48 +19,48 @@ from sqlalchemy.exc import IntegrityError, InterfaceError, OperationalError, Pro
 from tqdm import tqdm
 
 from yolov7fast.core.errors import UserError, one_line
+from yolov7fast.search.halving import RUNG
 
-REDUCTION = 3  # of those that reach a rung, one in so many continues
 HEARTBEAT_SECONDS, GRACE_SECONDS = 30, 300  # of trials in a shared database; without a beat for so long: retried
 PATIENCE_SECONDS, RETRY_SECONDS = 600.0, 1.0  # how long a server that is away is waited for, and between attempts
 DRIVERS = ("sqlalchemy", "sqlite3", "optuna.exceptions")  # whose exceptions concern a database
 AWAY = (OperationalError, InterfaceError, optuna.exceptions.StorageInternalError)
-RETRY_OF = "retry of"  # attribute of a trial: the number of the one whose machine is gone
+CONTINUES = "continues"  # attribute of a trial: the setting that an earlier trial has begun
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
-warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
+
+
+def quiet() -> warnings.catch_warnings:
+    """Optuna warns of what it calls experimental, and of heartbeats outside its own loop; users can do nothing."""
+    return warnings.catch_warnings(action="ignore")
 
 
 class PatientStorage(optuna.storages.RDBStorage):
     """A database server that machines share: while it is away, as in a restart, every call waits and tries again."""
 
 
-def _patient(name: str):
-    method = getattr(optuna.storages.RDBStorage, name)
-
+def _patient(method):
     @functools.wraps(method)
-    def call(self, *args, **kwargs):
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        for attempt in range(1 << 30):
+    def call(*args, **kwargs):
+        deadline, is_first = time.monotonic() + PATIENCE_SECONDS, True
+        while True:
             try:
-                return method(self, *args, **kwargs)
+                return method(*args, **kwargs)
             except AWAY as error:
                 if time.monotonic() > deadline:
                     raise
-                if not attempt:
+                if is_first:
                     tqdm.write(f"the database does not answer ({_reason(error)[:100]}); waiting")
+                is_first = False
                 time.sleep(RETRY_SECONDS)
 
     return call
 
 
-for _name in (
-    *("_create_new_trial", "_get_trials", "get_trial", "get_trial_id_from_study_id_trial_number", "_get_best_trial_id"),
-    *("_set_trial_param", "set_trial_state_values", "set_trial_intermediate_value", "set_trial_user_attr"),
-    *("set_trial_system_attr", "set_study_user_attr", "set_study_system_attr", "get_study_user_attrs"),
-    *("get_study_system_attrs", "record_heartbeat", "_get_stale_trial_ids"),
-):
-    setattr(PatientStorage, _name, _patient(_name))
+_CALLS = ("_create_new_trial", "_get_trials", "_set_trial_param", "record_heartbeat", "_get_stale_trial_ids")
+for _name, _method in vars(optuna.storages.RDBStorage).items():
+    if _name in _CALLS or _name.startswith(("get_", "set_")):
+        setattr(PatientStorage, _name, _patient(_method))
 
 
 def _reason(error: Exception) -> str:
@@ -104,13 +104,13 @@ class Place:
         )
 
 
-def _retry(study: optuna.Study, trial: FrozenTrial) -> None:
-    """Enqueue a drawn trial whose machine is gone, without its progress: that is on the machine.
-
-    Optuna's RetryHeartbeatStaleTrialCallback would copy the pruner's notes of rungs that are trained anew.
-    """
-    origin = {RETRY_OF: trial.user_attrs.get(RETRY_OF, trial.number)}
-    study.add_trial(waiting(trial.params, trial.distributions, origin))
+def numbered(trials: Sequence[FrozenTrial]) -> list[tuple[int, FrozenTrial]]:
+    """Each trial with its setting; settings count from 1, a trial that continues another has the other's."""
+    found, fresh = [], 0
+    for trial in trials:
+        fresh += CONTINUES not in trial.user_attrs
+        found.append((trial.user_attrs.get(CONTINUES, fresh), trial))
+    return found
 
 
 def waiting(params: dict[str, Any], ranges: dict[str, BaseDistribution], attributes: dict[str, Any]) -> FrozenTrial:
@@ -118,50 +118,42 @@ def waiting(params: dict[str, Any], ranges: dict[str, BaseDistribution], attribu
     return optuna.create_trial(state=TrialState.WAITING, params=params, distributions=ranges, user_attrs=attributes)
 
 
+def _retry(study: optuna.Study, trial: FrozenTrial) -> None:
+    """Enqueue a drawn trial whose machine is gone, from its first epoch up to the same rung: progress was there."""
+    setting = {other.number: s for s, other in numbered(study.get_trials(deepcopy=False))}[trial.number]
+    rung = {RUNG: trial.user_attrs[RUNG]} if RUNG in trial.user_attrs else {}
+    study.add_trial(waiting(trial.params, trial.distributions, {CONTINUES: setting} | rung))
+
+
 def open_study(place: Place, pruner: optuna.pruners.BasePruner, seed: int, plan: Mapping[str, Any]) -> optuna.Study:
     """The study, made or joined; one that was begun for other settings is refused."""
     try:
-        try:
-            storage = place.open()
-        except (IntegrityError, ProgrammingError):  # another machine has made the tables at the same moment
-            storage = place.open()
-        study = optuna.create_study(
-            storage=storage,
-            study_name=place.name,
-            direction="maximize",
-            load_if_exists=True,
-            sampler=KeyedSampler(seed),
-            pruner=pruner,
-        )
+        with quiet():
+            try:
+                storage = place.open()
+            except (IntegrityError, ProgrammingError):  # another machine has made the tables at the same moment
+                storage = place.open()
+            study = optuna.create_study(
+                storage=storage,
+                study_name=place.name,
+                direction="maximize",
+                load_if_exists=True,
+                sampler=KeyedSampler(seed),
+                pruner=pruner,
+            )
+            if "plan" not in study.user_attrs:
+                study.set_metric_names(["mAP@.5:.95"])
+                study.set_user_attr("plan", dict(plan))
     except Exception as error:  # any driver's own classes: the address is wrong, the database away or foreign
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise UserError(f"--storage {place.url} cannot be opened: {reason}") from None
-    stored = study.user_attrs.get("plan")
-    if stored is None:
-        study.set_metric_names(["mAP@.5:.95"])
-        study.set_user_attr("plan", dict(plan))
-    elif stored != plan:
-        different = sorted(key for key in {*stored, *plan} if stored.get(key) != plan.get(key))
+    stored = study.user_attrs["plan"]
+    if different := sorted(key for key in {*stored, *plan} if stored.get(key) != plan.get(key)):
         raise UserError(
             f"the study '{place.name}' in {place.url} was begun with other settings ({', '.join(different)}); "
             "use the same, or another --study"
         )
     return study
-
-
-# --- what draws and what prunes ---------------------------------------------------------------------------------------
-
-
-def make_pruner(kind: str, epochs: int, first: int | None) -> optuna.pruners.BasePruner:
-    """first: epochs before the first decision; before a few, an mAP is mostly chance."""
-    first = first or max(1, min(2, epochs // 2), epochs // REDUCTION**2)
-    if kind == "asha":
-        return optuna.pruners.SuccessiveHalvingPruner(min_resource=first, reduction_factor=REDUCTION)
-    if kind == "hyperband":
-        return optuna.pruners.HyperbandPruner(min_resource=first, max_resource=epochs, reduction_factor=REDUCTION)
-    if kind == "median":
-        return optuna.pruners.MedianPruner(n_startup_trials=3, n_warmup_steps=first)
-    return optuna.pruners.NopPruner()
 
 
 class KeyedSampler(optuna.samplers.BaseSampler):
