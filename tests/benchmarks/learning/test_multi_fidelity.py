@@ -17,52 +17,58 @@ TABLES = {
     "full": HEAD + "1,completed,0.30,100\n2,completed,0.20,100\n",
     "asha": HEAD + "1,completed,0.25,60\n2,pruned,0.90,20\n3,completed,0.35,30\n4,completed,0.31,40\n",
 }
+SECONDS = {"full": 200.0, "asha": 120.0}
 
 
 @pytest.fixture
 def started(monkeypatch) -> list[list[str]]:
-    """The commands of searches that were started; each one's table is there at once."""
-    commands = []
+    """The commands of searches that were started; each one's table is there at once, the clock has gone on."""
+    commands, clock = [], [0.0]
 
     def pretend(command, cwd, env):
         commands.append(command)
         folder = Path(command[command.index("--output-dir") + 1])
-        folder.mkdir(exist_ok=True)
+        (folder / "trial_001").mkdir(parents=True, exist_ok=True)
+        (folder / "trial_001" / "results.csv").write_text("epoch\n0\n1\n")
         (folder / "trials.json").touch()
         (folder / "trials_1.csv").write_text(TABLES[folder.name])
+        clock[0] += SECONDS[folder.name]
         return subprocess.CompletedProcess(command, 0)
 
     monkeypatch.setattr(multi_fidelity, "machine", dict)
     monkeypatch.setattr(multi_fidelity, "IMAGES", {"train": 2, "val": 1})
     monkeypatch.setattr(multi_fidelity.subprocess, "run", pretend)
+    monkeypatch.setattr(multi_fidelity.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(multi_fidelity, "children_seconds", lambda: clock[0] / 2)
     return commands
 
 
-def test_a_pruned_trial_is_no_best_and_time_is_that_of_all(tmp_path, started, capsys):
-    multi_fidelity.main(["--folder", str(tmp_path / "f"), "--json", str(tmp_path / "found.json")])
-    found = json.loads((tmp_path / "found.json").read_text())
-    assert (found["asha"]["best_map"], found["asha"]["best_trial"], found["asha"]["seconds"]) == (0.35, 3, 150)
-    assert (found["time_ratio_until_as_good"], found["holds_until_as_good"]) == (0.55, True)
-    assert (found["time_ratio"], found["holds"]) == (0.75, False)
-    assert "55% (at most 60%: yes)" in capsys.readouterr().out
+def measured(folder: Path) -> dict:
+    multi_fidelity.main(["--folder", str(folder / "f"), "--json", str(folder / "found.json")])
+    return json.loads((folder / "found.json").read_text())
 
 
-@pytest.mark.parametrize(
-    ("second", "until", "holds"),
-    [("completed,0.30,50", 0.3, [True, True]), ("completed,0.29,20", None, [False, False])],
-)
-def test_pruning_holds_where_it_is_short_and_as_good(tmp_path, started, monkeypatch, second, until, holds):
-    monkeypatch.setitem(TABLES, "asha", f"{HEAD}1,pruned,0.30,10\n2,{second}\n")
-    multi_fidelity.main(["--folder", str(tmp_path / "f"), "--json", str(tmp_path / "found.json")])
-    found = json.loads((tmp_path / "found.json").read_text())
-    assert found["time_ratio_until_as_good"] == until
-    assert [found["holds_until_as_good"], found["holds"]] == holds
+def test_a_pruned_trial_is_no_best_and_time_is_that_of_the_whole_search(tmp_path, started, capsys):
+    found = measured(tmp_path)
+    assert (found["asha"]["best_map"], found["asha"]["best_trial"], found["asha"]["seconds"]) == (0.35, 3, 120)
+    assert (found["time_ratio"], found["cpu_ratio"], found["epoch_ratio"], found["holds"]) == (0.6, 0.6, 1.0, True)
+    assert "60% of the time, 60% of the CPU time, 100% of the epochs" in capsys.readouterr().out
 
 
-def test_searches_that_are_there_are_resumed(tmp_path, started):
-    for _ in range(2):
-        multi_fidelity.main(["--folder", str(tmp_path / "f")])
-    assert ["--resume" in command for command in started] == [False, False, True, True]
+@pytest.mark.parametrize(("best", "seconds", "holds"), [(0.3, 120, True), (0.29, 120, False), (0.3, 121, False)])
+def test_pruning_holds_where_it_is_short_and_as_good(tmp_path, started, monkeypatch, best, seconds, holds):
+    monkeypatch.setitem(TABLES, "asha", f"{HEAD}1,pruned,0.90,10\n2,completed,{best},20\n")
+    monkeypatch.setitem(SECONDS, "asha", seconds)
+    assert measured(tmp_path)["holds"] == holds
+
+
+def test_an_interrupted_search_is_resumed_and_a_finished_one_kept_with_its_time(tmp_path, started):
+    first = measured(tmp_path)
+    cost = tmp_path / "f" / "asha.json"
+    cost.write_text(json.dumps(json.loads(cost.read_text()) | {"ended": False}))
+    again = measured(tmp_path)
+    assert ["--resume" in command for command in started] == [False, False, True]
+    assert (again["full"], again["asha"]["seconds"]) == (first["full"], 240)
 
 
 def test_both_searches_are_possible_as_they_are_started(tmp_path, started, monkeypatch):
