@@ -76,19 +76,26 @@ def test_other_formats_are_corrected_as_a_yolo_copy(tmp_path, capsys, monkeypatc
     root = write_coco(tmp_path / "set")
     file = root / "annotations" / "instances_train2017.json"
     content = json.loads(file.read_text())
-    extra = [[0, 0, 0, 9], [-20, -20, 40, 40], [500, 500, 10, 10], ["a", 0, 1, 1]]
+    extra = [[0, 0, 0, 9], [-20, -20, 40, 40], [500, 500, 10, 10], ["a", 0, 1, 1], [-20, -20, 40.1, 40.1]]
     content["annotations"] += [
         {**content["annotations"][0], "id": 900 + i, "bbox": box, "segmentation": []} for i, box in enumerate(extra)
     ]
     file.write_text(json.dumps(content))
     (tmp_path / "cfg.yaml").write_text("anchors:\n  - [10,13, 16,30, 33,23]\n")
+    assert main(["check", str(root), "--cfg", "cfg.yaml"]) == 4
+    offer = capsys.readouterr().out.splitlines()[-1]
+    assert offer.startswith("--fix FOLDER writes a corrected copy of the labels: it can correct ")
+    assert "box outside the image" in offer and "image in two splits" not in offer
     assert main(["check", str(root), "--cfg", "cfg.yaml", "--fix", "fixed"]) == 4
     out = capsys.readouterr().out
-    assert "box outside the image" in out and f"{file}, annotation 902: " in out
+    assert "box outside the image" in out and f"{file}, annotation 902: " in out and "--fix FOLDER" not in out
+    assert f"{file}, annotation 904: nearly the same as annotation 901\n" in out
     changes = (tmp_path / "fixed" / "changes.txt").read_text()
-    assert all(f"instances_train2017.json:{900 + i}: " in changes for i in range(4))
+    assert all(f"instances_train2017.json, annotation {900 + i}: " in changes for i in range(5))
+    decided = changes.partition("# not corrected, because only you can decide:\n")[2]
+    assert f"#   {file}, annotation 904: nearly the same as annotation 901\n" in decided
     rows = (tmp_path / "fixed" / "labels" / "train" / "000.txt").read_text().splitlines()
-    assert len(rows) == 2
+    assert len(rows) == 3
 
 
 def test_labels_are_never_corrected_in_place(seeded, tmp_path, monkeypatch):

@@ -23,8 +23,9 @@ from yolov7fast.data.formats.yolo import KIND as YOLO
 from yolov7fast.data.image_facts import GOOD, TRUNCATED, loaded_sizes
 from yolov7fast.data.labels import IMG_FORMATS, MIN_SIDE
 from yolov7fast.doctor.examine import Examined
-from yolov7fast.doctor.findings import ERROR, WARNING
+from yolov7fast.doctor.findings import ERROR, WARNING, Place
 from yolov7fast.doctor.label_checks import ROUGH
+from yolov7fast.doctor.terminal import place_text
 
 CORRECTED = {
     *("missing image", "unreadable image", "image under 10 pixels", "unsupported image format", "unreadable label"),
@@ -43,10 +44,11 @@ class Change(NamedTuple):
     before: str = ""
     after: str = ""
 
-    def __str__(self) -> str:
-        place = f"{self.file}:{self.line}" if self.line else self.file
+    def as_text(self, line_word: str) -> str:
+        """'labels/a.txt:3: what: before -> after'; line_word: what `line` counts."""
         values = f": {self.before} -> {self.after}" if self.after else f": {self.before}" if self.before else ""
-        return f"{printable(place)}: {self.what}{printable(values, 300)}"
+        place = place_text(Place(self.file, self.line, self.what), line_word)
+        return f"{place}{printable(values, 300)}"
 
 
 def write_fixed(examined: Examined, folder: Path) -> tuple[Path, Counter]:
@@ -165,7 +167,15 @@ def _listed(changes: list[Change], examined: Examined) -> str:
     """The report beside the copy: every change, then what nobody but the user can decide."""
     report = examined.report
     rest = [f for f in report.findings if f.check not in CORRECTED and f.severity in (ERROR, WARNING)]
-    lines = [f"# {len(changes)} changes against {printable(report.path)}", *map(str, changes), ""]
+    lines = [
+        f"# {len(changes)} changes against {printable(report.path)}",
+        *(change.as_text(report.line_word) for change in changes),
+        "",
+    ]
     lines += ["# not corrected, because only you can decide:"] if rest else []
-    lines += [f"# {f.counted}: {f.check}. {f.remedy}" for f in rest]
+    for finding in rest:
+        lines.append(f"# {finding.counted}: {finding.check}. {finding.remedy}")
+        lines += [f"#   {place_text(place, report.line_word)}" for place in finding.places]
+        if finding.count > len(finding.places):
+            lines.append(f"#   ... and {finding.count - len(finding.places):,} more")
     return "\n".join(lines).rstrip() + "\n"

@@ -25,7 +25,7 @@ def check_labels(annotated: AnnotatedSet, samples: Sequence[Sample], objects: Ob
     yolo = annotated.kind == YOLO
     _check_files(annotated, samples, found)
     _check_boxes(samples, objects, len(annotated.names), yolo, found)
-    _check_pairs(samples, objects, annotated.names, found)
+    _check_pairs(samples, objects, annotated, found)
 
 
 def _check_files(annotated: AnnotatedSet, samples: Sequence[Sample], found: Findings) -> None:
@@ -77,7 +77,7 @@ def _numbers(box: np.ndarray) -> str:
     return "left {:.4g}, top {:.4g}, right {:.4g}, bottom {:.4g}".format(*box)
 
 
-def _check_pairs(samples: Sequence[Sample], objects: Objects, names: Sequence[str], found: Findings) -> None:
+def _check_pairs(samples: Sequence[Sample], objects: Objects, annotated: AnnotatedSet, found: Findings) -> None:
     """Boxes of one image that are the same, or nearly."""
     done = set()
     for a, b in _close_pairs(objects).tolist():
@@ -85,11 +85,12 @@ def _check_pairs(samples: Sequence[Sample], objects: Objects, names: Sequence[st
         same = bool((np.abs(objects.box[a] - objects.box[b]) <= ROUGH).all())
         if objects.crowd[a] or objects.crowd[b] or (same and first == second and b in done):
             continue
-        check, text = _judge(same, first, second, names)
+        check, text = _judge(same, first, second, annotated.names)
         if check == "duplicate box":
             done.add(b)
         i = int(objects.image[b])
-        found.add(check, samples[i].label_file, int(objects.line[b]), f"{text} line {objects.line[a]}", i)
+        partner = f"{text} {annotated.line_word} {objects.line[a]}"
+        found.add(check, samples[i].label_file, int(objects.line[b]), partner, i)
 
 
 def _close_pairs(objects: Objects) -> np.ndarray:

@@ -11,7 +11,7 @@ import cv2
 import numpy as np
 
 from yolov7fast.data.formats.samples import Sample
-from yolov7fast.data.image_facts import TOO_LARGE
+from yolov7fast.data.image_facts import GOOD, TRUNCATED
 from yolov7fast.doctor.examine import Examined, Report
 from yolov7fast.doctor.findings import NOTE, SEVERITIES, Place
 from yolov7fast.doctor.terminal import place_text
@@ -76,8 +76,8 @@ def _tile(examined: Examined, index: int, odd: list[Place]) -> dict[str, Any] | 
     """What the page needs to show an image with its boxes; None if it cannot be decoded."""
     word = examined.report.line_word
     sample = examined.samples[index]
-    if examined.facts is not None and examined.facts["state"][index] == TOO_LARGE:
-        return None
+    if examined.facts is not None and examined.facts["state"][index] not in (GOOD, TRUNCATED):
+        return None  # decoding it again would fail, and OpenCV complain in the terminal
     image = _small(sample.image)
     if image is None:
         return None

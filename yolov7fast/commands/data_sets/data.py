@@ -25,7 +25,7 @@ from yolov7fast.data.formats.samples import AnnotatedSet
 from yolov7fast.data.formats.write import FORMATS, IMAGES, write_as
 from yolov7fast.doctor.anchors import DEFAULT_CFG
 from yolov7fast.doctor.examine import Examined, Options, examine
-from yolov7fast.doctor.findings import EXIT_CODES, SEVERITIES, counted
+from yolov7fast.doctor.findings import ERROR, EXIT_CODES, SEVERITIES, counted
 from yolov7fast.doctor.terminal import as_text
 
 
@@ -96,6 +96,8 @@ def run_check(opt: argparse.Namespace) -> int:
     print(f"\n{found}{' (unchanged since the last check)' if examined.report.cached else ''}; page: {page}")
     if opt.fix:
         _fix(examined, Path(opt.fix))
+    else:
+        _offer_fix(examined)
     return EXIT_CODES[examined.report.severity]
 
 
@@ -137,6 +139,14 @@ def _fix(examined: Examined, folder: Path) -> None:
     print(f"corrected copy: {folder / 'data.yaml'}; {sum(counts.values())} changes, listed in {listed}")
     for what, count in counts.most_common():
         print(f"  {count:>8,}  {what}")
+
+
+def _offer_fix(examined: Examined) -> None:
+    from yolov7fast.doctor.fix import CORRECTED
+
+    errors = [f.check for f in examined.report.findings if f.severity == ERROR and f.check in CORRECTED]
+    if errors:
+        print(f"--fix FOLDER writes a corrected copy of the labels: it can correct {', '.join(errors)}")
 
 
 # --- convert ----------------------------------------------------------------------------------------------------------
