@@ -109,7 +109,7 @@ def test_a_run_is_resumed_from_the_file_of_an_epoch_also_as_its_run_file_says(fi
         config = run_file(tmp_path, shapes_small, architecture, **in_file)
         (again / "checkpoint_epoch_2.pth").unlink()
         assert start("--config", config, *([] if in_file else ["--resume", checkpoint])) == 0
-        assert f"Resuming {checkpoint} after 1 epochs" in capsys.readouterr().out
+        assert f"Resuming {checkpoint} after 1 epoch\n" in capsys.readouterr().out
         assert_same_weights(run / "checkpoint_epoch_2.pth", again / "checkpoint_epoch_2.pth")
         assert (again / "results.txt").read_text() == (run / "results.txt").read_text()
 

@@ -58,7 +58,7 @@ def test_the_smoke_run_is_resumed_and_memorises_a_subset(place, capfd):
     assert place.run(commands.SMOKE) == 0
     assert rows(run) == 2 and (run / "checkpoint_epoch_1.pth").is_file()
     assert place.run(commands.SMOKE_RESUMED) == 0
-    assert rows(run) == 2 and re.search(r"Resuming \S*checkpoint_epoch_1.pth after 1 epochs", capfd.readouterr().out)
+    assert rows(run) == 2 and re.search(r"Resuming \S*checkpoint_epoch_1.pth after 1 epoch\n", capfd.readouterr().out)
 
 
 @needs_transformers

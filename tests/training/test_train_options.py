@@ -22,7 +22,8 @@ from yolov7fast.core.errors import UserError
 from yolov7fast.families.yolo.family import YoloFamily
 from yolov7fast.search import evolve
 from yolov7fast.training import hyperparameters as hyper
-from yolov7fast.training.options import with_files_found
+from yolov7fast.training.checkpoints.resume import VERSION, Progress
+from yolov7fast.training.options import trained_so_far, with_files_found
 
 
 def train(folder: Path, shapes: Path, *extra: str) -> tuple[int, Path]:
@@ -344,3 +345,19 @@ def test_evolution_keeps_a_table_and_the_best_set(tmp_path, shapes_small, monkey
     assert (folder / "evolve.png").is_file() and not (tmp_path / "evolve.txt").exists()
     assert hyper.load_hyp(folder / "hyp_evolved.yaml")["warmup_min_iters"] == 20
     assert not list((folder / "weights").glob("*.pt"))
+
+
+def test_resuming_does_not_speak_of_a_network_from_scratch(caplog):
+    opt = parser_for("train").parse_args(["--resume", "runs/train/demo"])
+    with caplog.at_level("INFO"):
+        assert with_files_found(opt, YoloFamily).cfg == "cfg/training/yolov7.yaml"
+    assert not caplog.text
+
+
+def test_resuming_says_how_much_istrained_so_far():
+    def trained(batches):
+        progress = vars(Progress(epoch=1, batch_index=batches))
+        return trained_so_far({"epoch": 0, "resume": {"version": VERSION, "progress": progress}})
+
+    assert trained_so_far({"epoch": 1}) == "2 epochs"
+    assert [trained(n) for n in (0, 1, 3)] == ["1 epoch", "1 epoch and 1 batch", "1 epoch and 3 batches"]

@@ -4,6 +4,7 @@ A file takes its name only when it is whole and the reader of `checkpoint.api`, 
 """
 
 import re
+import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -56,10 +57,11 @@ def _fetch(address: str, target: Path) -> None:
             _download(address, replacement.temporary)
             state_dict_of(load_checkpoint(replacement.temporary), origin=address)
         except (OSError, ValueError, CheckpointError) as error:  # URLError is an OSError
-            reason = "it is no checkpoint" if isinstance(error, CheckpointError) else printable(error, 120)
+            cause = error.reason if type(error) is urllib.error.URLError else error  # the plain words
+            reason = "it is no checkpoint" if isinstance(error, CheckpointError) else printable(cause, 120)
             raise UserError(
                 f"{target.name} could not be fetched ({reason}): download {address} yourself and save it as {target}, "
-                "or name a checkpoint of your own"
+                "or name a checkpoint of your own; train.py trains from scratch without --weights"
             ) from None
         replacement.flush()
         replacement.commit()

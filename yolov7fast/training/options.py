@@ -15,6 +15,7 @@ from yolov7fast.core.errors import UserError, one_line, shown
 from yolov7fast.core.files.atomic import clear_abandoned, write_atomically
 from yolov7fast.core.files.paths import increment_path
 from yolov7fast.core.files.yaml_file import read_yaml
+from yolov7fast.core.text import counted
 from yolov7fast.training.checkpoints.resume import (
     MOST,
     Limits,
@@ -130,9 +131,17 @@ def resumed_options(opt: Namespace, family: type[Family], command: Command) -> t
         ended = how_it_ended(checkpoint, options)
     if ended and not end_is_left(path, stripped, family):
         raise NothingToDo(f"--resume {path}: nothing to do, {ended}")
-    done = checkpoint["epoch"] + 1
-    print(f"Resuming {path} after {done} epochs{': only plots and final files are left' if ended else ''}")
+    print(
+        f"Resuming {path} after {trained_so_far(checkpoint)}{': only plots and final files are left' if ended else ''}"
+    )
     return Namespace(**family.resume_options(options, path)), checkpoint
+
+
+def trained_so_far(checkpoint: dict[str, Any]) -> str:
+    """'1 epoch and 3 batches': what the run of a checkpoint has behind it."""
+    state, epochs = checkpoint.get("resume"), counted(checkpoint["epoch"] + 1, "epoch")
+    batches = progress_of(state).batch_index if state else 0
+    return f"{epochs} and {counted(batches, 'batch', 'batches')}" if batches else epochs
 
 
 def leaves_batch_open(name: str, opt: Namespace) -> bool:

@@ -93,11 +93,11 @@ def print_end(outcome: Outcome, opt: Namespace, family: type[Family], command: C
 
 
 def best_text(progress: Progress) -> str:
-    """'21/25, mAP@.5 0.785, mAP@.5:.95 0.501: ' in the numbers of the progress bar; empty where it is not known."""
+    """'21/25 (counted from 0), mAP@.5 0.785, mAP@.5:.95 0.501: ' as the bar has it; empty: unknown."""
     if progress.best_epoch is None:
         return ""
     map50, map_ = (progress.best_metrics.get(name, 0.0) for name in (MAP50, MAP))
-    return f"{progress.best_epoch}/{progress.epoch - 1}, mAP@.5 {map50:.3f}, mAP@.5:.95 {map_:.3f}: "
+    return f"{progress.best_epoch}/{progress.epoch - 1} (counted from 0), mAP@.5 {map50:.3f}, mAP@.5:.95 {map_:.3f}: "
 
 
 def next_commands(weights: Path, opt: Namespace, family: type[Family], command: Command) -> list[str]:
