@@ -36,3 +36,4 @@ for box, score, label in zip(boxes[0, : count[0, 0]], scores[0], classes[0]):
     cv2.rectangle(image, corners[0], corners[1], (0, 200, 0), 2)
     cv2.putText(image, f"{names[label]} {score:.2f}", corners[0], cv2.FONT_HERSHEY_SIMPLEX, 0.5, (0, 200, 0), 1)
 cv2.imwrite(sys.argv[3], image)
+print(f"detections: {count[0, 0]}, drawn in {sys.argv[3]}")

@@ -29,11 +29,13 @@ REFUSING = (
 
 
 def run(*arguments) -> list[list[str]]:
-    """What the program prints, in words: name, score, x1, y1, x2, y2."""
+    """The detections that the program prints, in words: name, score, x1, y1, x2, y2."""
     command = [sys.executable, "-I", "-c", REFUSING, str(PROGRAM), *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0 and done.stderr == "", done.stderr
-    return [line.rsplit(maxsplit=5) for line in done.stdout.splitlines()]
+    *lines, end = done.stdout.splitlines()
+    assert end == f"detections: {len(lines)}, drawn in {arguments[-1]}"
+    return [line.rsplit(maxsplit=5) for line in lines]
 
 
 def test_it_is_forty_lines_long():

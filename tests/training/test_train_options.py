@@ -354,7 +354,7 @@ def test_resuming_does_not_speak_of_a_network_from_scratch(caplog):
     assert not caplog.text
 
 
-def test_resuming_says_how_much_istrained_so_far():
+def test_resuming_says_how_much_is_trained():
     def trained(batches):
         progress = vars(Progress(epoch=1, batch_index=batches))
         return trained_so_far({"epoch": 0, "resume": {"version": VERSION, "progress": progress}})
