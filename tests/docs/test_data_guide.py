@@ -40,7 +40,7 @@ def test_files_and_flags_of_the_guide_exist():
     from yolov7fast.cli.flags import flags_of
 
     known = {flag.name for flag in flags_of("train", "yolo").values()}
-    known |= {"--to", "--images", "--boxes", "--fix", "--save-json", "--size"}
+    known |= {"--to", "--images", "--boxes", "--fix", "--save-json", "--size", "--imgsz"}
     assert set(re.findall(r"--[a-z][a-z-]+", TEXT)) <= known
     for name in re.findall(r"cfg/training/[\w.-]+\.yaml", TEXT):
         assert (ROOT / name).is_file()
