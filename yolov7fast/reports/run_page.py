@@ -122,7 +122,7 @@ def _cards(run: Run | None, state: Mapping[str, Any]) -> list[tuple[str, str, st
     if run.seconds is not None:
         rate = state.get("rate")
         cost = f"${rate * run.total_hours:.2f} at ${rate:g} an hour" if rate is not None else ""
-        cards.append(("time", duration(run.total_hours), cost or f"{len(run.epoch)} epochs"))
+        cards.append(("time", duration(run.total_hours), f"{cost or f'{len(run.epoch)} epochs'}; start-up not counted"))
     if (speed := _images_per_second(run, state)) is not None:
         cards.append(("images/s", f"{speed:.1f}" if speed < 100 else f"{speed:.0f}", "training, waiting included"))
     if memory := state.get("memory_gb"):
