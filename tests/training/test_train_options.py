@@ -347,13 +347,6 @@ def test_evolution_keeps_a_table_and_the_best_set(tmp_path, shapes_small, monkey
     assert not list((folder / "weights").glob("*.pt"))
 
 
-def test_resuming_does_not_speak_of_a_network_from_scratch(caplog):
-    opt = parser_for("train").parse_args(["--resume", "runs/train/demo"])
-    with caplog.at_level("INFO"):
-        assert with_files_found(opt, YoloFamily).cfg == "cfg/training/yolov7.yaml"
-    assert not caplog.text
-
-
 def test_resuming_says_how_much_is_trained():
     def trained(batches):
         progress = vars(Progress(epoch=1, batch_index=batches))
