@@ -40,6 +40,8 @@ def trained(opt: Namespace, interrupted: int = 0) -> Outcome:
 @pytest.fixture
 def elsewhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    # drawing takes seconds; a real evolution draws in tests/training/test_train_options.py
+    monkeypatch.setattr("yolov7fast.search.evolve.plot_evolution", lambda *given: Path(given[-1]).touch())
     return tmp_path
 
 

@@ -138,6 +138,7 @@ def test_a_promoted_trial_that_is_killed_ends_as_if_it_had_not_been(tmp_path, pa
     assert table(tmp_path / "b") == table(tmp_path / "a")
 
 
+@pytest.mark.slow
 def test_two_jobs_promote_one_in_three(tmp_path, paused):
     assert run(*searched(tmp_path, *NINE, "--jobs", "2", "--devices", "cpu")) == 0
     statuses = column(tmp_path, "status")
@@ -146,6 +147,7 @@ def test_two_jobs_promote_one_in_three(tmp_path, paused):
     assert [epoch for _, epoch in expected_statuses(tmp_path)].count("0") == 6
 
 
+@pytest.mark.slow
 def test_another_machine_promotes_from_scratch_what_is_left(tmp_path, paused, fake, monkeypatch):
     """The first machine ends with its one trial paused; the second draws two worse ones and trains it on."""
     assert run(*searched(tmp_path / "alone", *THREE)) == 0
@@ -160,6 +162,7 @@ def test_another_machine_promotes_from_scratch_what_is_left(tmp_path, paused, fa
     assert (tmp_path / "b" / "out" / "trial_001" / "weights" / "best.pt").exists()
 
 
+@pytest.mark.slow
 def test_a_larger_search_judges_all_trials_together(tmp_path, quick):
     """Of three the best came to its end; of nine the best third are others, which are promoted, too."""
     assert run(*searched(tmp_path, *THREE)) == 0

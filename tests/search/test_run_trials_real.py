@@ -34,6 +34,7 @@ def table(folder: Path) -> list[dict[str, str]]:
         return [{key: value for key, value in row.items() if key != "wall_time"} for row in csv.DictReader(f)]
 
 
+@pytest.mark.slow
 def test_real_trials_complete_and_fail_as_they_should(tmp_path, shapes_small):
     """The second one's loss is infinite at its first batch."""
     listed = tmp_path / "t.json"

@@ -162,6 +162,7 @@ def test_a_storage_that_fails_without_a_word_is_told(tmp_path, monkeypatch):
         run(*flags)
 
 
+@pytest.mark.slow
 def test_the_pruners_verdict_outlives_a_kill(tmp_path, monkeypatch):
     """Killed when it is decided that a trial pauses, before its record says so."""
     undisturbed = tmp_path / "a"

@@ -64,7 +64,7 @@ def compare_files(opt, block: dict) -> None:
     assert sorted(path.name for path in (run / "weights").iterdir()) == block["weights_files"]
 
 
-@pytest.mark.parametrize("ota", [0, 1])
+@pytest.mark.parametrize("ota", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_synthetic_run_in_double_precision_is_the_recorded_one(monkeypatch, tmp_path, rounded_arctangent, ota):
     """Six steps: losses to 1e-6, weights and EMA to 1e-9, results.txt to the letter."""
     replace_data(monkeypatch, synthetic_batches(8, 320, 6))

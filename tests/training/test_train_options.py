@@ -250,10 +250,10 @@ def test_compiling_keeps_names_and_falls_back_when_it_fails(tmp_path, shapes_sma
     for what in (
         "torch.compile failed after",
         "torch.compile of the loss failed",
-        "torch.compile of the assigner failed",
+        "torch.compile of the assigner's scores failed",  # its matching goes by a list on a CPU and is not compiled
     ):
         assert caplog.text.count(what) == 1
-    assert caplog.text.count("continuing without it: RuntimeError: no compiler here") == 4
+    assert caplog.text.count("continuing without it: RuntimeError: no compiler here") == 3
     (tmp_path / "plain").mkdir()
     monkeypatch.delenv("USE_COMPILE")
     _, plain = train(tmp_path / "plain", shapes_small, "--seed", "1", "--notest")

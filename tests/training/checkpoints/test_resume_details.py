@@ -47,7 +47,7 @@ def kill(*_, **__):
 # --- signals ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("loader", [[], ["--worker-tensor"]])
+@pytest.mark.parametrize("loader", [[], pytest.param(["--worker-tensor"], marks=pytest.mark.slow)])
 def test_a_signal_to_all_processes_of_a_run_does_not_cost_its_checkpoint(tmp_path, shapes_small, loader):
     """As systemd, Slurm and torchrun send it: the workers get it too."""
     arguments = small_run(tmp_path, shapes_small, "--epochs", "2", "--seed", "5", *loader, "--workers", "2")
