@@ -76,7 +76,6 @@ def main(argv: list[str] | None = None) -> int:
     crowd_ratio(results, 3 if opt.quick else 11)
     raw = raw_outputs(images, "cpu")
     sides = {name: partial(cpu_seconds, partial(run, raw, rows)) for name, rows in (("one", crowded), ("even", even))}
-    in_turn(sides, 1)  # warm: the first call takes its memory from the kernel
     seconds = in_turn(sides, runs)
     results["seconds"] = seconds
     print(f"forward: {seconds['one']:.2f} s, spread evenly {seconds['even']:.2f} s")

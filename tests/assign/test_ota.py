@@ -8,8 +8,7 @@ from tests.assign.slow_assigner import slow_assign, slow_candidates
 from tests.losses.loss_golden import GOLDEN, Case, batched_matches, names, stand_in
 from yolov7fast.assign import pools
 from yolov7fast.assign.candidates import AUX_REACH, LEAD_REACH
-from yolov7fast.assign.lowest_cost import highest
-from yolov7fast.assign.ota import AUX_TOP, LEAD_TOP, joint_score, sum_log
+from yolov7fast.assign.ota import AUX_TOP, LEAD_TOP, Ota, sum_log
 from yolov7fast.assign.pooled import dynamic_k
 from yolov7fast.core.boxes import box_iou
 from yolov7fast.losses.yolo import ComputeLossOTA
@@ -60,11 +59,11 @@ def test_each_step_gives_the_recorded_figures(name):
     iou = box_iou(torch.from_numpy(f["txyxy"])[None], torch.from_numpy(f["box"])[None])
     np.testing.assert_allclose(iou[0], f["iou"], rtol=1e-5, atol=1e-7)
     least = torch.ones(iou.shape[:2], dtype=torch.int64)
-    assert dynamic_k(highest(iou, f["topk_iou"].shape[1]), least)[0].tolist() == f["k"].tolist()
+    assert dynamic_k(iou, least, f["topk_iou"].shape[1])[0].tolist() == f["k"].tolist()
     case = Case(name.rsplit("_", 1)[0])
     level, b, a, gj, gi = f["pool"].T.astype(int)
     rows = torch.stack([case.lead[i][tuple(w)].detach() for i, *w in zip(level, b, a, gj, gi)])
-    score = joint_score(rows[:, 4:5].sigmoid(), rows[:, 5:])
+    score = Ota().score(rows[:, 4:5], rows[:, 5:])
     classes = case.targets[f["gt_rows"].astype(int), 1].long()
     class_cost = (-sum_log(1 - score)).T - score[:, classes].logit().T
     np.testing.assert_allclose(class_cost, f["lcls"], rtol=1e-5, atol=1e-5)
@@ -174,7 +173,7 @@ def test_saturated_logits_give_finite_costs_and_as_many_matches():
         extreme = [m.sign() * abs(value) if value > 0 else torch.full_like(m, value) for m in maps]
         plan = loss.plan(targets, extreme, LEAD_REACH, height)
         predicted = loss.predicted(extreme, plan)
-        score = joint_score(predicted.objectness.sigmoid(), predicted.classes)
+        score = Ota().score(predicted.objectness, predicted.classes)
         assert torch.isfinite(score.logit()).all() and torch.isfinite(sum_log(1 - score)).all()
         matched = loss.match(predicted, plan)
         assert matched.taken.any()

@@ -16,7 +16,7 @@ from yolov7fast.nn.compiling import CompiledPart
 EACH = (6, 9, 3, 1, 0, 30, 12)  # boxes an image, batch after batch
 
 
-def agrees_and_compiles(backend: str, dtype: torch.dtype = torch.float32) -> int:
+def agrees_and_compiles(backend: str) -> int:
     """How many graphs were compiled for batches of changing numbers of boxes, in each of which both losses agree."""
     torch._dynamo.reset()
     counter = CompileCounterWithBackend(backend)
@@ -24,8 +24,7 @@ def agrees_and_compiles(backend: str, dtype: torch.dtype = torch.float32) -> int
     parts = compile_loss(compiled, partial(torch.compile, dynamic=True, fullgraph=True, backend=counter))
     torch.manual_seed(0)
     for each in EACH:
-        maps = [m.detach().to(dtype).requires_grad_() for m in random_maps(3, 64, 5)]
-        targets = random_targets(3, each, 5, seed=each)
+        maps, targets = random_maps(3, 64, 5), random_targets(3, each, 5, seed=each)
         (value, items), (expected, expected_items) = (
             loss(maps, targets, *extra("ota", 3, 64)) for loss in (compiled, eager)
         )
@@ -36,20 +35,16 @@ def agrees_and_compiles(backend: str, dtype: torch.dtype = torch.float32) -> int
     return counter.frame_count
 
 
-@pytest.mark.parametrize(("dtype", "parts"), [(torch.float32, 2), (torch.float64, 3)])
-def test_changing_numbers_of_boxes_compile_each_part_once(dtype, parts):
-    """Scores and loss; where pairs are matched by a table, as on a GPU, the matching too.
-
-    Tracing for sizes that change takes seconds: without it a run would compile anew for every batch.
-    """
-    assert agrees_and_compiles("eager", dtype) == parts
+def test_changing_numbers_of_boxes_compile_three_times():
+    """Tracing for sizes that change takes seconds: without it a run would compile anew for every batch."""
+    assert agrees_and_compiles("eager") == 3
 
 
 @pytest.mark.slow
-def test_inductor_compiles_three_times_at_most_and_agrees():
+def test_inductor_compiles_three_times_and_agrees():
     if not shutil.which("g++"):
         pytest.skip("Inductor needs a C++ compiler on a CPU: apt-get install g++")
-    assert 2 <= agrees_and_compiles("inductor") <= 3
+    assert agrees_and_compiles("inductor") == 3
 
 
 def test_a_validation_without_gradients_compiles_no_loss():

@@ -24,41 +24,8 @@ class Pairs(NamedTuple):
 
     block: PoolBlock
     iou: torch.Tensor  # (B, G, P); 0 for padding
-    figures: torch.Tensor  # (R, B, 1, P), what `PooledAssigner.candidate_figures` says of the candidates
+    figures: torch.Tensor  # (R, B, P), what `PooledAssigner.candidate_figures` says of the candidates
     score: torch.Tensor  # (n, C), of all candidates, as `PooledAssigner.score` makes it
-
-    @property
-    def floor(self) -> torch.Tensor:
-        """(B, G, 1): what is added to an IoU before its logarithm; 0 for boxes that are only padding."""
-        return self.block.floor
-
-    @property
-    def padding_cost(self) -> torch.Tensor:
-        """(B, 1, P): infinite for empty slots, else 0."""
-        return self.block.padding_cost[:, None]
-
-    @property
-    def sides(self) -> tuple[torch.Tensor, ...]:
-        """Left, top, right, bottom of the boxes, (B, G, 1) each."""
-        return self.block.corners[..., None].unbind(2)
-
-    @property
-    def present(self) -> torch.Tensor:
-        """(B, G): 0 for boxes that are only padding, else 1."""
-        return self.block.present
-
-    @property
-    def width(self) -> int:
-        """Classes that the network has scores of."""
-        return self.score.shape[1]
-
-    def best_overlaps(self, top: int) -> torch.Tensor:
-        """(B, G, K): the `top` highest IoUs of each box, in falling order."""
-        return highest(self.iou, min(top, self.iou.shape[-1]))
-
-    def number(self, chosen: torch.Tensor) -> torch.Tensor:
-        """(B, G): of each box, how many of its pairs are chosen (B, G, P) bool."""
-        return chosen.sum(-1)
 
     def class_score(self) -> torch.Tensor:
         """(B, G, P): of each pair, the candidate's score of the box's class."""
@@ -111,11 +78,7 @@ class PooledAssigner(Assigner):
         if not pools.blocks:
             nothing = torch.zeros_like(pools.slot)
             return Assignment(nothing.bool(), nothing)
-        return self.assign(predictions, pools)
-
-    def assign(self, predictions: Predictions, pools: Pools) -> Assignment:
         table, score = self.prepare(predictions)
-        score = score.contiguous()
         matched = [self.match_block(block, table, score) for block in pools.blocks]
         taken, target = (_concatenated(field).index_select(0, pools.slot) for field in zip(*matched))
         return self.settled(Assignment(taken, target), predictions, score, pools)
@@ -149,7 +112,7 @@ class PooledAssigner(Assigner):
     def _bid(self, block: PoolBlock, corners: torch.Tensor, figures: torch.Tensor, score: torch.Tensor) -> "_Bids":
         """What the boxes of every pool want: overlaps, how many to take, costs, the ones of lowest cost."""
         iou = box_iou(block.corners, corners).nan_to_num_(0)  # (B, G, P); two empty boxes: no overlap
-        pairs = Pairs(block, iou, figures[:, :, None], score)
+        pairs = Pairs(block, iou, figures, score)
         cost = self.cost(pairs)
         k = self.count(pairs, cost)
         most = min(self.top, cost.shape[-1])
@@ -181,6 +144,7 @@ def _concatenated(fields: Sequence[torch.Tensor]) -> torch.Tensor:
     return fields[0].flatten() if len(fields) == 1 else torch.cat([field.flatten() for field in fields])
 
 
-def dynamic_k(best: torch.Tensor, least: torch.Tensor) -> torch.Tensor:
-    """(B, G): how many candidates a box takes, the sum of its best overlaps (B, G, K), at least `least` (B, G)."""
+def dynamic_k(iou: torch.Tensor, least: torch.Tensor, top: int) -> torch.Tensor:
+    """(B, G): how many candidates a box takes, the sum of its `top` best overlaps, at least `least` (B, G)."""
+    best = highest(iou, min(top, iou.shape[-1]))
     return torch.maximum(best.sum(-1).long(), least)

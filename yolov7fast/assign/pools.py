@@ -9,12 +9,10 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from yolov7fast.assign.rows import rank_of_each, walks
-
 LOG_FLOOR = 1e-8  # added to an IoU before its logarithm
 ONE_BID = 1 << 32  # a box bids with ONE_BID + its row in targets: a sum of bids gives their number, and who if but one
 PAIRS_AT_ONCE = 1 << 23  # (box, candidate) pairs held at a time: some 250 MB of working memory
-PAIRS_IN_CACHE = 1 << 19  # the same on a CPU, where a table that stays in the cache is several times faster
+PAIRS_IN_CACHE = 1 << 18  # the same on a CPU, where a table that stays in the cache is several times faster
 
 
 def pairs_at_once(device: torch.device) -> int:
@@ -77,16 +75,16 @@ def build_pools(
     known = np.flatnonzero(target_pool < pools)
     known = known[slots[target_pool[known]] > 0]
     boxes = np.bincount(target_pool[known], minlength=pools)
-    few_bits = np.min_scalar_type(pools)  # which a radix sort is quick with
-    groups = candidate_pool.astype(few_bits), target_pool[known].astype(few_bits)
-    candidates, rows = (np.argsort(group, kind="stable") for group in groups)
-    first_slot, first_box = slots.cumsum() - slots, boxes.cumsum() - boxes  # of each pool in these orders
+    slot_rank, box_rank = _rank_in_group(candidate_pool, slots), _rank_in_group(target_pool[known], boxes)
 
     slot = np.empty(len(candidate_pool), dtype=np.int64)
     arrays, start = [slot, corners, classes], 0
     for members in _split_into_blocks(slots, boxes, budget):
+        local = np.full(pools, -1)
+        local[members] = np.arange(len(members))
         shape = len(members), slots[members].max()
-        index, at = candidates[walks(first_slot[members], slots[members])], _places(slots[members])
+        (index,) = np.nonzero(local[candidate_pool] >= 0)
+        at = local[candidate_pool[index]], slot_rank[index]
         candidate, filled = np.zeros(shape, np.int64), np.zeros(shape, np.float32)
         candidate[at], filled[at] = index, 1
         padding_cost = np.where(filled == 0, np.float32(np.inf), np.float32(0))
@@ -94,7 +92,8 @@ def build_pools(
         slot[index] = start + at[0] * shape[1] + at[1]
         start += shape[0] * shape[1]
 
-        row, at = known[rows[walks(first_box[members], boxes[members])]], _places(boxes[members])
+        inside = local[target_pool[known]] >= 0
+        row, at = known[inside], (local[target_pool[known[inside]]], box_rank[inside])
         box_shape = len(members), boxes[members].max()
         box, cls, bid, present = np.zeros((*box_shape, 4), corners.dtype), *np.zeros((3, *box_shape), np.int64)
         box[at], cls[at], bid[at], present[at] = corners[row], classes[row], row + ONE_BID, 1
@@ -104,9 +103,12 @@ def build_pools(
     return arrays
 
 
-def _places(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Group and rank of each element of groups of `counts` elements."""
-    return np.repeat(np.arange(len(counts)), counts), rank_of_each(counts)
+def _rank_in_group(group: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """Of each element, how many of its group come before it."""
+    order = np.argsort(group, kind="stable")
+    rank = np.empty(len(group), dtype=np.int64)
+    rank[order] = np.arange(len(group)) - (np.cumsum(sizes) - sizes)[group[order]]
+    return rank
 
 
 def _split_into_blocks(slots: np.ndarray, boxes: np.ndarray, budget: int) -> list[np.ndarray]:

@@ -14,8 +14,7 @@ import torch
 import torch.nn.functional as F
 
 from yolov7fast.assign.base import Assignment, Predictions
-from yolov7fast.assign.listed import ListedAssigner, ListedPairs
-from yolov7fast.assign.pooled import Pairs
+from yolov7fast.assign.pooled import Pairs, PooledAssigner
 from yolov7fast.assign.pools import LOG_FLOOR, Pools
 from yolov7fast.core.boxes import bbox_iou
 
@@ -24,7 +23,7 @@ TOP = 13
 
 
 @dataclass(frozen=True)
-class Tal(ListedAssigner):
+class Tal(PooledAssigner):
     """top: the most candidates that a box takes. A cell is one candidate, whoever proposed it."""
 
     exact: ClassVar[bool] = True
@@ -43,13 +42,13 @@ class Tal(ListedAssigner):
         centre = (predictions.cell[:, :2].T + 0.5) * predictions.stride.T
         return torch.cat([F.logsigmoid(predictions.objectness).T, centre, half])
 
-    def cost(self, pairs: Pairs | ListedPairs) -> torch.Tensor:
+    def cost(self, pairs: Pairs) -> torch.Tensor:
         """Minus the logarithm of the alignment; infinite for cells outside the box, and for padding."""
-        objectness, x, y, half = pairs.figures
-        logit = pairs.class_score() if pairs.width > 1 else None
-        cost = self.misalignment(pairs.iou + pairs.floor, objectness, logit)
-        x = x + pairs.padding_cost  # an empty slot is infinitely far away
-        left, top, right, bottom = pairs.sides
+        objectness, x, y, half = pairs.figures[:, :, None]  # (B, 1, P) each
+        logit = pairs.class_score() if pairs.score.shape[1] > 1 else None
+        cost = self.misalignment(pairs.iou + pairs.block.floor, objectness, logit)
+        x = x + pairs.block.padding_cost[:, None]  # an empty slot is infinitely far away
+        left, top, right, bottom = pairs.block.corners[..., None].unbind(2)  # (B, G, 1) each
         near_x = (x - (left + right) / 2).abs_() <= torch.maximum((right - left) / 2, half)
         near_y = (y - (top + bottom) / 2).abs_() <= torch.maximum((bottom - top) / 2, half)
         return torch.where(near_x & near_y, cost, torch.inf)
@@ -62,23 +61,12 @@ class Tal(ListedAssigner):
         score = objectness if logit is None else F.logsigmoid(logit).add_(objectness)
         return iou.log().mul_(-self.beta).sub_(score, alpha=self.alpha).clamp_(min=0)
 
-    def count(self, pairs: Pairs | ListedPairs, cost: torch.Tensor) -> torch.Tensor:
-        return pairs.number(cost < torch.inf).clamp(max=self.top)
+    def count(self, pairs: Pairs, cost: torch.Tensor) -> torch.Tensor:
+        return (cost < torch.inf).sum(-1).clamp(max=self.top)
 
-    def conflict_cost(self, pairs: Pairs | ListedPairs, cost: torch.Tensor) -> torch.Tensor:
+    def conflict_cost(self, pairs: Pairs, cost: torch.Tensor) -> torch.Tensor:
         """The highest IoU, among the boxes that the cell lies inside."""
         return torch.where(cost < torch.inf, 1 - pairs.iou, torch.inf)
-
-    def settings(self) -> list[float]:
-        return [self.top, self.alpha, self.beta]
-
-    def regions(self, table: torch.Tensor) -> torch.Tensor:
-        """The cells, slightly enlarged: one that does not touch a box has its centre outside of it."""
-        _, x, y, half = table[4:]
-        return torch.stack([x - 1.01 * half, y - 1.01 * half, x + 1.01 * half, y + 1.01 * half])
-
-    def least_apart(self, table: torch.Tensor) -> torch.Tensor:
-        return torch.full_like(table[0], torch.inf)
 
     def settled(self, given: Assignment, predictions: Predictions, score: torch.Tensor, pools: Pools) -> Assignment:
         """Weight of a positive: its alignment relative to the best of its box's positives, which weighs 1.

@@ -112,13 +112,8 @@ def _inter_union(box1, box2):
 
     Side by side in scalars, not in (..., 2) rows: a large (n, m) is walked over with unit stride.
     """
-    return _inter_union_of_sides(box1[..., None, :4].unbind(-1), box2[..., None, :, :4].unbind(-1))
-
-
-def _inter_union_of_sides(sides1, sides2):
-    """The same of left, top, right, bottom of either, which broadcast."""
-    left1, top1, right1, bottom1 = sides1
-    left2, top2, right2, bottom2 = sides2
+    left1, top1, right1, bottom1 = box1[..., None, :4].unbind(-1)  # (..., n, 1)
+    left2, top2, right2, bottom2 = box2[..., None, :, :4].unbind(-1)  # (..., 1, m)
     width = torch.minimum(right1, right2).sub_(torch.maximum(left1, left2)).clamp_(min=0)  # in place: less to write
     height = torch.minimum(bottom1, bottom2).sub_(torch.maximum(top1, top2)).clamp_(min=0)
     inter = width.mul_(height)
@@ -131,12 +126,6 @@ def box_iou(box1: torch.Tensor, box2: torch.Tensor) -> torch.Tensor:
     No epsilon, so two empty boxes give NaN.
     """
     inter, union = _inter_union(box1, box2)
-    return inter / union
-
-
-def iou_of_sides(sides1: Sequence[torch.Tensor], sides2: Sequence[torch.Tensor]) -> torch.Tensor:
-    """`box_iou` pair by pair, of boxes given as left, top, right, bottom, tensors that broadcast."""
-    inter, union = _inter_union_of_sides(sides1, sides2)
     return inter / union
 
 

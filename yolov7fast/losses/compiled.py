@@ -2,7 +2,7 @@
 
 Scores of the candidates, the matching of a block of pools, and the loss of each candidate are compiled once each, for
 sizes that change from batch to batch. The reads themselves, a block too large to be matched at once, and batches with
-next to no boxes run as they are; so does the matching on a CPU, which goes by a list of pairs (`assign.listed`).
+next to no boxes run as they are.
 """
 
 from collections.abc import Callable
@@ -41,8 +41,7 @@ def diagnose_loss(loss: YoloLoss, p: list[torch.Tensor], targets: torch.Tensor, 
 
     parts = compile_loss(loss, partial(torch.compile, fullgraph=True, backend=count))
     loss(p, targets, images)
-    tried = sum(part.tried for part in parts)  # a CPU matches by a list, without the assigner's own part
-    print(f"loss: {len(graphs)} of {tried} parts compile as a graph")
+    print(f"loss: {len(graphs)} of {len(parts)} parts compile as a graph")
     failed = [part for part in parts if part.failure]
     for part in failed:
         print(f"loss: {part.name} does not: {part.failure}")

@@ -72,12 +72,10 @@ class CompiledPart:
         self.name, self.function, self.fits = name, function, fits
         self.call: Callable = (compiler or PART_COMPILER)(function)
         self.failure: str | None = None
-        self.tried = False
 
     def __call__(self, *args):
         if self.call is self.function or not self.fits(*args):
             return self.function(*args)
-        self.tried = True
         try:
             with _any_sizes():
                 return self.call(*args)

@@ -1,6 +1,6 @@
 """Successive halving that pauses and promotes: who trains on after a rung, and whose checkpoint is needed no more.
 
-A trial that reaches a rung, so many epochs, pauses there: its training ends with a checkpoint. Of those that have
+A trial that reaches a rung (a number of epochs) pauses there: its training ends with a checkpoint. Of those that have
 reached a rung the best third are promoted: each resumes where it stopped, up to the next rung. Nobody waits for
 the slowest of a rung: where none can be promoted, new trials are drawn. So 27 trials with rungs at 3, 9 and 27 of 81
 epochs train 27 * 3 + 9 * 6 + 3 * 18 + 54 = 243 epochs, those of three full trials.

@@ -146,7 +146,7 @@ class Runner:
     # --- one setting --------------------------------------------------------------------------------------------------
 
     def train_setting(self, setting: int, trial: Trial, device: str | None) -> Generator[None, None, None]:
-        """All runs of a setting, one after the other, then what the study is told; yields while it waits.
+        """All runs of a setting, one after the other, then the report to the study; yields while it waits.
 
         Of a drawn setting the first seed decides whether the others are worth their time.
         """
