@@ -45,6 +45,7 @@ class Workplace:
         for path in (ROOT / "cfg" / "training").glob("*.yaml"):
             narrow = path.read_text().replace("width_multiple: 1.0", "width_multiple: 0.125")
             (folder / "narrow" / path.name).write_text(narrow)
+        shutil.copy(folder / "narrow" / "yolov7-tiny.yaml", folder / "narrow" / "my-net.yaml")
         splits = {split: f"my/images/{split}" for split in ("train", "val")}
         (folder / "my.yaml").write_text(yaml.safe_dump({**splits, "names": list(NAMES)}))
         (folder / "photos").mkdir()

@@ -133,11 +133,18 @@ def test_mistakes_are_answered_in_one_line_before_anything_trains(trainer, monke
 
 def test_a_folder_holds_one_study(trainer, monkeypatch):
     assert run(trainer, monkeypatch, "--repeat", "1") == 0
-    with pytest.raises(UserError, match="of a study with repeat 1, not 2: give another --output"):
-        run(trainer, monkeypatch, "--repeat", "2")
+    with pytest.raises(UserError, match="of a study with epochs 3, not 5: give another --output"):
+        run(trainer, monkeypatch, "--repeat", "1", "--epochs", "5")
     (trainer / "out" / "study.json").write_text("{")
     with pytest.raises(UserError, match="cannot be read"):
         run(trainer, monkeypatch, "--repeat", "1")
+
+
+def test_a_study_takes_further_seeds_and_minutes(trainer, monkeypatch):
+    assert run(trainer, monkeypatch, "--repeat", "1") == 0
+    first = started(trainer)
+    assert run(trainer, monkeypatch, "--repeat", "2") == 0
+    assert started(trainer)[: len(first)] == first and len(started(trainer)) == 2 * len(first)
 
 
 # --- figures ----------------------------------------------------------------------------------------------------------

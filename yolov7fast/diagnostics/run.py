@@ -1,6 +1,5 @@
 """All checks in order, each within its section; what fails by itself is a red line and stops nothing else."""
 
-import logging
 import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
@@ -10,6 +9,7 @@ from typing import NamedTuple
 from tqdm import tqdm
 
 from yolov7fast.core.errors import UserError, one_line
+from yolov7fast.core.process.output import quiet
 from yolov7fast.diagnostics import batches, correctness, environment, host_syncs, resuming, speed
 from yolov7fast.diagnostics.results import FAILED, LEFT_OUT, Line, Report, line_text
 from yolov7fast.diagnostics.setting import Setting
@@ -46,22 +46,17 @@ def run_checks(setting: Setting, minutes: float, wanted: Iterable[str] = (), che
     """Run and print them. minutes: no check begins later; wanted: sections, all if empty."""
     start, chosen = time.monotonic(), set(wanted) or set(sections())
     report = Report(setting.device.type, machine_facts(setting.device))
-    quiet = logging.getLogger("yolov7fast")
-    level = quiet.level
-    quiet.setLevel(logging.WARNING)  # what networks and optimizers are made of is no news here
-    try:
-        with tqdm([c for c in checks or all_checks() if c.section in chosen], desc="checking", mininterval=1) as bar:
-            for check in bar:
-                bar.set_postfix_str(check.name, refresh=False)
-                if time.monotonic() - start > 60 * minutes:
-                    report.out_of_time += 1
-                    report.add(check.section, Line(check.name, LEFT_OUT, f"no time left (--minutes {minutes:g})"))
-                    continue
-                for line in outcome(check, setting):
-                    report.add(check.section, line)
-                    tqdm.write(line_text(line))
-    finally:
-        quiet.setLevel(level)
+    begun = tqdm([c for c in checks or all_checks() if c.section in chosen], desc="checking", mininterval=1)
+    with quiet("yolov7fast"), begun as bar:  # what networks and optimizers are made of is no news here
+        for check in bar:
+            bar.set_postfix_str(check.name, refresh=False)
+            if time.monotonic() - start > 60 * minutes:
+                report.out_of_time += 1
+                report.add(check.section, Line(check.name, LEFT_OUT, f"no time left (--minutes {minutes:g})"))
+                continue
+            for line in outcome(check, setting):
+                report.add(check.section, line)
+                tqdm.write(line_text(line))
     report.seconds = time.monotonic() - start
     return report
 

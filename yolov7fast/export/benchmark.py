@@ -25,6 +25,7 @@ from yolov7fast.runtimes.forms import Form
 from yolov7fast.runtimes.metadata import AXES
 
 BATCHES = (1, 8)
+IN_A_ROW = 3  # timed calls of a predictor before the next one's turn
 
 
 @dataclass(frozen=True)
@@ -80,9 +81,10 @@ def run_benchmark(source: Source, data: DataYaml, size: int, folder: Path, runs:
 def time_in_turn(
     predictors: Sequence[Predictor], size: int, runs: int, data: DataYaml | None, batches: Sequence[int] = BATCHES
 ) -> list[tuple[float, ...]]:
-    """Median milliseconds of an image for each predictor, by batch size; every round times all of them once.
+    """Median milliseconds of an image for each predictor, by batch size; every round runs all of them in turn.
 
-    A call that is not timed goes before each: the threads of the runtime before it may still spin.
+    A turn is calls in a row, as a program runs its one network, whose weights stay in the processor's cache. The first
+    is not timed: caches are another network's, and the threads of the runtime before may still spin.
     """
     images = sample_images(data)
     found: list[list[float]] = [[] for _ in predictors]
@@ -93,10 +95,11 @@ def time_in_turn(
         for number in tqdm(range(runs + 1), desc=f"batch {count}"):
             for times, predictor in zip(rounds, predictors):
                 predictor(planes, batch.shapes)
-                start = time.perf_counter()
-                predictor(planes, batch.shapes)
-                if number:  # the first round is for warming up
-                    times.append((time.perf_counter() - start) * 1e3 / count)
+                for _ in range(IN_A_ROW):
+                    start = time.perf_counter()
+                    predictor(planes, batch.shapes)
+                    if number:  # the first round is for warming up
+                        times.append((time.perf_counter() - start) * 1e3 / count)
         for times, all_times in zip(rounds, found):
             all_times.append(statistics.median(times))
     return [tuple(times) for times in found]

@@ -16,24 +16,17 @@ import torch
 from torch import nn
 
 from yolov7fast.core.optional import need
+from yolov7fast.core.process.output import quiet
 
 OPSET = 18
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
-    """Without the tracer's warnings: what they warn of is what the proof of the file finds out."""
-    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
-    levels = [logger.level for logger in loggers]
-    try:
-        for logger in loggers:
-            logger.setLevel(logging.ERROR)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        for logger, level in zip(loggers, levels):
-            logger.setLevel(level)
+def without_warnings() -> Iterator[None]:
+    """Of the tracer: what they warn of is what the proof of the file finds out."""
+    with quiet("torch.onnx", "onnxscript", "onnx_ir", level=logging.ERROR), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 def trace_onnx(
@@ -45,7 +38,7 @@ def trace_onnx(
     """The ONNX model (a protobuf) of a module. free_axes: input or output name -> axis -> name of the free size."""
     onnx = need("onnx", "--format onnx")
     buffer: Any = io.BytesIO()
-    with quiet(), torch.no_grad():
+    with without_warnings(), torch.no_grad():
         torch.onnx.export(
             module,
             tuple(inputs.values()),
@@ -62,7 +55,7 @@ def trace_onnx(
 def simplified(model):
     """The same graph with constants folded and idle nodes taken out."""
     optimizer = need("onnxscript.optimizer", "--simplify")
-    with quiet():
+    with without_warnings():
         return optimizer.optimize(model)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from yolov7fast.core.optional import need
-from yolov7fast.export.graph import quiet
+from yolov7fast.export.graph import without_warnings
 from yolov7fast.export.network import Source, build
 from yolov7fast.export.onnx_file import example
 from yolov7fast.export.plan import Plan
@@ -26,7 +26,7 @@ def write_openvino(model: Any, plan: Plan, metadata: Metadata, path: Path) -> No
     openvino = need("openvino", "--format openvino")
     import io
 
-    with quiet():
+    with without_warnings():
         converted = openvino.convert_model(io.BytesIO(model.SerializeToString()))
     for key, value in metadata.to_text().items():
         converted.set_rt_info(value, ["model_info", key])
@@ -35,7 +35,7 @@ def write_openvino(model: Any, plan: Plan, metadata: Metadata, path: Path) -> No
 
 def write_torchscript(source: Source, plan: Plan, metadata: Metadata, path: Path) -> None:
     module = build(source, plan.form, plan.uint8, plan.half)
-    with quiet(), torch.no_grad():
+    with without_warnings(), torch.no_grad():
         traced = torch.jit.trace(module, tuple(example(source, plan).values()), check_trace=False)
         traced = torch.jit.freeze(traced)
         torch.jit.save(traced, str(path), _extra_files={"metadata.json": json.dumps(metadata.to_text())})

@@ -1,7 +1,8 @@
 """An exported file as a predictor (`predictors.base.Predictor`): what it takes and gives, it says itself."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +72,9 @@ class ExportedPredictor:
         clock = Stopwatch()
         outputs = run_in_batches(self.session, inputs, self.metadata.fixed_batch)
         inference_ms = clock.lap()
-        return Prediction(self._detections(outputs, inputs, (height, width)), inference_ms, clock.lap())
+        with one_thread():
+            detections = self._detections(outputs, inputs, (height, width))
+        return Prediction(detections, inference_ms, clock.lap())
 
     def _inputs(self, images: torch.Tensor, shapes: Sequence[Any]) -> dict[str, np.ndarray]:
         """Host images (B, 3, H, W) RGB as the file takes them; DETR networks also want to know where images lie."""
@@ -81,10 +84,8 @@ class ExportedPredictor:
             inputs["content"] = np.array(np.broadcast_to(rows, (len(images), 4)), np.float32)
             images = F.pad(images, (0, 0, 0, self._missing_rows(*images.shape[2:])))
         if self.metadata.dtype == "uint8":
-            images = images.flip(1).permute(0, 2, 3, 1).contiguous()
-        else:
-            images = images.float() / 255.0
-        return {"images": images.numpy(), **inputs}
+            return {"images": images.flip(1).permute(0, 2, 3, 1).contiguous().numpy(), **inputs}
+        return {"images": np.divide(images.numpy(), np.float32(255), dtype=np.float32), **inputs}
 
     def _missing_rows(self, height: int, width: int) -> int:
         """Rows to be added below an image that has fewer cells than the network picks."""
@@ -113,6 +114,17 @@ class ExportedPredictor:
     def warm_up(self, img_size: int) -> None:
         """One pass: runtimes make their plans for a shape when they first see it."""
         self(torch.zeros(1, 3, img_size, img_size, dtype=torch.uint8))
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """PyTorch on one thread: its threads, once woken, would spin for a while and take cores from the runtime's own."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def own_thresholds(metadata: Metadata) -> dict[str, float]:

@@ -21,6 +21,7 @@ STATE, RUNS, OUTPUT = "study.json", "runs", "output.txt"
 LOOK_SECONDS = 0.5
 GRACE_SECONDS = 120.0  # after being asked to stop, a training has so long to write its checkpoint
 Command = Callable[[StudyRun, Path], list[str]]  # what trains a run into a folder, or resumes it there
+FREE = ("repeat", "minutes")  # may change in a study that is begun: they add runs, or leave some out of the report
 
 
 class Stopped(Exception):
@@ -48,7 +49,7 @@ class StudyFolder:
             except (ValueError, KeyError, TypeError) as error:
                 raise UserError(f"{file} cannot be read ({error}): give another --output") from None
             for key, value in wanted.items():
-                if known.get(key) != value:
+                if known.get(key) != value and key not in FREE:
                     raise UserError(
                         f"{file} is of a study with {key} {known.get(key)}, not {value}: give another --output"
                     )

@@ -15,6 +15,7 @@ import torch
 
 from yolov7fast.core.device import time_synchronized
 from yolov7fast.core.errors import UserError
+from yolov7fast.core.files.shipped import PACKAGE
 from yolov7fast.data.data_yaml import DataYaml
 from yolov7fast.families.yolo.family import effective_hyp
 from yolov7fast.families.yolo.network import build_model
@@ -111,6 +112,7 @@ class ChildTrial:
 
     def burst(self) -> float:
         command = [sys.executable, "-m", "yolov7fast.tuning.child"]
+        path = os.pathsep.join([str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")])  # from any folder
         try:
             done = subprocess.run(
                 command,
@@ -118,7 +120,7 @@ class ChildTrial:
                 capture_output=True,
                 text=True,
                 timeout=self.seconds,
-                env={**os.environ, **self.environment},
+                env={**os.environ, "PYTHONPATH": path, **self.environment},
             )
         except subprocess.TimeoutExpired:
             raise TimeoutError(f"not ready in {self.seconds:.0f} s") from None

@@ -3,7 +3,6 @@
 
 import argparse
 import json
-import logging
 import os
 from collections.abc import Sequence
 from functools import partial
@@ -18,6 +17,7 @@ from yolov7fast.cli.run_file import read_run_file
 from yolov7fast.cli.values import AUTO
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.atomic import write_atomically
+from yolov7fast.core.process.output import quiet
 from yolov7fast.core.process.waiting import wait_briefly
 
 own = partial(Flag, group="tuning")
@@ -67,7 +67,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     family_class("yolo").check_files(opt)
     device = select_device(opt.device)
     data = load_data_yaml(opt.data, allow_download=opt.allow_download)
-    logging.getLogger("yolov7fast").setLevel(logging.WARNING)
     seconds, options = opt.minutes * 60, child_options(opt, data.names)
     found, busy = None, waiting.busy_fraction()
     if device.type == "cpu":
@@ -86,7 +85,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     part = WAITING_PART if found else 0.0
     search = Search(make_trial, seconds * (1 - part), images, opt.allow_changes)
     questions = dimensions(os.cpu_count() or 1, opt.batch_size, device.type == "cuda", opt.seed is not None)
-    chosen = search.run(questions)
+    with quiet("yolov7fast"):
+        chosen = search.run(questions)
     print("\n" + report.table(search.rows))
     if found:
         print(f"\n{report.waiting_table(found)}\n{waiting.verdict(found, busy)}")

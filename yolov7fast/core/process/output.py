@@ -23,6 +23,20 @@ CONTROL = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")  # what moves the cursor or colou
 _LOCK = threading.RLock()
 
 
+@contextlib.contextmanager
+def quiet(*loggers: str, level: int = logging.WARNING) -> Iterator[None]:
+    """These loggers say nothing below a level while it lasts."""
+    found = [logging.getLogger(name) for name in loggers]
+    levels = [logger.level for logger in found]
+    try:
+        for logger in found:
+            logger.setLevel(level)
+        yield
+    finally:
+        for logger, before in zip(found, levels):
+            logger.setLevel(before)
+
+
 def _renew_lock() -> None:
     """In a forked process: another thread may have held the lock, and is not there."""
     global _LOCK
