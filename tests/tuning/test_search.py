@@ -93,6 +93,12 @@ def test_without_time_a_comparison_has_two_rounds_and_later_ones_none():
     assert "more --minutes" in search.rows[-1].note
 
 
+def test_a_setting_that_loses_its_first_round_is_given_no_second():
+    search = search_with(lambda flags: 1.1 if flags else 1.0)
+    assert search.run(ASKED[1:2]) == {} and search.log == [1.0, 1.1]
+    assert search.rows[0].speedup == pytest.approx(1 / 1.1)
+
+
 @pytest.mark.parametrize(("images", "chosen"), [(1000, {"compile": True}), (100, {})])
 def test_a_start_up_cost_must_be_earned_back_in_the_planned_epochs(images, chosen):
     """0.5 s saved an image: 100 s to start pay after 200 images."""

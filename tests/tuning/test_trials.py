@@ -33,6 +33,33 @@ def opt(tmp_path, shapes_small):
 # --- trials -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(("seconds", "images"), [(0.1, 4), (0.3, 2), (9.0, 2)])
+def test_trials_take_fewer_images_where_an_iteration_is_slow(opt, monkeypatch, seconds, images):
+    class Slow:
+        def __init__(self, *_):
+            pass
+
+        def burst(self) -> float:
+            return seconds
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr(trials, "TrainingTrial", Slow)
+    opt.batch_size = 4
+    assert trials.trial_batch(opt, load_data_yaml(opt.data), CPU) == images
+
+
+def test_a_burst_ends_in_time(opt, monkeypatch):
+    for name in ("WARM_SECONDS", "TIMED_SECONDS"):
+        monkeypatch.setattr(trials, name, 0.0)
+    trial = TrainingTrial(opt, load_data_yaml(opt.data), CPU, {}, iterations=50)
+    try:
+        assert trial.burst() > 0 and trial.step.ema.updates == 2  # one before the clock starts, one timed
+    finally:
+        trial.close()
+
+
 def test_a_burst_trains_with_the_flags_and_puts_threads_back(opt, monkeypatch):
     data, threads = load_data_yaml(opt.data), []
     trial = TrainingTrial(

@@ -12,6 +12,7 @@ from yolov7fast.tuning.dimensions import Dimension, Effect, Flags
 
 GAIN = 0.03  # less than this is noise: what is chosen so far stays
 FEWEST, MOST = 2, 6  # rounds of a comparison
+LOST = 0.95  # a setting whose first round is slower than this is not given a second
 
 
 class Trial(Protocol):
@@ -126,3 +127,5 @@ class Search:
             else:
                 theirs, ours = base.burst(), trial.burst()
             yield theirs, ours
+            if number == 0 and theirs / ours < LOST:
+                return

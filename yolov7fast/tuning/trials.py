@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -26,8 +27,23 @@ from yolov7fast.training.hyperparameters import load_hyp
 from yolov7fast.training.step import TrainStep, choose_amp
 from yolov7fast.tuning.dimensions import Flags
 
-ITERATIONS = 6  # of a burst, timed
-AHEAD = 2  # batches that a loader process makes ahead of its use: they are used up before the clock starts
+ITERATIONS, TIMED_SECONDS = 6, 2.5  # of a burst: at most so many, and none begun later
+AHEAD = 2  # batches that a loader process makes ahead of its use: they are used up before the clock starts,
+WARM_SECONDS = 1.5  # unless that takes longer: where a step is slow, loaders keep up with it
+SLOW, FEWEST_IMAGES = 0.7, 2  # seconds of an iteration beyond which trials take fewer images
+
+
+def trial_batch(opt: Namespace, data: DataYaml, device: torch.device) -> int:
+    """Images of a trial's iteration: those of the run, or as many as make an iteration short.
+
+    On a CPU the network takes its time for each image, so that fewer show the same; a GPU is never so slow.
+    """
+    trial = TrainingTrial(opt, data, device, {})
+    try:
+        seconds = trial.burst() * opt.batch_size
+    finally:
+        trial.close()
+    return opt.batch_size if seconds <= SLOW else max(FEWEST_IMAGES, int(opt.batch_size * SLOW / seconds))
 
 
 class TrainingTrial:
@@ -59,17 +75,20 @@ class TrainingTrial:
         torch.set_num_threads(self.threads)
         cv2.setNumThreads(self.opt.opencv_threads)
         try:
-            self._iterate(1 + AHEAD * self.family.loader.num_workers)
+            self._iterate(1 + AHEAD * self.family.loader.num_workers, WARM_SECONDS)
             began = time_synchronized()
-            images = self._iterate(self.iterations)
+            images = self._iterate(self.iterations, TIMED_SECONDS)
             return (time_synchronized() - began) / images
         finally:
             torch.set_num_threads(before)
             cv2.setNumThreads(0)
 
-    def _iterate(self, count: int) -> int:
-        images = 0
-        for _ in range(count):
+    def _iterate(self, count: int, seconds: float = math.inf) -> int:
+        """Train so many batches, none of them begun later than after so many seconds; gives the images."""
+        images, until = 0, time.monotonic() + seconds
+        for number in range(count):
+            if number and time.monotonic() > until:
+                break
             batch = next(self.stream)
             self.step(batch, 0, self.rates)
             images += len(batch[0])

@@ -1,8 +1,11 @@
 """Draw the project's own small data set (data/shapes.yaml): python tools/make_shapes.py"""
 
+import yaml
+
 from yolov7fast.cli.programs import program
 from yolov7fast.core.errors import UserError
-from yolov7fast.data.shapes import make_shapes
+from yolov7fast.core.files.atomic import write_atomically
+from yolov7fast.data.shapes import NAMES, make_shapes
 
 
 def main() -> None:
@@ -15,4 +18,11 @@ def main() -> None:
     opt = parser.parse_args()
     if min(opt.train, opt.val) < 1 or opt.size < 64 or opt.seed < 0:
         raise UserError("--train and --val must be at least 1, --size at least 64, --seed at least 0")
-    print(f"shapes: {make_shapes(opt.folder, opt.train, opt.val, opt.size, opt.seed)}")
+    folder = make_shapes(opt.folder, opt.train, opt.val, opt.size, opt.seed)
+    if opt.folder == parser.get_default("folder"):
+        data = "data/shapes.yaml"
+    else:
+        data = f"{opt.folder}/data.yaml"
+        splits = {split: str((folder / "images" / split).resolve()) for split in ("train", "val")}
+        write_atomically(data, yaml.safe_dump({**splits, "nc": len(NAMES), "names": list(NAMES)}, sort_keys=False))
+    print(f"shapes: {folder}; train on it with --data {data}")

@@ -4,6 +4,7 @@
 import argparse
 import json
 import os
+import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -22,7 +23,7 @@ from yolov7fast.core.process.waiting import wait_briefly
 
 own = partial(Flag, group="tuning")
 OUTPUT = "configs/this_machine.yaml"
-WAITING_PART = 0.25  # of the time, for ways in which threads wait
+WAITING_PART = 0.25  # of the time, the longest that one trial of a way in which threads wait may take
 WAITING_ROUNDS, CHILD_ITERATIONS = 2, 5
 TUNE_FLAGS = [
     own("--minutes", float, 3.0, "about how long it may take", low=0.01),
@@ -62,17 +63,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     from yolov7fast.tuning import report, waiting
     from yolov7fast.tuning.dimensions import Flags, dimensions
     from yolov7fast.tuning.search import Search, Trial
-    from yolov7fast.tuning.trials import ChildTrial, TrainingTrial, ValidationTrial
+    from yolov7fast.tuning.trials import ChildTrial, TrainingTrial, ValidationTrial, trial_batch
 
     family_class("yolo").check_files(opt)
     device = select_device(opt.device)
     data = load_data_yaml(opt.data, allow_download=opt.allow_download)
-    seconds, options = opt.minutes * 60, child_options(opt, data.names)
-    found, busy = None, waiting.busy_fraction()
+    until, found, busy = time.monotonic() + opt.minutes * 60, None, waiting.busy_fraction()
+    run_batch = opt.batch_size
+    opt.test_batch_size = opt.test_batch_size or 2 * run_batch
+    with quiet("yolov7fast"):
+        opt.batch_size = trial_batch(opt, data, device)
+    if opt.batch_size < run_batch:
+        print(f"an iteration of {run_batch} images is slow here: trials take {opt.batch_size}")
+    options = child_options(opt, data.names)
     if device.type == "cpu":
-        part = seconds * WAITING_PART
         try:
-            found = waiting.measure_waiting(options, WAITING_ROUNDS, max(part, 10))
+            found = waiting.measure_waiting(options, WAITING_ROUNDS, max(opt.minutes * 60 * WAITING_PART, 10))
         except TimeoutError as error:
             print(f"ways of waiting are not compared: {error}")
 
@@ -82,15 +88,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         return (ValidationTrial if kind == "validation" else TrainingTrial)(opt, data, device, flags)
 
     images = len(find_images(data.split("train"))) * opt.epochs
-    part = WAITING_PART if found else 0.0
-    search = Search(make_trial, seconds * (1 - part), images, opt.allow_changes)
-    questions = dimensions(os.cpu_count() or 1, opt.batch_size, device.type == "cuda", opt.seed is not None)
+    search = Search(make_trial, until - time.monotonic(), images, opt.allow_changes)
+    questions = dimensions(os.cpu_count() or 1, run_batch, device.type == "cuda", opt.seed is not None)
     with quiet("yolov7fast"):
         chosen = search.run(questions)
     print("\n" + report.table(search.rows))
     if found:
         print(f"\n{report.waiting_table(found)}\n{waiting.verdict(found, busy)}")
-    about = f"{Path(opt.cfg or opt.weights).stem}, {opt.img_size[0]} pixels, batch {opt.batch_size}, {opt.data}"
+    about = f"{Path(opt.cfg or opt.weights).stem}, {opt.img_size[0]} pixels, batch {run_batch}, {opt.data}"
     Path(opt.output).parent.mkdir(parents=True, exist_ok=True)
     write_atomically(opt.output, report.run_file(chosen, about))
     read_run_file(opt.output, flags_of("train"), "yolo")  # what is written can be read
