@@ -83,9 +83,10 @@ class ExportedPredictor:
             rows = content(shapes).numpy() if len(shapes) else np.array([[0, 0, images.shape[3], images.shape[2]]])
             inputs["content"] = np.array(np.broadcast_to(rows, (len(images), 4)), np.float32)
             images = F.pad(images, (0, 0, 0, self._missing_rows(*images.shape[2:])))
+        planes = images.numpy()  # and on without PyTorch's threads, see `one_thread`
         if self.metadata.dtype == "uint8":
-            return {"images": images.flip(1).permute(0, 2, 3, 1).contiguous().numpy(), **inputs}
-        return {"images": np.divide(images.numpy(), np.float32(255), dtype=np.float32), **inputs}
+            return {"images": np.ascontiguousarray(planes[:, ::-1].transpose(0, 2, 3, 1)), **inputs}
+        return {"images": np.divide(planes, np.float32(255), dtype=np.float32), **inputs}
 
     def _missing_rows(self, height: int, width: int) -> int:
         """Rows to be added below an image that has fewer cells than the network picks."""

@@ -22,7 +22,7 @@ def main() -> None:
     if opt.folder == parser.get_default("folder"):
         data = "data/shapes.yaml"
     else:
-        data = f"{opt.folder}/data.yaml"
+        data = str(folder / "data.yaml")
         splits = {split: str((folder / "images" / split).resolve()) for split in ("train", "val")}
         write_atomically(data, yaml.safe_dump({**splits, "nc": len(NAMES), "names": list(NAMES)}, sort_keys=False))
     print(f"shapes: {folder}; train on it with --data {data}")
