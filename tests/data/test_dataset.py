@@ -1,7 +1,6 @@
-"""The data set on small images drawn here: grouping, caches, keys, polygons, faults."""
+"""The data set on small images drawn here: grouping, caches, keys, batches."""
 
 import copy
-import os
 import pickle
 import random
 from pathlib import Path
@@ -14,19 +13,11 @@ import torch
 from PIL import Image
 
 from tests.data.data_golden import assert_image, assert_labels, assert_streams, seed_all, synth
-from yolov7fast.augment.mosaic import Plan
+from tests.data.small_set import HYP, POLYGON, make_set
 from yolov7fast.core.errors import UserError
 from yolov7fast.data import dataset as datasets
-from yolov7fast.data.class_weights import labels_to_class_weights, labels_to_image_weights
 from yolov7fast.data.dataset import LoadImagesAndLabels
-from yolov7fast.data.labels import Subset
 from yolov7fast.loading.dataloader import _rank_zero_first, create_dataloader
-
-HYP = {
-    "mosaic": 1.0, "mixup": 0.3, "paste_in": 0.3, "degrees": 0.0, "translate": 0.1, "scale": 0.5, "shear": 0.0,
-    "perspective": 0.0, "hsv_h": 0.015, "hsv_s": 0.7, "hsv_v": 0.4, "flipud": 0.0, "fliplr": 0.5,
-}  # fmt: skip
-POLYGON = "1 0.1 0.1 0.5 0.1 0.5 0.4 0.1 0.4\n"
 
 
 @pytest.fixture(scope="module")
@@ -41,17 +32,6 @@ def mixed(tmp_path_factory, data):
         lines = [f"{c} " + " ".join(f"{v:.6f}" for v in box) for c, *box in rows]
         (root / f"labels/a/{k:02d}.txt").write_text("\n".join(lines))
     return str(root / "images/a")
-
-
-def make_set(root: Path, n: int = 6, labels=lambda k: f"{k % 3} 0.5 0.5 0.4 0.4\n", size=(48, 64)) -> str:
-    for part in ("images/t", "labels/t"):
-        (root / part).mkdir(parents=True, exist_ok=True)
-    for k in range(n):
-        Image.fromarray(synth(*size, k)).save(root / f"images/t/{k}.png")
-        text = labels(k)
-        if text is not None:
-            (root / f"labels/t/{k}.txt").write_text(text)
-    return str(root / "images/t")
 
 
 def names(paths) -> list[str]:
@@ -304,75 +284,6 @@ def test_hyper_parameter_files_without_the_pasting_keys_still_take_the_gate_draw
     assert random.getstate() == state
 
 
-# --- labels -----------------------------------------------------------------------------------------------------------
-
-
-def test_single_class_changes_labels_in_memory_only(tmp_path):
-    source = make_set(tmp_path)
-    assert {rows[0, 0] for rows in LoadImagesAndLabels(source, 64, single_cls=True).labels} == {0}
-    assert {rows[0, 0] for rows in LoadImagesAndLabels(source, 64).labels} == {0, 1, 2}
-
-
-def test_boxes_among_polygons_get_their_rectangle(tmp_path):
-    source = make_set(tmp_path, 4, lambda k: POLYGON if k == 0 else "2 0.5 0.5 0.25 0.5\n")
-    found = LoadImagesAndLabels(source, 64, augment=True, hyp=HYP | {"mixup": 0.0, "paste_in": 0.0})
-    assert found.segments[1][0].tolist() == [[0.375, 0.25], [0.625, 0.25], [0.625, 0.75], [0.375, 0.75]]
-    _, labels, segments = found._draw_mosaic(Plan([1, 0, 2, 3], (60, 70)))
-    assert len(labels) == len(segments) == 4
-    for row, polygon in zip(labels, segments):
-        np.testing.assert_allclose([*polygon.min(0), *polygon.max(0)], row[1:], atol=1e-4)
-
-
-def test_training_without_any_label_is_an_error_that_names_the_paths_tried(tmp_path):
-    source = make_set(tmp_path, 5, lambda k: None)
-    with pytest.raises(UserError, match=r"no labels .*labels/t/0\.txt.* and 2 more"):
-        LoadImagesAndLabels(source, 64, augment=True, hyp=HYP, prefix="train: ")
-    assert len(LoadImagesAndLabels(source, 64)) == 5  # evaluation may do without
-
-
-def test_a_bare_images_folder_is_an_error_that_says_where_labels_were_sought(tmp_path, monkeypatch):
-    make_set(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError, match=r"write \./images"):
-        LoadImagesAndLabels("images/t", 64, augment=True, hyp=HYP)
-
-
-def test_a_set_of_which_nothing_is_usable_is_an_error(tmp_path):
-    source = make_set(tmp_path, 3, lambda k: "0 1 2\n")
-    with pytest.raises(UserError, match=r"none of the 3 images .* 3 x wrong columns.*labels/t/0\.txt:1.*problems\.txt"):
-        LoadImagesAndLabels(source, 64)
-
-
-def test_a_list_of_images_that_do_not_exist_names_the_first_and_the_report(tmp_path):
-    (tmp_path / "list.txt").write_text("./images/a.jpg\n./images/b.jpg\n")
-    for _ in range(2):  # looked at, then from the cache
-        with pytest.raises(UserError) as caught:
-            LoadImagesAndLabels(str(tmp_path / "list.txt"), 64, prefix="train: ")
-        assert "2 x missing image; the first: missing image, " + str(tmp_path / "images/a.jpg") in str(caught.value)
-        assert str(tmp_path / "list.problems.txt") in str(caught.value)
-    assert len((tmp_path / "list.problems.txt").read_text().splitlines()) == 4
-
-
-def test_an_image_that_vanishes_is_named_when_it_is_needed(tmp_path):
-    source = make_set(tmp_path)
-    found = LoadImagesAndLabels(source, 64)
-    os.unlink(found.img_files[2])
-    with pytest.raises(UserError, match=r"2\.png"):
-        found[2]
-
-
-def test_a_subset_keeps_order_and_labels(tmp_path):
-    source = make_set(tmp_path, 10)
-    whole = LoadImagesAndLabels(source, 64)
-    assert names(LoadImagesAndLabels(source, 64, subset=Subset(3)).img_files) == ["0.png", "1.png", "2.png"]
-    part = LoadImagesAndLabels(source, 64, subset=Subset(4, seed=3))
-    picked = [int(Path(p).stem) for p in part.img_files]
-    assert picked == sorted(picked) == Subset(4, seed=3).pick(10)
-    for i, k in enumerate(picked):
-        np.testing.assert_array_equal(part.labels[i], whole.labels[k])
-        assert part.label_files[i] == whole.label_files[k]
-
-
 # --- batches ----------------------------------------------------------------------------------------------------------
 
 
@@ -453,14 +364,3 @@ def test_rank_zero_builds_while_the_others_wait(rank, order, monkeypatch):
         events.append("build")
         raise UserError("nothing there")
     assert events == order  # nobody is left waiting after an error
-
-
-# --- weights ----------------------------------------------------------------------------------------------------------
-
-
-def test_weights_of_classes_and_images_by_hand():
-    labels = [np.array([[0, 0, 0, 1, 1], [0, 0, 0, 1, 1], [1, 0, 0, 1, 1]], np.float32), np.zeros((0, 5), np.float32)]
-    weights = labels_to_class_weights(labels, 3)
-    torch.testing.assert_close(weights, torch.tensor([0.2, 0.4, 0.4], dtype=torch.float64))  # 1/2, 1/1, 1/1 (absent)
-    assert labels_to_image_weights(labels, 3, weights.numpy()).tolist() == pytest.approx([0.8, 0.0])
-    assert labels_to_image_weights(labels, 3).tolist() == [3, 0]

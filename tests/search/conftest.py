@@ -6,6 +6,8 @@ import pytest
 
 from tests.search.fake_trials import ROOT
 from yolov7fast.search import plot, runner
+from yolov7fast.search.families import YoloTrainer
+from yolov7fast.search.trainer import Budget
 
 
 @pytest.fixture
@@ -13,7 +15,17 @@ def quick(monkeypatch):
     """From the project's root, without waiting, and without plots."""
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(runner, "LOOK_SECONDS", 0.02)
-    monkeypatch.setattr(plot, "draw", lambda path, *_: path.touch())  # drawn in tests/search/test_trials.py
+    monkeypatch.setattr(plot, "draw", lambda path, *_: path.touch())  # drawn in tests/search/test_report.py
+
+
+@pytest.fixture
+def project_root(monkeypatch):
+    monkeypatch.chdir(ROOT)
+
+
+@pytest.fixture
+def trainer(project_root) -> YoloTrainer:
+    return YoloTrainer("configs/tiny_smoke.yaml", Budget(epochs=5, size=320))
 
 
 @pytest.fixture

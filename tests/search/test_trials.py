@@ -1,8 +1,6 @@
-"""The parts of the trial runner that need no training: names and values, ranges, tables, what is noise."""
+"""The parts of the trial runner that need no training: names and values, ranges, what a training leaves."""
 
-import csv
 import json
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -17,9 +15,7 @@ from yolov7fast.core.errors import UserError
 from yolov7fast.search import options
 from yolov7fast.search.command import run as start
 from yolov7fast.search.families import YoloTrainer, trainer_for
-from yolov7fast.search.plot import draw
-from yolov7fast.search.report import best_settings, rank, ranking_text, verdict, write_csv
-from yolov7fast.search.run import OUTPUT, Point, Run, explain, last_words, read_curve, run_from
+from yolov7fast.search.run import OUTPUT, Point, explain, last_words, read_curve
 from yolov7fast.search.settings import read_space, read_trials
 from yolov7fast.search.trainer import Budget
 from yolov7fast.training.hyperparameters import load_hyp
@@ -27,14 +23,7 @@ from yolov7fast.training.hyperparameters import load_hyp
 SMOKE = "configs/tiny_smoke.yaml"
 
 
-@pytest.fixture(autouse=True)
-def from_the_project_root(monkeypatch):
-    monkeypatch.chdir(Path(__file__).resolve().parents[2])
-
-
-@pytest.fixture
-def trainer() -> YoloTrainer:
-    return YoloTrainer(SMOKE, Budget(epochs=5, size=320))
+pytestmark = pytest.mark.usefixtures("project_root")
 
 
 def written(folder: Path, name: str, content) -> Path:
@@ -178,6 +167,27 @@ def test_a_full_run_has_the_settings_without_the_budget(tmp_path, trainer):
     longer = YoloTrainer("configs/shapes.yaml", Budget(epochs=5, size=96))
     content, _ = longer.full_run({}, tmp_path / "best.yaml")
     assert content["epochs"] == 27 and "img_size" not in content
+
+
+def test_the_shipped_list_suits_the_detr_baseline():
+    path, base = "experiments/trials_lr_bs.json", "configs/detr_baseline.yaml"
+    trials = read_trials(path, trainer_for(base)(base, Budget(epochs=5, subset=1000)))
+    assert [set(trial) for trial in trials] == [{"lr", "batch_size"}] * len(trials) and len(trials) > 1
+
+
+@pytest.mark.parametrize(
+    ("base", "trials", "family"),
+    [
+        ("configs/detr_baseline.yaml", "experiments/lr_bs.json", "yolo"),
+        ("configs/tiny_baseline.yaml", "experiments/trials_lr_bs.json", "detr"),
+        ("configs/tiny_baseline.yaml", "experiments/detr_lr.json", "detr"),
+    ],
+)
+def test_a_list_for_another_family_says_which_it_is_for(tmp_path, base, trials, family):
+    flags = ["--base-config", base, "--trials-file", trials, "--output-dir", str(tmp_path / "out")]
+    with pytest.raises(UserError, match=f"is a setting of the {family} family, so {trials} seems to be for that one"):
+        start(options.parser().parse_args(flags))
+    assert not (tmp_path / "out").exists()
 
 
 # --- DETR -------------------------------------------------------------------------------------------------------------
@@ -356,105 +366,3 @@ def test_an_ended_trial_keeps_its_best_weights_without_their_state(tmp_path, bas
     assert [path for path in tmp_path.rglob("*.pt*")] == [tmp_path / best] and (tmp_path / "results.csv").is_file()
     left = load_checkpoint(tmp_path / best)
     assert left["epoch"] == -1 and left["optimizer"] is None and "resume" not in left
-
-
-# --- tables -----------------------------------------------------------------------------------------------------------
-
-
-def run(id: int, setting: int, value: float, status: str = "completed", **params) -> Run:
-    curve = [Point(0, 2.0, value / 2, value), Point(1, 1.0, value, value * 1.5)]
-    return Run(id, setting, id, {"lr0": 0.01 * (setting + 1), **params}, status, curve, 60.0)
-
-
-def repeated(*means: float) -> list[Run]:
-    """Three seeds for each setting, 0.01 apart."""
-    deviations = (-0.01, 0.0, 0.01)
-    return [run(3 * s + k, s, mean + d) for s, mean in enumerate(means) for k, d in enumerate(deviations)]
-
-
-def test_the_csv_names_settings_as_the_user_wrote_them_in_that_order(tmp_path):
-    trainer = trainer_for("configs/detr_baseline.yaml")("configs/detr_baseline.yaml", Budget())
-    trials = [
-        {"training.optimizer.lr": 1e-4, "training.batch_size": 4},
-        {"batch_size": 8, "lr": 1e-3, "training": {"clip_norm": 0.2}},
-    ]
-    settings = read_trials(written(tmp_path, "t.json", trials), trainer)
-    runs = [Run(i, i, 0, params, "completed", [Point(0, 1.0, 0.1, 0.2)]) for i, params in enumerate(settings, 1)]
-    write_csv(tmp_path / "t.csv", runs, trainer)
-    head, first, second = csv.reader((tmp_path / "t.csv").open())
-    names = ["training.optimizer.lr", "training.batch_size", "training.clip_norm"]
-    assert head[:7] == ["trial_id", "status", "final_map", "final_loss", *(f"param_{name}" for name in names)]
-    assert first[:7] == ["1", "completed", "0.1", "1", "0.0001", "4", "0.1"] and second[4:7] == ["0.001", "8", "0.2"]
-    assert ranking_text(rank(runs), trainer).splitlines()[0].split()[-3:] == names
-
-
-def test_the_shipped_list_suits_the_detr_baseline():
-    path, base = "experiments/trials_lr_bs.json", "configs/detr_baseline.yaml"
-    trials = read_trials(path, trainer_for(base)(base, Budget(epochs=5, subset=1000)))
-    assert [set(trial) for trial in trials] == [{"lr", "batch_size"}] * len(trials) and len(trials) > 1
-
-
-@pytest.mark.parametrize(
-    ("base", "trials", "family"),
-    [
-        ("configs/detr_baseline.yaml", "experiments/lr_bs.json", "yolo"),
-        ("configs/tiny_baseline.yaml", "experiments/trials_lr_bs.json", "detr"),
-        ("configs/tiny_baseline.yaml", "experiments/detr_lr.json", "detr"),
-    ],
-)
-def test_a_list_for_another_family_says_which_it_is_for(tmp_path, base, trials, family):
-    flags = ["--base-config", base, "--trials-file", trials, "--output-dir", str(tmp_path / "out")]
-    with pytest.raises(UserError, match=f"is a setting of the {family} family, so {trials} seems to be for that one"):
-        start(options.parser().parse_args(flags))
-    assert not (tmp_path / "out").exists()
-
-
-def test_the_csv_has_the_promised_columns(tmp_path, trainer):
-    runs = [run(0, 0, 0.2), run(1, 1, 0.3, "failed", batch_size=8), Run(2, 2, 0, {}, "interrupted")]
-    runs[1].reason = "RuntimeError: a, b"
-    write_csv(tmp_path / "t.csv", runs, trainer)
-    lines = list(csv.reader((tmp_path / "t.csv").open()))
-    assert lines[0][:6] == ["trial_id", "status", "final_map", "final_loss", "param_lr0", "param_batch_size"]
-    assert lines[0][6:8] == ["wall_time", "best_epoch"]
-    assert lines[1] == ["0", "completed", "0.2", "1", "0.01", "16", "60.0", "1", "0.3", "0", "0", ""]
-    assert lines[2][:6] == ["1", "failed", "", "1", "0.02", "8"] and lines[2][-1] == "RuntimeError: a, b"
-    assert lines[3][:6] == ["2", "interrupted", "", "", "0.01", "16"]  # what the base configuration has
-
-
-def test_completed_settings_rank_by_mean_before_all_others(trainer):
-    runs = [run(0, 0, 0.1), run(1, 0, 0.3), run(2, 1, 0.25), run(3, 2, 0.9, "pruned"), run(4, 3, 0.9, "failed")]
-    places = rank(runs)
-    assert [place.setting for place in places] == [1, 0, 2, 3]
-    assert places[1].map == pytest.approx(0.2) and places[1].spread == pytest.approx(0.02**0.5)
-    assert best_settings(places) == {"lr0": 0.02}
-    assert "0.2000 ± 0.1414 (2)" in ranking_text(places, trainer)
-    assert best_settings(rank(runs[3:])) is None
-
-
-def test_differences_within_the_noise_are_said_to_be(trainer):
-    """Pooled deviation 0.01, 3 seeds: t(97.5%, 6) = 2.447, so differences below 2.447 * 0.01 * sqrt(2/3) = 0.01998."""
-    text = verdict(rank(repeated(0.300, 0.2801, 0.2)))
-    assert "Within the noise of setting 0" in text and "0.0200" in text and "setting 1." in text
-    clear = verdict(rank(repeated(0.300, 0.2799, 0.2)))
-    assert clear == "Setting 0 is better than every other by more than the noise (0.0200 at 95%)."
-    assert "--repeat 3" in verdict(rank([run(0, 0, 0.1), run(1, 1, 0.2)]))
-
-
-@pytest.mark.parametrize("maps", [(0.0, 0.0, 0.0), (3e-5, 1e-5), (0.3, 0.3)])
-def test_a_ranking_in_which_nothing_differs_recommends_nothing(maps):
-    places = rank([run(i, i, found) for i, found in enumerate(maps)])
-    assert "Nothing differs" in verdict(places) and "--budget-epochs" in verdict(places)
-    assert best_settings(places) is None
-    assert best_settings(places[:1]) is not None  # one setting alone is what there is
-
-
-def test_the_plot_is_drawn_from_any_mixture(tmp_path, trainer):
-    runs = [*repeated(0.2, 0.3), run(6, 2, 0.1, "pruned", data="other.yaml"), Run(7, 3, 0, {"lr0": 1.0}, "failed")]
-    draw(tmp_path / "a.png", runs, trainer)
-    draw(tmp_path / "b.png", [Run(0, 0, 0, {}, "failed")], trainer)
-    assert (tmp_path / "a.png").stat().st_size > (tmp_path / "b.png").stat().st_size > 1000
-
-
-def test_a_run_reads_back_as_it_was_written():
-    written_run = run(3, 1, 0.2, "pruned", batch_size=8)
-    assert run_from(json.loads(json.dumps(asdict(written_run)))) == written_run

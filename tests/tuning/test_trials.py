@@ -34,7 +34,7 @@ def opt(tmp_path, shapes_small):
 
 
 @pytest.mark.parametrize(("seconds", "images"), [(0.1, 4), (0.3, 2), (9.0, 2)])
-def test_trials_take_fewer_images_where_an_iteration_is_slow(opt, monkeypatch, seconds, images):
+def test_trials_use_a_smaller_batch_where_a_cpu_is_slow(opt, monkeypatch, seconds, images):
     class Slow:
         def __init__(self, *_):
             pass
@@ -47,7 +47,9 @@ def test_trials_take_fewer_images_where_an_iteration_is_slow(opt, monkeypatch, s
 
     monkeypatch.setattr(trials, "TrainingTrial", Slow)
     opt.batch_size = 4
-    assert trials.trial_batch(opt, load_data_yaml(opt.data), CPU) == images
+    data = load_data_yaml(opt.data)
+    assert trials.trial_batch(opt, data, CPU) == images
+    assert trials.trial_batch(opt, data, torch.device("cuda")) == 4
 
 
 def test_a_burst_ends_in_time(opt, monkeypatch):

@@ -27,17 +27,19 @@ from yolov7fast.training.hyperparameters import load_hyp
 from yolov7fast.training.step import TrainStep, choose_amp
 from yolov7fast.tuning.dimensions import Flags
 
-ITERATIONS, TIMED_SECONDS = 6, 2.5  # of a burst: at most so many, and none begun later
+ITERATIONS, TIMED_SECONDS = 6, 2.5  # limits of the timed part of a burst
 AHEAD = 2  # batches that a loader process makes ahead of its use: they are used up before the clock starts,
-WARM_SECONDS = 1.5  # unless that takes longer: where a step is slow, loaders keep up with it
-SLOW, FEWEST_IMAGES = 0.7, 2  # seconds of an iteration beyond which trials take fewer images
+WARM_SECONDS = 1.5  # unless that takes longer: where an iteration is slow, loaders keep up with it
+SLOW, FEWEST_IMAGES = 0.7, 2  # seconds of an iteration on a CPU beyond which trials use a smaller batch, and its least
 
 
 def trial_batch(opt: Namespace, data: DataYaml, device: torch.device) -> int:
-    """Images of a trial's iteration: those of the run, or as many as make an iteration short.
+    """The batch size of trials: the run's own, or on a CPU one whose iterations are short.
 
-    On a CPU the network takes its time for each image, so that fewer show the same; a GPU is never so slow.
+    A CPU takes the same time for each image of a batch; a GPU does not, and is measured with the run's batch.
     """
+    if device.type != "cpu":
+        return opt.batch_size
     trial = TrainingTrial(opt, data, device, {})
     try:
         seconds = trial.burst() * opt.batch_size
@@ -84,7 +86,7 @@ class TrainingTrial:
             cv2.setNumThreads(0)
 
     def _iterate(self, count: int, seconds: float = math.inf) -> int:
-        """Train so many batches, none of them begun later than after so many seconds; gives the images."""
+        """Train for `count` iterations, of which none begins after `seconds`; returns the number of images."""
         images, until = 0, time.monotonic() + seconds
         for number in range(count):
             if number and time.monotonic() > until:
@@ -131,7 +133,7 @@ class ChildTrial:
 
     def burst(self) -> float:
         command = [sys.executable, "-m", "yolov7fast.tuning.child"]
-        path = os.pathsep.join([str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")])  # from any folder
+        path = os.pathsep.join(filter(None, [str(PACKAGE.parent), os.environ.get("PYTHONPATH")]))  # from any folder
         try:
             done = subprocess.run(
                 command,

@@ -74,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with quiet("yolov7fast"):
         opt.batch_size = trial_batch(opt, data, device)
     if opt.batch_size < run_batch:
-        print(f"an iteration of {run_batch} images is slow here: trials take {opt.batch_size}")
+        print(f"iterations of batch {run_batch} are slow here: trials use batch {opt.batch_size}")
     options = child_options(opt, data.names)
     if device.type == "cpu":
         try:

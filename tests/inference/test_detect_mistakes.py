@@ -1,0 +1,122 @@
+"""detect.py where something is wrong or stops it: mistakes of the user, damaged images, signals, exit codes."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import cv2
+import pytest
+
+from tests.inference.detect_runs import blind, cells, make_video, nothing_found, run
+from tests.mini_network import NAMES, ROOT, mini_model
+from tests.predictors.stubs import StubPredictor
+from yolov7fast.checkpoint.api import load_checkpoint
+from yolov7fast.commands import detect as command
+from yolov7fast.core.errors import UserError
+from yolov7fast.inference import output as predict_output
+from yolov7fast.inference.output import PredictionOutput
+from yolov7fast.inference.predict import Summary, predict_source
+from yolov7fast.inference.sources import LoadImages
+
+
+def test_unreadable_images_are_named_and_the_rest_is_done(weights, made, capsys):
+    (made / "broken.jpg").write_bytes(b"no image")
+    assert run(weights, made).images == 3
+    assert "broken.jpg cannot be decoded" in capsys.readouterr().out
+
+
+def test_nothing_readable_at_all_is_an_error(weights, workplace):
+    Path("broken.jpg").write_bytes(b"no image")
+    with pytest.raises(UserError, match=r"nothing could be read: .*broken\.jpg"):
+        run(weights, "broken.jpg")
+
+
+def test_view_without_a_display_says_so_and_goes_on(weights, made, caplog, monkeypatch):
+    monkeypatch.delenv("DISPLAY", raising=False)
+    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
+    assert run(weights, made, "--view-img", "--nosave").images == 3
+    assert "no display" in caplog.text
+
+
+def test_q_in_the_window_stops_and_files_are_complete(workplace, monkeypatch):
+    monkeypatch.setattr(predict_output.cv2, "imshow", lambda *_: None)
+    monkeypatch.setattr(predict_output.cv2, "waitKey", lambda _: ord("q"))
+    clip = make_video(workplace / "clip.mp4", [cells(i) for i in range(5)])
+    output = PredictionOutput(workplace / "out", NAMES)
+    source = LoadImages(str(clip), 320, 32)
+    summary = predict_source(source, blind, output, window=predict_output.Window())
+    assert summary.stopped and summary.images == 1
+    assert cv2.VideoCapture(str(workplace / "out/clip.mp4")).get(cv2.CAP_PROP_FRAME_COUNT) == 1
+
+
+def test_ctrl_c_ends_with_all_files_complete(workplace):
+    calls = []
+
+    def interrupted(images, _shapes, _targets):
+        calls.append(1)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return nothing_found(images)
+
+    clip = make_video(workplace / "clip.mp4", [cells(i) for i in range(5)])
+    output = PredictionOutput(workplace / "out", NAMES)
+    summary = predict_source(LoadImages(str(clip), 320, 32), StubPredictor(interrupted, NAMES), output)
+    assert summary.stopped and summary.images == 2
+    assert [p.name for p in (workplace / "out").iterdir()] == ["clip.mp4"]
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["--conf-thres", "1.5"], "--conf-thres is 1.5; it must be"),
+        (["--iou-thres", "-1"], "--iou-thres is -1.0; it must be"),
+        (["--img-size", "0"], "--img-size 0 is out of range"),
+        (["--batch-size", "0"], "--batch-size is 0; it must be"),
+        (["--classes", "1", "9"], r"--classes \[9\]: the weights know 0 RBC, 1 WBC, 2 Platelets"),
+        (["--source", "nowhere"], "nowhere does not exist"),
+        (["--weights", "nowhere.pt"], r"nowhere\.pt"),
+        (["--device", "7"], "--device 7"),
+    ],
+)
+def test_mistakes_are_told_before_a_folder_is_made(weights, made, monkeypatch, arguments, message):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    with pytest.raises(UserError, match=message):
+        run(weights, made, *arguments)
+    assert not Path("det").exists()
+
+
+def test_size_is_rounded_up_to_the_stride_and_said(weights, made, caplog):
+    run(weights, made, "--img-size", "300", "--nosave")
+    assert "using 320" in caplog.text
+
+
+def test_update_strips_the_weights(made, workplace):
+    from yolov7fast.checkpoint.write import save_checkpoint
+
+    path = workplace / "full.pt"
+    model = mini_model().half()
+    save_checkpoint({"epoch": 3, "model": model, "ema": model, "optimizer": {"a": 1}, "updates": 5}, path)
+    run(path, made, "--nosave", "--update")
+    stripped = load_checkpoint(path)
+    assert stripped["epoch"] == -1 and stripped["optimizer"] is None and stripped["ema"] is None
+
+
+def test_a_mistake_ends_the_command_with_one_line_and_exit_code_2(workplace):
+    line = [sys.executable, str(ROOT / "detect.py"), "--weights", "none.pt"]
+    failed = subprocess.run(line, capture_output=True, text=True, timeout=120)
+    assert failed.returncode == 2 and failed.stderr.count("error: ") == 1 and "Traceback" not in failed.stderr
+
+
+@pytest.mark.parametrize("stopped, code", [(False, 0), (True, 130)])
+def test_exit_code_tells_whether_it_was_stopped(monkeypatch, stopped, code):
+    monkeypatch.setattr(sys, "argv", ["detect.py"])
+    monkeypatch.setattr(command, "detect", lambda *_: Summary(stopped=stopped))
+    assert command.main() == code
+
+
+def test_last_line_gives_the_time_and_the_one_before_the_rate(weights, made, capsys):
+    run(weights, made)
+    lines = capsys.readouterr().out.rstrip().splitlines()
+    assert re.fullmatch(r"Done\. \(\d+\.\d{3}s\)", lines[-1])
+    assert re.match(r"3 images, \d+ detections?, [\d.]+ images/s", lines[-3])
