@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.chart import iteration
+from benchmarks.measure import as_text
 
 ROOT = Path(__file__).resolve().parent.parent
 STEP = "training step with OTA"  # a row of benchmarks.side_by_side.reference
@@ -186,6 +187,12 @@ def peers_table(found: dict) -> str:
     return markdown(heads, rows)
 
 
+def pieces_table(found: dict) -> str:
+    """`side_by_side/pieces.py`: a column for each side."""
+    rows = ((what, *(as_text(row.get(side)) for side in found["sides"])) for what, row in found["rows"].items())
+    return markdown(("CPU ms", *found["sides"]), rows)
+
+
 def first_epoch_table(found: dict) -> str:
     """`benchmarks.data --only first_epoch`: building the packed cache beside reading and decoding every file once."""
     n, cpu, wall = found["first_epoch_images"], found["first_epoch_cpu_s"], found["first_epoch_s"]
@@ -264,6 +271,9 @@ TABLES = {
     "reference": Table("python -m benchmarks.side_by_side.reference --repo DIR", reference_table),
     "peers": Table(
         "python -m benchmarks.side_by_side.peers --reference DIR --ultralytics PYTHON --libreyolo PYTHON", peers_table
+    ),
+    "pieces": Table(
+        "python -m benchmarks.side_by_side.pieces --reference DIR --ultralytics PYTHON --libreyolo PYTHON", pieces_table
     ),
     "dense": Table("python -m benchmarks.losses.dense"),
     "compiled_loss": Table("python -m benchmarks.losses.compiled_loss"),

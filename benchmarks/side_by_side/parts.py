@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from benchmarks.photographs import ROOT
+from benchmarks.side_by_side.inputs import raw_outputs, target_rows
 from benchmarks.side_by_side.sides import Side, in_a_process
 from yolov7fast.core.process.memory import keep_freed_memory
 from yolov7fast.data.dataset import LoadImagesAndLabels
@@ -27,7 +28,6 @@ from yolov7fast.overlay.torchvision_standin import torchvision_loads
 from yolov7fast.training.hyperparameters import load_hyp, scale_gains
 
 NETWORK = "cfg/training/yolov7-tiny.yaml"
-STRIDES = (8, 16, 32)
 SAMPLES = 32  # in one timing
 LOADER_BATCHES = 8  # in one timing: enough to outlast what was prepared ahead
 
@@ -66,20 +66,11 @@ class Case:
         return model
 
     def maps(self) -> list[torch.Tensor]:
-        generator = torch.Generator().manual_seed(0)
-        shapes = [(self.batch, 3, self.size // s, self.size // s, 5 + self.classes) for s in STRIDES]
-        maps = [torch.randn(shape, generator=generator) * 0.5 for shape in shapes]
-        for level in maps:
-            level[..., 4] -= 4
-        return maps
+        return raw_outputs(self.batch, self.size, self.classes)
 
     def rows(self, batch: int) -> torch.Tensor:
         """Targets (N, 6)."""
-        draw = np.random.RandomState(0)
-        n = batch * self.targets
-        wh = np.exp(draw.uniform(np.log(0.02), np.log(0.6), (n, 2)))
-        columns = [np.repeat(np.arange(batch), self.targets)[:, None], draw.randint(0, self.classes, (n, 1))]
-        return torch.from_numpy(np.concatenate([*columns, draw.uniform(0.05, 0.95, (n, 2)), wh], 1).astype(np.float32))
+        return target_rows(batch, self.targets, self.classes)
 
 
 class Part(NamedTuple):

@@ -20,7 +20,8 @@ from tqdm import tqdm
 from benchmarks.measure import show_machine, wall_seconds, write_json
 from benchmarks.photographs import BCCD
 from benchmarks.side_by_side.epochs import measure_epochs
-from benchmarks.side_by_side.parts import NETWORK, PARTS, STRIDES, Case, Part
+from benchmarks.side_by_side.inputs import STRIDES
+from benchmarks.side_by_side.parts import NETWORK, PARTS, Case, Part
 from benchmarks.side_by_side.sides import Side
 from yolov7fast.core.errors import UserError, run_command
 from yolov7fast.overlay.check import difference
