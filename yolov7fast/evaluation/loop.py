@@ -40,7 +40,7 @@ class SeenBatch(NamedTuple):
     """What a sink gets to see of a batch, `native` being in pixels of the original images."""
 
     batch_index: int
-    images: torch.Tensor  # uint8 (B, 3, H, W); may be overwritten by the loader later
+    images: torch.Tensor  # uint8 (B, 3, H, W); the batch's own where a sink reads them, else the loader's to overwrite
     targets: torch.Tensor  # (n, 6)
     paths: Sequence[str]
     shapes: Sequence[Any]  # per image ((h0, w0), ((ratio_h, ratio_w), (pad_w, pad_h)))
@@ -49,7 +49,7 @@ class SeenBatch(NamedTuple):
 
 
 # Writes or counts something; called once for every batch, in order, by the evaluation's own thread. A sink that reads
-# the images of the first n batches alone says so by `image_batches = n`: later ones are not waited for.
+# the images of the first n batches alone says so by `image_batches = n`: later ones are not copied for it.
 Sink = Callable[[SeenBatch], None]
 
 
@@ -130,10 +130,9 @@ def evaluate(
             for name, value in prediction.losses.items():
                 losses[name] = losses[name] + value if name in losses else value
             detections = _on_host(prediction.detections, config.single_cls)
-            kept = targets.clone()  # the loader may use the batch's memory again
-            background.put(partial(account, images, kept, batches, paths, shapes, detections))
-            if any(_reads_images(sink, batches) for sink in sinks):
-                background.wait()
+            # the loader may use the batch's memory again
+            kept = images.clone() if any(_reads_images(sink, batches) for sink in sinks) else images
+            background.put(partial(account, kept, targets.clone(), batches, paths, shapes, detections))
             seen += len(images)
             batches += 1
             if should_stop():
