@@ -40,7 +40,7 @@ class SeenBatch(NamedTuple):
     """What a sink gets to see of a batch, `native` being in pixels of the original images."""
 
     batch_index: int
-    images: torch.Tensor  # uint8 (B, 3, H, W); the batch's own where a sink reads them, else the loader's to overwrite
+    images: torch.Tensor  # uint8 (B, 3, H, W); overwritten by the loader later, unless copied for a sink (see Sink)
     targets: torch.Tensor  # (n, 6)
     paths: Sequence[str]
     shapes: Sequence[Any]  # per image ((h0, w0), ((ratio_h, ratio_w), (pad_w, pad_h)))
@@ -49,12 +49,9 @@ class SeenBatch(NamedTuple):
 
 
 # Writes or counts something; called once for every batch, in order, by the evaluation's own thread. A sink that reads
-# the images of the first n batches alone says so by `image_batches = n`: later ones are not copied for it.
+# the images of the first n batches alone says so by `image_batches = n`, and gets copies of these. One that does not
+# say it may read all images, and is waited for after each batch.
 Sink = Callable[[SeenBatch], None]
-
-
-def _reads_images(sink: Sink, batch_index: int) -> bool:
-    return batch_index < getattr(sink, "image_batches", batch_index + 1)
 
 
 class Records:
@@ -112,6 +109,8 @@ def evaluate(
     records, seen, batches, times = Records(), 0, 0, np.zeros(2)
     losses: dict[str, torch.Tensor] = {}
     further = {name: make(nc) for name, make in FURTHER.items()}
+    copied = max((getattr(sink, "image_batches", 0) for sink in sinks), default=0)  # batches
+    waits = not all(hasattr(sink, "image_batches") for sink in sinks)
 
     def account(images: torch.Tensor, targets: torch.Tensor, *rest) -> None:
         batch_index, paths, shapes, detections = rest
@@ -131,8 +130,10 @@ def evaluate(
                 losses[name] = losses[name] + value if name in losses else value
             detections = _on_host(prediction.detections, config.single_cls)
             # the loader may use the batch's memory again
-            kept = images.clone() if any(_reads_images(sink, batches) for sink in sinks) else images
+            kept = images.clone() if batches < copied else images
             background.put(partial(account, kept, targets.clone(), batches, paths, shapes, detections))
+            if waits:
+                background.wait()
             seen += len(images)
             batches += 1
             if should_stop():
