@@ -19,10 +19,10 @@ import torch
 from benchmarks.inference import slow_metrics
 from benchmarks.measure import cpu_seconds, in_turn, machine, note, quick_parser, write_json
 from benchmarks.photographs import ROOT
-from yolov7fast.metrics.average_precision import ap_by_size, ap_per_class
+from yolov7fast.metrics.average_precision import ap_by_size, ap_per_class, class_metrics
 from yolov7fast.metrics.matching import Batch, match, native_batch
 from yolov7fast.metrics.nms import CLASS_OFFSET, greedy_nms, non_max_suppression
-from yolov7fast.metrics.ranking import rank_by_class
+from yolov7fast.metrics.ranking import rank_by_class, rank_found
 
 GOLDEN = ROOT / "tests" / "golden" / "eval_bccd.npz"
 BATCH = 32  # images that the evaluation loop matches at once
@@ -72,13 +72,20 @@ def synthetic(images: int, boxes: int = 300, classes: int = 80, seed: int = 0) -
 
 
 def flat(batches: list[Batch], correct: list[np.ndarray]):
-    """Arrays over all detections and labels, as AP takes them."""
+    """Arrays over all detections and labels, as AP takes them; correct: of all detections or of right ones."""
     score, cls = (np.concatenate([b.detections[:, i] for b in batches]) for i in (4, 5))
     return np.concatenate(correct), score, cls, np.concatenate([b.labels[:, 0] for b in batches])
 
 
 def fast_side(batches: list[Batch]):
-    return ap_per_class(*flat(batches, [match(batch).correct for batch in batches]))
+    """As the evaluation loop does it: of the matches only the detections that found a label are kept."""
+    matches, n = [match(batch) for batch in batches], 0
+    found = []
+    for of_batch in matches:
+        found.append(of_batch.found + n)
+        n += of_batch.n
+    hits, score, cls, target_cls = flat(batches, [of_batch.hits for of_batch in matches])
+    return class_metrics(rank_found(np.concatenate(found), hits, score, cls, target_cls), score)[0]
 
 
 def loop_side(images: list[tuple[np.ndarray, np.ndarray]], batches: list[Batch]):

@@ -1,11 +1,12 @@
 """The fraction of an epoch that validation takes: in this version, and in an earlier one beside it.
 
-`python -m benchmarks.training.validation [--before DIR] [--weights FILE] [--quick] [--json FILE]`
+`python -m benchmarks.training.validation [--before DIR] [--weights FILE] [--every N] [--quick] [--json FILE]`
 
 Each side is the `train.py` of its folder, started as a user starts it, in turn: yolov7-tiny, 320 pixels, batch 16,
-2 workers, on the photographs. Seconds come from results.csv, which counts an epoch from its first batch to the end of
-its validation. The last epoch of a run draws plots besides and is left out. DIR: a clone of this project at the commit
-to compare with, such as c790c13, the last one that did matching and drawing between two batches of the network.
+2 workers, on every second photograph of both splits, which keeps their ratio. Seconds come from results.csv, which
+counts an epoch from its first batch to the end of its validation. The last epoch of a run draws plots besides and is
+left out. DIR: a clone of this project at the commit to compare with, such as 8ca4006, the last one that did matching
+and drawing between two batches of the network.
 """
 
 import csv
@@ -44,19 +45,17 @@ def train(root: Path, data: Path, settings: dict[str, str], epochs: int, folder:
     return [{key: float(row[key]) for key in KEYS} for row in rows[:-1]]
 
 
-def measure(
-    sides: dict[str, Path], settings: dict[str, str], epochs: int, runs: int, images: int | None, scratch: Path
-):
+def measure(sides: dict[str, Path], settings: dict[str, str], epochs: int, runs: int, every: int, scratch: Path):
     """Of each side, medians over the epochs of all its runs: seconds of all, of training, of validation.
 
-    images: how many of each split, None = all.
+    every: of each split, each such image, in the order of their names; 1 = all.
     """
     given = yaml.safe_load(photographs(scratch).read_text())
     splits = {}
     for split in ("train", "val"):
         folder = own_data(Path(given[split]), scratch / split)
         listed = scratch / f"{split}.txt"
-        listed.write_text("\n".join(sorted(map(str, folder.iterdir()))[:images]) + "\n")
+        listed.write_text("\n".join(sorted(map(str, folder.iterdir()))[::every]) + "\n")
         splits[split] = str(listed)
     data = scratch / "data.yaml"
     data.write_text(yaml.safe_dump({**given, **splits}))
@@ -68,23 +67,28 @@ def measure(
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = quick_parser("benchmarks.training.validation", __doc__, "16 images at 64 pixels: shows that it runs")
+    parser = quick_parser(
+        "benchmarks.training.validation", __doc__, "every 13th image at 64 pixels: shows that it runs"
+    )
     parser.add_argument("--before", type=Path, metavar="DIR", help="clone of this project at an earlier commit")
     parser.add_argument("--weights", default="", help="weights to start from; empty: a network that has learnt nothing")
+    parser.add_argument("--every", type=int, default=2, metavar="N", help="use every Nth image (default 2; 1 = all)")
     parser.add_argument("--epochs", type=int, default=2, help="epochs of a run, the last not counted (default 2)")
     parser.add_argument("--runs", type=int, default=1, help="runs of each side (default 1)")
     opt = parser.parse_args(argv)
     if opt.epochs < 2:
         raise UserError(f"--epochs {opt.epochs}: the last epoch is not counted; give at least 2")
+    if opt.every < 1:
+        raise UserError(f"--every {opt.every}: give 1 for all images, 2 for every second one, and so on")
     if opt.before and not (opt.before / "train.py").is_file():
         raise UserError(f"--before {opt.before}: there is no train.py; give a clone of this project")
     settings = SETTINGS | ({"--img-size": "64"} if opt.quick else {})
     settings["--weights"] = os.path.abspath(opt.weights) if opt.weights else ""
-    results: dict = {"machine": show_machine(), "settings": settings}
+    results: dict = {"machine": show_machine(), "settings": settings, "every": opt.every}
     sides = ({"before": opt.before.resolve()} if opt.before else {}) | {"now": ROOT}
     with tempfile.TemporaryDirectory() as scratch:
         found = results["sides"] = measure(
-            sides, settings, opt.epochs, opt.runs, 16 if opt.quick else None, Path(scratch)
+            sides, settings, opt.epochs, opt.runs, 13 if opt.quick else opt.every, Path(scratch)
         )
     counted = (opt.epochs - 1) * opt.runs
     for side, own in found.items():

@@ -268,12 +268,13 @@ def test_ap_of_each_class_as_a_file(stub_loader, stub_predict, tmp_path):
     assert document["per_class"]["1"] == {"ap50": result.classes.ap[1, 0], "ap": result.per_class_ap[1], "name": "b"}
 
 
-def test_matching_does_not_hold_up_the_network(stub_loader):
+@pytest.mark.parametrize("read", [0, 3], ids=["without images", "with images"])
+def test_sinks_do_not_hold_up_the_network(stub_loader, read):
     """The sink of the first batch waits until the network sees the second: possible only where the two overlap."""
     second, seen = threading.Event(), []
 
     class Waiting:
-        image_batches = 0
+        image_batches = read
 
         def __call__(self, batch):
             assert second.wait(60), "the network waits for the sinks"

@@ -6,6 +6,7 @@ import torch
 
 from benchmarks.inference import slow_metrics
 from yolov7fast.core.boxes import scale_coords
+from yolov7fast.metrics import matching
 from yolov7fast.metrics.average_precision import ap_per_class
 from yolov7fast.metrics.matching import Batch, match, native_batch, paired_iou, pairs_of_equal_key
 from yolov7fast.metrics.nms import non_max_suppression
@@ -74,14 +75,14 @@ def test_recorded_detections_of_bccd_give_the_recorded_figures(golden):
             np.testing.assert_allclose(found.ap[i], want["AP_by_iou"], atol=1e-6)
 
 
-def random_batch(seed: int, images: int = 6, classes: int = 3) -> Batch:
+def random_batch(seed: int, images: int = 6, classes: int = 3, most: int = 60) -> Batch:
     rng = np.random.default_rng(seed)
 
     def boxes(n):
         corner = rng.uniform(0, 80, (n, 2))
         return np.concatenate((corner, corner + rng.uniform(10, 40, (n, 2))), 1)
 
-    n_labels, n_dets = rng.integers(0, 12, images), rng.integers(0, 60, images)
+    n_labels, n_dets = rng.integers(0, 12, images), rng.integers(0, most, images)
     label_image, det_image = np.repeat(np.arange(images), n_labels), np.repeat(np.arange(images), n_dets)
     labels = np.concatenate((rng.integers(0, classes, (n_labels.sum(), 1)), boxes(n_labels.sum())), 1)
     near = rng.integers(0, max(len(labels), 1), n_dets.sum())
@@ -92,16 +93,31 @@ def random_batch(seed: int, images: int = 6, classes: int = 3) -> Batch:
     return Batch(dets.astype(np.float32), det_image, labels.astype(np.float32), label_image)
 
 
-@pytest.mark.parametrize("seed", range(60))
-def test_equals_the_plain_loop(seed):
-    batch = random_batch(seed, classes=1 + seed % 4)
+def plain_flags(batch: Batch) -> np.ndarray:
     plain = [
         slow_metrics.match_image(
             batch.detections[batch.det_image == i].reshape(-1, 6), batch.labels[batch.label_image == i]
         )
         for i in range(6)
     ]
-    np.testing.assert_array_equal(match(batch).correct, np.concatenate(plain))
+    return np.concatenate(plain)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_equals_the_plain_loop(seed):
+    batch = random_batch(seed, classes=1 + seed % 4)
+    np.testing.assert_array_equal(match(batch).correct, plain_flags(batch))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_equals_the_plain_loop_in_images_of_several_groups(seed, monkeypatch):
+    batch = random_batch(seed, classes=1 + seed % 4, most=(300, 60)[seed % 2])
+    monkeypatch.setattr(matching, "GROUPS", (matching.GROUPS, (8, 20))[seed % 2])
+    correct = match(batch).correct
+    np.testing.assert_array_equal(correct, plain_flags(batch))
+    first = np.searchsorted(batch.det_image, batch.det_image)
+    late = np.arange(len(correct)) - first >= matching.GROUPS[0]
+    assert correct[late].any(), "labels are found behind the first group"
 
 
 def test_pairs_at_the_edge_of_one_half_are_not_lost():
@@ -122,7 +138,9 @@ def single_image(dets, labels) -> Batch:
     return Batch(dets, np.zeros(len(dets), int), labels, np.zeros(len(labels), int))
 
 
-def test_a_detection_whose_best_label_is_taken_stays_wrong():
+@pytest.mark.parametrize("groups", [(64,), (1,)])
+def test_a_detection_whose_best_label_is_taken_stays_wrong(groups, monkeypatch):
+    monkeypatch.setattr(matching, "GROUPS", groups)
     labels = [[0, 0, 0, 100, 100], [0, 0, 20, 100, 120]]
     dets = [[0, 0, 100, 100, 0.9, 0], [0, 9, 100, 109, 0.8, 0]]  # the second also overlaps label 1 by more than 0.5
     matches = match(single_image(dets, labels))

@@ -20,7 +20,7 @@ from yolov7fast.evaluation.result import EvalResult, Speed
 from yolov7fast.metrics.average_precision import ClassAP, Curves, SizeAP, ap_by_size, class_metrics
 from yolov7fast.metrics.matching import Batch, match, native_batch
 from yolov7fast.metrics.names import SUMMARY
-from yolov7fast.metrics.ranking import rank_by_class
+from yolov7fast.metrics.ranking import rank_found
 from yolov7fast.predictors.base import Prediction
 
 HEADER = ("%20s" + "%12s" * 6) % ("Class", "Images", "Labels", "P", "R", "mAP@.5", "mAP@.5:.95")
@@ -40,7 +40,7 @@ class SeenBatch(NamedTuple):
     """What a sink gets to see of a batch, `native` being in pixels of the original images."""
 
     batch_index: int
-    images: torch.Tensor  # uint8 (B, 3, H, W); may be overwritten by the loader later
+    images: torch.Tensor  # uint8 (B, 3, H, W); overwritten by the loader later, unless copied for a sink (see Sink)
     targets: torch.Tensor  # (n, 6)
     paths: Sequence[str]
     shapes: Sequence[Any]  # per image ((h0, w0), ((ratio_h, ratio_w), (pad_w, pad_h)))
@@ -49,38 +49,37 @@ class SeenBatch(NamedTuple):
 
 
 # Writes or counts something; called once for every batch, in order, by the evaluation's own thread. A sink that reads
-# the images of the first n batches alone says so by `image_batches = n`: later ones are not waited for.
+# the images of the first n batches alone says so by `image_batches = n`, and gets copies of these. One that does not
+# say it may read all images, and is waited for after each batch.
 Sink = Callable[[SeenBatch], None]
-
-
-def _reads_images(sink: Sink, batch_index: int) -> bool:
-    return batch_index < getattr(sink, "image_batches", batch_index + 1)
 
 
 class Records:
     """Matched detections and labels of all batches so far, from which the figures are computed."""
 
     def __init__(self):
-        self.detections: list[tuple[np.ndarray, ...]] = []  # correct (n, 10), score, class, area, area of its label
+        self.detections: list[tuple[np.ndarray, ...]] = []  # score, class, area
+        self.found: list[tuple[np.ndarray, ...]] = []  # detections that took a label: row, hits (k, 10), label's area
         self.labels: list[tuple[np.ndarray, ...]] = []  # class, area
+        self.n = 0  # detections
 
     def add(self, batch: Batch) -> None:
-        matches = match(batch)
-        label_area = _area(batch.labels[:, 1:])
-        taken = np.zeros(len(batch.detections), np.float32)
-        found = matches.label >= 0
-        taken[found] = label_area[matches.label[found]]
-        dets = batch.detections
-        self.detections.append((matches.correct, dets[:, 4], dets[:, 5], _area(dets), taken))
+        matches, dets, label_area = match(batch), batch.detections, _area(batch.labels[:, 1:])
+        self.detections.append((dets[:, 4], dets[:, 5], _area(dets)))
+        self.found.append((matches.found + self.n, matches.hits, label_area.take(matches.taken)))
         self.labels.append((batch.labels[:, 0], label_area))
+        self.n += len(dets)
 
     def figures(self, v5_metric: bool) -> tuple[ClassAP, Curves, dict[str, SizeAP], np.ndarray]:
         """Figures of the labelled classes, curves, figures by size, and the class of every label (m,) int."""
         if not self.detections:
             self.add(Batch(np.zeros((0, 6), "f4"), np.zeros(0, int), np.zeros((0, 5), "f4"), np.zeros(0, int)))
-        correct, score, cls, area, taken = (np.concatenate(column) for column in zip(*self.detections))
-        label_cls, label_area = (np.concatenate(column) for column in zip(*self.labels))
-        ranking = rank_by_class(correct, score, cls, label_cls)
+        (score, cls, area), (found, hits, found_area), (label_cls, label_area) = (
+            [np.concatenate(column) for column in zip(*part)] for part in (self.detections, self.found, self.labels)
+        )
+        taken = np.zeros(self.n, np.float32)
+        taken[found] = found_area
+        ranking = rank_found(found, hits, score, cls, label_cls)
         classes, curves = class_metrics(ranking, score, v5_metric)
         sizes = ap_by_size(ranking, label_cls, area, taken, label_area, v5_metric)
         return classes, curves, sizes, label_cls.astype(int)
@@ -110,6 +109,8 @@ def evaluate(
     records, seen, batches, times = Records(), 0, 0, np.zeros(2)
     losses: dict[str, torch.Tensor] = {}
     further = {name: make(nc) for name, make in FURTHER.items()}
+    copied = max((getattr(sink, "image_batches", 0) for sink in sinks), default=0)  # batches
+    waits = not all(hasattr(sink, "image_batches") for sink in sinks)
 
     def account(images: torch.Tensor, targets: torch.Tensor, *rest) -> None:
         batch_index, paths, shapes, detections = rest
@@ -128,9 +129,10 @@ def evaluate(
             for name, value in prediction.losses.items():
                 losses[name] = losses[name] + value if name in losses else value
             detections = _on_host(prediction.detections, config.single_cls)
-            kept = targets.clone()  # the loader may use the batch's memory again
-            background.put(partial(account, images, kept, batches, paths, shapes, detections))
-            if any(_reads_images(sink, batches) for sink in sinks):
+            # the loader may use the batch's memory again
+            kept = images.clone() if batches < copied else images
+            background.put(partial(account, kept, targets.clone(), batches, paths, shapes, detections))
+            if waits:
                 background.wait()
             seen += len(images)
             batches += 1

@@ -83,10 +83,7 @@ class JsonSink:
 
 
 class ImageSink:
-    """`test_batch{0,1,2}_{labels,pred}.jpg`, drawn by a thread of its own beside the evaluation.
-
-    The thread gets copies, since the loader may reuse the batch's memory. `close` waits for it.
-    """
+    """`test_batch{0,1,2}_{labels,pred}.jpg`, drawn by a thread of its own; `close` waits for it."""
 
     image_batches = DRAWN_BATCHES
 
@@ -98,9 +95,9 @@ class ImageSink:
     def __call__(self, batch: SeenBatch) -> None:
         if batch.batch_index >= DRAWN_BATCHES:
             return
-        images = batch.images[:DRAWN_IMAGES].cpu().clone()
+        images = batch.images[:DRAWN_IMAGES].cpu()
         paths = list(batch.paths[: len(images)])
-        for kind, targets in (("labels", batch.targets.cpu().clone()), ("pred", detections_as_targets(batch))):
+        for kind, targets in (("labels", batch.targets.cpu()), ("pred", detections_as_targets(batch))):
             fname = self.save_dir / f"test_batch{batch.batch_index}_{kind}.jpg"
             self.drawings.append(self.pool.submit(plot_images, images, targets, paths, fname, self.names))
 

@@ -118,14 +118,13 @@ def _over_confidence(ranking: Ranking, conf: np.ndarray) -> tuple[np.ndarray, np
     p, r = np.zeros((2, len(ranking.classes), POINTS))
     right = ranking.right[ranking.hits[:, 0]]
     parts = np.searchsorted(right, ranking.edges)
-    rank = np.arange(1.0, ranking.counts.max(initial=0) + 1)
+    rank = np.arange(1.0, ranking.counts.max(initial=0) + 2)
     for c in np.flatnonzero(ranking.counts):
         start, end = ranking.edges[c], ranking.edges[c + 1]
         score = conf.take(ranking.rows[start:end]).astype(np.float64)
         np.negative(score, out=score)
-        count = np.zeros(end - start)
-        count[right[parts[c] : parts[c + 1]] - start] = 1
-        np.cumsum(count, out=count)
+        steps = np.concatenate(([start], right[parts[c] : parts[c + 1]], [end]))
+        count = np.repeat(rank[: len(steps) - 1] - 1, np.diff(steps))
         p[c] = np.interp(-X, score, count / rank[: end - start], left=1)
         count /= ranking.labels[c] + EPS
         r[c] = np.interp(-X, score, count, left=0)

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 IOU_THRESHOLDS = np.linspace(0.5, 0.95, 10, dtype=np.float32)
+GROUPS = (64, 160)  # detections of an image are matched in groups, best first, which end there and at the last
 
 
 class Batch(NamedTuple):
@@ -26,10 +27,31 @@ class Batch(NamedTuple):
 
 
 class Matches(NamedTuple):
-    """Outcome of matching; rows as in the detections."""
+    """Outcome of matching: the k of n detections that took a label, in ascending order of the labels."""
 
-    correct: np.ndarray  # (n, 10) bool: right at IoU thresholds .50, .55, ..., .95
-    label: np.ndarray  # (n,) int64 row of the label that the detection took, -1 for none
+    n: int
+    found: np.ndarray  # (k,) int64 rows of detections
+    taken: np.ndarray  # (k,) int64 rows of their labels
+    iou: np.ndarray  # (k,) float32
+
+    @property
+    def hits(self) -> np.ndarray:
+        """(k, 10) bool: right at IoU thresholds .50, .55, ..., .95."""
+        return self.iou[:, None] > IOU_THRESHOLDS
+
+    @property
+    def correct(self) -> np.ndarray:
+        """(n, 10) bool: `hits` of all detections."""
+        correct = np.zeros((self.n, len(IOU_THRESHOLDS)), bool)
+        correct[self.found] = self.hits
+        return correct
+
+    @property
+    def label(self) -> np.ndarray:
+        """(n,) int64 row of the label that the detection took, -1 for none."""
+        label = np.full(self.n, -1)
+        label[self.found] = self.taken
+        return label
 
 
 def native_batch(detections: list[torch.Tensor], targets: torch.Tensor, shapes, hw: tuple[int, int]) -> Batch:
@@ -105,66 +127,53 @@ def match(batch: Batch) -> Matches:
     A detection whose best label was taken by a better-scored one stays wrong, even where another label overlaps it
     enough, and matching is done once, at 0.5, not anew for every threshold. So the outcome for a label is simply the
     first detection that prefers it, which needs no loop over detections.
+
+    The best detections of an image take most of its labels. So they come first; the others are compared with labels
+    that are still free, and with those that share image and class with a free one, which they may prefer.
     """
-    dets, labels = batch.detections, batch.labels
-    columns = np.ascontiguousarray(dets.T)  # numbers that are used together lie together
-    i, j = _near_pairs(batch, columns)
-    iou = paired_iou(columns[:4].T, labels[:, 1:], i, j)
-    close = np.flatnonzero(iou > IOU_THRESHOLDS[0])  # NaN, of empty boxes, is not above
-    i, j, iou = i.take(close), j.take(close), iou.take(close)
-    best = np.zeros(len(dets), np.float32)
-    np.maximum.at(best, i, iou)
-    wanted = np.flatnonzero(iou == best.take(i))[::-1]
-    wish = np.full(len(dets), -1)
-    wish[i.take(wanted)] = j.take(wanted)  # written last to first, so that the first of equal labels stays
-    rows = np.flatnonzero(wish >= 0)[::-1]
-    owner = np.full(len(labels), -1)
-    owner[wish.take(rows)] = rows  # so that a label's first, best-scored detection stays
+    dets, labels, image = batch.detections, batch.labels, batch.label_image
+    edges = np.searchsorted(batch.det_image, np.arange(int(image.max(initial=-1)) + 2))
+    columns = np.ascontiguousarray(dets.T)
+    columns[4] = (columns[2] - columns[0]) * (columns[3] - columns[1])  # the score is not needed, the area is
+    cls = labels[:, 0].astype(np.int64)
+    key = image * (int(cls.max(initial=0)) + 1) + cls
+    owner, iou = np.full(len(labels), -1), np.zeros(len(labels), np.float32)
+    for places in np.split(np.arange(np.diff(edges).max(initial=0)), GROUPS):
+        asked = np.flatnonzero(np.bincount(key, owner < 0).take(key))
+        if len(places) and len(asked):
+            i, j, overlap = _preferred(columns, edges, places, labels.take(asked, 0), image.take(asked))
+            j = asked.take(j)
+            free = np.flatnonzero(owner.take(j) < 0)[::-1]  # written last to first, so that the first stays
+            owner[j.take(free)], iou[j.take(free)] = i.take(free), overlap.take(free)
     taken = np.flatnonzero(owner >= 0)
-    rows = owner.take(taken)
-    label = np.full(len(dets), -1)
-    label[rows] = taken
-    correct = np.zeros((len(dets), len(IOU_THRESHOLDS)), bool)
-    correct[rows] = best.take(rows)[:, None] > IOU_THRESHOLDS
-    return Matches(correct, label)
+    return Matches(len(dets), owner.take(taken), taken, iou.take(taken))
 
 
-def _near_pairs(batch: Batch, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Detections and labels (p,) of equal image and class among which are all pairs of an IoU above 0.5.
+def _preferred(columns, edges, places, labels, image) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Detection, label and IoU (p,) of each detection above 0.5 with its best label; by label, then by detection.
 
-    columns (6, n): the detections, transposed.
+    columns (6, n): x1, y1, x2, y2, area, class of the detections; those of image b are rows edges[b] to edges[b + 1],
+    of which the ones at `places` (w,) are looked at. labels (k, 5) lie in the images `image` (k,).
 
-    Boxes that overlap by more than half have their centres in one another, so a detection is paired with the labels
-    between whose left and right its centre lies. All detections are tried with the first label of their image and
-    class, then those that have a second one with that, and so on; a detection's labels come in ascending order.
+    Each label is compared with all w detections of its image, of whatever class: rows of numbers that lie side by side
+    cost less than picking out those of its class.
     """
-    labels = batch.labels
-    cls, label_cls = columns[5].astype(np.int64), labels[:, 0].astype(np.int64)
-    classes = int(max(cls.max(initial=0), label_cls.max(initial=0))) + 1
-    det_key, label_key = batch.det_image * classes + cls, batch.label_image * classes + label_cls
-    counts = np.bincount(label_key, minlength=int(det_key.max(initial=0)) + 1)
-    count = counts.take(det_key)
-    most = int(count.max(initial=0))
-    # those with most labels come first, so that each turn works on the front part of the same columns
-    fewer = (most - count).astype(np.min_scalar_type(most))  # of few bits, which a radix sort is quick with
-    rows = np.argsort(fewer, kind="stable")
-    turns = np.searchsorted(fewer.take(rows), np.arange(most, 0, -1))  # how many have more than 0, 1, ... labels
-    rows = rows[: turns[0]] if most else rows[:0]
-    first = (counts.cumsum() - counts).take(det_key.take(rows))
-    centre = ((columns[0] + columns[2]) / 2).take(rows)
-    by_key = np.argsort(label_key, kind="stable")
-    left, right = labels[:, 1].take(by_key), labels[:, 3].take(by_key)
-    margin = 0.01 * (right - left) + 1e-5 * (np.abs(left) + np.abs(right))  # far above what rounding can do
-    left, right = left - margin, right + margin
-    near, places = [rows[:0]], [rows[:0]]
-    for turn, n in enumerate(turns.tolist()):
-        at = first[:n]
-        inside = left[turn:].take(at) <= centre[:n]
-        inside &= centre[:n] <= right[turn:].take(at)
-        inside = np.flatnonzero(inside)
-        near.append(inside)
-        places.append(at.take(inside) + turn)
-    return rows.take(np.concatenate(near)), by_key.take(np.concatenate(places))
+    at = edges[:-1, None] + places
+    group = columns.take(at, axis=1, mode="clip")
+    group[5][at >= edges[1:, None]] = -1  # beyond the last detection of an image
+    x1, y1, x2, y2, area, cls = group.take(image, axis=1)
+    left, top, right, bottom, own_area = (column[:, None] for column in _columns(labels[:, 1:]))
+    iou = _iou(left, top, right, bottom, own_area, x1, y1, x2, y2, area)
+    close = np.flatnonzero((iou > IOU_THRESHOLDS[0]) & (cls == labels[:, :1]))  # NaN, of empty boxes, is not above
+    j, place = np.divmod(close, len(places))
+    i, iou = at[image.take(j), place], iou.take(close)
+    best, wish = np.zeros(columns.shape[1], np.float32), np.empty(columns.shape[1], np.int64)
+    np.maximum.at(best, i, iou)
+    most = np.flatnonzero(iou == best.take(i))
+    i, j, iou = i.take(most), j.take(most), iou.take(most)
+    wish[i[::-1]] = j[::-1]  # so that the first of equal labels stays
+    first = np.flatnonzero(wish.take(i) == j)
+    return i.take(first), j.take(first), iou.take(first)
 
 
 def _columns(xyxy: np.ndarray) -> tuple[np.ndarray, ...]:

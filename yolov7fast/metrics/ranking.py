@@ -4,6 +4,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+PART = 1 << 14  # detections that are packed for sorting at once
+
 
 class Ranking(NamedTuple):
     """The detections of the c classes that have labels, class after class, best first within a class.
@@ -34,47 +36,65 @@ def rank_by_class(tp, conf, pred_cls, target_cls) -> Ranking:
 
     tp (n, t) bool: right at each threshold; conf (n,); pred_cls (n,) and target_cls (m,): whole numbers below 65536.
     """
-    tp, conf = np.ascontiguousarray(tp, bool), np.asarray(conf)
-    classes, labels = np.unique(np.asarray(target_cls).astype(np.int64), return_counts=True)
+    tp = np.ascontiguousarray(tp, bool)
+    found = np.flatnonzero(_any_right(tp))
+    return rank_found(found, tp.take(found, 0), conf, pred_cls, target_cls)
+
+
+def rank_found(found: np.ndarray, hits: np.ndarray, conf, pred_cls, target_cls) -> Ranking:
+    """As `rank_by_class`; found (k,): rows of the detections that are right at any threshold, hits (k, t): at which."""
+    labels = np.bincount(np.asarray(target_cls).astype(np.int64))
+    classes = np.flatnonzero(labels)
     position = np.full(65536, len(classes), np.uint16)  # of each class among the labelled; the last: none of them
     position[classes] = np.arange(len(classes))
-    of = position.take(np.asarray(pred_cls).astype(np.uint16))
-    counts = np.bincount(of, minlength=len(classes) + 1)[: len(classes)]
-    edges = np.concatenate(([0], counts.cumsum()))
-    rows = _order(of, conf)[: edges[-1]]
-    right = np.flatnonzero(_any_right(tp).take(rows))
-    return Ranking(classes, labels, rows, edges, right, np.searchsorted(right, edges), tp.take(rows.take(right), 0))
+    rows, edges = _order(np.asarray(pred_cls), position, len(classes), np.asarray(conf))
+    is_right, index = np.zeros(len(conf), bool), np.empty(len(conf), np.int32)
+    is_right[found], index[found] = True, np.arange(len(found))
+    right = np.flatnonzero(is_right.take(rows))
+    hits = hits.take(index.take(rows.take(right)), 0)
+    return Ranking(classes, labels.take(classes), rows, edges, right, np.searchsorted(right, edges), hits)
 
 
 def _any_right(tp: np.ndarray) -> np.ndarray:
     """(n,) bool: rows with any flag; flags are few, so they are looked for eight at a time."""
     flat = tp.reshape(-1)
     found, whole = np.zeros(len(tp), bool), len(flat) // 8 * 8
-    words = np.flatnonzero(flat[:whole].view(np.uint64))
+    words = np.flatnonzero(flat[:whole].view(np.uint64) != 0)
     near = (words[:, None] * 8 + np.arange(8)).reshape(-1)
     near = np.concatenate((near, np.arange(whole, len(flat))))
     found[near[flat.take(near)] // max(tp.shape[1], 1)] = True
     return found
 
 
-def _order(group: np.ndarray, score: np.ndarray) -> np.ndarray:
-    """Rows by ascending group (n,) uint16 and, within a group, falling score, equal ones as given.
+def _order(cls: np.ndarray, position: np.ndarray, groups: int, score: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Rows by ascending position of their class and, within it, falling score, equal ones as given; and its edges.
 
-    For float32 from 0 up, whose bits sort as the numbers do, group, score and row are packed into one whole number:
-    numbers sort several times faster than an index does, and the row makes equal scores unequal.
+    cls (n,); position: of each class, `groups` and above for those to be left out. edges (groups + 1,): group i holds
+    rows[edges[i]:edges[i + 1]].
+
+    For float32 from 0 up, whose bits sort as the numbers do, position, score and row are packed into one whole number:
+    numbers sort several times faster than an index does, and the row makes equal scores unequal. They are packed part
+    by part, so that what lies between stays in the processor's cache.
     """
-    n = len(score)
-    if n and score.dtype == np.float32:
-        bits = np.ascontiguousarray(score).view(np.uint32)
-        best = bits.max()  # of a negative number or NaN: above infinity
-        for_row, for_score = n.bit_length(), int(best - bits.min()).bit_length()
-        if best <= 0x7F800000 and int(group.max()).bit_length() + for_score + for_row <= 64:
-            key = group.astype(np.uint64)
-            key <<= np.uint64(for_score)
-            key |= best - bits
-            key <<= np.uint64(for_row)
-            key |= np.arange(n, dtype=np.uint64)
-            key.sort()
-            key &= np.uint64((1 << for_row) - 1)
-            return key.view(np.int64)
-    return np.lexsort((-score, group))
+    n, wanted = len(score), np.arange(groups + 1)
+    bits = np.ascontiguousarray(score).view(np.uint32) if score.dtype == np.float32 else np.zeros(0, np.uint32)
+    best, least = bits.max(initial=0), bits.min(initial=0xFFFFFFFF)  # of a negative number or NaN: above infinity
+    for_row, for_score = n.bit_length(), max(int(best) - int(least), 0).bit_length()
+    if not len(bits) or best > 0x7F800000 or groups.bit_length() + for_score + for_row > 64:
+        group = position.take(cls.astype(np.int64))
+        rows = np.lexsort((-score, group))
+        edges = np.searchsorted(group.take(rows), wanted)
+        return rows[: edges[-1]], edges
+    key = np.empty(n, np.uint64)
+    for start in range(0, n, PART):
+        part = key[start : start + PART]
+        part[:] = position.take(cls[start : start + PART].astype(np.int64))
+        part <<= np.uint64(for_score)
+        part |= best - bits[start : start + PART]
+        part <<= np.uint64(for_row)
+        part |= np.arange(start, start + len(part), dtype=np.uint64)
+    key.sort()
+    edges = np.searchsorted(key, wanted.astype(np.uint64) << np.uint64(for_score + for_row))
+    rows = key[: edges[-1]]
+    rows &= np.uint64((1 << for_row) - 1)
+    return rows.view(np.int64), edges
