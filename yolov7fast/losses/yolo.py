@@ -31,9 +31,10 @@ AUX_WEIGHT = 0.25  # of the auxiliary head's loss against the lead head's
 class Predicted(NamedTuple):
     """What the raw outputs say at the n candidates, in the loss's own precision."""
 
+    rows: torch.Tensor  # (n, 5 + C) logits
     box: torch.Tensor  # (n, 4) centre relative to the cell, size; in cells
-    objectness: torch.Tensor  # (n, 1) logit
-    classes: torch.Tensor  # (n, C) logits
+    objectness: torch.Tensor  # (n, 1) logit, a view of rows
+    classes: torch.Tensor  # (n, C) logits, a view of rows
     all_objectness: torch.Tensor  # (all cells of all raw outputs,) logit
 
 
@@ -61,6 +62,13 @@ def last_on_cell(taken: torch.Tensor, first_duplicate: torch.Tensor) -> torch.Te
     order = torch.arange(1, len(taken) + 1, device=taken.device)
     latest = torch.zeros_like(order).scatter_reduce_(0, first_duplicate, order * taken, "amax")
     return latest.index_select(0, first_duplicate) == order
+
+
+def taken_on_host(taken: torch.Tensor) -> torch.Tensor | None:
+    """(m,) int64, the candidates that were taken, where reading them is free; None on a device, or for a compiler."""
+    if not taken.is_cpu or torch.compiler.is_compiling():
+        return None
+    return torch.from_numpy(np.flatnonzero(taken.numpy()))
 
 
 class YoloLoss:
@@ -125,7 +133,7 @@ class YoloLoss:
         box, objectness, classes = rows.split([4, 1, rows.shape[1] - 5], 1)
         xy, wh = box.sigmoid().chunk(2, 1)
         box = torch.cat([decode_xy(xy), decode_wh(wh, plan.anchor)], 1)
-        return Predicted(box, objectness, classes, all_objectness)
+        return Predicted(rows, box, objectness, classes, all_objectness)
 
     @torch.no_grad()
     def match(self, predicted: Predicted, plan: Plan) -> Assignment:
@@ -154,21 +162,27 @@ class YoloLoss:
         Objectness is the loss of an empty output, corrected at the cells of positives: no target is written out.
         """
         counts, cells = [len(c) for c in plan.cells], [m.shape[:-1].numel() for m in raw]
-        columns = self.candidate_terms(predicted, given, plan)
+        positive = taken_on_host(given.taken) if self.assigner.pooled else None
+        columns = self.candidate_terms(predicted, given, plan, positive)
         box, cls, count, correction = torch.stack([c.sum(1) for c in columns.split(counts, 1)], 1)
         empty = self.objectness_criterion(predicted.all_objectness, 0.0)
         empty = torch.stack([level.mean() for level in empty.split(cells)])
         return self.means(box, empty + correction / plan.area, cls, count)
 
-    def candidate_terms(self, predicted: Predicted, given: Assignment, plan: Plan) -> torch.Tensor:
-        """(4, n) of each candidate: box loss, class loss, 1 for a positive, what it changes of the objectness loss."""
+    def candidate_terms(
+        self, predicted: Predicted, given: Assignment, plan: Plan, positive: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """(4, n) of each candidate: box loss, class loss, 1 for a positive, what it changes of the objectness loss.
+
+        positive: as `taken_on_host` gives it; the class loss is then worked out for these alone.
+        """
         positives = self.positives(plan, given)
         ciou = bbox_iou(predicted.box.T, positives.box, x1y1x2y2=False, CIoU=True)
         wanted = ciou.detach().clamp(min=0) if positives.objectness is None else positives.objectness
         wanted = wanted if self.gr == 1 else (1.0 - self.gr) + self.gr * wanted
         x = predicted.objectness.squeeze(1)
         correction = self.objectness_criterion.change(x, 0.0, wanted)
-        cls = self.class_rows(predicted.classes, positives.cls, plan.trained)
+        cls = self.class_losses(predicted, positives.cls, plan.trained, positive)
         weight = positives.taken if positives.weight is None else positives.weight
         return torch.stack([(1.0 - ciou) * weight, cls * weight, weight.to(ciou.dtype), correction * positives.last])
 
@@ -176,6 +190,16 @@ class YoloLoss:
         """Of the sums over positives, and their number or weight, in each output; objectness is a mean already."""
         count = count.clamp(min=1)
         return Terms(box / count, objectness, cls / (count * self.nc))
+
+    def class_losses(
+        self, predicted: Predicted, cls: torch.Tensor, trained: torch.Tensor | None, positive: torch.Tensor | None
+    ) -> torch.Tensor:
+        """(n,) class loss of each candidate; 0 for those not in `positive`."""
+        if positive is None:
+            return self.class_rows(predicted.classes, cls, trained)
+        chosen = [None if x is None else x.index_select(0, positive) for x in (predicted.rows, cls, trained)]
+        losses = self.class_rows(chosen[0][:, 5:], *chosen[1:])  # laid out as `classes`: vectorised, rounded alike
+        return torch.zeros_like(predicted.rows[:, 0]).index_copy(0, positive, losses)
 
     def class_rows(self, logits: torch.Tensor, cls: torch.Tensor, trained: torch.Tensor | None) -> torch.Tensor:
         """(n,) class loss of each candidate, summed over the trained classes; 0 if there is but one class."""
