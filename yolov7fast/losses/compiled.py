@@ -54,10 +54,9 @@ def _replace(owner: Any, method: str, name: str, fits: Callable[..., bool], comp
     return part
 
 
-def _learns(predicted: Predicted, given: Assignment, plan: Plan, positive: torch.Tensor | None) -> bool:
+def _learns(predicted: Predicted, given: Assignment, plan: Plan, cls: torch.Tensor | None) -> bool:
     """In training, with enough candidates; a validation's loss, without gradients, would be compiled by itself."""
-    sizes = [len(x) for x in (plan.target, plan.target_box, positive) if x is not None]
-    return predicted.box.requires_grad and min(sizes) >= LEAST
+    return predicted.box.requires_grad and min(len(plan.target), len(plan.target_box)) >= LEAST
 
 
 def _some_predictions(predictions: Predictions) -> bool:

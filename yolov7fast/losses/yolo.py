@@ -64,13 +64,6 @@ def last_on_cell(taken: torch.Tensor, first_duplicate: torch.Tensor) -> torch.Te
     return latest.index_select(0, first_duplicate) == order
 
 
-def taken_on_host(taken: torch.Tensor) -> torch.Tensor | None:
-    """(m,) int64, the candidates that were taken, where reading them is free; None on a device, or for a compiler."""
-    if not taken.is_cpu or torch.compiler.is_compiling():
-        return None
-    return torch.from_numpy(np.flatnonzero(taken.numpy()))
-
-
 class YoloLoss:
     """Settings taken from the model once, and the arithmetic on positives.
 
@@ -162,19 +155,18 @@ class YoloLoss:
         Objectness is the loss of an empty output, corrected at the cells of positives: no target is written out.
         """
         counts, cells = [len(c) for c in plan.cells], [m.shape[:-1].numel() for m in raw]
-        positive = taken_on_host(given.taken) if self.assigner.pooled else None
-        columns = self.candidate_terms(predicted, given, plan, positive)
+        columns = self.candidate_terms(predicted, given, plan, self.class_losses_on_host(predicted, given, plan))
         box, cls, count, correction = torch.stack([c.sum(1) for c in columns.split(counts, 1)], 1)
         empty = self.objectness_criterion(predicted.all_objectness, 0.0)
         empty = torch.stack([level.mean() for level in empty.split(cells)])
         return self.means(box, empty + correction / plan.area, cls, count)
 
     def candidate_terms(
-        self, predicted: Predicted, given: Assignment, plan: Plan, positive: torch.Tensor | None = None
+        self, predicted: Predicted, given: Assignment, plan: Plan, cls: torch.Tensor | None
     ) -> torch.Tensor:
         """(4, n) of each candidate: box loss, class loss, 1 for a positive, what it changes of the objectness loss.
 
-        positive: as `taken_on_host` gives it; the class loss is then worked out for these alone.
+        cls: (n,) class loss of the positives if it is known already.
         """
         positives = self.positives(plan, given)
         ciou = bbox_iou(predicted.box.T, positives.box, x1y1x2y2=False, CIoU=True)
@@ -182,7 +174,7 @@ class YoloLoss:
         wanted = wanted if self.gr == 1 else (1.0 - self.gr) + self.gr * wanted
         x = predicted.objectness.squeeze(1)
         correction = self.objectness_criterion.change(x, 0.0, wanted)
-        cls = self.class_losses(predicted, positives.cls, plan.trained, positive)
+        cls = self.class_rows(predicted.classes, positives.cls, plan.trained) if cls is None else cls
         weight = positives.taken if positives.weight is None else positives.weight
         return torch.stack([(1.0 - ciou) * weight, cls * weight, weight.to(ciou.dtype), correction * positives.last])
 
@@ -191,14 +183,18 @@ class YoloLoss:
         count = count.clamp(min=1)
         return Terms(box / count, objectness, cls / (count * self.nc))
 
-    def class_losses(
-        self, predicted: Predicted, cls: torch.Tensor, trained: torch.Tensor | None, positive: torch.Tensor | None
-    ) -> torch.Tensor:
-        """(n,) class loss of each candidate; 0 for those not in `positive`."""
-        if positive is None:
-            return self.class_rows(predicted.classes, cls, trained)
-        chosen = [None if x is None else x.index_select(0, positive) for x in (predicted.rows, cls, trained)]
-        losses = self.class_rows(chosen[0][:, 5:], *chosen[1:])  # laid out as `classes`: vectorised, rounded alike
+    def class_losses_on_host(self, predicted: Predicted, given: Assignment, plan: Plan) -> torch.Tensor | None:
+        """(n,) class loss of the positives, 0 of other candidates, where it is free to read which these are.
+
+        None on a device, inside a compiler, and where every candidate is a positive.
+        """
+        if not (self.assigner.pooled and given.taken.is_cpu) or torch.compiler.is_compiling():
+            return None
+        positive = torch.from_numpy(np.flatnonzero(given.taken.numpy()))
+        cls = plan.target_class.index_select(0, given.target.index_select(0, positive))[:, None]
+        trained = None if plan.trained is None else plan.trained.index_select(0, positive)
+        logits = predicted.rows.index_select(0, positive)[:, 5:]  # laid out as `classes`, and so rounded alike
+        losses = self.class_rows(logits, cls, trained)
         return torch.zeros_like(predicted.rows[:, 0]).index_copy(0, positive, losses)
 
     def class_rows(self, logits: torch.Tensor, cls: torch.Tensor, trained: torch.Tensor | None) -> torch.Tensor:
