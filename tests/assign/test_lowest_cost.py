@@ -8,21 +8,22 @@ from yolov7fast.assign.lowest_cost import _lowest_first, lowest_cost_candidates
 MOST = 10
 
 
-def table(seed: int, dtype: torch.dtype, values: int):
+def table(seed: int, dtype: torch.dtype, values: int, sizes: tuple[int, ...] = (90, 63, 64, 12, 10)):
     """Costs of few different values, so that most rows have to choose among equals; pools of several lengths."""
     random = torch.Generator().manual_seed(seed)
-    cost = torch.randint(0, values, (5, 7, 90), generator=random).to(dtype)
-    sizes = torch.tensor([90, 63, 64, 12, 10])
-    filled = (torch.arange(90) < sizes[:, None]).float()
+    cost = torch.randint(0, values, (5, 7, max(sizes)), generator=random).to(dtype)
+    filled = (torch.arange(max(sizes)) < torch.tensor(sizes)[:, None]).float()
     cost = torch.where(filled[:, None] > 0, cost, torch.inf)
-    return cost, torch.randint(0, MOST + 1, (5, 7), generator=random), filled, sizes.tolist()
+    return cost, torch.randint(0, MOST + 1, (5, 7), generator=random), filled, sizes
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("values", [2, 9, 300])
 @pytest.mark.parametrize("seed", range(4))
-def test_on_the_host_each_row_is_chosen_as_topk_chooses_it(seed, values, dtype):
-    cost, k, filled, sizes = table(seed, dtype, values)
+@pytest.mark.parametrize("sizes", [(90, 63, 64, 12, 10), (700, 640, 639, 320, 128)], ids=["short", "long"])
+def test_on_the_host_each_row_is_chosen_as_topk_chooses_it(seed, values, dtype, sizes):
+    """The long pools lie on both sides of the length at which topk changes its way, for several k."""
+    cost, k, filled, sizes = table(seed, dtype, values, sizes)
     slot = lowest_cost_candidates(cost, k, filled, MOST)
     assert slot.shape == (5, 7, MOST) and slot.dtype == torch.int64
     for b, size in enumerate(sizes):

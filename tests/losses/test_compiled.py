@@ -41,10 +41,11 @@ def test_changing_numbers_of_boxes_compile_three_times():
 
 
 @pytest.mark.slow
-def test_inductor_compiles_three_times_and_agrees():
-    if not shutil.which("g++"):
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_compilers_with_a_backward_compile_three_times_and_agree(backend):
+    if backend == "inductor" and not shutil.which("g++"):
         pytest.skip("Inductor needs a C++ compiler on a CPU: apt-get install g++")
-    assert agrees_and_compiles("inductor") == 3
+    assert agrees_and_compiles(backend) == 3
 
 
 def test_a_validation_without_gradients_compiles_no_loss():

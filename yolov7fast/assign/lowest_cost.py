@@ -5,15 +5,19 @@ WongKinYiu/yolov7 asks torch.topk for k slots of each row by itself; what that g
 the length of the row, which a batched call does not know.
 """
 
+from collections.abc import Iterator
+
 import numpy as np
 import torch
 
+PARTIAL_SORT = 64  # rows of so many times k slots are sorted partially by torch.topk, shorter ones otherwise
+
 
 def lowest_cost_candidates(cost: torch.Tensor, k: torch.Tensor, filled: torch.Tensor, most: int) -> torch.Tensor:
-    """(B, G, K) int64: of each row its `most` slots of lowest cost, the k that it takes before the others.
+    """(B, G, K) int64: of each row the k slots of lowest cost; what stands behind them is not to be used.
 
-    cost: (B, G, P), not negative;  k: (B, G) int64, at most `most`;  filled: (B, P) float, 1 for the slots that pool B
-    has, which come first, and 0 for the padding, whose cost is infinite.
+    cost: (B, G, P), not negative;  k: (B, G) int64, at most `most`, which is K;  filled: (B, P) float, 1 for the slots
+    that pool B has, which come first, and 0 for the padding, whose cost is infinite.
 
     On the host, where reading a value is free, the choice among equals is upstream's. Elsewhere, where upstream's own
     choice is not defined, it is the first slot, by calls whose number and shapes are fixed.
@@ -36,18 +40,24 @@ def _lowest_first(cost: torch.Tensor, most: int) -> torch.Tensor:
 
 @torch.library.custom_op("yolov7fast::lowest_as_topk", mutates_args=())
 def _lowest_as_topk(cost: torch.Tensor, k: torch.Tensor, filled: torch.Tensor, most: int) -> torch.Tensor:
-    """Rows whose k-th slot has an equal that is left out (some 5%) are asked for one by one; others have no choice.
+    """The slots that cost no more than the k-th lowest cost of their row; where that is one too many, as topk chooses.
 
     An operator of its own because how much it does depends on the values, which a compiler must not look into.
     """
-    lowest, slot = _lowest_on_host(cost, min(most + 1, cost.shape[-1]))
-    last_taken, first_left = (k - 1).clamp(min=0), k.clamp(max=lowest.shape[-1] - 1)
-    tied = lowest.gather(2, last_taken[..., None]) == lowest.gather(2, first_left[..., None])
-    pool, row = (tied.squeeze(2) & (last_taken < first_left)).nonzero(as_tuple=True)
-    sizes = filled.sum(1).long()[pool].tolist()
-    for b, g, size, count in zip(pool.tolist(), row.tolist(), sizes, k[pool, row].tolist()):
-        slot[b, g, :count] = cost[b, g, :size].topk(count, largest=False).indices
-    return slot[..., :most].contiguous()
+    slots, count = cost.shape[-1], k.numpy().ravel()
+    table = cost.view(-1, slots)
+    values = as_integers(table).numpy()
+    flat = np.flatnonzero(values <= _kth_lowest(values, count))
+    row = flat // slots
+    found = np.bincount(row, minlength=len(values))
+    rank = np.arange(len(flat)) - (np.cumsum(found) - found)[row]
+    kept = rank < count[row]
+    chosen = torch.zeros(len(values), most, dtype=torch.int64)
+    chosen.numpy()[row[kept], rank[kept]] = (flat - row * slots)[kept]
+    tied = np.flatnonzero(found > count)
+    for rows, slot in _topk_alone(table, tied, count[tied], filled.numpy().sum(1)[tied // cost.shape[1]].astype(int)):
+        chosen[rows, : slot.shape[1]] = slot
+    return chosen.view(*cost.shape[:2], most)
 
 
 @_lowest_as_topk.register_fake
@@ -55,20 +65,29 @@ def _(cost, k, filled, most):
     return cost.new_empty((*cost.shape[:2], most), dtype=torch.int64)
 
 
-def _lowest_on_host(cost: torch.Tensor, most: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """(B, G, K) int64 each: the lowest costs of each row, ascending, as whole numbers, and their slots.
+def _kth_lowest(values: np.ndarray, count: np.ndarray) -> np.ndarray:
+    """(R, 1): of each row of whole numbers (R, P) the one at rank `count` (R,), -1 where that is 0.
 
     NumPy's partition is vectorised and two to four times as fast as torch.topk on rows of some hundred slots.
     """
-    if cost.dtype != torch.float32:
-        return as_integers(cost).topk(most, -1, largest=False)
-    key = cost.numpy().view(np.int32).astype(np.int64)
-    key <<= 32
-    key += np.arange(key.shape[-1])
-    if most < key.shape[-1]:
-        key.partition(most - 1, -1)
-    key = torch.from_numpy(np.sort(key[..., :most], -1))
-    return key >> 32, key & 0xFFFFFFFF
+    most = int(count.max(initial=1))
+    lowest = np.partition(values, most - 1, -1) if most < values.shape[1] else values
+    limit = np.take_along_axis(np.sort(lowest[:, :most], -1), (np.maximum(count, 1) - 1)[:, None], 1)
+    return np.where(count[:, None] > 0, limit, values.dtype.type(-1))
+
+
+def _topk_alone(
+    table: torch.Tensor, rows: np.ndarray, count: np.ndarray, sizes: np.ndarray
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """(m,) rows of `table` (R, P) and (m, k) the slots that torch.topk gives for the first `sizes` slots of each alone.
+
+    Many rows have to be asked for, some 5%: those of one k together, as long as they are. Where k is small against the
+    length, topk reads a row from its start and passes over what is not lower than all it holds: padding at the end.
+    """
+    length = np.where(count * PARTIAL_SORT <= sizes, table.shape[1], sizes)
+    for k, size in sorted(set(zip(count.tolist(), length.tolist()))):
+        alike = torch.from_numpy(rows[(count == k) & (length == size)])
+        yield alike, table[alike, :size].topk(k, largest=False).indices
 
 
 def highest(x: torch.Tensor, most: int) -> torch.Tensor:
@@ -80,7 +99,7 @@ def highest(x: torch.Tensor, most: int) -> torch.Tensor:
 
 @torch.library.custom_op("yolov7fast::highest_on_host", mutates_args=())
 def _highest_on_host(x: torch.Tensor, most: int) -> torch.Tensor:
-    """By NumPy, see `_lowest_on_host`; an operator of its own since a compiler cannot look into NumPy.
+    """By NumPy, see `_kth_lowest`; an operator of its own since a compiler cannot look into NumPy.
 
     Negated for speed: most overlaps are 0, and a partition at the far end of many equal values is slow.
     """

@@ -11,6 +11,7 @@ import torch
 
 from yolov7fast.assign.base import Predictions
 from yolov7fast.assign.pooled import Pairs, PooledAssigner, dynamic_k
+from yolov7fast.assign.pools import LOG_FLOOR
 
 IOU_WEIGHT = 3.0  # of the overlap cost against the class cost
 LEAD_TOP, AUX_TOP = 10, 20  # how many of a box's best overlaps say how many candidates it takes
@@ -47,11 +48,12 @@ class Ota(PooledAssigner):
         """Class cost + weighted overlap cost.
 
         The class cost, a BCE against the box's one-hot class, is the candidate's cost for no class at all less the
-        log-odds of the box's class: no (G, P, C) is ever formed. A box that is only padding gets log(0): infinite.
+        log-odds of the box's class: no (G, P, C) is ever formed. A box that is only padding pays infinitely for its
+        overlap; the logarithm of 0 would do it too, but is twenty times as slow as another on a CPU.
         """
-        cost = (pairs.iou + pairs.block.floor).log_().mul_(-IOU_WEIGHT)
-        no_class = pairs.block.padding_cost - pairs.figures[0]
-        return cost.add_(no_class[:, None]).sub_(pairs.class_score().logit_())
+        cost = (pairs.iou + LOG_FLOOR).log_().mul_(pairs.block.penalty * -IOU_WEIGHT)
+        no_class = (pairs.block.padding_cost - pairs.figures).transpose(0, 1)  # (B, 1, P)
+        return cost.add_(no_class).sub_(pairs.class_score().logit_())
 
 
 def sum_log(x: torch.Tensor) -> torch.Tensor:

@@ -18,6 +18,8 @@ from yolov7fast.assign.lowest_cost import highest, lowest_cost_candidates
 from yolov7fast.assign.pools import ONE_BID, PoolBlock, Pools, pairs_at_once
 from yolov7fast.core.boxes import box_iou
 
+LEAST_BOXES = 16  # at a time, where boxes are matched in parts: what is done once a part is little against their pairs
+
 
 class Pairs(NamedTuple):
     """The pairs of boxes and slots of a block of pools."""
@@ -103,11 +105,21 @@ class PooledAssigner(Assigner):
         if pools * slots * boxes <= budget:  # all ordinary batches
             bids = self._bid(block, corners, pooled[4:], score)
         else:
-            step = max(1, budget // (pools * slots))  # boxes at a time
+            step = max(LEAST_BOXES, budget // (pools * slots))  # boxes at a time
+            block, score = self._by_class(block, score)
             parts = (block.boxes(at, at + step) for at in range(0, boxes, step))
             bids = reduce(_merge, (self._bid(part, corners, pooled[4:], score) for part in parts))
         winner = torch.where(bids.taken >= 2 * ONE_BID, bids.favourite, bids.taken)
         return bids.taken >= ONE_BID, winner & (ONE_BID - 1)
+
+    def _by_class(self, block: PoolBlock, score: torch.Tensor) -> tuple[PoolBlock, torch.Tensor]:
+        """The scores of a block's slots class by class, and the block with their places: a box, whose class is one,
+        then reads them one after another, where it would jump from candidate to candidate.
+        """
+        by_slot = score.index_select(0, block.candidate)  # (B * P, C)
+        place = torch.arange(len(by_slot), device=score.device).view_as(block.score_offset)
+        block = block._replace(score_offset=place, classes=block.classes * len(by_slot))
+        return block, by_slot.T.contiguous().view_as(by_slot)
 
     def _bid(self, block: PoolBlock, corners: torch.Tensor, figures: torch.Tensor, score: torch.Tensor) -> "_Bids":
         """What the boxes of every pool want: overlaps, how many to take, costs, the ones of lowest cost."""

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-LOG_FLOOR = 1e-8  # added to an IoU before its logarithm
+LOG_FLOOR = float(np.float32(1e-8))  # added to an IoU before its logarithm, the same for fp32 and fp64
 ONE_BID = 1 << 32  # a box bids with ONE_BID + its row in targets: a sum of bids gives their number, and who if but one
 PAIRS_AT_ONCE = 1 << 23  # (box, candidate) pairs held at a time: some 250 MB of working memory
 PAIRS_IN_CACHE = 1 << 18  # the same on a CPU, where a table that stays in the cache is several times faster
@@ -31,13 +31,13 @@ class PoolBlock(NamedTuple):
     classes: torch.Tensor  # (B, G, 1) int64
     bid: torch.Tensor  # (B, G) int64, ONE_BID + row in targets
     present: torch.Tensor  # (B, G) int64, 1 or 0
-    floor: torch.Tensor  # (B, G, 1) float, LOG_FLOOR or 0
+    penalty: torch.Tensor  # (B, G, 1) float, factor of what a box pays: 1, or inf for one that is only padding
 
     def boxes(self, first: int, last: int) -> "PoolBlock":
         """The same pools with boxes first..last of each."""
         if first == 0 and last >= self.present.shape[1]:
             return self
-        fields = ("corners", "classes", "bid", "present", "floor")
+        fields = ("corners", "classes", "bid", "present", "penalty")
         return self._replace(**{name: getattr(self, name)[:, first:last] for name in fields})
 
 
@@ -97,9 +97,9 @@ def build_pools(
         box_shape = len(members), boxes[members].max()
         box, cls, bid, present = np.zeros((*box_shape, 4), corners.dtype), *np.zeros((3, *box_shape), np.int64)
         box[at], cls[at], bid[at], present[at] = corners[row], classes[row], row + ONE_BID, 1
-        floor = (present * LOG_FLOOR).astype(np.float32)
+        penalty = np.where(present == 0, np.float32(np.inf), np.float32(1))
         arrays += [candidate.ravel(), filled, padding_cost, score_offset]
-        arrays += [box, cls[..., None], bid, present, floor[..., None]]
+        arrays += [box, cls[..., None], bid, present, penalty[..., None]]
     return arrays
 
 

@@ -46,11 +46,12 @@ class Tal(PooledAssigner):
         """Minus the logarithm of the alignment; infinite for cells outside the box, and for padding."""
         objectness, x, y, half = pairs.figures[:, :, None]  # (B, 1, P) each
         logit = pairs.class_score() if pairs.score.shape[1] > 1 else None
-        cost = self.misalignment(pairs.iou + pairs.block.floor, objectness, logit)
+        cost = self.misalignment(pairs.iou + LOG_FLOOR, objectness, logit).mul_(pairs.block.penalty)
         x = x + pairs.block.padding_cost[:, None]  # an empty slot is infinitely far away
-        left, top, right, bottom = pairs.block.corners[..., None].unbind(2)  # (B, G, 1) each
-        near_x = (x - (left + right) / 2).abs_() <= torch.maximum((right - left) / 2, half)
-        near_y = (y - (top + bottom) / 2).abs_() <= torch.maximum((bottom - top) / 2, half)
+        low, high = pairs.block.corners[..., None].chunk(2, 2)  # (B, G, 2, 1) each
+        (centre_x, centre_y), (extent_x, extent_y) = ((low + high) / 2).unbind(2), ((high - low) / 2).unbind(2)
+        near_x = (x - centre_x).abs_() <= torch.maximum(extent_x, half)
+        near_y = (y - centre_y).abs_() <= torch.maximum(extent_y, half)
         return torch.where(near_x & near_y, cost, torch.inf)
 
     def misalignment(self, iou: torch.Tensor, objectness: torch.Tensor, logit: torch.Tensor | None) -> torch.Tensor:

@@ -54,7 +54,7 @@ def _replace(owner: Any, method: str, name: str, fits: Callable[..., bool], comp
     return part
 
 
-def _learns(predicted: Predicted, given: Assignment, plan: Plan) -> bool:
+def _learns(predicted: Predicted, given: Assignment, plan: Plan, cls: torch.Tensor | None) -> bool:
     """In training, with enough candidates; a validation's loss, without gradients, would be compiled by itself."""
     return predicted.box.requires_grad and min(len(plan.target), len(plan.target_box)) >= LEAST
 

@@ -31,9 +31,10 @@ AUX_WEIGHT = 0.25  # of the auxiliary head's loss against the lead head's
 class Predicted(NamedTuple):
     """What the raw outputs say at the n candidates, in the loss's own precision."""
 
+    rows: torch.Tensor  # (n, 5 + C) logits
     box: torch.Tensor  # (n, 4) centre relative to the cell, size; in cells
-    objectness: torch.Tensor  # (n, 1) logit
-    classes: torch.Tensor  # (n, C) logits
+    objectness: torch.Tensor  # (n, 1) logit, a view of rows
+    classes: torch.Tensor  # (n, C) logits, a view of rows
     all_objectness: torch.Tensor  # (all cells of all raw outputs,) logit
 
 
@@ -125,7 +126,7 @@ class YoloLoss:
         box, objectness, classes = rows.split([4, 1, rows.shape[1] - 5], 1)
         xy, wh = box.sigmoid().chunk(2, 1)
         box = torch.cat([decode_xy(xy), decode_wh(wh, plan.anchor)], 1)
-        return Predicted(box, objectness, classes, all_objectness)
+        return Predicted(rows, box, objectness, classes, all_objectness)
 
     @torch.no_grad()
     def match(self, predicted: Predicted, plan: Plan) -> Assignment:
@@ -154,21 +155,26 @@ class YoloLoss:
         Objectness is the loss of an empty output, corrected at the cells of positives: no target is written out.
         """
         counts, cells = [len(c) for c in plan.cells], [m.shape[:-1].numel() for m in raw]
-        columns = self.candidate_terms(predicted, given, plan)
+        columns = self.candidate_terms(predicted, given, plan, self.class_losses_on_host(predicted, given, plan))
         box, cls, count, correction = torch.stack([c.sum(1) for c in columns.split(counts, 1)], 1)
         empty = self.objectness_criterion(predicted.all_objectness, 0.0)
         empty = torch.stack([level.mean() for level in empty.split(cells)])
         return self.means(box, empty + correction / plan.area, cls, count)
 
-    def candidate_terms(self, predicted: Predicted, given: Assignment, plan: Plan) -> torch.Tensor:
-        """(4, n) of each candidate: box loss, class loss, 1 for a positive, what it changes of the objectness loss."""
+    def candidate_terms(
+        self, predicted: Predicted, given: Assignment, plan: Plan, cls: torch.Tensor | None
+    ) -> torch.Tensor:
+        """(4, n) of each candidate: box loss, class loss, 1 for a positive, what it changes of the objectness loss.
+
+        cls: (n,) class loss of the positives if it is known already.
+        """
         positives = self.positives(plan, given)
         ciou = bbox_iou(predicted.box.T, positives.box, x1y1x2y2=False, CIoU=True)
         wanted = ciou.detach().clamp(min=0) if positives.objectness is None else positives.objectness
         wanted = wanted if self.gr == 1 else (1.0 - self.gr) + self.gr * wanted
         x = predicted.objectness.squeeze(1)
         correction = self.objectness_criterion.change(x, 0.0, wanted)
-        cls = self.class_rows(predicted.classes, positives.cls, plan.trained)
+        cls = self.class_rows(predicted.classes, positives.cls, plan.trained) if cls is None else cls
         weight = positives.taken if positives.weight is None else positives.weight
         return torch.stack([(1.0 - ciou) * weight, cls * weight, weight.to(ciou.dtype), correction * positives.last])
 
@@ -176,6 +182,20 @@ class YoloLoss:
         """Of the sums over positives, and their number or weight, in each output; objectness is a mean already."""
         count = count.clamp(min=1)
         return Terms(box / count, objectness, cls / (count * self.nc))
+
+    def class_losses_on_host(self, predicted: Predicted, given: Assignment, plan: Plan) -> torch.Tensor | None:
+        """(n,) class loss of the positives, 0 of other candidates, where it is free to read which these are.
+
+        None on a device, inside a compiler, and where every candidate is a positive.
+        """
+        if not (self.assigner.pooled and given.taken.is_cpu) or torch.compiler.is_compiling():
+            return None
+        positive = torch.from_numpy(np.flatnonzero(given.taken.numpy()))
+        cls = plan.target_class.index_select(0, given.target.index_select(0, positive))[:, None]
+        trained = None if plan.trained is None else plan.trained.index_select(0, positive)
+        logits = predicted.rows.index_select(0, positive)[:, 5:]  # laid out as `classes`, and so rounded alike
+        losses = self.class_rows(logits, cls, trained)
+        return torch.zeros_like(predicted.rows[:, 0]).index_copy(0, positive, losses)
 
     def class_rows(self, logits: torch.Tensor, cls: torch.Tensor, trained: torch.Tensor | None) -> torch.Tensor:
         """(n,) class loss of each candidate, summed over the trained classes; 0 if there is but one class."""

@@ -77,7 +77,7 @@ class CompiledPart:
         if self.call is self.function or not self.fits(*args):
             return self.function(*args)
         try:
-            with _any_sizes():
+            with _any_sizes(), _fixed_settings():
                 return self.call(*args)
         except torch.OutOfMemoryError:
             raise  # the function itself would need no less
@@ -91,6 +91,14 @@ def _any_sizes() -> AbstractContextManager[None]:
     """While open, sizes that happen to be equal when a function is compiled need not stay so."""
     settings: Any = symbolic_shapes
     return settings.patch(use_duck_shape=False)
+
+
+def _fixed_settings() -> AbstractContextManager[None]:
+    """While open, floats that a function finds in its object (gains, weights) are constants of what is compiled.
+
+    Else a compiler first takes them for inputs, finds that it cannot, and compiles the function a second time.
+    """
+    return torch._dynamo.config.patch(specialize_float=True)
 
 
 def _first_line(error: Exception) -> str:
