@@ -37,7 +37,7 @@ from yolov7fast.core.errors import UserError
 from yolov7fast.data.caches.images import open_cache
 from yolov7fast.data.caches.labels import cache_path, load_labels
 from yolov7fast.data.collate import collate, collate_quad
-from yolov7fast.data.images import LoadedImage, load_resized, resized_shape
+from yolov7fast.data.images import LoadedImage, load_resized, load_upper_left, resized_shape
 from yolov7fast.data.labels import Paths, Subset, find_images, img2label_paths
 
 FOUR_TILES = 0.8  # probability that a mosaic has four tiles rather than nine
@@ -241,12 +241,18 @@ class LoadImagesAndLabels(Dataset):
 
     # --- geometry -----------------------------------------------------------------------------------------------------
 
-    def load_image(self, index: int) -> LoadedImage:
-        """An image at training size; it may be shared memory of a cache, so it must not be changed."""
-        if self._images is None:
-            original = None if self._originals is None else self._originals[index]
-            return load_resized(self.img_files[index], self.img_size, self.augment, original)
-        return self._images.get(index)
+    def load_image(self, index: int, seen: tuple[int, int] | None = None) -> LoadedImage:
+        """An image at training size; it may be shared memory of a cache, so it must not be changed.
+
+        seen: the first (rows, columns), if no others are needed; they alone are loaded where that is less work.
+        """
+        if self._images is not None:
+            return self._images.get(index)
+        if self._originals is not None:
+            return load_resized(self.img_files[index], self.img_size, self.augment, self._originals[index])
+        if seen is None or self.fast_augment:  # which places images by their edges, so needs to know these
+            return load_resized(self.img_files[index], self.img_size, self.augment)
+        return load_upper_left(self.img_files[index], self.img_size, self._original_shape(index), seen)
 
     def draft(self, index: int, rng: RandomSource) -> Draft:
         """Draw the geometry of a training sample: a mosaic, perhaps blended with another, or one image."""
@@ -283,7 +289,7 @@ class LoadImagesAndLabels(Dataset):
     def _draft_mosaic(self, index: int, rng: RandomSource, four: bool) -> tuple[Scene, np.ndarray]:
         """A mosaic and its labels in pixels of the sample.
 
-        Images that the warp leaves out of sight are not loaded: about a quarter of them.
+        Images that the warp leaves out of sight are not loaded: about a quarter of them. Nor are rows below what is seen.
         """
         plan = (draw_four if four else draw_nine)(rng, index, self.indices, self.img_size)
         if self.has_polygons and self.hyp.get("copy_paste", 0):
@@ -292,8 +298,9 @@ class LoadImagesAndLabels(Dataset):
         shapes = [self._known_shape(i) for i in plan.tiles]
         where = layout(plan, shapes, self.img_size)
         seen = shown(where.on_canvas, shapes, warp)
-        images = [self.load_image(i).img if wanted else None for i, wanted in zip(plan.tiles, seen)]
-        if any(img is not None and img.shape[:2] != shape for img, shape in zip(images, shapes)):  # a file has changed
+        loaded = [part and self.load_image(i, part) for i, part in zip(plan.tiles, seen)]
+        images = [image and image.img for image in loaded]
+        if any(image and image.resized != shape for image, shape in zip(loaded, shapes)):  # a file has changed
             images = [self.load_image(i).img for i in plan.tiles]
             shapes = [img.shape[:2] for img in images]
             where = layout(plan, shapes, self.img_size)
@@ -312,8 +319,12 @@ class LoadImagesAndLabels(Dataset):
 
     def _known_shape(self, index: int) -> tuple[int, int]:
         """(h, w) that an image will have once it is loaded, from what was seen when labels were checked."""
+        return resized_shape(*self._original_shape(index), self.img_size)
+
+    def _original_shape(self, index: int) -> tuple[int, int]:
+        """(h0, w0) in the file, as seen when labels were checked."""
         w0, h0 = self.shapes[index].tolist()
-        return resized_shape(int(h0), int(w0), self.img_size)
+        return int(h0), int(w0)
 
     def _draw_mosaic(self, plan: Plan) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
         """(canvas in scratch memory, label rows, polygons) of a mosaic; rows and polygons in pixels of the canvas."""
