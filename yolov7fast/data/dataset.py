@@ -21,7 +21,6 @@ from yolov7fast.augment.mosaic import Layout, Plan, draw_four, draw_nine, layout
 from yolov7fast.augment.paste import CutOut, copy_paste, cut_out, gather_cutouts, paste_in
 from yolov7fast.augment.randomness import GLOBAL, KeyedRandom, RandomSource
 from yolov7fast.augment.scene import Draft, Scene, draw_canvas, render, shown
-from yolov7fast.augment.scratch import scratch
 from yolov7fast.augment.transforms import (
     Colour,
     Warp,
@@ -186,8 +185,7 @@ class LoadImagesAndLabels(Dataset):
             rows[:, 2:4] = (low + high) / 2
             rows[:, 4:6] = high - low
             rows[:, 2:] /= np.array((w, h, w, h), np.float32)
-        if rng is not None:
-            img = self._flip(img, rows, rng)
+        flip = None if rng is None else self._draw_flips(rows, rng)
         if out.shape != (3, h, w) or out.dtype != np.uint8:
             raise ValueError(f"a sample of {h} x {w} does not fit an array of {out.shape}, {out.dtype}")
         planes = [out[2], out[1], out[0]]
@@ -195,6 +193,9 @@ class LoadImagesAndLabels(Dataset):
             cv2.split(img, planes)
         else:
             fast_augment.colour_into(img, colour, planes)
+        if flip is not None:
+            for plane in planes:
+                cv2.flip(plane, flip, dst=plane)
         return torch.from_numpy(rows), self.img_files[index], shapes
 
     def _random_source(self, key: Key) -> RandomSource:
@@ -226,18 +227,15 @@ class LoadImagesAndLabels(Dataset):
             labels = paste_in(img, labels, cutouts, rng)
         return Augmented(img, labels, draft.shapes, pending)
 
-    def _flip(self, img: np.ndarray, rows: np.ndarray, rng: RandomSource) -> np.ndarray:
-        """Two gates: up-down, left-right. Rows are changed in place."""
+    def _draw_flips(self, rows: np.ndarray, rng: RandomSource) -> int | None:
+        """Two gates: up-down, left-right. Rows are changed in place; returns OpenCV's number of the flip, if any."""
         up_down = rng.random() < self.hyp["flipud"]
         left_right = rng.random() < self.hyp["fliplr"]
         if up_down:
             rows[:, 3] = 1 - rows[:, 3]
         if left_right:
             rows[:, 2] = 1 - rows[:, 2]
-        if not (up_down or left_right):
-            return img
-        code = -1 if up_down and left_right else 0 if up_down else 1
-        return cv2.flip(img, code, dst=scratch("flipped", img.shape))
+        return {(True, True): -1, (True, False): 0, (False, True): 1}.get((up_down, left_right))
 
     # --- geometry -----------------------------------------------------------------------------------------------------
 
@@ -289,7 +287,7 @@ class LoadImagesAndLabels(Dataset):
     def _draft_mosaic(self, index: int, rng: RandomSource, four: bool) -> tuple[Scene, np.ndarray]:
         """A mosaic and its labels in pixels of the sample.
 
-        Images that the warp leaves out of sight are not loaded: about a quarter of them. Nor are rows below what is seen.
+        Images that the warp leaves out of sight are not loaded: about a quarter of them; nor rows below what is seen.
         """
         plan = (draw_four if four else draw_nine)(rng, index, self.indices, self.img_size)
         if self.has_polygons and self.hyp.get("copy_paste", 0):
