@@ -347,12 +347,12 @@ def apply_colour(img: np.ndarray, colour: Colour, out: np.ndarray | None = None)
     planes = list(scratch("planes", (3, h, w)))
     cv2.split(hsv, planes)
     products = colour.is_product
-    tables = [None] * 3 if all(products) else colour.tables
-    for plane, gain, product, table in zip(planes, colour.gains, products, tables):
-        if product:  # takes half the time
-            cv2.convertScaleAbs(plane, alpha=gain, beta=CUT_OFF, dst=plane)
+    tables = [] if all(products) else colour.tables
+    for k, plane in enumerate(planes):
+        if products[k]:  # takes half the time
+            cv2.convertScaleAbs(plane, alpha=colour.gains[k], beta=CUT_OFF, dst=plane)
         else:
-            cv2.LUT(plane, table, dst=plane)
+            cv2.LUT(plane, tables[k], dst=plane)
     return cv2.cvtColor(cv2.merge(planes, hsv), cv2.COLOR_HSV2BGR, dst=out)
 
 
