@@ -12,7 +12,9 @@ from yolov7fast.data import images
 # loading without reading is resizing.
 STAGES = [
     (images, "read_image", "decode"),
+    (images, "upper_rows", "decode"),
     (datasets, "load_resized", "resize"),
+    (datasets, "load_upper_left", "resize"),
     (scene, "draw_canvas", "canvas"),
     (scene, "warp_image", "warp"),
     (fast_augment, "render_geometry", "warp"),

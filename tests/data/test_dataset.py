@@ -232,7 +232,7 @@ def test_paste_in_without_polygons_loads_nothing(tmp_path, monkeypatch):
     found = LoadImagesAndLabels(make_set(tmp_path), 64, augment=True, hyp=HYP | {"paste_in": 1.0, "mixup": 0.0})
     loaded = []
     load = found.load_image
-    monkeypatch.setattr(found, "load_image", lambda i: loaded.append(i) or load(i))
+    monkeypatch.setattr(found, "load_image", lambda i, *seen: loaded.append(i) or load(i, *seen))
     seed_all(0)
     found[0]
     assert 1 <= len(loaded) <= 4  # the tiles of the mosaic that show
@@ -242,7 +242,7 @@ def test_paste_in_without_polygons_loads_nothing(tmp_path, monkeypatch):
 def test_images_out_of_sight_are_not_loaded_and_samples_are_the_same(hyp, tmp_path, monkeypatch):
     found = LoadImagesAndLabels(make_set(tmp_path), 64, augment=True, hyp=HYP | hyp)
     loaded, load = [], found.load_image
-    monkeypatch.setattr(found, "load_image", lambda i: loaded.append(i) or load(i))
+    monkeypatch.setattr(found, "load_image", lambda i, *seen: loaded.append(i) or load(i, *seen))
 
     def samples() -> list:
         seed_all(3)
@@ -251,10 +251,23 @@ def test_images_out_of_sight_are_not_loaded_and_samples_are_the_same(hyp, tmp_pa
 
     seen = samples()
     few = len(loaded)
-    monkeypatch.setattr(datasets, "shown", lambda origins, shapes, warp: [True] * len(shapes))
+    monkeypatch.setattr(datasets, "shown", lambda origins, shapes, warp: shapes)
     for (img, labels), (all_img, all_labels) in zip(seen, samples(), strict=True):
         assert torch.equal(img, all_img) and torch.equal(labels, all_labels)
     assert few < len(loaded) * (1 if hyp.get("perspective") else 0.9)  # a projected canvas is taken to show whole
+
+
+def test_parts_of_photographs_give_the_samples_of_whole_ones(bccd, tmp_path, monkeypatch, golden):
+    listed = tmp_path / "train.txt"
+    listed.write_text("\n".join(map(str, sorted((bccd / "images/train").glob("*.jpg"))[:20])))
+    found = LoadImagesAndLabels(str(listed), 320, augment=True, hyp=golden("data.json.gz")["hyp"]["p5"])
+    load, parts = found.load_image, []
+    for part in (True, False):
+        monkeypatch.setattr(found, "load_image", lambda i, seen=None, part=part: load(i, seen if part else None))
+        seed_all(5)
+        parts.append([found[i][:2] for i in range(20)])
+    for (img, labels), (whole, whole_labels) in zip(*parts, strict=True):
+        assert torch.equal(img, whole) and torch.equal(labels, whole_labels)
 
 
 def test_an_image_that_changed_its_size_since_labels_were_checked_is_laid_out_as_it_is(tmp_path):

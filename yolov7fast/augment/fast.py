@@ -19,10 +19,9 @@ import numpy as np
 
 from yolov7fast.augment.scene import Draft, Scene, render_scene
 from yolov7fast.augment.scratch import scratch
-from yolov7fast.augment.transforms import GREY, LEVELS, Colour
+from yolov7fast.augment.transforms import CUT_OFF, GREY, LEVELS, Colour
 
 HALF_A_LEVEL = 0.5 / 255
-TRUNCATE = -0.4999  # added before rounding: cuts fractions off, as the default's tables do
 MIDDLE_HUE = math.pi  # of a circle, in radians: the hue whose shift all hues get
 
 
@@ -43,7 +42,7 @@ def render_geometry(draft: Draft) -> np.ndarray:
     if not draft.scenes[1:]:
         return img
     return cv2.addWeighted(
-        img, draft.blend, _render_scene(draft.scenes[1], "warped2"), 1 - draft.blend, TRUNCATE, dst=img
+        img, draft.blend, _render_scene(draft.scenes[1], "warped2"), 1 - draft.blend, CUT_OFF, dst=img
     )
 
 
@@ -114,11 +113,11 @@ def colour_into(img: np.ndarray, colour: Colour, planes: list[np.ndarray]) -> No
     cv2.max(cv2.max(planes[0], planes[1], dst=largest), planes[2], dst=largest)
     if value <= 1:
         for plane in planes:
-            cv2.addWeighted(plane, value * saturation, largest, value * (1 - saturation), TRUNCATE, dst=plane)
+            cv2.addWeighted(plane, value * saturation, largest, value * (1 - saturation), CUT_OFF, dst=plane)
         return
     allowed = np.minimum(255 / np.maximum(LEVELS, 1) / value, 1)  # fraction of `value` for each largest channel
     cv2.LUT(largest, np.rint(255 * allowed).astype(np.uint8), dst=limits)
-    brightest = cv2.convertScaleAbs(largest, alpha=value, beta=TRUNCATE, dst=scratch("brightest", (h, w)))
+    brightest = cv2.convertScaleAbs(largest, alpha=value, beta=CUT_OFF, dst=scratch("brightest", (h, w)))
     for plane in planes:
         cv2.multiply(cv2.subtract(largest, plane, dst=plane), limits, dst=plane, scale=value * saturation / 255)
         cv2.subtract(brightest, plane, dst=plane)

@@ -93,7 +93,7 @@ def mosaic_labels(labels: Sequence[np.ndarray], shapes: Sequence[tuple[int, int]
     boxes += frame[:, 4:]
     if where.window != (0, 0):
         boxes -= np.array(where.window * 2, np.float32)
-    rows[:, 1:5] = boxes.clip(0, where.size)
+    rows[:, 1:5] = np.minimum(np.maximum(boxes, 0, out=boxes), where.size, out=boxes)
     return rows
 
 

@@ -18,7 +18,7 @@ from yolov7fast.augment.transforms import GREY, Colour, Warp, apply_colour, mixu
 class Scene(NamedTuple):
     """Images on a grey canvas of size `warp.source`, later ones on top, and the warp that makes a sample of it."""
 
-    images: Sequence[np.ndarray | None]  # uint8 (h, w, 3) BGR; None for one that the warp does not show
+    images: Sequence[np.ndarray | None]  # uint8 (h, w, 3) BGR, perhaps only `shown` of it; None if out of sight
     origins: list[tuple[int, int]]  # (x, y) of each on the canvas; may lie outside of it
     warp: Warp
     canvas: np.ndarray | None = None  # the finished canvas, if more was done to it than placing images
@@ -56,11 +56,17 @@ def draw_canvas(
     return canvas
 
 
-def shown(origins: Sequence[tuple[int, int]], shapes: Sequence[tuple[int, int]], warp: Warp) -> list[bool]:
-    """Which images of these (h, w) at these places of the canvas can have a pixel in the sample."""
+def shown(
+    origins: Sequence[tuple[int, int]], shapes: Sequence[tuple[int, int]], warp: Warp
+) -> list[tuple[int, int] | None]:
+    """Of images of these (h, w) at these places of the canvas, the first (rows, columns) that hold all that can have
+    a pixel in the sample; None for an image out of sight."""
     left, top, right, bottom = visible_source(warp)
     return [
-        max(x, left) < min(x + w, right) and max(y, top) < min(y + h, bottom) for (x, y), (h, w) in zip(origins, shapes)
+        (min(h, bottom - y), min(w, right - x))
+        if max(x, left) < min(x + w, right) and max(y, top) < min(y + h, bottom)
+        else None
+        for (x, y), (h, w) in zip(origins, shapes)
     ]
 
 

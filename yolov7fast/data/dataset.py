@@ -21,7 +21,6 @@ from yolov7fast.augment.mosaic import Layout, Plan, draw_four, draw_nine, layout
 from yolov7fast.augment.paste import CutOut, copy_paste, cut_out, gather_cutouts, paste_in
 from yolov7fast.augment.randomness import GLOBAL, KeyedRandom, RandomSource
 from yolov7fast.augment.scene import Draft, Scene, draw_canvas, render, shown
-from yolov7fast.augment.scratch import scratch
 from yolov7fast.augment.transforms import (
     Colour,
     Warp,
@@ -37,7 +36,7 @@ from yolov7fast.core.errors import UserError
 from yolov7fast.data.caches.images import open_cache
 from yolov7fast.data.caches.labels import cache_path, load_labels
 from yolov7fast.data.collate import collate, collate_quad
-from yolov7fast.data.images import LoadedImage, load_resized, resized_shape
+from yolov7fast.data.images import LoadedImage, load_resized, load_upper_left, resized_shape
 from yolov7fast.data.labels import Paths, Subset, find_images, img2label_paths
 
 FOUR_TILES = 0.8  # probability that a mosaic has four tiles rather than nine
@@ -186,8 +185,7 @@ class LoadImagesAndLabels(Dataset):
             rows[:, 2:4] = (low + high) / 2
             rows[:, 4:6] = high - low
             rows[:, 2:] /= np.array((w, h, w, h), np.float32)
-        if rng is not None:
-            img = self._flip(img, rows, rng)
+        flip = None if rng is None else self._draw_flips(rows, rng)
         if out.shape != (3, h, w) or out.dtype != np.uint8:
             raise ValueError(f"a sample of {h} x {w} does not fit an array of {out.shape}, {out.dtype}")
         planes = [out[2], out[1], out[0]]
@@ -195,6 +193,9 @@ class LoadImagesAndLabels(Dataset):
             cv2.split(img, planes)
         else:
             fast_augment.colour_into(img, colour, planes)
+        if flip is not None:
+            for plane in planes:
+                cv2.flip(plane, flip, dst=plane)
         return torch.from_numpy(rows), self.img_files[index], shapes
 
     def _random_source(self, key: Key) -> RandomSource:
@@ -226,27 +227,30 @@ class LoadImagesAndLabels(Dataset):
             labels = paste_in(img, labels, cutouts, rng)
         return Augmented(img, labels, draft.shapes, pending)
 
-    def _flip(self, img: np.ndarray, rows: np.ndarray, rng: RandomSource) -> np.ndarray:
-        """Two gates: up-down, left-right. Rows are changed in place."""
+    def _draw_flips(self, rows: np.ndarray, rng: RandomSource) -> int | None:
+        """Two gates: up-down, left-right. Rows are changed in place; returns OpenCV's number of the flip, if any."""
         up_down = rng.random() < self.hyp["flipud"]
         left_right = rng.random() < self.hyp["fliplr"]
         if up_down:
             rows[:, 3] = 1 - rows[:, 3]
         if left_right:
             rows[:, 2] = 1 - rows[:, 2]
-        if not (up_down or left_right):
-            return img
-        code = -1 if up_down and left_right else 0 if up_down else 1
-        return cv2.flip(img, code, dst=scratch("flipped", img.shape))
+        return {(True, True): -1, (True, False): 0, (False, True): 1}.get((up_down, left_right))
 
     # --- geometry -----------------------------------------------------------------------------------------------------
 
-    def load_image(self, index: int) -> LoadedImage:
-        """An image at training size; it may be shared memory of a cache, so it must not be changed."""
-        if self._images is None:
-            original = None if self._originals is None else self._originals[index]
-            return load_resized(self.img_files[index], self.img_size, self.augment, original)
-        return self._images.get(index)
+    def load_image(self, index: int, seen: tuple[int, int] | None = None) -> LoadedImage:
+        """An image at training size; it may be shared memory of a cache, so it must not be changed.
+
+        seen: the first (rows, columns), if no others are needed; they alone are loaded where that is less work.
+        """
+        if self._images is not None:
+            return self._images.get(index)
+        if self._originals is not None:
+            return load_resized(self.img_files[index], self.img_size, self.augment, self._originals[index])
+        if seen is None or self.fast_augment:  # which places images by their edges, so needs to know these
+            return load_resized(self.img_files[index], self.img_size, self.augment)
+        return load_upper_left(self.img_files[index], self.img_size, self._original_shape(index), seen)
 
     def draft(self, index: int, rng: RandomSource) -> Draft:
         """Draw the geometry of a training sample: a mosaic, perhaps blended with another, or one image."""
@@ -283,7 +287,7 @@ class LoadImagesAndLabels(Dataset):
     def _draft_mosaic(self, index: int, rng: RandomSource, four: bool) -> tuple[Scene, np.ndarray]:
         """A mosaic and its labels in pixels of the sample.
 
-        Images that the warp leaves out of sight are not loaded: about a quarter of them.
+        Images that the warp leaves out of sight are not loaded: about a quarter of them; nor rows below what is seen.
         """
         plan = (draw_four if four else draw_nine)(rng, index, self.indices, self.img_size)
         if self.has_polygons and self.hyp.get("copy_paste", 0):
@@ -292,8 +296,9 @@ class LoadImagesAndLabels(Dataset):
         shapes = [self._known_shape(i) for i in plan.tiles]
         where = layout(plan, shapes, self.img_size)
         seen = shown(where.on_canvas, shapes, warp)
-        images = [self.load_image(i).img if wanted else None for i, wanted in zip(plan.tiles, seen)]
-        if any(img is not None and img.shape[:2] != shape for img, shape in zip(images, shapes)):  # a file has changed
+        loaded = [part and self.load_image(i, part) for i, part in zip(plan.tiles, seen)]
+        images = [image and image.img for image in loaded]
+        if any(image and image.resized != shape for image, shape in zip(loaded, shapes)):  # a file has changed
             images = [self.load_image(i).img for i in plan.tiles]
             shapes = [img.shape[:2] for img in images]
             where = layout(plan, shapes, self.img_size)
@@ -312,8 +317,12 @@ class LoadImagesAndLabels(Dataset):
 
     def _known_shape(self, index: int) -> tuple[int, int]:
         """(h, w) that an image will have once it is loaded, from what was seen when labels were checked."""
+        return resized_shape(*self._original_shape(index), self.img_size)
+
+    def _original_shape(self, index: int) -> tuple[int, int]:
+        """(h0, w0) in the file, as seen when labels were checked."""
         w0, h0 = self.shapes[index].tolist()
-        return resized_shape(int(h0), int(w0), self.img_size)
+        return int(h0), int(w0)
 
     def _draw_mosaic(self, plan: Plan) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
         """(canvas in scratch memory, label rows, polygons) of a mosaic; rows and polygons in pixels of the canvas."""

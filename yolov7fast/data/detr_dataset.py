@@ -93,9 +93,8 @@ class DetrDataset(LoadImagesAndLabels):
         shapes = (height, width), ((1.0, 1.0), (0.0, 0.0))  # the window is the whole image, at its own scale
         return Augmented(place_image(loaded.img, placed, self.img_size), place_labels(labels, placed), shapes)
 
-    def _flip(self, img: np.ndarray, rows: np.ndarray, rng: RandomSource) -> np.ndarray:
+    def _draw_flips(self, rows: np.ndarray, rng: RandomSource) -> None:
         """Nothing: a flip belongs to the placement, so that padding stays where it is."""
-        return img
 
 
 # --- content and padding of a batch -----------------------------------------------------------------------------------

@@ -261,9 +261,8 @@ def _write(f, want: _Wanted, prefix: str, workers: int) -> np.ndarray:
     f.write(bytes(HEADER))
     at = HEADER
     bar = tqdm(_decoded(want, workers), total=len(want.paths), desc=f"{prefix}Packing images at {want.img_size}")
-    for i, (img, (h0, w0), (h, w)) in enumerate(bar):
-        img = np.ascontiguousarray(img)
-        table[i, :6] = at, h, w, h0, w0, zlib.crc32(img.data)
+    for i, ((img, (h0, w0), (h, w)), crc) in enumerate(bar):
+        table[i, :6] = at, h, w, h0, w0, crc
         f.write(img)
         padding = -img.nbytes % ALIGN
         f.write(bytes(padding))
@@ -280,10 +279,16 @@ def _names_bytes(want: _Wanted) -> int:
     return sum(len(os.fsencode(p)) + 1 for p in want.paths)
 
 
-def _decoded(want: _Wanted, workers: int) -> Iterator[LoadedImage]:
-    """Images in order, decoded ahead in threads, at most a few per thread in memory at a time."""
+def _decoded(want: _Wanted, workers: int) -> Iterator[tuple[LoadedImage, int]]:
+    """Images in order with their checksums, made ahead in threads, at most a few per thread in memory at a time."""
+
+    def decode(path: str, original: tuple[int, int] | None) -> tuple[LoadedImage, int]:
+        image = load_resized(path, want.img_size, want.augment, original)
+        image = image._replace(img=np.ascontiguousarray(image.img))
+        return image, zlib.crc32(image.img.data)  # while the pixels are in the processor's cache
+
     files = zip(want.paths, want.originals, strict=True)
-    return in_order(lambda file: load_resized(file[0], want.img_size, want.augment, file[1]), files, workers, ahead=4)
+    return in_order(lambda file: decode(*file), files, workers, ahead=4)
 
 
 def _check_space(folder: Path, want: _Wanted) -> None:
