@@ -61,14 +61,14 @@ def _curves(ax, runs: Sequence[Run]) -> dict[int, tuple]:
 
 def _against(ax, name: str, values: Sequence[str], runs: Sequence[Run], colours: dict[int, tuple]) -> None:
     """Each run's final_map over its value of one setting; few or unordered values stand side by side."""
-    shown = [(value, run) for value, run in zip(values, runs) if run.final_map is not None]
+    shown = [(value, run) for value, run in zip(values, runs) if run.final.map is not None]
     numeric = all(math.isfinite(number(value)) for value, _ in shown)
     places = sorted({value for value, _ in shown}, key=float if numeric else str)
     apart = not numeric or len(places) <= FEW
     for value, run in shown:
         x = places.index(value) if apart else float(value)
         filled = colours[run.setting] if run.status == COMPLETED else "none"
-        ax.scatter(x, run.final_map, s=40, facecolors=filled, edgecolors=[colours[run.setting]])
+        ax.scatter(x, run.final.map, s=40, facecolors=filled, edgecolors=[colours[run.setting]])
     if apart:
         ax.set_xticks(range(len(places)), [short(place) for place in places])
         ax.set_xlim(-0.5, max(len(places), 1) - 0.5)

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml
 from scipy.special import stdtrit  # the quantile of Student's t
 
 from yolov7fast.core.files.atomic import write_atomically
@@ -17,6 +18,7 @@ from yolov7fast.search.trainer import Trainer
 LEADING = ("trial_id", "status", "final_map", "final_loss")
 TRAILING = ("wall_time", "best_epoch", "final_map50", "setting", "seed", "reason")
 RANKING = ("rank", "setting", "status", "seeds", "map_mean", "map_deviation", "map50_mean", "loss_mean", "wall_time")
+READABLE = ("rank", "setting", "status", "mAP@.5:.95", "mAP@.5", "loss", "minutes")
 CONFIDENCE = 0.95
 LEAST_DIFFERENCE = 1e-4  # of mAP: settings that differ by less are alike, as where nothing was learnt
 ORDER = (COMPLETED, INTERRUPTED, PRUNED, FAILED)
@@ -47,8 +49,8 @@ def write_csv(path: Path, runs: Sequence[Run], trainer: Trainer) -> None:
     columns = Columns(runs, trainer)
     rows: list[list] = [[*LEADING, *(f"param_{name}" for name in columns.heads), *TRAILING]]
     for run in runs:
-        figures = [run.id, run.status, as_text(run.final_map), as_text(run.final_loss)]
-        rest = [f"{run.seconds:.1f}", as_text(run.best_epoch), as_text(run.final_map50), run.setting, run.seed]
+        figures = [run.id, run.status, as_text(run.final.map), as_text(run.final_loss)]
+        rest = [f"{run.seconds:.1f}", as_text(run.best_epoch), as_text(run.final.map50), run.setting, run.seed]
         rows.append([*figures, *columns.of(run), *rest, run.reason])
     _write_rows(path, rows)
 
@@ -59,17 +61,25 @@ def _write_rows(path: Path, rows: Sequence[Sequence[Any]]) -> None:
     write_atomically(path, text.getvalue())
 
 
-def write_all(table: Path, runs: Sequence[Run], trainer: Trainer) -> list[str]:
-    """The CSV, the ranking as text and as figures, and the plot; returns their names."""
+def report(table: Path, runs: Sequence[Run], trainer: Trainer) -> None:
+    """Write and print the ranking, what is noise, the plot, and the command that the best settings deserve."""
     from yolov7fast.search.plot import draw  # matplotlib takes a second to load
 
-    write_csv(table, runs, trainer)
     stamp, places = table.stem.removeprefix("trials_"), rank(runs)
     text, figures, image = (table.with_name(f"ranking_{stamp}{end}") for end in (".txt", ".csv", ".png"))
-    write_atomically(text, summary(places, trainer) + "\n")
+    summary = "\n\n".join(filter(None, [ranking_text(places, trainer), verdict(places)]))
+    write_csv(table, runs, trainer)
+    write_atomically(text, summary + "\n")
     write_ranking_csv(figures, places, trainer)
     draw(image, runs, trainer)
-    return [str(table), text.name, figures.name, image.name]
+    print(f"\n{summary}\n\nwritten: {table}, {text.name}, {figures.name}, {image.name}")
+    best, path = best_settings(places), table.with_name("best.yaml")
+    if best is None:
+        path.unlink(missing_ok=True)  # of an earlier part of these trials
+    else:
+        content, arguments = trainer.full_run(best, path)
+        write_atomically(path, yaml.safe_dump(content, sort_keys=False))
+        print(f"A full run with the best settings ({content.get('epochs')} epochs):\n  {' '.join(arguments)}")
 
 
 # --- ranking ----------------------------------------------------------------------------------------------------------
@@ -78,7 +88,7 @@ def write_all(table: Path, runs: Sequence[Run], trainer: Trainer) -> list[str]:
 class Place:
     """A setting among the others.
 
-    count: its seeds that came as far as any of them; map, spread: mean and standard deviation of their final_map.
+    count: its seeds that came as far as any of them; map, spread: mean and standard deviation of their final mAP.
     """
 
     def __init__(self, setting: int, runs: Sequence[Run]):
@@ -86,26 +96,26 @@ class Place:
         self.status = min((run.status for run in runs), key=ORDER.index)
         self.seconds = sum(run.seconds for run in runs)
         counted = [run for run in runs if run.status == self.status]
-        values = [run.final_map for run in counted if run.final_map is not None]
+        values = [run.final.map for run in counted if run.final.map is not None]
         self.count, self.map = len(counted), _mean(values)
         self.spread = statistics.stdev(values) if len(values) > 1 else None
-        self.map50 = _mean([run.final_map50 for run in counted if run.final_map50 is not None])
-        self.loss = _mean([run.final_loss for run in counted if finite(run.final_loss)])
+        self.map50 = _mean([run.final.map50 for run in counted])
+        self.loss = _mean([run.final_loss for run in counted])
 
 
-def _mean(values: Sequence[float]) -> float | None:
-    return statistics.fmean(values) if values else None
+def _mean(values: Sequence[float | None]) -> float | None:
+    return statistics.fmean(known) if (known := list(filter(finite, values))) else None
 
 
 def rank(runs: Sequence[Run]) -> list[Place]:
-    """Settings from best to worst: completed ones by mean final_map, then interrupted, pruned and failed ones."""
+    """Settings from best to worst: completed ones by mean final mAP, then interrupted, pruned and failed ones."""
     settings = dict.fromkeys(run.setting for run in runs)
     places = [Place(setting, [run for run in runs if run.setting == setting]) for setting in settings]
     return sorted(places, key=lambda p: (ORDER.index(p.status), -(p.map if p.map is not None else -1.0), p.setting))
 
 
 def write_ranking_csv(path: Path, places: Sequence[Place], trainer: Trainer) -> None:
-    """The ranking for programs: map_mean and map_deviation are of final_map over `seeds` runs."""
+    """The ranking for programs: map_mean and map_deviation are of the final mAP over `seeds` runs."""
     columns = Columns([place.run for place in places], trainer)
     rows: list[list] = [[*RANKING, *(f"param_{name}" for name in columns.heads)]]
     for number, place in enumerate(places, 1):
@@ -119,7 +129,7 @@ def ranking_text(places: Sequence[Place], trainer: Trainer) -> str:
     """The ranking as a table of aligned columns."""
     columns = Columns([place.run for place in places], trainer)
     repeated = any(place.spread is not None for place in places)
-    rows = [["rank", "setting", "status", "mAP@.5:.95", "mAP@.5", "loss", "minutes", *columns.heads]]
+    rows = [[*READABLE, *columns.heads]]
     for number, place in enumerate(places, 1):
         value = readable(place.map)
         if repeated and place.map is not None:
@@ -135,10 +145,6 @@ def readable(value: float | None) -> str:
     if value is None:
         return "-"
     return f"{value:.4f}" if abs(value) >= 0.001 or value == 0 else f"{value:.2g}"
-
-
-def summary(places: Sequence[Place], trainer: Trainer) -> str:
-    return "\n\n".join(filter(None, [ranking_text(places, trainer), verdict(places)]))
 
 
 # --- what is noise ----------------------------------------------------------------------------------------------------
@@ -186,14 +192,13 @@ def verdict(places: Sequence[Place]) -> str:
             f"Setting {best.setting} leads setting {others[0].setting} by {lead}. "
             "With one seed each, how much of that is chance is unknown; --repeat 3 shows it."
         )
-    near = [place.setting for place, limit in limits.items() if values[best] - values[place] <= limit]
+    near = [str(place.setting) for place, limit in limits.items() if values[best] - values[place] <= limit]
     limit = readable(limits[others[0]])
     if not near:
         return f"Setting {best.setting} is better than every other by more than the noise ({limit} at 95%)."
     return (
         f"Within the noise of setting {best.setting} (differences up to {limit} are chance, at 95%): "
-        f"setting{'s' * (len(near) > 1)} {', '.join(map(str, near))}. "
-        "Choose the cheapest of them, or repeat with more seeds."
+        f"setting{'s' * (len(near) > 1)} {', '.join(near)}. Choose the cheapest of them, or repeat with more seeds."
     )
 
 
