@@ -164,8 +164,10 @@ def work(opt: Namespace, trials: Trials, table: Path) -> int:
     def begun() -> list[Run]:
         return [run for run in trials.everywhere() if run.status in report.ORDER]
 
+    def write() -> None:
+        report.write_csv(table, begun(), trials.trainer)
+
     deadline = time.monotonic() + (options.seconds(opt.time_budget) or math.inf)
-    write = lambda: report.write_csv(table, begun(), trials.trainer)
     runner = Runner(trials, table.parent, devices_of(opt), deadline, write)
     try:
         code = runner.run()

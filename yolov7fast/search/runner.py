@@ -4,6 +4,7 @@ import contextlib
 import shutil
 import time
 from collections.abc import Callable, Generator, Sequence
+from functools import partial
 from pathlib import Path
 
 import yaml
@@ -96,13 +97,16 @@ class Runner:
         """One training: started, or resumed from what an earlier process or an earlier rung left of it."""
         folder, code, began = self.folder / run.name, 0, time.monotonic()
         run.status, run.reason = states.RUNNING, ""
-        is_over = self.learn(trial, run) or self.is_complete(run)  # its runner was ended before it could record this
+        self.learn(trial, run)
+        is_over = run.status == states.PRUNED or self.is_complete(
+            run
+        )  # its runner was ended before it could record this
         if not is_over and not (run.curve and self.trainer.ended_itself(folder, run.params)):
             command = self.command(run, folder, device)
             self.trials.save(trial, run)
             self.show()
             try:
-                look = lambda: self.learn(trial, run) or self.stopping
+                look = partial(self.learn, trial, run)
                 code = yield from follow(command, folder / OUTPUT, look, len(self.devices))
             except (GeneratorExit, KeyboardInterrupt):
                 run.status, run.reason = states.INTERRUPTED, "ended at once"
@@ -140,19 +144,18 @@ class Runner:
         """Epochs that the training has finished since the last look, each judged once, in order; whether to stop."""
         known = run.curve[-1].epoch if run.curve else -1
         fresh = [point for point in read_curve(self.folder / run.name) if point.epoch > known]
-        if run.status == states.PRUNED or not fresh:
-            return run.status == states.PRUNED
-        for point in fresh:
-            run.curve.append(point)
-            self.bar.update()
-            if point.map is not None and not self.is_complete(run):
-                run.reason = self.trials.judge(trial, run, point)
-            if run.reason:
-                run.status = states.PRUNED
-                break  # epochs that came after the decision do not count: the table is the same on a slower machine
-        self.trials.save(trial, run)
-        self.show()
-        return run.status == states.PRUNED
+        if fresh and run.status != states.PRUNED:
+            for point in fresh:
+                run.curve.append(point)
+                self.bar.update()
+                if point.map is not None and not self.is_complete(run):
+                    run.reason = self.trials.judge(trial, run, point)
+                if run.reason:
+                    run.status = states.PRUNED
+                    break  # later epochs do not count: the table is the same on a slower machine
+            self.trials.save(trial, run)
+            self.show()
+        return run.status == states.PRUNED or bool(self.stopping)
 
     def is_complete(self, run: Run) -> bool:
         return bool(run.curve) and run.curve[-1].epoch + 1 >= self.trainer.epochs(run.params)

@@ -57,7 +57,11 @@ class Trainer:
     weights = WEIGHTS_FOLDER  # where they lie, below a run's folder; empty: there itself
     inner, prefix = "", ""  # the flag that holds inner settings; what their names may begin with
     is_inner: Callable[[str], bool] = staticmethod(lambda name: False)  # whatever the base configuration
-    known: Mapping[str, Any] = {}  # inner settings, each with its value in the base configuration
+
+    @property
+    def known(self) -> Mapping[str, Any]:
+        """Inner settings, each with its value in the base configuration."""
+        return {}
 
     def __init__(self, base_config: str | Path, budget: Budget, command: list[str] | None = None):
         """command: another one than the family's own to start trainings with."""
