@@ -14,6 +14,7 @@ from typing import Any
 
 import optuna
 from optuna.distributions import BaseDistribution, FloatDistribution
+from optuna.storages._heartbeat import BaseHeartbeat
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from yolov7fast.core.errors import UserError, one_line
@@ -140,6 +141,9 @@ class Trials:
         """Draw a trial, or take one that waits; None where other machines were faster."""
         with quiet():
             trial = self.study.ask()
+        database = self.study._storage
+        if self.is_shared and isinstance(database, BaseHeartbeat):  # at once: the last beat of one taken up may be old
+            database.record_heartbeat(trial._trial_id)
         trial.set_user_attr(OWNER, self.owner)
         trials = numbered(self.study.get_trials(deepcopy=False))
         (setting,) = [s for s, other in trials if other.number == trial.number]
