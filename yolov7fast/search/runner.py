@@ -4,6 +4,7 @@ import contextlib
 import shutil
 import time
 from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -20,25 +21,25 @@ from yolov7fast.search import run as states
 from yolov7fast.search.halving import PAUSED
 from yolov7fast.search.run import ENDED, OUTPUT, Run, explain, finite, follow, read_curve, was_stopped
 from yolov7fast.search.study import Trials
+from yolov7fast.search.trainer import Trainer
 
 
+@dataclass
 class Runner:
-    def __init__(
-        self,
-        trials: Trials,
-        folder: Path,
-        devices: Sequence[str | None],
-        deadline: float,
-        note: Callable[[], None],
-    ):
-        """devices: one entry for each run that may train at a time; deadline: of time.monotonic().
+    """folder: of the runs' folders; devices: one entry for each run that may train at a time; deadline: of
+    time.monotonic(); note: called whenever a run has ended and is recorded."""
 
-        note: called whenever a run has ended and is recorded.
-        """
-        self.trainer, self.trials, self.folder, self.devices, self.note = trials.trainer, trials, folder, devices, note
-        self.deadline = deadline
-        self.active: dict[int, Generator[None, None, None]] = {}  # what each place, by its index, works on
-        self.stopping = ""  # why no more runs are started
+    trials: Trials
+    folder: Path
+    devices: Sequence[str | None]
+    deadline: float
+    note: Callable[[], None]
+    active: dict[int, Generator[None, None, None]] = field(default_factory=dict)  # by the index of each place at work
+    stopping: str = ""  # why no more runs are started
+
+    @property
+    def trainer(self) -> Trainer:
+        return self.trials.trainer
 
     def run(self) -> int:
         """Run all trials; returns the exit code of the signal that ended it, or 0."""

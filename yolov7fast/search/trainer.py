@@ -58,8 +58,8 @@ class Trainer:
     inner, prefix = "", ""  # the flag that holds inner settings; what their names may begin with
     is_inner: Callable[[str], bool] = staticmethod(lambda name: False)  # whatever the base configuration
 
-    @property
-    def known(self) -> Mapping[str, Any]:
+    @cached_property
+    def known(self) -> dict[str, Any]:
         """Inner settings, each with its value in the base configuration."""
         return {}
 
