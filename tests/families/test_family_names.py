@@ -9,8 +9,7 @@ from yolov7fast.cli.parser import parser_for
 from yolov7fast.cli.run_file import family_of_run_file
 from yolov7fast.core.errors import UserError
 from yolov7fast.families.registry import family_class
-from yolov7fast.search.families import trainer_for
-from yolov7fast.search.trainer import Budget
+from yolov7fast.search.trainer import Budget, trainer_for
 
 
 def test_checkpoints_name_their_family_and_older_ones_are_recognised():

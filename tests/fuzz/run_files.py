@@ -108,7 +108,7 @@ def use_detr(folder: Path) -> None:
 def use_results(folder: Path) -> None:
     read_runs([folder / "run"])
     read_curve(folder / "run")
-    last_words(folder / "run")
+    last_words(folder / "run" / "output.txt")
 
 
 def use_report(folder: Path) -> None:

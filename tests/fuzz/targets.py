@@ -44,11 +44,10 @@ from yolov7fast.data.labels import find_images
 from yolov7fast.nn.head_config import HeadConfig
 from yolov7fast.nn.model import Model
 from yolov7fast.plots.draw import class_name
-from yolov7fast.search.families import YoloTrainer
 from yolov7fast.search.report import ORDER, rank, ranking_text, verdict, write_csv
 from yolov7fast.search.settings import read_space, read_trials
 from yolov7fast.search.study import stored_runs
-from yolov7fast.search.trainer import Budget
+from yolov7fast.search.trainer import Budget, YoloTrainer
 from yolov7fast.training.hyperparameters import load_hyp
 
 NETWORK = {
@@ -142,7 +141,7 @@ def use_ledger(folder: Path) -> None:
 
 
 LEDGER = {
-    "version": 2,
+    "version": 3,
     "timestamp": "20261117_101010",
     "id": "ab",
     "options": {
@@ -170,7 +169,7 @@ LEDGER = {
             "seconds": 3.5,
             "reason": "",
         }
-        | {"curve": [{"epoch": e, "loss": 1.0, "map": 0.1 * e, "map50": 0.2} for e in range(2)], "stop": ""}
+        | {"curve": [{"epoch": e, "loss": 1.0, "map": 0.1 * e, "map50": 0.2} for e in range(2)]}
         for i, status in enumerate(("completed", "completed", "failed", "running"))
     ],
 }

@@ -5,16 +5,15 @@ import json
 import pytest
 
 from tests.search.fake_trials import ROOT
-from yolov7fast.search import plot, runner
-from yolov7fast.search.families import YoloTrainer
-from yolov7fast.search.trainer import Budget
+from yolov7fast.search import plot, run
+from yolov7fast.search.trainer import Budget, YoloTrainer
 
 
 @pytest.fixture
 def quick(monkeypatch):
     """From the project's root, without waiting, and without plots."""
     monkeypatch.chdir(ROOT)
-    monkeypatch.setattr(runner, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(run, "LOOK_SECONDS", 0.02)
     monkeypatch.setattr(plot, "draw", lambda path, *_: path.touch())  # drawn in tests/search/test_report.py
 
 

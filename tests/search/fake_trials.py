@@ -9,8 +9,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from yolov7fast.core.errors import run_command
-from yolov7fast.search import command, options, runner, storage
-from yolov7fast.search.families import YoloTrainer
+from yolov7fast.search import command, options, storage
+from yolov7fast.search import run as training
+from yolov7fast.search.trainer import YoloTrainer
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / os.environ.get("TRAIN", "tests/search/fake_train.py")
@@ -34,7 +35,7 @@ def run(*arguments: str) -> int:
 
 
 if __name__ == "__main__":
-    runner.LOOK_SECONDS = 0.02
+    training.LOOK_SECONDS = 0.02
     if "HEARTBEAT" in os.environ:  # in seconds: between beats, and without one until a trial is retried
         storage.HEARTBEAT_SECONDS, storage.GRACE_SECONDS = map(int, os.environ["HEARTBEAT"].split())
     # not drawn here: loading what draws takes longer than all the trials

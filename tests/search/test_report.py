@@ -6,12 +6,11 @@ from dataclasses import asdict
 
 import pytest
 
-from yolov7fast.search.families import trainer_for
 from yolov7fast.search.plot import draw
 from yolov7fast.search.report import best_settings, rank, ranking_text, verdict, write_csv
 from yolov7fast.search.run import Point, Run, run_from
 from yolov7fast.search.settings import read_trials
-from yolov7fast.search.trainer import Budget
+from yolov7fast.search.trainer import Budget, trainer_for
 
 pytestmark = pytest.mark.usefixtures("project_root")
 

@@ -1,8 +1,10 @@
 """Searches as a user runs them, with a stand-in for train.py: draws, pruning, kills, machines that share a study."""
 
+import contextlib
 import re
 import shutil
 import signal
+import sqlite3
 import statistics
 
 import optuna
@@ -122,6 +124,19 @@ def test_machines_with_the_same_path_do_not_take_each_others_trials(tmp_path, fa
     assert run(*flags, "--resume") == 0
     assert column(tmp_path, "setting") == ["1", "2"]
     assert (tmp_path / "out" / "trial_001").exists() and not (tmp_path / "out" / "trial_002").exists()
+
+
+def test_a_machine_does_not_take_its_own_trials_for_lost(tmp_path, fake):
+    """Resumed long after its last heartbeat: the second job looks for lost trials when the first has taken its own."""
+    flags = searched(tmp_path, "--trials", "2", "--storage", f"sqlite:///{tmp_path}/shared.db", "--pruner", "none")
+    fake(trial_001="kill runner")
+    assert in_a_process(*flags).returncode == -signal.SIGKILL
+    with contextlib.closing(sqlite3.connect(tmp_path / "shared.db")) as database:
+        assert database.execute("update trial_heartbeats set heartbeat = '2000-01-01 00:00:00'").rowcount == 1
+        database.commit()
+    assert run(*flags, "--resume", "--jobs", "2", "--devices", "cpu") == 0
+    study = optuna.load_study(study_name="trials", storage=f"sqlite:///{tmp_path}/shared.db")
+    assert [trial.state.name for trial in study.trials] == ["COMPLETE"] * 2
 
 
 def test_a_machine_that_is_gone_is_told_of(tmp_path, fake, capsys):

@@ -14,10 +14,9 @@ from yolov7fast.cli.parser import parser_for
 from yolov7fast.core.errors import UserError
 from yolov7fast.search import options
 from yolov7fast.search.command import run as start
-from yolov7fast.search.families import YoloTrainer, trainer_for
 from yolov7fast.search.run import OUTPUT, Point, explain, last_words, read_curve
 from yolov7fast.search.settings import read_space, read_trials
-from yolov7fast.search.trainer import Budget
+from yolov7fast.search.trainer import Budget, YoloTrainer, trainer_for
 from yolov7fast.training.hyperparameters import load_hyp
 
 SMOKE = "configs/tiny_smoke.yaml"
@@ -195,7 +194,7 @@ def test_a_list_for_another_family_says_which_it_is_for(tmp_path, base, trials, 
 
 @pytest.fixture
 def detr_trainer():
-    from yolov7fast.search.families import DetrTrainer
+    from yolov7fast.search.trainer import DetrTrainer
 
     return DetrTrainer("configs/detr_smoke.yaml", Budget(epochs=1))
 
@@ -237,7 +236,7 @@ def test_what_a_detr_trial_cannot_be_is_named(tmp_path, detr_trainer, trial, com
 
 
 def test_without_transformers_the_keys_that_the_base_names_can_be_tried(tmp_path, detr_trainer, monkeypatch):
-    monkeypatch.setattr("yolov7fast.search.families.config_class", lambda *_: None)
+    monkeypatch.setattr("yolov7fast.search.trainer.config_class", lambda *_: None)
     good = {"network.num_queries": 20, "network.dropout": 0, "network.backbone_config.embedding_size": 8}
     assert read_trials(written(tmp_path, "t.json", [good]), detr_trainer) == [good]
     for bad in ({"network.num_queries": 20.5}, {"network.num_queries": "20"}, {"network.eos_coefficient": 0.2}):
@@ -347,8 +346,8 @@ def test_a_row_that_is_still_being_written_waits(tmp_path):
 )
 def test_the_reason_of_a_failure_is_one_line(tmp_path, text, words):
     (tmp_path / OUTPUT).write_text(text)
-    assert explain(1, tmp_path).startswith(words)
-    assert len(last_words(tmp_path, limit=30)) <= 30
+    assert explain(1, tmp_path / OUTPUT).startswith(words)
+    assert len(last_words(tmp_path / OUTPUT, limit=30)) <= 30
 
 
 @pytest.mark.parametrize(("base", "best"), [(SMOKE, "weights/best.pt"), ("configs/detr_smoke.yaml", "best.pth")])

@@ -1,7 +1,7 @@
 """The flags of tools/run_trials.py, and which of them may change when trials are resumed."""
 
-import argparse
 import re
+from argparse import Namespace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,13 +30,10 @@ STORAGE_HELP = (
     "database URL of --search, which machines may share, each with an --output-dir of its own; what a machine that is "
     "gone for good leaves unfinished, the others retry; default: SQLite in --output-dir"
 )
-
-
-INPUT, BUDGET, PRUNING, PLACES = "what to try", "budget", "pruning", "devices and results"
-inputs = partial(Flag, group=INPUT, fixed=True)
-budget = partial(Flag, group=BUDGET, fixed=True)
-pruning = partial(Flag, group=PRUNING, fixed=True)
-places = partial(Flag, group=PLACES)
+inputs = partial(Flag, group="what to try", fixed=True)
+budget = partial(Flag, group="budget", fixed=True)
+pruning = partial(Flag, group="pruning", fixed=True)
+places = partial(Flag, group="devices and results")
 
 FLAGS = [
     inputs("--base-config", str, "", "run file that every trial builds on, such as configs/tiny_smoke.yaml"),
@@ -59,6 +56,9 @@ FLAGS = [
     places("--jobs", int, None, "trials side by side; default: one for each of --devices, else 1", low=1),
     places("--devices", str, "", "GPUs to divide among trials, such as 0,1; default: all if --jobs is above 1"),
 ]
+KEPT = {
+    flag.dest: flag for flag in FLAGS if flag.fixed or flag.dest == "trials"
+}  # what makes these trials these trials
 STATUS_HELP = """\
 Each trial ends as completed, pruned, failed (a crash, no memory, a loss that is not a number: the reason is recorded)
 or interrupted. trials_{timestamp}.csv is rewritten after every trial; final_map is mAP@.5:.95 of the last validation,
@@ -66,20 +66,11 @@ best_epoch counts from 0, wall_time is in seconds. Of an ended trial only weight
 
 
 def parser() -> Parser:
-    return Parser(
-        FLAGS,
-        prog=program("trials").invocation,
-        description="Find good settings for little money: many short trainings, ranked.",
-        epilog=STATUS_HELP,
-    )
+    description = "Find good settings for little money: many short trainings, ranked."
+    return Parser(FLAGS, prog=program("trials").invocation, description=description, epilog=STATUS_HELP)
 
 
-def fixed() -> tuple[str, ...]:
-    """What makes these trials these trials; the others may change when resuming."""
-    return tuple(flag.dest for flag in FLAGS if flag.fixed)
-
-
-def check(opt: argparse.Namespace) -> None:
+def check(opt: Namespace) -> None:
     """Refuse impossible or contradicting flags, each by name."""
     if not opt.base_config:
         raise UserError("give --base-config FILE, the run file that every trial builds on")
@@ -89,39 +80,32 @@ def check(opt: argparse.Namespace) -> None:
     if not 0 <= opt.early_stop_threshold < 1:
         raise UserError(f"--early-stop-threshold is {opt.early_stop_threshold}; it is an mAP, in 0..1")
     seconds(opt.time_budget)
-    if not opt.search:
-        given = [name for name in ("trials", "pruner", "first_rung", "storage", "study") if name in opt.given]
-        if given:
-            raise UserError(
-                f"--{given[0].replace('_', '-')} belongs to --search; a trials file has its own number of trials"
-            )
+    for name in ("trials", "pruner", "first-rung", "storage", "study"):
+        if not opt.search and name.replace("-", "_") in opt.given:
+            raise UserError(f"--{name} belongs to --search; a trials file has its own number of trials")
 
 
-def resumed(opt: argparse.Namespace, stored: dict[str, Any]) -> argparse.Namespace:
+def resumed(opt: Namespace, stored: dict[str, Any]) -> Namespace:
     """The flags of the trials that are resumed; those that may change can be given anew."""
     values, file = dict(vars(opt)), Path(opt.output_dir) / FILE
-    known = {flag.dest: flag for flag in FLAGS if flag.dest in (*fixed(), "trials")}
-    if lacking := [name for name in known if name not in stored]:
-        raise UserError(f"{file} is damaged: it lacks the option {lacking[0]}; {REMEDY}")
-    stored = {name: check_flag_value(flag, stored[name], file) for name, flag in known.items()}
-    for name in fixed():
-        if name in opt.given and getattr(opt, name) != stored[name]:
+    for name, flag in KEPT.items():
+        if name not in stored:
+            raise UserError(f"{file} is damaged: it lacks the option {name}; {REMEDY}")
+        value = check_flag_value(flag, stored[name], file)
+        if flag.fixed and name in opt.given and values[name] != value:
             raise UserError(
-                f"--{name.replace('_', '-')} cannot change when resuming (these trials have {shown(stored[name])}); "
+                f"{flag.name} cannot change when resuming (these trials have {shown(value)}); "
                 "choose another --output-dir to begin anew"
             )
-        values[name] = stored[name]
-    if "trials" not in opt.given:
-        values["trials"] = stored["trials"]
-    return argparse.Namespace(**values)
+        if name not in opt.given:
+            values[name] = value
+    return Namespace(**values)
 
 
 def seconds(text: str) -> float | None:
     """'2h', '90m', '1h30m', '45s' as seconds; '' is no limit."""
-    if not text:
-        return None
     match = re.fullmatch(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?", text.strip().lower())
     total = sum(float(part or 0) * unit for part, unit in zip(match.groups(), (3600, 60, 1))) if match else 0.0
-    if not total:
+    if text and not total:
         raise UserError(f"--time-budget '{text}' is not a time such as 2h, 90m, 1h30m or 45s")
-    return total
+    return total or None

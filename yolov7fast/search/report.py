@@ -6,8 +6,9 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+import yaml
 from scipy.special import stdtrit  # the quantile of Student's t
 
 from yolov7fast.core.files.atomic import write_atomically
@@ -17,23 +18,21 @@ from yolov7fast.search.trainer import Trainer
 LEADING = ("trial_id", "status", "final_map", "final_loss")
 TRAILING = ("wall_time", "best_epoch", "final_map50", "setting", "seed", "reason")
 RANKING = ("rank", "setting", "status", "seeds", "map_mean", "map_deviation", "map50_mean", "loss_mean", "wall_time")
+READABLE = ("rank", "setting", "status", "mAP@.5:.95", "mAP@.5", "loss", "minutes")
 CONFIDENCE = 0.95
 LEAST_DIFFERENCE = 1e-4  # of mAP: settings that differ by less are alike, as where nothing was learnt
 ORDER = (COMPLETED, INTERRUPTED, PRUNED, FAILED)
 
 
-class Columns:
-    """The settings of some runs as columns of a table, in the order of the user's file and as it spells them."""
+def columns(runs: Sequence[Run], trainer: Trainer) -> dict[str, list[str]]:
+    """The settings of some runs, in the order of the user's file and as it spells them: each run's value as text.
 
-    def __init__(self, runs: Sequence[Run], trainer: Trainer):
-        used = dict.fromkeys(name for run in runs for name in run.params)
-        self.names = [name for name in {**trainer.spelt, **used} if name in used]
-        self.heads = [trainer.spelt.get(name, name) for name in self.names]
-        self.trainer = trainer
-
-    def of(self, run: Run) -> list[str]:
-        """The value of each as text; what a trial does not set, the base configuration does."""
-        return [as_text(run.params.get(name, self.trainer.base_value(name))) for name in self.names]
+    What a trial does not set, the base configuration does.
+    """
+    used = dict.fromkeys(name for run in runs for name in run.params)
+    names = [name for name in {**trainer.spelt, **used} if name in used]
+    values = {name: [run.params.get(name, trainer.base_value(name)) for run in runs] for name in names}
+    return {trainer.spelt.get(name, name): list(map(as_text, found)) for name, found in values.items()}
 
 
 def as_text(value: Any) -> str:
@@ -44,32 +43,38 @@ def as_text(value: Any) -> str:
 
 def write_csv(path: Path, runs: Sequence[Run], trainer: Trainer) -> None:
     """One row for each run that was begun, put in place in one step."""
-    columns = Columns(runs, trainer)
-    rows: list[list] = [[*LEADING, *(f"param_{name}" for name in columns.heads), *TRAILING]]
-    for run in runs:
-        figures = [run.id, run.status, as_text(run.final_map), as_text(run.final_loss)]
-        rest = [f"{run.seconds:.1f}", as_text(run.best_epoch), as_text(run.final_map50), run.setting, run.seed]
-        rows.append([*figures, *columns.of(run), *rest, run.reason])
-    _write_rows(path, rows)
+    rows, params = [], columns(runs, trainer)
+    for run, *values in zip(runs, *params.values()):
+        rest = [f"{run.seconds:.1f}", run.best_epoch, run.final.map50, run.setting, run.seed, run.reason]
+        rows.append([run.id, run.status, run.final.map, run.final_loss, *values, *rest])
+    _write_rows(path, [[*LEADING, *(f"param_{name}" for name in params), *TRAILING], *rows])
 
 
 def _write_rows(path: Path, rows: Sequence[Sequence[Any]]) -> None:
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(rows)
+    csv.writer(text, lineterminator="\n").writerows(map(as_text, row) for row in rows)
     write_atomically(path, text.getvalue())
 
 
-def write_all(table: Path, runs: Sequence[Run], trainer: Trainer) -> list[str]:
-    """The CSV, the ranking as text and as figures, and the plot; returns their names."""
+def report(table: Path, runs: Sequence[Run], trainer: Trainer) -> None:
+    """Write and print the ranking, what is noise, the plot, and the command that the best settings deserve."""
     from yolov7fast.search.plot import draw  # matplotlib takes a second to load
 
-    write_csv(table, runs, trainer)
     stamp, places = table.stem.removeprefix("trials_"), rank(runs)
     text, figures, image = (table.with_name(f"ranking_{stamp}{end}") for end in (".txt", ".csv", ".png"))
-    write_atomically(text, summary(places, trainer) + "\n")
+    summary = "\n\n".join(filter(None, [ranking_text(places, trainer), verdict(places)]))
+    write_csv(table, runs, trainer)
+    write_atomically(text, summary + "\n")
     write_ranking_csv(figures, places, trainer)
     draw(image, runs, trainer)
-    return [str(table), text.name, figures.name, image.name]
+    print(f"\n{summary}\n\nwritten: {table}, {text.name}, {figures.name}, {image.name}")
+    best, path = best_settings(places), table.with_name("best.yaml")
+    if best is None:
+        path.unlink(missing_ok=True)  # of an earlier part of these trials
+    else:
+        content, arguments = trainer.full_run(best, path)
+        write_atomically(path, yaml.safe_dump(content, sort_keys=False))
+        print(f"A full run with the best settings ({content.get('epochs')} epochs):\n  {' '.join(arguments)}")
 
 
 # --- ranking ----------------------------------------------------------------------------------------------------------
@@ -78,7 +83,7 @@ def write_all(table: Path, runs: Sequence[Run], trainer: Trainer) -> list[str]:
 class Place:
     """A setting among the others.
 
-    count: its seeds that came as far as any of them; map, spread: mean and standard deviation of their final_map.
+    count: its seeds that came as far as any of them; values, map, spread: their final mAP, its mean and deviation.
     """
 
     def __init__(self, setting: int, runs: Sequence[Run]):
@@ -86,46 +91,43 @@ class Place:
         self.status = min((run.status for run in runs), key=ORDER.index)
         self.seconds = sum(run.seconds for run in runs)
         counted = [run for run in runs if run.status == self.status]
-        values = [run.final_map for run in counted if run.final_map is not None]
-        self.count, self.map = len(counted), _mean(values)
-        self.spread = statistics.stdev(values) if len(values) > 1 else None
-        self.map50 = _mean([run.final_map50 for run in counted if run.final_map50 is not None])
-        self.loss = _mean([run.final_loss for run in counted if finite(run.final_loss)])
+        self.values = [run.final.map for run in counted if run.final.map is not None]
+        self.count, self.map = len(counted), _mean(self.values)
+        self.spread = statistics.stdev(self.values) if len(self.values) > 1 else None
+        self.map50 = _mean([run.final.map50 for run in counted])
+        self.loss = _mean([run.final_loss for run in counted])
 
 
-def _mean(values: Sequence[float]) -> float | None:
-    return statistics.fmean(values) if values else None
+def _mean(values: Sequence[float | None]) -> float | None:
+    return statistics.fmean(known) if (known := list(filter(finite, values))) else None
 
 
 def rank(runs: Sequence[Run]) -> list[Place]:
-    """Settings from best to worst: completed ones by mean final_map, then interrupted, pruned and failed ones."""
+    """Settings from best to worst: completed ones by mean final mAP, then interrupted, pruned and failed ones."""
     settings = dict.fromkeys(run.setting for run in runs)
     places = [Place(setting, [run for run in runs if run.setting == setting]) for setting in settings]
     return sorted(places, key=lambda p: (ORDER.index(p.status), -(p.map if p.map is not None else -1.0), p.setting))
 
 
 def write_ranking_csv(path: Path, places: Sequence[Place], trainer: Trainer) -> None:
-    """The ranking for programs: map_mean and map_deviation are of final_map over `seeds` runs."""
-    columns = Columns([place.run for place in places], trainer)
-    rows: list[list] = [[*RANKING, *(f"param_{name}" for name in columns.heads)]]
-    for number, place in enumerate(places, 1):
-        figures = [as_text(value) for value in (place.map, place.spread, place.map50, place.loss)]
-        known = [number, place.setting, place.status, place.count]
-        rows.append([*known, *figures, f"{place.seconds:.1f}", *columns.of(place.run)])
-    _write_rows(path, rows)
+    """The ranking for programs: map_mean and map_deviation are of the final mAP over `seeds` runs."""
+    rows, params = [], columns([place.run for place in places], trainer)
+    for number, (place, *values) in enumerate(zip(places, *params.values()), 1):
+        figures = [place.count, place.map, place.spread, place.map50, place.loss, f"{place.seconds:.1f}"]
+        rows.append([number, place.setting, place.status, *figures, *values])
+    _write_rows(path, [[*RANKING, *(f"param_{name}" for name in params)], *rows])
 
 
 def ranking_text(places: Sequence[Place], trainer: Trainer) -> str:
     """The ranking as a table of aligned columns."""
-    columns = Columns([place.run for place in places], trainer)
-    repeated = any(place.spread is not None for place in places)
-    rows = [["rank", "setting", "status", "mAP@.5:.95", "mAP@.5", "loss", "minutes", *columns.heads]]
-    for number, place in enumerate(places, 1):
-        value = readable(place.map)
+    params = columns([place.run for place in places], trainer)
+    repeated, rows = any(place.spread is not None for place in places), [[*READABLE, *params]]
+    for number, (place, *values) in enumerate(zip(places, *params.values()), 1):
+        found = readable(place.map)
         if repeated and place.map is not None:
-            value += f" ± {readable(place.spread)}" * (place.spread is not None) + f" ({place.count})"
-        figures = [value, readable(place.map50), readable(place.loss), f"{place.seconds / 60:.1f}"]
-        rows.append([str(number), str(place.setting), place.status, *figures, *columns.of(place.run)])
+            found += f" ± {readable(place.spread)}" * (place.spread is not None) + f" ({place.count})"
+        figures = [found, readable(place.map50), readable(place.loss), f"{place.seconds / 60:.1f}"]
+        rows.append([str(number), str(place.setting), place.status, *figures, *values])
     widths = [max(map(len, column)) for column in zip(*rows)]
     return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows)
 
@@ -137,25 +139,34 @@ def readable(value: float | None) -> str:
     return f"{value:.4f}" if abs(value) >= 0.001 or value == 0 else f"{value:.2g}"
 
 
-def summary(places: Sequence[Place], trainer: Trainer) -> str:
-    return "\n\n".join(filter(None, [ranking_text(places, trainer), verdict(places)]))
-
-
 # --- what is noise ----------------------------------------------------------------------------------------------------
 
 
-def noise(places: Sequence[Place], count_one: int, count_other: int) -> float | None:
-    """The smallest difference of two means that is more than chance, at 95%; None where no seed was repeated.
+class Repeated(Protocol):
+    @property
+    def values(self) -> Sequence[float]:
+        """Of what is compared, one for each seed."""
+        ...
 
-    A t-test with one spread for all settings: few seeds each tell little of their own spread, but much together.
+
+def pooled_deviation(found: Sequence[Repeated]) -> tuple[float, int]:
+    """Deviation of a seed, taken over all settings, and its degrees of freedom; NaN where none has two seeds.
+
+    Few seeds each tell little of their own spread, but much together.
     """
-    repeated = [(place.count - 1, place.spread) for place in places if place.spread is not None]
-    freedom = sum(count for count, _ in repeated)
+    several = [repeated.values for repeated in found if len(repeated.values) > 1]
+    freedom = sum(len(values) - 1 for values in several)
+    squares = sum(statistics.variance(values) * (len(values) - 1) for values in several)
+    return (math.sqrt(squares / freedom), freedom) if freedom else (math.nan, 0)
+
+
+def interval(one: Repeated, other: Repeated, found: Sequence[Repeated]) -> float:
+    """Half width of the 95% interval of the difference of two means, by a t-test; infinite where seeds cannot say."""
+    deviation, freedom = pooled_deviation(found)
     if not freedom:
-        return None
-    variance = sum(count * spread**2 for count, spread in repeated) / freedom
+        return math.inf
     quantile = float(stdtrit(freedom, (1 + CONFIDENCE) / 2))
-    return quantile * math.sqrt(variance * (1 / count_one + 1 / count_other))
+    return quantile * deviation * math.sqrt(1 / len(one.values) + 1 / len(other.values))
 
 
 def completed(places: Sequence[Place]) -> dict[Place, float]:
@@ -179,21 +190,20 @@ def verdict(places: Sequence[Place]) -> str:
             f"Nothing differs: all {len(values)} settings end at mAP@.5:.95 {readable(best.map)}, none is recommended. "
             "Give each trial more iterations (--budget-epochs, --budget-subset), or try settings further apart."
         )
-    limits = {place: limit for place in others if (limit := noise([*values], best.count, place.count)) is not None}
-    if not limits:
+    limits = {place: interval(best, place, [*values]) for place in others}
+    if math.isinf(limits[others[0]]):
         lead = readable(values[best] - values[others[0]])
         return (
             f"Setting {best.setting} leads setting {others[0].setting} by {lead}. "
             "With one seed each, how much of that is chance is unknown; --repeat 3 shows it."
         )
-    near = [place.setting for place, limit in limits.items() if values[best] - values[place] <= limit]
+    near = [str(place.setting) for place, limit in limits.items() if values[best] - values[place] <= limit]
     limit = readable(limits[others[0]])
     if not near:
         return f"Setting {best.setting} is better than every other by more than the noise ({limit} at 95%)."
     return (
         f"Within the noise of setting {best.setting} (differences up to {limit} are chance, at 95%): "
-        f"setting{'s' * (len(near) > 1)} {', '.join(map(str, near))}. "
-        "Choose the cheapest of them, or repeat with more seeds."
+        f"setting{'s' * (len(near) > 1)} {', '.join(near)}. Choose the cheapest of them, or repeat with more seeds."
     )
 
 

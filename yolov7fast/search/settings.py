@@ -10,8 +10,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 from yolov7fast.core.bounded import LARGEST_INTEGER, is_whole
 from yolov7fast.core.errors import UserError, shown
 from yolov7fast.core.files.json_file import read_json
-from yolov7fast.core.files.paths import check_path
-from yolov7fast.core.files.shipped import nearest_shipped, shipped_file
+from yolov7fast.core.files.paths import check_file
 from yolov7fast.core.files.yaml_file import read_yaml
 from yolov7fast.core.text import printable
 from yolov7fast.metrics.run_curves import number
@@ -32,10 +31,8 @@ def read_trials(path: str | Path, trainer: Trainer) -> list[dict[str, Any]]:
         where = f"{path}: trial {k}"
         if not isinstance(entry, dict):
             raise UserError(f'{where} must be an object of settings, such as {{"lr0": 0.01}}, not {shown(entry)}')
-        settings: dict[str, Any] = {}
-        for key, value in flatten(entry, is_heading=lambda value: True):
-            name = new_name(key, settings, trainer, where)
-            settings[name] = trainer.value(name, value, where)
+        named = by_name(entry, trainer, where, is_heading=lambda value: True)
+        settings = {name: trainer.value(name, value, where) for name, (_, value) in named.items()}
         trainer.check(settings, where)
         trials.append(settings)
     return trials
@@ -50,14 +47,17 @@ def read_space(path: str | Path, trainer: Trainer) -> dict[str, BaseDistribution
     if not isinstance(content, dict) or not content:
         raise UserError(f"{path} must hold the settings to search with their ranges, such as {EXAMPLE}")
     space: dict[str, BaseDistribution] = {}
-    for key, entry in flatten(content, is_heading=_holds_mappings):
+    for name, (key, entry) in by_name(content, trainer, str(path), _holds_mappings).items():
         where = f"{path}: {printable(key, 60)}"
-        name = new_name(key, space, trainer, str(path))
         space[name] = distribution = _distribution(entry, where)
         for value in values_of(distribution):
             trainer.check({name: trainer.value(name, value, where)}, where)
         if isinstance(distribution, FloatDistribution):
-            _check_between(name, distribution, trainer, where)
+            low, high = distribution.low, distribution.high
+            try:
+                trainer.value(name, low + GOLDEN * (high - low), where)  # not whole, whatever the ends are
+            except UserError as error:
+                raise UserError(f"{error}; for whole numbers write {{int: [{int(low)}, {int(high)}]}}") from None
     return space
 
 
@@ -71,13 +71,21 @@ def values_of(distribution: BaseDistribution) -> tuple:
 
 def read_file(path: str | Path) -> Any:
     """JSON or YAML, by the file's ending."""
-    check_path(path)
-    path = Path(path)
-    if not path.is_file():
-        path = shipped_file(str(path), "experiment") or path
-    if not path.is_file():
-        raise UserError(f"{path} does not exist{nearest_shipped(str(path), 'experiment')}")
-    return read_json(path) if path.suffix == ".json" else read_yaml(path)
+    found = check_file(path, "experiment")
+    return read_json(found) if found.endswith(".json") else read_yaml(found)
+
+
+def by_name(
+    entry: Mapping[str, Any], trainer: Trainer, where: str, is_heading: Callable[[Mapping], bool]
+) -> dict[str, tuple[str, Any]]:
+    """Each setting once: its one name -> as it is spelt here, its value."""
+    found: dict[str, tuple[str, Any]] = {}
+    for key, value in flatten(entry, is_heading):
+        name = trainer.name(key, where)
+        if name in found:
+            raise UserError(f"{where}: '{printable(name, 60)}' is given twice")
+        found[name] = key, value
+    return found
 
 
 def flatten(entry: Mapping[str, Any], is_heading: Callable[[Mapping], bool], above: str = "") -> Iterator:
@@ -93,23 +101,6 @@ def _holds_mappings(value: Mapping) -> bool:
     return bool(value) and all(isinstance(inner, Mapping) for inner in value.values())
 
 
-def new_name(key: str, known: Mapping[str, Any], trainer: Trainer, where: str) -> str:
-    """The one name of a setting, which must not be among those known."""
-    name = trainer.name(key, where)
-    if name in known:
-        raise UserError(f"{where}: '{printable(name, 60)}' is given twice")
-    return name
-
-
-def _check_between(name: str, distribution: FloatDistribution, trainer: Trainer, where: str) -> None:
-    """Refuse a range of floats for a setting whose ends are whole, and which takes no others."""
-    low, high = distribution.low, distribution.high
-    try:
-        trainer.value(name, low + GOLDEN * (high - low), where)  # not whole, whatever the ends are
-    except UserError as error:
-        raise UserError(f"{error}; for whole numbers write {{int: [{int(low)}, {int(high)}]}}") from None
-
-
 def _distribution(entry: Any, where: str) -> BaseDistribution:
     kinds = [kind for kind in KINDS if isinstance(entry, Mapping) and kind in entry]
     if len(kinds) != 1 or set(entry) - {kinds[0], *(["step"] if kinds == ["int"] else [])}:
@@ -119,9 +110,10 @@ def _distribution(entry: Any, where: str) -> BaseDistribution:
         if not isinstance(values, list) or not values or not all(isinstance(v, str | int | float) for v in values):
             raise UserError(f"{where}: choice takes a list of values, such as {{choice: [16, 32]}}")
         return CategoricalDistribution(values)
-    low, high = map(_number, values) if isinstance(values, list) and len(values) == 2 else (math.nan, math.nan)
-    if not (math.isfinite(low) and math.isfinite(high)):
+    ends = [math.nan if isinstance(v, bool) else number(v) for v in (values if isinstance(values, list) else ())]
+    if len(ends) != 2 or not all(map(math.isfinite, ends)):
         raise UserError(f"{where}: {kind} takes [low, high], not {shown(values)}")
+    low, high = ends
     if kind == "int" and not (low.is_integer() and high.is_integer()):
         raise UserError(f"{where}: int takes whole numbers, not {shown(values)}")
     if not is_whole(step, 1, LARGEST_INTEGER):
@@ -130,8 +122,3 @@ def _distribution(entry: Any, where: str) -> BaseDistribution:
     if not low < high or (is_log and low <= 0):
         raise UserError(f"{where}: {kind} needs low < high{', both above 0' * is_log}, not {shown(values)}")
     return IntDistribution(int(low), int(high), step=step) if kind == "int" else FloatDistribution(low, high, is_log)
-
-
-def _number(value: Any) -> float:
-    """NaN where it is none; YAML 1.1 reads '1e-3' as text."""
-    return math.nan if isinstance(value, bool) else number(value)

@@ -4,16 +4,16 @@ Draws are keyed by (seed, trial number): a search that was killed proposes what 
 """
 
 import contextlib
-import functools
+import itertools
 import time
 import warnings
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import optuna
 from optuna.distributions import BaseDistribution
+from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy.exc import IntegrityError, InterfaceError, OperationalError, ProgrammingError
 from tqdm import tqdm
@@ -24,7 +24,7 @@ from yolov7fast.search.halving import RUNG
 HEARTBEAT_SECONDS, GRACE_SECONDS = 30, 300  # of trials in a shared database; without a beat for so long: retried
 PATIENCE_SECONDS, RETRY_SECONDS = 600.0, 1.0  # how long a server that is away is waited for, and between attempts
 DRIVERS = ("sqlalchemy", "sqlite3", "optuna.exceptions")  # whose exceptions concern a database
-AWAY = (OperationalError, InterfaceError, optuna.exceptions.StorageInternalError)
+CALLS = ("_create_new_trial", "_get_trials", "_set_trial_param", "record_heartbeat", "_get_stale_trial_ids")
 CONTINUES = "continues"  # attribute of a trial: the setting that an earlier trial has begun
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -35,32 +35,27 @@ def quiet() -> warnings.catch_warnings:
     return warnings.catch_warnings(action="ignore")
 
 
-class PatientStorage(optuna.storages.RDBStorage):
+class PatientStorage(RDBStorage):
     """A database server that machines share: while it is away, as in a restart, every call waits and tries again."""
+
+    def __getattribute__(self, name: str) -> Any:
+        found = super().__getattribute__(name)
+        return _patient(found) if name in CALLS or name.startswith(("get_", "set_")) else found
 
 
 def _patient(method):
-    @functools.wraps(method)
     def call(*args, **kwargs):
-        deadline, is_first = time.monotonic() + PATIENCE_SECONDS, True
-        while True:
+        for attempt in itertools.count():
             try:
                 return method(*args, **kwargs)
-            except AWAY as error:
-                if time.monotonic() > deadline:
+            except (OperationalError, InterfaceError, optuna.exceptions.StorageInternalError) as error:
+                if attempt * RETRY_SECONDS > PATIENCE_SECONDS:
                     raise
-                if is_first:
+                if not attempt:
                     tqdm.write(f"the database does not answer ({_reason(error)[:100]}); waiting")
-                is_first = False
                 time.sleep(RETRY_SECONDS)
 
     return call
-
-
-_CALLS = ("_create_new_trial", "_get_trials", "_set_trial_param", "record_heartbeat", "_get_stale_trial_ids")
-for _name, _method in vars(optuna.storages.RDBStorage).items():
-    if _name in _CALLS or _name.startswith(("get_", "set_")):
-        setattr(PatientStorage, _name, _patient(_method))
 
 
 def _reason(error: Exception) -> str:
@@ -76,83 +71,64 @@ def failures_named(url: str) -> Iterator[None]:
     except Exception as error:
         if not type(error).__module__.startswith(DRIVERS):
             raise
-        raise UserError(
-            f"the database {url} of the trials failed: {_reason(error)[:200]}; free some space, or "
-            "start the database, then resume with --resume"
-        ) from error
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where the study is: its database and name. shared: other machines may work on it."""
-
-    url: str
-    name: str
-    shared: bool
-
-    def open(self) -> optuna.storages.RDBStorage:
-        if self.url.startswith("sqlite"):
-            kind, engine = optuna.storages.RDBStorage, {"connect_args": {"timeout": 60}}
-        else:
-            kind, engine = PatientStorage, {"pool_pre_ping": True}
-        return kind(
-            self.url,
-            engine_kwargs=engine,
-            heartbeat_interval=HEARTBEAT_SECONDS if self.shared else None,
-            grace_period=GRACE_SECONDS,
-            heartbeat_stale_trial_callback=_retry,
-        )
+        remedy = "free some space, or start the database, then resume with --resume"
+        raise UserError(f"the database {url} of the trials failed: {_reason(error)[:200]}; {remedy}") from error
 
 
 def numbered(trials: Sequence[FrozenTrial]) -> list[tuple[int, FrozenTrial]]:
     """Each trial with its setting; settings count from 1, a trial that continues another has the other's."""
-    found, fresh = [], 0
-    for trial in trials:
-        fresh += CONTINUES not in trial.user_attrs
-        found.append((trial.user_attrs.get(CONTINUES, fresh), trial))
-    return found
+    fresh = itertools.accumulate(int(CONTINUES not in trial.user_attrs) for trial in trials)
+    return [(trial.user_attrs.get(CONTINUES, count), trial) for count, trial in zip(fresh, trials)]
 
 
-def waiting(params: dict[str, Any], ranges: dict[str, BaseDistribution], attributes: dict[str, Any]) -> FrozenTrial:
-    """A trial that the next machine without work takes."""
-    return optuna.create_trial(state=TrialState.WAITING, params=params, distributions=ranges, user_attrs=attributes)
+def enqueue(
+    study: optuna.Study, params: dict[str, Any], ranges: dict[str, BaseDistribution], attributes: dict[str, Any]
+) -> None:
+    """Add a trial that the next machine without work takes."""
+    state = TrialState.WAITING
+    study.add_trial(optuna.create_trial(state=state, params=params, distributions=ranges, user_attrs=attributes))
 
 
 def _retry(study: optuna.Study, trial: FrozenTrial) -> None:
     """Enqueue a drawn trial whose machine is gone, from its first epoch up to the same rung: progress was there."""
     setting = {other.number: s for s, other in numbered(study.get_trials(deepcopy=False))}[trial.number]
     rung = {RUNG: trial.user_attrs[RUNG]} if RUNG in trial.user_attrs else {}
-    study.add_trial(waiting(trial.params, trial.distributions, {CONTINUES: setting} | rung))
+    enqueue(study, trial.params, trial.distributions, {CONTINUES: setting} | rung)
 
 
-def open_study(place: Place, pruner: optuna.pruners.BasePruner, seed: int, plan: Mapping[str, Any]) -> optuna.Study:
+def _open(url: str, is_shared: bool) -> RDBStorage:
+    is_file = url.startswith("sqlite")
+    return (RDBStorage if is_file else PatientStorage)(
+        url,
+        engine_kwargs={"connect_args": {"timeout": 60}} if is_file else {"pool_pre_ping": True},
+        heartbeat_interval=HEARTBEAT_SECONDS if is_shared else None,
+        grace_period=GRACE_SECONDS,
+        heartbeat_stale_trial_callback=_retry,
+    )
+
+
+def open_study(
+    url: str, name: str, is_shared: bool, pruner: optuna.pruners.BasePruner, seed: int, plan: Mapping[str, Any]
+) -> optuna.Study:
     """The study, made or joined; one that was begun for other settings is refused."""
     try:
         with quiet():
             try:
-                storage = place.open()
+                storage = _open(url, is_shared)
             except (IntegrityError, ProgrammingError):  # another machine has made the tables at the same moment
-                storage = place.open()
-            study = optuna.create_study(
-                storage=storage,
-                study_name=place.name,
-                direction="maximize",
-                load_if_exists=True,
-                sampler=KeyedSampler(seed),
-                pruner=pruner,
-            )
+                storage = _open(url, is_shared)
+            parts = {"storage": storage, "sampler": KeyedSampler(seed), "pruner": pruner}
+            study = optuna.create_study(study_name=name, direction="maximize", load_if_exists=True, **parts)
             if "plan" not in study.user_attrs:
                 study.set_metric_names(["mAP@.5:.95"])
                 study.set_user_attr("plan", dict(plan))
     except Exception as error:  # any driver's own classes: the address is wrong, the database away or foreign
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise UserError(f"--storage {place.url} cannot be opened: {reason}") from None
+        raise UserError(f"--storage {url} cannot be opened: {reason}") from None
     stored = study.user_attrs["plan"]
     if different := sorted(key for key in {*stored, *plan} if stored.get(key) != plan.get(key)):
-        raise UserError(
-            f"the study '{place.name}' in {place.url} was begun with other settings ({', '.join(different)}); "
-            "use the same, or another --study"
-        )
+        begun = f"was begun with other settings ({', '.join(different)}); use the same, or another --study"
+        raise UserError(f"the study '{name}' in {url} {begun}")
     return study
 
 

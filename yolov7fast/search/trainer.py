@@ -1,36 +1,40 @@
 """A training command as trials see it: its settings, what a budget means to it, the run file of one trial.
 
-`Trainer` is all of it for a command whose run file holds the flags of a table; what a family of detectors adds to it
-stands in `families`.
+A run file holds the flags of a table, under headings or not (`training.batch_size`). One flag of a family may hold a
+mapping of settings of their own, the inner ones: `hyp` of train.py the entries of the hyper-parameter file (`lr0` or
+`hyp.lr0`), `network` of tools/train_detr.py the keys of the network's configuration.
 """
 
 import contextlib
 import hashlib
+import importlib.util
+import json
 import math
 import os
+import re
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from yolov7fast.checkpoint.family import WEIGHTS_FOLDER
+from yolov7fast.checkpoint.family import FAMILIES, WEIGHTS_FOLDER
 from yolov7fast.cli.checks import check_train
 from yolov7fast.cli.flags import Flag, flags_of
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.cli.programs import program_of
-from yolov7fast.cli.run_file import (
-    SECTIONS,
-    check_flag_name,
-    check_flag_value,
-    find_run_file,
-    read_run_file,
-)
+from yolov7fast.cli.run_file import SECTIONS, check_flag_value, family_of_run_file, find_run_file, merge, read_run_file
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.paths import check_file
+from yolov7fast.core.files.yaml_file import read_yaml
 from yolov7fast.core.text import nearest
 from yolov7fast.data.data_yaml import load_data_yaml
+from yolov7fast.metrics.run_curves import number
+from yolov7fast.training.hyperparameters import KEYS, check_hyp, load_hyp
 
 FULL_RUN = 20  # epochs of a full run, in those of a trial, where the base configuration has no more than the trial
+BACKBONE = "backbone_config"  # the only key of a DETR network that holds keys of its own
+NOT_SETTINGS = ("id2label", "label2id", "model_type", "architectures", "transformers_version", BACKBONE)
 
 
 class Budget(NamedTuple):
@@ -45,101 +49,80 @@ class Budget(NamedTuple):
     validations: int = 0
 
 
-class UnknownSetting(UserError):
-    """key: as the user wrote it."""
-
-    def __init__(self, message: str, key: str):
-        super().__init__(message)
-        self.key = key
-
-
 class Trainer:
-    """One training command with its base configuration, whose run file holds flags of one table, under headings or not
-    (`training.batch_size`). Settings are flat: name -> value.
+    """One training command with its base configuration. Settings are flat: name -> value."""
 
-    One of its flags may hold a mapping of settings of their own, the inner ones; what these are, a subclass says.
-    """
-
-    weights = WEIGHTS_FOLDER  # where a run's checkpoints lie, below its folder; empty: there itself
     family: str
     suffix: str  # of its checkpoints
-    command: list[str]  # what starts a training, before its flags
-    spelt: dict[str, str]  # settings that the user's file names: the one name -> as written there first, in its order
-    checkpoints: tuple[str, ...]  # with any of these in a run folder it can be resumed
+    weights = WEIGHTS_FOLDER  # where they lie, below a run's folder; empty: there itself
+    inner, prefix = "", ""  # the flag that holds inner settings; what their names may begin with
+    is_inner: Callable[[str], bool] = staticmethod(lambda name: False)  # whatever the base configuration
+
+    @cached_property
+    def known(self) -> dict[str, Any]:
+        """Inner settings, each with its value in the base configuration."""
+        return {}
 
     def __init__(self, base_config: str | Path, budget: Budget, command: list[str] | None = None):
         """command: another one than the family's own to start trainings with."""
         self.program = program_of("train", self.family)
         self.command = command or self.program.child()
         self.base_config, self.budget = find_run_file(base_config), budget
-        self.spelt = {}
-        self.checkpoints = tuple(str(Path(self.weights, f"{name}{self.suffix}")) for name in ("last", "previous"))
+        self.spelt: dict[str, str] = {}  # settings of the user's file: the one name -> as written there, in its order
+        self.checkpoints = [str(Path(self.weights, f"{name}{self.suffix}")) for name in ("last", "previous")]
         self.flags = flags_of("train", self.family)
-        self.base = vars(parser_for("train", self.family).parse_args([])) | read_run_file(
-            base_config, self.flags, self.family
-        )
-        self.budgeted = self._budgeted()
+        defaults = vars(parser_for("train", self.family).parse_args([]))
+        self.base = defaults | read_run_file(base_config, self.flags, self.family)
+        self.budgeted: dict[str, Any] = {}  # flags that the budget sets for all trials
         for name, flag in self.flags.items():
+            amount = getattr(budget, flag.trials.budget) if flag.trials.budget else None
+            if amount is not None:
+                reset = flag.trials.reset
+                self.budgeted[name] = flag.default if reset else check_flag_value(flag, amount, "the budget")
             if self.base[name] and not flag.trials.in_base:
                 raise UserError(f"{base_config}: '{name}' cannot be in what trials build on; leave it out")
         self.check({}, f"{base_config} with this budget")
 
-    def _budgeted(self) -> dict[str, Any]:
-        """The flags that the budget sets for all trials."""
-        values: dict[str, Any] = {}
-        for name, flag in self.flags.items():
-            amount = getattr(self.budget, flag.trials.budget) if flag.trials.budget else None
-            if amount is not None:
-                values[name] = flag.default if flag.trials.reset else check_flag_value(flag, amount, "the budget")
-        return values
-
-    @classmethod
-    def knows(cls, key: str) -> bool:
-        """Whether this family has a setting of that name, whatever the base configuration."""
-        heading, rest = _parts(key)
-        return _flag(heading, rest, flags_of("train", cls.family)) is not None
-
-    # --- what a family adds -------------------------------------------------------------------------------------------
-
-    def check_options(self, options: Namespace) -> None:
-        """Refuse flags that cannot be, as the command itself does."""
-        check_train(options, self.family)
-
-    def inner_name(self, heading: str, rest: str) -> str | None:
-        """The one name of an inner setting, None if it is none."""
-        return None
-
-    def inner_names(self) -> list[str]:
-        """All that can be named, for hints."""
-        return []
+    # --- what a family with inner settings says of them ---------------------------------------------------------------
 
     def inner_value(self, name: str, value: Any, where: str) -> Any:
+        """The value as the command takes it."""
         return value
 
-    def inner_base(self, name: str) -> Any:
-        return None
+    def laid_over(self, below: Any, inner: Mapping[str, Any]) -> Any:
+        """The value of the flag `inner` that sets these; below: what it is without them."""
+        return below
 
-    def inner_content(self, inner: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-        """What a run file says to set these inner settings, such as {'hyp': {...}}; {} for none."""
-        return {}
+    def files_of(self, options: Mapping[str, Any]) -> dict[str, str]:
+        """The files that a training with these options reads its settings from, each with its kind."""
+        return {options["data"]: "data"}
 
-    # --- what follows from the table ----------------------------------------------------------------------------------
+    # --- settings -----------------------------------------------------------------------------------------------------
 
     def name(self, key: str, where: str) -> str:
         """The one name of a setting that may be spelt in several ways; every complaint begins with `where`."""
-        heading, rest = _parts(key)
-        flag = _flag(heading, rest, self.flags)
-        name = flag or self.inner_name(heading, rest)
-        if name is None:
-            known = [*self.flags, *self.inner_names()]
-            hint = nearest(key, known) or nearest(rest, known)
-            raise UnknownSetting(f"{where}: unknown setting '{key}'{hint}", key)
+        plain = _plain(key)
+        flag, inner = _flag(plain, self.flags), plain.removeprefix(self.prefix)
+        if flag is None and inner not in self.known:
+            known = [*self.flags, *self.known, *(self.prefix + name for name in self.known)]
+            raise UserError(f"{where}: unknown setting '{key}'{nearest(plain, known)}{self._elsewhere(key, where)}")
+        name = flag or inner
         if flag and (instead := self.flags[flag].trials.instead):
             raise UserError(f"{where}: '{key}' is not for trials to set: use {instead}")
         if name in self.budgeted:
             raise UserError(f"{where}: '{key}' is set for all trials by the budget; leave out one of the two")
         self.spelt.setdefault(name, key)
         return name
+
+    def _elsewhere(self, key: str, where: str) -> str:
+        """Which other family has a setting of that name, as the rest of a complaint."""
+        for other in map(trainer_class, (family for family in FAMILIES if family != self.family)):
+            if _flag(_plain(key), flags_of("train", other.family)) or other.is_inner(_plain(key)):
+                return (
+                    f"; '{key}' is a setting of the {other.family} family, so {where.partition(': trial ')[0]} seems "
+                    f"to be for that one, but {self.base_config} is a run file of the {self.family} family"
+                )
+        return ""
 
     def value(self, name: str, value: Any, where: str) -> Any:
         """The value as the command takes it."""
@@ -149,13 +132,15 @@ class Trainer:
             raise UserError(f"{where}: {name} is an empty list; give at least one value")
         else:
             checked = check_flag_value(self.flags[name], value, where)
-        if not _is_finite(checked):
-            raise UserError(f"{where}: {name} must be finite, not {value!r}")
+        try:  # comparisons with NaN are false, so that limits let it through
+            json.dumps(checked, allow_nan=False, default=str)
+        except ValueError:
+            raise UserError(f"{where}: {name} must be finite, not {value!r}") from None
         return checked
 
     def check(self, settings: Mapping[str, Any], where: str) -> None:
         """Refuse settings that cannot go together."""
-        options = self._options(settings)
+        options = self.options(settings)
         try:
             self.check_options(Namespace(**options))
             check_file(options["weights"])
@@ -163,38 +148,55 @@ class Trainer:
         except UserError as error:
             raise UserError(f"{where}: {error}") from None
 
+    def check_options(self, options: Namespace) -> None:
+        """Refuse flags that cannot be, as the command itself does."""
+        check_train(options, self.family)
+
     def base_value(self, name: str) -> Any:
         """What a trial uses that does not set it."""
-        return self._options({})[name] if name in self.flags else self.inner_base(name)
+        return self.options({})[name] if name in self.flags else self.known.get(name)
+
+    def options(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Every flag's value in a trial with these settings.
+
+        It is validated more often than the base has it, where it would have too few validations to be pruned by.
+        """
+        options = self.base | self._flags(settings) | self.budgeted
+        interval, epochs = options["eval_interval"], options["epochs"]
+        if "eval_interval" not in settings and interval > 0 and epochs // interval < self.budget.validations:
+            options["eval_interval"] = min(interval, max(1, epochs // 5))
+        return options
+
+    def _flags(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Settings as a run file has them: inner ones inside their flag."""
+        inner = {name: value for name, value in settings.items() if name not in self.flags}
+        flags = {name: value for name, value in settings.items() if name in self.flags}
+        if inner:
+            flags[self.inner] = self.laid_over(flags.get(self.inner, self.base[self.inner]), inner)
+        return flags
 
     def epochs(self, settings: Mapping[str, Any]) -> int:
-        return self._options(settings)["epochs"]
+        return self.options(settings)["epochs"]
 
-    @property
-    def seed(self) -> int:
-        return self.base["seed"] or 0
-
-    def notes(self) -> list[str]:
-        """What of the base configuration is different in trials, in sentences for the user."""
+    def note(self) -> str:
+        """What of the base configuration is different in trials, for the user."""
         wanted, used = self.base["eval_interval"], self.base_value("eval_interval")
         if not self.budget.validations or self.epochs({}) == 1:
-            return []
+            return ""
         if self.base_value("notest"):
-            return ["with notest trials are validated only at their end, so none is pruned; leave it out to prune"]
-        if used == wanted:
-            return []
-        return [
-            f"with eval_interval {wanted} a trial of {self.epochs({})} epochs has too few validations to be pruned by: "
-            f"trials are validated every {f'{used} epochs' if used > 1 else 'epoch'}"
-        ]
+            return "with notest trials are validated only at their end, so none is pruned; leave it out to prune"
+        often = f"trials are validated every {f'{used} epochs' if used > 1 else 'epoch'}"
+        few = f"with eval_interval {wanted} a trial of {self.epochs({})} epochs has too few validations to be pruned by"
+        return f"{few}: {often}" if used != wanted else ""
+
+    # --- files --------------------------------------------------------------------------------------------------------
 
     def ended_itself(self, folder: Path, settings: Mapping[str, Any]) -> bool:
         """Whether max_iter or patience ended the training in `folder` before its last epoch.
 
         Its checkpoint says so, or is stripped, which is the last thing a training does.
         """
-        options = self._options(settings)
-        path = folder / self.checkpoints[0]
+        options, path = self.options(settings), folder / self.checkpoints[0]
         if not (options["max_iter"] or options["patience"]) or not path.is_file():
             return False
         from yolov7fast.checkpoint.api import CheckpointError, load_checkpoint  # torch takes seconds to load
@@ -227,93 +229,147 @@ class Trainer:
 
         By their names as configurations spell them; a data set that is a folder counts by its name alone.
         """
-        names = {file for trial in [{}, *settings] for file in self.files_of(self._options(trial)).items() if file[0]}
+        names = {file for trial in [{}, *settings] for file in self.files_of(self.options(trial)).items() if file[0]}
         paths = {name: Path(name) if Path(name).is_dir() else Path(check_file(name, kind)) for name, kind in names}
-        return {
-            name: hashlib.sha256(path.read_bytes() if path.is_file() else b"").hexdigest()
-            for name, path in sorted(paths.items())
-        }
-
-    def files_of(self, options: Mapping[str, Any]) -> dict[str, str]:
-        """The files that a training with these options reads its settings from, each with its kind."""
-        return {options["data"]: "data"}
+        contents = {name: path.read_bytes() if path.is_file() else b"" for name, path in sorted(paths.items())}
+        return {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
 
     def prepare(self, settings: Sequence[Mapping[str, Any]]) -> None:
         """Fetch what must be there before several trainings start at once: the data sets."""
-        options = [self._options(trial) for trial in [{}, *settings]]
+        options = [self.options(trial) for trial in [{}, *settings]]
         for data, val_fraction in {(option["data"], option["val_fraction"]) for option in options}:
             load_data_yaml(data, val_fraction=val_fraction)
 
     def run_file(self, settings: Mapping[str, Any], seed: int, folder: Path) -> dict[str, Any]:
         """The content of one trial's run file; it trains in `folder`."""
         place = {"seed": seed, "project": str(folder.parent), "name": folder.name, "exist_ok": True}
-        often = {"eval_interval": self._options(settings)["eval_interval"]}
+        often = {"eval_interval": self.options(settings)["eval_interval"]}
         return self._over_base(settings, folder) | self.budgeted | often | place
 
     def full_run(self, settings: Mapping[str, Any], path: Path) -> tuple[dict[str, Any], list[str]]:
         """The content of `path`, the run file of a full run without the budget, and the words that start it."""
-        content = self._over_base(settings, path.parent) | {"name": "best"}
+        content, size = self._over_base(settings, path.parent) | {"name": "best"}, self.base["img_size"]
         if self.base["subset_size"] and "subset_size" not in settings:
             content["subset_size"] = 0
-        if self.budget.size and self.budget.size > _largest(self.base["img_size"]):
+        if self.budget.size and self.budget.size > (max(size) if isinstance(size, list) else size):
             content["img_size"] = self.budget.size
         trial, full = self.epochs(settings), self.base["epochs"]
         content["epochs"] = full if full > trial else FULL_RUN * trial
         return content, [self.program.invocation, "--config", str(path)]
 
-    def training(self, flag: str, path: Path, device: str | None) -> list[str]:
-        """The words that start (`--config` run file) or resume (`--resume` folder) a training."""
-        return [*self.command, flag, str(path), *([] if device is None else ["--device", device])]
-
-    def _options(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Every flag's value in a trial with these settings."""
-        flags = {name: value for name, value in settings.items() if name in self.flags}
-        options = self.base | flags | self._inner_content(settings) | self.budgeted
-        if "eval_interval" not in flags:
-            options["eval_interval"] = self._interval(options["eval_interval"], options["epochs"])
-        return options
-
-    def _interval(self, interval: int, epochs: int) -> int:
-        """Epochs between validations: less than the base has it, where a trial would have too few to be pruned by."""
-        if interval < 1 or epochs // interval >= self.budget.validations:  # the checks report what is impossible
-            return interval
-        return min(interval, max(1, epochs // 5))
-
-    def _inner_content(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        inner = {name: value for name, value in settings.items() if name not in self.flags}
-        return self.inner_content(inner, settings) if inner else {}
-
     def _over_base(self, settings: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         """A run file in `folder` with these settings on top of the base configuration."""
-        flags = {name: value for name, value in settings.items() if name in self.flags}
-        base = os.path.relpath(self.base_config.resolve(), folder.resolve())
-        return {"base": base, **flags, **self._inner_content(settings)}
+        return {"base": os.path.relpath(self.base_config.resolve(), folder.resolve()), **self._flags(settings)}
 
 
-def _parts(key: str) -> tuple[str, str]:
-    """'training.optimizer.lr' -> ('training.optimizer', 'lr')."""
-    heading, _, rest = key.lstrip("-").replace("-", "_").rpartition(".")
-    return heading, rest
+def _plain(key: str) -> str:
+    """'training.optimizer.batch-size' -> 'batch_size': without the headings of run files."""
+    return re.sub(rf"^(({'|'.join(SECTIONS)})\.)+", "", key.lstrip("-").replace("-", "_"))
 
 
-def _flag(heading: str, rest: str, flags: Mapping[str, Flag]) -> str | None:
-    """The flag of this name or alias, below any of a run file's headings."""
-    if heading and not set(heading.split(".")) <= set(SECTIONS):
+def _flag(name: str, flags: Mapping[str, Flag]) -> str | None:
+    """The flag of this name or alias."""
+    names = {spelt.lstrip("-").replace("-", "_"): dest for dest, f in flags.items() for spelt in (f.name, *f.aliases)}
+    return names.get(name)
+
+
+class YoloTrainer(Trainer):
+    family, suffix, inner, prefix = "yolo", ".pt", "hyp", "hyp."
+    is_inner = staticmethod(lambda name: name.removeprefix("hyp.") in KEYS)
+
+    @cached_property
+    def base_hyp(self) -> dict[str, Any]:
+        return load_hyp(self.base["hyp"])
+
+    @cached_property
+    def known(self) -> dict[str, Any]:
+        return {name: self.base_hyp.get(name, key.default) for name, key in KEYS.items()}
+
+    def check_options(self, options: Namespace) -> None:
+        super().check_options(options)
+        load_hyp(options.hyp)
+        if options.cfg:  # its rows are read by the training itself, whose modules load slowly
+            content = read_yaml(path := check_file(options.cfg, "cfg"), "cfg")
+            if not isinstance(content, dict) or not ("base" in content or {"backbone", "head"} <= content.keys()):
+                raise UserError(f"cfg {path} describes no network; it must hold backbone and head, as those in cfg/ do")
+
+    def files_of(self, options: Mapping[str, Any]) -> dict[str, str]:
+        hyp = options["hyp"]
+        hyp_file = hyp.get("base", "") if isinstance(hyp, Mapping) else hyp
+        return super().files_of(options) | {options["cfg"]: "cfg", hyp_file: "hyp"}
+
+    def inner_value(self, name: str, value: Any, where: str) -> Any:
+        return check_hyp(self.base_hyp | {name: value}, where)[name]
+
+    def laid_over(self, below: Any, inner: Mapping[str, Any]) -> Any:
+        return {**(below if isinstance(below, Mapping) else {"base": below}), **inner}
+
+
+class DetrTrainer(Trainer):
+    """Inner settings are the keys that the base names and, where transformers is installed, all of its configuration's:
+    `model.network.num_queries`, `network.backbone_config.depths`."""
+
+    family, suffix, weights, inner = "detr", ".pth", "", "network"
+    is_inner = staticmethod(lambda name: name.startswith("network."))
+
+    @cached_property
+    def known(self) -> dict[str, Any]:
+        found = {}
+        for section in ("", BACKBONE):
+            kind, network = config_class(self.base["architecture"], section), self.base["network"]
+            defaults = kind().to_dict() if kind else {}
+            values = {k: v for k, v in defaults.items() if k not in NOT_SETTINGS and not k.startswith("_")}
+            values |= network.get(section, {}) if section else network
+            found |= {".".join(filter(None, ("network", section, key))): value for key, value in values.items()}
+        return found
+
+    def inner_value(self, name: str, value: Any, where: str) -> Any:
+        """As transformers takes it or, without it, of the kind that the base configuration has there."""
+        known, (*section, key) = self.known[name], name.split(".")[1:]
+        if type(known) is int and isinstance(value, float) and value.is_integer():
+            value = int(value)
+        elif isinstance(known, float) and isinstance(value, str) and not math.isnan(number(value)):
+            value = number(value)  # YAML 1.1 reads '1e-3' as text
+        kind = config_class(self.base["architecture"], "".join(section))
+        try:
+            if kind is not None:
+                kind(**{key: value})
+            elif type(value) is not type(known) and not (isinstance(known, float) and type(value) is int):
+                raise TypeError
+        except Exception:  # the classes of a validator of its own, which changes between versions
+            raise UserError(f"{where}: {name} must be like {known!r}, not {value!r}") from None
+        return value
+
+    def laid_over(self, below: Any, inner: Mapping[str, Any]) -> Any:
+        """Keys of the backbone, too, are laid over those of the base, as `base:` does in run files."""
+        for name, value in inner.items():
+            for part in reversed(name.split(".")[1:]):
+                value = {part: value}
+            below = merge(below, value)
+        return below
+
+
+@cache
+def config_class(architecture: str, section: str) -> type | None:
+    """The class of transformers that checks the keys of `network` (section '') or of its backbone, if installed."""
+    if importlib.util.find_spec("transformers") is None:
         return None
-    try:
-        return "config" if rest == "config" else check_flag_name(rest, flags, "")
-    except UserError:
-        return None
+    from yolov7fast.nn import detr  # torch takes seconds to load
+
+    library, kind = detr.transformers(), detr.architecture_of(architecture)
+    return type(library.AutoConfig.for_model(kind.backbone)) if section else getattr(library, kind.config)
 
 
-def _largest(size: int | list[int]) -> int:
-    return max(size) if isinstance(size, list) else size
+def trainer_for(base_config: str) -> type[Trainer]:
+    """The trainer of the family that a base configuration is for."""
+    return trainer_class(family_of_run_file(base_config))
 
 
-def _is_finite(value: Any) -> bool:
-    """Whether all numbers in it are: comparisons with NaN are false, so that limits let it through."""
-    if isinstance(value, Mapping):
-        return all(map(_is_finite, value.values()))
-    if isinstance(value, list | tuple):
-        return all(map(_is_finite, value))
-    return not isinstance(value, float) or math.isfinite(value)
+def trainer_class(family: str) -> type[Trainer]:
+    if family in (known := {kind.family: kind for kind in (YoloTrainer, DetrTrainer)}):
+        return known[family]
+    from yolov7fast.families.registry import family_class
+
+    registered = family_class(family)
+    parts = {"family": family, "suffix": registered.checkpoint_suffix, "weights": registered.weights_folder}
+    return type("FamilyTrainer", (Trainer,), parts)

@@ -8,14 +8,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from scipy.stats import t as student
 
 from yolov7fast.core.errors import UserError, shown
 from yolov7fast.reports.runs import Run
 from yolov7fast.studies.plan import Arm, Plan, StudyRun
 
 METRICS = ("map50", "map")
-CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True)
@@ -68,24 +66,6 @@ def results(trained: Sequence[Trained], equal: str, metric: str) -> list[Result]
         if values:
             found.append(Result(arm, values, mine[0].planned.epochs))
     return found
-
-
-def pooled_deviation(found: Sequence[Result]) -> tuple[float, int]:
-    """Deviation of a seed, taken over all arms, and its degrees of freedom; NaN where no arm has two seeds."""
-    several = [r for r in found if len(r.values) > 1]
-    freedom = sum(len(r.values) - 1 for r in several)
-    if not freedom:
-        return math.nan, 0
-    return math.sqrt(sum(r.deviation**2 * (len(r.values) - 1) for r in several) / freedom), freedom
-
-
-def interval(one: Result, other: Result, found: Sequence[Result]) -> float:
-    """Half width of the 95% interval of the difference of two arms' means; infinite where seeds cannot say."""
-    deviation, freedom = pooled_deviation(found)
-    if not freedom:
-        return math.inf
-    quantile = float(student.ppf(0.5 + CONFIDENCE / 2, freedom))
-    return quantile * deviation * math.sqrt(1 / len(one.values) + 1 / len(other.values))
 
 
 def recorded_price(plan: Plan, trained: Sequence[Trained]) -> Price:

@@ -2,9 +2,6 @@
 
 import contextlib
 import json
-import signal
-import subprocess
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,11 +12,10 @@ from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.atomic import write_atomically
 from yolov7fast.core.process.signals import StopRequest
 from yolov7fast.metrics.run_curves import read_csv
+from yolov7fast.search.run import OUTPUT, explain, follow, wait_for
 from yolov7fast.studies.plan import Plan, StudyRun
 
-STATE, RUNS, OUTPUT = "study.json", "runs", "output.txt"
-LOOK_SECONDS = 0.5
-GRACE_SECONDS = 120.0  # after being asked to stop, a training has so long to write its checkpoint
+STATE, RUNS = "study.json", "runs"
 Command = Callable[[StudyRun, Path], list[str]]  # what trains a run into a folder, or resumes it there
 FREE = ("repeat", "minutes")  # may change in a study that is begun: they add runs, or leave some out of the report
 
@@ -89,37 +85,18 @@ def run_all(study: StudyFolder, runs: Sequence[StudyRun], command: Command, what
 
 
 def _train(study: StudyFolder, run: StudyRun, command: Command, stop: StopRequest, bar: tqdm, before: int) -> None:
-    folder = study.folder(run)
+    folder, output = study.folder(run), study.path / RUNS / f"{run.name}.{OUTPUT}"
     folder.mkdir(parents=True, exist_ok=True)
-    with (study.path / RUNS / f"{run.name}.{OUTPUT}").open("ab") as output:
-        child = subprocess.Popen(
-            command(run, folder),
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,  # Ctrl-C reaches it through this process alone
-        )
-        try:
-            asked = 0.0
-            while (code := child.poll()) is None:
-                if stop and not asked:
-                    child.terminate()
-                    asked = time.monotonic()
-                if asked and time.monotonic() - asked > GRACE_SECONDS:
-                    child.kill()
-                _show(bar, before + study.epochs_done(run))
-                time.sleep(LOOK_SECONDS)
-        finally:
-            if child.poll() is None:
-                child.send_signal(signal.SIGKILL)
-                child.wait()
+
+    def look() -> bool:
+        _show(bar, before + study.epochs_done(run))
+        return bool(stop)
+
+    code = wait_for(follow(command(run, folder), output, look))
     if stop:
         raise Stopped(stop.exit_code)
     if code:
-        text = (study.path / RUNS / f"{run.name}.{OUTPUT}").read_text(encoding="utf-8", errors="replace")
-        lines = [line.strip() for line in text.replace("\r", "\n").splitlines() if line.strip()]
-        said = lines[-1][-200:] if lines else "nothing"
-        raise UserError(f"training {run.name} ended with code {code} and said: {said}")
+        raise UserError(f"training {run.name} ended with code {code} and said: {explain(code, output)}")
 
 
 def _show(bar: tqdm, done: int) -> None:

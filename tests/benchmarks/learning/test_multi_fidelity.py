@@ -8,9 +8,8 @@ import pytest
 
 from benchmarks.learning import multi_fidelity
 from yolov7fast.search import options
-from yolov7fast.search.families import trainer_for
 from yolov7fast.search.settings import read_space
-from yolov7fast.search.trainer import Budget
+from yolov7fast.search.trainer import Budget, trainer_for
 
 HEAD = "trial_id,status,final_map,wall_time\n"
 TABLES = {
