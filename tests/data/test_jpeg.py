@@ -53,7 +53,7 @@ def exif(orientation: int) -> Image.Exif:
 @pytest.mark.parametrize(
     "options",
     [{"progressive": True}, {"exif": exif(6)}, {"restart_marker_rows": 1}, {"restart_marker_blocks": 7}],
-    ids=str,
+    ids=lambda options: next(iter(options)),
 )
 def test_other_kinds_of_file_are_left_to_the_decoder_of_whole_images(options, save):
     assert upper_rows(save(**options), SIZE, 40) is None

@@ -99,9 +99,8 @@ class Runner:
         folder, code, began = self.folder / run.name, 0, time.monotonic()
         run.status, run.reason = states.RUNNING, ""
         self.learn(trial, run)
-        is_over = run.status == states.PRUNED or self.is_complete(
-            run
-        )  # its runner was ended before it could record this
+        # a runner that was ended may not have recorded it
+        is_over = run.status == states.PRUNED or self.is_complete(run)
         if not is_over and not (run.curve and self.trainer.ended_itself(folder, run.params)):
             command = self.command(run, folder, device)
             self.trials.save(trial, run)
