@@ -20,6 +20,7 @@ from tests.families.detr_commands import SCRIPT as DETR
 from tests.families.detr_commands import needs_transformers
 from tests.training.commands import train, weights_of
 
+NEAR = 0.1  # of the change since the stop; without its momentum, a run of yolo ends 0.33 away, other processors 0.04
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 
 
@@ -48,6 +49,8 @@ def is_recorded_on_this_kind_of_machine(expected: dict) -> bool:
 )
 def test_a_run_begun_before_is_resumed_to_the_recorded_weights(tmp_path, shapes_small, family, script):
     expected = unpack(family, tmp_path, shapes_small)
+    (checkpoint,) = (tmp_path / "run").rglob("last.pt*")
+    stopped = weights_of(checkpoint)
     done = train("--resume", str(tmp_path / "run"), script=script)
     assert done.returncode == 0, done.stderr
     found = weights_of(tmp_path / "run" / "weights" / expected["final"])
@@ -57,6 +60,13 @@ def test_a_run_begun_before_is_resumed_to_the_recorded_weights(tmp_path, shapes_
         different = [name for name in hashes if hashes[name] != expected["sha256"][name]]
         assert not different, f"{len(different)} of {len(hashes)} tensors differ, first {different[:3]}"
         assert (tmp_path / "run" / "results.txt").read_text() == expected["results.txt"]
+        return
+    # elsewhere another rounding grows from step to step, in some tensors more than in others
     recorded = np.load(io.BytesIO((tmp_path / "expected.npz").read_bytes()))
-    for name in recorded.files:
-        np.testing.assert_allclose(found[name].numpy(), recorded[name], rtol=1e-3, atol=1e-4, err_msg=name)
+    changes = {
+        name: np.linalg.norm(recorded[name] - value.numpy()) for name, value in stopped.items() if name in recorded
+    }
+    moved = [name for name, change in changes.items() if change > 0]
+    assert len(moved) > len(recorded.files) / 2
+    apart = [np.linalg.norm(found[name].numpy() - recorded[name]) / changes[name] for name in moved]
+    assert np.median(apart) < NEAR

@@ -168,6 +168,16 @@ def test_empty_boxes_match_nothing():
     assert not match(single_image([[5, 5, 5, 5, 0.9, 0]], [[0, 5, 5, 5, 5]])).correct.any()
 
 
+def test_detections_stay_as_they_are():
+    """One row alone is contiguous either way, so that what looks like a copy may not be one."""
+    for n in (1, 2):
+        dets = np.tile(np.array([[8, 8, 16, 32, 0.75, 1]], np.float32), (n, 1))
+        labels = np.array([[1, 8, 8, 16, 32]], np.float32)
+        before = dets.copy()
+        match(Batch(dets, np.zeros(n, int), labels, np.zeros(1, int)))
+        np.testing.assert_array_equal(dets, before)
+
+
 def test_nothing_to_match():
     assert match(single_image([], [])).correct.shape == (0, 10)
     assert match(single_image([], [[0, 1, 1, 2, 2]])).correct.shape == (0, 10)

@@ -133,8 +133,8 @@ def match(batch: Batch) -> Matches:
     """
     dets, labels, image = batch.detections, batch.labels, batch.label_image
     edges = np.searchsorted(batch.det_image, np.arange(int(image.max(initial=-1)) + 2))
-    columns = np.ascontiguousarray(dets.T)
-    columns[4] = (columns[2] - columns[0]) * (columns[3] - columns[1])  # the score is not needed, the area is
+    columns = np.array(dets.T, order="C")  # a copy, whatever the number of rows: the scores stay as they are
+    columns[4] = (columns[2] - columns[0]) * (columns[3] - columns[1])  # here the area is needed, not the score
     cls = labels[:, 0].astype(np.int64)
     key = image * (int(cls.max(initial=0)) + 1) + cls
     owner, iou = np.full(len(labels), -1), np.zeros(len(labels), np.float32)
