@@ -20,7 +20,7 @@ from tests.families.detr_commands import SCRIPT as DETR
 from tests.families.detr_commands import needs_transformers
 from tests.training.commands import train, weights_of
 
-NEAR = 0.1  # of the change since the stop; without its momentum, a run of yolo ends 0.33 away, other processors 0.04
+NEAR = 0.1  # of the change since the stop; a YOLO run without its momentum ends 0.33 away, other processors 0.04
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 
 
@@ -61,8 +61,12 @@ def test_a_run_begun_before_is_resumed_to_the_recorded_weights(tmp_path, shapes_
         assert not different, f"{len(different)} of {len(hashes)} tensors differ, first {different[:3]}"
         assert (tmp_path / "run" / "results.txt").read_text() == expected["results.txt"]
         return
-    # elsewhere another rounding grows from step to step, in some tensors more than in others
     recorded = np.load(io.BytesIO((tmp_path / "expected.npz").read_bytes()))
+    if family == "detr":
+        for name in recorded.files:
+            np.testing.assert_allclose(found[name].numpy(), recorded[name], rtol=1e-3, atol=1e-4, err_msg=name)
+        return
+    # OTA's choices let another rounding grow from step to step, in some tensors more than in others
     changes = {
         name: np.linalg.norm(recorded[name] - value.numpy()) for name, value in stopped.items() if name in recorded
     }

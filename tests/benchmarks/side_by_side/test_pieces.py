@@ -13,7 +13,7 @@ ROWS = {"a loss": Request("ota", "forward", 3, 2), "a sample": Request("default"
 
 
 class StandIn:
-    """Takes 1, 2, 3, ... seconds; has no samples; fails at what it is told to."""
+    """Takes 1, 2, 3, ... seconds; has no samples; fails at one wish."""
 
     def __init__(self, name: str, fails: str = ""):
         self.name, self.fails, self.asked = name, fails, []
