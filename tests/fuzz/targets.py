@@ -4,6 +4,7 @@ import functools
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 from optuna.trial import TrialState, create_trial
@@ -44,9 +45,9 @@ from yolov7fast.data.labels import find_images
 from yolov7fast.nn.head_config import HeadConfig
 from yolov7fast.nn.model import Model
 from yolov7fast.plots.draw import class_name
-from yolov7fast.search.report import ORDER, rank, ranking_text, verdict, write_csv
+from yolov7fast.search.report import ORDER, rank, ranking, verdict, write_csv
 from yolov7fast.search.settings import read_space, read_trials
-from yolov7fast.search.study import stored_runs
+from yolov7fast.search.study import Trials
 from yolov7fast.search.trainer import Budget, YoloTrainer
 from yolov7fast.training.hyperparameters import load_hyp
 
@@ -127,21 +128,21 @@ def use_ledger(folder: Path) -> None:
     from yolov7fast.search import command, options
 
     plan = command.read_plan(folder)
-    records = plan.get("runs")
-    attributes = {f"run {k}": run for k, run in enumerate(records if isinstance(records, list) else [])}
-    runs = stored_runs(create_trial(state=TrialState.WAITING, user_attrs=attributes), str(folder / "trials.json"))
+    records = plan["runs"] if isinstance(plan.get("runs"), list) else []
+    attributes = {f"run {k}": run for k, run in enumerate(records)} | {"settings": plan.get("settings")}
+    trials = SimpleNamespace(seeds=range(len(records)), url=str(folder / "trials.json"))
+    runs = Trials.runs(trials, 1, create_trial(state=TrialState.WAITING, user_attrs=attributes))
     begun = [run for run in runs if run.status in ORDER]
     opt = options.resumed(options.parser().parse_args(["--output-dir", str(folder), "--resume"]), plan["options"])
     options.check(opt)
     command.check_unchanged(plan, json.loads(json.dumps(plan)), opt)
     places = rank(begun)
     write_csv(folder / "table.csv", begun, trainer())
-    must(ranking_text(places, trainer()) and verdict(places) is not None, "ranking")
-    command.write_plan(folder, plan)
+    must(ranking(places, trainer())[1] and verdict(places) is not None, "ranking")
 
 
 LEDGER = {
-    "version": 3,
+    "version": 4,
     "timestamp": "20261117_101010",
     "id": "ab",
     "options": {
@@ -159,18 +160,10 @@ LEDGER = {
     "trials": [{"lr0": 0.01}, {"lr0": 0.02}],
     "space": {},
     "files": {},
+    "settings": {"lr0": 0.01},
     "runs": [
-        {
-            "id": i,
-            "setting": i,
-            "seed": 0,
-            "params": {"lr0": 0.01 * (i + 1)},
-            "status": status,
-            "seconds": 3.5,
-            "reason": "",
-        }
-        | {"curve": [{"epoch": e, "loss": 1.0, "map": 0.1 * e, "map50": 0.2} for e in range(2)]}
-        for i, status in enumerate(("completed", "completed", "failed", "running"))
+        {"status": status, "seconds": 3.5, "reason": "", "curve": [[e, 1.0, 0.1 * e, 0.2] for e in range(2)]}
+        for status in ("completed", "completed", "failed", "running")
     ],
 }
 

@@ -20,18 +20,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from yolov7fast.cli.parser import parser_for
-from yolov7fast.cli.run_file import read_run_file
 from yolov7fast.training.hyperparameters import load_hyp
 
 HEADER = ["epoch", "train/box", "train/total", "metrics/mAP_0.5", "metrics/mAP_0.5:0.95", "seconds"]
-
-
-def options(arguments: list[str]) -> dict:
-    parser = parser_for("train")
-    opt = parser.parse_args(arguments)
-    if not opt.resume:
-        return vars(opt)
-    return vars(parser.parse_args([])) | read_run_file(Path(opt.resume) / "trial.yaml", parser.flags)
 
 
 def misbehave(kind: str, folder: Path) -> None:
@@ -68,7 +59,8 @@ def wait_for_the_end(folder: Path) -> None:
 
 
 def main() -> None:
-    opt = options(sys.argv[1:])
+    opt = vars(parser_for("train").parse_args())
+    assert opt["resume"] == "auto"
     folder = Path(opt["project"]) / opt["name"]
     lr0, epochs, checkpoint = load_hyp(opt["hyp"])["lr0"], opt["epochs"], folder / "weights" / "last.pt"
     checkpoint.parent.mkdir(exist_ok=True)
@@ -77,7 +69,7 @@ def main() -> None:
     kinds = json.loads(os.environ.get("FAKE", "{}"))
     kind = kinds.get(opt["name"], kinds.get("*", ""))
     if state.get("finished"):
-        sys.exit("error: nothing to do")
+        sys.exit(0)
     last = min(epochs, opt["max_iter"] or epochs) - 1
     for epoch in range(state["epoch"], last + 1):
         if epoch == 1 and not kind.endswith("end"):

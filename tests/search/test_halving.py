@@ -174,6 +174,15 @@ def test_a_larger_search_judges_all_trials_together(tmp_path, quick):
     assert trained_on == {0, *ranked[: 9 // REDUCTION]}
 
 
+def test_a_smaller_search_trains_on_what_has_paused(tmp_path, quick, monkeypatch):
+    """Also settings whose number is beyond the new --trials."""
+    with monkeypatch.context() as patch:
+        patch.setattr(Halving, "promotable", lambda *_: [])
+        assert run(*searched(tmp_path, *NINE)) == 0
+    assert run("--output-dir", str(tmp_path / "out"), "--resume", "--trials", "1") == 0
+    assert expected_statuses(tmp_path) == NINE_ENDS
+
+
 def test_all_seeds_of_the_setting_that_comes_to_its_end_are_trained(tmp_path, quick):
     assert run(*searched(tmp_path, *THREE, "--repeat", "2")) == 0
     assert sorted(column(tmp_path, "status")) == ["completed", "completed", "pruned", "pruned"]

@@ -2,13 +2,12 @@
 
 import csv
 import json
-from dataclasses import asdict
 
 import pytest
 
 from yolov7fast.search.plot import draw
-from yolov7fast.search.report import best_settings, rank, ranking_text, verdict, write_csv
-from yolov7fast.search.run import Point, Run, run_from
+from yolov7fast.search.report import best_settings, rank, ranking, verdict, write_csv
+from yolov7fast.search.run import Point, Run
 from yolov7fast.search.settings import read_trials
 from yolov7fast.search.trainer import Budget, trainer_for
 
@@ -41,7 +40,7 @@ def test_the_csv_names_settings_as_the_user_wrote_them_in_that_order(tmp_path):
     names = ["training.optimizer.lr", "training.batch_size", "training.clip_norm"]
     assert head[:7] == ["trial_id", "status", "final_map", "final_loss", *(f"param_{name}" for name in names)]
     assert first[:7] == ["1", "completed", "0.1", "1", "0.0001", "4", "0.1"] and second[4:7] == ["0.001", "8", "0.2"]
-    assert ranking_text(rank(runs), trainer).splitlines()[0].split()[-3:] == names
+    assert ranking(rank(runs), trainer)[1].splitlines()[0].split()[-3:] == names
 
 
 def test_the_csv_has_the_promised_columns(tmp_path, trainer):
@@ -62,7 +61,7 @@ def test_completed_settings_rank_by_mean_before_all_others(trainer):
     assert [place.setting for place in places] == [1, 0, 2, 3]
     assert places[1].map == pytest.approx(0.2) and places[1].spread == pytest.approx(0.02**0.5)
     assert best_settings(places) == {"lr0": 0.02}
-    assert "0.2000 ± 0.1414 (2)" in ranking_text(places, trainer)
+    assert "0.2000 ± 0.1414 (2)" in ranking(places, trainer)[1]
     assert best_settings(rank(runs[3:])) is None
 
 
@@ -92,4 +91,4 @@ def test_the_plot_is_drawn_from_any_mixture(tmp_path, trainer):
 
 def test_a_run_reads_back_as_it_was_written():
     written_run = run(3, 1, 0.2, "pruned", batch_size=8)
-    assert run_from(json.loads(json.dumps(asdict(written_run)))) == written_run
+    assert Run(3, 1, 3, written_run.params, **json.loads(json.dumps(written_run.record))) == written_run

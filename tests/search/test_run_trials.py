@@ -19,7 +19,7 @@ import pytest
 from tests.search.fake_runs import SIX, column, in_a_process, listed, table
 from tests.search.fake_trials import ROOT, run
 from yolov7fast.core.errors import UserError, one_line, run_command
-from yolov7fast.search import plot
+from yolov7fast.search import plot, runner
 from yolov7fast.search import run as training
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -119,11 +119,11 @@ def test_a_damaged_record_of_trials_is_named_in_one_line(tmp_path, recorded, cha
 @pytest.mark.parametrize(
     "change",
     [
-        lambda run: run.update(id="x"),
+        lambda run: run.update(seconds="x"),
         lambda run: run.update(curve=3),
-        lambda run: run.update(curve=[{"epoch": 0, "loss": "low"}]),
+        lambda run: run.update(curve=[[0, "low"]]),
         lambda run: run.update(status="lost"),
-        lambda run: run.pop("params"),
+        lambda run: run.update(params={}),
     ],
 )
 def test_a_damaged_study_is_named_in_one_line(tmp_path, recorded, change):
@@ -265,6 +265,41 @@ def test_the_time_budget_ends_what_runs_also_what_does_not_listen(tmp_path, fake
     assert column(tmp_path, "status") == ["interrupted", "interrupted"]
     assert set(column(tmp_path, "reason")) == {"the time budget is used up"}
     assert "3 of 3 trials are not done" in capsys.readouterr().out
+
+
+def test_the_second_ctrl_c_kills_what_does_not_listen(tmp_path, fake, monkeypatch):
+    """It reaches the runner when it waits for its trainings."""
+    wait, hanging = runner.wait, tmp_path / "out" / "trial_001" / "hanging"
+
+    def interrupted(trainings, *_):
+        while not hanging.exists():
+            wait(trainings, 0.05)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runner, "wait", interrupted)
+    fake(trial_001="deaf")
+    run(*listed(tmp_path, SIX[:2]))
+    assert (column(tmp_path, "status"), column(tmp_path, "reason")) == (["interrupted"], ["ended at once"])
+    assert not running_children()
+
+
+def test_a_fault_ends_the_trainings_of_all_places(tmp_path, fake, monkeypatch):
+    """The second trial's figures cannot be read once the first one hangs."""
+    curve, hanging = training.read_curve, tmp_path / "out" / "trial_001" / "hanging"
+
+    def broken(folder):
+        if folder.name == "trial_002" and hanging.exists():
+            raise RuntimeError("a fault of the program")
+        return curve(folder)
+
+    fake(trial_001="deaf", trial_002="hang")
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="a fault of the program"):
+        patch.setattr(training, "read_curve", broken)
+        run(*listed(tmp_path, SIX[:3], "--jobs", "2", "--devices", "cpu"))
+    assert not running_children()
+    fake()
+    assert run("--output-dir", str(tmp_path / "out"), "--resume") == 0
+    assert column(tmp_path, "status") == ["completed"] * 3
 
 
 def test_more_trials_can_be_added_at_the_end_of_the_list(tmp_path):

@@ -21,7 +21,7 @@ import pytest
 
 from tests.search.fake_runs import column, searched
 from tests.search.fake_trials import ROOT
-from yolov7fast.search.storage import numbered
+from yolov7fast.search.study import numbered
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 HEARTBEAT = "1 2"  # seconds between beats, and without one until a trial is retried

@@ -133,29 +133,6 @@ def test_only_trials_that_are_pruned_are_validated_more_often(tmp_path):
     assert trainer.run_file({"eval_interval": 5}, 0, tmp_path)["eval_interval"] == 5  # a trial's own word counts
 
 
-@pytest.mark.parametrize(
-    ("content", "ended"),
-    [
-        ({"epoch": 1, "resume": {"progress": {"finished": True}}}, True),
-        ({"epoch": 1, "resume": {"progress": {"finished": False}}}, False),
-        ({"epoch": -1}, True),  # stripped
-    ],
-)
-def test_a_checkpoint_says_whether_its_training_came_to_an_end(tmp_path, trainer, content, ended):
-    (tmp_path / "weights").mkdir()
-    save_checkpoint(content, tmp_path / "weights" / "last.pt")
-    assert trainer.ended_itself(tmp_path, {"max_iter": 3}) == ended
-    assert trainer.ended_itself(tmp_path, {"patience": 3}) == ended
-    assert not trainer.ended_itself(tmp_path, {})  # only its epochs can end it
-
-
-def test_a_training_without_a_readable_checkpoint_has_not_ended(tmp_path, trainer):
-    assert not trainer.ended_itself(tmp_path, {"max_iter": 3})
-    (tmp_path / "weights").mkdir()
-    (tmp_path / "weights" / "last.pt").write_bytes(b"cut off")
-    assert not trainer.ended_itself(tmp_path, {"max_iter": 3})
-
-
 def test_a_full_run_has_the_settings_without_the_budget(tmp_path, trainer):
     content, arguments = trainer.full_run({"lr0": 0.02}, tmp_path / "best.yaml")
     (tmp_path / "best.yaml").write_text(yaml.safe_dump(content))

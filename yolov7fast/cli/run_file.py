@@ -80,15 +80,8 @@ def family_of_run_file(path: str | Path) -> str:
     if FAMILY_KEY in values:
         entry_of(str(values[FAMILY_KEY]), str(path))
         return str(values[FAMILY_KEY])
-    unknown = {name: sum(not _is_flag(key, flags_of("train", name)) for key in values) for name in FAMILIES}
+    unknown = {name: sum(find_flag(key, flags_of("train", name)) is None for key in values) for name in FAMILIES}
     return min(unknown, key=lambda name: unknown[name])
-
-
-def _is_flag(key: str, flags: Mapping[str, Flag]) -> bool:
-    try:
-        return bool(check_flag_name(key, flags, ""))
-    except UserError:
-        return False
 
 
 def without_sections(values: Mapping[str, Any], where) -> dict[str, Any]:
@@ -108,12 +101,19 @@ def without_sections(values: Mapping[str, Any], where) -> dict[str, Any]:
     return flat
 
 
-def check_flag_name(key: str, flags: Mapping[str, Flag], where) -> str:
+def find_flag(key: str, flags: Mapping[str, Flag]) -> str | None:
+    """The flag that a key of a run file names, by its name or an alias; None: it is none that files may have."""
     dest = key.lstrip("-").replace("-", "_")
     other = {alias.lstrip("-").replace("-", "_"): flag.dest for flag in flags.values() for alias in flag.aliases}
     dest = other.get(dest, dest)
-    if dest not in flags or dest == "config":
-        raise UserError(f"{where}: unknown flag '{printable(key, 60)}'{nearest(dest, [*flags, *SECTIONS])}")
+    return dest if dest in flags and dest != "config" else None
+
+
+def check_flag_name(key: str, flags: Mapping[str, Flag], where) -> str:
+    dest = find_flag(key, flags)
+    if dest is None:
+        near = nearest(key.lstrip("-").replace("-", "_"), [*flags, *SECTIONS])
+        raise UserError(f"{where}: unknown flag '{printable(key, 60)}'{near}")
     return dest
 
 

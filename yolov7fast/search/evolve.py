@@ -39,30 +39,21 @@ def genes(hyp: Mapping[str, float]) -> list[str]:
 
 def mutate(hyp: Mapping[str, float], history: np.ndarray, random: np.random.Generator) -> dict[str, float]:
     """A child of one of the best rows of `history` (n, 7 + genes); without history only the limits are applied."""
-    names = genes(hyp)
-    child = dict(hyp)
+    names, child = genes(hyp), dict(hyp)
     if len(history):
         best = history[np.argsort(-fitness(history), kind="stable")][:PARENTS]
         weights = fitness(best) - fitness(best).min() + 1e-6
         parent = best[random.choice(len(best), p=weights / weights.sum())]
-        factors = _factors(names, random)
-        child |= {
-            name: float(value * factor) for name, value, factor in zip(names, parent[RESULTS:], factors, strict=True)
-        }
+        gains, factors = np.array([hyper.KEYS[name].gain for name in names]), np.ones(len(names))
+        while (factors == 1).all():  # a child equal to its parent would be a wasted run
+            chosen = random.random(len(names)) < MUTATED_FRACTION
+            step = gains * chosen * random.standard_normal(len(names)) * random.random() * SIGMA
+            factors = (step + 1).clip(0.3, 3.0)
+        child |= dict(zip(names, (parent[RESULTS:] * factors).tolist(), strict=True))
     for name in names:
         key = hyper.KEYS[name]
         child[name] = round(float(np.clip(child[name], key.evolve_low, key.evolve_high)), 5)
     return child
-
-
-def _factors(names: list[str], random: np.random.Generator) -> np.ndarray:
-    gains = np.array([hyper.KEYS[name].gain for name in names])
-    factors = np.ones(len(names))
-    while (factors == 1).all():  # a child equal to its parent would be a wasted run
-        chosen = random.random(len(names)) < MUTATED_FRACTION
-        step = gains * chosen * random.standard_normal(len(names)) * random.random() * SIGMA
-        factors = (step + 1).clip(0.3, 3.0)
-    return factors
 
 
 def read_history(file: Path, names: list[str]) -> np.ndarray:
@@ -77,28 +68,18 @@ def read_history(file: Path, names: list[str]) -> np.ndarray:
     return rows
 
 
-def take_over(file: Path) -> None:
-    """Begin with the evolve.txt of the working folder, where upstream keeps it, if the run folder has none."""
-    found = Path(STATE)
-    if found.is_file() and not file.exists():
-        file.parent.mkdir(parents=True, exist_ok=True)
-        link_or_copy(found, file)
-        print(f"resuming the evolution of {found.resolve()}; from now on its table is {file}")
-
-
 def write_history(history: np.ndarray, hyp: Mapping[str, Any], run_dir: Path) -> None:
     """evolve.txt best first and without repeats, its plot, and the best set as hyp_evolved.yaml.
 
     hyp: the complete set that evolution began with, for the keys that are no genes.
     """
-    names = genes(hyp)
     rows = np.unique(history, axis=0)
     rows = rows[np.argsort(-fitness(rows), kind="stable")]
     with atomic_file(run_dir / STATE) as file:
         np.savetxt(file, rows, "%10.5g")
-    best = {name: float(value) for name, value in zip(names, rows[0, RESULTS:])}
+    best = {name: float(value) for name, value in zip(genes(hyp), rows[0, RESULTS:])}
     write_atomically(run_dir / "hyp_evolved.yaml", yaml.safe_dump({**hyp, **best}, sort_keys=False))
-    plot_evolution(rows[:, RESULTS:], fitness(rows), names, run_dir / "evolve.png")
+    plot_evolution(rows[:, RESULTS:], fitness(rows), genes(hyp), run_dir / "evolve.png")
 
 
 def bucket_copy(bucket: str, file: Path, upload: bool) -> None:
@@ -112,11 +93,6 @@ def bucket_copy(bucket: str, file: Path, upload: bool) -> None:
     subprocess.run(["gsutil", "-q", "cp", *pair], check=upload)  # a new bucket has nothing to fetch
 
 
-def begun_with(opt: Namespace) -> dict[str, Any]:
-    """The hyp file's set, with the loss that the command line asks for: the evolved file must say which it was."""
-    return hyper.with_assigner(hyper.load_hyp(opt.hyp), opt.loss_ota, opt.assigner)
-
-
 def evolve(opt: Namespace, world: World, train: Callable[[Namespace], Outcome], generations: int = GENERATIONS) -> int:
     """Train `generations` times, without files, and keep the table of what came out; returns the exit code.
 
@@ -127,10 +103,12 @@ def evolve(opt: Namespace, world: World, train: Callable[[Namespace], Outcome], 
     opt.name, opt.exist_ok, opt.notest, opt.nosave = "evolve", True, True, True
     run_dir = Path(opt.project) / opt.name
     file = run_dir / STATE
-    hyp = begun_with(opt)
-    names = genes(hyp)
-    take_over(file)
-    random = np.random.default_rng()
+    hyp = hyper.with_assigner(hyper.load_hyp(opt.hyp), opt.loss_ota, opt.assigner)  # the evolved file must say which
+    names, random, found = genes(hyp), np.random.default_rng(), Path(STATE)
+    if found.is_file() and not file.exists():  # where upstream keeps it
+        run_dir.mkdir(parents=True, exist_ok=True)
+        link_or_copy(found, file)
+        print(f"resuming the evolution of {found.resolve()}; from now on its table is {file}")
     for generation in range(generations):
         bucket_copy(opt.bucket, file, upload=False)
         history = read_history(file, names)

@@ -43,10 +43,6 @@ class Halving:
         """The index of the rung that a trial trains up to; beyond the last one it trains to its end."""
         return trial.user_attrs.get(RUNG, self.begin(setting))
 
-    def limit(self, setting: int, trial: FrozenTrial, epochs: int) -> int:
-        """Epochs after which a trial pauses or, of all its epochs, ends."""
-        return (*self.rungs, epochs)[min(self.rung(setting, trial), len(self.rungs))]
-
     def promotable(self, history: History, to_draw: int) -> list[int]:
         """Settings that may train on now, best first; to_draw: new ones to come.
 

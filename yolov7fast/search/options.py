@@ -56,9 +56,7 @@ FLAGS = [
     places("--jobs", int, None, "trials side by side; default: one for each of --devices, else 1", low=1),
     places("--devices", str, "", "GPUs to divide among trials, such as 0,1; default: all if --jobs is above 1"),
 ]
-KEPT = {
-    flag.dest: flag for flag in FLAGS if flag.fixed or flag.dest == "trials"
-}  # what makes these trials these trials
+KEPT = {flag.dest: flag for flag in FLAGS if flag.fixed or flag.dest == "trials"}  # what makes these trials themselves
 STATUS_HELP = """\
 Each trial ends as completed, pruned, failed (a crash, no memory, a loss that is not a number: the reason is recorded)
 or interrupted. trials_{timestamp}.csv is rewritten after every trial; final_map is mAP@.5:.95 of the last validation,
@@ -92,13 +90,11 @@ def resumed(opt: Namespace, stored: dict[str, Any]) -> Namespace:
         if name not in stored:
             raise UserError(f"{file} is damaged: it lacks the option {name}; {REMEDY}")
         value = check_flag_value(flag, stored[name], file)
-        if flag.fixed and name in opt.given and values[name] != value:
-            raise UserError(
-                f"{flag.name} cannot change when resuming (these trials have {shown(value)}); "
-                "choose another --output-dir to begin anew"
-            )
         if name not in opt.given:
             values[name] = value
+        elif flag.fixed and values[name] != value:
+            begun = f"these trials have {shown(value)}"
+            raise UserError(f"{flag.name} cannot change when resuming ({begun}); choose another --output-dir")
     return Namespace(**values)
 
 

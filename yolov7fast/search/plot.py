@@ -13,42 +13,33 @@ from yolov7fast.search.run import COMPLETED, Run
 from yolov7fast.search.trainer import Trainer
 
 MAX_PANELS = 8  # settings beyond that are left to the CSV
-MAX_NAMED = 10  # lines with a name in the legend, best first
 FEW = 6  # values of a setting that stand side by side, whatever lies between them
 WIDE = 20  # a range over so many times its lowest value is drawn on a logarithmic axis
 
 
 def draw(path: Path, runs: Sequence[Run], trainer: Trainer) -> None:
     """mAP by epoch, coloured by setting; then one panel for each setting that varies, its value against final mAP."""
-    varied = {name: values for name, values in columns(runs, trainer).items() if len(set(values)) > 1}
-    varied = dict(list(varied.items())[:MAX_PANELS])
+    varied = [(name, values) for name, values in columns(runs, trainer).items() if len(set(values)) > 1][:MAX_PANELS]
     width = min(3, 1 + len(varied))
     height = -(-(1 + len(varied)) // width)
     order = [place.setting for place in rank(runs)]
     colours = dict(zip(order, line_colours(len(order))))
     with figure(path, (5.2 * width, 3.8 * height), 130) as fig:
         curves, *panels = fig.subplots(height, width, squeeze=False).ravel()
-        _curves(curves, sorted(runs, key=lambda run: order.index(run.setting)), colours)
-        for ax, (name, values) in zip(panels, varied.items()):
+        for run in (run for setting in order for run in runs if run.setting == setting and run.validated):
+            style, points = "-" if run.status == COMPLETED else ":", [(p.epoch, p.map) for p in run.validated]
+            curves.plot(*zip(*points), style, marker=".", color=colours[run.setting], label=run.name)
+        curves.set(xlabel="epoch", ylabel="mAP@.5:.95", title="how they learnt, best first (dotted: not completed)")
+        curves.set_xlim(left=-0.5)  # from the first epoch on, also where each run has a single validation
+        curves.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+        if curves.lines:
+            curves.legend(handles=curves.lines[:10], fontsize=7, frameon=False)
+        for ax, (name, values) in zip(panels, varied):
             _against(ax, name, values, runs, colours)
+        for ax in (curves, *panels):
+            ax.grid(alpha=0.25)
         for ax in panels[len(varied) :]:
             ax.set_axis_off()
-
-
-def _curves(ax, runs: Sequence[Run], colours: dict[int, tuple]) -> None:
-    """One line for each run, the best first."""
-    named: set[int] = set()
-    for run in (run for run in runs if run.validated):
-        label = f"setting {run.setting}" if run.setting not in named and len(named) < MAX_NAMED else None
-        named.add(run.setting)
-        style, points = "-" if run.status == COMPLETED else ":", [(p.epoch, p.map) for p in run.validated]
-        ax.plot(*zip(*points), style, marker=".", color=colours[run.setting], label=label)
-    ax.set(xlabel="epoch", ylabel="mAP@.5:.95", title="how they learnt (dotted: not completed)")
-    ax.set_xlim(left=-0.5)  # from the first epoch on, also where each run has a single validation
-    ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-    ax.grid(alpha=0.25)
-    if named:
-        ax.legend(fontsize=7, frameon=False)
 
 
 def _against(ax, name: str, values: Sequence[str], runs: Sequence[Run], colours: dict[int, tuple]) -> None:
@@ -68,4 +59,3 @@ def _against(ax, name: str, values: Sequence[str], runs: Sequence[Run], colours:
         ax.set_xscale("log")
         ax.xaxis.set_major_formatter("{x:g}")  # the figures of this package read no formulas
     ax.set(xlabel=name, ylabel="final mAP@.5:.95", title=f"{short(name)} (open: not completed)")
-    ax.grid(alpha=0.25)

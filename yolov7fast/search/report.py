@@ -12,7 +12,7 @@ import yaml
 from scipy.special import stdtrit  # the quantile of Student's t
 
 from yolov7fast.core.files.atomic import write_atomically
-from yolov7fast.search.run import COMPLETED, FAILED, INTERRUPTED, PRUNED, Run, finite
+from yolov7fast.search.run import COMPLETED, FAILED, INTERRUPTED, PRUNED, Run
 from yolov7fast.search.trainer import Trainer
 
 LEADING = ("trial_id", "status", "final_map", "final_loss")
@@ -62,10 +62,11 @@ def report(table: Path, runs: Sequence[Run], trainer: Trainer) -> None:
 
     stamp, places = table.stem.removeprefix("trials_"), rank(runs)
     text, figures, image = (table.with_name(f"ranking_{stamp}{end}") for end in (".txt", ".csv", ".png"))
-    summary = "\n\n".join(filter(None, [ranking_text(places, trainer), verdict(places)]))
+    for_programs, to_read = ranking(places, trainer)
+    summary = "\n\n".join(filter(None, [to_read, verdict(places)]))
     write_csv(table, runs, trainer)
     write_atomically(text, summary + "\n")
-    write_ranking_csv(figures, places, trainer)
+    _write_rows(figures, for_programs)
     draw(image, runs, trainer)
     print(f"\n{summary}\n\nwritten: {table}, {text.name}, {figures.name}, {image.name}")
     best, path = best_settings(places), table.with_name("best.yaml")
@@ -99,7 +100,8 @@ class Place:
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    return statistics.fmean(known) if (known := list(filter(finite, values))) else None
+    known = [value for value in values if value is not None and math.isfinite(value)]
+    return statistics.fmean(known) if known else None
 
 
 def rank(runs: Sequence[Run]) -> list[Place]:
@@ -109,27 +111,26 @@ def rank(runs: Sequence[Run]) -> list[Place]:
     return sorted(places, key=lambda p: (ORDER.index(p.status), -(p.map if p.map is not None else -1.0), p.setting))
 
 
-def write_ranking_csv(path: Path, places: Sequence[Place], trainer: Trainer) -> None:
-    """The ranking for programs: map_mean and map_deviation are of the final mAP over `seeds` runs."""
-    rows, params = [], columns([place.run for place in places], trainer)
-    for number, (place, *values) in enumerate(zip(places, *params.values()), 1):
-        figures = [place.count, place.map, place.spread, place.map50, place.loss, f"{place.seconds:.1f}"]
-        rows.append([number, place.setting, place.status, *figures, *values])
-    _write_rows(path, [[*RANKING, *(f"param_{name}" for name in params)], *rows])
+def ranking(places: Sequence[Place], trainer: Trainer) -> tuple[list[list[Any]], str]:
+    """The ranking for programs, as rows, and to read, in aligned columns.
 
-
-def ranking_text(places: Sequence[Place], trainer: Trainer) -> str:
-    """The ranking as a table of aligned columns."""
+    map_mean and map_deviation are of the final mAP over `seeds` runs.
+    """
     params = columns([place.run for place in places], trainer)
-    repeated, rows = any(place.spread is not None for place in places), [[*READABLE, *params]]
+    rows, cells = [[*RANKING, *(f"param_{name}" for name in params)]], [[*READABLE, *params]]
+    repeated = any(place.spread is not None for place in places)
     for number, (place, *values) in enumerate(zip(places, *params.values()), 1):
+        first = [number, place.setting, place.status]
+        figures = [place.count, place.map, place.spread, place.map50, place.loss, f"{place.seconds:.1f}"]
+        rows.append([*first, *figures, *values])
         found = readable(place.map)
         if repeated and place.map is not None:
             found += f" ± {readable(place.spread)}" * (place.spread is not None) + f" ({place.count})"
-        figures = [found, readable(place.map50), readable(place.loss), f"{place.seconds / 60:.1f}"]
-        rows.append([str(number), str(place.setting), place.status, *figures, *values])
-    widths = [max(map(len, column)) for column in zip(*rows)]
-    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows)
+        rest = [readable(place.map50), readable(place.loss), f"{place.seconds / 60:.1f}"]
+        cells.append([*map(str, first), found, *rest, *values])
+    widths = [max(map(len, column)) for column in zip(*cells)]
+    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in cells)
+    return rows, "\n".join(lines)
 
 
 def readable(value: float | None) -> str:
@@ -169,45 +170,40 @@ def interval(one: Repeated, other: Repeated, found: Sequence[Repeated]) -> float
     return quantile * deviation * math.sqrt(1 / len(one.values) + 1 / len(other.values))
 
 
-def completed(places: Sequence[Place]) -> dict[Place, float]:
-    """Those that came to their end, best first, and their mAP@.5:.95."""
-    return {place: place.map for place in places if place.status == COMPLETED and place.map is not None}
+def completed(places: Sequence[Place]) -> tuple[dict[Place, float], bool]:
+    """Those that came to their end, best first, with their mAP@.5:.95; whether, being several, they came out alike."""
+    values = {place: place.map for place in places if place.status == COMPLETED and place.map is not None}
+    return values, len(values) > 1 and max(values.values()) - min(values.values()) < LEAST_DIFFERENCE
 
 
-def nothing_differs(values: Mapping[Place, float]) -> bool:
-    """Whether all completed settings, of which there are several, came out alike."""
-    return len(values) > 1 and max(values.values()) - min(values.values()) < LEAST_DIFFERENCE
+def best_settings(places: Sequence[Place]) -> Mapping[str, Any] | None:
+    """The settings that deserve a full run; None where nothing speaks for any of them."""
+    values, are_alike = completed(places)
+    return next(iter(values)).run.params if values and not are_alike else None
 
 
 def verdict(places: Sequence[Place]) -> str:
     """Whether the best setting is really the best, in one or two sentences."""
-    values = completed(places)
+    values, are_alike = completed(places)
     if len(values) < 2:
         return ""
     best, *others = values
-    if nothing_differs(values):
+    if are_alike:
         return (
             f"Nothing differs: all {len(values)} settings end at mAP@.5:.95 {readable(best.map)}, none is recommended. "
             "Give each trial more iterations (--budget-epochs, --budget-subset), or try settings further apart."
         )
     limits = {place: interval(best, place, [*values]) for place in others}
+    lead, limit = values[best] - values[others[0]], readable(limits[others[0]])
     if math.isinf(limits[others[0]]):
-        lead = readable(values[best] - values[others[0]])
         return (
-            f"Setting {best.setting} leads setting {others[0].setting} by {lead}. "
+            f"Setting {best.setting} leads setting {others[0].setting} by {readable(lead)}. "
             "With one seed each, how much of that is chance is unknown; --repeat 3 shows it."
         )
     near = [str(place.setting) for place, limit in limits.items() if values[best] - values[place] <= limit]
-    limit = readable(limits[others[0]])
     if not near:
         return f"Setting {best.setting} is better than every other by more than the noise ({limit} at 95%)."
     return (
         f"Within the noise of setting {best.setting} (differences up to {limit} are chance, at 95%): "
         f"setting{'s' * (len(near) > 1)} {', '.join(near)}. Choose the cheapest of them, or repeat with more seeds."
     )
-
-
-def best_settings(places: Sequence[Place]) -> Mapping[str, Any] | None:
-    """The settings that deserve a full run; None where nothing speaks for any of them."""
-    values = completed(places)
-    return next(iter(values)).run.params if values and not nothing_differs(values) else None

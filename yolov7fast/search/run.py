@@ -1,4 +1,4 @@
-"""One training: its process, what it leaves in its folder, and its record in the study."""
+"""One training: its record in the study, what it leaves in its folder, its process."""
 
 import contextlib
 import ctypes
@@ -9,28 +9,26 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any, NamedTuple
 
 from yolov7fast.core.bounded import is_whole
 from yolov7fast.core.errors import UserError
-from yolov7fast.core.process.signals import ASKING
 from yolov7fast.metrics.names import MAP, MAP50
 from yolov7fast.metrics.run_curves import number, read_csv
 
 COMPLETED, INTERRUPTED, PRUNED, FAILED, RUNNING = "completed", "interrupted", "pruned", "failed", "running"
 ENDED = (COMPLETED, PRUNED, FAILED)  # these stay as they are; all others are resumed
-MOST = 1 << 40  # trials, seeds, epochs
+MOST = 1 << 40  # trainings
 OUTPUT = "output.txt"
 LOOK_SECONDS = 0.2
 GRACE_SECONDS = 60.0  # after being asked to stop, a training has so long to finish its step and its checkpoint
 PR_SET_PDEATHSIG = 1  # of <sys/prctl.h>
 
 
-@dataclass
-class Point:
+class Point(NamedTuple):
     """One epoch (counted from 0): mean training loss; mAP@.5:.95 and mAP@.5, None where it was not validated."""
 
     epoch: int
@@ -55,10 +53,31 @@ class Run:
     seconds: float = 0.0
     reason: str = ""
 
+    def __post_init__(self) -> None:
+        """TypeError or ValueError where a study holds what no run has."""
+        self.curve = [Point(*point) for point in self.curve]
+        figures = [self.seconds, *(value for point in self.curve for value in point if value is not None)]
+        is_plain = isinstance(self.params, dict) and all(isinstance(value, int | float) for value in figures)
+        if self.status not in (*ENDED, INTERRUPTED, RUNNING) or not is_plain or not is_whole(self.id, 0, MOST):
+            raise ValueError("it has other values than trials have")
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """What a study keeps of it, beside its setting and seed."""
+        return {"status": self.status, "curve": self.curve, "seconds": self.seconds, "reason": self.reason}
+
     @property
     def name(self) -> str:
         """Its folder, below the output folder."""
         return f"trial_{self.id:03d}"
+
+    @property
+    def epochs(self) -> int:
+        return self.curve[-1].epoch + 1 if self.curve else 0
+
+    @property
+    def final_loss(self) -> float | None:
+        return self.curve[-1].loss if self.curve else None
 
     @property
     def validated(self) -> list[Point]:
@@ -70,32 +89,8 @@ class Run:
         return self.validated[-1] if self.validated and self.status != FAILED else Point(0, math.nan)
 
     @property
-    def final_loss(self) -> float | None:
-        return self.curve[-1].loss if self.curve else None
-
-    @property
     def best_epoch(self) -> int | None:
         return max(self.validated, key=lambda point: point.map or 0.0).epoch if self.validated else None
-
-    def best_map50_by(self, epoch: int) -> float:
-        """The highest mAP@.5 of the epochs up to this one; 0 where none was measured."""
-        return max((point.map50 or 0.0 for point in self.validated if point.epoch <= epoch), default=0.0)
-
-
-def run_from(values: Mapping[str, Any]) -> Run:
-    """A run as its study holds it; ValueError, TypeError or KeyError where it is not one."""
-    run = Run(**{**values, "curve": [Point(**point) for point in values["curve"]]})
-    whole = (run.id, run.setting, run.seed, *(point.epoch for point in run.curve))
-    figures = [run.seconds, *(v for p in run.curve for v in (p.loss, p.map, p.map50) if v is not None)]
-    if run.status not in (*ENDED, INTERRUPTED, RUNNING) or not isinstance(run.params, dict):
-        raise ValueError("a trial has values of other kinds than trials have")
-    if not all(is_whole(value, 0, MOST) for value in whole) or not all(isinstance(v, int | float) for v in figures):
-        raise ValueError("a trial has figures that are no numbers, or out of range")
-    return run
-
-
-def finite(value: float | None) -> TypeGuard[float]:
-    return value is not None and math.isfinite(value)
 
 
 def read_curve(folder: Path) -> list[Point]:
@@ -104,30 +99,25 @@ def read_curve(folder: Path) -> list[Point]:
         rows = read_csv(folder / "results.csv")
     except (FileNotFoundError, UserError):
         return []
-    whole = [(epoch, row) for epoch, row in sorted(rows.items()) if None not in row.values()]
-    total = ["", *(name for name in (whole or [(0, {})])[0][1] if name and name.startswith("train/"))][-1]
-    return [
-        Point(epoch, number(row.get(total)), *map(_measured, (row.get(MAP), row.get(MAP50)))) for epoch, row in whole
-    ]
-
-
-def _measured(text: str | None) -> float | None:
-    """An empty field was not measured; what is not a finite number measured nothing."""
-    return value if finite(value := number(text)) else None
+    curve = []
+    for epoch, row in sorted(rows.items()):
+        if None not in row.values():
+            losses = [math.nan, *(number(text) for name, text in row.items() if name and name.startswith("train/"))]
+            maps = (number(row.get(name)) for name in (MAP, MAP50))
+            curve.append(Point(epoch, losses[-1], *(value if math.isfinite(value) else None for value in maps)))
+    return curve
 
 
 # --- its process ------------------------------------------------------------------------------------------------------
 
 
-def follow(
-    command: Sequence[str], output: Path, look: Callable[[], object], places: int = 1
-) -> Generator[None, None, int]:
-    """Train in a process; yields while that runs, returns its exit code. Closed before, it kills the process.
+def follow(command: Sequence[str], output: Path, look: Callable[[], float | None], places: int = 1) -> int:
+    """Train in a process; returns its exit code.
 
-    output: the file that takes what it prints; look: called time and again, true when the training is to stop: it
-    finishes its step, writes a checkpoint and ends; places: how many trainings share the machine and so its cores.
+    output: the file that takes what it prints; look: called time and again: the seconds that the training has left to
+    finish its step, write a checkpoint and end, or None: it continues; places: how many share the machine's cores.
     The process leads its own session, so Ctrl-C reaches it only through its parent. On Linux the kernel kills it when
-    the parent dies, however that happens; a killed training loses nothing but time.
+    the thread that waits here dies, however that happens; a killed training loses nothing but time.
     """
     threads = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // places))} if places > 1 else {}
     with output.open("ab") as file:
@@ -142,29 +132,19 @@ def follow(
         )
     asked: float | None = None  # when it was asked to stop
     try:
-        while (code := process.poll()) is None:
-            if look() and asked is None:
-                asked = time.monotonic()
-                process.terminate()
-            if asked is not None and time.monotonic() - asked > GRACE_SECONDS:
-                break
-            yield
-        return -signal.SIGKILL if code is None else code
+        while process.poll() is None:
+            if (left := look()) is not None:
+                if asked is None:
+                    asked = time.monotonic()
+                    process.terminate()
+                if time.monotonic() - asked > left:
+                    break
+            time.sleep(LOOK_SECONDS)
     finally:
         if process.poll() is None:  # with all that it has started
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-
-
-def wait_for(training: Generator[None, None, int]) -> int:
-    """Follow one training to its end; returns its exit code."""
-    with contextlib.closing(training):
-        while True:
-            try:
-                next(training)
-            except StopIteration as end:
-                return end.value
-            time.sleep(LOOK_SECONDS)
+    return process.returncode
 
 
 def _die_with(parent: int) -> Callable[[], None]:
@@ -197,8 +177,3 @@ def explain(code: int, output: Path) -> str:
     if code < 0:
         return f"ended by {signal.Signals(-code).name}"
     return last_words(output) or f"ended with code {code} and said nothing"
-
-
-def was_stopped(code: int) -> bool:
-    """Whether a training ended because it was asked to, with or without the time to say so."""
-    return -code in ASKING or code - 128 in ASKING

@@ -1,11 +1,10 @@
-"""The loop that keeps the machine busy: starts trainings, follows their figures, prunes, records how each one ended."""
+"""Keeps the machine busy: starts trainings, follows their figures, records how each one ended."""
 
-import contextlib
-import shutil
+import math
+import threading
 import time
-from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Sequence
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from pathlib import Path
 
 import yaml
@@ -15,61 +14,59 @@ from optuna.trial import Trial
 from tqdm import tqdm
 
 from yolov7fast.core.files.atomic import write_atomically
-from yolov7fast.core.process.signals import StopRequest
+from yolov7fast.core.process.signals import ASKING, StopRequest
 from yolov7fast.core.text import counted
-from yolov7fast.search import run as states
+from yolov7fast.search import run as training
 from yolov7fast.search.halving import PAUSED
-from yolov7fast.search.run import ENDED, OUTPUT, Run, explain, finite, follow, read_curve, was_stopped
+from yolov7fast.search.report import write_csv
+from yolov7fast.search.run import COMPLETED, ENDED, FAILED, INTERRUPTED, OUTPUT, PRUNED, RUNNING, Run
+from yolov7fast.search.storage import HEARTBEAT_SECONDS
 from yolov7fast.search.study import Trials
-from yolov7fast.search.trainer import Trainer
 
 
-@dataclass
 class Runner:
-    """folder: of the runs' folders; devices: one entry for each run that may train at a time; deadline: of
-    time.monotonic(); note: called whenever a run has ended and is recorded."""
+    """Works on the trials of a study, in a thread for each training."""
 
-    trials: Trials
-    folder: Path
-    devices: Sequence[str | None]
-    deadline: float
-    note: Callable[[], None]
-    active: dict[int, Generator[None, None, None]] = field(default_factory=dict)  # by the index of each place at work
-    stopping: str = ""  # why no more runs are started
+    def __init__(self, trials: Trials, table: Path, devices: Sequence[str | None], deadline: float):
+        """table: the CSV, beside the runs' folders; devices: one for each place; deadline: of time.monotonic()."""
+        self.trials, self.trainer, self.table, self.folder = trials, trials.trainer, table, table.parent
+        self.devices, self.deadline, self.writing = devices, deadline, threading.Lock()
+        self.stop, self.fault = StopRequest(), ""  # fault: why trainings are killed
+        self.bar = tqdm(total=0, unit="epoch", desc="trials", dynamic_ncols=True)
 
     @property
-    def trainer(self) -> Trainer:
-        return self.trials.trainer
+    def stopping(self) -> str:
+        """Why no more runs are started, and those at work are to end."""
+        if self.fault or self.stop:
+            return self.fault or "stopped by Ctrl-C or SIGTERM"
+        return "the time budget is used up" if time.monotonic() >= self.deadline else ""
 
     def run(self) -> int:
         """Run all trials; returns the exit code of the signal that ended it, or 0."""
-        self.bar = tqdm(total=0, unit="epoch", desc="trials", dynamic_ncols=True)
-        with contextlib.ExitStack() as at_end:  # after a second Ctrl-C or a fault no child survives
-            at_end.callback(self.bar.close)
-            at_end.callback(lambda: [at_end.callback(training.close) for training in self.active.values()])
-            with StopRequest() as stop:
-                while self.turn(stop):
-                    time.sleep(states.LOOK_SECONDS)
-            self.clear()
-            return stop.exit_code
-
-    def turn(self, stop: StopRequest) -> bool:
-        """Look once at everything; False when there is nothing left to wait for."""
-        if not self.stopping and (stop or time.monotonic() >= self.deadline):
-            self.stopping = "stopped by Ctrl-C or SIGTERM" if stop else "the time budget is used up"
-        for place, device in enumerate(self.devices):
-            if place not in self.active and not self.stopping and (taken := self.trials.next()):
-                self.active[place] = self.train_setting(*taken, device)
-        at_work = list(self.active.items())
-        for place, training in at_work:
-            if next(training, self) is self:  # it has ended
-                del self.active[place]
-        return bool(at_work)
+        free, at_work = list(self.devices), {}
+        with self.bar, self.stop, ThreadPoolExecutor(len(free)) as pool:
+            try:
+                while True:
+                    while free and not self.stopping and (taken := self.trials.next()):
+                        device = free.pop(0)
+                        at_work[pool.submit(self.train_setting, *taken, device)] = device
+                    self.clear()
+                    if not at_work:
+                        break
+                    for ended in wait(at_work, HEARTBEAT_SECONDS, FIRST_COMPLETED).done:
+                        free.append(at_work.pop(ended))
+                        ended.result()
+            except KeyboardInterrupt:  # the second Ctrl-C
+                self.fault = "ended at once"
+            except BaseException:  # no other training outlives it
+                self.fault = "another trial ended by a fault"
+                raise
+        return self.stop.exit_code
 
     # --- one setting --------------------------------------------------------------------------------------------------
 
-    def train_setting(self, setting: int, trial: Trial, device: str | None) -> Generator[None, None, None]:
-        """All runs of a setting, one after the other, then the report to the study; yields while it waits.
+    def train_setting(self, setting: int, trial: Trial, device: str | None) -> None:
+        """All runs of a setting, one after the other, then the report to the study.
 
         Of a drawn setting the first seed decides whether the others are worth their time.
         """
@@ -78,109 +75,84 @@ class Runner:
             with get_heartbeat_thread(trial._trial_id, self.trials.study._storage):
                 for run in runs:
                     if run.status not in ENDED:
-                        yield from self.train(trial, run, device)
+                        self.train(trial, run, device)
                     self.trials.save(trial, run)
-                    self.note()
+                    with self.writing:  # so that no older table replaces a newer one
+                        write_csv(self.table, self.trials.begun(), self.trainer)
                     if run.status not in ENDED:
                         return
                     if PAUSED not in trial.user_attrs:
-                        self.trainer.tidy(self.folder / run.name, is_complete=run.status == states.COMPLETED)
-                    if self.trials.space and runs[0].status != states.COMPLETED:
+                        self.trainer.tidy(self.folder / run.name, is_complete=run.status == COMPLETED)
+                    if self.trials.space and runs[0].status != COMPLETED:
                         break
                 self.trials.tell(trial, runs)
-                self.clear()
         except UpdateFinishedTrialError:  # this machine was silent for too long
             tqdm.write(f"{runs[0].name}: another machine has taken it over")
-        finally:
-            self.show()
 
-    def train(self, trial: Trial, run: Run, device: str | None) -> Generator[None, None, None]:
+    def train(self, trial: Trial, run: Run, device: str | None) -> None:
         """One training: started, or resumed from what an earlier process or an earlier rung left of it."""
-        folder, code, began = self.folder / run.name, 0, time.monotonic()
-        run.status, run.reason = states.RUNNING, ""
-        self.learn(trial, run)
-        # a runner that was ended may not have recorded it
-        is_over = run.status == states.PRUNED or self.is_complete(run)
-        if not is_over and not (run.curve and self.trainer.ended_itself(folder, run.params)):
-            command = self.command(run, folder, device)
-            self.trials.save(trial, run)
-            self.show()
-            try:
-                look = partial(self.learn, trial, run)
-                code = yield from follow(command, folder / OUTPUT, look, len(self.devices))
-            except (GeneratorExit, KeyboardInterrupt):
-                run.status, run.reason = states.INTERRUPTED, "ended at once"
-                self.trials.save(trial, run)
-                self.note()
-                raise
-            finally:
-                run.seconds += time.monotonic() - began
-            self.learn(trial, run)  # what an ended process has written is complete
-        if run.status != states.PRUNED:
+        code, began = 0, time.monotonic()
+        run.status, run.reason = RUNNING, ""
+
+        def look() -> float | None:
+            self.learn(trial, run)
+            is_to_end = run.status == PRUNED or self.stopping
+            return None if not is_to_end else 0.0 if self.fault else training.GRACE_SECONDS
+
+        look()  # a runner that was ended may not have recorded it
+        if run.status != PRUNED and not self.is_complete(run):
+            output = self.folder / run.name / OUTPUT
+            code = training.follow(self.command(run, device), output, look, len(self.devices))
+            run.seconds += time.monotonic() - began
+            look()  # what an ended process has written is complete
+        if run.status != PRUNED:
             run.status, run.reason = self.verdict(run, code)
-        is_paused = PAUSED in trial.user_attrs
         found = "" if run.final.map is None else f", mAP@.5:.95 {run.final.map:.4g}"
-        why = f": {run.reason}" if run.reason and not is_paused else ""
-        tqdm.write(f"{run.name} {run.reason if is_paused else run.status}{found}{why}")
+        tqdm.write(f"{run.name} {run.status}{found}{run.reason and f': {run.reason}'}")
 
-    def command(self, run: Run, folder: Path, device: str | None) -> list[str]:
-        """What resumes a run where it has a checkpoint, or else starts it anew."""
-        flag, path = "--resume", folder
-        if self.can_resume(folder):
-            tqdm.write(f"{run.name} resumes after {counted(len(run.curve), 'epoch')}")
-        else:
-            shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir(parents=True)
-            run.curve = []
-            flag, path = "--config", folder / "trial.yaml"
-            content = self.trainer.run_file(run.params, run.seed, folder)
-            write_atomically(path, yaml.safe_dump(content, sort_keys=False))
-        return [*self.trainer.command, flag, str(path), *([] if device is None else ["--device", device])]
+    def command(self, run: Run, device: str | None) -> list[str]:
+        """What starts a run, or resumes it from its checkpoint; one that has ended itself ends again."""
+        folder = self.folder / run.name
+        folder.mkdir(parents=True, exist_ok=True)
+        content = self.trainer.run_file(run.params, run.seed, folder)
+        write_atomically(folder / "trial.yaml", yaml.safe_dump(content, sort_keys=False))
+        if run.curve:
+            tqdm.write(f"{run.name} resumes after {counted(run.epochs, 'epoch')}")
+        flags = ["--config", str(folder / "trial.yaml"), "--resume", "auto"]
+        return [*self.trainer.command, *flags, *([] if device is None else ["--device", device])]
 
-    def can_resume(self, folder: Path) -> bool:
-        return any((folder / name).is_file() for name in self.trainer.checkpoints)
+    def learn(self, trial: Trial, run: Run) -> None:
+        """Epochs that the training has finished since the last look, each judged once, in order.
 
-    def learn(self, trial: Trial, run: Run) -> bool:
-        """Epochs that the training has finished since the last look, each judged once, in order; whether to stop."""
-        known = run.curve[-1].epoch if run.curve else -1
-        fresh = [point for point in read_curve(self.folder / run.name) if point.epoch > known]
-        if fresh and run.status != states.PRUNED:
-            for point in fresh:
+        Those behind the one that it is stopped after do not count: the table is the same on a slower machine.
+        """
+        for point in training.read_curve(self.folder / run.name):
+            if point.epoch >= run.epochs and run.status != PRUNED:
                 run.curve.append(point)
+                if reason := self.trials.judge(trial, run, point):
+                    run.status, run.reason = PRUNED, reason
+                self.trials.save(trial, run)
+                left, rungs = self.trials.left(), (*self.trials.halving.rungs, self.trainer.epochs({}))
+                self.bar.total = self.bar.n + 1 + max(0, left * rungs[0] - run.epochs)  # promotions add to it
+                self.bar.set_postfix_str(f"{left} trials left", refresh=False)
                 self.bar.update()
-                if point.map is not None and not self.is_complete(run):
-                    run.reason = self.trials.judge(trial, run, point)
-                if run.reason:
-                    run.status = states.PRUNED
-                    break  # later epochs do not count: the table is the same on a slower machine
-            self.trials.save(trial, run)
-            self.show()
-        return run.status == states.PRUNED or bool(self.stopping)
 
     def is_complete(self, run: Run) -> bool:
-        return bool(run.curve) and run.curve[-1].epoch + 1 >= self.trainer.epochs(run.params)
+        return run.epochs >= self.trainer.epochs(run.params)
 
     def verdict(self, run: Run, code: int) -> tuple[str, str]:
         """Status and reason of a run whose process has ended."""
-        asked = code != 0 and (self.stopping or was_stopped(code))
-        if asked and not self.is_complete(run):
-            return states.INTERRUPTED, self.stopping or "its process was stopped from outside"
-        if code != 0 and not asked:
-            return states.FAILED, explain(code, self.folder / run.name / OUTPUT)
+        was_asked = self.stopping or -code in ASKING or code - 128 in ASKING  # with or without the time to say so
+        if code and was_asked and not self.is_complete(run):
+            return INTERRUPTED, self.stopping or "its process was stopped from outside"
+        if code and not was_asked:
+            return FAILED, training.explain(code, self.folder / run.name / OUTPUT)
         if not run.curve:
-            return states.FAILED, "ended without any result"
-        if not finite(run.final_loss):
-            return states.FAILED, "its last loss is not finite"
-        return states.COMPLETED, ""
+            return FAILED, "ended without any result"
+        is_finite = math.isfinite(run.curve[-1].loss)
+        return (COMPLETED, "") if is_finite else (FAILED, "its last loss is not finite")
 
     def clear(self) -> None:
         """Of paused runs that cannot be promoted any more, the best weights alone are kept, too."""
         for run in self.trials.out():
-            if self.can_resume(folder := self.folder / run.name):
-                self.trainer.tidy(folder, is_complete=False)
-
-    def show(self) -> None:
-        """Epochs of this process, done and about to come; promotions add to them."""
-        left, epochs = self.trials.left(), self.trainer.epochs({})
-        self.bar.total = self.bar.n + left * (*self.trials.halving.rungs, epochs)[0]
-        self.bar.set_postfix_str(f"{len(self.active)} running, {left} trials left")
+            self.trainer.tidy(self.folder / run.name, is_complete=False)

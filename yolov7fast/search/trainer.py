@@ -13,17 +13,17 @@ import math
 import os
 import re
 from argparse import Namespace
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from yolov7fast.checkpoint.family import FAMILIES, WEIGHTS_FOLDER
+from yolov7fast.cli import run_file
 from yolov7fast.cli.checks import check_train
-from yolov7fast.cli.flags import Flag, flags_of
+from yolov7fast.cli.flags import flags_of
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.cli.programs import program_of
-from yolov7fast.cli.run_file import SECTIONS, check_flag_value, family_of_run_file, find_run_file, merge, read_run_file
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.paths import check_file
 from yolov7fast.core.files.yaml_file import read_yaml
@@ -67,31 +67,28 @@ class Trainer:
         """command: another one than the family's own to start trainings with."""
         self.program = program_of("train", self.family)
         self.command = command or self.program.child()
-        self.base_config, self.budget = find_run_file(base_config), budget
+        self.base_config, self.budget = run_file.find_run_file(base_config), budget
         self.spelt: dict[str, str] = {}  # settings of the user's file: the one name -> as written there, in its order
-        self.checkpoints = [str(Path(self.weights, f"{name}{self.suffix}")) for name in ("last", "previous")]
+        self.files: set[tuple[str, str]] = set()  # what checked settings read, each with its kind
+        self.data_sets: set[tuple[str, float]] = set()  # of checked settings, each with val_fraction
         self.flags = flags_of("train", self.family)
         defaults = vars(parser_for("train", self.family).parse_args([]))
-        self.base = defaults | read_run_file(base_config, self.flags, self.family)
+        self.base = defaults | run_file.read_run_file(base_config, self.flags, self.family)
         self.budgeted: dict[str, Any] = {}  # flags that the budget sets for all trials
         for name, flag in self.flags.items():
             amount = getattr(budget, flag.trials.budget) if flag.trials.budget else None
             if amount is not None:
                 reset = flag.trials.reset
-                self.budgeted[name] = flag.default if reset else check_flag_value(flag, amount, "the budget")
+                self.budgeted[name] = flag.default if reset else run_file.check_flag_value(flag, amount, "the budget")
             if self.base[name] and not flag.trials.in_base:
                 raise UserError(f"{base_config}: '{name}' cannot be in what trials build on; leave it out")
-        self.check({}, f"{base_config} with this budget")
+        self.checked({}, f"{base_config} with this budget")
 
     # --- what a family with inner settings says of them ---------------------------------------------------------------
 
     def inner_value(self, name: str, value: Any, where: str) -> Any:
         """The value as the command takes it."""
         return value
-
-    def laid_over(self, below: Any, inner: Mapping[str, Any]) -> Any:
-        """The value of the flag `inner` that sets these; below: what it is without them."""
-        return below
 
     def files_of(self, options: Mapping[str, Any]) -> dict[str, str]:
         """The files that a training with these options reads its settings from, each with its kind."""
@@ -102,7 +99,7 @@ class Trainer:
     def name(self, key: str, where: str) -> str:
         """The one name of a setting that may be spelt in several ways; every complaint begins with `where`."""
         plain = _plain(key)
-        flag, inner = _flag(plain, self.flags), plain.removeprefix(self.prefix)
+        flag, inner = run_file.find_flag(plain, self.flags), plain.removeprefix(self.prefix)
         if flag is None and inner not in self.known:
             known = [*self.flags, *self.known, *(self.prefix + name for name in self.known)]
             raise UserError(f"{where}: unknown setting '{key}'{nearest(plain, known)}{self._elsewhere(key, where)}")
@@ -117,7 +114,7 @@ class Trainer:
     def _elsewhere(self, key: str, where: str) -> str:
         """Which other family has a setting of that name, as the rest of a complaint."""
         for other in map(trainer_class, (family for family in FAMILIES if family != self.family)):
-            if _flag(_plain(key), flags_of("train", other.family)) or other.is_inner(_plain(key)):
+            if run_file.find_flag(_plain(key), flags_of("train", other.family)) or other.is_inner(_plain(key)):
                 return (
                     f"; '{key}' is a setting of the {other.family} family, so {where.partition(': trial ')[0]} seems "
                     f"to be for that one, but {self.base_config} is a run file of the {self.family} family"
@@ -131,22 +128,26 @@ class Trainer:
         elif value == [] and self.flags[name].nargs == "+":
             raise UserError(f"{where}: {name} is an empty list; give at least one value")
         else:
-            checked = check_flag_value(self.flags[name], value, where)
+            checked = run_file.check_flag_value(self.flags[name], value, where)
         try:  # comparisons with NaN are false, so that limits let it through
             json.dumps(checked, allow_nan=False, default=str)
         except ValueError:
             raise UserError(f"{where}: {name} must be finite, not {value!r}") from None
         return checked
 
-    def check(self, settings: Mapping[str, Any], where: str) -> None:
-        """Refuse settings that cannot go together."""
-        options = self.options(settings)
+    def checked(self, settings: Mapping[str, Any], where: str) -> dict[str, Any]:
+        """The settings as the command takes them; those that cannot be, or not together, are refused."""
+        values = {name: self.value(name, value, where) for name, value in settings.items()}
+        options = self.options(values)
         try:
             self.check_options(Namespace(**options))
             check_file(options["weights"])
             load_data_yaml(options["data"], fetch=False, val_fraction=options["val_fraction"])
         except UserError as error:
             raise UserError(f"{where}: {error}") from None
+        self.files |= {file for file in self.files_of(options).items() if file[0]}
+        self.data_sets.add((options["data"], options["val_fraction"]))
+        return values
 
     def check_options(self, options: Namespace) -> None:
         """Refuse flags that cannot be, as the command itself does."""
@@ -168,11 +169,14 @@ class Trainer:
         return options
 
     def _flags(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Settings as a run file has them: inner ones inside their flag."""
-        inner = {name: value for name, value in settings.items() if name not in self.flags}
+        """Settings as a run file has them: inner ones laid over those of the base, inside their flag."""
         flags = {name: value for name, value in settings.items() if name in self.flags}
-        if inner:
-            flags[self.inner] = self.laid_over(flags.get(self.inner, self.base[self.inner]), inner)
+        for name, value in settings.items():
+            if name not in self.flags:
+                below = flags.get(self.inner, self.base[self.inner])
+                for part in reversed(name.removeprefix(f"{self.inner}.").split(".")):
+                    value = {part: value}
+                flags[self.inner] = run_file.merge(below if isinstance(below, Mapping) else {"base": below}, value)
         return flags
 
     def epochs(self, settings: Mapping[str, Any]) -> int:
@@ -180,64 +184,41 @@ class Trainer:
 
     def note(self) -> str:
         """What of the base configuration is different in trials, for the user."""
-        wanted, used = self.base["eval_interval"], self.base_value("eval_interval")
-        if not self.budget.validations or self.epochs({}) == 1:
+        wanted, used, epochs = self.base["eval_interval"], self.base_value("eval_interval"), self.epochs({})
+        if used == wanted or epochs == 1:
             return ""
-        if self.base_value("notest"):
-            return "with notest trials are validated only at their end, so none is pruned; leave it out to prune"
-        often = f"trials are validated every {f'{used} epochs' if used > 1 else 'epoch'}"
-        few = f"with eval_interval {wanted} a trial of {self.epochs({})} epochs has too few validations to be pruned by"
-        return f"{few}: {often}" if used != wanted else ""
+        few = f"with eval_interval {wanted} a trial of {epochs} epochs has too few validations to be pruned by"
+        return f"{few}: trials are validated every {f'{used} epochs' if used > 1 else 'epoch'}"
 
     # --- files --------------------------------------------------------------------------------------------------------
-
-    def ended_itself(self, folder: Path, settings: Mapping[str, Any]) -> bool:
-        """Whether max_iter or patience ended the training in `folder` before its last epoch.
-
-        Its checkpoint says so, or is stripped, which is the last thing a training does.
-        """
-        options, path = self.options(settings), folder / self.checkpoints[0]
-        if not (options["max_iter"] or options["patience"]) or not path.is_file():
-            return False
-        from yolov7fast.checkpoint.api import CheckpointError, load_checkpoint  # torch takes seconds to load
-
-        try:
-            content = load_checkpoint(path)
-        except CheckpointError:  # the training itself resumes from the one before
-            return False
-        state = content.get("resume") if isinstance(content, dict) else None
-        return bool(state["progress"]["finished"]) if state else True
 
     def tidy(self, folder: Path, is_complete: bool) -> None:
         """Leave an ended trial's best weights alone of its checkpoints: the others would fill the disk.
 
         A complete training has stripped them; those of one that was stopped still hold its state.
         """
-        best, weights = folder / self.weights / f"best{self.suffix}", folder / self.weights
-        for path in weights.glob(f"*{self.suffix}*" if weights == folder else "*"):
-            if path.is_file() and path != best:
-                path.unlink(missing_ok=True)
-        if is_complete or not best.is_file():
-            return
-        from yolov7fast.checkpoint.api import CheckpointError, strip_checkpoint  # torch takes seconds to load
+        best = folder / self.weights / f"best{self.suffix}"
+        others = [path for path in folder.rglob(f"*{self.suffix}*") if path != best]
+        if others and not is_complete and best.is_file():
+            from yolov7fast.checkpoint.api import CheckpointError, strip_checkpoint  # torch takes seconds to load
 
-        with contextlib.suppress(CheckpointError):  # a damaged file is nothing to strip
-            strip_checkpoint(best)
+            with contextlib.suppress(CheckpointError):  # a damaged file is nothing to strip
+                strip_checkpoint(best)
+        for path in others:
+            path.unlink(missing_ok=True)
 
-    def files(self, settings: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-        """Files that trials read besides the base configuration, each with a digest: what resuming compares.
+    def digests(self) -> dict[str, str]:
+        """Of the files that trials read besides the base configuration: what resuming compares.
 
         By their names as configurations spell them; a data set that is a folder counts by its name alone.
         """
-        names = {file for trial in [{}, *settings] for file in self.files_of(self.options(trial)).items() if file[0]}
-        paths = {name: Path(name) if Path(name).is_dir() else Path(check_file(name, kind)) for name, kind in names}
+        paths = {name: Path(name) if Path(name).is_dir() else Path(check_file(name, kind)) for name, kind in self.files}
         contents = {name: path.read_bytes() if path.is_file() else b"" for name, path in sorted(paths.items())}
         return {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
 
-    def prepare(self, settings: Sequence[Mapping[str, Any]]) -> None:
+    def prepare(self) -> None:
         """Fetch what must be there before several trainings start at once: the data sets."""
-        options = [self.options(trial) for trial in [{}, *settings]]
-        for data, val_fraction in {(option["data"], option["val_fraction"]) for option in options}:
+        for data, val_fraction in self.data_sets:
             load_data_yaml(data, val_fraction=val_fraction)
 
     def run_file(self, settings: Mapping[str, Any], seed: int, folder: Path) -> dict[str, Any]:
@@ -264,13 +245,7 @@ class Trainer:
 
 def _plain(key: str) -> str:
     """'training.optimizer.batch-size' -> 'batch_size': without the headings of run files."""
-    return re.sub(rf"^(({'|'.join(SECTIONS)})\.)+", "", key.lstrip("-").replace("-", "_"))
-
-
-def _flag(name: str, flags: Mapping[str, Flag]) -> str | None:
-    """The flag of this name or alias."""
-    names = {spelt.lstrip("-").replace("-", "_"): dest for dest, f in flags.items() for spelt in (f.name, *f.aliases)}
-    return names.get(name)
+    return re.sub(rf"^(({'|'.join(run_file.SECTIONS)})\.)+", "", key.lstrip("-").replace("-", "_"))
 
 
 class YoloTrainer(Trainer):
@@ -300,9 +275,6 @@ class YoloTrainer(Trainer):
 
     def inner_value(self, name: str, value: Any, where: str) -> Any:
         return check_hyp(self.base_hyp | {name: value}, where)[name]
-
-    def laid_over(self, below: Any, inner: Mapping[str, Any]) -> Any:
-        return {**(below if isinstance(below, Mapping) else {"base": below}), **inner}
 
 
 class DetrTrainer(Trainer):
@@ -340,14 +312,6 @@ class DetrTrainer(Trainer):
             raise UserError(f"{where}: {name} must be like {known!r}, not {value!r}") from None
         return value
 
-    def laid_over(self, below: Any, inner: Mapping[str, Any]) -> Any:
-        """Keys of the backbone, too, are laid over those of the base, as `base:` does in run files."""
-        for name, value in inner.items():
-            for part in reversed(name.split(".")[1:]):
-                value = {part: value}
-            below = merge(below, value)
-        return below
-
 
 @cache
 def config_class(architecture: str, section: str) -> type | None:
@@ -362,7 +326,7 @@ def config_class(architecture: str, section: str) -> type | None:
 
 def trainer_for(base_config: str) -> type[Trainer]:
     """The trainer of the family that a base configuration is for."""
-    return trainer_class(family_of_run_file(base_config))
+    return trainer_class(run_file.family_of_run_file(base_config))
 
 
 def trainer_class(family: str) -> type[Trainer]:

@@ -12,7 +12,7 @@ from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.atomic import write_atomically
 from yolov7fast.core.process.signals import StopRequest
 from yolov7fast.metrics.run_curves import read_csv
-from yolov7fast.search.run import OUTPUT, explain, follow, wait_for
+from yolov7fast.search.run import GRACE_SECONDS, OUTPUT, explain, follow
 from yolov7fast.studies.plan import Plan, StudyRun
 
 STATE, RUNS = "study.json", "runs"
@@ -88,11 +88,11 @@ def _train(study: StudyFolder, run: StudyRun, command: Command, stop: StopReques
     folder, output = study.folder(run), study.path / RUNS / f"{run.name}.{OUTPUT}"
     folder.mkdir(parents=True, exist_ok=True)
 
-    def look() -> bool:
+    def look() -> float | None:
         _show(bar, before + study.epochs_done(run))
-        return bool(stop)
+        return GRACE_SECONDS if stop else None
 
-    code = wait_for(follow(command(run, folder), output, look))
+    code = follow(command(run, folder), output, look)
     if stop:
         raise Stopped(stop.exit_code)
     if code:
