@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from yolov7fast.assign.lowest_cost import _lowest_first, lowest_cost_candidates
+from yolov7fast.assign.lowest_cost import PART, _lowest_first, highest, lowest_cost_candidates
 
 MOST = 10
 
@@ -44,3 +44,12 @@ def test_a_row_shorter_than_k_may_be(slots):
     slot = lowest_cost_candidates(cost, torch.tensor([[1, slots]]), torch.ones(1, slots), slots)
     assert sorted(slot[0, 1].tolist()) == list(range(slots))
     assert slot[0, 0, 0] == cost[0, 0].topk(1, largest=False).indices[0]
+
+
+@pytest.mark.parametrize("slots", [1, MOST, PART, PART + 1, 3 * PART - 5])
+def test_the_highest_of_rows_of_any_length_are_those_of_topk(slots):
+    """Most overlaps are 0, in long rows too, which are divided into parts, the last of them perhaps of one slot."""
+    random = torch.Generator().manual_seed(slots)
+    overlap = torch.rand(4, 6, slots, generator=random) * (torch.rand(4, 6, slots, generator=random) < 0.1)
+    most = min(MOST, slots)
+    assert torch.equal(highest(overlap, most), overlap.topk(most).values)

@@ -6,7 +6,8 @@ import torch
 
 from tests.assign.slow_assigner import slow_assign, slow_candidates
 from tests.losses.loss_golden import GOLDEN, Case, batched_matches, names, stand_in
-from yolov7fast.assign import pools
+from yolov7fast.assign import pooled, pools
+from yolov7fast.assign.base import Predictions
 from yolov7fast.assign.candidates import AUX_REACH, LEAD_REACH
 from yolov7fast.assign.ota import AUX_TOP, LEAD_TOP, Ota, sum_log
 from yolov7fast.assign.pooled import dynamic_k
@@ -192,3 +193,15 @@ def test_identical_boxes_go_to_the_first():
     row = [0, 0, 0.4, 0.6, 0.3, 0.3]
     matches = batched_matches(loss, maps, torch.tensor([row] * 5), height, LEAD_REACH, LEAD_TOP)
     assert {m[-1] for level in matches for m in level} == {0}
+
+
+@pytest.mark.parametrize("classes", [1, 3, 80])
+def test_many_candidates_are_prepared_in_parts_to_the_same_bits(classes, monkeypatch):
+    random = torch.Generator().manual_seed(classes)
+    rows, boxes = torch.randn(700, 5 + classes, generator=random), torch.rand(4, 700, generator=random)
+    predictions = Predictions(boxes, rows[:, 4:5], rows[:, 5:], boxes, boxes[:1])
+    whole = Ota().prepare(predictions)
+    monkeypatch.setattr(pooled, "FEW_SCORES", 0)
+    monkeypatch.setattr(pooled, "PAIRS_IN_CACHE", 256)
+    assert len([*predictions.split(256 // classes)]) > 1
+    assert all(torch.equal(a, b) for a, b in zip(whole, Ota().prepare(predictions), strict=True))

@@ -102,7 +102,7 @@ def test_a_candidate_that_several_took_goes_by_the_assigners_own_rule(monkeypatc
     plan = loss.plan(targets, raw, LEAD_REACH, images.shape[2])
     predicted = loss.predicted(raw, plan)
     given = loss.match(predicted, plan)
-    boxes = xywh2xyxy((predicted.box + plan.corner) * plan.stride)
+    boxes = xywh2xyxy(((predicted.box + plan.corner) * plan.stride).T)
     better = box_iou(xywh2xyxy(targets[:, 2:] * images.shape[2]), boxes).argmax(0)
     assert given.taken.any() and torch.equal(given.target[given.taken], better[given.taken])
     assert set(better[given.taken].tolist()) == {0, 1}

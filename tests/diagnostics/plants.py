@@ -33,7 +33,7 @@ def takes_host_index(method):
 
 def takes_mask(method):
     def planted(self, predicted, positives, *rest):
-        predicted.box[positives.taken]  # the fault
+        predicted.box[:, positives.taken]  # the fault
         return method(self, predicted, positives, *rest)
 
     return planted

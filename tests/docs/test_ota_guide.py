@@ -27,8 +27,8 @@ def chosen(boxes, classes, predicted, objectness, logits) -> torch.Tensor:
     pool = np.zeros(len(predicted), np.int64), np.zeros(len(boxes), np.int64)
     arrays = build_pools(*pool, boxes.numpy(), classes.numpy(), logits.shape[1], pairs_at_once(logits.device))
     pools = Pools.of(*map(torch.from_numpy, arrays))
-    nowhere = torch.zeros(len(predicted), 4), torch.ones(len(predicted), 1)  # cells, which OTA does not look at
-    predictions = Predictions(predicted, objectness, logits, *nowhere)
+    nowhere = torch.zeros(4, len(predicted)), torch.ones(1, len(predicted))  # cells, which OTA does not look at
+    predictions = Predictions(predicted.T, objectness, logits, *nowhere)
     given = Ota()(torch.zeros(len(predicted), dtype=torch.int64), predictions, pools)
     return torch.where(given.taken, given.target, -1)
 

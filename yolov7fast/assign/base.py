@@ -4,6 +4,7 @@ The host finds the candidates (`assign.candidates`) and, for assigners that let 
 (`assign.pools`). The assigner then runs on the device: no loop over images or boxes, nothing read back.
 """
 
+from collections.abc import Iterator
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -14,11 +15,17 @@ from yolov7fast.assign.pools import Pools
 class Predictions(NamedTuple):
     """What the network predicts at the n candidates of the batch."""
 
-    corners: torch.Tensor  # (n, 4) boxes in pixels, xyxy
+    corners: torch.Tensor  # (4, n) boxes in pixels, xyxy
     objectness: torch.Tensor  # (n, 1) logits
     class_logits: torch.Tensor  # (n, C)
-    cell: torch.Tensor  # (n, 4) column, row of the candidate's cell, 0, 0
-    stride: torch.Tensor  # (n, 1) pixels of a cell
+    cell: torch.Tensor  # (4, n) column, row of the candidate's cell, 0, 0
+    stride: torch.Tensor  # (1, n) pixels of a cell
+
+    def split(self, step: int) -> Iterator["Predictions"]:
+        """The same in parts of `step` candidates."""
+        rows = ("objectness", "class_logits")
+        parts = (field.split(step, 0 if name in rows else 1) for name, field in self._asdict().items())
+        return map(Predictions, *parts)
 
 
 class Assignment(NamedTuple):

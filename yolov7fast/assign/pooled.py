@@ -15,10 +15,11 @@ import torch
 
 from yolov7fast.assign.base import Assigner, Assignment, Predictions
 from yolov7fast.assign.lowest_cost import highest, lowest_cost_candidates
-from yolov7fast.assign.pools import ONE_BID, PoolBlock, Pools, pairs_at_once
+from yolov7fast.assign.pools import ONE_BID, PAIRS_IN_CACHE, PoolBlock, Pools, pairs_at_once
 from yolov7fast.core.boxes import box_iou
 
 LEAST_BOXES = 16  # at a time, where boxes are matched in parts: what is done once a part is little against their pairs
+FEW_SCORES = 1 << 20  # which a CPU prepares in one go
 
 
 class Pairs(NamedTuple):
@@ -81,25 +82,37 @@ class PooledAssigner(Assigner):
             nothing = torch.zeros_like(pools.slot)
             return Assignment(nothing.bool(), nothing)
         table, score = self.prepare(predictions)
-        matched = [self.match_block(block, table, score) for block in pools.blocks]
+        # laid out by slot before, not in `match_block`: a compiler would look up every figure once for each pair
+        matched = [self.match_block(b, table.index_select(1, b.candidate), score) for b in pools.blocks]
         taken, target = (_concatenated(field).index_select(0, pools.slot) for field in zip(*matched))
         return self.settled(Assignment(taken, target), predictions, score, pools)
 
     def prepare(self, predictions: Predictions) -> tuple[torch.Tensor, torch.Tensor]:
-        """(4 + R, n) corners and figures of the candidates, and (n, C) scores."""
+        """(4 + R, n) corners and figures of the candidates, and (n, C) scores.
+
+        Many candidates are a part at a time on a CPU: tables that leave its cache are three times as slow.
+        """
+        logits = predictions.class_logits
+        if not logits.is_cpu or torch.compiler.is_compiling() or logits.numel() <= FEW_SCORES:
+            return self._prepare(predictions)
+        step = max(1, PAIRS_IN_CACHE // logits.shape[1])
+        tables, scores = zip(*(self._prepare(part) for part in predictions.split(step)))
+        return torch.cat(tables, 1), torch.cat(scores)
+
+    def _prepare(self, predictions: Predictions) -> tuple[torch.Tensor, torch.Tensor]:
         score = self.score(predictions.objectness, predictions.class_logits)
-        return torch.cat([predictions.corners.T, self.candidate_figures(predictions, score)]), score
+        return torch.cat([predictions.corners, self.candidate_figures(predictions, score)]), score
 
     def match_block(
         self, block: PoolBlock, table: torch.Tensor, score: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Of every slot, (B, P), of a block of pools, whether it is taken, and the row of its target.
 
-        table: (4 + R, n) corners, figures of candidates.
+        table: (4 + R, B * P) corners, figures of the candidates in the slots.
         """
         pools, slots = block.padding_cost.shape
         boxes = block.present.shape[1]
-        pooled = table.index_select(1, block.candidate).view(-1, pools, slots)
+        pooled = table.view(-1, pools, slots)
         corners = (pooled[:4] * block.filled).permute(1, 2, 0)  # (B, P, 4), each side contiguous
         budget = pairs_at_once(table.device)
         if pools * slots * boxes <= budget:  # all ordinary batches

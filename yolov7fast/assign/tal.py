@@ -33,41 +33,45 @@ class Tal(PooledAssigner):
     beta: float = BETA
 
     def score(self, objectness: torch.Tensor, class_logits: torch.Tensor) -> torch.Tensor:
-        """The class logits as they are: only those of the pairs' own classes become logarithms of probabilities."""
-        return class_logits
+        """The class logits as they are: only those of the pairs' own classes become logarithms of probabilities.
+
+        Laid out once as pairs read them, where every block of pools would do it.
+        """
+        return class_logits.contiguous()
 
     def candidate_figures(self, predictions: Predictions, score: torch.Tensor) -> torch.Tensor:
         """(4, n): logarithm of objectness; of the cell the centre (x, y) and half the side, in pixels."""
-        half = predictions.stride.T / 2
-        centre = (predictions.cell[:, :2].T + 0.5) * predictions.stride.T
+        half = predictions.stride / 2
+        centre = (predictions.cell[:2] + 0.5) * predictions.stride
         return torch.cat([F.logsigmoid(predictions.objectness).T, centre, half])
 
     def cost(self, pairs: Pairs) -> torch.Tensor:
         """Minus the logarithm of the alignment; infinite for cells outside the box, and for padding."""
         objectness, x, y, half = pairs.figures[:, :, None]  # (B, 1, P) each
         logit = pairs.class_score() if pairs.score.shape[1] > 1 else None
-        cost = self.misalignment(pairs.iou + LOG_FLOOR, objectness, logit).mul_(pairs.block.penalty)
-        x = x + pairs.block.padding_cost[:, None]  # an empty slot is infinitely far away
+        cost = self.misalignment(pairs.iou + LOG_FLOOR, objectness, logit)
+        x = x - pairs.block.padding_cost[:, None]  # an empty slot is infinitely far away
         low, high = pairs.block.corners[..., None].chunk(2, 2)  # (B, G, 2, 1) each
         (centre_x, centre_y), (extent_x, extent_y) = ((low + high) / 2).unbind(2), ((high - low) / 2).unbind(2)
-        near_x = (x - centre_x).abs_() <= torch.maximum(extent_x, half)
-        near_y = (y - centre_y).abs_() <= torch.maximum(extent_y, half)
-        return torch.where(near_x & near_y, cost, torch.inf)
+        centre_x = centre_x + (pairs.block.penalty - 1)  # and a box that is only padding, the other way
+        near = (x - centre_x).abs_().le_(torch.maximum(extent_x, half))  # 1.0 or 0.0
+        near *= (y - centre_y).abs_().le_(torch.maximum(extent_y, half))
+        return cost.div_(near)
 
     def misalignment(self, iou: torch.Tensor, objectness: torch.Tensor, logit: torch.Tensor | None) -> torch.Tensor:
-        """-log(score^alpha x iou^beta), not negative; objectness: its logarithm; logit: of the box's class.
+        """-log(score^alpha x iou^beta), above 0; objectness: its logarithm; logit: of the box's class.
 
         A network of one class does not learn its class logit: there is none, and the score is the objectness.
         """
         score = objectness if logit is None else F.logsigmoid(logit).add_(objectness)
-        return iou.log().mul_(-self.beta).sub_(score, alpha=self.alpha).clamp_(min=0)
+        return iou.log().mul_(-self.beta).sub_(score, alpha=self.alpha).clamp_(min=torch.finfo(iou.dtype).tiny)
 
     def count(self, pairs: Pairs, cost: torch.Tensor) -> torch.Tensor:
-        return (cost < torch.inf).sum(-1).clamp(max=self.top)
+        return _finite(cost).sum(-1).long().clamp_(max=self.top)
 
     def conflict_cost(self, pairs: Pairs, cost: torch.Tensor) -> torch.Tensor:
         """The highest IoU, among the boxes that the cell lies inside."""
-        return torch.where(cost < torch.inf, 1 - pairs.iou, torch.inf)
+        return (2 - pairs.iou).div_(_finite(cost))
 
     def settled(self, given: Assignment, predictions: Predictions, score: torch.Tensor, pools: Pools) -> Assignment:
         """Weight of a positive: its alignment relative to the best of its box's positives, which weighs 1.
@@ -75,7 +79,7 @@ class Tal(PooledAssigner):
         Objectness target: that times the highest IoU among the box's positives (TOOD's normalised alignment).
         """
         row = given.target
-        iou = bbox_iou(predictions.corners.T, pools.corners.index_select(0, row), x1y1x2y2=True, eps=0).nan_to_num_(0)
+        iou = bbox_iou(predictions.corners, pools.corners.index_select(0, row), x1y1x2y2=True, eps=0).nan_to_num_(0)
         logit = score.gather(1, pools.classes.index_select(0, row)[:, None])[:, 0] if score.shape[1] > 1 else None
         cost = self.misalignment(iou + LOG_FLOOR, F.logsigmoid(predictions.objectness)[:, 0], logit)
         cost = torch.where(given.taken, cost, torch.inf)
@@ -83,3 +87,8 @@ class Tal(PooledAssigner):
         best = torch.zeros_like(least).scatter_reduce_(0, row, iou * given.taken, "amax")
         weight = torch.where(given.taken, (least.index_select(0, row) - cost).exp_(), 0)
         return given._replace(weight=weight, objectness=weight * best.index_select(0, row))
+
+
+def _finite(cost: torch.Tensor) -> torch.Tensor:
+    """1 where a cost is finite, else 0: of the cost's own type, which a CPU writes four times as fast as bools."""
+    return cost.clone().lt_(torch.inf)

@@ -11,10 +11,9 @@ from typing import Any
 
 import torch
 
-from yolov7fast.assign.base import Assignment, Predictions
+from yolov7fast.assign.base import Predictions
 from yolov7fast.assign.pooled import PooledAssigner
 from yolov7fast.assign.pools import PoolBlock, pairs_at_once
-from yolov7fast.losses.plan import Plan
 from yolov7fast.losses.yolo import Predicted, YoloLoss
 from yolov7fast.nn.compiling import CompiledPart
 
@@ -54,13 +53,13 @@ def _replace(owner: Any, method: str, name: str, fits: Callable[..., bool], comp
     return part
 
 
-def _learns(predicted: Predicted, given: Assignment, plan: Plan, cls: torch.Tensor | None) -> bool:
+def _learns(predicted: Predicted, *_) -> bool:
     """In training, with enough candidates; a validation's loss, without gradients, would be compiled by itself."""
-    return predicted.box.requires_grad and min(len(plan.target), len(plan.target_box)) >= LEAST
+    return predicted.box.requires_grad and len(predicted.rows) >= LEAST
 
 
 def _some_predictions(predictions: Predictions) -> bool:
-    return len(predictions.corners) >= LEAST
+    return len(predictions.objectness) >= LEAST
 
 
 def _matched_at_once(top: int) -> Callable[[PoolBlock, torch.Tensor, torch.Tensor], bool]:

@@ -19,16 +19,19 @@ from yolov7fast.core.errors import UserError
 
 
 class Plan(NamedTuple):
-    """What is known of a batch before any prediction, on the device: n candidates, N targets."""
+    """What is known of a batch before any prediction, on the device: n candidates, N targets.
+
+    Boxes lie side by side, (4, n): what is done with them walks along n, which can be vectorised.
+    """
 
     cells: tuple[torch.Tensor, ...]  # of each raw output, the flat indices of its candidates' cells
-    anchor: torch.Tensor  # (n, 2) in cells
-    stride: torch.Tensor  # (n, 1) pixels of a cell
-    scale: torch.Tensor  # (n, 4) columns, rows, columns, rows of the candidate's raw output
-    corner: torch.Tensor  # (n, 4) column, row, 0, 0 of the cell
+    anchor: torch.Tensor  # (2, n) in cells
+    stride: torch.Tensor  # (1, n) pixels of a cell
+    scale: torch.Tensor  # (4, n) columns, rows, columns, rows of the candidate's raw output
+    corner: torch.Tensor  # (4, n) column, row, 0, 0 of the cell
     first_duplicate: torch.Tensor  # (n,) int64, the first candidate on the same cell
     target: torch.Tensor  # (n,) int64, row of the target that proposed the cell
-    target_box: torch.Tensor  # (N, 4) normalised centre and size
+    target_box: torch.Tensor  # (4, N) normalised centre and size
     target_class: torch.Tensor  # (N,) int64
     area: torch.Tensor  # (outputs,) float, cells of each raw output
     balance: torch.Tensor  # (levels,) float, level weights of the objectness loss
@@ -83,13 +86,13 @@ def make_plan(
         found, output, cell = Candidates(*(field[kept] for field in found)), output[kept], cell[kept]
         first_duplicate = np.arange(len(cell))
     counts = np.bincount(output, minlength=len(raw)).tolist()
-    scale = np.array([[nx, ny, nx, ny] for ny, nx in sizes], dtype=rows.dtype)[found.level]
-    corner = np.stack([found.column, found.row, *np.zeros((2, len(cell)), np.int64)], 1).astype(rows.dtype)
-    anchor = layout.anchors[found.level, found.anchor].astype(np.float32)
-    stride = layout.stride[found.level, None]
+    scale = np.array([[nx, ny, nx, ny] for ny, nx in sizes], dtype=rows.dtype).T[:, found.level]
+    corner = np.stack([found.column, found.row, *np.zeros((2, len(cell)), np.int64)]).astype(rows.dtype)
+    anchor = layout.anchors[found.level, found.anchor].T.astype(np.float32)
+    stride = layout.stride[None, found.level]
     area = np.array([m.shape[:-1].numel() for m in raw], dtype=np.float32)
     balance = np.array(level_weights, np.float64 if raw[0].dtype == torch.float64 else np.float32)
-    arrays = [cell, anchor, stride, scale, corner, first_duplicate, found.target, rows[:, 2:6], column]
+    arrays = [cell, anchor, stride, scale, corner, first_duplicate, found.target, rows[:, 2:6].T, column]
     arrays += [area, balance, np.array(gains, np.float32)]
     # known here: to work them out on the device would take values from the host, and a wait for each
     places = [found.image, found.anchor, found.row, found.column]

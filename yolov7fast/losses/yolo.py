@@ -10,10 +10,12 @@ Everything is computed in fp32 (fp64 for fp64 outputs), whatever the network run
 ("upstream") know these losses.
 """
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch.utils.checkpoint import checkpoint
 
 from yolov7fast.assign.base import Assigner, Assignment, Predictions
 from yolov7fast.assign.candidates import AUX_REACH, LEAD_REACH
@@ -32,7 +34,7 @@ class Predicted(NamedTuple):
     """What the raw outputs say at the n candidates, in the loss's own precision."""
 
     rows: torch.Tensor  # (n, 5 + C) logits
-    box: torch.Tensor  # (n, 4) centre relative to the cell, size; in cells
+    box: torch.Tensor  # (4, n) centre relative to the cell, size; in cells
     objectness: torch.Tensor  # (n, 1) logit, a view of rows
     classes: torch.Tensor  # (n, C) logits, a view of rows
     all_objectness: torch.Tensor  # (all cells of all raw outputs,) logit
@@ -43,7 +45,7 @@ class Positives(NamedTuple):
 
     taken: torch.Tensor  # (n,) bool
     last: torch.Tensor  # (n,) bool, the last positive on its cell: it sets the cell's objectness
-    box: torch.Tensor  # (n, 4) as in Predicted
+    box: torch.Tensor  # (4, n) as in Predicted
     cls: torch.Tensor  # (n, 1) int64
     weight: torch.Tensor | None = None  # (n,) in box and class loss, 0 where not taken; None: all positives alike
     objectness: torch.Tensor | None = None  # (n,) target of the cell's objectness; None: the overlap (CIoU)
@@ -124,8 +126,8 @@ class YoloLoss:
     def predicted(self, raw: list[torch.Tensor], plan: Plan) -> Predicted:
         rows, all_objectness = read_cells(plan.places, plan.cells, raw)
         box, objectness, classes = rows.split([4, 1, rows.shape[1] - 5], 1)
-        xy, wh = box.sigmoid().chunk(2, 1)
-        box = torch.cat([decode_xy(xy), decode_wh(wh, plan.anchor)], 1)
+        xy, wh = box.T.sigmoid().chunk(2)
+        box = torch.cat([decode_xy(xy), decode_wh(wh, plan.anchor)])
         return Predicted(rows, box, objectness, classes, all_objectness)
 
     @torch.no_grad()
@@ -133,9 +135,9 @@ class YoloLoss:
         """Which candidates are positives, and of which target; made on boxes in pixels."""
         if plan.pools is None:
             return self.assigner(plan.target)
-        centre, size = ((predicted.box + plan.corner) * plan.stride).chunk(2, 1)
+        centre, size = ((predicted.box + plan.corner) * plan.stride).chunk(2)
         half = size / 2
-        corners = torch.cat([centre - half, centre + half], 1)
+        corners = torch.cat([centre - half, centre + half])
         logits = predicted.classes
         if plan.trained is not None and plan.fixed is not None:
             logits = torch.where(plan.trained, logits, plan.fixed)
@@ -144,7 +146,7 @@ class YoloLoss:
 
     def positives(self, plan: Plan, given: Assignment) -> Positives:
         """Each candidate's target, relative to its cell."""
-        box = plan.target_box.index_select(0, given.target) * plan.scale - plan.corner
+        box = plan.target_box.index_select(1, given.target) * plan.scale - plan.corner
         cls = plan.target_class.index_select(0, given.target)[:, None]
         last = last_on_cell(given.taken, plan.first_duplicate)
         return Positives(given.taken, last, box, cls, given.weight, given.objectness)
@@ -155,26 +157,29 @@ class YoloLoss:
         Objectness is the loss of an empty output, corrected at the cells of positives: no target is written out.
         """
         counts, cells = [len(c) for c in plan.cells], [m.shape[:-1].numel() for m in raw]
-        columns = self.candidate_terms(predicted, given, plan, self.class_losses_on_host(predicted, given, plan))
+        known = self.class_losses_on_host(predicted, given, plan)
+        columns = self.candidate_terms(predicted, self.positives(plan, given), plan.trained, known)
         box, cls, count, correction = torch.stack([c.sum(1) for c in columns.split(counts, 1)], 1)
         empty = self.objectness_criterion(predicted.all_objectness, 0.0)
         empty = torch.stack([level.mean() for level in empty.split(cells)])
         return self.means(box, empty + correction / plan.area, cls, count)
 
     def candidate_terms(
-        self, predicted: Predicted, given: Assignment, plan: Plan, cls: torch.Tensor | None
+        self, predicted: Predicted, positives: Positives, trained: torch.Tensor | None, cls: torch.Tensor | None
     ) -> torch.Tensor:
         """(4, n) of each candidate: box loss, class loss, 1 for a positive, what it changes of the objectness loss.
 
-        cls: (n,) class loss of the positives if it is known already.
+        trained: as in `Plan`; cls: (n,) class loss of the positives if it is known already.
         """
-        positives = self.positives(plan, given)
-        ciou = bbox_iou(predicted.box.T, positives.box, x1y1x2y2=False, CIoU=True)
+        overlap = partial(bbox_iou, x1y1x2y2=False, CIoU=True)
+        if torch.compiler.is_compiling():  # bools are slow to write on a CPU: comparisons are made again backwards
+            overlap = partial(checkpoint, overlap, use_reentrant=False)
+        ciou = overlap(predicted.box, positives.box.T)
         wanted = ciou.detach().clamp(min=0) if positives.objectness is None else positives.objectness
         wanted = wanted if self.gr == 1 else (1.0 - self.gr) + self.gr * wanted
         x = predicted.objectness.squeeze(1)
         correction = self.objectness_criterion.change(x, 0.0, wanted)
-        cls = self.class_rows(predicted.classes, positives.cls, plan.trained) if cls is None else cls
+        cls = self.class_rows(predicted.classes, positives.cls, trained) if cls is None else cls
         weight = positives.taken if positives.weight is None else positives.weight
         return torch.stack([(1.0 - ciou) * weight, cls * weight, weight.to(ciou.dtype), correction * positives.last])
 
