@@ -17,7 +17,7 @@ STAGES = [
     (datasets, "load_upper_left", "resize"),
     (scene, "draw_canvas", "canvas"),
     (scene, "warp_image", "warp"),
-    (fast_augment, "render_geometry", "warp"),
+    (fast_augment, "render", "warp"),
     (scene, "apply_colour", "colour"),
     (fast_augment, "colour_into", "colour"),
     (scene, "mixup", "mixup"),

@@ -11,8 +11,8 @@ from PIL import Image
 from tests.data.data_golden import LoggedRandom, seed_all
 from yolov7fast.augment import fast as fast_augment
 from yolov7fast.augment.randomness import KeyedRandom
-from yolov7fast.augment.scene import render, render_scene
-from yolov7fast.augment.transforms import Colour, apply_colour, draw_colour
+from yolov7fast.augment.scene import Draft, Scene, render, render_scene
+from yolov7fast.augment.transforms import Colour, Warp, apply_colour, draw_colour, draw_warp
 from yolov7fast.data import dataset as datasets
 from yolov7fast.data.dataset import LoadImagesAndLabels
 
@@ -137,6 +137,39 @@ def test_no_pixel_is_more_than_half_a_pixel_beside_its_place(ramps):
     assert checked > 60 * 120 * 120 * 0.5
 
 
+def test_no_line_of_grey_is_left_where_an_image_is_cut_or_meets_the_next():
+    """Four squares that fill the canvas, and warps that look at it alone."""
+    square = np.full((128, 128, 3), 200, np.uint8)
+    origins = [(0, 0), (128, 0), (0, 128), (128, 128)]
+    for seed in range(200):
+        warp = draw_warp(
+            KeyedRandom(seed), (256, 256), (-64, -64), degrees=0, translate=0.1, scale=0.4, shear=0, perspective=0
+        )
+        assert (fast_augment._render_scene(Scene([square] * 4, origins, warp), "fast") == 200).all()
+
+
+def test_the_choice_of_resize_is_put_back(dataset, monkeypatch):
+    """Intel's resize serves this renderer alone: the default path's bits rest on OpenCV's own."""
+    scene = dataset.draft(0, KeyedRandom(1)).scenes[0]
+    resize, seen = cv2.resize, []
+
+    def watched(*args, **kwargs):
+        seen.append(cv2.ipp.useIPP_NotExact())
+        if len(seen) > 3:
+            raise MemoryError
+        return resize(*args, **kwargs)
+
+    cv2.ipp.setUseIPP_NotExact(True)
+    allowed = cv2.ipp.useIPP_NotExact()  # not in a build without it
+    cv2.ipp.setUseIPP_NotExact(False)
+    monkeypatch.setattr(cv2, "resize", watched)
+    with pytest.raises(MemoryError):
+        for _ in range(4):
+            fast_augment._render_scene(scene, "fast")
+            assert not cv2.ipp.useIPP_NotExact()
+    assert not cv2.ipp.useIPP_NotExact() and seen == [allowed] * 4
+
+
 def edge_mask(scene) -> np.ndarray:
     """Where a sample pixel lies within two source pixels of an edge of any image."""
     h, w = scene.warp.size
@@ -236,6 +269,42 @@ def test_grey_padding_gets_the_changed_grey(dataset, monkeypatch):
     corner = img[:, 0, 0]
     assert (corner == fast[:, 0, 0]).all()
     assert not (corner == 114).any()
+
+
+def enlarged(dataset, k: int):
+    """A sample as drawn, of one image at zoom 1.5 with padding beside it, and a change of its colours."""
+    rng = KeyedRandom(k)
+    img = dataset.load_image(3).img  # 60 x 128
+    matrix = np.array([[1.5, 0, -20.3 - k], [0, 1.5, -22.7 + k], [0, 0, 1]])
+    warp = Warp(matrix, 1.5, (128, 128), (128, 128), False)
+    draft = Draft([Scene([img], [(0, 34)], warp)], 1.0, np.zeros((0, 5), np.float32), None)
+    return draft, draw_colour(rng, 0.015, 0.7, 0.4)
+
+
+def test_colours_of_enlarged_images_are_changed_first_with_nearly_the_same_result(dataset, monkeypatch):
+    for k in range(12):
+        draft, colour = enlarged(dataset, k)
+        first, left_over = fast_augment.render(draft, colour)
+        first = first.astype(int)
+        assert left_over is None
+        monkeypatch.setattr(fast_augment, "ENLARGED", 2.0)
+        plain, left_over = fast_augment.render(draft, colour)
+        assert left_over is colour
+        difference = np.abs(first - fast_augment.coloured(plain, colour))
+        monkeypatch.undo()
+        assert difference.mean() < 0.6 and difference.max() <= 6
+
+
+def test_padding_beside_enlarged_images_gets_the_changed_grey(dataset):
+    for k in range(12):
+        draft, colour = enlarged(dataset, k)
+        fast = fast_augment.render(draft, colour)[0][0, 64].tolist()
+        assert fast == render(draft, colour)[0, 64].tolist() == [colour.tables[2][114]] * 3
+
+
+def test_blended_samples_are_coloured_after_blending(dataset):
+    draft, colour = enlarged(dataset, 0)
+    assert fast_augment.render(draft._replace(scenes=draft.scenes * 2, blend=0.4), colour)[1] is colour
 
 
 def test_what_is_pasted_keeps_its_colours(polygon_set, monkeypatch):

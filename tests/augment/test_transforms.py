@@ -8,6 +8,7 @@ from tests.data.data_golden import assert_image, assert_labels, assert_streams, 
 from yolov7fast.augment.randomness import GLOBAL, KeyedRandom
 from yolov7fast.augment.transforms import (
     Colour,
+    _warp_corners,
     _warp_polygons,
     apply_colour,
     augment_hsv,
@@ -113,6 +114,20 @@ def test_box_candidates_are_as_recorded(data):
     box1, box2 = np.array(record["box1"]).T, np.array(record["box2"]).T
     assert box_candidates(box1, box2, area_thr=0.10).tolist() == record["thr_0_10"]
     assert box_candidates(box1, box2, area_thr=0.01).tolist() == record["thr_0_01"]
+
+
+def test_boxes_of_upright_warps_are_those_of_the_general_way_bit_for_bit():
+    rng = np.random.default_rng(3)
+    for seed in range(60):
+        size = (640, 640) if seed % 2 else (500, 333)
+        warp = draw_warp(
+            KeyedRandom(seed), size, (-80, -50), degrees=0, translate=0.3, scale=0.9, shear=0, perspective=0
+        )
+        assert warp.is_upright
+        low = rng.random((50, 2)) * 600
+        labels = np.concatenate((np.zeros((50, 1)), low, low + rng.random((50, 2)) * 200), 1).astype(np.float32)
+        general = warp._replace(projective=True)  # divides by ones
+        np.testing.assert_array_equal(_warp_corners(labels, warp), _warp_corners(labels, general))
 
 
 def test_polygon_helpers_are_as_recorded(data, arrays, polygons):

@@ -13,6 +13,9 @@ import numpy as np
 from yolov7fast.augment.randomness import RandomSource
 from yolov7fast.core.boxes import xyn2xy
 
+# [cx, cy, w, h] @ CORNERS = [x1, y1, x2, y2]; products are exact, so that each sum is rounded once
+CORNERS = np.array([[1, 0, 1, 0], [0, 1, 0, 1], [-0.5, 0, 0.5, 0], [0, -0.5, 0, 0.5]], np.float32)
+
 
 class Plan(NamedTuple):
     """A drawn mosaic: which images, and the number that fixes the layout."""
@@ -86,9 +89,7 @@ def mosaic_labels(labels: Sequence[np.ndarray], shapes: Sequence[tuple[int, int]
     rows = np.concatenate(labels, 0)
     frame = [(w, h, w, h, x, y, x, y) for (h, w), (x, y) in zip(shapes, where.origins)]
     frame = np.repeat(np.array(frame, np.float32), [len(x) for x in labels], axis=0)
-    half = rows[:, 3:5] / 2
-    centre = rows[:, 1:3]
-    boxes = np.concatenate((centre - half, centre + half), 1)
+    boxes = rows[:, 1:5] @ CORNERS
     boxes *= frame[:, :4]
     boxes += frame[:, 4:]
     if where.window != (0, 0):

@@ -201,12 +201,17 @@ def _transform(points: np.ndarray, warp: Warp) -> np.ndarray:
 
 def _warp_corners(labels: np.ndarray, warp: Warp) -> np.ndarray:
     """(n, 5) rows -> (n, 4) float64 boxes around the warped corners, clipped to the output."""
-    n = len(labels)
-    xy = _transform(labels[:, [1, 2, 3, 4, 1, 4, 3, 2]].reshape(n * 4, 2), warp).reshape(n, 12)
-    a, b, c, d = xy[:, 0:2], xy[:, 3:5], xy[:, 6:8], xy[:, 9:11]
-    boxes = np.empty((n, 4))
-    np.minimum(np.minimum(a, b), np.minimum(c, d), out=boxes[:, :2])
-    np.maximum(np.maximum(a, b), np.maximum(c, d), out=boxes[:, 2:])
+    if warp.is_upright:  # corners stay what they are
+        (zoom_x, _, shift_x), (_, zoom_y, shift_y) = warp.matrix[:2].tolist()
+        boxes = labels[:, 1:5] * np.array((zoom_x, zoom_y, zoom_x, zoom_y))
+        boxes += np.array((shift_x, shift_y, shift_x, shift_y))
+    else:
+        n = len(labels)
+        xy = _transform(labels[:, [1, 2, 3, 4, 1, 4, 3, 2]].reshape(n * 4, 2), warp).reshape(n, 12)
+        a, b, c, d = xy[:, 0:2], xy[:, 3:5], xy[:, 6:8], xy[:, 9:11]
+        boxes = np.empty((n, 4))
+        np.minimum(np.minimum(a, b), np.minimum(c, d), out=boxes[:, :2])
+        np.maximum(np.maximum(a, b), np.maximum(c, d), out=boxes[:, 2:])
     h, w = warp.size
     np.maximum(boxes, 0, out=boxes)
     return np.minimum(boxes, np.array((w, h, w, h), np.float64), out=boxes)
@@ -276,8 +281,8 @@ def box_candidates(box1, box2, wh_thr=2, ar_thr=20, area_thr=0.1, eps=1e-16):
     Still over `wh_thr` pixels wide and high, over `area_thr` of the old area, and no longer than `ar_thr` to one.
     """
     (w1, h1), (w2, h2) = box1[2:4] - box1[:2], box2[2:4] - box2[:2]
-    aspect = np.maximum(w2 / (h2 + eps), h2 / (w2 + eps))
-    return (np.minimum(w2, h2) > wh_thr) & (w2 * h2 / (w1 * h1 + eps) > area_thr) & (aspect < ar_thr)
+    short, long = np.minimum(w2, h2), np.maximum(w2, h2)
+    return (short > wh_thr) & (w2 * h2 / (w1 * h1 + eps) > area_thr) & (long / (short + eps) < ar_thr)
 
 
 def random_perspective(
@@ -337,7 +342,7 @@ class Colour(NamedTuple):
 
 def draw_colour(rng: RandomSource, hgain: float, sgain: float, vgain: float) -> Colour:
     """One call of the NumPy generator for three gains around 1."""
-    return Colour((rng.np_uniform(-1, 1, 3) * np.array((hgain, sgain, vgain)) + 1).tolist())
+    return Colour([draw * gain + 1 for draw, gain in zip(rng.np_uniform(-1, 1, 3).tolist(), (hgain, sgain, vgain))])
 
 
 def apply_colour(img: np.ndarray, colour: Colour, out: np.ndarray | None = None) -> np.ndarray:

@@ -41,6 +41,11 @@ from yolov7fast.data.labels import Paths, Subset, find_images, img2label_paths
 
 FOUR_TILES = 0.8  # probability that a mosaic has four tiles rather than nine
 Key = int | tuple[int, int]  # index, or (epoch, index)
+# [class, x1, y1, x2, y2] @ CENTRES = [0, class, cx, cy, w, h]; products are exact, so that each sum is rounded once
+CENTRES = np.array(
+    [[0, 1, 0, 0, 0, 0], [0, 0, 0.5, 0, -1, 0], [0, 0, 0, 0.5, 0, -1], [0, 0, 0.5, 0, 1, 0], [0, 0, 0, 0.5, 0, 1]],
+    np.float32,
+)
 
 cv2.setNumThreads(0)  # workers share the cores; a worker's own threads would only fight over them
 
@@ -104,6 +109,8 @@ class LoadImagesAndLabels(Dataset):
         if self.rect:
             self._group_by_aspect(pad)
         self.has_polygons = any(self.segments)
+        # int64 (n, 2): h, w that each will have once loaded, from what was seen when labels were checked
+        self._resized = np.array([resized_shape(int(h), int(w), img_size) for w, h in self.shapes.tolist()])
         # Evaluation decodes as ever: its figures must not depend on how training was made fast.
         self._originals = [(int(h), int(w)) for w, h in self.shapes] if reduced_decode and augment else None
         folder = cache_path(path, self.label_files).parent
@@ -162,8 +169,8 @@ class LoadImagesAndLabels(Dataset):
         return self.n
 
     def __getitem__(self, key: Key) -> tuple[torch.Tensor, torch.Tensor, str, tuple | None]:
-        img = torch.empty((3, *self.shape_of(key)), dtype=torch.uint8)
-        return img, *self.sample_into(key, img.numpy())
+        img = np.empty((3, *self.shape_of(key)), np.uint8)
+        return torch.from_numpy(img), *self.sample_into(key, img)
 
     def shape_of(self, key: Key) -> tuple[int, int]:
         """(H, W) of a finished sample."""
@@ -177,14 +184,9 @@ class LoadImagesAndLabels(Dataset):
         index = self.indices[_index(key)]
         rng = self._random_source(key) if self.augment else None
         img, labels, shapes, colour = self._letterboxed(index) if rng is None else self._augmented(index, rng)
-        rows = np.zeros((len(labels), 6), np.float32)
+        rows = labels @ CENTRES
         h, w = img.shape[:2]
-        if len(labels):
-            rows[:, 1] = labels[:, 0]
-            low, high = labels[:, 1:3], labels[:, 3:5]
-            rows[:, 2:4] = (low + high) / 2
-            rows[:, 4:6] = high - low
-            rows[:, 2:] /= np.array((w, h, w, h), np.float32)
+        rows[:, 2:] /= np.array((w, h, w, h), np.float32)
         flip = None if rng is None else self._draw_flips(rows, rng)
         if out.shape != (3, h, w) or out.dtype != np.uint8:
             raise ValueError(f"a sample of {h} x {w} does not fit an array of {out.shape}, {out.dtype}")
@@ -217,9 +219,10 @@ class LoadImagesAndLabels(Dataset):
         draft = self.draft(index, rng)
         colour = draw_colour(rng, hyp["hsv_h"], hyp["hsv_s"], hyp["hsv_v"])
         if self.fast_augment:
-            img, labels, pending = fast_augment.render_geometry(draft), draft.labels, colour
+            img, pending = fast_augment.render(draft, colour)
         else:
-            img, labels, pending = render(draft, colour), draft.labels, None
+            img, pending = render(draft, colour), None
+        labels = draft.labels
         if rng.random() < hyp.get("paste_in", 0):
             if pending is not None:  # what is pasted keeps its colours
                 img, pending = fast_augment.coloured(img, colour), None
@@ -293,7 +296,7 @@ class LoadImagesAndLabels(Dataset):
         if self.has_polygons and self.hyp.get("copy_paste", 0):
             return self._draft_pasted(plan, rng)
         warp = self._draw_mosaic_warp(rng)
-        shapes = [self._known_shape(i) for i in plan.tiles]
+        shapes = [(h, w) for h, w in self._resized[plan.tiles].tolist()]
         where = layout(plan, shapes, self.img_size)
         seen = shown(where.on_canvas, shapes, warp)
         loaded = [part and self.load_image(i, part) for i, part in zip(plan.tiles, seen)]
@@ -314,10 +317,6 @@ class LoadImagesAndLabels(Dataset):
 
     def _draw_mosaic_warp(self, rng: RandomSource) -> Warp:
         return draw_hyp_warp(rng, self.hyp, (2 * self.img_size, 2 * self.img_size), self.mosaic_border)
-
-    def _known_shape(self, index: int) -> tuple[int, int]:
-        """(h, w) that an image will have once it is loaded, from what was seen when labels were checked."""
-        return resized_shape(*self._original_shape(index), self.img_size)
 
     def _original_shape(self, index: int) -> tuple[int, int]:
         """(h0, w0) in the file, as seen when labels were checked."""
