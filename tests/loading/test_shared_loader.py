@@ -5,6 +5,7 @@ import multiprocessing.context
 import os
 import pickle
 import random
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -231,6 +232,18 @@ def test_messages_cut_into_pieces_arrive_whole(shared, monkeypatch):
     monkeypatch.setattr("yolov7fast.loading.shared_loader.os.write", a_little)
     assert copied(loader) == want
     assert len(calls) > 100
+
+
+@pytest.mark.parametrize("seed", [None, 1])
+def test_a_worker_answers_once_for_all_its_groups_of_a_batch(shared, monkeypatch, seed):
+    """Every message wakes the main process; the batch waits for the last group in any case."""
+    loader = shared(FakeDataset(16, seed=seed), 8, micro_batch=1, seed=seed)
+    hear, heard = loader._team.hear, []
+    monkeypatch.setattr(loader._team, "hear", lambda: heard.append(hear()) or heard[-1])
+    assert len(list(loader)) == 2
+    batches = Counter(serial for answers in heard for serial in {done.serial for done in answers})
+    assert batches[0] <= 2 and batches[1] <= 2  # workers
+    assert sum(len(answers) for answers in heard) >= 16  # groups
 
 
 def test_no_memory_for_buffers_is_reported(shared, monkeypatch):

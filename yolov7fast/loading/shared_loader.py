@@ -3,7 +3,7 @@
 Torch's workers make whole batches, one each: the first batch takes as long as one worker needs for all of it, and
 every batch is new memory that is paged in, filled, copied and given back. Here a batch is divided into groups of
 `micro_batch` samples, each worker writes its groups straight into the batch's slot of a reused buffer, and the main
-process gets a message per group with labels already numbered.
+process gets a message per worker with labels already numbered.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ HELD = 2  # batches that stay readable: the one given out last and the one befor
 
 
 def default_micro_batch(batch_size: int, workers: int) -> int:
-    """Two groups of a batch for each worker: even parts, few messages."""
+    """Two groups of a batch for each worker, so that one that is late leaves the last to the others."""
     return max(-(-batch_size // (2 * workers)), 1)
 
 
@@ -162,12 +162,12 @@ class SharedLoader(EpochByEpoch):
         """Take in the workers' messages until this batch is complete."""
         first = self._pending[0].serial
         while batch.missing:
-            done = self._team.hear()
-            if isinstance(done, Failure):
-                raise UserError(done.message)
-            if isinstance(done, str):
-                raise RuntimeError(f"error in a data worker:\n{done}")
-            self._pending[done.serial - first].put(done)
+            for done in self._team.hear():
+                if isinstance(done, Failure):
+                    raise UserError(done.message)
+                if isinstance(done, str):
+                    raise RuntimeError(f"error in a data worker:\n{done}")
+                self._pending[done.serial - first].put(done)
 
 
 class _Batch:
@@ -262,8 +262,8 @@ class _Team:
         del self._unsent[fd]
         self._poll.unregister(fd)
 
-    def hear(self):
-        """The next message of any worker; a dead worker is a `UserError`."""
+    def hear(self) -> list["Done | Failure | str"]:
+        """The next message of any worker, which is its answers for a batch; a dead worker is a `UserError`."""
         while True:
             ready = [fd for fd, _ in self._poll.poll()]
             dead = [p for p in self.processes if p.sentinel in ready]

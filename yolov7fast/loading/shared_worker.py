@@ -92,8 +92,10 @@ def run_worker(worker: int, setup: WorkerSetup, tasks: Connection, results: Conn
         if isinstance(task, NewIndices):
             setup.dataset.indices = task.indices
             continue
-        for group in _groups_of(worker, setup, task):
-            results.send_bytes(pickle.dumps(_answer(setup, task, group), protocol=5))
+        # one message for all its groups: the batch waits for the last of them anyway, and each wakes the main process
+        answers = [_answer(setup, task, group) for group in _groups_of(worker, setup, task)]
+        if answers:
+            results.send_bytes(pickle.dumps(answers, protocol=5))
 
 
 def _groups_of(worker: int, setup: WorkerSetup, task: Task):
