@@ -40,8 +40,13 @@ def _describe(count: int) -> str:
     return ", ".join(f"CUDA:{i} ({p.name}, {p.total_memory / 2**20:.0f} MB)" for i, p in enumerate(names)) or "CPU"
 
 
-def time_synchronized() -> float:
-    """Seconds now, after all work handed to the GPU is done."""
+def wait_for_device() -> None:
+    """Until all work handed to the GPU is done, if there is one in use."""
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         torch.cuda.synchronize()
+
+
+def time_synchronized() -> float:
+    """Seconds now, after all work handed to the GPU is done."""
+    wait_for_device()
     return time.perf_counter()

@@ -1,10 +1,12 @@
 """Evaluation of a detector on labelled images. Which detector it is, the loop does not know: it asks a function.
 
 Everything between the detector's boxes and the figures is done on whole batches, on the host, by a thread of its own,
-while the loader and the network work on the next batches.
+while the loader and the network work on the next batches. A device that has a queue of its own is handed the next batch
+before the boxes of the former one are read (`overlap`).
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -16,18 +18,15 @@ from tqdm import tqdm
 from yolov7fast.evaluation.background import Background
 from yolov7fast.evaluation.config import EvalConfig
 from yolov7fast.evaluation.further_metrics import FURTHER
+from yolov7fast.evaluation.overlap import LoadedBatch, Predict, loaded, predictions
 from yolov7fast.evaluation.result import EvalResult, Speed
 from yolov7fast.metrics.average_precision import ClassAP, Curves, SizeAP, ap_by_size, class_metrics
 from yolov7fast.metrics.matching import Batch, match, native_batch
 from yolov7fast.metrics.names import SUMMARY
 from yolov7fast.metrics.ranking import rank_found
-from yolov7fast.predictors.base import Prediction
+from yolov7fast.predictors.base import on_host
 
 HEADER = ("%20s" + "%12s" * 6) % ("Class", "Images", "Labels", "P", "R", "mAP@.5", "mAP@.5:.95")
-
-# a `predictors.base.Predictor`, or any function that is called like one
-Predict = Callable[[torch.Tensor, Sequence[Any], torch.Tensor], Prediction]
-
 
 DEFAULT = EvalConfig()
 
@@ -112,8 +111,8 @@ def evaluate(
     copied = max((getattr(sink, "image_batches", 0) for sink in sinks), default=0)  # batches
     waits = not all(hasattr(sink, "image_batches") for sink in sinks)
 
-    def account(images: torch.Tensor, targets: torch.Tensor, *rest) -> None:
-        batch_index, paths, shapes, detections = rest
+    def account(batch_index: int, batch: LoadedBatch, detections: list[torch.Tensor]) -> None:
+        _, targets, paths, shapes, images = batch
         height, width = images.shape[2:]
         native = native_batch(detections, targets, shapes, (height, width))
         records.add(native)
@@ -122,19 +121,17 @@ def evaluate(
         for sink in sinks:
             sink(SeenBatch(batch_index, images, targets, paths, shapes, detections, native))
 
-    with Background() as background:
-        for images, targets, paths, shapes in tqdm(loader, desc=HEADER):
-            prediction = predict(images, shapes, targets)
+    predicted = predictions(predict, loaded(tqdm(loader, desc=HEADER), copied), ahead=not waits)
+    with Background() as background, closing(predicted):
+        for batch, prediction in predicted:
             times += prediction.inference_ms, prediction.nms_ms
             for name, value in prediction.losses.items():
                 losses[name] = losses[name] + value if name in losses else value
             detections = _on_host(prediction.detections, config.single_cls)
-            # the loader may use the batch's memory again
-            kept = images.clone() if batches < copied else images
-            background.put(partial(account, kept, targets.clone(), batches, paths, shapes, detections))
+            background.put(partial(account, batches, batch, detections))
             if waits:
                 background.wait()
-            seen += len(images)
+            seen += len(batch.images)
             batches += 1
             if should_stop():
                 raise EvaluationStopped
@@ -146,11 +143,9 @@ def evaluate(
 
 
 def _on_host(detections: list[torch.Tensor], single_cls: bool) -> list[torch.Tensor]:
-    """(k, 6) float32 each, on the CPU by one transfer."""
-    rows = torch.cat([d[:, :6] for d in detections]).float().cpu()
-    if single_cls:
-        rows = torch.cat((rows[:, :5], torch.zeros_like(rows[:, 5:])), 1)
-    return list(rows.split([len(d) for d in detections]))
+    """(k, 6) float32 each, on the CPU."""
+    rows = [found[:, :6].float() for found in on_host(detections)]
+    return [torch.cat((found[:, :5], torch.zeros_like(found[:, 5:])), 1) for found in rows] if single_cls else rows
 
 
 def _result(

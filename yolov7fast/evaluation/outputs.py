@@ -1,7 +1,7 @@
 """What an evaluation writes and prints: while it runs by sinks, which are fed with batches, and at its end."""
 
 import logging
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -9,6 +9,7 @@ import numpy as np
 
 from yolov7fast.core.boxes import xyxy2xywh
 from yolov7fast.core.errors import UserError
+from yolov7fast.core.process.threads import SideThread
 from yolov7fast.core.text import counted
 from yolov7fast.data.data_yaml import DataYaml
 from yolov7fast.data.labels import check_class_range
@@ -89,7 +90,7 @@ class ImageSink:
 
     def __init__(self, save_dir: Path, names):
         self.save_dir, self.names = save_dir, names
-        self.pool = ThreadPoolExecutor(1)
+        self.pool = SideThread("drawings")
         self.drawings: list[Future] = []
 
     def __call__(self, batch: SeenBatch) -> None:

@@ -8,7 +8,7 @@ import logging
 from abc import abstractmethod
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -19,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from yolov7fast.checkpoint.api import strip_checkpoint
 from yolov7fast.checkpoint.family import WEIGHTS_FOLDER
 from yolov7fast.core.errors import UserError
+from yolov7fast.core.process.threads import SideThread
 from yolov7fast.data.data_yaml import DataYaml, find_data, load_data_yaml
 from yolov7fast.data.labels import Subset, check_class_range
 from yolov7fast.data.quick_check import closer_look, odd_signs
@@ -130,7 +131,7 @@ class BaseFamily(Family):
         self.nc = len(self.names)
         self.val_loader = self.validation_set = None
         self.draws_plots = True
-        self.plot_executor = ThreadPoolExecutor(1)
+        self.plot_executor = SideThread("plots")
         self.pending_plots: list[Future] = []
         self.width = 0  # of the last batch, as the network saw it
         self.wandb_id: str | None = None

@@ -7,13 +7,14 @@ what every predictor promises.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 import torch
 
 from yolov7fast.core.device import time_synchronized
+from yolov7fast.core.device_queue import queue_of
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.paths import check_img_size
 
@@ -56,6 +57,9 @@ class Prediction(NamedTuple):
     losses: Mapping[str, torch.Tensor] = {}  # scalars by name, where the loss is measured too
 
 
+Finish = Callable[[], Prediction]  # reads what a device was asked for; called once
+
+
 class Predictor(Protocol):
     """A detector, ready to be asked.
 
@@ -83,6 +87,33 @@ class Predictor(Protocol):
     def warm_up(self, img_size: int) -> None:
         """One pass over an empty image where the first real one would otherwise be charged for the device's start."""
         ...
+
+
+class NetworkPredictor:
+    """What predictors that run a network of PyTorch have besides: a batch is launched, and finished later.
+
+    Where the device has a queue of its own (`runs_ahead`), it computes between the two: evaluation launches the next
+    batch before it finishes the former. Detections are on the host.
+    """
+
+    def __init__(self, device: torch.device):
+        self.device, self.queue = device, queue_of(device)
+        self.runs_ahead = self.queue.runs_ahead
+
+    def launch(self, images: torch.Tensor, shapes: Sequence[Any] = (), targets: torch.Tensor | None = None) -> Finish:
+        """Hand a batch to the device, without reading anything of it. All that is given must stay as it is until it is
+        finished."""
+        raise NotImplementedError
+
+    def __call__(
+        self, images: torch.Tensor, shapes: Sequence[Any] = (), targets: torch.Tensor | None = None
+    ) -> Prediction:
+        return self.launch(images, shapes, targets)()
+
+
+def on_host(detections: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The same on the CPU, by one transfer."""
+    return list(torch.cat(list(detections)).cpu().split([len(rows) for rows in detections]))
 
 
 def input_size(predictor: Predictor, wanted: int, least_stride: int = 1) -> int:

@@ -1,6 +1,7 @@
 """DETR networks as predictors: what lies where in a batch, and boxes from queries. No suppression is needed."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -9,11 +10,21 @@ import torch.nn.functional as F
 from yolov7fast.checkpoint.api import CheckpointError
 from yolov7fast.core.bounded import is_whole
 from yolov7fast.core.device_copy import send
+from yolov7fast.core.device_queue import Moment
 from yolov7fast.core.errors import UserError, shown
 from yolov7fast.data.detr_dataset import content, padding_mask
 from yolov7fast.losses.detr import PARTS, attach_loss
 from yolov7fast.nn.detr import Architecture, Detector, rebuild
-from yolov7fast.predictors.base import DEFAULT, MAX_BOXES, Prediction, PredictOptions, Source, Stopwatch, wanted_rows
+from yolov7fast.predictors.base import (
+    DEFAULT,
+    MAX_BOXES,
+    Finish,
+    NetworkPredictor,
+    Prediction,
+    PredictOptions,
+    Source,
+    wanted_rows,
+)
 
 LARGEST_SIDE = 1 << 16  # pixels of an image
 GRID = 32  # the coarsest stride of the backbones
@@ -61,9 +72,15 @@ class Frames(NamedTuple):
         rows = [(image == i).nonzero()[:, 0] for i in range(len(self.box))]
         return [{"class_labels": targets[r, 1].long(), "boxes": boxes[r].clamp(0, 1)} for r in rows]
 
+    def sent_labels(self, targets: torch.Tensor, device: torch.device) -> list[dict[str, torch.Tensor]]:
+        """`labels` on the device, without waiting for the copy."""
+        labels = self.labels(targets)
+        sent = iter(send([value.numpy() for label in labels for value in label.values()], device))
+        return [{name: next(sent) for name in label} for label in labels]
+
     def to_pixels(self, boxes: torch.Tensor) -> torch.Tensor:
         """(B, q, 4) cxcywh, fractions of the frame -> xyxy in pixels of the batch."""
-        frame = self.box.to(boxes)[:, None]
+        frame = send([self.box.numpy()], boxes.device)[0][:, None]
         centre = frame[..., :2] + boxes[..., :2] * frame[..., 2:]
         half = boxes[..., 2:] * frame[..., 2:] / 2
         return torch.cat((centre - half, centre + half), -1)
@@ -85,7 +102,7 @@ def best_of(logits: torch.Tensor, kind: Architecture) -> tuple[torch.Tensor, tor
     return score, place % classes, place // classes
 
 
-class DetrPredictor:
+class DetrPredictor(NetworkPredictor):
     """A DETR network as a predictor (`base.Predictor`).
 
     with_loss: measure the loss too, for which the targets are needed. img_size: what it was trained for.
@@ -108,32 +125,41 @@ class DetrPredictor:
                 raise UserError(f"{flag} is for YOLO networks; leave it out for DETR")
         if options.agnostic:
             raise UserError("--agnostic-nms has no meaning for DETR, which suppresses no boxes; leave it out")
-        self.model, self.options, self.with_loss, self.img_size = model.eval(), options, with_loss, img_size
         parameter = next(model.parameters())
-        self.device, self.precision = parameter.device, str(parameter.dtype).removeprefix("torch.")
+        super().__init__(parameter.device)
+        self.model, self.options, self.with_loss, self.img_size = model.eval(), options, with_loss, img_size
+        self.precision = str(parameter.dtype).removeprefix("torch.")
         self.thread_safe = self.device.type == "cpu" and not with_loss
         self.names: Sequence[str] = model.names
         if with_loss:
             attach_loss(model)
 
     @torch.no_grad()
-    def __call__(
-        self, images: torch.Tensor, shapes: Sequence[Any] = (), targets: torch.Tensor | None = None
-    ) -> Prediction:
+    def launch(self, images: torch.Tensor, shapes: Sequence[Any] = (), targets: torch.Tensor | None = None) -> Finish:
+        """The loss, where it is wanted, waits for the network: its matching is done on the host."""
         frames = Frames.of(shapes, images.shape[2:], self.model)
         labels = None
         if self.with_loss:
-            targets = torch.zeros(0, 6) if targets is None else targets
-            labels = [{k: v.to(self.device) for k, v in label.items()} for label in frames.labels(targets)]
-        clock = Stopwatch()
+            labels = frames.sent_labels(torch.zeros(0, 6) if targets is None else targets, self.device)
+        begun = self.queue.mark()
         output = self.model(*frames.inputs(images, self.device), labels)
-        inference_ms = clock.lap()
+        ended = self.queue.mark()
         losses = {name: output.loss_dict[name] for name in PARTS} if self.with_loss else {}
         score, label, query = best_of(output.logits.float(), self.model.kind)
         boxes = frames.to_pixels(output.pred_boxes.float())
         boxes = boxes.gather(1, query[..., None].expand(-1, -1, 4))
-        rows = torch.cat((boxes, score[..., None], label[..., None].to(boxes)), -1).cpu()
-        return Prediction([wanted_rows(found, self.options) for found in rows], inference_ms, clock.lap(), losses)
+        rows = torch.cat((boxes, score[..., None], label[..., None].to(boxes)), -1)
+        return partial(self._finish, rows, losses, (begun, ended, self.queue.mark()))
+
+    @torch.no_grad()
+    def _finish(self, rows: torch.Tensor, losses, marks) -> Prediction:
+        """rows (B, k, 6): all that the network found. marks: before and after the network, and behind the rows."""
+        begun, ended, chosen = marks
+        with self.queue.beside(chosen):
+            clock = Moment()
+            detections = [wanted_rows(found, self.options) for found in rows.cpu()]
+        nms_ms = ended.elapsed_time(chosen) + clock.elapsed_time(Moment())
+        return Prediction(detections, begun.elapsed_time(ended), nms_ms, losses)
 
     def warm_up(self, img_size: int) -> None:
         """Nothing: the first batch is not measured apart."""

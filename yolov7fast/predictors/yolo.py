@@ -2,19 +2,29 @@
 
 from collections.abc import Callable, Sequence
 from copy import deepcopy
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
 from yolov7fast.checkpoint.ensemble import ensemble_of, inference_network
+from yolov7fast.core.device_queue import Moment
 from yolov7fast.metrics.nms import non_max_suppression
-from yolov7fast.predictors.base import DEFAULT, Prediction, PredictOptions, Source, Stopwatch
+from yolov7fast.predictors.base import (
+    DEFAULT,
+    Finish,
+    NetworkPredictor,
+    Prediction,
+    PredictOptions,
+    Source,
+    on_host,
+)
 
 LOSS_NAMES = ("box", "obj", "cls")
 
 
-class YoloPredictor:
+class YoloPredictor(NetworkPredictor):
     """A network in eval mode with its suppression (`base.Predictor`).
 
     model: has `names` and `stride`. loss: called with the raw outputs and the targets; its second value begins with
@@ -27,9 +37,9 @@ class YoloPredictor:
     uses_nms = True
 
     def __init__(self, model: nn.Module, options: PredictOptions = DEFAULT, loss: Callable | None = None):
-        self.model, self.options, self.loss = model.eval(), options, loss
         parameter = next(model.parameters())
-        self.device, self.dtype = parameter.device, parameter.dtype
+        super().__init__(parameter.device)
+        self.model, self.options, self.loss, self.dtype = model.eval(), options, loss, parameter.dtype
         self.thread_safe = self.device.type == "cpu"
         network: Any = model
         self.names: Sequence[str] = network.names
@@ -37,30 +47,42 @@ class YoloPredictor:
         self.precision = str(self.dtype).removeprefix("torch.")
 
     @torch.no_grad()
-    def __call__(
-        self, images: torch.Tensor, shapes: Sequence[Any] = (), targets: torch.Tensor | None = None
-    ) -> Prediction:
-        options = self.options
+    def launch(self, images: torch.Tensor, shapes: Sequence[Any] = (), targets: torch.Tensor | None = None) -> Finish:
         images = images.to(self.device, non_blocking=True).to(self.dtype) / 255.0
-        clock = Stopwatch()
-        output, raw_outputs = self.model(images, augment=options.augment)[:2]
-        inference_ms = clock.lap()
+        begun = self.queue.mark()
+        output, raw_outputs = self.model(images, augment=self.options.augment)[:2]
+        ended = self.queue.mark()
         losses: dict[str, torch.Tensor] = {}
         if self.loss is not None and raw_outputs is not None:
-            parts = self.loss(_as_float32(raw_outputs), targets)[1].detach()
-            losses.update(zip(LOSS_NAMES, parts))
-            clock.lap()
-        labels = _label_rows(targets, images) if options.hybrid and targets is not None else ()
-        detections = non_max_suppression(
-            output,
-            options.conf_thres,
-            options.iou_thres,
-            options.classes,
-            agnostic=options.agnostic or options.single_cls,
-            multi_label=options.multi_label,
-            labels=labels,
-        )
-        return Prediction(detections, inference_ms, clock.lap(), losses)
+            losses.update(zip(LOSS_NAMES, self.loss(_as_float32(raw_outputs), targets)[1].detach()))
+        # of the batch nothing but the output is kept
+        return partial(self._finish, output, images.shape, targets, losses, (begun, ended))
+
+    @torch.no_grad()
+    def _finish(self, output: torch.Tensor, shape: torch.Size, targets, losses, marks) -> Prediction:
+        """Suppress. shape: (B, 3, H, W) of the images. marks: before and after the network."""
+        begun, ended = marks
+        options = self.options
+        with self.queue.beside(ended):
+            clock = Moment()
+            labels = self._label_rows(targets, shape) if options.hybrid and targets is not None else ()
+            detections = non_max_suppression(
+                output,
+                options.conf_thres,
+                options.iou_thres,
+                options.classes,
+                agnostic=options.agnostic or options.single_cls,
+                multi_label=options.multi_label,
+                labels=labels,
+            )
+            detections = on_host(detections)
+        return Prediction(detections, begun.elapsed_time(ended), clock.elapsed_time(Moment()), losses)
+
+    def _label_rows(self, targets: torch.Tensor, shape: torch.Size) -> list[torch.Tensor]:
+        """Each image's labels (m, 5): class, xywh in pixels of the batch."""
+        b, _, h, w = shape
+        rows = targets[:, 1:].to(self.device, self.dtype) * torch.tensor([1, w, h, w, h]).to(self.device, self.dtype)
+        return [rows[targets[:, 0].to(self.device) == i] for i in range(b)]
 
     def warm_up(self, img_size: int) -> None:
         if self.device.type == "cuda":
@@ -96,10 +118,3 @@ def _as_float32(outputs):
     if isinstance(outputs, torch.Tensor):
         return outputs.float() if outputs.dtype == torch.float16 else outputs
     return type(outputs)(map(_as_float32, outputs)) if isinstance(outputs, list | tuple) else outputs
-
-
-def _label_rows(targets: torch.Tensor, images: torch.Tensor) -> list[torch.Tensor]:
-    """Each image's labels (m, 5): class, xywh in pixels of the batch."""
-    b, _, h, w = images.shape
-    rows = targets[:, 1:].to(images) * torch.tensor([1, w, h, w, h]).to(images)
-    return [rows[targets[:, 0].to(images.device) == i] for i in range(b)]

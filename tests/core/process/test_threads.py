@@ -1,10 +1,13 @@
 """Work done by threads: the order of results, how far ahead items are taken, errors, no thread left."""
 
+import multiprocessing
+import os
 import threading
+import time
 
 import pytest
 
-from yolov7fast.core.process.threads import in_order
+from yolov7fast.core.process.threads import SideThread, in_order
 
 
 def own_threads() -> list[str]:
@@ -48,3 +51,44 @@ def test_an_error_of_the_work_is_raised_in_its_place():
     with pytest.raises(ValueError, match="bad batch"):
         next(results)
     assert own_threads() == []
+
+
+def test_a_process_is_forked_between_two_tasks_of_a_side_thread_alone():
+    """And a task that comes while it waits begins after the fork."""
+    events, began, go_on = [], threading.Event(), threading.Event()
+
+    def draw():
+        began.set()
+        go_on.wait(10)
+        time.sleep(0.2)
+        events.append("drawn")
+
+    with SideThread("a") as side, SideThread("other") as other:
+        first = side.submit(draw)
+        assert began.wait(10)
+        assert other.submit(events.append, "beside").result(10) is None, "side threads do not wait for each other"
+        child = multiprocessing.get_context("fork").Process(target=_draws_in_a_child)
+        go_on.set()
+        child.start()
+        events.append("forked")
+        child.join(10)
+        assert child.exitcode == 0, "the child has turns of its own"
+        first.result(10)
+        assert side.submit(lambda: "again").result(10) == "again"
+    assert events == ["beside", "drawn", "forked"]
+
+
+def _draws_in_a_child() -> None:
+    with SideThread("child") as side:
+        side.submit(int).result(5)
+
+
+def test_a_task_that_forks_does_not_wait_for_itself():
+    def fork() -> int:
+        child = os.fork()
+        if not child:
+            os._exit(7)
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+    with SideThread("a") as side:
+        assert side.submit(fork).result(15) == 7

@@ -1,5 +1,7 @@
-"""Work done by threads whose results come in the order of the items."""
+"""Threads: work whose results come in the order of the items, and work that no fork may interrupt."""
 
+import os
+import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -34,3 +36,67 @@ def in_order(
         finally:
             for future in waiting:
                 future.cancel()
+
+
+class SideThread(ThreadPoolExecutor):
+    """One thread beside the main one, that draws or writes. This process is forked only between two of its tasks.
+
+    A forked process, such as a loader's worker, has the thread that forked it alone: a lock that another thread held
+    at that moment, such as those inside OpenCV, stays locked in it for ever, and the first call that needs it waits.
+    """
+
+    def __init__(self, name: str):
+        super().__init__(1, name)
+
+    def submit(self, fn, /, *args, **kwargs) -> Future:
+        return super().submit(_unforked, fn, *args, **kwargs)
+
+
+class _Turns:
+    """Side threads work at the same time, but not while this process is forked."""
+
+    def __init__(self):
+        self.changed = threading.Condition()
+        self.at_work: set[int] = set()  # threads
+        self.is_forking = False
+
+    def work(self, fn, /, *args, **kwargs):
+        me = threading.get_ident()
+        with self.changed:
+            self.changed.wait_for(lambda: not self.is_forking)
+            self.at_work.add(me)
+        try:
+            return fn(*args, **kwargs)
+        finally:
+            with self.changed:
+                self.at_work.discard(me)
+                self.changed.notify_all()
+
+    def begin_fork(self) -> None:
+        """Wait for those at work; nobody begins until `end_fork`, by the same thread."""
+        self.changed.acquire()
+        self.is_forking = True
+        self.changed.wait_for(lambda: not self.at_work - {threading.get_ident()})
+
+    def end_fork(self) -> None:
+        self.is_forking = False
+        self.changed.notify_all()
+        self.changed.release()
+
+
+_turns = _Turns()
+
+
+def _unforked(fn, /, *args, **kwargs):
+    return _turns.work(fn, *args, **kwargs)
+
+
+def _begin_anew() -> None:
+    global _turns
+    _turns = _Turns()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=lambda: _turns.begin_fork(), after_in_parent=lambda: _turns.end_fork(), after_in_child=_begin_anew
+    )

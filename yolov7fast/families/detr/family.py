@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from yolov7fast.checkpoint.api import load_checkpoint, state_dict_of, transfer_weights
-from yolov7fast.core.device_copy import send
 from yolov7fast.core.errors import UserError
 from yolov7fast.data.data_yaml import DataYaml
 from yolov7fast.data.detr_dataset import DetrDataset
@@ -160,9 +159,8 @@ class DetrFamily(BaseFamily):
         images, targets, _, shapes = batch
         frames = Frames.of(shapes, images.shape[2:], self.model, grid=GRID)
         self.width = frames.width
-        labels = frames.labels(targets)
-        sent = iter(send([value.numpy() for label in labels for value in label.values()], device))
-        return *frames.inputs(images, device), [{name: next(sent) for name in label} for label in labels]
+        labels = frames.sent_labels(targets, device)
+        return *frames.inputs(images, device), labels
 
     def forward_loss(self, net: Callable, batch, mark: Callable[[str], None]) -> tuple[torch.Tensor, torch.Tensor]:
         self.loss.mark = mark

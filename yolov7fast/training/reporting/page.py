@@ -10,7 +10,7 @@ import logging
 import time
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from pathlib import Path
 from statistics import median
 from typing import Any, Concatenate, ParamSpec
@@ -18,6 +18,7 @@ from typing import Any, Concatenate, ParamSpec
 import torch
 
 from yolov7fast.core.files.atomic import write_atomically
+from yolov7fast.core.process.threads import SideThread
 from yolov7fast.core.text import printable
 from yolov7fast.reports.run_page import EVERY, run_page
 from yolov7fast.reports.thumbnails import Thumbnails
@@ -69,7 +70,7 @@ class RunPage:
         self.state.setdefault("warnings", [])
         self.state["progress"] = {"status": RUNNING}
         self.thumbnails = Thumbnails()
-        self.executor = ThreadPoolExecutor(1, "page")
+        self.executor = SideThread("page")
         self.pending: Future | None = None
         self.failed = False
         self.facts: dict[str, Any] = {}  # the thread's own: looked up once
