@@ -1,6 +1,7 @@
 """No line for a GPU alone that no test runs: every file that asks for CUDA is listed with the test that plays it."""
 
 import re
+from argparse import Namespace
 from types import SimpleNamespace
 
 import pytest
@@ -34,7 +35,9 @@ CUDA = torch.device("cuda", 0)
 HERE = "tests/diagnostics/test_cuda_branches.py"
 PLAYED_BY = {
     "commands/machine/tune.py": "tests/tuning/test_search.py",
+    "commands/train.py": HERE,
     "core/device.py": "tests/core/test_device.py",
+    "core/device_queue.py": "tests/core/test_device_queue.py",
     "diagnostics/environment.py": "tests/diagnostics/test_environment.py",
     "diagnostics/host_syncs.py": "tests/diagnostics/test_planted_faults.py",
     "diagnostics/setting.py": HERE,
@@ -251,3 +254,16 @@ def test_a_refused_lock_leaves_a_buffer_as_it_is(monkeypatch):
     buffer = BatchBuffer(1, 10)
     buffer.pin()
     assert not buffer.pinned and buffer.mark() is None
+
+
+@pytest.mark.parametrize(("device", "has_cuda", "keeps"), [("", True, False), ("cpu", True, True), ("", False, True)])
+def test_freed_memory_is_kept_where_a_cpu_trains_alone(monkeypatch, device, has_cuda, keeps):
+    from yolov7fast.commands import train
+    from yolov7fast.training import run
+
+    kept = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: has_cuda)
+    monkeypatch.setattr(train, "wait_briefly", lambda: None)
+    monkeypatch.setattr(train, "keep_freed_memory", lambda of_any_size: kept.append(of_any_size))
+    monkeypatch.setattr(run, "run_training", lambda family, opt, command: 0)
+    assert train.run(Namespace(device=device)) == 0 and kept == [True] * keeps

@@ -4,15 +4,20 @@ from argparse import Namespace
 
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.cli.train_command import TrainCommand
+from yolov7fast.core.process.memory import keep_freed_memory
 from yolov7fast.core.process.waiting import wait_briefly
 
 
 def run(opt: Namespace, family: str = "yolo") -> int:
     """Train as the flags say; returns the exit code."""
     wait_briefly()
-    from yolov7fast.families.registry import family_class  # torch is loaded only once the flags have parsed
+    import torch  # only once the flags have parsed
+
+    from yolov7fast.families.registry import family_class
     from yolov7fast.training.run import run_training
 
+    if opt.device == "cpu" or not torch.cuda.is_available():
+        keep_freed_memory(of_any_size=True)  # a step frees and needs the same blocks as the one before
     return run_training(family_class(family), opt, TrainCommand(family))
 
 
