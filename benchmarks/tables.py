@@ -262,6 +262,7 @@ TABLES = {
     "data": Table("python -m benchmarks.data"),
     "eval": Table("python -m benchmarks.inference.eval"),
     "train": Table("python -m benchmarks.training.train"),
+    "page_faults": Table("python -m benchmarks.training.page_faults"),
     "checkpoints": Table("python -m benchmarks.training.checkpoints"),
     "validation": Table("python -m benchmarks.training.validation --before DIR"),
     "first_epoch": Table("python -m benchmarks.data --only first_epoch --images 10000", first_epoch_table),

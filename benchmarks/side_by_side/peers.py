@@ -3,16 +3,16 @@
     python -m benchmarks.side_by_side.peers [--reference DIR] [--ultralytics PYTHON] [--libreyolo PYTHON]
         [--minutes 5] [--json FILE]
 
-PYTHON is the interpreter of an environment that has the package; DIR a checkout of upstream. An epoch's seconds are
-those of a run of `--epochs` epochs less those of a run of one, over the difference: starting up does not count,
-validating after every epoch does. In the race each trains for as many epochs as its own speed fits into `--minutes`, so
-that its schedule ends there; mAP@.5 is what it writes of its last validation, by its own evaluation.
+PYTHON is the interpreter of an environment that has the package; DIR a checkout of upstream. An epoch, with the
+validation after it, lasts from one line of the trainer's table of results to the next: the median over all of a
+trainer's runs, without its first epoch. In the race each trains for as many epochs as its own speed fits into
+`--minutes`, so that its schedule ends there; mAP@.5 is what it writes of its last validation, by its own evaluation.
 """
 
 import argparse
 import statistics
 import tempfile
-import time
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tqdm import tqdm
@@ -24,44 +24,44 @@ from benchmarks.side_by_side.trainers import Race, Trainer, entered
 from yolov7fast.core.errors import UserError, run_command
 
 
-def timed(trainer: Trainer, race: Race, epochs: int, name: str) -> tuple[float, Path]:
-    start = time.perf_counter()
-    folder = trainer.run(race, epochs, name)
-    return time.perf_counter() - start, folder
-
-
-def epoch_seconds(trainer: Trainer, race: Race, epochs: int, name: str) -> dict:
-    """Seconds of an epoch and of starting up, and the size of the network."""
-    one, _ = timed(trainer, race, 1, f"{name}_1")
-    several, folder = timed(trainer, race, epochs, f"{name}_{epochs}")
-    seconds = (several - one) / (epochs - 1)
-    if seconds <= 0:
-        raise UserError(f"{trainer.name}: {epochs} epochs took {several:.1f} s and one {one:.1f} s; give more --epochs")
-    return {"epoch": seconds, "start": max(one - seconds, 0.0), **trainer.size(race, folder)}
-
-
-def run_race(trainer: Trainer, race: Race, figures: dict, minutes: float, name: str) -> dict:
-    epochs = max(1, int((minutes * 60 - figures["start"]) / figures["epoch"]))
-    seconds, folder = timed(trainer, race, epochs, f"{name}_race")
-    return {"epochs": epochs, "minutes": seconds / 60, "map50": trainer.map50(folder)}
-
-
 def measure(trainers: list[Trainer], race: Race, opt: argparse.Namespace) -> list[dict]:
     """A row for each trainer; one that fails is reported in its row, and the others are still measured."""
-    rows = []
-    for number, trainer in enumerate(tqdm(trainers, desc="trainers", leave=False)):
-        row = {"trainer": trainer.name, "network": trainer.network}
-        rows.append(row)
+    entrants = [Entrant(trainer, {"trainer": trainer.name, "network": trainer.network}) for trainer in trainers]
+    turns = [str(turn) for turn in range(opt.rounds)] + ["race"] * bool(opt.minutes)
+    with tqdm(total=len(turns) * len(entrants), desc="trainings", leave=False) as bar:
+        for turn in turns:
+            for number, entrant in enumerate(entrants):
+                if "error" not in entrant.row:
+                    entrant.take_turn(race, opt, f"{number}_{turn}", is_race=turn == "race")
+                bar.update()
+                write_json(opt.json, {"machine": machine(), "settings": vars(opt), "rows": [e.row for e in entrants]})
+    return [entrant.row for entrant in entrants]
+
+
+@dataclass
+class Entrant:
+    trainer: Trainer
+    row: dict
+    epochs: list[float] = field(default_factory=list)  # seconds of each so far
+    starts: list[float] = field(default_factory=list)
+
+    def take_turn(self, race: Race, opt: argparse.Namespace, name: str, is_race: bool) -> None:
+        """Train once, and put down in the row what is known by then."""
+        row, epochs = self.row, opt.epochs
+        if is_race:
+            epochs = max(2, int((opt.minutes * 60 - row["start"]) / row["epoch"]))
         try:
-            rounds = [epoch_seconds(trainer, race, opt.epochs, f"{number}_{turn}") for turn in range(opt.rounds)]
-            row |= {key: statistics.median(figures[key] for figures in rounds) for key in rounds[0]}
-            row["images_per_second"] = opt.images / row["epoch"]
-            if opt.minutes:
-                row |= run_race(trainer, race, row, opt.minutes, str(number))
+            done = self.trainer.run(race, epochs, name)
+            self.epochs += done.epochs
+            row["epoch"] = statistics.median(self.epochs)
+            self.starts.append(max(0.0, done.first - row["epoch"]))
+            row |= {"start": statistics.median(self.starts), "images_per_second": opt.images / row["epoch"]}
+            row["epochs_measured"] = len(self.epochs)
+            row |= self.trainer.size(race, done.folder)
+            if is_race:
+                row |= {"epochs": epochs, "minutes": done.seconds / 60, "map50": self.trainer.map50(done.folder)}
         except UserError as error:
             row["error"] = str(error)
-        write_json(opt.json, {"machine": machine(), "settings": vars(opt), "rows": rows})
-    return rows
 
 
 def table(rows: list[dict], minutes: float) -> str:
@@ -88,8 +88,8 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--minutes", type=float, default=5, help="of the race; 0 to leave it out (default: %(default)s)"
     )
-    parser.add_argument("--epochs", type=int, default=3, help="of the longer run (default: %(default)s)")
-    parser.add_argument("--rounds", type=int, default=1, help="how often epochs are measured (default: %(default)s)")
+    parser.add_argument("--epochs", type=int, default=3, help="of the runs before the race (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=1, help="of these runs, in turn (default: %(default)s)")
     parser.add_argument("--img-size", type=int, default=320, help="(default: %(default)s)")
     parser.add_argument("--batch-size", type=int, default=16, help="(default: %(default)s)")
     parser.add_argument("--workers", type=int, default=2, help="loader processes (default: %(default)s)")

@@ -2,10 +2,12 @@
 
 import argparse
 import csv
+import itertools
 import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -17,6 +19,8 @@ PEER = Path(__file__).with_name("peer_process.py")
 TINY = "cfg/training/yolov7-tiny.yaml"
 FAST = ["--hyp", "small", "--fast-dataloader", "--cache-images", "ram", "--channels-last"]
 REPAIRS_ALONE = ["--no-loss", "--no-fast-dataloader", "--no-metrics"]  # upstream as it is, on today's torch and NumPy
+CSV = "results.csv"
+LOOK_SECONDS = 0.05
 
 
 class Race(NamedTuple):
@@ -29,24 +33,52 @@ class Race(NamedTuple):
     folder: Path  # of the runs
 
 
+class Training(NamedTuple):
+    folder: Path
+    seconds: float  # from its start to its end
+    first: float  # until its first epoch was done and validated
+    epochs: list[float]  # of each further one
+
+
 class Trainer(NamedTuple):
     """A trainer with one network, from scratch, with the settings its documents recommend for a small data set."""
 
     name: str
     network: str
     command: Callable[[Race, int, str], list[str]]  # race, epochs, name of the run
+    results: str  # the file in the run's folder to which every epoch adds a line
     map50: Callable[[Path], float]  # of the last validation, from the run's folder
     size: Callable[[Race, Path], dict[str, float]]  # millions of parameters, GFLOPs
 
-    def run(self, race: Race, epochs: int, name: str) -> Path:
-        """Train; the run's folder. What the trainer prints goes to a log beside it."""
-        command, log = self.command(race, epochs, name), race.folder / f"{name}.log"
-        with log.open("w") as output:
-            done = subprocess.run(command, cwd=race.folder, stdout=output, stderr=subprocess.STDOUT, env=environment())
-        if done.returncode:
+    def run(self, race: Race, epochs: int, name: str) -> Training:
+        """Train; what the trainer prints goes to a log beside the run's folder."""
+        folder, log = race.folder / name, race.folder / f"{name}.log"
+        code, seconds, grown = watched(self.command(race, epochs, name), race.folder, log, folder / self.results)
+        if code:
             said = [line for line in log.read_text(errors="replace").replace("\r", "\n").splitlines() if line.strip()]
-            raise UserError(f"{self.name} ended with code {done.returncode}: {''.join(said[-1:])[:200]}")
-        return race.folder / name
+            raise UserError(f"{self.name} ended with code {code}: {''.join(said[-1:])[:200]}")
+        if len(grown) < epochs:
+            raise UserError(f"{self.name} wrote {len(grown)} lines to {self.results} in {epochs} epochs")
+        ends = grown[-epochs:]  # before them there may be a heading
+        return Training(folder, seconds, ends[0], [end - before for before, end in itertools.pairwise(ends)])
+
+
+def watched(command: list[str], cwd: Path, log: Path, results: Path) -> tuple[int, float, list[float]]:
+    """Run a command; its exit code, its seconds, and after how many of them each line was added to `results`."""
+    grown: list[float] = []
+    start = time.perf_counter()
+    with log.open("w") as output:
+        process = subprocess.Popen(command, cwd=cwd, stdout=output, stderr=subprocess.STDOUT, env=environment())
+        try:
+            is_over = False
+            while not is_over:
+                time.sleep(LOOK_SECONDS)
+                is_over = process.poll() is not None  # before the look: lines of its last moment count
+                lines = results.read_bytes().count(b"\n") if results.is_file() else 0
+                grown += [time.perf_counter() - start] * (lines - len(grown))
+        finally:
+            process.kill()
+    return process.wait(), time.perf_counter() - start, grown
 
 
 def environment() -> dict[str, str]:
@@ -76,7 +108,7 @@ def own(name: str, flags: list[str]) -> Trainer:
         values |= {"--project": race.folder, "--name": run, "--keep-epochs": 0}
         return [sys.executable, str(ROOT / "train.py"), *(str(x) for pair in values.items() for x in pair), *flags]
 
-    return Trainer(name, "YOLOv7-tiny", command, lambda run: last(run / "results.csv", "metrics/mAP_0.5"), own_size)
+    return Trainer(name, "YOLOv7-tiny", command, CSV, lambda run: last(run / CSV, "metrics/mAP_0.5"), own_size)
 
 
 def upstream(repo: Path) -> Trainer:
@@ -90,7 +122,7 @@ def upstream(repo: Path) -> Trainer:
     def map50(run: Path) -> float:
         return float((run / "results.txt").read_text().splitlines()[-1].split()[10])
 
-    return Trainer("WongKinYiu/yolov7", "YOLOv7-tiny", command, map50, own_size)
+    return Trainer("WongKinYiu/yolov7", "YOLOv7-tiny", command, "results.txt", map50, own_size)
 
 
 def peer_size(python: str, package: str) -> Callable[[Race, Path], dict[str, float]]:
@@ -110,9 +142,9 @@ def ultralytics(python: str, network: str) -> Trainer:
         return [python, str(PEER), "yolo", "detect", "train", *(f"{key}={value}" for key, value in values.items())]
 
     def map50(run: Path) -> float:
-        return last(run / "results.csv", "metrics/mAP50(B)")
+        return last(run / CSV, "metrics/mAP50(B)")
 
-    return Trainer("ultralytics", network, command, map50, peer_size(python, "ultralytics"))
+    return Trainer("ultralytics", network, command, CSV, map50, peer_size(python, "ultralytics"))
 
 
 def libreyolo(python: str, network: str) -> Trainer:
@@ -126,9 +158,9 @@ def libreyolo(python: str, network: str) -> Trainer:
         return [python, str(PEER), "libreyolo", "train", *options, "--no-pretrained", "--no-amp", "--exist-ok"]
 
     def map50(run: Path) -> float:
-        return last(run / "results.csv", "metrics/mAP50(B)")
+        return last(run / CSV, "metrics/mAP50(B)")
 
-    return Trainer("libreyolo", network, command, map50, peer_size(python, "libreyolo"))
+    return Trainer("libreyolo", network, command, CSV, map50, peer_size(python, "libreyolo"))
 
 
 def entered(opt: argparse.Namespace) -> list[Trainer]:
