@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from pathlib import Path
 
 import cv2
@@ -23,6 +23,7 @@ from tqdm import tqdm
 
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.atomic import atomic_file
+from yolov7fast.core.process.threads import ThreadPool
 from yolov7fast.data.formats.files import cache_folder, plain_name
 from yolov7fast.data.labels import EXIF_ORIENTATION
 
@@ -205,7 +206,7 @@ def _pool(n: int) -> Executor:
     """Workers for n images: threads, or forked processes if there are many images and several cores."""
     cores = os.cpu_count() or 1
     if n < MANY or cores == 1 or sys.platform != "linux":
-        return ThreadPoolExecutor(min(cores, 8))
+        return ThreadPool(min(cores, 8))
     ignore = signal.SIGINT, signal.SIG_IGN  # Ctrl-C is the main process's business
     return ProcessPoolExecutor(min(cores, 16), multiprocessing.get_context("fork"), signal.signal, ignore)
 

@@ -2,8 +2,10 @@
 
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from types import TracebackType
+
+from yolov7fast.core.process.threads import ThreadPool
 
 AHEAD = 4  # pieces of work that may wait: more would only hold memory
 
@@ -15,7 +17,7 @@ class Background:
     """
 
     def __init__(self):
-        self.pool = ThreadPoolExecutor(1, thread_name_prefix="evaluation")
+        self.pool = ThreadPool(1, thread_name_prefix="evaluation")
         self.waiting: deque[Future] = deque()
 
     def __enter__(self) -> "Background":

@@ -1,13 +1,15 @@
 """Work done by threads: the order of results, how far ahead items are taken, errors, no thread left."""
 
+import ctypes
 import multiprocessing
 import os
+import sys
 import threading
 import time
 
 import pytest
 
-from yolov7fast.core.process.threads import SideThread, in_order
+from yolov7fast.core.process.threads import SideThread, ThreadPool, in_order
 
 
 def own_threads() -> list[str]:
@@ -51,6 +53,23 @@ def test_an_error_of_the_work_is_raised_in_its_place():
     with pytest.raises(ValueError, match="bad batch"):
         next(results)
     assert own_threads() == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks Linux for its threads")
+def test_threads_of_a_pool_are_gone_for_the_kernel_too_when_it_is_left():
+    """A library's destructor that takes its time, as OpenCV's may: `join` alone does not wait for it."""
+    library, key = ctypes.CDLL(None), ctypes.c_uint()
+    library.pthread_setspecific.argtypes = [ctypes.c_uint, ctypes.c_void_p]
+    assert library.pthread_key_create(ctypes.byref(key), ctypes.cast(library.usleep, ctypes.c_void_p)) == 0
+
+    def use_the_library(_: int) -> int:
+        library.pthread_setspecific(key, 50_000)  # what the destructor is called with: microseconds
+        return threading.get_native_id()
+
+    with ThreadPool(4) as pool:
+        threads = {*pool.map(use_the_library, range(8))}
+    assert threads and not threads & {*map(int, os.listdir("/proc/self/task"))}
+    library.pthread_key_delete(key)
 
 
 def test_a_process_is_forked_between_two_tasks_of_a_side_thread_alone():

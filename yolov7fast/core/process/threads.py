@@ -2,11 +2,13 @@
 
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
+LOOK_SECONDS, END_SECONDS = 0.0002, 5.0
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -25,7 +27,7 @@ def in_order(
     memory. name: of the threads.
     """
     waiting: deque[Future[R]] = deque()
-    with ThreadPoolExecutor(workers, name, begin) as pool:
+    with ThreadPool(workers, name, begin) as pool:
         try:
             for item in items:
                 waiting.append(pool.submit(work, item))
@@ -38,7 +40,28 @@ def in_order(
                 future.cancel()
 
 
-class SideThread(ThreadPoolExecutor):
+class ThreadPool(ThreadPoolExecutor):
+    """Threads that are gone once the pool is shut down: this process may be forked then.
+
+    Python's `join` returns before a thread has run the destructors of the libraries that it used. OpenCV's takes a lock
+    there, and a process that is forked in that moment inherits it locked for ever (see `SideThread`).
+    """
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        super().shutdown(wait, cancel_futures=cancel_futures)
+        if wait:
+            for thread in self._threads:
+                _wait_until_gone(thread)
+
+
+def _wait_until_gone(thread: threading.Thread) -> None:
+    """Until the kernel knows no such thread, but not for ever; at once where the kernel cannot be asked."""
+    last = time.monotonic() + END_SECONDS
+    while os.path.exists(f"/proc/self/task/{thread.native_id}") and time.monotonic() < last:
+        time.sleep(LOOK_SECONDS)
+
+
+class SideThread(ThreadPool):
     """One thread beside the main one, that draws or writes. This process is forked only between two of its tasks.
 
     A forked process, such as a loader's worker, has the thread that forked it alone: a lock that another thread held

@@ -2,13 +2,13 @@
 
 import os
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
 from tqdm import tqdm
 
 from yolov7fast.core.errors import UserError
+from yolov7fast.core.process.threads import ThreadPool
 from yolov7fast.data.caches.packed import PackedImages
 from yolov7fast.data.images import LoadedImage, load_resized
 
@@ -29,7 +29,7 @@ class ImagesInMemory:
         """originals: (h0, w0) of each image, to decode them at a fraction of it where that will do."""
         self._images: list[LoadedImage] = []
         held = 0
-        with ThreadPoolExecutor(THREADS) as pool, tqdm(total=len(img_files)) as bar:
+        with ThreadPool(THREADS) as pool, tqdm(total=len(img_files)) as bar:
             sizes = originals or [None] * len(img_files)
             load = partial(load_resized, img_size=img_size, augment=augment)
             for image in pool.map(lambda path, size: load(path, original=size), img_files, sizes):

@@ -18,7 +18,7 @@ import sys
 import zipfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Executor, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from pathlib import Path
@@ -29,6 +29,7 @@ from tqdm import tqdm
 
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.atomic import atomic_file
+from yolov7fast.core.process.threads import ThreadPool
 from yolov7fast.core.text import printable
 from yolov7fast.data.images import truncation_was_reported
 from yolov7fast.data.labels import LINE_FAULTS, TRUNCATED, Checked, Paths, Problem, check_pair, img2label_paths
@@ -159,7 +160,7 @@ def _pool(n: int) -> Executor:
     """Workers for n images: threads, or forked processes if there are many images and several cores."""
     cores = os.cpu_count() or 1
     if n < MANY or cores == 1 or sys.platform != "linux":
-        return ThreadPoolExecutor(THREADS)
+        return ThreadPool(THREADS)
     ignore = signal.SIGINT, signal.SIG_IGN  # Ctrl-C is the main process's business
     return ProcessPoolExecutor(min(cores, 16), multiprocessing.get_context("fork"), signal.signal, ignore)
 
@@ -262,7 +263,7 @@ def content_hash(img_files: Sequence[str], label_files: Sequence[str], keep_part
 
     files = [*img_files, *label_files]
     digest = hashlib.blake2b(f"labels {VERSION}{PARTIAL * keep_partial}\n".encode(), digest_size=16)
-    with ThreadPoolExecutor(THREADS) as pool:  # on network file systems each look takes its time
+    with ThreadPool(THREADS) as pool:  # on network file systems each look takes its time
         for part in pool.map(stamps, (files[i : i + 1000] for i in range(0, len(files), 1000))):
             digest.update(part)
     return digest.hexdigest()
