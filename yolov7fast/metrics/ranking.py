@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 import numpy as np
+import torch
 
 PART = 1 << 14  # detections that are packed for sorting at once
 
@@ -72,29 +73,38 @@ def _order(cls: np.ndarray, position: np.ndarray, groups: int, score: np.ndarray
     cls (n,); position: of each class, `groups` and above for those to be left out. edges (groups + 1,): group i holds
     rows[edges[i]:edges[i + 1]].
 
-    For float32 from 0 up, whose bits sort as the numbers do, position, score and row are packed into one whole number:
-    numbers sort several times faster than an index does, and the row makes equal scores unequal. They are packed part
-    by part, so that what lies between stays in the processor's cache.
+    For float32 from 0 up, whose bits sort as the numbers do, position and the higher bits of the score make one whole
+    number of 31 bits: PyTorch sorts those digit by digit, in a third of the time of any sort that compares. The few
+    that differ in lower bits alone are settled afterwards. They are packed part by part, so that what lies between
+    stays in the processor's cache.
     """
     n, wanted = len(score), np.arange(groups + 1)
     bits = np.ascontiguousarray(score).view(np.uint32) if score.dtype == np.float32 else np.zeros(0, np.uint32)
     best, least = bits.max(initial=0), bits.min(initial=0xFFFFFFFF)  # of a negative number or NaN: above infinity
-    for_row, for_score = n.bit_length(), max(int(best) - int(least), 0).bit_length()
-    if not len(bits) or best > 0x7F800000 or groups.bit_length() + for_score + for_row > 64:
+    if not len(bits) or best > 0x7F800000:
         group = position.take(cls.astype(np.int64))
         rows = np.lexsort((-score, group))
         edges = np.searchsorted(group.take(rows), wanted)
         return rows[: edges[-1]], edges
-    key = np.empty(n, np.uint64)
+    for_score = min((int(best) - int(least)).bit_length(), 31 - groups.bit_length())
+    cut_off = (int(best) - int(least)).bit_length() - for_score  # lower bits without a place
+    key = np.empty(n, np.int32)
     for start in range(0, n, PART):
         part = key[start : start + PART]
         part[:] = position.take(cls[start : start + PART].astype(np.int64))
-        part <<= np.uint64(for_score)
-        part |= best - bits[start : start + PART]
-        part <<= np.uint64(for_row)
-        part |= np.arange(start, start + len(part), dtype=np.uint64)
-    key.sort()
-    edges = np.searchsorted(key, wanted.astype(np.uint64) << np.uint64(for_score + for_row))
-    rows = key[: edges[-1]]
-    rows &= np.uint64((1 << for_row) - 1)
-    return rows.view(np.int64), edges
+        part <<= for_score
+        part |= ((best - bits[start : start + PART]) >> np.uint32(cut_off)).view(np.int32)
+    key, rows = (found.numpy() for found in torch.sort(torch.from_numpy(key), stable=True))
+    if cut_off:
+        _settle(rows, key, bits)
+    edges = np.searchsorted(key, wanted << for_score)
+    return rows[: edges[-1]], edges
+
+
+def _settle(rows: np.ndarray, key: np.ndarray, bits: np.ndarray) -> None:
+    """Bring rows of equal keys, of which each is a run, into falling order of their bits; equal ones stay as given."""
+    after = np.flatnonzero(key[1:] == key[:-1]) + 1
+    if (bits.take(rows.take(after)) > bits.take(rows.take(after - 1))).any():
+        tied = np.union1d(after - 1, after)
+        own = rows.take(tied)
+        rows[tied] = own.take(np.lexsort((~bits.take(own), key.take(tied))))
