@@ -24,15 +24,15 @@ from benchmarks.side_by_side.trainers import Race, Trainer, entered
 from yolov7fast.core.errors import UserError, run_command
 
 
-def measure(trainers: list[Trainer], race: Race, opt: argparse.Namespace) -> list[dict]:
+def measure(trainers: dict[Trainer, Race], opt: argparse.Namespace) -> list[dict]:
     """A row for each trainer; one that fails is reported in its row, and the others are still measured."""
-    entrants = [Entrant(trainer, {"trainer": trainer.name, "network": trainer.network}) for trainer in trainers]
+    entrants = [Entrant(t, race, {"trainer": t.name, "network": t.network}) for t, race in trainers.items()]
     turns = [str(turn) for turn in range(opt.rounds)] + ["race"] * bool(opt.minutes)
     with tqdm(total=len(turns) * len(entrants), desc="trainings", leave=False) as bar:
         for turn in turns:
             for number, entrant in enumerate(entrants):
                 if "error" not in entrant.row:
-                    entrant.take_turn(race, opt, f"{number}_{turn}", is_race=turn == "race")
+                    entrant.take_turn(opt, f"{number}_{turn}", is_race=turn == "race")
                 bar.update()
                 write_json(opt.json, {"machine": machine(), "settings": vars(opt), "rows": [e.row for e in entrants]})
     return [entrant.row for entrant in entrants]
@@ -41,13 +41,14 @@ def measure(trainers: list[Trainer], race: Race, opt: argparse.Namespace) -> lis
 @dataclass
 class Entrant:
     trainer: Trainer
+    race: Race
     row: dict
     epochs: list[float] = field(default_factory=list)  # seconds of each so far
     starts: list[float] = field(default_factory=list)
 
-    def take_turn(self, race: Race, opt: argparse.Namespace, name: str, is_race: bool) -> None:
+    def take_turn(self, opt: argparse.Namespace, name: str, is_race: bool) -> None:
         """Train once, and put down in the row what is known by then."""
-        row, epochs = self.row, opt.epochs
+        race, row, epochs = self.race, self.row, opt.epochs
         if is_race:
             epochs = max(2, int((opt.minutes * 60 - row["start"]) / row["epoch"]))
         try:
@@ -105,17 +106,21 @@ def main(argv: list[str] | None = None) -> int:
     opt = parse(argv)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        data = writable_copy(folder)
-        opt.images = len(list((folder / "train").rglob("*.jpg")))
         runs = folder / "runs"
         runs.mkdir()
-        rows = measure(entered(opt), Race(data, opt.img_size, opt.batch_size, opt.workers, runs), opt)
+        trainers = {}
+        for number, trainer in enumerate(entered(opt)):
+            data = writable_copy(folder / str(number))
+            trainers[trainer] = Race(data, opt.img_size, opt.batch_size, opt.workers, runs)
+        opt.images = len(list((folder / "0" / "train").rglob("*.jpg")))
+        rows = measure(trainers, opt)
     print(table(rows, opt.minutes))
     return 1 if any("error" in row for row in rows) else 0
 
 
 def writable_copy(folder: Path) -> Path:
-    """The data set with links to its images: every trainer writes label caches of its own beside them."""
+    """The data set with links to its images, for one trainer: all write label caches of one name, not of one kind."""
+    folder.mkdir()
     source = image_folder(folder)
     text = photographs(folder).read_text()
     for split in ("train", "val"):

@@ -126,6 +126,14 @@ def test_a_label_cache_of_the_checkout_is_read(known_repo, inside, tmp_path):
     np.testing.assert_array_equal(loaded["a.jpg"][0], rows)
 
 
+def test_a_label_cache_of_another_trainer_is_named_with_the_remedy(known_repo, inside, tmp_path):
+    inside(known_repo)
+    with (tmp_path / "train.cache").open("wb") as file:
+        np.save(file, np.array({"hash": "0", "version": "1.0.3"}))
+    with pytest.raises(UserError, match=r"train\.cache is no label cache of this checkout.*; delete it"):
+        torch.load(tmp_path / "train.cache")
+
+
 def test_callers_that_say_how_to_load_get_torchs_own(known_repo, inside, tmp_path):
     inside(known_repo)
     torch.save([1, 2], tmp_path / "list.pt")

@@ -11,8 +11,9 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from yolov7fast.checkpoint.api import load_checkpoint
+from yolov7fast.checkpoint.api import CheckpointError, load_checkpoint
 from yolov7fast.checkpoint.rebuild import stock_modules
+from yolov7fast.core.errors import UserError
 from yolov7fast.overlay.checkout import Checkout
 
 NETWORKS = ("models.common", "models.experimental", "models.yolo")
@@ -39,7 +40,13 @@ def safe_load(checkout: Checkout, original: Callable) -> Callable:
     def load(f, map_location=None, pickle_module=None, *, weights_only=None, mmap=None, **options):
         if weights_only is None and pickle_module is None and isinstance(f, str | os.PathLike):
             device = map_location if isinstance(map_location, str | torch.device) else None
-            return load_checkpoint(Path(f), device, layer_classes(checkout))
+            try:
+                return load_checkpoint(Path(f), device, layer_classes(checkout))
+            except CheckpointError:
+                if Path(f).suffix != ".cache":
+                    raise
+                complaint = "is no label cache of this checkout: it is damaged, or another trainer's of the same name"
+                raise UserError(f"{f} {complaint}; delete it, and it is made again") from None
         return original(f, map_location, pickle_module, weights_only=weights_only, mmap=mmap, **options)
 
     return load

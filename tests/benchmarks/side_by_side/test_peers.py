@@ -1,9 +1,11 @@
 """The race beside other trainers: small scripts stand for them."""
 
 import json
+import os
 import sys
 
 import pytest
+import yaml
 
 from benchmarks.side_by_side import peer_process, peers, trainers
 from benchmarks.side_by_side.trainers import Race, Trainer, entered, last
@@ -52,7 +54,7 @@ def options(tmp_path, *arguments: str):
 
 def test_start_up_does_not_count_and_the_race_fits_the_minutes(tmp_path, clock):
     race = Race(tmp_path / "data.yaml", 320, 16, 2, tmp_path)
-    (row,) = peers.measure([trainer()], race, options(tmp_path, "--minutes", "0.75"))
+    (row,) = peers.measure({trainer(): race}, options(tmp_path, "--minutes", "0.75"))
     assert (row["epoch"], row["start"], row["images_per_second"]) == (5.0, 13.0, 4.0)
     assert clock["0_race"] == row["epochs"] == 6, "13 s of starting up and 6 epochs of 5 s fit into 45 s"
     assert row["epochs_measured"] == 2 + 5 and row["minutes"] == (18 + 25 + 2 + 1) / 60
@@ -62,7 +64,7 @@ def test_start_up_does_not_count_and_the_race_fits_the_minutes(tmp_path, clock):
 
 def test_a_trainer_that_fails_is_reported_in_its_row(tmp_path, clock):
     race = Race(tmp_path / "data.yaml", 320, 16, 2, tmp_path)
-    rows = peers.measure([trainer("bad", times=91), trainer("good")], race, options(tmp_path, "--minutes", "0"))
+    rows = peers.measure({trainer("bad", times=91): race, trainer("good"): race}, options(tmp_path, "--minutes", "0"))
     assert rows[0]["error"] == "bad ended with code 1: no memory left" and "map50" not in rows[1]
     for row in rows:
         row.setdefault("parameters", 1.0)
@@ -85,6 +87,14 @@ def test_only_the_trainers_that_the_user_has_are_entered(tmp_path):
     for one in found:
         command = one.command(race, 4, "run")
         assert str(race.data) in " ".join(command) and "320" in " ".join(command) and "4" in " ".join(command)
+
+
+def test_no_trainer_finds_the_label_caches_of_another(tmp_path, bccd):
+    ours, theirs = (yaml.safe_load(peers.writable_copy(tmp_path / name).read_text()) for name in ("ours", "theirs"))
+    for split in ("train", "val"):
+        assert ours[split].startswith(str(tmp_path / "ours")) and theirs[split].startswith(str(tmp_path / "theirs"))
+        labels = [path.replace("/images/", "/labels/") for path in (ours[split], theirs[split])]
+        assert len({*map(os.path.realpath, labels)}) == 2 and all(map(os.listdir, labels))
 
 
 def test_epochs_that_cannot_be_told_from_starting_up_are_refused(tmp_path):
