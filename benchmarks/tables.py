@@ -79,6 +79,18 @@ def faster(what: str) -> Figure:
     return Figure("reference", find, ".1f", optional=True)
 
 
+def peer(trainer: str, against: str | None = None) -> Figure:
+    """Seconds that an epoch takes a trainer of `side_by_side/peers.py`, or how many times those another one takes."""
+
+    def find(found: dict) -> float:
+        seconds = {row["trainer"]: row["epoch"] for row in found["rows"] if "epoch" in row}
+        if missing := {trainer, against or trainer} - seconds.keys():
+            raise LookupError(f"{min(missing)} was not measured beside the others")
+        return seconds[trainer] / seconds[against] if against else seconds[trainer]
+
+    return Figure("peers", find, ".1f", optional=True)
+
+
 def at(file: str, *path: Any, form: str = ".1f") -> Figure:
     """A value at a path of keys."""
 
@@ -101,6 +113,7 @@ def mean_of(file: str, figure: str, form: str = ".3f", **fields: Any) -> Figure:
     return Figure(file, find, form)
 
 
+UPSTREAM, HERE, FAST = "WongKinYiu/yolov7", "yolov7fast", "yolov7fast, fast flags"  # in `side_by_side/peers.py`
 CENTRAL = "(batch 64, 320, 17 targets)"
 BESIDE_UPSTREAM = {"loss": "ComputeLossOTA, forward", "step": STEP}
 FIGURES = {
@@ -120,6 +133,11 @@ FIGURES = {
     "main-process": ratio("data", "main process, batch of 64, taken"),
     "first-batch": ratio("data", "first batch of 128"),
     "ap-5000": ratio("eval", "matching + AP, 5000 x 300 x 80, loops / arrays", ".1f"),
+    "peers-upstream": peer(UPSTREAM),
+    "peers-here": peer(HERE),
+    "peers-fast": peer(FAST),
+    "peers-here-faster": peer(UPSTREAM, HERE),
+    "peers-fast-faster": peer(UPSTREAM, FAST),
     "map-default": mean_of("accuracy", "map50", side="default"),
     "map-fast": mean_of("accuracy", "map50", side="fast"),
     "recorded-ota-loss": at("recorded", "iteration_ms", "OTA", "loss", form=".0f"),
@@ -283,7 +301,7 @@ TABLES = {
     "slicing": Table("python -m benchmarks.inference.slicing --weights best.pt", slicing_table),
     "multi_fidelity": Table("python -m benchmarks.learning.multi_fidelity", fidelity_table),
     "detr": Table("python -m benchmarks.learning.detr --epochs 12 --img-size 256", detr_table),
-    "accuracy": Table("python -m benchmarks.learning.accuracy", runs_table("side", "map50")),
+    "accuracy": Table("python -m benchmarks.learning.accuracy --epochs 25", runs_table("side", "map50")),
     "multihead": Table("python -m benchmarks.learning.multihead --seeds 0 1 2", runs_table("heads", "map50")),
     "small_data": Table("python -m benchmarks.learning.small_data", runs_table("set", "last_map50")),
 }
