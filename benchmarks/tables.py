@@ -301,7 +301,7 @@ TABLES = {
     "slicing": Table("python -m benchmarks.inference.slicing --weights best.pt", slicing_table),
     "multi_fidelity": Table("python -m benchmarks.learning.multi_fidelity", fidelity_table),
     "detr": Table("python -m benchmarks.learning.detr --epochs 12 --img-size 256", detr_table),
-    "accuracy": Table("python -m benchmarks.learning.accuracy --epochs 25", runs_table("side", "map50")),
+    "accuracy": Table("python -m benchmarks.learning.accuracy", runs_table("side", "map50")),
     "multihead": Table("python -m benchmarks.learning.multihead --seeds 0 1 2", runs_table("heads", "map50")),
     "small_data": Table("python -m benchmarks.learning.small_data", runs_table("set", "last_map50")),
 }

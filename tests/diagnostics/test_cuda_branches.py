@@ -266,4 +266,4 @@ def test_freed_memory_is_kept_where_a_cpu_trains_alone(monkeypatch, device, has_
     monkeypatch.setattr(train, "wait_briefly", lambda: None)
     monkeypatch.setattr(train, "keep_freed_memory", lambda of_any_size: kept.append(of_any_size))
     monkeypatch.setattr(run, "run_training", lambda family, opt, command: 0)
-    assert train.run(Namespace(device=device)) == 0 and kept == [True] * keeps
+    assert train.main(Namespace(device=device)) == 0 and kept == [True] * keeps

@@ -13,7 +13,7 @@ from tests.training.commands import small_network
 from yolov7fast.checkpoint.api import load_checkpoint
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.commands import test as test_command
-from yolov7fast.commands.train import main
+from yolov7fast.commands.train import run
 
 WRITERS = {
     "yolo": write_yolo,
@@ -30,7 +30,7 @@ def train(folder: Path, data, *extra: str) -> int:
     arguments = ["--cfg", small_network(folder), "--data", str(data), "--hyp", "data/hyp.small.yaml", "--img", "64"]
     arguments += ["--batch-size", "4", "--workers", "0", "--device", "cpu", "--noautoanchor", "--epochs", "1"]
     arguments += ["--project", str(folder / "runs"), "--name", "run", *extra]
-    return main(parser_for("train", "yolo").parse_args(arguments))
+    return run(parser_for("train", "yolo").parse_args(arguments))
 
 
 @pytest.mark.parametrize("form", WRITERS)

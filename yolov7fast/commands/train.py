@@ -10,17 +10,21 @@ from yolov7fast.core.process.waiting import wait_briefly
 
 def run(opt: Namespace, family: str = "yolo") -> int:
     """Train as the flags say; returns the exit code."""
-    wait_briefly()
-    import torch  # only once the flags have parsed
-
-    from yolov7fast.families.registry import family_class
+    from yolov7fast.families.registry import family_class  # torch is loaded only once the flags have parsed
     from yolov7fast.training.run import run_training
 
-    if opt.device == "cpu" or not torch.cuda.is_available():
-        keep_freed_memory(of_any_size=True)  # a step frees and needs the same blocks as the one before
     return run_training(family_class(family), opt, TrainCommand(family))
 
 
 def main(opt: Namespace | None = None, family: str = "yolo") -> int:
-    """opt: the flags, already parsed; None: those of the command line."""
-    return run(opt or parser_for("train", family).parse_args(), family)
+    """`run` in a process that does nothing else: its threads and its memory are set up for that.
+
+    opt: the flags, already parsed; None: those of the command line.
+    """
+    opt = opt or parser_for("train", family).parse_args()
+    wait_briefly()
+    import torch
+
+    if opt.device == "cpu" or not torch.cuda.is_available():
+        keep_freed_memory(of_any_size=True)  # a step frees and needs the same blocks as the one before
+    return run(opt, family)

@@ -43,7 +43,7 @@ def test_training_chooses_before_it_loads_torch():
         "        if name == 'torch':\n"
         "            sys.exit(0 if 'GOMP_SPINCOUNT' in os.environ else 1)\n"
         "sys.meta_path.insert(0, Spy())\n"
-        "train.run(train.parser_for('train').parse_args([]))\n"
+        "train.main(train.parser_for('train').parse_args([]))\n"
     )
     environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
