@@ -21,10 +21,10 @@ def main(opt: Namespace | None = None, family: str = "yolo") -> int:
 
     opt: the flags, already parsed; None: those of the command line.
     """
-    opt = opt or parser_for("train", family).parse_args()
+    flags = opt or parser_for("train", family).parse_args()
     wait_briefly()
     import torch
 
-    if opt.device == "cpu" or not torch.cuda.is_available():
+    if flags.device == "cpu" or not torch.cuda.is_available():
         keep_freed_memory(of_any_size=True)  # a step frees and needs the same blocks as the one before
-    return run(opt, family)
+    return run(flags, family)
