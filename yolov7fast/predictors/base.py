@@ -7,6 +7,7 @@ what every predictor promises.
 """
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
@@ -89,7 +90,7 @@ class Predictor(Protocol):
         ...
 
 
-class NetworkPredictor:
+class NetworkPredictor(ABC):
     """What predictors that run a network of PyTorch have besides: a batch is launched, and finished later.
 
     Where the device has a queue of its own (`runs_ahead`), it computes between the two: evaluation launches the next
@@ -100,10 +101,10 @@ class NetworkPredictor:
         self.device, self.queue = device, queue_of(device)
         self.runs_ahead = self.queue.runs_ahead
 
+    @abstractmethod
     def launch(self, images: torch.Tensor, shapes: Sequence[Any] = (), targets: torch.Tensor | None = None) -> Finish:
         """Hand a batch to the device, without reading anything of it. All that is given must stay as it is until it is
         finished."""
-        raise NotImplementedError
 
     def __call__(
         self, images: torch.Tensor, shapes: Sequence[Any] = (), targets: torch.Tensor | None = None
