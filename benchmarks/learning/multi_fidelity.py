@@ -1,7 +1,7 @@
 """Does pruning pay? ASHA with 27 trials against 9 full ones on the project's own shapes: best mAP and time of both.
 
 `python -m benchmarks.learning.multi_fidelity [--folder outputs/multi_fidelity] [--json FILE] [--quick]`: one large
-shape in an image of 64 pixels, six convolutions, rungs at 3, 9 and 27 of 81 epochs, the first after 135 iterations.
+shape in an image of 64 pixels, six convolutions, rungs at 3, 9 and 27 of 81 epochs, the first after 270 iterations.
 Both searches draw from the same ranges with the same seed, so that the full trials are the first 9 of the 27. Time is
 that of the whole command on one thread, one training after the other, with the start of each; CPU time, which other
 work on the machine changes little, stands beside it. Searches in --folder are resumed, finished ones are kept: a
@@ -43,7 +43,7 @@ BASE = {
     "hyp": HYP, "weights": "", "img_size": 64, "batch_size": 8, "workers": 0, "single_cls": True, "noautoanchor": True,
     "cache_images": "ram", "keep_epochs": 0, "seed": 0,
 }  # fmt: skip
-IMAGES = {"train": 360, "val": 80}
+IMAGES = {"train": 720, "val": 80}
 LARGE = {"OBJECTS": (1,), "RADII": (150, 180, 210, 250, 300), "EMPTY_EVERY": 1 << 30}  # of yolov7fast.data.shapes
 ACTIVATION = "nn.LeakyReLU(0.1)"
 NETWORK = {

@@ -5,7 +5,8 @@ import json
 import pytest
 
 from tests.search.fake_trials import ROOT
-from yolov7fast.search import plot, run
+from yolov7fast.core.process import child
+from yolov7fast.search import plot
 from yolov7fast.search.trainer import Budget, YoloTrainer
 
 
@@ -13,7 +14,7 @@ from yolov7fast.search.trainer import Budget, YoloTrainer
 def quick(monkeypatch):
     """From the project's root, without waiting, and without plots."""
     monkeypatch.chdir(ROOT)
-    monkeypatch.setattr(run, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(child, "LOOK_SECONDS", 0.02)
     monkeypatch.setattr(plot, "draw", lambda path, *_: path.touch())  # drawn in tests/search/test_report.py
 
 

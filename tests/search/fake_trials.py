@@ -8,8 +8,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from yolov7fast.core.errors import run_command
+from yolov7fast.core.process import child
 from yolov7fast.search import command, options, storage
-from yolov7fast.search import run as training
 from yolov7fast.search.trainer import YoloTrainer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,7 +29,7 @@ def run(*arguments: str) -> int:
 
 
 if __name__ == "__main__":
-    training.LOOK_SECONDS = 0.02
+    child.LOOK_SECONDS = 0.02
     if "HEARTBEAT" in os.environ:  # in seconds: between beats, and without one until a trial is retried
         storage.HEARTBEAT_SECONDS, storage.GRACE_SECONDS = map(int, os.environ["HEARTBEAT"].split())
     # not drawn here: loading what draws takes longer than all the trials

@@ -19,6 +19,7 @@ import pytest
 from tests.search.fake_runs import SIX, column, in_a_process, listed, table
 from tests.search.fake_trials import ROOT, run
 from yolov7fast.core.errors import UserError, one_line, run_command
+from yolov7fast.core.process import child
 from yolov7fast.search import plot, runner
 from yolov7fast.search import run as training
 
@@ -86,7 +87,7 @@ def recorded(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("recorded")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(ROOT)
-        patch.setattr(training, "LOOK_SECONDS", 0.02)
+        patch.setattr(child, "LOOK_SECONDS", 0.02)
         patch.setattr(plot, "draw", lambda path, *_: path.touch())
         assert run(*listed(folder, SIX[:1])) == 0
     return folder / "out"
@@ -258,8 +259,8 @@ def test_ctrl_c_ends_children_keeps_the_table_and_resume_goes_on(tmp_path, fake,
 def test_the_time_budget_ends_what_runs_also_what_does_not_listen(tmp_path, fake, monkeypatch, capsys):
     """The clock of this test jumps when both trials hang."""
     hanging = [tmp_path / "out" / name / "hanging" for name in ("trial_001", "trial_002")]
-    monkeypatch.setattr(training.time, "monotonic", lambda: 1e6 * all(path.exists() for path in hanging))
-    monkeypatch.setattr(training, "GRACE_SECONDS", -1.0)
+    monkeypatch.setattr(child.time, "monotonic", lambda: 1e6 * all(path.exists() for path in hanging))
+    monkeypatch.setattr(child, "GRACE_SECONDS", -1.0)
     fake(trial_001="hang", trial_002="deaf")
     assert run(*listed(tmp_path, SIX[:3], "--jobs", "2", "--devices", "cpu", "--time-budget", "1h")) == 0
     assert column(tmp_path, "status") == ["interrupted", "interrupted"]

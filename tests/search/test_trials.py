@@ -12,9 +12,10 @@ from tests.families.detr_commands import needs_transformers
 from yolov7fast.checkpoint.api import load_checkpoint, save_checkpoint
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.core.errors import UserError
+from yolov7fast.core.process.child import OUTPUT, explain, last_words
 from yolov7fast.search import options
 from yolov7fast.search.command import run as start
-from yolov7fast.search.run import OUTPUT, Point, explain, last_words, read_curve
+from yolov7fast.search.run import Point, read_curve
 from yolov7fast.search.settings import read_space, read_trials
 from yolov7fast.search.trainer import Budget, YoloTrainer, trainer_for
 from yolov7fast.training.hyperparameters import load_hyp

@@ -8,8 +8,8 @@ import pytest
 
 from yolov7fast.commands import study as command
 from yolov7fast.core.errors import UserError
+from yolov7fast.metrics.seeds import interval, pooled_deviation
 from yolov7fast.reports.render import Table
-from yolov7fast.search.report import interval, pooled_deviation
 from yolov7fast.studies.figures import Price, Result, Trained, at_minutes, results
 from yolov7fast.studies.plan import Arm, make_plan, parse_axes
 from yolov7fast.studies.recorded import RECORDED
@@ -49,7 +49,7 @@ def trainer(tmp_path, monkeypatch):
     script.write_text(STAND_IN % HEADER)
     train = command.program("train")
     monkeypatch.setattr(type(train), "child", lambda self: [sys.executable, str(script)])
-    monkeypatch.setattr("yolov7fast.search.run.LOOK_SECONDS", 0.02)
+    monkeypatch.setattr("yolov7fast.core.process.child.LOOK_SECONDS", 0.02)
     return tmp_path
 
 

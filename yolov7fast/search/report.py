@@ -6,12 +6,12 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import yaml
-from scipy.special import stdtrit  # the quantile of Student's t
 
 from yolov7fast.core.files.atomic import write_atomically
+from yolov7fast.metrics.seeds import interval
 from yolov7fast.search.run import COMPLETED, FAILED, INTERRUPTED, PRUNED, Run
 from yolov7fast.search.trainer import Trainer
 
@@ -19,7 +19,6 @@ LEADING = ("trial_id", "status", "final_map", "final_loss")
 TRAILING = ("wall_time", "best_epoch", "final_map50", "setting", "seed", "reason")
 RANKING = ("rank", "setting", "status", "seeds", "map_mean", "map_deviation", "map50_mean", "loss_mean", "wall_time")
 READABLE = ("rank", "setting", "status", "mAP@.5:.95", "mAP@.5", "loss", "minutes")
-CONFIDENCE = 0.95
 LEAST_DIFFERENCE = 1e-4  # of mAP: settings that differ by less are alike, as where nothing was learnt
 ORDER = (COMPLETED, INTERRUPTED, PRUNED, FAILED)
 
@@ -141,33 +140,6 @@ def readable(value: float | None) -> str:
 
 
 # --- what is noise ----------------------------------------------------------------------------------------------------
-
-
-class Repeated(Protocol):
-    @property
-    def values(self) -> Sequence[float]:
-        """Of what is compared, one for each seed."""
-        ...
-
-
-def pooled_deviation(found: Sequence[Repeated]) -> tuple[float, int]:
-    """Deviation of a seed, taken over all settings, and its degrees of freedom; NaN where none has two seeds.
-
-    Few seeds each tell little of their own spread, but much together.
-    """
-    several = [repeated.values for repeated in found if len(repeated.values) > 1]
-    freedom = sum(len(values) - 1 for values in several)
-    squares = sum(statistics.variance(values) * (len(values) - 1) for values in several)
-    return (math.sqrt(squares / freedom), freedom) if freedom else (math.nan, 0)
-
-
-def interval(one: Repeated, other: Repeated, found: Sequence[Repeated]) -> float:
-    """Half width of the 95% interval of the difference of two means, by a t-test; infinite where seeds cannot say."""
-    deviation, freedom = pooled_deviation(found)
-    if not freedom:
-        return math.inf
-    quantile = float(stdtrit(freedom, (1 + CONFIDENCE) / 2))
-    return quantile * deviation * math.sqrt(1 / len(one.values) + 1 / len(other.values))
 
 
 def completed(places: Sequence[Place]) -> tuple[dict[Place, float], bool]:

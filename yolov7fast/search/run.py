@@ -1,15 +1,6 @@
-"""One training: its record in the study, what it leaves in its folder, its process."""
+"""One training: its record in the study, and the figures that it leaves in its folder."""
 
-import contextlib
-import ctypes
 import math
-import os
-import re
-import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,10 +13,6 @@ from yolov7fast.metrics.run_curves import number, read_csv
 COMPLETED, INTERRUPTED, PRUNED, FAILED, RUNNING = "completed", "interrupted", "pruned", "failed", "running"
 ENDED = (COMPLETED, PRUNED, FAILED)  # these stay as they are; all others are resumed
 MOST = 1 << 40  # trainings
-OUTPUT = "output.txt"
-LOOK_SECONDS = 0.2
-GRACE_SECONDS = 60.0  # after being asked to stop, a training has so long to finish its step and its checkpoint
-PR_SET_PDEATHSIG = 1  # of <sys/prctl.h>
 
 
 class Point(NamedTuple):
@@ -106,74 +93,3 @@ def read_curve(folder: Path) -> list[Point]:
             maps = (number(row.get(name)) for name in (MAP, MAP50))
             curve.append(Point(epoch, losses[-1], *(value if math.isfinite(value) else None for value in maps)))
     return curve
-
-
-# --- its process ------------------------------------------------------------------------------------------------------
-
-
-def follow(command: Sequence[str], output: Path, look: Callable[[], float | None], places: int = 1) -> int:
-    """Train in a process; returns its exit code.
-
-    output: the file that takes what it prints; look: called time and again: the seconds that the training has left to
-    finish its step, write a checkpoint and end, or None: it continues; places: how many share the machine's cores.
-    The process leads its own session, so Ctrl-C reaches it only through its parent. On Linux the kernel kills it when
-    the thread that waits here dies, however that happens; a killed training loses nothing but time.
-    """
-    threads = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // places))} if places > 1 else {}
-    with output.open("ab") as file:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            env={**threads, **os.environ, "PYTHONUNBUFFERED": "1"},  # a number of threads that the user has set stays
-            start_new_session=True,
-            preexec_fn=_die_with(os.getpid()) if sys.platform == "linux" else None,
-        )
-    asked: float | None = None  # when it was asked to stop
-    try:
-        while process.poll() is None:
-            if (left := look()) is not None:
-                if asked is None:
-                    asked = time.monotonic()
-                    process.terminate()
-                if time.monotonic() - asked > left:
-                    break
-            time.sleep(LOOK_SECONDS)
-    finally:
-        if process.poll() is None:  # with all that it has started
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-    return process.returncode
-
-
-def _die_with(parent: int) -> Callable[[], None]:
-    """What a child does between fork and exec: ask the kernel to be killed when its parent ends."""
-    prctl = ctypes.CDLL(None).prctl
-
-    def ask() -> None:
-        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it ended before we could ask
-            os._exit(1)
-
-    return ask
-
-
-def last_words(output: Path, limit: int = 200) -> str:
-    """The line of its output that says why a training ended: its error, or else the last line."""
-    with contextlib.suppress(FileNotFoundError), output.open("rb") as f:
-        f.seek(max(0, f.seek(0, os.SEEK_END) - 20_000))
-        lines = [line.strip() for line in re.split(r"[\r\n]+", f.read().decode(errors="replace")) if line.strip()]
-        errors = [line for line in lines if re.match(r"(error: |[\w.]*(Error|Exception|Interrupt)\b)", line)]
-        words = (errors or lines or [""])[-1].removeprefix("error: ")
-        return words if len(words) <= limit else f"{words[: limit - 1]}…"
-    return ""
-
-
-def explain(code: int, output: Path) -> str:
-    """Why a training that ended with this code failed, in one line."""
-    if code == -signal.SIGKILL:
-        return "killed (SIGKILL): most often the machine ran out of memory"
-    if code < 0:
-        return f"ended by {signal.Signals(-code).name}"
-    return last_words(output) or f"ended with code {code} and said nothing"

@@ -14,12 +14,13 @@ from optuna.trial import Trial
 from tqdm import tqdm
 
 from yolov7fast.core.files.atomic import write_atomically
+from yolov7fast.core.process import child
 from yolov7fast.core.process.signals import ASKING, StopRequest
 from yolov7fast.core.text import counted
 from yolov7fast.search import run as training
 from yolov7fast.search.halving import PAUSED
 from yolov7fast.search.report import write_csv
-from yolov7fast.search.run import COMPLETED, ENDED, FAILED, INTERRUPTED, OUTPUT, PRUNED, RUNNING, Run
+from yolov7fast.search.run import COMPLETED, ENDED, FAILED, INTERRUPTED, PRUNED, RUNNING, Run
 from yolov7fast.search.storage import HEARTBEAT_SECONDS
 from yolov7fast.search.study import Trials
 
@@ -97,12 +98,12 @@ class Runner:
         def look() -> float | None:
             self.learn(trial, run)
             is_to_end = run.status == PRUNED or self.stopping
-            return None if not is_to_end else 0.0 if self.fault else training.GRACE_SECONDS
+            return None if not is_to_end else 0.0 if self.fault else child.GRACE_SECONDS
 
         look()  # a runner that was ended may not have recorded it
         if run.status != PRUNED and not self.is_complete(run):
-            output = self.folder / run.name / OUTPUT
-            code = training.follow(self.command(run, device), output, look, len(self.devices))
+            output = self.folder / run.name / child.OUTPUT
+            code = child.follow(self.command(run, device), output, look, len(self.devices))
             run.seconds += time.monotonic() - began
             look()  # what an ended process has written is complete
         if run.status != PRUNED:
@@ -146,7 +147,7 @@ class Runner:
         if code and was_asked and not self.is_complete(run):
             return INTERRUPTED, self.stopping or "its process was stopped from outside"
         if code and not was_asked:
-            return FAILED, training.explain(code, self.folder / run.name / OUTPUT)
+            return FAILED, child.explain(code, self.folder / run.name / child.OUTPUT)
         if not run.curve:
             return FAILED, "ended without any result"
         is_finite = math.isfinite(run.curve[-1].loss)

@@ -111,11 +111,6 @@ class KeyedSampler(TPESampler):
         super().__init__()
         self.seed = seed
 
-    def fresh(self, *key: Any) -> TPESampler:
-        return TPESampler(seed=zlib.crc32(repr((self.seed, *key)).encode()))
-
-    def sample_relative(self, study, trial, search_space):
-        return self.fresh(trial.number).sample_relative(study, trial, search_space)
-
     def sample_independent(self, study, trial, param_name, param_distribution):
-        return self.fresh(trial.number, param_name).sample_independent(study, trial, param_name, param_distribution)
+        seed = zlib.crc32(repr((self.seed, trial.number, param_name)).encode())
+        return TPESampler(seed=seed).sample_independent(study, trial, param_name, param_distribution)
