@@ -105,7 +105,7 @@ def summary(runs: list[Run], rate: float | None) -> Section:
         for name in ("map50", "map", "precision", "recall")
     ]
     rows.append(_row("best mAP@.5:.95", [top.value for top in tops], decimals, True, pair))
-    rows.append(["at epoch", *(str(t.epoch) if t.epoch >= 0 else "unknown" for t in tops), *[""] * pair])
+    rows.append(["at epoch, from 0", *(str(t.epoch) if t.epoch >= 0 else "unknown" for t in tops), *[""] * pair])
     rows.append(["epochs done", *(f"{len(run.epoch)} of {run.planned}" for run in runs), *[""] * pair])
     rows.append(_row("total time", hours, duration, False, pair))
     if rate is not None:
