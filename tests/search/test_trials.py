@@ -12,7 +12,6 @@ from tests.families.detr_commands import needs_transformers
 from yolov7fast.checkpoint.api import load_checkpoint, save_checkpoint
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.core.errors import UserError
-from yolov7fast.core.process.child import OUTPUT, explain, last_words
 from yolov7fast.search import options
 from yolov7fast.search.command import run as start
 from yolov7fast.search.run import Point, read_curve
@@ -308,24 +307,6 @@ def test_a_row_that_is_still_being_written_waits(tmp_path):
     assert read_curve(tmp_path) == [Point(0, 0.9), Point(1, 0.8, 0.2, 0.4)]
     (tmp_path / "results.csv").write_text(header[:20])
     assert read_curve(tmp_path) == []
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("Epoch 1\r 10%\r 20%\nerror: the GPU has no memory left: lower --batch-size\n", "the GPU has no memory left"),
-        (
-            "Traceback (most recent call last):\n  x\nValueError: too small\nfarewell\n",
-            "ValueError: too",
-        ),
-        ("nothing like an error\nbye\n", "bye"),
-        ("", "ended with code 1 and said nothing"),
-    ],
-)
-def test_the_reason_of_a_failure_is_one_line(tmp_path, text, words):
-    (tmp_path / OUTPUT).write_text(text)
-    assert explain(1, tmp_path / OUTPUT).startswith(words)
-    assert len(last_words(tmp_path / OUTPUT, limit=30)) <= 30
 
 
 @pytest.mark.parametrize(("base", "best"), [(SMOKE, "weights/best.pt"), ("configs/detr_smoke.yaml", "best.pth")])

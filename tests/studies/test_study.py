@@ -8,10 +8,9 @@ import pytest
 
 from yolov7fast.commands import study as command
 from yolov7fast.core.errors import UserError
-from yolov7fast.metrics.seeds import interval, pooled_deviation
 from yolov7fast.reports.render import Table
-from yolov7fast.studies.figures import Price, Result, Trained, at_minutes, results
-from yolov7fast.studies.plan import Arm, make_plan, parse_axes
+from yolov7fast.studies.figures import Price, Trained, at_minutes, results
+from yolov7fast.studies.plan import make_plan, parse_axes
 from yolov7fast.studies.recorded import RECORDED
 from yolov7fast.studies.report import build_report, recommendation
 
@@ -149,19 +148,6 @@ def test_a_study_takes_further_seeds_and_minutes(trainer, monkeypatch):
 
 
 # --- figures ----------------------------------------------------------------------------------------------------------
-
-
-def result(name: str, *values: float) -> Result:
-    return Result(Arm((("assigner", name),)), values, 10)
-
-
-def test_the_interval_of_two_means_by_hand():
-    """Deviations 0.01 and 0.03 over 2 + 2 degrees of freedom: pooled sqrt(0.0005); t(0.975, 4) = 2.776."""
-    one, other = result("a", 0.49, 0.50, 0.51), result("b", 0.37, 0.40, 0.43)
-    deviation, freedom = pooled_deviation([one, other])
-    assert (deviation, freedom) == (pytest.approx(0.0223607), 4)
-    assert interval(one, other, [one, other]) == pytest.approx(2.776 * 0.0223607 * (2 / 3) ** 0.5, rel=1e-3)
-    assert interval(result("a", 0.5), result("b", 0.4), [result("a", 0.5)]) == float("inf")
 
 
 def trained(trainer, monkeypatch, repeat: int) -> tuple:
