@@ -241,11 +241,12 @@ def slicing_table(found: dict) -> str:
 
 def fidelity_table(found: dict) -> str:
     """`benchmarks.learning.multi_fidelity`: the same search with and without pruning."""
-    rows = (
-        (name, own["trials"], own["completed"], f"{own['best_map']:.3f}", f"{own['seconds']:.0f}")
-        for name, own in (("full trials", found["full"]), ("pruned by ASHA", found["asha"]))
-    )
-    return markdown(("search", "trials", "completed", "best mAP@.5:.95", "seconds"), rows)
+    rows = []
+    for name, own in (("full trials", found["full"]), ("pruned by ASHA", found["asha"])):
+        again = f"{own['mean_map']:.3f} ± {own['deviation']:.3f}"
+        rows.append((name, own["trials"], own["completed"], f"{own['best_map']:.3f}", again, f"{own['seconds']:.0f}"))
+    again = f"that setting, {found['seeds']} fresh seeds"
+    return markdown(("search", "trials", "completed", "best mAP@.5:.95", again, "seconds"), rows)
 
 
 def detr_table(found: dict) -> str:

@@ -11,12 +11,16 @@ from yolov7fast.search import options
 from yolov7fast.search.settings import read_space
 from yolov7fast.search.trainer import Budget, trainer_for
 
-HEAD = "trial_id,status,final_map,wall_time\n"
+HEAD = "trial_id,status,final_map,wall_time,param_lr0\n"
 TABLES = {
-    "full": HEAD + "1,completed,0.30,100\n2,completed,0.20,100\n",
-    "asha": HEAD + "1,completed,0.25,60\n2,pruned,0.90,20\n3,completed,0.35,30\n4,completed,0.31,40\n",
+    "full": HEAD + "1,completed,0.30,100,0.01\n2,completed,0.20,100,0.02\n",
+    "asha": HEAD
+    + "1,completed,0.25,60,0.01\n2,pruned,0.90,20,0.03\n3,completed,0.35,30,0.04\n4,completed,0.31,40,0.05\n",
+    "confirmed": HEAD + "1,completed,0.30,100,0.01\n",
 }
-SECONDS = {"full": 200.0, "asha": 120.0}
+RANKING = "rank,setting,map_mean,map_deviation\n1,2,{asha},0.02\n2,1,0.3,0.01\n"
+MEANS = {"asha": 0.31}  # of its best setting, the second of those trained with fresh seeds; the first one's is 0.3
+SECONDS = {"full": 200.0, "asha": 120.0, "confirmed": 1000.0}
 
 
 @pytest.fixture
@@ -31,6 +35,7 @@ def started(monkeypatch) -> list[list[str]]:
         (folder / "trial_001" / "results.csv").write_text("epoch\n0\n1\n")
         (folder / "trials.json").touch()
         (folder / "trials_1.csv").write_text(TABLES[folder.name])
+        (folder / "ranking_1.csv").write_text(RANKING.format(asha=MEANS["asha"]))
         clock[0] += SECONDS[folder.name]
         return subprocess.CompletedProcess(command, 0)
 
@@ -54,11 +59,23 @@ def test_a_pruned_trial_is_no_best_and_time_is_that_of_the_whole_search(tmp_path
     assert "60% of the time, 60% of the CPU time, 100% of the epochs" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("best", "seconds", "holds"), [(0.3, 120, True), (0.29, 120, False), (0.3, 121, False)])
-def test_pruning_holds_where_it_is_short_and_as_good(tmp_path, started, monkeypatch, best, seconds, holds):
-    monkeypatch.setitem(TABLES, "asha", f"{HEAD}1,pruned,0.90,10\n2,completed,{best},20\n")
+@pytest.mark.parametrize(("mean", "seconds", "holds"), [(0.3, 120, True), (0.29, 120, False), (0.3, 121, False)])
+def test_pruning_holds_where_it_is_short_and_its_setting_as_good(tmp_path, started, monkeypatch, mean, seconds, holds):
+    """Whatever single runs say: ASHA's best one is 0.35 in the table, that of the full trials 0.30."""
+    monkeypatch.setitem(MEANS, "asha", mean)
     monkeypatch.setitem(SECONDS, "asha", seconds)
     assert measured(tmp_path)["holds"] == holds
+
+
+def test_the_best_settings_are_trained_with_fresh_seeds_a_common_one_once(tmp_path, started, monkeypatch):
+    found = measured(tmp_path)
+    assert json.loads((tmp_path / "f" / "best.json").read_text()) == [{"lr0": 0.01}, {"lr0": 0.04}]
+    assert (found["full"]["mean_map"], found["asha"]["mean_map"], found["asha"]["deviation"]) == (0.3, 0.31, 0.02)
+    opt = options.parser().parse_args(started[-1][2:])
+    assert (opt.repeat, opt.seed, opt.trials_file) == (5, 100, str(tmp_path / "f" / "best.json"))
+    monkeypatch.setitem(TABLES, "asha", TABLES["full"])
+    measured(tmp_path / "again")
+    assert json.loads((tmp_path / "again" / "f" / "best.json").read_text()) == [{"lr0": 0.01}]
 
 
 def test_an_interrupted_search_is_resumed_and_a_finished_one_kept_with_its_time(tmp_path, started):
@@ -66,14 +83,14 @@ def test_an_interrupted_search_is_resumed_and_a_finished_one_kept_with_its_time(
     cost = tmp_path / "f" / "asha.json"
     cost.write_text(json.dumps(json.loads(cost.read_text()) | {"ended": False}))
     again = measured(tmp_path)
-    assert ["--resume" in command for command in started] == [False, False, True]
+    assert ["--resume" in command for command in started] == [False, False, False, True]
     assert (again["full"], again["asha"]["seconds"]) == (first["full"], 240)
 
 
 def test_both_searches_are_possible_as_they_are_started(tmp_path, started, monkeypatch):
     multi_fidelity.main(["--folder", str(tmp_path / "f")])
     monkeypatch.chdir(multi_fidelity.ROOT)
-    full, asha = (options.parser().parse_args(command[2:]) for command in started)
+    full, asha, _ = (options.parser().parse_args(command[2:]) for command in started)
     for opt in (full, asha):
         options.check(opt)
     assert (full.trials, full.pruner, asha.trials, asha.pruner) == (9, "none", 27, "asha")
