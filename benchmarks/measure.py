@@ -84,6 +84,6 @@ def as_text(figure: float | str | None) -> str:
 
 
 def write_json(path: str | None, results: dict) -> None:
-    """Dated; `benchmarks.tables` fills the documents from files in benchmarks/results/."""
+    """Write the results with their date."""
     if path:
         Path(path).write_text(json.dumps({"date": f"{date.today()}", **results}, indent=2) + "\n")

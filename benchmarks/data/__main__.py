@@ -33,7 +33,6 @@ from yolov7fast.data.caches.packed import PackedImages
 from yolov7fast.data.images import load_resized
 from yolov7fast.loading.loader import make_loader
 
-FAST_MS = {320: 0.7, 640: 2.2}  # asked of a sample from the disk cache with fast augment
 FAST = {"worker_tensor": True, "persistent_workers": True}  # what --fast-dataloader sets
 
 
@@ -51,9 +50,6 @@ def samples(bench: Bench) -> None:
         for kind, cost in costs.items():
             must = "must >= 3.0x" if (size, kind) == (320, "disk") else ""
             bench.show(f"sample {size} {kind}", f"{cost:.2f} ms", costs["default"] / cost, must)
-        cached, fast = costs["disk"], costs["disk + fast augment"]
-        text = f"{cached:.2f} -> {fast:.2f} ms (asked {FAST_MS[size]})"
-        bench.show(f"sample {size}, disk cache / with fast augment", text, cached / fast, "must >= 1.4x")
 
 
 def stages(bench: Bench) -> None:
@@ -112,7 +108,7 @@ def whole_tree(bench: Bench) -> None:
     """CPU time and page faults of the main process and 2 workers together, for one batch of 64 once all is warm."""
     out = bench.results["all_processes_per_batch"] = {}
     batches = 8 if bench.quick else 24
-    for kind in ("disk", "disk + fast augment"):
+    for kind in ("default", "disk"):
         loaders, pids = {}, {}
         for side in ("default", "fast"):
             before = {p.pid for p in multiprocessing.active_children()}

@@ -17,9 +17,7 @@ CACHES = {
     "default": {},
     "ram": {"cache_images": "ram"},
     "disk": {"cache_images": "disk"},
-    "disk + fast augment": {"cache_images": "disk", "fast_augment": True},
 }
-KINDS = CACHES | {"reduced decode": {"reduced_decode": True}}
 
 
 class Bench:
@@ -37,7 +35,7 @@ class Bench:
         if (size, kind) not in self._sets:
             with contextlib.redirect_stderr(io.StringIO()):  # progress bars
                 self._sets[size, kind] = LoadImagesAndLabels(
-                    str(self.images), size, augment=True, hyp=self.hyp, cache_dir=self.scratch, **KINDS[kind]
+                    str(self.images), size, augment=True, hyp=self.hyp, cache_dir=self.scratch, **CACHES[kind]
                 )
         return self._sets[size, kind]
 

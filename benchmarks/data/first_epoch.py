@@ -66,7 +66,7 @@ def page_faults(bench: Bench) -> None:
 
 
 def first_epoch(bench: Bench) -> None:
-    """Seconds to build the packed cache of many images at 320, whole and by reduced decoding, beside one pass.
+    """Seconds to build the packed cache of many images at 320 compared with one pass.
 
     The images are links to the photographs, as many as `--images` says; a pass reads and decodes every file once.
     """
@@ -78,18 +78,16 @@ def first_epoch(bench: Bench) -> None:
     for i, link in enumerate(links):
         link.symlink_to(Path(files[i % len(files)]).resolve())
     paths = list(map(str, links))
-    sizes = [(int(h), int(w)) for w, h in bench.dataset(320).shapes]
-    originals = [sizes[i % len(sizes)] for i in range(n)]
 
     def plain() -> None:
         for path in paths:
             cv2.imread(path)
 
-    def build(originals=None) -> None:
+    def build() -> None:
         with tempfile.TemporaryDirectory() as place, contextlib.redirect_stderr(io.StringIO()):
-            PackedImages.open_or_build(paths, 320, augment=True, cache_dir=place, originals=originals)
+            PackedImages.open_or_build(paths, 320, augment=True, cache_dir=place)
 
-    works = {"plain pass": plain, "pack": build, "pack, reduced decode": partial(build, originals)}
+    works = {"plain pass": plain, "pack": build}
     wall = bench.results["first_epoch_s"] = {}
 
     def both(name: str) -> float:
@@ -101,15 +99,5 @@ def first_epoch(bench: Bench) -> None:
 
     costs = bench.results["first_epoch_cpu_s"] = in_turn({name: partial(both, name) for name in works}, 1)
     bench.results["first_epoch_images"] = n
-    for kind in ("pack", "pack, reduced decode"):
-        text = f"{costs['plain pass']:.1f} -> {costs[kind]:.1f} s of CPU, {wall[kind]:.1f} s"
-        bench.show(f"{n} images: {kind} / plain pass", text, costs[kind] / costs["plain pass"])
-    text = f"{costs['pack']:.1f} -> {costs['pack, reduced decode']:.1f} s of CPU"
-    bench.show(f"{n} images: pack / by reduced decode", text, costs["pack"] / costs["pack, reduced decode"])
-    samples = {}
-    for kind in ("default", "reduced decode"):
-        dataset = bench.dataset(320, kind)
-        samples[kind] = sample_maker(dataset, 32 if bench.quick else 100)
-    costs = in_turn({kind: partial(cpu_seconds, work) for kind, work in samples.items()}, bench.runs)
-    bench.results["uncached_sample_cpu_s"] = costs
-    bench.show("uncached sample 320 / by reduced decode", "", costs["default"] / costs["reduced decode"])
+    text = f"{costs['plain pass']:.1f} -> {costs['pack']:.1f} s of CPU, {wall['pack']:.1f} s"
+    bench.show(f"{n} images: pack / plain pass", text, costs["pack"] / costs["plain pass"])

@@ -3,7 +3,6 @@
 import time
 from contextlib import contextmanager
 
-from yolov7fast.augment import fast as fast_augment
 from yolov7fast.augment import scene
 from yolov7fast.data import dataset as datasets
 from yolov7fast.data import images
@@ -12,14 +11,10 @@ from yolov7fast.data import images
 # loading without reading is resizing.
 STAGES = [
     (images, "read_image", "decode"),
-    (images, "upper_rows", "decode"),
     (datasets, "load_resized", "resize"),
-    (datasets, "load_upper_left", "resize"),
     (scene, "draw_canvas", "canvas"),
     (scene, "warp_image", "warp"),
-    (fast_augment, "render", "warp"),
     (scene, "apply_colour", "colour"),
-    (fast_augment, "colour_into", "colour"),
     (scene, "mixup", "mixup"),
     (datasets, "mosaic_labels", "labels"),
     (datasets, "warp_labels", "labels"),

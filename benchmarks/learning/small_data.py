@@ -27,7 +27,7 @@ SETS = {"cells": "three classes, 205 images", "one-class": f"one class, {IMAGES}
 SIZES = {"cells": 192, "one-class": 160}
 LEARNT = 0.5  # mAP@.5 from which on a detector has learnt its set
 COMMON = ["--cfg", "yolov7-tiny", "--weights", "", "--batch-size", "16", "--workers", "2", "--noautoanchor"]
-COMMON += ["--fast-dataloader", "--cache-images", "ram", "--fast-augment", "--channels-last", "--eval-interval", "5"]
+COMMON += ["--fast-dataloader", "--cache-images", "ram", "--channels-last", "--eval-interval", "5"]
 COMMON += ["--keep-epochs", "0"]
 
 

@@ -26,7 +26,7 @@ from yolov7fast.profiling.op_counter import OpCounter
 ROOT = Path(__file__).resolve().parents[2]
 NETWORK = "cfg/training/yolov7-tiny.yaml"
 CLASSES, LOSS_SIZE, SAMPLES = 80, 320, 32
-SAMPLE_KINDS = ("default", "ram", "disk", "disk + fast augment")
+SAMPLE_KINDS = ("default", "ram", "disk")
 
 
 class Request(NamedTuple):

@@ -25,7 +25,7 @@ from yolov7fast.training.hyperparameters import load_hyp
 from yolov7fast.training.run import init_seeds
 from yolov7fast.training.step import TrainStep, choose_amp
 
-FAST = ["--fast-dataloader", "--cache-images", "disk", "--fast-augment", "--channels-last"]
+FAST = ["--fast-dataloader", "--cache-images", "disk", "--channels-last"]
 CPU = torch.device("cpu")
 PARTS = ("step", "epoch", "growth", "compile")
 GROWTH = ((4, 320), (8, 320), (4, 640))  # batch, pixels; the central size is that of `loss_kinds`

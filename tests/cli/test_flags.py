@@ -110,3 +110,14 @@ def test_an_unknown_flag_is_answered_by_the_nearest(capsys):
     message = capsys.readouterr().err
     assert stop.value.code == 2 and "unknown flag --epoks 3; did you mean '--epochs'?" in message
     assert len(message.splitlines()) == 1
+
+
+@pytest.mark.parametrize("flag", ["--fast-augment", "--reduced-decode"])
+def test_a_removed_flag_says_why_it_is_gone(flag, tmp_path, capsys):
+    with pytest.raises(SystemExit) as stop:
+        parser_for("train").parse_args([flag])
+    assert stop.value.code == 2 and f"error: {flag} was removed: it changed" in capsys.readouterr().err
+    (tmp_path / "run.yaml").write_text(f"{flag.lstrip('-').replace('-', '_')}: true\n")
+    with pytest.raises(SystemExit):
+        parser_for("train").parse_args(["--config", str(tmp_path / "run.yaml")])
+    assert "run.yaml: " in (err := capsys.readouterr().err) and "was removed" in err

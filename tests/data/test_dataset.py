@@ -94,7 +94,7 @@ def test_polygons_are_ordered_with_their_images(tmp_path):
 # --- samples ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("options", [{}, {"rect": True}, {"augment": False}, {"fast_augment": True}])
+@pytest.mark.parametrize("options", [{}, {"rect": True}, {"augment": False}])
 def test_sample_into_writes_what_indexing_gives(options, mixed):
     options = {"augment": True, "hyp": HYP, "seed": 3} | options
     found = LoadImagesAndLabels(mixed, 64, 4, **options)
@@ -162,7 +162,6 @@ def test_rendering_leaves_the_ram_cache_as_it_was(mixed):
     found = LoadImagesAndLabels(mixed, 64, augment=True, hyp=HYP, cache_images="ram")
     before = [found.load_image(i).img.copy() for i in range(13)]
     for i in range(26):
-        found.fast_augment = i >= 13
         found[i % 13]
     for i, kept in enumerate(before):
         np.testing.assert_array_equal(found.load_image(i).img, kept)

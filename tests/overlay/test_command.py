@@ -84,7 +84,7 @@ def test_the_parts_are_named_in_one_line(known_repo, inside, capsys):
         ([], "no script was given"),
         (["--"], "no script was given"),
         (["--no-fast-dataloader", "--seed", "1", "--", "train.py"], "--seed is done by the overlay's loader"),
-        (["--no-fast-dataloader", "--fast-augment", "--", "train.py"], "--fast-augment is done by"),
+        (["--no-fast-dataloader", "--cache-images", "disk", "--", "train.py"], "--cache-images is done by"),
         (["--cache-images", "ram", "--", "train.py"], "--cache-images ram"),
         (["--check", "-1", "--", "train.py"], "--check -1"),
         (["--check", "train.py", "--epochs", "1"], r"--check train\.py: not a number of batches; .* after `--`"),

@@ -53,7 +53,6 @@ def test_without_flags_the_loaders_are_upstreams(build):
     family = build()
     assert [type(loader) for loader in both(family)] == [EndlessLoader] * 2
     assert [loader.dataset._images for loader in both(family)] == [None] * 2
-    assert not family.dataset.fast_augment
 
 
 @pytest.mark.parametrize("flag", ["--worker-tensor", "--fast-dataloader"])
@@ -90,15 +89,6 @@ def test_images_are_cached_where_asked_for(flags, kind, build, tmp_path):
     assert [type(cache) for cache in caches] == [kind] * 2
     if kind is PackedImages:
         assert {cache.path.parent for cache in caches} == {tmp_path / "packs"}
-
-
-def test_fast_augment_reaches_the_training_set(build):
-    assert build("--fast-augment").dataset.fast_augment
-
-
-def test_reduced_decoding_reaches_the_training_set_alone(build):
-    loaders = both(build("--reduced-decode"))
-    assert [loader.dataset._originals is not None for loader in loaders] == [True, False]
 
 
 def test_a_validation_label_beyond_nc_is_named_before_training(build, shapes_small, tmp_path):

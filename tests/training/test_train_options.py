@@ -157,7 +157,7 @@ def test_another_assigner_can_begin_late(tmp_path, shapes_small, monkeypatch, ch
         ["--quad", "--linear-lr", "--label-smoothing", "0.1", "--freeze", "2"],
         ["--rect", "--multi-scale", "--subset-size", "8", "--subset-seed", "2"],
         ["--image-weights", "--seed", "1", "--workers", "2", "--fast-dataloader"],
-        ["--cache-images", "--fast-augment", "--deterministic", "--auto-lr", "--test-batch-size", "3", "--v5-metric"],
+        ["--cache-images", "--deterministic", "--auto-lr", "--test-batch-size", "3", "--v5-metric"],
     ],
 )
 def test_flags_combine_and_train(tmp_path, shapes_small, flags):

@@ -1,8 +1,6 @@
 """What a training sample shows, before any pixel is rendered: images, where they lie, how they are warped.
 
-All random numbers of a sample are drawn first and its labels made from them; rendering is plain computation after that.
-So there can be two renderers that agree on every draw and label: the one here, whose pixels are upstream's bit for
-bit, and the faster one in `augment.fast`.
+All random numbers of a sample are drawn first and its labels computed from them; rendering is deterministic after that.
 """
 
 from collections.abc import Sequence
@@ -18,7 +16,7 @@ from yolov7fast.augment.transforms import GREY, Colour, Warp, apply_colour, mixu
 class Scene(NamedTuple):
     """Images on a grey canvas of size `warp.source`, later ones on top, and the warp that makes a sample of it."""
 
-    images: Sequence[np.ndarray | None]  # uint8 (h, w, 3) BGR, perhaps only `shown` of it; None if out of sight
+    images: Sequence[np.ndarray | None]  # uint8 (h, w, 3) BGR, None if not visible
     origins: list[tuple[int, int]]  # (x, y) of each on the canvas; may lie outside of it
     warp: Warp
     canvas: np.ndarray | None = None  # the finished canvas, if more was done to it than placing images
@@ -56,17 +54,11 @@ def draw_canvas(
     return canvas
 
 
-def shown(
-    origins: Sequence[tuple[int, int]], shapes: Sequence[tuple[int, int]], warp: Warp
-) -> list[tuple[int, int] | None]:
-    """Of images of these (h, w) at these places of the canvas, the first (rows, columns) that hold all that can have
-    a pixel in the sample; None for an image out of sight."""
+def visible_images(origins: Sequence[tuple[int, int]], shapes: Sequence[tuple[int, int]], warp: Warp) -> list[bool]:
+    """Whether images of these (h, w) at these positions on the canvas can contribute a pixel to the sample."""
     left, top, right, bottom = visible_source(warp)
     return [
-        (min(h, bottom - y), min(w, right - x))
-        if max(x, left) < min(x + w, right) and max(y, top) < min(y + h, bottom)
-        else None
-        for (x, y), (h, w) in zip(origins, shapes)
+        max(x, left) < min(x + w, right) and max(y, top) < min(y + h, bottom) for (x, y), (h, w) in zip(origins, shapes)
     ]
 
 

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from yolov7fast.cli.flags import Flag, flags_of
+from yolov7fast.cli.flags import Flag, flags_of, removed
 from yolov7fast.cli.flags.row import GROUPS
 from yolov7fast.cli.programs import program, program_of
 from yolov7fast.core.errors import LONGEST, UserError, one_line
@@ -55,7 +55,8 @@ class Parser(argparse.ArgumentParser):
         """One line; an unknown flag is reported with the nearest known one."""
         prefix, _, unknown = message.partition("unrecognized arguments: ")
         if not prefix and unknown:
-            message = f"unknown flag {unknown}{nearest(unknown.split()[0], self._option_string_actions)}"
+            first = unknown.split()[0]
+            message = removed(first) or f"unknown flag {unknown}{nearest(first, self._option_string_actions)}"
         self.exit(2, f"error: {printable(message, LONGEST - 100)} (see {self.prog} --help)\n")
 
     def _parse_given(self, args: Sequence[str] | None) -> dict[str, Any]:

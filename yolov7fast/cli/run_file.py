@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from yolov7fast.checkpoint.family import FAMILIES, FAMILY_KEY, entry_of
-from yolov7fast.cli.flags import Flag, flags_of
+from yolov7fast.cli.flags import Flag, flags_of, removed
 from yolov7fast.cli.programs import program_of
 from yolov7fast.cli.values import BadValue
 from yolov7fast.core.errors import UserError, shown
@@ -112,6 +112,8 @@ def find_flag(key: str, flags: Mapping[str, Flag]) -> str | None:
 def check_flag_name(key: str, flags: Mapping[str, Flag], where) -> str:
     dest = find_flag(key, flags)
     if dest is None:
+        if why := removed(key):
+            raise UserError(f"{where}: {why}")
         near = nearest(key.lstrip("-").replace("-", "_"), [*flags, *SECTIONS])
         raise UserError(f"{where}: unknown flag '{printable(key, 60)}'{near}")
     return dest

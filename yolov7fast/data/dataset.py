@@ -16,13 +16,11 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from yolov7fast.augment import fast as fast_augment
 from yolov7fast.augment.mosaic import Layout, Plan, draw_four, draw_nine, layout, mosaic_labels, mosaic_segments
 from yolov7fast.augment.paste import CutOut, copy_paste, cut_out, gather_cutouts, paste_in
 from yolov7fast.augment.randomness import GLOBAL, KeyedRandom, RandomSource
-from yolov7fast.augment.scene import Draft, Scene, draw_canvas, render, shown
+from yolov7fast.augment.scene import Draft, Scene, draw_canvas, render, visible_images
 from yolov7fast.augment.transforms import (
-    Colour,
     Warp,
     draw_colour,
     draw_hyp_warp,
@@ -36,7 +34,7 @@ from yolov7fast.core.errors import UserError
 from yolov7fast.data.caches.images import open_cache
 from yolov7fast.data.caches.labels import cache_path, load_labels
 from yolov7fast.data.collate import collate, collate_quad
-from yolov7fast.data.images import LoadedImage, load_resized, load_upper_left, resized_shape
+from yolov7fast.data.images import LoadedImage, load_resized, resized_shape
 from yolov7fast.data.labels import Paths, Subset, find_images, img2label_paths
 
 FOUR_TILES = 0.8  # probability that a mosaic has four tiles rather than nine
@@ -56,7 +54,6 @@ class Augmented(NamedTuple):
     img: np.ndarray  # uint8 (H, W, 3) BGR in scratch memory
     labels: np.ndarray  # float32 (m, 5): class, x1, y1, x2, y2 in pixels
     shapes: tuple | None  # ((h0, w0), ((h / h0, w / w0), (dw, dh))); None for a mosaic
-    colour: Colour | None = None  # still to be applied, on the way into the batch
 
 
 class LoadImagesAndLabels(Dataset):
@@ -85,8 +82,6 @@ class LoadImagesAndLabels(Dataset):
         *,
         seed: int | None = None,
         cache_dir: str | os.PathLike | None = None,
-        fast_augment: bool = False,
-        reduced_decode: bool = False,
         subset: Subset | None = None,
         keep_partial_labels: bool = False,
     ):
@@ -100,7 +95,6 @@ class LoadImagesAndLabels(Dataset):
         self.mosaic_border = (-img_size // 2, -img_size // 2)
         self.stride = stride
         self.seed = seed
-        self.fast_augment = fast_augment
         self._find(prefix, cache_dir, single_cls, subset, keep_partial_labels)
         self.n = len(self.img_files)
         self.indices: Sequence[int] = range(self.n)
@@ -111,12 +105,8 @@ class LoadImagesAndLabels(Dataset):
         self.has_polygons = any(self.segments)
         # int64 (n, 2): h, w that each will have once loaded, from what was seen when labels were checked
         self._resized = np.array([resized_shape(int(h), int(w), img_size) for w, h in self.shapes.tolist()])
-        # Evaluation decodes as ever: its figures must not depend on how training was made fast.
-        self._originals = [(int(h), int(w)) for w, h in self.shapes] if reduced_decode and augment else None
         folder = cache_path(path, self.label_files).parent
-        self._images = open_cache(
-            cache_images, self.img_files, img_size, augment, prefix, folder, cache_dir, self._originals
-        )
+        self._images = open_cache(cache_images, self.img_files, img_size, augment, prefix, folder, cache_dir)
 
     # --- set up -------------------------------------------------------------------------------------------------------
 
@@ -183,7 +173,7 @@ class LoadImagesAndLabels(Dataset):
         """Make a sample and write its image into `out`, uint8 (3, H, W); returns (labels (m, 6), path, shapes)."""
         index = self.indices[_index(key)]
         rng = self._random_source(key) if self.augment else None
-        img, labels, shapes, colour = self._letterboxed(index) if rng is None else self._augmented(index, rng)
+        img, labels, shapes = self._letterboxed(index) if rng is None else self._augmented(index, rng)
         rows = labels @ CENTRES
         h, w = img.shape[:2]
         rows[:, 2:] /= np.array((w, h, w, h), np.float32)
@@ -191,10 +181,7 @@ class LoadImagesAndLabels(Dataset):
         if out.shape != (3, h, w) or out.dtype != np.uint8:
             raise ValueError(f"a sample of {h} x {w} does not fit an array of {out.shape}, {out.dtype}")
         planes = [out[2], out[1], out[0]]
-        if colour is None:
-            cv2.split(img, planes)
-        else:
-            fast_augment.colour_into(img, colour, planes)
+        cv2.split(img, planes)
         if flip is not None:
             for plane in planes:
                 cv2.flip(plane, flip, dst=plane)
@@ -218,17 +205,11 @@ class LoadImagesAndLabels(Dataset):
         hyp = self.hyp
         draft = self.draft(index, rng)
         colour = draw_colour(rng, hyp["hsv_h"], hyp["hsv_s"], hyp["hsv_v"])
-        if self.fast_augment:
-            img, pending = fast_augment.render(draft, colour)
-        else:
-            img, pending = render(draft, colour), None
-        labels = draft.labels
+        img, labels = render(draft, colour), draft.labels
         if rng.random() < hyp.get("paste_in", 0):
-            if pending is not None:  # what is pasted keeps its colours
-                img, pending = fast_augment.coloured(img, colour), None
             cutouts = gather_cutouts(lambda: self._cut_outs(rng))
             labels = paste_in(img, labels, cutouts, rng)
-        return Augmented(img, labels, draft.shapes, pending)
+        return Augmented(img, labels, draft.shapes)
 
     def _draw_flips(self, rows: np.ndarray, rng: RandomSource) -> int | None:
         """Two gates: up-down, left-right. Rows are changed in place; returns OpenCV's number of the flip, if any."""
@@ -242,18 +223,11 @@ class LoadImagesAndLabels(Dataset):
 
     # --- geometry -----------------------------------------------------------------------------------------------------
 
-    def load_image(self, index: int, seen: tuple[int, int] | None = None) -> LoadedImage:
-        """An image at training size; it may be shared memory of a cache, so it must not be changed.
-
-        seen: the first (rows, columns), if no others are needed; they alone are loaded where that is less work.
-        """
+    def load_image(self, index: int) -> LoadedImage:
+        """An image at training size; it may be shared memory of a cache, so it must not be changed."""
         if self._images is not None:
             return self._images.get(index)
-        if self._originals is not None:
-            return load_resized(self.img_files[index], self.img_size, self.augment, self._originals[index])
-        if seen is None or self.fast_augment:  # which places images by their edges, so needs to know these
-            return load_resized(self.img_files[index], self.img_size, self.augment)
-        return load_upper_left(self.img_files[index], self.img_size, self._original_shape(index), seen)
+        return load_resized(self.img_files[index], self.img_size, self.augment)
 
     def draft(self, index: int, rng: RandomSource) -> Draft:
         """Draw the geometry of a training sample: a mosaic, perhaps blended with another, or one image."""
@@ -290,7 +264,7 @@ class LoadImagesAndLabels(Dataset):
     def _draft_mosaic(self, index: int, rng: RandomSource, four: bool) -> tuple[Scene, np.ndarray]:
         """A mosaic and its labels in pixels of the sample.
 
-        Images that the warp leaves out of sight are not loaded: about a quarter of them; nor rows below what is seen.
+        Images outside the visible part of the canvas, about a quarter of them, are not loaded.
         """
         plan = (draw_four if four else draw_nine)(rng, index, self.indices, self.img_size)
         if self.has_polygons and self.hyp.get("copy_paste", 0):
@@ -298,8 +272,8 @@ class LoadImagesAndLabels(Dataset):
         warp = self._draw_mosaic_warp(rng)
         shapes = [(h, w) for h, w in self._resized[plan.tiles].tolist()]
         where = layout(plan, shapes, self.img_size)
-        seen = shown(where.on_canvas, shapes, warp)
-        loaded = [part and self.load_image(i, part) for i, part in zip(plan.tiles, seen)]
+        visible = visible_images(where.on_canvas, shapes, warp)
+        loaded = [self.load_image(i) if needed else None for i, needed in zip(plan.tiles, visible)]
         images = [image and image.img for image in loaded]
         if any(image and image.resized != shape for image, shape in zip(loaded, shapes)):  # a file has changed
             images = [self.load_image(i).img for i in plan.tiles]
@@ -317,11 +291,6 @@ class LoadImagesAndLabels(Dataset):
 
     def _draw_mosaic_warp(self, rng: RandomSource) -> Warp:
         return draw_hyp_warp(rng, self.hyp, (2 * self.img_size, 2 * self.img_size), self.mosaic_border)
-
-    def _original_shape(self, index: int) -> tuple[int, int]:
-        """(h0, w0) in the file, as seen when labels were checked."""
-        w0, h0 = self.shapes[index].tolist()
-        return int(h0), int(w0)
 
     def _draw_mosaic(self, plan: Plan) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
         """(canvas in scratch memory, label rows, polygons) of a mosaic; rows and polygons in pixels of the canvas."""

@@ -4,7 +4,6 @@ Images are uint8 arrays (H, W, 3) in BGR order, as OpenCV reads them. Sizes are 
 """
 
 import contextlib
-import math
 import os
 import re
 from collections.abc import Iterable
@@ -15,31 +14,24 @@ import numpy as np
 
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.process.stderr_capture import stderr_lines_caught
-from yolov7fast.data.jpeg import upper_rows
 
 # lines that image decoders print to stderr by themselves
 DECODER_WARNING = re.compile(r"JPEG file|JPEG data|libpng|TIFFRead|TIFFFetch", re.IGNORECASE)
-# JPEGs decoded at a fraction of their sides, the smallest first
-REDUCED = ((8, cv2.IMREAD_REDUCED_COLOR_8), (4, cv2.IMREAD_REDUCED_COLOR_4), (2, cv2.IMREAD_REDUCED_COLOR_2))
-JPEG_SUFFIXES = (".jpg", ".jpeg")
 _reported: set[str] = set()  # truncated files of this process; workers inherit them
 
 
 class LoadedImage(NamedTuple):
     """An image at training size. Unpacks as (img, (h0, w0), (h, w))."""
 
-    img: np.ndarray  # uint8 (h, w, 3) BGR; of a part, fewer rows and columns
+    img: np.ndarray  # uint8 (h, w, 3) BGR
     original: tuple[int, int]  # height and width in the file, after EXIF rotation
-    resized: tuple[int, int]  # height and width of `img`, were it whole
+    resized: tuple[int, int]  # height and width of `img`
 
 
-def read_image(path: str, how: int = cv2.IMREAD_COLOR) -> np.ndarray:
-    """Decode a file to uint8 (h0, w0, 3) BGR: EXIF rotation applied, alpha dropped, grey repeated, 16 bit cut to 8.
-
-    how: OpenCV's flag, which may ask for a fraction of the sides.
-    """
+def read_image(path: str) -> np.ndarray:
+    """Decode a file to uint8 (h0, w0, 3) BGR: EXIF rotation applied, alpha dropped, grey repeated, 16 bit cut to 8."""
     with without_decoder_warnings(path in _reported):
-        img = cv2.imread(path, how)
+        img = cv2.imread(path)
     if img is None:
         state = "cannot be decoded" if os.path.exists(path) else "does not exist (any more)"
         raise UserError(f"image {path} {state}; fix or remove the file, then start again")
@@ -71,33 +63,11 @@ def resized_shape(h0: int, w0: int, img_size: int) -> tuple[int, int]:
     return (h0, w0) if r == 1 else (max(int(h0 * r), 1), max(int(w0 * r), 1))
 
 
-def _read_reduced(path: str, img_size: int, original: tuple[int, int]) -> np.ndarray | None:
-    """A JPEG of this (h0, w0), decoded at the smallest fraction not below `img_size`; None where there is none.
-
-    Also None if it turns out to have another size than that.
-    """
-    fraction = next(((by, how) for by, how in REDUCED if max(original) >= by * img_size), None)
-    if fraction is None or not path.lower().endswith(JPEG_SUFFIXES):
-        return None
-    by, how = fraction
-    img = read_image(path, how)
-    if img.shape[:2] != (-(-original[0] // by), -(-original[1] // by)):
-        return None
-    return img[: round(original[0] / by), : round(original[1] / by)]  # without a last row or column that is mostly none
-
-
-def load_resized(path: str, img_size: int, augment: bool, original: tuple[int, int] | None = None) -> LoadedImage:
+def load_resized(path: str, img_size: int, augment: bool) -> LoadedImage:
     """Read an image and bring its longer side to `img_size`.
 
-    Shrinking for evaluation averages areas; everything else interpolates linearly. With the `original` (h0, w0) given,
-    a JPEG that is at least twice as large is decoded at a fraction of its size: less work, and not the same pixels,
-    since decoding averages what linear interpolation would leave out.
+    Shrinking for evaluation averages areas; everything else interpolates linearly.
     """
-    if original is not None and (img := _read_reduced(path, img_size, original)) is not None:
-        h, w = resized_shape(*original, img_size)
-        if img.shape[:2] != (h, w):
-            img = cv2.resize(img, (w, h), interpolation=cv2.INTER_LINEAR)
-        return LoadedImage(img, original, (h, w))
     img = read_image(path)
     h0, w0 = img.shape[:2]
     h, w = resized_shape(h0, w0, img_size)
@@ -106,21 +76,3 @@ def load_resized(path: str, img_size: int, augment: bool, original: tuple[int, i
         interpolation = cv2.INTER_AREA if r < 1 and not augment else cv2.INTER_LINEAR
         img = cv2.resize(img, (w, h), interpolation=interpolation)
     return LoadedImage(img, (h0, w0), (h, w))
-
-
-def load_upper_left(path: str, img_size: int, original: tuple[int, int], seen: tuple[int, int]) -> LoadedImage:
-    """Of `load_resized` for training, the first `seen` (rows, columns): the same bits for less work.
-
-    original: (h0, w0) that the file is known to have. If it has another size by now, the whole image.
-    """
-    h, w = resized_shape(*original, img_size)
-    # a pixel is interpolated from its neighbours on the original, so from two pixels beyond the last at the most
-    rows, columns = (min(math.ceil(n * old / new) + 2, old) for n, old, new in zip(seen, original, (h, w)))
-    img = upper_rows(path, original, rows)
-    if img is None:
-        img = read_image(path)
-        if img.shape[:2] != original:
-            return load_resized(path, img_size, augment=True)
-    if (h, w) != original:
-        img = cv2.resize(img[:rows, :columns], None, fx=w / original[1], fy=h / original[0])
-    return LoadedImage(img[: seen[0], : seen[1]], original, (h, w))

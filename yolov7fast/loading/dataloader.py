@@ -34,8 +34,6 @@ def create_dataloader(
     micro_batch: int = 0,
     seed: int | None = None,
     cache_dir: str | os.PathLike | None = None,
-    fast_augment: bool = False,
-    reduced_decode: bool = False,
     subset: Subset | None = None,
     shuffle: bool | None = None,
     dataset_class: type[LoadImagesAndLabels] | None = None,
@@ -64,8 +62,6 @@ def create_dataloader(
             prefix=prefix,
             seed=seed,
             cache_dir=cache_dir,
-            fast_augment=fast_augment,
-            reduced_decode=reduced_decode,
             subset=subset,
             keep_partial_labels=keep_partial_labels,
         )

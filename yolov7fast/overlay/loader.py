@@ -19,7 +19,6 @@ class LoaderOptions(NamedTuple):
     """What changes pixels, files or timing, and is off by default."""
 
     cache_images: str | None = None  # "disk": images decoded and resized once, in a file that all workers map
-    fast_augment: bool = False
     seed: int | None = None
 
 
@@ -62,7 +61,6 @@ def fast_create_dataloader(options: LoaderOptions) -> Callable:
                 "worker_tensor": not given["quad"] and (keyed or (given["rank"] < 0 and not given["image_weights"])),
                 "micro_batch": 0 if keyed else given["batch_size"],
                 "seed": options.seed,
-                "fast_augment": options.fast_augment and given["augment"],
             }
         )
         return ScriptLoader(loader), dataset

@@ -23,15 +23,14 @@ class Settings:
     fast_dataloader: bool = True
     metrics: bool = True
     cache_images: str | None = None
-    fast_augment: bool = False
     compile: bool = False
     seed: int | None = None
     check: int = 0  # batches on which both sides are run and compared
     force: bool = False
 
     def __post_init__(self):
-        of_loader = {"--cache-images": self.cache_images, "--fast-augment": self.fast_augment or None}
-        asked = [flag for flag, value in (of_loader | {"--seed": self.seed}).items() if value is not None]
+        of_loader = {"--cache-images": self.cache_images, "--seed": self.seed}
+        asked = [flag for flag, value in of_loader.items() if value is not None]
         if asked and not self.fast_dataloader:
             raise UserError(f"{asked[0]} is done by the overlay's loader: leave out --no-fast-dataloader")
         if self.cache_images not in (None, "disk"):
@@ -94,7 +93,7 @@ def summary(settings: Settings) -> str:
     """The parts in words."""
     values = {name: getattr(settings, name) for name in ("loss", "repairs", "fast_dataloader", "metrics")}
     parts = [name.replace("_", "-") for name, on in values.items() if on]
-    parts += [f"{name.replace('_', '-')}" for name in ("fast_augment", "compile") if getattr(settings, name)]
+    parts += ["compile"] if settings.compile else []
     parts += [f"cache-images {settings.cache_images}"] if settings.cache_images else []
     parts += [f"seed {settings.seed}"] if settings.seed is not None else []
     return ", ".join(parts) or "nothing"
@@ -124,7 +123,7 @@ def put_in_loader(checkout: Checkout, settings: Settings, patches: Patches, chec
     module = checkout.module("utils.datasets")
     theirs = module.create_dataloader
     if settings.fast_dataloader:
-        options = LoaderOptions(settings.cache_images, settings.fast_augment, settings.seed)
+        options = LoaderOptions(settings.cache_images, settings.seed)
         patches.set(module, "create_dataloader", check.loader(fast_create_dataloader(options), theirs, options))
     elif settings.loss:
         patches.set(module, "create_dataloader", own_create_dataloader(theirs))

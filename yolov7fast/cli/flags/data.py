@@ -140,18 +140,4 @@ ROWS = [
         choices=("ram", "disk"),
     ),
     speed("--cache-dir", str, "", "folder for --cache-images disk; empty: next to the labels", where=TRAIN + TEST),
-    speed(
-        "--fast-augment",
-        bool,
-        False,
-        "images are resized straight into the sample: labels equal, pixels nearly",
-        where=YOLO,
-    ),
-    speed(
-        "--reduced-decode",
-        bool,
-        False,
-        "training JPEGs at least twice --img-size are decoded at 1/2, 1/4 or 1/8: pixels differ slightly",
-        where=YOLO,
-    ),
 ]

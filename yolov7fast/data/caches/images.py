@@ -24,15 +24,11 @@ class ImagesInMemory:
         img_size: int,
         augment: bool,
         prefix: str = "",
-        originals: Sequence[tuple[int, int] | None] | None = None,
     ):
-        """originals: (h0, w0) of each image, to decode them at a fraction of it where that will do."""
         self._images: list[LoadedImage] = []
         held = 0
         with ThreadPool(THREADS) as pool, tqdm(total=len(img_files)) as bar:
-            sizes = originals or [None] * len(img_files)
-            load = partial(load_resized, img_size=img_size, augment=augment)
-            for image in pool.map(lambda path, size: load(path, original=size), img_files, sizes):
+            for image in pool.map(partial(load_resized, img_size=img_size, augment=augment), img_files):
                 self._images.append(image)
                 held += image.img.nbytes
                 bar.set_description_str(f"{prefix}Caching images ({held / 1e9:.1f}GB)", refresh=False)
@@ -51,16 +47,12 @@ def open_cache(
     prefix: str,
     folder: Path,
     cache_dir: str | os.PathLike | None,
-    originals: Sequence[tuple[int, int]] | None = None,
 ) -> ImagesInMemory | PackedImages | None:
-    """The cache asked for: none (False), in memory (True or "ram") or "disk", in `cache_dir` or else in `folder`.
-
-    originals: (h0, w0) of each image, to decode them at a fraction of it where that will do.
-    """
+    """The cache asked for: none (False), in memory (True or "ram") or "disk", in `cache_dir` or else in `folder`."""
     if kind in (None, False):
         return None
     if kind in (True, "ram"):
-        return ImagesInMemory(img_files, img_size, augment, prefix, originals)
+        return ImagesInMemory(img_files, img_size, augment, prefix)
     if kind != "disk":
         raise UserError(f"--cache-images {kind}: choose ram or disk")
     return PackedImages.open_or_build(
@@ -70,5 +62,4 @@ def open_cache(
         cache_dir=cache_dir,
         prefix=prefix,
         default_dir=folder,
-        originals=originals,
     )

@@ -1,6 +1,6 @@
 """Resized images in one memory-mapped file, so that no epoch after the first decodes a JPEG.
 
-Pixels are those of `data.images.load_resized`, bit for bit; those of reduced decoding lie in files of their own. The
+Pixels are those of `data.images.load_resized`, bit for bit. The
 operating system's page cache holds what fits into memory, once for all workers and ranks; what does not fit is read
 from disk again, so the file may be larger than RAM. Every image has a checksum, which each process checks when it first
 uses the image: a damaged one is decoded from its source instead, and the file is removed, so that the next run builds
@@ -76,17 +76,15 @@ class PackedImages:
         prefix: str = "",
         workers: int | None = None,
         default_dir: str | os.PathLike | None = None,
-        originals: Sequence[tuple[int, int]] | None = None,
     ) -> "PackedImages":
         """Open the pack of these images, building it first if there is none or a source file has changed.
 
         The file lies in `cache_dir`, else in `default_dir` (beside the labels), else beside the first image. A larger
         pack that holds all these images serves as well (subsets, other orders). Several processes may call this at
         once: one builds, the others wait for it. Only building needs a folder that can be written.
-        `originals`: (h0, w0) of each image, to decode them at a fraction of it where that will do.
         """
         folder = Path(cache_dir or default_dir or Path(img_files[0]).parent)
-        want = _Wanted.of(img_files, img_size, augment, originals)
+        want = _Wanted.of(img_files, img_size, augment)
         try:
             found = _find(folder, want)
             if found is None:
@@ -111,11 +109,11 @@ class PackedImages:
         pixels = self._pixels[offset : offset + h * w * 3]
         if not self._checked[i]:
             if zlib.crc32(pixels.data) != crc:
-                return self._decoded_anew(offset, (h0, w0))
+                return self._decoded_anew(offset)
             self._checked[i] = True
         return LoadedImage(pixels.reshape(h, w, 3), (h0, w0), (h, w))
 
-    def _decoded_anew(self, offset: int, original: tuple[int, int]) -> LoadedImage:
+    def _decoded_anew(self, offset: int) -> LoadedImage:
         """A damaged image, from its source file. The pack goes, so that the next run builds it anew."""
         index = _parse_index(self._map, self._img_size, self._mode)
         if index is None:
@@ -133,15 +131,15 @@ class PackedImages:
                 f"packed images {self.path}: {source} is damaged there (its checksum differs); such images are decoded "
                 f"from their sources; {remedy}"
             )
-        return load_resized(source, self._img_size, self._mode != "area", original if self._mode == "reduced" else None)
+        return load_resized(source, self._img_size, augment=self._mode != "area")
 
     def __reduce__(self):
         return PackedImages, (self.path, self._rows, self._img_size, self._mode)
 
 
-def _mode(augment: bool, reduced: bool) -> str:
-    """How images are resized: "linear", "reduced" (first by the decoder, then linearly) or, for evaluation, "area"."""
-    return "area" if not augment else "reduced" if reduced else "linear"
+def _mode(augment: bool) -> str:
+    """How images are resized: "linear" or, for evaluation, "area"."""
+    return "linear" if augment else "area"
 
 
 def _make_folder(folder: Path, prefix: str) -> None:
@@ -155,13 +153,12 @@ def _make_folder(folder: Path, prefix: str) -> None:
 class _Wanted:
     """What a pack must hold: absolute paths with size and time of each, the image size and the kind of resizing."""
 
-    def __init__(self, paths: list[str], stamps: np.ndarray, img_size: int, augment: bool, originals=None):
+    def __init__(self, paths: list[str], stamps: np.ndarray, img_size: int, augment: bool):
         self.paths, self.stamps, self.img_size, self.augment = paths, stamps, img_size, augment
-        self.originals: Sequence[tuple[int, int] | None] = originals or [None] * len(paths)
-        self.mode = _mode(augment, originals is not None)
+        self.mode = _mode(augment)
 
     @classmethod
-    def of(cls, img_files: Sequence[str], img_size: int, augment: bool, originals=None) -> "_Wanted":
+    def of(cls, img_files: Sequence[str], img_size: int, augment: bool) -> "_Wanted":
         paths = [os.path.abspath(f) for f in img_files]
         stamps = np.empty((len(paths), 2), np.int64)
         for i, path in enumerate(paths):
@@ -170,7 +167,7 @@ class _Wanted:
             except OSError as error:
                 raise UserError(f"image {path}: {error.strerror}; fix or remove it from the data set") from error
             stamps[i] = stat.st_size, stat.st_mtime_ns
-        return cls(paths, stamps, img_size, augment, originals)
+        return cls(paths, stamps, img_size, augment)
 
     @property
     def file_name(self) -> str:
@@ -282,13 +279,12 @@ def _names_bytes(want: _Wanted) -> int:
 def _decoded(want: _Wanted, workers: int) -> Iterator[tuple[LoadedImage, int]]:
     """Images in order with their checksums, made ahead in threads, at most a few per thread in memory at a time."""
 
-    def decode(path: str, original: tuple[int, int] | None) -> tuple[LoadedImage, int]:
-        image = load_resized(path, want.img_size, want.augment, original)
+    def decode(path: str) -> tuple[LoadedImage, int]:
+        image = load_resized(path, want.img_size, want.augment)
         image = image._replace(img=np.ascontiguousarray(image.img))
         return image, zlib.crc32(image.img.data)  # while the pixels are in the processor's cache
 
-    files = zip(want.paths, want.originals, strict=True)
-    return in_order(lambda file: decode(*file), files, workers, ahead=4)
+    return in_order(decode, want.paths, workers, ahead=4)
 
 
 def _check_space(folder: Path, want: _Wanted) -> None:

@@ -204,7 +204,7 @@ class YoloFamily(YoloCheckpoints):
         }
 
     def train_loader_options(self) -> dict[str, Any]:
-        names = ("rect", "image_weights", "quad", "fast_augment", "reduced_decode")
+        names = ("rect", "image_weights", "quad")
         chosen = {name: getattr(self.opt, name) for name in names}
         return super().train_loader_options() | chosen | {"augment": not self.opt.overfit}
 

@@ -29,7 +29,7 @@ FAST_LOADER = Remedy("--fast-dataloader", "fast_dataloader")
 DISK_CACHE = Remedy("--cache-images disk", "cache_images")
 WORKERS = Remedy("more --workers", "workers")
 ADVICE = {
-    "data": Advice("waiting for data", (FAST_LOADER, DISK_CACHE, Remedy("--fast-augment", "fast_augment"), WORKERS)),
+    "data": Advice("waiting for data", (FAST_LOADER, DISK_CACHE, WORKERS)),
     "loss": Advice(
         "the loss, which is unusual, since the assignment is batched",
         (Remedy("tests/profile_training_loop.py, which measures it"),),
@@ -48,7 +48,7 @@ ADVICE = {
     ),
 }
 NOTABLE = 0.25  # waiting for data or validating is worth a word from this fraction of the time on
-SWITCHES = ("fast_dataloader", "cache_images", "fast_augment", "channels_last")
+SWITCHES = ("fast_dataloader", "cache_images", "channels_last")
 
 
 def options_in_use(opt: Namespace, device: torch.device) -> frozenset[str]:
