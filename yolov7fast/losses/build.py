@@ -16,7 +16,7 @@ from yolov7fast.nn.multihead import MultiHeadDetect
 def build_loss(model: Any, assigner: str, autobalance: bool = False) -> YoloLoss:
     """The loss of a network for one head, a lead and an auxiliary head, or several heads.
 
-    With an assigner that compares no predictions with boxes (plain), auxiliary heads do not learn: that is for validation.
+    With an assigner that compares no predictions with boxes (plain), auxiliary heads do not learn: for validation only.
     """
     head = getattr(model, "module", model).model[-1]
     if isinstance(head, MultiHeadDetect):

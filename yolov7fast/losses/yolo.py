@@ -27,6 +27,7 @@ from yolov7fast.losses.plan import HeadLayout, Plan, make_plan
 
 LEVEL_WEIGHTS = {3: (4.0, 1.0, 0.4)}  # of the objectness loss, by number of levels
 OTHER_LEVEL_WEIGHTS = (4.0, 1.0, 0.25, 0.06, 0.02)
+LOSS_NAMES = ("box", "obj", "cls")  # of the terms, in the order in which a loss returns them, before their sum
 AUX_WEIGHT = 0.25  # of the auxiliary head's loss against the lead head's
 
 
@@ -163,9 +164,7 @@ class YoloLoss:
         empty = torch.stack([level.mean() for level in empty.split(cells)])
         return self.means(box, empty + correction / plan.area, cls, count)
 
-    def candidate_terms(
-        self, predicted: Predicted, positives: Positives, trained: torch.Tensor | None
-    ) -> torch.Tensor:
+    def candidate_terms(self, predicted: Predicted, positives: Positives, trained: torch.Tensor | None) -> torch.Tensor:
         """(4, n) of each candidate: box loss, class loss, 1 for a positive, what it changes of the objectness loss.
 
         trained: as in `Plan`.
