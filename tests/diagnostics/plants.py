@@ -25,7 +25,7 @@ def reads_int(method):
 
 def takes_host_index(method):
     def planted(self, plan, given):
-        given.target[torch.arange(2)]  # the fault
+        given.matched_gt[torch.arange(2)]  # the fault
         return method(self, plan, given)
 
     return planted
@@ -33,7 +33,7 @@ def takes_host_index(method):
 
 def takes_mask(method):
     def planted(self, predicted, positives, *rest):
-        predicted.box[:, positives.taken]  # the fault
+        predicted.box[:, positives.mask]  # the fault
         return method(self, predicted, positives, *rest)
 
     return planted

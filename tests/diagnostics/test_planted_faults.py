@@ -11,13 +11,13 @@ import pytest
 import torch
 
 from tests.diagnostics import plants
-from yolov7fast.assign.ota import Ota
 from yolov7fast.checkpoint.api import save_checkpoint
 from yolov7fast.core import device_copy
 from yolov7fast.diagnostics import batches, correctness, host_syncs, resuming
 from yolov7fast.diagnostics.results import FAILED, PASSED
 from yolov7fast.families.yolo.family import YoloFamily
 from yolov7fast.loading.shared_loader import SharedLoader
+from yolov7fast.losses.simota import SimOTA
 from yolov7fast.losses.yolo import YoloLoss
 from yolov7fast.training.ema import ModelEMA
 from yolov7fast.training.step import TrainStep
@@ -43,7 +43,9 @@ class Fault(NamedTuple):
 
 IN_THE_STEP = {
     "item in the loss": Fault(YoloLoss, "terms", plants.reads_item, "_local_scalar_dense reads a value"),
-    "int of a tensor in the assigner": Fault(Ota, "count", plants.reads_int, "_local_scalar_dense reads a value"),
+    "int of a tensor in the assigner": Fault(
+        SimOTA, "dynamic_k", plants.reads_int, "_local_scalar_dense reads a value"
+    ),
     "index from the host": Fault(YoloLoss, "positives", plants.takes_host_index, "takes its index from the host"),
     "boolean mask": Fault(YoloLoss, "terms", plants.takes_mask, "looks for the true places of a mask"),
     "nonzero in the EMA": Fault(ModelEMA, "update", plants.looks_for_nonzero, "nonzero reads a value"),

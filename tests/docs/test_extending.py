@@ -35,13 +35,13 @@ EXAMPLES = {
         2,
     ),
     "extending_assigner.md": Example(
-        ["yolov7fast/assign/overlap.py", "yolov7fast/assign/registry.py", "tests/assign/test_overlap.py"], 5
+        ["yolov7fast/losses/overlap.py", "yolov7fast/losses/assigners.py", "tests/losses/test_overlap.py"], 5
     ),
     "extending_metric.md": Example(
         [
-            "yolov7fast/metrics/mean_iou.py",
+            "yolov7fast/evaluation/mean_iou.py",
             "yolov7fast/evaluation/further_metrics.py",
-            "tests/metrics/test_mean_iou.py",
+            "tests/evaluation/test_mean_iou.py",
         ],
         3,
     ),

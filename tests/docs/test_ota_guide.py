@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from tests.docs.guide import ROOT, blocks
-from yolov7fast.assign.base import Predictions
-from yolov7fast.assign.ota import Ota
-from yolov7fast.assign.pools import Pools, build_pools, pairs_at_once
+from yolov7fast.losses.assignment import GroundTruthBoxes, MatchingChunk, Predictions, plan_chunks
+from yolov7fast.losses.simota import SimOTA
 
 TEXT = (ROOT / "docs" / "ota.md").read_text()
 
@@ -24,13 +23,14 @@ def shown() -> dict:
 
 def chosen(boxes, classes, predicted, objectness, logits) -> torch.Tensor:
     """What the package's assigner gives one image's candidates: (P,) index of the box, -1 for none."""
-    pool = np.zeros(len(predicted), np.int64), np.zeros(len(boxes), np.int64)
-    arrays = build_pools(*pool, boxes.numpy(), classes.numpy(), logits.shape[1], pairs_at_once(logits.device))
-    pools = Pools.of(*map(torch.from_numpy, arrays))
+    one_image = np.zeros(len(predicted), np.int64), np.zeros(len(boxes), np.int64)
+    chunk = MatchingChunk(*map(torch.from_numpy, plan_chunks(*one_image)))
     nowhere = torch.zeros(4, len(predicted)), torch.ones(1, len(predicted))  # cells, which OTA does not look at
     predictions = Predictions(predicted.T, objectness, logits, *nowhere)
-    given = Ota()(torch.zeros(len(predicted), dtype=torch.int64), predictions, pools)
-    return torch.where(given.taken, given.target, -1)
+    given = SimOTA()(
+        torch.zeros(len(predicted), dtype=torch.int64), predictions, GroundTruthBoxes(boxes, classes, (chunk,))
+    )
+    return torch.where(given.positive_mask, given.matched_gt, -1)
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -14,10 +14,10 @@ from yolov7fast.core.device_queue import CudaQueue, Moment
 from yolov7fast.core.errors import UserError
 from yolov7fast.diagnostics.stand_in import STAND_IN, stand_in_device
 from yolov7fast.diagnostics.waits import WaitFinder, call_places, is_own
+from yolov7fast.evaluation.coco_metrics import GroundTruth
 from yolov7fast.evaluation.loop import EvaluationStopped, evaluate
 from yolov7fast.evaluation.outputs import JsonSink
 from yolov7fast.losses.build import build_loss
-from yolov7fast.metrics.coco import GroundTruth
 from yolov7fast.predictors.base import Prediction, PredictOptions
 from yolov7fast.predictors.yolo import YoloPredictor
 from yolov7fast.training.hyperparameters import load_hyp, scale_gains
@@ -114,7 +114,7 @@ def pinned(made: list[tuple]) -> list[tuple]:
 @pytest.fixture(autouse=True)
 def own_suppression(monkeypatch):
     """The one suppression on all devices, whichever operator is installed."""
-    monkeypatch.setattr("yolov7fast.metrics.nms.nms_operator", lambda *_: None)
+    monkeypatch.setattr("yolov7fast.evaluation.nms.nms_operator", lambda *_: None)
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,8 @@ from yolov7fast.cli.parser import parser_for
 from yolov7fast.commands import test as command
 from yolov7fast.core.errors import UserError
 from yolov7fast.data.data_yaml import load_data_yaml
+from yolov7fast.evaluation.result import MAP, MAP50, SUMMARY
 from yolov7fast.evaluation.upstream import test
-from yolov7fast.metrics.names import MAP, MAP50, SUMMARY
 from yolov7fast.predictors import yolo
 
 test.__test__ = False  # pytest takes it for a test by its name

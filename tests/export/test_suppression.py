@@ -1,4 +1,4 @@
-"""Suppression inside an ONNX file against `metrics.nms`, on boxes made for it."""
+"""Suppression inside an ONNX file against `evaluation.nms`, on boxes made for it."""
 
 import numpy as np
 import onnx
@@ -7,8 +7,8 @@ import pytest
 import torch
 from onnx import TensorProto, helper
 
+from yolov7fast.evaluation.nms import non_max_suppression
 from yolov7fast.export.suppression import Suppression, add_end2end, add_nms, add_tensorrt, add_threshold_only
-from yolov7fast.metrics.nms import non_max_suppression
 
 DETECTIONS = ["num_dets", "det_boxes", "det_scores", "det_classes"]
 ROWS = {"boxes": ["batch", "rows", 4], "score": ["batch", "rows"], "label": ["batch", "rows"]}

@@ -22,7 +22,7 @@ from yolov7fast.commands.test import run as measure
 from yolov7fast.commands.train import run as run_training
 from yolov7fast.core.errors import UserError
 from yolov7fast.data.shapes import NAMES
-from yolov7fast.metrics.names import MAP
+from yolov7fast.evaluation.result import MAP
 
 pytestmark = needs_transformers
 FATAL = "tests/families/fatal_detr.py"

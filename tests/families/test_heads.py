@@ -98,7 +98,7 @@ def test_both_losses_are_those_of_several_heads():
     family = SimpleNamespace(model=model, hyp=model.hyp, opt=opt, dataset=dataset, names=["a", "b", "c", "d"])
     YoloFamily.build_losses(family)
     assert {name: type(loss) for name, loss in family.losses.items()} == dict.fromkeys(("plain", "ota"), MultiHeadLoss)
-    assert not family.losses["plain"].assigner.pooled and family.losses["ota"].assigner.pooled
+    assert not family.losses["plain"].assigner.compares and family.losses["ota"].assigner.compares
 
 
 @pytest.mark.slow

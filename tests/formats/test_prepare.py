@@ -76,7 +76,7 @@ def test_what_was_found_is_said_in_one_line_and_categories_are_listed(tmp_path, 
 
 def test_many_categories_are_listed_as_ranges(tmp_path, caplog):
     root = write_coco(tmp_path / "set")
-    from yolov7fast.metrics.coco import coco80_to_coco91_class
+    from yolov7fast.evaluation.coco_metrics import coco80_to_coco91_class
 
     for file in (root / "annotations").iterdir():
         content = json.loads(file.read_text())

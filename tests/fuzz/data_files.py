@@ -18,8 +18,8 @@ from yolov7fast.data.formats.label_lines import label_lines
 from yolov7fast.data.formats.recognise import recognise
 from yolov7fast.data.images import load_resized
 from yolov7fast.data.labels import check_pair, find_images
+from yolov7fast.evaluation.coco_metrics import ImageList, coco_stats, detection_rows, ground_truth
 from yolov7fast.inference.sources import open_source
-from yolov7fast.metrics.coco import ImageList, coco_stats, detection_rows, ground_truth
 
 NAMES = drawn_sets.NAMES
 

@@ -3,11 +3,11 @@
 import numpy as np
 import torch
 
-from yolov7fast.assign.candidates import AUX_REACH, LEAD_REACH
-from yolov7fast.assign.ota import AUX_TOP, LEAD_TOP, Ota
 from yolov7fast.diagnostics import recorded_losses
 from yolov7fast.diagnostics.recorded_losses import FOLDER as GOLDEN
 from yolov7fast.diagnostics.recorded_losses import HYP, names, stand_in
+from yolov7fast.losses.candidates import AUX_REACH, LEAD_REACH
+from yolov7fast.losses.simota import AUX_TOP, LEAD_TOP, SimOTA
 from yolov7fast.losses.yolo import AuxiliaryLoss, YoloLoss
 
 LOSSES = {
@@ -48,11 +48,13 @@ class Case(recorded_losses.Case):
 def batched_matches(loss, maps, targets, height: int, reach: float, top: int) -> list[list[tuple]]:
     """Per level, (image, anchor, row, column, target) of every match that `loss` makes, in emission order."""
     plan = loss.plan(targets, maps, reach, height)
-    loss.assigner = Ota(top)
+    loss.assigner = SimOTA(top)
     given = loss.match(loss.predicted(maps, plan), plan)
     counts = [len(c) for c in plan.cells]
     levels = []
-    for cells, taken, target, m in zip(plan.cells, given.taken.split(counts), given.target.split(counts), maps):
+    for cells, taken, target, m in zip(
+        plan.cells, given.positive_mask.split(counts), given.matched_gt.split(counts), maps
+    ):
         where = np.unravel_index(cells[taken].numpy(), m.shape[:4])
         levels.append(list(zip(*(w.tolist() for w in where), target[taken].tolist())))
     return levels

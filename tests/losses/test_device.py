@@ -11,8 +11,8 @@ import torch
 
 from benchmarks.losses import dense
 from tests.losses.loss_golden import LOSSES, stand_in
-from yolov7fast.assign import pools
-from yolov7fast.assign.candidates import LEAD_REACH
+from yolov7fast.losses import assignment
+from yolov7fast.losses.candidates import LEAD_REACH
 from yolov7fast.losses.yolo import ComputeLossOTA
 from yolov7fast.profiling.op_counter import OpCounter, PeakMemory
 
@@ -109,12 +109,11 @@ def test_a_crowded_image_beside_others_is_matched_as_without_chunks(monkeypatch)
     """300 boxes in one image and few in the others, whatever is worked on at a time: the same bits."""
     rows, raw = dense.targets(3, 330, 300), [m[:3] for m in random_maps(3, 128, dense.CLASSES)]
     loss, results = ComputeLossOTA(stand_in("p5", dense.CLASSES)), []
-    for budget in (1 << 30, 1 << 18, 1 << 13):
-        monkeypatch.setattr(pools, "PAIRS_IN_CACHE", budget)
-        monkeypatch.setattr(pools, "PAIRS_AT_ONCE", budget)
+    for limit in (1 << 30, 1 << 18, 1 << 13):
+        monkeypatch.setattr(assignment, "MAX_PAIRS", limit)
         plan = loss.plan(rows, raw, LEAD_REACH, 128)
         value, items = loss.on_device(raw, plan)
-        results.append((len(plan.pools.blocks), items, *torch.autograd.grad(value, raw)))
+        results.append((len(plan.gt.chunks), items, *torch.autograd.grad(value, raw)))
     assert results[0][0] == 1 < results[2][0]
     for _, *tensors in results[1:]:
         assert all(torch.equal(a, b) for a, b in zip(results[0][1:], tensors, strict=True))

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from tests.assign.slow_assigner import slow_candidates, slow_terms
 from tests.losses.loss_golden import GOLDEN, HYP, LOSSES, Case, batched_matches, names, stand_in
-from yolov7fast.assign.candidates import LEAD_REACH
-from yolov7fast.assign.ota import LEAD_TOP
+from tests.losses.slow_assigner import slow_candidates, slow_terms
 from yolov7fast.core.boxes import bbox_iou
 from yolov7fast.core.errors import UserError
+from yolov7fast.losses.candidates import LEAD_REACH
+from yolov7fast.losses.simota import LEAD_TOP
 from yolov7fast.losses.yolo import ComputeLoss, ComputeLossOTA, last_on_cell
 
 

@@ -13,7 +13,7 @@ import torch
 from matplotlib.figure import Figure
 
 from yolov7fast.core.errors import UserError
-from yolov7fast.metrics.results_file import read_results
+from yolov7fast.evaluation.run_curves import read_results
 from yolov7fast.plots import curves as plots_curves
 from yolov7fast.plots import (
     plot_confusion,

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from yolov7fast.cli.flags import flags_of
-from yolov7fast.metrics.names import SUMMARY
+from yolov7fast.evaluation.result import SUMMARY
 from yolov7fast.search.evolve import GENERATIONS, RESULTS, evolve
 from yolov7fast.training.checkpoints.resume import Progress
 from yolov7fast.training.distributed import World

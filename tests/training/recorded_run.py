@@ -11,8 +11,8 @@ import torch
 import yolov7fast.families.base
 import yolov7fast.families.yolo.family
 from yolov7fast.cli.parser import parser_for
+from yolov7fast.evaluation.result import SUMMARY
 from yolov7fast.families.yolo.family import YoloFamily
-from yolov7fast.metrics.names import SUMMARY
 from yolov7fast.training.distributed import World
 from yolov7fast.training.run import train_once
 

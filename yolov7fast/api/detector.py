@@ -12,9 +12,9 @@ from yolov7fast.api.inputs import input_images
 from yolov7fast.api.results import Results
 from yolov7fast.core.device import select_device
 from yolov7fast.core.errors import UserError
+from yolov7fast.evaluation.nms import check_thresholds
 from yolov7fast.inference.frames import Frame, network_input
 from yolov7fast.inference.predict import detect_batch
-from yolov7fast.metrics.nms import check_thresholds
 from yolov7fast.predictors.base import PredictOptions, Predictor, input_size
 from yolov7fast.predictors.registry import listed, load_predictor
 from yolov7fast.runtimes.forms import is_exported

@@ -69,7 +69,7 @@ def check(plan: Plan, given: Collection[str]) -> None:
     for run in plan.equal_epochs():
         check_train(parser_for("train").parse_args(train_flags(plan, run)))
     if "assigner" in plan.axes:
-        from yolov7fast.assign.registry import find_assigner  # loads torch, which takes seconds
+        from yolov7fast.losses.assigners import find_assigner  # loads torch, which takes seconds
 
         for name in plan.axes["assigner"]:
             find_assigner(name)

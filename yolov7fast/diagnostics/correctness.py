@@ -14,8 +14,8 @@ from yolov7fast.diagnostics.results import LEFT_OUT, Line, judged
 from yolov7fast.diagnostics.setting import Setting
 from yolov7fast.diagnostics.stand_in import STAND_IN, stand_in_device
 from yolov7fast.diagnostics.steps import KINDS, Trained, narrow_cfg, trained, yolo_family, yolo_options
+from yolov7fast.evaluation.nms import greedy_nms, nms_operator
 from yolov7fast.families.yolo.optimization import build_optimizer
-from yolov7fast.metrics.nms import greedy_nms, nms_operator
 from yolov7fast.training.optimizer import Rates
 
 REPORT = "report this line with the JSON file: results of this device cannot be trusted"

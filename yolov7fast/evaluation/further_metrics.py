@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Protocol
 
-from yolov7fast.metrics.matching import Batch
+from yolov7fast.evaluation.detection_matching import Batch
 
 
 class FurtherMetric(Protocol):

@@ -15,15 +15,13 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
+from yolov7fast.evaluation.average_precision import ClassAP, Curves, SizeAP, ap_by_size, class_metrics, rank_found
 from yolov7fast.evaluation.background import Background
 from yolov7fast.evaluation.config import EvalConfig
+from yolov7fast.evaluation.detection_matching import Batch, match, native_batch
 from yolov7fast.evaluation.further_metrics import FURTHER
 from yolov7fast.evaluation.overlap import LoadedBatch, Predict, loaded, predictions
-from yolov7fast.evaluation.result import EvalResult, Speed
-from yolov7fast.metrics.average_precision import ClassAP, Curves, SizeAP, ap_by_size, class_metrics
-from yolov7fast.metrics.matching import Batch, match, native_batch
-from yolov7fast.metrics.names import SUMMARY
-from yolov7fast.metrics.ranking import rank_found
+from yolov7fast.evaluation.result import SUMMARY, EvalResult, Speed
 from yolov7fast.predictors.base import on_host
 
 HEADER = ("%20s" + "%12s" * 6) % ("Class", "Images", "Labels", "P", "R", "mAP@.5", "mAP@.5:.95")

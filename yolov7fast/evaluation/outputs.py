@@ -13,7 +13,17 @@ from yolov7fast.core.process.threads import SideThread
 from yolov7fast.core.text import counted
 from yolov7fast.data.data_yaml import DataYaml
 from yolov7fast.data.labels import check_class_range
+from yolov7fast.evaluation.coco_metrics import (
+    GroundTruth,
+    ImageList,
+    coco_stats,
+    detection_rows,
+    find_annotations,
+    ground_truth,
+    write_json,
+)
 from yolov7fast.evaluation.config import EvalConfig
+from yolov7fast.evaluation.confusion_matrix import ConfusionMatrix
 from yolov7fast.evaluation.loop import SeenBatch, Sink
 from yolov7fast.evaluation.report import (
     draw_curves,
@@ -25,16 +35,6 @@ from yolov7fast.evaluation.report import (
     write_files,
 )
 from yolov7fast.evaluation.result import EvalResult
-from yolov7fast.metrics.coco import (
-    GroundTruth,
-    ImageList,
-    coco_stats,
-    detection_rows,
-    find_annotations,
-    ground_truth,
-    write_json,
-)
-from yolov7fast.metrics.confusion import ConfusionMatrix
 from yolov7fast.plots import plot_images
 from yolov7fast.predictors.base import Predictor
 

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 
 from yolov7fast.core.files.atomic import atomic_file
+from yolov7fast.evaluation.coco_metrics import write_json
 from yolov7fast.evaluation.config import EvalConfig
-from yolov7fast.evaluation.result import EvalResult
-from yolov7fast.metrics.coco import write_json
-from yolov7fast.metrics.names import MAP, MAP50, SUMMARY
+from yolov7fast.evaluation.result import MAP, MAP50, SUMMARY, EvalResult
 from yolov7fast.plots import plot_confusion, plot_mc_curve, plot_pr_curve
 from yolov7fast.plots.draw import class_name
 

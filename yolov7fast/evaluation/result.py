@@ -1,4 +1,4 @@
-"""What an evaluation found: every figure by its name."""
+"""The result of an evaluation, and the names of its metrics: columns of results.csv, tags of the loggers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -6,8 +6,21 @@ from typing import NamedTuple
 
 import numpy as np
 
-from yolov7fast.metrics.average_precision import ClassAP, Curves, SizeAP
-from yolov7fast.metrics.names import MAP, MAP50, SUMMARY, fitness_of, validation_loss
+from yolov7fast.evaluation.average_precision import ClassAP, Curves, SizeAP, fitness
+
+PRECISION, RECALL = "metrics/precision", "metrics/recall"
+MAP50, MAP = "metrics/mAP_0.5", "metrics/mAP_0.5:0.95"
+SUMMARY = (PRECISION, RECALL, MAP50, MAP)  # in the order of results.txt
+
+
+def validation_loss(part: str) -> str:
+    """The name of a part of the loss as validation measured it: box -> val/box."""
+    return f"val/{part}"
+
+
+def fitness_of(metrics: Mapping[str, float]) -> float:
+    """The number by which the best checkpoint is chosen, from metrics by name."""
+    return float(fitness(np.array([[metrics[name] for name in SUMMARY]]))[0])
 
 
 class Speed(NamedTuple):
@@ -27,7 +40,7 @@ class Speed(NamedTuple):
 class EvalResult:
     """Figures of one evaluation.
 
-    summary: precision, recall and the two mAPs of our own metric, by the names of `metrics.names`. Where pycocotools
+    summary: precision, recall and the two mAPs of our own metric, by the names in `SUMMARY`. Where pycocotools
     ran, `metrics` has its mAPs instead, and `coco` its twelve numbers.
     """
 

@@ -8,8 +8,8 @@ from yolov7fast.core.device import select_device
 from yolov7fast.core.files.paths import increment_path
 from yolov7fast.data.data_yaml import load_data_yaml
 from yolov7fast.evaluation.config import EvalConfig, OutputConfig
+from yolov7fast.evaluation.result import SUMMARY
 from yolov7fast.evaluation.run import LoaderConfig, evaluate_weights, evaluation_loader, run_evaluation
-from yolov7fast.metrics.names import SUMMARY
 from yolov7fast.predictors.registry import listed
 from yolov7fast.predictors.yolo import network_predictor
 

@@ -11,9 +11,9 @@ from yolov7fast.core.errors import UserError
 from yolov7fast.data.data_yaml import DataYaml
 from yolov7fast.evaluation.config import EvalConfig
 from yolov7fast.evaluation.loop import evaluate
+from yolov7fast.evaluation.result import MAP
 from yolov7fast.evaluation.run import LoaderConfig, check_classes, evaluation_loader
 from yolov7fast.export.plan import Plan
-from yolov7fast.metrics.names import MAP
 from yolov7fast.predictors.base import Prediction, Predictor, input_size
 from yolov7fast.predictors.registry import load_predictor
 from yolov7fast.runtimes.forms import Form

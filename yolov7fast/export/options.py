@@ -4,10 +4,10 @@ from argparse import Namespace
 
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.text import nearest
+from yolov7fast.evaluation.nms import CLASS_OFFSET, check_thresholds
 from yolov7fast.export.network import Source
 from yolov7fast.export.plan import FORMATS, Plan
 from yolov7fast.export.suppression import DEFAULT_TOPK, Suppression
-from yolov7fast.metrics.nms import CLASS_OFFSET, check_thresholds
 from yolov7fast.runtimes.forms import Form
 from yolov7fast.runtimes.metadata import AXES
 

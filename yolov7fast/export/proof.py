@@ -1,8 +1,8 @@
 """Proof that an exported file answers as the .pt file does: both see the same images, at several batches and sizes.
 
 Of YOLO networks all scores are compared, and the boxes of the best rows of each image, before suppression, where no
-decision lies between the numbers; then that the file's own suppression chose from its own rows what `metrics.nms` would
-have chosen. Networks that need no suppression (DETR) are compared by their detections.
+decision lies between the numbers; then that the file's own suppression chose from its own rows what `evaluation.nms`
+would have chosen. Networks that need no suppression (DETR) are compared by their detections.
 
 A float32 network determines its answer up to rounding only. Where a difference is beyond the bounds, the .pt file is
 run in float64, too: twice its own rounding is allowed, up to a limit, and the report says so. An image on which
@@ -21,11 +21,11 @@ import torch
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.optional import need
 from yolov7fast.data.detr_dataset import padding_mask
+from yolov7fast.evaluation.nms import MAX_DETECTIONS, greedy_nms
 from yolov7fast.export.network import Source
 from yolov7fast.export.plan import Plan
 from yolov7fast.export.samples import Batch, Case, cases, make_batch
 from yolov7fast.export.suppression import Suppression
-from yolov7fast.metrics.nms import MAX_DETECTIONS, greedy_nms
 from yolov7fast.nn.heads import Detect
 from yolov7fast.runtimes.answers import detections_of, predictions_of, query_detections
 from yolov7fast.runtimes.forms import Form
@@ -67,7 +67,7 @@ class Report:
     difference: Difference
     bounds: Difference
     undecided: int  # images on which the .pt file itself is not determined
-    detections: int  # that suppression inside the file chose as `metrics.nms` does
+    detections: int  # that suppression inside the file chose as `evaluation.nms` does
     note: str = ""
 
     def __str__(self) -> str:
@@ -158,7 +158,7 @@ class YoloProof:
         return rows_difference(Rows(predictions[..., :4], predictions[..., 4:]), wanted)
 
     def _decided(self, inputs, outputs) -> list[Difference]:
-        """Between the file's detections and those that `metrics.nms` chooses from the file's own rows."""
+        """Between the file's detections and those that `evaluation.nms` chooses from the file's own rows."""
         inside = cast(Session, self.inside).run(inputs)
         boxes, score, label = (torch.from_numpy(inside[name]) for name in ("boxes", "score", "label"))
         self._rows = Rows(boxes, score[..., None])
@@ -216,7 +216,7 @@ def difference_of(box: torch.Tensor, score: torch.Tensor) -> Difference:
 
 
 def chosen(boxes, score, label, settings: Suppression) -> list[torch.Tensor]:
-    """What `metrics.nms` keeps of rows: per image (k, 6) xyxy, score, class."""
+    """What `evaluation.nms` keeps of rows: per image (k, 6) xyxy, score, class."""
     kept = []
     for image in range(len(boxes)):
         confident = (score[image] > settings.conf_thres).nonzero()[:, 0]
@@ -231,7 +231,7 @@ def in_order(found: list[torch.Tensor], wanted: list[torch.Tensor]) -> list[Diff
     """Of each image, between detections that must be the same ones in the same order."""
     differences = []
     for a, b in zip(found, wanted):
-        a = a[:MAX_DETECTIONS]  # `metrics.nms` ends there; a file may keep more
+        a = a[:MAX_DETECTIONS]  # `evaluation.nms` ends there; a file may keep more
         if a.shape != b.shape or not torch.equal(a[:, 5], b[:, 5]):
             differences.append(OTHER)
         else:

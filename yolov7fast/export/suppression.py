@@ -1,8 +1,8 @@
 """Suppression as nodes of an ONNX graph, appended to a network that ends in boxes, scores and classes.
 
 Letters: B images, N boxes, K rows for detections, S boxes that suppression keeps in the whole batch. The rules are
-those of `metrics.nms`: the best class of a box, strict comparisons, best score first, equal scores in the order of the
-rows, and one suppression for all classes, whose boxes are moved apart by an offset.
+those of `evaluation.nms`: the best class of a box, strict comparisons, best score first, equal scores in the order of
+the rows, and one suppression for all classes, whose boxes are moved apart by an offset.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from yolov7fast.core.optional import need
 from yolov7fast.export.graph import set_shape
 from yolov7fast.runtimes.sessions import TENSORRT_PLUGIN
 
-DEFAULT_TOPK = 300  # as `metrics.nms` keeps
+DEFAULT_TOPK = 300  # as `evaluation.nms` keeps
 THRESHOLDS = ("conf_thres", "iou_thres")  # constants under these names, so that a reader of the file can change them
 
 

@@ -5,8 +5,8 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from yolov7fast.assign.registry import find_assigner
 from yolov7fast.core.errors import UserError
+from yolov7fast.losses.assigners import find_assigner
 from yolov7fast.losses.multihead import MultiHeadLoss
 from yolov7fast.losses.yolo import AuxiliaryLoss, YoloLoss
 from yolov7fast.nn.heads import IAuxDetect
@@ -16,12 +16,12 @@ from yolov7fast.nn.multihead import MultiHeadDetect
 def build_loss(model: Any, assigner: str, autobalance: bool = False) -> YoloLoss:
     """The loss of a network for one head, a lead and an auxiliary head, or several heads.
 
-    With an assigner that lets no candidates compete (plain), auxiliary heads do not learn: that is for validation.
+    With an assigner that compares no predictions with boxes (plain), auxiliary heads do not learn: for validation only.
     """
     head = getattr(model, "module", model).model[-1]
     if isinstance(head, MultiHeadDetect):
         return MultiHeadLoss(model, assigner, autobalance)
-    if isinstance(head, IAuxDetect) and find_assigner(assigner).pooled:
+    if isinstance(head, IAuxDetect) and find_assigner(assigner).compares:
         return AuxiliaryLoss(model, assigner, autobalance)
     return YoloLoss(model, assigner, autobalance)
 

@@ -1,8 +1,7 @@
-"""The device part of a loss by torch.compile: what surrounds the reads of the raw outputs, in three pieces.
+"""The device part of a loss by torch.compile, in three parts: candidate features, matching of a chunk, loss terms.
 
-Scores of the candidates, the matching of a block of pools, and the loss of each candidate are compiled once each, for
-sizes that change from batch to batch. The reads themselves, a block too large to be matched at once, and batches with
-next to no boxes run as they are.
+Each is compiled once, for sizes that change from batch to batch. Reading of the raw outputs, a chunk of an image too
+large to be matched at once, and batches with next to no boxes run without the compiler.
 """
 
 from collections.abc import Callable
@@ -11,9 +10,8 @@ from typing import Any
 
 import torch
 
-from yolov7fast.assign.base import Predictions
-from yolov7fast.assign.pooled import PooledAssigner
-from yolov7fast.assign.pools import PoolBlock, pairs_at_once
+from yolov7fast.losses.assignment import MatchingChunk, Predictions
+from yolov7fast.losses.simota import SimOTA
 from yolov7fast.losses.yolo import Predicted, YoloLoss
 from yolov7fast.nn.compiling import CompiledPart
 
@@ -23,10 +21,10 @@ LEAST = 2  # sizes of 0 and 1 are special to a compiler
 def compile_loss(loss: YoloLoss, compiler: Callable | None = None) -> list[CompiledPart]:
     """Compile the parts of a loss, in place, each at its first use; compiler: in the place of torch.compile."""
     parts = [_replace(loss, "candidate_terms", "the loss", _learns, compiler)]
-    if isinstance(loss.assigner, PooledAssigner):
-        assigner, at_once = loss.assigner, _matched_at_once(loss.assigner.top)
-        parts.append(_replace(assigner, "prepare", "the assigner's scores", _some_predictions, compiler))
-        parts.append(_replace(assigner, "match_block", "the assigner", at_once, compiler))
+    if isinstance(loss.assigner, SimOTA):
+        parts.append(_replace(loss.assigner, "prepare", "the assigner's scores", _some_predictions, compiler))
+        fits = partial(_ordinary_sizes, top=loss.assigner.top)
+        parts.append(_replace(loss.assigner, "match_chunk", "the assigner", fits, compiler))
     return parts
 
 
@@ -49,12 +47,12 @@ def diagnose_loss(loss: YoloLoss, p: list[torch.Tensor], targets: torch.Tensor, 
 
 def _replace(owner: Any, method: str, name: str, fits: Callable[..., bool], compiler: Callable | None) -> CompiledPart:
     part = CompiledPart(name, getattr(owner, method), fits, compiler)
-    object.__setattr__(owner, method, part)  # assigners are frozen: their settings, that is
+    object.__setattr__(owner, method, part)  # assigners are frozen dataclasses
     return part
 
 
 def _learns(predicted: Predicted, *_) -> bool:
-    """In training, with enough candidates; a validation's loss, without gradients, would be compiled by itself."""
+    """In training, with enough candidates; a validation's loss, without gradients, would be compiled separately."""
     return predicted.box.requires_grad and len(predicted.rows) >= LEAST
 
 
@@ -62,10 +60,6 @@ def _some_predictions(predictions: Predictions) -> bool:
     return len(predictions.objectness) >= LEAST
 
 
-def _matched_at_once(top: int) -> Callable[[PoolBlock, torch.Tensor, torch.Tensor], bool]:
-    def fits(block: PoolBlock, table: torch.Tensor, score: torch.Tensor) -> bool:
-        (pools, slots), boxes = block.padding_cost.shape, block.present.shape[1]
-        small = min(pools, boxes, len(score)) >= LEAST and slots > top + 1
-        return small and pools * slots * boxes <= pairs_at_once(table.device)
-
-    return fits
+def _ordinary_sizes(chunk: MatchingChunk, boxes: torch.Tensor, gt_boxes: torch.Tensor, *_, top: int) -> bool:
+    sizes = *chunk.candidates.shape, chunk.gt_idx.shape[1], boxes.shape[1], len(gt_boxes)
+    return min(sizes) >= LEAST and chunk.candidates.shape[1] > top + 1

@@ -11,11 +11,11 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from yolov7fast.assign.candidates import Candidates, find_candidates, first_on_cell
-from yolov7fast.assign.pools import Pools, build_pools, pairs_at_once
 from yolov7fast.core.boxes import xywh2xyxy
 from yolov7fast.core.device_copy import send
 from yolov7fast.core.errors import UserError
+from yolov7fast.losses.assignment import GroundTruthBoxes, MatchingChunk, plan_chunks
+from yolov7fast.losses.candidates import Candidates, find_candidates, first_on_cell
 
 
 class Plan(NamedTuple):
@@ -36,7 +36,7 @@ class Plan(NamedTuple):
     area: torch.Tensor  # (outputs,) float, cells of each raw output
     balance: torch.Tensor  # (levels,) float, level weights of the objectness loss
     gains: torch.Tensor  # (3,) float, of box, objectness and class loss
-    pools: Pools | None  # who competes with whom; None: the assigner lets nobody compete
+    gt: GroundTruthBoxes | None  # what candidates are matched with; None: the assigner compares nothing
     trained: torch.Tensor | None = None  # (n, C) bool, class columns that the candidate's output has; None: all
     fixed: torch.Tensor | None = None  # (n, C) logits that the assigner sees in the place of the others
     places: torch.Tensor | None = None  # (4, n) int64 image, anchor, row, column; None: raw outputs are contiguous
@@ -67,7 +67,7 @@ def make_plan(
 ) -> Plan:
     """raw: outputs level by level, in each level head by head; reach: see `find_candidates`.
 
-    height: of the input image; given, the candidates compete in pools. exact: as in `assign.base.Assigner`.
+    height: of the input image, for assigners that compare predictions with boxes. exact: as in `Assigner`.
     """
     batch, na = raw[0].shape[:2]
     sizes = [(m.shape[2], m.shape[3]) for m in raw[:: layout.heads]]
@@ -97,18 +97,20 @@ def make_plan(
     # known here: to work them out on the device would take values from the host, and a wait for each
     places = [found.image, found.anchor, found.row, found.column]
     placed = [] if all(m.is_contiguous() for m in raw) else [np.stack(places)]
-    pooled = []
+    matched = []
     if height is not None:
         width = sizes[0][1] * layout.stride[0] if exact else height  # upstream's matters off-square
         corners = xywh2xyxy(rows[:, 2:6] * np.array([width, height, width, height], rows.dtype))
-        pool = image * layout.heads + head
-        width, budget = max(m.shape[-1] for m in raw) - 5, pairs_at_once(raw[0].device)
-        pooled = build_pools(pool[found.target], pool, corners, column, width, budget)
-    cell, *tensors = send([*arrays, *placed, *pooled], raw[0].device)
+        gt_image = image * layout.heads + head
+        matched = [corners, *plan_chunks(gt_image[found.target], gt_image)]
+    cell, *tensors = send([*arrays, *placed, *matched], raw[0].device)
     known, rest = tensors[: len(arrays) - 1], tensors[len(arrays) - 1 :]
     at = rest.pop(0) if placed else None
-    pools = None if height is None else Pools.of(*rest)
-    return Plan(cell.split(counts), *known, pools=pools, places=at)
+    gt = None
+    if height is not None:
+        boxes, *chunks = rest
+        gt = GroundTruthBoxes(boxes, known[7], tuple(map(MatchingChunk, chunks[::2], chunks[1::2])))
+    return Plan(cell.split(counts), *known, gt=gt, places=at)
 
 
 def check_targets(targets: torch.Tensor, batch: int, nc: int) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""The YOLO loss: positives by an assigner (`assign.registry`), then box, objectness and class terms.
+"""The YOLO loss: positives by an assigner (`losses.assigners`), then box, objectness and class terms.
 
 `loss(raw, targets)` or `loss(raw, targets, images)` gives (total x batch size as a 1-element tensor with the graph,
 detached items box / objectness / class / their sum). `raw`, the head's training output, is a list over levels of logits
@@ -17,16 +17,17 @@ import numpy as np
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from yolov7fast.assign.base import Assigner, Assignment, Predictions
-from yolov7fast.assign.candidates import AUX_REACH, LEAD_REACH
-from yolov7fast.assign.registry import make_assigner
 from yolov7fast.core.boxes import bbox_iou, decode_wh, decode_xy
+from yolov7fast.losses.assigners import make_assigner
+from yolov7fast.losses.assignment import Assigner, Assignment, Predictions
+from yolov7fast.losses.candidates import AUX_REACH, LEAD_REACH
 from yolov7fast.losses.cells import read_cells
 from yolov7fast.losses.criterion import Criterion
 from yolov7fast.losses.plan import HeadLayout, Plan, make_plan
 
 LEVEL_WEIGHTS = {3: (4.0, 1.0, 0.4)}  # of the objectness loss, by number of levels
 OTHER_LEVEL_WEIGHTS = (4.0, 1.0, 0.25, 0.06, 0.02)
+LOSS_NAMES = ("box", "obj", "cls")  # of the terms, in the order in which a loss returns them, before their sum
 AUX_WEIGHT = 0.25  # of the auxiliary head's loss against the lead head's
 
 
@@ -43,7 +44,7 @@ class Predicted(NamedTuple):
 class Positives(NamedTuple):
     """What the n candidates are to learn."""
 
-    taken: torch.Tensor  # (n,) bool
+    mask: torch.Tensor  # (n,) bool
     last: torch.Tensor  # (n,) bool, the last positive on its cell: it sets the cell's objectness
     box: torch.Tensor  # (4, n) as in Predicted
     cls: torch.Tensor  # (n, 1) int64
@@ -95,7 +96,7 @@ class YoloLoss:
     def __call__(
         self, p: list, targets: torch.Tensor, imgs: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """imgs: the input images, of which assigners that let candidates compete need the height."""
+        """imgs: the input images; assigners that compare predictions with boxes need their height."""
         raw = self.raw_outputs(p)
         return self.on_device(raw, self.plan(targets, raw, LEAD_REACH, self.height_of(imgs)))
 
@@ -104,15 +105,15 @@ class YoloLoss:
         return p[: self.levels]
 
     def height_of(self, imgs: torch.Tensor | None) -> int | None:
-        """What the host needs of the images: None for an assigner without pools."""
-        if not self.assigner.pooled:
+        """What the host needs of the images; None for an assigner that compares nothing."""
+        if not self.assigner.compares:
             return None
         if imgs is None:
             raise TypeError(f"{type(self.assigner).__name__} needs the images too, for their height")
         return imgs.shape[2]
 
     def plan(self, targets: torch.Tensor, raw: list[torch.Tensor], reach: float, height: int | None = None) -> Plan:
-        """The host's part; height: of the input image, given if the candidates compete in pools."""
+        """The host's part; height: as `height_of` gives it."""
         return make_plan(self.layout, targets, raw, self.level_weights, self.gains, reach, height, self.assigner.exact)
 
     # --- on the device ------------------------------------------------------------------------------------------------
@@ -133,7 +134,7 @@ class YoloLoss:
     @torch.no_grad()
     def match(self, predicted: Predicted, plan: Plan) -> Assignment:
         """Which candidates are positives, and of which target; made on boxes in pixels."""
-        if plan.pools is None:
+        if plan.gt is None:
             return self.assigner(plan.target)
         centre, size = ((predicted.box + plan.corner) * plan.stride).chunk(2)
         half = size / 2
@@ -142,14 +143,14 @@ class YoloLoss:
         if plan.trained is not None and plan.fixed is not None:
             logits = torch.where(plan.trained, logits, plan.fixed)
         predictions = Predictions(corners, predicted.objectness, logits, plan.corner, plan.stride)
-        return self.assigner(plan.target, predictions, plan.pools)
+        return self.assigner(plan.target, predictions, plan.gt)
 
     def positives(self, plan: Plan, given: Assignment) -> Positives:
         """Each candidate's target, relative to its cell."""
-        box = plan.target_box.index_select(1, given.target) * plan.scale - plan.corner
-        cls = plan.target_class.index_select(0, given.target)[:, None]
-        last = last_on_cell(given.taken, plan.first_duplicate)
-        return Positives(given.taken, last, box, cls, given.weight, given.objectness)
+        box = plan.target_box.index_select(1, given.matched_gt) * plan.scale - plan.corner
+        cls = plan.target_class.index_select(0, given.matched_gt)[:, None]
+        last = last_on_cell(given.positive_mask, plan.first_duplicate)
+        return Positives(given.positive_mask, last, box, cls, given.weight, given.objectness)
 
     def terms(self, predicted: Predicted, given: Assignment, raw: list[torch.Tensor], plan: Plan) -> Terms:
         """Per-level means, made of sums over each raw output.
@@ -157,19 +158,16 @@ class YoloLoss:
         Objectness is the loss of an empty output, corrected at the cells of positives: no target is written out.
         """
         counts, cells = [len(c) for c in plan.cells], [m.shape[:-1].numel() for m in raw]
-        known = self.class_losses_on_host(predicted, given, plan)
-        columns = self.candidate_terms(predicted, self.positives(plan, given), plan.trained, known)
+        columns = self.candidate_terms(predicted, self.positives(plan, given), plan.trained)
         box, cls, count, correction = torch.stack([c.sum(1) for c in columns.split(counts, 1)], 1)
         empty = self.objectness_criterion(predicted.all_objectness, 0.0)
         empty = torch.stack([level.mean() for level in empty.split(cells)])
         return self.means(box, empty + correction / plan.area, cls, count)
 
-    def candidate_terms(
-        self, predicted: Predicted, positives: Positives, trained: torch.Tensor | None, cls: torch.Tensor | None
-    ) -> torch.Tensor:
+    def candidate_terms(self, predicted: Predicted, positives: Positives, trained: torch.Tensor | None) -> torch.Tensor:
         """(4, n) of each candidate: box loss, class loss, 1 for a positive, what it changes of the objectness loss.
 
-        trained: as in `Plan`; cls: (n,) class loss of the positives if it is known already.
+        trained: as in `Plan`.
         """
         overlap = partial(bbox_iou, x1y1x2y2=False, CIoU=True)
         if torch.compiler.is_compiling():  # bools are slow to write on a CPU: comparisons are made again backwards
@@ -179,28 +177,14 @@ class YoloLoss:
         wanted = wanted if self.gr == 1 else (1.0 - self.gr) + self.gr * wanted
         x = predicted.objectness.squeeze(1)
         correction = self.objectness_criterion.change(x, 0.0, wanted)
-        cls = self.class_rows(predicted.classes, positives.cls, trained) if cls is None else cls
-        weight = positives.taken if positives.weight is None else positives.weight
+        cls = self.class_rows(predicted.classes, positives.cls, trained)
+        weight = positives.mask if positives.weight is None else positives.weight
         return torch.stack([(1.0 - ciou) * weight, cls * weight, weight.to(ciou.dtype), correction * positives.last])
 
     def means(self, box: torch.Tensor, objectness: torch.Tensor, cls: torch.Tensor, count: torch.Tensor) -> Terms:
         """Of the sums over positives, and their number or weight, in each output; objectness is a mean already."""
         count = count.clamp(min=1)
         return Terms(box / count, objectness, cls / (count * self.nc))
-
-    def class_losses_on_host(self, predicted: Predicted, given: Assignment, plan: Plan) -> torch.Tensor | None:
-        """(n,) class loss of the positives, 0 of other candidates, where it is free to read which these are.
-
-        None on a device, inside a compiler, and where every candidate is a positive.
-        """
-        if not (self.assigner.pooled and given.taken.is_cpu) or torch.compiler.is_compiling():
-            return None
-        positive = torch.from_numpy(np.flatnonzero(given.taken.numpy()))
-        cls = plan.target_class.index_select(0, given.target.index_select(0, positive))[:, None]
-        trained = None if plan.trained is None else plan.trained.index_select(0, positive)
-        logits = predicted.rows.index_select(0, positive)[:, 5:]  # laid out as `classes`, and so rounded alike
-        losses = self.class_rows(logits, cls, trained)
-        return torch.zeros_like(predicted.rows[:, 0]).index_copy(0, positive, losses)
 
     def class_rows(self, logits: torch.Tensor, cls: torch.Tensor, trained: torch.Tensor | None) -> torch.Tensor:
         """(n,) class loss of each candidate, summed over the trained classes; 0 if there is but one class."""
@@ -244,16 +228,16 @@ class YoloLoss:
     def weighted_cells(self, p: list, targets: torch.Tensor, height: int) -> tuple[np.ndarray, np.ndarray]:
         """Of each positive, on the host: (m, 6) level, image, anchor, row, column, target row, and (m,) its weight."""
         raw = self.raw_outputs(p)
-        plan = self.plan(targets, raw, LEAD_REACH, height if self.assigner.pooled else None)
+        plan = self.plan(targets, raw, LEAD_REACH, height if self.assigner.compares else None)
         given = self.match(self.predicted(raw, plan), plan)
         counts, rows = [len(c) for c in plan.cells], []
-        by_output = zip(plan.cells, given.taken.split(counts), given.target.split(counts))
-        for output, (cells, taken, target) in enumerate(by_output):
-            place = np.unravel_index(cells[taken].cpu().numpy(), raw[output].shape[:4])
+        by_output = zip(plan.cells, given.positive_mask.split(counts), given.matched_gt.split(counts))
+        for output, (cells, mask, target) in enumerate(by_output):
+            place = np.unravel_index(cells[mask].cpu().numpy(), raw[output].shape[:4])
             level = np.full(len(place[0]), output // self.layout.heads)
-            rows.append(np.stack([level, *place, target[taken].cpu().numpy()], 1))
-        weight = given.taken.float() if given.weight is None else given.weight
-        return np.concatenate(rows), weight[given.taken].cpu().numpy()
+            rows.append(np.stack([level, *place, target[mask].cpu().numpy()], 1))
+        weight = given.positive_mask.float() if given.weight is None else given.weight
+        return np.concatenate(rows), weight[given.positive_mask].cpu().numpy()
 
 
 class AuxiliaryLoss(YoloLoss):

@@ -10,13 +10,12 @@ import numpy as np
 import torch
 
 from yolov7fast.core import boxes
-from yolov7fast.metrics import nms
-from yolov7fast.metrics.average_precision import class_metrics
-from yolov7fast.metrics.ranking import rank_by_class
+from yolov7fast.evaluation import nms
+from yolov7fast.evaluation.average_precision import class_metrics, rank_by_class
 
 
 def non_max_suppression(prediction: torch.Tensor, *args, **kwargs) -> list[torch.Tensor]:
-    """As `metrics.nms.non_max_suppression`, also of predictions that a script made with gradients."""
+    """As `evaluation.nms.non_max_suppression`, also of predictions that a script made with gradients."""
     return nms.non_max_suppression(prediction.detach(), *args, **kwargs)
 
 

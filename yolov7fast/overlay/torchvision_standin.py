@@ -10,7 +10,7 @@ from types import ModuleType
 import torch
 
 from yolov7fast.core.errors import UserError
-from yolov7fast.metrics.nms import greedy_nms
+from yolov7fast.evaluation.nms import greedy_nms
 from yolov7fast.overlay.patches import Patches
 
 SUBMODULES = ("ops", "utils", "transforms", "models", "datasets", "io")

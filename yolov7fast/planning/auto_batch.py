@@ -13,6 +13,7 @@ import torch
 
 from yolov7fast.core.errors import UserError
 from yolov7fast.losses.build import assigner_name
+from yolov7fast.losses.yolo import LOSS_NAMES
 from yolov7fast.nn.model import Model
 from yolov7fast.planning.density import dense_targets
 from yolov7fast.planning.memory import GIB, MARGIN, Workload
@@ -127,7 +128,7 @@ def probe_on(device: torch.device) -> Callable[[Workload, int], int]:
 class ProbeRecipe:
     """A network with its loss, on one batch of random images."""
 
-    loss_names: ClassVar[tuple[str, ...]] = ("box", "obj", "cls", "total")
+    loss_names: ClassVar[tuple[str, ...]] = (*LOSS_NAMES, "total")
 
     def __init__(self, criterion: Any):
         self.criterion = criterion

@@ -11,7 +11,7 @@ from matplotlib.ticker import MaxNLocator
 
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.text import counted
-from yolov7fast.metrics.run_curves import RunCurves, read_curves
+from yolov7fast.evaluation.run_curves import RunCurves, read_curves
 from yolov7fast.plots.curves import figure, line_colours, short
 from yolov7fast.plots.draw import Names, class_name
 

@@ -10,7 +10,8 @@ from torch import nn
 
 from yolov7fast.checkpoint.ensemble import ensemble_of, inference_network
 from yolov7fast.core.device_queue import Moment
-from yolov7fast.metrics.nms import non_max_suppression
+from yolov7fast.evaluation.nms import non_max_suppression
+from yolov7fast.losses.yolo import LOSS_NAMES
 from yolov7fast.predictors.base import (
     DEFAULT,
     Finish,
@@ -20,8 +21,6 @@ from yolov7fast.predictors.base import (
     Source,
     on_host,
 )
-
-LOSS_NAMES = ("box", "obj", "cls")
 
 
 class YoloPredictor(NetworkPredictor):

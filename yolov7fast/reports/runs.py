@@ -12,8 +12,7 @@ import numpy as np
 from yolov7fast.core.errors import UserError, shown
 from yolov7fast.core.files.yaml_file import read_yaml
 from yolov7fast.core.text import printable
-from yolov7fast.metrics.results_file import LONGEST_EPOCH, read_results
-from yolov7fast.metrics.run_curves import RunCurves, number, read_csv
+from yolov7fast.evaluation.run_curves import LONGEST_EPOCH, RunCurves, number, read_csv, read_results
 
 WEIGHTS = (".pt", ".pth")  # detectors of the YOLO family, detectors of transformers
 FIGURES = ("seconds", "train_seconds", "val_seconds", "iterations", "data_wait_share", "memory_gb", "lr0", "lr1", "lr2")

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 
 from yolov7fast.core.errors import UserError
 from yolov7fast.data.detr_dataset import content
-from yolov7fast.metrics.nms import non_max_suppression
+from yolov7fast.evaluation.nms import non_max_suppression
 from yolov7fast.nn.detr import cells
 from yolov7fast.predictors.base import DEFAULT, Prediction, PredictOptions, Source, Stopwatch, wanted_rows
 from yolov7fast.runtimes.answers import detections_of, predictions_of, query_detections

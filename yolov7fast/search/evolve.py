@@ -17,7 +17,8 @@ import yaml
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.atomic import atomic_file, link_or_copy, write_atomically
 from yolov7fast.core.text import counted
-from yolov7fast.metrics.average_precision import fitness
+from yolov7fast.evaluation.average_precision import fitness
+from yolov7fast.losses.yolo import LOSS_NAMES
 from yolov7fast.plots import plot_evolution
 from yolov7fast.training import hyperparameters as hyper
 from yolov7fast.training.distributed import World
@@ -28,7 +29,7 @@ GENERATIONS = 300
 PARENTS = 5
 SIGMA, MUTATED_FRACTION = 0.2, 0.8
 STATE = "evolve.txt"
-RESULT_COLUMNS = summary_columns(("box", "obj", "cls", "total"))  # before the hyper-parameters
+RESULT_COLUMNS = summary_columns((*LOSS_NAMES, "total"))  # before the hyper-parameters
 RESULTS = len(RESULT_COLUMNS)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from matplotlib.ticker import MaxNLocator
 
-from yolov7fast.metrics.run_curves import number
+from yolov7fast.evaluation.run_curves import number
 from yolov7fast.plots.curves import figure, line_colours, short
 from yolov7fast.search.report import columns, rank
 from yolov7fast.search.run import COMPLETED, Run

@@ -11,8 +11,8 @@ from typing import Any
 import yaml
 
 from yolov7fast.core.files.atomic import write_atomically
-from yolov7fast.metrics.seeds import interval
 from yolov7fast.search.run import COMPLETED, FAILED, INTERRUPTED, PRUNED, Run
+from yolov7fast.search.seeds import interval
 from yolov7fast.search.trainer import Trainer
 
 LEADING = ("trial_id", "status", "final_map", "final_loss")

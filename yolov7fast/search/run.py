@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from yolov7fast.core.bounded import is_whole
 from yolov7fast.core.errors import UserError
-from yolov7fast.metrics.names import MAP, MAP50
-from yolov7fast.metrics.run_curves import number, read_csv
+from yolov7fast.evaluation.result import MAP, MAP50
+from yolov7fast.evaluation.run_curves import number, read_csv
 
 COMPLETED, INTERRUPTED, PRUNED, FAILED, RUNNING = "completed", "interrupted", "pruned", "failed", "running"
 ENDED = (COMPLETED, PRUNED, FAILED)  # these stay as they are; all others are resumed

@@ -13,7 +13,7 @@ from yolov7fast.core.files.json_file import read_json
 from yolov7fast.core.files.paths import check_file
 from yolov7fast.core.files.yaml_file import read_yaml
 from yolov7fast.core.text import printable
-from yolov7fast.metrics.run_curves import number
+from yolov7fast.evaluation.run_curves import number
 from yolov7fast.search.trainer import Trainer
 
 TAKES = {

@@ -29,7 +29,7 @@ from yolov7fast.core.files.paths import check_file
 from yolov7fast.core.files.yaml_file import read_yaml
 from yolov7fast.core.text import nearest
 from yolov7fast.data.data_yaml import load_data_yaml
-from yolov7fast.metrics.run_curves import number
+from yolov7fast.evaluation.run_curves import number
 from yolov7fast.training.hyperparameters import KEYS, check_hyp, load_hyp
 
 FULL_RUN = 20  # epochs of a full run, in those of a trial, where the base configuration has no more than the trial

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from yolov7fast.metrics.seeds import interval, pooled_deviation
 from yolov7fast.pages.chart import Chart, Line
 from yolov7fast.reports.plots import LABELS
 from yolov7fast.reports.render import Bullets, Cell, Report, Section, Table, Text
+from yolov7fast.search.seeds import interval, pooled_deviation
 from yolov7fast.studies.figures import METRICS, Price, Result, Trained, at_minutes, results
 from yolov7fast.studies.plan import Arm, Plan
 from yolov7fast.studies.recorded import RECORDED, WHERE

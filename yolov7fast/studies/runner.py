@@ -12,7 +12,7 @@ from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.atomic import write_atomically
 from yolov7fast.core.process.child import GRACE_SECONDS, OUTPUT, explain, follow
 from yolov7fast.core.process.signals import StopRequest
-from yolov7fast.metrics.run_curves import read_csv
+from yolov7fast.evaluation.run_curves import read_csv
 from yolov7fast.studies.plan import Plan, StudyRun
 
 STATE, RUNS = "study.json", "runs"

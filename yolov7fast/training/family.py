@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, Self
 import torch
 from torch import nn
 
-from yolov7fast.metrics.names import SUMMARY, validation_loss
+from yolov7fast.evaluation.result import SUMMARY, validation_loss
 from yolov7fast.training.checkpoints.data_changes import Fingerprint
 from yolov7fast.training.checkpoints.resume import Progress
 from yolov7fast.training.distributed import World
@@ -26,7 +26,7 @@ from yolov7fast.training.step import Recipe
 class Validation(NamedTuple):
     """What a validation measured.
 
-    metrics: by their columns in results.csv: those of `metrics.names.SUMMARY` and of the family's `metric_names`;
+    metrics: by their columns in results.csv: those of `evaluation.result.SUMMARY` and of the family's `metric_names`;
     losses: by the parts of the loss (`loss_names` without the total); per_class_ap: AP@.5:.95 of each class;
     findings: what the run's page shows of it (`evaluation.findings`); empty: nothing.
     """

@@ -112,7 +112,7 @@ def check_hyp(values: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def check_assigner(value: Any, where: str) -> str:
-    from yolov7fast.assign.registry import find_assigner  # loads torch, which takes seconds
+    from yolov7fast.losses.assigners import find_assigner  # loads torch, which takes seconds
 
     try:
         find_assigner(value)

@@ -6,10 +6,10 @@ import pytest
 
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.cli.train_command import TrainCommand
+from yolov7fast.evaluation.result import MAP, MAP50
 from yolov7fast.families.detr.family import DetrFamily
 from yolov7fast.families.yolo.family import YoloFamily
 from yolov7fast.families.yolo.optimization import YoloSchedule
-from yolov7fast.metrics.names import MAP, MAP50
 from yolov7fast.training.checkpoints.resume import Progress
 from yolov7fast.training.hyperparameters import load_hyp
 from yolov7fast.training.reporting import messages

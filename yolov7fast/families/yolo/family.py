@@ -37,6 +37,7 @@ from yolov7fast.families.yolo.optimization import (
 from yolov7fast.families.yolo.workload import planned_work
 from yolov7fast.losses.build import assigner_at, assigner_stages, build_loss
 from yolov7fast.losses.compiled import compile_loss, diagnose_loss
+from yolov7fast.losses.yolo import LOSS_NAMES
 from yolov7fast.nn import compiling
 from yolov7fast.nn.head_config import HeadConfig
 from yolov7fast.nn.model import IAuxDetect, Model
@@ -69,7 +70,7 @@ class YoloFamily(YoloCheckpoints):
     """A YOLOv7 network with all that trains it, built in upstream's order, on which its random draws rest."""
 
     name = "yolo"
-    loss_names = ("box", "obj", "cls", "total")
+    loss_names = (*LOSS_NAMES, "total")
     memorised_map50 = 0.8
     uses_all_gpus = True
     drawn_batches = 10

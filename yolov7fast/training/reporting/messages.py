@@ -5,8 +5,8 @@ from argparse import Namespace
 from pathlib import Path
 
 from yolov7fast.core.text import counted
+from yolov7fast.evaluation.result import MAP, MAP50
 from yolov7fast.loading.loader import why_fewer
-from yolov7fast.metrics.names import MAP, MAP50
 from yolov7fast.training.checkpoints.resume import Progress
 from yolov7fast.training.family import Family
 from yolov7fast.training.options import Command

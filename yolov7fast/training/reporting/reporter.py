@@ -13,7 +13,7 @@ import torch
 
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.atomic import write_atomically
-from yolov7fast.metrics.names import SUMMARY, validation_loss
+from yolov7fast.evaluation.result import SUMMARY, validation_loss
 from yolov7fast.training.family import summary_columns
 from yolov7fast.training.reporting.loggers import Logger
 from yolov7fast.training.reporting.page import RunPage

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from tests.assign.slow_assigner import slow_bce, slow_candidates, slow_ciou
-from tests.assign.slow_tal import slow_tal
-from tests.assign.test_ota import random_case
 from tests.losses.loss_golden import HYP, stand_in
+from tests.losses.slow_assigner import slow_bce, slow_candidates, slow_ciou
+from tests.losses.slow_tal import slow_tal
+from tests.losses.test_simota import random_case
 from tests.losses.test_yolo import small_case
-from yolov7fast.assign import pools
-from yolov7fast.assign.candidates import AUX_REACH, LEAD_REACH
+from yolov7fast.losses import assignment
+from yolov7fast.losses.candidates import AUX_REACH, LEAD_REACH
 from yolov7fast.losses.yolo import AuxiliaryLoss, YoloLoss
 
 
@@ -27,14 +27,14 @@ def matches(loss, maps, targets, height: int, reach: float) -> dict[tuple, tuple
     if not len(plan.target):
         return {}
     given = loss.match(loss.predicted(maps, plan), plan)
-    assert not given.weight[~given.taken].any() and not given.objectness[~given.taken].any()
+    assert not given.weight[~given.positive_mask].any() and not given.objectness[~given.positive_mask].any()
     found, start = {}, 0
     for level, (cells, m) in enumerate(zip(plan.cells, maps)):
         part = slice(start, start + len(cells))
         start += len(cells)
-        taken = given.taken[part]
+        taken = given.positive_mask[part]
         where = np.unravel_index(cells[taken].numpy(), m.shape[:4])
-        fields = (given.target[part][taken], given.weight[part][taken], given.objectness[part][taken])
+        fields = (given.matched_gt[part][taken], given.weight[part][taken], given.objectness[part][taken])
         for *place, target, weight, objectness in zip(*(w.tolist() for w in where), *(f.tolist() for f in fields)):
             assert (level, *place) not in found  # a cell is a positive once
             found[level, *place] = target, weight, objectness
@@ -74,12 +74,12 @@ def test_random_cases_agree_with_the_slow_version(block):
     assert sum(check_random(seed, torch.float32) for seed in range(block * 20, block * 20 + 20, 5)) <= 1
 
 
-def test_blocks_and_boxes_in_parts_change_nothing(monkeypatch):
+def test_chunks_change_nothing(monkeypatch):
     loss, maps, targets, size, _ = tal_case(4, most=40)
     whole = matches(loss, maps, targets, size[0], LEAD_REACH)
     assert whole
-    for budget in (1 << 14, 1 << 10, 1):
-        monkeypatch.setattr(pools, "PAIRS_AT_ONCE", budget)
+    for limit in (1 << 14, 1 << 10, 1):
+        monkeypatch.setattr(assignment, "MAX_PAIRS", limit)
         assert matches(loss, maps, targets, size[0], LEAD_REACH) == whole
 
 

@@ -10,13 +10,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from yolov7fast.core.boxes import box_iou
-from yolov7fast.metrics.confusion import ConfusionMatrix
-from yolov7fast.metrics.ranking import Ranking, rank_by_class
-
-__all__ = ["ClassAP", "ConfusionMatrix", "Curves", "Ranking", "SizeAP", "ap_by_size", "ap_per_class", "box_iou"]
-__all__ += ["class_metrics", "compute_ap", "fitness", "rank_by_class"]
-
 EPS = 1e-16
 POINTS = 1000  # of the curves over confidence and recall
 X = np.linspace(0, 1, POINTS)
@@ -54,13 +47,67 @@ class Curves:
 
     @cached_property
     def pr(self) -> np.ndarray:
-        """(c, 1000) precision over recall, 0 for a class without predictions; computed when somebody draws it."""
+        """(c, 1000) precision over recall, 0 for a class without predictions; computed only for plots."""
         pr = np.zeros((len(self.lines), len(self.x)))
         for row, (rank, n, labels) in zip(pr, self.lines):
             if n:
                 _, mpre, mrec = compute_ap(*_curve(rank, n, labels), self.v5_metric)
                 row[:] = np.interp(self.x, mrec, mpre)
         return pr
+
+
+class Ranking(NamedTuple):
+    """The detections of the c classes that have labels, class after class, best first within a class.
+
+    Class i holds the places edges[i] to edges[i + 1]; of `right` and `hits`, right_edges[i] to right_edges[i + 1].
+    """
+
+    classes: np.ndarray  # (c,) int64, ascending
+    labels: np.ndarray  # (c,) how many labels there are
+    rows: np.ndarray  # (n,) of the detections, by place
+    edges: np.ndarray  # (c + 1,)
+    right: np.ndarray  # (m,) places of the detections that are right at some threshold, ascending
+    right_edges: np.ndarray  # (c + 1,)
+    hits: np.ndarray  # (m, t) at which thresholds these are right
+
+    @property
+    def counts(self) -> np.ndarray:
+        """(c,) detections of each class."""
+        return np.diff(self.edges)
+
+    def lines(self, own: np.ndarray, counted: np.ndarray) -> list[tuple[np.ndarray, int]]:
+        """Per class: ranks from 1 of the right detections `own` (m,) bool among those `counted` (n,), and their number.
+
+        counted: bool, true for all of `own`.
+        """
+        total = np.concatenate(([0], np.cumsum(counted)))
+        right = [r[o] for r, o in zip(*(np.split(x, self.right_edges[1:-1]) for x in (self.right, own)))]
+        before, after = total[self.edges[:-1]], total[self.edges[1:]]
+        return [(total[r + 1] - low, high - low) for r, low, high in zip(right, before, after)]
+
+
+def rank_by_class(tp, conf, pred_cls, target_cls) -> Ranking:
+    """Sort detections by class and falling score, equal scores as given; classes without labels are left out.
+
+    tp (n, t) bool: right at each threshold; conf (n,); pred_cls (n,) and target_cls (m,): whole numbers.
+    """
+    tp = np.asarray(tp, bool)
+    found = np.flatnonzero(tp.any(1))
+    return rank_found(found, tp[found], conf, pred_cls, target_cls)
+
+
+def rank_found(found: np.ndarray, hits: np.ndarray, conf, pred_cls, target_cls) -> Ranking:
+    """As `rank_by_class`; found (k,): rows of the detections that are right at any threshold, hits (k, t): at which."""
+    classes, labels = np.unique(np.asarray(target_cls).astype(np.int64), return_counts=True)
+    pred_cls = np.asarray(pred_cls).astype(np.int64)
+    labelled = np.flatnonzero(np.isin(pred_cls, classes))
+    rows = labelled[np.lexsort((-np.asarray(conf)[labelled], pred_cls[labelled]))]
+    edges = np.append(np.searchsorted(pred_cls[rows], classes), len(rows))
+    index = np.full(len(pred_cls), -1)
+    index[found] = np.arange(len(found))
+    index = index[rows]
+    right = np.flatnonzero(index >= 0)
+    return Ranking(classes, labels, rows, edges, right, np.searchsorted(right, edges), hits[index[right]])
 
 
 class SizeAP(NamedTuple):
@@ -98,45 +145,30 @@ def ap_per_class(tp, conf, pred_cls, target_cls, v5_metric: bool = False) -> Cla
 def class_metrics(ranking: Ranking, conf: np.ndarray, v5_metric: bool = False) -> tuple[ClassAP, Curves]:
     """As `ap_per_class`, from detections already ranked, with the curves over confidence and recall."""
     p, r = _over_confidence(ranking, np.asarray(conf))
-    f1 = _harmonic_mean(p, r)
+    f1 = 2 * p * r / (p + r + EPS)
     best = f1.mean(0).argmax() if len(f1) else 0
-    rank = 1 + ranking.right - ranking.by_class(ranking.edges[:-1])
-    n, labels, needed = ranking.counts, ranking.labels, _count_at(ranking.labels)
-    ap = [_ap_of_classes(ranking, hit, rank, n, labels, needed, v5_metric) for hit in ranking.hits.T]
-    at50 = np.split(np.where(ranking.hits[:, 0], rank, 0), ranking.right_edges[1:-1])
-    lines = [(at[at > 0], of, asked) for at, of, asked in zip(at50, n.tolist(), labels.tolist())]
+    everything = np.ones(len(ranking.rows), bool)
+    lines = [ranking.lines(hit, everything) for hit in ranking.hits.T]
+    ap = [_average_precision(line, ranking.labels, v5_metric) for line in lines]
+    at50 = [(rank, int(n), int(labels)) for (rank, n), labels in zip(lines[0], ranking.labels)]
     classes = ranking.classes.astype("int32")
-    return ClassAP(p[:, best], r[:, best], np.stack(ap, 1), f1[:, best], classes), Curves(X, p, r, f1, lines, v5_metric)
+    return ClassAP(p[:, best], r[:, best], np.stack(ap, 1), f1[:, best], classes), Curves(X, p, r, f1, at50, v5_metric)
 
 
 def _over_confidence(ranking: Ranking, conf: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Precision and recall (c, 1000) at IoU 0.5 over confidence, linear between detections.
 
-    Above a class's best score precision is 1 and recall 0; a class without detections has 0 everywhere. Class by
-    class: the numbers of one stay in the processor's cache.
+    Above a class's best score precision is 1 and recall 0; a class without detections has 0 everywhere.
     """
     p, r = np.zeros((2, len(ranking.classes), POINTS))
-    right = ranking.right[ranking.hits[:, 0]]
-    parts = np.searchsorted(right, ranking.edges)
-    rank = np.arange(1.0, ranking.counts.max(initial=0) + 2)
+    hit = np.zeros(len(ranking.rows), bool)
+    hit[ranking.right[ranking.hits[:, 0]]] = True
     for c in np.flatnonzero(ranking.counts):
-        start, end = ranking.edges[c], ranking.edges[c + 1]
-        score = conf.take(ranking.rows[start:end]).astype(np.float64)
-        np.negative(score, out=score)
-        steps = np.concatenate(([start], right[parts[c] : parts[c + 1]], [end]))
-        count = np.repeat(rank[: len(steps) - 1] - 1, np.diff(steps))
-        p[c] = np.interp(-X, score, count / rank[: end - start], left=1)
-        count /= ranking.labels[c] + EPS
-        r[c] = np.interp(-X, score, count, left=0)
+        own = slice(ranking.edges[c], ranking.edges[c + 1])
+        score, count = conf[ranking.rows[own]].astype(np.float64), np.cumsum(hit[own])
+        p[c] = np.interp(-X, -score, count / np.arange(1, len(count) + 1), left=1)
+        r[c] = np.interp(-X, -score, count / (ranking.labels[c] + EPS), left=0)
     return p, r
-
-
-def _harmonic_mean(p: np.ndarray, r: np.ndarray) -> np.ndarray:
-    total = p + r
-    total += EPS
-    product = 2 * p
-    product *= r
-    return np.divide(product, total, out=product)
 
 
 def _curve(rank: np.ndarray, n: int, labels: int) -> tuple[np.ndarray, np.ndarray]:
@@ -153,42 +185,13 @@ def _curve(rank: np.ndarray, n: int, labels: int) -> tuple[np.ndarray, np.ndarra
     return found / (labels + EPS), found / at
 
 
-def _ap_of_classes(ranking: Ranking, hit, rank, n, labels, needed, v5_metric: bool) -> np.ndarray:
-    """(c,) average precision at one threshold: `compute_ap` of each class, without walking along any curve.
-
-    hit (m,) bool: which of `ranking.right` are right; rank (m,): their places from 1 within their class; n (c,):
-    detections of each class; labels (c,); needed (c, 101): of `_count_at`.
-
-    Recall rises at right detections alone, so from one of them to the next the envelope is the best precision from
-    there on, which `best` holds for each right detection; which one is the next at a point of recall depends on the
-    number of labels alone. Behind the last right detection the curve falls to 0 on a straight line.
-    """
-    at = np.flatnonzero(hit)
-    edges = np.searchsorted(at, ranking.right_edges)
-    first, found = edges[:-1], np.diff(edges)
-    best = np.zeros(len(at) + 1)
-    np.divide(np.arange(1, len(at) + 1) - np.repeat(first, found), rank.take(at), out=best[:-1])
-    for start, end in zip(first.tolist(), edges[1:].tolist()):
-        own = best[start:end][::-1]
-        np.maximum.accumulate(own, out=own)
-    inside = needed < found[:, None]
-    y = best.take(np.where(inside, needed + first[:, None], -1))
-    last = found / (labels + EPS)
-    end = np.ones(len(last)) if v5_metric else last + 0.01
-    with np.errstate(divide="ignore", invalid="ignore"):
-        height = np.where(found > 0, found / n, 0.0)
-        behind = (-height / (end - last))[:, None] * (AP_POINTS - last[:, None]) + height[:, None]
-    y = np.where(inside, y, np.where(end[:, None] > AP_POINTS, behind, 0.0))
-    return y @ AP_WEIGHTS
-
-
-def _count_at(labels: np.ndarray) -> np.ndarray:
-    """(c, 101) greatest number of labels whose fraction of all is not above each point of recall."""
-    labels = labels[:, None]
-    count = np.floor(AP_POINTS * labels)
-    count += (count + 1) / (labels + EPS) <= AP_POINTS  # rounded as recall is
-    count -= count / (labels + EPS) > AP_POINTS
-    return count.astype(np.int64)
+def _average_precision(lines: list[tuple[np.ndarray, int]], labels: np.ndarray, v5_metric: bool) -> np.ndarray:
+    """(c,) average precision of classes whose detections are `lines`, as `Ranking.lines` gives them."""
+    ap = np.zeros(len(lines))
+    for c, (rank, n) in enumerate(lines):
+        if len(rank):
+            ap[c] = compute_ap(*_curve(rank, n, labels[c]), v5_metric)[0]
+    return ap
 
 
 def ap_by_size(ranking: Ranking, target_cls, det_area, match_area, target_area, v5_metric=False) -> dict[str, SizeAP]:
@@ -218,17 +221,11 @@ def ap_by_size(ranking: Ranking, target_cls, det_area, match_area, target_area, 
 
 def _size_figures(ranking: Ranking, det_in, match_in, labels, v5_metric: bool) -> tuple[np.ndarray, np.ndarray]:
     """(c, t) AP and recall within one size range; det_in (n,) and match_in (m,) as in the ranking, labels (c,)."""
-    inside = np.concatenate(([0], det_in.cumsum()))
-    starts, ends, edges = ranking.edges[:-1], ranking.edges[1:], ranking.right_edges
-    place, self_in, needed = inside.take(ranking.right + 1), det_in.take(ranking.right), _count_at(labels)
     ap, recall = [], []
     for hit in ranking.hits.T:
-        own = hit & match_in
-        # a right detection counts by its label's size, not by its own
-        correction = np.concatenate(([0], (own.astype(np.int64) - (hit & self_in)).cumsum()))
-        before = inside[starts] + correction[edges[:-1]]
-        rank = place + correction[1:] - ranking.by_class(before)
-        n = inside[ends] + correction[edges[1:]] - before
-        ap.append(_ap_of_classes(ranking, own, rank, n, labels, needed, v5_metric))
-        recall.append(np.diff(np.concatenate(([0], own.cumsum()))[edges]) / np.maximum(labels, 1))
+        counted = det_in.copy()
+        counted[ranking.right[hit]] = match_in[hit]  # a right detection counts by its label's size, not by its own
+        lines = ranking.lines(hit & match_in, counted)
+        ap.append(_average_precision(lines, labels, v5_metric))
+        recall.append([len(rank) for rank, _ in lines] / np.maximum(labels, 1))
     return np.stack(ap, 1), np.stack(recall, 1)

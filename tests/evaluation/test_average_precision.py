@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 
 from benchmarks.inference import slow_metrics
-from yolov7fast.metrics.average_precision import (
+from yolov7fast.evaluation.average_precision import (
     ap_by_size,
     ap_per_class,
     class_metrics,
     compute_ap,
     fitness,
+    rank_by_class,
 )
-from yolov7fast.metrics.ranking import rank_by_class
 
 
 @pytest.mark.parametrize("metric", ["v7", "v5"])

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from tests.metrics.test_matching import bccd_batch, stub_batches
-from yolov7fast.metrics.confusion import ConfusionMatrix
+from tests.evaluation.test_detection_matching import bccd_batch, stub_batches
+from yolov7fast.evaluation.confusion_matrix import ConfusionMatrix
 
 CASES = ["all_right", "wrong_class_is_transposed", "missed_and_false", "no_match_drops_false_positives"]
 CASES += ["low_conf_is_ignored", "two_dets_one_label", "one_det_two_labels", "iou_below_0p45"]

@@ -1,17 +1,16 @@
-"""The batched assignment against the recorded matches, and against a slow assigner that loops as the rules read."""
+"""The batched SimOTA against the recorded matches, and against a slow assigner that loops as the rules read."""
 
 import numpy as np
 import pytest
 import torch
 
-from tests.assign.slow_assigner import slow_assign, slow_candidates
 from tests.losses.loss_golden import GOLDEN, Case, batched_matches, names, stand_in
-from yolov7fast.assign import pooled, pools
-from yolov7fast.assign.base import Predictions
-from yolov7fast.assign.candidates import AUX_REACH, LEAD_REACH
-from yolov7fast.assign.ota import AUX_TOP, LEAD_TOP, Ota, sum_log
-from yolov7fast.assign.pooled import dynamic_k
+from tests.losses.slow_assigner import slow_assign, slow_candidates
 from yolov7fast.core.boxes import box_iou
+from yolov7fast.losses import assignment
+from yolov7fast.losses.assignment import Predictions, plan_chunks
+from yolov7fast.losses.candidates import AUX_REACH, LEAD_REACH
+from yolov7fast.losses.simota import AUX_TOP, LEAD_TOP, Pairs, SimOTA, lowest_cost
 from yolov7fast.losses.yolo import ComputeLossOTA
 
 ROUNDING = 1e-5  # relative: what two orders of summation in fp32 may differ by
@@ -57,18 +56,20 @@ def test_each_step_gives_the_recorded_figures(name):
     """Overlaps, how many to take, class cost, cost."""
     z = np.load(GOLDEN / "loss_debug.npz")
     f = {k.split("/")[1]: z[k] for k in z.files if k.startswith(name + "/")}
-    iou = box_iou(torch.from_numpy(f["txyxy"])[None], torch.from_numpy(f["box"])[None])
+    gt_boxes, boxes = torch.from_numpy(f["txyxy"])[None], torch.from_numpy(f["box"])
+    iou = box_iou(gt_boxes, boxes[None])
     np.testing.assert_allclose(iou[0], f["iou"], rtol=1e-5, atol=1e-7)
-    least = torch.ones(iou.shape[:2], dtype=torch.int64)
-    assert dynamic_k(iou, least, f["topk_iou"].shape[1])[0].tolist() == f["k"].tolist()
     case = Case(name.rsplit("_", 1)[0])
     level, b, a, gj, gi = f["pool"].T.astype(int)
     rows = torch.stack([case.lead[i][tuple(w)].detach() for i, *w in zip(level, b, a, gj, gi)])
-    score = Ota().score(rows[:, 4:5], rows[:, 5:])
-    classes = case.targets[f["gt_rows"].astype(int), 1].long()
-    class_cost = (-sum_log(1 - score)).T - score[:, classes].logit().T
-    np.testing.assert_allclose(class_cost, f["lcls"], rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(class_cost - 3 * (iou[0] + 1e-8).log(), f["cost"], rtol=1e-5, atol=1e-5)
+    assigner, nowhere = SimOTA(f["topk_iou"].shape[1]), torch.zeros(4, len(rows))
+    features = assigner.prepare(Predictions(boxes.T, rows[:, 4:5], rows[:, 5:], nowhere, nowhere[:1]))
+    labels = case.targets[f["gt_rows"].astype(int), 1].long()
+    pairs = Pairs(torch.arange(len(rows))[None], gt_boxes, labels[None], iou)
+    cost = assigner.cost_matrix(pairs, features)
+    assert assigner.dynamic_k(pairs, cost)[0].tolist() == f["k"].tolist()
+    np.testing.assert_allclose(cost[0], f["cost"], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(cost[0] + 3 * (iou[0] + 1e-8).log(), f["lcls"], rtol=1e-5, atol=1e-5)
 
 
 # --- random cases -----------------------------------------------------------------------------------------------------
@@ -157,15 +158,44 @@ def test_hundreds_of_boxes_in_an_image(seed):
 # --- further properties -----------------------------------------------------------------------------------------------
 
 
-def test_blocks_and_walks_over_boxes_change_nothing(monkeypatch):
-    """Whatever the budget of pairs: several blocks, or a few boxes at a time."""
+def test_chunks_change_nothing(monkeypatch):
+    """Whatever the limit of pairs: several chunks, or the boxes of an image divided between chunks."""
     loss, maps, targets, height, _ = random_case(4, most=40)
     whole = batched_matches(loss, maps, targets, height, LEAD_REACH, LEAD_TOP)
-    for budget in (1 << 14, 1 << 10, 1):
-        monkeypatch.setattr(pools, "PAIRS_AT_ONCE", budget)
-        layout_blocks = loss.plan(targets, maps, LEAD_REACH, height).pools.blocks
-        assert budget > 1 << 10 or len(layout_blocks) > 1
+    assert len(loss.plan(targets, maps, LEAD_REACH, height).gt.chunks) == 1
+    for limit in (1 << 14, 1 << 10, 1):
+        monkeypatch.setattr(assignment, "MAX_PAIRS", limit)
+        assert limit > 1 << 10 or len(loss.plan(targets, maps, LEAD_REACH, height).gt.chunks) > 1
         assert batched_matches(loss, maps, targets, height, LEAD_REACH, LEAD_TOP) == whole
+
+
+def test_every_candidate_meets_every_box_of_its_image_in_chunks_within_the_limit(monkeypatch):
+    monkeypatch.setattr(assignment, "MAX_PAIRS", 40)
+    random = np.random.RandomState(0)
+    gt_image = np.sort(random.randint(0, 6, 40))
+    candidate_image = random.choice([0, 1, 2, 5], 60)
+    arrays, met = plan_chunks(candidate_image, gt_image), []
+    for candidates, gt_idx in zip(arrays[::2], arrays[1::2]):
+        assert gt_idx.shape[1] == 1 or candidates.size * gt_idx.shape[1] <= 40
+        for c, g in zip(candidates, gt_idx):
+            met += [(i, j) for i in c[c >= 0].tolist() for j in g[g >= 0].tolist()]
+    expected = [(i, j) for i in range(60) for j in range(40) if candidate_image[i] == gt_image[j]]
+    assert sorted(met) == expected
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_among_equal_costs_the_choice_is_that_of_topk_for_the_row_alone(seed):
+    """Rows of different lengths with many equal costs, as upstream asks for them, one by one."""
+    random = torch.Generator().manual_seed(seed)
+    sizes = torch.tensor([30, 90, 700, 1])
+    cost = torch.randint(0, 25, (4, 6, 700), generator=random).float()
+    cost[torch.arange(700) >= sizes[:, None, None].expand_as(cost)] = torch.inf
+    k = torch.minimum(torch.randint(0, 11, (4, 6), generator=random), sizes[:, None])
+    chosen = lowest_cost(cost, k, sizes, 10)
+    for image, size in enumerate(sizes.tolist()):
+        for gt in range(6):
+            alone = cost[image, gt, :size].topk(int(k[image, gt]), largest=False).indices
+            assert set(chosen[image, gt, : k[image, gt]].tolist()) == set(alone.tolist())
 
 
 def test_saturated_logits_give_finite_costs_and_as_many_matches():
@@ -174,10 +204,11 @@ def test_saturated_logits_give_finite_costs_and_as_many_matches():
         extreme = [m.sign() * abs(value) if value > 0 else torch.full_like(m, value) for m in maps]
         plan = loss.plan(targets, extreme, LEAD_REACH, height)
         predicted = loss.predicted(extreme, plan)
-        score = Ota().score(predicted.objectness, predicted.classes)
-        assert torch.isfinite(score.logit()).all() and torch.isfinite(sum_log(1 - score)).all()
-        matched = loss.match(predicted, plan)
-        assert matched.taken.any()
+        score, no_class = loss.assigner.prepare(
+            Predictions(predicted.box, predicted.objectness, predicted.classes, plan.corner, plan.stride)
+        )
+        assert torch.isfinite(score.logit()).all() and torch.isfinite(no_class).all()
+        assert loss.match(predicted, plan).positive_mask.any()
 
 
 def test_nothing_is_recorded_by_autograd():
@@ -185,7 +216,7 @@ def test_nothing_is_recorded_by_autograd():
     maps = [m.requires_grad_() for m in maps]
     plan = loss.plan(targets, maps, LEAD_REACH, height)
     given = loss.match(loss.predicted(maps, plan), plan)
-    assert given.taken.grad_fn is None and given.target.grad_fn is None
+    assert given.positive_mask.grad_fn is None and given.matched_gt.grad_fn is None
 
 
 def test_identical_boxes_go_to_the_first():
@@ -193,15 +224,3 @@ def test_identical_boxes_go_to_the_first():
     row = [0, 0, 0.4, 0.6, 0.3, 0.3]
     matches = batched_matches(loss, maps, torch.tensor([row] * 5), height, LEAD_REACH, LEAD_TOP)
     assert {m[-1] for level in matches for m in level} == {0}
-
-
-@pytest.mark.parametrize("classes", [1, 3, 80])
-def test_many_candidates_are_prepared_in_parts_to_the_same_bits(classes, monkeypatch):
-    random = torch.Generator().manual_seed(classes)
-    rows, boxes = torch.randn(700, 5 + classes, generator=random), torch.rand(4, 700, generator=random)
-    predictions = Predictions(boxes, rows[:, 4:5], rows[:, 5:], boxes, boxes[:1])
-    whole = Ota().prepare(predictions)
-    monkeypatch.setattr(pooled, "FEW_SCORES", 0)
-    monkeypatch.setattr(pooled, "PAIRS_IN_CACHE", 256)
-    assert len([*predictions.split(256 // classes)]) > 1
-    assert all(torch.equal(a, b) for a, b in zip(whole, Ota().prepare(predictions), strict=True))

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.metrics.test_matching import bccd_batch
+from tests.evaluation.test_detection_matching import bccd_batch
 from yolov7fast.core.errors import UserError
 from yolov7fast.data.data_yaml import DataYaml
-from yolov7fast.metrics.coco import (
+from yolov7fast.evaluation.coco_metrics import (
     GroundTruth,
     ImageList,
     coco80_to_coco91_class,

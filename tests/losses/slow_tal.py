@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import torch
 
-from tests.assign.slow_assigner import pixel_box, plain_iou
+from tests.losses.slow_assigner import pixel_box, plain_iou
 
 
 class Positive(NamedTuple):

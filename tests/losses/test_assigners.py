@@ -5,17 +5,15 @@ import torch
 
 from tests.losses.loss_golden import stand_in
 from tests.losses.test_yolo import small_case
-from yolov7fast.assign import registry
-from yolov7fast.assign.candidates import LEAD_REACH
-from yolov7fast.assign.ota import AUX_TOP, LEAD_TOP, Ota
-from yolov7fast.assign.plain import Plain
-from yolov7fast.assign.pooled import PooledAssigner
-from yolov7fast.assign.registry import find_assigner, make_assigner, register
-from yolov7fast.assign.tal import Tal
 from yolov7fast.core.boxes import box_iou, xywh2xyxy
 from yolov7fast.core.errors import UserError
+from yolov7fast.losses import assigners
+from yolov7fast.losses.assigners import find_assigner, make_assigner, register
 from yolov7fast.losses.build import assigner_name, build_loss
+from yolov7fast.losses.candidates import LEAD_REACH
 from yolov7fast.losses.multihead import MultiHeadLoss
+from yolov7fast.losses.simota import AUX_TOP, LEAD_TOP, SimOTA
+from yolov7fast.losses.tal import TAL
 from yolov7fast.losses.yolo import AuxiliaryLoss, YoloLoss
 from yolov7fast.nn.model import Model
 from yolov7fast.training.hyperparameters import check_hyp, load_hyp
@@ -24,8 +22,8 @@ HYP = {"box": 0.05, "obj": 0.7, "cls": 0.3, "cls_pw": 1.0, "obj_pw": 1.0, "fl_ga
 
 
 def test_names_and_what_they_stand_for():
-    assert (find_assigner("plain"), find_assigner("ota"), find_assigner("tal")) == (Plain, Ota, Tal)
-    assert make_assigner("ota") == Ota(LEAD_TOP) and make_assigner("ota", auxiliary=True) == Ota(AUX_TOP)
+    assert (find_assigner("plain"), find_assigner("ota"), find_assigner("tal")) == (PlainAssigner, SimOTA, TAL)
+    assert make_assigner("ota") == SimOTA(LEAD_TOP) and make_assigner("ota", auxiliary=True) == SimOTA(AUX_TOP)
 
 
 @pytest.mark.parametrize("name", ["otta", 3, None, ["ota"]])
@@ -56,26 +54,24 @@ def test_the_loss_of_each_kind_of_head(cfg, plain, ota):
         model = Model(f"cfg/training/{cfg}.yaml")
     model.to_empty(device="cpu").hyp, model.gr = HYP, 1.0
     assert type(build_loss(model, "plain")) is plain and type(build_loss(model, "ota")) is ota
-    assert build_loss(model, "ota").assigner == Ota(AUX_TOP if ota is AuxiliaryLoss else LEAD_TOP)
+    assert build_loss(model, "ota").assigner == SimOTA(AUX_TOP if ota is AuxiliaryLoss else LEAD_TOP)
 
 
-class ByScore(PooledAssigner):
+class ByScore(SimOTA):
     """A third one: boxes take the three candidates with the best score of their class, whatever the overlap."""
 
-    top = 3
+    def cost_matrix(self, pairs, features):
+        return 1 - pairs.of_class(features[0])
 
-    def cost(self, pairs):
-        return pairs.without_padding(1 - pairs.class_score())
-
-    def count(self, pairs, cost):
-        return pairs.block.present * 3
+    def dynamic_k(self, pairs, cost):
+        return torch.full(cost.shape[:2], 3)
 
     def conflict_cost(self, pairs, cost):
-        return pairs.without_padding(1 - pairs.iou)
+        return torch.where(cost < torch.inf, 1 - pairs.iou, torch.inf)
 
 
 def test_a_third_assigner_sees_scores_and_overlaps(monkeypatch):
-    monkeypatch.setattr(registry, "ASSIGNERS", dict(registry.ASSIGNERS))
+    monkeypatch.setattr(assigners, "ASSIGNERS", dict(assigners.ASSIGNERS))
     register("by-score", ByScore)
     raw, targets, images = small_case(boxes=2, batch=2)
     targets[:, 0] = torch.arange(2)  # one box in each image: no conflicts
@@ -95,7 +91,7 @@ def test_a_third_assigner_sees_scores_and_overlaps(monkeypatch):
 
 def test_a_candidate_that_several_took_goes_by_the_assigners_own_rule(monkeypatch):
     """Two boxes of one class in one place: both want the same candidates, the better overlap gets them."""
-    monkeypatch.setattr(registry, "ASSIGNERS", {**registry.ASSIGNERS, "by-score": ByScore})
+    monkeypatch.setattr(assigners, "ASSIGNERS", {**assigners.ASSIGNERS, "by-score": ByScore})
     raw, _, images = small_case(boxes=1, batch=1)
     loss = YoloLoss(stand_in("p5", 5), "by-score")
     targets = torch.tensor([[0, 1, 0.5, 0.5, 0.2, 0.2], [0, 1, 0.5, 0.5, 0.25, 0.25]])
@@ -104,11 +100,11 @@ def test_a_candidate_that_several_took_goes_by_the_assigners_own_rule(monkeypatc
     given = loss.match(predicted, plan)
     boxes = xywh2xyxy(((predicted.box + plan.corner) * plan.stride).T)
     better = box_iou(xywh2xyxy(targets[:, 2:] * images.shape[2]), boxes).argmax(0)
-    assert given.taken.any() and torch.equal(given.target[given.taken], better[given.taken])
-    assert set(better[given.taken].tolist()) == {0, 1}
+    assert given.positive_mask.any() and torch.equal(given.matched_gt[given.positive_mask], better[given.positive_mask])
+    assert set(better[given.positive_mask].tolist()) == {0, 1}
 
 
-def test_a_pooled_assigner_without_images_says_what_it_needs():
+def test_an_assigner_without_images_says_what_it_needs():
     raw, targets, _ = small_case()
-    with pytest.raises(TypeError, match="Ota needs the images too"):
+    with pytest.raises(TypeError, match="SimOTA needs the images too"):
         YoloLoss(stand_in("p5", 5), "ota")(raw, targets)

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from tests.assign.slow_assigner import slow_candidates
 from tests.losses.loss_golden import Case, names
-from yolov7fast.assign.candidates import AUX_REACH, LEAD_REACH, find_candidates, first_on_cell
+from tests.losses.slow_assigner import slow_candidates
+from yolov7fast.losses.candidates import AUX_REACH, LEAD_REACH, find_candidates, first_on_cell
 
 
 def rows_of(found, level) -> list[tuple]:

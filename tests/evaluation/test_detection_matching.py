@@ -6,10 +6,9 @@ import torch
 
 from benchmarks.inference import slow_metrics
 from yolov7fast.core.boxes import scale_coords
-from yolov7fast.metrics import matching
-from yolov7fast.metrics.average_precision import ap_per_class
-from yolov7fast.metrics.matching import Batch, match, native_batch, paired_iou, pairs_of_equal_key
-from yolov7fast.metrics.nms import non_max_suppression
+from yolov7fast.evaluation.average_precision import ap_per_class
+from yolov7fast.evaluation.detection_matching import Batch, match, native_batch, paired_iou, pairs_of_equal_key
+from yolov7fast.evaluation.nms import non_max_suppression
 
 
 def stub_shapes(g):
@@ -109,17 +108,6 @@ def test_equals_the_plain_loop(seed):
     np.testing.assert_array_equal(match(batch).correct, plain_flags(batch))
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_equals_the_plain_loop_in_images_of_several_groups(seed, monkeypatch):
-    batch = random_batch(seed, classes=1 + seed % 4, most=(300, 60)[seed % 2])
-    monkeypatch.setattr(matching, "GROUPS", (matching.GROUPS, (8, 20))[seed % 2])
-    correct = match(batch).correct
-    np.testing.assert_array_equal(correct, plain_flags(batch))
-    first = np.searchsorted(batch.det_image, batch.det_image)
-    late = np.arange(len(correct)) - first >= matching.GROUPS[0]
-    assert correct[late].any(), "labels are found behind the first group"
-
-
 def test_pairs_at_the_edge_of_one_half_are_not_lost():
     """A detection whose centre lies on a label's edge can still be judged above 0.5 by rounding."""
     rng = np.random.default_rng(0)
@@ -138,9 +126,7 @@ def single_image(dets, labels) -> Batch:
     return Batch(dets, np.zeros(len(dets), int), labels, np.zeros(len(labels), int))
 
 
-@pytest.mark.parametrize("groups", [(64,), (1,)])
-def test_a_detection_whose_best_label_is_taken_stays_wrong(groups, monkeypatch):
-    monkeypatch.setattr(matching, "GROUPS", groups)
+def test_a_detection_whose_best_label_is_taken_stays_wrong():
     labels = [[0, 0, 0, 100, 100], [0, 0, 20, 100, 120]]
     dets = [[0, 0, 100, 100, 0.9, 0], [0, 9, 100, 109, 0.8, 0]]  # the second also overlaps label 1 by more than 0.5
     matches = match(single_image(dets, labels))

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from yolov7fast.metrics.matching import Batch, paired_iou, pairs_of_equal_key
+from yolov7fast.evaluation.detection_matching import Batch, closest, paired_iou, pairs_of_equal_key
 
 
 class Pairing(NamedTuple):
@@ -70,16 +70,10 @@ class ConfusionMatrix:
         iou = paired_iou(batch.labels[:, 1:], dets, t, d)
         close = iou > self.iou_thres
         t, d, iou = t[close], d[close], iou[close]
-        chosen = _closest(d, iou)
+        chosen = closest(d, iou)
         t, d, iou = t[chosen], d[chosen], iou[chosen]
-        chosen = _closest(t, iou)
+        chosen = closest(t, iou)
         return d[chosen], t[chosen]
-
-
-def _closest(key: np.ndarray, iou: np.ndarray) -> np.ndarray:
-    """For each value of `key` the row with the greatest IoU, the first of equal ones."""
-    order = np.argsort(-iou, kind="stable")
-    return order[np.unique(key[order], return_index=True)[1]]
 
 
 def _only_images_with_both(batch: Batch) -> Batch:

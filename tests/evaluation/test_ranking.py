@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from yolov7fast.metrics.ranking import rank_by_class
+from yolov7fast.evaluation.average_precision import rank_by_class
 
 
 def scores(kind: str, n: int, rng: np.random.Generator) -> np.ndarray:

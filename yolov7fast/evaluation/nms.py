@@ -4,7 +4,7 @@ The work is bounded by counts (30000 candidates, 300 detections an image), never
 same output on every machine. Filtering runs over a group of images at once; suppression itself is per image.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 
 import numpy as np
@@ -18,7 +18,6 @@ MAX_CANDIDATES = 30000
 CLASS_OFFSET = 4096  # px between classes, so that one suppression serves all of them; float32 rounding is part of it
 GROUP_ROWS = 200_000  # rows of prediction filtered at once: bounds memory without a loop over single images
 BLOCK = 128  # candidates compared with one another at once in `greedy_nms`
-HEAD = 1024  # candidates that `greedy_nms` sorts first
 
 
 def non_max_suppression(
@@ -131,7 +130,9 @@ def greedy_nms(boxes: np.ndarray, scores: np.ndarray, iou_thres: float, most: in
     """
     kept = np.empty(most, dtype=np.int64)
     n_kept = 0
-    for block in _best_first(scores):
+    order = np.argsort(-scores, kind="stable")[:MAX_CANDIDATES]
+    for start in range(0, len(order), BLOCK):
+        block = order[start : start + BLOCK]
         if n_kept:
             block = block[~_iou_above(boxes[kept[:n_kept]], boxes[block], iou_thres).any(0)]
         survivors = block[_first_come(_iou_above(boxes[block], boxes[block], iou_thres))][: most - n_kept]
@@ -140,22 +141,6 @@ def greedy_nms(boxes: np.ndarray, scores: np.ndarray, iou_thres: float, most: in
         if n_kept == most:
             break
     return kept[:n_kept]
-
-
-def _best_first(scores: np.ndarray) -> Iterator[np.ndarray]:
-    """Blocks of indices by falling score, ties in the order given, 30000 in all.
-
-    300 boxes are mostly found among the first few hundred, so the best are picked out and sorted alone at first.
-    """
-    parts = [np.arange(len(scores))]
-    if len(scores) > 2 * HEAD:
-        head = scores >= np.partition(scores, len(scores) - HEAD)[len(scores) - HEAD]
-        parts = [np.flatnonzero(head), np.flatnonzero(~head)]
-    given = 0
-    for part in parts:
-        order = part[np.argsort(-scores[part], kind="stable")][: MAX_CANDIDATES - given]
-        given += len(order)
-        yield from (order[start : start + BLOCK] for start in range(0, len(order), BLOCK))
 
 
 def _iou_above(a: np.ndarray, b: np.ndarray, threshold: float) -> np.ndarray:
@@ -175,15 +160,10 @@ def _iou_above(a: np.ndarray, b: np.ndarray, threshold: float) -> np.ndarray:
 
 
 def _first_come(overlaps: np.ndarray) -> list[int]:
-    """Greedy choice from a symmetric (n, n) boolean matrix: a row stays unless a kept earlier row overlaps it.
-
-    Rows are held as whole numbers, a bit for each column, so that a step costs one `or`.
-    """
-    packed = np.packbits(overlaps, axis=1, bitorder="little")
-    masks = [int.from_bytes(row.tobytes(), "little") for row in packed]
-    removed, kept = 0, []
-    for i, mask in enumerate(masks):
-        if not (removed >> i) & 1:
+    """Greedy choice from a symmetric (n, n) boolean matrix: a row stays unless a kept earlier row overlaps it."""
+    removed, kept = np.zeros(len(overlaps), bool), []
+    for i, row in enumerate(overlaps):
+        if not removed[i]:
             kept.append(i)
-            removed |= mask
+            removed |= row
     return kept

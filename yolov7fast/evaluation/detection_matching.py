@@ -10,7 +10,6 @@ import numpy as np
 import torch
 
 IOU_THRESHOLDS = np.linspace(0.5, 0.95, 10, dtype=np.float32)
-GROUPS = (64, 160)  # detections of an image are matched in groups, best first, which end there and at the last
 
 
 class Batch(NamedTuple):
@@ -110,83 +109,35 @@ def pairs_of_equal_key(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.nda
 
 def paired_iou(a: np.ndarray, b: np.ndarray, i: np.ndarray, j: np.ndarray) -> np.ndarray:
     """Plain IoU of xyxy rows a[i] and b[j] -> (p,); float32, no epsilon, two empty boxes give NaN."""
-    first, second = _columns(a[:, :4]), _columns(b[:, :4])
-    return _iou(*(column.take(i) for column in first), *(column.take(j) for column in second))
+    ax1, ay1, ax2, ay2 = a[i, :4].T
+    bx1, by1, bx2, by2 = b[j, :4].T
+    width = np.maximum(np.minimum(ax2, bx2) - np.maximum(ax1, bx1), 0)
+    inter = width * np.maximum(np.minimum(ay2, by2) - np.maximum(ay1, by1), 0)
+    union = (ax2 - ax1) * (ay2 - ay1) + (bx2 - bx1) * (by2 - by1) - inter
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return inter / union
 
 
-def _overlap(a1, a2, b1, b2):
-    """Length of the overlap of intervals; a1 and a2 are overwritten."""
-    np.minimum(a2, b2, out=a2)
-    a2 -= np.maximum(a1, b1, out=a1)
-    return np.maximum(a2, 0, out=a2)
+def closest(key: np.ndarray, iou: np.ndarray) -> np.ndarray:
+    """For each value of `key`, ascending, the row with the greatest IoU, the first of equal ones."""
+    order = np.lexsort((-iou, key))
+    return order[np.unique(key[order], return_index=True)[1]]
 
 
 def match(batch: Batch) -> Matches:
     """Give each detection the label of its image and class that it overlaps most, if above 0.5 and still free.
 
-    A detection whose best label was taken by a better-scored one stays wrong, even where another label overlaps it
-    enough, and matching is done once, at 0.5, not anew for every threshold. So the outcome for a label is simply the
-    first detection that prefers it, which needs no loop over detections.
-
-    The best detections of an image take most of its labels. So they come first; the others are compared with labels
-    that are still free, and with those that share image and class with a free one, which they may prefer.
+    A detection whose best label was taken by one with a better score stays wrong, even where another label overlaps it
+    enough, and matching is done once, at 0.5, not for every threshold. So a label goes to the first detection that
+    prefers it, which needs no loop over detections.
     """
-    dets, labels, image = batch.detections, batch.labels, batch.label_image
-    edges = np.searchsorted(batch.det_image, np.arange(int(image.max(initial=-1)) + 2))
-    columns = np.array(dets.T, order="C")  # a copy, whatever the number of rows: the scores stay as they are
-    columns[4] = (columns[2] - columns[0]) * (columns[3] - columns[1])  # here the area is needed, not the score
-    cls = labels[:, 0].astype(np.int64)
-    key = image * (int(cls.max(initial=0)) + 1) + cls
-    owner, iou = np.full(len(labels), -1), np.zeros(len(labels), np.float32)
-    for places in np.split(np.arange(np.diff(edges).max(initial=0)), GROUPS):
-        asked = np.flatnonzero(np.bincount(key, owner < 0).take(key))
-        if len(places) and len(asked):
-            i, j, overlap = _preferred(columns, edges, places, labels.take(asked, 0), image.take(asked))
-            j = asked.take(j)
-            free = np.flatnonzero(owner.take(j) < 0)[::-1]  # written last to first, so that the first stays
-            owner[j.take(free)], iou[j.take(free)] = i.take(free), overlap.take(free)
-    taken = np.flatnonzero(owner >= 0)
-    return Matches(len(dets), owner.take(taken), taken, iou.take(taken))
-
-
-def _preferred(columns, edges, places, labels, image) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Detection, label and IoU (p,) of each detection above 0.5 with its best label; by label, then by detection.
-
-    columns (6, n): x1, y1, x2, y2, area, class of the detections; those of image b are rows edges[b] to edges[b + 1],
-    of which the ones at `places` (w,) are looked at. labels (k, 5) lie in the images `image` (k,).
-
-    Each label is compared with all w detections of its image, of whatever class: rows of numbers that lie side by side
-    cost less than picking out those of its class.
-    """
-    at = edges[:-1, None] + places
-    group = columns.take(at, axis=1, mode="clip")
-    group[5][at >= edges[1:, None]] = -1  # beyond the last detection of an image
-    x1, y1, x2, y2, area, cls = group.take(image, axis=1)
-    left, top, right, bottom, own_area = (column[:, None] for column in _columns(labels[:, 1:]))
-    iou = _iou(left, top, right, bottom, own_area, x1, y1, x2, y2, area)
-    close = np.flatnonzero((iou > IOU_THRESHOLDS[0]) & (cls == labels[:, :1]))  # NaN, of empty boxes, is not above
-    j, place = np.divmod(close, len(places))
-    i, iou = at[image.take(j), place], iou.take(close)
-    best, wish = np.zeros(columns.shape[1], np.float32), np.empty(columns.shape[1], np.int64)
-    np.maximum.at(best, i, iou)
-    most = np.flatnonzero(iou == best.take(i))
-    i, j, iou = i.take(most), j.take(most), iou.take(most)
-    wish[i[::-1]] = j[::-1]  # so that the first of equal labels stays
-    first = np.flatnonzero(wish.take(i) == j)
-    return i.take(first), j.take(first), iou.take(first)
-
-
-def _columns(xyxy: np.ndarray) -> tuple[np.ndarray, ...]:
-    """x1, y1, x2, y2 and area of boxes (n, 4), each contiguous."""
-    x1, y1, x2, y2 = np.ascontiguousarray(xyxy.T)
-    return x1, y1, x2, y2, (x2 - x1) * (y2 - y1)
-
-
-def _iou(ax1, ay1, ax2, ay2, area, bx1, by1, bx2, by2, union) -> np.ndarray:
-    """IoU of xyxy boxes (n,) with their areas; what stands for the second boxes is overwritten."""
-    union += area
-    inter = _overlap(bx1, bx2, ax1, ax2)
-    inter *= _overlap(by1, by2, ay1, ay2)
-    union -= inter
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.divide(inter, union, out=inter)
+    det_cls, label_cls = batch.detections[:, 5].astype(np.int64), batch.labels[:, 0].astype(np.int64)
+    classes = 1 + max(det_cls.max(initial=0), label_cls.max(initial=0))
+    det, label = pairs_of_equal_key(batch.det_image * classes + det_cls, batch.label_image * classes + label_cls)
+    iou = paired_iou(batch.detections, batch.labels[:, 1:], det, label)
+    close = iou > IOU_THRESHOLDS[0]  # NaN, of empty boxes, is not above
+    det, label, iou = det[close], label[close], iou[close]
+    best = closest(det, iou)
+    det, label, iou = det[best], label[best], iou[best]  # ascending: best score of an image first
+    taken, first = np.unique(label, return_index=True)
+    return Matches(len(batch.detections), det[first], taken, iou[first])

@@ -1,0 +1,167 @@
+"""SimOTA, the simplified optimal transport assignment of YOLOX (Ge et al., 2021), for a whole batch at once.
+
+1. Candidates: the cells near the centre of a box whose anchor fits it (`losses.candidates`, on the host).
+2. Cost matrix (B, num_gt, num_candidates): class cost plus weighted overlap cost of every pair.
+3. Dynamic k: a box takes as many candidates as the sum of its best overlaps says, those of lowest cost.
+4. Conflict resolution: a candidate taken by several boxes goes to the one for which it costs least.
+
+No loop over images or boxes, and no host sync. Other assigners inherit from `SimOTA` and replace single steps: `tal`.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import torch
+
+from yolov7fast.core.boxes import box_iou
+from yolov7fast.losses.assignment import Assigner, Assignment, GroundTruthBoxes, MatchingChunk, Predictions
+
+IOU_WEIGHT = 3.0  # of the overlap cost against the class cost
+LOG_FLOOR = float(np.float32(1e-8))  # added to an IoU before its logarithm, the same for fp32 and fp64
+LEAD_TOP, AUX_TOP = 10, 20  # how many of a box's best overlaps determine its k
+
+
+class Pairs(NamedTuple):
+    """All pairs of boxes and candidates of the images of a chunk."""
+
+    candidates: torch.Tensor  # (B, P) int64, -1 for padding
+    gt_boxes: torch.Tensor  # (B, G, 4) xyxy in pixels
+    gt_labels: torch.Tensor  # (B, G)
+    iou: torch.Tensor  # (B, G, P)
+
+    def of_candidates(self, values: torch.Tensor) -> torch.Tensor:
+        """(B, 1, P) from (n,) values of the candidates."""
+        return values[self.candidates][:, None]
+
+    def of_class(self, values: torch.Tensor) -> torch.Tensor:
+        """(B, G, P) from (n, C) values: at each pair those of the box's class."""
+        return values[self.candidates[:, None], self.gt_labels[..., None]]
+
+
+@dataclass(frozen=True)
+class SimOTA(Assigner):
+    """top: how many of a box's best overlaps count towards its k, and so the most candidates it can take."""
+
+    compares: ClassVar[bool] = True
+
+    top: int = LEAD_TOP
+
+    @classmethod
+    def build(cls, auxiliary: bool) -> "SimOTA":
+        return cls(AUX_TOP if auxiliary else LEAD_TOP)
+
+    @torch.no_grad()
+    def __call__(
+        self, proposed: torch.Tensor, predictions: Predictions | None = None, gt: GroundTruthBoxes | None = None
+    ) -> Assignment:
+        if predictions is None or gt is None:
+            raise TypeError(f"{type(self).__name__} needs predictions and ground truth")
+        n = len(proposed)  # one more element than candidates: padding, -1, is written to the last
+        num_taken, matched_gt, preferred_gt = proposed.new_zeros(3, n + 1).unbind()
+        lowest = predictions.boxes.new_full((n + 1,), torch.inf)
+        features = self.prepare(predictions)
+        for chunk in gt.chunks:
+            taken, cost, preferred = self.match_chunk(chunk, predictions.boxes, gt.boxes, gt.labels, features)
+            num_taken.index_put_((taken,), torch.ones_like(taken), accumulate=True)
+            matched_gt.index_put_((taken,), chunk.gt_idx[..., None].expand_as(taken), accumulate=True)
+            best = lowest[chunk.candidates]  # of earlier boxes, if those of an image are divided between chunks
+            lowest[chunk.candidates] = torch.minimum(best, cost)
+            preferred_gt[chunk.candidates] = torch.where(cost < best, preferred, preferred_gt[chunk.candidates])
+        # with a single box, the sum of rows in matched_gt is its row
+        matched_gt = torch.where(num_taken > 1, preferred_gt, matched_gt)[:n]
+        return self.weigh(Assignment(num_taken[:n] > 0, matched_gt), predictions, features, gt)
+
+    def match_chunk(
+        self,
+        chunk: MatchingChunk,
+        boxes: torch.Tensor,
+        gt_boxes: torch.Tensor,
+        gt_labels: torch.Tensor,
+        features: Any,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Steps 2 to 4 for some images.
+
+        Returns the candidates that each box takes, (B, G, K), -1 for none; for each candidate, (B, P), the lowest
+        conflict cost, and the target row of the box that has it, whether the box took it or not.
+        """
+        candidates, gt_idx = chunk
+        gt_boxes, gt_labels = gt_boxes[gt_idx], gt_labels[gt_idx]
+        iou = box_iou(gt_boxes, boxes[:, candidates].permute(1, 2, 0)).nan_to_num_(0)  # two empty boxes: no overlap
+        valid_mask = (gt_idx >= 0)[..., None] & (candidates >= 0)[:, None]
+        pairs = Pairs(candidates, gt_boxes, gt_labels, torch.where(valid_mask, iou, 0))
+        cost = torch.where(valid_mask, self.cost_matrix(pairs, features), torch.inf)
+        k = self.dynamic_k(pairs, cost) * (gt_idx >= 0)
+        index = lowest_cost(cost, k, (candidates >= 0).sum(1), self.top)
+        taken = candidates[:, None].expand_as(cost).gather(2, index)
+        taken = torch.where(torch.arange(index.shape[2], device=k.device) < k[..., None], taken, -1)
+        lowest, preferred = self.conflict_cost(pairs, cost).min(1)
+        return taken, lowest, gt_idx.gather(1, preferred)
+
+    def prepare(self, predictions: Predictions) -> tuple[torch.Tensor, ...]:
+        """What `cost_matrix` needs of each candidate: score of each class (n, C), cost for no class (n,).
+
+        The score is sqrt(class probability x objectness), kept off 0 and 1 so that its logarithms are finite. The
+        probability is computed in fp32 whatever the network computes in.
+        """
+        score = (predictions.class_logits.float().sigmoid() * predictions.objectness.sigmoid()).sqrt_()
+        limits = torch.finfo(score.dtype)
+        score = score.clamp_(limits.tiny**0.5, 1 - limits.eps / 2)
+        return score, -(1 - score).log_().sum(1)
+
+    def cost_matrix(self, pairs: Pairs, features: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        """(B, G, P) class cost + weighted overlap cost; what it says of padding is not used.
+
+        The class cost is the binary cross-entropy of the scores with the box's one-hot class, summed over classes: the
+        candidate's cost for no class less the log-odds of the box's class, so that no (G, P, C) is formed.
+        """
+        score, no_class = features
+        cls_cost = pairs.of_candidates(no_class) - pairs.of_class(score).logit_()
+        return cls_cost.sub_((pairs.iou + LOG_FLOOR).log_(), alpha=IOU_WEIGHT)
+
+    def dynamic_k(self, pairs: Pairs, cost: torch.Tensor) -> torch.Tensor:
+        """(B, G) int64: how many candidates each box takes, at most `top`."""
+        best = pairs.iou.topk(min(self.top, pairs.iou.shape[2])).values
+        return best.sum(2).long().clamp_(min=1)
+
+    def conflict_cost(self, pairs: Pairs, cost: torch.Tensor) -> torch.Tensor:
+        """(B, G, P): a candidate that several boxes took goes to the box of its image for which this is least."""
+        return cost
+
+    def weigh(
+        self, given: Assignment, predictions: Predictions, features: tuple[torch.Tensor, ...], gt: GroundTruthBoxes
+    ) -> Assignment:
+        """Add weights and objectness targets, for assigners by which positives are not all alike."""
+        return given
+
+
+def lowest_cost(cost: torch.Tensor, k: torch.Tensor, num_candidates: torch.Tensor, top: int) -> torch.Tensor:
+    """(B, G, K) int64: the candidates of lowest cost of each box, of which the first k (B, G) are to be used.
+
+    cost: (B, G, P), infinite for padding; num_candidates: (B,); k <= top.
+
+    A cell proposed twice gives two equal columns, so the k-th lowest cost is often not unique. On a CPU such rows are
+    chosen as upstream does, by torch.topk of the row alone; elsewhere upstream's own choice is not defined.
+    """
+    lowest = cost.topk(min(top + 1, cost.shape[2]), largest=False)
+    if not cost.is_cpu:
+        return lowest.indices[..., :top]
+    return _resolve_ties(cost, k, num_candidates, lowest.values, lowest.indices)[..., :top]
+
+
+@torch.library.custom_op("yolov7fast::resolve_ties", mutates_args=())
+def _resolve_ties(
+    cost: torch.Tensor, k: torch.Tensor, num_candidates: torch.Tensor, values: torch.Tensor, indices: torch.Tensor
+) -> torch.Tensor:
+    """A separate operator since the work depends on values, which torch.compile cannot trace."""
+    indices, last = indices.clone(), values.shape[2] - 1
+    at_k, after_k = (values.gather(2, at[..., None])[..., 0] for at in ((k - 1).clamp(min=0), k.clamp(max=last)))
+    for image, gt in ((at_k == after_k) & (k > 0) & (k <= last)).nonzero().tolist():
+        row, count = cost[image, gt, : num_candidates[image]], int(k[image, gt])
+        indices[image, gt, :count] = row.topk(count, largest=False).indices
+    return indices
+
+
+@_resolve_ties.register_fake
+def _(cost, k, num_candidates, values, indices):
+    return torch.empty_like(indices)
