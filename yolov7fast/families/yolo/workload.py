@@ -13,7 +13,7 @@ from yolov7fast.data.dataset import LoadImagesAndLabels
 from yolov7fast.data.labels import Subset
 from yolov7fast.families.base import class_names
 from yolov7fast.families.yolo.network import chosen_heads, description_of
-from yolov7fast.planning.memory import GPU_RESERVE, Workload, half
+from yolov7fast.machine.memory_plan import GPU_RESERVE, Workload, half
 from yolov7fast.training import hyperparameters as hyper
 
 LARGEST_SCALE = 1.5  # of --multi-scale

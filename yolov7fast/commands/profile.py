@@ -7,7 +7,7 @@ CUDA events measure a GPU without waiting inside the loop; a monotonic clock mea
 import argparse
 import json
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -22,19 +22,17 @@ from yolov7fast.core.device import select_device
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.atomic import write_atomically
 from yolov7fast.data.data_yaml import DataYaml, load_data_yaml
-from yolov7fast.families.yolo.family import effective_hyp
-from yolov7fast.families.yolo.network import build_model
+from yolov7fast.families.yolo.family import YoloFamily, effective_hyp
 from yolov7fast.losses.build import assigner_stages
+from yolov7fast.machine.profiler import batches, build_step, measure
 from yolov7fast.nn.heads import IAuxDetect
-from yolov7fast.profiling.measure import measure, write_trace
-from yolov7fast.profiling.report import advice, comparison, draw, table
-from yolov7fast.profiling.synthetic import CLASSES, ProfiledFamily
-from yolov7fast.training.distributed import World
 from yolov7fast.training.hyperparameters import load_hyp, with_assigner
-from yolov7fast.training.reporting.bottleneck import options_in_use
+from yolov7fast.training.reporting.bottleneck import advice_text, options_in_use
 from yolov7fast.training.run import init_seeds
-from yolov7fast.training.step import TrainStep, choose_amp
+from yolov7fast.training.step import TrainStep
 
+CLASSES = 80  # of the random batch, as COCO has
+TRACED = 3  # iterations in a trace
 measurement = partial(Flag, group="measurement")
 PROFILE_FLAGS = [
     measurement("--iters", int, 30, "measured iterations of each loss", low=1),
@@ -43,7 +41,7 @@ PROFILE_FLAGS = [
     measurement("--synthetic", bool, False, "one random batch (the default without --data)"),
     measurement("--targets", int, 17, "boxes per image of the random batch", low=0),
     measurement("--trace", str, "", "write a Chrome trace of three iterations to this file"),
-    measurement("--output", str, "runs/profile", "folder for profile.json and profile.png"),
+    measurement("--output", str, "runs/profile", "folder for profile.json"),
 ]
 
 
@@ -92,25 +90,32 @@ def profile_losses(
     opt: argparse.Namespace, hyp: dict, data: DataYaml, device: torch.device, kinds: Sequence[str]
 ) -> dict[str, dict]:
     """Build network, loader and step, measure each kind of loss, and write the traces that are wanted."""
-    with tempfile.TemporaryDirectory() as scratch:
-        model = build_model(opt, hyp, data.nc, device)
-        if "plain" in kinds and isinstance(model.model[-1], IAuxDetect):
-            wish = "--compare-loss" if opt.compare_loss else "the plain loss"
-            raise UserError(
-                f"{wish}: {opt.cfg or opt.weights} has auxiliary heads, which have no plain loss; leave it out"
-            )
-        opt.save_dir = scratch
-        family = ProfiledFamily(opt, data, model, device, World(), hyp=hyp)
-        family.model.train()
-        amp = choose_amp(opt.amp, device)
-        step = TrainStep(family, family.model, family.net, family.optimizer, family.ema, device, amp=amp)
+    with tempfile.TemporaryDirectory() as opt.save_dir:
+        family, step = build_step(opt, hyp, data, device)
+        if "plain" in kinds and isinstance(family.model.model[-1], IAuxDetect):
+            raise UserError(f"--compare-loss: {opt.cfg or opt.weights} has auxiliary heads, which have no plain loss")
         try:
-            profiles = measure(family, step, kinds, opt, device)
+            profiles = measure(family, step, kinds, opt.iters, opt.warm_iters, device)
             for kind in kinds if opt.trace else ():
                 write_trace(family, step, kind, trace_path(opt, kind))
         finally:
             family.close()
     return profiles
+
+
+def write_trace(family: YoloFamily, step: TrainStep, kind: str, path: Path) -> None:
+    """Write a Chrome trace of a few iterations with one kind of loss."""
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    if torch.cuda.is_available():
+        activities.append(torch.profiler.ProfilerActivity.CUDA)
+    rates = family.schedule.rates(0, 0, 0)._replace(accumulate=1)
+    family.assigner = kind
+    with torch.profiler.profile(activities=activities) as profiler:
+        for number, batch in enumerate(batches(family.loader, TRACED)):
+            step(batch, number, rates)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    profiler.export_chrome_trace(str(path))
+    print(f"trace of {TRACED} iterations: {path} (open it in chrome://tracing or ui.perfetto.dev)")
 
 
 def input_text(opt: argparse.Namespace) -> str:
@@ -121,6 +126,41 @@ def input_text(opt: argparse.Namespace) -> str:
         f"measuring on synthetic input: one random batch of {opt.batch_size} images of {opt.img_size[0]} pixels with "
         f"{opt.targets} boxes each, so without the cost of loading; give --data FILE to measure on a data set"
     )
+
+
+def table(profile: Mapping, title: str) -> str:
+    """One line for each stage, then the whole iteration."""
+    lines = [f"\n{title}", f"{'stage':>12}{'mean ms':>12}{'std ms':>12}{'fraction':>10}"]
+    for name, row in profile["stages"].items():
+        lines.append(f"{name:>12}{row['mean_ms']:12.2f}{row['std_ms']:12.2f}{row['fraction']:10.1%}")
+    lines.append(f"{'iteration':>12}{profile['total_ms']:12.2f}{'':>12}{1:10.1%}")
+    lines.append(
+        f"{profile['images_per_s']:.1f} images/s, {profile['gpu_busy']:.1%} of the time in forward and backward, "
+        f"{profile['iterations']} iterations measured"
+    )
+    return "\n".join(lines)
+
+
+def loss_part(profile: Mapping, value: str) -> float:
+    """`mean_ms` or `fraction` of loss and assignment together."""
+    return sum(profile["stages"].get(name, {value: 0.0})[value] for name in ("loss", "assignment"))
+
+
+def comparison(plain: Mapping, ota: Mapping) -> str:
+    """Ratios of OTA to the plain loss: the whole iteration, and the loss alone."""
+    whole, ms = ota["total_ms"] / plain["total_ms"], [loss_part(profile, "mean_ms") for profile in (ota, plain)]
+    return (
+        f"\nmeasured in turn, batch by batch: an iteration with OTA takes {whole:.3f} times one with the plain loss; "
+        f"loss + assignment alone {ms[0] / ms[1]:.3f} times ({ms[0]:.2f} against {ms[1]:.2f} ms)"
+    )
+
+
+def advice(profile: Mapping, in_use: Collection[str] = ()) -> str:
+    """One line: the bottleneck of this run, and which flags to try; in_use: of `bottleneck.options_in_use`."""
+    data = profile["stages"].get("data", {"fraction": 0.0})["fraction"]
+    loss = loss_part(profile, "fraction")
+    parts = {"data": data, "loss": loss, "validation": 0.0, "network": 1 - data - loss}
+    return f"The bottleneck is {advice_text(parts, {}, in_use)}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -149,8 +189,5 @@ def main(argv: Sequence[str] | None = None) -> int:
     written = {"network": network, "synthetic": opt.synthetic, **last}
     written |= {"by_loss": profiles} if len(kinds) > 1 else {}
     write_atomically(output / "profile.json", json.dumps(written, indent=2) + "\n")
-    draw(profiles, setting, output / "profile.png")
-    print(
-        f"\nwritten: {output / 'profile.json'}, {output / 'profile.png'}\n{advice(last, options_in_use(opt, device))}"
-    )
+    print(f"\nwritten: {output / 'profile.json'}\n{advice(last, options_in_use(opt, device))}")
     return 0
