@@ -1,11 +1,9 @@
 """Counts what reaches the dispatcher: every aten call, and those that make the host wait for the device."""
 
-import weakref
 from collections import Counter
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 # operators whose result, or its shape, the host must know before it continues, whatever device they run on
 HOST_READS = {"_local_scalar_dense", "nonzero", "masked_select", "is_nonzero", "unique", "_unique2", "equal"}
@@ -56,31 +54,3 @@ class OpCounter(TorchDispatchMode):
     @property
     def total(self) -> int:
         return sum(self.calls.values())
-
-
-class PeakMemory(TorchDispatchMode):
-    """Largest sum of bytes, above those alive at the start, of storages that live at one time."""
-
-    def __init__(self):
-        super().__init__()
-        self.alive, self.now, self.peak = {}, 0, 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        out = func(*args, **(kwargs or {}))
-        inputs = {t.untyped_storage()._cdata for t in args if isinstance(t, torch.Tensor)}
-        for t in tree_leaves(out):
-            if not isinstance(t, torch.Tensor):
-                continue
-            storage = t.untyped_storage()
-            key = storage._cdata
-            if key in self.alive or key in inputs:
-                continue
-            size = storage.nbytes()
-            self.alive[key] = size
-            self.now += size
-            self.peak = max(self.peak, self.now)
-            weakref.finalize(storage, self._gone, key)
-        return out
-
-    def _gone(self, key):
-        self.now -= self.alive.pop(key, 0)

@@ -1,14 +1,11 @@
-"""What makes the host wait for a device, operator by operator, with the source line of each.
+"""Finds the operators that make the host wait for a device, with their source lines.
 
-Two watchers see it. A dispatch mode judges every operator by its arguments: it knows what CUDA's own watcher misses,
-such as copies out of pageable memory that say `non_blocking`. `torch.cuda.set_sync_debug_mode` knows what the
-dispatcher does not see. Findings of one source line and kind are one.
+A dispatch mode judges every operator by its arguments. It also finds what `torch.cuda.set_sync_debug_mode` misses, such
+as `non_blocking` copies out of pageable memory. It needs no GPU: see `tests.simulated_device`.
 """
 
 import sys
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import NamedTuple
@@ -17,13 +14,12 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from benchmarks.op_counter import COPIES, HOST_READS, MASKED, is_host, source_of, waits
 from yolov7fast.core.files.shipped import PACKAGE
-from yolov7fast.profiling.op_counter import COPIES, HOST_READS, MASKED, is_host, source_of, waits
 
 INDEXED = {*MASKED, "index_select", "index_add", "index_add_", "index_copy", "index_copy_", "gather", "scatter"}
 TORCH = str(Path(torch.__file__).parent)
-CUDA_WARNING, CUDA_WHY = "synchronizing CUDA operation", "waits, says CUDA"
-OWN = (__file__, str(Path(__file__).with_name("stand_in.py")))
+OWN = (__file__, str(Path(__file__).with_name("simulated_device.py")))
 
 
 class Place(NamedTuple):
@@ -102,11 +98,6 @@ class WaitFinder(TorchDispatchMode):
             self.note(why, name)
         return func(*args, **kwargs)
 
-    def waits(self) -> dict[Wait, int]:
-        """What was found, and how often; of CUDA's own reports those that say something new."""
-        known = {wait.place for wait in self.found if wait.why != CUDA_WHY}
-        return {wait: n for wait, n in self.found.items() if wait.why != CUDA_WHY or wait.place not in known}
-
     def note(self, why: str, operator: str) -> None:
         places = call_places()
         inner = places[0] if places else Place("?", 0, "?")
@@ -128,7 +119,7 @@ def call_places() -> list[Place]:
 
 def _is_hidden(frame: FrameType) -> bool:
     file = frame.f_code.co_filename
-    return file.startswith((TORCH, "<")) or file in OWN or file in (warnings.__file__,)
+    return file.startswith((TORCH, "<")) or file in OWN
 
 
 def _shown(file: str) -> str:
@@ -146,24 +137,3 @@ def _shown(file: str) -> str:
 def is_own(place: Place) -> bool:
     """Whether a line is the package's."""
     return place.file.startswith(f"{PACKAGE.name}/")
-
-
-@contextmanager
-def cuda_watched(finder: WaitFinder) -> Iterator[None]:
-    """Let CUDA's own watcher report to the finder while the block runs."""
-    before, show = torch.cuda.get_sync_debug_mode(), warnings.showwarning
-
-    def report(message, category, filename, lineno, file=None, line=None):
-        if CUDA_WARNING in str(message):
-            finder.note(CUDA_WHY, "an operator")
-        else:
-            show(message, category, filename, lineno, file, line)
-
-    torch.cuda.set_sync_debug_mode("warn")
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("always", message=f".*{CUDA_WARNING}")
-            warnings.showwarning = report
-            yield
-    finally:
-        torch.cuda.set_sync_debug_mode(before)

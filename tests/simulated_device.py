@@ -15,16 +15,16 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
 from torch.utils._pytree import tree_map_only
 
-STAND_IN = torch.device("meta")
+SIMULATED = torch.device("meta")
 
 
-class FarTensor(torch.Tensor):
-    """Numbers in the host's memory (`near`) behind a tensor of the stand-in device."""
+class SimulatedTensor(torch.Tensor):
+    """Numbers in the host's memory (`near`) behind a tensor of the simulated device."""
 
     near: torch.Tensor
 
     @staticmethod
-    def __new__(cls, near: torch.Tensor) -> "FarTensor":
+    def __new__(cls, near: torch.Tensor) -> "SimulatedTensor":
         made = torch.Tensor._make_wrapper_subclass(  # pyright: ignore[reportAttributeAccessIssue]
             cls,
             near.size(),
@@ -32,14 +32,14 @@ class FarTensor(torch.Tensor):
             storage_offset=near.storage_offset(),
             dtype=near.dtype,
             layout=near.layout,
-            device=STAND_IN,
+            device=SIMULATED,
             requires_grad=near.requires_grad,
         )
         made.near = near
         return made
 
     def __repr__(self, **_) -> str:
-        return f"FarTensor({self.near!r})"
+        return f"SimulatedTensor({self.near!r})"
 
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
@@ -47,32 +47,32 @@ class FarTensor(torch.Tensor):
 
 
 def run_far(func, args: tuple, kwargs: dict[str, Any]):
-    """Run an operator on the numbers; its results are of the stand-in device, unless it copies to the host."""
+    """Run an operator on the numbers; its results are of the simulated device, unless it copies to the host."""
     device = kwargs.get("device")
     to_host = device is not None and torch.device(device).type == "cpu"
-    near_args, near_kwargs = tree_map_only(FarTensor, lambda t: t.near, (args, kwargs))
+    near_args, near_kwargs = tree_map_only(SimulatedTensor, lambda t: t.near, (args, kwargs))
     if device is not None:
         near_kwargs = {**near_kwargs, "device": torch.device("cpu")}
     near_kwargs.pop("non_blocking", None)
     out = func(*near_args, **near_kwargs)
     if to_host or _writes_to_host(func, args):
         return args[0] if _writes_to_host(func, args) else out
-    far = tree_map_only(torch.Tensor, FarTensor, out)
+    far = tree_map_only(torch.Tensor, SimulatedTensor, out)
     return return_and_correct_aliasing(func, args, kwargs, far)
 
 
 def _writes_to_host(func, args: tuple) -> bool:
     """`host.copy_(far)` and the like change a tensor of the host, and give it back."""
-    return func._schema.is_mutable and isinstance(args[0], torch.Tensor) and not isinstance(args[0], FarTensor)
+    return func._schema.is_mutable and isinstance(args[0], torch.Tensor) and not isinstance(args[0], SimulatedTensor)
 
 
 class _Far(TorchDispatchMode):
-    """Tensors that are made on the stand-in device, or copied there, have numbers."""
+    """Tensors that are made on the simulated device, or copied there, have numbers."""
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         device = kwargs.get("device")
-        if device is not None and torch.device(device).type == STAND_IN.type:
+        if device is not None and torch.device(device).type == SIMULATED.type:
             return run_far(func, args, kwargs)
         return func(*args, **kwargs)
 
@@ -83,9 +83,9 @@ class _AboveDispatcher(TorchFunctionMode):
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = dict(kwargs or {})
-        if func is torch.Tensor.tolist and isinstance(args[0], FarTensor):
+        if func is torch.Tensor.tolist and isinstance(args[0], SimulatedTensor):
             return args[0].cpu().tolist()
-        if func in (torch.Tensor.__getitem__, torch.Tensor.__setitem__) and isinstance(args[0], FarTensor):
+        if func in (torch.Tensor.__getitem__, torch.Tensor.__setitem__) and isinstance(args[0], SimulatedTensor):
             args = (args[0], _with_host_lists(args[1]), *args[2:])
         if func in (torch.tensor, torch.as_tensor) and not isinstance(args[0], torch.Tensor):
             device = kwargs.pop("device", None)
@@ -117,20 +117,20 @@ class PinnedPages:
 
 
 @contextmanager
-def stand_in_device() -> Iterator[PinnedPages]:
-    """While open, `STAND_IN` is the machine's accelerator; yields what is known to be page-locked."""
+def simulated_device() -> Iterator[PinnedPages]:
+    """While open, `SIMULATED` is the machine's accelerator; yields what is known to be page-locked."""
     pages, autocast = PinnedPages(), torch.autocast
 
     def no_autocast(device_type: str, *args, **kwargs):
-        """The stand-in has one precision, which torch would refuse to speak of."""
-        return nullcontext() if device_type == STAND_IN.type else autocast(device_type, *args, **kwargs)
+        """The simulated device has one precision, which torch would refuse to speak of."""
+        return nullcontext() if device_type == SIMULATED.type else autocast(device_type, *args, **kwargs)
 
     def pin_memory(tensor: torch.Tensor, *_) -> torch.Tensor:
         return pages.lock(tensor.clone())
 
     with (
         mock.patch.object(torch.accelerator, "is_available", lambda: True),
-        mock.patch.object(torch.accelerator, "current_accelerator", lambda *_, **__: STAND_IN),
+        mock.patch.object(torch.accelerator, "current_accelerator", lambda *_, **__: SIMULATED),
         mock.patch.object(torch.Tensor, "pin_memory", pin_memory),
         mock.patch.object(torch, "autocast", no_autocast),
         _Far(),

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from yolov7fast.profiling.op_counter import OpCounter
+from benchmarks.op_counter import OpCounter
 
 
 @pytest.mark.parametrize(

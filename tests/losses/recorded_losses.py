@@ -1,7 +1,4 @@
-"""Recorded loss cases: inputs, and what upstream's losses made of them (tests/golden/README.md says how).
-
-They lie among the tests in a checkout, and in the folder `shipped` of an installed package.
-"""
+"""Recorded loss cases: inputs, and what upstream's losses made of them (tests/golden/README.md says how)."""
 
 import json
 from functools import cache
@@ -11,15 +8,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from yolov7fast.core.files.shipped import CHECKOUT, PACKAGE
+from tests.conftest import ROOT
 from yolov7fast.losses.yolo import ComputeLoss, ComputeLossAuxOTA, ComputeLossOTA
 
-FOLDER = CHECKOUT / "tests" / "golden" if CHECKOUT else PACKAGE / "shipped" / "recorded"
+FOLDER = ROOT / "tests" / "golden"
 FILES = ("loss_cases.npz", "loss_fitted.npz")
 LOSSES = {"plain": ComputeLoss, "ota": ComputeLossOTA, "aux": ComputeLossAuxOTA}
-# cases in which two boxes want a cell that is proposed twice: a CPU chooses as upstream does, every other device takes
-# the first copy (`assign.ota`), which is not what was recorded
-CHOSEN_BY_DEVICE = ("ota_edge", "aux_edge", "aux_crowd", "aux_w6_nc3_b16")
 ANCHORS = {  # pixels, by level
     "p5": [[10, 13, 16, 30, 33, 23], [30, 61, 62, 45, 59, 119], [116, 90, 156, 198, 373, 326]],
     "p5y7": [[12, 16, 19, 36, 40, 28], [36, 75, 76, 55, 72, 146], [142, 110, 192, 243, 459, 401]],
@@ -105,6 +99,3 @@ class Case:
         places = [torch.from_numpy(self.figures[f"grad{m}_idx"]) for m in range(len(self.maps))]
         gradients = [m.grad.cpu().flatten()[at].numpy() for m, at in zip(self.maps, places, strict=True)]  # pyright: ignore[reportOptionalMemberAccess]
         return items.cpu().numpy(), gradients
-
-    def recorded_outcome(self) -> tuple[np.ndarray, list[np.ndarray]]:
-        return self.figures["items"], [self.figures[f"grad{m}_val"] for m in range(len(self.maps))]

@@ -1,4 +1,4 @@
-"""Faults for tests/diagnostics/test_planted_faults.py: each wraps a method and marks the line that does wrong."""
+"""Faults that tests plant in the training step: each wraps a method and marks the faulty line."""
 
 import warnings
 from functools import wraps
@@ -80,10 +80,6 @@ def warns_as_cuda(method):
     return planted
 
 
-def scaled(method, factor: float):
-    return lambda *args: method(*args) * factor
-
-
 def rounded(function):
     """To ten bits of mantissa, as TF32 keeps."""
 
@@ -102,16 +98,5 @@ def nan_in_half(method):
         loss, items = method(self, *args)
         half = torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") is torch.float16
         return (loss * torch.nan, items * torch.nan) if half else (loss, items)
-
-    return planted
-
-
-def one_slot_late(method):
-    kept = []
-
-    def planted(self):
-        images, *rest = method(self)
-        kept.append(images.clone())
-        return (kept[max(len(kept) - 2, 0)], *rest)
 
     return planted

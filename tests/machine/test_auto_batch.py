@@ -1,4 +1,4 @@
-"""`--batch-size auto`: what is chosen, what a probe on a GPU changes, and what running out of memory does."""
+"""`--batch-size auto`: what is chosen, and what running out of memory does."""
 
 import logging
 from pathlib import Path
@@ -16,10 +16,17 @@ from yolov7fast.cli.parser import parser_for
 from yolov7fast.cli.run_file import check_flag_value
 from yolov7fast.core.errors import UserError
 from yolov7fast.families.yolo.family import YoloFamily
-from yolov7fast.planning import auto_batch
-from yolov7fast.planning.auto_batch import Limits, allowed_batches, choose_batch, free_ram
-from yolov7fast.planning.density import assumed_labels
-from yolov7fast.planning.memory import GIB, GPU_RESERVE, Workload
+from yolov7fast.machine import memory_plan
+from yolov7fast.machine.memory_plan import (
+    GIB,
+    GPU_RESERVE,
+    BatchLimits,
+    Workload,
+    allowed_batches,
+    assumed_labels,
+    available_ram,
+    choose_batch,
+)
 from yolov7fast.training.checkpoints.resume import Progress
 from yolov7fast.training.distributed import World
 from yolov7fast.training.hyperparameters import load_hyp
@@ -37,14 +44,12 @@ def quick_curves(monkeypatch):
 class EvenWork(Workload):
     """A gigabyte, and a tenth of one for each image."""
 
-    line = (GIB, GIB / 10)
-
     def plan(self, batch):
         return SimpleNamespace(total=GIB + batch * GIB // 10)
 
 
 def even_work() -> EvenWork:
-    return EvenWork("cfg", 3, 64, HYP, assumed_labels(3))
+    return EvenWork("cfg", 3, 64, HYP, assumed_labels())
 
 
 # --- the choice -------------------------------------------------------------------------------------------------------
@@ -61,73 +66,38 @@ def even_work() -> EvenWork:
     ],
 )
 def test_batches_divide_the_nominal_one_and_the_replicas_divide_them(nominal, images, replicas, allowed):
-    assert allowed_batches(Limits(nominal, images, replicas)) == allowed
+    assert allowed_batches(BatchLimits(nominal, images, replicas)) == allowed
 
 
 @pytest.mark.parametrize(("gigabytes", "batch"), [(100, 64), (6, 32), (4, 16), (1.3, 1)])
 def test_the_largest_that_leaves_a_tenth_free(gigabytes, batch):
-    assert choose_batch(even_work(), int(gigabytes * GIB), Limits(64, 1000)) == batch
+    assert choose_batch(even_work(), int(gigabytes * GIB), BatchLimits(64, 1000)) == batch
 
 
 def test_what_does_not_fit_at_all_is_refused_with_a_remedy():
     with pytest.raises(UserError, match=r"not even 1 image.* of 64 pixels fit into 1\.00 GB; lower --img-size"):
-        choose_batch(even_work(), GIB, Limits(64, 1000))
-
-
-def test_a_probe_that_runs_out_of_memory_or_takes_too_much_leads_to_a_smaller_batch(caplog):
-    asked = []
-
-    def probe(work, batch):
-        asked.append(batch)
-        if batch == 32:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return 99 * GIB if batch == 16 else 2 * GIB
-
-    caplog.set_level(logging.INFO)
-    assert choose_batch(even_work(), 6 * GIB, Limits(64, 1000), probe) == 8
-    assert asked == [32, 16, 8]
-    assert "batch 32 runs out of memory" in caplog.text and "batch 16 takes 99.00 GB" in caplog.text
-    assert "8 images" in caplog.text and "2.00 GB measured" in caplog.text and "8 batches make" in caplog.text
-
-
-def test_the_probe_of_a_gpu_runs_a_whole_step_and_reports_the_peak(monkeypatch):
-    """On the CPU, with a stand-in for the GPU's bookkeeping."""
-    calls = []
-    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: calls.append("empty"))
-    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: calls.append("reset"))
-    monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda device: 123)
-    description = yaml.safe_load((ROOT / "cfg/training/yolov7-tiny.yaml").read_text()) | {"width_multiple": 0.125}
-    work = Workload(description, 3, 64, HYP, assumed_labels(3), frozen=("model.0.",))
-    assert auto_batch.probe_on(CPU)(work, 2) == 123
-    assert calls == ["empty", "reset", "empty"]
-    step = auto_batch.run_step(work, 2, CPU)
-    assert step.ema.updates == 1 and float(step.means[-1]) > 0
-    frozen = [name for name, p in step.model.named_parameters() if not p.requires_grad]
-    assert frozen and all(name.startswith("model.0.") for name in frozen)
+        choose_batch(even_work(), GIB, BatchLimits(64, 1000))
 
 
 # --- free memory ------------------------------------------------------------------------------------------------------
 
 
-def test_free_memory_is_what_the_system_and_the_container_leave(tmp_path):
-    meminfo = tmp_path / "meminfo"
-    meminfo.write_text("MemTotal: 100 kB\nMemAvailable:   5000 kB\n")
-    assert free_ram(meminfo, tmp_path) == 5000 * 1024
+def test_available_ram_respects_the_limit_of_a_container(tmp_path, monkeypatch):
+    monkeypatch.setattr(memory_plan.psutil, "virtual_memory", lambda: SimpleNamespace(available=5_000_000))
+    assert available_ram(tmp_path) == 5_000_000
     (tmp_path / "memory.max").write_text("max\n")
     (tmp_path / "memory.current").write_text("1024000\n")
-    assert free_ram(meminfo, tmp_path) == 5000 * 1024
+    assert available_ram(tmp_path) == 5_000_000
     (tmp_path / "memory.max").write_text("2048000\n")
-    assert free_ram(meminfo, tmp_path) == 1024000
-    with pytest.raises(UserError, match="give a number"):
-        free_ram(tmp_path / "missing", tmp_path)
+    assert available_ram(tmp_path) == 1_024_000
 
 
 def test_loader_processes_and_the_gpus_other_users_are_counted(monkeypatch):
-    monkeypatch.setattr(auto_batch, "free_ram", lambda: 10 * GIB)
+    monkeypatch.setattr(memory_plan, "available_ram", lambda: 10 * GIB)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (7 * GIB, 8 * GIB))
-    assert auto_batch.available_memory(CPU, 2) == 10 * GIB - 2 * auto_batch.WORKER_BYTES
-    assert auto_batch.available_memory(CPU, 1000) == 0
-    assert auto_batch.available_memory(CUDA, 8) == 7 * GIB
+    assert memory_plan.available_memory(CPU, 2) == 10 * GIB - 2 * memory_plan.WORKER_BYTES
+    assert memory_plan.available_memory(CPU, 1000) == 0
+    assert memory_plan.available_memory(CUDA, 8) == 7 * GIB
 
 
 # --- the flag ---------------------------------------------------------------------------------------------------------
@@ -141,16 +111,16 @@ def test_the_flag_takes_numbers_and_auto_in_run_files_too():
             check_flag_value(flag, wrong, "f")
 
 
-def test_a_gpu_is_planned_in_half_precision_and_probed(tmp_path, shapes_small, monkeypatch):
+def test_a_gpu_is_planned_in_half_precision(tmp_path, shapes_small, monkeypatch):
     """Two GPUs that are not there: what the choice is given."""
     opt = parser_for("train").parse_args(small_run(tmp_path, shapes_small))
     given = []
-    monkeypatch.setattr(auto_batch, "choose_batch", lambda *arguments: given.extend(arguments) or 16)
+    monkeypatch.setattr(memory_plan, "choose_batch", lambda *arguments: given.extend(arguments) or 16)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (7 * GIB, 8 * GIB))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert YoloFamily.automatic_batch(opt, CUDA, World()) == 16
-    work, capacity, limits, probe = given
-    assert (work.dtype, work.reserve) == (torch.float16, GPU_RESERVE) and capacity == 7 * GIB and callable(probe)
+    work, capacity, limits = given
+    assert (work.dtype, work.reserve) == (torch.float16, GPU_RESERVE) and capacity == 7 * GIB
     assert (limits.nominal, limits.replicas) == (16, 2)
 
 

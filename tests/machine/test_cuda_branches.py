@@ -1,7 +1,6 @@
 """No line for a GPU alone that no test runs: every file that asks for CUDA is listed with the test that plays it."""
 
 import re
-from argparse import Namespace
 from types import SimpleNamespace
 
 import pytest
@@ -12,7 +11,7 @@ from tests.conftest import ROOT
 from tests.mini_network import write_mini_weights
 from tests.training.test_step import scalar_step
 from yolov7fast.cli.parser import parser_for
-from yolov7fast.commands import detect
+from yolov7fast.commands import detect, profile
 from yolov7fast.core import device as core_device
 from yolov7fast.core.errors import UserError
 from yolov7fast.families.base import BaseFamily
@@ -23,7 +22,6 @@ from yolov7fast.loading.shared_buffer import BatchBuffer
 from yolov7fast.predictors import yolo
 from yolov7fast.predictors.base import PredictOptions
 from yolov7fast.predictors.yolo import YoloPredictor, wants_half
-from yolov7fast.profiling import measure
 from yolov7fast.search.command import devices_of
 from yolov7fast.training import distributed
 from yolov7fast.training.checkpoints import resume
@@ -32,26 +30,22 @@ from yolov7fast.training.optimizer import Rates
 from yolov7fast.training.reporting import facts, reporter
 
 CUDA = torch.device("cuda", 0)
-HERE = "tests/diagnostics/test_cuda_branches.py"
+HERE = "tests/machine/test_cuda_branches.py"
 PLAYED_BY = {
-    "commands/machine/tune.py": "tests/tuning/test_search.py",
-    "commands/train.py": HERE,
+    "commands/plan.py": "tests/machine/test_plan.py",
+    "commands/profile.py": HERE,
     "core/device.py": "tests/core/test_device.py",
     "core/device_queue.py": "tests/core/test_device_queue.py",
-    "diagnostics/environment.py": "tests/diagnostics/test_environment.py",
-    "diagnostics/host_syncs.py": "tests/diagnostics/test_planted_faults.py",
-    "diagnostics/setting.py": HERE,
-    "diagnostics/speed.py": "tests/diagnostics/test_check.py",
-    "diagnostics/waits.py": "tests/diagnostics/test_planted_faults.py",
     "families/base.py": HERE,
     "families/detr/family.py": HERE,
     "families/detr/optimization.py": HERE,
     "families/yolo/optimization.py": HERE,
-    "families/yolo/workload.py": "tests/planning/test_auto_batch.py",
+    "families/yolo/workload.py": "tests/machine/test_auto_batch.py",
     "loading/shared_buffer.py": "tests/loading/test_shared_loader.py",
+    "machine/gpu_check.py": "tests/machine/test_gpu_check.py",
+    "machine/memory_plan.py": "tests/machine/test_auto_batch.py",
     "overlay/devices.py": "tests/overlay/test_repairs.py",
     "predictors/yolo.py": HERE,
-    "profiling/measure.py": HERE,
     "search/command.py": HERE,
     "training/checkpoints/resume.py": HERE,
     "training/distributed.py": HERE,
@@ -73,21 +67,12 @@ def test_every_file_that_asks_for_cuda_is_listed():
     package = ROOT / "yolov7fast"
     asking = {str(p.relative_to(package)) for p in package.rglob("*.py") if ASKS.search(p.read_text())}
     listed = PLAYED_BY.keys() | UNTESTED.keys()
-    others = {name for name in asking - listed if name.startswith(("planning/", "tuning/"))}  # with tests of their own
-    assert asking - others == listed, "play its GPU-only lines in a test, then list it here"
+    assert asking == listed, "play its GPU-only lines in a test, then list it here"
 
 
 @pytest.mark.parametrize("test", sorted(set(PLAYED_BY.values())))
 def test_the_tests_that_are_named_exist_and_speak_of_cuda(test):
     assert "cuda" in (ROOT / test).read_text().lower()
-
-
-def test_sizes_are_full_on_a_gpu(setting):
-    from dataclasses import replace
-
-    gpu = replace(setting, device=CUDA)
-    assert gpu.on_gpu and (gpu.speed_batch, gpu.trained_images) == (64, (256, 16))
-    assert gpu.disk_bytes > setting.disk_bytes and gpu.speed_iterations == 30
 
 
 def test_the_step_hands_a_bad_batch_to_the_fused_optimizer():
@@ -227,9 +212,9 @@ def test_a_trace_on_a_gpu_has_its_kernels(tmp_path, monkeypatch):
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.profiler, "profile", Profiler)
-    monkeypatch.setattr(measure, "batches", lambda loader, count: [])
+    monkeypatch.setattr(profile, "batches", lambda loader, count: [])
     schedule = SimpleNamespace(rates=lambda *_: Rates((0.1,), 0.9, 4))
-    measure.write_trace(SimpleNamespace(schedule=schedule, loader=None), None, "ota", tmp_path / "trace.json")
+    profile.write_trace(SimpleNamespace(schedule=schedule, loader=None), None, "ota", tmp_path / "trace.json")
     activity = torch.profiler.ProfilerActivity
     assert seen == [activity.CPU, activity.CUDA, str(tmp_path / "trace.json")]
 
@@ -254,16 +239,3 @@ def test_a_refused_lock_leaves_a_buffer_as_it_is(monkeypatch):
     buffer = BatchBuffer(1, 10)
     buffer.pin()
     assert not buffer.pinned and buffer.mark() is None
-
-
-@pytest.mark.parametrize(("device", "has_cuda", "keeps"), [("", True, False), ("cpu", True, True), ("", False, True)])
-def test_freed_memory_is_kept_where_a_cpu_trains_alone(monkeypatch, device, has_cuda, keeps):
-    from yolov7fast.commands import train
-    from yolov7fast.training import run
-
-    kept = []
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: has_cuda)
-    monkeypatch.setattr(train, "wait_briefly", lambda: None)
-    monkeypatch.setattr(train, "keep_freed_memory", lambda of_any_size: kept.append(of_any_size))
-    monkeypatch.setattr(run, "run_training", lambda family, opt, command: 0)
-    assert train.main(Namespace(device=device)) == 0 and kept == [True] * keeps

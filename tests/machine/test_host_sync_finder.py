@@ -1,12 +1,11 @@
-"""Which operators make the host wait, and a stand-in device that computes as the CPU does."""
+"""Which operators make the host wait, and a simulated device that computes as the CPU does."""
 
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from yolov7fast.diagnostics.host_syncs import of_library
-from yolov7fast.diagnostics.stand_in import STAND_IN, FarTensor, stand_in_device
-from yolov7fast.diagnostics.waits import Place, Wait, WaitFinder
+from tests.host_sync_finder import Wait, WaitFinder
+from tests.simulated_device import SIMULATED, SimulatedTensor, simulated_device
 
 FREE = {
     "arithmetic": lambda far, host, locked: far * 2 + far.sum(),
@@ -44,11 +43,11 @@ WAITING = {
 
 
 def found_by(work) -> list[Wait]:
-    with stand_in_device() as pages:
-        far, host, locked = torch.ones(4).to(STAND_IN), torch.ones(4), torch.ones(4).pin_memory()
+    with simulated_device() as pages:
+        far, host, locked = torch.ones(4).to(SIMULATED), torch.ones(4), torch.ones(4).pin_memory()
         with WaitFinder(pages.holds) as finder:
             work(far, host, locked)
-    return list(finder.waits())
+    return list(finder.found)
 
 
 @pytest.mark.parametrize("name", FREE)
@@ -60,25 +59,25 @@ def test_what_does_not_wait(name):
 def test_what_waits(name):
     work, says = WAITING[name]
     (wait,) = found_by(work)
-    assert says in str(wait) and wait.place.file == "tests/diagnostics/test_waits.py"
+    assert says in str(wait) and wait.place.file == "tests/machine/test_host_sync_finder.py"
     assert wait.place.line == work.__code__.co_firstlineno
 
 
 def test_tensors_of_a_gpu_are_judged_alike():
-    """Fake tensors stand in for those of a GPU, whose type the stand-in device does not have."""
+    """Fake tensors stand in for those of a GPU, whose type the simulated device does not have."""
     with FakeTensorMode():
         device, host = torch.empty(4, device="cuda"), torch.empty(4)
         with WaitFinder(lambda tensor: False) as finder:
             host.to(device.device, non_blocking=True)
             device.to("cpu")
             device * 2
-    assert [wait.why.split(":")[0] for wait in finder.waits()] == [
+    assert [wait.why.split(":")[0] for wait in finder.found] == [
         "copies pageable memory",
         "copies to the host and waits",
     ]
 
 
-def test_the_stand_in_device_computes_forward_and_backward_as_the_cpu_does():
+def test_the_simulated_device_computes_forward_and_backward_as_the_cpu_does():
     torch.manual_seed(0)
     layers = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.SiLU())
     images = torch.randn(2, 3, 8, 8)
@@ -87,31 +86,19 @@ def test_the_stand_in_device_computes_forward_and_backward_as_the_cpu_does():
     mean = layers[1].running_mean.clone()
     layers[1].reset_running_stats()
     layers.zero_grad()
-    with stand_in_device():
-        far = layers.to(STAND_IN)
-        out = far(images.to(STAND_IN))
-        assert isinstance(out, FarTensor) and out.device == STAND_IN
+    with simulated_device():
+        far = layers.to(SIMULATED)
+        out = far(images.to(SIMULATED))
+        assert isinstance(out, SimulatedTensor) and out.device == SIMULATED
         out.square().mean().backward()
         found = [p.grad.cpu() for p in far.parameters()]
         assert torch.equal(far[1].running_mean.cpu(), mean)
     assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
 
 
-def test_nothing_of_the_stand_in_stays():
+def test_nothing_of_the_simulated_device_stays():
     before = torch.Tensor.pin_memory, torch.autocast, torch.accelerator.is_available()
-    with stand_in_device():
+    with simulated_device():
         assert torch.accelerator.is_available()
     assert (torch.Tensor.pin_memory, torch.autocast, torch.accelerator.is_available()) == before
-    assert not isinstance(torch.ones(1, device="meta"), FarTensor)
-
-
-def test_what_transformers_does_is_told_from_what_we_do():
-    own = Place("yolov7fast/losses/detr.py", 3, "f")
-    library = Place("transformers/loss/loss_rt_detr.py", 127, "forward")
-    backward = Place("yolov7fast/training/step.py", 113, "__call__")
-    assert of_library(Wait("", "_to_copy", library, own))
-    assert of_library(Wait("", "index_put", backward, None))  # the backward pass of an index that it took
-    assert not of_library(Wait("", "_local_scalar_dense", backward, None))
-    assert of_library(Wait("", "_to_copy", Place("yolov7fast/losses/detr_matching.py", 70, "to_host"), None))
-    assert not of_library(Wait("", "_to_copy", Place("yolov7fast/losses/detr_matching.py", 70, "other"), None))
-    assert not of_library(Wait("", "_to_copy", own, None))
+    assert not isinstance(torch.ones(1, device="meta"), SimulatedTensor)

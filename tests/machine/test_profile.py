@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from yolov7fast.commands.machine import profile as profiler
+from yolov7fast.commands import profile as profiler
 from yolov7fast.core.errors import UserError
 from yolov7fast.nn.heads import IAuxDetect
 from yolov7fast.training.timing import STAGES
@@ -22,16 +22,13 @@ def test_it_measures_both_losses_and_names_the_network_and_the_bottleneck(tmp_pa
     profile = json.loads((tmp_path / "out" / "profile.json").read_text())
     assert set(profile["by_loss"]) == {"plain", "ota"}
     for kind in profile["by_loss"].values():
-        assert set(kind["stages"]) == set(STAGES)
+        assert set(kind["stages"]) == set(STAGES) - {"assignment"}
         assert sum(stage["fraction"] for stage in kind["stages"].values()) == pytest.approx(1.0)
         assert kind["total_ms"] > 0 and kind["images_per_s"] > 0 and 0 < kind["gpu_busy"] < 1
-        assert kind["operators"] > 1000
-        assert kind["host_reads"] == 1  # a CPU may look at its loss at once; a GPU's step has none (test_step.py)
-    assert "times one with the plain loss; loss + assignment alone" in text
+    assert "times one with the plain loss; the loss alone" in text
     assert text.strip().splitlines()[-1].startswith("The bottleneck is")
     assert text.count("yolov7-tiny, batch 2, 64 pixels, cpu, ") == 2 and profile["network"] == "yolov7-tiny"
-    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["profile.json", "profile.png"]
-    assert (tmp_path / "out" / "profile.png").stat().st_size > 5000
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["profile.json"]
     assert sorted(p.name for p in trace.parent.iterdir()) == ["step_ota.json", "step_plain.json"]
     assert all(json.loads(path.read_text())["traceEvents"] for path in trace.parent.iterdir())
 
@@ -50,7 +47,7 @@ def test_it_measures_both_losses_and_names_the_network_and_the_bottleneck(tmp_pa
 )
 def test_mistakes_are_reported_before_anything_is_built(options, message, tmp_path, monkeypatch):
     monkeypatch.setattr(profiler, "load_data_yaml", lambda *_: pytest.fail("a data set was asked for"))
-    monkeypatch.setattr(profiler, "build_model", lambda *_: pytest.fail("a network was built"))
+    monkeypatch.setattr(profiler, "build_step", lambda *_: pytest.fail("a network was built"))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=message):
@@ -58,8 +55,8 @@ def test_mistakes_are_reported_before_anything_is_built(options, message, tmp_pa
 
 
 def test_a_network_without_a_plain_loss_cannot_be_compared(tmp_path, monkeypatch):
-    network = SimpleNamespace(model=[IAuxDetect.__new__(IAuxDetect)])
-    monkeypatch.setattr(profiler, "build_model", lambda *_: network)
+    family = SimpleNamespace(model=SimpleNamespace(model=[IAuxDetect.__new__(IAuxDetect)]))
+    monkeypatch.setattr(profiler, "build_step", lambda *_: (family, None))
     with pytest.raises(UserError, match=r"--compare-loss: w6\.yaml has auxiliary heads"):
         profiler.main([*CPU, "--cfg", "w6.yaml", "--compare-loss", "--output", str(tmp_path)])
 
@@ -77,3 +74,21 @@ def test_alone_it_measures_on_synthetic_input_and_says_so(tmp_path, monkeypatch,
     with pytest.raises(AboutToMeasure):
         profiler.main(["--output", str(tmp_path)])
     assert "measuring on synthetic input: one random batch of 16 images of 640 pixels" in capsys.readouterr().out
+
+
+def test_the_ratio_of_the_losses():
+    def profile(total, loss):
+        return {"total_ms": total, "stages": {"forward": {"mean_ms": total - loss}, "loss": {"mean_ms": loss}}}
+
+    text = profiler.comparison(plain=profile(100.0, 10.0), ota=profile(105.0, 15.0))
+    assert "1.050 times one with the plain loss" in text
+    assert "the loss alone 1.500 times (15.00 against 10.00 ms)" in text
+
+
+def test_advice_follows_the_largest_avoidable_fraction():
+    def profile(**fractions):
+        return {"stages": {name: {"fraction": value} for name, value in fractions.items()}}
+
+    assert "--cache-images disk" in profiler.advice(profile(data=0.5, forward=0.4, loss=0.1))
+    assert "the loss" in profiler.advice(profile(data=0.1, forward=0.4, loss=0.5))
+    assert "USE_COMPILE" in profiler.advice(profile(data=0.1, forward=0.8, loss=0.1))

@@ -32,11 +32,14 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     opt = parse(argv)
+    import torch
+
     from yolov7fast.core.files.paths import check_file
     from yolov7fast.data.data_yaml import load_data_yaml
     from yolov7fast.data.dataset import LoadImagesAndLabels
-    from yolov7fast.machine.memory_plan import GIB, Workload, assumed_labels, half
+    from yolov7fast.machine.memory_plan import GIB, Workload, assumed_labels
     from yolov7fast.training.hyperparameters import load_hyp, with_assigner
+    from yolov7fast.training.step import choose_amp
 
     hyp, size = with_assigner(load_hyp(opt.hyp), opt.loss_ota, opt.assigner), opt.img_size[0]
     classes, labels = COCO_CLASSES, assumed_labels()
@@ -46,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         labels = LoadImagesAndLabels(data.split("train"), size, single_cls=opt.single_cls, prefix="plan: ").labels
     classes = 1 if opt.single_cls else classes
     heads = {"heads": opt.heads} if opt.heads else {}
-    dtype = half(opt.amp, is_gpu=True)
+    dtype = choose_amp(opt.amp, torch.device("cuda")).dtype
     work = Workload(check_file(opt.cfg, "cfg"), classes, size, hyp, labels, dtype, opt.adam, heads=heads)
     stride = max(int(work.model.stride.max()), 32)
     if size % stride:

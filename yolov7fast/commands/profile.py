@@ -141,25 +141,19 @@ def table(profile: Mapping, title: str) -> str:
     return "\n".join(lines)
 
 
-def loss_part(profile: Mapping, value: str) -> float:
-    """`mean_ms` or `fraction` of loss and assignment together."""
-    return sum(profile["stages"].get(name, {value: 0.0})[value] for name in ("loss", "assignment"))
-
-
 def comparison(plain: Mapping, ota: Mapping) -> str:
     """Ratios of OTA to the plain loss: the whole iteration, and the loss alone."""
-    whole, ms = ota["total_ms"] / plain["total_ms"], [loss_part(profile, "mean_ms") for profile in (ota, plain)]
+    whole, ms = ota["total_ms"] / plain["total_ms"], [profile["stages"]["loss"]["mean_ms"] for profile in (ota, plain)]
     return (
         f"\nmeasured in turn, batch by batch: an iteration with OTA takes {whole:.3f} times one with the plain loss; "
-        f"loss + assignment alone {ms[0] / ms[1]:.3f} times ({ms[0]:.2f} against {ms[1]:.2f} ms)"
+        f"the loss alone {ms[0] / ms[1]:.3f} times ({ms[0]:.2f} against {ms[1]:.2f} ms)"
     )
 
 
 def advice(profile: Mapping, in_use: Collection[str] = ()) -> str:
     """One line: the bottleneck of this run, and which flags to try; in_use: of `bottleneck.options_in_use`."""
-    data = profile["stages"].get("data", {"fraction": 0.0})["fraction"]
-    loss = loss_part(profile, "fraction")
-    parts = {"data": data, "loss": loss, "validation": 0.0, "network": 1 - data - loss}
+    parts = {name: profile["stages"].get(name, {"fraction": 0.0})["fraction"] for name in ("data", "loss")}
+    parts |= {"validation": 0.0, "network": 1 - sum(parts.values())}
     return f"The bottleneck is {advice_text(parts, {}, in_use)}"
 
 

@@ -13,9 +13,9 @@ from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 import yaml
+from torch.nn.utils import parameters_to_vector
 
 from yolov7fast.checkpoint.api import load_checkpoint
 from yolov7fast.cli.parser import parser_for
@@ -27,7 +27,6 @@ from yolov7fast.data.shapes import NAMES, make_shapes
 from yolov7fast.families.yolo.family import effective_hyp
 from yolov7fast.machine.memory_plan import available_ram
 from yolov7fast.machine.profiler import ProfiledFamily, build_step, measure
-from yolov7fast.metrics.nms import greedy_nms, nms_operator
 from yolov7fast.nn.description import read_description
 from yolov7fast.training.hyperparameters import load_hyp
 from yolov7fast.training.optimizer import Rates
@@ -58,9 +57,6 @@ class CheckLine(NamedTuple):
 
 def judged(name: str, ok: bool, text: str, remedy: str = "report this line in an issue") -> CheckLine:
     return CheckLine(name, PASSED if ok else FAILED, text, "" if ok else remedy)
-
-
-# --- environment ------------------------------------------------------------------------------------------------------
 
 
 def check_environment(device: torch.device, folder: Path) -> Iterator[CheckLine]:
@@ -122,9 +118,6 @@ def cpu_quota(file: Path = Path("/sys/fs/cgroup/cpu.max")) -> float | None:
         return quota / period
 
 
-# --- training steps ---------------------------------------------------------------------------------------------------
-
-
 def step_on_random_batch(
     device: torch.device, cfg: str, size: int, batch: int, folder: Path, amp: str = "auto", classes: int = 4
 ) -> tuple[ProfiledFamily, TrainStep]:
@@ -176,22 +169,19 @@ def check_host_syncs(device: torch.device, folder: Path) -> Iterator[CheckLine]:
             yield judged(f"{Path(cfg).stem}, {family.assigner}", not found, f"{len(found)} host syncs{places}")
 
 
-def weights(module: torch.nn.Module) -> torch.Tensor:
-    return torch.cat([p.detach().double().cpu().flatten() for p in module.parameters()])
-
-
 def step_change(device: torch.device, folder: Path, assigner: str, amp: str) -> tuple[float, torch.Tensor, int]:
     """Loss and change of all weights of one step, and the number of weights of the last layer."""
     family, step = step_on_random_batch(device, narrow_cfg(TINY, 0.25, folder), 128, 8, folder, amp)
     model: Any = family.model
     step.scaler = torch.amp.GradScaler(device.type, init_scale=128.0, enabled=step.scaler.is_enabled())  # no overflow
-    family.assigner, before = assigner, weights(model)
+    family.assigner, before = assigner, parameters_to_vector(model.parameters()).detach().cpu()
     step(family.loader[0], 0, RATES)
-    return step.sync_metrics().means[-1], weights(model) - before, len(weights(model.model[-1]))
+    change = parameters_to_vector(model.parameters()).detach().cpu() - before
+    return step.sync_metrics().means[-1], change, sum(p.numel() for p in model.model[-1].parameters())
 
 
 def check_correctness(device: torch.device, folder: Path) -> Iterator[CheckLine]:
-    """One step in each precision, and torchvision's NMS, against the CPU."""
+    """One step of each loss in each precision against the CPU."""
     for assigner, (amp, most) in product(("plain", "ota"), TOLERANCE.items()):
         loss, change, last = step_change(torch.device("cpu"), folder, assigner, "off")
         with torch.backends.cudnn.flags(allow_tf32=False):
@@ -200,19 +190,6 @@ def check_correctness(device: torch.device, folder: Path) -> Iterator[CheckLine]
         errors = abs(found / loss - 1), float((moved - change)[part].norm() / change[part].norm())
         text = f"loss off by {errors[0]:.1e} (at most {most[0]:g}), weights by {errors[1]:.1e} ({most[1]:g})"
         yield judged(f"step, {assigner}, --amp {amp}", errors[0] <= most[0] and errors[1] <= most[1], text)
-    operator = nms_operator(device.type, on_cpu=True)
-    if operator is None:
-        yield CheckLine("NMS", FAILED if device.type == "cuda" else SKIPPED, "torchvision has no operator", WHEELS)
-        return
-    random = torch.Generator().manual_seed(0)  # whole pixels: overlaps are the same numbers on every device
-    corner, size = (torch.randint(low, 400, (3000, 2), generator=random).float() for low in (0, 4))
-    boxes, scores = torch.cat([corner, corner + size], 1), torch.rand(3000, generator=random)
-    kept = operator(boxes.to(device), scores.to(device), 0.45).cpu().numpy()
-    same = np.array_equal(kept, greedy_nms(boxes.numpy(), scores.numpy(), 0.45, most=len(boxes)))
-    yield judged("NMS", same, f"{len(kept)} of {len(boxes)} boxes kept", WHEELS)
-
-
-# --- speed ------------------------------------------------------------------------------------------------------------
 
 
 def check_speed(device: torch.device, folder: Path) -> Iterator[CheckLine]:
@@ -239,9 +216,6 @@ def kernel_ms(family: ProfiledFamily, step: TrainStep, assigner: str, steps: int
         torch.cuda.synchronize()
     on_device = (event for event in profiler.events() or () if event.device_type.name != "CPU")
     return sum(event.time_range.elapsed_us() for event in on_device) / 1e3 / steps
-
-
-# --- resume -----------------------------------------------------------------------------------------------------------
 
 
 def check_resume(device: torch.device, folder: Path) -> Iterator[CheckLine]:

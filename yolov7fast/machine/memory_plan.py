@@ -41,9 +41,6 @@ LOWERED |= {torch.Tensor.__matmul__, torch.Tensor.__rmatmul__}
 RAISED = {F.softmax, torch.softmax, torch.Tensor.softmax}
 
 
-# --- targets ----------------------------------------------------------------------------------------------------------
-
-
 def dense_targets(labels: Sequence[np.ndarray], hyp: Mapping[str, float], batch: int) -> torch.Tensor:
     """(N, 6) image, class, xywh of a batch whose first sample is the densest one possible, the others as the mean.
 
@@ -66,9 +63,6 @@ def assumed_labels(mean: int = 7, most: int = 93, images: int = 64) -> list[np.n
     """Labels for a plan without a data set: as dense as COCO, `mean` boxes an image and `most` in the densest."""
     sides = (np.geomspace(0.02, 0.6, count) for count in (most, *[mean] * (images - 1)))
     return [np.stack([0 * side, 0 * side + 0.5, 0 * side + 0.5, side, side], 1).astype(np.float32) for side in sides]
-
-
-# --- one step on meta -------------------------------------------------------------------------------------------------
 
 
 class PeakMemory(TorchDispatchMode):
@@ -178,9 +172,6 @@ def measure_step(
     return StepBytes(activations, memory.peak)
 
 
-# --- plan -------------------------------------------------------------------------------------------------------------
-
-
 class MemoryPlan(NamedTuple):
     """Bytes of a training on one device, by purpose."""
 
@@ -232,16 +223,6 @@ class Workload:
         step = measure_step(self.model, batch, self.img_size, targets, assigner_name(self.hyp), self.dtype)
         images = batch * self.model.yaml["ch"] * self.img_size**2 * (1 + 4)
         return MemoryPlan(self.network_bytes, images, step.peak, self.reserve)
-
-
-def half(mode: str, is_gpu: bool) -> torch.dtype:
-    """The type that `--amp MODE` computes in."""
-    if mode == "off" or (mode == "auto" and not is_gpu):
-        return torch.float32
-    return torch.bfloat16 if mode == "bf16" else torch.float16
-
-
-# --- --batch-size auto ------------------------------------------------------------------------------------------------
 
 
 class BatchLimits(NamedTuple):

@@ -3,7 +3,6 @@
 import statistics
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -77,29 +76,6 @@ def build_step(opt: Namespace, hyp: dict, data: DataYaml, device: torch.device) 
     return family, TrainStep(family, family.model, family.net, family.optimizer, family.ema, device, amp=amp)
 
 
-@contextmanager
-def timed_assignment(losses: Sequence, timers: Sequence[StageTimer]) -> Iterator[None]:
-    """Mark the end of candidate search and matching on the timer of each loss: `assignment` becomes a stage."""
-    for loss, timer in zip(losses, timers, strict=True):
-        for name in ("plan", "match"):
-            setattr(loss, name, _marked(getattr(loss, name), timer))
-    try:
-        yield
-    finally:
-        for loss in losses:
-            del loss.plan, loss.match  # uncovers the methods of the class
-
-
-def _marked(method, timer: StageTimer):
-    def run(*args, **kwargs):
-        timer.mark("loss")
-        result = method(*args, **kwargs)
-        timer.mark("assignment")
-        return result
-
-    return run
-
-
 def batches(loader, count: int) -> Iterator[tuple]:
     """`count` batches, from as many epochs as needed."""
     epoch = given = 0
@@ -143,11 +119,10 @@ def measure(
         for kind in in_turn(kinds, warm_iters):
             iteration(kind)
         step.sync_metrics()  # waits until the device has finished the warm-up
-        with timed_assignment([family.losses[kind] for kind in kinds], [timers[kind] for kind in kinds]):
-            for kind in in_turn(kinds, iters):
-                timers[kind].follow()
-                sizes[kind].append(iteration(kind, timers[kind]))
-            step.sync_metrics()
+        for kind in in_turn(kinds, iters):
+            timers[kind].follow()
+            sizes[kind].append(iteration(kind, timers[kind]))
+        step.sync_metrics()
     return {kind: summarise(timers[kind].totals(), sizes[kind]) for kind in kinds}
 
 
