@@ -219,18 +219,6 @@ def first_epoch_table(found: dict) -> str:
     return markdown(heads, rows)
 
 
-def tuning_table(found: dict) -> str:
-    """`benchmarks.training.tuning`: what tune's choice is worth, and ways of waiting."""
-    rows = []
-    if choice := found.get("choice"):
-        rows.append(("tune's choice, times the default's speed", f"{choice['speedup']:.2f}"))
-        rows.append(("its time against the best of all combinations", f"{choice['of_best']:.2f}"))
-    if waiting := found.get("waiting"):
-        rows.append(("brief spinning against the default, time of a step alone", f"{waiting['idle_cost']:.2f}"))
-        rows.append(("the same beside a rival, times as fast", f"{waiting['busy_gain']:.1f}"))
-    return markdown(("what", "figure"), rows)
-
-
 def slicing_table(found: dict) -> str:
     rows = (
         (how, f"{found['recall'][key]:.3f}", found["boxes"][key])
@@ -281,7 +269,6 @@ TABLES = {
     "data": Table("python -m benchmarks.data"),
     "eval": Table("python -m benchmarks.inference.eval"),
     "train": Table("python -m benchmarks.training.train"),
-    "page_faults": Table("python -m benchmarks.training.page_faults"),
     "checkpoints": Table("python -m benchmarks.training.checkpoints"),
     "validation": Table("python -m benchmarks.training.validation --before DIR"),
     "first_epoch": Table("python -m benchmarks.data --only first_epoch --images 10000", first_epoch_table),
@@ -298,7 +285,6 @@ TABLES = {
     "dense": Table("python -m benchmarks.losses.dense"),
     "compiled_loss": Table("python -m benchmarks.losses.compiled_loss"),
     "matcher": Table("python -m benchmarks.losses.matcher"),
-    "tuning": Table("python -m benchmarks.training.tuning", tuning_table),
     "slicing": Table("python -m benchmarks.inference.slicing --weights best.pt", slicing_table),
     "multi_fidelity": Table("python -m benchmarks.learning.multi_fidelity", fidelity_table),
     "detr": Table("python -m benchmarks.learning.detr --epochs 12 --img-size 256", detr_table),

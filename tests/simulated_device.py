@@ -1,8 +1,7 @@
-"""A device that is none: tensors that say they are elsewhere (`meta`) while their numbers lie in the host's memory.
+"""A simulated accelerator: tensors whose device is `meta` while their values are in the host's memory.
 
-Every operator on them reaches the dispatcher as on an accelerator, copies to and from the host included, and gives true
-numbers: what a training step asks of a device can be watched on a machine that has none. Page-locked memory is played
-too, so that the code that would lock pages on a GPU's machine does so here.
+Every operator on them reaches the dispatcher as on an accelerator, copies to and from the host included, and computes
+correct values: host syncs of a training step can be found on a machine without a GPU. Page-locked memory is simulated.
 """
 
 from collections.abc import Iterator

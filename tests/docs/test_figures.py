@@ -106,7 +106,6 @@ def test_the_table_of_trainers_shows_the_race_and_who_failed(measured):
 
 
 MADE = {  # what the benchmarks without a list of ratios write, and a line that it becomes
-    "tuning": ({"choice": {"speedup": 1.4, "of_best": 1.02}}, "| tune's choice, times the default's speed | 1.40 |"),
     "slicing": (
         {"recall": {"whole": 0.1, "sliced": 0.8}, "boxes": {"whole": 4, "sliced": 19}, "small": 9},
         "| `--slice` | 0.800 | 19 |",

@@ -74,7 +74,7 @@ def check_environment(device: torch.device, folder: Path) -> Iterator[CheckLine]
 def free_memory(device: torch.device) -> dict[str, tuple[float, float, str]]:
     """Free bytes, wanted GB and remedy, by kind of memory."""
     files = "free some space: caches and checkpoints are written below this folder"
-    found = {
+    found: dict[str, tuple[float, float, str]] = {
         "RAM": (available_ram(), 4, "fewer --workers, no --cache-images ram, or more memory"),
         "disk": (shutil.disk_usage(".").free, 5, files),
     }

@@ -45,6 +45,7 @@ class ProfiledFamily(YoloFamily):
     """The YOLO family; `--synthetic` replaces its loaders by one random batch."""
 
     dataset: Any  # a data set, or `SyntheticData`
+    loader: Any  # a loader, or `FixedLoader`
 
     def build_loaders(self, stage: Any) -> None:
         if not self.opt.synthetic:
@@ -98,10 +99,7 @@ def in_turn(kinds: Sequence[str], rounds: int) -> Iterator[str]:
 def measure(
     family: YoloFamily, step: TrainStep, kinds: Sequence[str], iters: int, warm_iters: int, device: torch.device
 ) -> dict[str, dict]:
-    """Profiles by assigner of the loss, as they are written to profile.json.
-
-    The losses train the one network of the family and take their batches from one loader.
-    """
+    """Profiles by assigner, as in profile.json; the losses train one network on the batches of one loader."""
     timers = {kind: StageTimer(device) for kind in kinds}
     sizes: dict[str, list[int]] = {kind: [] for kind in kinds}
     rates = family.schedule.rates(0, 0, 0)._replace(accumulate=1)
