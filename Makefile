@@ -51,8 +51,8 @@ bench: $(VENV)/.run-ready
 bench-full: $(VENV)/.run-ready
 	$(PY) -m benchmarks --full
 
-# is this machine fit, and are its results right? Less than 5 minutes on a GPU: runs/check/check.html
-gpu-check: $(VENV)/.detr-ready
+# environment, host syncs, correctness, speed and resume of this machine, in less than 5 minutes: runs/check/check.md
+gpu-check: $(VENV)/.run-ready
 	$(PY) -m yolov7fast check $(ARGS)
 
 clean:

@@ -7,12 +7,9 @@ from setuptools import find_packages, setup
 
 SHIPPED = ("cfg/training", "cfg/deploy", "configs", "data", "experiments")
 folders = {f"yolov7fast.shipped.{folder.replace('/', '.')}": folder for folder in SHIPPED}
-folders["yolov7fast.shipped.recorded"] = "tests/golden"  # the recorded losses, for `yolov7fast check`
-
-RECORDED = {"yolov7fast.shipped.recorded": ["loss_cases.npz", "loss_fitted.npz"]}
 
 setup(
     packages=[*find_packages(include=["yolov7fast", "yolov7fast.*"]), *folders],
     package_dir=folders,
-    package_data={"": ["*.html", "*.css", "*.js", "*.yaml"], "yolov7fast.shipped.experiments": ["*.json"]} | RECORDED,
+    package_data={"": ["*.html", "*.css", "*.js", "*.yaml"], "yolov7fast.shipped.experiments": ["*.json"]},
 )

@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from benchmarks.op_counter import OpCounter
 from benchmarks.side_by_side.inputs import RARE, STRIDES, raw_outputs, target_rows
-from yolov7fast.profiling.op_counter import OpCounter
 
 ROOT = Path(__file__).resolve().parents[2]
 NETWORK = "cfg/training/yolov7-tiny.yaml"

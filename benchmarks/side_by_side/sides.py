@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from yolov7fast.profiling.op_counter import OpCounter
+from benchmarks.op_counter import OpCounter
 
 
 class Side(NamedTuple):

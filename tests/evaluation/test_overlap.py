@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from tests.families.detr_commands import NETWORKS, needs_transformers
+from tests.host_sync_finder import WaitFinder, call_places, is_own
 from tests.mini_network import NAMES, mini_model
 from tests.played_gpu import PlayedGpu
+from tests.simulated_device import SIMULATED, simulated_device
 from yolov7fast.core.device_queue import CudaQueue, Moment
 from yolov7fast.core.errors import UserError
-from yolov7fast.diagnostics.stand_in import STAND_IN, stand_in_device
-from yolov7fast.diagnostics.waits import WaitFinder, call_places, is_own
 from yolov7fast.evaluation.coco_metrics import GroundTruth
 from yolov7fast.evaluation.loop import EvaluationStopped, evaluate
 from yolov7fast.evaluation.outputs import JsonSink
@@ -97,10 +97,10 @@ def rt_detr():
     return detr("rtdetr_v2")
 
 
-def on_stand_in(predictor, watched: Watched):
-    """The same predictor on the stand-in device, once it has sent what is sent once."""
-    predictor.model.to(STAND_IN)
-    predictor.device, predictor.queue, predictor.runs_ahead = STAND_IN, watched, watched.runs_ahead
+def on_simulated_device(predictor, watched: Watched):
+    """The same predictor on the simulated device, once it has sent what is sent once."""
+    predictor.model.to(SIMULATED)
+    predictor.device, predictor.queue, predictor.runs_ahead = SIMULATED, watched, watched.runs_ahead
     predictor(*pinned(batches(1))[0][::3], batches(1)[0][1])
     predictor.model.register_forward_pre_hook(watched.network)
     watched.finished = 0
@@ -124,9 +124,9 @@ def own_suppression(monkeypatch):
 def test_a_network_is_launched_before_anything_of_the_former_batch_is_read(make):
     """All reads of a batch come after the launch of the next one, and none in its launch: copies, network, loss."""
     found, expected = (JsonSink(GroundTruth(None, "", [10, 20, 30])) for _ in range(2))
-    with stand_in_device() as pages:
+    with simulated_device() as pages:
         watched = Watched(pages.holds)
-        predictor, loader = on_stand_in(make(), watched), pinned(batches(3))
+        predictor, loader = on_simulated_device(make(), watched), pinned(batches(3))
         with watched:
             result = evaluate(predictor, loader, 3, sinks=[found])
         trace = list(watched.trace)

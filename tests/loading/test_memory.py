@@ -39,32 +39,6 @@ def test_samples_need_no_new_pages(loader, folder):
     assert kept < 20
 
 
-STEPS = """
-import resource, sys, torch
-from yolov7fast.core.process.memory import keep_freed_memory
-torch.set_num_threads(1)
-if "kept" in sys.argv:
-    keep_freed_memory(of_any_size=True)
-weight = torch.ones(12_000_000, requires_grad=True)  # 48 MB, beyond what glibc can keep in its heap
-for step in range(12):  # the heap grows in the first four or five, until what is freed fits what is needed
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    (weight.exp() * 2).sum().backward()
-    weight.grad = None
-print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
-"""
-
-
-@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "gnu_get_libc_version"), reason="glibc alone takes such an option")
-def test_blocks_of_any_size_need_no_new_pages(tmp_path):
-    """As when a network is trained on a CPU."""
-    (tmp_path / "steps.py").write_text(STEPS)
-    runs = [run_script(str(tmp_path / "steps.py"), kind) for kind in ("default", "kept")]
-    assert not any(done.returncode for done in runs), [done.stderr for done in runs]
-    default, kept = (int(done.stdout) for done in runs)
-    assert default > 10_000  # pages of four kilobytes
-    assert kept < 200
-
-
 def test_what_the_user_has_set_stays(monkeypatch):
     monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "1000000")
     assert not memory.keep_freed_memory()

@@ -5,10 +5,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from benchmarks.op_counter import OpCounter
 from tests.families.detr_commands import needs_transformers
 from yolov7fast.losses import detr_matching
 from yolov7fast.losses.detr_matching import BoxesNotFinite, loss_modules, match_layers
-from yolov7fast.profiling.op_counter import OpCounter
 
 LAYERS, IMAGES, QUERIES, CLASSES = 4, 3, 40, 5
 

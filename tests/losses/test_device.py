@@ -10,11 +10,12 @@ import pytest
 import torch
 
 from benchmarks.losses import dense
+from benchmarks.op_counter import OpCounter
 from tests.losses.loss_golden import LOSSES, stand_in
 from yolov7fast.losses import assignment
 from yolov7fast.losses.candidates import LEAD_REACH
 from yolov7fast.losses.yolo import ComputeLossOTA
-from yolov7fast.profiling.op_counter import OpCounter, PeakMemory
+from yolov7fast.machine.memory_plan import PeakMemory
 
 GIB = 1 << 30
 

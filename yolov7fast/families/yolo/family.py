@@ -38,10 +38,10 @@ from yolov7fast.families.yolo.workload import planned_work
 from yolov7fast.losses.build import assigner_at, assigner_stages, build_loss
 from yolov7fast.losses.compiled import compile_loss, diagnose_loss
 from yolov7fast.losses.yolo import LOSS_NAMES
+from yolov7fast.machine import memory_plan
 from yolov7fast.nn import compiling
 from yolov7fast.nn.head_config import HeadConfig
 from yolov7fast.nn.model import IAuxDetect, Model
-from yolov7fast.planning import auto_batch
 from yolov7fast.predictors.base import Predictor
 from yolov7fast.predictors.yolo import network_predictor
 from yolov7fast.search.evolve import evolve
@@ -123,10 +123,8 @@ class YoloFamily(YoloCheckpoints):
         with main_first(world):
             work, images = planned_work(opt, device)
         replicas = torch.cuda.device_count() if device.type == "cuda" and not world.is_distributed else world.size
-        limits = auto_batch.Limits(int(hyper.get(work.hyp, "nominal_batch")), images, max(replicas, 1))
-        capacity = auto_batch.available_memory(device, opt.workers)
-        probe = auto_batch.probe_on(device) if device.type == "cuda" else None
-        return auto_batch.choose_batch(work, capacity, limits, probe)
+        limits = memory_plan.BatchLimits(int(hyper.get(work.hyp, "nominal_batch")), images, max(replicas, 1))
+        return memory_plan.choose_batch(work, memory_plan.available_memory(device, opt.workers), limits)
 
     @classmethod
     def train_generation(cls, opt: Namespace, device: torch.device, world: World) -> Outcome:

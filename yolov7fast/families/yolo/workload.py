@@ -13,8 +13,9 @@ from yolov7fast.data.dataset import LoadImagesAndLabels
 from yolov7fast.data.labels import Subset
 from yolov7fast.families.base import class_names
 from yolov7fast.families.yolo.network import chosen_heads, description_of
-from yolov7fast.planning.memory import GPU_RESERVE, Workload, half
+from yolov7fast.machine.memory_plan import GPU_RESERVE, Workload
 from yolov7fast.training import hyperparameters as hyper
+from yolov7fast.training.step import choose_amp
 
 LARGEST_SCALE = 1.5  # of --multi-scale
 
@@ -47,7 +48,7 @@ def planned_work(opt: Namespace, device: torch.device) -> tuple[Workload, int]:
         math.ceil(largest / 32) * 32,
         hyp,
         images.labels,
-        half(opt.amp, is_gpu),
+        choose_amp(opt.amp, device).dtype,
         opt.adam,
         reserve=GPU_RESERVE if is_gpu else 0,
         heads={"heads": heads} if heads else {},

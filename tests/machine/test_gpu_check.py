@@ -1,0 +1,286 @@
+"""The checks: each kind of fault is found and named with its remedy. GPUs and readings of the machine are simulated."""
+
+import os
+import shutil
+import signal
+import sys
+import warnings
+from collections import namedtuple
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from tests.machine import planted_faults
+from yolov7fast.checkpoint.api import save_checkpoint
+from yolov7fast.families.yolo.family import YoloFamily
+from yolov7fast.losses.yolo import YoloLoss
+from yolov7fast.machine import gpu_check
+from yolov7fast.machine.gpu_check import FAILED, INFO, PASSED, SKIPPED
+
+Usage = namedtuple("Usage", "total used free")
+CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """A healthy machine with an RTX 5090, whose readings a test may change."""
+    monkeypatch.setattr(torch.version, "cuda", "12.8")
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "RTX 5090")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (31_000_000_000, 32_000_000_000))
+    monkeypatch.setattr(torch, "ones", lambda *shape, device: torch.full(shape, 1.0))
+    monkeypatch.setattr(gpu_check, "nvidia_smi", lambda: ["575.51, RTX 5090"])
+    monkeypatch.setattr(gpu_check, "cpu_quota", lambda: None)
+    monkeypatch.setattr(gpu_check, "available_ram", lambda: 60e9)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(16))
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(200e9, 100e9, 100e9))
+    return monkeypatch
+
+
+def environment(device=CUDA) -> dict:
+    return {line.name: line for line in gpu_check.check_environment(device, None)}
+
+
+def test_a_healthy_machine_passes(gpu):
+    found = environment()
+    assert {name for name, line in found.items() if line.status != PASSED} == set()
+    assert set(found) == {"GPU", "RAM", "disk", "/dev/shm", "GPU memory", "cores"} and "575.51" in found["GPU"].text
+
+
+def no_kernel(*shape, device):
+    raise RuntimeError("CUDA error: no kernel image is available for execution on the device")
+
+
+UNFIT = {
+    "a build without the card's code": (lambda m: m.setattr(torch, "ones", no_kernel), "GPU", "no kernel", "cu128"),
+    "a GPU in use": (
+        lambda m: m.setattr(torch.cuda, "mem_get_info", lambda device: (1_500_000_000, 32_000_000_000)),
+        *("GPU memory", "1.50 GB free", "nvidia-smi"),
+    ),
+    "little RAM": (
+        lambda m: m.setattr(gpu_check, "available_ram", lambda: 2e9),
+        *("RAM", "2.00 GB free", "--cache-images ram"),
+    ),
+    "a container's small /dev/shm": (
+        lambda m: m.setattr(shutil, "disk_usage", lambda path: Usage(2e11, 1e11, 64e6 if path == "/dev/shm" else 1e11)),
+        *("/dev/shm", "0.06 GB free", "--shm-size 8g"),
+    ),
+    "a full disk": (
+        lambda m: m.setattr(shutil, "disk_usage", lambda path: Usage(2e11, 2e11, 1e9)),
+        *("disk", "1.00 GB free", "free some space"),
+    ),
+    "cores that may not be used": (
+        lambda m: m.setattr(gpu_check, "cpu_quota", lambda: 6.0),
+        *("cores", "16 visible, 6 usable", "--workers 6 --fast-dataloader and OMP_NUM_THREADS=6"),
+    ),
+    "too few cores": (
+        lambda m: m.setattr(os, "sched_getaffinity", lambda process: range(2)),
+        *("cores", "2 visible, 2 usable, 4 wanted", "--fast-dataloader"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNFIT)
+def test_what_is_wrong_is_named_with_its_remedy(name, gpu):
+    plant, line, says, remedy = UNFIT[name]
+    plant(gpu)
+    found = environment()[line]
+    assert found.status == FAILED and says in found.text and remedy in found.remedy
+
+
+@pytest.mark.parametrize(("built", "remedy"), [(None, "pip install"), ("13.0", "update the driver")])
+def test_a_blackwell_card_that_torch_does_not_reach_gets_a_build_that_holds_its_code(built, remedy, monkeypatch):
+    """CUDA 12.6 builds hold no code for compute capability 12.0."""
+    monkeypatch.setattr(torch.version, "cuda", built)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setattr(gpu_check, "nvidia_smi", lambda: ["565.10, RTX 5090"])
+    line = gpu_check.gpu_line(CPU)
+    assert line.status == FAILED and "RTX 5090" in line.text and line.remedy.startswith(remedy)
+    assert "whl/cu128" in line.remedy and "cu126" not in line.remedy
+
+
+def test_without_a_gpu_its_lines_are_skipped(monkeypatch):
+    monkeypatch.setattr(gpu_check, "nvidia_smi", lambda: [])
+    found = environment(CPU)
+    assert found["GPU"].status == SKIPPED and "GPU memory" not in found
+    assert [line.status for line in gpu_check.check_host_syncs(CPU, None)] == [SKIPPED]
+
+
+def test_the_quota_of_a_container(tmp_path):
+    file = tmp_path / "cpu.max"
+    assert gpu_check.cpu_quota(file) is None
+    file.write_text("max 100000\n")
+    assert gpu_check.cpu_quota(file) is None
+    file.write_text("600000 100000\n")
+    assert gpu_check.cpu_quota(file) == 6.0
+
+
+def test_nvidia_smi_may_be_missing_or_fail(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert gpu_check.nvidia_smi() == []
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\necho '575.51, RTX 5090'\n")
+    tool.chmod(0o755)
+    assert gpu_check.nvidia_smi() == ["575.51, RTX 5090"]
+    tool.write_text("#!/bin/sh\nexit 9\n")
+    assert gpu_check.nvidia_smi() == []
+
+
+# --- host syncs -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def watched_cuda(monkeypatch, small_cfg):
+    """CUDA's sync debug mode is simulated; the step runs on the CPU. Gives the modes that were set."""
+    modes = []
+    real = gpu_check.step_on_random_batch
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", modes.append)
+    monkeypatch.setattr(gpu_check, "WATCHED", ((small_cfg, 64, ("plain", "ota")),))
+    monkeypatch.setattr(gpu_check, "narrow_cfg", lambda cfg, width, folder: cfg)
+    monkeypatch.setattr(gpu_check, "step_on_random_batch", lambda device, *rest: real(CPU, *rest))
+    return modes
+
+
+def test_a_step_without_reported_syncs_passes(watched_cuda, tmp_path):
+    lines = list(gpu_check.check_host_syncs(CUDA, tmp_path))
+    assert [line.status for line in lines] == [PASSED, PASSED] and lines[0].text == "0 host syncs"
+    assert watched_cuda == ["warn", 0] * 2  # set back
+
+
+def test_a_reported_sync_is_named_with_its_source_line(watched_cuda, tmp_path, monkeypatch):
+    monkeypatch.setattr(YoloLoss, "terms", planted_faults.warns_as_cuda(YoloLoss.terms))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the user's filters do not hide it
+        lines = list(gpu_check.check_host_syncs(CUDA, tmp_path))
+    assert [line.status for line in lines] == [FAILED, FAILED]
+    assert "1 host syncs: planted_faults.py:" in lines[0].text and watched_cuda == ["warn", 0] * 2
+
+
+# --- correctness ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_step(monkeypatch, small_cfg):
+    monkeypatch.setattr(gpu_check, "narrow_cfg", lambda cfg, width, folder: small_cfg)
+
+
+def test_a_step_on_a_correct_device_passes_in_every_precision(small_step, tmp_path):
+    lines = list(gpu_check.check_correctness(CPU, tmp_path))
+    assert [line.text for line in lines if line.status != PASSED] == [] and len(lines) == 6
+
+
+def test_a_device_that_rounds_too_much_is_found(small_step, tmp_path, monkeypatch):
+    """float32 with the mantissa of TF32, on the second of each pair of devices."""
+    real = gpu_check.step_change
+
+    def step_change(device, *rest):
+        with pytest.MonkeyPatch.context() as patch:
+            if device == CUDA:
+                patch.setattr(torch.nn.functional, "softplus", planted_faults.rounded(torch.nn.functional.softplus))
+            return real(CPU, *rest)
+
+    monkeypatch.setattr(gpu_check, "step_change", step_change)
+    lines = {line.name: line for line in gpu_check.check_correctness(CUDA, tmp_path)}
+    assert lines["step, ota, --amp off"].status == FAILED and "loss off by" in lines["step, ota, --amp off"].text
+
+
+def test_a_nan_under_fp16_is_found(small_step, tmp_path, monkeypatch):
+    monkeypatch.setattr(YoloFamily, "forward_loss", planted_faults.nan_in_half(YoloFamily.forward_loss))
+    lines = {line.name: line.status for line in gpu_check.check_correctness(CPU, tmp_path)}
+    assert {name for name, status in lines.items() if status == FAILED} == {
+        "step, plain, --amp fp16",
+        "step, ota, --amp fp16",
+    }
+
+
+# --- speed ------------------------------------------------------------------------------------------------------------
+
+
+def test_speed_shows_the_stages_of_both_losses_and_their_ratio(small_cfg, tmp_path, monkeypatch):
+    monkeypatch.setattr(gpu_check, "TINY", small_cfg)
+    plain, ota, ratio = gpu_check.check_speed(CPU, tmp_path)
+    assert [line.status for line in (plain, ota, ratio)] == [INFO] * 3
+    for line in (plain, ota):
+        assert "images/s" in line.text and "forward " in line.text and "optimizer " in line.text
+        assert "GPU utilisation" not in line.text
+    assert "times one with the plain loss" in ratio.text
+
+
+class FakeEvent:
+    """A kernel of the GPU, or a call on the host, as the profiler reports it."""
+
+    def __init__(self, kind: str, microseconds: float):
+        self.device_type = SimpleNamespace(name=kind)
+        self.time_range = SimpleNamespace(elapsed_us=lambda: microseconds)
+
+
+def test_utilisation_counts_the_time_of_kernels(monkeypatch):
+    ran = []
+
+    class Profiler:
+        def __init__(self, activities):
+            assert activities == [torch.profiler.ProfilerActivity.CUDA]
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+        def events(self):
+            return [FakeEvent("CUDA", 30_000), FakeEvent("CUDA", 20_000), FakeEvent("CPU", 99_000)]
+
+    monkeypatch.setattr(torch.profiler, "profile", Profiler)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: ran.append("waited"))
+    family = SimpleNamespace(loader=["batch"], assigner="")
+    milliseconds = gpu_check.kernel_ms(family, lambda batch, *_: ran.append(batch), "ota")
+    assert milliseconds == 10.0 and ran == ["batch"] * 5 + ["waited"] and family.assigner == "ota"
+
+
+# --- resume -----------------------------------------------------------------------------------------------------------
+
+
+def write_state(path, momentum: float) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    state = {"model": {"w": torch.ones(2)}, "ema": {"w": torch.ones(2)}, "progress": {"global_step": 3}}
+    optimizer = {"state": {0: {"momentum_buffer": torch.full((2,), momentum)}}, "param_groups": []}
+    save_checkpoint({"resume": state, "optimizer": optimizer, "model": {"w": torch.ones(2)}}, path)
+
+
+@pytest.mark.parametrize(("momentum", "status"), [(0.5, PASSED), (0.0, FAILED)])
+def test_a_resume_that_forgets_the_momentum_is_found(momentum, status, tmp_path, monkeypatch):
+    """The runs are simulated: the checkpoints that they leave are compared."""
+
+    def run_training(words, log, kill_at=None):
+        run = "killed" if "--resume" in words or kill_at else "whole"
+        write_state(tmp_path / run / "run/weights/epoch_001.pt", momentum if run == "killed" else 0.5)
+        return -signal.SIGKILL if kill_at else 0
+
+    monkeypatch.setattr(gpu_check, "run_training", run_training)
+    (line,) = gpu_check.check_resume(CPU, tmp_path)
+    assert line.status == status and ("0 of 3" if status == PASSED else "1 of 3") in line.text
+
+
+def test_a_run_that_fails_shows_its_last_lines(tmp_path, monkeypatch):
+    words = [sys.executable, "-c", "print('no such device'); raise SystemExit(3)"]
+    monkeypatch.setattr(gpu_check, "train_words", lambda *_: words)
+    monkeypatch.setattr(gpu_check, "program", lambda name: SimpleNamespace(child=lambda: words))
+    (line,) = gpu_check.check_resume(CPU, tmp_path)
+    assert line.status == FAILED and "exit codes [3, 3, 3]" in line.text and "no such device" in line.text
+
+
+def test_a_killed_process_is_distinguished_from_one_that_ended(tmp_path):
+    ended = [sys.executable, "-c", "pass"]
+    assert gpu_check.run_training(ended, tmp_path / "log", tmp_path / "last.pt") == 0
+    hangs = [sys.executable, "-c", f"open({str(tmp_path / 'last.pt')!r}, 'w'); import time; time.sleep(60)"]
+    assert gpu_check.run_training(hangs, tmp_path / "log", tmp_path / "last.pt") == -signal.SIGKILL
+
+
+@pytest.mark.slow
+def test_a_real_run_is_killed_within_an_epoch_and_resumes_bit_for_bit(tmp_path):
+    """Three real processes, as the command starts them."""
+    (line,) = gpu_check.check_resume(CPU, tmp_path)
+    assert line.status == PASSED, line

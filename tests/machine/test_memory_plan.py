@@ -1,0 +1,125 @@
+"""The predicted memory of a step against what the CPU's allocator hands out."""
+
+import contextlib
+import gc
+from pathlib import Path
+
+import pytest
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from tests.conftest import ROOT
+from yolov7fast.machine.memory_plan import (
+    MemoryPlan,
+    StepBytes,
+    Workload,
+    assumed_labels,
+    dense_targets,
+    loss_of,
+    measure_step,
+    meta_network,
+)
+from yolov7fast.nn.model import Model
+from yolov7fast.training.hyperparameters import load_hyp, scale_gains
+
+HYP = load_hyp(str(ROOT / "data/hyp.scratch.p5.yaml"))
+CFGS = sorted(path.stem for path in (ROOT / "cfg/training").glob("*.yaml"))
+TOLERANCE = 0.05
+
+
+def description(name: str) -> str:
+    return str(ROOT / f"cfg/training/{name}.yaml")
+
+
+def targets(batch: int) -> torch.Tensor:
+    return dense_targets(assumed_labels(mean=5, most=12), HYP, batch)
+
+
+def predicted(cfg: str, size: int, batch: int, dtype: torch.dtype) -> StepBytes:
+    model = meta_network(description(cfg), 80, HYP, size)
+    return measure_step(model, batch, size, targets(batch), "ota", dtype)
+
+
+def allocated(cfg: str, size: int, batch: int, dtype: torch.dtype) -> int:
+    """Bytes that the CPU's allocator has handed out, and not got back, when the loss is there: forward and loss run
+    with real numbers, and torch's own record of allocations is added up."""
+    model = Model(description(cfg), ch=3, nc=80).train()
+    head = model.model[-1]
+    model.hyp, model.gr = scale_gains(HYP, levels=head.nl, classes=80, img_size=size, smoothing=0.0), 1.0
+    criterion, rows, images = loss_of(model, "ota"), targets(batch), torch.rand(batch, 3, size, size)
+    mixed = torch.autocast("cpu", dtype) if dtype is not torch.float32 else contextlib.nullcontext()
+    gc.collect()
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
+        with mixed:
+            outputs = model(images)
+            total, parts = criterion(outputs, rows, images)
+        del outputs, parts
+    assert total.requires_grad
+    return sum(event.nbytes() for event in record.profiler.kineto_results.events() if event.name() == "[memory]")
+
+
+def check(cfg: str, size: int, batch: int = 2, dtype: torch.dtype = torch.float32) -> float:
+    found, seen = predicted(cfg, size, batch, dtype), allocated(cfg, size, batch, dtype)
+    assert abs(found.activations / seen - 1) <= TOLERANCE, f"{cfg} at {size}: {found.activations} against {seen}"
+    return found.activations / seen
+
+
+@pytest.mark.parametrize(
+    ("cfg", "dtype"),
+    [
+        ("yolov7-tiny", torch.float32),
+        ("yolov7-tiny", torch.bfloat16),
+        ("yolov7-tiny-1b4h-attn", torch.bfloat16),
+    ],
+)
+def test_predicted_activations_are_what_the_allocator_hands_out(cfg, dtype):
+    check(cfg, 96, dtype=dtype)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cfg", CFGS)
+@pytest.mark.parametrize("size", [128, 256, 384])
+def test_predicted_activations_of_every_network(cfg, size, record_property):
+    record_property("ratio", check(cfg, size, batch=1))
+
+
+def test_every_training_cfg_is_among_them():
+    assert len(CFGS) == len(list(Path(ROOT / "cfg/training").iterdir())) == 20
+
+
+def test_more_boxes_take_more_memory():
+    model = meta_network(description("yolov7-tiny"), 80, HYP, 64)
+    few, many = (
+        measure_step(model, 2, 64, dense_targets(assumed_labels(2, most), HYP, 2), "ota").activations
+        for most in (3, 300)
+    )
+    assert many > 1.2 * few
+
+
+def workload(**changed) -> Workload:
+    given = {"cfg": description("yolov7-tiny"), "classes": 80, "img_size": 64, "hyp": HYP}
+    return Workload(**{**given, "labels": assumed_labels(), **changed})
+
+
+def test_the_network_counts_what_trains_it():
+    """Weights, gradients, optimizer and EMA; frozen layers have no gradients and no optimizer state."""
+    plain, adam, frozen = workload(), workload(adam=True), workload(frozen=("model.0.",))
+    parameters = sum(p.nbytes for p in plain.model.parameters())
+    buffers = sum(b.nbytes for b in plain.model.buffers())
+    assert plain.network_bytes == 2 * (parameters + buffers) + 2 * parameters
+    assert adam.network_bytes == plain.network_bytes + parameters
+    first = sum(p.nbytes for name, p in plain.model.named_parameters() if name.startswith("model.0."))
+    assert frozen.network_bytes == plain.network_bytes - 2 * first
+
+
+def test_a_plan_is_the_sum_of_its_parts_and_repeatable():
+    assert MemoryPlan(10, 20, 30, 40).total == 100
+    work = workload()
+    small, large = work.plan(2), work.plan(8)
+    assert small.network == large.network and large.images == 4 * small.images == 8 * 3 * 64 * 64 * 5
+    assert 2 < large.step / small.step <= 4.1 and work.plan(2) == small
+
+
+def test_the_peak_is_at_least_what_is_kept_for_the_backward_pass():
+    found = predicted("yolov7-tiny", 64, 2, torch.float32)
+    assert found.peak >= found.activations > 0

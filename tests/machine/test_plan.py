@@ -1,0 +1,41 @@
+"""`yolov7fast plan`: what it prints."""
+
+import pytest
+
+from yolov7fast.commands import plan
+from yolov7fast.core.errors import UserError
+
+CFG = ("--cfg", "yolov7-tiny", "--img-size", "64", "--batch-size", "4")
+
+
+def rows(text: str) -> list[list[float]]:
+    return [list(map(float, line.split())) for line in text.splitlines() if line.split() and line.split()[0].isdigit()]
+
+
+def test_a_plan_halves_the_batch_and_its_rows_add_up(shapes_small, capsys):
+    assert plan.main([*CFG, "--data", str(shapes_small / "shapes.yaml")]) == 0
+    text = capsys.readouterr().out
+    assert "float16, 4 classes" in text and "shapes.yaml" in text
+    table = rows(text)
+    assert [row[0] for row in table] == [4, 2, 1]
+    assert all(sum(row[1:5]) == pytest.approx(row[5], abs=0.03) for row in table)
+    assert table[0][3] > table[2][3] and all(row[4] == 1.0 for row in table)
+
+
+def test_without_a_data_set_it_plans_with_the_classes_and_boxes_of_coco(capsys):
+    assert plan.main([*CFG, "--amp", "off"]) == 0
+    assert "float32, 80 classes; as many boxes as in COCO" in capsys.readouterr().out
+
+
+def test_a_cuda_gpu_is_planned_in_the_precision_of_amp_auto(capsys):
+    assert plan.main([*CFG, "--amp", "bf16", "--batch-size", "1"]) == 0
+    assert "bfloat16" in capsys.readouterr().out
+
+
+def test_mistakes_are_named():
+    with pytest.raises(UserError, match="--img-size 65: give a multiple of 32"):
+        plan.main(["--cfg", "yolov7-tiny", "--img-size", "65"])
+    with pytest.raises(UserError, match="--batch-size is 0"):
+        plan.main(["--batch-size", "0"])
+    with pytest.raises(UserError, match="--cfg is empty"):
+        plan.main(["--cfg", ""])

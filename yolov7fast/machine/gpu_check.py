@@ -1,0 +1,276 @@
+"""The checks of `yolov7fast check`: environment, host syncs, correctness against the CPU, speed, exact resume."""
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import time
+import warnings
+from argparse import Namespace
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import yaml
+from torch.nn.utils import parameters_to_vector
+
+from yolov7fast.checkpoint.api import load_checkpoint
+from yolov7fast.cli.parser import parser_for
+from yolov7fast.cli.programs import program
+from yolov7fast.core.errors import one_line
+from yolov7fast.core.files.paths import check_file
+from yolov7fast.data.data_yaml import DataYaml
+from yolov7fast.data.shapes import NAMES, make_shapes
+from yolov7fast.families.yolo.family import effective_hyp
+from yolov7fast.machine.memory_plan import available_ram
+from yolov7fast.machine.profiler import ProfiledFamily, build_step, measure
+from yolov7fast.nn.description import read_description
+from yolov7fast.training.hyperparameters import load_hyp
+from yolov7fast.training.optimizer import Rates
+from yolov7fast.training.step import TrainStep
+
+PASSED, FAILED, INFO, SKIPPED = "ok", "FAIL", "info", "skipped"
+GB = 1e9
+CORES_PER_GPU = 4
+WHEELS = "pip install --force-reinstall torch torchvision --index-url https://download.pytorch.org/whl/cu128"
+SYNC_WARNING = "synchronizing CUDA operation"
+TINY = "cfg/training/yolov7-tiny.yaml"
+# networks whose step must not wait for the device, with their image sizes and assigners
+WATCHED = ((TINY, 64, ("plain", "ota")), ("cfg/training/yolov7-w6.yaml", 128, ("ota",)))
+# by precision: largest relative error of the loss and of the change of the weights. In half precision only the last
+# layer is compared: in an untrained network rounding errors grow on the way back.
+TOLERANCE = {"off": (1e-4, 1e-3), "fp16": (2e-2, 0.3), "bf16": (5e-2, 0.8)}
+RATES = Rates((0.01, 0.01, 0.01), 0.9, 1)
+IMAGES, BATCH, EPOCHS = 24, 4, 2  # of the run that is killed and resumed
+LONGEST = 180.0  # seconds of such a run
+
+
+class CheckLine(NamedTuple):
+    name: str
+    status: str
+    text: str
+    remedy: str = ""
+
+
+def judged(name: str, ok: bool, text: str, remedy: str = "report this line in an issue") -> CheckLine:
+    return CheckLine(name, PASSED if ok else FAILED, text, "" if ok else remedy)
+
+
+def check_environment(device: torch.device, folder: Path) -> Iterator[CheckLine]:
+    """GPU and driver, free memory of each kind, cores."""
+    yield gpu_line(device)
+    for name, (free, least, remedy) in free_memory(device).items():
+        yield judged(name, free >= least * GB, f"{free / GB:.2f} GB free, {least} GB wanted", remedy)
+    seen, quota = len(os.sched_getaffinity(0)), cpu_quota()
+    cores = int(min(seen, max(quota or seen, 1)))
+    wanted = CORES_PER_GPU * torch.cuda.device_count() if device.type == "cuda" else 1
+    ok, text = wanted <= cores > 0.75 * seen, f"{seen} visible, {cores} usable, {wanted} wanted"
+    yield judged("cores", ok, text, f"--workers {cores} --fast-dataloader and OMP_NUM_THREADS={cores}, or more cores")
+
+
+def free_memory(device: torch.device) -> dict[str, tuple[float, float, str]]:
+    """Free bytes, wanted GB and remedy, by kind of memory."""
+    files = "free some space: caches and checkpoints are written below this folder"
+    found: dict[str, tuple[float, float, str]] = {
+        "RAM": (available_ram(), 4, "fewer --workers, no --cache-images ram, or more memory"),
+        "disk": (shutil.disk_usage(".").free, 5, files),
+    }
+    if Path("/dev/shm").is_dir():  # wanted: 8 workers with 2 batches each of 16 images at 640 pixels
+        remedy = "--fast-dataloader, which does not use it, or start the container with --shm-size 8g"
+        found["/dev/shm"] = (shutil.disk_usage("/dev/shm").free, 0.32, remedy)
+    if device.type == "cuda":
+        remedy = "end the processes that nvidia-smi shows, or use a smaller --batch-size"
+        found["GPU memory"] = (torch.cuda.mem_get_info(device)[0], 4, remedy)
+    return found
+
+
+def gpu_line(device: torch.device) -> CheckLine:
+    """Whether torch reaches the GPU that the driver shows, and its build holds code for it."""
+    cards, build = nvidia_smi(), f"torch {torch.__version__}, CUDA {torch.version.cuda}"
+    if device.type == "cuda":
+        text = f"{torch.cuda.get_device_name(device)}, driver {cards[0].split(',')[0] if cards else '?'}, {build}"
+        try:
+            return judged("GPU", bool((torch.ones(2, device=device) * 2).sum() == 4), text)
+        except RuntimeError as error:
+            return judged("GPU", False, f"{text}: {one_line(error)}", WHEELS)
+    if not cards or os.environ.get("CUDA_VISIBLE_DEVICES") == "-1":
+        return CheckLine("GPU", SKIPPED, "no NVIDIA GPU, or not asked for")
+    driver = "update the driver to 570 or newer, or: " if torch.version.cuda else ""
+    return judged("GPU", False, f"driver and card {cards[0]}, but {build} does not reach it", driver + WHEELS)
+
+
+def nvidia_smi() -> list[str]:
+    """'driver version, name' of each GPU; empty without NVIDIA's driver."""
+    words = ["nvidia-smi", "--query-gpu=driver_version,name", "--format=csv,noheader"]
+    try:
+        return subprocess.run(words, capture_output=True, text=True, timeout=30, check=True).stdout.strip().splitlines()
+    except (OSError, subprocess.SubprocessError):
+        return []
+
+
+def cpu_quota(file: Path = Path("/sys/fs/cgroup/cpu.max")) -> float | None:
+    """Cores that the container may use; None: all."""
+    with contextlib.suppress(OSError, ValueError):  # no container, or "max"
+        quota, period = map(int, file.read_text().split())
+        return quota / period
+
+
+def step_on_random_batch(
+    device: torch.device, cfg: str, size: int, batch: int, folder: Path, amp: str = "auto", classes: int = 4
+) -> tuple[ProfiledFamily, TrainStep]:
+    """A training step as `train.py` builds it, with equal weights and images wherever it is built."""
+    words = ["--cfg", check_file(cfg, "cfg"), "--hyp", check_file("data/hyp.scratch.tiny.yaml", "hyp"), "--amp", amp]
+    opt = parser_for("train").parse_args([*words, "--img-size", str(size), "--batch-size", str(batch)])
+    # evolve: the family keeps no files
+    changes = {"total_batch_size": batch, "evolve": True, "save_dir": str(folder), "noautoanchor": True}
+    opt = Namespace(**{**vars(opt), **changes, "synthetic": True, "targets": 17})
+    torch.manual_seed(1)
+    data = DataYaml("synthetic", classes, [str(number) for number in range(classes)])
+    return build_step(opt, effective_hyp(load_hyp(opt.hyp), opt), data, device)
+
+
+def narrow_cfg(cfg: str, width: float, folder: Path) -> str:
+    """A file with the network of `cfg` at a fraction of its width."""
+    path = folder / f"{Path(cfg).stem}_{width:g}.yaml"
+    path.write_text(yaml.safe_dump({**read_description(check_file(cfg, "cfg")), "width_multiple": width}))
+    return str(path)
+
+
+@contextlib.contextmanager
+def reported_syncs() -> Iterator[list[str]]:
+    """Source lines at which CUDA reports that the host waits while the block runs; complete after the block."""
+    found, before = [], torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            yield found
+        finally:
+            torch.cuda.set_sync_debug_mode(before)
+            found += [f"{Path(w.filename).name}:{w.lineno}" for w in caught if SYNC_WARNING in str(w.message)]
+
+
+def check_host_syncs(device: torch.device, folder: Path) -> Iterator[CheckLine]:
+    """The second step of each network and loss must not make the host wait for the device."""
+    if device.type != "cuda":
+        yield CheckLine("host syncs", SKIPPED, "CUDA reports them")
+        return
+    for cfg, size, assigners in WATCHED:
+        family, step = step_on_random_batch(device, narrow_cfg(cfg, 0.125, folder), size, 2, folder)
+        for family.assigner in assigners:
+            step(family.loader[0], 0, RATES)
+            torch.cuda.synchronize()
+            with reported_syncs() as found:
+                step(family.loader[0], 1, RATES)
+            places = ": " + ", ".join(dict.fromkeys(found)) if found else ""
+            yield judged(f"{Path(cfg).stem}, {family.assigner}", not found, f"{len(found)} host syncs{places}")
+
+
+def step_change(device: torch.device, folder: Path, assigner: str, amp: str) -> tuple[float, torch.Tensor, int]:
+    """Loss and change of all weights of one step, and the number of weights of the last layer."""
+    family, step = step_on_random_batch(device, narrow_cfg(TINY, 0.25, folder), 128, 8, folder, amp)
+    model: Any = family.model
+    step.scaler = torch.amp.GradScaler(device.type, init_scale=128.0, enabled=step.scaler.is_enabled())  # no overflow
+    family.assigner, before = assigner, parameters_to_vector(model.parameters()).detach().cpu()
+    step(family.loader[0], 0, RATES)
+    change = parameters_to_vector(model.parameters()).detach().cpu() - before
+    return step.sync_metrics().means[-1], change, sum(p.numel() for p in model.model[-1].parameters())
+
+
+def check_correctness(device: torch.device, folder: Path) -> Iterator[CheckLine]:
+    """One step of each loss in each precision against the CPU."""
+    for assigner, (amp, most) in product(("plain", "ota"), TOLERANCE.items()):
+        loss, change, last = step_change(torch.device("cpu"), folder, assigner, "off")
+        with torch.backends.cudnn.flags(allow_tf32=False):
+            found, moved, _ = step_change(device, folder, assigner, amp)
+        part = slice(None) if amp == "off" else slice(-last, None)
+        errors = abs(found / loss - 1), float((moved - change)[part].norm() / change[part].norm())
+        text = f"loss off by {errors[0]:.1e} (at most {most[0]:g}), weights by {errors[1]:.1e} ({most[1]:g})"
+        yield judged(f"step, {assigner}, --amp {amp}", errors[0] <= most[0] and errors[1] <= most[1], text)
+
+
+def check_speed(device: torch.device, folder: Path) -> Iterator[CheckLine]:
+    """Stage times of yolov7-tiny at 320 pixels with both losses, and the GPU's utilisation."""
+    on_gpu = device.type == "cuda"
+    batch, iters = (64, 30) if on_gpu else (4, 3)
+    family, step = step_on_random_batch(device, TINY, 320, batch, folder, classes=80)
+    profiles = measure(family, step, ("plain", "ota"), iters, 1 + 4 * on_gpu, device)
+    for kind, profile in profiles.items():
+        stages = ", ".join(f"{name} {row['mean_ms']:.1f}" for name, row in profile["stages"].items())
+        text = f"{profile['images_per_s']:.0f} images/s, {profile['total_ms']:.1f} ms a step: {stages}"
+        busy = f"; GPU utilisation {kernel_ms(family, step, kind) / profile['total_ms']:.0%}" if on_gpu else ""
+        yield CheckLine(f"yolov7-tiny, 320, batch {batch}, {kind}", INFO, text + busy)
+    ratio = profiles["ota"]["total_ms"] / profiles["plain"]["total_ms"]
+    yield CheckLine("OTA / plain", INFO, f"a step with OTA takes {ratio:.3f} times one with the plain loss")
+
+
+def kernel_ms(family: ProfiledFamily, step: TrainStep, assigner: str, steps: int = 5) -> float:
+    """Milliseconds of GPU work in a step."""
+    family.assigner = assigner
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+        for number in range(steps):
+            step(family.loader[0], number, RATES)
+        torch.cuda.synchronize()
+    on_device = (event for event in profiler.events() or () if event.device_type.name != "CPU")
+    return sum(event.time_range.elapsed_us() for event in on_device) / 1e3 / steps
+
+
+def check_resume(device: torch.device, folder: Path) -> Iterator[CheckLine]:
+    """A run that is killed within an epoch must resume to the weights of an undisturbed run, bit for bit."""
+    log, words = folder / "resume.log", train_words(device, folder)
+    whole, killed = folder / "whole/run", folder / "killed/run"
+    codes = [
+        run_training([*words, "--project", str(whole.parent)], log),
+        run_training([*words, "--project", str(killed.parent)], log, kill_at=killed / "weights/last.pt"),
+        run_training([*program("train").child(), "--resume", str(killed)], log),
+    ]
+    if codes != [0, -signal.SIGKILL, 0]:
+        end = " | ".join(log.read_text(errors="replace").strip().splitlines()[-3:])
+        yield judged("kill and resume", False, f"exit codes {codes} of run, killed run and resumed run: {end}")
+        return
+    name = f"weights/epoch_{EPOCHS - 1:03d}.pt"
+    one, other = checkpoint_tensors(whole / name), checkpoint_tensors(killed / name)
+    different = [key for key in one.keys() | other.keys() if key not in one or key not in other]
+    different += [key for key in one.keys() & other.keys() if not torch.equal(one[key], other[key])]
+    text = f"{len(different)} of {len(one)} tensors differ"
+    yield judged("kill and resume", not different, text, "resume at the end of an epoch: --save-every 0; report this")
+
+
+def train_words(device: torch.device, folder: Path) -> list[str]:
+    """The command of a run that saves after each of its 12 iterations."""
+    images = make_shapes(folder / "shapes", train=IMAGES, val=4, size=96) / "images"
+    lines = {"train": str(images / "train"), "val": str(images / "val"), "nc": len(NAMES), "names": list(NAMES)}
+    (folder / "shapes.yaml").write_text(yaml.safe_dump(lines))
+    return [
+        *(*program("train").child(), "--cfg", narrow_cfg(TINY, 0.125, folder), "--data", str(folder / "shapes.yaml")),
+        *("--hyp", "data/hyp.small.yaml", "--img", "64", "--batch-size", str(BATCH), "--epochs", str(EPOCHS)),
+        *("--workers", "2", "--fast-dataloader", "--noautoanchor", "--notest", "--seed", "0", "--deterministic"),
+        *("--loss-ota", "1", "--save-every", "0.00001", "--name", "run"),
+        *(() if device.type == "cuda" else ("--device", "cpu")),
+    ]
+
+
+def run_training(words: list[str], log: Path, kill_at: Path | None = None) -> int:
+    """Exit code of a training; kill_at: a file, the training is killed once it exists."""
+    environment = {**os.environ, "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+    with log.open("w") as file:
+        process = subprocess.Popen(words, stdout=file, stderr=file, env=environment)
+        end = time.monotonic() + LONGEST
+        try:
+            while process.poll() is None and time.monotonic() < end and not (kill_at and kill_at.is_file()):
+                time.sleep(0.005)
+        finally:
+            process.kill()
+    return process.wait()
+
+
+def checkpoint_tensors(path: Path) -> dict[str, torch.Tensor]:
+    """Network, EMA and optimizer state of a complete checkpoint, by name."""
+    checkpoint: Any = load_checkpoint(path)
+    found = {f"{part}.{k}": v for part in ("model", "ema") for k, v in checkpoint["resume"][part].items()}
+    for key, values in checkpoint["optimizer"]["state"].items():
+        found |= {f"optimizer.{key}.{k}": v for k, v in values.items() if isinstance(v, torch.Tensor)}
+    return found

@@ -1,0 +1,142 @@
+"""Stage times of real training steps, on a data set or on one random batch; several losses alternate batch by batch."""
+
+import statistics
+from argparse import Namespace
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from tqdm import tqdm
+
+from yolov7fast.core.device_copy import is_accelerator
+from yolov7fast.data.data_yaml import DataYaml
+from yolov7fast.families.yolo.family import YoloFamily
+from yolov7fast.families.yolo.network import build_model
+from yolov7fast.training.distributed import World
+from yolov7fast.training.step import TrainStep, choose_amp
+from yolov7fast.training.timing import STAGES, StageTimer
+
+
+class FixedLoader(list):
+    """A loader that yields the same batch in every epoch."""
+
+    num_workers = 0
+
+    def set_epoch(self, epoch: int, start_batch: int = 0) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class SyntheticData:
+    """The attributes of a data set that the family reads, for a random batch."""
+
+    def __init__(self, classes: int):
+        self.labels = [np.array([[c, 0.5, 0.5, 0.2, 0.2]], np.float32) for c in range(classes)]
+        self.indices, self.n = range(classes), classes
+
+    def __len__(self) -> int:
+        return self.n
+
+
+class ProfiledFamily(YoloFamily):
+    """The YOLO family; `--synthetic` replaces its loaders by one random batch."""
+
+    dataset: Any  # a data set, or `SyntheticData`
+    loader: Any  # a loader, or `FixedLoader`
+
+    def build_loaders(self, stage: Any) -> None:
+        if not self.opt.synthetic:
+            return super().build_loaders(stage)
+        self.stage, self.img_size = stage, stage.size
+        images, *rest = synthetic_batch(self.opt.total_batch_size, stage.size, self.opt.targets, self.nc)
+        images = images.pin_memory() if is_accelerator(self.device) else images  # as loaders do
+        self.loader = FixedLoader([(images, *rest)])
+        self.dataset = SyntheticData(self.nc)
+
+
+def synthetic_batch(batch: int, size: int, targets: int, classes: int) -> tuple:
+    """A seeded batch as loaders yield it: uint8 (B, 3, size, size), float32 (B * targets, 6), paths, shapes."""
+    random = np.random.RandomState(0)
+    images = torch.from_numpy(random.randint(0, 256, (batch, 3, size, size), dtype=np.uint8))
+    n = batch * targets
+    wh = np.exp(random.uniform(np.log(0.02), np.log(0.6), (n, 2)))
+    columns = [np.repeat(np.arange(batch), targets)[:, None], random.randint(0, classes, (n, 1))]
+    rows = np.concatenate([*columns, random.uniform(0.05, 0.95, (n, 2)), wh], 1)
+    return images, torch.from_numpy(rows.astype(np.float32)), ("synthetic",) * batch, (None,) * batch
+
+
+def build_step(opt: Namespace, hyp: dict, data: DataYaml, device: torch.device) -> tuple[ProfiledFamily, TrainStep]:
+    """The family and the training step of `train.py` with these flags."""
+    model = build_model(opt, hyp, data.nc, device)
+    family = ProfiledFamily(opt, data, model, device, World(), hyp=hyp)
+    family.model.train()
+    amp = choose_amp(opt.amp, device)
+    return family, TrainStep(family, family.model, family.net, family.optimizer, family.ema, device, amp=amp)
+
+
+def batches(loader, count: int) -> Iterator[tuple]:
+    """`count` batches, from as many epochs as needed."""
+    epoch = given = 0
+    while given < count:
+        loader.set_epoch(epoch)
+        for batch in loader:
+            yield batch
+            given += 1
+            if given == count:
+                return
+        epoch += 1
+
+
+def in_turn(kinds: Sequence[str], rounds: int) -> Iterator[str]:
+    """Each kind once a round, every second round in reverse order, so that a drift affects all alike."""
+    for number in range(rounds):
+        yield from kinds if number % 2 == 0 else reversed(kinds)
+
+
+def measure(
+    family: YoloFamily, step: TrainStep, kinds: Sequence[str], iters: int, warm_iters: int, device: torch.device
+) -> dict[str, dict]:
+    """Profiles by assigner, as in profile.json; the losses train one network on the batches of one loader."""
+    timers = {kind: StageTimer(device) for kind in kinds}
+    sizes: dict[str, list[int]] = {kind: [] for kind in kinds}
+    rates = family.schedule.rates(0, 0, 0)._replace(accumulate=1)
+    total = (warm_iters + iters) * len(kinds)
+    stream = batches(family.loader, total)
+    with tqdm(total=total, desc="profiling", mininterval=1) as bar:
+
+        def iteration(kind: str, *timer: StageTimer) -> int:
+            batch = next(stream)
+            family.assigner = kind
+            step(batch, 0, rates, *timer)
+            bar.update()
+            return len(batch[0])
+
+        for kind in in_turn(kinds, warm_iters):
+            iteration(kind)
+        step.sync_metrics()  # waits until the device has finished the warm-up
+        for kind in in_turn(kinds, iters):
+            timers[kind].follow()
+            sizes[kind].append(iteration(kind, timers[kind]))
+        step.sync_metrics()
+    return {kind: summarise(timers[kind].totals(), sizes[kind]) for kind in kinds}
+
+
+def summarise(times: Mapping[str, list[float]], sizes: Sequence[int]) -> dict:
+    """A profile from the milliseconds of each iteration by stage, and the number of images of each iteration."""
+    stages = {name: times[name] for name in STAGES if name in times}
+    mean = {name: statistics.fmean(values) for name, values in stages.items()}
+    total = sum(mean.values()) or 1e-9
+    rows = {
+        name: {"mean_ms": mean[name], "std_ms": statistics.pstdev(values), "fraction": mean[name] / total}
+        for name, values in stages.items()
+    }
+    return {
+        "stages": rows,
+        "total_ms": total,
+        "images_per_s": statistics.fmean(sizes) / total * 1e3,
+        "gpu_busy": (mean.get("forward", 0.0) + mean.get("backward", 0.0)) / total,
+        "iterations": len(sizes),
+    }

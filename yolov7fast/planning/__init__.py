@@ -1,1 +1,0 @@
-"""What a training needs before it is started: memory, disk, feeding, links, hours."""
