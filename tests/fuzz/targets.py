@@ -46,9 +46,9 @@ from yolov7fast.nn.head_config import HeadConfig
 from yolov7fast.nn.model import Model
 from yolov7fast.plots.draw import class_name
 from yolov7fast.search.report import ORDER, rank, ranking, verdict, write_csv
-from yolov7fast.search.settings import read_space, read_trials
+from yolov7fast.search.trials_file import read_space, read_trials
 from yolov7fast.search.study import Trials
-from yolov7fast.search.trainer import Budget, YoloTrainer
+from yolov7fast.search.trial_training import Budget, YoloTrialTraining
 from yolov7fast.training.hyperparameters import load_hyp
 
 NETWORK = {
@@ -110,8 +110,8 @@ def use_heads(folder: Path) -> None:
 
 
 @functools.cache
-def trainer() -> YoloTrainer:
-    return YoloTrainer("configs/tiny_smoke.yaml", Budget(epochs=2))
+def trainer() -> YoloTrialTraining:
+    return YoloTrialTraining("configs/tiny_smoke.yaml", Budget(epochs=2))
 
 
 def use_trials(folder: Path) -> None:

@@ -20,8 +20,8 @@ from tests.search.fake_runs import SIX, column, in_a_process, listed, table
 from tests.search.fake_trials import ROOT, run
 from yolov7fast.core.errors import UserError, one_line, run_command
 from yolov7fast.core.process import child
-from yolov7fast.search import plot, runner
-from yolov7fast.search import run as training
+from yolov7fast.plots import trials as plot
+from yolov7fast.search import results
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -72,7 +72,7 @@ def running_children() -> list[str]:
 
 
 def test_a_database_that_fails_in_the_midst_of_a_search_is_named(tmp_path):
-    from yolov7fast.search.storage import failures_named
+    from yolov7fast.search.database import failures_named
 
     complaint = r"the database sqlite:///x.db of the trials failed: database or disk is full"
     with pytest.raises(UserError, match=complaint), failures_named("sqlite:///x.db"):
@@ -88,7 +88,7 @@ def recorded(tmp_path_factory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(ROOT)
         patch.setattr(child, "LOOK_SECONDS", 0.02)
-        patch.setattr(plot, "draw", lambda path, *_: path.touch())
+        patch.setattr(plot, "plot_trials", lambda path, *_: path.touch())
         assert run(*listed(folder, SIX[:1])) == 0
     return folder / "out"
 
@@ -286,7 +286,7 @@ def test_the_second_ctrl_c_kills_what_does_not_listen(tmp_path, fake, monkeypatc
 
 def test_a_fault_ends_the_trainings_of_all_places(tmp_path, fake, monkeypatch):
     """The second trial's figures cannot be read once the first one hangs."""
-    curve, hanging = training.read_curve, tmp_path / "out" / "trial_001" / "hanging"
+    curve, hanging = results.read_curve, tmp_path / "out" / "trial_001" / "hanging"
 
     def broken(folder):
         if folder.name == "trial_002" and hanging.exists():
@@ -295,7 +295,7 @@ def test_a_fault_ends_the_trainings_of_all_places(tmp_path, fake, monkeypatch):
 
     fake(trial_001="deaf", trial_002="hang")
     with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="a fault of the program"):
-        patch.setattr(training, "read_curve", broken)
+        patch.setattr(results, "read_curve", broken)
         run(*listed(tmp_path, SIX[:3], "--jobs", "2", "--devices", "cpu"))
     assert not running_children()
     fake()

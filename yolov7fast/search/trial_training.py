@@ -49,7 +49,7 @@ class Budget(NamedTuple):
     validations: int = 0
 
 
-class Trainer:
+class TrialTraining:
     """One training command with its base configuration. Settings are flat: name -> value."""
 
     family: str
@@ -113,7 +113,7 @@ class Trainer:
 
     def _elsewhere(self, key: str, where: str) -> str:
         """Which other family has a setting of that name, as the rest of a complaint."""
-        for other in map(trainer_class, (family for family in FAMILIES if family != self.family)):
+        for other in map(training_class, (family for family in FAMILIES if family != self.family)):
             if run_file.find_flag(_plain(key), flags_of("train", other.family)) or other.is_inner(_plain(key)):
                 return (
                     f"; '{key}' is a setting of the {other.family} family, so {where.partition(': trial ')[0]} seems "
@@ -248,7 +248,7 @@ def _plain(key: str) -> str:
     return re.sub(rf"^(({'|'.join(run_file.SECTIONS)})\.)+", "", key.lstrip("-").replace("-", "_"))
 
 
-class YoloTrainer(Trainer):
+class YoloTrialTraining(TrialTraining):
     family, suffix, inner, prefix = "yolo", ".pt", "hyp", "hyp."
     is_inner = staticmethod(lambda name: name.removeprefix("hyp.") in KEYS)
 
@@ -277,7 +277,7 @@ class YoloTrainer(Trainer):
         return check_hyp(self.base_hyp | {name: value}, where)[name]
 
 
-class DetrTrainer(Trainer):
+class DetrTrialTraining(TrialTraining):
     """Inner settings are the keys that the base names and, where transformers is installed, all of its configuration's:
     `model.network.num_queries`, `network.backbone_config.depths`."""
 
@@ -324,16 +324,16 @@ def config_class(architecture: str, section: str) -> type | None:
     return type(library.AutoConfig.for_model(kind.backbone)) if section else getattr(library, kind.config)
 
 
-def trainer_for(base_config: str) -> type[Trainer]:
+def training_for(base_config: str) -> type[TrialTraining]:
     """The trainer of the family that a base configuration is for."""
-    return trainer_class(run_file.family_of_run_file(base_config))
+    return training_class(run_file.family_of_run_file(base_config))
 
 
-def trainer_class(family: str) -> type[Trainer]:
-    if family in (known := {kind.family: kind for kind in (YoloTrainer, DetrTrainer)}):
+def training_class(family: str) -> type[TrialTraining]:
+    if family in (known := {kind.family: kind for kind in (YoloTrialTraining, DetrTrialTraining)}):
         return known[family]
     from yolov7fast.families.registry import family_class
 
     registered = family_class(family)
     parts = {"family": family, "suffix": registered.checkpoint_suffix, "weights": registered.weights_folder}
-    return type("FamilyTrainer", (Trainer,), parts)
+    return type("FamilyTrialTraining", (TrialTraining,), parts)

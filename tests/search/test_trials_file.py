@@ -13,10 +13,10 @@ from yolov7fast.checkpoint.api import load_checkpoint, save_checkpoint
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.core.errors import UserError
 from yolov7fast.search import options
-from yolov7fast.search.command import run as start
-from yolov7fast.search.run import Point, read_curve
-from yolov7fast.search.settings import read_space, read_trials
-from yolov7fast.search.trainer import Budget, YoloTrainer, trainer_for
+from yolov7fast.search.runner import run_trials as start
+from yolov7fast.search.results import CurvePoint, read_curve
+from yolov7fast.search.trials_file import read_space, read_trials
+from yolov7fast.search.trial_training import Budget, YoloTrialTraining, training_for
 from yolov7fast.training.hyperparameters import load_hyp
 
 SMOKE = "configs/tiny_smoke.yaml"
@@ -104,19 +104,19 @@ def test_the_run_file_of_a_trial_gives_train_py_these_settings(tmp_path, trainer
 
 def test_an_empty_size_is_refused():
     with pytest.raises(UserError, match="img_size is an empty list"):
-        YoloTrainer(SMOKE, Budget()).value("img_size", [], "trial 0")
+        YoloTrialTraining(SMOKE, Budget()).value("img_size", [], "trial 0")
 
 
 @pytest.mark.parametrize("line", ["resume: runs/train/exp", "evolve: true"])
 def test_a_base_that_is_no_new_training_is_refused(tmp_path, line):
     base = written(tmp_path, "base.yaml", f"base: {Path(SMOKE).resolve()}\n{line}\n")
     with pytest.raises(UserError, match="cannot be in what trials build on"):
-        YoloTrainer(base, Budget())
+        YoloTrialTraining(base, Budget())
 
 
 def test_a_budgets_size_replaces_the_bases_resize_schedule(tmp_path):
     base = written(tmp_path, "base.yaml", f"base: {Path(SMOKE).resolve()}\nresize_schedule: [[1, 160], [2, 320]]\n")
-    kept, budgeted = (YoloTrainer(base, Budget(size=size)) for size in (None, 96))
+    kept, budgeted = (YoloTrialTraining(base, Budget(size=size)) for size in (None, 96))
     assert kept.base_value("resize_schedule") == "1:160,2:320"
     assert budgeted.base_value("resize_schedule") == ""
     assert budgeted.run_file({}, 0, tmp_path)["resize_schedule"] == ""
@@ -125,11 +125,11 @@ def test_a_budgets_size_replaces_the_bases_resize_schedule(tmp_path):
 
 def test_only_trials_that_are_pruned_are_validated_more_often(tmp_path):
     intervals = [
-        YoloTrainer("configs/shapes.yaml", Budget(epochs, validations=least)).base_value("eval_interval")
+        YoloTrialTraining("configs/shapes.yaml", Budget(epochs, validations=least)).base_value("eval_interval")
         for epochs, least in ((10, 0), (10, 3), (2, 3), (30, 3))
     ]
     assert intervals == [10, 2, 1, 10]
-    trainer = YoloTrainer("configs/shapes.yaml", Budget(10, validations=3))
+    trainer = YoloTrialTraining("configs/shapes.yaml", Budget(10, validations=3))
     assert trainer.run_file({"eval_interval": 5}, 0, tmp_path)["eval_interval"] == 5  # a trial's own word counts
 
 
@@ -140,14 +140,14 @@ def test_a_full_run_has_the_settings_without_the_budget(tmp_path, trainer):
     assert arguments[0] == "python train.py"
     assert (opt.epochs, opt.subset_size, opt.img_size, opt.name) == (100, 0, [320], "best")
     assert load_hyp(opt.hyp)["lr0"] == 0.02
-    longer = YoloTrainer("configs/shapes.yaml", Budget(epochs=5, size=96))
+    longer = YoloTrialTraining("configs/shapes.yaml", Budget(epochs=5, size=96))
     content, _ = longer.full_run({}, tmp_path / "best.yaml")
     assert content["epochs"] == 27 and "img_size" not in content
 
 
 def test_the_shipped_list_suits_the_detr_baseline():
     path, base = "experiments/trials_lr_bs.json", "configs/detr_baseline.yaml"
-    trials = read_trials(path, trainer_for(base)(base, Budget(epochs=5, subset=1000)))
+    trials = read_trials(path, training_for(base)(base, Budget(epochs=5, subset=1000)))
     assert [set(trial) for trial in trials] == [{"lr", "batch_size"}] * len(trials) and len(trials) > 1
 
 
@@ -171,9 +171,9 @@ def test_a_list_for_another_family_says_which_it_is_for(tmp_path, base, trials, 
 
 @pytest.fixture
 def detr_trainer():
-    from yolov7fast.search.trainer import DetrTrainer
+    from yolov7fast.search.trial_training import DetrTrialTraining
 
-    return DetrTrainer("configs/detr_smoke.yaml", Budget(epochs=1))
+    return DetrTrialTraining("configs/detr_smoke.yaml", Budget(epochs=1))
 
 
 @needs_transformers
@@ -213,7 +213,7 @@ def test_what_a_detr_trial_cannot_be_is_named(tmp_path, detr_trainer, trial, com
 
 
 def test_without_transformers_the_keys_that_the_base_names_can_be_tried(tmp_path, detr_trainer, monkeypatch):
-    monkeypatch.setattr("yolov7fast.search.trainer.config_class", lambda *_: None)
+    monkeypatch.setattr("yolov7fast.search.trial_training.config_class", lambda *_: None)
     good = {"network.num_queries": 20, "network.dropout": 0, "network.backbone_config.embedding_size": 8}
     assert read_trials(written(tmp_path, "t.json", [good]), detr_trainer) == [good]
     for bad in ({"network.num_queries": 20.5}, {"network.num_queries": "20"}, {"network.eos_coefficient": 0.2}):
@@ -229,17 +229,17 @@ def test_a_range_of_broken_numbers_for_queries_is_refused(tmp_path, detr_trainer
 @pytest.mark.parametrize(
     ("text", "name"),
     [
-        ("data: {dataset: data/shapes.yaml}\n", "DetrTrainer"),
-        ("model: {network: {num_queries: 20}}\n", "DetrTrainer"),
-        ("training: {optimizer: {backbone_lr: 0.001}}\n", "DetrTrainer"),
-        ("family: detr\ncfg: x.yaml\n", "DetrTrainer"),  # what is named counts
-        ("epochs: 3\ndata: data/shapes.yaml\n", "YoloTrainer"),
-        ("cfg: x.yaml\nlr: 0.1\n", "YoloTrainer"),  # a mistake, which the trainer names
-        ("epoch: 3\n", "YoloTrainer"),
+        ("data: {dataset: data/shapes.yaml}\n", "DetrTrialTraining"),
+        ("model: {network: {num_queries: 20}}\n", "DetrTrialTraining"),
+        ("training: {optimizer: {backbone_lr: 0.001}}\n", "DetrTrialTraining"),
+        ("family: detr\ncfg: x.yaml\n", "DetrTrialTraining"),  # what is named counts
+        ("epochs: 3\ndata: data/shapes.yaml\n", "YoloTrialTraining"),
+        ("cfg: x.yaml\nlr: 0.1\n", "YoloTrialTraining"),  # a mistake, which the trainer names
+        ("epoch: 3\n", "YoloTrialTraining"),
     ],
 )
 def test_the_command_follows_from_the_base(tmp_path, text, name):
-    assert trainer_for(written(tmp_path, "base.yaml", text)).__name__ == name
+    assert training_for(written(tmp_path, "base.yaml", text)).__name__ == name
 
 
 # --- ranges -----------------------------------------------------------------------------------------------------------
@@ -304,7 +304,7 @@ def test_a_row_that_is_still_being_written_waits(tmp_path):
     header = "epoch,train/box,train/total,labels,metrics/mAP_0.5,metrics/mAP_0.5:0.95,val/box,seconds\n"
     rows = "0,0.1,0.9,5,,,,1\n1,0.1,0.8,5,0.4,0.2,0.1,1\n2,0.1,0.7,5,0.5,0."
     (tmp_path / "results.csv").write_text(header + rows)
-    assert read_curve(tmp_path) == [Point(0, 0.9), Point(1, 0.8, 0.2, 0.4)]
+    assert read_curve(tmp_path) == [CurvePoint(0, 0.9), CurvePoint(1, 0.8, 0.2, 0.4)]
     (tmp_path / "results.csv").write_text(header[:20])
     assert read_curve(tmp_path) == []
 
@@ -320,7 +320,7 @@ def test_an_ended_trial_keeps_its_best_weights_without_their_state(tmp_path, bas
     content = {"epoch": 3, "model": network, "ema": network, "optimizer": {"state": {0: torch.ones(9)}}, "resume": {}}
     save_checkpoint(content | kind, *files)
     (tmp_path / "results.csv").touch()
-    trainer_for(base)(base, Budget()).tidy(tmp_path, is_complete=False)
+    training_for(base)(base, Budget()).tidy(tmp_path, is_complete=False)
     assert [path for path in tmp_path.rglob("*.pt*")] == [tmp_path / best] and (tmp_path / "results.csv").is_file()
     left = load_checkpoint(tmp_path / best)
     assert left["epoch"] == -1 and left["optimizer"] is None and "resume" not in left
