@@ -239,16 +239,6 @@ def slicing_table(found: dict) -> str:
     return markdown(("", f"recall of {found['small']} small objects", "boxes"), rows)
 
 
-def fidelity_table(found: dict) -> str:
-    """`benchmarks.learning.multi_fidelity`: the same search with and without pruning."""
-    rows = []
-    for name, own in (("full trials", found["full"]), ("pruned by ASHA", found["asha"])):
-        again = f"{own['mean_map']:.3f} ± {own['deviation']:.3f}"
-        rows.append((name, own["trials"], own["completed"], f"{own['best_map']:.3f}", again, f"{own['seconds']:.0f}"))
-    again = f"that setting, {found['seeds']} fresh seeds"
-    return markdown(("search", "trials", "completed", "best mAP@.5:.95", again, "seconds"), rows)
-
-
 def detr_table(found: dict) -> str:
     """`benchmarks.learning.detr`: one training, and the network before it."""
     figures = {"untrained": found["untrained"], f"{found['epochs']} epochs": found["trained"]}
@@ -300,7 +290,6 @@ TABLES = {
     "matcher": Table("python -m benchmarks.losses.matcher"),
     "tuning": Table("python -m benchmarks.training.tuning", tuning_table),
     "slicing": Table("python -m benchmarks.inference.slicing --weights best.pt", slicing_table),
-    "multi_fidelity": Table("python -m benchmarks.learning.multi_fidelity", fidelity_table),
     "detr": Table("python -m benchmarks.learning.detr --epochs 12 --img-size 256", detr_table),
     "accuracy": Table("python -m benchmarks.learning.accuracy", runs_table("side", "map50")),
     "multihead": Table("python -m benchmarks.learning.multihead --seeds 0 1 2", runs_table("heads", "map50")),

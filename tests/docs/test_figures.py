@@ -111,14 +111,6 @@ MADE = {  # what the benchmarks without a list of ratios write, and a line that 
         {"recall": {"whole": 0.1, "sliced": 0.8}, "boxes": {"whole": 4, "sliced": 19}, "small": 9},
         "| `--slice` | 0.800 | 19 |",
     ),
-    "multi_fidelity": (
-        {
-            "seeds": 5,
-            "full": dict(trials=9, completed=9, best_map=0.5, mean_map=0.4, deviation=0.01, seconds=100.0),
-            "asha": dict(trials=27, completed=3, best_map=0.55, mean_map=0.52, deviation=0.02, seconds=40.2),
-        },
-        "| pruned by ASHA | 27 | 3 | 0.550 | 0.520 ± 0.020 | 40 |",
-    ),
     "detr": ({"epochs": 12, "untrained": 0.0, "trained": 0.425, "minutes": 2.2}, "| 12 epochs | 0.425 |"),
 }
 

@@ -20,7 +20,7 @@ from optuna.storages import RDBStorage, RetryHeartbeatStaleTrialCallback
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from yolov7fast.core.errors import UserError, one_line
-from yolov7fast.search.results import FAILED, RUNNING, TrialRun
+from yolov7fast.reports.trial_ranking import ENDED, FAILED, RUNNING, TrialRun
 
 HEARTBEAT_SECONDS, GRACE_SECONDS = 30, 300  # in a shared database: a trial without heartbeat for so long is retried
 DRIVERS = ("sqlalchemy", "sqlite3", "optuna.exceptions")  # modules of exceptions that concern a database
@@ -33,15 +33,15 @@ warnings.filterwarnings("ignore", category=ExperimentalWarning)  # heartbeats an
 
 
 class KeyedSampler(TPESampler):
-    """TPE whose draws are keyed by seed, setting and name, so that a resumed search draws what it would have drawn."""
+    """TPE with draws keyed by seed, setting and name: a resumed search draws what it would have drawn."""
 
     def __init__(self, seed: int):
         super().__init__()
         self.seed = seed
 
     def sample_independent(self, study, trial, param_name, param_distribution):
-        seed = zlib.crc32(repr((self.seed, trial.user_attrs[NUMBER], param_name)).encode())
-        return TPESampler(seed=seed).sample_independent(study, trial, param_name, param_distribution)
+        key = zlib.crc32(repr((self.seed, trial.user_attrs[NUMBER], param_name)).encode())
+        return TPESampler(seed=key).sample_independent(study, trial, param_name, param_distribution)
 
 
 def make_pruner(name: str, epochs: int, first: int) -> BasePruner:
@@ -55,10 +55,7 @@ def make_pruner(name: str, epochs: int, first: int) -> BasePruner:
 
 @contextlib.contextmanager
 def failures_named(url: str, what: str = "of the trials failed", kinds: tuple[str, ...] = DRIVERS) -> Iterator[None]:
-    """Turn the failure of a database, such as a full disk, into a UserError.
-
-    kinds: how the names of the modules of such exceptions begin.
-    """
+    """Turn failures of a database, whose exceptions are defined in modules of these `kinds`, into a UserError."""
     try:
         yield
     except Exception as error:
@@ -85,8 +82,8 @@ def open_study(url: str, name: str, plan: Mapping[str, Any], is_shared: bool, **
             study.set_user_attr("plan", dict(plan))
         stored = study.user_attrs["plan"]
         if different := sorted(key for key in {*stored, *plan} if stored.get(key) != plan.get(key)):
-            begun = f"was begun with other settings ({', '.join(different)}); use the same, or another --study"
-            raise UserError(f"the study '{name}' in {url} {begun}")
+            began = f"began with other settings ({', '.join(different)}); use the same, or another --study"
+            raise UserError(f"the study '{name}' in {url} {began}")
     return study
 
 
@@ -122,18 +119,26 @@ class SettingTable:
         return dict(self.numbered())
 
     def retry_unfinished(self, is_shared: bool) -> None:
-        """Enqueue again what an earlier process left: trials that failed without a failed training.
+        """Enqueue again what an earlier process left: interrupted trials, and running ones whose process is gone.
 
-        Running trials are such, too, where no other machine can be training them.
+        Those are all running ones, unless other machines may train them: then those without heartbeat.
         """
+        if is_shared:
+            optuna.storages.fail_stale_trials(self.study)
         current = self.current()
         for setting, trial in self.numbered():
             is_left = trial.state == TrialState.RUNNING and not is_shared
-            is_stopped = trial.state == TrialState.FAIL and all(r.status != FAILED for r in self.runs(setting, trial))
+            is_stopped = trial.state == TrialState.FAIL and self.is_open(setting, trial)
             if (is_left or is_stopped) and current[setting].number == trial.number:
                 Retry()(self.study, trial)
             if is_left:
                 self.study.tell(trial.number, state=TrialState.FAIL)
+
+    def is_open(self, setting: int, trial: FrozenTrial) -> bool:
+        """Whether a trial is not done: also one that Optuna failed without a training that has failed."""
+        if trial.state == TrialState.FAIL:
+            return all(run.status != FAILED for run in self.runs(setting, trial))
+        return not trial.state.is_finished()
 
     def runs(self, setting: int, trial: FrozenTrial | Trial) -> list[TrialRun]:
         """The trainings of a setting, one for each seed; those that have no result yet are `running`."""
@@ -159,3 +164,9 @@ class SettingTable:
         """Settings that no process has taken; count: all that a list has or a search draws."""
         current = self.current()
         return sum(t.state == TrialState.WAITING for t in current.values()) + max(0, count - len(current))
+
+    def left(self, count: int) -> int:
+        """Trainings that have not ended."""
+        current = self.current()
+        open_ = [run for s, trial in current.items() if self.is_open(s, trial) for run in self.runs(s, trial)]
+        return sum(run.status not in ENDED for run in open_) + len(self.seeds) * max(0, count - len(current))

@@ -10,7 +10,6 @@ import re
 import statistics
 import threading
 import time
-import uuid
 from argparse import Namespace
 from collections.abc import Callable, Mapping
 from datetime import datetime
@@ -20,7 +19,7 @@ from typing import Any
 import optuna
 import yaml
 from optuna.distributions import BaseDistribution
-from optuna.trial import Trial, TrialState
+from optuna.trial import Trial
 from tqdm import tqdm
 
 from yolov7fast.cli.programs import program
@@ -32,6 +31,17 @@ from yolov7fast.core.files.json_file import read_json
 from yolov7fast.core.process import child
 from yolov7fast.core.process.signals import ASKING, StopRequest, raise_interrupt
 from yolov7fast.core.text import counted
+from yolov7fast.reports.trial_ranking import (
+    COMPLETED,
+    ENDED,
+    FAILED,
+    INTERRUPTED,
+    PRUNED,
+    RUNNING,
+    CurvePoint,
+    TrialRun,
+    read_curve,
+)
 from yolov7fast.search import options, results
 from yolov7fast.search.database import (
     NUMBER,
@@ -45,7 +55,6 @@ from yolov7fast.search.database import (
     suggest,
 )
 from yolov7fast.search.options import FILE, KEPT, REMEDY
-from yolov7fast.search.results import COMPLETED, ENDED, FAILED, INTERRUPTED, PRUNED, RUNNING, CurvePoint, TrialRun
 from yolov7fast.search.trial_training import Budget, TrialTraining, training_for
 from yolov7fast.search.trials_file import read_space, read_trials
 
@@ -178,7 +187,8 @@ class TrialRunner:
         for device in self.jobs:
             self.devices.put(device)
         self.active: dict[int, TrialRun] = {}  # trainings of this process by id, also ended ones
-        self.stop, self.fault, self.writing = StopRequest(self.interrupted_again), "", threading.Lock()
+        self.stop, self.writing = StopRequest(self.interrupted_again), threading.Lock()
+        self.fault, self.lost = "", ""  # why trainings are killed; that a trial was lost
 
     @property
     def stopping(self) -> str:
@@ -206,6 +216,10 @@ class TrialRunner:
                     self.study.optimize(self.objective, n_trials=left, n_jobs=len(self.jobs), **parts)
             except KeyboardInterrupt:  # the second Ctrl-C
                 pass
+            except ValueError as error:  # Optuna cannot end a trial that another machine has taken over
+                if not self.lost:
+                    raise
+                raise UserError(f"{self.lost}; continue with the others by --resume") from error
         return self.report()
 
     def stop_when_done(self, study: optuna.Study, _: Any) -> None:
@@ -217,20 +231,13 @@ class TrialRunner:
         """Write and print the results of all that has begun; returns the exit code."""
         if runs := self.trials.begun():
             results.write_results(self.table, runs, self.training)
-        current = self.trials.current()
-        known = {(run.setting, run.seed) for run in runs if run.status in ENDED}
-        open_ = [s for s, t in current.items() if not t.state.is_finished() or self.was_stopped(runs, s)]
-        left = sum((s, seed) not in known for s in open_ for seed in self.trials.seeds)
-        left += len(self.trials.seeds) * max(0, self.count - len(current))
+        left, ended = self.trials.left(self.count), sum(run.status in ENDED for run in runs)
         if left and self.stopping:
-            print(f"{self.stopping}: {left} of {left + len(known)} trials are not done.")
+            print(f"{self.stopping}: {left} of {left + ended} trials are not done.")
             print(f"Resume with: {program('trials').invocation} --output-dir {self.folder} --resume")
         elif left:
-            print(f"note: {left} trials of the study are running on other machines; --resume retries those of lost ones")
+            print(f"note: {left} trials are running on other machines; --resume retries those of lost machines")
         return self.stop.exit_code or int(bool(runs) and all(run.status == FAILED for run in runs))
-
-    def was_stopped(self, runs: list[TrialRun], setting: int) -> bool:
-        return any(run.setting == setting and run.status == INTERRUPTED for run in runs)
 
     # --- one setting --------------------------------------------------------------------------------------------------
 
@@ -240,6 +247,9 @@ class TrialRunner:
         try:
             return self.train_setting(trial, device)
         except (NoResult, optuna.TrialPruned):
+            raise
+        except optuna.exceptions.UpdateFinishedTrialError:  # this machine was silent for too long
+            self.fault = self.lost = f"another machine has taken over setting {trial.user_attrs.get(NUMBER)}"
             raise
         except BaseException:
             self.fault = self.fault or "another trial ended by a fault"
@@ -265,7 +275,7 @@ class TrialRunner:
                 results.write_csv(self.table, self.trials.begun(), self.training)
             if run.status == INTERRUPTED:
                 raise NoResult
-            self.training.tidy(self.folder / run.name, is_complete=run.status == COMPLETED)
+            self.training.tidy(self.folder / run.name)
             if self.space and run.status != COMPLETED:
                 break
         if runs[0].status == PRUNED:
@@ -323,7 +333,7 @@ class TrialRunner:
 
     def read_epochs(self, trial: Trial, run: TrialRun) -> None:
         """Judge each new epoch once, in order; epochs after the one that it is pruned at do not count."""
-        for point in results.read_curve(self.folder / run.name):
+        for point in read_curve(self.folder / run.name):
             if point.epoch >= run.epochs and run.status != PRUNED:
                 run.curve.append(point)
                 self.bar.update()

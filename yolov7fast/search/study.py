@@ -22,8 +22,8 @@ from yolov7fast.core.files.atomic import write_atomically
 from yolov7fast.reports.render import Bullets, Report, Section, Table, Text
 from yolov7fast.reports.runs import Run, read_runs
 from yolov7fast.reports.sections import build_report
+from yolov7fast.reports.trial_ranking import COMPLETED, TrialRun, rank, read_curve, readable, verdict
 from yolov7fast.search import options
-from yolov7fast.search.results import COMPLETED, TrialRun, rank, read_curve, readable, verdict
 from yolov7fast.search.runner import run_trials
 
 SHORT = {"batch": "batch_size", "size": "img_size"}  # further names of axes
@@ -64,11 +64,19 @@ class StudyPart:
     def train(self, base: Mapping[str, Any], *flags: str) -> int:
         """Train what is not done yet; returns the exit code of the trials."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        inputs = {"base.yaml": yaml.safe_dump(dict(base), sort_keys=False), "trials_file.json": json.dumps(self.settings)}
+        inputs = {
+            "base.yaml": yaml.safe_dump(dict(base), sort_keys=False),
+            "trials_file.json": json.dumps(self.settings),
+        }
         for name, content in inputs.items():
             write_atomically(self.folder / name, content)
         resume = ["--resume"] if (self.folder / options.FILE).exists() else []
-        files = ["--base-config", str(self.folder / "base.yaml"), "--trials-file", str(self.folder / "trials_file.json")]
+        files = [
+            "--base-config",
+            str(self.folder / "base.yaml"),
+            "--trials-file",
+            str(self.folder / "trials_file.json"),
+        ]
         command = [*files, *flags, "--output-dir", str(self.folder), *resume]
         return run_trials(options.parser().parse_args(command))
 

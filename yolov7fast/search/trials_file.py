@@ -1,7 +1,7 @@
 """Files of settings: a list of trials, or ranges to draw from. Names and values are checked before anything runs."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,21 +36,18 @@ def read_trials(path: str | Path, training: TrialTraining) -> list[dict[str, Any
         where = f"{path}: trial {k}"
         if not isinstance(entry, dict):
             raise UserError(f'{where} must be an object of settings, such as {{"lr0": 0.01}}, not {shown(entry)}')
-        named = by_name(entry, training, where, is_heading=lambda value: True)
+        named = by_name(entry, training, where)
         trials.append(training.checked({name: value for name, (_, value) in named.items()}, where))
     return trials
 
 
 def read_space(path: str | Path, training: TrialTraining) -> dict[str, BaseDistribution]:
-    """The range of each setting, by its one name.
-
-    All choices, or both ends of a range and a value between them, must be possible values.
-    """
+    """The range of each setting; its choices, or both ends and a value between them, must be possible values."""
     content = read_file(path)
     if not isinstance(content, dict) or not content:
         raise UserError(f"{path} must hold the settings to search with their ranges, such as {EXAMPLE}")
     space: dict[str, BaseDistribution] = {}
-    for name, (key, entry) in by_name(content, training, str(path), _holds_mappings).items():
+    for name, (key, entry) in by_name(content, training, str(path)).items():
         where = f"{path}: {printable(key, 60)}"
         space[name], values = _distribution(entry, where)
         for value in values:
@@ -70,27 +67,15 @@ def read_file(path: str | Path) -> Any:
     return read_json(found) if found.endswith(".json") else read_yaml(found)
 
 
-def by_name(
-    entry: Mapping[str, Any], training: TrialTraining, where: str, is_heading: Callable[[Mapping], bool], above: str = ""
-) -> dict[str, tuple[str, Any]]:
-    """Each setting once: its one name -> as it is spelt here, its value.
-
-    {'training': {'batch_size': 8}} is another way to write {'training.batch_size': 8}.
-    """
+def by_name(entry: Mapping[str, Any], training: TrialTraining, where: str) -> dict[str, tuple[str, Any]]:
+    """Each setting once: its one name -> as it is written here, its value."""
     found: dict[str, tuple[str, Any]] = {}
     for key, value in entry.items():
-        if isinstance(value, Mapping) and is_heading(value):
-            inner = by_name(value, training, where, is_heading, f"{above}{key}.")
-        else:
-            inner = {training.name(f"{above}{key}", where): (f"{above}{key}", value)}
-        if twice := found.keys() & inner.keys():
-            raise UserError(f"{where}: '{printable(min(twice), 60)}' is given twice")
-        found |= inner
+        name = training.name(str(key), where)
+        if name in found:
+            raise UserError(f"{where}: '{printable(name, 60)}' is given twice")
+        found[name] = (str(key), value)
     return found
-
-
-def _holds_mappings(value: Mapping) -> bool:
-    return bool(value) and all(isinstance(inner, Mapping) for inner in value.values())
 
 
 def _distribution(entry: Any, where: str) -> tuple[BaseDistribution, list]:
