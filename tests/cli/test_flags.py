@@ -10,7 +10,7 @@ from yolov7fast.cli.flags import TABLE, Flag, fixed_on_resume, flags_of, registe
 from yolov7fast.cli.flags.row import GROUPS, chosen
 from yolov7fast.cli.parser import Parser, parser_for
 from yolov7fast.core.errors import UserError
-from yolov7fast.search.trainer import Budget
+from yolov7fast.search.trial_training import Budget
 
 COMMANDS, FAMILIES = ("train", "test", "detect"), ("yolo", "detr")
 PLACES = [(command, family) for command in COMMANDS for family in FAMILIES]

@@ -9,7 +9,7 @@ from yolov7fast.cli.parser import parser_for
 from yolov7fast.cli.run_file import family_of_run_file
 from yolov7fast.core.errors import UserError
 from yolov7fast.families.registry import family_class
-from yolov7fast.search.trainer import Budget, trainer_for
+from yolov7fast.search.trial_training import Budget, training_for
 
 
 def test_checkpoints_name_their_family_and_older_ones_are_recognised():
@@ -41,7 +41,7 @@ def test_trials_can_build_on_a_further_family(tmp_path, monkeypatch, shapes_smal
     monkeypatch.setitem(FAMILIES, "third", FamilyEntry(FAMILIES["yolo"].training, FAMILIES["yolo"].predictor))
     path = tmp_path / "third.yaml"
     path.write_text(yaml.safe_dump({"family": "third", "data": str(shapes_small / "shapes.yaml"), "epochs": 3}))
-    trainer = trainer_for(str(path))(str(path), Budget(epochs=2))
+    trainer = training_for(str(path))(str(path), Budget(epochs=2))
     assert trainer.name("training.batch_size", "here") == "batch_size"
     assert trainer.epochs({}) == 2
     assert (trainer.weights, trainer.suffix) == ("weights", family_class("yolo").checkpoint_suffix)

@@ -45,10 +45,11 @@ from yolov7fast.data.labels import find_images
 from yolov7fast.nn.head_config import HeadConfig
 from yolov7fast.nn.model import Model
 from yolov7fast.plots.draw import class_name
-from yolov7fast.search.report import ORDER, rank, ranking, verdict, write_csv
-from yolov7fast.search.settings import read_space, read_trials
-from yolov7fast.search.study import Trials
-from yolov7fast.search.trainer import Budget, YoloTrainer
+from yolov7fast.reports.trial_ranking import ORDER, rank, ranking, verdict
+from yolov7fast.search.database import SettingTable
+from yolov7fast.search.results import setting_columns, write_csv
+from yolov7fast.search.trial_training import Budget, YoloTrialTraining
+from yolov7fast.search.trials_file import read_space, read_trials
 from yolov7fast.training.hyperparameters import load_hyp
 
 NETWORK = {
@@ -110,8 +111,8 @@ def use_heads(folder: Path) -> None:
 
 
 @functools.cache
-def trainer() -> YoloTrainer:
-    return YoloTrainer("configs/tiny_smoke.yaml", Budget(epochs=2))
+def trainer() -> YoloTrialTraining:
+    return YoloTrialTraining("configs/tiny_smoke.yaml", Budget(epochs=2))
 
 
 def use_trials(folder: Path) -> None:
@@ -125,26 +126,27 @@ def use_space(folder: Path) -> None:
 
 def use_ledger(folder: Path) -> None:
     """trials.json, and beside the plan in it the runs that a study would hold."""
-    from yolov7fast.search import command, options
+    from yolov7fast.search import options, runner
 
-    plan = command.read_plan(folder)
+    plan = runner.read_plan(folder)
     records = plan["runs"] if isinstance(plan.get("runs"), list) else []
     attributes = {f"run {k}": run for k, run in enumerate(records)} | {"settings": plan.get("settings")}
     trials = SimpleNamespace(seeds=range(len(records)), url=str(folder / "trials.json"))
-    runs = Trials.runs(trials, 1, create_trial(state=TrialState.WAITING, user_attrs=attributes))
+    runs = SettingTable.runs(trials, 1, create_trial(state=TrialState.WAITING, user_attrs=attributes))
     begun = [run for run in runs if run.status in ORDER]
     opt = options.resumed(options.parser().parse_args(["--output-dir", str(folder), "--resume"]), plan["options"])
     options.check(opt)
-    command.check_unchanged(plan, json.loads(json.dumps(plan)), opt)
+    runner.check_unchanged(plan, json.loads(json.dumps(plan)), opt)
     places = rank(begun)
     write_csv(folder / "table.csv", begun, trainer())
-    must(ranking(places, trainer())[1] and verdict(places) is not None, "ranking")
+    must(
+        ranking(places, setting_columns([p.run for p in places], trainer())) and verdict(places) is not None, "ranking"
+    )
 
 
 LEDGER = {
-    "version": 4,
+    "version": 5,
     "timestamp": "20261117_101010",
-    "id": "ab",
     "options": {
         **{
             "base_config": "configs/tiny_smoke.yaml",

@@ -3,11 +3,11 @@
 import numpy as np
 import torch
 
-from yolov7fast.losses.candidates import AUX_REACH, LEAD_REACH
-from yolov7fast.losses.simota import AUX_TOP, LEAD_TOP, SimOTA
 from tests.losses import recorded_losses
 from tests.losses.recorded_losses import FOLDER as GOLDEN
 from tests.losses.recorded_losses import HYP, names, stand_in
+from yolov7fast.losses.candidates import AUX_REACH, LEAD_REACH
+from yolov7fast.losses.simota import AUX_TOP, LEAD_TOP, SimOTA
 from yolov7fast.losses.yolo import AuxiliaryLoss, YoloLoss
 
 LOSSES = {

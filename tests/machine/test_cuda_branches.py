@@ -22,7 +22,7 @@ from yolov7fast.loading.shared_buffer import BatchBuffer
 from yolov7fast.predictors import yolo
 from yolov7fast.predictors.base import PredictOptions
 from yolov7fast.predictors.yolo import YoloPredictor, wants_half
-from yolov7fast.search.command import devices_of
+from yolov7fast.search.runner import devices_of
 from yolov7fast.training import distributed
 from yolov7fast.training.checkpoints import resume
 from yolov7fast.training.distributed import World

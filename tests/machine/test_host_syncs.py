@@ -12,8 +12,8 @@ import pytest
 from tests.host_sync_finder import Wait, WaitFinder
 from tests.machine import planted_faults
 from tests.simulated_device import SIMULATED, simulated_device
-from yolov7fast.losses.simota import SimOTA
 from yolov7fast.core import device_copy
+from yolov7fast.losses.simota import SimOTA
 from yolov7fast.losses.yolo import YoloLoss
 from yolov7fast.machine.gpu_check import RATES, narrow_cfg, step_on_random_batch
 from yolov7fast.training.ema import ModelEMA
@@ -52,7 +52,7 @@ class Fault(NamedTuple):
 IN_THE_STEP = {
     "item in the loss": Fault(YoloLoss, "terms", planted_faults.reads_item, "_local_scalar_dense reads a value"),
     "int of a tensor in the assigner": Fault(
-        Ota, "count", planted_faults.reads_int, "_local_scalar_dense reads a value"
+        SimOTA, "dynamic_k", planted_faults.reads_int, "_local_scalar_dense reads a value"
     ),
     "index from the host": Fault(
         YoloLoss, "positives", planted_faults.takes_host_index, "takes its index from the host"

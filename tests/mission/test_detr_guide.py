@@ -14,7 +14,7 @@ from yolov7fast.cli.checks import check_train
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.cli.programs import Program
 from yolov7fast.core.process import child
-from yolov7fast.search import plot
+from yolov7fast.plots import trials as plot
 
 STAND_IN = Path(__file__).with_name("stand_in_detr.py")
 
@@ -97,7 +97,7 @@ def test_trials_give_the_table_of_the_guide(place, command, monkeypatch):
     (place.folder / "experiments" / "my_trials.json").write_text(commands.MY_TRIALS)
     monkeypatch.setattr(Program, "child", lambda self: [sys.executable, str(STAND_IN)])
     monkeypatch.setattr(child, "LOOK_SECONDS", 0.05)
-    monkeypatch.setattr(plot, "draw", lambda *_: None)
+    monkeypatch.setattr(plot, "plot_trials", lambda *_: None)
     assert place.run(command) == 0
     head, *trials = table_of(place.folder / re.search(r"--output-dir (\S+)", command)[1])
     assert ",".join(head).startswith(f"{HEADER},")

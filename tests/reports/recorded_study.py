@@ -1,13 +1,32 @@
-"""The recorded OTA study as run folders, and how its reports are read."""
+"""The recorded OTA study as run folders, and how its reports are read.
+
+Recorded by the user on a rented RTX 5090 with upstream's code: yolov7-tiny, COCO at 320, batch 64, 100 epochs.
+"""
 
 import json
+from typing import Any
 
 import numpy as np
 import yaml
 
 from yolov7fast.reports.render import Report, Table
-from yolov7fast.studies.recorded import RECORDED
 
+RECORDED: dict[str, dict[str, Any]] = {
+    "plain": {
+        "map50": {10: 0.216, 25: 0.310, 50: 0.365, 75: 0.377, 99: 0.385},  # by epoch
+        "final": (0.568, 0.355, 0.385, 0.226),  # precision, recall, mAP@.5, mAP@.5:.95
+        "losses": ((0.0963, 0.0602), (0.0460, 0.0398), (0.0830, 0.0295), (0.2254, 0.1295)),  # box, obj, cls, total
+        "hours": 1.81, "minutes_an_epoch": 1.09, "dollars": 2.72,
+        "stages": (50.2, 11.2, 103.6), "total_ms": 170.9, "busy": 0.900,  # forward, loss, backward of an iteration
+    },
+    "ota": {
+        "map50": {10: 0.247, 25: 0.304, 50: 0.360, 75: 0.395, 99: 0.414},
+        "final": (0.558, 0.400, 0.414, 0.251),
+        "losses": ((0.0609, 0.0357), (0.0251, 0.0232), (0.0766, 0.0192), (0.1626, 0.0781)),
+        "hours": 10.65, "minutes_an_epoch": 6.39, "dollars": 15.98,
+        "stages": (50.2, 1016.0, 103.4), "total_ms": 1174.1, "busy": 0.131,
+    },
+}  # fmt: skip
 CSV_HEADER = (
     "epoch,train/box,train/obj,train/cls,train/total,labels,img_size,metrics/precision,metrics/recall,"
     "metrics/mAP_0.5,metrics/mAP_0.5:0.95,val/box,val/obj,val/cls,lr0,lr1,lr2,seconds,train_seconds,val_seconds,"

@@ -6,8 +6,8 @@ import pytest
 
 from tests.search.fake_trials import ROOT
 from yolov7fast.core.process import child
-from yolov7fast.search import plot
-from yolov7fast.search.trainer import Budget, YoloTrainer
+from yolov7fast.plots import trials as plot
+from yolov7fast.search.trial_training import Budget, YoloTrialTraining
 
 
 @pytest.fixture
@@ -15,7 +15,7 @@ def quick(monkeypatch):
     """From the project's root, without waiting, and without plots."""
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(child, "LOOK_SECONDS", 0.02)
-    monkeypatch.setattr(plot, "draw", lambda path, *_: path.touch())  # drawn in tests/search/test_report.py
+    monkeypatch.setattr(plot, "plot_trials", lambda path, *_: path.touch())  # drawn in tests/search/test_results.py
 
 
 @pytest.fixture
@@ -24,8 +24,8 @@ def project_root(monkeypatch):
 
 
 @pytest.fixture
-def trainer(project_root) -> YoloTrainer:
-    return YoloTrainer("configs/tiny_smoke.yaml", Budget(epochs=5, size=320))
+def trainer(project_root) -> YoloTrialTraining:
+    return YoloTrialTraining("configs/tiny_smoke.yaml", Budget(epochs=5, size=320))
 
 
 @pytest.fixture

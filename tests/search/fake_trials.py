@@ -9,14 +9,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from yolov7fast.core.errors import run_command
 from yolov7fast.core.process import child
-from yolov7fast.search import command, options, storage
-from yolov7fast.search.trainer import YoloTrainer
+from yolov7fast.search import database, options, runner
+from yolov7fast.search.trial_training import YoloTrialTraining
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / os.environ.get("TRAIN", "tests/search/fake_train.py")
 
 
-class FakeTrainer(YoloTrainer):
+class FakeTrainer(YoloTrialTraining):
     def __init__(self, base_config, budget):
         super().__init__(base_config, budget, [sys.executable, str(SCRIPT)])
 
@@ -25,13 +25,15 @@ class FakeTrainer(YoloTrainer):
 
 
 def run(*arguments: str) -> int:
-    return command.run(options.parser().parse_args(list(arguments)), FakeTrainer)
+    return runner.run_trials(options.parser().parse_args(list(arguments)), FakeTrainer)
 
 
 if __name__ == "__main__":
     child.LOOK_SECONDS = 0.02
     if "HEARTBEAT" in os.environ:  # in seconds: between beats, and without one until a trial is retried
-        storage.HEARTBEAT_SECONDS, storage.GRACE_SECONDS = map(int, os.environ["HEARTBEAT"].split())
+        database.HEARTBEAT_SECONDS, database.GRACE_SECONDS = map(int, os.environ["HEARTBEAT"].split())
     # not drawn here: loading what draws takes longer than all the trials
-    sys.modules["yolov7fast.search.plot"] = types.SimpleNamespace(draw=lambda *_: None)
+    sys.modules["yolov7fast.plots.trials"] = types.SimpleNamespace(
+        TrialCurve=lambda *_: None, plot_trials=lambda *_: None
+    )
     run_command(lambda: run(*sys.argv[1:]))

@@ -20,8 +20,9 @@ from tests.search.fake_runs import SIX, column, in_a_process, listed, table
 from tests.search.fake_trials import ROOT, run
 from yolov7fast.core.errors import UserError, one_line, run_command
 from yolov7fast.core.process import child
-from yolov7fast.search import plot, runner
-from yolov7fast.search import run as training
+from yolov7fast.plots import trials as plot
+from yolov7fast.search import runner
+from yolov7fast.search.runner import TrialRunner
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -72,7 +73,7 @@ def running_children() -> list[str]:
 
 
 def test_a_database_that_fails_in_the_midst_of_a_search_is_named(tmp_path):
-    from yolov7fast.search.storage import failures_named
+    from yolov7fast.search.database import failures_named
 
     complaint = r"the database sqlite:///x.db of the trials failed: database or disk is full"
     with pytest.raises(UserError, match=complaint), failures_named("sqlite:///x.db"):
@@ -88,7 +89,7 @@ def recorded(tmp_path_factory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(ROOT)
         patch.setattr(child, "LOOK_SECONDS", 0.02)
-        patch.setattr(plot, "draw", lambda path, *_: path.touch())
+        patch.setattr(plot, "plot_trials", lambda path, *_: path.touch())
         assert run(*listed(folder, SIX[:1])) == 0
     return folder / "out"
 
@@ -189,7 +190,7 @@ def test_repeated_settings_are_ranked_by_their_mean(tmp_path, capsys):
     assert column(tmp_path, "setting") == ["1"] * 3 + ["2"] * 3
     assert len(set(column(tmp_path, "final_map"))) == 6
     printed = capsys.readouterr().out
-    assert "±" in printed and "(3)" in printed and "more than the noise" in printed
+    assert "map_deviation" in printed and "more than the noise" in printed
     (ranking,) = (tmp_path / "out").glob("ranking_*.csv")
     with ranking.open() as f:
         best = next(csv.DictReader(f))
@@ -268,25 +269,27 @@ def test_the_time_budget_ends_what_runs_also_what_does_not_listen(tmp_path, fake
     assert "3 of 3 trials are not done" in capsys.readouterr().out
 
 
-def test_the_second_ctrl_c_kills_what_does_not_listen(tmp_path, fake, monkeypatch):
-    """It reaches the runner when it waits for its trainings."""
-    wait, hanging = runner.wait, tmp_path / "out" / "trial_001" / "hanging"
+def test_the_second_ctrl_c_kills_what_does_not_stop(tmp_path, fake, monkeypatch):
+    read, hanging = TrialRunner.read_epochs, tmp_path / "out" / "trial_001" / "hanging"
 
-    def interrupted(trainings, *_):
-        while not hanging.exists():
-            wait(trainings, 0.05)
-        raise KeyboardInterrupt
+    def interrupted(self, trial, run):
+        read(self, trial, run)
+        if hanging.exists():
+            signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(runner, "wait", interrupted)
-    fake(trial_001="deaf")
-    run(*listed(tmp_path, SIX[:2]))
-    assert (column(tmp_path, "status"), column(tmp_path, "reason")) == (["interrupted"], ["ended at once"])
-    assert not running_children()
+    with monkeypatch.context() as patch:
+        patch.setattr(TrialRunner, "read_epochs", interrupted)
+        fake(trial_001="deaf")
+        assert run(*listed(tmp_path, SIX[:2])) == 130
+    assert not running_children() and not list((tmp_path / "out").glob("trials_*.csv"))
+    fake()
+    assert run("--output-dir", str(tmp_path / "out"), "--resume") == 0
+    assert column(tmp_path, "status") == ["completed"] * 2
 
 
 def test_a_fault_ends_the_trainings_of_all_places(tmp_path, fake, monkeypatch):
     """The second trial's figures cannot be read once the first one hangs."""
-    curve, hanging = training.read_curve, tmp_path / "out" / "trial_001" / "hanging"
+    curve, hanging = runner.read_curve, tmp_path / "out" / "trial_001" / "hanging"
 
     def broken(folder):
         if folder.name == "trial_002" and hanging.exists():
@@ -295,7 +298,7 @@ def test_a_fault_ends_the_trainings_of_all_places(tmp_path, fake, monkeypatch):
 
     fake(trial_001="deaf", trial_002="hang")
     with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="a fault of the program"):
-        patch.setattr(training, "read_curve", broken)
+        patch.setattr(runner, "read_curve", broken)
         run(*listed(tmp_path, SIX[:3], "--jobs", "2", "--devices", "cpu"))
     assert not running_children()
     fake()

@@ -338,7 +338,7 @@ def test_evolution_keeps_a_table_and_the_best_set(tmp_path, shapes_small, monkey
     ]
     monkeypatch.chdir(tmp_path)
     opt = parser_for("train").parse_args([*arguments, "--epochs", "1", "--evolve"])
-    monkeypatch.setattr(evolve.evolve, "__defaults__", (2,))
+    monkeypatch.setattr(evolve.evolve, "__defaults__", ("", 2))
     assert run(opt) == 0
     folder = tmp_path / "runs" / "evolve"
     assert np.loadtxt(folder / "evolve.txt", ndmin=2).shape[0] == 2

@@ -9,6 +9,6 @@ from yolov7fast.search import options
 
 def main() -> int:
     opt = options.parser().parse_args()
-    from yolov7fast.search.command import run
+    from yolov7fast.search.runner import run_trials
 
-    return run(opt)
+    return run_trials(opt)

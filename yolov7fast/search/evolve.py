@@ -6,7 +6,6 @@ matched by name; what is no gene, such as whether the loss is OTA, stays as the 
 
 import shutil
 import subprocess
-from argparse import Namespace
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,6 @@ from yolov7fast.evaluation.average_precision import fitness
 from yolov7fast.losses.yolo import LOSS_NAMES
 from yolov7fast.plots import plot_evolution
 from yolov7fast.training import hyperparameters as hyper
-from yolov7fast.training.distributed import World
 from yolov7fast.training.family import summary_columns
 from yolov7fast.training.trainer import Outcome
 
@@ -64,7 +62,7 @@ def read_history(file: Path, names: list[str]) -> np.ndarray:
     if rows.shape[1] != RESULTS + len(names):
         raise UserError(
             f"{file} has {rows.shape[1]} columns, this hyp file needs {RESULTS + len(names)}: "
-            "it is of another search; move it away to begin a new one"
+            "it belongs to another search; move it away to begin a new one"
         )
     return rows
 
@@ -94,27 +92,31 @@ def bucket_copy(bucket: str, file: Path, upload: bool) -> None:
     subprocess.run(["gsutil", "-q", "cp", *pair], check=upload)  # a new bucket has nothing to fetch
 
 
-def evolve(opt: Namespace, world: World, train: Callable[[Namespace], Outcome], generations: int = GENERATIONS) -> int:
-    """Train `generations` times, without files, and keep the table of what came out; returns the exit code.
+def evolve(
+    hyp: Mapping[str, Any],
+    run_dir: Path,
+    train: Callable[[dict[str, Any]], Outcome],
+    bucket: str = "",
+    generations: int = GENERATIONS,
+) -> int:
+    """Train `generations` times and keep the table of the results; returns the exit code.
 
-    train: one training with the given options, whose `hyp` is the mutated set.
+    Args:
+        hyp: the complete set to begin with.
+        run_dir: folder of evolve.txt, its plot and the best set.
+        train: one training with a mutated set, which writes no files to `run_dir`.
+        bucket: storage bucket with a copy of evolve.txt; empty: none.
     """
-    if world.is_distributed:
-        raise UserError("--evolve runs in one process: start it without torchrun")
-    opt.name, opt.exist_ok, opt.notest, opt.nosave = "evolve", True, True, True
-    run_dir = Path(opt.project) / opt.name
-    file = run_dir / STATE
-    hyp = hyper.with_assigner(hyper.load_hyp(opt.hyp), opt.loss_ota, opt.assigner)  # the evolved file must say which
-    names, random, found = genes(hyp), np.random.default_rng(), Path(STATE)
+    file, names, random, found = run_dir / STATE, genes(hyp), np.random.default_rng(), Path(STATE)
     if found.is_file() and not file.exists():  # where upstream keeps it
         run_dir.mkdir(parents=True, exist_ok=True)
         link_or_copy(found, file)
         print(f"resuming the evolution of {found.resolve()}; from now on its table is {file}")
     for generation in range(generations):
-        bucket_copy(opt.bucket, file, upload=False)
+        bucket_copy(bucket, file, upload=False)
         history = read_history(file, names)
         child = hyper.check_hyp(mutate(hyp, history, random), f"generation {generation}")
-        outcome = train(Namespace(**{**vars(opt), "hyp": child}))
+        outcome = train(child)
         if outcome.interrupted:
             print(
                 f"stopped in generation {generation + 1} of {generations}; resume with the same command: "
@@ -123,7 +125,7 @@ def evolve(opt: Namespace, world: World, train: Callable[[Namespace], Outcome], 
             return outcome.interrupted
         row = np.array([*(outcome.metrics.get(name, 0.0) for name in RESULT_COLUMNS), *(child[name] for name in names)])
         write_history(np.vstack([history, row]), hyp, run_dir)
-        bucket_copy(opt.bucket, file, upload=True)
+        bucket_copy(bucket, file, upload=True)
         print(f"generation {generation + 1}/{generations}: fitness {fitness(row[None])[0]:.4g}; best in {run_dir}")
     print(
         f"The best hyper-parameters: --hyp {run_dir / 'hyp_evolved.yaml'} (all trainings: {file}, {run_dir}/evolve.png)"

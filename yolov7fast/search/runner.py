@@ -1,148 +1,368 @@
-"""Keeps the machine busy: starts trainings, follows their figures, records how each one ended."""
+"""tools/run_trials.py after parsing: check everything, train each setting within the budget, report the results.
 
+trials.json in the output folder holds what was asked for; the study (`database`) holds how far each trial is.
+"""
+
+import json
 import math
+import queue
+import re
+import statistics
 import threading
 import time
-from collections.abc import Sequence
-from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from argparse import Namespace
+from collections.abc import Callable, Mapping
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 
+import optuna
 import yaml
-from optuna.exceptions import UpdateFinishedTrialError
-from optuna.storages._heartbeat import get_heartbeat_thread
+from optuna.distributions import BaseDistribution
 from optuna.trial import Trial
 from tqdm import tqdm
 
+from yolov7fast.cli.programs import program
+from yolov7fast.cli.run_file import read_yaml_chain
+from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.atomic import write_atomically
+from yolov7fast.core.files.file_lock import exclusive
+from yolov7fast.core.files.json_file import read_json
 from yolov7fast.core.process import child
-from yolov7fast.core.process.signals import ASKING, StopRequest
+from yolov7fast.core.process.signals import ASKING, StopRequest, raise_interrupt
 from yolov7fast.core.text import counted
-from yolov7fast.search import run as training
-from yolov7fast.search.halving import PAUSED
-from yolov7fast.search.report import write_csv
-from yolov7fast.search.run import COMPLETED, ENDED, FAILED, INTERRUPTED, PRUNED, RUNNING, Run
-from yolov7fast.search.storage import HEARTBEAT_SECONDS
-from yolov7fast.search.study import Trials
+from yolov7fast.reports.trial_ranking import (
+    COMPLETED,
+    ENDED,
+    FAILED,
+    INTERRUPTED,
+    PRUNED,
+    RUNNING,
+    CurvePoint,
+    TrialRun,
+    read_curve,
+)
+from yolov7fast.search import options, results
+from yolov7fast.search.database import (
+    NUMBER,
+    REDUCTION,
+    SETTINGS,
+    KeyedSampler,
+    SettingTable,
+    failures_named,
+    make_pruner,
+    open_study,
+    suggest,
+)
+from yolov7fast.search.options import FILE, KEPT, REMEDY
+from yolov7fast.search.trial_training import Budget, TrialTraining, training_for
+from yolov7fast.search.trials_file import read_space, read_trials
+
+LOCK, DATABASE, VERSION = ".lock", "study.db", 5
+KINDS = {"options": dict, "base": dict, "space": dict, "trials": list, "files": dict, "timestamp": str}
+JUDGED_BY = 3  # a trial that may be pruned is validated so many times at least
+SHARED = ("repeat", "budget_epochs", "budget_subset", "budget_size")  # options that machines must agree in
 
 
-class Runner:
-    """Works on the trials of a study, in a thread for each training."""
+def run_trials(opt: Namespace, make_training: Callable[[str, Budget], TrialTraining] | None = None) -> int:
+    """Run the trials that the options describe; returns the exit code."""
+    folder, began = Path(opt.output_dir), time.monotonic()
+    stored = read_plan(folder) if opt.resume else None
+    if stored:
+        opt = options.resumed(opt, stored["options"])
+    options.check(opt)
+    prunes = bool(opt.early_stop_threshold) or (opt.search and opt.pruner != "none")
+    budget = Budget(opt.budget_epochs, opt.budget_subset, opt.budget_size, JUDGED_BY if prunes else 0)
+    training = (make_training or training_for(opt.base_config))(opt.base_config, budget)
+    space = read_space(opt.search, training) if opt.search else {}
+    plan = make_plan(opt, training, space)
+    if stored:
+        check_unchanged(stored, plan, opt)
+        plan["timestamp"] = stored["timestamp"]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise UserError(f"--output-dir {folder}: this, or a folder above it, is a file; choose a folder") from None
+    training.prepare()
+    with exclusive(folder / LOCK, f"waiting for another run_trials.py that works in {folder}"):
+        if not stored and (folder / FILE).exists():
+            raise UserError(f"{folder} holds trials already: --resume resumes them, or choose another --output-dir")
+        if stored and not opt.storage and not (folder / DATABASE).is_file():
+            raise UserError(f"{folder / DATABASE}, which holds the trials to resume, is missing; {REMEDY}")
+        if stored:  # another process may have worked here until it released the lock
+            check_unchanged(read_plan(folder), plan, opt)
+        write_atomically(folder / FILE, json.dumps(plan, indent=1))
+        url = opt.storage or f"sqlite:///{(folder / DATABASE).resolve()}"
+        with failures_named(url):
+            deadline = began + (options.seconds(opt.time_budget) or math.inf)
+            return TrialRunner(opt, training, plan, space, url, deadline).run()
 
-    def __init__(self, trials: Trials, table: Path, devices: Sequence[str | None], deadline: float):
-        """table: the CSV, beside the runs' folders; devices: one for each place; deadline: of time.monotonic()."""
-        self.trials, self.trainer, self.table, self.folder = trials, trials.trainer, table, table.parent
-        self.devices, self.deadline, self.writing = devices, deadline, threading.Lock()
-        self.stop, self.fault = StopRequest(), ""  # fault: why trainings are killed
-        self.bar = tqdm(total=0, unit="epoch", desc="trials", dynamic_ncols=True)
+
+# --- what was asked for -----------------------------------------------------------------------------------------------
+
+
+def make_plan(opt: Namespace, training: TrialTraining, space: Mapping[str, BaseDistribution]) -> dict[str, Any]:
+    """What these trials are, in plain values: stored, and compared when they are resumed."""
+    plan = {
+        "version": VERSION,
+        "timestamp": datetime.now().strftime("%Y%m%d_%H%M%S"),
+        "options": {name: getattr(opt, name) for name in KEPT},
+        "base": read_yaml_chain(training.base_config),  # with all it inherits
+        "space": {name: str(distribution) for name, distribution in space.items()},
+        "trials": read_trials(opt.trials_file, training) if opt.trials_file else [],
+        "files": training.digests(),
+    }
+    return json.loads(json.dumps(plan, default=str))  # as it will be read back
+
+
+def read_plan(folder: Path) -> dict[str, Any]:
+    """trials.json of a folder of trials."""
+    path = folder / FILE
+    if not path.exists():
+        raise UserError(f"--resume: there are no trials to resume in {folder} ({FILE} is missing)")
+    plan = read_json(path, remedy=REMEDY)
+    if not isinstance(plan, dict) or plan.get("version") != VERSION:
+        raise UserError(f"{path} is no record of trials of version {VERSION}; choose another --output-dir")
+    damaged = [name for name, kind in KINDS.items() if not isinstance(plan.get(name), kind)]
+    if damaged or not re.fullmatch(r"\w{1,40}", plan["timestamp"], re.ASCII):  # it becomes part of file names
+        raise UserError(f"{path} is damaged: '{[*damaged, 'timestamp'][0]}' is not what trials have; {REMEDY}")
+    return plan
+
+
+def check_unchanged(stored: dict[str, Any], plan: dict[str, Any], opt: Namespace) -> None:
+    """Resuming needs the same base and the same settings; new trials at the end of a list are allowed."""
+    known, record = stored["trials"], Path(opt.output_dir) / FILE
+    parts = {opt.base_config: "base", opt.search: "space"}
+    changed = [opt.trials_file] if plan["trials"][: len(known)] != known else []
+    changed += [file for file, part in parts.items() if plan[part] != stored[part]]
+    changed += [file for file, digest in stored["files"].items() if plan["files"].get(file) != digest]
+    if changed:
+        remedy = "choose another --output-dir for new trials; a list may have further trials at its end"
+        raise UserError(f"{changed[0]} has changed since these trials began (see {record}); {remedy}")
+
+
+def devices_of(opt: Namespace) -> list[str | None]:
+    """The device of each job; several jobs share the devices in turn."""
+    named: list[str | None] = [part.strip() for part in opt.devices.split(",") if part.strip()]
+    jobs = opt.jobs or max(1, len(named))
+    if not named and jobs > 1:
+        import torch  # takes seconds to load
+
+        named = [str(i) for i in range(torch.cuda.device_count())]
+    return [named[i % len(named)] if named else None for i in range(jobs)]
+
+
+# --- the work ---------------------------------------------------------------------------------------------------------
+
+
+class NoResult(Exception):
+    """Ends a trial that has failed, or that is interrupted and will be retried."""
+
+
+class TrialRunner:
+    """Trains the settings of a study on this machine, as many at once as there are jobs, then reports."""
+
+    def __init__(
+        self,
+        opt: Namespace,
+        training: TrialTraining,
+        plan: Mapping[str, Any],
+        space: Mapping[str, BaseDistribution],
+        url: str,
+        deadline: float,
+    ):
+        """space: ranges of a search, empty for a list; url: of the database; deadline: of time.monotonic()."""
+        self.folder, self.training, self.space, self.deadline = Path(opt.output_dir), training, space, deadline
+        self.table, self.settings = self.folder / f"trials_{plan['timestamp']}.csv", plan["trials"]
+        self.count = opt.trials if space else len(self.settings)
+        self.threshold, self.is_shared = opt.early_stop_threshold, bool(opt.storage)
+        seed, epochs = (training.base["seed"] or 0) if opt.seed is None else opt.seed, training.epochs({})
+        first = opt.first_rung or max(1, min(2, epochs // 2), epochs // REDUCTION**2)  # before, mAP is mostly chance
+        same = {"base": plan["base"], "space": plan["space"], **{name: getattr(opt, name) for name in SHARED}}
+        pruner = make_pruner(opt.pruner if space else "none", epochs, first)
+        parts = {"sampler": KeyedSampler(seed), "pruner": pruner}
+        self.study = open_study(url, opt.study, same, self.is_shared, **parts)
+        self.trials = SettingTable(self.study, range(seed, seed + opt.repeat), url)
+        self.jobs, self.devices = devices_of(opt), queue.SimpleQueue()
+        for device in self.jobs:
+            self.devices.put(device)
+        self.active: dict[int, TrialRun] = {}  # trainings of this process by id, also ended ones
+        self.stop, self.writing = StopRequest(self.interrupted_again), threading.Lock()
+        self.fault, self.lost = "", ""  # why trainings are killed; that a trial was lost
 
     @property
     def stopping(self) -> str:
-        """Why no more runs are started, and those at work are to end."""
+        """Why no more trainings are started, and running ones are to end; empty: they are not."""
         if self.fault or self.stop:
             return self.fault or "stopped by Ctrl-C or SIGTERM"
         return "the time budget is used up" if time.monotonic() >= self.deadline else ""
 
+    def interrupted_again(self) -> None:
+        """The second Ctrl-C."""
+        self.fault = "ended at once"
+        raise_interrupt()
+
     def run(self) -> int:
-        """Run all trials; returns the exit code of the signal that ended it, or 0."""
-        free, at_work = list(self.devices), {}
-        with self.bar, self.stop, ThreadPoolExecutor(len(free)) as pool:
+        """Run all trials; returns the exit code."""
+        if note := self.training.note():
+            print(f"note: {note}")
+        self.trials.retry_unfinished(self.is_shared)
+        epochs = self.training.epochs({}) * len(self.trials.seeds)
+        with self.stop, tqdm(total=0, unit="epoch", desc="trials", dynamic_ncols=True) as self.bar:
             try:
-                while True:
-                    while free and not self.stopping and (taken := self.trials.next()):
-                        device = free.pop(0)
-                        at_work[pool.submit(self.train_setting, *taken, device)] = device
-                    self.clear()
-                    if not at_work:
-                        break
-                    for ended in wait(at_work, HEARTBEAT_SECONDS, FIRST_COMPLETED).done:
-                        free.append(at_work.pop(ended))
-                        ended.result()
+                while not self.stopping and (left := self.trials.waiting(self.count)):
+                    self.bar.total = self.bar.n + left * epochs
+                    parts: dict[str, Any] = {"catch": NoResult, "callbacks": [self.stop_when_done]}
+                    self.study.optimize(self.objective, n_trials=left, n_jobs=len(self.jobs), **parts)
             except KeyboardInterrupt:  # the second Ctrl-C
-                self.fault = "ended at once"
-            except BaseException:  # no other training outlives it
-                self.fault = "another trial ended by a fault"
-                raise
-        return self.stop.exit_code
+                pass
+            except ValueError as error:  # Optuna cannot end a trial that another machine has taken over
+                if not self.lost:
+                    raise
+                raise UserError(f"{self.lost}; continue with the others by --resume") from error
+        return self.report()
+
+    def stop_when_done(self, study: optuna.Study, _: Any) -> None:
+        """Optuna's callback after each trial: also where other machines have taken the rest."""
+        if self.stopping or not self.trials.waiting(self.count):
+            study.stop()
+
+    def report(self) -> int:
+        """Write and print the results of all that has begun; returns the exit code."""
+        if runs := self.trials.begun():
+            results.write_results(self.table, runs, self.training)
+        left, ended = self.trials.left(self.count), sum(run.status in ENDED for run in runs)
+        if left and self.stopping:
+            print(f"{self.stopping}: {left} of {left + ended} trials are not done.")
+            print(f"Resume with: {program('trials').invocation} --output-dir {self.folder} --resume")
+        elif left:
+            print(f"note: {left} trials are running on other machines; --resume retries those of lost machines")
+        return self.stop.exit_code or int(bool(runs) and all(run.status == FAILED for run in runs))
 
     # --- one setting --------------------------------------------------------------------------------------------------
 
-    def train_setting(self, setting: int, trial: Trial, device: str | None) -> None:
-        """All runs of a setting, one after the other, then the report to the study.
-
-        Of a drawn setting the first seed decides whether the others are worth their time.
-        """
-        runs = self.trials.runs(setting, trial)
+    def objective(self, trial: Trial) -> float:
+        """Mean of the final mAP@.5:.95 of a setting; any fault ends the trainings of all jobs."""
+        device = self.devices.get()
         try:
-            with get_heartbeat_thread(trial._trial_id, self.trials.study._storage):
-                for run in runs:
-                    if run.status not in ENDED:
-                        self.train(trial, run, device)
-                    self.trials.save(trial, run)
-                    with self.writing:  # so that no older table replaces a newer one
-                        write_csv(self.table, self.trials.begun(), self.trainer)
-                    if run.status not in ENDED:
-                        return
-                    if PAUSED not in trial.user_attrs:
-                        self.trainer.tidy(self.folder / run.name, is_complete=run.status == COMPLETED)
-                    if self.trials.space and runs[0].status != COMPLETED:
-                        break
-                self.trials.tell(trial, runs)
-        except UpdateFinishedTrialError:  # this machine was silent for too long
-            tqdm.write(f"{runs[0].name}: another machine has taken it over")
+            return self.train_setting(trial, device)
+        except (NoResult, optuna.TrialPruned):
+            raise
+        except optuna.exceptions.UpdateFinishedTrialError:  # this machine was silent for too long
+            self.fault = self.lost = f"another machine has taken over setting {trial.user_attrs.get(NUMBER)}"
+            raise
+        except BaseException:
+            self.fault = self.fault or "another trial ended by a fault"
+            raise
+        finally:
+            self.devices.put(device)
 
-    def train(self, trial: Trial, run: Run, device: str | None) -> None:
-        """One training: started, or resumed from what an earlier process or an earlier rung left of it."""
-        code, began = 0, time.monotonic()
-        run.status, run.reason = RUNNING, ""
+    def train_setting(self, trial: Trial, device: str | None) -> float:
+        """Train with each seed in turn; where settings are drawn, the other seeds only if the first one completes."""
+        if self.stopping:
+            raise NoResult
+        (setting,) = (setting for setting, known in self.trials.numbered() if known.number == trial.number)
+        trial.set_user_attr(NUMBER, setting)
+        fault = "" if SETTINGS in trial.user_attrs else self.choose(trial, setting)
+        runs = self.trials.runs(setting, trial)
+        for run in runs:
+            if fault:
+                run.status, run.reason = FAILED, fault
+            elif run.status not in ENDED:
+                self.train(trial, run, device)
+            self.trials.save(trial, run)
+            with self.writing:  # so that no older table replaces a newer one
+                results.write_csv(self.table, self.trials.begun(), self.training)
+            if run.status == INTERRUPTED:
+                raise NoResult
+            self.training.tidy(self.folder / run.name)
+            if self.space and run.status != COMPLETED:
+                break
+        if runs[0].status == PRUNED:
+            raise optuna.TrialPruned
+        values = [run.final.map for run in runs if run.status == COMPLETED and run.final.map is not None]
+        if not values:
+            raise NoResult
+        return statistics.fmean(values)
+
+    def choose(self, trial: Trial, setting: int) -> str:
+        """Take the settings of a trial from the list or the ranges; returns why they cannot be used together, or ''."""
+        params, fault = suggest(trial, self.space) if self.space else self.settings[setting - 1], ""
+        try:  # each range was checked alone
+            params = self.training.checked(params, "drawn")
+        except UserError as error:
+            fault = str(error)
+        trial.set_user_attr(SETTINGS, params)
+        return fault
+
+    # --- one training -------------------------------------------------------------------------------------------------
+
+    def train(self, trial: Trial, run: TrialRun, device: str | None) -> None:
+        """Start a training, or resume it from its checkpoint, and follow it to its end."""
+        code, began, before = 0, time.monotonic(), self.bar.n
+        run.status, run.reason, run.curve = RUNNING, "", []
+        self.active[run.id] = run
 
         def look() -> float | None:
-            self.learn(trial, run)
+            self.read_epochs(trial, run)
             is_to_end = run.status == PRUNED or self.stopping
             return None if not is_to_end else 0.0 if self.fault else child.GRACE_SECONDS
 
-        look()  # a runner that was ended may not have recorded it
+        look()  # epochs of an earlier process
+        if run.curve:
+            tqdm.write(f"{run.name} resumes after {counted(run.epochs, 'epoch')}")
         if run.status != PRUNED and not self.is_complete(run):
             output = self.folder / run.name / child.OUTPUT
-            code = child.follow(self.command(run, device), output, look, len(self.devices))
+            code = child.follow(self.command(run, device), output, look, len(self.jobs))
             run.seconds += time.monotonic() - began
             look()  # what an ended process has written is complete
         if run.status != PRUNED:
             run.status, run.reason = self.verdict(run, code)
+        self.bar.update(max(0, self.training.epochs(run.params) - (self.bar.n - before)))
         found = "" if run.final.map is None else f", mAP@.5:.95 {run.final.map:.4g}"
         tqdm.write(f"{run.name} {run.status}{found}{run.reason and f': {run.reason}'}")
 
-    def command(self, run: Run, device: str | None) -> list[str]:
-        """What starts a run, or resumes it from its checkpoint; one that has ended itself ends again."""
+    def command(self, run: TrialRun, device: str | None) -> list[str]:
+        """The command that starts a training or resumes it."""
         folder = self.folder / run.name
         folder.mkdir(parents=True, exist_ok=True)
-        content = self.trainer.run_file(run.params, run.seed, folder)
+        content = self.training.run_file(run.params, run.seed, folder)
         write_atomically(folder / "trial.yaml", yaml.safe_dump(content, sort_keys=False))
-        if run.curve:
-            tqdm.write(f"{run.name} resumes after {counted(run.epochs, 'epoch')}")
         flags = ["--config", str(folder / "trial.yaml"), "--resume", "auto"]
-        return [*self.trainer.command, *flags, *([] if device is None else ["--device", device])]
+        return [*self.training.command, *flags, *([] if device is None else ["--device", device])]
 
-    def learn(self, trial: Trial, run: Run) -> None:
-        """Epochs that the training has finished since the last look, each judged once, in order.
-
-        Those behind the one that it is stopped after do not count: the table is the same on a slower machine.
-        """
-        for point in training.read_curve(self.folder / run.name):
+    def read_epochs(self, trial: Trial, run: TrialRun) -> None:
+        """Judge each new epoch once, in order; epochs after the one that it is pruned at do not count."""
+        for point in read_curve(self.folder / run.name):
             if point.epoch >= run.epochs and run.status != PRUNED:
                 run.curve.append(point)
-                if reason := self.trials.judge(trial, run, point):
-                    run.status, run.reason = PRUNED, reason
-                self.trials.save(trial, run)
-                left, rungs = self.trials.left(), (*self.trials.halving.rungs, self.trainer.epochs({}))
-                self.bar.total = self.bar.n + 1 + max(0, left * rungs[0] - run.epochs)  # promotions add to it
-                self.bar.set_postfix_str(f"{left} trials left", refresh=False)
                 self.bar.update()
+                if reason := self.judge(trial, run, point):
+                    run.status, run.reason = PRUNED, reason
 
-    def is_complete(self, run: Run) -> bool:
-        return run.epochs >= self.trainer.epochs(run.params)
+    def judge(self, trial: Trial, run: TrialRun, point: CurvePoint) -> str:
+        """Why a training is pruned after this epoch, or ''."""
+        step, epochs = point.epoch + 1, self.training.epochs(run.params)
+        if point.map is None or step >= epochs:
+            return ""
+        if run.seed == self.trials.seeds[0]:
+            trial.report(point.map, step)
+            if trial.should_prune():
+                return f"pruned by --pruner after epoch {point.epoch}"
+        own = run.best_map50(point.epoch)
+        if 2 * step < epochs or not own < self.threshold:
+            return ""
+        others = {other.id: other for other in self.trials.begun()} | self.active
+        if not any(other.best_map50(point.epoch) >= self.threshold for other in others.values()):
+            return ""
+        text = f"mAP@.5 {own:.3f} after epoch {point.epoch}, under {self.threshold:g}"
+        return f"{text}, which another trial has passed by then"
 
-    def verdict(self, run: Run, code: int) -> tuple[str, str]:
-        """Status and reason of a run whose process has ended."""
+    def is_complete(self, run: TrialRun) -> bool:
+        return run.epochs >= self.training.epochs(run.params)
+
+    def verdict(self, run: TrialRun, code: int) -> tuple[str, str]:
+        """Status and reason of a training whose process has ended."""
         was_asked = self.stopping or -code in ASKING or code - 128 in ASKING  # with or without the time to say so
         if code and was_asked and not self.is_complete(run):
             return INTERRUPTED, self.stopping or "its process was stopped from outside"
@@ -152,8 +372,3 @@ class Runner:
             return FAILED, "ended without any result"
         is_finite = math.isfinite(run.curve[-1].loss)
         return (COMPLETED, "") if is_finite else (FAILED, "its last loss is not finite")
-
-    def clear(self) -> None:
-        """Of paused runs that cannot be promoted any more, the best weights alone are kept, too."""
-        for run in self.trials.out():
-            self.trainer.tidy(self.folder / run.name, is_complete=False)

@@ -106,7 +106,7 @@ class YoloFamily(YoloCheckpoints):
     ) -> int | None:
         """--evolve, which trains many times, or the report that DIAGNOSE_COMPILE=1 asks for."""
         if opt.evolve:
-            return evolve(opt, world, lambda generation: cls.train_generation(generation, device, world))
+            return cls.evolve(opt, device, world)
         if not compiling.diagnosis_wanted():
             return None
         data = load_data_yaml(opt.data, fetch=False, val_fraction=opt.val_fraction)
@@ -127,8 +127,17 @@ class YoloFamily(YoloCheckpoints):
         return memory_plan.choose_batch(work, memory_plan.available_memory(device, opt.workers), limits)
 
     @classmethod
-    def train_generation(cls, opt: Namespace, device: torch.device, world: World) -> Outcome:
-        return train_once(cls, opt, device, world, keep_files=False)
+    def evolve(cls, opt: Namespace, device: torch.device, world: World) -> int:
+        """Each generation is a training without checkpoints, which validates after its last epoch only."""
+        if world.is_distributed:
+            raise UserError("--evolve runs in one process: start it without torchrun")
+        changed = vars(opt) | {"name": "evolve", "exist_ok": True, "notest": True, "nosave": True}
+
+        def train(child: dict[str, Any]) -> Outcome:
+            return train_once(cls, Namespace(**changed | {"hyp": child}), device, world, keep_files=False)
+
+        hyp = hyper.with_assigner(hyper.load_hyp(opt.hyp), opt.loss_ota, opt.assigner)  # stored in the set
+        return evolve(hyp, Path(opt.project) / "evolve", train, opt.bucket)
 
     @classmethod
     def build_network(cls, opt: Namespace, data: DataYaml, checkpoint: dict[str, Any] | None) -> Model:

@@ -1,7 +1,7 @@
 """Files of settings: a list of trials, or ranges to draw from. Names and values are checked before anything runs."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from yolov7fast.core.files.paths import check_file
 from yolov7fast.core.files.yaml_file import read_yaml
 from yolov7fast.core.text import printable
 from yolov7fast.evaluation.run_curves import number
-from yolov7fast.search.trainer import Trainer
+from yolov7fast.search.trial_training import TrialTraining
 
 TAKES = {
     "log_uniform": "[low, high] with low < high, both above 0",
@@ -26,7 +26,7 @@ GOLDEN = (5**0.5 - 1) / 2
 EXAMPLE = "lr0: {log_uniform: [0.001, 0.1]}"
 
 
-def read_trials(path: str | Path, trainer: Trainer) -> list[dict[str, Any]]:
+def read_trials(path: str | Path, training: TrialTraining) -> list[dict[str, Any]]:
     """The settings of each trial in a list, by their one name."""
     content = read_file(path)
     if not isinstance(content, list) or not content:
@@ -36,29 +36,26 @@ def read_trials(path: str | Path, trainer: Trainer) -> list[dict[str, Any]]:
         where = f"{path}: trial {k}"
         if not isinstance(entry, dict):
             raise UserError(f'{where} must be an object of settings, such as {{"lr0": 0.01}}, not {shown(entry)}')
-        named = by_name(entry, trainer, where, is_heading=lambda value: True)
-        trials.append(trainer.checked({name: value for name, (_, value) in named.items()}, where))
+        named = by_name(entry, training, where)
+        trials.append(training.checked({name: value for name, (_, value) in named.items()}, where))
     return trials
 
 
-def read_space(path: str | Path, trainer: Trainer) -> dict[str, BaseDistribution]:
-    """The range of each setting, by its one name.
-
-    All choices, or both ends of a range and a value between them, must be possible values.
-    """
+def read_space(path: str | Path, training: TrialTraining) -> dict[str, BaseDistribution]:
+    """The range of each setting; its choices, or both ends and a value between them, must be possible values."""
     content = read_file(path)
     if not isinstance(content, dict) or not content:
         raise UserError(f"{path} must hold the settings to search with their ranges, such as {EXAMPLE}")
     space: dict[str, BaseDistribution] = {}
-    for name, (key, entry) in by_name(content, trainer, str(path), _holds_mappings).items():
+    for name, (key, entry) in by_name(content, training, str(path)).items():
         where = f"{path}: {printable(key, 60)}"
         space[name], values = _distribution(entry, where)
         for value in values:
-            trainer.checked({name: value}, where)
+            training.checked({name: value}, where)
         if isinstance(space[name], FloatDistribution):
             low, high = values
             try:
-                trainer.value(name, low + GOLDEN * (high - low), where)  # not whole, whatever the ends are
+                training.value(name, low + GOLDEN * (high - low), where)  # not whole, whatever the ends are
             except UserError as error:
                 raise UserError(f"{error}; for whole numbers write {{int: [{int(low)}, {int(high)}]}}") from None
     return space
@@ -70,27 +67,15 @@ def read_file(path: str | Path) -> Any:
     return read_json(found) if found.endswith(".json") else read_yaml(found)
 
 
-def by_name(
-    entry: Mapping[str, Any], trainer: Trainer, where: str, is_heading: Callable[[Mapping], bool], above: str = ""
-) -> dict[str, tuple[str, Any]]:
-    """Each setting once: its one name -> as it is spelt here, its value.
-
-    {'training': {'batch_size': 8}} is another way to write {'training.batch_size': 8}.
-    """
+def by_name(entry: Mapping[str, Any], training: TrialTraining, where: str) -> dict[str, tuple[str, Any]]:
+    """Each setting once: its one name -> as it is written here, its value."""
     found: dict[str, tuple[str, Any]] = {}
     for key, value in entry.items():
-        if isinstance(value, Mapping) and is_heading(value):
-            inner = by_name(value, trainer, where, is_heading, f"{above}{key}.")
-        else:
-            inner = {trainer.name(f"{above}{key}", where): (f"{above}{key}", value)}
-        if twice := found.keys() & inner.keys():
-            raise UserError(f"{where}: '{printable(min(twice), 60)}' is given twice")
-        found |= inner
+        name = training.name(str(key), where)
+        if name in found:
+            raise UserError(f"{where}: '{printable(name, 60)}' is given twice")
+        found[name] = (str(key), value)
     return found
-
-
-def _holds_mappings(value: Mapping) -> bool:
-    return bool(value) and all(isinstance(inner, Mapping) for inner in value.values())
 
 
 def _distribution(entry: Any, where: str) -> tuple[BaseDistribution, list]:

@@ -5,46 +5,47 @@ import json
 
 import pytest
 
-from yolov7fast.search.plot import draw
-from yolov7fast.search.report import best_settings, rank, ranking, verdict, write_csv
-from yolov7fast.search.run import Point, Run
-from yolov7fast.search.settings import read_trials
-from yolov7fast.search.trainer import Budget, trainer_for
+from yolov7fast.reports.trial_ranking import CurvePoint, TrialRun, best_settings, rank, ranking, verdict
+from yolov7fast.search.results import setting_columns, write_csv, write_results
+from yolov7fast.search.trial_training import Budget, training_for
+from yolov7fast.search.trials_file import read_trials
 
 pytestmark = pytest.mark.usefixtures("project_root")
 
 
-def run(id: int, setting: int, value: float, status: str = "completed", **params) -> Run:
-    curve = [Point(0, 2.0, value / 2, value), Point(1, 1.0, value, value * 1.5)]
-    return Run(id, setting, id, {"lr0": 0.01 * (setting + 1), **params}, status, curve, 60.0)
+def run(id: int, setting: int, value: float, status: str = "completed", **params) -> TrialRun:
+    curve = [CurvePoint(0, 2.0, value / 2, value), CurvePoint(1, 1.0, value, value * 1.5)]
+    return TrialRun(id, setting, id, {"lr0": 0.01 * (setting + 1), **params}, status, curve, 60.0)
 
 
-def repeated(*means: float) -> list[Run]:
+def repeated(*means: float) -> list[TrialRun]:
     """Three seeds for each setting, 0.01 apart."""
     deviations = (-0.01, 0.0, 0.01)
     return [run(3 * s + k, s, mean + d) for s, mean in enumerate(means) for k, d in enumerate(deviations)]
 
 
 def test_the_csv_names_settings_as_the_user_wrote_them_in_that_order(tmp_path):
-    trainer = trainer_for("configs/detr_baseline.yaml")("configs/detr_baseline.yaml", Budget())
+    trainer = training_for("configs/detr_baseline.yaml")("configs/detr_baseline.yaml", Budget())
     trials = [
         {"training.optimizer.lr": 1e-4, "training.batch_size": 4},
-        {"batch_size": 8, "lr": 1e-3, "training": {"clip_norm": 0.2}},
+        {"batch_size": 8, "lr": 1e-3, "training.clip_norm": 0.2},
     ]
     path = tmp_path / "t.json"
     path.write_text(json.dumps(trials))
     settings = read_trials(path, trainer)
-    runs = [Run(i, i, 0, params, "completed", [Point(0, 1.0, 0.1, 0.2)]) for i, params in enumerate(settings, 1)]
+    runs = [
+        TrialRun(i, i, 0, params, "completed", [CurvePoint(0, 1.0, 0.1, 0.2)]) for i, params in enumerate(settings, 1)
+    ]
     write_csv(tmp_path / "t.csv", runs, trainer)
     head, first, second = csv.reader((tmp_path / "t.csv").open())
     names = ["training.optimizer.lr", "training.batch_size", "training.clip_norm"]
     assert head[:7] == ["trial_id", "status", "final_map", "final_loss", *(f"param_{name}" for name in names)]
     assert first[:7] == ["1", "completed", "0.1", "1", "0.0001", "4", "0.1"] and second[4:7] == ["0.001", "8", "0.2"]
-    assert ranking(rank(runs), trainer)[1].splitlines()[0].split()[-3:] == names
+    assert ranking(rank(runs), setting_columns(runs, trainer))[0][-3:] == [f"param_{name}" for name in names]
 
 
 def test_the_csv_has_the_promised_columns(tmp_path, trainer):
-    runs = [run(0, 0, 0.2), run(1, 1, 0.3, "failed", batch_size=8), Run(2, 2, 0, {}, "interrupted")]
+    runs = [run(0, 0, 0.2), run(1, 1, 0.3, "failed", batch_size=8), TrialRun(2, 2, 0, {}, "interrupted")]
     runs[1].reason = "RuntimeError: a, b"
     write_csv(tmp_path / "t.csv", runs, trainer)
     lines = list(csv.reader((tmp_path / "t.csv").open()))
@@ -55,13 +56,13 @@ def test_the_csv_has_the_promised_columns(tmp_path, trainer):
     assert lines[3][:6] == ["2", "interrupted", "", "", "0.01", "16"]  # what the base configuration has
 
 
-def test_completed_settings_rank_by_mean_before_all_others(trainer):
+def test_completed_settings_rank_by_mean_before_all_others():
     runs = [run(0, 0, 0.1), run(1, 0, 0.3), run(2, 1, 0.25), run(3, 2, 0.9, "pruned"), run(4, 3, 0.9, "failed")]
     places = rank(runs)
     assert [place.setting for place in places] == [1, 0, 2, 3]
     assert places[1].map == pytest.approx(0.2) and places[1].spread == pytest.approx(0.02**0.5)
     assert best_settings(places) == {"lr0": 0.02}
-    assert "0.2000 ± 0.1414 (2)" in ranking(places, trainer)[1]
+    assert ranking(places, {})[2][:6] == ["2", "0", "completed", "2", "0.2000", "0.1414"]
     assert best_settings(rank(runs[3:])) is None
 
 
@@ -83,12 +84,13 @@ def test_a_ranking_in_which_nothing_differs_recommends_nothing(maps):
 
 
 def test_the_plot_is_drawn_from_any_mixture(tmp_path, trainer):
-    runs = [*repeated(0.2, 0.3), run(6, 2, 0.1, "pruned", data="other.yaml"), Run(7, 3, 0, {"lr0": 1.0}, "failed")]
-    draw(tmp_path / "a.png", runs, trainer)
-    draw(tmp_path / "b.png", [Run(0, 0, 0, {}, "failed")], trainer)
-    assert (tmp_path / "a.png").stat().st_size > (tmp_path / "b.png").stat().st_size > 1000
+    runs = [*repeated(0.2, 0.3), run(6, 2, 0.1, "pruned", data="other.yaml"), TrialRun(7, 3, 0, {"lr0": 1.0}, "failed")]
+    write_results(tmp_path / "trials_a.csv", runs, trainer)
+    write_results(tmp_path / "trials_b.csv", [TrialRun(0, 0, 0, {}, "failed")], trainer)
+    sizes = [(tmp_path / f"ranking_{name}.png").stat().st_size for name in "ab"]
+    assert sizes[0] > sizes[1] > 1000
 
 
 def test_a_run_reads_back_as_it_was_written():
     written_run = run(3, 1, 0.2, "pruned", batch_size=8)
-    assert Run(3, 1, 3, written_run.params, **json.loads(json.dumps(written_run.record))) == written_run
+    assert TrialRun(3, 1, 3, written_run.params, **json.loads(json.dumps(written_run.record))) == written_run

@@ -1,24 +1,20 @@
-"""A training command as trials see it: its settings, what a budget means to it, the run file of one trial.
+"""A training command as trials use it: its settings, the effect of a budget, the run file of one trial.
 
-A run file holds the flags of a table, under headings or not (`training.batch_size`). One flag of a family may hold a
-mapping of settings of their own, the inner ones: `hyp` of train.py the entries of the hyper-parameter file (`lr0` or
-`hyp.lr0`), `network` of tools/train_detr.py the keys of the network's configuration.
+Settings are flags of the command (`batch_size`, `training.batch_size`). One flag of a family may hold inner settings:
+`hyp` the entries of the hyper-parameter file (`lr0`, `hyp.lr0`), `network` the keys of a DETR network's configuration.
 """
 
-import contextlib
 import hashlib
-import importlib.util
 import json
-import math
 import os
 import re
 from argparse import Namespace
-from collections.abc import Callable, Mapping
-from functools import cache, cached_property
+from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from yolov7fast.checkpoint.family import FAMILIES, WEIGHTS_FOLDER
+from yolov7fast.checkpoint.family import WEIGHTS_FOLDER
 from yolov7fast.cli import run_file
 from yolov7fast.cli.checks import check_train
 from yolov7fast.cli.flags import flags_of
@@ -29,19 +25,14 @@ from yolov7fast.core.files.paths import check_file
 from yolov7fast.core.files.yaml_file import read_yaml
 from yolov7fast.core.text import nearest
 from yolov7fast.data.data_yaml import load_data_yaml
-from yolov7fast.evaluation.run_curves import number
+from yolov7fast.nn.detr_settings import check_network_setting, network_settings
 from yolov7fast.training.hyperparameters import KEYS, check_hyp, load_hyp
 
 FULL_RUN = 20  # epochs of a full run, in those of a trial, where the base configuration has no more than the trial
-BACKBONE = "backbone_config"  # the only key of a DETR network that holds keys of its own
-NOT_SETTINGS = ("id2label", "label2id", "model_type", "architectures", "transformers_version", BACKBONE)
 
 
 class Budget(NamedTuple):
-    """What each trial may use; None: as the base configuration says.
-
-    validations: as many at least, since what is pruned is judged by them; 0: as the base configuration says.
-    """
+    """What each trial may use; None: as the base configuration has it. validations: at least so many in each trial."""
 
     epochs: int | None = None
     subset: int | None = None
@@ -49,14 +40,13 @@ class Budget(NamedTuple):
     validations: int = 0
 
 
-class Trainer:
+class TrialTraining:
     """One training command with its base configuration. Settings are flat: name -> value."""
 
     family: str
     suffix: str  # of its checkpoints
     weights = WEIGHTS_FOLDER  # where they lie, below a run's folder; empty: there itself
     inner, prefix = "", ""  # the flag that holds inner settings; what their names may begin with
-    is_inner: Callable[[str], bool] = staticmethod(lambda name: False)  # whatever the base configuration
 
     @cached_property
     def known(self) -> dict[str, Any]:
@@ -84,8 +74,6 @@ class Trainer:
                 raise UserError(f"{base_config}: '{name}' cannot be in what trials build on; leave it out")
         self.checked({}, f"{base_config} with this budget")
 
-    # --- what a family with inner settings says of them ---------------------------------------------------------------
-
     def inner_value(self, name: str, value: Any, where: str) -> Any:
         """The value as the command takes it."""
         return value
@@ -94,15 +82,13 @@ class Trainer:
         """The files that a training with these options reads its settings from, each with its kind."""
         return {options["data"]: "data"}
 
-    # --- settings -----------------------------------------------------------------------------------------------------
-
     def name(self, key: str, where: str) -> str:
         """The one name of a setting that may be spelt in several ways; every complaint begins with `where`."""
         plain = _plain(key)
         flag, inner = run_file.find_flag(plain, self.flags), plain.removeprefix(self.prefix)
         if flag is None and inner not in self.known:
             known = [*self.flags, *self.known, *(self.prefix + name for name in self.known)]
-            raise UserError(f"{where}: unknown setting '{key}'{nearest(plain, known)}{self._elsewhere(key, where)}")
+            raise UserError(f"{where}: unknown setting '{key}'{nearest(plain, known)}")
         name = flag or inner
         if flag and (instead := self.flags[flag].trials.instead):
             raise UserError(f"{where}: '{key}' is not for trials to set: use {instead}")
@@ -110,16 +96,6 @@ class Trainer:
             raise UserError(f"{where}: '{key}' is set for all trials by the budget; leave out one of the two")
         self.spelt.setdefault(name, key)
         return name
-
-    def _elsewhere(self, key: str, where: str) -> str:
-        """Which other family has a setting of that name, as the rest of a complaint."""
-        for other in map(trainer_class, (family for family in FAMILIES if family != self.family)):
-            if run_file.find_flag(_plain(key), flags_of("train", other.family)) or other.is_inner(_plain(key)):
-                return (
-                    f"; '{key}' is a setting of the {other.family} family, so {where.partition(': trial ')[0]} seems "
-                    f"to be for that one, but {self.base_config} is a run file of the {self.family} family"
-                )
-        return ""
 
     def value(self, name: str, value: Any, where: str) -> Any:
         """The value as the command takes it."""
@@ -158,10 +134,7 @@ class Trainer:
         return self.options({})[name] if name in self.flags else self.known.get(name)
 
     def options(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Every flag's value in a trial with these settings.
-
-        It is validated more often than the base has it, where it would have too few validations to be pruned by.
-        """
+        """Every flag's value in a trial, which is validated often enough to be pruned."""
         options = self.base | self._flags(settings) | self.budgeted
         interval, epochs = options["eval_interval"], options["epochs"]
         if "eval_interval" not in settings and interval > 0 and epochs // interval < self.budget.validations:
@@ -190,28 +163,14 @@ class Trainer:
         few = f"with eval_interval {wanted} a trial of {epochs} epochs has too few validations to be pruned by"
         return f"{few}: trials are validated every {f'{used} epochs' if used > 1 else 'epoch'}"
 
-    # --- files --------------------------------------------------------------------------------------------------------
-
-    def tidy(self, folder: Path, is_complete: bool) -> None:
-        """Leave an ended trial's best weights alone of its checkpoints: the others would fill the disk.
-
-        A complete training has stripped them; those of one that was stopped still hold its state.
-        """
-        best = folder / self.weights / f"best{self.suffix}"
-        others = [path for path in folder.rglob(f"*{self.suffix}*") if path != best]
-        if others and not is_complete and best.is_file():
-            from yolov7fast.checkpoint.api import CheckpointError, strip_checkpoint  # torch takes seconds to load
-
-            with contextlib.suppress(CheckpointError):  # a damaged file is nothing to strip
-                strip_checkpoint(best)
-        for path in others:
-            path.unlink(missing_ok=True)
+    def tidy(self, folder: Path) -> None:
+        """Keep only the best weights of a trial that has ended: all checkpoints would fill the disk."""
+        for path in folder.rglob(f"*{self.suffix}*"):
+            if path != folder / self.weights / f"best{self.suffix}":
+                path.unlink(missing_ok=True)
 
     def digests(self) -> dict[str, str]:
-        """Of the files that trials read besides the base configuration: what resuming compares.
-
-        By their names as configurations spell them; a data set that is a folder counts by its name alone.
-        """
+        """Of the files that trials read besides the base configuration, by name; a folder counts by its name only."""
         paths = {name: Path(name) if Path(name).is_dir() else Path(check_file(name, kind)) for name, kind in self.files}
         contents = {name: path.read_bytes() if path.is_file() else b"" for name, path in sorted(paths.items())}
         return {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
@@ -248,9 +207,8 @@ def _plain(key: str) -> str:
     return re.sub(rf"^(({'|'.join(run_file.SECTIONS)})\.)+", "", key.lstrip("-").replace("-", "_"))
 
 
-class YoloTrainer(Trainer):
+class YoloTrialTraining(TrialTraining):
     family, suffix, inner, prefix = "yolo", ".pt", "hyp", "hyp."
-    is_inner = staticmethod(lambda name: name.removeprefix("hyp.") in KEYS)
 
     @cached_property
     def base_hyp(self) -> dict[str, Any]:
@@ -277,63 +235,24 @@ class YoloTrainer(Trainer):
         return check_hyp(self.base_hyp | {name: value}, where)[name]
 
 
-class DetrTrainer(Trainer):
-    """Inner settings are the keys that the base names and, where transformers is installed, all of its configuration's:
-    `model.network.num_queries`, `network.backbone_config.depths`."""
-
+class DetrTrialTraining(TrialTraining):
     family, suffix, weights, inner = "detr", ".pth", "", "network"
-    is_inner = staticmethod(lambda name: name.startswith("network."))
 
     @cached_property
     def known(self) -> dict[str, Any]:
-        found = {}
-        for section in ("", BACKBONE):
-            kind, network = config_class(self.base["architecture"], section), self.base["network"]
-            defaults = kind().to_dict() if kind else {}
-            values = {k: v for k, v in defaults.items() if k not in NOT_SETTINGS and not k.startswith("_")}
-            values |= network.get(section, {}) if section else network
-            found |= {".".join(filter(None, ("network", section, key))): value for key, value in values.items()}
-        return found
+        return network_settings(self.base["architecture"], self.base["network"])
 
     def inner_value(self, name: str, value: Any, where: str) -> Any:
-        """As transformers takes it or, without it, of the kind that the base configuration has there."""
-        known, (*section, key) = self.known[name], name.split(".")[1:]
-        if type(known) is int and isinstance(value, float) and value.is_integer():
-            value = int(value)
-        elif isinstance(known, float) and isinstance(value, str) and not math.isnan(number(value)):
-            value = number(value)  # YAML 1.1 reads '1e-3' as text
-        kind = config_class(self.base["architecture"], "".join(section))
-        try:
-            if kind is not None:
-                kind(**{key: value})
-            elif type(value) is not type(known) and not (isinstance(known, float) and type(value) is int):
-                raise TypeError
-        except Exception:  # the classes of a validator of its own, which changes between versions
-            raise UserError(f"{where}: {name} must be like {known!r}, not {value!r}") from None
-        return value
+        return check_network_setting(self.base["architecture"], name, value, self.known[name], where)
 
 
-@cache
-def config_class(architecture: str, section: str) -> type | None:
-    """The class of transformers that checks the keys of `network` (section '') or of its backbone, if installed."""
-    if importlib.util.find_spec("transformers") is None:
-        return None
-    from yolov7fast.nn import detr  # torch takes seconds to load
-
-    library, kind = detr.transformers(), detr.architecture_of(architecture)
-    return type(library.AutoConfig.for_model(kind.backbone)) if section else getattr(library, kind.config)
-
-
-def trainer_for(base_config: str) -> type[Trainer]:
-    """The trainer of the family that a base configuration is for."""
-    return trainer_class(run_file.family_of_run_file(base_config))
-
-
-def trainer_class(family: str) -> type[Trainer]:
-    if family in (known := {kind.family: kind for kind in (YoloTrainer, DetrTrainer)}):
+def training_for(base_config: str) -> type[TrialTraining]:
+    """The class of the family that a base configuration is for."""
+    family = run_file.family_of_run_file(base_config)
+    if family in (known := {kind.family: kind for kind in (YoloTrialTraining, DetrTrialTraining)}):
         return known[family]
     from yolov7fast.families.registry import family_class
 
     registered = family_class(family)
     parts = {"family": family, "suffix": registered.checkpoint_suffix, "weights": registered.weights_folder}
-    return type("FamilyTrainer", (Trainer,), parts)
+    return type("FamilyTrialTraining", (TrialTraining,), parts)

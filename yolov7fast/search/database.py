@@ -1,0 +1,172 @@
+"""The Optuna study of trials: its database, its sampler and pruners, and the results it stores for each setting.
+
+One Optuna trial is one setting, trained with each seed in turn; its attribute `run K` holds the result of seed K. Where
+the process of a trial ends before it, by a kill, Ctrl-C or the loss of a machine, Optuna's callback enqueues the same
+setting again as another trial with the attributes of the first.
+"""
+
+import contextlib
+import warnings
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import optuna
+from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
+from optuna.exceptions import ExperimentalWarning
+from optuna.pruners import BasePruner, HyperbandPruner, MedianPruner, NopPruner, SuccessiveHalvingPruner
+from optuna.samplers import TPESampler
+from optuna.storages import RDBStorage, RetryHeartbeatStaleTrialCallback
+from optuna.trial import FrozenTrial, Trial, TrialState
+
+from yolov7fast.core.errors import UserError, one_line
+from yolov7fast.reports.trial_ranking import ENDED, FAILED, RUNNING, TrialRun
+
+HEARTBEAT_SECONDS, GRACE_SECONDS = 30, 300  # in a shared database: a trial without heartbeat for so long is retried
+DRIVERS = ("sqlalchemy", "sqlite3", "optuna.exceptions")  # modules of exceptions that concern a database
+SETTINGS, NUMBER, RUN = "settings", "setting", "run "  # attributes of a trial; RUN: with the index of a seed
+REDUCTION = 3  # at each rung one trial in so many continues
+Retry = RetryHeartbeatStaleTrialCallback
+
+optuna.logging.set_verbosity(optuna.logging.ERROR)
+warnings.filterwarnings("ignore", category=ExperimentalWarning)  # heartbeats and names of metrics; users can do nothing
+
+
+class KeyedSampler(TPESampler):
+    """TPE with draws keyed by seed, setting and name: a resumed search draws what it would have drawn."""
+
+    def __init__(self, seed: int):
+        super().__init__()
+        self.seed = seed
+
+    def sample_independent(self, study, trial, param_name, param_distribution):
+        key = zlib.crc32(repr((self.seed, trial.user_attrs[NUMBER], param_name)).encode())
+        return TPESampler(seed=key).sample_independent(study, trial, param_name, param_distribution)
+
+
+def make_pruner(name: str, epochs: int, first: int) -> BasePruner:
+    """Optuna's pruner of that name; first: epochs before it judges a trial for the first time."""
+    if name == "asha":
+        return SuccessiveHalvingPruner(min_resource=first, reduction_factor=REDUCTION)
+    if name == "hyperband":
+        return HyperbandPruner(min_resource=first, max_resource=epochs, reduction_factor=REDUCTION)
+    return MedianPruner(n_startup_trials=3, n_warmup_steps=first) if name == "median" else NopPruner()
+
+
+@contextlib.contextmanager
+def failures_named(url: str, what: str = "of the trials failed", kinds: tuple[str, ...] = DRIVERS) -> Iterator[None]:
+    """Turn failures of a database, whose exceptions are defined in modules of these `kinds`, into a UserError."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, UserError) or not type(error).__module__.startswith(kinds):
+            raise
+        reason = one_line(error.__cause__ if isinstance(error.__cause__, Exception) else error, 200)
+        remedy = "free some space, or start the database, then resume with --resume"
+        raise UserError(f"the database {url} {what}: {reason}; {remedy}") from error
+
+
+def open_study(url: str, name: str, plan: Mapping[str, Any], is_shared: bool, **parts: Any) -> optuna.Study:
+    """The study, created or joined; one that began with another plan is refused. parts: sampler and pruner."""
+    options: dict[str, Any] = {"engine_kwargs": {"pool_pre_ping": True}}
+    if url.startswith("sqlite"):
+        options = {"engine_kwargs": {"connect_args": {"timeout": 60}}}
+    if is_shared:
+        options |= {"heartbeat_interval": HEARTBEAT_SECONDS, "grace_period": GRACE_SECONDS}
+        options["heartbeat_stale_trial_callback"] = Retry()
+    with failures_named(url, "cannot be opened", kinds=("",)):  # any driver's own classes
+        parts |= {"storage": RDBStorage(url, **options), "study_name": name, "direction": "maximize"}
+        study = optuna.create_study(**parts, load_if_exists=True)
+        if "plan" not in study.user_attrs:
+            study.set_metric_names(["mAP@.5:.95"])
+            study.set_user_attr("plan", dict(plan))
+        stored = study.user_attrs["plan"]
+        if different := sorted(key for key in {*stored, *plan} if stored.get(key) != plan.get(key)):
+            began = f"began with other settings ({', '.join(different)}); use the same, or another --study"
+            raise UserError(f"the study '{name}' in {url} {began}")
+    return study
+
+
+def suggest(trial: Trial, space: Mapping[str, BaseDistribution]) -> dict[str, Any]:
+    """Draw a value from each range."""
+    drawn: dict[str, Any] = {}
+    for name, range_ in space.items():
+        if isinstance(range_, CategoricalDistribution):
+            drawn[name] = trial.suggest_categorical(name, range_.choices)
+        elif isinstance(range_, IntDistribution):
+            drawn[name] = trial.suggest_int(name, range_.low, range_.high, step=range_.step)
+        else:
+            drawn[name] = trial.suggest_float(name, range_.low, range_.high, log=range_.log)
+    return drawn
+
+
+class SettingTable:
+    """The settings of a study, numbered from 1, each with the last trial that trains it."""
+
+    def __init__(self, study: optuna.Study, seeds: Sequence[int], url: str):
+        self.study, self.seeds, self.url = study, seeds, url
+
+    def numbered(self) -> list[tuple[int, FrozenTrial]]:
+        """All trials, each with its setting; a retried trial has the setting of the first one."""
+        settings: dict[int, int] = {}
+        trials = self.study.get_trials(deepcopy=False)
+        for trial in trials:
+            first = Retry.retried_trial_number(trial)
+            settings[trial.number] = max(settings.values(), default=0) + 1 if first is None else settings[first]
+        return [(settings[trial.number], trial) for trial in trials]
+
+    def current(self) -> dict[int, FrozenTrial]:
+        return dict(self.numbered())
+
+    def retry_unfinished(self, is_shared: bool) -> None:
+        """Enqueue again what an earlier process left: interrupted trials, and running ones whose process is gone.
+
+        Those are all running ones, unless other machines may train them: then those without heartbeat.
+        """
+        if is_shared:
+            optuna.storages.fail_stale_trials(self.study)
+        current = self.current()
+        for setting, trial in self.numbered():
+            is_left = trial.state == TrialState.RUNNING and not is_shared
+            is_stopped = trial.state == TrialState.FAIL and self.is_open(setting, trial)
+            if (is_left or is_stopped) and current[setting].number == trial.number:
+                Retry()(self.study, trial)
+            if is_left:
+                self.study.tell(trial.number, state=TrialState.FAIL)
+
+    def is_open(self, setting: int, trial: FrozenTrial) -> bool:
+        """Whether a trial is not done: also one that Optuna failed without a training that has failed."""
+        if trial.state == TrialState.FAIL:
+            return all(run.status != FAILED for run in self.runs(setting, trial))
+        return not trial.state.is_finished()
+
+    def runs(self, setting: int, trial: FrozenTrial | Trial) -> list[TrialRun]:
+        """The trainings of a setting, one for each seed; those that have no result yet are `running`."""
+        known, first = trial.user_attrs, (setting - 1) * len(self.seeds) + 1
+        try:
+            return [
+                TrialRun(first + k, setting, seed, known.get(SETTINGS, {}), **known.get(f"{RUN}{k}", {}))
+                for k, seed in enumerate(self.seeds)
+            ]
+        except (TypeError, ValueError) as error:
+            text = f"the study in {self.url} is damaged in trial {trial.number}: {one_line(error, 100)}"
+            raise UserError(text) from None
+
+    def save(self, trial: Trial, run: TrialRun) -> None:
+        trial.set_user_attr(f"{RUN}{self.seeds.index(run.seed)}", run.record)
+
+    def begun(self) -> list[TrialRun]:
+        """Trainings that have a result, also those of other machines, by id."""
+        runs = [run for setting, trial in sorted(self.current().items()) for run in self.runs(setting, trial)]
+        return [run for run in runs if run.status != RUNNING]
+
+    def waiting(self, count: int) -> int:
+        """Settings that no process has taken; count: all that a list has or a search draws."""
+        current = self.current()
+        return sum(t.state == TrialState.WAITING for t in current.values()) + max(0, count - len(current))
+
+    def left(self, count: int) -> int:
+        """Trainings that have not ended."""
+        current = self.current()
+        open_ = [run for s, trial in current.items() if self.is_open(s, trial) for run in self.runs(s, trial)]
+        return sum(run.status not in ENDED for run in open_) + len(self.seeds) * max(0, count - len(current))
