@@ -1,0 +1,74 @@
+"""What tests of one process share, and must leave as they found it: a later test file may depend on it."""
+
+import logging
+import os
+import signal
+import sys
+import threading
+from types import ModuleType
+from typing import Any
+
+import cv2
+import torch
+
+OWN = ("models", "tests", "tools", "utils", "yolov7fast")  # packages whose module-level names are compared
+
+# pytest-timeout has the first; the first loader with workers installs the second for the rest of the process
+SIGNALS = set(signal.Signals) - {signal.SIGALRM, signal.SIGCHLD}
+KEPT = ("yolov7fast.loading.worker_watch._gated",)  # goes with SIGCHLD
+ENVIRONMENT = ("PYTEST_", "TORCHINDUCTOR_")  # variables that pytest and torch set themselves
+
+
+def process_state() -> dict[str, Any]:
+    """Name -> value, without the states of random generators: a test that draws numbers seeds them itself."""
+    root = logging.getLogger()
+    matplotlib = sys.modules.get("matplotlib")
+    state: dict[str, Any] = {
+        "working directory": os.getcwd(),
+        "sys.path": list(sys.path),
+        "sys.argv": list(sys.argv),
+        "sys.excepthook": sys.excepthook,
+        "threading.excepthook": threading.excepthook,
+        "torch default dtype": torch.get_default_dtype(),
+        "torch default device": torch.get_default_device(),
+        "torch threads": torch.get_num_threads(),
+        "torch deterministic": torch.are_deterministic_algorithms_enabled(),
+        "torch gradients": torch.is_grad_enabled(),
+        "OpenCV threads": cv2.getNumThreads(),
+        "logging disabled": root.manager.disable,
+        "logging handlers": [h for h in root.handlers if not type(h).__module__.startswith("_pytest")],
+    }
+    if matplotlib is not None:
+        state["matplotlib backend"] = matplotlib.rcParams._get("backend")
+    state |= {f"signal {number.name}": signal.getsignal(number) for number in SIGNALS}
+    state |= {f"environment {k}": v for k, v in os.environ.items() if not k.startswith(ENVIRONMENT)}
+    return state
+
+
+def loaded_modules() -> dict[str, tuple[ModuleType | None, dict[str, Any]]]:
+    """Name -> module and, of this project's modules, its module-level names."""
+    return {
+        name: (module, dict(vars(module)) if name.partition(".")[0] in OWN and module is not None else {})
+        for name, module in list(sys.modules.items())
+    }
+
+
+def changes(state: dict[str, Any], modules: dict[str, tuple[ModuleType | None, dict[str, Any]]]) -> list[str]:
+    """What differs now from a state and from loaded modules; what has been imported since is no change."""
+    now = process_state()
+    found = [
+        f"{name}: {state.get(name)!r} -> {now.get(name)!r}"
+        for name in sorted(state.keys() | now.keys())
+        if state.get(name) != now.get(name) and not (name == "matplotlib backend" and name not in state)
+    ]
+    for name, (module, names) in modules.items():
+        present = sys.modules.get(name, "absent")
+        if present is not module:
+            found.append(f"sys.modules[{name!r}]: {module!r} -> {present!r}")
+        elif names:
+            found += [
+                f"{name}.{key}: {value!r} -> {vars(module).get(key)!r}"
+                for key, value in names.items()
+                if vars(module).get(key) is not value and f"{name}.{key}" not in KEPT
+            ]
+    return found
