@@ -25,5 +25,5 @@ def test_a_damaged_ledger_is_named(tmp_path, damage, message):
 
 
 def test_a_flag_of_the_command_line_is_named_alone():
-    with pytest.raises(UserError, match="give --base-config FILE, the run file that every trial builds on$"):
+    with pytest.raises(UserError, match=r"give --base-config FILE, the run file that every trial builds on$"):
         options.check(options.parser().parse_args([]))

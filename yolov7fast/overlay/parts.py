@@ -68,7 +68,7 @@ def install(repo: str | Path | None = None, **switches) -> Patches:
 def put_in(checkout: Checkout, settings: Settings, script: Path | None = None) -> Patches:
     """Repair the checkout's modules and replace what was asked for, in memory; `undo()` of the result takes it back.
 
-    A checkout that cannot be taken leaves nothing replaced. script: what will be run, so that all that it misses can be named before.
+    script: what will be run, so that all that it misses can be named before. A failure leaves nothing replaced.
     """
     patches, check = Patches(), Check(settings.check)
     if not settings.force:
