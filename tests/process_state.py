@@ -53,14 +53,26 @@ def loaded_modules() -> dict[str, tuple[ModuleType | None, dict[str, Any]]]:
     }
 
 
+def stubs() -> set[str]:
+    """Top-level modules that were not imported from anywhere."""
+
+    def is_stub(module: ModuleType) -> bool:
+        loader = getattr(getattr(module, "__spec__", None), "loader", None)
+        return loader is None and getattr(module, "__file__", None) is None
+
+    loaded = [(name, module) for name, module in list(sys.modules.items()) if "." not in name]
+    return {name for name, module in loaded if module is not None and is_stub(module)}
+
+
 def changes(state: dict[str, Any], modules: dict[str, tuple[ModuleType | None, dict[str, Any]]]) -> list[str]:
-    """What differs now from a state and from loaded modules; what has been imported since is no change."""
+    """What differs now from a state and from loaded modules; what has really been imported since is no change."""
     now = process_state()
     found = [
         f"{name}: {state.get(name)!r} -> {now.get(name)!r}"
         for name in sorted(state.keys() | now.keys())
         if state.get(name) != now.get(name) and not (name == "matplotlib backend" and name not in state)
     ]
+    found += [f"sys.modules[{name!r}]: absent -> {sys.modules[name]!r}" for name in stubs() - modules.keys()]
     for name, (module, names) in modules.items():
         present = sys.modules.get(name, "absent")
         if present is not module:
