@@ -41,6 +41,7 @@ class Place:
         environment, (script, *arguments) = self.words(command)
         with pytest.MonkeyPatch.context() as patch:
             patch.chdir(self.folder)
+            patch.setattr(sys, "path", [*sys.path])
             draw_nothing(patch)
             for name, value in environment.items():
                 patch.setenv(name, value)
