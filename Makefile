@@ -5,7 +5,7 @@ PY     := $(VENV)/bin/python
 # arguments for train.py, e.g. make train ARGS="--data my.yaml --epochs 50"; empty: the project's own small data set
 ARGS   ?=
 
-.PHONY: train test test-slow lint lint-quick format docs bench bench-full gpu-check test-overlay clean
+.PHONY: train test test-slow test-random lint lint-quick format docs bench bench-full gpu-check test-overlay clean
 
 train: $(VENV)/.run-ready
 ifeq ($(strip $(ARGS)),)
@@ -20,8 +20,14 @@ PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist loadfile --no-loadscope-
 test: $(VENV)/.dev-ready
 	$(PYTEST) -m "not slow" tests
 
+# the slow tests, then the fast ones in a random order; make test-random SEED=N repeats an order
 test-slow: $(VENV)/.dev-ready
 	$(PYTEST) -m slow tests
+	@$(MAKE) --no-print-directory test-random
+
+SEED ?= $(shell date +%s)
+test-random: $(VENV)/.dev-ready
+	$(PYTEST) -m "not slow" --random-order-bucket=module --random-order-seed=$(SEED) tests
 
 # a real checkout of upstream as a user runs it: make test-overlay REPO=DIR
 test-overlay: $(VENV)/.overlay-ready

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+NO_BROWSER = "needs Debian's packages chromium and chromium-driver, which are not on this machine"
 QUIET = [
     *("--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--disable-dev-shm-usage"),
     *("--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"),
@@ -24,7 +25,7 @@ class Browser:
 
     def __init__(self, width: int, height: int = 844, mobile: bool = False):
         if not CHROMIUM or not DRIVER:
-            pytest.skip("needs Debian's packages chromium and chromium-driver, which are not on this machine")
+            pytest.skip(NO_BROWSER)
         self.width, self.height, self.mobile = width, height, mobile
 
     def __enter__(self) -> "Browser":

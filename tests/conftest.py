@@ -13,11 +13,14 @@ import numpy as np
 import pytest
 import yaml
 
+from tests.browser import NO_BROWSER
+from tests.process_state import changes, loaded_modules, process_state
 from yolov7fast.data.shapes import NAMES, make_shapes
 
 ROOT = Path(__file__).resolve().parent.parent
 GOLDEN = Path(__file__).resolve().parent / "golden"
 BCCD = ROOT.parent / "shared" / "bccd"
+VISIBLE = {name: value for name, value in os.environ.items() if name == "CUDA_VISIBLE_DEVICES"}
 LONGEST = ("training", "families", "search", "overlay", "docs", "export", "doctor", "commands", "evaluation", "nn")
 
 
@@ -28,10 +31,34 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: place.get(item.path.relative_to(tests).parts[0], len(LONGEST)))
 
 
+def pytest_terminal_summary(terminalreporter) -> None:
+    """One line for the reason of all skipped tests that lack a browser."""
+    lacking = [report for report in terminalreporter.stats.get("skipped", []) if NO_BROWSER in str(report.longrepr)]
+    if lacking:
+        terminalreporter.write_line(f"{len(lacking)} of the skipped tests: {NO_BROWSER}")
+
+
 def pytest_collection_finish() -> None:
     """What was imported until here stays: the collector need not look at it again, nor forked workers copy it."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def same_process_state():
+    """A test file leaves the process as it found it, so that files pass in any order."""
+    state, modules = process_state(), loaded_modules()
+    yield
+    found = changes(state, modules)
+    assert not found, "the tests of this file have changed, and left so:\n" + "\n".join(found)
+
+
+@pytest.fixture(autouse=True)
+def same_gpus():
+    """`--device` sets a variable for the rest of the process, which is a test's here."""
+    yield
+    os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+    os.environ.update(VISIBLE)
 
 
 @pytest.fixture(autouse=True)

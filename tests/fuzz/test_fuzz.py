@@ -5,10 +5,12 @@ from collections import Counter
 
 import pytest
 
+from tests.families.detr_commands import needs_transformers
 from tests.fuzz.runner import Files, Result, same
 from tests.fuzz.target import Target, text
 from tests.fuzz.targets import DETR, TARGETS
 from yolov7fast.core.errors import UserError
+from yolov7fast.nn import detr
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="holds cases to limits by Linux's means")
 QUICK, ALL, AT_A_TIME = 300, 5000, 500
@@ -47,11 +49,11 @@ def test_many_damaged_files(files, start):
     check(range(start, start + AT_A_TIME), files)
 
 
+@needs_transformers
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_damaged_checkpoints_of_detr(tmp_path):
-    transformers = pytest.importorskip("transformers", reason="needs the packages of requirements-detr.txt")
-    assert transformers.AutoConfig  # loaded here, once for all children
+    assert detr.transformers().AutoConfig  # loaded here, once for all children
     check(range(200), Files(tmp_path, DETR))
 
 
@@ -71,7 +73,7 @@ def endless(folder):
 
 
 def greedy(folder):
-    block = bytearray(1200 << 20)
+    block = bytearray(150 << 20)
     block[::4096] = b"x" * len(block[::4096])
 
 
@@ -99,6 +101,7 @@ def silent(folder):
 )
 def test_a_case_fails_by_time_memory_tracebacks_and_messages_that_name_no_file(tmp_path, monkeypatch, use, problem):
     monkeypatch.setattr("tests.fuzz.runner.SECONDS", 1.0 if use is endless else 10.0)
+    monkeypatch.setattr("tests.fuzz.runner.MEMORY", 100 << 20)  # a gigabyte takes seconds where memory is slow
     files = Files(tmp_path, [Target("kind", "file.txt", (same,), text("file.txt", "content"), use)])
     (result,) = files.run(files.cases([5]))
     assert (result.case, result.target, result.refused) == (5, "kind", use in (talkative, silent))

@@ -46,7 +46,7 @@ PLAYED_BY = {
     "machine/memory_plan.py": "tests/machine/test_auto_batch.py",
     "overlay/devices.py": "tests/overlay/test_repairs.py",
     "predictors/yolo.py": HERE,
-    "search/command.py": HERE,
+    "search/runner.py": HERE,
     "training/checkpoints/resume.py": HERE,
     "training/distributed.py": HERE,
     "training/reporting/facts.py": HERE,

@@ -41,6 +41,7 @@ class Place:
         environment, (script, *arguments) = self.words(command)
         with pytest.MonkeyPatch.context() as patch:
             patch.chdir(self.folder)
+            patch.setattr(sys, "path", [*sys.path])
             draw_nothing(patch)
             for name, value in environment.items():
                 patch.setenv(name, value)
@@ -51,8 +52,16 @@ class Place:
         return int(end.value.code or 0)
 
 
+@pytest.fixture
+def place(working_folder) -> Place:
+    """Without what other tests trained there."""
+    for name in ("runs", "outputs"):
+        shutil.rmtree(working_folder / name, ignore_errors=True)
+    return Place(working_folder)
+
+
 @pytest.fixture(scope="package")
-def place(tmp_path_factory, shapes_small) -> Place:
+def working_folder(tmp_path_factory, shapes_small) -> Path:
     folder = tmp_path_factory.mktemp("mission")
     for name in SCRIPTS:
         (folder / name).symlink_to(ROOT / name)
@@ -66,7 +75,7 @@ def place(tmp_path_factory, shapes_small) -> Place:
     for name in ("yolov7", "yolov7-tiny"):
         make_narrow(folder / "cfg" / "training" / f"{name}.yaml")
     make_small(folder / "configs" / "detr_baseline.yaml")
-    return Place(folder)
+    return folder
 
 
 def make_narrow(path: Path) -> None:

@@ -4,10 +4,11 @@ import sys
 from importlib import import_module
 from types import ModuleType
 
+import numpy as np
 import pytest
 
 from yolov7fast.core.errors import UserError
-from yolov7fast.overlay import known
+from yolov7fast.overlay import known, torchvision_standin
 from yolov7fast.overlay.checkout import Checkout, normalised
 from yolov7fast.overlay.parts import Settings, refuse_edited
 
@@ -95,6 +96,19 @@ def test_modules_of_another_project_are_not_taken_for_the_checkouts(known_repo, 
     sys.modules["utils"] = stranger
     with pytest.raises(UserError, match=r"`utils` was imported from /elsewhere/utils/__init__\.py already"):
         inside(known_repo)
+
+
+def test_a_checkout_that_cannot_be_taken_leaves_nothing_replaced(known_repo, inside, monkeypatch):
+    monkeypatch.setattr(torchvision_standin, "torchvision_loads", lambda: False)
+    sys.modules["utils"] = ModuleType("utils")
+    sys.modules["utils"].__file__ = "/elsewhere/utils/__init__.py"
+    before, names = dict(sys.modules), set(vars(np))
+    with pytest.raises(UserError, match="already"):
+        inside(known_repo)
+    assert {n: m for n, m in sys.modules.items() if n.startswith("torchvision")} == {
+        n: m for n, m in before.items() if n.startswith("torchvision")
+    }
+    assert set(vars(np)) == names
 
 
 def test_every_known_place_has_a_hash():

@@ -5,6 +5,7 @@ import pickle
 import sys
 import zipfile
 from importlib import import_module
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -61,6 +62,7 @@ def test_the_stand_in_serves_imports_by_any_spelling(patches, monkeypatch):
     boxes = torch.tensor([[0, 0, 10, 10], [0, 0, 10, 9], [20, 20, 30, 30.0]])
     assert torchvision.ops.nms(boxes, torch.tensor([0.8, 0.9, 0.7]), 0.5).tolist() == [1, 2]
     assert nms is torchvision.ops.nms
+    assert find_spec("torchvision").name == "torchvision" and find_spec("torchvision.ops").name == "torchvision.ops"
     for call in (roi_align, save_image):
         with pytest.raises(UserError, match="torchvision does not load beside torch"):
             call(boxes)

@@ -160,7 +160,8 @@ def test_another_assigner_can_begin_late(tmp_path, shapes_small, monkeypatch, ch
         ["--cache-images", "--deterministic", "--auto-lr", "--test-batch-size", "3", "--v5-metric"],
     ],
 )
-def test_flags_combine_and_train(tmp_path, shapes_small, flags):
+def test_flags_combine_and_train(tmp_path, shapes_small, flags, monkeypatch):
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # as --deterministic does
     code, folder = train(tmp_path, shapes_small, *flags)
     torch.use_deterministic_algorithms(False)
     assert code == 0

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from yolov7fast.cli.flags import Flag, flags_of
+from yolov7fast.cli.overfit import settle_overfit
 from yolov7fast.cli.parser import Parser
 from yolov7fast.core.errors import UserError, shown
 from yolov7fast.core.files.paths import check_path
@@ -13,7 +14,6 @@ from yolov7fast.core.resize_schedule import parse_resize_schedule
 from yolov7fast.data.data_yaml import SPLITS
 from yolov7fast.runtimes.forms import is_exported
 
-OVERFIT_IMAGES = 10  # of a bare --overfit
 TASKS = {"yolo": (*SPLITS, "speed", "study")}  # other families measure splits
 
 
@@ -40,27 +40,6 @@ def parse_within_limits(parser: Parser) -> Namespace:
     opt = parser.parse_args()
     check_limits(opt, parser.flags)
     return opt
-
-
-def settle_overfit(opt: Namespace) -> None:
-    """`--overfit` and `--subset-size` together are one wish: to memorise the first N images, N being the subset's size.
-
-    Afterwards --overfit holds N and --subset-size 0. Where both name a number, the command line has the last word.
-    """
-    overfit, subset = opt.overfit, opt.subset_size
-    if not overfit:
-        return
-    named = overfit is not True  # True: the bare flag
-    on_command_line = [name in getattr(opt, "given", ()) for name in ("overfit", "subset_size")]
-    if named and subset and subset != overfit and on_command_line[0] == on_command_line[1]:
-        of_file = "" if on_command_line[0] or not getattr(opt, "config", "") else f"{opt.config}: "
-        raise UserError(
-            f"{of_file}--overfit {overfit} and --subset-size {subset} name different numbers of images: leave one of "
-            "them out, or give --overfit without a number"
-        )
-    if not named or (subset and on_command_line[1]):
-        overfit = subset or OVERFIT_IMAGES
-    opt.overfit, opt.subset_size = overfit, 0
 
 
 def check_train(opt: Namespace, family: str = "yolo") -> None:

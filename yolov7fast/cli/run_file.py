@@ -71,6 +71,26 @@ def read_run_file(path: str | Path, flags: Mapping[str, Flag], family: str = "")
     return {check_flag_name(key, flags, path): value for key, value in _checked_types(values, flags, path)}
 
 
+def flags_beside(name: str, path: str | Path, flags: Mapping[str, Flag]) -> set[str]:
+    """The flags in the run file that switches `name` on, and in those built on it; none if no file does."""
+    found: set[str] = set()
+    file = find_run_file(path)
+    while True:
+        values = read_yaml(file, "run file") or {}
+        base = values.pop("base", None)
+        own = {
+            check_flag_name(key, flags, file): v
+            for key, v in without_sections(values, file).items()
+            if key != FAMILY_KEY
+        }
+        found |= own.keys()
+        if name in own:
+            return found if own[name] else set()
+        if not base:
+            return set()
+        file = file.parent / base
+
+
 def family_of_run_file(path: str | Path) -> str:
     """The family of detectors that a run file is for, by its key `family`.
 

@@ -5,11 +5,12 @@ from argparse import Namespace
 from collections.abc import Collection
 from typing import Any
 
-from yolov7fast.cli.checks import check_train, settle_overfit
+from yolov7fast.cli.checks import check_train
 from yolov7fast.cli.flags import fixed_on_resume, flags_of
+from yolov7fast.cli.overfit import apply_overfit_settings, settle_overfit
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.cli.programs import PROGRAMS, program, program_of
-from yolov7fast.cli.run_file import check_flag_value, read_run_file
+from yolov7fast.cli.run_file import check_flag_value, flags_beside, read_run_file
 
 
 class TrainCommand:
@@ -26,8 +27,11 @@ class TrainCommand:
         return {*opt.given, *in_file}
 
     def settle(self, opt: Namespace) -> None:
-        """Options that mean one thing together become one, before they are compared with those of a stored run."""
+        """Options that follow from others, before they are compared with those of a stored run."""
         settle_overfit(opt)
+        if opt.overfit:
+            in_file = flags_beside("overfit", opt.config, flags_of("train", self.family)) if opt.config else set()
+            apply_overfit_settings(opt, self.family, {*opt.given, *in_file})
 
     def check(self, opt: Namespace) -> None:
         """Refuse impossible or contradicting options, each by name."""

@@ -53,7 +53,6 @@ class BaseFamily(Family):
     weights_folder: ClassVar[str] = WEIGHTS_FOLDER
     metric_names: ClassVar[tuple[str, ...]] = ()
     advice: ClassVar[Mapping[str, Advice]] = {}
-    memorised_map50: ClassVar[float] = 0.5
     uses_all_gpus: ClassVar[bool] = False
     epoch_files: ClassVar[tuple[str, ...]] = ()
     strips_final_checkpoint: ClassVar[bool] = False

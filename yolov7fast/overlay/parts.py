@@ -67,23 +67,27 @@ def install(repo: str | Path | None = None, **switches) -> Patches:
 def put_in(checkout: Checkout, settings: Settings, script: Path | None = None) -> Patches:
     """Repair the checkout's modules and replace what was asked for, in memory; `undo()` of the result takes it back.
 
-    script: what will be run, so that all that it misses can be named before.
+    script: what will be run, so that all that it misses can be named before. A failure leaves nothing replaced.
     """
     patches, check = Patches(), Check(settings.check)
     if not settings.force:
         refuse_edited(checkout, settings)
     checkout.check_dependencies(script)
-    if settings.repairs:
-        repairs.before_imports(patches)
-    checkout.put_first()
-    if settings.repairs:
-        repairs.after_imports(checkout, patches)
-    put_in_loss(checkout, settings, patches, check)
-    put_in_loader(checkout, settings, patches, check)
-    if settings.metrics:
-        put_in_metrics(checkout, patches, check)
-    if settings.compile:
-        compiled.put_in(checkout.module("models.yolo").Model, patches)
+    try:
+        if settings.repairs:
+            repairs.before_imports(patches)
+        checkout.put_first()
+        if settings.repairs:
+            repairs.after_imports(checkout, patches)
+        put_in_loss(checkout, settings, patches, check)
+        put_in_loader(checkout, settings, patches, check)
+        if settings.metrics:
+            put_in_metrics(checkout, patches, check)
+        if settings.compile:
+            compiled.put_in(checkout.module("models.yolo").Model, patches)
+    except BaseException:
+        patches.undo()
+        raise
     if os.environ.get("RANK", "0") == "0":
         print(f"overlay: {summary(settings)} put into {checkout.root}", flush=True)
     return patches

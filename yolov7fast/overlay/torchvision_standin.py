@@ -5,6 +5,7 @@ detection call. Any other name can be imported, and says what is missing when it
 """
 
 import sys
+from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 import torch
@@ -33,8 +34,7 @@ def torchvision_loads() -> bool:
 
 def put_in(patches: Patches) -> None:
     """Have `import torchvision` and imports of its submodules find the stand-in."""
-    top = _module("torchvision")
-    top.__path__ = []  # a package, so that submodules can be imported by name
+    top = _module("torchvision", is_package=True)  # so that submodules can be imported by name
     for part in SUBMODULES:
         module = _module(f"torchvision.{part}")
         setattr(top, part, module)
@@ -49,8 +49,12 @@ def nms(boxes: torch.Tensor, scores: torch.Tensor, iou_threshold: float) -> torc
     return torch.from_numpy(greedy_nms(rows, order, iou_threshold, most=len(boxes))).to(boxes.device)
 
 
-def _module(path: str) -> ModuleType:
+def _module(path: str, is_package: bool = False) -> ModuleType:
+    """An empty module with a spec, without which `importlib.util.find_spec` raises."""
     module = ModuleType(path, "A stand-in of yolov7fast.overlay.")
+    module.__spec__ = ModuleSpec(path, loader=None, is_package=is_package)
+    if is_package:
+        module.__path__ = []
 
     def absent(name: str):
         if name.startswith("__"):

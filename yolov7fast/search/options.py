@@ -69,7 +69,16 @@ def parser() -> Parser:
 
 
 def check(opt: Namespace) -> None:
-    """Refuse impossible or contradicting flags, each by name."""
+    """Refuse impossible or contradicting flags, each by name, and with the file that most of them come from."""
+    try:
+        _check(opt)
+    except UserError as error:
+        if not opt.resume:
+            raise
+        raise UserError(f"{error} (options of the trials: {Path(opt.output_dir) / FILE})") from None
+
+
+def _check(opt: Namespace) -> None:
     if not opt.base_config:
         raise UserError("give --base-config FILE, the run file that every trial builds on")
     if bool(opt.trials_file) == bool(opt.search):

@@ -77,7 +77,6 @@ class Family(Recipe, Protocol):
     weights_folder: ClassVar[str]  # of checkpoints, below the run's folder; empty: that one itself
     metric_names: ClassVar[tuple[str, ...]]  # what a validation measures besides the summary, as columns of results.csv
     advice: ClassVar[Mapping[str, Advice]]  # against a bottleneck, where it differs from that of `bottleneck`
-    memorised_map50: ClassVar[float]  # --overfit: this mAP@.5 on its own training images counts as memorised
     uses_all_gpus: ClassVar[bool]  # whether one process trains on all visible GPUs
     epoch_files: ClassVar[tuple[str, ...]]  # patterns of checkpoints of single epochs, which --keep-epochs limits
     strips_final_checkpoint: ClassVar[bool]  # whether a complete run's last checkpoint loses its training state

@@ -57,7 +57,7 @@ class Command(Protocol):
         ...
 
     def settle(self, opt: Namespace) -> None:
-        """Options that mean one thing together become one, before they are compared with those of a stored run."""
+        """Options that follow from others, before they are compared with those of a stored run."""
 
     def check(self, opt: Namespace) -> None:
         """Refuse impossible or contradicting options, each by name."""

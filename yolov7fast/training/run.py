@@ -380,4 +380,4 @@ def exit_code(outcome: Outcome, opt: Namespace, world: World, family: type[Famil
         print(f"stopped in epoch {outcome.progress.epoch}; resume with: {invocation} --resume {opt.save_dir}")
         return outcome.interrupted
     messages.print_end(outcome, opt, family, command)
-    return messages.overfit_verdict(outcome, family.memorised_map50) if opt.overfit else 0
+    return messages.overfit_verdict(outcome) if opt.overfit else 0

@@ -43,7 +43,6 @@ class DetrFamily(BaseFamily):
     weights_folder = ""  # checkpoints lie in the run's folder itself
     strips_final_checkpoint = True
     metric_names = (AP_SMALL, PEAK_MEMORY)
-    memorised_map50 = 0.5  # a DETR's boxes tighten late; a network that cannot learn stays near 0
     dataset_class = DetrDataset
     finds_unused_parameters = True  # a batch without any box leaves RT-DETR's denoising unused
     advice = {  # noqa: RUF012 (read only)

@@ -71,7 +71,6 @@ class YoloFamily(YoloCheckpoints):
 
     name = "yolo"
     loss_names = (*LOSS_NAMES, "total")
-    memorised_map50 = 0.8
     uses_all_gpus = True
     drawn_batches = 10
     model: Model

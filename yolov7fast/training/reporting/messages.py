@@ -109,12 +109,12 @@ def next_commands(weights: Path, opt: Namespace, family: type[Family], command: 
     return [" ".join([command.invocation(family.name, name), *flags]) for name, flags in commands.items()]
 
 
-def overfit_verdict(outcome: Outcome, memorised_map50: float) -> int:
-    """0: the network has memorised its images; 1: it has not, so something is wrong."""
+def overfit_verdict(outcome: Outcome) -> int:
+    """0: the loss has clearly fallen; 1: it has not, so something is wrong."""
     first, last, map50 = outcome.progress.first_loss, outcome.last_loss, outcome.metrics.get(MAP50, 0.0)
-    fell, memorised = first is not None and last <= FELL_TO * first, map50 >= memorised_map50
+    fell = first is not None and last <= FELL_TO * first
     print(
         f"overfit: loss {first or 0.0:.4g} -> {last:.4g} ({'fell' if fell else 'did not fall enough'}), "
-        f"mAP@.5 {map50:.3f} on its own images ({'memorised' if memorised else f'below {memorised_map50}'})"
+        f"mAP@.5 {map50:.3f} on its own images"
     )
-    return 0 if fell and memorised else 1
+    return 0 if fell else 1
