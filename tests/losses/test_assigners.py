@@ -9,6 +9,7 @@ from yolov7fast.core.boxes import box_iou, xywh2xyxy
 from yolov7fast.core.errors import UserError
 from yolov7fast.losses import assigners
 from yolov7fast.losses.assigners import find_assigner, make_assigner, register
+from yolov7fast.losses.assignment import PlainAssigner
 from yolov7fast.losses.build import assigner_name, build_loss
 from yolov7fast.losses.candidates import LEAD_REACH
 from yolov7fast.losses.multihead import MultiHeadLoss
