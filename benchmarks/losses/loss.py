@@ -23,6 +23,7 @@ ANCHORS = ((10, 13, 16, 30, 33, 23), (30, 61, 62, 45, 59, 119), (116, 90, 156, 1
 GAINS = {"box": 0.05, "obj": 0.25, "cls": 0.5, "cls_pw": 1.0, "obj_pw": 1.0, "fl_gamma": 0.0, "anchor_t": 4.0}
 COLUMNS = ("plain fwd", "OTA fwd", "ratio", "plain f+b", "OTA f+b", "ratio", "TAL fwd", "TAL f+b", "TAL/OTA f+b")
 HEADER = f"{'batch   px  targets  classes':<30}" + "".join(f"{name:>11}" for name in COLUMNS)
+MOST_OPERATORS = {"plain": "<= 160", "ota": "<= 260", "tal": "<= 330"}
 CENTRAL = (64, 320, 17)  # batch, pixels, targets an image: the case that the goals are set for
 
 
@@ -156,7 +157,7 @@ def count_operators(results: dict) -> None:
             results,
             f"{kind} operators, forward, batch 64",
             operators[64],
-            {"plain": "<= 160", "ota": "<= 260", "tal": "<= 330"}[kind],
+            MOST_OPERATORS[kind],
             1,
         )
         note(results, f"{kind} operators, batch 64 / batch 4", operators[64] / operators[4], "== 1", 1)

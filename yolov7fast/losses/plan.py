@@ -6,7 +6,7 @@ every shape that comes later is known here, and the device is never asked for a 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -92,25 +92,35 @@ def make_plan(
     stride = layout.stride[None, found.level]
     area = np.array([m.shape[:-1].numel() for m in raw], dtype=np.float32)
     balance = np.array(level_weights, np.float64 if raw[0].dtype == torch.float64 else np.float32)
-    arrays = [cell, anchor, stride, scale, corner, first_duplicate, found.target, rows[:, 2:6].T, column]
-    arrays += [area, balance, np.array(gains, np.float32)]
-    # known here: to work them out on the device would take values from the host, and a wait for each
-    places = [found.image, found.anchor, found.row, found.column]
-    placed = [] if all(m.is_contiguous() for m in raw) else [np.stack(places)]
+    known = {
+        "anchor": anchor,
+        "stride": stride,
+        "scale": scale,
+        "corner": corner,
+        "first_duplicate": first_duplicate,
+        "target": found.target,
+        "target_box": rows[:, 2:6].T,
+        "target_class": column,
+        "area": area,
+        "balance": balance,
+        "gains": np.array(gains, np.float32),
+    }
+    if not all(m.is_contiguous() for m in raw):
+        known["places"] = np.stack([found.image, found.anchor, found.row, found.column])
     matched = []
     if height is not None:
         width = sizes[0][1] * layout.stride[0] if exact else height  # upstream's matters off-square
         corners = xywh2xyxy(rows[:, 2:6] * np.array([width, height, width, height], rows.dtype))
         gt_image = image * layout.heads + head
         matched = [corners, *plan_chunks(gt_image[found.target], gt_image)]
-    cell, *tensors = send([*arrays, *placed, *matched], raw[0].device)
-    known, rest = tensors[: len(arrays) - 1], tensors[len(arrays) - 1 :]
-    at = rest.pop(0) if placed else None
+    # all in one copy: to compute constants on the device would need values from the host, and a wait for each
+    cell, *tensors = send([cell, *known.values(), *matched], raw[0].device)
+    fields: dict[str, Any] = dict(zip(known, tensors))
     gt = None
     if height is not None:
-        boxes, *chunks = rest
-        gt = GroundTruthBoxes(boxes, known[7], tuple(map(MatchingChunk, chunks[::2], chunks[1::2])))
-    return Plan(cell.split(counts), *known, gt=gt, places=at)
+        boxes, *chunks = tensors[len(known) :]
+        gt = GroundTruthBoxes(boxes, fields["target_class"], tuple(map(MatchingChunk, chunks[::2], chunks[1::2])))
+    return Plan(cell.split(counts), gt=gt, **fields)
 
 
 def check_targets(targets: torch.Tensor, batch: int, nc: int) -> np.ndarray:

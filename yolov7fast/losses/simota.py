@@ -86,13 +86,14 @@ class SimOTA(Assigner):
         conflict cost, and the target row of the box that has it, whether the box took it or not.
         """
         candidates, gt_idx = chunk
+        is_candidate, is_gt = candidates >= 0, gt_idx >= 0
+        valid_mask = is_gt[..., None] & is_candidate[:, None]
         gt_boxes, gt_labels = gt_boxes[gt_idx], gt_labels[gt_idx]
         iou = box_iou(gt_boxes, boxes[:, candidates].permute(1, 2, 0)).nan_to_num_(0)  # two empty boxes: no overlap
-        valid_mask = (gt_idx >= 0)[..., None] & (candidates >= 0)[:, None]
         pairs = Pairs(candidates, gt_boxes, gt_labels, torch.where(valid_mask, iou, 0))
         cost = torch.where(valid_mask, self.cost_matrix(pairs, features), torch.inf)
-        k = self.dynamic_k(pairs, cost) * (gt_idx >= 0)
-        index = lowest_cost(cost, k, (candidates >= 0).sum(1), self.top)
+        k = self.dynamic_k(pairs, cost) * is_gt
+        index = lowest_cost(cost, k, is_candidate.sum(1), self.top)
         taken = candidates[:, None].expand_as(cost).gather(2, index)
         taken = torch.where(torch.arange(index.shape[2], device=k.device) < k[..., None], taken, -1)
         lowest, preferred = self.conflict_cost(pairs, cost).min(1)
