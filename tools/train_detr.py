@@ -5,6 +5,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # run as a script from anywhere
 
+from yolov7fast.core.process.signals import end_on_signals
+
+if __name__ == "__main__":
+    end_on_signals()  # first: the imports take seconds
+
 from yolov7fast.commands.train import main
 from yolov7fast.core.errors import run_command
 

@@ -90,9 +90,9 @@ def test_a_death_outside_the_loader_interrupts_nothing():
         next(batches)
 
 
-def small_shm(command: list[str]) -> list[str]:
-    """The command with a /dev/shm of 1 MB of its own."""
-    return ["unshare", "-m", "sh", "-c", 'mount -t tmpfs -o size=1m none /dev/shm && exec "$@"', "sh", *command]
+def small_shm(command: list[str], size: str = "1m") -> list[str]:
+    """The command with a /dev/shm of its own, of 1 MB."""
+    return ["unshare", "-m", "sh", "-c", f'mount -t tmpfs -o size={size} none /dev/shm && exec "$@"', "sh", *command]
 
 
 FULL = """
@@ -112,6 +112,16 @@ def test_full_shared_memory_is_reported_and_shared_batches_need_none():
     )
     assert run.stdout == "2\n"  # shared batches live elsewhere; torch's do not fit
     assert "UserError: a data worker found /dev/shm full; start the container with a larger --shm-size" in run.stderr
+
+
+def test_shared_memory_that_is_too_small_for_the_locks_of_a_queue_is_reported():
+    if not shutil.which("unshare") or subprocess.run(small_shm(["true"]), capture_output=True).returncode:
+        pytest.skip("needs the right to mount a small /dev/shm for one process")
+    run = subprocess.run(
+        small_shm([sys.executable, "-c", FULL], "32k"), capture_output=True, text=True, cwd=ROOT, env=environment()
+    )
+    assert "UserError: a data worker found /dev/shm full; start the container" in run.stderr, run.stderr
+    assert "Exception ignored" not in run.stderr
 
 
 LEAVING = """

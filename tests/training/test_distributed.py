@@ -1,5 +1,6 @@
 """Two processes on one CPU, started by torchrun as a user would: they agree, and a lost one ends the other."""
 
+import os
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
@@ -14,7 +15,7 @@ from tests.processes import run_group
 from tests.training.commands import assert_same_weights, small_run, torchrun, train, weights_of
 from yolov7fast.checkpoint.api import load_checkpoint
 from yolov7fast.core.errors import UserError
-from yolov7fast.training.distributed import name_of_start
+from yolov7fast.training.distributed import World, name_of_start, world_from_environment
 from yolov7fast.training.hyperparameters import load_hyp
 
 # A loss that is a mean over all cells, with steps large enough to stand out from rounding.
@@ -115,6 +116,17 @@ def test_a_process_that_never_starts_is_reported(store):
     store.set("waiting/1", "one that is gone")
     with pytest.raises(UserError, match=r"rank 0: another process of this run did not start within 0:00:00\.2"):
         name_of_start(store, 0, 3, timedelta(seconds=0.2))
+
+
+@pytest.mark.parametrize(("by_torchrun", "launcher"), [(True, os.getppid()), (False, 0)])
+def test_only_torchrun_must_outlive_its_processes(monkeypatch, by_torchrun, launcher):
+    """A shell that started them in the background may end."""
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+    for name, value in {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    if by_torchrun:
+        monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    assert world_from_environment() == World(1, 1, 2, launcher)
 
 
 @pytest.mark.slow

@@ -36,7 +36,7 @@ def test_a_checkpoint_whose_predecessor_alone_is_left_is_found(tmp_path):
 
 
 def test_a_folder_without_a_checkpoint_is_named(tmp_path):
-    with pytest.raises(UserError, match=r"no last\.pth in this run folder"):
+    with pytest.raises(UserError, match=r"no last\.pth and no opt\.yaml in this folder.*--resume auto"):
         find_checkpoint(str(tmp_path), ".pth")
 
 

@@ -28,14 +28,15 @@ class CheckpointError(UserError):
 def run_command(main: Callable[[], int | None]) -> None:
     """Run a command's `main` and exit with its code; a `UserError` becomes one line on stderr and exit code 2.
 
-    So does a disk that is full or cannot be written, wherever that shows. Ctrl-C, where nothing else takes care of it,
-    ends with the conventional 130, a second one at once. Printed lines show at once, also through a pipe or in a log;
-    a reader who has gone (`| head`) ends the command quietly.
+    So does a disk that is full or cannot be written, wherever that shows. Ctrl-C, SIGTERM and the other signals of
+    `process.signals`, where nothing else takes care of them, end with 128 + their number, a second one at once. Printed
+    lines show at once, also through a pipe or in a log; a reader who has gone (`| head`) ends the command quietly.
     """
     open_closed_streams()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)
     signals.second_interrupt = signals.leave_at_once
+    signals.end_on_signals()
     try:
         sys.exit(main() or 0)
     except UserError as error:
@@ -50,11 +51,13 @@ def run_command(main: Callable[[], int | None]) -> None:
         text = f"error: {where}{error.strerror}; free some space, or choose another place"
         print_if_possible(text, sys.stderr)
         sys.exit(2)
-    except KeyboardInterrupt:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        print_if_possible("interrupted", sys.stderr)
-        sys.exit(128 + signal.SIGINT)
+    except KeyboardInterrupt as error:
+        number = getattr(error, "number", signal.SIGINT)
+        signal.signal(number, signal.SIG_DFL)
+        print_if_possible(signals.words(number), sys.stderr)
+        sys.exit(128 + number)
     finally:
+        signals.restore_signals()
         signals.second_interrupt = signals.raise_interrupt
 
 

@@ -341,7 +341,10 @@ class BaseFamily(Family):
         if not self.world.is_main:
             return
         for plot in self.pending_plots:
-            plot.result()
+            if isinstance(error := plot.exception(), OSError):
+                log.warning("%s; training continues", error)
+            elif error is not None:
+                raise error
         if not self.draws_plots:
             return
         plot_results(save_dir=self.run_dir)

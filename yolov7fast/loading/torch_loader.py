@@ -7,11 +7,12 @@ import gc
 import random
 import sys
 from collections.abc import Callable, Iterator
-from multiprocessing import util
+from multiprocessing import active_children, util
 from typing import NoReturn
 
 import torch
 from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampler, get_worker_info
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from yolov7fast.augment.randomness import KeyedRandom
 from yolov7fast.core.errors import UserError
@@ -64,8 +65,16 @@ class _TorchLoader:
         else:
             self._source.indices.publish(self.dataset.indices)
         tame_torch_handler()
+        others = active_children()
         with stopping_held_back():
-            self._iterators[:] = [iter(self._loader)]
+            try:
+                self._iterators[:] = [iter(self._loader)]
+            except OSError as error:  # its queues need locks, which live in /dev/shm
+                _MultiProcessingDataLoaderIter._shutdown = True  # of what was never begun; its `__del__` reads it
+                for worker in active_children():
+                    if worker not in others:
+                        worker.kill()
+                self._fail(failure_of(error) or error)
 
     def _fetch(self):
         """The next batch; a worker's death or complaint becomes a `UserError`."""

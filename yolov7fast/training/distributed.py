@@ -26,11 +26,15 @@ _patient: Any = None  # the group of those long waits
 
 @dataclass(frozen=True)
 class World:
-    """This process among all: rank is -1 when there is only one process."""
+    """This process among all: rank is -1 when there is only one process.
+
+    launcher: torchrun's process, without which nobody ends the others when one is lost; 0: started in another way.
+    """
 
     rank: int = -1
     local_rank: int = -1
     size: int = 1
+    launcher: int = 0
 
     @property
     def is_main(self) -> bool:
@@ -59,7 +63,8 @@ def world_from_environment(local_rank_flag: int = -1) -> World:
         raise UserError(
             "RANK is set but neither LOCAL_RANK nor --local_rank is: start with torchrun --nproc_per_node N"
         )
-    return World(rank, local_rank, size)
+    is_torchrun = rank != -1 and "TORCHELASTIC_RUN_ID" in os.environ
+    return World(rank, local_rank, size, os.getppid() if is_torchrun else 0)
 
 
 def join(world: World, device: torch.device, total_batch: int, minutes: float = MINUTES) -> torch.device:

@@ -23,6 +23,7 @@ from yolov7fast.training.checkpoints.resume import (
     Progress,
     damage_named,
     find_checkpoint,
+    last_checkpoint,
     previous_of,
     progress_of,
     read_resumable,
@@ -91,8 +92,14 @@ def start_or_resume(opt: Namespace, family: type[Family]) -> Namespace:
     return Namespace(**vars(opt) | {"resume": False, "exist_ok": True, "begins_anew": True})
 
 
-def resumed_options(opt: Namespace, family: type[Family], command: Command) -> tuple[Namespace, dict[str, Any]]:
-    """Of the run that `--resume` names: its options with what may be changed, and its checkpoint."""
+def resumed_options(opt: Namespace, family: type[Family], command: Command) -> tuple[Namespace, dict[str, Any] | None]:
+    """Of the run that `--resume` names: its options with what may be changed, and its checkpoint.
+
+    Without a checkpoint (None) the run was killed before its first one, and starts again with its own options.
+    """
+    run_dir = Path(str(opt.resume))
+    if (run_dir / "opt.yaml").is_file() and not last_checkpoint(run_dir, family.checkpoint_suffix):
+        return options_to_start_again(opt, run_dir, family, command), None
     target = find_checkpoint(opt.resume, family.checkpoint_suffix)
     before = target.stat().st_mtime_ns if target.is_file() else 0
     checkpoint, path = read_resumable(target)
@@ -107,26 +114,8 @@ def resumed_options(opt: Namespace, family: type[Family], command: Command) -> t
     if stripped and family.strips_final_checkpoint:
         checkpoint, path = family.complete_checkpoint(path)
     run_dir = run_folder_of(path)
-    options = command.defaults() | stored_options(run_dir, path, command)
-    settled = with_files_found(opt, family)
-    for name in sorted(command.given(opt)):
-        same = options[name] in (getattr(opt, name), getattr(settled, name)) or leaves_batch_open(name, opt)
-        if name in command.fixed and not same:
-            source = "" if name in opt.given else f" of the run file {opt.config}"
-            raise UserError(
-                f"--{name.replace('_', '-')}{source} cannot change when resuming (the run has {shown(options[name])}); "
-                "leave it out, or start a new run with --weights instead"
-            )
-        if name not in command.fixed:
-            options[name] = getattr(opt, name)
-    options |= {
-        "resume": str(path),
-        "save_dir": str(run_dir),
-        "batch_size": options["total_batch_size"],
-        "given": sorted(set(opt.given) | {"img_size"}),
-        "local_rank": opt.local_rank,
-        "resume_time": before if path == target else 0,
-    }
+    options = options_of_run(opt, run_dir, path, family, command)
+    options |= {"resume": str(path), "save_dir": str(run_dir), "resume_time": before if path == target else 0}
     with damage_named(path):
         ended = how_it_ended(checkpoint, options)
     if ended and not end_is_left(path, stripped, family):
@@ -135,6 +124,38 @@ def resumed_options(opt: Namespace, family: type[Family], command: Command) -> t
         f"Resuming {path} after {trained_so_far(checkpoint)}{': only plots and final files are left' if ended else ''}"
     )
     return Namespace(**family.resume_options(options, path)), checkpoint
+
+
+def options_of_run(
+    opt: Namespace, run_dir: Path, source: Path, family: type[Family], command: Command
+) -> dict[str, Any]:
+    """What opt.yaml of a run says, with the given options that may change. source: what --resume named."""
+    options = command.defaults() | stored_options(run_dir, source, command)
+    settled = with_files_found(opt, family)
+    for name in sorted(command.given(opt)):
+        same = options[name] in (getattr(opt, name), getattr(settled, name)) or leaves_batch_open(name, opt)
+        if name in command.fixed and not same:
+            file = "" if name in opt.given else f" of the run file {opt.config}"
+            raise UserError(
+                f"--{name.replace('_', '-')}{file} cannot change when resuming (the run has {shown(options[name])}); "
+                "leave it out, or start a new run with --weights instead"
+            )
+        if name not in command.fixed:
+            options[name] = getattr(opt, name)
+    given = sorted(set(opt.given) | {"img_size"})
+    return options | {"batch_size": options["total_batch_size"], "given": given, "local_rank": opt.local_rank}
+
+
+def options_to_start_again(opt: Namespace, run_dir: Path, family: type[Family], command: Command) -> Namespace:
+    """The options of a run that has no checkpoint yet: the same ones, in the same folder."""
+    options = options_of_run(opt, run_dir, run_dir, family, command)
+    if (other := options.get(FAMILY_KEY, family.name)) != family.name:
+        start = command.invocation(other)
+        raise UserError(f"--resume {run_dir}: a run of the {other} family; resume with: {start} --resume {run_dir}")
+    print(f"{run_dir} has no checkpoint yet: the run starts again with the options in its opt.yaml")
+    place = run_dir if run_dir.name else run_dir.resolve()
+    options |= {"project": str(place.parent), "name": place.name, "exist_ok": True}
+    return Namespace(**options | {"resume": False, "begins_anew": True})
 
 
 def trained_so_far(checkpoint: dict[str, Any]) -> str:

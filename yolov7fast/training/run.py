@@ -8,7 +8,9 @@ import sys
 import traceback
 from argparse import Namespace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
+from signal import SIGINT
 from socket import gethostname
 from typing import Any, TypeVar
 
@@ -20,6 +22,7 @@ from yolov7fast.core.device import select_device
 from yolov7fast.core.errors import UserError, one_line
 from yolov7fast.core.files.folder_lock import FolderLock
 from yolov7fast.core.process.output import RunOutput, run_output
+from yolov7fast.core.process.signals import words
 from yolov7fast.evaluation.further_metrics import FURTHER
 from yolov7fast.training.checkpoints.data_changes import REMEDY, Fingerprint, check_unchanged
 from yolov7fast.training.checkpoints.resume import NothingToDo, Progress, damage_named, progress_of
@@ -78,7 +81,9 @@ def last_words(error: BaseException) -> str:
     """What the log of a run says about its end."""
     if isinstance(error, UserError):
         return f"error: {one_line(error)}"
-    return "interrupted" if isinstance(error, KeyboardInterrupt) else "".join(traceback.format_exception(error))
+    if isinstance(error, KeyboardInterrupt):
+        return words(getattr(error, "number", SIGINT))
+    return "".join(traceback.format_exception(error))
 
 
 def logged_run(
@@ -223,14 +228,16 @@ def train_in_folder(
                 reporter.page = RunPage(run_dir, resumed=checkpoint is not None)
         trainer = Trainer(family, settings_of(opt, device, keep_files), world, device, run_dir, reporter)
         trainer.data_fingerprint = present
+        if world.is_main and keep_files:
+            trainer.restore_folder = partial(restore_folder, opt, family, lock, reporter)
         if checkpoint is not None:
             with damage_named(opt.resume):
                 restore(trainer, family, checkpoint, reporter)
             if is_changed:
                 trainer.restart_epoch()
             trainer.files.last_is_damaged = Path(opt.resume).stem == "previous"
-        elif world.is_main and keep_files:
-            family.save_initial()
+        else:
+            trainer.save_initial()
         if not trainer.progress.finished and world.is_main:
             messages.print_header(opt, family, is_fresh=checkpoint is None)
         for logger in reporter.loggers:
@@ -257,6 +264,18 @@ def train_in_folder(
     finally:
         family.close()
         reporter.close()
+
+
+def restore_folder(opt: Namespace, family: Family, lock: FolderLock, reporter: Reporter) -> None:
+    """Make the run's folder again where it was removed, so that what is in memory can be saved.
+
+    One that another process has made and taken in the meantime is refused.
+    """
+    lock.renew()
+    if not family.weights_dir.is_dir():
+        log.warning("%s was removed: it is made again, without the files of earlier epochs", family.weights_dir)
+        make_run_folder(Namespace(**vars(opt) | {"begins_anew": False}), family)
+        reporter.write_tables()
 
 
 def build_family(

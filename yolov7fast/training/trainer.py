@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,6 +37,7 @@ from yolov7fast.training.timing import NoTimer, StageTimer, Timer
 
 log = logging.getLogger(__name__)
 LOG_SECONDS = 0.5  # on a device that would have to be waited for, the progress bar is refreshed this often
+FIRST_SAVE_MINUTES = 1.0  # after the start of a process, inside an epoch; the next ones by --save-every
 TIMED_EVERY = 10  # on CUDA, one step in so many is timed for the bottleneck report
 
 
@@ -88,9 +90,11 @@ class Trainer:
         )
         self.timer = StageTimer(device)
         self.recent: dict[int, list[str]] = {}  # files of the batches since the last sync, by global step
+        self.restore_folder: Callable[[], None] = lambda: None  # if it was removed; only in the main process
         self.data_fingerprint: Fingerprint | None = None  # of what is trained on, for checkpoints
         self.saved_at: tuple[int, int] | None = None  # epoch and batch index of the last checkpoint
         self.last_sync = self.last_save = 0.0
+        self.save_minutes = min(settings.save_every_minutes, FIRST_SAVE_MINUTES)  # until the next save in an epoch
         self.clock = time.time()  # until when `progress.seconds` counts
 
     def resume(self, state: dict[str, Any]) -> None:
@@ -115,6 +119,13 @@ class Trainer:
         elif self.family.loader.num_workers:
             log.warning("resuming without --seed: the random streams of the data workers start anew, all else resumes")
 
+    def save_initial(self) -> None:
+        """Before the first step of a fresh run: from now on it can be resumed."""
+        if self.world.is_main and self.settings.keep_files:
+            self.family.save_initial()
+        if not self.settings.nosave:
+            self.save([self.files.last.name])
+
     def restart_epoch(self) -> None:
         """Run the finished batches of the present epoch again."""
         self.progress.global_step -= self.progress.batch_index
@@ -124,7 +135,7 @@ class Trainer:
         """Train until the epochs, the iterations or the patience are used up, or a signal asks to stop."""
         progress, settings = self.progress, self.settings
         self.clock = time.time()
-        with StopRequest(signals.second_interrupt) as stop:
+        with StopRequest(signals.second_interrupt, self.world.launcher) as stop:
             while True:
                 if any_rank([bool(stop)], self.world)[0]:  # also asked for in a validation, or before the first step
                     return self.interrupted(stop)
@@ -194,7 +205,7 @@ class Trainer:
                     break
                 if save_due:
                     self.save([self.files.last.name])
-                    self.last_save = time.time()
+                    self.last_save, self.save_minutes = time.time(), settings.save_every_minutes
                 asked = time.perf_counter()
         return False
 
@@ -263,6 +274,7 @@ class Trainer:
         """Validate, report, save; then the next epoch is on. False: stopped in the validation, which is left to do."""
         progress, settings = self.progress, self.settings
         last = epoch + 1 >= settings.epochs or self.out_of_iterations()
+        self.restore_folder()
         result = self.validate_if_due(epoch, last, stop) if self.world.is_main else EpochResult()
         if from_main(result is None, self.world, patient=True) or result is None:
             return False
@@ -360,8 +372,8 @@ class Trainer:
 
     def save_is_due(self) -> bool:
         """Inside an epoch; the clock of the main process counts."""
-        minutes = self.settings.save_every_minutes
-        return bool(minutes) and self.world.is_main and time.time() - self.last_save >= minutes * 60
+        due = time.time() - self.last_save >= self.save_minutes * 60
+        return self.save_minutes > 0 and self.world.is_main and due
 
     def save(self, names: list[str]) -> None:
         """Write the checkpoint under every name; a failed write keeps the last good file and the run continues.
@@ -374,6 +386,7 @@ class Trainer:
         if not self.world.is_main:
             return
         self.refuse_nonfinite_weights()
+        self.restore_folder()
         self.count_time()
         content = self.family.checkpoint(self.progress, self.reporter.text())
         content[FAMILY_KEY] = self.family.name

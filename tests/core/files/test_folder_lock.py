@@ -81,3 +81,21 @@ def test_a_file_system_without_locks_is_no_reason_to_stop(tmp_path, monkeypatch)
     monkeypatch.setattr(folder_lock, "try_lock", none)
     with FolderLock(tmp_path) as lock:
         lock.take()
+
+
+def test_a_lock_whose_folder_was_removed_is_taken_again_unless_another_process_has_it(tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    with FolderLock(folder) as lock:
+        lock.path.unlink()
+        lock.renew()
+        with pytest.raises(UserError, match=f"process {os.getpid()}"):
+            FolderLock(folder).take()
+        lock.path.unlink()
+        process, _ = child_holding(folder)
+        try:
+            with pytest.raises(UserError, match=f"process {process}"):
+                lock.renew()
+        finally:
+            os.kill(process, signal.SIGKILL)
+            os.waitpid(process, 0)

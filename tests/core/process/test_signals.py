@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from yolov7fast.core.errors import run_command
 from yolov7fast.core.process import signals
 from yolov7fast.core.process.signals import StopRequest
 
@@ -81,3 +82,59 @@ def test_the_second_interrupt_ends_a_command_at_once_without_a_traceback():
     assert (done.returncode, done.stderr) == (130, "\ninterrupted\n")
     assert "still here" not in done.stdout and "SIGINT: finishing this step" in done.stdout
     assert signals.second_interrupt is signals.raise_interrupt
+
+
+EARLY = """
+import os, signal, sys, time
+from yolov7fast.core.errors import run_command
+from yolov7fast.core.process.signals import end_on_signals
+number = int(sys.argv[1])
+end_on_signals()
+if sys.argv[2] == "import":
+    import importing_kills
+def main():
+    try:
+        os.kill(os.getpid(), number)
+    finally:
+        print("cleaned up", flush=True)
+run_command(main)
+"""
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1"])
+@pytest.mark.parametrize("moment", ["import", "work"])
+def test_a_signal_outside_the_training_loop_ends_a_command_with_one_line(name, moment, tmp_path):
+    """While modules are imported at once, later in order: files that are being written are removed."""
+    number = getattr(signal, name)
+    (tmp_path / "importing_kills.py").write_text(f"import os\nos.kill(os.getpid(), {number})\n")
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    command = [sys.executable, "-c", EARLY, str(int(number)), moment]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": path})
+    line = "interrupted\n" if name == "SIGINT" else f"stopped by {name}\n"
+    assert (done.returncode, done.stderr) == (128 + number, line)
+    assert done.stdout == ("cleaned up\n" if moment == "work" else "")
+
+
+def test_signals_that_end_a_command_are_given_back():
+    before = [signal.getsignal(number) for number in signals.ASKING]
+    with pytest.raises(SystemExit):
+        run_command(lambda: 0)
+    assert [signal.getsignal(number) for number in signals.ASKING] == before
+
+
+def test_ignored_signals_stay_ignored():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        signals.end_on_signals()
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signals.restore_signals()
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_the_end_of_the_launcher_asks_for_a_stop(monkeypatch, capsys):
+    with StopRequest(launcher=os.getppid()) as stop:
+        assert not stop
+        monkeypatch.setattr(os, "getppid", lambda: 1)
+        assert stop and stop.exit_code == 143
+    assert "the process that started this one has ended: finishing this step" in capsys.readouterr().out

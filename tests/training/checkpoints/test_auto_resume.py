@@ -20,8 +20,10 @@ from yolov7fast.cli.parser import parser_for
 from yolov7fast.commands.train import run as run_training
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.folder_lock import FolderLock
+from yolov7fast.training.checkpoints.files import CheckpointFiles
 from yolov7fast.training.distributed import World
 from yolov7fast.training.options import order_is_shuffled, save_minutes
+from yolov7fast.training.step import TrainStep
 
 FATAL = "tests/training/fatal_train.py"
 
@@ -45,10 +47,10 @@ def assert_same_run(one: Path, other: Path) -> None:
 
 
 def test_one_command_starts_resumes_and_leaves_alone(whole, tmp_path, shapes_small, caplog):
-    """Killed before the first checkpoint, after its best.pt and before its last.pt, and in the second epoch."""
+    """Killed before the first checkpoint, in the first epoch, between its best.pt and its last.pt, in the second."""
     command = arguments(tmp_path, shapes_small)
     run = tmp_path / "runs" / "run"
-    for moment in ("step 2", "rename 3", "step 6"):
+    for moment in ("rename 1", "step 2", "rename 2", "step 6"):
         done = train(*command, script=FATAL, FATAL=moment)
         assert done.returncode == -signal.SIGKILL, (moment, done.stdout[-500:], done.stderr[-2000:])
     assert here(*command) == 0
@@ -59,6 +61,43 @@ def test_one_command_starts_resumes_and_leaves_alone(whole, tmp_path, shapes_sma
     assert "nothing to do, the run has 2 epochs of 2" in caplog.text
     assert before == {path: path.stat().st_mtime_ns for path in run.rglob("*") if path.name != "train.log"}
     assert not Path(f"{run}2").exists()
+
+
+def killed_in(monkeypatch, place: type, method: str, command: list[str]) -> None:
+    """Start a run that dies when it comes to a method."""
+
+    def die(*_, **__):
+        raise SystemExit("killed")
+
+    with monkeypatch.context() as patched, pytest.raises(SystemExit, match="killed"):
+        patched.setattr(place, method, die)
+        here(*command)
+
+
+def test_a_run_without_any_checkpoint_starts_again_with_its_own_options(
+    whole, tmp_path, shapes_small, monkeypatch, capsys
+):
+    """Of a process killed before its first checkpoint, or of a version that wrote one after an epoch only."""
+    killed_in(monkeypatch, CheckpointFiles, "write", arguments(tmp_path, shapes_small))
+    run = tmp_path / "runs" / "run"
+    assert not list((run / "weights").glob("last*"))
+    with pytest.raises(UserError, match="--batch-size cannot change when resuming"):
+        here("--resume", str(run), "--batch-size", "8")
+    with pytest.raises(UserError, match=rf"a run of the yolo family; resume with: .*train.* --resume {run}"):
+        run_training(parser_for("train", "detr").parse_args(["--resume", str(run)]), "detr")
+    assert here("--resume", str(run)) == 0
+    assert f"{run} has no checkpoint yet: the run starts again" in capsys.readouterr().out
+    assert_same_run(whole, run)
+    assert not Path(f"{run}2").exists()
+
+
+@pytest.mark.parametrize("nosave", [False, True])
+def test_a_run_has_a_checkpoint_before_its_first_step_unless_it_saves_none(tmp_path, shapes_small, monkeypatch, nosave):
+    killed_in(monkeypatch, TrainStep, "__call__", [*arguments(tmp_path, shapes_small), *["--nosave"] * nosave])
+    weights = tmp_path / "runs" / "run" / "weights"
+    assert {path.name for path in weights.iterdir()} == ({"init.pt"} if nosave else {"init.pt", "last.pt"})
+    if not nosave:
+        assert load_checkpoint(weights / "last.pt")["resume"]["progress"]["global_step"] == 0
 
 
 @needs_transformers
@@ -169,7 +208,7 @@ def test_rows_of_an_epoch_that_was_lost_are_not_kept(tmp_path, shapes_small):
 # --- checkpoints inside an epoch, order of samples --------------------------------------------------------------------
 
 
-def test_a_checkpoint_is_written_every_ten_minutes_unless_asked_otherwise(tmp_path, monkeypatch):
+def test_a_checkpoint_is_written_after_a_minute_then_every_ten_unless_asked_otherwise(tmp_path, monkeypatch):
     def given(**flags) -> float:
         return save_minutes(Namespace(**{"save_every": None, "nosave": False} | flags))
 
@@ -182,7 +221,7 @@ def test_a_checkpoint_is_written_every_ten_minutes_unless_asked_otherwise(tmp_pa
     saved, family.draw_batch = [], lambda *_: clock.__setitem__(0, clock[0] + 250)
     trainer.save = lambda names: saved.append(trainer.progress.batch_index)
     trainer.fit()
-    assert saved == [3, 6, 0]  # after 750 and 1500 seconds, and at the end of the epoch
+    assert saved == [1, 4, 7, 0]  # after 250, 1000 and 1750 seconds, and at the end of the epoch
 
 
 def test_a_run_keeps_the_order_of_its_samples_whatever_its_processes():

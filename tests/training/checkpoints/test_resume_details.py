@@ -253,3 +253,46 @@ def test_inside_a_later_stage_images_losses_and_decay_are_taken_up_exactly(tmp_p
     assert here("--resume", str(tmp_path / "b" / "runs" / "run")) == 0
     assert seen[-1] == whole[-1]
     assert_same_weights(*(tmp_path / name / "runs/run/weights/epoch_001.pt" for name in "ab"))
+
+
+# --- what changes in a run's folder -----------------------------------------------------------------------------------
+
+
+def test_edited_hyper_parameters_are_used_and_named(tmp_path, shapes_small, caplog):
+    command = small_run(tmp_path, shapes_small, "--epochs", "3", "--seed", "5", "--notest", "--max-iter", "1")
+    assert here(*command) == 0
+    run = tmp_path / "runs" / "run"
+    assert here("--resume", str(run), "--max-iter", "2") == 0
+    assert "was edited" not in caplog.text
+    hyp = yaml.safe_load((run / "hyp.yaml").read_text())
+    before = {name: hyp[name] for name in ("weight_decay", "mixup")}
+    (run / "hyp.yaml").write_text(yaml.safe_dump(hyp | {"weight_decay": 0.25, "mixup": 0.5}))
+    assert here("--resume", str(run), "--max-iter", "3") == 0
+    for name, value in (("weight_decay", 0.25), ("mixup", 0.5)):
+        assert f"{name} {before[name]} -> {value}" in caplog.text
+    assert f"{run / 'hyp.yaml'} was edited after this checkpoint" in caplog.text and "lr0" not in caplog.text
+    checkpoint = load_checkpoint(run / "weights" / "epoch_002.pt")
+    decays = [group["weight_decay"] for group in checkpoint["optimizer"]["param_groups"]]
+    assert max(decays) == pytest.approx(0.25, rel=0.1) and checkpoint["resume"]["recipe"]["hyp"]["mixup"] == 0.5
+
+
+def test_a_folder_that_is_removed_while_its_run_trains_is_made_again(
+    tmp_path, shapes_small, monkeypatch, capsys, caplog
+):
+    run, batch_info, steps = tmp_path / "runs" / "run", YoloFamily.batch_info, []
+
+    def removed(self, batch):
+        steps.append(batch)
+        if len(steps) == 6:
+            shutil.rmtree(run)
+        return batch_info(self, batch)
+
+    monkeypatch.setattr(YoloFamily, "batch_info", removed)
+    assert here(*small_run(tmp_path, shapes_small, "--epochs", "3", "--seed", "5")) == 0
+    assert f"{run / 'weights'} was removed: it is made again" in caplog.text
+    assert rows(run) == 3 and len((run / "results.csv").read_text().splitlines()) == 4
+    assert {"opt.yaml", "hyp.yaml", "train.log", "results.png"} <= {path.name for path in run.iterdir()}
+    assert any(path.stat().st_size for path in run.glob("events.out.tfevents.*"))
+    assert "3 epochs completed" in (run / "train.log").read_text()
+    assert "Traceback" not in capsys.readouterr().err
+    assert here("--resume", str(run), "--epochs", "4") == 0 and rows(run) == 4

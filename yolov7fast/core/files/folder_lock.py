@@ -70,6 +70,14 @@ class FolderLock:
             os.ftruncate(self._handle, 0)
             os.write(self._handle, f"process {os.getpid()} on {socket.gethostname()}, since {_now()}\n".encode())
 
+    def renew(self) -> None:
+        """Take the lock again if its file was removed, as with its folder."""
+        if self._handle is not None and os.fstat(self._handle).st_nlink == 0:
+            _held.discard(self._handle)
+            os.close(self._handle)
+            self._handle = None
+            self.take()
+
     def _holder(self) -> str:
         try:
             with self.path.open("rb") as file:

@@ -114,6 +114,9 @@ class Log:
         if self.path is None:
             return
         with contextlib.suppress(OSError):
+            if self._handle is not None and os.fstat(self._handle).st_nlink == 0:  # removed: begin a new one
+                os.close(self._handle)
+                self._handle = None
             if self._handle is None:
                 self._handle = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
             data = self._pending.encode(errors="replace")

@@ -1,13 +1,16 @@
 """Signals that ask a run to stop: it finishes the step it is in and writes a checkpoint.
 
 SIGTERM and SIGINT, a lost terminal (SIGHUP), Ctrl-\\ (SIGQUIT), and SIGUSR1, by which batch systems warn before the end
-of an allotted time. A second SIGINT stops at once.
+of an allotted time. A second SIGINT stops at once. Outside a `StopRequest`, such as while modules are imported or
+caches are built, each ends a command with one line (`end_on_signals`).
 """
 
 import contextlib
 import os
 import signal
+import threading
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 ASKING = tuple(
@@ -28,6 +31,61 @@ def leave_at_once() -> None:
     os._exit(128 + signal.SIGINT)
 
 
+class Ended(KeyboardInterrupt):
+    """A signal asks the process to end; nothing catches it that does not catch Ctrl-C."""
+
+    def __init__(self, number: int):
+        super().__init__(signal.Signals(number).name)
+        self.number = number
+
+
+_default = {number: signal.SIG_DFL for number in ASKING} | {signal.SIGINT: signal.default_int_handler}
+_owner = 0  # the process that `end_on_signals` was called in
+_ending = False
+
+
+def end_on_signals() -> None:
+    """Signals that ask for a stop raise `Ended` from now on, unless they are ignored or handled already.
+
+    To be called before torch is imported: without it they kill the process without a word.
+    """
+    global _owner, _ending
+    if threading.current_thread() is threading.main_thread():
+        _owner, _ending = os.getpid(), False
+        for number, default in _default.items():
+            if signal.getsignal(number) == default:
+                signal.signal(number, _end)
+
+
+def restore_signals() -> None:
+    """Undo `end_on_signals`."""
+    for number, default in _default.items():
+        if signal.getsignal(number) is _end:
+            signal.signal(number, default)
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    """Raise `Ended`; leave at once for a second signal, and inside an import, where Python loses exceptions that are
+    raised in its locks' callbacks, and nothing is being written."""
+    global _ending
+    if os.getpid() != _owner:  # a forked worker: the main process has the last word
+        os._exit(128 + number)
+    while not _ending and frame is not None:
+        _ending = frame.f_code.co_filename.startswith("<frozen importlib")
+        frame = frame.f_back
+    if _ending:
+        with contextlib.suppress(OSError):
+            os.write(2, f"{words(number)}\n".encode())
+        os._exit(128 + number)
+    _ending = True
+    raise Ended(number)
+
+
+def words(number: int) -> str:
+    """The line that a command ends with when a signal stops it."""
+    return "interrupted" if number == signal.SIGINT else f"stopped by {signal.Signals(number).name}"
+
+
 second_interrupt: Callable[[], None] = raise_interrupt  # in a command `leave_at_once`, for there is no caller
 
 
@@ -35,10 +93,12 @@ class StopRequest:
     """Set by a signal; the training loop looks at it after every step.
 
     at_once: what the second Ctrl-C does; by default `KeyboardInterrupt`, which a caller can clean up after.
+    launcher: the parent process, whose end counts as SIGTERM; 0: it may end.
     """
 
-    def __init__(self, at_once: Callable[[], None] = raise_interrupt):
+    def __init__(self, at_once: Callable[[], None] = raise_interrupt, launcher: int = 0):
         self.signal: int | None = None
+        self._launcher = launcher
         self._before: dict[int, Any] = {}
         self._at_once = at_once
 
@@ -56,12 +116,16 @@ class StopRequest:
     def _note(self, number, _frame) -> None:
         if self.signal is not None and number == signal.SIGINT:
             self._at_once()
+        self._ask(number, signal.Signals(number).name)
+
+    def _ask(self, number: int, cause: str) -> None:
         self.signal = number
-        name = signal.Signals(number).name
         with contextlib.suppress(OSError, ValueError, RuntimeError):  # no terminal left, or in the middle of a print
-            print(f"\n{name}: finishing this step, then writing a checkpoint", flush=True)
+            print(f"\n{cause}: finishing this step, then writing a checkpoint", flush=True)
 
     def __bool__(self) -> bool:
+        if self.signal is None and self._launcher and os.getppid() != self._launcher:
+            self._ask(signal.SIGTERM, "the process that started this one has ended")
         return self.signal is not None
 
     @property

@@ -1,5 +1,6 @@
 """What checkpoints of the YOLO family hold: upstream's keys and class paths, so that either program reads both."""
 
+import logging
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
@@ -7,16 +8,27 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from yolov7fast.checkpoint.api import load_checkpoint, save_checkpoint
+from yolov7fast.core.errors import shown
+from yolov7fast.core.text import printable
 from yolov7fast.data.dataset import LoadImagesAndLabels
 from yolov7fast.families.base import BaseFamily
 from yolov7fast.training.checkpoints.resume import NothingToDo, Progress, run_folder_of
+
+log = logging.getLogger(__name__)
 
 
 def best_as_saved(best: float) -> float | np.ndarray:
     """Upstream writes an array of one, and a plain 0.0 as long as nothing beat zero."""
     return np.array([best]) if best else 0.0
+
+
+def changed_values(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """'lr0 0.01 -> 0.02' for each key that differs."""
+    values = {key: (before.get(key, "unset"), now.get(key, "unset")) for key in [*now, *before]}
+    return [f"{printable(key, 60)} {shown(old)} -> {shown(new)}" for key, (old, new) in values.items() if old != new]
 
 
 class YoloCheckpoints(BaseFamily):
@@ -75,17 +87,27 @@ class YoloCheckpoints(BaseFamily):
             "stage": self.stages.index(self.stage),
             "indices": list(self.dataset.indices) if self.opt.image_weights else [],
             "balance": [list(loss.balance) for loss in self.losses.values()],
+            "hyp": dict(self.stored_hyp),
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Entering a stage begins its indices and losses anew, so that comes first."""
+        """Entering a stage begins its indices and losses anew, so that comes first.
+
+        Of hyper-parameters that have been edited since the checkpoint the new values count: some are in its optimizer.
+        """
         stage = self.stages[state.get("stage", 0)]
         if stage is not self.stage:
             self.enter_stage(stage)
         if state["indices"]:
             self.dataset.indices = list(state["indices"])
-        for loss, balance in zip(self.losses.values(), state["balance"], strict=True):
+        changes = changed_values(state.get("hyp", self.stored_hyp), self.stored_hyp)  # older checkpoints have none
+        for loss, balance in zip(self.losses.values(), state["balance"], strict=not changes):
             loss.balance = list(balance)
+        if changes:
+            self.use_hyp(self.optimizer)
+            if self.world.is_main:
+                file = self.run_dir / "hyp.yaml"
+                log.warning("%s was edited after this checkpoint; its values are used: %s", file, ", ".join(changes))
 
     def load_foreign_checkpoint(self, checkpoint: dict[str, Any], progress: Progress) -> None:
         """Resume from a file of upstream: epochs, best fitness and EMA."""
@@ -99,6 +121,10 @@ class YoloCheckpoints(BaseFamily):
     def write_final_files(self, last: Path) -> None:
         self.final_coco_test([last, last.with_stem("best")])
         super().write_final_files(last)
+
+    @abstractmethod
+    def use_hyp(self, optimizer: torch.optim.Optimizer) -> None:
+        """Put the hyper-parameters that an optimizer holds, and no batch sets, in the place of a checkpoint's."""
 
     @abstractmethod
     def final_coco_test(self, weights: Sequence[Path]) -> None:

@@ -233,6 +233,12 @@ class YoloFamily(YoloCheckpoints):
         model.class_weights = labels_to_class_weights(self.dataset.labels, self.nc).to(self.device) * self.nc
         model.names = self.names
 
+    def use_hyp(self, optimizer: torch.optim.Optimizer) -> None:
+        set_weight_decay(optimizer, scaled_weight_decay(self.hyp, self.stage.batch))
+        for group in optimizer.param_groups:
+            if "betas" in group:  # SGD's momentum is set for each batch
+                group["betas"] = (self.hyp["momentum"], group["betas"][1])
+
     def build_losses(self) -> None:
         """By assigner. The plain one is for validation, too."""
         self.assigners = assigner_stages(self.hyp, self.opt.epochs)

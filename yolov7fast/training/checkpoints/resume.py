@@ -24,6 +24,7 @@ from yolov7fast.training.step import TrainStep
 
 log = logging.getLogger(__name__)
 MOST = 1 << 40  # epochs, iterations
+START = "To start a run, or resume it where it exists, give its whole command with --resume auto"
 VERSION = 2  # 1 had other names in `progress`, see `progress_of`
 
 
@@ -223,16 +224,16 @@ def find_checkpoint(target: str | Literal[True], suffix: str = ".pt") -> Path:
         found = [p for p in walk_files(".") if p.suffix == suffix and p.name.startswith("last")]
         if not found:
             raise UserError(
-                f"--resume found no last*{suffix} below {Path('.').resolve()}; give it a run folder or a file"
+                f"--resume found no last*{suffix} below {Path('.').resolve()}; give it a run folder or a file. {START}"
             )
         return max(found, key=lambda p: p.stat().st_mtime)
     path = Path(target)
     if path.is_dir():
         if found := last_checkpoint(path, suffix):
             return found
-        raise UserError(f"--resume {path}: no last{suffix} in this run folder; has it finished an epoch?")
+        raise UserError(f"--resume {path}: no last{suffix} and no opt.yaml in this folder: no run was begun. {START}")
     if not path.is_file() and not previous_of(path).is_file():
-        raise UserError(f"--resume {path}: no such file or run folder")
+        raise UserError(f"--resume {path}: no such file or run folder. {START}")
     return path
 
 

@@ -46,15 +46,22 @@ class TensorBoardLogger:
 
     def __init__(self, run_dir: Path):
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+        self.run_dir = run_dir
+        self.begin_file()
+
+    def begin_file(self) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self.writer = SummaryWriter(str(run_dir))
+        self.writer = SummaryWriter(str(self.run_dir))
 
     def begin(self, family: Family) -> None:
         classes = np.concatenate(list(family.dataset.labels), 0)[:, 0]
         self.writer.add_histogram("classes", torch.from_numpy(classes), 0)
 
     def epoch(self, scalars: dict[str, float], epoch: int) -> None:
+        if not any(self.run_dir.glob("events.out.tfevents.*")):  # removed: the writer's thread would end in a traceback
+            self.writer.close()
+            self.begin_file()
         for tag, value in scalars.items():
             self.writer.add_scalar(tag, value, epoch)
         self.writer.flush()

@@ -112,6 +112,13 @@ class Reporter:
             with unless_the_disk_is_full():
                 logger.epoch(self._scalars(row), row.epoch)
 
+    def write_tables(self) -> None:
+        """Write them again, where their files were removed."""
+        for table in (self.results_txt, self.results_csv):
+            if table.text:
+                with unless_the_disk_is_full():
+                    table.write(table.text)
+
     def _txt_line(self, row: EpochRow) -> str:
         """As upstream writes it: an epoch without validation repeats the figures of the last one."""
         text = progress_text(row.epoch, row.epochs, row.memory_gb, row.means, row.labels, row.img_size)
@@ -193,7 +200,8 @@ class Reporter:
 
     def close(self) -> None:
         for logger in self.loggers:
-            logger.close()
+            with unless_the_disk_is_full():
+                logger.close()
         if self.page is not None:
             self.page.close()
 
