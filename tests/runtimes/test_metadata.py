@@ -33,7 +33,7 @@ def test_every_key_comes_back():
     ("change", "message"),
     [
         ({"yolov7fast": None}, "file.onnx carries no metadata of export.py"),
-        ({"yolov7fast": "99"}, r"file.onnx is of another version of export.py \(99\)"),
+        ({"yolov7fast": "99"}, r"file.onnx is of another version of export.py \('99'\)"),
         ({"stride": "many"}, "file.onnx is damaged: its metadata cannot be read"),
         ({"stride": "0"}, r"file.onnx is damaged: .*stride is 0"),
         ({"size": "[64, 1e9]"}, r"size is \[64, 1000000000\.0\]"),
