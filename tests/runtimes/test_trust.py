@@ -7,12 +7,13 @@ import json
 import re
 from pathlib import Path
 
+import cv2
 import onnx
 import pytest
 import torch
 
 from tests.export.networks import mini_source
-from tests.inference.detect_runs import run
+from tests.inference.detect_runs import cells, run
 from tests.mini_network import ROOT
 from yolov7fast.api.detector import load
 from yolov7fast.cli.parser import parser_for
@@ -98,7 +99,7 @@ def test_it_is_run_where_the_user_trusts_it(hostile, monkeypatch):
 
 def test_the_flag_of_detect_and_test(hostile, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "image.png").write_bytes((ROOT / "docs/images/predictions.png").read_bytes())
+    cv2.imwrite("image.png", cells(0))
     with pytest.raises(UserError, match="--trust-torchscript"):
         run(hostile[0], "image.png", "--img", "64")
     assert run(hostile[0], "image.png", "--img", "64", "--trust-torchscript").images == 1
