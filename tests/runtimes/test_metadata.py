@@ -68,7 +68,7 @@ def test_other_files_are_refused_in_one_line(change, message):
     ids=lambda text: text[:12],
 )
 def test_metadata_of_torchscript_that_is_none_is_refused_in_one_line(text):
-    with pytest.raises(UserError, match="x.torchscript.pt (is damaged: its metadata|carries no metadata)") as error:
+    with pytest.raises(UserError, match=r"x.torchscript.pt (is damaged: its metadata|carries no metadata)") as error:
         Metadata.of_json(text, "x.torchscript.pt")
     assert "\n" not in str(error.value) and len(str(error.value)) < 400
 

@@ -79,7 +79,7 @@ def created(canary: Path) -> list[str]:
 def test_a_file_from_elsewhere_is_neither_loaded_nor_run(hostile):
     path, canary = hostile
     for call in (lambda: load_predictor(path, CPU, PredictOptions()), lambda: load(path, "cpu")):
-        with pytest.raises(UserError, match="hostile.* was not exported on this machine.* --trust-torchscript"):
+        with pytest.raises(UserError, match=r"hostile.* was not exported on this machine.* --trust-torchscript"):
             call()
     assert created(canary) == []
 
@@ -120,7 +120,7 @@ def test_an_own_export_needs_no_flag_until_it_is_changed(cache, source, tmp_path
 
 def test_export_says_where_its_record_cannot_be_written(cache, source, tmp_path):
     cache.write_text("a file where the folder would be")
-    with pytest.raises(UserError, match="cannot write the cache folder .* set YOLOV7FAST_CACHE=FOLDER"):
+    with pytest.raises(UserError, match=r"cannot write the cache folder .* set YOLOV7FAST_CACHE=FOLDER"):
         export_files(source, PLAN, ["torchscript"], folder=tmp_path)
     assert not list(tmp_path.glob("*.torchscript.pt"))
 
