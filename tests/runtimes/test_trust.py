@@ -36,6 +36,7 @@ class Hostile(torch.nn.Module):
     def __init__(self, canary: str):
         super().__init__()
         self.canary = canary
+        self.number = torch.zeros(1)
 
     @torch.jit.export
     def __getstate__(self):
@@ -44,11 +45,10 @@ class Hostile(torch.nn.Module):
     @torch.jit.export
     def __setstate__(self, state: tuple[str, bool]):
         self.canary, self.training = state
-        torch.from_file(self.canary + "_loaded", shared=True, size=1)
+        self.number = torch.from_file(self.canary + "_loaded", shared=True, size=1)
 
     def forward(self, x):
-        torch.from_file(self.canary, shared=True, size=1)
-        return torch.zeros(len(x), 1, 8)
+        return torch.zeros(len(x), 1, 8) + torch.from_file(self.canary, shared=True, size=1)
 
 
 @pytest.fixture

@@ -100,8 +100,8 @@ class Metadata:
         return {MARK: str(TABLE_VERSION), **text}
 
     @classmethod
-    def of_json(cls, text: str, origin: str | Path) -> "Metadata":
-        """From the JSON text in a TorchScript file, which may hold anything; origin: the file's name, for messages."""
+    def of_json(cls, text: str | bytes, origin: str | Path) -> "Metadata":
+        """From the JSON in a TorchScript file, which may hold anything; origin: the file's name, for messages."""
         try:
             if len(text) > LONGEST:
                 raise ValueError(f"it has more than {LONGEST:,} characters")
