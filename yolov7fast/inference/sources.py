@@ -147,8 +147,11 @@ class LoadImages:
         with decoder_warnings_caught() as warnings:
             try:
                 original = read_image(path)
-            except (UserError, cv2.error, MemoryError) as error:
-                self._skip(f"image {path} cannot be decoded{'' if isinstance(error, UserError) else _reason(error)}")
+            except UserError as error:
+                self._skip(str(error).removesuffix("; fix or remove the file, then start again"))
+                return None
+            except (cv2.error, MemoryError) as error:
+                self._skip(f"image {path} cannot be decoded ({_reason(error)})")
                 return None
         try:
             prepared = original, self._input(original, f"image {path}")
@@ -189,8 +192,10 @@ class LoadImages:
 
 
 def _reason(error: Exception) -> str:
-    """Why a decoder gave up, in parentheses; of OpenCV's message what follows its place in the source."""
-    return f" ({one_line(error, 300).rpartition('error: ')[2][:150]})"
+    """Why a decoder gave up; of OpenCV's message what follows its place in the source."""
+    if "CV_IO_MAX_IMAGE" in str(error):
+        return "its header claims more pixels than OpenCV reads"
+    return one_line(error, 300).rpartition("error: ")[2][:150]
 
 
 def valid_fps(fps: float) -> float:
