@@ -1,7 +1,13 @@
 """Export a trained network to ONNX, TorchScript and OpenVINO: `python export.py --weights best.pt --nms`."""
 
-from yolov7fast.commands.export import main
 from yolov7fast.core.errors import run_command
+
+
+def main() -> int:
+    from yolov7fast.commands import export  # imported here, so that a failed import is reported in one line
+
+    return export.main()
+
 
 if __name__ == "__main__":
     run_command(main)

@@ -19,6 +19,7 @@ from yolov7fast.data.shapes import NAMES, make_shapes
 
 ROOT = Path(__file__).resolve().parent.parent
 GOLDEN = Path(__file__).resolve().parent / "golden"
+os.environ.setdefault("YOLOV7FAST_CACHE", str(ROOT / ".pytest_cache" / "cache"))  # not the user's own
 BCCD = ROOT.parent / "shared" / "bccd"
 VISIBLE = {name: value for name, value in os.environ.items() if name == "CUDA_VISIBLE_DEVICES"}
 LONGEST = ("training", "families", "search", "overlay", "docs", "export", "doctor", "commands", "evaluation", "nn")

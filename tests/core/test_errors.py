@@ -3,10 +3,12 @@
 from collections import OrderedDict
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from torch import nn
 
-from yolov7fast.core.errors import shown
+from yolov7fast.core.errors import run_command, shown
 
 
 def bomb(depth: int) -> list:
@@ -51,3 +53,21 @@ def test_plain_values_are_shown_as_they_are():
 
 def test_control_characters_are_written_as_escapes():
     assert shown("a\x1b[31m\n") == r"'a\x1b[31m\n'" and "\n" not in shown(["\n\n"])
+
+
+def no_thread():
+    raise RuntimeError("can't start new thread")
+
+
+@pytest.mark.parametrize("greedy", [lambda: torch.empty(1 << 50), lambda: np.empty(1 << 50), no_thread])
+def test_memory_that_ran_out_ends_a_command_with_one_line(greedy, capsys):
+    with pytest.raises(SystemExit) as end:
+        run_command(greedy)
+    printed = capsys.readouterr().err
+    assert end.value.code == 2 and printed.startswith("error: out of memory (") and printed.count("\n") == 1
+    assert "raise the limit (ulimit -v)" in printed
+
+
+def test_other_errors_keep_their_traceback():
+    with pytest.raises(RuntimeError, match="a fault of this program"):
+        run_command(lambda: (_ for _ in ()).throw(RuntimeError("a fault of this program")))

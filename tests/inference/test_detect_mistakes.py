@@ -1,16 +1,20 @@
 """detect.py where something is wrong or stops it: mistakes of the user, damaged images, signals, exit codes."""
 
 import re
+import struct
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 
 import cv2
+import numpy as np
 import pytest
 
 from tests.inference.detect_runs import blind, cells, make_video, nothing_found, run
 from tests.mini_network import NAMES, ROOT, mini_model
 from tests.predictors.stubs import StubPredictor
+from yolov7fast.api.detector import load
 from yolov7fast.checkpoint.api import load_checkpoint
 from yolov7fast.commands import detect as command
 from yolov7fast.core.errors import UserError
@@ -24,6 +28,33 @@ def test_unreadable_images_are_named_and_the_rest_is_done(weights, made, capsys)
     (made / "broken.jpg").write_bytes(b"no image")
     assert run(weights, made).images == 3
     assert "broken.jpg cannot be decoded" in capsys.readouterr().out
+
+
+def png_of_size(width: int, height: int) -> bytes:
+    """A PNG whose header claims another size than its pixels have, with a right checksum."""
+    content = bytearray(cv2.imencode(".png", cells(0))[1])
+    content[16:24] = struct.pack(">II", width, height)
+    content[29:33] = struct.pack(">I", zlib.crc32(content[12:29]))
+    return bytes(content)
+
+
+def test_thin_images_and_impossible_headers_are_skipped_by_a_line_each(weights, made, caplog):
+    cv2.imwrite(str(made / "1a.png"), np.zeros((3, 5000, 3), np.uint8))
+    cv2.imwrite(str(made / "1b.png"), np.zeros((5000, 1, 3), np.uint8))
+    cv2.imwrite(str(made / "1c.png"), np.zeros((20, 5000, 3), np.uint8))  # one pixel high for the network
+    (made / "1d.png").write_bytes(png_of_size(40_000, 40_000))
+    summary = run(weights, made)
+    assert (summary.images, summary.skipped) == (4, 3)
+    lines = [record.getMessage() for record in caplog.records if "skipped" in record.getMessage()]
+    assert len(lines) == 3 and all("\n" not in line for line in lines)
+    assert re.search(r"1a.png is 5000x3 pixels, too thin for --img-size 320", lines[0])
+    assert re.search(r"1b.png is 1x5000 pixels, too thin", lines[1])
+    assert re.search(r"1d.png cannot be decoded \(its header claims more pixels", lines[2])
+
+
+def test_a_thin_image_is_an_error_from_python(weights):
+    with pytest.raises(UserError, match="is 5000x3 pixels, too thin"):
+        load(weights, "cpu")(np.zeros((3, 5000, 3), np.uint8))
 
 
 def test_nothing_readable_at_all_is_an_error(weights, workplace):
@@ -108,10 +139,10 @@ def test_a_mistake_ends_the_command_with_one_line_and_exit_code_2(workplace):
     assert failed.returncode == 2 and failed.stderr.count("error: ") == 1 and "Traceback" not in failed.stderr
 
 
-@pytest.mark.parametrize("stopped, code", [(False, 0), (True, 130)])
-def test_exit_code_tells_whether_it_was_stopped(monkeypatch, stopped, code):
+@pytest.mark.parametrize("result, code", [({}, 0), ({"skipped": 2}, 1), ({"stopped": True, "skipped": 2}, 130)])
+def test_exit_code_tells_what_was_skipped_and_whether_it_was_stopped(monkeypatch, result, code):
     monkeypatch.setattr(sys, "argv", ["detect.py"])
-    monkeypatch.setattr(command, "detect", lambda *_: Summary(stopped=stopped))
+    monkeypatch.setattr(command, "detect", lambda *_: Summary(**result))
     assert command.main() == code
 
 

@@ -155,6 +155,7 @@ MISTAKES = {
     "too many arguments": (with_row(1, [-1, 1, "Conv", [16, 3, 2, 1, 1, True, 7, 8]]), r"layer 1 .*do not fit Conv\("),
     "no arguments": (with_row(1, [-1, 1, "Conv", []]), r"layer 1 .*first argument must be the number of output"),
     "arguments that do not go together": (with_row(1, [-1, 1, "Conv", [16, 3, 2, 1, 3]]), r"layer 1 .*cannot be built"),
+    "a stride of 0": (with_row(1, [-1, 1, "Conv", [16, 3, 0]]), r"layer 1 .*its inputs do not fit"),
     "a kernel RepConv has not": (with_row(1, [-1, 1, "RepConv", [16, 5, 2]]), r"layer 1 .*3x3"),
     "a row of three": (with_row(1, [-1, 1, "Conv"]), r"layer 1: a row is"),
     "a repeat count that is none": (with_row(1, [-1, "two", "Conv", [16]]), r"layer 1 .*repeat count"),

@@ -39,6 +39,12 @@ def test_names_may_be_plain_or_dotted(tmp_path, trainer):
     assert read_trials(written(tmp_path, "t.json", trials), trainer) == [{"lr0": 0.02, "batch_size": 8}] * 2
 
 
+def test_a_list_too_long_to_be_checked_is_refused_at_once(tmp_path, trainer):
+    path = written(tmp_path, "t.json", [{"lr0": 0.02}] * 100_000)
+    with pytest.raises(UserError, match=r"t.json lists 100,000 trials, and at most 1,000 are possible: split the file"):
+        read_trials(path, trainer)
+
+
 @pytest.mark.parametrize(
     ("trial", "complaint"),
     [

@@ -56,7 +56,7 @@ class Detector:
         self._choose(options)
         side = input_size(self.predictor, self.size if size is None else size)
         square = self.predictor.fixed_size
-        frames = [Frame(p.name, network_input(p.bgr, side, self.stride, square), p.bgr, "image") for p in given]
+        frames = [Frame(p.name, network_input(p.bgr, side, self.stride, square, p.name), p.bgr, "image") for p in given]
         prepared = (time.perf_counter() - start) * 1e3 / len(frames)
         found = self._detect(frames)
         inference, suppression = (sum(ms) / len(found) for ms in zip(*(row[1:] for row in found)))
@@ -101,16 +101,17 @@ def load(
     classes: Sequence[int] | None = None,
     agnostic: bool = False,
     augment: bool = False,
+    trust_torchscript: bool = False,
 ) -> Detector:
     """The detector of a checkpoint (.pt, .pth; several make an ensemble) or an exported file (.onnx, .xml,
     .torchscript.pt).
 
     device: 0 or cpu; empty: the first GPU, else the CPU. size: longer side of images; by default 640, of an exported
     file its own. conf, iou: thresholds. classes: keep these class ids only. agnostic: classes suppress one another.
-    augment: test-time augmentation.
+    augment: test-time augmentation. trust_torchscript: run a TorchScript file that was not exported on this machine.
     """
     check_thresholds(conf, iou)
-    options = PredictOptions(conf, iou, classes, agnostic, augment=augment)
+    options = PredictOptions(conf, iou, classes, agnostic, augment=augment, trust_torchscript=trust_torchscript)
     predictor = load_predictor(weights, select_device(device), options)
     exported = all(map(is_exported, listed(weights)))
     return Detector(predictor, size if size is not None else 0 if exported else DEFAULT_SIZE)

@@ -18,7 +18,7 @@ from yolov7fast.checkpoint.family import family_of
 from yolov7fast.checkpoint.rebuild import Damaged, Unreadable, Wrapper
 from yolov7fast.checkpoint.unpickle import Modules
 from yolov7fast.checkpoint.write import save_checkpoint
-from yolov7fast.core.errors import CheckpointError
+from yolov7fast.core.errors import MORE_MEMORY, CheckpointError, UserError, is_out_of_memory, shown
 from yolov7fast.core.files.paths import check_path
 from yolov7fast.core.text import printable
 
@@ -59,7 +59,10 @@ def load_checkpoint(
         raise CheckpointError(f"{path} {printable(error)}") from None
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
-    except Exception as error:  # a broken or hostile file can fail in any way; none of them is a fault of this program
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise UserError(f"{path} cannot be read: out of memory; {MORE_MEMORY}") from None
+        # a broken or hostile file can fail in any way; none of them is a fault of this program
         raise CheckpointError(f"{path} {printable(Damaged(str(error) or type(error).__name__))}") from error
     if isinstance(loaded, Wrapper):
         loaded = getattr(loaded, "module", None)
@@ -110,7 +113,7 @@ def find_weights(checkpoint: Mapping | nn.Module, prefer_ema: bool, origin: str 
     for key in (*(("ema", "model") if prefer_ema else ("model", "ema")), "state_dict"):
         if isinstance(checkpoint.get(key), nn.Module) or is_state_dict(checkpoint.get(key)):
             return checkpoint[key]
-    keys = ", ".join(map(str, checkpoint)) or "none"
+    keys = ", ".join(key if isinstance(key, str) else shown(key) for key in islice(checkpoint, 20)) or "none"
     raise CheckpointError(f"{origin} holds no network and no weights (its keys: {keys}); give a .pt file from training")
 
 

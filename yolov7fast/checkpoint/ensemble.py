@@ -10,7 +10,7 @@ from torch import nn
 from yolov7fast.checkpoint.api import CheckpointError, load_checkpoint, module_of
 from yolov7fast.checkpoint.release import local_weights
 from yolov7fast.core.bounded import is_whole
-from yolov7fast.core.errors import one_line
+from yolov7fast.core.errors import MORE_MEMORY, UserError, is_out_of_memory, one_line
 from yolov7fast.nn.description import MOST_CHANNELS
 from yolov7fast.nn.model import Model
 
@@ -61,7 +61,10 @@ def inference_network(checkpoint: Mapping | nn.Module, path: str | Path) -> Mode
         raise CheckpointError(f"{path} holds a {type(model).__name__}, not a detector; give a .pt file from training")
     try:
         model = prepared(model)
-    except Exception as error:  # values of other kinds than a network's fail in every way
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise UserError(f"{path}: out of memory when its network ran; {MORE_MEMORY}") from None
+        # values of other kinds than a network's fail in every way
         raise CheckpointError(f"{path} is damaged: its network cannot run ({one_line(error, 150)})") from error
     return model
 

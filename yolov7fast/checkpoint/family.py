@@ -7,8 +7,8 @@ need it (transformers alone takes seconds).
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from yolov7fast.core.errors import UserError
-from yolov7fast.core.text import nearest
+from yolov7fast.core.errors import UserError, shown
+from yolov7fast.core.text import nearest, printable
 
 FAMILY_KEY = "family"
 WEIGHTS_FOLDER = "weights"  # of checkpoints, below a run's folder, unless the family has them there itself
@@ -35,7 +35,9 @@ def entry_of(name: str, origin: str = "") -> FamilyEntry:
     if name not in FAMILIES:
         where = f"{origin}: " if origin else ""
         known = ", ".join(FAMILIES)
-        raise UserError(f"{where}no family of detectors is called '{name}': one of {known}{nearest(name, FAMILIES)}")
+        raise UserError(
+            f"{where}no family of detectors is called '{printable(name, 80)}': one of {known}{nearest(name, FAMILIES)}"
+        )
     return FAMILIES[name]
 
 
@@ -44,4 +46,7 @@ def family_of(checkpoint: Any) -> str:
     architecture, everything else is YOLO's."""
     if not isinstance(checkpoint, Mapping):
         return "yolo"
-    return str(checkpoint.get(FAMILY_KEY) or ("detr" if "architecture" in checkpoint else "yolo"))
+    family = checkpoint.get(FAMILY_KEY)
+    if family is None or (isinstance(family, str) and not family):
+        return "detr" if "architecture" in checkpoint else "yolo"
+    return family if isinstance(family, str) else shown(family)

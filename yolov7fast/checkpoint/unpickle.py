@@ -38,11 +38,12 @@ ReadStorage = Callable[[str, torch.dtype, int], Storage]  # key, type, count of 
 # Protocol 2 to 4: these move plain values about and touch no object.
 HARMLESS = (  # noqa: SIM905 - as a list it would fill a screen
     "PROTO FRAME STOP MARK POP POP_MARK MEMOIZE BINPUT LONG_BINPUT BINGET LONG_BINGET NONE NEWTRUE NEWFALSE "
-    "BININT BININT1 BININT2 LONG1 LONG4 BINFLOAT BINUNICODE SHORT_BINUNICODE BINUNICODE8 BINBYTES SHORT_BINBYTES "
+    "BININT BININT1 BININT2 BINFLOAT BINUNICODE SHORT_BINUNICODE BINUNICODE8 BINBYTES SHORT_BINBYTES "
     "BINBYTES8 EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 EMPTY_LIST EMPTY_DICT EMPTY_SET STACK_GLOBAL"
 ).split()
 
 
+LONGEST_INTEGER = 32  # bytes; states of random generators have integers of 17
 OPCODE_NAMES = {opcode.code: opcode.name for opcode in pickletools.opcodes}
 
 
@@ -61,6 +62,7 @@ class RestrictedUnpickler(pickle._Unpickler):  # the one in Python: its opcodes 
 
     # of Python's unpickler, which has them undeclared
     stack: list[Any]
+    read: Callable[[int], bytes]
     readline: Callable[[], bytes]
     append: Callable[[Any], None]
     pop_mark: Callable[[], list[Any]]
@@ -140,6 +142,20 @@ class RestrictedUnpickler(pickle._Unpickler):  # the one in Python: its opcodes 
             case _:
                 raise Damaged("the place of a tensor's numbers is not described as PyTorch does")
 
+    # --- integers -----------------------------------------------------------------------------------------------------
+
+    def load_long1(self) -> None:
+        self.load_integer(*self.read(1))
+
+    def load_long4(self) -> None:
+        self.load_integer(int.from_bytes(self.read(4), "little"))
+
+    def load_integer(self, size: int) -> None:
+        """Python refuses to print an integer of more than 4,300 digits, and to make a float of one of 310."""
+        if size > LONGEST_INTEGER:
+            raise Forbidden(f"holds an integer of {size} bytes, which no checkpoint needs")
+        self.append(int.from_bytes(self.read(size), "little", signed=True))
+
     # --- opcodes that fill containers: plain ones only ----------------------------------------------------------------
 
     def fill(self, *kinds: type) -> Any:
@@ -177,6 +193,8 @@ class RestrictedUnpickler(pickle._Unpickler):  # the one in Python: its opcodes 
 
 
 RESTRICTED = {
+    pickle.LONG1[0]: RestrictedUnpickler.load_long1,
+    pickle.LONG4[0]: RestrictedUnpickler.load_long4,
     pickle.GLOBAL[0]: RestrictedUnpickler.load_global,
     pickle.REDUCE[0]: RestrictedUnpickler.load_reduce,
     pickle.NEWOBJ[0]: RestrictedUnpickler.load_newobj,

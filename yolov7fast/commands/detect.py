@@ -31,6 +31,7 @@ def detect(opt: Namespace, family: str = "yolo") -> Summary:
         agnostic=getattr(opt, "agnostic_nms", False),
         augment=getattr(opt, "augment", False),
         half=not getattr(opt, "no_half", False),
+        trust_torchscript=opt.trust_torchscript,
     )
     predictor = load_predictor(opt.weights, select_device(opt.device), options)
     summary = detect_with(opt, predictor)
@@ -77,5 +78,7 @@ def _report(summary: Summary, save_dir: Path, output: PredictionOutput, skipped:
 
 
 def main(family: str = "yolo") -> int:
+    """The exit code: 0, 1 where something was skipped, 130 where the user stopped it."""
     logging.basicConfig(format="%(message)s", level=logging.INFO)
-    return 130 if detect(parser_for("detect", family).parse_args(), family).stopped else 0
+    summary = detect(parser_for("detect", family).parse_args(), family)
+    return 130 if summary.stopped else 1 if summary.skipped else 0

@@ -14,6 +14,11 @@ from yolov7fast.core.process.output import open_closed_streams, output_is_lost, 
 from yolov7fast.core.text import printable
 
 LONGEST = 500  # characters of a reported line
+MORE_MEMORY = "use a smaller --batch-size or --img-size, end other programs, or raise the limit (ulimit -v)"
+SIGNS_OF_LITTLE_MEMORY = (
+    *("an't allocate memory", "annot allocate memory", "Insufficient memory", "out of memory", "std::bad_alloc"),
+    *("can't start new thread", "failed to map segment", "Failed to allocate"),
+)
 OF_THE_MACHINE = (errno.ENAMETOOLONG, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
 
 
@@ -42,14 +47,13 @@ def run_command(main: Callable[[], int | None]) -> None:
     except UserError as error:
         print_if_possible(f"error: {one_line(error)}", sys.stderr)
         sys.exit(2)
-    except OSError as error:
+    except Exception as error:
         if output_is_lost() and isinstance(error, BrokenPipeError):
             sys.exit(128 + signal.SIGPIPE)
-        if error.errno not in OF_THE_MACHINE:
+        text = failure_of_the_machine(error)
+        if not text:
             raise
-        where = f"{printable(error.filename, 300)}: " if error.filename else ""
-        text = f"error: {where}{error.strerror}; free some space, or choose another place"
-        print_if_possible(text, sys.stderr)
+        print_if_possible(f"error: {text}", sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt as error:
         number = getattr(error, "number", signal.SIGINT)
@@ -59,6 +63,21 @@ def run_command(main: Callable[[], int | None]) -> None:
     finally:
         signals.restore_signals()
         signals.second_interrupt = signals.raise_interrupt
+
+
+def failure_of_the_machine(error: Exception) -> str:
+    """The line that reports memory that ran out, or a disk that is full or cannot be written; empty for others."""
+    if is_out_of_memory(error):
+        return f"out of memory ({one_line(error, 200)}); {MORE_MEMORY}"
+    if not isinstance(error, OSError) or error.errno not in OF_THE_MACHINE:
+        return ""
+    where = f"{printable(error.filename, 300)}: " if error.filename else ""
+    return f"{where}{error.strerror}; free some space, or choose another place"
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether memory ran out, or a limit of it was reached (`ulimit -v`), in Python, PyTorch, OpenCV or a thread."""
+    return isinstance(error, MemoryError) or any(sign in str(error) for sign in SIGNS_OF_LITTLE_MEMORY)
 
 
 def one_line(error: Exception, limit: int = LONGEST - len("error: ...")) -> str:

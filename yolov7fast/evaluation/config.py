@@ -38,6 +38,7 @@ class EvalConfig:
     augment: bool = False  # test-time augmentation
     v5_metric: bool = False  # AP with recall extended to 1.0
     half: bool = True  # half precision on CUDA
+    trust_torchscript: bool = False  # run a TorchScript file that was not exported on this machine
     task: str = "val"
     outputs: OutputConfig = field(default_factory=OutputConfig)
 
@@ -60,6 +61,7 @@ class EvalConfig:
             augment=self.augment,
             hybrid=self.outputs.save_hybrid,
             half=self.half,
+            trust_torchscript=self.trust_torchscript,
         )
 
     def settings(self) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from yolov7fast.export.network import Source, build
 from yolov7fast.export.onnx_file import example
 from yolov7fast.export.plan import Plan
 from yolov7fast.runtimes.metadata import Metadata
+from yolov7fast.runtimes.trust import record_export
 
 SUFFIXES = {"onnx": ".onnx", "torchscript": ".torchscript.pt", "openvino": ".xml"}
 
@@ -39,3 +40,4 @@ def write_torchscript(source: Source, plan: Plan, metadata: Metadata, path: Path
         traced = torch.jit.trace(module, tuple(example(source, plan).values()), check_trace=False)
         traced = torch.jit.freeze(traced)
         torch.jit.save(traced, str(path), _extra_files={"metadata.json": json.dumps(metadata.to_text())})
+    record_export(path)

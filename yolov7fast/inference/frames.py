@@ -32,8 +32,17 @@ class Frame:
     capture: cv2.VideoCapture | None = None
 
 
-def network_input(original: np.ndarray, img_size: int, stride: int, square: bool) -> np.ndarray:
-    """BGR image -> letterboxed RGB (3, h, w), padded to a square or else to the next multiples of the stride."""
+def network_input(original: np.ndarray, img_size: int, stride: int, square: bool, name: str = "an image") -> np.ndarray:
+    """BGR image -> letterboxed RGB (3, h, w), padded to a square or else to the next multiples of the stride.
+
+    An image that would be less than one pixel high or wide at this size raises `UserError`; name: what it calls it.
+    """
+    height, width = original.shape[:2]
+    if round(min(height, width) * img_size / max(height, width)) < 1:
+        raise UserError(
+            f"{name} is {width}x{height} pixels, too thin for --img-size {img_size}: its shorter side would be less "
+            "than one pixel; crop it, or give a larger size"
+        )
     padded = letterbox(original, img_size, auto=not square, stride=stride)[0]
     return np.ascontiguousarray(padded[:, :, ::-1].transpose(2, 0, 1))
 

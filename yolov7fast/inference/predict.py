@@ -38,6 +38,7 @@ class Summary:
     images: int = 0
     detections: int = 0
     seconds: float = 0.0
+    skipped: int = 0  # images, videos and other sources that could not be used
     stopped: bool = False  # by the user, before the sources' end
 
 
@@ -102,6 +103,7 @@ def predict_source(
             writer.close()
             source.close()
             output.close()
+    summary.skipped = len(source.skipped)
     summary.seconds = time.perf_counter() - start
     if not summary.images and not summary.stopped:
         raise UserError(f"nothing could be read: {'; '.join(source.skipped[:5])}")

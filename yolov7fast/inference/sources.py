@@ -13,7 +13,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from yolov7fast.core.errors import UserError
+from yolov7fast.core.errors import UserError, one_line
 from yolov7fast.core.text import counted
 from yolov7fast.data.images import decoder_warnings_caught, read_image
 from yolov7fast.inference.frames import (
@@ -127,29 +127,40 @@ class LoadImages:
         for index, path in enumerate(self.files):
             if index < self.image_count:
                 self.mode = "image"
-                original = self._read(path)
-                if original is not None:
+                prepared = self._read(path)
+                if prepared is not None:
+                    original, image = prepared
                     prefix = f"image {index + 1}/{self.nf} {_shown(path)}: "
-                    yield Frame(path, self._input(original), original, "image", prefix=prefix)
+                    yield Frame(path, image, original, "image", prefix=prefix)
             else:
                 self.mode = "video"
                 yield from self._video(path, index)
 
-    def _input(self, original: np.ndarray) -> np.ndarray:
-        return network_input(original, self.img_size, self.stride, self.square)
+    def _input(self, original: np.ndarray, name: str) -> np.ndarray:
+        return network_input(original, self.img_size, self.stride, self.square, name)
 
-    def _read(self, path: str) -> np.ndarray | None:
-        """The image, or None where it cannot be decoded. What the decoder complains of is logged once, by name."""
+    def _read(self, path: str) -> tuple[np.ndarray, np.ndarray] | None:
+        """The image and what the network takes of it, or None where it cannot be used.
+
+        What the decoder complains of is logged once, by name.
+        """
         with decoder_warnings_caught() as warnings:
             try:
                 original = read_image(path)
-            except UserError:
-                original = None
-        if original is None:
-            self._skip(f"image {path} cannot be decoded")
-        elif warnings:
+            except UserError as error:
+                self._skip(str(error).removesuffix("; fix or remove the file, then start again"))
+                return None
+            except (cv2.error, MemoryError) as error:
+                self._skip(f"image {path} cannot be decoded ({_reason(error)})")
+                return None
+        try:
+            prepared = original, self._input(original, f"image {path}")
+        except UserError as error:
+            self._skip(str(error))
+            return None
+        if warnings:
             LOGGER.warning("image %s is damaged (%s): only what can be read of it is used", path, warnings[0])
-        return original
+        return prepared
 
     def _video(self, path: str, index: int) -> Iterator[Frame]:
         capture = cv2.VideoCapture(path)
@@ -162,8 +173,12 @@ class LoadImages:
                 if not ok:
                     break
                 number += 1
+                try:
+                    image = self._input(original, f"video {path}")
+                except UserError as error:
+                    self._skip(str(error))
+                    return
                 prefix = f"video {index + 1}/{self.nf} ({number}/{max(total, number)}) {path}: "
-                image = self._input(original)
                 yield Frame(path, image, original, "video", number, total, prefix, fps, capture)
         finally:
             capture.release()
@@ -174,6 +189,13 @@ class LoadImages:
 
     def close(self) -> None:
         """Nothing stays open between frames; here so that both readers are closed alike."""
+
+
+def _reason(error: Exception) -> str:
+    """Why a decoder gave up; of OpenCV's message what follows its place in the source."""
+    if "CV_IO_MAX_IMAGE" in str(error):
+        return "its header claims more pixels than OpenCV reads"
+    return one_line(error, 300).rpartition("error: ")[2][:150]
 
 
 def valid_fps(fps: float) -> float:

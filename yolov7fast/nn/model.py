@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from yolov7fast.core.errors import UserError, one_line, shown
+from yolov7fast.core.errors import UserError, is_out_of_memory, one_line, shown
 from yolov7fast.nn.blocks import Conv, RepConv
 from yolov7fast.nn.description import check_description, read_description
 from yolov7fast.nn.heads import Detect, IAuxDetect, IDetect
@@ -36,6 +36,7 @@ LOGGER = logging.getLogger(__name__)
 BUILD_SIZE = 256  # side of the image of zeros that shows the strides
 MOST_OUTPUT = 1 << 28  # values in the output of a layer for that image
 MOST_WORK = 1e12  # multiplications of a layer for that image
+MISFITS = (RuntimeError, ValueError, TypeError, LookupError, ArithmeticError, AttributeError)  # of layers and inputs
 TTA_PASSES = ((1.0, False), (0.83, True), (0.67, False))  # scale, mirrored left to right
 
 
@@ -119,7 +120,7 @@ class Model(nn.Module):
         image = torch.empty(1, ch, BUILD_SIZE, BUILD_SIZE, device="meta")
         hooks = [m.register_forward_hook(check) for m in self.model]
         try:
-            with contextlib.suppress(RuntimeError, ValueError, TypeError, IndexError):  # the run itself reports them
+            with contextlib.suppress(*MISFITS):  # the run itself reports them
                 torch.func.functional_call(self, weightless, (image,))
         finally:
             for hook in hooks:
@@ -136,7 +137,9 @@ class Model(nn.Module):
         hooks = [m.register_forward_pre_hook(lambda m, _: reached.append(m)) for m in self.model]
         try:
             return self._run_layers(torch.zeros(1, ch, BUILD_SIZE, BUILD_SIZE))
-        except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        except MISFITS as error:
+            if is_out_of_memory(error):
+                raise
             m = reached[-1]
             where = f"{file}, layer {m.i} ({m.type}, from {shown(m.f)})"
             raise UserError(f"{where}: its inputs do not fit: {one_line(error, 200)}") from error

@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from yolov7fast.core.bounded import is_number, is_whole
-from yolov7fast.core.errors import UserError, one_line, shown
+from yolov7fast.core.errors import UserError, is_out_of_memory, one_line, shown
 from yolov7fast.core.text import printable
 from yolov7fast.nn import blocks as common
 from yolov7fast.nn import heads
@@ -322,5 +322,7 @@ def build_layer(row: Row, resolved: Resolved) -> nn.Module:
     try:
         modules = [cls(*args) for _ in range(max(resolved.repeats, 1))]
     except Exception as error:  # PyTorch answers values that it cannot use with exceptions of every kind
+        if is_out_of_memory(error):
+            raise
         row.fail(f"cannot be built from {shown(row.args)}: {one_line(error, 200)}")
     return nn.Sequential(*modules) if resolved.repeats > 1 else modules[0]

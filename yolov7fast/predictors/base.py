@@ -35,6 +35,7 @@ class PredictOptions:
     augment: bool = False  # test-time augmentation
     hybrid: bool = False  # labels are put among the candidates (auto-labelling)
     half: bool = True  # half precision where it pays: on CUDA
+    trust_torchscript: bool = False  # run a TorchScript file that was not exported on this machine
 
 
 DEFAULT = PredictOptions()

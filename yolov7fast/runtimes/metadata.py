@@ -4,12 +4,14 @@ Every format stores the same keys as text; values other than words are JSON. `Me
 """
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from yolov7fast import __version__
+from yolov7fast.core.bounded import is_number, is_whole
 from yolov7fast.core.errors import UserError, shown
 from yolov7fast.nn.detr import ARCHITECTURES
 from yolov7fast.runtimes.forms import Form
@@ -18,7 +20,10 @@ MARK = "yolov7fast"  # the key that marks files of this project; its value is th
 TABLE_VERSION = 1
 PADDING = 114  # grey of the letterbox
 AXES = ("batch", "height", "width")
-MOST = 65536  # of a side, a batch, a number of classes: beyond all that is made, and small enough to be allocated
+MOST = 65536  # classes, levels, detections of an image
+LARGEST_STRIDE = 1 << 10
+MOST_PIXELS = 1 << 28  # of a batch: 3 GB in float32
+LONGEST = 1 << 24  # characters of the metadata of a TorchScript file
 
 
 @dataclass(frozen=True)
@@ -64,23 +69,30 @@ class Metadata:
     def check(self) -> None:
         """Raise ValueError where a value is not what its key means: a file may come from anywhere."""
         wanted = {
-            "names": _all(self.names, str) and 0 < len(self.names) <= MOST,
+            "names": _all(self.names, str) and len(self.names) > 0,
             "kind": self.kind in ("yolo", *ARCHITECTURES),
-            "stride": _is_whole(self.stride, 1),
-            "size": _all(self.size, int) and len(self.size) == 2 and all(_is_whole(side, 1) for side in self.size),
-            "batch": _is_whole(self.batch, 1),
+            "stride": is_whole(self.stride, 1, LARGEST_STRIDE),
+            "size": _all_whole(self.size, 1, MOST) and len(self.size) == 2 and math.prod(self.size) <= MOST_PIXELS,
+            "batch": is_whole(self.batch, 1, MOST),
             "free": _all(self.free, str) and set(self.free) <= set(AXES),
-            "outputs": isinstance(self.outputs, dict),
+            "outputs": isinstance(self.outputs, dict) and 0 < len(self.outputs) <= MOST,
             "dtype": self.dtype in ("float32", "uint8"),
-            "conf_thres": self.conf_thres is None or 0 <= self.conf_thres <= 1,
-            "iou_thres": self.iou_thres is None or 0 <= self.iou_thres <= 1,
-            "topk": self.topk is None or _is_whole(self.topk, 1),
-            "strides": _all(self.strides, int) and all(_is_whole(stride, 1) for stride in self.strides),
-            "least_cells": _is_whole(self.least_cells, 0),
+            "half": isinstance(self.half, bool),
+            "conf_thres": self.conf_thres is None or is_number(self.conf_thres, 0, 1),
+            "iou_thres": self.iou_thres is None or is_number(self.iou_thres, 0, 1),
+            "topk": self.topk is None or is_whole(self.topk, 1, MOST),
+            "class_offset": self.class_offset is None or is_number(self.class_offset, 0, math.inf),
+            "strides": _all_whole(self.strides, 1, LARGEST_STRIDE),
+            "anchors": _all(self.anchors, list) and all(_all(level, list) for level in self.anchors),
+            "head_classes": _all(self.head_classes, list)
+            and all(_all_whole(ids, 0, len(self.names) - 1) for ids in self.head_classes),
+            "least_cells": is_whole(self.least_cells, 0, MOST),
         }
         wrong = [name for name, is_right in wanted.items() if not is_right]
         if wrong:
             raise ValueError(f"{wrong[0]} is {shown(getattr(self, wrong[0]))}")
+        if self.batch * math.prod(self.size) > MOST_PIXELS:
+            raise ValueError(f"a batch of {self.batch} images of {self.size} needs too much memory")
 
     def to_text(self) -> dict[str, str]:
         values = asdict(self)
@@ -88,12 +100,26 @@ class Metadata:
         return {MARK: str(TABLE_VERSION), **text}
 
     @classmethod
-    def of(cls, text: Mapping[str, str], origin: str | Path) -> "Metadata":
-        """From the keys of a file; origin: its name, for messages."""
+    def of_json(cls, text: str | bytes, origin: str | Path) -> "Metadata":
+        """From the JSON in a TorchScript file, which may hold anything; origin: the file's name, for messages."""
+        try:
+            if len(text) > LONGEST:
+                raise ValueError(f"it has more than {LONGEST:,} characters")
+            return cls.of(json.loads(text or "{}"), origin)
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"{origin} is damaged: its metadata cannot be read ({error!r:.120})") from None
+
+    @classmethod
+    def of(cls, text: Any, origin: str | Path) -> "Metadata":
+        """From the keys of a file, each with its text; origin: the file's name, for messages."""
+        if not isinstance(text, Mapping) or not all(isinstance(value, str) for value in text.values()):
+            raise UserError(f"{origin} is damaged: its metadata is no mapping of keys to text, but {shown(text)}")
         if text.get(MARK) is None:
             raise UserError(f"{origin} carries no metadata of export.py: export the .pt file again with this project")
         if text[MARK] != str(TABLE_VERSION):
-            raise UserError(f"{origin} is of another version of export.py ({text[MARK]}): export the .pt file again")
+            raise UserError(
+                f"{origin} is of another version of export.py ({shown(text[MARK])}): export the .pt file again"
+            )
         try:
             values = {name: _read(text[name], kind) for name, kind in cls.__annotations__.items()}
             found = cls(**values)
@@ -109,9 +135,9 @@ def _read(text: str, kind: Any) -> Any:
     return Form(text) if kind is Form else json.loads(text)
 
 
-def _is_whole(value: Any, low: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= MOST
-
-
 def _all(values: Any, kind: type) -> bool:
-    return isinstance(values, list) and all(isinstance(value, kind) for value in values)
+    return isinstance(values, list) and len(values) <= MOST and all(isinstance(value, kind) for value in values)
+
+
+def _all_whole(values: Any, low: int, high: int) -> bool:
+    return _all(values, int) and all(is_whole(value, low, high) for value in values)

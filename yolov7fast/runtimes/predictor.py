@@ -17,7 +17,7 @@ from yolov7fast.nn.detr import cells
 from yolov7fast.predictors.base import DEFAULT, Prediction, PredictOptions, Source, Stopwatch, wanted_rows
 from yolov7fast.runtimes.answers import detections_of, predictions_of, query_detections
 from yolov7fast.runtimes.metadata import Metadata
-from yolov7fast.runtimes.sessions import Session, open_session
+from yolov7fast.runtimes.sessions import Session, damaged, open_session
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ class ExportedPredictor:
 
     def __init__(self, path: str | Path, device: torch.device, options: PredictOptions = DEFAULT):
         self.path, self.device_type = Path(path), device.type
-        self.session: Session = open_session(path, self.device_type)
+        self.session: Session = open_session(path, self.device_type, trust_torchscript=options.trust_torchscript)
         self.metadata = self.session.metadata
         self._thresholds = own_thresholds(self.metadata)
         check_usable(self.path, self.metadata)
@@ -57,7 +57,9 @@ class ExportedPredictor:
         self._followed = self.options
         wanted = {name: float(getattr(self.options, name)) for name in self._thresholds}
         if wanted != self._thresholds:
-            self.session = open_session(self.path, self.device_type, wanted)
+            self.session = open_session(
+                self.path, self.device_type, wanted, trust_torchscript=self.options.trust_torchscript
+            )
             self._thresholds = wanted
 
     @torch.no_grad()
@@ -70,9 +72,10 @@ class ExportedPredictor:
             raise UserError(f"{self.path} takes images of {self.metadata.size} alone, not {[height, width]}")
         inputs = self._inputs(images, shapes)
         clock = Stopwatch()
-        outputs = run_in_batches(self.session, inputs, self.metadata.fixed_batch)
+        with damaged(self.path, self.session.runtime, "run"):
+            outputs = run_in_batches(self.session, inputs, self.metadata.fixed_batch)
         inference_ms = clock.lap()
-        with one_thread():
+        with one_thread(), damaged(self.path, "its own metadata", "read"):
             detections = self._detections(outputs, inputs, (height, width))
         return Prediction(detections, inference_ms, clock.lap())
 

@@ -5,7 +5,7 @@
 
 import contextlib
 import functools
-import json
+import io
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from yolov7fast.core.errors import UserError
+from yolov7fast.core.errors import UserError, is_out_of_memory
 from yolov7fast.core.optional import need
 from yolov7fast.runtimes.metadata import Metadata
+from yolov7fast.runtimes.trust import check_trusted
 
 TENSORRT_PLUGIN = "EfficientNMS_TRT"
 FOR_TENSORRT = (
@@ -27,12 +28,17 @@ CONFIDENCE_NODE = "Greater_is_confident"  # of a network that needs no suppressi
 
 
 def open_session(
-    path: str | Path, device: str = "cpu", thresholds: Mapping[str, float] | None = None, extra: Sequence[str] = ()
+    path: str | Path,
+    device: str = "cpu",
+    thresholds: Mapping[str, float] | None = None,
+    extra: Sequence[str] = (),
+    trust_torchscript: bool = False,
 ) -> "Session":
     """A session for an exported file.
 
     device: cpu or cuda, as far as the runtime has it. thresholds: other values for `conf_thres` and `iou_thres` of a
     file with suppression inside. extra: names of values inside its graph that are given as outputs too.
+    trust_torchscript: run a TorchScript file that was not exported on this machine.
     """
     path = Path(path)
     if not path.is_file():
@@ -41,7 +47,7 @@ def open_session(
         return OnnxSession.open(path, device, thresholds or {}, extra)
     if path.suffix == ".xml":
         return OpenVinoSession.open(path, thresholds or {}, extra)
-    return TorchScriptSession.open(path, device)
+    return TorchScriptSession.open(path, device, trust_torchscript)
 
 
 class Session(ABC):
@@ -56,15 +62,17 @@ class Session(ABC):
 
 
 @contextlib.contextmanager
-def damaged(path: str | Path, runtime: str):
-    """Whatever a runtime says of a file that it cannot load becomes one line."""
+def damaged(path: str | Path, runtime: str, step: str = "loaded"):
+    """Whatever a runtime says of a file that cannot be loaded or run becomes one line."""
     try:
         yield
     except UserError:
         raise
     except Exception as error:
+        if is_out_of_memory(error):
+            raise
         reason = " ".join(str(error).split())[:200] or type(error).__name__
-        raise UserError(f"{path} cannot be loaded by {runtime}: {reason}; export the .pt file again") from None
+        raise UserError(f"{path} cannot be {step} by {runtime}: {reason}; export the .pt file again") from None
 
 
 class OnnxSession(Session):
@@ -169,12 +177,14 @@ class TorchScriptSession(Session):
         self.runtime = f"TorchScript {torch.__version__}"
 
     @classmethod
-    def open(cls, path: Path, device: str) -> "TorchScriptSession":
+    def open(cls, path: Path, device: str, trusted: bool) -> "TorchScriptSession":
+        """trusted: run the file even if it was not exported on this machine (`runtimes.trust`)."""
         extra = {"metadata.json": ""}
         with damaged(path, "TorchScript"):
-            module = torch.jit.load(path, map_location=device, _extra_files=extra)
-        text = json.loads(extra["metadata.json"] or "{}")
-        return cls(module.eval(), Metadata.of(text, path), torch.device(device))
+            content = path.read_bytes()
+            check_trusted(content, path, trusted)
+            module = torch.jit.load(io.BytesIO(content), map_location=device, _extra_files=extra)
+        return cls(module.eval(), Metadata.of_json(extra["metadata.json"], path), torch.device(device))
 
     @torch.no_grad()
     def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

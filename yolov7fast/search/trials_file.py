@@ -22,6 +22,7 @@ TAKES = {
     "int": "[low, high], whole numbers with low < high; its step must be one of at least 1",
     "choice": "a list of values, such as {choice: [16, 32]}",
 }
+MOST_TRIALS = 1_000  # of a list: each is a training, and is checked as one, which takes some 10 ms
 GOLDEN = (5**0.5 - 1) / 2
 EXAMPLE = "lr0: {log_uniform: [0.001, 0.1]}"
 
@@ -31,6 +32,11 @@ def read_trials(path: str | Path, training: TrialTraining) -> list[dict[str, Any
     content = read_file(path)
     if not isinstance(content, list) or not content:
         raise UserError(f'{path} must hold a list of trials, such as [{{"lr0": 0.01}}, {{"lr0": 0.02}}]')
+    if len(content) > MOST_TRIALS:
+        raise UserError(
+            f"{path} lists {len(content):,} trials, and at most {MOST_TRIALS:,} are possible: split the file, or give "
+            "ranges with --search"
+        )
     trials = []
     for k, entry in enumerate(content, 1):
         where = f"{path}: trial {k}"

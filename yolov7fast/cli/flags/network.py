@@ -47,6 +47,13 @@ ROWS = [
         changed={"detr": ONE_CHECKPOINT},
     ),
     network(
+        "--trust-torchscript",
+        bool,
+        False,
+        "run a TorchScript file that was not exported on this machine; such a file can run any code",
+        where=DETECTED,
+    ),
+    network(
         "--cfg",
         str,
         "",
