@@ -120,9 +120,9 @@ def _decode(data: bytes, fact: np.void) -> np.ndarray | None:
             pixels = cv2.imdecode(np.frombuffer(data, np.uint8), how)
             if pixels is not None:
                 return pixels
-        fact["orientation"] = _orientation(image)
         if ";16" in str(image.tile[:1]):  # Pillow's name of the pixels in the file: I;16, RGB;16B and the like
             fact["bits"] = _used_bits(data)
+        fact["orientation"] = _orientation(image)  # of a PNG without EXIF, Pillow loads the pixels for it
         if image.format in ("JPEG", "MPO"):
             image.draft("L" if image.mode == "L" else "RGB", (HASHED, HASHED))
         image.load()

@@ -23,7 +23,7 @@ from yolov7fast.doctor.label_checks import check_labels
 from yolov7fast.doctor.objects import Objects, collect
 from yolov7fast.doctor.set_checks import Figures, check_classes, check_sizes, count
 
-VERSION = 3
+VERSION = 4
 THRESHOLD = 4.0  # anchor_t of the shipped hyper-parameters
 
 

@@ -171,7 +171,7 @@ def _samples(content: dict[str, Any], path: Path, dense: dict[int, int], finder:
     for sample, image in zip(samples, content["images"]):
         if times[image["id"]] > 1:
             text = (
-                f"{times[image['id']]} images have the id {shown(image['id'])}: their annotations cannot be told apart"
+                f"{times[image['id']]} images have the id {shown(image['id'])}: which annotations are whose is unknown"
             )
             sample.faults.append(Fault("image id given twice", str(path), 0, f"{printable(sample.name, 200)}: {text}"))
     if samples:

@@ -205,9 +205,9 @@ def _aspect_notes(samples: Sequence[Sample], said: str) -> list[str]:
         return []
     sample, (width, height) = odd[0]
     return [
-        f"{counted(len(odd), 'image')} with another aspect ratio than the annotation says, so the boxes are wrong; first "
-        f"{printable(sample.image)}: {sample.frame[0]:g} x {sample.frame[1]:g} in the annotation, {width} x {height} in "
-        f"the file; correct width and height in the annotations; for all of them: yolov7fast data check {said}"
+        f"{counted(len(odd), 'image')} with another aspect ratio than the annotation says, so boxes are wrong; first "
+        f"{printable(sample.image)}: {sample.frame[0]:g} x {sample.frame[1]:g} in the annotation, {width} x {height} "
+        f"in the file; correct width and height in the annotations; for all of them: yolov7fast data check {said}"
     ]
 
 
