@@ -2,7 +2,8 @@
 
 from yolov7fast.augment.transforms import augment_hsv, letterbox, random_perspective
 from yolov7fast.data.dataset import LoadImagesAndLabels
-from yolov7fast.data.labels import IMG_FORMATS, img2label_paths
+from yolov7fast.data.image_files import IMG_FORMATS
+from yolov7fast.data.labels import img2label_paths
 from yolov7fast.inference.sources import LoadImages, LoadStreams
 from yolov7fast.loading.dataloader import create_dataloader
 

@@ -132,6 +132,7 @@ class LoadImagesAndLabels(Dataset):
         self.segments = [table.segments[i] for i in picked]
         self.shapes = table.shapes[list(picked)].astype(np.float64)
         self.problem_kinds = dict(Counter(problem.kind for problem in table.problems))
+        self.first_loss = table.first_loss
         if single_cls:
             for rows in self.labels:
                 rows[:, 0] = 0

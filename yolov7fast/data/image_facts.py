@@ -11,6 +11,7 @@ import json
 import multiprocessing
 import os
 import signal
+import stat
 import sys
 from collections.abc import Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
@@ -25,11 +26,12 @@ from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.atomic import atomic_file
 from yolov7fast.core.process.threads import ThreadPool
 from yolov7fast.data.formats.files import cache_folder, plain_name
-from yolov7fast.data.labels import EXIF_ORIENTATION
+from yolov7fast.data.images import EXIF_ORIENTATION, decode_file
 
-VERSION = 2
+VERSION = 3
 GOOD, MISSING, UNREADABLE, TRUNCATED, TOO_LARGE = range(5)  # states of a file
-MOST_PIXELS = 100_000_000  # beyond it a file is not decoded here
+MOST_LOOKED_AT = 100_000_000  # pixels beyond which an image is not decoded here
+MOST_BYTES = 1 << 30  # of a file that is read here
 THUMB = 16  # pixels a side of what near duplicates are compared by
 HASHED = 32  # pixels a side of what the perceptual hash is made from
 LEAST = 24  # pixels of the shorter side down to which a decoding may be reduced: three for each of the hash's waves
@@ -44,6 +46,7 @@ FACTS = np.dtype(
         ("width", np.int32),  # as stored, before EXIF
         ("height", np.int32),
         ("orientation", np.uint8),  # EXIF's, 1 = upright
+        ("bits", np.uint8),  # that the values of a 16-bit image need; 0 for other images
         ("grey", np.bool_),
         ("flat", np.bool_),  # one colour all over: no perceptual hash
         ("format", "S8"),
@@ -87,6 +90,11 @@ def _look_chunk(paths: Sequence[str]) -> np.ndarray:
 def _read(path: str, fact: np.void) -> np.ndarray | None:
     """Fill in what the file says, and return its pixels, RGB or BGR, at any size; None if they cannot be had."""
     try:
+        status = os.stat(path)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > MOST_BYTES:
+            fact["state"] = UNREADABLE
+            fact["error"] = f"larger than {MOST_BYTES:,} bytes" if stat.S_ISREG(status.st_mode) else "no regular file"
+            return None
         with open(path, "rb", buffering=0) as file:
             data = file.read()
     except OSError as error:
@@ -94,55 +102,43 @@ def _read(path: str, fact: np.void) -> np.ndarray | None:
         fact["error"] = str(error.strerror).encode(errors="replace")[:160]
         return None
     fact["digest"] = np.frombuffer(hashlib.sha256(data).digest(), np.uint64, 2)  # processors have instructions for it
-    pixels = _decode_plain_jpeg(data, fact)
-    if pixels is not None:
-        return pixels
     try:
         return _decode(data, fact)
     except Exception as error:  # whatever a damaged file makes the readers raise
         return _judge_error(path, error, fact)
 
 
-def _decode_plain_jpeg(data: bytes, fact: np.void) -> np.ndarray | None:
-    """An ordinary JPEG, decoded as small as will do; None for one that deserves a closer look, and other formats."""
-    size = jpeg_size(data) if data[-4096:].rfind(b"\xff\xd9") >= 0 and b"Exif" not in data[:4096] else None
-    if size is None or size[0] * size[1] > MOST_PIXELS:
-        return None
-    how = next(flag for factor, flag in REDUCED if min(size) >= factor * LEAST or factor == 1)
-    pixels = cv2.imdecode(np.frombuffer(data, np.uint8), how)
-    if pixels is not None:
-        fact["width"], fact["height"], fact["format"] = *size, b"jpeg"
-    return pixels
-
-
-def jpeg_size(data: bytes) -> tuple[int, int] | None:
-    """(width, height) of a JPEG of one image, from its frame header; None where there is none to be found."""
-    place = 2
-    while data[:2] == b"\xff\xd8" and place + 9 < len(data) and data[place] == 0xFF:
-        kind, length = data[place + 1], int.from_bytes(data[place + 2 : place + 4], "big")
-        if kind == 0xE2 and data[place + 4 : place + 8] == b"MPF\0":  # several images in one file
-            return None
-        if 0xC0 <= kind <= 0xCF and kind not in (0xC4, 0xC8, 0xCC):
-            height, width = (int.from_bytes(data[place + k : place + k + 2], "big") for k in (5, 7))
-            return (width, height) if width and height else None
-        if kind == 0xDA or length < 2:
-            return None
-        place += 2 + length
-    return None
-
-
 def _decode(data: bytes, fact: np.void) -> np.ndarray | None:
     with Image.open(io.BytesIO(data)) as image:
         fact["width"], fact["height"] = image.size
         fact["format"] = (image.format or "").lower().encode()
-        fact["orientation"] = _orientation(image)
-        if image.width * image.height > MOST_PIXELS:
+        if image.width * image.height > MOST_LOOKED_AT:
             fact["state"] = TOO_LARGE
             return None
+        if _is_plain_jpeg(image, data):
+            how = next(flag for factor, flag in REDUCED if min(image.size) >= factor * LEAST or factor == 1)
+            pixels = cv2.imdecode(np.frombuffer(data, np.uint8), how)
+            if pixels is not None:
+                return pixels
+        if ";16" in str(image.tile[:1]):  # Pillow's name of the pixels in the file: I;16, RGB;16B and the like
+            fact["bits"] = _used_bits(data)
+        fact["orientation"] = _orientation(image)  # of a PNG without EXIF, Pillow loads the pixels for it
         if image.format in ("JPEG", "MPO"):
             image.draft("L" if image.mode == "L" else "RGB", (HASHED, HASHED))
         image.load()
         return _pixels(image)
+
+
+def _is_plain_jpeg(image: Image.Image, data: bytes) -> bool:
+    """Whether OpenCV may decode it small: a complete JPEG of one image without EXIF."""
+    complete = data[-4096:].rfind(b"\xff\xd9") >= 0
+    return image.format == "JPEG" and complete and b"Exif" not in data[:4096]
+
+
+def _used_bits(data: bytes) -> int:
+    """Bits that the largest value of a 16-bit image needs; 0 if OpenCV does not read it as one."""
+    pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
+    return int(pixels.max()).bit_length() if pixels is not None and pixels.dtype == np.uint16 else 0
 
 
 def _orientation(image: Image.Image) -> int:
@@ -169,10 +165,7 @@ def _judge_error(path: str, error: Exception, fact: np.void) -> np.ndarray | Non
     fact["state"] = UNREADABLE
     if not fact["width"]:
         return None
-    try:
-        pixels = cv2.imread(path, cv2.IMREAD_COLOR)  # of a cut file it gives what there is, decoding memory does not
-    except cv2.error:
-        pixels = None
+    pixels = decode_file(path)  # of a cut file OpenCV gives what there is, which decoding memory does not
     if pixels is not None:
         fact["state"] = TRUNCATED
     return pixels

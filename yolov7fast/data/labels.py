@@ -5,7 +5,6 @@ points, a polygon. What is wrong with an image or its labels is reported as `Pro
 doubled line costs the whole image, as upstream does, unless partial labels are kept.
 """
 
-import glob
 import logging
 import os
 import random
@@ -13,23 +12,25 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import cv2
 import numpy as np
 from PIL import Image
 
 from yolov7fast.core.errors import UserError
-from yolov7fast.data.images import without_decoder_warnings
+from yolov7fast.data.image_files import IMG_FORMATS, check_place, is_image_name, list_files
+from yolov7fast.data.images import EXIF_ORIENTATION, decode_file, size_fault, without_decoder_warnings
 
 LOGGER = logging.getLogger(__name__)
-IMG_FORMATS = ("bmp", "jpg", "jpeg", "png", "tif", "tiff", "dng", "webp", "mpo")  # by file name, and by Pillow's name
 MIN_SIDE = 10  # pixels
-EXIF_ORIENTATION = 274
 POLYGON_TOKENS = 8  # a line with more makes the whole file polygons
 LAST_CLASS = 2**24  # up to here float32, in which labels are kept, holds every whole number
+MOST_OBJECTS = 50_000  # lines of a label file
+MOST_BYTES = 1 << 26  # of a label file
 SLACK = 0.01  # how far a box may reach beyond the image before it is noted
 
 TRUNCATED = "truncated image"
 # kinds of problems of one line, for which a label file is rejected or, with partial labels, loses the line
+MISREAD = "other lines of the file are polygons, so this box is read as two corner points"
+MIXED = "box among polygons"  # a line that training misreads, as upstream does
 LINE_FAULTS = ("wrong columns", "not a number", "non-finite", "bad class", "box outside", "duplicate row")
 
 Paths = str | os.PathLike | Sequence[str | os.PathLike]
@@ -86,29 +87,31 @@ class Subset(NamedTuple):
 def find_images(source: Paths, prefix: str = "") -> list[str]:
     """Sorted images of folders (searched at any depth) and text lists (one path a line, `./` = the list's folder)."""
     sources = [source] if isinstance(source, str | os.PathLike) else list(source)
-    names: list[str] = []
+    found: list[str] = []
+    others = 0
     for item in sources:
         path = Path(item)
+        check_place(path, prefix)
         if os.path.isdir(path):
-            names += glob.glob(os.path.join(glob.escape(str(path)), "**", "*.*"), recursive=True)
+            images, rest = list_files(path, is_image_name, prefix=prefix)
+            found += images
+            others += rest
         elif os.path.isfile(path):
-            names += _read_list(path, prefix)
+            names = _read_list(path, prefix)
+            images = [name for name in names if is_image_name(name)]
+            found += images
+            others += len(names) - len(images)
         else:
             raise UserError(
                 f"{prefix}{item} is neither a folder of images nor a text file that lists them "
                 f"(looked for {path.absolute()}); check the path in the data YAML"
             )
-    found = sorted(filter(_is_image_name, names))
     if not found:
         raise UserError(
-            f"{prefix}no images in {', '.join(str(s) for s in sources)} ({len(names)} other names seen); "
+            f"{prefix}no images in {', '.join(str(s) for s in sources)} ({others} other names seen); "
             f"image files end in {', '.join(IMG_FORMATS)}"
         )
-    return list(dict.fromkeys(found))
-
-
-def _is_image_name(name: str) -> bool:
-    return name.rpartition(".")[2].lower() in IMG_FORMATS
+    return list(dict.fromkeys(sorted(found)))
 
 
 def _read_list(path: Path, prefix: str) -> list[str]:
@@ -118,7 +121,7 @@ def _read_list(path: Path, prefix: str) -> list[str]:
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is not a text file; a list of images has one path a line") from error
     lines = text.strip().splitlines()
-    hides = [not _is_image_name(line) and _is_image_name(line.rstrip()) for line in lines]
+    hides = [not is_image_name(line) and is_image_name(line.rstrip()) for line in lines]
     if any(hides):
         LOGGER.warning(
             f"{prefix}{path}: {sum(hides)} images are left out because blanks follow their names (first: line "
@@ -203,12 +206,16 @@ def _check_image(path: str, notes: list[Problem]) -> tuple[int, int]:
 
     if not os.path.exists(path):
         raise reject(f"no such file (looked for {os.path.abspath(path)})", "missing image")
+    if not os.path.isfile(path):  # a FIFO or a device would never end
+        raise reject("is no regular file")
     try:
         with Image.open(path) as image:
             image.verify()
             form, size, exif = (image.format or "").lower(), image.size, image.info.get("exif")
     except Exception as error:
         raise reject(str(error) or type(error).__name__) from error
+    if fault := size_fault(*size):
+        raise reject(fault)
     if min(size) < MIN_SIDE:
         raise reject(f"{size[0]} x {size[1]} pixels; both sides must be at least {MIN_SIDE}")
     if form not in IMG_FORMATS:
@@ -216,7 +223,7 @@ def _check_image(path: str, notes: list[Problem]) -> tuple[int, int]:
     truncated = form in ("jpeg", "mpo") and not _ends_with_marker(path)
     if truncated or form not in ("jpeg", "mpo", "png", "webp"):  # Pillow's check does not look at the pixels of these
         with without_decoder_warnings(truncated):
-            img = cv2.imread(path)
+            img = decode_file(path)
         if img is None:
             raise reject("cannot be decoded by OpenCV")
         size = img.shape[1], img.shape[0]
@@ -245,12 +252,25 @@ def _turned(exif: bytes) -> bool:
         return False
 
 
+def size_of_labels_fault(path: str) -> str:
+    """Why a label file is not read at all, or nothing."""
+    size = os.path.getsize(path)
+    return f"{size:,} bytes; at most {MOST_BYTES:,} are read" if size > MOST_BYTES else ""
+
+
+def many_objects_fault(lines: int) -> str:
+    """Why a label file of so many lines is left out, or nothing."""
+    return f"{lines:,} lines; at most {MOST_OBJECTS:,} are read" if lines > MOST_OBJECTS else ""
+
+
 Row = tuple[int, list[str]]  # line number and words of one line
 
 
 def _read_labels(path: str, notes: list[Problem], keep_partial: bool) -> tuple[np.ndarray, list[np.ndarray]]:
     """Rows (m, 5) and polygons of a label file."""
     try:
+        if size := size_of_labels_fault(path):
+            raise _Rejected(Problem("too many objects", path, 0, size, True))
         with open(path) as f:
             text = f.read()
     except (OSError, UnicodeDecodeError) as error:
@@ -259,6 +279,8 @@ def _read_labels(path: str, notes: list[Problem], keep_partial: bool) -> tuple[n
     if not rows:
         notes.append(Problem("empty label", path, 0, "no objects", False))
         return np.zeros((0, 5), np.float32), []
+    if fault := many_objects_fault(len(rows)):
+        raise _Rejected(Problem("too many objects", path, 0, fault, True))
     dropped: list[Problem] = []
     labels, segments, faults = _parse(rows, path)
     while faults and keep_partial and all(fault.kind in LINE_FAULTS for fault in faults):
@@ -272,6 +294,8 @@ def _read_labels(path: str, notes: list[Problem], keep_partial: bool) -> tuple[n
         raise _Rejected(*dropped, *faults)
     notes += [fault._replace(text=f"{fault.text}; the line is left out", skipped=False) for fault in dropped]
     notes += _value_notes(labels, path, [line for line, _ in rows])
+    if segments:
+        notes += [Problem(MIXED, path, line, MISREAD, False) for line, row in rows if len(row) == 5]
     return labels, segments
 
 

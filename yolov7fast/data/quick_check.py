@@ -2,11 +2,13 @@
 
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 
 SMALLEST_SIDE = 3.0  # pixels: autoanchor and the augmentation take no notice of less
+COMPARED = 16  # validation images that are compared with training images
 HARMLESS = ("empty label",)  # kinds of problems that are no reason to look closer
 
 
@@ -40,6 +42,43 @@ def odd_signs(train: Labelled, val: Labelled | None, img_size: int) -> list[str]
     if shared:
         signs.append(f"{shared:,} file names are in train and in val")
     return signs
+
+
+def same_images(train: Labelled, val: Labelled) -> str:
+    """A warning if all validation images seem to be training images too, else nothing.
+
+    Up to COMPARED validation images, evenly spread, are compared by size and content with training images of their
+    shape; the first without an equal ends the comparison, so that sound data sets cost next to nothing.
+    """
+    by_shape: dict[tuple, list[str]] = {}
+    for path, shape in zip(train.img_files, train.shapes.tolist()):
+        by_shape.setdefault(tuple(shape), []).append(path)
+    n = len(val.img_files)
+    for i in sorted({k * n // COMPARED for k in range(COMPARED)}):
+        if not _has_equal(val.img_files[i], by_shape.get(tuple(val.shapes[i].tolist()), [])):
+            return ""
+    equal = "the validation images are" if n <= COMPARED else f"{COMPARED} of {COMPARED} compared validation images are"
+    return (
+        f"{equal} training images too, so mAP measures memory; keep some images out of training: a split of your own, "
+        "or a data set without val: and --val-fraction 0.1"
+    )
+
+
+def _has_equal(path: str, others: Sequence[str]) -> bool:
+    """Whether one of the files is this file or has its content."""
+    name = os.path.basename(path)
+    others = sorted(others, key=lambda other: os.path.basename(other) != name)  # a copy keeps its name, as a rule
+    try:
+        size, content = os.path.getsize(path), None
+        for other in (file for file in others if os.path.getsize(file) == size):
+            if os.path.realpath(other) == os.path.realpath(path):
+                return True
+            content = content or Path(path).read_bytes()
+            if Path(other).read_bytes() == content:
+                return True
+    except OSError:  # gone since it was checked
+        pass
+    return False
 
 
 def boxes_below(data: Labelled, img_size: int) -> tuple[int, int]:

@@ -10,11 +10,12 @@ from typing import NamedTuple
 import numpy as np
 
 from yolov7fast.core.files.atomic import write_atomically
-from yolov7fast.data.formats.files import cache_folder, plain_name, walk
+from yolov7fast.data.formats.files import cache_folder, plain_name
 from yolov7fast.data.formats.recognise import Found, recognise
 from yolov7fast.data.formats.samples import AnnotatedSet, Sample
 from yolov7fast.data.formats.yolo import images_by_split, label_of, read
 from yolov7fast.data.image_facts import Looking, look_at, stamps_of
+from yolov7fast.data.image_files import walk
 from yolov7fast.doctor.anchors import anchors_of
 from yolov7fast.doctor.findings import Finding, Findings, Place, worst
 from yolov7fast.doctor.image_checks import check_duplicates, check_images
@@ -22,7 +23,7 @@ from yolov7fast.doctor.label_checks import check_labels
 from yolov7fast.doctor.objects import Objects, collect
 from yolov7fast.doctor.set_checks import Figures, check_classes, check_sizes, count
 
-VERSION = 3
+VERSION = 4
 THRESHOLD = 4.0  # anchor_t of the shipped hyper-parameters
 
 

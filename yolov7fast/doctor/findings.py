@@ -31,12 +31,19 @@ CHECKS = {
         WARNING, "image", "Training turns it upright: check that the boxes fit the upright image."
     ),
     "size differs from annotation": Check(ERROR, "image", "Correct width and height in the annotation, or the boxes."),
+    "dark 16-bit image": Check(
+        WARNING, "image", "Multiply its values by 2 ** (16 - used bits), or save it with 8 bits a value."
+    ),
     "grey image": Check(NOTE, "image", "Fine if images in use are grey too; else add colour images."),
     "suffix differs from content": Check(NOTE, "image", "Rename the file; training reads it by its content."),
     # labels
     "missing label": Check(WARNING, "image", "Label it, or keep it as background with an empty label file."),
     "empty label": Check(NOTE, "image", "Background images are useful up to about a tenth of the set."),
     "unreadable label": Check(ERROR, "file", "Export the file again; training leaves its image out."),
+    "too many objects": Check(ERROR, "file", "Split the image into tiles; training leaves it out."),
+    "image id given twice": Check(
+        ERROR, "image", "Give each image an id of its own, and its annotations too; training leaves these images out."
+    ),
     "wrong columns": Check(ERROR, "line", "Write 'class cx cy w h', or class and at least 4 points of a polygon."),
     "not a number": Check(ERROR, "line", "Correct or remove the line; training leaves the whole image out."),
     "not finite": Check(ERROR, "line", "Correct or remove the line; training leaves the whole image out."),

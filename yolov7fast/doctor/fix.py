@@ -21,7 +21,8 @@ from yolov7fast.data.formats.outline import corners, extent, join_rings, with_fo
 from yolov7fast.data.formats.samples import Sample
 from yolov7fast.data.formats.yolo import KIND as YOLO
 from yolov7fast.data.image_facts import GOOD, TRUNCATED, loaded_sizes
-from yolov7fast.data.labels import IMG_FORMATS, MIN_SIDE
+from yolov7fast.data.image_files import IMG_FORMATS
+from yolov7fast.data.labels import MIN_SIDE
 from yolov7fast.doctor.examine import Examined
 from yolov7fast.doctor.findings import ERROR, WARNING, Place
 from yolov7fast.doctor.label_checks import ROUGH
@@ -83,6 +84,9 @@ def _write_split(
     for sample, name, fact, size in zip(samples, names, facts, loaded_sizes(facts)):
         if not usable(fact):
             changes.append(Change(sample.image, 0, "image left out: it cannot be read or is too small"))
+            continue
+        if fault := sample.unusable:
+            changes.append(Change(fault.file, fault.line, f"image left out: {fault.kind}", fault.text))
             continue
         link(sample.image, build / "images" / split / name)
         if name != os.path.basename(sample.image):

@@ -7,7 +7,8 @@ import numpy as np
 
 from yolov7fast.data.formats.samples import Sample
 from yolov7fast.data.image_facts import MISSING, TOO_LARGE, TRUNCATED, UNREADABLE, loaded_sizes
-from yolov7fast.data.labels import IMG_FORMATS, MIN_SIDE
+from yolov7fast.data.image_files import IMG_FORMATS
+from yolov7fast.data.labels import MIN_SIDE
 from yolov7fast.data.near_duplicates import exact_groups, groups_of, near_pairs
 from yolov7fast.doctor.findings import Findings
 
@@ -16,7 +17,7 @@ HUGE_PIXELS = 25_000_000
 SUFFIXES = {"jpeg": ("jpg", "jpeg", "mpo"), "tiff": ("tif", "tiff", "dng"), "mpo": ("jpg", "jpeg", "mpo")}
 ROTATED = {2: "mirrored", 3: "turned by 180 degrees", 4: "mirrored upside down", 5: "mirrored and turned"}
 ROTATED |= {6: "turned by 90 degrees", 7: "mirrored and turned", 8: "turned by 270 degrees"}
-ASPECT_SLACK = 0.02  # relative difference of aspect ratio between annotation and file
+FEW_BITS = 14  # values of a 16-bit image that need no more bits leave the upper quarter of the range empty
 
 
 def check_images(samples: Sequence[Sample], facts: np.ndarray, found: Findings) -> None:
@@ -37,6 +38,9 @@ def check_images(samples: Sequence[Sample], facts: np.ndarray, found: Findings) 
         found.add("rotated by EXIF", samples[i].image, text=ROTATED[int(facts["orientation"][i])], image=i)
     for i in seen[facts["grey"][seen] & (facts["state"][seen] != UNREADABLE)].tolist():
         found.add("grey image", samples[i].image, image=i)
+    for i in np.flatnonzero((facts["bits"] > 0) & (facts["bits"] <= FEW_BITS)).tolist():
+        text = f"16 bits a value, of which {facts['bits'][i]} are used: training divides by 257"
+        found.add("dark 16-bit image", samples[i].image, text=text, image=i)
     _check_formats(samples, facts, seen, found)
     _check_sizes(samples, facts, seen, found)
 
@@ -54,11 +58,8 @@ def _check_sizes(samples: Sequence[Sample], facts: np.ndarray, seen: np.ndarray,
     """Sizes that an annotation states against the file's: a scale is harmless, another aspect ratio is not."""
     sizes = loaded_sizes(facts)
     for i in seen.tolist():
-        w, h = samples[i].frame
-        if w <= 1:
-            continue  # fractions
-        real = sizes[i]
-        if abs((w / h) / (real[0] / real[1]) - 1) > ASPECT_SLACK:
+        (w, h), real = samples[i].frame, sizes[i].tolist()
+        if samples[i].differs_in_aspect(real):
             text = f"the annotation says {w:g} x {h:g}, the file has {real[0]} x {real[1]}"
             found.add("size differs from annotation", samples[i].image, text=text, image=i)
 

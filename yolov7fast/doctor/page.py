@@ -10,8 +10,10 @@ from typing import Any
 import cv2
 import numpy as np
 
+from yolov7fast.core.errors import UserError
 from yolov7fast.data.formats.samples import Sample
 from yolov7fast.data.image_facts import GOOD, TRUNCATED
+from yolov7fast.data.images import read_unchecked_image
 from yolov7fast.doctor.examine import Examined, Report
 from yolov7fast.doctor.findings import NOTE, SEVERITIES, Place
 from yolov7fast.doctor.terminal import place_text
@@ -119,10 +121,8 @@ def _split_of(examined: Examined, index: int) -> str:
 def _small(path: str) -> np.ndarray | None:
     """An image as training loads it, brought to SIDE."""
     try:
-        image = cv2.imread(path, cv2.IMREAD_COLOR)
-    except (OSError, cv2.error):
-        return None
-    if image is None:
+        image = read_unchecked_image(path)
+    except UserError:
         return None
     scale = SIDE / max(image.shape[:2])
     size = max(round(image.shape[1] * scale), 1), max(round(image.shape[0] * scale), 1)

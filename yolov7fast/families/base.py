@@ -20,9 +20,10 @@ from yolov7fast.checkpoint.api import strip_checkpoint
 from yolov7fast.checkpoint.family import WEIGHTS_FOLDER
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.process.threads import SideThread
+from yolov7fast.core.text import printable
 from yolov7fast.data.data_yaml import DataYaml, find_data, load_data_yaml
 from yolov7fast.data.labels import Subset, check_class_range
-from yolov7fast.data.quick_check import closer_look, odd_signs
+from yolov7fast.data.quick_check import closer_look, odd_signs, same_images
 from yolov7fast.evaluation.config import EvalConfig, OutputConfig
 from yolov7fast.evaluation.findings import FindingsSink, findings
 from yolov7fast.evaluation.result import EvalResult
@@ -182,7 +183,7 @@ class BaseFamily(Family):
                 rank_zero_first=False,  # `main_first` has seen to it
                 **self.loader_options() | self.train_loader_options(),
             )
-        self.check_classes(self.dataset)
+        self.check_labels(self.dataset)
         if world.is_main and self.val_loader is None:
             self.val_batch = opt.test_batch_size or batch * 2
             self.val_loader, validation_set = create_dataloader(
@@ -192,15 +193,26 @@ class BaseFamily(Family):
                 subset=subset if opt.overfit else None,
                 **self.loader_options() | self.val_loader_options(),
             )
-            self.check_classes(validation_set)
-            signs = odd_signs(self.dataset, None if opt.overfit else validation_set, stage.size)
+            self.check_labels(validation_set)
+            compared = None if opt.overfit else validation_set
+            if compared is not None and (twins := same_images(self.dataset, compared)):
+                log.warning(f"data: {twins}")
+            signs = odd_signs(self.dataset, compared, stage.size)
             if signs:
                 log.warning(closer_look(signs, opt.data, stage.size))
             self.validation_set = validation_set
 
-    def check_classes(self, dataset) -> None:
-        """A class beyond the last would be learnt as another one, or end a step with an index out of range."""
+    def check_labels(self, dataset) -> None:
+        """Stop at a class beyond the last and, with --strict-labels, at a label that is left out or misread.
+
+        Such a class would be learnt as another one, or end a step with an index out of range.
+        """
         check_class_range(dataset.labels, dataset.label_files, self.nc, self.data.path)
+        if self.opt.strict_labels and (lost := dataset.first_loss):
+            raise UserError(
+                f"--strict-labels: {lost.kind}, {printable(lost.place)}: {printable(lost.text, 200)}; for all of them: "
+                f"yolov7fast data check {self.opt.data}"
+            )
 
     def wrapped(self, model: nn.Module) -> Callable:
         """What the step calls: the network itself, or spread over processes or GPUs."""

@@ -11,7 +11,6 @@ import numpy as np
 from yolov7fast.augment.transforms import letterbox
 from yolov7fast.core.errors import UserError
 
-IMAGE_SUFFIXES = ("bmp", "jpg", "jpeg", "png", "tif", "tiff", "dng", "webp", "mpo")
 VIDEO_SUFFIXES = ("mov", "avi", "mp4", "mpg", "mpeg", "m4v", "wmv", "mkv")
 STREAM_PREFIXES = ("rtsp://", "rtmp://", "http://", "https://")
 STREAM_FPS = 30.0  # at which streams are recorded

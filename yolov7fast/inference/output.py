@@ -92,7 +92,7 @@ class PredictionOutput:
     def _name(self, source: str) -> str:
         """The file name of a source's results: its own, numbered when another source has taken its stem."""
         if source not in self._names:
-            name = Path(source).name
+            name = os.fsencode(Path(source).name).decode(errors="replace")  # OpenCV takes UTF-8 names only
             stem, suffix = os.path.splitext(name)
             taken = {os.path.splitext(other)[0] for other in self._names.values()}
             unique, count = stem, 2

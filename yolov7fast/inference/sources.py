@@ -4,7 +4,6 @@ What cannot be read is named and skipped; when nothing is left, that is an error
 `LoadStreams` yields the tuples that scripts know; `frames()` yields the same images with all that is known of each.
 """
 
-import glob
 import logging
 import os
 from collections.abc import Iterator, Sequence
@@ -14,10 +13,10 @@ import cv2
 import numpy as np
 
 from yolov7fast.core.errors import UserError, one_line
-from yolov7fast.core.text import counted
-from yolov7fast.data.images import decoder_warnings_caught, read_image
+from yolov7fast.core.text import counted, printable
+from yolov7fast.data.image_files import IMG_FORMATS, check_place, list_files, matching_files
+from yolov7fast.data.images import decoder_warnings_caught, is_utf8, read_unchecked_image
 from yolov7fast.inference.frames import (
-    IMAGE_SUFFIXES,
     STREAM_FPS,
     VIDEO_SUFFIXES,
     Frame,
@@ -49,12 +48,15 @@ def open_source(source: str, img_size: int = 640, stride: int = 32, square: bool
 def expand(source: str) -> list[str]:
     """The files behind one path: a recursive glob, a folder (not its sub-folders) or a file; absolute and sorted."""
     path = os.path.abspath(source)
+    check_place(path, "source ")
     if os.path.isdir(path):
-        return sorted(str(p) for p in Path(path).iterdir() if p.is_file() and p.suffix)
+        return sorted(list_files(path, lambda name: True, deep=False)[0])
     if os.path.isfile(path):
         return [path]
     if "*" in path:
-        return sorted(p for p in glob.glob(path, recursive=True) if os.path.isfile(p))
+        return sorted(matching_files(path))
+    if os.path.exists(path):
+        raise UserError(f"source {source} is no regular file")
     raise UserError(f"source {source} does not exist{_nearby(Path(path))}")
 
 
@@ -84,14 +86,18 @@ class LoadImages:
         self.img_size, self.stride, self.square = img_size, stride, square
         self.skipped: list[str] = []
         files = self._collect(path)
-        images = [f for f in files if f.rsplit(".", 1)[-1].lower() in IMAGE_SUFFIXES]
+        images = [f for f in files if f.rsplit(".", 1)[-1].lower() in IMG_FORMATS]
         videos = [f for f in files if f.rsplit(".", 1)[-1].lower() in VIDEO_SUFFIXES]
+        for path in videos:
+            if not is_utf8(path):  # OpenCV has no other way to read a video than by its name
+                self._skip(f"video {printable(path)}: OpenCV reads names in UTF-8 only; rename the file")
+        videos = list(filter(is_utf8, videos))
         self.files = images + videos
         self.nf, self.image_count = len(self.files), len(images)
         self.mode = "image"
         if not self.files:
             found = f"; found {counted(len(files), 'other file')}" if files else ""
-            formats = f"images: {' '.join(IMAGE_SUFFIXES)}; videos: {' '.join(VIDEO_SUFFIXES)}"
+            formats = f"images: {' '.join(IMG_FORMATS)}; videos: {' '.join(VIDEO_SUFFIXES)}"
             raise UserError(f"source {path} holds no image and no video{found}; known {formats}")
 
     def _collect(self, path) -> list[str]:
@@ -146,9 +152,9 @@ class LoadImages:
         """
         with decoder_warnings_caught() as warnings:
             try:
-                original = read_image(path)
+                original = read_unchecked_image(path)
             except UserError as error:
-                self._skip(str(error).removesuffix("; fix or remove the file, then start again"))
+                self._skip(str(error))
                 return None
             except (cv2.error, MemoryError) as error:
                 self._skip(f"image {path} cannot be decoded ({_reason(error)})")

@@ -11,7 +11,8 @@ import numpy as np
 
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.text import counted
-from yolov7fast.inference.frames import IMAGE_SUFFIXES, VIDEO_SUFFIXES, Frame, is_stream, network_input, read_list
+from yolov7fast.data.image_files import IMG_FORMATS
+from yolov7fast.inference.frames import VIDEO_SUFFIXES, Frame, is_stream, network_input, read_list
 
 LOGGER = logging.getLogger(__name__)
 LIVE_STEP = 4  # of a live stream every fourth frame is decoded: the newest matters, not each one
@@ -20,7 +21,7 @@ LIVE_STEP = 4  # of a live stream every fourth frame is decoded: the newest matt
 def _listed(source: str) -> list[str]:
     """The sources behind one name: those in a list, which any file is that is no image or video, else the name."""
     suffix = source.rpartition(".")[2].lower()
-    is_list = suffix == "txt" or (os.path.isfile(source) and suffix not in IMAGE_SUFFIXES + VIDEO_SUFFIXES)
+    is_list = suffix == "txt" or (os.path.isfile(source) and suffix not in IMG_FORMATS + VIDEO_SUFFIXES)
     return read_list(source) if is_list and not is_stream(source) else [source]
 
 

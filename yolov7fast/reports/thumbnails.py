@@ -7,6 +7,8 @@ from pathlib import Path
 import cv2
 import numpy as np
 
+from yolov7fast.data.images import decode_file
+
 STEPS = ((320, 72), (288, 60), (224, 50), (160, 40))  # longer side and quality: the first that fits is taken
 REDUCED = {2: cv2.IMREAD_REDUCED_COLOR_2, 4: cv2.IMREAD_REDUCED_COLOR_4, 8: cv2.IMREAD_REDUCED_COLOR_8}
 
@@ -53,7 +55,7 @@ def _small(path: str, side: int) -> np.ndarray | None:
     try:
         size = max(_size_of(path))
         factor = max((f for f in REDUCED if size >= side * f * 2), default=1)
-        image = cv2.imread(path, REDUCED.get(factor, cv2.IMREAD_COLOR))
+        image = decode_file(path, REDUCED.get(factor, cv2.IMREAD_COLOR))
     except (OSError, cv2.error, ValueError):
         return None
     if image is None:

@@ -80,6 +80,13 @@ ROWS = [
         fixed=True,
     ),
     data(
+        "--strict-labels",
+        bool,
+        False,
+        "stop if an image or a line of a label file would be left out or misread",
+        where=TRAIN,
+    ),
+    data(
         "--allow-download",
         bool,
         False,

@@ -30,12 +30,12 @@ from tqdm import tqdm
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.atomic import atomic_file
 from yolov7fast.core.process.threads import ThreadPool
-from yolov7fast.core.text import printable
+from yolov7fast.core.text import counted, printable
 from yolov7fast.data.images import truncation_was_reported
-from yolov7fast.data.labels import LINE_FAULTS, TRUNCATED, Checked, Paths, Problem, check_pair, img2label_paths
+from yolov7fast.data.labels import LINE_FAULTS, MIXED, TRUNCATED, Checked, Paths, Problem, check_pair, img2label_paths
 
 LOGGER = logging.getLogger(__name__)
-VERSION = 4
+VERSION = 5
 SUFFIX = ".yolov7fast.cache"
 PARTIAL = ".partial"  # in the name of a cache whose label files may have lost lines
 CONTENTS = ("digest", "header", "labels", "rows", "shapes", "points", "corners", "polygons")
@@ -79,6 +79,11 @@ class LabelTable(NamedTuple):
     def lines_lost(self) -> int:
         """Bad or doubled lines that are left out of label files whose good lines are kept."""
         return sum(not problem.skipped and problem.kind in LINE_FAULTS for problem in self.problems)
+
+    @property
+    def first_loss(self) -> Problem | None:
+        """The first problem that leaves out an image or a line, or makes training misread a line."""
+        return next((p for p in self.problems if p.skipped or p.kind in (*LINE_FAULTS, MIXED)), None)
 
     @property
     def truncated(self) -> list[str]:
@@ -203,6 +208,13 @@ def _warn_of_losses(table: LabelTable, prefix: str) -> None:
         LOGGER.warning(f"{prefix}{left_out}")
     if table.lines_lost:
         LOGGER.warning(f"{prefix}--keep-partial-labels: {table.lines_lost} bad or doubled label lines are left out")
+    if misread := [problem for problem in table.problems if problem.kind == MIXED]:
+        files = len({problem.path for problem in misread})
+        LOGGER.warning(
+            f"{prefix}{counted(len(misread), 'box line')} in {counted(files, 'label file')} misread, as upstream does, "
+            f"because other lines of the file are polygons (first: {printable(misread[0].place)}); write the boxes as "
+            "polygons of 4 points: yolov7fast data convert does. --strict-labels stops here"
+        )
     if truncated := table.truncated:
         names = ", ".join(printable(os.path.basename(path), 60) for path in truncated[:NAMED])
         more = f" and {len(truncated) - NAMED} more" if len(truncated) > NAMED else ""

@@ -7,7 +7,7 @@ regions are marked, so that training leaves them out, as COCO's own tools do.
 import json
 import os
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any, NamedTuple, TypeGuard
 
@@ -18,8 +18,9 @@ from tqdm import tqdm
 from yolov7fast.core.bounded import is_number, is_whole
 from yolov7fast.core.errors import UserError, shown
 from yolov7fast.core.text import printable
-from yolov7fast.data.formats.files import ImageFinder, image_size
+from yolov7fast.data.formats.files import ImageFinder
 from yolov7fast.data.formats.samples import AnnotatedSet, Fault, Sample, split_of
+from yolov7fast.data.images import image_size
 
 KIND = "COCO JSON"
 FOLDERS = ("annotations", "Annotations")
@@ -76,6 +77,8 @@ def _layout(root: Path, files: list[Path], evidence: str) -> Layout:
 
 def looks_like_coco(path: Path) -> bool:
     """Whether the beginning of a JSON file shows a list that COCO files have."""
+    if not path.is_file():
+        return False
     try:
         with open(path, "rb") as file:
             head = file.read(PEEK)
@@ -164,6 +167,13 @@ def _samples(content: dict[str, Any], path: Path, dense: dict[int, int], finder:
         _sample(image, by_image[image["id"]], path, dense, finder, beside)
         for image in tqdm(content["images"], f"reading {path.name}", leave=False, disable=len(known) < 5000)
     ]
+    times = Counter(image["id"] for image in content["images"])
+    for sample, image in zip(samples, content["images"]):
+        if times[image["id"]] > 1:
+            text = (
+                f"{times[image['id']]} images have the id {shown(image['id'])}: which annotations are whose is unknown"
+            )
+            sample.faults.append(Fault("image id given twice", str(path), 0, f"{printable(sample.name, 200)}: {text}"))
     if samples:
         samples[0].faults += lost
     return samples

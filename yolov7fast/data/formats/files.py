@@ -5,17 +5,13 @@ import os
 import re
 import shutil
 from collections import defaultdict
-from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 
-from PIL import Image
-
 from yolov7fast.core.errors import UserError
-from yolov7fast.data.labels import EXIF_ORIENTATION, IMG_FORMATS
+from yolov7fast.data.image_files import is_image_name, walk
 
 CACHE_VARIABLE = "YOLOV7FAST_CACHE"
-IGNORED_FOLDERS = {"__MACOSX", "__pycache__"}  # and all whose name begins with a dot
 
 
 def cache_root() -> Path:
@@ -43,31 +39,6 @@ def plain_name(text: str, limit: int = 60) -> str:
     return re.sub(r"[^\w.-]+", "_", text).strip("._")[:limit] or "data"
 
 
-def walk(root: Path) -> Iterator[os.DirEntry]:
-    """Every file below a folder in sorted order, hidden folders left out. Links to folders are followed once."""
-    seen = set()
-    stack = [str(root)]
-    while stack:
-        folder = stack.pop()
-        real = os.path.realpath(folder)
-        if real in seen:  # a link in a circle
-            continue
-        seen.add(real)
-        try:
-            entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
-        except OSError:
-            continue
-        for entry in entries:
-            if not entry.is_dir():
-                yield entry
-        folders = [e for e in entries if e.is_dir() and e.name not in IGNORED_FOLDERS and not e.name.startswith(".")]
-        stack.extend(entry.path for entry in reversed(folders))
-
-
-def is_image_name(name: str) -> bool:
-    return name.rpartition(".")[2].lower() in IMG_FORMATS
-
-
 def has_images(folder: Path) -> bool:
     """Whether an image lies in this very folder."""
     try:
@@ -75,16 +46,6 @@ def has_images(folder: Path) -> bool:
             return any(is_image_name(entry.name) for entry in entries)
     except OSError:
         return False
-
-
-def image_size(path: str | Path) -> tuple[int, int] | None:
-    """(width, height) of an image as it is loaded for training, or None if the file cannot be opened."""
-    try:
-        with Image.open(path) as image:
-            size, turned = image.size, image.getexif().get(EXIF_ORIENTATION) in (5, 6, 7, 8)
-    except Exception:  # whatever a damaged file makes the readers raise
-        return None
-    return (size[1], size[0]) if turned else size
 
 
 def link(file: str, target: Path) -> None:
@@ -116,7 +77,7 @@ class ImageFinder:
         every, by_name, by_stem = set(), defaultdict(list), defaultdict(list)
         skip = len(str(self.root)) + 1
         for entry in walk(self.root):
-            if is_image_name(entry.name):
+            if is_image_name(entry.name) and os.path.isfile(entry.path):
                 relative = entry.path[skip:].replace(os.sep, "/")
                 every.add(relative)
                 by_name[entry.name].append(relative)

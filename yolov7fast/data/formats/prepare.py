@@ -20,22 +20,26 @@ from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.atomic import atomic_folder, write_atomically
 from yolov7fast.core.files.file_lock import exclusive
 from yolov7fast.core.files.yaml_file import read_yaml
-from yolov7fast.core.text import printable
+from yolov7fast.core.process.threads import ThreadPool
+from yolov7fast.core.text import counted, printable
 from yolov7fast.data.data_yaml import DataYaml
 from yolov7fast.data.formats import yolo
-from yolov7fast.data.formats.files import cache_folder, link, plain_name, walk
+from yolov7fast.data.formats.files import cache_folder, link, plain_name
 from yolov7fast.data.formats.label_lines import label_lines
 from yolov7fast.data.formats.names import unique_names
 from yolov7fast.data.formats.recognise import Found, recognise
-from yolov7fast.data.formats.samples import AnnotatedSet, Sample
+from yolov7fast.data.formats.samples import AnnotatedSet, Fault, Sample
 from yolov7fast.data.formats.split import split_by_hash
 from yolov7fast.data.image_facts import look_at
+from yolov7fast.data.image_files import walk
+from yolov7fast.data.images import image_size
 from yolov7fast.data.labels import img2label_paths
 from yolov7fast.data.near_duplicates import near_pairs
 
 log = logging.getLogger(__name__)
-VERSION = 1
+VERSION = 2
 YAML_NAME = "data.yaml"
+THREADS = 8  # that read headers of images
 
 
 def prepare(path: str | Path, val_fraction: float = 0.0) -> str:
@@ -152,18 +156,25 @@ def _convert(found: Found, folder: Path, said: str, val_fraction: float) -> None
         notes.append(
             f"{len(missing)} images that the annotations name are missing, first {printable(missing[0].image)}"
         )
+    unusable = [s.unusable for samples in splits.values() for s in samples if s.unusable]
+    if unusable:
+        splits = {split: [s for s in samples if not s.unusable] for split, samples in splits.items()}
+        first = f"first {printable(_place(unusable[0]))}: {unusable[0].kind}, {printable(unusable[0].text, 200)}"
+        notes.append(f"{counted(len(unusable), 'image')} left out because their annotations cannot be used, {first}")
+        if not any(splits.values()):
+            raise UserError(f"{said}: {notes[-1]}; no image is left")
+    notes += _aspect_notes([s for samples in splits.values() for s in samples], said)
     check_fraction(bool(splits.get("val")), val_fraction, said)
     if val_fraction:
         samples = splits["train"]
         train, val, how = divide([s.name for s in samples], [s.image for s in samples], val_fraction, str(found.root))
         splits = {**splits, "train": [samples[i] for i in train], "val": [samples[i] for i in val]}
         notes.append(how)
-    faults = [fault for sample in annotated.samples for fault in sample.faults]
+    faults = [fault for samples in splits.values() for sample in samples for fault in sample.faults]
     if faults:
-        first = faults[0]
-        place = f"{first.file}, {annotated.line_word} {first.line}" if first.line else first.file
+        place = _place(faults[0], annotated.line_word)
         notes.append(
-            f"{len(faults)} objects could not be read, first {printable(place)}: {printable(first.text, 100)}; "
+            f"{len(faults)} objects could not be read, first {printable(place)}: {printable(faults[0].text, 100)}; "
             f"for all of them: yolov7fast data check {said}"
         )
     with _building(folder) as build:
@@ -172,10 +183,32 @@ def _convert(found: Found, folder: Path, said: str, val_fraction: float) -> None
             lines = _write_split(build, split, samples, changes)
             write_atomically(build / f"{split}.txt", "\n".join(lines) + "\n")
         notes += [f"{count} {what}" for what, count in changes.items() if not what.startswith("crowd")]
-        counted = AnnotatedSet(annotated.kind, annotated.root, annotated.names, splits).counts()
-        text = f"data: {found.kind} ({found.evidence}) in {said}: {counted}; labels converted to {folder}"
+        counts = AnnotatedSet(annotated.kind, annotated.root, annotated.names, splits).counts()
+        text = f"data: {found.kind} ({found.evidence}) in {said}: {counts}; labels converted to {folder}"
         annotations = _annotation_file(annotated, splits, val_fraction)
         _write_yaml(build, folder, annotated.names, list(splits), text, notes, said, annotations)
+
+
+def _place(fault: Fault, line_word: str = "line") -> str:
+    return f"{fault.file}, {line_word} {fault.line}" if fault.line else fault.file
+
+
+def _aspect_notes(samples: Sequence[Sample], said: str) -> list[str]:
+    """One note if annotations state sizes of another aspect ratio than the image files have."""
+    with ThreadPool(THREADS) as pool:
+        sizes = pool.map(image_size, [sample.image for sample in samples], chunksize=64)
+        bar = tqdm(
+            zip(samples, sizes), "image sizes", len(samples), unit="img", leave=False, disable=len(samples) < 1000
+        )
+        odd = [(sample, size) for sample, size in bar if size and sample.differs_in_aspect(size)]
+    if not odd:
+        return []
+    sample, (width, height) = odd[0]
+    return [
+        f"{counted(len(odd), 'image')} with another aspect ratio than the annotation says, so boxes are wrong; first "
+        f"{printable(sample.image)}: {sample.frame[0]:g} x {sample.frame[1]:g} in the annotation, {width} x {height} "
+        f"in the file; correct width and height in the annotations; for all of them: yolov7fast data check {said}"
+    ]
 
 
 def _write_split(build: Path, split: str, samples: Sequence[Sample], changes: Counter) -> list[str]:

@@ -1,5 +1,6 @@
 """What every reader gives and every writer takes: images with their objects, whatever files they came from."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -7,6 +8,9 @@ from typing import NamedTuple
 import numpy as np
 
 SPLITS = ("train", "val", "test")
+# faults for which an image is left out of training: what its objects are is not known
+UNUSABLE = ("unreadable label", "too many objects", "image id given twice")
+ASPECT_SLACK = 0.02  # relative difference of aspect ratio between annotation and file
 
 
 class Fault(NamedTuple):
@@ -37,6 +41,19 @@ class Sample:
     lines: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))  # (m,) line, or id of the annotation
     rings: list[list[np.ndarray]] = field(default_factory=list)  # outlines of each object, (k, 2) each; [] = box only
     faults: list[Fault] = field(default_factory=list)
+
+    @property
+    def unusable(self) -> Fault | None:
+        """The fault for which training leaves the image out."""
+        return next((fault for fault in self.faults if fault.kind in UNUSABLE), None)
+
+    def differs_in_aspect(self, size: Sequence[float]) -> bool:
+        """Whether the annotation's frame has another aspect ratio than the file's `size` (width, height): its boxes lie
+        elsewhere then. Another scale is harmless, and so is what rounding to whole pixels makes of the ratio."""
+        w, h = self.frame
+        if w <= 1:
+            return False  # fractions
+        return abs((w / h) / (size[0] / size[1]) - 1) > max(ASPECT_SLACK, 1 / min(size))
 
     @property
     def fractions(self) -> np.ndarray:

@@ -9,8 +9,9 @@ import numpy as np
 from tqdm import tqdm
 
 from yolov7fast.core.errors import UserError
-from yolov7fast.data.formats.files import ImageFinder, image_size
+from yolov7fast.data.formats.files import ImageFinder
 from yolov7fast.data.formats.samples import SPLITS, AnnotatedSet, Fault, Sample, split_of
+from yolov7fast.data.images import image_size
 
 KIND = "Pascal VOC"
 FOLDERS = ("Annotations", "annotations", "xmls")
@@ -174,6 +175,8 @@ def _number(text: str) -> float | None:
 def _read_file(path: Path) -> _File:
     reader, faults = _Reader(), []
     try:
+        if not path.is_file():
+            raise OSError("no regular file")
         reader.parse(path.read_bytes())
     except (OSError, ValueError, xml.parsers.expat.ExpatError) as error:
         line = getattr(error, "lineno", 0)

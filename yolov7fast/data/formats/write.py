@@ -14,10 +14,11 @@ from tqdm import tqdm
 
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.atomic import atomic_folder
-from yolov7fast.data.formats.files import image_size, link
+from yolov7fast.data.formats.files import link
 from yolov7fast.data.formats.label_lines import label_lines
 from yolov7fast.data.formats.names import unique_names
 from yolov7fast.data.formats.samples import AnnotatedSet, Sample
+from yolov7fast.data.images import image_size
 
 IMAGES = ("copy", "link", "none")  # what becomes of the image files
 FORMATS = ("yolo", "coco", "voc")
@@ -62,6 +63,9 @@ def _placed(target: _Target, split: str, samples: list[Sample], folder: str, nam
         zip(samples, names), f"writing {split}", len(samples), unit="img", leave=False, disable=len(samples) < 200
     )
     for sample, name in bar:
+        if sample.unusable:
+            target.changes["images left out whose annotations cannot be used"] += 1
+            continue
         size = image_size(sample.image)
         if size is None:
             target.changes["images left out that are missing or cannot be read"] += 1

@@ -3,6 +3,7 @@
 
 import glob
 import os
+import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any
@@ -16,7 +17,7 @@ from yolov7fast.data.data_yaml import DataYaml, Source, candidates, class_names
 from yolov7fast.data.formats.files import cache_root, has_images
 from yolov7fast.data.formats.samples import SPLITS, AnnotatedSet, Fault, Sample, split_of
 from yolov7fast.data.formats.yolo_text import parse_label_texts
-from yolov7fast.data.labels import find_images, img2label_paths
+from yolov7fast.data.labels import find_images, img2label_paths, size_of_labels_fault
 
 KIND = "YOLO"
 NAME_LISTS = ("classes.txt", "obj.names", "labels.txt", "_darknet.labels", "class.names", "names.txt")
@@ -279,6 +280,10 @@ def _read_block(images: Sequence[str], root: Path) -> list[Sample]:
 def _read_text(label: str) -> str | Fault | None:
     """A label file's text, what is wrong with the file, or None if there is none."""
     try:
+        if not stat.S_ISREG(os.stat(label).st_mode):
+            return Fault("unreadable label", label, 0, "no regular file")
+        if fault := size_of_labels_fault(label):
+            return Fault("too many objects", label, 0, fault)
         with open(label, "rb", buffering=0) as file:
             return file.read().decode()
     except FileNotFoundError:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from yolov7fast.data.formats.samples import Fault
-from yolov7fast.data.labels import LAST_CLASS, POLYGON_TOKENS
+from yolov7fast.data.labels import LAST_CLASS, POLYGON_TOKENS, many_objects_fault
 
 BOX_TOKENS = 5
 
@@ -29,9 +29,12 @@ class LabelText(NamedTuple):
 def parse_label_texts(texts: Sequence[str], files: Sequence[str]) -> list[LabelText]:
     """Objects and faults of label files' texts; `files` name them in the faults. The arrays may not be written to."""
     rows = [[line.split() for line in text.splitlines()] for text in texts]
-    boxes = [i for i, own in enumerate(rows) if own and all(len(row) == BOX_TOKENS for row in own)]
-    plain = _plain_files(rows, boxes)
-    return [plain[i] if i in plain else _line_by_line(own, file) for i, (own, file) in enumerate(zip(rows, files))]
+    many = {i: fault for i, own in enumerate(rows) if (fault := many_objects_fault(len(own)))}
+    boxes = [i for i, own in enumerate(rows) if own and i not in many and all(len(row) == BOX_TOKENS for row in own)]
+    found = _plain_files(rows, boxes)
+    for i, fault in many.items():
+        found[i] = _line_by_line([], files[i])._replace(faults=[Fault("too many objects", files[i], 0, fault)])
+    return [found[i] if i in found else _line_by_line(own, file) for i, (own, file) in enumerate(zip(rows, files))]
 
 
 def _plain_files(rows: list[list[list[str]]], which: list[int]) -> dict[int, LabelText]:

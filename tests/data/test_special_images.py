@@ -1,0 +1,137 @@
+"""Image files that must neither end nor hang the process: names outside UTF-8, FIFOs, gigantic sizes; 16-bit values."""
+
+import os
+import struct
+import zlib
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from tests.data.data_golden import synth
+from tests.data.small_set import make_set
+from yolov7fast.core.errors import UserError
+from yolov7fast.data.caches.labels import load_labels
+from yolov7fast.data.image_facts import GOOD, MOST_LOOKED_AT, TOO_LARGE, TRUNCATED, UNREADABLE, look
+from yolov7fast.data.images import decode_file, image_size, read_image, read_unchecked_image
+from yolov7fast.data.labels import check_pair, find_images
+from yolov7fast.doctor.page import _small
+from yolov7fast.inference.sources import LoadImages
+
+ODD_NAME = os.fsdecode(b"caf\xe9.png")  # Latin-1
+
+
+def write_png_header(path: Path, width: int, height: int) -> None:
+    """A PNG that claims a size and holds next to nothing."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    head = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0))
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + head + chunk(b"IDAT", zlib.compress(bytes(1000))) + chunk(b"IEND", b""))
+
+
+@pytest.fixture
+def odd(tmp_path) -> str:
+    """An image whose name is not UTF-8."""
+    path = os.path.join(tmp_path, ODD_NAME)
+    with open(path, "wb") as file:
+        file.write(cv2.imencode(".png", synth(48, 64))[1].tobytes())
+    return path
+
+
+@pytest.mark.parametrize("suffix", [".png", ".jpg", ".bmp", ".tif", ".webp"])
+def test_a_name_that_is_no_utf8_gives_the_pixels_that_any_name_gives(tmp_path, suffix):
+    plain = str(tmp_path / f"plain{suffix}")
+    cv2.imwrite(plain, synth(48, 64))
+    odd_name = os.path.join(tmp_path, os.fsdecode(b"\xff" + suffix.encode()))
+    os.link(plain, odd_name)
+    for how in (cv2.IMREAD_COLOR, cv2.IMREAD_REDUCED_COLOR_2):
+        np.testing.assert_array_equal(read_image(odd_name, how), cv2.imread(plain, how))
+    assert image_size(odd_name) == (64, 48)
+
+
+def test_a_damaged_file_with_such_a_name_is_one_message(tmp_path):
+    for content in (b"", b"no image"):
+        path = os.path.join(tmp_path, ODD_NAME)
+        Path(path).write_bytes(content)
+        with pytest.raises(UserError, match="cannot be decoded"):
+            read_image(path)
+
+
+def test_labels_of_such_names_are_checked_and_cached(tmp_path, odd):
+    source = make_set(tmp_path / "set", 2)
+    os.rename(odd, os.path.join(source, ODD_NAME))
+    for _ in range(2):
+        table = load_labels(find_images(source), source)
+        assert len(table.img_files) == 3 and table.counts.missing == 1
+
+
+def test_the_check_of_a_data_set_looks_at_such_names_and_draws_them(odd):
+    assert look(odd)["state"] == GOOD
+    assert _small(odd) is not None
+    with open(odd, "r+b") as file:
+        file.truncate(os.path.getsize(odd) - 60)
+    assert look(odd)["state"] in (UNREADABLE, TRUNCATED)
+
+
+def test_detection_reads_images_of_such_names_and_skips_videos(odd, tmp_path):
+    video = os.path.join(tmp_path, os.fsdecode(b"\xff.mp4"))
+    Path(video).write_bytes(b"no video")
+    source = LoadImages(str(tmp_path))
+    assert [frame.path for frame in source.frames()] == [odd]
+    assert source.total == 1
+    assert [reason.partition(": ")[2] for reason in source.skipped] == [
+        "OpenCV reads names in UTF-8 only; rename the file"
+    ]
+
+
+def test_fifos_and_devices_are_refused_by_every_reader(tmp_path):
+    os.mkfifo(tmp_path / "fifo.jpg")
+    (tmp_path / "zero.jpg").symlink_to("/dev/zero")
+    for path in (str(tmp_path / "fifo.jpg"), str(tmp_path / "zero.jpg")):
+        assert decode_file(path) is None and image_size(path) is None
+        assert look(path)["state"] == UNREADABLE and look(path)["error"] == b"no regular file"
+        (problem,) = check_pair(path, str(tmp_path / "label.txt")).problems
+        assert problem.skipped and problem.text == "is no regular file"
+        for read in (read_image, read_unchecked_image):
+            with pytest.raises(UserError, match="is no regular file"):
+                read(path)
+
+
+def test_a_gigantic_image_is_refused_by_its_header(tmp_path, monkeypatch):
+    decoded = []
+    monkeypatch.setattr(cv2, "imread", lambda path, how=1: decoded.append(path))
+    monkeypatch.setattr(cv2, "imdecode", lambda data, how=1: decoded.append(how))
+    for width, height in ((30000, 30000), (13378, 13378), (2**31 - 1, 2**31 - 1)):
+        path = tmp_path / "huge.png"
+        write_png_header(path, width, height)
+        with pytest.raises(UserError, match=r"huge\.png is too large: "):
+            read_unchecked_image(str(path))
+        assert check_pair(str(path), str(tmp_path / "huge.txt")).labels is None
+        assert _small(str(path)) is None
+        assert look(str(path))["state"] == TOO_LARGE  # by now Pillow's own limit is off in this process
+        assert check_pair(str(path), str(tmp_path / "huge.txt")).labels is None
+    assert width * height > MOST_LOOKED_AT and decoded == []
+
+
+def test_a_gigantic_image_does_not_end_detection(tmp_path):
+    write_png_header(tmp_path / "0.png", 40000, 40000)
+    cv2.imwrite(str(tmp_path / "1.png"), synth(48, 64))
+    source = LoadImages(str(tmp_path))
+    assert [Path(frame.path).name for frame in source.frames()] == ["1.png"]
+    assert "0.png is too large: " in source.skipped[0]
+
+
+@pytest.mark.parametrize("shape", [(48, 64), (48, 64, 3)], ids=["grey", "colour"])
+@pytest.mark.parametrize("suffix", [".png", ".tif"])
+def test_bits_that_a_16_bit_image_uses_are_counted(tmp_path, shape, suffix):
+    rng = np.random.default_rng(0)
+    for bits in (12, 16):
+        path = str(tmp_path / f"{bits}{suffix}")
+        cv2.imwrite(path, (rng.integers(0, 2**bits, shape)).astype(np.uint16))
+        assert look(path)["bits"] == bits and look(path)["state"] == GOOD
+    eight = str(tmp_path / f"8{suffix}")
+    cv2.imwrite(eight, synth(48, 64))
+    assert look(eight)["bits"] == 0
