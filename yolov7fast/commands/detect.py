@@ -9,6 +9,8 @@ from tqdm import tqdm
 from yolov7fast.checkpoint.api import strip_checkpoint
 from yolov7fast.cli.checks import check_detect
 from yolov7fast.cli.parser import parser_for
+from yolov7fast.cli.programs import program_of
+from yolov7fast.core.process.output import log_to_stderr
 from yolov7fast.core.device import select_device
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.paths import increment_path
@@ -33,6 +35,9 @@ def detect(opt: Namespace, family: str = "yolo") -> Summary:
         half=not getattr(opt, "no_half", False),
     )
     predictor = load_predictor(opt.weights, select_device(opt.device), options)
+    if predictor.uses_nms and not hasattr(opt, "iou_thres"):
+        command = program_of("detect", "yolo").invocation
+        raise UserError(f"--weights {opt.weights[0]}: a network that needs NMS, not a DETR: use {command}")
     summary = detect_with(opt, predictor)
     if getattr(opt, "update", False):
         for path in opt.weights:
@@ -77,5 +82,5 @@ def _report(summary: Summary, save_dir: Path, output: PredictionOutput, skipped:
 
 
 def main(family: str = "yolo") -> int:
-    logging.basicConfig(format="%(message)s", level=logging.INFO)
+    log_to_stderr()s", level=logging.INFO)
     return 130 if detect(parser_for("detect", family).parse_args(), family).stopped else 0

@@ -1,6 +1,5 @@
 """Measure a detector on a labelled data set: `python test.py --weights best.pt --data my.yaml`."""
 
-import logging
 import zipfile
 from argparse import Namespace
 from dataclasses import fields
@@ -10,6 +9,7 @@ import numpy as np
 
 from yolov7fast.cli.checks import check_test
 from yolov7fast.cli.parser import parser_for
+from yolov7fast.core.process.output import log_to_stderr
 from yolov7fast.core.device import select_device
 from yolov7fast.core.files.atomic import atomic_file, atomic_path
 from yolov7fast.core.files.paths import increment_path
@@ -74,7 +74,7 @@ def study(opt: Namespace, data: DataYaml, save_dir: Path, **changes) -> None:
 
 
 def main(family: str = "yolo") -> int:
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    log_to_stderr()s")
     opt = parser_for("test", family).parse_args()
     check_test(opt, family)
     run(opt)

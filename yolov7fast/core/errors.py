@@ -11,7 +11,7 @@ from typing import Any
 
 from yolov7fast.core.process import signals
 from yolov7fast.core.process.output import open_closed_streams, output_is_lost, print_if_possible
-from yolov7fast.core.text import printable
+from yolov7fast.core.text import printable, styled
 
 LONGEST = 500  # characters of a reported line
 OF_THE_MACHINE = (errno.ENAMETOOLONG, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
@@ -39,7 +39,7 @@ def run_command(main: Callable[[], int | None]) -> None:
     try:
         sys.exit(main() or 0)
     except UserError as error:
-        print_if_possible(f"error: {one_line(error)}", sys.stderr)
+        print_if_possible(f"{_error_word()} {one_line(error)}", sys.stderr)
         sys.exit(2)
     except OSError as error:
         if output_is_lost() and isinstance(error, BrokenPipeError):
@@ -47,7 +47,7 @@ def run_command(main: Callable[[], int | None]) -> None:
         if error.errno not in OF_THE_MACHINE:
             raise
         where = f"{printable(error.filename, 300)}: " if error.filename else ""
-        text = f"error: {where}{error.strerror}; free some space, or choose another place"
+        text = f"{_error_word()} {where}{error.strerror}; free some space, or choose another place"
         print_if_possible(text, sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
@@ -56,6 +56,13 @@ def run_command(main: Callable[[], int | None]) -> None:
         sys.exit(128 + signal.SIGINT)
     finally:
         signals.second_interrupt = signals.raise_interrupt
+
+
+def _error_word() -> str:
+    try:
+        return styled("error:", "error", sys.stderr)
+    except ValueError:  # the stream is closed
+        return "error:"
 
 
 def one_line(error: Exception, limit: int = LONGEST - len("error: ...")) -> str:

@@ -12,6 +12,7 @@ from argparse import Namespace
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from optuna.distributions import BaseDistribution
@@ -132,7 +133,7 @@ def work(trials: Trials, table: Path, devices: list[str | None], deadline: float
     if left := trials.left():
         total = left + sum(run.status in ENDED for run in runs)
         print(f"{runner.stopping or 'interrupted'}: {left} of {total} trials are not done.")
-        print(f"Resume with: {program('trials').invocation} --output-dir {table.parent} --resume")
+        print(f"Resume with: {program('trials').invocation} --output-dir {quote(str(table.parent))} --resume")
     if others := [str(setting) for setting, trial in trials.current().items() if trials.is_elsewhere(trial)]:
         print(
             f"note: settings {', '.join(others)} of the study are still with other machines; if one of those "

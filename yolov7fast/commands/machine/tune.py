@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from yolov7fast.cli.checks import check_limits, check_train
@@ -104,6 +105,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         written = {"chosen": chosen, "rows": rows, "busy": busy, "waiting": found.seconds if found else {}}
         write_atomically(opt.json, json.dumps(written, indent=2) + "\n")
     flags = report.setting_text(chosen) or "the defaults"
-    use = f"{program('train').invocation} --config {opt.output}"
+    use = f"{program('train').invocation} --config {quote(str(opt.output))}"
     print(f"\nfastest: {flags}\nwritten: {opt.output}; use it with: {use}")
     return 0

@@ -12,6 +12,7 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from shlex import quote
 
 import yaml
 from tqdm import tqdm
@@ -164,7 +165,7 @@ def _convert(found: Found, folder: Path, said: str, val_fraction: float) -> None
         place = f"{first.file}, {annotated.line_word} {first.line}" if first.line else first.file
         notes.append(
             f"{len(faults)} objects could not be read, first {printable(place)}: {printable(first.text, 100)}; "
-            f"for all of them: yolov7fast data check {said}"
+            f"for all of them: yolov7fast data check {quote(said)}"
         )
     with _building(folder) as build:
         changes: Counter = Counter()

@@ -60,7 +60,8 @@ class YoloCheckpoints(BaseFamily):
 
     def checkpoint_content(self) -> dict[str, Any]:
         self.averaged.copy_attributes(self.model)
-        return {"model": deepcopy(self.model).half(), "ema": deepcopy(self.averaged.ema).half()}
+        networks = {"model": deepcopy(self.model).half(), "ema": deepcopy(self.averaged.ema).half()}
+        return networks | {"img_size": self.test_size}
 
     def checkpoint_names(self, epoch: int, final: bool, is_best: bool) -> list[str]:
         names = super().checkpoint_names(epoch, final, is_best)
