@@ -71,7 +71,7 @@ def test_ctrl_c_ends_with_all_files_complete(workplace):
     [
         (["--conf-thres", "1.5"], "--conf-thres is 1.5; it must be"),
         (["--iou-thres", "-1"], "--iou-thres is -1.0; it must be"),
-        (["--img-size", "0"], "--img-size 0 is out of range"),
+        (["--img-size", "-1"], "--img-size is -1; it must be at least 0"),
         (["--batch-size", "0"], "--batch-size is 0; it must be"),
         (["--classes", "1", "9"], r"--classes \[9\]: the weights know 0 RBC, 1 WBC, 2 Platelets"),
         (["--source", "nowhere"], "nowhere does not exist"),

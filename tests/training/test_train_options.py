@@ -55,7 +55,7 @@ def test_a_run_leaves_the_files_that_upstream_leaves(tmp_path, shapes_small, dra
 
 
 CHECKPOINT_KEYS = ["epoch", "best_fitness", "training_results", "model", "ema", "updates", "optimizer", "wandb_id"]
-CHECKPOINT_KEYS += ["family"]  # beyond upstream's
+CHECKPOINT_KEYS += ["img_size", "family"]  # beyond upstream's
 FAST = ["--fast-dataloader", "--workers", "2", "--cache-images", "disk", "--channels-last", "--amp", "bf16"]
 
 
@@ -125,6 +125,41 @@ def test_weights_and_biases_gets_scalars_plots_and_checkpoints(tmp_path, shapes_
     ((artifact, aliases),) = wandb.artifacts
     assert artifact.files == [str(folder / "weights" / "last.pt")] and aliases == ["latest", "epoch 1"]
     assert load_checkpoint(folder / "weights" / "epoch_002.pt")["wandb_id"] == "abc"
+
+
+def test_wandb_that_is_not_installed_is_told_before_anything_is_built(tmp_path, shapes_small, monkeypatch, capfd):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(UserError, match="--wandb needs the package wandb"):
+        train(tmp_path, shapes_small, "--wandb")
+    assert "Model Summary" not in capfd.readouterr().err and not (tmp_path / "runs").exists()
+
+
+def test_training_images_that_do_not_exist_are_told_before_anything_is_built(tmp_path, shapes_small, capfd):
+    images = shapes_small / "images"
+    wrong = {"train": f"{images}/trian", "val": f"{images}/val", "names": ["a", "b", "c", "d"]}
+    (tmp_path / "wrong.yaml").write_text(yaml.safe_dump(wrong))
+    with pytest.raises(UserError, match=r"wrong\.yaml: train: .*trian does not exist .*holds: train"):
+        train(tmp_path, shapes_small, "--data", str(tmp_path / "wrong.yaml"))
+    assert "Model Summary" not in capfd.readouterr().err and not (tmp_path / "runs").exists()
+
+
+def test_layers_and_hyper_parameters_are_listed_where_asked_for(tmp_path, shapes_small, caplog):
+    train(tmp_path, shapes_small, "--img", "65")
+    assert "hyperparameters: data/hyp.small.yaml (" in caplog.text and "Model Summary" in caplog.text
+    assert "models.common.Conv" not in caplog.text and "lr0=" not in caplog.text
+    assert caplog.text.count("--img-size 65 is not a multiple") == 1
+    caplog.clear()
+    train(tmp_path, shapes_small, "--verbose", "--exist-ok")
+    assert "models.common.Conv" in caplog.text and "lr0=" in caplog.text
+
+
+def test_a_checkpoint_says_its_image_size_and_zero_means_that(tmp_path, shapes_small):
+    from yolov7fast.predictors.base import PredictOptions, input_size
+    from yolov7fast.predictors.registry import load_predictor
+
+    _, folder = train(tmp_path, shapes_small)
+    predictor = load_predictor(folder / "weights" / "best.pt", torch.device("cpu"), PredictOptions())
+    assert predictor.img_size == 64 and input_size(predictor, 0) == 64
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """Find objects in images, videos and streams: `python detect.py --weights best.pt --source folder`."""
 
-import logging
 from argparse import Namespace
 from pathlib import Path
 
@@ -10,10 +9,10 @@ from yolov7fast.checkpoint.api import strip_checkpoint
 from yolov7fast.cli.checks import check_detect
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.cli.programs import program_of
-from yolov7fast.core.process.output import log_to_stderr
 from yolov7fast.core.device import select_device
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.paths import increment_path
+from yolov7fast.core.process.output import log_to_stderr
 from yolov7fast.core.text import counted
 from yolov7fast.inference.output import PredictionOutput, open_window
 from yolov7fast.inference.predict import Summary, predict_source
@@ -82,5 +81,5 @@ def _report(summary: Summary, save_dir: Path, output: PredictionOutput, skipped:
 
 
 def main(family: str = "yolo") -> int:
-    log_to_stderr()s", level=logging.INFO)
+    log_to_stderr()
     return 130 if detect(parser_for("detect", family).parse_args(), family).stopped else 0

@@ -9,10 +9,10 @@ import numpy as np
 
 from yolov7fast.cli.checks import check_test
 from yolov7fast.cli.parser import parser_for
-from yolov7fast.core.process.output import log_to_stderr
 from yolov7fast.core.device import select_device
 from yolov7fast.core.files.atomic import atomic_file, atomic_path
 from yolov7fast.core.files.paths import increment_path
+from yolov7fast.core.process.output import log_to_stderr
 from yolov7fast.data.data_yaml import DataYaml, load_data_yaml
 from yolov7fast.evaluation.config import from_options
 from yolov7fast.evaluation.report import write_per_class_ap
@@ -74,7 +74,7 @@ def study(opt: Namespace, data: DataYaml, save_dir: Path, **changes) -> None:
 
 
 def main(family: str = "yolo") -> int:
-    log_to_stderr()s")
+    log_to_stderr()
     opt = parser_for("test", family).parse_args()
     check_test(opt, family)
     run(opt)

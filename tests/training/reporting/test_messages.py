@@ -125,7 +125,7 @@ def test_the_last_lines_name_the_best_epoch_its_file_and_what_to_do_next(tmp_pat
     done, best, results, _, test, detect = last_lines(capsys, tmp_path, progress, "--epochs", "26")
     file = tmp_path / "weights" / "best.pt"
     assert done == "26 epochs completed in 0.100 hours."
-    assert best == f"Best epoch: 21/25 (counted from 0), mAP@.5 0.785, mAP@.5:.95 0.501: {file}"
+    assert best == f"Best epoch: 21/25, mAP@.5 0.785, mAP@.5:.95 0.501: {file}"
     assert results == f"Results in {tmp_path}: index.html, results.png"
     assert test == f"  python test.py --weights {file} --data my.yaml --img-size 320 --iou-thres 0.6"
     assert detect == f"  python detect.py --weights {file} --source FOLDER --img-size 320"

@@ -7,16 +7,15 @@ DATA: a data YAML, a folder or .zip (YOLO, COCO JSON, Pascal VOC, CSV), a COCO .
 """
 
 import argparse
-import logging
 import os
 import sys
 from collections import Counter
 from pathlib import Path
 
 from yolov7fast.cli.programs import program
-from yolov7fast.core.process.output import log_to_stderr
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.atomic import write_atomically
+from yolov7fast.core.process.output import log_to_stderr
 from yolov7fast.core.text import printable
 from yolov7fast.data.data_yaml import find_data
 from yolov7fast.data.formats.files import plain_name
@@ -29,14 +28,13 @@ from yolov7fast.doctor.examine import Examined, Options, examine
 from yolov7fast.doctor.findings import ERROR, EXIT_CODES, SEVERITIES, counted
 from yolov7fast.doctor.terminal import as_text
 
-
 DEFAULT_SIZE = 640  # pixels, as train.py's
 
 
 def main(args: list[str] | None = None) -> int:
     """Returns the exit code: of `check` 0 (nothing, or notes), 3 (warnings) or 4 (errors)."""
     opt = _parser().parse_args(args)
-    log_to_stderr()s", level=logging.INFO)
+    log_to_stderr()
     return opt.run(opt)
 
 

@@ -56,12 +56,11 @@ class YoloCheckpoints(BaseFamily):
 
     def checkpoint(self, progress: Progress, results_text: str) -> dict[str, Any]:
         best = best_as_saved(progress.best_fitness)
-        return super().checkpoint(progress, results_text) | {"best_fitness": best}
+        return super().checkpoint(progress, results_text) | {"best_fitness": best, "img_size": self.test_size}
 
     def checkpoint_content(self) -> dict[str, Any]:
         self.averaged.copy_attributes(self.model)
-        networks = {"model": deepcopy(self.model).half(), "ema": deepcopy(self.averaged.ema).half()}
-        return networks | {"img_size": self.test_size}
+        return {"model": deepcopy(self.model).half(), "ema": deepcopy(self.averaged.ema).half()}
 
     def checkpoint_names(self, epoch: int, final: bool, is_best: bool) -> list[str]:
         names = super().checkpoint_names(epoch, final, is_best)
