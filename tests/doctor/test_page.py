@@ -157,8 +157,6 @@ def test_what_was_assumed_is_said(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("YOLOV7FAST_CACHE", str(tmp_path / "cache"))
     main(["check", str(root)])
     shown = capsys.readouterr().out
-    assert (
-        "judged at 640 pixels, by the anchors of cfg/training/yolov7.yaml (assumed: give --img-size and" in shown
-    )
+    assert "judged at 640 pixels, by the anchors of cfg/training/yolov7.yaml (assumed: give --img-size and" in shown
     main(["check", str(root), "--img", "320", "--cfg", "yolov7-tiny"])
     assert "judged at 320 pixels, by the anchors of yolov7-tiny\n" in capsys.readouterr().out

@@ -12,6 +12,7 @@ from tests.inference.detect_runs import blind, cells, make_video, nothing_found,
 from tests.mini_network import NAMES, ROOT, mini_model
 from tests.predictors.stubs import StubPredictor
 from yolov7fast.checkpoint.api import load_checkpoint
+from yolov7fast.cli.parser import parser_for
 from yolov7fast.commands import detect as command
 from yolov7fast.core.errors import UserError
 from yolov7fast.inference import output as predict_output
@@ -84,6 +85,14 @@ def test_mistakes_are_told_before_a_folder_is_made(weights, made, monkeypatch, a
     with pytest.raises(UserError, match=message):
         run(weights, made, *arguments)
     assert not Path("det").exists()
+
+
+def test_detr_s_command_names_weights_that_need_nms(weights, made):
+    opt = parser_for("detect", "detr").parse_args(["--weights", str(weights), "--source", str(made), "--device", "cpu"])
+    with pytest.raises(
+        UserError, match=r"--weights .*\.pt: a network that needs NMS, not a DETR: use python detect\.py"
+    ):
+        command.detect(opt, "detr")
 
 
 def test_size_is_rounded_up_to_the_stride_and_said(weights, made, caplog):
