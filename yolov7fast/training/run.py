@@ -67,12 +67,16 @@ def run_in_folder(family_class: type[Family], opt: Namespace, command: Command) 
     world = world_from_environment(opt.local_rank)
     with run_output(f"rank {world.rank}: " if world.rank > 0 else "") as output:
         log_to_stderr(logging.INFO if world.is_main else logging.WARNING)
-        logging.getLogger("yolov7fast").setLevel(logging.DEBUG if getattr(opt, "verbose", False) else logging.NOTSET)
+        package, is_verbose = logging.getLogger("yolov7fast"), getattr(opt, "verbose", False)  # not of every family
+        level = package.level
+        package.setLevel(logging.DEBUG if is_verbose else level)
         try:
             return logged_run(family_class, opt, command, world, output)
         except BaseException as error:
             output.note(last_words(error))
             raise
+        finally:
+            package.setLevel(level)
 
 
 def last_words(error: BaseException) -> str:
