@@ -57,7 +57,7 @@ def test_a_bad_file_is_refused_by_key(in_data_folder, text, message):
 
 
 def test_a_missing_file_names_its_neighbours(in_data_folder):
-    (in_data_folder / "good.yaml").touch()
+    (in_data_folder / "good.yaml").write_text(GOOD)
     with pytest.raises(UserError, match=r"bad\.yaml does not exist.*good\.yaml"):
         load_data_yaml("bad.yaml")
     with pytest.raises(UserError, match="--data is empty"):
