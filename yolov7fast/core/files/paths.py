@@ -72,7 +72,7 @@ def nearby(file: str | Path, kind: str = "", limit: int = 5) -> str:
     found = found or sorted(path for path in walk_files(".") if path.suffix == suffix and is_of_kind(path, kind))
     found.sort(key=lambda path: -difflib.SequenceMatcher(None, path.name, Path(file).name).ratio())
     if not found:
-        return f"; there is no {kind} {suffix} file below {Path.cwd()}".replace("  ", " ")
+        return f"; there is no {' '.join(filter(None, (kind, suffix)))} file below {Path.cwd()}"
     more = f" and {len(found) - limit} more" if len(found) > limit else ""
     return f"; there is: {', '.join(map(str, found[:limit]))}{more}"
 
