@@ -19,6 +19,7 @@ from yolov7fast.checkpoint.api import load_checkpoint
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.commands.train import run
 from yolov7fast.core.errors import UserError
+from yolov7fast.data.data_yaml import DataYaml
 from yolov7fast.families.yolo.family import YoloFamily
 from yolov7fast.search import evolve
 from yolov7fast.training import hyperparameters as hyper
@@ -144,7 +145,8 @@ def test_training_images_that_do_not_exist_are_told_before_anything_is_built(tmp
 
 
 def test_layers_and_hyper_parameters_are_listed_where_asked_for(tmp_path, shapes_small, caplog):
-    train(tmp_path, shapes_small, "--img", "65")
+    with caplog.at_level("INFO"):
+        train(tmp_path, shapes_small, "--img", "65")
     assert "hyperparameters: data/hyp.small.yaml (" in caplog.text and "Model Summary" in caplog.text
     assert "models.common.Conv" not in caplog.text and "lr0=" not in caplog.text
     assert caplog.text.count("--img-size 65 is not a multiple") == 1
@@ -247,7 +249,8 @@ def test_a_run_that_names_no_network_trains_yolov7_from_scratch(tmp_path, monkey
     monkeypatch.setattr(yolov7fast.families.yolo.family, "build_model", build_model)
     opt = parser_for("train").parse_args(["--workers", "8", "--batch-size", "64", "--device", "cpu"])
     opt.data, opt.project = "data/shapes.yaml", str(tmp_path)
-    monkeypatch.setattr(yolov7fast.families.base, "load_data_yaml", lambda *_, **__: SimpleNamespace(names=["a"]))
+    data = DataYaml("shapes.yaml", 1, ["a"], train=str(tmp_path))
+    monkeypatch.setattr(yolov7fast.families.base, "load_data_yaml", lambda *_, **__: data)
     with caplog.at_level("INFO"), pytest.raises(UserError, match="enough"):
         run(opt)
     assert built == [("cfg/training/yolov7.yaml", "")]
