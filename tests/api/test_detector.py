@@ -114,3 +114,9 @@ def test_unknown_options_and_thresholds_out_of_range_are_refused(model, folder):
     with pytest.raises(UserError, match=r"--conf-thres 1\.5 is out of range"):
         model(paths(folder), conf=1.5)
     assert len(model(paths(folder))) == 4  # and the detector still works
+
+
+def test_a_model_prints_what_it_is(weights):
+    assert "load" in dir(yolov7fast) and "train" in dir(yolov7fast)
+    model = yolov7fast.load(weights, "cpu", size=96, conf=0.3)
+    assert repr(model) == f"Detector(Yolo, {len(model.names)} classes, size=96, conf=0.3)"

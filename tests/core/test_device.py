@@ -49,7 +49,7 @@ def test_a_batch_must_divide_by_the_gpus(monkeypatch):
 
 def test_an_absent_gpu_is_told(monkeypatch):
     pretend_gpus(monkeypatch, 0)
-    with pytest.raises(UserError, match=r"--device 0: .* --device cpu"):
+    with pytest.raises(UserError, match=r"--device 0: .* sees 0 GPUs; try --device cpu"):
         select_device("0")
     with pytest.raises(UserError, match="'gpu' is neither"):
         select_device("gpu")

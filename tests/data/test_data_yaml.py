@@ -37,7 +37,7 @@ def test_names_by_number_a_list_of_folders_and_a_mapping_in_memory(in_data_folde
     [
         ("train: images/train\n", r"d\.yaml lacks the keys val:, names:"),
         ("val: images/val\nnc: 1\n", r"d\.yaml lacks the key names:"),
-        ("nc: 1\nnames: [a]\n", r"d\.yaml lacks the key val:"),
+        ("nc: 1\nnames: [a]\n", r"d\.yaml lacks the key val:; --val-fraction 0\.1 would"),
         (GOOD.replace("nc: 2", "nc: two"), "nc must be a whole number.*'two'"),
         (GOOD.replace("nc: 2", "nc: 0"), "nc must be a whole number"),
         (GOOD.replace("nc: 2", "nc: true"), "nc must be a whole number"),
@@ -57,7 +57,7 @@ def test_a_bad_file_is_refused_by_key(in_data_folder, text, message):
 
 
 def test_a_missing_file_names_its_neighbours(in_data_folder):
-    (in_data_folder / "good.yaml").touch()
+    (in_data_folder / "good.yaml").write_text(GOOD)
     with pytest.raises(UserError, match=r"bad\.yaml does not exist.*good\.yaml"):
         load_data_yaml("bad.yaml")
     with pytest.raises(UserError, match="--data is empty"):

@@ -33,7 +33,7 @@ def test_boxes_among_polygons_get_their_rectangle(tmp_path):
 
 def test_training_without_any_label_is_an_error_that_names_the_paths_tried(tmp_path):
     source = make_set(tmp_path, 5, lambda k: None)
-    with pytest.raises(UserError, match=r"no labels .*labels/t/0\.txt.* and 2 more"):
+    with pytest.raises(UserError, match=r"no labels .*labels/t/0\.txt.* and 2 more; put a \.txt file there for each"):
         LoadImagesAndLabels(source, 64, augment=True, hyp=HYP, prefix="train: ")
     assert len(LoadImagesAndLabels(source, 64)) == 5  # evaluation may do without
 

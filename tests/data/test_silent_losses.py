@@ -1,4 +1,4 @@
-"""What would be trained wrongly without a word is named: misread boxes, annotations that fit no image, leaked images."""
+"""What would be trained wrongly is named: misread boxes, annotations that fit no image, leaked images."""
 
 import json
 import os

@@ -47,8 +47,7 @@ def test_a_name_that_is_no_utf8_gives_the_pixels_that_any_name_gives(tmp_path, s
     cv2.imwrite(plain, synth(48, 64))
     odd_name = os.path.join(tmp_path, os.fsdecode(b"\xff" + suffix.encode()))
     os.link(plain, odd_name)
-    for how in (cv2.IMREAD_COLOR, cv2.IMREAD_REDUCED_COLOR_2):
-        np.testing.assert_array_equal(read_image(odd_name, how), cv2.imread(plain, how))
+    np.testing.assert_array_equal(read_image(odd_name), cv2.imread(plain))
     assert image_size(odd_name) == (64, 48)
 
 

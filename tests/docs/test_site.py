@@ -9,6 +9,7 @@ import pytest
 
 from tests.conftest import ROOT
 from yolov7fast.cli.flags import flags_of
+from yolov7fast.cli.flags.__main__ import PAGE, filled
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +43,15 @@ def test_the_page_of_flags_has_every_flag_of_train(site):
     text = (site / "flags.html").read_text()
     for flag in flags_of("train").values():
         assert f">{flag.name}</code>" in text, flag.name
-    assert "<!-- flags:" not in text
+
+
+def test_the_tables_of_flags_are_current():
+    """After a change of a flag: `python -m yolov7fast.cli.flags`."""
+    text = PAGE.read_text()
+    assert filled(text) == text
+    for command, family in (("train", "yolo"), ("train", "detr"), ("test", "yolo"), ("detect", "yolo")):
+        for flag in flags_of(command, family).values():
+            assert f"\n| `{flag.name}`" in text, flag.name
 
 
 def test_pages_of_the_root_are_part_of_it(site):

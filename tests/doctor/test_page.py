@@ -7,9 +7,11 @@ import shutil
 import pytest
 
 from tests.browser import Browser
+from tests.formats.drawn_sets import write_voc
 from yolov7fast.commands.data_sets.data import main
 from yolov7fast.doctor.examine import Options, examine
 from yolov7fast.doctor.page import as_page
+from yolov7fast.doctor.terminal import place_text
 
 CFG = "cfg/training/yolov7-tiny.yaml"
 HOSTILE = "<script>alert(1)</script>\x1b[31m$\\frac{$"
@@ -131,3 +133,30 @@ def test_making_the_page_leaves_the_terminal_to_the_table(clean, tmp_path, capfd
     capfd.readouterr()
     text = as_page(examined, "Data check")
     assert capfd.readouterr() == ("", "") and broken.name in text
+
+
+def test_objects_of_an_xml_file_in_one_line_are_known_by_their_number(tmp_path, monkeypatch):
+    """As lines they were all line 1, so that one finding marked every box of the image."""
+    monkeypatch.setenv("YOLOV7FAST_CACHE", str(tmp_path / "cache"))
+    root = write_voc(tmp_path / "set")
+    for path in (root / "Annotations").glob("*.xml"):
+        path.write_text(" ".join(path.read_text().split()))
+    path = sorted((root / "Annotations").glob("*.xml"))[0]
+    (first, *_) = re.findall("<object>.*?</object>", path.read_text())
+    other = re.sub(r"<xmax>.*?</xmax>", "<xmax>12</xmax>", first)
+    path.write_text(path.read_text().replace(first, first + other + first))
+    examined = examine(root, Options(320, CFG))
+    (finding,) = [f for f in examined.report.findings if f.check == "duplicate box"]
+    assert [str(place.line) for place in finding.places] == ["3"]
+    assert place_text(finding.places[0], examined.report.line_word) == f"{path}, object 3: same as object 1"
+
+
+def test_what_was_assumed_is_said(tmp_path, monkeypatch, capsys):
+    root = write_voc(tmp_path / "set").resolve()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("YOLOV7FAST_CACHE", str(tmp_path / "cache"))
+    main(["check", str(root)])
+    shown = capsys.readouterr().out
+    assert "judged at 640 pixels, by the anchors of cfg/training/yolov7.yaml (assumed: give --img-size and" in shown
+    main(["check", str(root), "--img", "320", "--cfg", "yolov7-tiny"])
+    assert "judged at 320 pixels, by the anchors of yolov7-tiny\n" in capsys.readouterr().out

@@ -291,7 +291,7 @@ def test_single_class_counts_all_as_one(shapes_small, untrained, in_tmp):
     [
         ("--conf 1.5", "--conf-thres is 1.5; it must be"),
         ("--iou -0.1", "--iou-thres is -0.1; it must be"),
-        ("--img 0", "--img-size 0 is out of range"),
+        ("--img -1", "--img-size is -1; it must be at least 0"),
         ("--batch 0", "--batch-size is 0; it must be"),
         ("--task validate", "--task validate is not known: it is one of train, val, test, speed, study"),
         ("--annotations a.json", "--annotations is read by --save-json only"),

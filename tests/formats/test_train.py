@@ -67,7 +67,7 @@ def test_a_set_without_validation_images_trains_with_a_fraction_split_off(tmp_pa
 
 
 def test_an_odd_set_names_the_command_for_a_closer_look(tmp_path, caplog):
-    root = write_yolo(tmp_path / "set")
+    root = write_yolo(tmp_path / "my set")
     (root / "train" / "labels" / "000.txt").write_text(yolo_text(0) + "0 0.5 0.5 0.001 0.5\n")
     (root / "train" / "labels" / "001.txt").write_text("0 0.5 0.5 7 7\n")
     shutil.copy(root / "train" / "images" / "003.png", root / "valid" / "images" / "003.png")
@@ -78,4 +78,4 @@ def test_an_odd_set_names_the_command_for_a_closer_look(tmp_path, caplog):
     assert "1 x box outside" in line
     assert "1 of 8 boxes are below 3 pixels at 64" in line
     assert "1 file names are in train and in val" in line
-    assert line.endswith(f"yolov7fast data check {root} --img-size 64")
+    assert line.endswith(f"yolov7fast data check '{root}' --img-size 64 --cfg {tmp_path / 'small.yaml'}")

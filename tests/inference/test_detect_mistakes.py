@@ -16,6 +16,7 @@ from tests.mini_network import NAMES, ROOT, mini_model
 from tests.predictors.stubs import StubPredictor
 from yolov7fast.api.detector import load
 from yolov7fast.checkpoint.api import load_checkpoint
+from yolov7fast.cli.parser import parser_for
 from yolov7fast.commands import detect as command
 from yolov7fast.core.errors import UserError
 from yolov7fast.inference import output as predict_output
@@ -102,7 +103,7 @@ def test_ctrl_c_ends_with_all_files_complete(workplace):
     [
         (["--conf-thres", "1.5"], "--conf-thres is 1.5; it must be"),
         (["--iou-thres", "-1"], "--iou-thres is -1.0; it must be"),
-        (["--img-size", "0"], "--img-size 0 is out of range"),
+        (["--img-size", "-1"], "--img-size is -1; it must be at least 0"),
         (["--batch-size", "0"], "--batch-size is 0; it must be"),
         (["--classes", "1", "9"], r"--classes \[9\]: the weights know 0 RBC, 1 WBC, 2 Platelets"),
         (["--source", "nowhere"], "nowhere does not exist"),
@@ -115,6 +116,13 @@ def test_mistakes_are_told_before_a_folder_is_made(weights, made, monkeypatch, a
     with pytest.raises(UserError, match=message):
         run(weights, made, *arguments)
     assert not Path("det").exists()
+
+
+def test_detr_s_command_names_weights_that_need_nms(weights, made):
+    flags = ["--weights", str(weights), "--source", str(made), "--device", "cpu"]
+    opt = parser_for("detect", "detr").parse_args(flags)
+    with pytest.raises(UserError, match=r"--weights .*\.pt: a network that needs NMS, .*: use python detect\.py"):
+        command.detect(opt, "detr")
 
 
 def test_size_is_rounded_up_to_the_stride_and_said(weights, made, caplog):

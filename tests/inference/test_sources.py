@@ -207,12 +207,15 @@ def test_a_stream_that_breaks_off_is_connected_again_once(camera, monkeypatch, c
     assert "connecting again" in caplog.text
 
 
-def test_unreadable_streams_are_skipped_and_none_at_all_is_an_error(camera):
+def test_unreadable_streams_are_skipped_and_none_at_all_is_an_error(camera, caplog):
     source = LoadStreams(["0", "rtsp://nowhere/1"], 64, 32)
     assert len(source.streams) == 1 and "rtsp://nowhere/1" in source.skipped[0]
+    assert caplog.text.count("skipped: ") == 1
     source.close()
+    caplog.clear()
     with pytest.raises(UserError, match="no stream of 1 source can be read"):
         LoadStreams("rtsp://nowhere/1", 64, 32)
+    assert not caplog.messages  # the error says it
 
 
 def test_recordings_among_streams_are_played_to_their_end_frame_by_frame(tmp_path):

@@ -70,13 +70,10 @@ def test_images_are_left_alone_and_any_batch_size_gives_the_same_boxes(predictor
         torch.testing.assert_close(one, other, atol=1e-3, rtol=1e-4)
 
 
-def test_sizes_are_rounded_up_to_the_stride_and_zero_means_the_one_trained_for(predictor):
+def test_sizes_are_rounded_up_to_the_stride_and_zero_means_the_one_trained_for(predictor, caplog):
     assert input_size(predictor, 70) == 96
-    if predictor.img_size:
-        assert input_size(predictor, 0) == predictor.img_size
-    else:
-        with pytest.raises(UserError, match="--img-size 0 is out of range"):
-            input_size(predictor, 0)
+    assert input_size(predictor, 0) == (predictor.img_size or 640)
+    assert ("do not say at which size they were trained: 640 pixels" in caplog.text) == (not predictor.img_size)
 
 
 def test_a_static_export_takes_its_own_size_alone():

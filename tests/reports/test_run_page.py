@@ -115,13 +115,13 @@ def test_a_running_run_has_its_progress_and_refreshes(tmp_path):
     run = write_run(tmp_path / "exp", STUDY["ota"], epochs=10)
     progress = {"status": "running", "epoch": 10, "epochs": 100, "batch": 5, "batches": 10, "losses": {"box": 0.04321}}
     text = run_page(run, {"progress": progress | {"updated": 1.7e9}})
-    assert "epoch 11 of 100, batch 5 of 10, about 9.53 h left" in text  # 89.5 epochs of 383 s
+    assert "epoch 10/99, batch 5 of 10, about 9.53 h left" in text  # 89.5 epochs of 383 s
     assert 'id="live"' in text and "box 0.04321" in text
 
 
 def test_before_the_first_epoch_there_is_a_page(tmp_path):
     text = run_page(tmp_path, {"progress": {"status": "running", "epoch": 0, "epochs": 3, "batch": 0, "batches": 4}})
-    assert "The first epoch is not done yet" in text and "epoch 1 of 3" in text
+    assert "The first epoch is not done yet" in text and "epoch 0/2" in text
 
 
 def test_large_images_and_many_classes_keep_to_the_limit(tmp_path):

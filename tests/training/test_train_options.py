@@ -19,6 +19,7 @@ from yolov7fast.checkpoint.api import load_checkpoint
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.commands.train import run
 from yolov7fast.core.errors import UserError
+from yolov7fast.data.data_yaml import DataYaml
 from yolov7fast.families.yolo.family import YoloFamily
 from yolov7fast.search import evolve
 from yolov7fast.training import hyperparameters as hyper
@@ -55,7 +56,7 @@ def test_a_run_leaves_the_files_that_upstream_leaves(tmp_path, shapes_small, dra
 
 
 CHECKPOINT_KEYS = ["epoch", "best_fitness", "training_results", "model", "ema", "updates", "optimizer", "wandb_id"]
-CHECKPOINT_KEYS += ["family"]  # beyond upstream's
+CHECKPOINT_KEYS += ["img_size", "family"]  # beyond upstream's
 FAST = ["--fast-dataloader", "--workers", "2", "--cache-images", "disk", "--channels-last", "--amp", "bf16"]
 
 
@@ -125,6 +126,42 @@ def test_weights_and_biases_gets_scalars_plots_and_checkpoints(tmp_path, shapes_
     ((artifact, aliases),) = wandb.artifacts
     assert artifact.files == [str(folder / "weights" / "last.pt")] and aliases == ["latest", "epoch 1"]
     assert load_checkpoint(folder / "weights" / "epoch_002.pt")["wandb_id"] == "abc"
+
+
+def test_wandb_that_is_not_installed_is_told_before_anything_is_built(tmp_path, shapes_small, monkeypatch, capfd):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(UserError, match="--wandb needs the package wandb"):
+        train(tmp_path, shapes_small, "--wandb")
+    assert "Model Summary" not in capfd.readouterr().err and not (tmp_path / "runs").exists()
+
+
+def test_training_images_that_do_not_exist_are_told_before_anything_is_built(tmp_path, shapes_small, capfd):
+    images = shapes_small / "images"
+    wrong = {"train": f"{images}/trian", "val": f"{images}/val", "names": ["a", "b", "c", "d"]}
+    (tmp_path / "wrong.yaml").write_text(yaml.safe_dump(wrong))
+    with pytest.raises(UserError, match=r"wrong\.yaml: train: .*trian does not exist .*holds: train"):
+        train(tmp_path, shapes_small, "--data", str(tmp_path / "wrong.yaml"))
+    assert "Model Summary" not in capfd.readouterr().err and not (tmp_path / "runs").exists()
+
+
+def test_layers_and_hyper_parameters_are_listed_where_asked_for(tmp_path, shapes_small, caplog):
+    with caplog.at_level("INFO"):
+        train(tmp_path, shapes_small, "--img", "65")
+    assert "hyperparameters: data/hyp.small.yaml (" in caplog.text and "Model Summary" in caplog.text
+    assert "models.common.Conv" not in caplog.text and "lr0=" not in caplog.text
+    assert caplog.text.count("--img-size 65 is not a multiple") == 1
+    caplog.clear()
+    train(tmp_path, shapes_small, "--verbose", "--exist-ok")
+    assert "models.common.Conv" in caplog.text and "lr0=" in caplog.text
+
+
+def test_a_checkpoint_says_its_image_size_and_zero_means_that(tmp_path, shapes_small):
+    from yolov7fast.predictors.base import PredictOptions, input_size
+    from yolov7fast.predictors.registry import load_predictor
+
+    _, folder = train(tmp_path, shapes_small)
+    predictor = load_predictor(folder / "weights" / "best.pt", torch.device("cpu"), PredictOptions())
+    assert predictor.img_size == 64 and input_size(predictor, 0) == 64
 
 
 @pytest.mark.parametrize(
@@ -213,7 +250,8 @@ def test_a_run_that_names_no_network_trains_yolov7_from_scratch(tmp_path, monkey
     monkeypatch.setattr(yolov7fast.families.yolo.family, "build_model", build_model)
     opt = parser_for("train").parse_args(["--workers", "8", "--batch-size", "64", "--device", "cpu"])
     opt.data, opt.project = "data/shapes.yaml", str(tmp_path)
-    monkeypatch.setattr(yolov7fast.families.base, "load_data_yaml", lambda *_, **__: SimpleNamespace(names=["a"]))
+    data = DataYaml("shapes.yaml", 1, ["a"], train=str(tmp_path))
+    monkeypatch.setattr(yolov7fast.families.base, "load_data_yaml", lambda *_, **__: data)
     with caplog.at_level("INFO"), pytest.raises(UserError, match="enough"):
         run(opt)
     assert built == [("cfg/training/yolov7.yaml", "")]

@@ -12,14 +12,13 @@ from yolov7fast.api.inputs import input_images
 from yolov7fast.api.results import Results
 from yolov7fast.core.device import select_device
 from yolov7fast.core.errors import UserError
+from yolov7fast.core.text import counted
 from yolov7fast.evaluation.nms import check_thresholds
 from yolov7fast.inference.frames import Frame, network_input
 from yolov7fast.inference.predict import detect_batch
-from yolov7fast.predictors.base import PredictOptions, Predictor, input_size
+from yolov7fast.predictors.base import DEFAULT_SIZE, PredictOptions, Predictor, input_size
 from yolov7fast.predictors.registry import listed, load_predictor
 from yolov7fast.runtimes.forms import is_exported
-
-DEFAULT_SIZE = 640
 
 
 class Detector:
@@ -34,6 +33,11 @@ class Detector:
         self.conf, self.iou = predictor.options.conf_thres, predictor.options.iou_thres
         self.classes, self.agnostic = predictor.options.classes, predictor.options.agnostic
         self.augment = predictor.options.augment
+
+    def __repr__(self) -> str:
+        size = self.size or self.predictor.img_size
+        kind = type(self.predictor).__name__.removesuffix("Predictor")
+        return f"Detector({kind}, {counted(len(self.names), 'class', 'classes')}, size={size}, conf={self.conf:g})"
 
     @property
     def names(self) -> Sequence[str]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from yolov7fast.checkpoint.family import FAMILIES, FAMILY_KEY, entry_of
@@ -67,7 +68,9 @@ def read_run_file(path: str | Path, flags: Mapping[str, Flag], family: str = "")
     if family and named != family:
         entry_of(str(named), str(path))
         start = program_of("train", named).invocation
-        raise UserError(f"{path} is a run file of the {named} family; start it with: {start} --config {path}")
+        raise UserError(
+            f"{path} is a run file of the {named} family; start it with: {start} --config {quote(str(path))}"
+        )
     return {check_flag_name(key, flags, path): value for key, value in _checked_types(values, flags, path)}
 
 

@@ -1,6 +1,5 @@
 """Find objects in images, videos and streams: `python detect.py --weights best.pt --source folder`."""
 
-import logging
 from argparse import Namespace
 from pathlib import Path
 
@@ -9,9 +8,11 @@ from tqdm import tqdm
 from yolov7fast.checkpoint.api import strip_checkpoint
 from yolov7fast.cli.checks import check_detect
 from yolov7fast.cli.parser import parser_for
+from yolov7fast.cli.programs import program_of
 from yolov7fast.core.device import select_device
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.paths import increment_path
+from yolov7fast.core.process.output import log_to_stderr
 from yolov7fast.core.text import counted
 from yolov7fast.inference.output import PredictionOutput, open_window
 from yolov7fast.inference.predict import Summary, predict_source
@@ -34,6 +35,9 @@ def detect(opt: Namespace, family: str = "yolo") -> Summary:
         trust_torchscript=opt.trust_torchscript,
     )
     predictor = load_predictor(opt.weights, select_device(opt.device), options)
+    if predictor.uses_nms and not hasattr(opt, "iou_thres"):
+        command = program_of("detect", "yolo").invocation
+        raise UserError(f"--weights {opt.weights[0]}: a network that needs NMS, not a DETR: use {command}")
     summary = detect_with(opt, predictor)
     if getattr(opt, "update", False):
         for path in opt.weights:
@@ -79,6 +83,6 @@ def _report(summary: Summary, save_dir: Path, output: PredictionOutput, skipped:
 
 def main(family: str = "yolo") -> int:
     """The exit code: 0, 1 where something was skipped, 130 where the user stopped it."""
-    logging.basicConfig(format="%(message)s", level=logging.INFO)
+    log_to_stderr()
     summary = detect(parser_for("detect", family).parse_args(), family)
     return 130 if summary.stopped else 1 if summary.skipped else 0

@@ -1,6 +1,5 @@
 """Measure a detector on a labelled data set: `python test.py --weights best.pt --data my.yaml`."""
 
-import logging
 import zipfile
 from argparse import Namespace
 from dataclasses import fields
@@ -13,6 +12,7 @@ from yolov7fast.cli.parser import parser_for
 from yolov7fast.core.device import select_device
 from yolov7fast.core.files.atomic import atomic_file, atomic_path
 from yolov7fast.core.files.paths import increment_path
+from yolov7fast.core.process.output import log_to_stderr
 from yolov7fast.data.data_yaml import DataYaml, load_data_yaml
 from yolov7fast.evaluation.config import from_options
 from yolov7fast.evaluation.report import write_per_class_ap
@@ -74,7 +74,7 @@ def study(opt: Namespace, data: DataYaml, save_dir: Path, **changes) -> None:
 
 
 def main(family: str = "yolo") -> int:
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    log_to_stderr()
     opt = parser_for("test", family).parse_args()
     check_test(opt, family)
     run(opt)

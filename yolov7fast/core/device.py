@@ -7,6 +7,7 @@ import time
 import torch
 
 from yolov7fast.core.errors import UserError
+from yolov7fast.core.text import counted
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +28,7 @@ def select_device(device: str = "", batch_size: int | None = None) -> torch.devi
     use_gpu = wanted != "cpu" and torch.cuda.is_available()
     count = torch.cuda.device_count() if use_gpu else 0
     if wanted not in ("", "cpu") and count < len(wanted.split(",")):
-        raise UserError(f"--device {device}: torch {torch.__version__} sees {count} such GPU(s); try --device cpu")
+        raise UserError(f"--device {device}: torch {torch.__version__} sees {counted(count, 'GPU')}; try --device cpu")
     if count > 1 and batch_size and batch_size % count:
         raise UserError(f"--batch-size {batch_size} is not a multiple of the {count} GPUs in use")
     chosen = torch.device("cuda", 0) if use_gpu else torch.device("cpu")

@@ -11,7 +11,7 @@ from typing import Any
 
 from yolov7fast.core.process import signals
 from yolov7fast.core.process.output import open_closed_streams, output_is_lost, print_if_possible
-from yolov7fast.core.text import printable
+from yolov7fast.core.text import printable, styled
 
 LONGEST = 500  # characters of a reported line
 MORE_MEMORY = "use a smaller --batch-size or --img-size, end other programs, or raise the limit (ulimit -v)"
@@ -45,7 +45,7 @@ def run_command(main: Callable[[], int | None]) -> None:
     try:
         sys.exit(main() or 0)
     except UserError as error:
-        print_if_possible(f"error: {one_line(error)}", sys.stderr)
+        print_if_possible(f"{_error_word()} {one_line(error)}", sys.stderr)
         sys.exit(2)
     except Exception as error:
         if output_is_lost() and isinstance(error, BrokenPipeError):
@@ -53,7 +53,7 @@ def run_command(main: Callable[[], int | None]) -> None:
         text = failure_of_the_machine(error)
         if not text:
             raise
-        print_if_possible(f"error: {text}", sys.stderr)
+        print_if_possible(f"{_error_word()} {text}", sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt as error:
         number = getattr(error, "number", signal.SIGINT)
@@ -78,6 +78,13 @@ def failure_of_the_machine(error: Exception) -> str:
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether memory ran out, or a limit of it was reached (`ulimit -v`), in Python, PyTorch, OpenCV or a thread."""
     return isinstance(error, MemoryError) or any(sign in str(error) for sign in SIGNS_OF_LITTLE_MEMORY)
+
+
+def _error_word() -> str:
+    try:
+        return styled("error:", "error", sys.stderr)
+    except ValueError:  # the stream is closed
+        return "error:"
 
 
 def one_line(error: Exception, limit: int = LONGEST - len("error: ...")) -> str:

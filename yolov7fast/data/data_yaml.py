@@ -13,7 +13,8 @@ from typing import Any
 from yolov7fast.core.errors import UserError, shown
 from yolov7fast.core.files.paths import check_file, check_path
 from yolov7fast.core.files.yaml_file import read_yaml
-from yolov7fast.data.download import Fetch, ensure_present
+from yolov7fast.core.text import printable
+from yolov7fast.data.download import Fetch, ensure_present, surroundings
 
 Source = str | list[str]  # a folder, a text file of image paths, or several of these
 SPLITS = ("train", "val", "test")
@@ -100,7 +101,11 @@ def _read(path: str) -> dict[str, Any]:
 def _checked(values: dict[str, Any], path: str) -> DataYaml:
     missing = [key for key in ("val", "names") if values.get(key) is None]
     if missing:
-        raise UserError(f"{path} lacks the key{'s' * (len(missing) > 1)} {', '.join(f'{k}:' for k in missing)}")
+        remedy = "; --val-fraction 0.1 would take a tenth of the training images for validation"
+        raise UserError(
+            f"{path} lacks the key{'s' * (len(missing) > 1)} {', '.join(f'{k}:' for k in missing)}"
+            f"{remedy if 'val' in missing else ''}"
+        )
     names = class_names(values["names"], path)
     nc = values["nc"] if values.get("nc") is not None else len(names)
     if isinstance(nc, bool) or not isinstance(nc, int) or nc < 1:
@@ -175,6 +180,13 @@ def missing_sources(source: Source | None) -> list[str]:
     """Those folders and files of a split that do not exist."""
     sources = source if isinstance(source, list) else [source] if source else []
     return [str(item) for item in sources if not os.path.exists(item)]
+
+
+def check_train_source(data: DataYaml) -> None:
+    """Refuse a data set without its training images, before a network is built for it."""
+    if absent := missing_sources(data.split("train")):
+        names = printable(", ".join(absent), 200)
+        raise UserError(f"{data.path}: train: {names} does not exist{surroundings(absent[0])}")
 
 
 def dataset_root(data: DataYaml) -> Path | None:

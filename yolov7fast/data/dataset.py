@@ -340,4 +340,7 @@ def _no_labels(prefix: str, source: Paths, tried: list[str]) -> str:
     hint = ""
     if not any(f"{os.sep}labels{os.sep}" in p for p in tried[:3]):
         hint = "; no image path contains /images/ (write ./images instead of images), so labels were sought beside them"
-    return f"{prefix}no labels for the images of {source}: looked for {paths}{more}{hint}"
+    return (
+        f"{prefix}no labels for the images of {source}: looked for {paths}{more}{hint}; put a .txt file there for each "
+        "image (an empty one for background), or give --data the folder or file that holds the annotations"
+    )

@@ -48,7 +48,7 @@ def ensure_present(missing: Callable[[], list[str]], way: Fetch, allow_download:
     if way.generate:
         _generate(way)
     elif not way.download:
-        raise UserError(f"{way.yaml}: val: {names} does not exist{_surroundings(absent[0])}{_own_words(way.yaml)}")
+        raise UserError(f"{way.yaml}: val: {names} does not exist{surroundings(absent[0])}{_own_words(way.yaml)}")
     elif not allow_download:
         raise UserError(f"{way.yaml}: val: {names} does not exist; {_offer(way)}")
     else:
@@ -90,7 +90,7 @@ def _run_command(way: Fetch) -> None:
         raise UserError(f"{way.yaml}: the download command ended with code {code}: {printable(way.download, SHOWN)}")
 
 
-def _surroundings(absent: str) -> str:
+def surroundings(absent: str) -> str:
     """A hint: what the nearest folder that exists holds."""
     folder = Path(absent)
     while folder != folder.parent and not os.path.isdir(folder):

@@ -33,18 +33,18 @@ class LoadedImage(NamedTuple):
     resized: tuple[int, int]  # height and width of `img`
 
 
-def decode_file(path: str) -> np.ndarray | None:
+def decode_file(path: str, how: int = cv2.IMREAD_COLOR) -> np.ndarray | None:
     """The pixels of a file as OpenCV reads them; None for what it cannot decode and for FIFOs, devices and folders.
 
-    A name that is not UTF-8 ends the process in OpenCV's own file reader, so the bytes of such a
+    how: OpenCV's flag. A name that is not UTF-8 ends the process in OpenCV's own file reader, so the bytes of such a
     file are read here and decoded from memory.
     """
     if not os.path.isfile(path):
         return None
     try:
         if is_utf8(path):
-            return cv2.imread(path)
-        return cv2.imdecode(np.fromfile(path, np.uint8), cv2.IMREAD_COLOR)
+            return cv2.imread(path, how)
+        return cv2.imdecode(np.fromfile(path, np.uint8), how)
     except (OSError, cv2.error):  # an empty or unreadable file, or more pixels than OpenCV allows
         return None
 

@@ -1,6 +1,7 @@
 """What a training run notices about its data without looking at pixels: the cheap part of the data doctor."""
 
 import os
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
@@ -89,9 +90,10 @@ def boxes_below(data: Labelled, img_size: int) -> tuple[int, int]:
     return int((every < SMALLEST_SIDE).any(1).sum()), len(every)
 
 
-def closer_look(signs: Sequence[str], data: str, img_size: int) -> str:
-    """One line with the signs and the command that shows where they are."""
-    return f"data: {'; '.join(signs)}. A closer look: yolov7fast data check {data} --img-size {img_size}"
+def closer_look(signs: Sequence[str], data: str, img_size: int, cfg: str = "") -> str:
+    """One line with the signs and the command that shows where they are. cfg: the network, if it has anchors."""
+    words = ["yolov7fast", "data", "check", data, "--img-size", str(img_size), *(["--cfg", cfg] if cfg else [])]
+    return f"data: {'; '.join(signs)}. A closer look: {shlex.join(words)}"
 
 
 def _names(data: Labelled) -> set[str]:

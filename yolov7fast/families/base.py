@@ -21,7 +21,7 @@ from yolov7fast.checkpoint.family import WEIGHTS_FOLDER
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.process.threads import SideThread
 from yolov7fast.core.text import printable
-from yolov7fast.data.data_yaml import DataYaml, find_data, load_data_yaml
+from yolov7fast.data.data_yaml import DataYaml, check_train_source, find_data, load_data_yaml
 from yolov7fast.data.labels import Subset, check_class_range
 from yolov7fast.data.quick_check import closer_look, odd_signs, same_images
 from yolov7fast.evaluation.config import EvalConfig, OutputConfig
@@ -103,6 +103,7 @@ class BaseFamily(Family):
     ) -> Self:
         with main_first(world):
             data = load_data_yaml(opt.data, val_fraction=opt.val_fraction, allow_download=opt.allow_download)
+            check_train_source(data)
             model = cls.build_network(opt, data, checkpoint).to(device)
         return cls(opt, data, model, device, world, resumed=checkpoint is not None)
 
@@ -199,7 +200,7 @@ class BaseFamily(Family):
                 log.warning(f"data: {twins}")
             signs = odd_signs(self.dataset, compared, stage.size)
             if signs:
-                log.warning(closer_look(signs, opt.data, stage.size))
+                log.warning(closer_look(signs, opt.data, stage.size, getattr(opt, "cfg", "")))
             self.validation_set = validation_set
 
     def check_labels(self, dataset) -> None:
@@ -240,7 +241,8 @@ class BaseFamily(Family):
     def start_epoch(self, epoch: int, batch_index: int, per_class_ap: Sequence[float]) -> None:
         stage = stage_of(self.stages, epoch)
         if stage is not self.stage:
-            log.info("resize schedule: epoch %d begins at %d pixels, batch %d", epoch + 1, stage.size, stage.batch)
+            where = f"{epoch}/{self.opt.epochs - 1}"
+            log.info("resize schedule: epoch %s begins at %d pixels, batch %d", where, stage.size, stage.batch)
             self.enter_stage(stage)
         self.prepare_epoch(epoch, batch_index, per_class_ap)
         self.loader.set_epoch(epoch, batch_index if self.opt.seed is not None else 0)

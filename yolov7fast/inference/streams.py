@@ -114,6 +114,8 @@ class LoadStreams:
             self._add(source)
         if not self.streams:
             raise UserError(f"no stream of {counted(len(sources), 'source')} can be read: {'; '.join(self.skipped)}")
+        for reason in self.skipped:
+            LOGGER.warning("skipped: %s", reason)
         blanks = (np.zeros(stream.first_shape, np.uint8) for stream in self.streams)
         shapes = {network_input(blank, img_size, stride, False).shape for blank in blanks}
         self.square = square or len(shapes) > 1
@@ -133,7 +135,6 @@ class LoadStreams:
             self.streams.append(_Stream(source, name, self._news))
         except UserError as error:
             self.skipped.append(str(error))
-            LOGGER.warning("skipped: %s", error)
 
     def __len__(self) -> int:
         return 0  # unknown: a live stream has no length

@@ -230,7 +230,7 @@ def parse_model(d: dict, ch: list[int], file: str = "model description") -> tupl
     `np` (parameters), and the sorted indices of the outputs that later layers read. Weights are drawn in row order.
     """
     check_description(d, file)
-    LOGGER.info("%3s%18s%3s%10s  %-40s%-30s", "", "from", "n", "params", "module", "arguments")
+    LOGGER.debug("%3s%18s%3s%10s  %-40s%-30s", "", "from", "n", "params", "module", "arguments")
     layers, save, weights = [], [], 0
     widths = list(ch)  # of each layer's output; before the first one, of the input
     for i, written in enumerate([*d["backbone"], *d["head"]]):
@@ -243,7 +243,7 @@ def parse_model(d: dict, ch: list[int], file: str = "model description") -> tupl
         layer.i, layer.f, layer.type = i, row.sources, class_path(row.block.cls)
         layer.np = sum(p.numel() for p in layer.parameters())
         weights += layer.np
-        LOGGER.info("%3s%18s%3s%10d  %-40s%-30s", i, row.sources, row.repeats, layer.np, layer.type, resolved.args)
+        LOGGER.debug("%3s%18s%3s%10d  %-40s%-30s", i, row.sources, row.repeats, layer.np, layer.type, resolved.args)
         save.extend(j % i for j in row.indices if j != -1)
         layers.append(layer)
         widths = [*widths, resolved.width] if i else [resolved.width]

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
+from yolov7fast.core.bounded import is_whole
 from yolov7fast.core.device import time_synchronized
 from yolov7fast.core.device_queue import queue_of
 from yolov7fast.core.errors import UserError
@@ -39,6 +40,8 @@ class PredictOptions:
 
 
 DEFAULT = PredictOptions()
+DEFAULT_SIZE = 640  # longer side of an image, where nothing else is known
+LARGEST_SIDE = 1 << 16  # pixels of an image
 MAX_BOXES = 300  # of an image, as every predictor gives
 
 
@@ -119,13 +122,24 @@ def on_host(detections: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def input_size(predictor: Predictor, wanted: int, least_stride: int = 1) -> int:
-    """The longer side to use: as wanted, rounded up to the stride. 0: the one it was trained or exported for."""
+    """The longer side to use: as wanted, rounded up to the stride.
+
+    0: the one it was trained or exported for; 640 where the file does not say, as upstream's do not.
+    """
     own = predictor.img_size
     if own and wanted not in (0, own):
         if predictor.fixed_size:
             raise UserError(f"--img-size {wanted}: these weights were exported for {own} alone; leave the flag out")
         log.info("these weights were trained at %d pixels: --img-size %d uses that size", own, own)
-    return check_img_size(wanted or own or 0, max(least_stride, predictor.stride))
+    if not wanted and not own:
+        log.warning("these weights do not say at which size they were trained: %d pixels are used", DEFAULT_SIZE)
+    return check_img_size(wanted or own or DEFAULT_SIZE, max(least_stride, predictor.stride))
+
+
+def stored_size(content: Any) -> int | None:
+    """The size that a checkpoint says it was trained for, if it does and it makes sense."""
+    size = content.get("img_size") if isinstance(content, Mapping) else None
+    return size if is_whole(size, 1, LARGEST_SIDE) else None
 
 
 @dataclass

@@ -20,6 +20,7 @@ from yolov7fast.predictors.base import (
     PredictOptions,
     Source,
     on_host,
+    stored_size,
 )
 
 
@@ -93,7 +94,10 @@ def load_predictor(sources: Sequence[Source], device: torch.device, options: Pre
     """The averaged network of a checkpoint, fused; several make an ensemble."""
     networks = [inference_network(source.content, source.path) for source in sources]
     model = ensemble_of(networks, [source.path for source in sources]).to(device)
-    return YoloPredictor(model.half() if wants_half(model, options) else model, options)
+    predictor = YoloPredictor(model.half() if wants_half(model, options) else model, options)
+    sizes = {stored_size(source.content) for source in sources}
+    predictor.img_size = sizes.pop() if len(sizes) == 1 else None
+    return predictor
 
 
 def network_predictor(model: nn.Module, options: PredictOptions, loss: Callable | None = None) -> YoloPredictor:

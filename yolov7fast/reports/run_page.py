@@ -90,7 +90,7 @@ def _progress(progress: Mapping[str, Any], run: Run | None) -> dict[str, Any]:
         **progress,
         "status": progress.get("status", ""),
         "running": progress.get("status") == "running",
-        "text": f"epoch {min(epoch + 1, epochs)} of {epochs}" + (f", batch {batch} of {batches}" if batch else ""),
+        "text": f"epoch {min(epoch, epochs - 1)}/{epochs - 1}" + (f", batch {batch} of {batches}" if batch else ""),
         "left": duration(left / 3600) if math.isfinite(left) else "",
         "fraction": done / total if total else 0.0,
         "every": EVERY,
@@ -116,7 +116,7 @@ def _cards(run: Run | None, state: Mapping[str, Any]) -> list[tuple[str, str, st
     cards = []
     top = best(run, "map")
     if math.isfinite(top.value):
-        cards.append(("best mAP@.5:.95", f"{top.value:.3f}", f"epoch {top.epoch + 1}"))
+        cards.append(("best mAP@.5:.95", f"{top.value:.3f}", f"epoch {top.epoch}"))
         for name in ("map50", "precision", "recall"):
             cards.append((LABELS[name], f"{last(run.metrics[name]):.3f}", "last validation"))
     if run.seconds is not None:
@@ -144,7 +144,7 @@ def _images_per_second(run: Run, state: Mapping[str, Any]) -> float | None:
 
 def _charts(run: Run) -> list[tuple[str, list[Chart]]]:
     """(heading, charts) of the losses, the metrics and the learning rates."""
-    epoch = (run.epoch + 1).tolist()
+    epoch = run.epoch.tolist()
     losses = []
     for part, values in sorted(run.losses.items(), key=lambda entry: entry[0] != "total"):
         lines = [Line("training", epoch, values.tolist())]

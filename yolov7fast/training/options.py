@@ -4,6 +4,7 @@ import contextlib
 from argparse import Namespace
 from collections.abc import Collection
 from pathlib import Path
+from shlex import quote
 from typing import Any, Protocol
 
 import torch
@@ -107,7 +108,8 @@ def resumed_options(opt: Namespace, family: type[Family], command: Command) -> t
         raise UserError(f"--resume {path}: this file holds weights only; start a new run with --weights {path}")
     if (other := family_of(checkpoint)) != family.name:
         start = command.invocation(other)
-        raise UserError(f"--resume {path}: a checkpoint of the {other} family; resume with: {start} --resume {path}")
+        resume = f"{start} --resume {quote(str(path))}"
+        raise UserError(f"--resume {path}: a checkpoint of the {other} family; resume with: {resume}")
     if not is_whole(checkpoint["epoch"], -1, MOST):
         raise UserError(f"--resume {path}: damaged: its epoch is {shown(checkpoint['epoch'])}")
     stripped = checkpoint["epoch"] == -1 and not checkpoint.get("resume")

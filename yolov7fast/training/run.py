@@ -21,7 +21,7 @@ import torch
 from yolov7fast.core.device import select_device
 from yolov7fast.core.errors import UserError, one_line
 from yolov7fast.core.files.folder_lock import FolderLock
-from yolov7fast.core.process.output import RunOutput, run_output
+from yolov7fast.core.process.output import RunOutput, log_to_stderr, run_output
 from yolov7fast.core.process.signals import words
 from yolov7fast.evaluation.further_metrics import FURTHER
 from yolov7fast.training.checkpoints.data_changes import REMEDY, Fingerprint, check_unchanged
@@ -48,7 +48,7 @@ from yolov7fast.training.options import (
     start_or_resume,
 )
 from yolov7fast.training.reporting import messages
-from yolov7fast.training.reporting.loggers import make_loggers
+from yolov7fast.training.reporting.loggers import check_loggers, make_loggers
 from yolov7fast.training.reporting.page import COMPLETE, FAILED, STOPPED, RunPage
 from yolov7fast.training.reporting.reporter import Reporter
 from yolov7fast.training.trainer import Outcome, Trainer
@@ -69,12 +69,17 @@ def run_in_folder(family_class: type[Family], opt: Namespace, command: Command) 
     """The same; returns the exit code and the run's folder, if it has one."""
     world = world_from_environment(opt.local_rank)
     with run_output(f"rank {world.rank}: " if world.rank > 0 else "") as output:
-        logging.basicConfig(format="%(message)s", level=logging.INFO if world.is_main else logging.WARNING)
+        log_to_stderr(logging.INFO if world.is_main else logging.WARNING)
+        package, is_verbose = logging.getLogger("yolov7fast"), getattr(opt, "verbose", False)  # not of every family
+        level = package.level
+        package.setLevel(logging.DEBUG if is_verbose else level)
         try:
             return logged_run(family_class, opt, command, world, output)
         except BaseException as error:
             output.note(last_words(error))
             raise
+        finally:
+            package.setLevel(level)
 
 
 def last_words(error: BaseException) -> str:
@@ -102,6 +107,8 @@ def logged_run(
             log.info("%s", error)
             return 0, Path(opt.resume)
     command.check(opt)
+    if world.is_main:
+        check_loggers(opt)
     family_class.check_files(opt)
     is_number = opt.batch_size != AUTO_BATCH
     device = select_device(opt.device, batch_size=opt.batch_size if family_class.uses_all_gpus and is_number else None)
@@ -396,7 +403,8 @@ def exit_code(outcome: Outcome, opt: Namespace, world: World, family: type[Famil
         return outcome.interrupted
     if outcome.interrupted:
         invocation = command.invocation(family.name)
-        print(f"stopped in epoch {outcome.progress.epoch}; resume with: {invocation} --resume {opt.save_dir}")
+        resume = f"{invocation} --resume {shlex.quote(str(opt.save_dir))}"
+        print(f"stopped in epoch {outcome.progress.epoch}/{opt.epochs - 1}; resume with: {resume}")
         return outcome.interrupted
     messages.print_end(outcome, opt, family, command)
     return messages.overfit_verdict(outcome) if opt.overfit else 0

@@ -1,6 +1,7 @@
 """The training loop. It knows epochs, steps, checkpoints and signals, but not which family of detectors it trains."""
 
 import logging
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.atomic import write_atomically
 from yolov7fast.core.process import signals
 from yolov7fast.core.process.signals import StopRequest
+from yolov7fast.core.text import styled
 from yolov7fast.evaluation.loop import EvaluationStopped
 from yolov7fast.training.checkpoints.data_changes import Fingerprint
 from yolov7fast.training.checkpoints.files import CheckpointFiles
@@ -224,7 +226,7 @@ class Trainer:
 
     def progress_bar(self, batches: int) -> tqdm:
         if self.world.is_main:
-            print(header(self.family.loss_names))
+            print(styled(header(self.family.loss_names), "bold", sys.stdout))
         done = self.progress.batch_index
         return tqdm(total=batches, initial=done, disable=not self.world.is_main, dynamic_ncols=True)
 

@@ -91,3 +91,17 @@ def test_latest_run_is_the_newest_last_checkpoint(in_empty_folder, monkeypatch):
         times[name] = 100 if name == "exp2" else i
     monkeypatch.setattr(os.path, "getctime", lambda path: times[path.parts[-3]])
     assert latest_run() == os.path.join("runs", "exp2", "weights", "last.pt")
+
+
+def test_a_missing_data_yaml_is_answered_with_data_yamls_alone(in_empty_folder):
+    for folder, name, text in (
+        ("runs/exp", "opt.yaml", "data: a\n"),
+        ("runs/exp", "hyp.yaml", "lr0: 0.1\n"),
+        ("sets", "cells.yaml", "names: [a]\n"),
+    ):
+        (in_empty_folder / folder).mkdir(parents=True, exist_ok=True)
+        (in_empty_folder / folder / name).write_text(text)
+    with pytest.raises(UserError, match=r"there is: sets/cells\.yaml; shipped"):
+        check_file("cell.yaml", "data")
+    with pytest.raises(UserError, match=r"there is: runs/exp/hyp\.yaml; shipped"):
+        check_file("hip.yaml", "hyp")

@@ -10,6 +10,7 @@ from yolov7fast.core.files.yaml_file import read_yaml
     ("content", "message"),
     [
         (b"a: [1", r"mine\.yaml is not valid YAML in UTF-8: .*line 1"),
+        (b"a:\n\tb: 1", r"not valid YAML in UTF-8: .*line 2.*; use spaces instead of tabs$"),
         (b"a: 2024-13-01", r"mine\.yaml is not valid YAML in UTF-8: month must be"),
         (b"a: \xff\xfe", r"mine\.yaml is not valid YAML in UTF-8"),
         (b"[" * 1500, r"mine\.yaml is not valid YAML in UTF-8"),

@@ -1,5 +1,6 @@
 """What a run prints first and last, and what it warns of before it begins."""
 
+from argparse import Namespace
 from types import SimpleNamespace
 
 import pytest
@@ -11,8 +12,11 @@ from yolov7fast.families.detr.family import DetrFamily
 from yolov7fast.families.yolo.family import YoloFamily
 from yolov7fast.families.yolo.optimization import YoloSchedule
 from yolov7fast.training.checkpoints.resume import Progress
+from yolov7fast.training.distributed import World
 from yolov7fast.training.hyperparameters import load_hyp
 from yolov7fast.training.reporting import messages
+from yolov7fast.training.reporting.loggers import make_loggers
+from yolov7fast.training.run import exit_code
 from yolov7fast.training.trainer import Outcome
 
 
@@ -125,7 +129,7 @@ def test_the_last_lines_name_the_best_epoch_its_file_and_what_to_do_next(tmp_pat
     done, best, results, _, test, detect = last_lines(capsys, tmp_path, progress, "--epochs", "26")
     file = tmp_path / "weights" / "best.pt"
     assert done == "26 epochs completed in 0.100 hours."
-    assert best == f"Best epoch: 21/25 (counted from 0), mAP@.5 0.785, mAP@.5:.95 0.501: {file}"
+    assert best == f"Best epoch: 21/25, mAP@.5 0.785, mAP@.5:.95 0.501: {file}"
     assert results == f"Results in {tmp_path}: index.html, results.png"
     assert test == f"  python test.py --weights {file} --data my.yaml --img-size 320 --iou-thres 0.6"
     assert detect == f"  python detect.py --weights {file} --source FOLDER --img-size 320"
@@ -160,3 +164,14 @@ def test_a_resumed_run_of_an_older_version_has_no_best_epoch_to_name(tmp_path, c
 
 def test_overfitting_ends_with_its_verdict_alone(tmp_path, capsys):
     assert not any("test.py" in line for line in last_lines(capsys, tmp_path, Progress(epoch=3), "--overfit"))
+
+
+def test_printed_commands_are_quoted(tmp_path, capsys, caplog):
+    folder = tmp_path / "é runs"
+    opt = Namespace(project=str(folder), save_dir=str(folder), epochs=3, wandb=False, upload_dataset=False)
+    with caplog.at_level("INFO"):
+        for logger in make_loggers(opt, folder, None):
+            logger.close()
+    assert f"tensorboard --logdir '{folder}'" in caplog.text
+    exit_code(Outcome({}, Progress(epoch=1), 130, 0.1), opt, World(), YoloFamily, TrainCommand("yolo"))
+    assert capsys.readouterr().out == f"stopped in epoch 1/2; resume with: python train.py --resume '{folder}'\n"

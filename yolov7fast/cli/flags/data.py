@@ -46,7 +46,7 @@ ROWS = [
         "--img-size",
         int,
         640,
-        "longer side, rounded up to the stride; exported files and, given 0, DETR checkpoints name their own",
+        "longer side, rounded up to the stride; exported files and, given 0, checkpoints name their own",
         where=TEST + DETECT,
         upstream=TEST + DETECT,
         low=0,

@@ -191,6 +191,7 @@ ROWS = [
         upstream=DETECT,
     ),
     # --- logging ------------------------------------------------------------------------------------------------------
+    logging("--verbose", bool, False, "print the table of layers and all hyper-parameters", where=YOLO, upstream=()),
     logging("--wandb", bool, False, "log to Weights & Biases (must be installed)", upstream=()),
     logging("--entity", str, None, "W&B entity"),
     logging("--upload_dataset", bool, False, "W&B: upload the data set"),

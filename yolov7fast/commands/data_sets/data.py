@@ -7,7 +7,6 @@ DATA: a data YAML, a folder or .zip (YOLO, COCO JSON, Pascal VOC, CSV), a COCO .
 """
 
 import argparse
-import logging
 import os
 import sys
 from collections import Counter
@@ -16,6 +15,7 @@ from pathlib import Path
 from yolov7fast.cli.programs import program
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.atomic import write_atomically
+from yolov7fast.core.process.output import log_to_stderr
 from yolov7fast.core.text import printable
 from yolov7fast.data.data_yaml import find_data
 from yolov7fast.data.formats.files import plain_name
@@ -28,11 +28,13 @@ from yolov7fast.doctor.examine import Examined, Options, examine
 from yolov7fast.doctor.findings import ERROR, EXIT_CODES, SEVERITIES, counted
 from yolov7fast.doctor.terminal import as_text
 
+DEFAULT_SIZE = 640  # pixels, as train.py's
+
 
 def main(args: list[str] | None = None) -> int:
     """Returns the exit code: of `check` 0 (nothing, or notes), 3 (warnings) or 4 (errors)."""
     opt = _parser().parse_args(args)
-    logging.basicConfig(format="%(message)s", level=logging.INFO)
+    log_to_stderr()
     return opt.run(opt)
 
 
@@ -53,8 +55,11 @@ def _add_check(commands) -> None:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     check.add_argument("data", help="data YAML, folder, .zip, COCO .json or .csv")
-    check.add_argument("--img-size", type=int, default=640, metavar="N", help="training size that boxes are judged by")
-    check.add_argument("--cfg", default=DEFAULT_CFG, help="network whose anchors the boxes are judged by")
+    unset = argparse.SUPPRESS  # what is not given is assumed, and the report says so
+    size_help = f"training size that boxes are judged by; {DEFAULT_SIZE} is assumed"
+    check.add_argument("--img-size", type=int, default=unset, metavar="N", help=size_help)
+    cfg_help = f"network whose anchors the boxes are judged by; {DEFAULT_CFG} is assumed"
+    check.add_argument("--cfg", default=unset, help=cfg_help)
     check.add_argument("--output", default="", metavar="FOLDER", help="where index.html goes; empty: runs/check/NAME")
     check.add_argument("--fix", default="", metavar="FOLDER", help="write a corrected copy of the labels into FOLDER")
     check.set_defaults(run=run_check)
@@ -80,20 +85,24 @@ def _add_convert(commands) -> None:
 
 
 def run_check(opt: argparse.Namespace) -> int:
-    if opt.img_size < 32:
-        raise UserError(f"--img-size is {opt.img_size}; it must be at least 32")
+    options = Options(getattr(opt, "img_size", DEFAULT_SIZE), getattr(opt, "cfg", DEFAULT_CFG))
+    if options.img_size < 32:
+        raise UserError(f"--img-size is {options.img_size}; it must be at least 32")
     path = _data(opt.data)
     page = _page_of(opt.output, path)
     anew = bool(opt.fix) or not page.is_file()
     if opt.fix:
         _refuse_inside(opt.fix, path)
-    examined = examine(path, Options(opt.img_size, opt.cfg), anew)
+    examined = examine(path, options, anew)
     if examined.annotated is not None:
         _write_page(examined, page, path)
     print(as_text(examined.report))
+    assumed = " and ".join(flag for flag in ("--img-size", "--cfg") if flag[2:].replace("-", "_") not in vars(opt))
+    remedy = f" (assumed: give {assumed} of your training)" if assumed else ""
+    print(f"\nBoxes are judged at {options.img_size} pixels, by the anchors of {printable(options.cfg)}{remedy}")
     counts = Counter(finding.severity for finding in examined.report.findings)
     found = ", ".join(counted(counts[s], s) for s in SEVERITIES if counts[s]) or "nothing odd"
-    print(f"\n{found}{' (unchanged since the last check)' if examined.report.cached else ''}; page: {page}")
+    print(f"{found}{' (unchanged since the last check)' if examined.report.cached else ''}; page: {page}")
     if opt.fix:
         _fix(examined, Path(opt.fix))
     else:

@@ -1,5 +1,7 @@
 """Draw the project's own small data set (data/shapes.yaml): python tools/make_shapes.py"""
 
+from shlex import quote
+
 import yaml
 
 from yolov7fast.cli.programs import program
@@ -25,4 +27,4 @@ def main() -> None:
         data = str(folder / "data.yaml")
         splits = {split: str((folder / "images" / split).resolve()) for split in ("train", "val")}
         write_atomically(data, yaml.safe_dump({**splits, "nc": len(NAMES), "names": list(NAMES)}, sort_keys=False))
-    print(f"shapes: {folder}; train on it with --data {data}")
+    print(f"shapes: {folder}; train on it with --data {quote(str(data))}")

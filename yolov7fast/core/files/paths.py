@@ -13,6 +13,7 @@ from yolov7fast.core.files.shipped import nearest_shipped, shipped_file
 
 log = logging.getLogger(__name__)
 MOST_NAME_BYTES, MOST_PATH_BYTES = 255, 4095  # of a name in a path, and of a path, on Linux
+SIGNS = {"data": b"names:", "cfg": b"backbone:", "hyp": b"lr0:"}  # a line of each file of a kind begins with it
 SKIPPED_FOLDERS = {"__pycache__", "node_modules", "site-packages"}  # and all whose name begins with a dot
 
 
@@ -49,7 +50,7 @@ def check_file(file: str | Path, kind: str = "") -> str:
     shipped = shipped_file(file, kind)
     if shipped:
         return str(shipped.relative_to(Path.cwd()) if shipped.is_relative_to(Path.cwd()) else shipped)
-    hint = nearby(file) + nearest_shipped(file, kind)
+    hint = nearby(file, kind) + nearest_shipped(file, kind)
     raise UserError(f"{file} does not exist, here or in any folder below {Path.cwd()}{hint}")
 
 
@@ -60,19 +61,31 @@ def check_path(path: str | Path) -> None:
         raise UserError(f"{shown(str(path))} cannot be a path: a name has at most {MOST_NAME_BYTES} bytes")
 
 
-def nearby(file: str | Path, limit: int = 5) -> str:
+def nearby(file: str | Path, kind: str = "", limit: int = 5) -> str:
     """'; there is: a, b, c': files of the same kind and the nearest names, in the folder asked for, or else below the
     working directory."""
     suffix = Path(file).suffix
     if not suffix:
         return ""
     beside = sorted(Path(file).parent.glob(f"*{suffix}")) if Path(file).parent.is_dir() else []
-    found = beside or sorted(path for path in walk_files(".") if path.suffix == suffix)
+    found = [path for path in beside if is_of_kind(path, kind)]
+    found = found or sorted(path for path in walk_files(".") if path.suffix == suffix and is_of_kind(path, kind))
     found.sort(key=lambda path: -difflib.SequenceMatcher(None, path.name, Path(file).name).ratio())
     if not found:
-        return f"; there is no {suffix} file below {Path.cwd()}"
+        return f"; there is no {' '.join(filter(None, (kind, suffix)))} file below {Path.cwd()}"
     more = f" and {len(found) - limit} more" if len(found) > limit else ""
     return f"; there is: {', '.join(map(str, found[:limit]))}{more}"
+
+
+def is_of_kind(path: Path, kind: str) -> bool:
+    """Whether a YAML file has the key that files of a kind have; True for other files and kinds."""
+    if kind not in SIGNS or path.suffix not in (".yaml", ".yml"):
+        return True
+    try:
+        with path.open("rb") as file:
+            return any(line.startswith(SIGNS[kind]) for line in file.read(1 << 20).splitlines())
+    except OSError:
+        return False
 
 
 def walk_files(root: str | Path) -> Iterator[Path]:

@@ -49,7 +49,9 @@ def parse_yaml(content: bytes | str, name: str, origin: str = "") -> Any:
         raise UserError(f"{name} {error}") from None
     except Exception as error:  # the parser's own errors, and what its constructors stumble over: KeyError, IndexError
         reason = str(error) if isinstance(error, yaml.YAMLError | ValueError) else f"{type(error).__name__} {error}"
-        raise UserError(f"{name} is not valid YAML in UTF-8: {printable(' '.join(reason.split()), 300)}") from None
+        remedy = "; use spaces instead of tabs" if r"'\t' that cannot start" in reason else ""
+        reason = printable(" ".join(reason.split()), 300)
+        raise UserError(f"{name} is not valid YAML in UTF-8: {reason}{remedy}") from None
 
 
 class _Loader(yaml.SafeLoader):

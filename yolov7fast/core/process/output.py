@@ -17,10 +17,27 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
+from yolov7fast.core.text import styled
+
 BAR_SECONDS = 60.0  # a progress bar's state becomes a line of the log this often, and at its end
 MOST_PENDING = 1_000_000  # characters kept for a log that cannot be written yet
 CONTROL = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")  # what moves the cursor or colours a terminal
 _LOCK = threading.RLock()
+
+
+class _Coloured(logging.Formatter):
+    """Messages as they are; warnings in colour on a terminal."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = super().format(record)
+        return styled(text, "warning", sys.stderr) if record.levelno == logging.WARNING else text
+
+
+def log_to_stderr(level: int = logging.INFO) -> None:
+    """Show log messages of this level and above, unless logging is set up already."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(_Coloured())
+    logging.basicConfig(level=level, handlers=[handler])
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from shlex import quote
 
 import yaml
 from tqdm import tqdm
@@ -175,7 +176,7 @@ def _convert(found: Found, folder: Path, said: str, val_fraction: float) -> None
         place = _place(faults[0], annotated.line_word)
         notes.append(
             f"{len(faults)} objects could not be read, first {printable(place)}: {printable(faults[0].text, 100)}; "
-            f"for all of them: yolov7fast data check {said}"
+            f"for all of them: yolov7fast data check {quote(said)}"
         )
     with _building(folder) as build:
         changes: Counter = Counter()

@@ -75,7 +75,7 @@ class AnnotatedSet:
     names: list[str]  # of the classes
     splits: dict[str, list[Sample]]
     notes: list[str] = field(default_factory=list)  # decisions of the reader that a user should know
-    line_word: str = "line"  # what `lines` counts: "line" or "annotation"
+    line_word: str = "line"  # what `lines` counts: "line", "annotation" or "object"
 
     @property
     def samples(self) -> list[Sample]:

@@ -70,7 +70,11 @@ def _by_lists(root: Path, files: list[Path]) -> dict[str, list[Path]]:
 
 def read(layout: Layout) -> AnnotatedSet:
     """All samples; classes are the names that occur, in alphabetical order, unless labelmap.txt lists them."""
-    parsed = {split: [_read_file(f) for f in _progress(files, split)] for split, files in layout.splits.items()}
+    parsed = _read_files(layout)
+    lines = [item.lines for items in parsed.values() for item in items]
+    numbered = any(len(set(of_file)) < len(of_file) for of_file in lines)  # several objects in one line
+    if numbered:
+        parsed = _read_files(layout, numbered)
     found = {name for items in parsed.values() for item in items for name in item.names}
     names = _label_map(layout.root, found) or sorted(found)
     ids = {name: i for i, name in enumerate(names)}
@@ -80,7 +84,14 @@ def read(layout: Layout) -> AnnotatedSet:
     difficult = sum(item.difficult for items in parsed.values() for item in items)
     if difficult:
         notes.append(f"{difficult} objects are marked difficult; they are used like all others")
-    return AnnotatedSet(KIND, layout.root, names, splits, notes)
+    return AnnotatedSet(KIND, layout.root, names, splits, notes, line_word="object" if numbered else "line")
+
+
+def _read_files(layout: Layout, numbered: bool = False) -> "dict[str, list[_File]]":
+    return {
+        split: [_read_file(path, numbered) for path in _progress(files, split)]
+        for split, files in layout.splits.items()
+    }
 
 
 def _progress(files: list[Path], split: str) -> Iterable[Path]:
@@ -172,7 +183,8 @@ def _number(text: str) -> float | None:
         return None
 
 
-def _read_file(path: Path) -> _File:
+def _read_file(path: Path, numbered: bool = False) -> _File:
+    """numbered: objects are known by their number in the file, from 1, instead of by their line."""
     reader, faults = _Reader(), []
     try:
         if not path.is_file():
@@ -182,7 +194,8 @@ def _read_file(path: Path) -> _File:
         line = getattr(error, "lineno", 0)
         return _File(path, "", None, [], [], [], 0, [Fault("unreadable label", str(path), line, str(error))])
     names, boxes, lines, difficult = [], [], [], 0
-    for item in reader.objects:
+    for number, item in enumerate(reader.objects, 1):
+        item.line = number if numbered else item.line
         values = [item.sides.get(side) for side in ("xmin", "ymin", "xmax", "ymax")]
         known = [v for v in values if v is not None]
         if len(known) < 4:

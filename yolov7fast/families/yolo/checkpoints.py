@@ -68,7 +68,7 @@ class YoloCheckpoints(BaseFamily):
 
     def checkpoint(self, progress: Progress, results_text: str) -> dict[str, Any]:
         best = best_as_saved(progress.best_fitness)
-        return super().checkpoint(progress, results_text) | {"best_fitness": best}
+        return super().checkpoint(progress, results_text) | {"best_fitness": best, "img_size": self.test_size}
 
     def checkpoint_content(self) -> dict[str, Any]:
         self.averaged.copy_attributes(self.model)

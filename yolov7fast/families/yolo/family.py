@@ -159,7 +159,9 @@ class YoloFamily(YoloCheckpoints):
         super().__init__(opt, data, model, device, world, resumed)
         self.stored_hyp = hyp or hyper.load_hyp(opt.hyp)
         self.hyp = hyp = hyp or effective_hyp(self.stored_hyp, opt)
-        log.info("hyperparameters: %s", ", ".join(f"{k}={v}" for k, v in hyp.items()))
+        source = opt.hyp if isinstance(opt.hyp, str) else "of the run file"
+        log.info("hyperparameters: %s (%d values; --verbose lists them)", source, len(hyp))
+        log.debug("%s", ", ".join(f"{k}={v}" for k, v in hyp.items()))
         self.draws_plots = not opt.evolve
         self.loss_factor = world.size * (4.0 if opt.quad else 1.0)
         frozen = freeze_layers(model, opt.freeze)
@@ -195,7 +197,8 @@ class YoloFamily(YoloCheckpoints):
         """
         opt, grid = self.opt, max(int(self.model.stride.max()), 32)
         sizes = opt.img_size if len(opt.img_size) == 2 else opt.img_size * 2
-        size, test_size = (check_img_size(size, grid) for size in sizes)
+        rounded = {size: check_img_size(size, grid) for size in dict.fromkeys(sizes)}  # each is reported once
+        size, test_size = (rounded[size] for size in sizes)
         self.plan_sizes(size, grid)
         if not opt.resize_schedule or "img_size" in opt.given:
             self.test_size = test_size

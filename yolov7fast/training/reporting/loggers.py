@@ -2,6 +2,7 @@
 
 import logging
 import os
+import shlex
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,9 +34,23 @@ class Logger(Protocol):
     def close(self) -> None: ...
 
 
+def check_loggers(opt: Namespace) -> None:
+    """Refuse a logger that is not installed, before anything is built."""
+    if opt.wandb or opt.upload_dataset:
+        import_wandb()
+
+
+def import_wandb() -> Any:
+    try:
+        import wandb  # pyright: ignore[reportMissingImports]
+    except ImportError:
+        raise UserError("--wandb needs the package wandb: .venv/bin/pip install wandb") from None
+    return wandb
+
+
 def make_loggers(opt: Namespace, run_dir: Path, checkpoint: dict[str, Any] | None) -> list[Logger]:
     loggers: list[Logger] = [TensorBoardLogger(run_dir)]
-    log.info("TensorBoard: tensorboard --logdir %s", opt.project)
+    log.info("TensorBoard: tensorboard --logdir %s", shlex.quote(str(opt.project)))
     if opt.wandb or opt.upload_dataset:
         loggers.append(WandbLogger(opt, run_dir, checkpoint.get("wandb_id") if checkpoint else None))
     return loggers
@@ -83,11 +98,7 @@ class WandbLogger:
     """Weights & Biases, only where it is installed and asked for."""
 
     def __init__(self, opt, run_dir: Path, run_id: str | None = None):
-        try:
-            import wandb  # pyright: ignore[reportMissingImports]
-        except ImportError:
-            raise UserError("--wandb needs the package wandb: .venv/bin/pip install wandb") from None
-        self.wandb = wandb
+        self.wandb = wandb = import_wandb()
         self.opt = opt
         interval = opt.bbox_interval
         self.plot_interval = interval if interval > 0 else max(opt.epochs // 10, 1)

@@ -1,10 +1,11 @@
 """What a run prints first and last: what it is going to do and what stands in its way, then what came out of it."""
 
 import shlex
+import sys
 from argparse import Namespace
 from pathlib import Path
 
-from yolov7fast.core.text import counted
+from yolov7fast.core.text import counted, styled
 from yolov7fast.evaluation.result import MAP, MAP50
 from yolov7fast.loading.loader import why_fewer
 from yolov7fast.training.checkpoints.resume import Progress
@@ -36,7 +37,7 @@ def print_header(opt: Namespace, family: Family, is_fresh: bool) -> None:
     if is_fresh:
         for warning in (scratch_warning(opt, family), warmup_warning(family, total)):
             if warning:
-                print(f"WARNING: {warning}")
+                print(styled(f"WARNING: {warning}", "warning", sys.stdout))
     print(f"Starting training for {length}...")
 
 
@@ -84,7 +85,7 @@ def print_end(outcome: Outcome, opt: Namespace, family: type[Family], command: C
     names = [f"{name}{family.checkpoint_suffix}" for name in ("best", "last")]
     found = [path for name in names for path in (folder / "weights" / name, folder / name) if path.is_file()]
     if found:
-        print(f"Best epoch: {best_text(progress)}{found[0]}")
+        print(styled(f"Best epoch: {best_text(progress)}{found[0]}", "good", sys.stdout))
     print(f"Results in {folder}: {', '.join(name for name in SHOWN if (folder / name).is_file())}")
     if found and not opt.overfit:
         print("Next, measure it and find objects with it:")
@@ -93,11 +94,11 @@ def print_end(outcome: Outcome, opt: Namespace, family: type[Family], command: C
 
 
 def best_text(progress: Progress) -> str:
-    """'21/25 (counted from 0), mAP@.5 0.785, mAP@.5:.95 0.501: ' as the bar has it; empty: unknown."""
+    """'21/25, mAP@.5 0.785, mAP@.5:.95 0.501: ' as the bar has it; empty: unknown."""
     if progress.best_epoch is None:
         return ""
     map50, map_ = (progress.best_metrics.get(name, 0.0) for name in (MAP50, MAP))
-    return f"{progress.best_epoch}/{progress.epoch - 1} (counted from 0), mAP@.5 {map50:.3f}, mAP@.5:.95 {map_:.3f}: "
+    return f"{progress.best_epoch}/{progress.epoch - 1}, mAP@.5 {map50:.3f}, mAP@.5:.95 {map_:.3f}: "
 
 
 def next_commands(weights: Path, opt: Namespace, family: type[Family], command: Command) -> list[str]:
