@@ -14,6 +14,7 @@ from argparse import Namespace
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import optuna
@@ -234,7 +235,7 @@ class TrialRunner:
         left, ended = self.trials.left(self.count), sum(run.status in ENDED for run in runs)
         if left and self.stopping:
             print(f"{self.stopping}: {left} of {left + ended} trials are not done.")
-            print(f"Resume with: {program('trials').invocation} --output-dir {self.folder} --resume")
+            print(f"Resume with: {program('trials').invocation} --output-dir {quote(str(self.folder))} --resume")
         elif left:
             print(f"note: {left} trials are running on other machines; --resume retries those of lost machines")
         return self.stop.exit_code or int(bool(runs) and all(run.status == FAILED for run in runs))
