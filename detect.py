@@ -4,7 +4,7 @@ from yolov7fast.core.errors import run_command
 
 
 def main() -> int:
-    from yolov7fast.commands import detect  # imported here, so that a failed import is reported in one line
+    from yolov7fast.cli.commands import detect  # imported here, so that a failed import is reported in one line
 
     return detect.main()
 

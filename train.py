@@ -5,8 +5,8 @@ from yolov7fast.core.process.signals import end_on_signals
 if __name__ == "__main__":
     end_on_signals()  # first: the imports take seconds
 
+from yolov7fast.cli.commands.train import main
 from yolov7fast.cli.parser import parser_for
-from yolov7fast.commands.train import main
 
 parser = parser_for("train")
 

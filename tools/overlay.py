@@ -5,7 +5,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # run as a script from anywhere
 
-from yolov7fast.commands.overlay import main
+from yolov7fast.cli.commands.overlay import main
 from yolov7fast.core.errors import run_command
 
 if __name__ == "__main__":

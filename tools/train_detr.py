@@ -10,7 +10,7 @@ from yolov7fast.core.process.signals import end_on_signals
 if __name__ == "__main__":
     end_on_signals()  # first: the imports take seconds
 
-from yolov7fast.commands.train import main
+from yolov7fast.cli.commands.train import main
 from yolov7fast.core.errors import run_command
 
 if __name__ == "__main__":

@@ -10,12 +10,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from yolov7fast.api.detector import load
-    from yolov7fast.api.training import train
+    from yolov7fast.cli.python_api import train
+    from yolov7fast.inference.api.detector import load
 
 __version__ = "0.2.0"
 __all__ = ["__version__", "load", "train"]
-_MODULES = {"load": "yolov7fast.api.detector", "train": "yolov7fast.api.training"}
+_MODULES = {"load": "yolov7fast.inference.api.detector", "train": "yolov7fast.cli.python_api"}
 
 
 def __getattr__(name: str) -> Any:

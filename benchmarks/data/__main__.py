@@ -31,7 +31,7 @@ from benchmarks.photographs import image_folder
 from yolov7fast.core.process.memory import keep_freed_memory
 from yolov7fast.data.caches.packed import PackedImages
 from yolov7fast.data.images import load_resized
-from yolov7fast.loading.loader import make_loader
+from yolov7fast.data.loading.loader import make_loader
 
 FAST = {"worker_tensor": True, "persistent_workers": True}  # what --fast-dataloader sets
 

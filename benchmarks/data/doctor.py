@@ -86,7 +86,7 @@ def read_once(folder: Path) -> float:
 
 def check(data: Path, cache: Path, output: Path, *more: str) -> float:
     """Seconds of the command, from the start of the interpreter to its end."""
-    command = [sys.executable, "-m", "yolov7fast.commands.data_sets.data", "check", str(data), "--output", str(output)]
+    command = [sys.executable, "-m", "yolov7fast.cli.commands.data", "check", str(data), "--output", str(output)]
     command += more
     environment = {**os.environ, "YOLOV7FAST_CACHE": str(cache), "PYTHONPATH": str(ROOT)}
     codes = []

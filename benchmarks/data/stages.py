@@ -3,9 +3,9 @@
 import time
 from contextlib import contextmanager
 
-from yolov7fast.augment import scene
 from yolov7fast.data import dataset as datasets
 from yolov7fast.data import images
+from yolov7fast.data.augment import scene
 
 # (module that calls it, function, stage). What a timed function calls is counted there only if it is not timed itself:
 # loading without reading is resizing.

@@ -21,7 +21,7 @@ from benchmarks.measure import cpu_seconds, in_turn, machine, note, quick_parser
 from benchmarks.photographs import ROOT
 from yolov7fast.evaluation.average_precision import ap_by_size, ap_per_class, class_metrics, rank_by_class, rank_found
 from yolov7fast.evaluation.detection_matching import Batch, match, native_batch
-from yolov7fast.evaluation.nms import CLASS_OFFSET, greedy_nms, non_max_suppression
+from yolov7fast.predictors.nms import CLASS_OFFSET, greedy_nms, non_max_suppression
 
 GOLDEN = ROOT / "tests" / "golden" / "eval_bccd.npz"
 BATCH = 32  # images that the evaluation loop matches at once
@@ -173,7 +173,7 @@ def crowd(rows: int = 6300, classes: int = 80) -> torch.Tensor:
 
 def candidates_of(prediction: torch.Tensor) -> torch.Tensor:
     """What enters suppression at the settings of test.py: (n, 6)."""
-    from yolov7fast.evaluation.nms import MAX_CANDIDATES, _candidates
+    from yolov7fast.predictors.nms import MAX_CANDIDATES, _candidates
 
     rows = _candidates(prediction, 0.001, (), True)[1]
     return rows[rows[:, 4].sort(descending=True, stable=True)[1].sort()[1] < MAX_CANDIDATES]

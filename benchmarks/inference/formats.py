@@ -16,14 +16,14 @@ from tqdm import tqdm
 
 from benchmarks.measure import machine, write_json
 from yolov7fast.checkpoint.write import save_checkpoint
-from yolov7fast.export.benchmark import time_in_turn
-from yolov7fast.export.network import load_source
-from yolov7fast.export.plan import Plan
-from yolov7fast.export.run import export_files
+from yolov7fast.inference.export.benchmark import time_in_turn
+from yolov7fast.inference.export.network import load_source
+from yolov7fast.inference.export.plan import Plan
+from yolov7fast.inference.export.run import export_files
 from yolov7fast.nn.model import Model
 from yolov7fast.predictors.base import PredictOptions
+from yolov7fast.predictors.exported.forms import Form
 from yolov7fast.predictors.registry import load_predictor
-from yolov7fast.runtimes.forms import Form
 
 CPU = torch.device("cpu")
 FORMATS = ("onnx", "openvino")

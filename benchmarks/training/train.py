@@ -15,14 +15,14 @@ import torch
 
 from benchmarks.measure import in_turn, note, quick_parser, show_machine, wall_seconds, write_json
 from benchmarks.photographs import photographs
-from yolov7fast.commands.profile import parse
+from yolov7fast.cli.commands.profile import parse
 from yolov7fast.data.data_yaml import DataYaml, load_data_yaml
-from yolov7fast.families.yolo.network import build_model
 from yolov7fast.machine.profiler import ProfiledFamily, batches
 from yolov7fast.training.distributed import World
 from yolov7fast.training.hyperparameters import load_hyp
 from yolov7fast.training.run import init_seeds
 from yolov7fast.training.step import TrainStep, choose_amp
+from yolov7fast.training.yolo.network import build_model
 
 FAST = ["--fast-dataloader", "--cache-images", "disk", "--channels-last"]
 CPU = torch.device("cpu")

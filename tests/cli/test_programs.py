@@ -9,14 +9,14 @@ import pytest
 
 from tests.conftest import ROOT
 from yolov7fast import __main__ as entry
+from yolov7fast.cli.commands import quickstart
 from yolov7fast.cli.programs import PROGRAMS, program, program_of
-from yolov7fast.commands import quickstart
 from yolov7fast.core.errors import UserError
 
 
 @pytest.mark.parametrize("row", PROGRAMS, ids=lambda row: row.name)
 def test_every_row_has_its_module_and_script(row):
-    spec = importlib.util.find_spec(f"yolov7fast.commands.{row.module}")
+    spec = importlib.util.find_spec(f"yolov7fast.cli.commands.{row.module}")
     assert spec and spec.origin and "def main(" in Path(spec.origin).read_text()
     assert not row.script or (ROOT / row.script).is_file()
     assert row.summary.endswith((".", "?")) and len(row.summary) < 60
@@ -29,7 +29,7 @@ def test_every_script_is_in_the_table():
 
 def test_a_command_gets_the_words_behind_its_name(monkeypatch):
     seen = []
-    module = importlib.import_module("yolov7fast.commands.data_sets.make_shapes")
+    module = importlib.import_module("yolov7fast.cli.commands.make_shapes")
     monkeypatch.setattr(module, "main", lambda: seen.append(list(sys.argv)) or 5)
     monkeypatch.setattr(sys, "argv", ["yolov7fast"])
     assert entry.run(["make-shapes", "here", "--val", "3"]) == 5

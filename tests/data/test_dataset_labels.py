@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from tests.data.small_set import HYP, POLYGON, make_set
-from yolov7fast.augment.mosaic import Plan
 from yolov7fast.core.errors import UserError
+from yolov7fast.data.augment.mosaic import Plan
 from yolov7fast.data.class_weights import labels_to_class_weights, labels_to_image_weights
 from yolov7fast.data.dataset import LoadImagesAndLabels
 from yolov7fast.data.labels import Subset

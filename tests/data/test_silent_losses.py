@@ -9,11 +9,12 @@ import cv2
 import numpy as np
 import pytest
 
+from tests.data.formats_cli.drawn_sets import write_coco, write_voc, write_yolo
+from tests.data.formats_cli.test_train import train
 from tests.data.small_set import POLYGON, make_set
-from tests.formats.drawn_sets import write_coco, write_voc, write_yolo
-from tests.formats.test_train import train
 from yolov7fast.core.errors import UserError
 from yolov7fast.data.caches.labels import load_labels
+from yolov7fast.data.checks.examine import Options, examine
 from yolov7fast.data.data_yaml import load_data_yaml
 from yolov7fast.data.dataset import LoadImagesAndLabels
 from yolov7fast.data.formats import yolo_text
@@ -21,7 +22,6 @@ from yolov7fast.data.formats.recognise import recognise
 from yolov7fast.data.formats.write import write_as
 from yolov7fast.data.labels import MOST_OBJECTS, check_pair, find_images
 from yolov7fast.data.quick_check import same_images
-from yolov7fast.doctor.examine import Options, examine
 
 BOX = "0 0.078 0.245 0.153 0.223\n"
 

@@ -16,8 +16,8 @@ from yolov7fast.data.caches.labels import load_labels
 from yolov7fast.data.image_facts import GOOD, MOST_LOOKED_AT, TOO_LARGE, TRUNCATED, UNREADABLE, look
 from yolov7fast.data.images import decode_file, image_size, read_image, read_unchecked_image
 from yolov7fast.data.labels import check_pair, find_images
-from yolov7fast.doctor.page import _small
 from yolov7fast.inference.sources import LoadImages
+from yolov7fast.reports.data_check_page import _small
 
 ODD_NAME = os.fsdecode(b"caf\xe9.png")  # Latin-1
 

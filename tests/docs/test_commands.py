@@ -13,8 +13,8 @@ BLOCKS = [block for document in DOCUMENTS for block in blocks_of(document)]
 RUN_BY = {
     "docs/commands.md": "tests/mission/commands.py",
     "docs/data.md": "tests/docs/test_data_guide.py",
-    "docs/detr.md": "tests/families/test_detr_guide.py",
-    "docs/extending_family.md": "tests/families/test_third_family.py",
+    "docs/detr.md": "tests/training/families/test_detr_guide.py",
+    "docs/extending_family.md": "tests/training/families/test_third_family.py",
     "docs/export.md": "tests/docs/test_export_guide.py",
     "docs/python.md": "tests/docs/test_python_guide.py",
     "docs/resume.md": "tests/docs/test_resume_guide.py",

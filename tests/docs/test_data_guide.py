@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.formats.drawn_sets import write_csv, write_yolo
-from yolov7fast.commands.data_sets.data import main
+from tests.data.formats_cli.drawn_sets import write_csv, write_yolo
+from yolov7fast.cli.commands.data import main
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "docs" / "data.md").read_text()

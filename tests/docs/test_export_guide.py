@@ -8,9 +8,9 @@ import onnx
 import pytest
 
 from tests.docs.guide import ROOT, command_lines, run_line, write_workplace
-from yolov7fast.export.proof import BOUNDS, HALF_BOUNDS, ROUNDING_LIMIT
-from yolov7fast.export.suppression import DEFAULT_TOPK
-from yolov7fast.runtimes.forms import DETECTIONS, QUERIES
+from yolov7fast.inference.export.proof import BOUNDS, HALF_BOUNDS, ROUNDING_LIMIT
+from yolov7fast.inference.export.suppression import DEFAULT_TOPK
+from yolov7fast.predictors.exported.forms import DETECTIONS, QUERIES
 
 TEXT = (ROOT / "docs" / "export.md").read_text()
 ELSEWHERE = ("pip", "scripts/build_engine.sh", "benchmark", "benchmarks.")  # not for a test of seconds

@@ -1,6 +1,6 @@
 """The worked examples of a block, an augmentation, an assigner, a metric and an output format work as written down.
 
-Those of a flag and of a family have tests of their own: test_extending_flag.py, tests/families/test_third_family.py.
+A flag and a family are tested in test_extending_flag.py and tests/training/families/test_third_family.py.
 """
 
 import re
@@ -27,10 +27,10 @@ EXAMPLES = {
     ),
     "extending_augmentation.md": Example(
         [
-            "yolov7fast/augment/erase.py",
+            "yolov7fast/data/augment/erase.py",
             "yolov7fast/data/dataset.py",
             "yolov7fast/training/hyperparameters.py",
-            "tests/augment/test_erase.py",
+            "tests/data/augment/test_erase.py",
         ],
         2,
     ),

@@ -8,8 +8,8 @@ import pytest
 
 from tests.training.commands import ROOT
 from yolov7fast.cli.checks import check_train
+from yolov7fast.cli.commands.train import run
 from yolov7fast.cli.parser import parser_for
-from yolov7fast.commands.train import run
 from yolov7fast.training.distributed import MINUTES
 from yolov7fast.training.options import SAVE_MINUTES
 

@@ -9,9 +9,9 @@ import cv2
 import pytest
 import yaml
 
-from tests.api.conftest import cells
 from tests.docs.shell import ROOT, Block, Command, program_of_name, program_of_script
 from tests.drawing import draw_nothing
+from tests.inference.api.conftest import cells
 from yolov7fast.checkpoint.api import save_checkpoint
 from yolov7fast.cli.programs import Program
 from yolov7fast.data.shapes import NAMES

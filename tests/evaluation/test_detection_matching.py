@@ -8,7 +8,7 @@ from benchmarks.inference import slow_metrics
 from yolov7fast.core.boxes import scale_coords
 from yolov7fast.evaluation.average_precision import ap_per_class
 from yolov7fast.evaluation.detection_matching import Batch, match, native_batch, paired_iou, pairs_of_equal_key
-from yolov7fast.evaluation.nms import non_max_suppression
+from yolov7fast.predictors.nms import non_max_suppression
 
 
 def stub_shapes(g):

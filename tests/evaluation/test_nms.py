@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-import yolov7fast.evaluation.nms
+import yolov7fast.predictors.nms
 from benchmarks.inference.slow_metrics import nms as plain_nms
-from yolov7fast.evaluation.nms import CLASS_OFFSET, MAX_DETECTIONS, greedy_nms, non_max_suppression
+from yolov7fast.predictors.nms import CLASS_OFFSET, MAX_DETECTIONS, greedy_nms, non_max_suppression
 
 CASES = ["a0_default", "a1_test_cli", "a2_agnostic", "a3_classes", "a4_multi_agn_class", "a5_hybrid", "a6_train_val"]
 CASES += ["b0_nc1", "b1_nc1_multi", "c0_maxdet", "d0_maxnms", "e1_thr_strict", "e1_multi", "e2_iou_equal"]
@@ -50,7 +50,7 @@ def test_groups_of_images_do_not_change_the_result(golden, monkeypatch):
     prediction = torch.from_numpy(golden("eval_nms.npz")["A"])
     labels = [torch.zeros(0, 5), torch.from_numpy(golden("eval_nms.npz")["A_labels0"]), torch.zeros(0, 5)]
     whole = non_max_suppression(prediction, 0.001, 0.65, multi_label=True, labels=labels)
-    monkeypatch.setattr(yolov7fast.evaluation.nms, "GROUP_ROWS", 1)
+    monkeypatch.setattr(yolov7fast.predictors.nms, "GROUP_ROWS", 1)
     single = non_max_suppression(prediction, 0.001, 0.65, multi_label=True, labels=labels)
     assert all(torch.equal(a, b) for a, b in zip(whole, single))
 
@@ -110,7 +110,7 @@ def test_an_operator_like_torchvisions_gives_the_same(golden, monkeypatch, name)
     case, arrays = golden("eval_nms.json")[name], golden("eval_nms.npz")
     prediction = many_rows() if case["input"] == "recipe_D" else arrays[case["input"]]
     own = non_max_suppression(torch.from_numpy(prediction), **case["options"])
-    monkeypatch.setattr(yolov7fast.evaluation.nms, "nms_operator", lambda device_type: operator)
+    monkeypatch.setattr(yolov7fast.predictors.nms, "nms_operator", lambda device_type: operator)
     out = non_max_suppression(torch.from_numpy(prediction), **case["options"])
     assert all(torch.equal(a, b) for a, b in zip(own, out))
     assert max(seen) <= 30000
@@ -118,7 +118,7 @@ def test_an_operator_like_torchvisions_gives_the_same(golden, monkeypatch, name)
 
 def test_torchvision_that_does_not_work_is_no_error(monkeypatch):
     """Beside this CPU-only torch it fails on import; elsewhere it may fail when called."""
-    find = yolov7fast.evaluation.nms.nms_operator.__wrapped__
+    find = yolov7fast.predictors.nms.nms_operator.__wrapped__
     assert find("cpu") is None
     broken = types.ModuleType("torchvision.ops")
     broken.nms = lambda *_: (_ for _ in ()).throw(RuntimeError("operator torchvision::nms does not exist"))

@@ -7,11 +7,11 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from tests.families.detr_commands import NETWORKS, needs_transformers
 from tests.host_sync_finder import WaitFinder, call_places, is_own
 from tests.mini_network import NAMES, mini_model
 from tests.played_gpu import PlayedGpu
 from tests.simulated_device import SIMULATED, simulated_device
+from tests.training.families.detr_commands import NETWORKS, needs_transformers
 from yolov7fast.core.device_queue import CudaQueue, Moment
 from yolov7fast.core.errors import UserError
 from yolov7fast.evaluation.coco_metrics import GroundTruth
@@ -114,7 +114,7 @@ def pinned(made: list[tuple]) -> list[tuple]:
 @pytest.fixture(autouse=True)
 def own_suppression(monkeypatch):
     """The one suppression on all devices, whichever operator is installed."""
-    monkeypatch.setattr("yolov7fast.evaluation.nms.nms_operator", lambda *_: None)
+    monkeypatch.setattr("yolov7fast.predictors.nms.nms_operator", lambda *_: None)
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ import pytest
 
 from tests.training.commands import assert_same_weights, small_run
 from yolov7fast.checkpoint.api import load_checkpoint
+from yolov7fast.cli.commands.train import run
 from yolov7fast.cli.parser import parser_for
-from yolov7fast.commands.train import run
 from yolov7fast.evaluation import loop
 from yolov7fast.evaluation.further_metrics import FURTHER
 
@@ -35,7 +35,7 @@ class Interrupting:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     monkeypatch.setattr("yolov7fast.evaluation.outputs.draw_curves", lambda *_: None)
-    monkeypatch.setattr("yolov7fast.families.base.plot_results", lambda **_: None)
+    monkeypatch.setattr("yolov7fast.training.base_family.plot_results", lambda **_: None)
 
 
 def start(*arguments: str) -> int:

@@ -16,9 +16,9 @@ from tests.mini_network import write_mini_weights
 from tests.small_network import small_network
 from yolov7fast.checkpoint.api import save_checkpoint
 from yolov7fast.cli.checks import check_test
+from yolov7fast.cli.commands import test as command
 from yolov7fast.cli.flags import flags_of
 from yolov7fast.cli.parser import parser_for
-from yolov7fast.commands import test as command
 from yolov7fast.core.errors import UserError
 from yolov7fast.data.data_yaml import load_data_yaml
 from yolov7fast.evaluation.result import MAP, MAP50, SUMMARY

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from tests.formats import drawn_sets
+from tests.data.formats_cli import drawn_sets
 from tests.fuzz.target import fresh, must
-from yolov7fast.commands.data_sets import coco_labels
+from yolov7fast.cli.commands import coco_labels
 from yolov7fast.data.caches.labels import load_labels
 from yolov7fast.data.caches.packed import PackedImages
 from yolov7fast.data.formats import coco, table, voc, yolo

@@ -9,23 +9,23 @@ from typing import Any, NoReturn
 import torch
 import yaml
 
-from tests.formats import drawn_sets
+from tests.data.formats_cli import drawn_sets
 from tests.fuzz import mutations
 from tests.fuzz.target import ROOT
 from yolov7fast.checkpoint.api import load_checkpoint, save_checkpoint, state_dict_of
 from yolov7fast.checkpoint.ensemble import attempt_load
+from yolov7fast.cli.commands.train import run as train
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.cli.train_command import TrainCommand
-from yolov7fast.commands.train import run as train
 from yolov7fast.core.process.child import last_words
-from yolov7fast.families.registry import family_class
-from yolov7fast.plots import plot_results
 from yolov7fast.predictors.base import DEFAULT
 from yolov7fast.predictors.registry import load_predictor
 from yolov7fast.predictors.yolo import YoloPredictor
+from yolov7fast.reports.run_plots import plot_results
 from yolov7fast.reports.runs import read_runs
 from yolov7fast.reports.sections import build_report
 from yolov7fast.reports.trial_ranking import read_curve
+from yolov7fast.training.families import family_class
 from yolov7fast.training.options import resumed_options
 from yolov7fast.training.trainer import Trainer
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 from optuna.trial import TrialState, create_trial
 
-from tests.formats import drawn_sets
+from tests.data.formats_cli import drawn_sets
 from tests.fuzz.data_files import (
     make_jpeg,
     make_pack,
@@ -39,12 +39,12 @@ from tests.fuzz.target import ROOT, Target, must, text
 from tests.mini_network import write_mini_weights
 from yolov7fast.cli.checks import check_train
 from yolov7fast.cli.parser import parser_for
+from yolov7fast.core.drawing import class_name
 from yolov7fast.data.caches.labels import SUFFIX
 from yolov7fast.data.data_yaml import load_data_yaml
 from yolov7fast.data.labels import find_images
 from yolov7fast.nn.head_config import HeadConfig
 from yolov7fast.nn.model import Model
-from yolov7fast.plots.draw import class_name
 from yolov7fast.reports.trial_ranking import ORDER, rank, ranking, verdict
 from yolov7fast.search.database import SettingTable
 from yolov7fast.search.results import setting_columns, write_csv

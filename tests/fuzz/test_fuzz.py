@@ -5,10 +5,10 @@ from collections import Counter
 
 import pytest
 
-from tests.families.detr_commands import needs_transformers
 from tests.fuzz.runner import Files, Result, same
 from tests.fuzz.target import Target, text
 from tests.fuzz.targets import DETR, TARGETS
+from tests.training.families.detr_commands import needs_transformers
 from yolov7fast.core.errors import UserError
 from yolov7fast.nn import detr
 

@@ -13,19 +13,19 @@ import pytest
 import torch
 import yaml
 
-from tests.export.networks import mini_source
 from tests.fuzz.runner import run_all
 from tests.inference.detect_runs import cells
+from tests.inference.export.networks import mini_source
 from tests.mini_network import ROOT, mini_model
+from yolov7fast.core.drawing import class_name
 from yolov7fast.core.errors import UserError
-from yolov7fast.export.plan import Plan, describe
-from yolov7fast.export.run import export_files
+from yolov7fast.inference.export.plan import Plan, describe
+from yolov7fast.inference.export.run import export_files
 from yolov7fast.inference.sources import LoadImages
 from yolov7fast.nn.model import Model
-from yolov7fast.plots.draw import class_name
 from yolov7fast.predictors.base import PredictOptions
+from yolov7fast.predictors.exported.forms import Form
 from yolov7fast.predictors.registry import load_predictor
-from yolov7fast.runtimes.forms import Form
 
 CASES = 300  # of each kind
 TEXTS = [

@@ -8,8 +8,8 @@ import torch
 
 from tests.mini_network import NAMES
 from tests.predictors.stubs import StubPredictor
+from yolov7fast.cli.commands import detect as command
 from yolov7fast.cli.parser import parser_for
-from yolov7fast.commands import detect as command
 from yolov7fast.inference.predict import Summary
 from yolov7fast.predictors.base import Prediction, PredictOptions
 

@@ -14,9 +14,9 @@ import torch
 from tests.inference.detect_runs import blind, cells, make_video, run
 from tests.mini_network import NAMES
 from tests.predictors.stubs import StubPredictor
+from yolov7fast.cli.commands import detect as command
 from yolov7fast.cli.flags import flags_of
 from yolov7fast.cli.parser import parser_for
-from yolov7fast.commands import detect as command
 from yolov7fast.inference.output import PredictionOutput
 from yolov7fast.inference.predict import batches, describe, predict_source
 from yolov7fast.inference.sources import LoadImages

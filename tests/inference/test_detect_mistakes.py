@@ -14,12 +14,12 @@ import pytest
 from tests.inference.detect_runs import blind, cells, make_video, nothing_found, run
 from tests.mini_network import NAMES, ROOT, mini_model
 from tests.predictors.stubs import StubPredictor
-from yolov7fast.api.detector import load
 from yolov7fast.checkpoint.api import load_checkpoint
+from yolov7fast.cli.commands import detect as command
 from yolov7fast.cli.parser import parser_for
-from yolov7fast.commands import detect as command
 from yolov7fast.core.errors import UserError
 from yolov7fast.inference import output as predict_output
+from yolov7fast.inference.api.detector import load
 from yolov7fast.inference.output import PredictionOutput
 from yolov7fast.inference.predict import Summary, predict_source
 from yolov7fast.inference.sources import LoadImages

@@ -9,23 +9,23 @@ import pytest
 import torch
 import yaml
 
-from tests.api.conftest import cells
-from tests.export.networks import mini_source
+from tests.inference.api.conftest import cells
+from tests.inference.export.networks import mini_source
 from tests.mini_network import NAMES
 from tests.predictors.stubs import StubPredictor
 from yolov7fast.cli.checks import check_test
+from yolov7fast.cli.commands import detect as command
+from yolov7fast.cli.commands import test as test_command
 from yolov7fast.cli.parser import parser_for
-from yolov7fast.commands import detect as command
-from yolov7fast.commands import test as test_command
 from yolov7fast.core.errors import UserError
-from yolov7fast.export.plan import Plan
-from yolov7fast.export.run import export_files
+from yolov7fast.inference.export.plan import Plan
+from yolov7fast.inference.export.run import export_files
 from yolov7fast.inference.output import PredictionOutput
 from yolov7fast.inference.predict import predict_source
 from yolov7fast.inference.slicing import Slicing
 from yolov7fast.inference.sources import LoadImages
 from yolov7fast.predictors.base import Prediction
-from yolov7fast.runtimes.forms import Form
+from yolov7fast.predictors.exported.forms import Form
 
 FREE = ("batch", "height", "width")
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from benchmarks.op_counter import OpCounter
-from tests.families.detr_commands import needs_transformers
+from tests.training.families.detr_commands import needs_transformers
 from yolov7fast.losses import detr_matching
 from yolov7fast.losses.detr_matching import BoxesNotFinite, loss_modules, match_layers
 

@@ -15,7 +15,7 @@ from tests.losses.loss_golden import LOSSES, stand_in
 from yolov7fast.losses import assignment
 from yolov7fast.losses.candidates import LEAD_REACH
 from yolov7fast.losses.yolo import ComputeLossOTA
-from yolov7fast.machine.memory_plan import PeakMemory
+from yolov7fast.training.memory_plan import PeakMemory
 
 GIB = 1 << 30
 

@@ -15,9 +15,11 @@ from yolov7fast.cli.flags import flags_of
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.cli.run_file import check_flag_value
 from yolov7fast.core.errors import UserError
-from yolov7fast.families.yolo.family import YoloFamily
-from yolov7fast.machine import memory_plan
-from yolov7fast.machine.memory_plan import (
+from yolov7fast.training import memory_plan
+from yolov7fast.training.checkpoints.resume import Progress
+from yolov7fast.training.distributed import World
+from yolov7fast.training.hyperparameters import load_hyp
+from yolov7fast.training.memory_plan import (
     GIB,
     GPU_RESERVE,
     BatchLimits,
@@ -27,10 +29,8 @@ from yolov7fast.machine.memory_plan import (
     available_ram,
     choose_batch,
 )
-from yolov7fast.training.checkpoints.resume import Progress
-from yolov7fast.training.distributed import World
-from yolov7fast.training.hyperparameters import load_hyp
 from yolov7fast.training.run import can_begin_with_half
+from yolov7fast.training.yolo.family import YoloFamily
 
 HYP = load_hyp(str(ROOT / "data/hyp.small.yaml"))
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)

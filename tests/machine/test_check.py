@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from yolov7fast.commands import check
+from yolov7fast.cli.commands import check
 from yolov7fast.core.errors import UserError
 from yolov7fast.machine.gpu_check import CheckLine, judged
 

@@ -10,24 +10,24 @@ from torch import nn
 from tests.conftest import ROOT
 from tests.mini_network import write_mini_weights
 from tests.training.test_step import scalar_step
+from yolov7fast.cli.commands import detect, profile
 from yolov7fast.cli.parser import parser_for
-from yolov7fast.commands import detect, profile
 from yolov7fast.core import device as core_device
 from yolov7fast.core.errors import UserError
-from yolov7fast.families.base import BaseFamily
-from yolov7fast.families.detr import optimization as detr_optimization
-from yolov7fast.families.detr.family import peak_memory_gb
-from yolov7fast.families.yolo import optimization as yolo_optimization
-from yolov7fast.loading.shared_buffer import BatchBuffer
+from yolov7fast.data.loading.shared_buffer import BatchBuffer
 from yolov7fast.predictors import yolo
 from yolov7fast.predictors.base import PredictOptions
 from yolov7fast.predictors.yolo import YoloPredictor, wants_half
 from yolov7fast.search.runner import devices_of
 from yolov7fast.training import distributed
+from yolov7fast.training.base_family import BaseFamily
 from yolov7fast.training.checkpoints import resume
+from yolov7fast.training.detr import optimization as detr_optimization
+from yolov7fast.training.detr.family import peak_memory_gb
 from yolov7fast.training.distributed import World
+from yolov7fast.training.logging import facts, reporter
 from yolov7fast.training.optimizer import Rates
-from yolov7fast.training.reporting import facts, reporter
+from yolov7fast.training.yolo import optimization as yolo_optimization
 
 CUDA = torch.device("cuda", 0)
 HERE = "tests/machine/test_cuda_branches.py"
@@ -41,7 +41,7 @@ PLAYED_BY = {
     "families/detr/optimization.py": HERE,
     "families/yolo/optimization.py": HERE,
     "families/yolo/workload.py": "tests/machine/test_auto_batch.py",
-    "loading/shared_buffer.py": "tests/loading/test_shared_loader.py",
+    "loading/shared_buffer.py": "tests/data/loading/test_shared_loader.py",
     "machine/gpu_check.py": "tests/machine/test_gpu_check.py",
     "machine/memory_plan.py": "tests/machine/test_auto_batch.py",
     "overlay/devices.py": "tests/overlay/test_repairs.py",
@@ -51,7 +51,7 @@ PLAYED_BY = {
     "training/distributed.py": HERE,
     "training/reporting/facts.py": HERE,
     "training/reporting/reporter.py": HERE,
-    "training/run.py": "tests/families/test_detr_promises.py",
+    "training/run.py": "tests/training/families/test_detr_promises.py",
     "training/step.py": HERE,
     "training/timing.py": "tests/training/test_timing.py",
 }
@@ -143,9 +143,10 @@ def test_a_process_takes_the_gpu_of_its_rank(monkeypatch):
 
 def test_networks_are_spread_over_gpus_and_processes(monkeypatch):
     seen = []
-    monkeypatch.setattr("yolov7fast.families.base.nn.DataParallel", lambda model: ("all GPUs", model))
+    monkeypatch.setattr("yolov7fast.training.base_family.nn.DataParallel", lambda model: ("all GPUs", model))
     monkeypatch.setattr(
-        "yolov7fast.families.base.DistributedDataParallel", lambda model, **options: seen.append(options) or "process"
+        "yolov7fast.training.base_family.DistributedDataParallel",
+        lambda model, **options: seen.append(options) or "process",
     )
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     family = SimpleNamespace(device=CUDA, world=World(), uses_all_gpus=True, finds_unused_parameters=False)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from yolov7fast.machine.memory_plan import assumed_labels, dense_targets
+from yolov7fast.training.memory_plan import assumed_labels, dense_targets
 
 MOSAIC = {"mosaic": 1.0, "mixup": 0.0}
 

@@ -13,10 +13,10 @@ import torch
 
 from tests.machine import planted_faults
 from yolov7fast.checkpoint.api import save_checkpoint
-from yolov7fast.families.yolo.family import YoloFamily
 from yolov7fast.losses.yolo import YoloLoss
 from yolov7fast.machine import gpu_check
 from yolov7fast.machine.gpu_check import FAILED, INFO, PASSED, SKIPPED
+from yolov7fast.training.yolo.family import YoloFamily
 
 Usage = namedtuple("Usage", "total used free")
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)

@@ -9,7 +9,9 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from tests.conftest import ROOT
-from yolov7fast.machine.memory_plan import (
+from yolov7fast.nn.model import Model
+from yolov7fast.training.hyperparameters import load_hyp, scale_gains
+from yolov7fast.training.memory_plan import (
     MemoryPlan,
     StepBytes,
     Workload,
@@ -19,8 +21,6 @@ from yolov7fast.machine.memory_plan import (
     measure_step,
     meta_network,
 )
-from yolov7fast.nn.model import Model
-from yolov7fast.training.hyperparameters import load_hyp, scale_gains
 
 HYP = load_hyp(str(ROOT / "data/hyp.scratch.p5.yaml"))
 CFGS = sorted(path.stem for path in (ROOT / "cfg/training").glob("*.yaml"))

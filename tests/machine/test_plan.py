@@ -2,7 +2,7 @@
 
 import pytest
 
-from yolov7fast.commands import plan
+from yolov7fast.cli.commands import plan
 from yolov7fast.core.errors import UserError
 
 CFG = ("--cfg", "yolov7-tiny", "--img-size", "64", "--batch-size", "4")

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from yolov7fast.commands import profile as profiler
+from yolov7fast.cli.commands import profile as profiler
 from yolov7fast.core.errors import UserError
 from yolov7fast.nn.heads import IAuxDetect
 from yolov7fast.training.timing import STAGES

@@ -11,7 +11,7 @@ import yaml
 
 from tests.conftest import ROOT
 from tests.drawing import draw_nothing
-from tests.families.detr_commands import NETWORKS
+from tests.training.families.detr_commands import NETWORKS
 
 SCRIPTS = ("train.py", "test.py", "tools", "tests", "scripts")
 SETS = {"coco": "2017", "coco320": "2017", "coco640": "2017", "data/shapes": ""}  # folder -> what `train` ends with

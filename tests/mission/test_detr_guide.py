@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.families.detr_commands import needs_transformers
 from tests.mission import commands
+from tests.training.families.detr_commands import needs_transformers
 from yolov7fast.cli import overfit
 from yolov7fast.cli.checks import check_train
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.cli.programs import Program
 from yolov7fast.core.process import child
 from yolov7fast.core.text import counted
-from yolov7fast.plots import trials as plot
-from yolov7fast.training.reporting.messages import FELL_TO
+from yolov7fast.reports import trial_plots as plot
+from yolov7fast.training.logging.messages import FELL_TO
 
 STAND_IN = Path(__file__).with_name("stand_in_detr.py")
 
@@ -68,7 +68,7 @@ def test_the_smoke_run_is_resumed_and_memorises_a_subset(place, capfd):
 @needs_transformers
 @pytest.mark.parametrize("command", commands.OVERFIT)
 def test_ten_images_are_trained_on_for_as_long_as_it_takes(place, command, capfd, monkeypatch):
-    """With fewer iterations than that: whether they are memorised is tested in tests/families/test_detr_commands.py."""
+    """With fewer iterations; memorising itself is tested in tests/training/families/test_detr_commands.py."""
     monkeypatch.setitem(overfit.ITERATIONS, "detr", 6)
     code = place.run(command)
     batches = 3 if "smoke" in command else 1

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from yolov7fast.commands import overlay as command
+from yolov7fast.cli.commands import overlay as command
 from yolov7fast.overlay import known
 from yolov7fast.overlay.checkout import Checkout
 from yolov7fast.overlay.parts import Settings, put_in

@@ -120,7 +120,7 @@ def test_what_a_script_misses_in_its_middle_is_named_as_well(known_repo, inside)
 
 
 def test_a_mistake_is_one_line_and_exit_code_2(tmp_path, capsys):
-    from yolov7fast.commands.overlay import main
+    from yolov7fast.cli.commands.overlay import main
 
     with pytest.raises(SystemExit) as ended:
         run_command(lambda: main(["--repo", str(tmp_path / "none"), "--", "train.py"]))

@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from yolov7fast.commands.overlay import main
+from yolov7fast.cli.commands.overlay import main
 from yolov7fast.core.errors import run_command
 
 REAL_DEVICE, real_init = torch.device, dist.init_process_group

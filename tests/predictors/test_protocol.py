@@ -5,8 +5,8 @@ import inspect
 import pytest
 import torch
 
-from tests.families.detr_commands import NETWORKS, needs_transformers
 from tests.mini_network import NAMES, mini_model
+from tests.training.families.detr_commands import NETWORKS, needs_transformers
 from yolov7fast.core.errors import UserError
 from yolov7fast.predictors.base import PredictOptions, Predictor, input_size
 

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from yolov7fast.commands.compare_runs import main
+from yolov7fast.cli.commands.compare_runs import main
 from yolov7fast.core.errors import UserError
 from yolov7fast.reports.runs import read_run, read_runs
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.search.fake_trials import ROOT
 from yolov7fast.core.process import child
-from yolov7fast.plots import trials as plot
+from yolov7fast.reports import trial_plots as plot
 from yolov7fast.search.trial_training import Budget, YoloTrialTraining
 
 

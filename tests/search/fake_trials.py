@@ -33,7 +33,7 @@ if __name__ == "__main__":
     if "HEARTBEAT" in os.environ:  # in seconds: between beats, and without one until a trial is retried
         database.HEARTBEAT_SECONDS, database.GRACE_SECONDS = map(int, os.environ["HEARTBEAT"].split())
     # not drawn here: loading what draws takes longer than all the trials
-    sys.modules["yolov7fast.plots.trials"] = types.SimpleNamespace(
+    sys.modules["yolov7fast.reports.trial_plots"] = types.SimpleNamespace(
         TrialCurve=lambda *_: None, plot_trials=lambda *_: None
     )
     run_command(lambda: run(*sys.argv[1:]))

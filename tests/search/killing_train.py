@@ -7,10 +7,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from yolov7fast.cli.commands.train import run
 from yolov7fast.cli.parser import parser_for
-from yolov7fast.commands.train import run
 from yolov7fast.core.errors import run_command
-from yolov7fast.training.reporting.reporter import Reporter
+from yolov7fast.training.logging.reporter import Reporter
 
 
 def arm(trial: str, epoch: int) -> None:

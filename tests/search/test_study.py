@@ -7,10 +7,10 @@ import sys
 import pytest
 
 from tests.search.fake_trials import ROOT
-from yolov7fast.commands import study as command
+from yolov7fast.cli.commands import study as command
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.process import child
-from yolov7fast.plots import trials as plot
+from yolov7fast.reports import trial_plots as plot
 from yolov7fast.reports.trial_ranking import rank
 from yolov7fast.search.study import StudyPart, configurations
 from yolov7fast.search.trial_training import TrialTraining

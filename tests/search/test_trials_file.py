@@ -7,7 +7,7 @@ import pytest
 import yaml
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-from tests.families.detr_commands import needs_transformers
+from tests.training.families.detr_commands import needs_transformers
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.core.errors import UserError
 from yolov7fast.reports.trial_ranking import CurvePoint, read_curve

@@ -19,12 +19,12 @@ import torch.nn.functional as F
 from torch import nn
 
 from tests.training.fatal_train import arm
+from yolov7fast.cli.commands.train import run
 from yolov7fast.cli.parser import parser_for
-from yolov7fast.commands.train import run
 from yolov7fast.core.errors import run_command
-from yolov7fast.families.yolo.family import YoloFamily
 from yolov7fast.training.distributed import from_all
 from yolov7fast.training.trainer import Trainer
+from yolov7fast.training.yolo.family import YoloFamily
 
 
 def weights_hash(model) -> str:

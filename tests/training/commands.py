@@ -10,8 +10,8 @@ import yaml
 
 from tests.processes import ROOT, run_script
 from tests.small_network import NETWORK
+from yolov7fast.cli.commands.train import run
 from yolov7fast.cli.parser import parser_for
-from yolov7fast.commands.train import run
 from yolov7fast.machine.gpu_check import checkpoint_tensors as weights_of
 
 __all__ = ["ROOT", "assert_same_weights", "here", "small_network", "small_run", "torchrun", "train", "weights_of"]

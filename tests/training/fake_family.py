@@ -12,8 +12,8 @@ from yolov7fast.training.checkpoints.resume import previous_of
 from yolov7fast.training.distributed import World
 from yolov7fast.training.ema import ModelEMA
 from yolov7fast.training.family import Validation
+from yolov7fast.training.logging.reporter import Reporter
 from yolov7fast.training.optimizer import Rates
-from yolov7fast.training.reporting.reporter import Reporter
 from yolov7fast.training.settings import TrainSettings
 from yolov7fast.training.step import Amp
 from yolov7fast.training.trainer import Trainer

@@ -15,8 +15,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import yolov7fast.core.files.atomic
 import yolov7fast.training.step
+from yolov7fast.cli.commands.train import run
 from yolov7fast.cli.parser import parser_for
-from yolov7fast.commands.train import run
 from yolov7fast.core.errors import run_command
 
 

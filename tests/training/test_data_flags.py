@@ -5,14 +5,14 @@ import shutil
 import pytest
 
 from tests.training.commands import small_run
+from yolov7fast.cli.commands.train import run as train
 from yolov7fast.cli.parser import parser_for
-from yolov7fast.commands.train import run as train
 from yolov7fast.core.errors import UserError
 from yolov7fast.data.caches.images import ImagesInMemory
 from yolov7fast.data.caches.packed import PackedImages
-from yolov7fast.families.yolo.family import YoloFamily
-from yolov7fast.loading.shared_loader import SharedLoader
-from yolov7fast.loading.torch_loader import EndlessLoader, ReweightedLoader
+from yolov7fast.data.loading.shared_loader import SharedLoader
+from yolov7fast.data.loading.torch_loader import EndlessLoader, ReweightedLoader
+from yolov7fast.training.yolo.family import YoloFamily
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -9,11 +9,11 @@ from torch import nn
 
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.resize_schedule import parse_resize_schedule
-from yolov7fast.families.yolo.optimization import freeze_layers, parameter_groups
 from yolov7fast.nn.model import Model
 from yolov7fast.search.evolve import genes, mutate
 from yolov7fast.training import hyperparameters as hyper
 from yolov7fast.training.ema import ModelEMA
+from yolov7fast.training.yolo.optimization import freeze_layers, parameter_groups
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ PACKAGE = "yolov7fast"
 
 class Program(NamedTuple):
     name: str  # yolov7fast NAME
-    module: str  # below yolov7fast.commands; its `main` takes the flags from sys.argv and returns the exit code
+    module: str  # below yolov7fast.cli.commands; its `main` takes the flags from sys.argv and returns the exit code
     summary: str
     script: str = ""  # the same command in a checkout
     command: str = ""  # of the table of flags: train, test or detect
@@ -35,7 +35,7 @@ class Program(NamedTuple):
 
     def run(self) -> int | None:
         """Run it in this process, with the flags in sys.argv."""
-        main = importlib.import_module(f"{PACKAGE}.commands.{self.module}").main
+        main = importlib.import_module(f"{PACKAGE}.cli.commands.{self.module}").main
         return main(family=self.family) if self.family else main()
 
     def child(self) -> list[str]:

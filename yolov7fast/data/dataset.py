@@ -16,11 +16,13 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from yolov7fast.augment.mosaic import Layout, Plan, draw_four, draw_nine, layout, mosaic_labels, mosaic_segments
-from yolov7fast.augment.paste import CutOut, copy_paste, cut_out, gather_cutouts, paste_in
-from yolov7fast.augment.randomness import GLOBAL, KeyedRandom, RandomSource
-from yolov7fast.augment.scene import Draft, Scene, draw_canvas, render, visible_images
-from yolov7fast.augment.transforms import (
+from yolov7fast.core.boxes import xywhn2xyxy
+from yolov7fast.core.errors import UserError
+from yolov7fast.data.augment.mosaic import Layout, Plan, draw_four, draw_nine, layout, mosaic_labels, mosaic_segments
+from yolov7fast.data.augment.paste import CutOut, copy_paste, cut_out, gather_cutouts, paste_in
+from yolov7fast.data.augment.randomness import GLOBAL, KeyedRandom, RandomSource
+from yolov7fast.data.augment.scene import Draft, Scene, draw_canvas, render, visible_images
+from yolov7fast.data.augment.transforms import (
     Warp,
     draw_colour,
     draw_hyp_warp,
@@ -29,8 +31,6 @@ from yolov7fast.augment.transforms import (
     resize_to,
     warp_labels,
 )
-from yolov7fast.core.boxes import xywhn2xyxy
-from yolov7fast.core.errors import UserError
 from yolov7fast.data.caches.images import open_cache
 from yolov7fast.data.caches.labels import cache_path, load_labels
 from yolov7fast.data.collate import collate, collate_quad

@@ -11,9 +11,9 @@ import cv2
 import numpy as np
 import torch
 
-from yolov7fast.augment.randomness import RandomSource
-from yolov7fast.augment.transforms import box_candidates, resize_to
 from yolov7fast.core.boxes import xywhn2xyxy
+from yolov7fast.data.augment.randomness import RandomSource
+from yolov7fast.data.augment.transforms import box_candidates, resize_to
 from yolov7fast.data.dataset import Augmented, LoadImagesAndLabels
 
 GREY = 114  # colour of padding, as in evaluation

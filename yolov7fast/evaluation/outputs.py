@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from yolov7fast.core.boxes import xyxy2xywh
+from yolov7fast.core.drawing import plot_images
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.process.threads import SideThread
 from yolov7fast.core.text import counted
@@ -35,7 +36,6 @@ from yolov7fast.evaluation.report import (
     write_files,
 )
 from yolov7fast.evaluation.result import EvalResult
-from yolov7fast.plots import plot_images
 from yolov7fast.predictors.base import Predictor
 
 log = logging.getLogger(__name__)

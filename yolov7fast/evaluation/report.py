@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from yolov7fast.core.drawing import class_name
 from yolov7fast.core.files.atomic import atomic_file
 from yolov7fast.evaluation.coco_metrics import write_json
 from yolov7fast.evaluation.config import EvalConfig
+from yolov7fast.evaluation.curve_plots import plot_confusion, plot_mc_curve, plot_pr_curve
 from yolov7fast.evaluation.result import MAP, MAP50, SUMMARY, EvalResult
-from yolov7fast.plots import plot_confusion, plot_mc_curve, plot_pr_curve
-from yolov7fast.plots.draw import class_name
 
 ROW = "%20s" + "%12i" * 2 + "%12.3g" * 4
 SIZE_HEADER = ("%20s" + "%12s" * 5) % ("Size", "Images", "Labels", "mAP@.5", "mAP@.5:.95", "AR")

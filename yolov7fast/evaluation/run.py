@@ -10,11 +10,11 @@ import torch
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.text import counted
 from yolov7fast.data.data_yaml import DataYaml
+from yolov7fast.data.loading.dataloader import create_dataloader
 from yolov7fast.evaluation.config import EvalConfig
 from yolov7fast.evaluation.loop import Sink, evaluate, never
 from yolov7fast.evaluation.outputs import Outputs
 from yolov7fast.evaluation.result import EvalResult
-from yolov7fast.loading.dataloader import create_dataloader
 from yolov7fast.predictors.base import Predictor, input_size
 from yolov7fast.predictors.registry import load_predictor
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from yolov7fast.augment.transforms import letterbox
 from yolov7fast.core.errors import UserError
+from yolov7fast.data.augment.transforms import letterbox
 
 VIDEO_SUFFIXES = ("mov", "avi", "mp4", "mpg", "mpeg", "m4v", "wmv", "mkv")
 STREAM_PREFIXES = ("rtsp://", "rtmp://", "http://", "https://")

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 
 from yolov7fast.core.boxes import xyxy2xywh
+from yolov7fast.core.drawing import Names, class_colour, class_name, draw_boxes, save_image
 from yolov7fast.core.files.atomic import Replacement, write_atomically
 from yolov7fast.inference.frames import STREAM_FPS, Frame
 from yolov7fast.inference.records import CropWriter, CsvWriter
-from yolov7fast.plots.draw import Names, class_colour, class_name, draw_boxes, save_image
 
 LOGGER = logging.getLogger(__name__)
 

@@ -17,6 +17,7 @@ from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
 from yolov7fast.core.boxes import scale_coords
+from yolov7fast.core.drawing import Names, class_name
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.process.threads import in_order
 from yolov7fast.inference.frames import Frame
@@ -25,7 +26,6 @@ from yolov7fast.inference.pipeline import Writer, read_ahead
 from yolov7fast.inference.slicing import Slicing, merge, tile_frames
 from yolov7fast.inference.sources import LoadImages
 from yolov7fast.inference.streams import LoadStreams
-from yolov7fast.plots.draw import Names, class_name
 from yolov7fast.predictors.base import Predictor
 
 MOST_LANES = 4  # batches that the network runs on at once: bounds memory, and one thread reads for all

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from yolov7fast.core.drawing import Names, class_name, save_image
 from yolov7fast.core.files.atomic import Replacement
 from yolov7fast.inference.frames import Frame
-from yolov7fast.plots.draw import Names, class_name, save_image
 
 COLUMNS = ("source", "frame", "class", "name", "confidence", "x1", "y1", "x2", "y2")
 

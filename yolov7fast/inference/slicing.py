@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 from yolov7fast.core.errors import UserError
-from yolov7fast.evaluation.nms import CLASS_OFFSET, MAX_DETECTIONS, greedy_nms
 from yolov7fast.inference.frames import Frame, network_input
+from yolov7fast.predictors.nms import CLASS_OFFSET, MAX_DETECTIONS, greedy_nms
 
 EDGE = 2.0  # pixels within which a box touches the edge of its tile
 COVERED = 0.5  # of a cut box, by a whole one: then it is part of that object

@@ -24,13 +24,13 @@ from yolov7fast.core.errors import one_line
 from yolov7fast.core.files.paths import check_file
 from yolov7fast.data.data_yaml import DataYaml
 from yolov7fast.data.shapes import NAMES, make_shapes
-from yolov7fast.families.yolo.family import effective_hyp
-from yolov7fast.machine.memory_plan import available_ram
 from yolov7fast.machine.profiler import ProfiledFamily, build_step, measure
 from yolov7fast.nn.description import read_description
 from yolov7fast.training.hyperparameters import load_hyp
+from yolov7fast.training.memory_plan import available_ram
 from yolov7fast.training.optimizer import Rates
 from yolov7fast.training.step import TrainStep
+from yolov7fast.training.yolo.family import effective_hyp
 
 PASSED, FAILED, INFO, SKIPPED = "ok", "FAIL", "info", "skipped"
 GB = 1e9

@@ -11,11 +11,11 @@ from tqdm import tqdm
 
 from yolov7fast.core.device_copy import is_accelerator
 from yolov7fast.data.data_yaml import DataYaml
-from yolov7fast.families.yolo.family import YoloFamily
-from yolov7fast.families.yolo.network import build_model
 from yolov7fast.training.distributed import World
 from yolov7fast.training.step import TrainStep, choose_amp
 from yolov7fast.training.timing import STAGES, StageTimer
+from yolov7fast.training.yolo.family import YoloFamily
+from yolov7fast.training.yolo.network import build_model
 
 
 class FixedLoader(list):

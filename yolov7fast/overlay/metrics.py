@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from yolov7fast.core import boxes
-from yolov7fast.evaluation import nms
 from yolov7fast.evaluation.average_precision import class_metrics, rank_by_class
+from yolov7fast.predictors import nms
 
 
 def non_max_suppression(prediction: torch.Tensor, *args, **kwargs) -> list[torch.Tensor]:

@@ -11,8 +11,8 @@ from types import ModuleType
 import torch
 
 from yolov7fast.core.errors import UserError
-from yolov7fast.evaluation.nms import greedy_nms
 from yolov7fast.overlay.patches import Patches
+from yolov7fast.predictors.nms import greedy_nms
 
 SUBMODULES = ("ops", "utils", "transforms", "models", "datasets", "io")
 

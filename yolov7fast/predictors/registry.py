@@ -16,7 +16,7 @@ from yolov7fast.checkpoint.release import local_weights
 from yolov7fast.core.errors import UserError
 from yolov7fast.predictors.base import PredictOptions, Predictor, Source
 
-EXPORTED = "yolov7fast.runtimes.predictor"
+EXPORTED = "yolov7fast.predictors.exported.predictor"
 BY_SUFFIX: dict[str, str] = {".onnx": EXPORTED, ".xml": EXPORTED, ".torchscript.pt": EXPORTED, ".torchscript": EXPORTED}
 
 

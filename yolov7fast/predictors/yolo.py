@@ -10,7 +10,6 @@ from torch import nn
 
 from yolov7fast.checkpoint.ensemble import ensemble_of, inference_network
 from yolov7fast.core.device_queue import Moment
-from yolov7fast.evaluation.nms import non_max_suppression
 from yolov7fast.losses.yolo import LOSS_NAMES
 from yolov7fast.predictors.base import (
     DEFAULT,
@@ -22,6 +21,7 @@ from yolov7fast.predictors.base import (
     on_host,
     stored_size,
 )
+from yolov7fast.predictors.nms import non_max_suppression
 
 
 class YoloPredictor(NetworkPredictor):

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from yolov7fast.pages.chart import Bars, Chart, Line
+from yolov7fast.reports.charts import Bars, Chart, Line
 from yolov7fast.reports.runs import Run
 
 LABELS = {"map": "mAP@.5:.95", "map50": "mAP@.5", "precision": "precision", "recall": "recall"}

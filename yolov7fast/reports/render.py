@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from yolov7fast.pages.chart import Bars, Chart
-from yolov7fast.pages.render import render
+from yolov7fast.reports.charts import Bars, Chart
+from yolov7fast.reports.html_page import render
 
 Plot = Chart | Bars
 

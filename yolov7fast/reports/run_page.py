@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from yolov7fast.core.errors import UserError
-from yolov7fast.pages.chart import Chart, Line
-from yolov7fast.pages.render import COLOURS, render
+from yolov7fast.reports.charts import Chart, Line
 from yolov7fast.reports.figures import best, duration, last
+from yolov7fast.reports.html_page import COLOURS, render
 from yolov7fast.reports.plots import LABELS
 from yolov7fast.reports.runs import Run, read_run
 from yolov7fast.reports.thumbnails import Thumbnails, heat_map

@@ -18,7 +18,7 @@ from yolov7fast.core.files.atomic import atomic_file, link_or_copy, write_atomic
 from yolov7fast.core.text import counted
 from yolov7fast.evaluation.average_precision import fitness
 from yolov7fast.losses.yolo import LOSS_NAMES
-from yolov7fast.plots import plot_evolution
+from yolov7fast.reports.run_plots import plot_evolution
 from yolov7fast.training import hyperparameters as hyper
 from yolov7fast.training.family import summary_columns
 from yolov7fast.training.trainer import Outcome

@@ -60,7 +60,7 @@ def write_rows(path: Path, rows: Sequence[Sequence[Any]]) -> None:
 
 def write_results(table: Path, runs: Sequence[TrialRun], training: TrialTraining) -> None:
     """Write and print the ranking, its noise, the plot, and the command of a full run with the best settings."""
-    from yolov7fast.plots.trials import TrialCurve, plot_trials  # matplotlib takes a second to load
+    from yolov7fast.reports.trial_plots import TrialCurve, plot_trials  # matplotlib takes a second to load
 
     stamp, ranked = table.stem.removeprefix("trials_"), rank(runs)
     text, rows, image = (table.with_name(f"ranking_{stamp}{end}") for end in (".txt", ".csv", ".png"))

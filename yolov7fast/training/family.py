@@ -18,8 +18,8 @@ from yolov7fast.training.checkpoints.data_changes import Fingerprint
 from yolov7fast.training.checkpoints.resume import Progress
 from yolov7fast.training.distributed import World
 from yolov7fast.training.ema import ModelEMA
+from yolov7fast.training.logging.bottleneck import Advice
 from yolov7fast.training.optimizer import Rates
-from yolov7fast.training.reporting.bottleneck import Advice
 from yolov7fast.training.step import Recipe
 
 

@@ -32,7 +32,7 @@ from yolov7fast.training.checkpoints.resume import (
 )
 from yolov7fast.training.distributed import World, from_main
 from yolov7fast.training.family import Family
-from yolov7fast.training.reporting.bottleneck import options_in_use
+from yolov7fast.training.logging.bottleneck import options_in_use
 from yolov7fast.training.settings import TrainSettings
 from yolov7fast.training.step import choose_amp
 

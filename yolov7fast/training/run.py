@@ -36,6 +36,10 @@ from yolov7fast.training.distributed import (
     world_from_environment,
 )
 from yolov7fast.training.family import Family
+from yolov7fast.training.logging import messages
+from yolov7fast.training.logging.loggers import check_loggers, make_loggers
+from yolov7fast.training.logging.page import COMPLETE, FAILED, STOPPED, RunPage
+from yolov7fast.training.logging.reporter import Reporter
 from yolov7fast.training.optimizer import load_optimizer
 from yolov7fast.training.options import (
     AUTO,
@@ -47,10 +51,6 @@ from yolov7fast.training.options import (
     settings_of,
     start_or_resume,
 )
-from yolov7fast.training.reporting import messages
-from yolov7fast.training.reporting.loggers import check_loggers, make_loggers
-from yolov7fast.training.reporting.page import COMPLETE, FAILED, STOPPED, RunPage
-from yolov7fast.training.reporting.reporter import Reporter
 from yolov7fast.training.trainer import Outcome, Trainer
 
 log = logging.getLogger(__name__)

@@ -31,8 +31,8 @@ from yolov7fast.training.checkpoints.resume import (
 )
 from yolov7fast.training.distributed import World, any_rank, from_all, from_main
 from yolov7fast.training.family import Family, Validation, summary_columns
-from yolov7fast.training.reporting import bottleneck
-from yolov7fast.training.reporting.reporter import EpochRow, Reporter, header, memory_gb, progress_text
+from yolov7fast.training.logging import bottleneck
+from yolov7fast.training.logging.reporter import EpochRow, Reporter, header, memory_gb, progress_text
 from yolov7fast.training.settings import TrainSettings
 from yolov7fast.training.step import StepMetrics, TrainStep
 from yolov7fast.training.timing import NoTimer, StageTimer, Timer

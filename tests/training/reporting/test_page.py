@@ -6,9 +6,9 @@ import logging
 import pytest
 
 from tests.training.commands import small_run
+from yolov7fast.cli.commands.train import run as run_training
 from yolov7fast.cli.parser import parser_for
-from yolov7fast.commands.train import run as run_training
-from yolov7fast.training.reporting import page as page_module
+from yolov7fast.training.logging import page as page_module
 
 
 def start(*arguments: str) -> int:
@@ -19,7 +19,7 @@ def start(*arguments: str) -> int:
 def undrawn(monkeypatch):
     """Runs without matplotlib's plots, which take most of their time."""
     monkeypatch.setattr("yolov7fast.evaluation.outputs.draw_curves", lambda *_: None)
-    monkeypatch.setattr("yolov7fast.families.base.plot_results", lambda **_: None)
+    monkeypatch.setattr("yolov7fast.training.base_family.plot_results", lambda **_: None)
 
 
 def test_a_run_has_a_page_and_a_resumed_run_knows_its_past(tmp_path, shapes_small, undrawn):

@@ -14,9 +14,9 @@ from yolov7fast.core.errors import UserError
 from yolov7fast.training import run as training_run
 from yolov7fast.training.distributed import World
 from yolov7fast.training.family import summary_columns
-from yolov7fast.training.reporting import bottleneck
-from yolov7fast.training.reporting.loggers import TensorBoardLogger
-from yolov7fast.training.reporting.reporter import EpochRow, Reporter
+from yolov7fast.training.logging import bottleneck
+from yolov7fast.training.logging.loggers import TensorBoardLogger
+from yolov7fast.training.logging.reporter import EpochRow, Reporter
 
 COLUMNS = summary_columns(("box", "obj", "cls", "total"))
 PER_EPOCH = (

@@ -1,0 +1,114 @@
+"""--fix writes a corrected copy and a list of every change; the files that were checked stay as they are."""
+
+import os
+import re
+import shutil
+
+import pytest
+
+from tests.data.formats_cli.test_prepare import tree
+from yolov7fast.cli.commands.data import main
+from yolov7fast.core.errors import UserError
+from yolov7fast.data.caches.labels import load_labels
+from yolov7fast.data.checks.examine import Options, examine
+from yolov7fast.data.checks.findings import ERROR
+from yolov7fast.data.checks.fix import CORRECTED, write_fixed
+from yolov7fast.data.data_yaml import load_data_yaml
+from yolov7fast.data.labels import find_images
+
+OPTIONS = Options(img_size=320, cfg="cfg/training/yolov7-tiny.yaml")
+
+
+@pytest.fixture
+def fixed(seeded, tmp_path):
+    folder, _ = seeded
+    before = tree(folder)
+    listed, counts = write_fixed(examine(folder, OPTIONS, anew=True), tmp_path / "fixed")
+    assert tree(folder) == before
+    return tmp_path / "fixed", listed, counts
+
+
+def test_the_copy_has_none_of_the_defects_that_have_one_right_answer(fixed):
+    folder, _, _ = fixed
+    left = {f.check: f for f in examine(folder, OPTIONS).report.findings}
+    assert not (left.keys() & (CORRECTED - {"missing label", "suffix differs from content"}))
+    errors = {check for check, finding in left.items() if finding.severity == ERROR}
+    assert errors == {"image in two splits", "class in val alone"}  # only the user can decide
+
+
+def test_training_leaves_no_image_of_the_copy_out(fixed):
+    folder, _, _ = fixed
+    source = load_data_yaml(folder).split("train")
+    images = find_images(source)
+    table = load_labels(images, source)
+    assert table.counts.corrupt == 0
+    assert len(table.img_files) == len(images)
+
+
+def test_every_change_is_listed_with_file_and_line(fixed, seeded):
+    _, listed, counts = fixed
+    text = listed.read_text()
+    changes = [line for line in text.splitlines() if line and not line.startswith("#")]
+    assert len(changes) == sum(counts.values())
+    for defect in seeded[1]:
+        if defect.check in CORRECTED and defect.line:
+            assert re.search(rf"/{defect.file}:{defect.line}: ", text), defect
+    assert "box cut at the edge of the image: 0 0.95 0.5 0.3 0.2 -> 0 0.9 0.5 0.2 0.2" in text
+    assert "# not corrected, because only you can decide:" in text
+
+
+def test_lines_without_fault_stay_as_they_were_written(fixed, seeded):
+    folder, _, _ = fixed
+    at_fault = {os.path.splitext(d.file)[0] for d in seeded[1]}
+    for path in (seeded[0] / "labels" / "train").glob("*.txt"):
+        copy = folder / "labels" / "train" / path.name
+        if path.stem not in at_fault:
+            assert copy.read_text() == path.read_text()
+
+
+def test_other_formats_are_corrected_as_a_yolo_copy(tmp_path, capsys, monkeypatch):
+    import json
+
+    from tests.data.formats_cli.drawn_sets import write_coco
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "250")
+    root = write_coco(tmp_path / "set")
+    file = root / "annotations" / "instances_train2017.json"
+    content = json.loads(file.read_text())
+    extra = [[0, 0, 0, 9], [-20, -20, 40, 40], [500, 500, 10, 10], ["a", 0, 1, 1], [-20, -20, 40.1, 40.1]]
+    content["annotations"] += [
+        {**content["annotations"][0], "id": 900 + i, "bbox": box, "segmentation": []} for i, box in enumerate(extra)
+    ]
+    file.write_text(json.dumps(content))
+    (tmp_path / "cfg.yaml").write_text("anchors:\n  - [10,13, 16,30, 33,23]\n")
+    assert main(["check", str(root), "--cfg", "cfg.yaml"]) == 4
+    offer = capsys.readouterr().out.splitlines()[-1]
+    assert offer.startswith("--fix FOLDER writes a corrected copy of the labels: it can correct ")
+    assert "box outside the image" in offer and "image in two splits" not in offer
+    assert main(["check", str(root), "--cfg", "cfg.yaml", "--fix", "fixed"]) == 4
+    out = capsys.readouterr().out
+    assert "box outside the image" in out and f"{file}, annotation 902: " in out and "--fix FOLDER" not in out
+    assert f"{file}, annotation 904: nearly the same as annotation 901\n" in out
+    changes = (tmp_path / "fixed" / "changes.txt").read_text()
+    assert all(f"instances_train2017.json, annotation {900 + i}: " in changes for i in range(5))
+    decided = changes.partition("# not corrected, because only you can decide:\n")[2]
+    assert f"#   {file}, annotation 904: nearly the same as annotation 901\n" in decided
+    rows = (tmp_path / "fixed" / "labels" / "train" / "000.txt").read_text().splitlines()
+    assert len(rows) == 3
+
+
+def test_labels_are_never_corrected_in_place(seeded, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "250")
+    (tmp_path / "cfg.yaml").write_text("anchors:\n  - [10,13, 16,30, 33,23]\n")
+    root = shutil.copytree(seeded[0], tmp_path / "set")
+    before = tree(root)
+    for inside in (root, root / "images", root / "new"):
+        with pytest.raises(UserError, match="lies in the data set's own folder"):
+            main(["check", str(root), "--cfg", "cfg.yaml", "--fix", str(inside)])
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "file").touch()
+    with pytest.raises(UserError, match="not empty"):
+        main(["check", str(root), "--cfg", "cfg.yaml", "--fix", "other"])
+    assert tree(root) == before

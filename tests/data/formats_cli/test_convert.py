@@ -1,0 +1,125 @@
+"""Writing: any format to any other, and back to the same boxes."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import supervision as sv
+
+from tests.data.formats_cli.drawn_sets import NAMES, write_coco, write_csv, write_voc, write_yolo
+from tests.data.formats_cli.test_agreement import assert_equal, drawn, ours, theirs
+from yolov7fast.core.errors import UserError
+from yolov7fast.data.formats.recognise import recognise
+from yolov7fast.data.formats.write import write_as
+
+WRITERS = {"yolo": write_yolo, "coco": write_coco, "voc": write_voc, "csv": write_csv}
+
+
+@pytest.mark.parametrize("source", WRITERS)
+@pytest.mark.parametrize("form", ["yolo", "coco", "voc"])
+def test_every_format_is_written_as_every_other_with_the_same_boxes(tmp_path, source, form):
+    annotated = recognise(WRITERS[source](tmp_path / "set")).read()
+    written = write_as(form, annotated, tmp_path / "out", images="link")
+    again = recognise(tmp_path / "out").read()
+    assert again.names == NAMES
+    assert {split: len(samples) for split, samples in again.splits.items()} == {"train": 8, "val": 4}
+    assert_equal(ours(again), drawn())
+    assert written.entry.exists()
+
+
+@pytest.mark.parametrize("form", ["yolo", "coco", "voc"])
+def test_what_is_written_is_read_by_supervision(tmp_path, form):
+    root = tmp_path / "out"
+    write_as(form, recognise(write_coco(tmp_path / "set")).read(), root)
+    if form == "yolo":
+        read = [
+            sv.DetectionDataset.from_yolo(f"{root}/images/{s}", f"{root}/labels/{s}", f"{root}/data.yaml")
+            for s in ("train", "val")
+        ]
+    elif form == "coco":
+        read = [
+            sv.DetectionDataset.from_coco(f"{root}/images/{s}", f"{root}/annotations/instances_{s}.json")
+            for s in ("train", "val")
+        ]
+    else:
+        read = [sv.DetectionDataset.from_pascal_voc(f"{root}/JPEGImages", f"{root}/Annotations")]
+    assert_equal(theirs(*read), drawn())
+
+
+def test_polygons_stay_polygons_and_crowds_stay_crowds(tmp_path):
+    root = write_coco(tmp_path / "set")
+    file = root / "annotations" / "instances_train2017.json"
+    content = json.loads(file.read_text())
+    content["annotations"][0] |= {"iscrowd": 1, "segmentation": {"size": [64, 96], "counts": [0, 64 * 96]}}
+    file.write_text(json.dumps(content))
+    annotated = recognise(root).read()
+    assert [int(s.crowd.sum()) for s in annotated.splits["train"]][:2] == [1, 0]
+    write_as("coco", annotated, tmp_path / "coco", images="none")
+    again = json.loads((tmp_path / "coco" / "annotations" / "instances_train.json").read_text())
+    assert [a["iscrowd"] for a in again["annotations"]][:2] == [1, 0]
+    assert all(len(a["segmentation"][0]) == 8 for a in again["annotations"][1:])
+    written = write_as("yolo", annotated, tmp_path / "yolo", images="none")
+    assert written.changes["crowd regions left out"] == 1
+    assert (tmp_path / "yolo" / "labels" / "train" / "000.txt").read_text() == ""
+    assert len((tmp_path / "yolo" / "labels" / "train" / "001.txt").read_text().split()) == 2 * 9
+    boxes = write_as("yolo", annotated, tmp_path / "boxes", images="none", boxes_only=True)
+    assert len((boxes.entry.parent / "labels" / "train" / "001.txt").read_text().split()) == 2 * 5
+
+
+def test_what_training_does_not_take_is_left_out_or_cut_and_counted(tmp_path):
+    root = write_coco(tmp_path / "set")
+    file = root / "annotations" / "instances_train2017.json"
+    content = json.loads(file.read_text())
+    first = content["annotations"][0]
+    extra = [[0, 0, 0, 5], [-10, -10, 30, 30], first["bbox"]]
+    content["annotations"] += [{**first, "id": 100 + i, "bbox": box, "segmentation": []} for i, box in enumerate(extra)]
+    file.write_text(json.dumps(content))
+    written = write_as("yolo", recognise(root).read(), tmp_path / "out", images="none", boxes_only=True)
+    assert dict(written.changes) == {
+        "boxes without area left out": 1,
+        "boxes cut at the edge of the image": 1,
+        "objects given twice, kept once": 1,
+    }
+    rows = np.loadtxt(tmp_path / "out" / "labels" / "train" / "000.txt", ndmin=2)
+    assert len(rows) == 2
+    assert rows[1, 1:].tolist() == pytest.approx([10 / 96, 10 / 64, 20 / 96, 20 / 64])
+
+
+def test_images_of_one_name_in_several_folders_keep_their_own_labels(tmp_path):
+    root = write_csv(tmp_path / "set")
+    text = (root / "boxes.csv").read_text().splitlines()
+    other = root / "images" / "b"
+    other.mkdir()
+    (root / "images" / "000.png").rename(other / "001.png")
+    text = [line.replace("000.png", "b/001.png") for line in text]
+    (root / "boxes.csv").write_text("\n".join(text) + "\n")
+    annotated = recognise(root).read()
+    write_as("voc", annotated, tmp_path / "out")
+    stems = sorted(p.stem for p in (tmp_path / "out" / "Annotations").iterdir())
+    assert "001" in stems and "001_2" in stems
+    assert_equal(
+        {Path(s.label_file).stem: v for s, v in zip(*_boxes(recognise(tmp_path / "out").read())) if "001" in s.image},
+        {"001": drawn()["000.png"], "001_2": drawn()["001.png"]},
+    )
+
+
+def _boxes(annotated):
+    found = [
+        sorted((annotated.names[c], *box) for c, box in zip(s.classes, s.fractions.tolist())) for s in annotated.samples
+    ]
+    return annotated.samples, found
+
+
+def test_nothing_is_written_into_a_folder_with_files_and_nothing_half(tmp_path, monkeypatch):
+    annotated = recognise(write_yolo(tmp_path / "set")).read()
+    with pytest.raises(UserError, match="not empty"):
+        write_as("coco", annotated, tmp_path / "set")
+    monkeypatch.setattr("yolov7fast.data.formats.write.json.dumps", _fail)
+    with pytest.raises(UserError, match="cannot write"):
+        write_as("coco", annotated, tmp_path / "out")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["set"]
+
+
+def _fail(*_):
+    raise OSError(28, "No space left on device")

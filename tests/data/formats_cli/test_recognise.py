@@ -1,0 +1,197 @@
+"""What lies at a path is recognised, or the error names what was looked for and the choices."""
+
+import json
+import os
+import shutil
+
+import pytest
+
+from tests.data.formats_cli.drawn_sets import (
+    NAMES,
+    coco_content,
+    draw,
+    write_coco,
+    write_csv,
+    write_voc,
+    write_yolo,
+    yolo_text,
+)
+from yolov7fast.core.errors import UserError
+from yolov7fast.data.formats.recognise import recognise
+
+
+def summary(path) -> tuple[str, dict[str, int], list[str]]:
+    """Kind, images of each split, names."""
+    annotated = recognise(path).read()
+    return annotated.kind, {split: len(samples) for split, samples in annotated.splits.items()}, annotated.names
+
+
+@pytest.mark.parametrize(
+    ("write", "kind"),
+    [
+        (lambda r: write_yolo(r, "roboflow"), "YOLO"),
+        (lambda r: write_yolo(r, "ultralytics"), "YOLO"),
+        (lambda r: write_coco(r, "coco"), "COCO JSON"),
+        (lambda r: write_coco(r, "roboflow"), "COCO JSON"),
+        (lambda r: write_voc(r, "voc"), "Pascal VOC"),
+        (lambda r: write_voc(r, "roboflow"), "Pascal VOC"),
+        (write_csv, "CSV"),
+    ],
+)
+def test_each_layout_is_recognised_also_one_folder_down_and_in_a_zip(tmp_path, write, kind):
+    wanted = (kind, {"train": 8, "val": 4}, NAMES)
+    root = write(tmp_path / "outer" / "set")
+    assert summary(root) == wanted
+    assert summary(tmp_path / "outer") == wanted
+    assert summary(shutil.make_archive(str(tmp_path / "packed"), "zip", tmp_path / "outer")) == wanted
+
+
+def test_label_studio_folders_and_a_list_of_class_names(tmp_path):
+    for i in range(4):
+        draw(i, tmp_path / "images" / f"{i}.png")
+    (tmp_path / "labels").mkdir()
+    for i in range(4):
+        (tmp_path / "labels" / f"{i}.txt").write_text(yolo_text(i))
+    (tmp_path / "notes.json").write_text(json.dumps({"categories": {}}))
+    (tmp_path / "classes.txt").write_text("\n".join(NAMES))
+    assert summary(tmp_path) == ("YOLO", {"train": 4}, NAMES)
+
+
+def test_without_any_list_the_classes_are_numbers(tmp_path):
+    root = write_yolo(tmp_path / "set", "ultralytics")
+    (root / "data.yaml").unlink()
+    assert summary(root) == ("YOLO", {"train": 8, "val": 4}, ["0", "1", "2"])
+
+
+@pytest.mark.parametrize("start", ["./", "data/", "C:\\jobs\\7\\"])
+def test_darknet_as_cvat_exports_it(tmp_path, start):
+    for i in range(3):
+        draw(i, tmp_path / "obj_train_data" / f"{i}.png")
+        (tmp_path / "obj_train_data" / f"{i}.txt").write_text(yolo_text(i))
+    (tmp_path / "train.txt").write_text("".join(f"{start}obj_train_data/{i}.png\n" for i in range(3)))
+    (tmp_path / "obj.names").write_text("\n".join(NAMES))
+    (tmp_path / "obj.data").write_text("classes = 3\ntrain = data/train.txt\nnames = data/obj.names\n")
+    assert summary(tmp_path) == ("YOLO", {"train": 3}, NAMES)
+    assert all(sample.labelled and os.path.isfile(sample.image) for sample in recognise(tmp_path).read().samples)
+
+
+def test_cvat_voc_takes_its_class_order_from_the_label_map(tmp_path):
+    root = write_voc(tmp_path / "set")
+    (root / "labelmap.txt").write_text("# label:color:parts:actions\nzebra:1,2,3::\nbackground:::\ncat:::\nbird:::\n")
+    assert summary(root)[2] == ["zebra", "cat", "bird"]
+
+
+def test_voc_devkit_with_trainval_and_class_lists(tmp_path):
+    root = write_voc(tmp_path / "VOCdevkit" / "VOC2007")
+    lists = root / "ImageSets" / "Main"
+    (lists / "cat_train.txt").write_text("000 -1\n001 1\n")
+    (lists / "trainval.txt").write_text((lists / "train.txt").read_text() + (lists / "val.txt").read_text())
+    assert summary(tmp_path / "VOCdevkit") == ("Pascal VOC", {"train": 8, "val": 4}, NAMES)
+    (lists / "train.txt").unlink()
+    (lists / "val.txt").unlink()
+    assert summary(root)[1] == {"train": 12}
+
+
+def test_a_single_annotation_file_can_be_given(tmp_path):
+    root = write_coco(tmp_path / "set")
+    assert summary(root / "annotations" / "instances_val2017.json")[1] == {"val": 4}
+    assert summary(write_csv(tmp_path / "csv") / "boxes.csv")[1] == {"train": 8, "val": 4}
+
+
+def test_two_kinds_of_labels_are_an_error_that_names_both_and_how_to_choose(tmp_path):
+    root = write_yolo(tmp_path / "set", "ultralytics")
+    (root / "annotations").mkdir()
+    (root / "annotations" / "instances_train.json").write_text(json.dumps(coco_content([0, 1])))
+    with pytest.raises(UserError) as error:
+        recognise(root)
+    assert f"YOLO (data.yaml): --data {root}/data.yaml" in str(error.value)
+    assert f"--data {root}/annotations" in str(error.value)
+    assert recognise(root / "data.yaml").kind == "YOLO"
+    assert recognise(root / "annotations").kind == "COCO JSON"
+    assert recognise(root / "labels").kind == "YOLO"
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        ({"annotations/instances_train2014.json": 1, "annotations/instances_train2017.json": 1}, "2 annotation files"),
+        ({"annotations/a.json": 1, "annotations/b.json": 1}, "which of"),
+    ],
+)
+def test_two_annotation_files_for_one_split_are_an_error_that_names_them(tmp_path, files, words):
+    (tmp_path / "annotations").mkdir()
+    for name in files:
+        (tmp_path / name).write_text(json.dumps(coco_content([0])))
+    with pytest.raises(UserError, match=words) as error:
+        recognise(tmp_path)
+    assert all(name.split("/")[1] in str(error.value) for name in files)
+
+
+def test_a_folder_without_labels_says_what_was_looked_for_and_what_is_there(tmp_path):
+    draw(0, tmp_path / "photo.png")
+    with pytest.raises(UserError, match=r"no data set that is known.*photo\.png"):
+        recognise(tmp_path)
+    with pytest.raises(UserError, match="does not exist"):
+        recognise(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("header", "row", "box"),
+    [
+        ("image,x1,y1,x2,y2,label", "0.png,10,20,40,50,cat", (10, 20, 40, 50)),
+        ("filename;xmin;ymin;w;h;class", "0.png;10;20;30;30;cat", (10, 20, 40, 50)),
+        ("path,cx,cy,w,h,category", "a/b/0.png,25,35,30,30,cat", (10, 20, 40, 50)),
+        (None, "0.png,10,20,40,50,cat", (10, 20, 40, 50)),
+        ("ImageID,LabelName,XMin,XMax,YMin,YMax", "0,cat,0.25,0.5,0.5,1.0", (24, 32, 48, 64)),
+    ],
+)
+def test_columns_of_a_csv_are_known_by_their_names(tmp_path, header, row, box):
+    draw(0, tmp_path / "images" / "0.png")  # 96 x 64
+    (tmp_path / "boxes.csv").write_text("\n".join([header, row] if header else [row]) + "\n")
+    annotated = recognise(tmp_path).read()
+    (sample,) = annotated.samples
+    assert annotated.names == ["cat"]
+    assert (sample.fractions[0] * (96, 64, 96, 64)).tolist() == pytest.approx(box)
+
+
+def test_a_csv_whose_columns_are_unclear_is_an_error_that_names_what_is_needed(tmp_path):
+    (tmp_path / "boxes.csv").write_text("filename,class,x,y,width,height\na.png,cat,1,2,3,4\n")
+    with pytest.raises(UserError, match="xmin, ymin, xmax, ymax"):
+        recognise(tmp_path / "boxes.csv").read()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{", "not readable as JSON"),
+        ("[]", "no COCO data set"),
+        ('{"images": [], "categories": {}}', "needs 'categories'"),
+        ('{"images": [{"id": 1}], "categories": []}', "needs 'images'"),
+        ('{"images": [], "categories": [{"id": "x", "name": "y"}]}', "whole numbers"),
+        ("[" * 100_000, "not readable as JSON"),
+    ],
+)
+def test_a_damaged_coco_file_is_named_in_one_line(tmp_path, text, words):
+    (tmp_path / "a.json").write_text(text)
+    with pytest.raises(UserError, match=words) as error:
+        recognise(tmp_path / "a.json").read()
+    assert "a.json" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_xml_with_entities_is_refused_and_named(tmp_path):
+    """A file of a few lines can otherwise unfold to gigabytes."""
+    root = write_voc(tmp_path / "set")
+    bomb = '<!DOCTYPE x [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;">]><annotation><filename>&b;</filename></annotation>'
+    (root / "Annotations" / "000.xml").write_text(bomb)
+    sample = recognise(root).read().splits["train"][0]
+    assert [fault.kind for fault in sample.faults] == ["unreadable label"]
+    assert "entities" in sample.faults[0].text
+
+
+def test_lines_of_a_voc_file_are_named(tmp_path):
+    root = write_voc(tmp_path / "set")
+    file = root / "Annotations" / "001.xml"
+    file.write_text(file.read_text().replace("<xmin>", "<xmin>x", 1))
+    sample = next(s for s in recognise(root).read().samples if s.label_file == str(file))
+    assert [(f.kind, f.line) for f in sample.faults] == [("not a number", 4)]

@@ -1,0 +1,81 @@
+"""From `--data` in each format to a trained detector, on a few images."""
+
+import logging
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.data.formats_cli.drawn_sets import NAMES, write_coco, write_csv, write_voc, write_yolo, yolo_text
+from tests.data.formats_cli.test_prepare import tree, without_val
+from tests.training.commands import small_network
+from yolov7fast.checkpoint.api import load_checkpoint
+from yolov7fast.cli.commands import test as test_command
+from yolov7fast.cli.commands.train import run
+from yolov7fast.cli.parser import parser_for
+
+WRITERS = {
+    "yolo": write_yolo,
+    "ultralytics": lambda root: write_yolo(root, "ultralytics"),
+    "yolo zip": lambda root: shutil.make_archive(str(root), "zip", write_yolo(root)),
+    "coco": write_coco,
+    "voc": write_voc,
+    "csv": lambda root: write_csv(root) / "boxes.csv",
+}
+
+
+def train(folder: Path, data, *extra: str) -> int:
+    """One epoch of a narrow yolov7-tiny at 64 pixels."""
+    arguments = ["--cfg", small_network(folder), "--data", str(data), "--hyp", "data/hyp.small.yaml", "--img", "64"]
+    arguments += ["--batch-size", "4", "--workers", "0", "--device", "cpu", "--noautoanchor", "--epochs", "1"]
+    arguments += ["--project", str(folder / "runs"), "--name", "run", *extra]
+    return run(parser_for("train", "yolo").parse_args(arguments))
+
+
+@pytest.mark.parametrize("form", WRITERS)
+def test_each_format_trains_a_detector_and_leaves_the_users_folder_alone(tmp_path, form, caplog):
+    data = WRITERS[form](tmp_path / "set")
+    before = tree(tmp_path / "set")
+    with caplog.at_level(logging.INFO):
+        assert train(tmp_path, data) == 0
+    assert tree(tmp_path / "set") == before
+    assert not any("A closer look" in message for message in caplog.messages)
+    assert any(
+        message.startswith("data: ") and "train 8 images, val 4 images" in message for message in caplog.messages
+    )
+    run = tmp_path / "runs" / "run"
+    model = load_checkpoint(run / "weights" / "last.pt")["model"]
+    assert model.names == NAMES
+    assert len((run / "results.txt").read_text().splitlines()) == 1
+    assert yaml.safe_load((run / "opt.yaml").read_text())["data"] == str(data)
+
+
+def test_a_set_without_validation_images_trains_with_a_fraction_split_off(tmp_path, caplog):
+    root = without_val(tmp_path / "set", 12)
+    with caplog.at_level(logging.INFO):
+        assert train(tmp_path, root, "--val-fraction", "0.25") == 0
+    assert any("9 train, 3 val images, by a hash of file names" in message for message in caplog.messages)
+    weights = str(tmp_path / "runs" / "run" / "weights" / "last.pt")
+    arguments = ["--weights", weights, "--data", str(root), "--val-fraction", "0.25", "--img", "64", "--batch", "4"]
+    arguments += ["--device", "cpu", "--workers", "0", "--project", str(tmp_path / "runs")]
+    caplog.clear()
+    with caplog.at_level(logging.INFO):
+        result = test_command.run(parser_for("test").parse_args(arguments))
+    assert result is not None and result.seen == 3
+    assert any("9 train, 3 val images" in message for message in caplog.messages)
+
+
+def test_an_odd_set_names_the_command_for_a_closer_look(tmp_path, caplog):
+    root = write_yolo(tmp_path / "my set")
+    (root / "train" / "labels" / "000.txt").write_text(yolo_text(0) + "0 0.5 0.5 0.001 0.5\n")
+    (root / "train" / "labels" / "001.txt").write_text("0 0.5 0.5 7 7\n")
+    shutil.copy(root / "train" / "images" / "003.png", root / "valid" / "images" / "003.png")
+    (root / "valid" / "labels" / "003.txt").write_text(yolo_text(3))
+    with caplog.at_level(logging.INFO):
+        train(tmp_path, root)
+    (line,) = [message for message in caplog.messages if "A closer look" in message]
+    assert "1 x box outside" in line
+    assert "1 of 8 boxes are below 3 pixels at 64" in line
+    assert "1 file names are in train and in val" in line
+    assert line.endswith(f"yolov7fast data check '{root}' --img-size 64 --cfg {tmp_path / 'small.yaml'}")

@@ -1,0 +1,242 @@
+"""Loaders on top of torch's: upstream's order and streams, and samples keyed by (seed, epoch, index)."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from tests.data.loading.loader_fakes import FakeDataset, collate, copied, order
+from yolov7fast.core.errors import UserError
+from yolov7fast.data.loading.loader import make_loader, why_fewer, worker_count
+
+pytestmark = pytest.mark.timeout(60)
+
+# Recorded from upstream: 12 integers, batch 2, rank 0 of 2, set_epoch(e) before epoch e.
+PERMUTATIONS = [[8, 5, 7, 2, 3, 11], [1, 6, 11, 5, 2, 10], [0, 3, 10, 6, 8, 4], [10, 1, 4, 3, 2, 8]]
+LAG = {0: [0, 1, 2, 3], 1: [0, 0, 1, 2], 2: [0, 0, 0, 1]}
+BASE_SEED = 7692698082559361259  # the first base seed after torch.manual_seed(1)
+
+
+@pytest.fixture
+def make():
+    """`make_loader`; what it made is closed after the test."""
+    made = []
+
+    def build(dataset, batch_size, workers, **options):
+        made.append(make_loader(dataset, batch_size, workers, **options))
+        return made[-1]
+
+    yield build
+    for loader in made:
+        loader.close()
+
+
+def seed_all(seed=1):
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_distributed_order_lags_as_recorded(make, workers):
+    loader = make(FakeDataset(12), 2, workers, rank=0, world_size=2)
+    for epoch, permutation in enumerate(LAG[workers]):
+        loader.set_epoch(epoch)
+        assert [i for batch in order(loader) for i in batch] == PERMUTATIONS[permutation]
+
+
+def test_leaving_an_epoch_early_shifts_the_next_one(make):
+    loader = make(FakeDataset(12), 5, 0)
+    for _ in loader:
+        break
+    assert order(loader) == [[5, 6, 7, 8, 9], [10, 11], [0, 1, 2, 3, 4]]
+
+
+@pytest.mark.parametrize("options", [{}, {"worker_tensor": True}])
+def test_base_seed_is_drawn_once_when_the_loader_is_made(make, options):
+    torch.manual_seed(1)
+    assert int(torch.empty((), dtype=torch.int64).random_()) == BASE_SEED
+    after = torch.get_rng_state()
+    torch.manual_seed(1)
+    loader = make(FakeDataset(12), 4, 2, **options)
+    list(loader), list(loader)
+    assert torch.equal(torch.get_rng_state(), after)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_samples_are_those_of_one_torch_loader_running_on(make, workers):
+    seed_all()
+    ours = make(FakeDataset(6), 2, workers)
+    got = copied(ours) + copied(ours)
+    seed_all()
+    keys = [[0, 1], [2, 3], [4, 5]] * 2
+    want = copied(DataLoader(FakeDataset(6), batch_sampler=keys, num_workers=workers, collate_fn=collate))
+    assert got == want
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("options", [{}, {"seed": 3}, {"worker_tensor": True}, {"seed": 3, "worker_tensor": True}])
+def test_new_indices_reach_the_workers_under_image_weights(make, persistent, options):
+    dataset = FakeDataset(6, seed=options.get("seed"))
+    loader = make(dataset, 4, 2, image_weights=True, persistent_workers=persistent, **options)
+    for indices in ([5, 5, 4, 4, 0, 0], [1, 2, 3, 1, 2, 3], [0, 1, 2, 3, 4, 5]):
+        dataset.indices = indices
+        assert order(loader) == [indices[:4], indices[4:]]
+
+
+def test_persistent_workers_are_the_same_processes_in_every_epoch(make):
+    for persistent in (False, True):
+        loader = make(FakeDataset(6), 2, 2, image_weights=True, persistent_workers=persistent)
+        pids = []
+        for _ in range(2):
+            for _ in loader:
+                workers = {w.pid for w in loader._iterators[0]._workers}
+            pids.append(workers)
+        assert (pids[0] == pids[1]) == persistent
+
+
+def test_reweighted_epoch_left_early_begins_anew(make):
+    loader = make(FakeDataset(6), 2, 2, image_weights=True, persistent_workers=True)
+    for _ in loader:
+        break
+    assert order(loader) == [[0, 1], [2, 3], [4, 5]]
+
+
+@pytest.fixture(scope="module")
+def keyed_epochs():
+    """Three epochs of a keyed loader without workers: [epoch][batch]."""
+    loader = make_loader(FakeDataset(11, seed=7), 4, 0, seed=7, shuffle=True)
+    return [copied(loader) for _ in range(3)]
+
+
+KEYED = [(0, False), (1, False), (2, False), (1, True), (3, True)]  # workers, shared memory
+
+
+@pytest.mark.parametrize("workers, shared", KEYED)
+def test_keyed_samples_do_not_depend_on_workers(make, keyed_epochs, workers, shared):
+    loader = make(FakeDataset(11, seed=7), 4, workers, seed=7, shuffle=True, worker_tensor=shared)
+    for epoch in range(3):
+        loader.set_epoch(epoch)
+        assert copied(loader) == keyed_epochs[epoch]
+
+
+@pytest.mark.parametrize("workers, shared", [(0, False), (2, False), (2, True)])
+def test_keyed_epoch_begins_at_any_batch(make, keyed_epochs, workers, shared):
+    loader = make(FakeDataset(11, seed=7), 4, workers, seed=7, shuffle=True, worker_tensor=shared)
+    for epoch, start in [(1, 2), (2, 0), (0, 1), (1, 0), (2, 1)]:
+        loader.set_epoch(epoch, start_batch=start)
+        assert copied(loader) == keyed_epochs[epoch][start:]
+        assert len(loader) == 3
+
+
+@pytest.mark.parametrize("workers, shared", [(0, False), (2, False), (2, True)])
+def test_keyed_epoch_left_early_does_not_shift_the_next(make, keyed_epochs, workers, shared):
+    loader = make(FakeDataset(11, seed=7), 4, workers, seed=7, shuffle=True, worker_tensor=shared)
+    for _ in loader:
+        break
+    loader.set_epoch(1)
+    assert copied(loader) == keyed_epochs[1]
+    assert copied(loader) == keyed_epochs[2]  # the next in turn, without being asked
+
+
+@pytest.mark.parametrize("workers, shared", [(0, False), (2, False), (2, True)])
+def test_keyed_loader_leaves_the_global_generators_alone(make, workers, shared):
+    seed_all()
+    before = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state()
+    list(make(FakeDataset(11, seed=7), 4, workers, seed=7, worker_tensor=shared))
+    assert random.getstate() == before[0]
+    assert np.random.get_state()[1].tolist() == before[1]
+    assert torch.equal(torch.get_rng_state(), before[2])
+
+
+def test_shuffle_is_a_new_permutation_each_epoch_and_seed(make):
+    orders = []
+    for seed in (0, 1000):
+        loader = make(FakeDataset(50, seed=seed), 50, 0, seed=seed, shuffle=True)
+        orders += [tuple(order(loader)[0]) for _ in range(3)]
+    assert len(set(orders)) == 6 and all(sorted(o) == list(range(50)) for o in orders)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_ranks_together_see_the_batches_of_one_process(make, shared):
+    alone = make(FakeDataset(16, seed=5), 8, 0, seed=5, shuffle=True)
+    ranks = [make(FakeDataset(16, seed=5), 4, 1, seed=5, rank=r, world_size=2, worker_tensor=shared) for r in range(2)]
+    for _ in range(2):  # no lag in the second epoch
+        halves = [order(loader) for loader in ranks]
+        assert [sorted(a + b) for a, b in zip(*halves)] == [sorted(batch) for batch in order(alone)]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_writing_into_the_batch_equals_collating(make, workers):
+    batches = []
+    for collate_fn in (None, collate):
+        seed_all()
+        batches.append(copied(make(FakeDataset(7), 3, workers, collate_fn=collate_fn)))
+    assert batches[0] == batches[1]
+
+
+def drawing_collate(samples):
+    """A collate that draws as quad does."""
+    imgs, _, paths, shapes = collate(samples)
+    return imgs, torch.full((1, 6), random.random()), paths, shapes
+
+
+def test_quad_draws_are_keyed_too(make):
+    def gates(workers, **start):
+        loader = make(FakeDataset(8, seed=2), 4, workers, seed=2, quad=True, collate_fn=drawing_collate)
+        loader.set_epoch(1, **start)
+        return [float(targets[0, 0]) for _, targets, _, _ in loader]
+
+    seed_all()
+    state = random.getstate()
+    assert gates(0) == gates(2) and gates(2, start_batch=1) == gates(0)[1:]
+    assert len(set(gates(0))) == 2
+    assert random.getstate() == state
+
+
+def test_what_cannot_be_is_refused(make):
+    with pytest.raises(UserError, match=r"--quad.*--worker-tensor"):
+        make(FakeDataset(), 4, 2, quad=True, worker_tensor=True)
+    with pytest.raises(UserError, match="--seed"):
+        make(FakeDataset(), 4, 2, shuffle=True)
+    with pytest.raises(UserError, match="--micro-batch -1"):
+        make(FakeDataset(), 4, 2, worker_tensor=True, micro_batch=-1)
+    for options in ({}, {"image_weights": True}, {"worker_tensor": True}):
+        with pytest.raises(ValueError, match="seed"):
+            make(FakeDataset(), 4, 2, **options).set_epoch(0, start_batch=1)
+
+
+@pytest.mark.parametrize("options", [{}, {"seed": 1}, {"image_weights": True}, {"worker_tensor": True}])
+def test_closed_loader_says_so(make, options):
+    loader = make(FakeDataset(seed=1), 4, 1, **options)
+    loader.close()
+    loader.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        list(loader)
+
+
+def test_batch_without_labels_and_last_short_batch(make):
+    for options in ({}, {"worker_tensor": True, "seed": 1}):
+        dataset = FakeDataset(3, seed=1)
+        dataset.sample_into = lambda key, out: (np.zeros((0, 6), np.float32), "im0.jpg", None)
+        shapes = [(tuple(i.shape), tuple(t.shape)) for i, t, _, _ in make(dataset, 2, 1, **options)]
+        assert shapes == [((2, 3, 8, 8), (0, 6)), ((1, 3, 8, 8), (0, 6))]
+
+
+def test_worker_count_follows_the_cores_the_batch_and_the_wish(monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 16)
+    assert worker_count(8, 64) == 8
+    assert worker_count(8, 64, world_size=4) == 4
+    assert worker_count(8, 2) == 2
+    assert worker_count(8, 1) == 0
+
+
+def test_fewer_workers_than_asked_for_have_a_reason(monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 16)
+    assert why_fewer(64, 64) == "this machine has 16 cores"
+    assert why_fewer(64, 64, world_size=4) == "this machine has 16 cores for 4 processes"
+    assert why_fewer(8, 2) == "a batch has 2 images"
+    assert why_fewer(8, 1) == "a batch has 1 image"
+    assert why_fewer(8, 64) == why_fewer(0, 64) == ""

@@ -1,0 +1,80 @@
+"""Charts: scales, ticks, points that were not measured, and text that stays text."""
+
+import json
+import math
+from xml.etree import ElementTree
+
+import pytest
+
+from yolov7fast.reports.charts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Bars, Chart, Line, short, ticks
+
+
+def points(chart: Chart) -> list[tuple[float, float]]:
+    root = ElementTree.fromstring(f"<svg>{chart.inner_svg()}</svg>")
+    text = root.find("polyline").get("points")
+    return [tuple(map(float, pair.split(","))) for pair in text.split()]
+
+
+def test_the_ends_of_a_line_lie_at_the_ends_of_the_axes():
+    chart = Chart("a", "A", "epoch", [Line("x", [1, 2, 3], [0.0, 1.0, 0.5])], low=0.0)
+    first, middle, last = points(chart)
+    assert first == (LEFT, HEIGHT - BOTTOM) and last[0] == WIDTH - RIGHT
+    assert middle[0] == pytest.approx((LEFT + WIDTH - RIGHT) / 2) and TOP < middle[1] < TOP + 20
+
+
+def test_what_was_not_measured_is_left_out():
+    chart = Chart("a", "A", "epoch", [Line("x", [0, 1, 2, 3], [1.0, math.nan, None, 2.0]), Line("y", [0], [math.inf])])
+    assert json.loads(chart.data)["lines"] == [{"x": [0, 3], "y": [1, 2]}]
+    assert chart.legend == [("x", "c0", "2")]
+    assert not Chart("a", "A", "epoch", [Line("x", [0], [math.nan])])
+
+
+def test_long_lines_are_thinned_out_but_keep_their_ends():
+    line = json.loads(Chart("a", "A", "epoch", [Line("x", range(5000), range(5000))]).data)["lines"][0]
+    assert len(line["x"]) == 400 and line["x"][0] == 0 and line["x"][-1] == 4999
+
+
+@pytest.mark.parametrize("values", [[0.0], [0.0, 0.0], [3.0, 3.0], [-1e-9, 1e-9], [1e12, 2e12]])
+def test_lines_without_height_or_of_any_size_are_drawn(values):
+    chart = Chart("a", "A", "epoch", [Line("x", range(len(values)), values)])
+    ElementTree.fromstring(chart.file_svg())
+    left, right, low, high = chart.limits
+    assert left < right and low < high
+
+
+def test_ticks_are_round_and_epochs_are_whole():
+    assert ticks(0, 1, 5) == pytest.approx([0, 0.2, 0.4, 0.6, 0.8, 1])
+    assert ticks(1, 2, 7, whole=True) == [1, 2]
+    assert ticks(0, 99, 7, whole=True) == [0, 20, 40, 60, 80]
+
+
+@pytest.mark.parametrize(
+    "value, text",
+    [
+        (0, "0"),
+        (0.5, "0.5"),
+        (0.22544, "0.2254"),
+        (12345, "12,345"),
+        (1e-5, "1.00e-5"),
+        (100.0, "100"),
+        (1e7, "1.00e7"),
+    ],
+)
+def test_numbers_are_short(value, text):
+    assert short(value) == text
+
+
+def test_names_in_files_are_text():
+    hostile = "</text><script>alert(1)</script>\x1b"
+    for plot in (
+        Chart("a", hostile, hostile, [Line(hostile, [0, 1], [0, 1])]),
+        Bars("b", hostile, "ms", [hostile], [(hostile, [1.0])]),
+    ):
+        root = ElementTree.fromstring(plot.file_svg())
+        assert not [e for e in root.iter() if e.tag.endswith("script")]
+
+
+def test_bars_are_fractions_of_the_longest():
+    bars = Bars("b", "B", "ms", ["one", "two"], [("forward", [10.0, 30.0]), ("loss", [10.0, 10.0])])
+    assert [(name, width) for name, _, width, _ in bars.segments(0)] == [("forward", 25.0), ("loss", 25.0)]
+    assert bars.segments(1)[0] == ("forward", "c0", 75.0, "30 ms")

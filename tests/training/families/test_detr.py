@@ -1,0 +1,340 @@
+"""DETR beside YOLO: its networks, loss, frames of boxes, files; the commands are tested in test_detr_commands.py."""
+
+import copy
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from tests.training.families.detr_commands import BACKBONE, NETWORKS, needs_transformers, run_file
+from yolov7fast.checkpoint.api import CheckpointError, load_checkpoint, save_checkpoint
+from yolov7fast.cli.checks import check_train
+from yolov7fast.cli.parser import parser_for
+from yolov7fast.core.errors import UserError
+from yolov7fast.losses import detr_matching
+from yolov7fast.losses.detr import PARTS, attach_loss, matcher_timed
+from yolov7fast.nn.detr import ARCHITECTURES, build, rebuild
+from yolov7fast.predictors.base import PredictOptions
+from yolov7fast.predictors.detr import DetrPredictor, Frames, best_of
+from yolov7fast.predictors.registry import load_predictor
+from yolov7fast.training.detr.optimization import DropSchedule, build_optimizer
+from yolov7fast.training.ema import ModelEMA
+
+NAMES = ["ball", "box", "cone", "star"]
+
+
+@pytest.fixture(params=ARCHITECTURES)
+def detector(request):
+    torch.manual_seed(0)
+    return build(request.param, NAMES, copy.deepcopy(NETWORKS[request.param]))
+
+
+def small_batch() -> tuple[torch.Tensor, torch.Tensor, list[dict[str, torch.Tensor]]]:
+    """Two images of 64 x 64, the second without any object."""
+    torch.manual_seed(1)
+    one = {"class_labels": torch.tensor([1, 3]), "boxes": torch.tensor([[0.5, 0.5, 0.2, 0.3], [0.2, 0.3, 0.1, 0.1]])}
+    none = {"class_labels": torch.zeros(0, dtype=torch.long), "boxes": torch.zeros(0, 4)}
+    return torch.rand(2, 3, 64, 64), torch.ones(2, 64, 64, dtype=torch.long), [one, none]
+
+
+@needs_transformers
+def test_parts_of_the_loss_sum_up_to_it(detector):
+    attach_loss(detector)
+    output = detector.train()(*small_batch())
+    assert tuple(output.loss_dict) == tuple(PARTS)
+    assert sum(output.loss_dict.values()).item() == pytest.approx(output.loss.item(), rel=1e-5)
+
+
+@needs_transformers
+def test_losses_are_those_of_transformers_own_matching(detector):
+    """All layers are matched together, for one copy to the host; the loss does not change by it."""
+    loss = attach_loss(detector)
+    copies, to_host = [], detr_matching.to_host
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(detr_matching, "to_host", lambda values: copies.append(values) or to_host(values))
+        torch.manual_seed(2)
+        ours = detector.train()(*small_batch()).loss
+    assert len(copies) == 1
+    detector.network.loss_function = lambda *args, **kwargs: loss.compute(*args, **kwargs)
+    torch.manual_seed(2)
+    torch.testing.assert_close(detector(*small_batch()).loss, ours, rtol=1e-6, atol=0)
+
+
+@needs_transformers
+def test_a_batch_without_objects_trains(detector):
+    attach_loss(detector)
+    images, mask, labels = small_batch()
+    output = detector.train()(images, mask, [labels[1], labels[1]])
+    output.loss.backward()
+    assert torch.isfinite(output.loss)
+
+
+@needs_transformers
+def test_boxes_that_are_no_numbers_give_a_loss_that_is_none(detector):
+    """The step then skips the batch or says which files it was made of."""
+    attach_loss(detector)
+    images, mask, labels = small_batch()
+    output = detector.train()(images * torch.nan, mask, labels)
+    assert torch.isnan(output.loss).all()
+
+
+@needs_transformers
+def test_without_pretrained_weights_the_whole_backbone_learns(detector):
+    attach_loss(detector)
+    detector.train()(*small_batch()).loss.backward()
+    idle = [name for name, p in detector.named_parameters() if p.grad is None]
+    assert not [name for name in idle if "backbone" in name]
+    assert not any(type(m).__name__.endswith("FrozenBatchNorm2d") for m in detector.modules())
+
+
+@needs_transformers
+def test_a_checkpoint_holds_plain_values_and_gives_the_same_network(detector, tmp_path):
+    path = tmp_path / "a.pth"
+    save_checkpoint({**detector.description(), "model": detector.state_dict()}, path)
+    read = load_checkpoint(path)
+    again = rebuild(read, "file.pth")
+    again.load_state_dict(read["model"])
+    images, mask, _ = small_batch()
+    with torch.no_grad():
+        assert torch.equal(again.eval()(images, mask).logits, detector.eval()(images, mask).logits)
+    assert again.names == NAMES
+
+
+@needs_transformers
+def test_a_folder_of_transformers_weights_is_a_start(detector, tmp_path):
+    detector.network.save_pretrained(tmp_path)
+    other = build(detector.architecture, ["one", "two"], {}, str(tmp_path))
+    assert other.network.config.num_labels == 2
+    backbone = {n: p for n, p in other.network.named_parameters() if ".backbone." in n and "convolution" in n}
+    own = dict(detector.network.named_parameters())
+    assert backbone and all(torch.equal(p, own[n]) for n, p in backbone.items())
+    assert not any(p.requires_grad for n, p in backbone.items() if "embedder" in n)
+
+
+@needs_transformers
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [({"num_querys": 5}, "did you mean 'num_queries'"), ({"backbone_config": {"depth": [1]}}, "did you mean 'depths'")],
+)
+def test_unknown_keys_of_a_network_are_named(change, complaint):
+    with pytest.raises(UserError, match=complaint):
+        build("detr", NAMES, change)
+
+
+@needs_transformers
+def test_the_backbone_has_a_learning_rate_of_its_own(detector):
+    optimizer = build_optimizer(detector, 1e-3, 1e-5, 1e-4)
+    backbone = {id(p) for n, p in detector.named_parameters() if ".backbone." in n}
+    assert [group["lr"] for group in optimizer.param_groups] == [1e-3, 1e-5]
+    assert {id(p) for p in optimizer.param_groups[1]["params"]} == backbone
+
+
+@needs_transformers
+def test_tied_layers_are_averaged_once(detector):
+    ema = ModelEMA(detector, decay=0.5, ramp=1e-9)
+    before = {name: value.clone() for name, value in ema.ema.state_dict().items()}
+    with torch.no_grad():
+        for parameter in detector.parameters():
+            parameter.add_(1.0)
+    ema.update(detector)
+    for name, value in ema.ema.state_dict().items():
+        if name in dict(detector.named_parameters(remove_duplicate=False)):
+            torch.testing.assert_close(value, before[name] + 0.5, rtol=0, atol=1e-5)
+
+
+@needs_transformers
+def test_the_matcher_is_a_stage_of_its_own_only_while_it_is_measured(detector):
+    loss, marks = attach_loss(detector), []
+    loss.mark = marks.append
+    with matcher_timed(loss):
+        detector.train()(*small_batch())
+    assert "assignment" in marks and marks[0] == "forward"
+    marks.clear()
+    detector(*small_batch())
+    assert marks == ["forward"]
+
+
+# --- frames: no network is needed -------------------------------------------------------------------------------------
+
+
+def roomy(architecture: str, more: int = 0) -> SimpleNamespace:
+    """A network that needs images to be so many pixels higher than they are."""
+    return SimpleNamespace(kind=ARCHITECTURES[architecture], least_height=lambda height, _: height + more)
+
+
+SHAPES = [((60, 80), ((0.5, 0.5), (4.0, 6.0))), ((64, 64), ((1.0, 1.0), (0.0, 0.0)))]
+
+
+@pytest.mark.parametrize(
+    ("architecture", "fractions", "pixels"),
+    [
+        ("detr", [0.54, 0.28, 0.32, 0.32], [14, 17.25, 34, 24.75]),  # of the image: 40 x 30 pixels at (4, 6)
+        ("rtdetr_v2", [0.4, 0.225, 0.2, 0.15], [16, 24, 48, 40]),  # of the batch without what no image needs: 64 x 64
+    ],
+)
+def test_boxes_are_fractions_of_the_image_or_of_the_padded_batch(architecture, fractions, pixels):
+    frames = Frames.of(SHAPES, (96, 128), roomy(architecture), grid=32)
+    (first, _) = frames.labels(torch.tensor([[0, 2, 0.2, 0.15, 0.1, 0.1]]))  # centre (25.6, 14.4), 12.8 x 9.6 pixels
+    torch.testing.assert_close(first["boxes"], torch.tensor([fractions]), rtol=0, atol=1e-6)
+    found = frames.to_pixels(torch.tensor([0.5, 0.5, 0.5, 0.25]).expand(2, 1, 4))
+    whole = frames.to_pixels(torch.tensor([0.5, 0.5, 1.0, 1.0]).expand(2, 1, 4))[0, 0]
+    assert whole.tolist() == ([4, 6, 44, 36] if architecture == "detr" else [0, 0, 64, 64])
+    torch.testing.assert_close(found[0, 0], torch.tensor([float(p) for p in pixels]), rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("more", [0, 32])
+def test_boxes_survive_the_way_to_the_network_and_back(architecture, more):
+    """Targets as loaders give them -> fractions of a frame -> pixels of the batch."""
+    frames = Frames.of(SHAPES, (96, 128), roomy(architecture, more))
+    targets = torch.tensor([[0, 2, 0.2, 0.15, 0.1, 0.1], [1, 0, 0.3, 0.4, 0.2, 0.1], [1, 1, 0.1, 0.1, 0.1, 0.1]])
+    labels = frames.labels(targets)
+    assert [label["class_labels"].tolist() for label in labels] == [[2], [0, 1]]
+    back = torch.cat([frames.to_pixels(label["boxes"][None].expand(2, -1, -1))[i] for i, label in enumerate(labels)])
+    centre, size = targets[:, 2:4] * torch.tensor([128.0, 96.0]), targets[:, 4:] * torch.tensor([128.0, 96.0])
+    torch.testing.assert_close(back, torch.cat((centre - size / 2, centre + size / 2), 1), rtol=0, atol=1e-3)
+
+
+def test_padding_is_cut_off_to_the_grid_and_masked():
+    frames = Frames.of(SHAPES, (96, 128), roomy("detr"), grid=32)
+    assert (frames.height, frames.width) == (64, 64)
+    images, mask = frames.inputs(torch.full((2, 3, 96, 128), 255, dtype=torch.uint8), torch.device("cpu"))
+    assert images.shape == (2, 3, 64, 64) and images.max() == 1
+    assert mask.shape == (2, 64, 64)
+    assert mask[0].sum() == 30 * 40 and mask[0, 6:36, 4:44].all() and mask[1].all()
+
+
+def test_a_network_that_needs_more_room_gets_padding_below():
+    frames = Frames.of(SHAPES, (96, 128), roomy("rtdetr_v2", 32))
+    assert (frames.height, frames.width) == (128, 128)
+    images, mask = frames.inputs(torch.full((2, 3, 96, 128), 255, dtype=torch.uint8), torch.device("cpu"))
+    assert images.shape == (2, 3, 128, 128) and images[:, :, :96].min() == 1 and images[:, :, 96:].max() == 0
+    assert mask.shape == (2, 128, 128) and not mask[:, 96:].any()
+
+
+@needs_transformers
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_images_of_any_shape_pass(architecture):
+    """RT-DETR's queries begin as cells, of which a small image has few: 21 with 32 x 32 pixels, 42 with 64 x 32."""
+    detector = build(architecture, NAMES, NETWORKS[architecture] | {"num_queries": 60})
+    for height, width in ((32, 32), (32, 96), (96, 32), (96, 96)):
+        shapes = [((height, width), ((1.0, 1.0), (0.0, 0.0)))]
+        found = DetrPredictor(detector, PredictOptions(conf_thres=0.0))(torch.zeros(1, 3, height, width).byte(), shapes)
+        assert len(found.detections[0]) >= 60
+
+
+@needs_transformers
+@pytest.mark.parametrize(
+    ("architecture", "change"),
+    [
+        ("rtdetr_v2", {"encoder_in_channels": [16, 24]}),
+        ("rtdetr_v2", {"backbone_config": BACKBONE | {"out_features": ["stage3", "stage4"]}}),
+        ("rtdetr_v2", {"decoder_method": "abc"}),
+        ("detr", {"backbone_config": BACKBONE | {"num_channels": 1}}),
+        ("detr", {"return_dict": False}),
+    ],
+)
+def test_values_that_do_not_go_together_are_refused_before_a_run_begins(architecture, change):
+    with pytest.raises(UserError, match=r"^model\.network: "):
+        build(architecture, NAMES, NETWORKS[architecture] | change)
+
+
+@needs_transformers
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"config": None}, "its configuration is None, not a mapping"),
+        ({"architecture": "foo"}, "of a kind that is not known here"),
+        ({"architecture": ["detr"]}, "of a kind that is not known here"),
+        ({"ema": {}}, "its weights do not fit its network"),
+        ({"ema": None}, "its weights do not fit its network"),
+    ],
+)
+def test_a_damaged_checkpoint_is_named(detector, tmp_path, change, message):
+    path = tmp_path / "bad.pth"
+    save_checkpoint({**detector.description(), "ema": detector.state_dict(), **change}, path)
+    with pytest.raises(CheckpointError, match=rf"bad\.pth.*{message}"):
+        load_predictor(path, torch.device("cpu"), PredictOptions())
+
+
+def test_the_class_for_nothing_is_never_an_answer():
+    logits = torch.tensor([[[2.0, 0.0, 9.0], [0.0, 3.0, 0.0]]])
+    score, label, query = best_of(logits, ARCHITECTURES["detr"])
+    assert label.tolist() == [[1, 0]] and query.tolist() == [[1, 0]]
+    assert score[0, 0] == pytest.approx(np.exp(3) / (np.exp(3) + 2))
+
+
+def test_independent_classes_compete_over_all_queries():
+    logits = torch.tensor([[[2.0, 3.0], [-4.0, -5.0]]])
+    score, label, query = best_of(logits, ARCHITECTURES["rtdetr_v2"])
+    assert label.tolist() == [[1, 0, 0, 1]] and query.tolist() == [[0, 0, 1, 1]]
+    assert score[0].tolist() == sorted(score[0].tolist(), reverse=True)
+
+
+# --- rates and options ------------------------------------------------------------------------------------------------
+
+
+def test_rates_drop_to_a_tenth_after_the_warm_up():
+    schedule = DropSchedule((1e-3, 1e-4), batches=10, epochs=10, drop=4, warmup=5)
+    assert schedule.rates(0, 0).lrs == pytest.approx((2e-4, 2e-5))
+    assert schedule.rates(20, 2).lrs == pytest.approx((1e-3, 1e-4))
+    assert schedule.rates(40, 4).lrs == pytest.approx((1e-4, 1e-5))
+
+
+def test_cosine_rates_end_at_their_last_fraction():
+    schedule = DropSchedule((1.0,), batches=10, epochs=2, kind="cosine", final=0.1)
+    assert schedule.rates(0, 0).lrs == (1.0,)
+    assert schedule.rates(10, 1).lrs == pytest.approx((0.55,))
+    assert schedule.rates(20, 2).lrs == pytest.approx((0.1,))
+
+
+def test_sections_inheritance_and_the_command_line(tmp_path, shapes_small):
+    run_file(tmp_path, shapes_small, amp=True, resize_schedule=[[1, 64], [2, 96]])
+    over = {"base": "detr.yaml", "training": {"optimizer": {"lr": 5e-4}, "amp": False}}
+    (tmp_path / "over.yaml").write_text(yaml.safe_dump(over))
+    opt = parser_for("train", "detr").parse_args(
+        ["--config", str(tmp_path / "over.yaml"), "--max-epochs", "7", "--overfit"]
+    )
+    check_train(opt, "detr")
+    assert (opt.lr, opt.backbone_lr, opt.amp, opt.epochs, opt.overfit) == (5e-4, 1e-3, "off", 7, 10)
+    assert opt.resize_schedule == "1:64,2:96" and opt.network == NETWORKS["detr"]
+    assert parser_for("train", "detr").parse_args(["--config", str(tmp_path / "detr.yaml")]).amp == "auto"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--lr", "-1"], "--lr is -1"),
+        (["--lr", "nan"], "--lr is nan"),
+        (["--weight-decay", "inf"], "--weight-decay is inf"),
+        (["--crop", "2"], "--crop is 2"),
+        (["--scale-min", "0"], "--scale-min"),
+        (["--overfit", "7", "--subset-size", "5"], "name different numbers of images"),
+        (["--pretrained", "a", "--weights", "b"], "leave one of them out"),
+        (["--epochs", "0"], "--epochs is 0"),
+        (["--patience", "3", "--notest"], "drop one of the two"),
+    ],
+)
+def test_impossible_options_are_named(arguments, complaint):
+    with pytest.raises(UserError, match=complaint):
+        check_train(parser_for("train", "detr").parse_args(arguments), "detr")
+
+
+@pytest.mark.parametrize("text", ["{a: [", "[1, 2]", "a b"])
+def test_a_network_that_is_no_mapping_is_refused(text, tmp_path, capsys):
+    """On the command line and in a run file; with the name of the flag, and exit code 2."""
+    (tmp_path / "a.yaml").write_text(yaml.safe_dump({"model": {"network": text}}))
+    for arguments in (["--network", text], ["--config", str(tmp_path / "a.yaml")]):
+        with pytest.raises(SystemExit) as ended:
+            parser_for("train", "detr").parse_args(arguments)
+        printed = capsys.readouterr().err
+        assert ended.value.code == 2 and "network" in printed and text in printed
+
+
+def test_an_unknown_key_of_a_run_file_is_named_with_the_nearest(tmp_path, capsys):
+    (tmp_path / "a.yaml").write_text("training: {optimizer: {backbon_lr: 1}}")
+    with pytest.raises(SystemExit):
+        parser_for("train", "detr").parse_args(["--config", str(tmp_path / "a.yaml")])
+    assert "did you mean 'backbone_lr'" in capsys.readouterr().err

@@ -1,0 +1,193 @@
+"""Check and convert data sets.
+
+    yolov7fast data check DATA                      what is wrong or odd in it: a table here, and a page with images
+    yolov7fast data convert DATA FOLDER --to coco   write it in another format
+
+DATA: a data YAML, a folder or .zip (YOLO, COCO JSON, Pascal VOC, CSV), a COCO .json, a .csv of boxes.
+"""
+
+import argparse
+import os
+import sys
+from collections import Counter
+from pathlib import Path
+
+from yolov7fast.cli.programs import program
+from yolov7fast.core.errors import UserError
+from yolov7fast.core.files.atomic import write_atomically
+from yolov7fast.core.process.output import log_to_stderr
+from yolov7fast.core.text import printable
+from yolov7fast.data.checks.anchors import DEFAULT_CFG
+from yolov7fast.data.checks.examine import Examined, Options, examine
+from yolov7fast.data.checks.findings import ERROR, EXIT_CODES, SEVERITIES, counted
+from yolov7fast.data.checks.terminal import as_text
+from yolov7fast.data.data_yaml import find_data
+from yolov7fast.data.formats.files import plain_name
+from yolov7fast.data.formats.prepare import check_fraction, divide
+from yolov7fast.data.formats.recognise import recognise
+from yolov7fast.data.formats.samples import AnnotatedSet
+from yolov7fast.data.formats.write import FORMATS, IMAGES, write_as
+
+DEFAULT_SIZE = 640  # pixels, as train.py's
+
+
+def main(args: list[str] | None = None) -> int:
+    """Returns the exit code: of `check` 0 (nothing, or notes), 3 (warnings) or 4 (errors)."""
+    opt = _parser().parse_args(args)
+    log_to_stderr()
+    return opt.run(opt)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = program("data").parser(__doc__)
+    commands = parser.add_subparsers(required=True, metavar="check|convert")
+    _add_check(commands)
+    _add_convert(commands)
+    return parser
+
+
+def _add_check(commands) -> None:
+    check = commands.add_parser(
+        "check",
+        help="find what is wrong or odd",
+        description="Find what is wrong or odd in a data set, where, and what to do. "
+        "Exit code 0: nothing, or notes alone; 3: warnings; 4: errors.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    check.add_argument("data", help="data YAML, folder, .zip, COCO .json or .csv")
+    unset = argparse.SUPPRESS  # what is not given is assumed, and the report says so
+    size_help = f"training size that boxes are judged by; {DEFAULT_SIZE} is assumed"
+    check.add_argument("--img-size", type=int, default=unset, metavar="N", help=size_help)
+    cfg_help = f"network whose anchors the boxes are judged by; {DEFAULT_CFG} is assumed"
+    check.add_argument("--cfg", default=unset, help=cfg_help)
+    check.add_argument("--output", default="", metavar="FOLDER", help="where index.html goes; empty: runs/check/NAME")
+    check.add_argument("--fix", default="", metavar="FOLDER", help="write a corrected copy of the labels into FOLDER")
+    check.set_defaults(run=run_check)
+
+
+def _add_convert(commands) -> None:
+    convert = commands.add_parser(
+        "convert",
+        help="write a data set in another format",
+        description="Write a data set as YOLO, COCO JSON or Pascal VOC into a new folder.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    convert.add_argument("data", help="data YAML, folder, .zip, COCO .json or .csv")
+    convert.add_argument("folder", help="new or empty folder")
+    convert.add_argument("--to", choices=FORMATS, required=True, help="format to write")
+    convert.add_argument("--images", choices=IMAGES, default="copy", help="copy image files, link to them, or neither")
+    convert.add_argument("--boxes", action="store_true", help="boxes alone: leave out polygons and masks")
+    convert.add_argument("--val-fraction", type=float, default=0.0, metavar="X", help="split off a validation set")
+    convert.set_defaults(run=run_convert)
+
+
+# --- check ------------------------------------------------------------------------------------------------------------
+
+
+def run_check(opt: argparse.Namespace) -> int:
+    options = Options(getattr(opt, "img_size", DEFAULT_SIZE), getattr(opt, "cfg", DEFAULT_CFG))
+    if options.img_size < 32:
+        raise UserError(f"--img-size is {options.img_size}; it must be at least 32")
+    path = _data(opt.data)
+    page = _page_of(opt.output, path)
+    anew = bool(opt.fix) or not page.is_file()
+    if opt.fix:
+        _refuse_inside(opt.fix, path)
+    examined = examine(path, options, anew)
+    if examined.annotated is not None:
+        _write_page(examined, page, path)
+    print(as_text(examined.report))
+    assumed = " and ".join(flag for flag in ("--img-size", "--cfg") if flag[2:].replace("-", "_") not in vars(opt))
+    remedy = f" (assumed: give {assumed} of your training)" if assumed else ""
+    print(f"\nBoxes are judged at {options.img_size} pixels, by the anchors of {printable(options.cfg)}{remedy}")
+    counts = Counter(finding.severity for finding in examined.report.findings)
+    found = ", ".join(counted(counts[s], s) for s in SEVERITIES if counts[s]) or "nothing odd"
+    print(f"{found}{' (unchanged since the last check)' if examined.report.cached else ''}; page: {page}")
+    if opt.fix:
+        _fix(examined, Path(opt.fix))
+    else:
+        _offer_fix(examined)
+    return EXIT_CODES[examined.report.severity]
+
+
+def _data(given: str) -> str:
+    path = find_data(given)
+    if not path:
+        raise UserError("no data set is given: a data YAML, a folder, a .zip, a COCO .json or a .csv")
+    return path
+
+
+def _page_of(output: str, path: str) -> Path:
+    """index.html in a folder of its own for each data set."""
+    given = Path(os.path.abspath(path))
+    name = given.parent.name if given.stem in ("data", "dataset") and given.suffix else given.stem
+    return Path(output or Path("runs", "check", plain_name(name))) / "index.html"
+
+
+def _write_page(examined: Examined, page: Path, path: str) -> None:
+    from yolov7fast.reports.data_check_page import as_page  # templates are loaded only where they are needed
+
+    try:
+        page.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot write {page.parent} ({error.strerror or error}); choose another --output") from None
+    write_atomically(page, as_page(examined, f"Data check: {printable(path, 200)}"))
+
+
+def _refuse_inside(target: str, path: str) -> None:
+    """A copy inside the data set would be read as a part of it the next time."""
+    source, folder = Path(path).resolve(), Path(target).resolve()
+    if source.is_dir() and (folder == source or source in folder.parents):
+        raise UserError(f"--fix {target} lies in the data set's own folder: name a new folder outside of it")
+
+
+def _fix(examined: Examined, folder: Path) -> None:
+    from yolov7fast.data.checks.fix import write_fixed
+
+    listed, counts = write_fixed(examined, folder)
+    print(f"corrected copy: {folder / 'data.yaml'}; {sum(counts.values())} changes, listed in {listed}")
+    for what, count in counts.most_common():
+        print(f"  {count:>8,}  {what}")
+
+
+def _offer_fix(examined: Examined) -> None:
+    from yolov7fast.data.checks.fix import CORRECTED
+
+    errors = [f.check for f in examined.report.findings if f.severity == ERROR and f.check in CORRECTED]
+    if errors:
+        print(f"--fix FOLDER writes a corrected copy of the labels: it can correct {', '.join(errors)}")
+
+
+# --- convert ----------------------------------------------------------------------------------------------------------
+
+
+def run_convert(opt: argparse.Namespace) -> int:
+    path = _data(opt.data)
+    found = recognise(path)
+    annotated = found.read()
+    print(f"{printable(path)}: {found.kind} ({printable(found.evidence)}): {annotated.counts()}")
+    for note in annotated.notes:
+        print(f"  {printable(note)}")
+    if opt.val_fraction:
+        _split_off(annotated, opt.val_fraction, path)
+    written = write_as(opt.to, annotated, Path(opt.folder), opt.images, opt.boxes)
+    faults = sum(len(sample.faults) for sample in annotated.samples)
+    changes = written.changes + Counter({"objects left out that cannot be read": faults})
+    for what, count in changes.items():
+        print(f"  {count:,} {what}")
+    print(f"written: {written.entry}")
+    return 0
+
+
+def _split_off(annotated: AnnotatedSet, fraction: float, path: str) -> None:
+    check_fraction(bool(annotated.splits.get("val")), fraction, path)
+    samples = annotated.splits["train"]
+    names, images = [s.name for s in samples], [s.image for s in samples]
+    train, val, how = divide(names, images, fraction, str(annotated.root))
+    print(f"  {how}")
+    rest = {split: samples for split, samples in annotated.splits.items() if split not in ("train", "val")}
+    annotated.splits = {"train": [samples[i] for i in train], "val": [samples[i] for i in val], **rest}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,187 @@
+"""Where does the time of a training iteration go? `python tests/profile_training_loop.py --help`
+
+Runs the real training step, on a data set (--data) or, without one, on one random batch, and prints a table of stages.
+CUDA events measure a GPU without waiting inside the loop; a monotonic clock measures a CPU.
+"""
+
+import argparse
+import json
+import tempfile
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from yolov7fast.cli.checks import check_limits, check_train
+from yolov7fast.cli.flags import Flag, flags_of
+from yolov7fast.cli.parser import Parser
+from yolov7fast.cli.programs import program
+from yolov7fast.cli.values import AUTO
+from yolov7fast.core.device import select_device
+from yolov7fast.core.errors import UserError
+from yolov7fast.core.files.atomic import write_atomically
+from yolov7fast.data.data_yaml import DataYaml, load_data_yaml
+from yolov7fast.losses.build import assigner_stages
+from yolov7fast.machine.profiler import batches, build_step, measure
+from yolov7fast.nn.heads import IAuxDetect
+from yolov7fast.training.hyperparameters import load_hyp, with_assigner
+from yolov7fast.training.logging.bottleneck import advice_text, options_in_use
+from yolov7fast.training.run import init_seeds
+from yolov7fast.training.step import TrainStep
+from yolov7fast.training.yolo.family import YoloFamily, effective_hyp
+
+CLASSES = 80  # of the random batch, as COCO has
+TRACED = 3  # iterations in a trace
+measurement = partial(Flag, group="measurement")
+PROFILE_FLAGS = [
+    measurement("--iters", int, 30, "measured iterations of each loss", low=1),
+    measurement("--warm-iters", int, 5, "iterations of each loss before the measurement", low=0),
+    measurement("--compare-loss", bool, False, "measure the plain loss and OTA in turn, batch by batch"),
+    measurement("--synthetic", bool, False, "one random batch (the default without --data)"),
+    measurement("--targets", int, 17, "boxes per image of the random batch", low=0),
+    measurement("--trace", str, "", "write a Chrome trace of three iterations to this file"),
+    measurement("--output", str, "runs/profile", "folder for profile.json"),
+]
+
+
+def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    flags = [*flags_of("train").values(), *PROFILE_FLAGS]
+    parser = Parser(flags, prog=program("profile").invocation, description=__doc__)
+    # no default data set: the trainer's would be fetched first, 20 GB for a minute's measurement
+    parser.set_defaults(
+        cfg="cfg/training/yolov7-tiny.yaml", hyp="data/hyp.scratch.tiny.yaml", data="", noautoanchor=True
+    )
+    opt = parser.parse_args(argv)
+    check_train(opt)
+    if opt.batch_size == AUTO:
+        raise UserError("--batch-size auto is for training: give the number of images to measure with")
+    if opt.synthetic and opt.data:
+        raise UserError(f"--synthetic and --data {opt.data}: measure on one of them; leave the other out")
+    opt.synthetic = not opt.data
+    opt.total_batch_size, opt.evolve = opt.batch_size, True  # evolve: a family that draws and keeps nothing
+    return opt
+
+
+def check(opt: argparse.Namespace) -> None:
+    """Refuse before anything is built what could only fail after it."""
+    check_limits(opt, {flag.dest: flag for flag in PROFILE_FLAGS})
+    make_folder(Path(opt.output), "--output")
+    if opt.trace and Path(opt.trace).is_dir():
+        raise UserError(f"--trace {opt.trace} is a folder; give the name of a file")
+    if opt.trace:
+        make_folder(Path(opt.trace).parent, "--trace")
+
+
+def make_folder(folder: Path, flag: str) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{flag}: folder {folder} cannot be made ({error.strerror}); give another place") from None
+
+
+def trace_path(opt: argparse.Namespace, loss: str) -> Path:
+    """The file of a loss's trace: as given, or with the loss in its name where two are written."""
+    path = Path(opt.trace)
+    return path.with_name(f"{path.stem}_{loss}{path.suffix}") if opt.compare_loss else path
+
+
+def profile_losses(
+    opt: argparse.Namespace, hyp: dict, data: DataYaml, device: torch.device, kinds: Sequence[str]
+) -> dict[str, dict]:
+    """Build network, loader and step, measure each kind of loss, and write the traces that are wanted."""
+    with tempfile.TemporaryDirectory() as opt.save_dir:
+        family, step = build_step(opt, hyp, data, device)
+        if "plain" in kinds and isinstance(family.model.model[-1], IAuxDetect):
+            raise UserError(f"--compare-loss: {opt.cfg or opt.weights} has auxiliary heads, which have no plain loss")
+        try:
+            profiles = measure(family, step, kinds, opt.iters, opt.warm_iters, device)
+            for kind in kinds if opt.trace else ():
+                write_trace(family, step, kind, trace_path(opt, kind))
+        finally:
+            family.close()
+    return profiles
+
+
+def write_trace(family: YoloFamily, step: TrainStep, kind: str, path: Path) -> None:
+    """Write a Chrome trace of a few iterations with one kind of loss."""
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    if torch.cuda.is_available():
+        activities.append(torch.profiler.ProfilerActivity.CUDA)
+    rates = family.schedule.rates(0, 0, 0)._replace(accumulate=1)
+    family.assigner = kind
+    with torch.profiler.profile(activities=activities) as profiler:
+        for number, batch in enumerate(batches(family.loader, TRACED)):
+            step(batch, number, rates)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    profiler.export_chrome_trace(str(path))
+    print(f"trace of {TRACED} iterations: {path} (open it in chrome://tracing or ui.perfetto.dev)")
+
+
+def input_text(opt: argparse.Namespace) -> str:
+    """The first line of the output: what is measured on."""
+    if not opt.synthetic:
+        return f"measuring on {opt.data}"
+    return (
+        f"measuring on synthetic input: one random batch of {opt.batch_size} images of {opt.img_size[0]} pixels with "
+        f"{opt.targets} boxes each, so without the cost of loading; give --data FILE to measure on a data set"
+    )
+
+
+def table(profile: Mapping, title: str) -> str:
+    """One line for each stage, then the whole iteration."""
+    lines = [f"\n{title}", f"{'stage':>12}{'mean ms':>12}{'std ms':>12}{'fraction':>10}"]
+    for name, row in profile["stages"].items():
+        lines.append(f"{name:>12}{row['mean_ms']:12.2f}{row['std_ms']:12.2f}{row['fraction']:10.1%}")
+    lines.append(f"{'iteration':>12}{profile['total_ms']:12.2f}{'':>12}{1:10.1%}")
+    lines.append(
+        f"{profile['images_per_s']:.1f} images/s, {profile['gpu_busy']:.1%} of the time in forward and backward, "
+        f"{profile['iterations']} iterations measured"
+    )
+    return "\n".join(lines)
+
+
+def comparison(plain: Mapping, ota: Mapping) -> str:
+    """Ratios of OTA to the plain loss: the whole iteration, and the loss alone."""
+    whole, ms = ota["total_ms"] / plain["total_ms"], [profile["stages"]["loss"]["mean_ms"] for profile in (ota, plain)]
+    return (
+        f"\nmeasured in turn, batch by batch: an iteration with OTA takes {whole:.3f} times one with the plain loss; "
+        f"the loss alone {ms[0] / ms[1]:.3f} times ({ms[0]:.2f} against {ms[1]:.2f} ms)"
+    )
+
+
+def advice(profile: Mapping, in_use: Collection[str] = ()) -> str:
+    """One line: the bottleneck of this run, and which flags to try; in_use: of `bottleneck.options_in_use`."""
+    parts = {name: profile["stages"].get(name, {"fraction": 0.0})["fraction"] for name in ("data", "loss")}
+    parts |= {"validation": 0.0, "network": 1 - sum(parts.values())}
+    return f"The bottleneck is {advice_text(parts, {}, in_use)}"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    opt = parse(argv)
+    check(opt)
+    print(input_text(opt), flush=True)
+    device = select_device(opt.device)
+    init_seeds(1, opt.deterministic)
+    hyp = effective_hyp(load_hyp(opt.hyp), opt)
+    hyp = with_assigner(hyp, 1, "") if opt.compare_loss else hyp
+    names = [str(number) for number in range(CLASSES)]
+    data = (
+        DataYaml("--synthetic", CLASSES, names)
+        if opt.synthetic
+        else load_data_yaml(opt.data, allow_download=opt.allow_download)
+    )
+    kinds = ("plain", "ota") if opt.compare_loss else (assigner_stages(hyp, opt.epochs)[-1].assigner,)
+    network = Path(opt.cfg or opt.weights).stem
+    setting = f"{network}, batch {opt.batch_size}, {opt.img_size[0]} pixels, {device.type}"
+    profiles = profile_losses(opt, hyp, data, device, kinds)
+    for kind, profile in profiles.items():
+        print(table(profile, f"{setting}, {kind} loss"))
+    if opt.compare_loss:
+        print(comparison(**profiles))
+    last, output = profiles[kinds[-1]], Path(opt.output)
+    written = {"network": network, "synthetic": opt.synthetic, **last}
+    written |= {"by_loss": profiles} if len(kinds) > 1 else {}
+    write_atomically(output / "profile.json", json.dumps(written, indent=2) + "\n")
+    print(f"\nwritten: {output / 'profile.json'}\n{advice(last, options_in_use(opt, device))}")
+    return 0

@@ -1,0 +1,84 @@
+"""Training from Python: `run = train(data="my.yaml", cfg="cfg/training/yolov7-tiny.yaml", epochs=100)`."""
+
+import csv
+import math
+from argparse import Namespace
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from yolov7fast.cli.flags import flags_of
+from yolov7fast.cli.parser import parser_for
+from yolov7fast.cli.run_file import check_flag_name, check_flag_value
+from yolov7fast.cli.train_command import TrainCommand
+from yolov7fast.evaluation.result import SUMMARY, fitness_of
+
+
+@dataclass(frozen=True)
+class TrainingRun:
+    """What a training left behind."""
+
+    folder: Path | None  # of the run; None: it made none
+    exit_code: int  # as the command's: 0 unless it was stopped, or did not memorise what --overfit asked for
+    metrics: Mapping[str, float]  # of the best epoch, by the columns of results.csv; empty without a validation
+    last: Mapping[str, float]  # of the last epoch
+
+    @property
+    def weights(self) -> Path | None:
+        """The best checkpoint, or else the last one."""
+        patterns = [f"{place}{name}.pt*" for name in ("best", "last") for place in ("weights/", "")]
+        files = [path for pattern in patterns for path in (self.folder or Path()).glob(pattern)]
+        return files[0] if self.folder and files else None
+
+
+def train(family: str = "yolo", **flags: Any) -> TrainingRun:
+    """Train a detector; keywords are the flags of train.py, with underscores: `batch_size=16, img_size=[640, 640]`.
+
+    family: yolo, or detr for the flags of tools/train_detr.py. A mistake raises `core.errors.UserError`, whose text is
+    the line that the command prints.
+    """
+    from yolov7fast.training.families import family_class  # torch is loaded only once the flags are checked
+    from yolov7fast.training.run import run_in_folder
+
+    opt = options_of(family, flags)
+    code, folder = run_in_folder(family_class(family), opt, TrainCommand(family))
+    best, last = figures(folder / "results.csv") if folder else ({}, {})
+    return TrainingRun(folder, code, best, last)
+
+
+def options_of(family: str, flags: Mapping[str, Any]) -> Namespace:
+    """Keywords as the options that a command line of the same flags would give."""
+    table = flags_of("train", family)
+    given = dict(flags)
+    config = given.pop("config", None)
+    opt = parser_for("train", family).parse_args(["--config", str(config)] if config else [])
+    for key, value in given.items():
+        name = check_flag_name(key, table, "train()")
+        plain = str(value) if isinstance(value, Path) else list(value) if isinstance(value, tuple) else value
+        setattr(opt, name, check_flag_value(table[name], plain, "train()"))
+    opt.given = sorted({*opt.given, *(check_flag_name(key, table, "train()") for key in given)})
+    return opt
+
+
+def figures(path: Path) -> tuple[dict[str, float], dict[str, float]]:
+    """The rows of a results.csv of the best and of the last epoch; fields that are empty are left out."""
+    if not path.is_file():
+        return {}, {}
+    with path.open(newline="") as file:
+        rows = [_numbers(row) for row in csv.DictReader(file)]
+    measured = [row for row in rows if all(name in row for name in SUMMARY)]
+    best = max(measured, key=fitness_of) if measured else {}
+    return best, rows[-1] if rows else {}
+
+
+def _numbers(row: Mapping[str, str]) -> dict[str, float]:
+    found = {}
+    for name, text in row.items():
+        try:
+            value = float(text)
+        except (TypeError, ValueError):
+            continue
+        if math.isfinite(value):
+            found[name.strip()] = value
+    return found

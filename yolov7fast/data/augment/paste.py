@@ -1,0 +1,143 @@
+"""Objects cut out along their polygons and pasted elsewhere: copy-paste (mirrored) and paste-in.
+
+Label rows are float32 [class, x1, y1, x2, y2] in pixels; polygons are (k, 2) arrays of points, one for each row.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import cv2
+import numpy as np
+
+from yolov7fast.data.augment.randomness import RandomSource
+
+MAX_OVERLAP = 0.30  # of an existing box that a pasted one may cover
+ENOUGH_CUTOUTS = 30
+PASTE_SIZES = [0.75] * 2 + [0.5] * 4 + [0.25] * 4 + [0.125] * 4 + [0.0625] * 6  # fraction of the image's sides
+
+
+class CutOut(NamedTuple):
+    """An object on black: uint8 (h, w, 3); what is above 0 is pasted, channel by channel."""
+
+    label: float
+    img: np.ndarray
+
+
+def overlap(box: np.ndarray, boxes: np.ndarray) -> np.ndarray:
+    """Fraction of each of `boxes` (n, 4) that lies in `box` (4,)."""
+    lo, hi = np.maximum(box[:2], boxes[:, :2]), np.minimum(box[2:], boxes[:, 2:])
+    area = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1]) + 1e-16
+    return (hi - lo).clip(0).prod(1) / area
+
+
+def _fill(mask: np.ndarray, polygon: np.ndarray, corner: tuple[int, int] = (0, 0)) -> None:
+    """Fill a polygon with 255; `corner` (x, y) is where the mask lies on the polygon's canvas."""
+    offset = -corner[0], -corner[1]
+    cv2.drawContours(mask, [polygon.astype(np.int32)], -1, (255,) * mask.shape[2], cv2.FILLED, offset=offset)
+
+
+def _filled_crop(polygon: np.ndarray, box: list[int], size: tuple[int, int]) -> np.ndarray:
+    """What filling the polygon on a black canvas of `size` leaves in `box` (x1, y1, x2, y2), uint8 (h, w, 3).
+
+    Only a part of the canvas is made. It must hold the whole outline: lines that leave it would be drawn otherwise.
+    """
+    x1, y1, x2, y2 = box
+    low, high = polygon.min(0).astype(int).tolist(), polygon.max(0).astype(int).tolist()
+    left, top = max(min(x1, low[0]) - 1, 0), max(min(y1, low[1]) - 1, 0)
+    right, bottom = min(max(x2, high[0]) + 2, size[1]), min(max(y2, high[1]) + 2, size[0])
+    mask = np.zeros((bottom - top, right - left, 3), np.uint8)
+    _fill(mask, polygon, (left, top))
+    return mask[y1 - top : y2 - top, x1 - left : x2 - left].copy()
+
+
+def copy_paste(img, labels, segments, probability: float, rng: RandomSource):
+    """Mirror a fraction of the objects onto the image where they cover little else.
+
+    Changes `img` in place; returns it with the longer labels and segments. A channel value of 0 inside an object is
+    taken for background, as upstream does.
+    """
+    n = len(segments)
+    if not (probability and n):
+        return img, labels, segments
+    width = img.shape[1]
+    mask = np.zeros_like(img)
+    segments = list(segments)
+    for j in rng.sample(range(n), k=round(probability * n)):
+        row, polygon = labels[j], segments[j]
+        box = np.array([width - row[3], row[2], width - row[1], row[4]])
+        if (overlap(box, labels[:, 1:5]) < MAX_OVERLAP).all():
+            labels = np.concatenate((labels, np.array([[row[0], *box]], dtype=np.float32)), 0)
+            segments.append(np.concatenate((width - polygon[:, 0:1], polygon[:, 1:2]), 1))
+            _fill(mask, polygon)
+    pasted = cv2.flip(cv2.bitwise_and(img, mask), 1)
+    np.copyto(img, pasted, where=pasted > 0)
+    return img, labels, segments
+
+
+def cut_out(img, labels, segments, rng: RandomSource, fraction: float = 0.5) -> list[CutOut]:
+    """Cut a fraction of the objects out of an image (H, W, 3).
+
+    Inside the polygon a channel value of 0 becomes 255: image and mask are one array upstream.
+    """
+    h, w = img.shape[:2]
+    found = []
+    for j in rng.sample(range(len(segments)), k=round(fraction * len(segments))) if segments else ():
+        x1, y1, x2, y2 = box = labels[j, 1:5].astype(int).clip(0, [w - 1, h - 1, w - 1, h - 1]).tolist()
+        if x2 <= x1 or y2 <= y1:
+            continue
+        crop = _filled_crop(segments[j], box, (h, w))
+        source = img[y1:y2, x1:x2]
+        np.copyto(crop, source, where=(crop & source) > 0)
+        found.append(CutOut(labels[j, 0], crop))
+    return found
+
+
+def gather_cutouts(more: Callable[[], list[CutOut]]) -> list[CutOut]:
+    """Call `more` until there are enough cut-outs; give up when there is still none after a round."""
+    found: list[CutOut] = []
+    while len(found) < ENOUGH_CUTOUTS:
+        found += more()
+        if not found:
+            break
+    return found
+
+
+def paste_in(img, labels, cutouts: list[CutOut], rng: RandomSource) -> np.ndarray:
+    """Paste cut-outs into free places of `img` (H, W, 3), in place; returns the longer labels.
+
+    The draws are taken whether or not there is anything to paste, so that the stream does not depend on it.
+    """
+    h, w = img.shape[:2]
+    for fraction in PASTE_SIZES:
+        if rng.random() < 0.2:
+            continue
+        mask_h = rng.randint(1, int(h * fraction))
+        mask_w = rng.randint(1, int(w * fraction))
+        x1 = max(0, rng.randint(0, w) - mask_w // 2)
+        y1 = max(0, rng.randint(0, h) - mask_h // 2)
+        x2, y2 = min(w, x1 + mask_w), min(h, y1 + mask_h)
+        if not cutouts or x2 <= x1 + 20 or y2 <= y1 + 20:
+            continue
+        if len(labels) and (overlap(np.array([x1, y1, x2, y2], np.float32), labels[:, 1:5]) >= MAX_OVERLAP).any():
+            continue
+        chosen = cutouts[rng.randint(0, len(cutouts) - 1)]
+        box = _paste(img, chosen.img, x1, y1, x2, y2)
+        if box is not None:
+            row = np.array([[chosen.label, *box]], dtype=np.float32)
+            labels = np.concatenate((labels, row), 0) if len(labels) else row
+    return labels
+
+
+def _paste(img, crop, x1: int, y1: int, x2: int, y2: int) -> tuple[int, int, int, int] | None:
+    """Fit `crop` into the rectangle and copy what is above 0; the box taken, or None if too little would show."""
+    crop_h, crop_w = crop.shape[:2]
+    scale = min((y2 - y1) / crop_h, (x2 - x1) / crop_w)
+    new_w, new_h = int(crop_w * scale), int(crop_h * scale)
+    if new_w <= 10 or new_h <= 10:
+        return None
+    crop = cv2.resize(crop, (new_w, new_h))
+    shown = crop > 0
+    if np.count_nonzero(shown) <= 60:
+        return None
+    img[y1 : y1 + new_h, x1 : x1 + new_w][shown] = crop[shown]
+    return x1, y1, x1 + new_w, y1 + new_h

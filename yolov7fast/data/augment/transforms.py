@@ -1,0 +1,377 @@
+"""Augmentations of one image with its labels: letterbox, geometric warp, colour, blending.
+
+Pure functions: whatever is random comes from the random source handed in (`augment.randomness`), in upstream's
+order. Images are uint8 (H, W, 3 or 4) in BGR order; a fourth channel is padding that makes OpenCV's warp about
+three times as fast with the same bits in the other three. Label rows are float32 [class, x1, y1, x2, y2] in pixels,
+polygons are (k, 2) arrays of points. Sizes are (height, width). Padding is grey, 114 in every channel.
+"""
+
+import functools
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import cv2
+import numpy as np
+
+from yolov7fast.data.augment.randomness import GLOBAL, RandomSource
+from yolov7fast.data.augment.scratch import scratch
+
+GREY = 114
+GREY_PIXEL = (GREY, GREY, GREY, GREY)
+IDENTITY = np.eye(3)
+LEVELS = np.arange(256, dtype=np.float64)  # of a channel
+CUT_OFF = -0.49995  # added before OpenCV rounds, in float32: cuts fractions off,
+CERTAIN = 0.9999  # if they are below this, whatever is lost in float32
+POLYGON_POINTS = 1000  # to which a polygon is resampled before it is warped
+
+
+# --- letterbox --------------------------------------------------------------------------------------------------------
+
+
+class Fit(NamedTuple):
+    """How an image is placed in a letterbox."""
+
+    inner: tuple[int, int]  # width and height of the image inside
+    ratio: tuple[float, float]  # enlargement in x and y
+    pad: tuple[float, float]  # padding (dw, dh) of one side; may end in .5
+    border: tuple[int, int, int, int]  # top, bottom, left, right, in whole pixels
+
+
+def letterbox_fit(shape, new_shape=(640, 640), auto=True, scaleFill=False, scaleup=True, stride=32) -> Fit:
+    """Where an image of `shape` (h, w) lies in a letterbox of `new_shape`; see `letterbox`."""
+    h, w = shape
+    if isinstance(new_shape, int):
+        new_shape = (new_shape, new_shape)
+    r = min(new_shape[0] / h, new_shape[1] / w)
+    if not scaleup:
+        r = min(r, 1.0)
+    ratio = r, r
+    inner = round(w * r), round(h * r)
+    dw, dh = new_shape[1] - inner[0], new_shape[0] - inner[1]
+    if auto:
+        dw, dh = dw % stride, dh % stride
+    elif scaleFill:
+        dw, dh = 0.0, 0.0
+        inner = new_shape[1], new_shape[0]
+        ratio = new_shape[1] / w, new_shape[0] / h
+    dw /= 2
+    dh /= 2
+    return Fit(inner, ratio, (dw, dh), (round(dh - 0.1), round(dh + 0.1), round(dw - 0.1), round(dw + 0.1)))
+
+
+def letterbox(img, new_shape=(640, 640), color=(GREY,) * 3, auto=True, scaleFill=False, scaleup=True, stride=32):
+    """Fit an image into `new_shape` (an int means square) keeping its proportions, and pad the rest.
+
+    auto: pad only to the next multiple of `stride`; scaleFill: stretch instead of padding; scaleup: allow enlarging.
+    Returns the image, the ratios (x, y) and the padding (dw, dh) of one side, which may end in .5.
+    """
+    fit = letterbox_fit(img.shape[:2], new_shape, auto, scaleFill, scaleup, stride)
+    img = resize_to(img, fit.inner)
+    return cv2.copyMakeBorder(img, *fit.border, cv2.BORDER_CONSTANT, value=color), fit.ratio, fit.pad
+
+
+def resize_to(img: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """The image at (width, height), linearly interpolated; itself if it has that size."""
+    return img if img.shape[1::-1] == tuple(size) else cv2.resize(img, size, interpolation=cv2.INTER_LINEAR)
+
+
+# --- geometric warp ---------------------------------------------------------------------------------------------------
+
+
+class Warp(NamedTuple):
+    """A drawn geometric change of an image of `source` size into one of `size`."""
+
+    matrix: np.ndarray  # float64 (3, 3): source pixel (x, y, 1) -> output pixel
+    zoom: float
+    source: tuple[int, int]
+    size: tuple[int, int]
+    projective: bool  # the last row of the matrix matters
+
+    @property
+    def is_upright(self) -> bool:
+        """Rectangles stay upright rectangles: no rotation, shear, perspective or mirroring."""
+        (a, b, _), (c, d, _) = self.matrix[:2].tolist()
+        return not self.projective and b == c == 0 and a > 0 and d > 0
+
+    @property
+    def changes_nothing(self) -> bool:
+        return self.size == self.source and bool((self.matrix == IDENTITY).all())
+
+
+def draw_warp(
+    rng: RandomSource,
+    source: tuple[int, int],
+    border: tuple[int, int] = (0, 0),
+    *,
+    degrees: float,
+    translate: float,
+    scale: float,
+    shear: float,
+    perspective: float,
+) -> Warp:
+    """Eight draws (perspective x2, angle, zoom, shear x2, shift x2) -> centre, perspective, rotate, shear, shift.
+
+    `border` (y, x) is added on each side: a mosaic of 2s x 2s with border -s/2 gives s x s. The zoom is drawn from
+    [1 - scale, 1.1 + scale], also when `scale` is 0.
+    """
+    h, w = source
+    size = h + border[0] * 2, w + border[1] * 2
+    centre, project, rotate, skew, shift = (IDENTITY.copy() for _ in range(5))
+    centre[0, 2] = -w / 2
+    centre[1, 2] = -h / 2
+    project[2, 0] = rng.uniform(-perspective, perspective)
+    project[2, 1] = rng.uniform(-perspective, perspective)
+    angle = rng.uniform(-degrees, degrees)
+    zoom = rng.uniform(1 - scale, 1.1 + scale)
+    rotate[:2] = cv2.getRotationMatrix2D(angle=angle, center=(0, 0), scale=zoom)
+    skew[0, 1] = math.tan(rng.uniform(-shear, shear) * math.pi / 180)
+    skew[1, 0] = math.tan(rng.uniform(-shear, shear) * math.pi / 180)
+    shift[0, 2] = rng.uniform(0.5 - translate, 0.5 + translate) * size[1]
+    shift[1, 2] = rng.uniform(0.5 - translate, 0.5 + translate) * size[0]
+    matrix = shift @ skew @ rotate @ project @ centre
+    return Warp(matrix, zoom, (h, w), size, bool(perspective))
+
+
+def draw_hyp_warp(
+    rng: RandomSource, hyp: Mapping[str, float], source: tuple[int, int], border: tuple[int, int] = (0, 0)
+) -> Warp:
+    """`draw_warp` with the five ranges of a hyper-parameter file."""
+    keys = ("degrees", "translate", "scale", "shear", "perspective")
+    return draw_warp(rng, source, border, **{key: hyp[key] for key in keys})
+
+
+def warp_image(img: np.ndarray, warp: Warp, name: str = "warped") -> np.ndarray:
+    """Apply a warp (linear interpolation, grey outside): (H, W, 4) in the scratch array `name`.
+
+    Three channels are made four; a warp that changes nothing gives the image itself.
+    """
+    if warp.changes_nothing:
+        return img
+    if img.shape[2] == 3:
+        img = cv2.cvtColor(img, cv2.COLOR_BGR2BGRA, dst=scratch("bgra", (*img.shape[:2], 4)))
+    size = warp.size[1], warp.size[0]
+    out = scratch(name, (*warp.size, 4))
+    if warp.projective:
+        return cv2.warpPerspective(img, warp.matrix, size, dst=out, borderValue=GREY_PIXEL)
+    return cv2.warpAffine(img, warp.matrix[:2], size, dst=out, borderValue=GREY_PIXEL)
+
+
+def visible_source(warp: Warp) -> tuple[int, int, int, int]:
+    """Rectangle (x1, y1, x2, y2) of the source that the warp can read, with a margin: the rest need not be drawn."""
+    h, w = warp.source
+    (a, b, tx), (c, d, ty) = warp.matrix[:2].tolist()
+    det = a * d - b * c
+    if warp.projective or not det:
+        return 0, 0, w, h
+    out_h, out_w = warp.size
+    corners = [(x - tx, y - ty) for x in (0, out_w) for y in (0, out_h)]
+    xs = [(d * x - b * y) / det for x, y in corners]
+    ys = [(a * y - c * x) / det for x, y in corners]
+    x1, y1 = max(math.floor(min(xs)) - 2, 0), max(math.floor(min(ys)) - 2, 0)
+    x2, y2 = min(math.ceil(max(xs)) + 3, w), min(math.ceil(max(ys)) + 3, h)
+    return min(x1, w), min(y1, h), max(x2, 0), max(y2, 0)
+
+
+def warp_labels(labels: np.ndarray, segments: list[np.ndarray], warp: Warp) -> np.ndarray:
+    """Carry label rows through a warp and drop what is left of too little.
+
+    Without polygons a row becomes the box around its four warped corners; with polygons (one for each row, in order)
+    the box around the warped outline as far as it lies inside the image.
+    """
+    if not len(labels):
+        return labels
+    use_segments = any(segment.any() for segment in segments)
+    boxes = _warp_polygons(segments, len(labels), warp) if use_segments else _warp_corners(labels, warp)
+    keep = box_candidates(labels[:, 1:5].T * warp.zoom, boxes.T, area_thr=0.01 if use_segments else 0.10)
+    labels = labels[keep]
+    labels[:, 1:5] = boxes[keep]
+    return labels
+
+
+def _transform(points: np.ndarray, warp: Warp) -> np.ndarray:
+    """(n, 2) points through the matrix: float64 (n, 3), x and y in front."""
+    xy = np.ones((len(points), 3))
+    xy[:, :2] = points
+    xy = xy @ warp.matrix.T
+    if warp.projective:
+        xy[:, :2] /= xy[:, 2:3]
+    return xy
+
+
+def _warp_corners(labels: np.ndarray, warp: Warp) -> np.ndarray:
+    """(n, 5) rows -> (n, 4) float64 boxes around the warped corners, clipped to the output."""
+    if warp.is_upright:  # corners stay what they are
+        (zoom_x, _, shift_x), (_, zoom_y, shift_y) = warp.matrix[:2].tolist()
+        boxes = labels[:, 1:5] * np.array((zoom_x, zoom_y, zoom_x, zoom_y))
+        boxes += np.array((shift_x, shift_y, shift_x, shift_y))
+    else:
+        n = len(labels)
+        xy = _transform(labels[:, [1, 2, 3, 4, 1, 4, 3, 2]].reshape(n * 4, 2), warp).reshape(n, 12)
+        a, b, c, d = xy[:, 0:2], xy[:, 3:5], xy[:, 6:8], xy[:, 9:11]
+        boxes = np.empty((n, 4))
+        np.minimum(np.minimum(a, b), np.minimum(c, d), out=boxes[:, :2])
+        np.maximum(np.maximum(a, b), np.maximum(c, d), out=boxes[:, 2:])
+    h, w = warp.size
+    np.maximum(boxes, 0, out=boxes)
+    return np.minimum(boxes, np.array((w, h, w, h), np.float64), out=boxes)
+
+
+@functools.lru_cache(maxsize=1024)
+def _resampling(corners: int) -> tuple[np.ndarray, np.ndarray]:
+    """For a closed polygon of so many corners: where the new points lie, and which of them are next to a corner."""
+    at = np.linspace(0, corners - 1, POLYGON_POINTS)
+    nearest = np.arange(corners) * ((POLYGON_POINTS - 1) / max(corners - 1, 1))
+    beside = np.concatenate([np.floor(nearest) + step for step in (-1, 0, 1, 2)]).clip(0, POLYGON_POINTS - 1)
+    return at, at[np.unique(beside.astype(int))]
+
+
+def resample_polygon(segment: np.ndarray, only_ends: bool = False) -> np.ndarray:
+    """Close a polygon (k, 2) and spread 1000 points along it, evenly in the index of the corner: (1000, 2) float64.
+
+    only_ends: of each side only the points next to its ends, among which are its extreme coordinates.
+    """
+    closed = np.concatenate((segment, segment[0:1]), axis=0)
+    at = _resampling(len(closed))[only_ends]
+    corner = np.arange(len(closed))
+    return np.stack([np.interp(at, corner, closed[:, axis]) for axis in range(2)], axis=1)
+
+
+def polygon_box(points: np.ndarray, width: int, height: int) -> np.ndarray:
+    """Box (4,) around the points (k, 2) that lie inside the image; zeros if there are none."""
+    x, y = points.T
+    inside = (x >= 0) & (y >= 0) & (x <= width) & (y <= height)
+    x, y = x[inside], y[inside]
+    return np.array([x.min(), y.min(), x.max(), y.max()]) if x.any() else np.zeros(4)
+
+
+def _warp_polygons(segments: list[np.ndarray], n: int, warp: Warp) -> np.ndarray:
+    """One polygon for each of n label rows -> (n, 4) float64 boxes."""
+    boxes = np.zeros((n, 4))
+    seen, whole = _visibility(segments, warp)
+    for i in np.flatnonzero(seen).tolist():
+        points = _transform(resample_polygon(segments[i], only_ends=bool(whole[i])), warp)[:, :2]
+        boxes[i] = polygon_box(points, warp.size[1], warp.size[0])
+    return boxes
+
+
+def _visibility(segments: list[np.ndarray], warp: Warp) -> tuple[np.ndarray, np.ndarray]:
+    """(n,) bool twice: polygons that may show in the output, and those that certainly lie wholly inside it.
+
+    Judged by their corners, which is exact enough (a hundredth of a pixel to spare) while rectangles stay upright;
+    then the extreme points of a whole polygon lie next to corners, and most polygons need no thousand points.
+    """
+    n = len(segments)
+    if not warp.is_upright:
+        return np.ones(n, bool), np.zeros(n, bool)
+    starts = np.cumsum([0, *map(len, segments[:-1])])
+    points = np.concatenate(segments)
+    zoom, shift = warp.matrix[[0, 1], [0, 1]], warp.matrix[:2, 2]
+    low = np.minimum.reduceat(points, starts, axis=0) * zoom + shift
+    high = np.maximum.reduceat(points, starts, axis=0) * zoom + shift
+    size = np.array(warp.size[::-1], np.float64)
+    seen = (high > -0.01) & (low < size + 0.01)
+    whole = (low > 0.01) & (high < size - 0.01)
+    return seen[:, 0] & seen[:, 1], whole[:, 0] & whole[:, 1]
+
+
+def box_candidates(box1, box2, wh_thr=2, ar_thr=20, area_thr=0.1, eps=1e-16):
+    """Which boxes survive a warp: box1 (4, n) before (already zoomed), box2 (4, n) after -> (n,) bool.
+
+    Still over `wh_thr` pixels wide and high, over `area_thr` of the old area, and no longer than `ar_thr` to one.
+    """
+    (w1, h1), (w2, h2) = box1[2:4] - box1[:2], box2[2:4] - box2[:2]
+    short, long = np.minimum(w2, h2), np.maximum(w2, h2)
+    return (short > wh_thr) & (w2 * h2 / (w1 * h1 + eps) > area_thr) & (long / (short + eps) < ar_thr)
+
+
+def random_perspective(
+    img,
+    targets=(),
+    segments=(),
+    degrees=10,
+    translate=0.1,
+    scale=0.1,
+    shear=10,
+    perspective=0.0,
+    border=(0, 0),
+    rng: RandomSource = GLOBAL,
+):
+    """Draw a warp and apply it to an image and its label rows; the image keeps its number of channels."""
+    warp = draw_warp(
+        rng,
+        img.shape[:2],
+        border,
+        degrees=degrees,
+        translate=translate,
+        scale=scale,
+        shear=shear,
+        perspective=perspective,
+    )
+    channels = img.shape[2]
+    img = warp_image(img, warp)
+    if img.shape[2] != channels:
+        img = cv2.cvtColor(img, cv2.COLOR_BGRA2BGR)
+    return img, warp_labels(np.asarray(targets), list(segments), warp)
+
+
+# --- colour -----------------------------------------------------------------------------------------------------------
+
+
+class Colour(NamedTuple):
+    """A drawn change of hue, saturation and value."""
+
+    gains: list[float]
+
+    @property
+    def tables(self) -> list[np.ndarray]:
+        """What becomes of each level of the three, uint8 (256,): hue wraps at 180, the others stop at 255."""
+        tables = np.multiply.outer(self.gains, LEVELS)
+        tables[0] %= 180
+        np.minimum(tables[1:], 255, out=tables[1:])
+        return list(np.maximum(tables, 0, out=tables).astype(np.uint8))
+
+    @property
+    def is_product(self) -> list[bool]:
+        """Whether each table surely holds the product of gain and level, cut off, as `convertScaleAbs` makes it."""
+        products = np.multiply.outer(self.gains, LEVELS)
+        sure = (products - np.floor(products)).max(1) < CERTAIN
+        highest = 1, math.inf, math.inf  # gains: hues of 0 ... 179 must not wrap
+        return [ok and 0 <= gain <= limit for ok, gain, limit in zip(sure.tolist(), self.gains, highest)]
+
+
+def draw_colour(rng: RandomSource, hgain: float, sgain: float, vgain: float) -> Colour:
+    """One call of the NumPy generator for three gains around 1."""
+    return Colour([draw * gain + 1 for draw, gain in zip(rng.np_uniform(-1, 1, 3).tolist(), (hgain, sgain, vgain))])
+
+
+def apply_colour(img: np.ndarray, colour: Colour, out: np.ndarray | None = None) -> np.ndarray:
+    """BGR(A) image -> BGR image, `out` or new, with hue, saturation and value looked up in their tables."""
+    h, w = img.shape[:2]
+    hsv = cv2.cvtColor(img, cv2.COLOR_BGR2HSV, dst=scratch("hsv", (h, w, 3)))
+    planes = list(scratch("planes", (3, h, w)))
+    cv2.split(hsv, planes)
+    products = colour.is_product
+    tables = [] if all(products) else colour.tables
+    for k, plane in enumerate(planes):
+        if products[k]:  # takes half the time
+            cv2.convertScaleAbs(plane, alpha=colour.gains[k], beta=CUT_OFF, dst=plane)
+        else:
+            cv2.LUT(plane, tables[k], dst=plane)
+    return cv2.cvtColor(cv2.merge(planes, hsv), cv2.COLOR_HSV2BGR, dst=out)
+
+
+def augment_hsv(img: np.ndarray, hgain=0.5, sgain=0.5, vgain=0.5, rng: RandomSource = GLOBAL) -> None:
+    """Draw three gains and change the colours of a BGR image in place."""
+    apply_colour(img, draw_colour(rng, hgain, sgain, vgain), out=img)
+
+
+# --- blending ---------------------------------------------------------------------------------------------------------
+
+
+def mixup(img1: np.ndarray, img2: np.ndarray, ratio: float) -> np.ndarray:
+    """`uint8(img1 * ratio + img2 * (1 - ratio))` in float64, truncated: looked up in a table of all 256 x 256 sums."""
+    table = np.add.outer(LEVELS * ratio, LEVELS * (1 - ratio)).astype(np.uint8).ravel()
+    pair = np.left_shift(img1, 8, dtype=np.uint16)
+    pair |= img2
+    return table.take(pair)

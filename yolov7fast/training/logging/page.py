@@ -1,0 +1,190 @@
+"""`index.html` of a run, kept up to date by a thread of its own: the loop hands it plain values and never waits.
+
+Whatever goes wrong here is one warning and no page: it never ends a run. The state behind the page is `page.json`, so
+that a resumed run's page knows its past.
+"""
+
+import functools
+import json
+import logging
+import time
+from argparse import Namespace
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from statistics import median
+from typing import Any, Concatenate, ParamSpec
+
+import torch
+
+from yolov7fast.core.files.atomic import write_atomically
+from yolov7fast.core.process.threads import SideThread
+from yolov7fast.core.text import printable
+from yolov7fast.reports.run_page import EVERY, run_page
+from yolov7fast.reports.thumbnails import Thumbnails
+from yolov7fast.training.checkpoints.resume import Progress
+from yolov7fast.training.family import Family
+from yolov7fast.training.logging.facts import changed_settings, command_line, machine_facts, peak_memory
+
+log = logging.getLogger(__name__)
+PAGE, STATE = "index.html", "page.json"
+MOST_WARNINGS, MOST_COMMANDS = 100, 20
+RUNNING, COMPLETE, STOPPED, FAILED = "running", "complete", "stopped", "failed"
+
+
+P = ParamSpec("P")
+
+
+def harmless(method: Callable[Concatenate["RunPage", P], None]) -> Callable[Concatenate["RunPage", P], None]:
+    """Whatever a method of the page raises becomes one warning."""
+
+    @functools.wraps(method)
+    def guarded(self: "RunPage", *args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            method(self, *args, **kwargs)
+        except Exception as error:
+            self.fail(error)
+
+    return guarded
+
+
+class WarningList(logging.Handler):
+    """Remembers the program's warnings, the same one once."""
+
+    def __init__(self, warnings: list[list[str]]):
+        super().__init__(logging.WARNING)
+        self.warnings = warnings
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = printable(record.getMessage(), 500)
+        if len(self.warnings) < MOST_WARNINGS and all(text != known for _, known in self.warnings):
+            self.warnings.append([_now(), text])
+
+
+class RunPage:
+    """The page of one run; only the main process has one."""
+
+    def __init__(self, folder: Path, resumed: bool = False):
+        self.folder = folder
+        self.state: dict[str, Any] = self._stored() if resumed else {}
+        self.state.setdefault("warnings", [])
+        self.state["progress"] = {"status": RUNNING}
+        self.thumbnails = Thumbnails()
+        self.executor = SideThread("page")
+        self.pending: Future | None = None
+        self.failed = False
+        self.facts: dict[str, Any] = {}  # the thread's own: looked up once
+        self.find_facts: Callable[[], dict[str, Any]] = dict
+        self.written = 0.0
+        self.limits = 1, 0  # epochs and iterations of the run
+        self.handler = WarningList(self.state["warnings"])
+        logging.getLogger("yolov7fast").addHandler(self.handler)
+
+    def _stored(self) -> dict[str, Any]:
+        """The state that the run left when it stopped; nothing where it cannot be read."""
+        try:
+            state = json.loads((self.folder / STATE).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return state if isinstance(state, dict) and isinstance(state.get("warnings", []), list) else {}
+
+    # --- what the run hands over: cheap, and on its own thread --------------------------------------------------------
+
+    @harmless
+    def begin(
+        self,
+        opt: Namespace,
+        family: Family,
+        progress: Progress,
+        defaults: Mapping[str, Any],
+        next_steps: Sequence[tuple[str, str]],
+    ) -> None:
+        """What is run; the page appears before the first step.
+
+        defaults: of the options; next_steps: (what for, command) that a user may want after the run.
+        """
+        self.limits = opt.epochs, opt.max_iter
+        self.state |= {
+            "commands": [*self.state.get("commands", []), [_now(), command_line()]][-MOST_COMMANDS:],
+            "rate": getattr(opt, "rate", None),
+            "next": list(next_steps),
+            "images_per_epoch": len(family.dataset),
+            "batches_per_epoch": len(family.loader) * opt.world_size,
+        }
+        settings, device = changed_settings(opt, defaults), family.device
+        self.find_facts = lambda: {"settings": settings, "facts": machine_facts(device)}
+        self.progress(progress, len(family.loader), {}, device)
+        self.write()
+
+    @harmless
+    def progress(
+        self, progress: Progress, batches: int, losses: Mapping[str, float], device: torch.device, status: str = RUNNING
+    ) -> None:
+        """How far the run is; not written yet. batches: of an epoch."""
+        epochs, max_iter = self.limits
+        self.state["memory_gb"], self.state["memory_of"] = peak_memory(device)
+        self.state["progress"] = {
+            "status": status,
+            "epoch": progress.epoch,
+            "epochs": epochs,
+            "batch": progress.batch_index,
+            "batches": batches,
+            "max_iter": max_iter,
+            "epoch_seconds": progress.epoch_seconds,
+            "losses": dict(losses),
+        }
+
+    def is_due(self) -> bool:
+        """Whether the page of a long epoch is old enough to be written again, and the last one is done."""
+        busy = self.pending is not None and not self.pending.done()
+        return not busy and time.monotonic() - self.written > EVERY
+
+    @harmless
+    def epoch_done(
+        self, epoch: int, findings: Mapping[str, Any], stages: Mapping[str, list[float]], bottleneck: str
+    ) -> None:
+        """What an epoch showed; empty where nothing was measured. stages: milliseconds of its iterations."""
+        if findings:
+            self.state["validation"] = {**findings, "epoch": epoch}
+        if stages:
+            self.state["stages"] = {name: median(times) for name, times in stages.items() if times}
+            self.state["bottleneck"] = bottleneck
+
+    @harmless
+    def end(self, status: str, note: str = "") -> None:
+        """How the run ended; `close` waits for the last page."""
+        if note:
+            self.handler.warnings.append([_now(), printable(note, 500)])
+        self.state["progress"]["status"] = status
+        self.write()
+
+    def close(self) -> None:
+        logging.getLogger("yolov7fast").removeHandler(self.handler)
+        self.executor.shutdown(wait=True)
+
+    @harmless
+    def write(self) -> None:
+        """Write the page soon, beside the run: the thread gets a copy, since the loop changes the state."""
+        self.written = time.monotonic()
+        self.state["progress"]["updated"] = round(time.time())
+        snapshot = json.dumps({**self.state, "warnings": list(self.handler.warnings)})
+        self.pending = self.executor.submit(self._write, snapshot)
+
+    # --- the page's thread --------------------------------------------------------------------------------------------
+
+    @harmless
+    def _write(self, snapshot: str) -> None:
+        self.facts = self.facts or self.find_facts()
+        state = {**json.loads(snapshot), **self.facts}
+        write_atomically(self.folder / STATE, json.dumps(state), durable=False)
+        write_atomically(self.folder / PAGE, run_page(self.folder, state, self.thumbnails), durable=False)
+
+    def fail(self, error: Exception) -> None:
+        """A page is worth a warning, the training more."""
+        if not self.failed:
+            log.warning("the page %s cannot be written (%s); training continues", self.folder / PAGE, error)
+        self.failed = True
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%d %H:%M")

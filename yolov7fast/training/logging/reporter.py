@@ -1,0 +1,220 @@
+"""What a run reports: progress text, results.txt and results.csv, and the same figures for loggers."""
+
+import csv
+import io
+import logging
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from yolov7fast.core.errors import UserError
+from yolov7fast.core.files.atomic import write_atomically
+from yolov7fast.evaluation.result import SUMMARY, validation_loss
+from yolov7fast.training.family import summary_columns
+from yolov7fast.training.logging.loggers import Logger
+from yolov7fast.training.logging.page import RunPage
+
+log = logging.getLogger(__name__)
+RATES = ("lr0", "lr1", "lr2")
+
+
+class EpochRow(NamedTuple):
+    """One epoch's figures. means: loss parts, total last; metrics: of the last validation, by columns of results.csv;
+    validated: that it was this epoch's."""
+
+    epoch: int
+    epochs: int
+    memory_gb: float
+    means: list[float]
+    labels: int
+    img_size: int
+    metrics: Mapping[str, float]
+    lrs: Sequence[float]
+    seconds: float
+    train_seconds: float
+    val_seconds: float
+    iterations: int
+    data_wait_fraction: float
+    validated: bool
+
+
+def memory_gb(device: torch.device) -> float:
+    return torch.cuda.memory_reserved(device) / 1e9 if device.type == "cuda" else 0.0
+
+
+def header(loss_names: Sequence[str]) -> str:
+    names = ("Epoch", "gpu_mem", *loss_names, "labels", "img_size")
+    return "\n" + "%10s" * len(names) % names
+
+
+def progress_text(epoch: int, epochs: int, memory: float, means: Sequence[float], labels: int, img_size: int) -> str:
+    """The text of the progress bar, and the first columns of results.txt."""
+    numbers = (*means, labels, img_size)
+    return ("%10s" * 2 + "%10.4g" * len(numbers)) % (f"{epoch}/{epochs - 1}", "%.3gG" % memory, *numbers)
+
+
+class Table:
+    """A text file that grows by lines. Each time it is written anew in one step, so a kill never leaves half a line.
+
+    Its content is held here as well: a line that a full disk refused is written with the next one.
+    """
+
+    def __init__(self, path: Path):
+        self.path = path
+        self._text: str | None = None
+
+    @property
+    def text(self) -> str:
+        if self._text is None:
+            self._text = self.path.read_bytes().decode() if self.path.exists() else ""
+        return self._text
+
+    def write(self, text: str) -> None:
+        self._text = text
+        write_atomically(self.path, text)
+
+
+class Reporter:
+    """Writes the files of a run; only the main process has one that writes."""
+
+    def __init__(
+        self,
+        run_dir: Path,
+        loss_names: Sequence[str],
+        loggers: Sequence[Logger] = (),
+        metric_names: Sequence[str] = (),
+    ):
+        """metric_names: what a validation measures besides the summary."""
+        self.run_dir = run_dir
+        self.loss_names, self.metric_names = tuple(loss_names), tuple(metric_names)
+        self.summary = summary_columns(loss_names)
+        self.loggers = list(loggers)
+        self.page: RunPage | None = None
+        self.results_txt = Table(run_dir / "results.txt")
+        self.results_csv = Table(run_dir / "results.csv")
+
+    def csv_columns(self) -> list[str]:
+        train = [f"train/{name}" for name in self.loss_names]
+        times = ["seconds", "train_seconds", "val_seconds", "iterations", "data_wait_share", "memory_gb"]
+        return ["epoch", *train, "labels", "img_size", *self.summary, *RATES, *times, *self.metric_names]
+
+    def epoch_done(self, row: EpochRow) -> None:
+        """Write an epoch's figures everywhere; a full disk costs these lines for now, not the run."""
+        tables = ((self.results_txt, self._txt_line(row)), (self.results_csv, self._csv_lines(row)))
+        for table, lines in tables:
+            with unless_the_disk_is_full():
+                table.write(table.text + lines)
+        for logger in self.loggers:
+            with unless_the_disk_is_full():
+                logger.epoch(self._scalars(row), row.epoch)
+
+    def write_tables(self) -> None:
+        """Write them again, where their files were removed."""
+        for table in (self.results_txt, self.results_csv):
+            if table.text:
+                with unless_the_disk_is_full():
+                    table.write(table.text)
+
+    def _txt_line(self, row: EpochRow) -> str:
+        """As upstream writes it: an epoch without validation repeats the figures of the last one."""
+        text = progress_text(row.epoch, row.epochs, row.memory_gb, row.means, row.labels, row.img_size)
+        return text + "".join("%10.4g" % row.metrics.get(name, 0.0) for name in self.summary) + "\n"
+
+    def _csv_lines(self, row: EpochRow) -> str:
+        """The row of an epoch, after the heading where the table is new."""
+        measured = _measured(row)
+        values = [row.epoch, *row.means, row.labels, row.img_size]
+        values += [measured.get(name, "") for name in self.summary]
+        values += (list(row.lrs) + [0.0] * len(RATES))[: len(RATES)]
+        values += [row.seconds, row.train_seconds, row.val_seconds]
+        values += [row.iterations, row.data_wait_fraction, row.memory_gb]
+        values += [measured.get(name, "") for name in self.metric_names]
+        lines = io.StringIO(newline="")
+        writer = csv.writer(lines)
+        if not self.results_csv.text:
+            writer.writerow(self.csv_columns())
+        writer.writerow([f"{v:.6g}" if isinstance(v, float) else v for v in values])
+        return lines.getvalue()
+
+    def _scalars(self, row: EpochRow) -> dict[str, float]:
+        """What loggers show of an epoch, by tag; without a validation, what it would have measured is left out."""
+        parts = self.loss_names[:-1]
+        scalars = {f"train/{part}_loss": value for part, value in zip(parts, row.means)}
+        if row.validated:
+            measured = _measured(row)
+            scalars |= {name: measured[name] for name in (*SUMMARY, *self.metric_names) if name in measured}
+            losses = {f"val/{part}_loss": measured.get(validation_loss(part)) for part in parts}
+            scalars |= {tag: value for tag, value in losses.items() if value is not None}
+        return scalars | {f"x/{name}": lr for name, lr in zip(RATES, row.lrs)}
+
+    def rewind(self, training_results: str, epochs_done: int) -> None:
+        """Cut the files back to a run that is resumed after `epochs_done` epochs."""
+        self.results_txt.write(training_results)
+        if self.results_csv.path.exists():
+            lines = self._csv_rows()
+            kept = [line for line in lines[1:] if int(line.split(",")[0]) < epochs_done]
+            self.results_csv.write("".join(f"{line}\r\n" for line in [lines[0], *kept]))
+
+    def _csv_rows(self) -> list[str]:
+        """The lines of results.csv, heading first; damaged ones are refused."""
+        path = self.results_csv.path
+        try:
+            lines = self.results_csv.text.splitlines()
+        except UnicodeDecodeError:
+            lines = []
+        for number, line in enumerate(lines or [""], start=1):
+            first = line.split(",")[0]
+            if not (first == "epoch" if number == 1 else first.isdecimal()):
+                raise UserError(
+                    f"{path}, line {number}: damaged; correct the line, or move the file away: the run then resumes "
+                    "with a new table (results.txt is in the checkpoint and stays complete)"
+                )
+        return lines
+
+    def text(self) -> str:
+        return self.results_txt.text
+
+    def wants_plots(self, epoch: int) -> bool:
+        """Whether a logger will show what the validation of this epoch draws."""
+        return any(logger.wants_plots(epoch) for logger in self.loggers)
+
+    def plots(self, epoch: int) -> None:
+        """Hand the validation's plots to the loggers that want them."""
+        for logger in self.loggers:
+            if logger.wants_plots(epoch):
+                for path in sorted(self.run_dir.glob("test_batch*_pred.jpg")):
+                    logger.plot(path, epoch)
+
+    def checkpoint(self, path: Path, epoch: int) -> None:
+        for logger in self.loggers:
+            logger.checkpoint(path, epoch)
+
+    def ended(self, status: str, note: str = "") -> None:
+        """How the run ended, for its page."""
+        if self.page is not None:
+            self.page.end(status, note)
+
+    def close(self) -> None:
+        for logger in self.loggers:
+            with unless_the_disk_is_full():
+                logger.close()
+        if self.page is not None:
+            self.page.close()
+
+
+def _measured(row: EpochRow) -> dict[str, float]:
+    """What the epoch's validation measured; NaN stands for what it could not, such as the AP of absent sizes."""
+    return {name: value for name, value in row.metrics.items() if row.validated and not math.isnan(value)}
+
+
+@contextmanager
+def unless_the_disk_is_full() -> Iterator[None]:
+    """A report that cannot be written is worth a warning; the training it reports on is worth more."""
+    try:
+        yield
+    except (UserError, OSError) as error:
+        log.warning("%s; training continues", error)
