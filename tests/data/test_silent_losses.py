@@ -9,8 +9,8 @@ import cv2
 import numpy as np
 import pytest
 
-from tests.data.formats_cli.drawn_sets import write_coco, write_voc, write_yolo
-from tests.data.formats_cli.test_train import train
+from tests.data.formats.drawn_sets import write_coco, write_voc, write_yolo
+from tests.data.formats.test_train import train
 from tests.data.small_set import POLYGON, make_set
 from yolov7fast.core.errors import UserError
 from yolov7fast.data.caches.labels import load_labels

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.data.formats_cli.drawn_sets import write_csv, write_yolo
+from tests.data.formats.drawn_sets import write_csv, write_yolo
 from yolov7fast.cli.commands.data import main
 
 ROOT = Path(__file__).resolve().parents[2]

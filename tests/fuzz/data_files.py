@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.data.formats_cli import drawn_sets
+from tests.data.formats import drawn_sets
 from tests.fuzz.target import fresh, must
 from yolov7fast.cli.commands import coco_labels
 from yolov7fast.data.caches.labels import load_labels

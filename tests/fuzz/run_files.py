@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import torch
 import yaml
 
-from tests.data.formats_cli import drawn_sets
+from tests.data.formats import drawn_sets
 from tests.fuzz import mutations
 from tests.fuzz.target import ROOT
 from yolov7fast.checkpoint.api import load_checkpoint, save_checkpoint, state_dict_of

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 from optuna.trial import TrialState, create_trial
 
-from tests.data.formats_cli import drawn_sets
+from tests.data.formats import drawn_sets
 from tests.fuzz.data_files import (
     make_jpeg,
     make_pack,

@@ -31,6 +31,7 @@ from yolov7fast.checkpoint.rebuild import (
     no_hooks,
 )
 from yolov7fast.core.bounded import Unbounded, count_values
+from yolov7fast.nn.class_paths import COMPILED_MARK
 
 Modules = dict[str, type[nn.Module]]  # dotted path in files -> class
 ReadStorage = Callable[[str, torch.dtype, int], Storage]  # key, type, count of numbers
@@ -213,7 +214,6 @@ RestrictedUnpickler.dispatch.update(RESTRICTED)
 
 MEMBERS = {"_parameters": nn.Parameter, "_buffers": torch.Tensor, "_modules": nn.Module}
 PRIVATE = frozenset({"_non_persistent_buffers_set", "_is_full_backward_hook", "_reversed_padding_repeated_twice"})
-COMPILED_MARK = "_is_torch_compile"  # torch.compile sets it on the network it is given; not a setting, so not kept
 
 
 class Extent(NamedTuple):

@@ -8,6 +8,7 @@ PATHS_IN_FILES = {  # module here -> module in a pickle
     "yolov7fast.nn.model": "models.yolo",
     "yolov7fast.nn.multihead": "models.multihead",
 }
+COMPILED_MARK = "_is_torch_compile"  # torch.compile sets it on the network it is given; not a setting, so not kept
 
 
 def class_path(cls: type | Callable) -> str:

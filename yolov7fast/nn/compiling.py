@@ -12,7 +12,7 @@ import torch
 import torch.fx.experimental._config as symbolic_shapes
 from torch import nn
 
-from yolov7fast.checkpoint.unpickle import COMPILED_MARK
+from yolov7fast.nn.class_paths import COMPILED_MARK
 
 log = logging.getLogger(__name__)
 PART_COMPILER = partial(torch.compile, dynamic=True, fullgraph=True)

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from tests.data.formats_cli.test_prepare import tree
+from tests.data.formats.test_prepare import tree
 from yolov7fast.cli.commands.data import main
 from yolov7fast.core.errors import UserError
 from yolov7fast.data.caches.labels import load_labels
@@ -69,7 +69,7 @@ def test_lines_without_fault_stay_as_they_were_written(fixed, seeded):
 def test_other_formats_are_corrected_as_a_yolo_copy(tmp_path, capsys, monkeypatch):
     import json
 
-    from tests.data.formats_cli.drawn_sets import write_coco
+    from tests.data.formats.drawn_sets import write_coco
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "250")

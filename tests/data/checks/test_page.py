@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from tests.browser import Browser
-from tests.data.formats_cli.drawn_sets import write_voc
+from tests.data.formats.drawn_sets import write_voc
 from yolov7fast.cli.commands.data import main
 from yolov7fast.data.checks.examine import Options, examine
 from yolov7fast.data.checks.terminal import place_text

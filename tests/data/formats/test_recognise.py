@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from tests.data.formats_cli.drawn_sets import (
+from tests.data.formats.drawn_sets import (
     NAMES,
     coco_content,
     draw,

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.data.formats_cli.drawn_sets import NAMES, write_coco, write_csv, write_voc, write_yolo, yolo_text
-from tests.data.formats_cli.test_prepare import tree, without_val
+from tests.data.formats.drawn_sets import NAMES, write_coco, write_csv, write_voc, write_yolo, yolo_text
+from tests.data.formats.test_prepare import tree, without_val
 from tests.training.commands import small_network
 from yolov7fast.checkpoint.api import load_checkpoint
 from yolov7fast.cli.commands import test as test_command

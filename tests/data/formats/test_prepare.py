@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import yaml
 
-from tests.data.formats_cli.drawn_sets import (
+from tests.data.formats.drawn_sets import (
     NAMES,
     boxes_of,
     draw,

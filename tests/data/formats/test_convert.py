@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import supervision as sv
 
-from tests.data.formats_cli.drawn_sets import NAMES, write_coco, write_csv, write_voc, write_yolo
-from tests.data.formats_cli.test_agreement import assert_equal, drawn, ours, theirs
+from tests.data.formats.drawn_sets import NAMES, write_coco, write_csv, write_voc, write_yolo
+from tests.data.formats.test_agreement import assert_equal, drawn, ours, theirs
 from yolov7fast.core.errors import UserError
 from yolov7fast.data.formats.recognise import recognise
 from yolov7fast.data.formats.write import write_as

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.data.formats_cli.drawn_sets import write_yolo
+from tests.data.formats.drawn_sets import write_yolo
 from yolov7fast.core.errors import UserError
 from yolov7fast.data.formats import archive
 from yolov7fast.data.formats.archive import unpack

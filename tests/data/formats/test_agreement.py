@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import supervision as sv
 
-from tests.data.formats_cli.drawn_sets import (
+from tests.data.formats.drawn_sets import (
     NAMES,
     SIZES,
     boxes_of,
