@@ -1,6 +1,6 @@
 """A slow, obviously correct assigner and loss: loops over images, levels and boxes, written as the rules read.
 
-The batched code of `assign` and `losses` is compared with this. No attempt at speed; autograd is left on
+The batched code of `losses` is compared with this. No attempt at speed; autograd is left on
 where a gradient is wanted and every quantity is formed the long way (one-hot rows, objectness maps, GT x cell x class).
 """
 

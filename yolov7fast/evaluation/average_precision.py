@@ -199,7 +199,7 @@ def ap_by_size(ranking: Ranking, target_cls, det_area, match_area, target_area, 
 
     match_area (n,): area of the label a detection took, anything where it took none. As in COCO's protocol, labels
     outside the range are not asked for; a detection right about such a label does not count, nor does a wrong one that
-    is itself outside the range. The matching is that of the other figures. AR: recall of all detections, mean over
+    is itself outside the range. The matching is that of the other metrics. AR: recall of all detections, mean over
     classes and IoU thresholds.
     """
     result = {}
@@ -213,13 +213,13 @@ def ap_by_size(ranking: Ranking, target_cls, det_area, match_area, target_area, 
         asked = labels > 0
         ap, recall = np.full((2, 1, 1), np.nan)
         if asked.any():
-            ap, recall = (x[asked] for x in _size_figures(ranking, det_in, match_in, labels, v5_metric))
-        figures = (float(x.mean()) for x in (ap[:, 0], ap, recall))
-        result[name] = SizeAP(int(target_in.sum()), *figures)
+            ap, recall = (x[asked] for x in _metrics_of_size(ranking, det_in, match_in, labels, v5_metric))
+        means = (float(x.mean()) for x in (ap[:, 0], ap, recall))
+        result[name] = SizeAP(int(target_in.sum()), *means)
     return result
 
 
-def _size_figures(ranking: Ranking, det_in, match_in, labels, v5_metric: bool) -> tuple[np.ndarray, np.ndarray]:
+def _metrics_of_size(ranking: Ranking, det_in, match_in, labels, v5_metric: bool) -> tuple[np.ndarray, np.ndarray]:
     """(c, t) AP and recall within one size range; det_in (n,) and match_in (m,) as in the ranking, labels (c,)."""
     ap, recall = [], []
     for hit in ranking.hits.T:

@@ -1,4 +1,4 @@
-"""COCO's file formats and figures: detections as JSON rows, annotations found or built, pycocotools' twelve numbers.
+"""COCO's file formats and metrics: detections as JSON rows, annotations found or built, pycocotools' twelve numbers.
 
 Any data set can be measured: without an annotation file the ground truth is built from its labels.
 """
@@ -229,6 +229,6 @@ def coco_stats(truth: GroundTruth, rows: list[dict[str, Any]]) -> dict[str, floa
         log.warning("COCO's own figures need pycocotools: .venv/bin/pip install pycocotools")
         return None
     except Exception as error:  # whatever happens in there must not change the run's outcome
-        log.warning("pycocotools failed (%s: %s); our own figures stand", type(error).__name__, error)
+        log.warning("pycocotools failed (%s: %s); our own metrics are kept", type(error).__name__, error)
         return None
     return dict(zip(STAT_NAMES, map(float, evaluation.stats)))

@@ -16,11 +16,10 @@ import torch
 from tqdm import tqdm
 
 from yolov7fast.evaluation.average_precision import ClassAP, Curves, SizeAP, ap_by_size, class_metrics, rank_found
-from yolov7fast.evaluation.background import Background
 from yolov7fast.evaluation.config import EvalConfig
 from yolov7fast.evaluation.detection_matching import Batch, match, native_batch
 from yolov7fast.evaluation.further_metrics import FURTHER
-from yolov7fast.evaluation.overlap import LoadedBatch, Predict, loaded, predictions
+from yolov7fast.evaluation.overlap import Background, LoadedBatch, Predict, loaded, predictions
 from yolov7fast.evaluation.result import SUMMARY, EvalResult, Speed
 from yolov7fast.predictors.base import on_host
 

@@ -2,13 +2,17 @@
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from types import TracebackType
 from typing import Any, NamedTuple
 
 import torch
 
 from yolov7fast.core.device import wait_for_device
+from yolov7fast.core.process.threads import ThreadPool
 from yolov7fast.predictors.base import Finish, Prediction
 
+AHEAD = 4  # tasks that may wait in `Background`: more would only hold memory
 # a `predictors.base.Predictor`, or any function that is called like one
 Predict = Callable[[torch.Tensor, Sequence[Any], torch.Tensor], Prediction]
 Launch = Callable[[torch.Tensor, Sequence[Any], torch.Tensor], Finish]
@@ -71,3 +75,35 @@ def _finished(launched: deque[tuple[LoadedBatch, Finish]]) -> Predicted:
     """The oldest; once it is given out, nothing holds its output on the device."""
     batch, finish = launched.popleft()
     return batch, finish()
+
+
+class Background:
+    """`put` hands work over and returns; what it raises is raised by a later `put` or `wait`.
+
+    Work is done in order by one thread, in parallel with the network and the loader.
+    """
+
+    def __init__(self):
+        self.pool = ThreadPool(1, thread_name_prefix="evaluation")
+        self.waiting: deque[Future] = deque()
+
+    def __enter__(self) -> "Background":
+        return self
+
+    def put(self, work: Callable[[], None]) -> None:
+        while self.waiting and (len(self.waiting) >= AHEAD or self.waiting[0].done()):
+            self.waiting.popleft().result()
+        self.waiting.append(self.pool.submit(work))
+
+    def wait(self) -> None:
+        """Until all work is done."""
+        while self.waiting:
+            self.waiting.popleft().result()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """Work not yet begun is dropped where an error ends the evaluation; else all of it is waited for."""
+        try:
+            if kind is None:
+                self.wait()
+        finally:
+            self.pool.shutdown(cancel_futures=True)

@@ -17,7 +17,7 @@ class SetLoss:
 
     transformers divides by the number of boxes of one process. Where several train together (`shared`), and their
     gradients are averaged, each divides by the mean number instead, as if one process had seen the whole batch. All of
-    them must then call it together: validation, which the first does alone, keeps a loss of its own.
+    them must then call it together: validation, which the first does alone, keeps a separate loss.
     """
 
     def __init__(self, detector: Detector):
@@ -30,7 +30,7 @@ class SetLoss:
         self.by_boxes = [name for name in PARTS if name != "cls" or not detector.kind.has_background]
         self.shared = False
         self.mark: Callable[[str], None] = _ignore
-        self.timed = False  # the matcher is a stage of its own
+        self.timed = False  # the matcher is timed as a separate stage
 
     def __call__(self, logits: torch.Tensor, labels, device, boxes: torch.Tensor, config, *args, **kwargs):
         """(total, {part: value} summing up to it, per-layer outputs). Outputs that are not numbers give a loss of NaN,
@@ -93,7 +93,7 @@ def attach_loss(detector: Detector) -> SetLoss:
 
 @contextmanager
 def matcher_timed(loss: SetLoss) -> Iterator[None]:
-    """While open, the matcher (cost block, its copy to the host, SciPy's assignment) is a stage of its own."""
+    """While open, the matcher (cost block, its copy to the host, SciPy's assignment) is timed as a separate stage."""
     loss.timed = True
     try:
         yield

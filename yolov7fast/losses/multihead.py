@@ -1,8 +1,8 @@
 """The loss of a network with several heads: each head learns the objects of its own classes, all others are background.
 
 As in `losses.yolo`, the raw outputs being a list over heads of lists over levels. An object's candidates lie in the
-outputs of its class's head alone, so there are as many as with one head; they are found, read and matched together, in
-pools of (image, head). The work grows with objects, not with heads.
+outputs of its class's head alone, so there are as many as with one head; they are found, read and matched together, the
+boxes of each (image, head) by themselves. The work grows with objects, not with heads.
 
 How heads are weighed: box and class of an object count as much as they would with one head, times the relative weight
 of its head (the weights are brought to a mean of 1). Objectness, which has to tell whose object it is as well, counts
