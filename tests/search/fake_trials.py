@@ -9,7 +9,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from yolov7fast.core.errors import run_command
 from yolov7fast.core.process import child
-from yolov7fast.search import database, options, runner
+from yolov7fast.search import options, runner
 from yolov7fast.search.trial_training import YoloTrialTraining
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,8 +30,6 @@ def run(*arguments: str) -> int:
 
 if __name__ == "__main__":
     child.LOOK_SECONDS = 0.02
-    if "HEARTBEAT" in os.environ:  # in seconds: between beats, and without one until a trial is retried
-        database.HEARTBEAT_SECONDS, database.GRACE_SECONDS = map(int, os.environ["HEARTBEAT"].split())
     # not drawn here: loading what draws takes longer than all the trials
     sys.modules["yolov7fast.plots.trials"] = types.SimpleNamespace(
         TrialCurve=lambda *_: None, plot_trials=lambda *_: None

@@ -18,7 +18,6 @@ from typing import Any
 
 import optuna
 import yaml
-from optuna.distributions import BaseDistribution
 from optuna.trial import Trial
 from tqdm import tqdm
 
@@ -42,21 +41,10 @@ from yolov7fast.reports.trial_ranking import (
     TrialRun,
     read_curve,
 )
-from yolov7fast.search import options, results
-from yolov7fast.search.database import (
-    NUMBER,
-    REDUCTION,
-    SETTINGS,
-    KeyedSampler,
-    SettingTable,
-    failures_named,
-    make_pruner,
-    open_study,
-    suggest,
-)
+from yolov7fast.search import database, options, results
 from yolov7fast.search.options import FILE, KEPT, REMEDY
 from yolov7fast.search.trial_training import Budget, TrialTraining, training_for
-from yolov7fast.search.trials_file import read_space, read_trials
+from yolov7fast.search.trials_file import Space, read_space, read_trials
 
 LOCK, DATABASE, VERSION = ".lock", "study.db", 5
 KINDS = {"options": dict, "base": dict, "space": dict, "trials": list, "files": dict, "timestamp": str}
@@ -93,7 +81,7 @@ def run_trials(opt: Namespace, make_training: Callable[[str, Budget], TrialTrain
             check_unchanged(read_plan(folder), plan, opt)
         write_atomically(folder / FILE, json.dumps(plan, indent=1))
         url = opt.storage or f"sqlite:///{(folder / DATABASE).resolve()}"
-        with failures_named(url):
+        with database.failures_named(url):
             deadline = began + (options.seconds(opt.time_budget) or math.inf)
             return TrialRunner(opt, training, plan, space, url, deadline).run()
 
@@ -101,7 +89,7 @@ def run_trials(opt: Namespace, make_training: Callable[[str, Budget], TrialTrain
 # --- what was asked for -----------------------------------------------------------------------------------------------
 
 
-def make_plan(opt: Namespace, training: TrialTraining, space: Mapping[str, BaseDistribution]) -> dict[str, Any]:
+def make_plan(opt: Namespace, training: TrialTraining, space: Space) -> dict[str, Any]:
     """What these trials are, in plain values: stored, and compared when they are resumed."""
     plan = {
         "version": VERSION,
@@ -163,26 +151,20 @@ class TrialRunner:
     """Trains the settings of a study on this machine, as many at once as there are jobs, then reports."""
 
     def __init__(
-        self,
-        opt: Namespace,
-        training: TrialTraining,
-        plan: Mapping[str, Any],
-        space: Mapping[str, BaseDistribution],
-        url: str,
-        deadline: float,
+        self, opt: Namespace, training: TrialTraining, plan: Mapping[str, Any], space: Space, url: str, deadline: float
     ):
-        """space: ranges of a search, empty for a list; url: of the database; deadline: of time.monotonic()."""
+        """space: empty for a list; url: of the database; deadline: of time.monotonic()."""
         self.folder, self.training, self.space, self.deadline = Path(opt.output_dir), training, space, deadline
         self.table, self.settings = self.folder / f"trials_{plan['timestamp']}.csv", plan["trials"]
         self.count = opt.trials if space else len(self.settings)
         self.threshold, self.is_shared = opt.early_stop_threshold, bool(opt.storage)
         seed, epochs = (training.base["seed"] or 0) if opt.seed is None else opt.seed, training.epochs({})
-        first = opt.first_rung or max(1, min(2, epochs // 2), epochs // REDUCTION**2)  # before, mAP is mostly chance
+        first = opt.first_rung or max(1, min(2, epochs // 2), epochs // 9)  # before it, mAP is mostly chance
         same = {"base": plan["base"], "space": plan["space"], **{name: getattr(opt, name) for name in SHARED}}
-        pruner = make_pruner(opt.pruner if space else "none", epochs, first)
-        parts = {"sampler": KeyedSampler(seed), "pruner": pruner}
-        self.study = open_study(url, opt.study, same, self.is_shared, **parts)
-        self.trials = SettingTable(self.study, range(seed, seed + opt.repeat), url)
+        pruner = database.make_pruner(opt.pruner if space else "none", epochs, first)
+        parts = {"sampler": database.KeyedSampler(seed), "pruner": pruner}
+        self.study = database.open_study(url, opt.study, same, self.is_shared, **parts)
+        self.trials = database.SettingTable(self.study, range(seed, seed + opt.repeat), url)
         self.jobs, self.devices = devices_of(opt), queue.SimpleQueue()
         for device in self.jobs:
             self.devices.put(device)
@@ -232,8 +214,8 @@ class TrialRunner:
         if runs := self.trials.begun():
             results.write_results(self.table, runs, self.training)
         left, ended = self.trials.left(self.count), sum(run.status in ENDED for run in runs)
-        if left and self.stopping:
-            print(f"{self.stopping}: {left} of {left + ended} trials are not done.")
+        if left and (self.stopping or not self.is_shared):
+            print(f"{self.stopping or 'interrupted'}: {left} of {left + ended} trials are not done.")
             print(f"Resume with: {program('trials').invocation} --output-dir {self.folder} --resume")
         elif left:
             print(f"note: {left} trials are running on other machines; --resume retries those of lost machines")
@@ -249,7 +231,7 @@ class TrialRunner:
         except (NoResult, optuna.TrialPruned):
             raise
         except optuna.exceptions.UpdateFinishedTrialError:  # this machine was silent for too long
-            self.fault = self.lost = f"another machine has taken over setting {trial.user_attrs.get(NUMBER)}"
+            self.fault = self.lost = f"another machine has taken over setting {trial.user_attrs.get(database.NUMBER)}"
             raise
         except BaseException:
             self.fault = self.fault or "another trial ended by a fault"
@@ -262,8 +244,8 @@ class TrialRunner:
         if self.stopping:
             raise NoResult
         (setting,) = (setting for setting, known in self.trials.numbered() if known.number == trial.number)
-        trial.set_user_attr(NUMBER, setting)
-        fault = "" if SETTINGS in trial.user_attrs else self.choose(trial, setting)
+        trial.set_user_attr(database.NUMBER, setting)
+        fault = "" if database.SETTINGS in trial.user_attrs else self.choose(trial, setting)
         runs = self.trials.runs(setting, trial)
         for run in runs:
             if fault:
@@ -287,12 +269,12 @@ class TrialRunner:
 
     def choose(self, trial: Trial, setting: int) -> str:
         """Take the settings of a trial from the list or the ranges; returns why they cannot be used together, or ''."""
-        params, fault = suggest(trial, self.space) if self.space else self.settings[setting - 1], ""
+        params, fault = database.suggest(trial, self.space) if self.space else self.settings[setting - 1], ""
         try:  # each range was checked alone
             params = self.training.checked(params, "drawn")
         except UserError as error:
             fault = str(error)
-        trial.set_user_attr(SETTINGS, params)
+        trial.set_user_attr(database.SETTINGS, params)
         return fault
 
     # --- one training -------------------------------------------------------------------------------------------------
@@ -311,7 +293,7 @@ class TrialRunner:
         look()  # epochs of an earlier process
         if run.curve:
             tqdm.write(f"{run.name} resumes after {counted(run.epochs, 'epoch')}")
-        if run.status != PRUNED and not self.is_complete(run):
+        if run.status != PRUNED and run.epochs < self.training.epochs(run.params):
             output = self.folder / run.name / child.OUTPUT
             code = child.follow(self.command(run, device), output, look, len(self.jobs))
             run.seconds += time.monotonic() - began
@@ -358,13 +340,10 @@ class TrialRunner:
         text = f"mAP@.5 {own:.3f} after epoch {point.epoch}, under {self.threshold:g}"
         return f"{text}, which another trial has passed by then"
 
-    def is_complete(self, run: TrialRun) -> bool:
-        return run.epochs >= self.training.epochs(run.params)
-
     def verdict(self, run: TrialRun, code: int) -> tuple[str, str]:
         """Status and reason of a training whose process has ended."""
         was_asked = self.stopping or -code in ASKING or code - 128 in ASKING  # with or without the time to say so
-        if code and was_asked and not self.is_complete(run):
+        if code and was_asked and run.epochs < self.training.epochs(run.params):
             return INTERRUPTED, self.stopping or "its process was stopped from outside"
         if code and not was_asked:
             return FAILED, child.explain(code, self.folder / run.name / child.OUTPUT)

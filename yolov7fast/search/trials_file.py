@@ -23,6 +23,7 @@ TAKES = {
     "choice": "a list of values, such as {choice: [16, 32]}",
 }
 GOLDEN = (5**0.5 - 1) / 2
+Space = dict[str, BaseDistribution]  # the range of each setting
 EXAMPLE = "lr0: {log_uniform: [0.001, 0.1]}"
 
 
@@ -41,12 +42,12 @@ def read_trials(path: str | Path, training: TrialTraining) -> list[dict[str, Any
     return trials
 
 
-def read_space(path: str | Path, training: TrialTraining) -> dict[str, BaseDistribution]:
+def read_space(path: str | Path, training: TrialTraining) -> Space:
     """The range of each setting; its choices, or both ends and a value between them, must be possible values."""
     content = read_file(path)
     if not isinstance(content, dict) or not content:
         raise UserError(f"{path} must hold the settings to search with their ranges, such as {EXAMPLE}")
-    space: dict[str, BaseDistribution] = {}
+    space: Space = {}
     for name, (key, entry) in by_name(content, training, str(path)).items():
         where = f"{path}: {printable(key, 60)}"
         space[name], values = _distribution(entry, where)
