@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import optuna
-from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.exceptions import ExperimentalWarning
 from optuna.pruners import BasePruner, HyperbandPruner, MedianPruner, NopPruner, SuccessiveHalvingPruner
 from optuna.samplers import TPESampler
@@ -95,7 +95,7 @@ def suggest(trial: Trial, space: Mapping[str, BaseDistribution]) -> dict[str, An
             drawn[name] = trial.suggest_categorical(name, range_.choices)
         elif isinstance(range_, IntDistribution):
             drawn[name] = trial.suggest_int(name, range_.low, range_.high, step=range_.step)
-        else:
+        elif isinstance(range_, FloatDistribution):
             drawn[name] = trial.suggest_float(name, range_.low, range_.high, log=range_.log)
     return drawn
 

@@ -1,7 +1,4 @@
-"""tools/run_trials.py after parsing: check everything, train each setting within the budget, report the results.
-
-trials.json in the output folder holds what was asked for; the study (`database`) holds how far each trial is.
-"""
+"""tools/run_trials.py after parsing: trials.json in the output folder holds what was asked for, the study results."""
 
 import json
 import math
@@ -23,12 +20,13 @@ from tqdm import tqdm
 
 from yolov7fast.cli.programs import program
 from yolov7fast.cli.run_file import read_yaml_chain
+from yolov7fast.cli.trial_training import Budget, TrialTraining, training_for
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.atomic import write_atomically
 from yolov7fast.core.files.file_lock import exclusive
 from yolov7fast.core.files.json_file import read_json
 from yolov7fast.core.process import child
-from yolov7fast.core.process.signals import ASKING, StopRequest, raise_interrupt
+from yolov7fast.core.process.signals import ASKING, StopRequest
 from yolov7fast.core.text import counted
 from yolov7fast.reports.trial_ranking import (
     COMPLETED,
@@ -43,7 +41,6 @@ from yolov7fast.reports.trial_ranking import (
 )
 from yolov7fast.search import database, options, results
 from yolov7fast.search.options import FILE, KEPT, REMEDY
-from yolov7fast.search.trial_training import Budget, TrialTraining, training_for
 from yolov7fast.search.trials_file import Space, read_space, read_trials
 
 LOCK, DATABASE, VERSION = ".lock", "study.db", 5
@@ -53,7 +50,7 @@ SHARED = ("repeat", "budget_epochs", "budget_subset", "budget_size")  # options 
 
 
 def run_trials(opt: Namespace, make_training: Callable[[str, Budget], TrialTraining] | None = None) -> int:
-    """Run the trials that the options describe; returns the exit code."""
+    """Check what the options describe, then run the trials; returns the exit code."""
     folder, began = Path(opt.output_dir), time.monotonic()
     stored = read_plan(folder) if opt.resume else None
     if stored:
@@ -84,9 +81,6 @@ def run_trials(opt: Namespace, make_training: Callable[[str, Budget], TrialTrain
         with database.failures_named(url):
             deadline = began + (options.seconds(opt.time_budget) or math.inf)
             return TrialRunner(opt, training, plan, space, url, deadline).run()
-
-
-# --- what was asked for -----------------------------------------------------------------------------------------------
 
 
 def make_plan(opt: Namespace, training: TrialTraining, space: Space) -> dict[str, Any]:
@@ -140,9 +134,6 @@ def devices_of(opt: Namespace) -> list[str | None]:
     return [named[i % len(named)] if named else None for i in range(jobs)]
 
 
-# --- the work ---------------------------------------------------------------------------------------------------------
-
-
 class NoResult(Exception):
     """Ends a trial that has failed, or that is interrupted and will be retried."""
 
@@ -169,8 +160,8 @@ class TrialRunner:
         for device in self.jobs:
             self.devices.put(device)
         self.active: dict[int, TrialRun] = {}  # trainings of this process by id, also ended ones
-        self.stop, self.writing = StopRequest(self.interrupted_again), threading.Lock()
-        self.fault, self.lost = "", ""  # why trainings are killed; that a trial was lost
+        self.stop, self.writing = StopRequest(self.end_at_once), threading.Lock()
+        self.fault, self.lost = "", ""  # why trainings are killed; which setting another machine has taken over
 
     @property
     def stopping(self) -> str:
@@ -178,11 +169,6 @@ class TrialRunner:
         if self.fault or self.stop:
             return self.fault or "stopped by Ctrl-C or SIGTERM"
         return "the time budget is used up" if time.monotonic() >= self.deadline else ""
-
-    def interrupted_again(self) -> None:
-        """The second Ctrl-C."""
-        self.fault = "ended at once"
-        raise_interrupt()
 
     def run(self) -> int:
         """Run all trials; returns the exit code."""
@@ -204,6 +190,10 @@ class TrialRunner:
                 raise UserError(f"{self.lost}; continue with the others by --resume") from error
         return self.report()
 
+    def end_at_once(self) -> None:
+        self.fault = "ended at once"
+        raise KeyboardInterrupt
+
     def stop_when_done(self, study: optuna.Study, _: Any) -> None:
         """Optuna's callback after each trial: also where other machines have taken the rest."""
         if self.stopping or not self.trials.waiting(self.count):
@@ -220,8 +210,6 @@ class TrialRunner:
         elif left:
             print(f"note: {left} trials are running on other machines; --resume retries those of lost machines")
         return self.stop.exit_code or int(bool(runs) and all(run.status == FAILED for run in runs))
-
-    # --- one setting --------------------------------------------------------------------------------------------------
 
     def objective(self, trial: Trial) -> float:
         """Mean of the final mAP@.5:.95 of a setting; any fault ends the trainings of all jobs."""
@@ -262,10 +250,9 @@ class TrialRunner:
                 break
         if runs[0].status == PRUNED:
             raise optuna.TrialPruned
-        values = [run.final.map for run in runs if run.status == COMPLETED and run.final.map is not None]
-        if not values:
-            raise NoResult
-        return statistics.fmean(values)
+        if values := [run.final.map for run in runs if run.status == COMPLETED and run.final.map is not None]:
+            return statistics.fmean(values)
+        raise NoResult
 
     def choose(self, trial: Trial, setting: int) -> str:
         """Take the settings of a trial from the list or the ranges; returns why they cannot be used together, or ''."""
@@ -276,8 +263,6 @@ class TrialRunner:
             fault = str(error)
         trial.set_user_attr(database.SETTINGS, params)
         return fault
-
-    # --- one training -------------------------------------------------------------------------------------------------
 
     def train(self, trial: Trial, run: TrialRun, device: str | None) -> None:
         """Start a training, or resume it from its checkpoint, and follow it to its end."""
@@ -337,8 +322,7 @@ class TrialRunner:
         others = {other.id: other for other in self.trials.begun()} | self.active
         if not any(other.best_map50(point.epoch) >= self.threshold for other in others.values()):
             return ""
-        text = f"mAP@.5 {own:.3f} after epoch {point.epoch}, under {self.threshold:g}"
-        return f"{text}, which another trial has passed by then"
+        return f"mAP@.5 {own:.3f} after epoch {point.epoch}, under {self.threshold:g}, which another trial has passed"
 
     def verdict(self, run: TrialRun, code: int) -> tuple[str, str]:
         """Status and reason of a training whose process has ended."""
@@ -349,5 +333,4 @@ class TrialRunner:
             return FAILED, child.explain(code, self.folder / run.name / child.OUTPUT)
         if not run.curve:
             return FAILED, "ended without any result"
-        is_finite = math.isfinite(run.curve[-1].loss)
-        return (COMPLETED, "") if is_finite else (FAILED, "its last loss is not finite")
+        return (COMPLETED, "") if math.isfinite(run.curve[-1].loss) else (FAILED, "its last loss is not finite")

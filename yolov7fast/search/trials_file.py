@@ -7,6 +7,7 @@ from typing import Any
 
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
+from yolov7fast.cli.trial_training import TrialTraining
 from yolov7fast.core.bounded import LARGEST_INTEGER, is_whole
 from yolov7fast.core.errors import UserError, shown
 from yolov7fast.core.files.json_file import read_json
@@ -14,7 +15,6 @@ from yolov7fast.core.files.paths import check_file
 from yolov7fast.core.files.yaml_file import read_yaml
 from yolov7fast.core.text import printable
 from yolov7fast.metrics.run_curves import number
-from yolov7fast.search.trial_training import TrialTraining
 
 TAKES = {
     "log_uniform": "[low, high] with low < high, both above 0",
