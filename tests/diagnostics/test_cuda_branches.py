@@ -52,7 +52,7 @@ PLAYED_BY = {
     "overlay/devices.py": "tests/overlay/test_repairs.py",
     "predictors/yolo.py": HERE,
     "profiling/measure.py": HERE,
-    "search/command.py": HERE,
+    "search/runner.py": HERE,
     "training/checkpoints/resume.py": HERE,
     "training/distributed.py": HERE,
     "training/reporting/facts.py": HERE,

@@ -7,9 +7,10 @@ from tests.conftest import ROOT
 from yolov7fast.checkpoint.family import FAMILIES, FamilyEntry, family_of
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.cli.run_file import family_of_run_file
-from yolov7fast.cli.trial_training import Budget, training_for
+from yolov7fast.cli.trial_training import Budget
 from yolov7fast.core.errors import UserError
 from yolov7fast.families.registry import family_class
+from yolov7fast.search.trials_file import training_for
 
 
 def test_checkpoints_name_their_family_and_older_ones_are_recognised():

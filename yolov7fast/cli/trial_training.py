@@ -241,15 +241,3 @@ class DetrTrialTraining(TrialTraining):
 
     def inner_value(self, name: str, value: Any, where: str) -> Any:
         return check_network_setting(self.base["architecture"], name, value, self.known[name], where)
-
-
-def training_for(base_config: str) -> type[TrialTraining]:
-    """The class of the family that a base configuration is for."""
-    family = run_file.family_of_run_file(base_config)
-    if family in (known := {kind.family: kind for kind in (YoloTrialTraining, DetrTrialTraining)}):
-        return known[family]
-    from yolov7fast.families.registry import family_class
-
-    registered = family_class(family)
-    parts = {"family": family, "suffix": registered.checkpoint_suffix, "weights": registered.weights_folder}
-    return type("FamilyTrialTraining", (TrialTraining,), parts)

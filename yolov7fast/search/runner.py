@@ -20,7 +20,7 @@ from tqdm import tqdm
 
 from yolov7fast.cli.programs import program
 from yolov7fast.cli.run_file import read_yaml_chain
-from yolov7fast.cli.trial_training import Budget, TrialTraining, training_for
+from yolov7fast.cli.trial_training import Budget, TrialTraining
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.atomic import write_atomically
 from yolov7fast.core.files.file_lock import exclusive
@@ -41,7 +41,7 @@ from yolov7fast.reports.trial_ranking import (
 )
 from yolov7fast.search import database, options, results
 from yolov7fast.search.options import FILE, KEPT, REMEDY
-from yolov7fast.search.trials_file import Space, read_space, read_trials
+from yolov7fast.search.trials_file import Space, read_space, read_trials, training_for
 
 LOCK, DATABASE, VERSION = ".lock", "study.db", 5
 KINDS = {"options": dict, "base": dict, "space": dict, "trials": list, "files": dict, "timestamp": str}

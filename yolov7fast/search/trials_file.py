@@ -7,7 +7,8 @@ from typing import Any
 
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
-from yolov7fast.cli.trial_training import TrialTraining
+from yolov7fast.cli import run_file
+from yolov7fast.cli.trial_training import DetrTrialTraining, TrialTraining, YoloTrialTraining
 from yolov7fast.core.bounded import LARGEST_INTEGER, is_whole
 from yolov7fast.core.errors import UserError, shown
 from yolov7fast.core.files.json_file import read_json
@@ -25,6 +26,18 @@ TAKES = {
 GOLDEN = (5**0.5 - 1) / 2
 Space = dict[str, BaseDistribution]  # the range of each setting
 EXAMPLE = "lr0: {log_uniform: [0.001, 0.1]}"
+
+
+def training_for(base_config: str) -> type[TrialTraining]:
+    """The class of the family that a base configuration is for."""
+    family = run_file.family_of_run_file(base_config)
+    if family in (known := {kind.family: kind for kind in (YoloTrialTraining, DetrTrialTraining)}):
+        return known[family]
+    from yolov7fast.families.registry import family_class
+
+    registered = family_class(family)
+    parts = {"family": family, "suffix": registered.checkpoint_suffix, "weights": registered.weights_folder}
+    return type("FamilyTrialTraining", (TrialTraining,), parts)
 
 
 def read_trials(path: str | Path, training: TrialTraining) -> list[dict[str, Any]]:
