@@ -23,7 +23,9 @@ from pathlib import Path
 import yaml
 flags = dict(zip(sys.argv[1::2], sys.argv[2::2]))
 assert flags["--resume"] == "auto"
-opt = yaml.safe_load(Path(flags["--config"]).read_text())
+config = Path(flags["--config"])
+opt = yaml.safe_load(config.read_text())
+opt = yaml.safe_load((config.parent / opt["base"]).read_text()) | opt
 table = Path(opt["project"]) / opt["name"] / "results.csv"
 rows = table.read_text().splitlines() if table.is_file() else [
     "epoch,train/total,metrics/precision,metrics/recall,metrics/mAP_0.5,metrics/mAP_0.5:0.95,seconds"]
