@@ -3,7 +3,6 @@
 Its mAP depends on lr0, the seed and the epochs before, so an epoch lost or done twice shows. FAKE={"trial_003": "..."}
 makes a trial misbehave in its second epoch ("*": all others):
 crash · nan · out of memory · talk (then end well) · hang (until asked to stop) · deaf (until killed) ·
-wait (like hang, but the first time alone; `wait, KIND`: KIND the second time) ·
 kill runner (SIGKILL, once, then hang with a lock held) · interrupt runner (SIGINT, once, then hang) ·
 kill runner at the end (the same, when all is done). --max-iter counts epochs here.
 """
@@ -28,10 +27,6 @@ HEADER = ["epoch", "train/box", "train/total", "metrics/mAP_0.5", "metrics/mAP_0
 def misbehave(kind: str, folder: Path) -> None:
     """What FAKE says this trial does; some kinds only once in a folder of trials."""
     once = folder.parent / "misbehaved"
-    if kind.startswith("wait"):
-        if not (folder / "hanging").exists():
-            wait_for_the_end(folder)
-        kind = kind.removeprefix("wait, ")
     if kind == "crash":
         raise RuntimeError("the network fell over")
     if kind == "nan":

@@ -7,10 +7,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from yolov7fast.cli.trial_training import YoloTrialTraining
 from yolov7fast.core.errors import run_command
 from yolov7fast.core.process import child
-from yolov7fast.search import database, options, runner
-from yolov7fast.search.trial_training import YoloTrialTraining
+from yolov7fast.search import options, runner
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / os.environ.get("TRAIN", "tests/search/fake_train.py")
@@ -30,8 +30,6 @@ def run(*arguments: str) -> int:
 
 if __name__ == "__main__":
     child.LOOK_SECONDS = 0.02
-    if "HEARTBEAT" in os.environ:  # in seconds: between beats, and without one until a trial is retried
-        database.HEARTBEAT_SECONDS, database.GRACE_SECONDS = map(int, os.environ["HEARTBEAT"].split())
     # not drawn here: loading what draws takes longer than all the trials
     sys.modules["yolov7fast.reports.trial_plots"] = types.SimpleNamespace(
         TrialCurve=lambda *_: None, plot_trials=lambda *_: None

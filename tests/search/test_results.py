@@ -5,10 +5,10 @@ import json
 
 import pytest
 
+from yolov7fast.cli.trial_training import Budget
 from yolov7fast.reports.trial_ranking import CurvePoint, TrialRun, best_settings, rank, ranking, verdict
 from yolov7fast.search.results import setting_columns, write_csv, write_results
-from yolov7fast.search.trial_training import Budget, training_for
-from yolov7fast.search.trials_file import read_trials
+from yolov7fast.search.trials_file import read_trials, training_for
 
 pytestmark = pytest.mark.usefixtures("project_root")
 

@@ -27,12 +27,11 @@ def study_of(path, name: str = "study.db") -> optuna.Study:
 def test_a_killed_search_resumes_to_the_same_table(tmp_path, fake, pruner):
     """Draws, results, and with Optuna's pruner the trials that are pruned."""
     undisturbed = tmp_path / "a"
-    fake(**{"*": "wait"})  # trainings that are no faster than their runner
     assert run(*searched(undisturbed, "--pruner", pruner)) == 0
     assert {"completed"} | ({"pruned"} if pruner == "asha" else set()) == set(column(undisturbed, "status"))
     assert len(set(column(undisturbed, "param_lr0"))) == 6
     flags = searched(tmp_path / "b", "--pruner", pruner)
-    fake(**{"*": "wait", "trial_003": "wait, kill runner"})
+    fake(trial_003="kill runner")
     assert in_a_process(*flags).returncode == -signal.SIGKILL
     assert len(table(tmp_path / "b")) == 2
     assert run(*flags, "--resume", "--time-budget", "0.001s") == 0  # ends before it has begun

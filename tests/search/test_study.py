@@ -8,12 +8,12 @@ import pytest
 
 from tests.search.fake_trials import ROOT
 from yolov7fast.cli.commands import study as command
+from yolov7fast.cli.trial_training import TrialTraining
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.process import child
 from yolov7fast.reports import trial_plots as plot
 from yolov7fast.reports.trial_ranking import rank
 from yolov7fast.search.study import StudyPart, configurations
-from yolov7fast.search.trial_training import TrialTraining
 
 AXES = ["assigner=plain,tal", "batch=16,64"]
 # writes a results.csv as a training does: an epoch takes 2, 4, 8 and 16 seconds
@@ -23,7 +23,9 @@ from pathlib import Path
 import yaml
 flags = dict(zip(sys.argv[1::2], sys.argv[2::2]))
 assert flags["--resume"] == "auto"
-opt = yaml.safe_load(Path(flags["--config"]).read_text())
+config = Path(flags["--config"])
+opt = yaml.safe_load(config.read_text())
+opt = yaml.safe_load((config.parent / opt["base"]).read_text()) | opt
 table = Path(opt["project"]) / opt["name"] / "results.csv"
 rows = table.read_text().splitlines() if table.is_file() else [
     "epoch,train/total,metrics/precision,metrics/recall,metrics/mAP_0.5,metrics/mAP_0.5:0.95,seconds"]

@@ -60,10 +60,8 @@ def read_history(file: Path, names: list[str]) -> np.ndarray:
         return np.zeros((0, RESULTS + len(names)))
     rows = np.loadtxt(file, ndmin=2)
     if rows.shape[1] != RESULTS + len(names):
-        raise UserError(
-            f"{file} has {rows.shape[1]} columns, this hyp file needs {RESULTS + len(names)}: "
-            "it belongs to another search; move it away to begin a new one"
-        )
+        found = f"{file} has {rows.shape[1]} columns, this hyp file needs {RESULTS + len(names)}"
+        raise UserError(f"{found}: it belongs to another search; move it away to begin a new one")
     return rows
 
 
@@ -99,12 +97,11 @@ def evolve(
     bucket: str = "",
     generations: int = GENERATIONS,
 ) -> int:
-    """Train `generations` times and keep the table of the results; returns the exit code.
+    """Train `generations` times and keep the table of the results in `run_dir`; returns the exit code.
 
     Args:
         hyp: the complete set to begin with.
-        run_dir: folder of evolve.txt, its plot and the best set.
-        train: one training with a mutated set, which writes no files to `run_dir`.
+        train: one training with a mutated set; it writes no checkpoints.
         bucket: storage bucket with a copy of evolve.txt; empty: none.
     """
     file, names, random, found = run_dir / STATE, genes(hyp), np.random.default_rng(), Path(STATE)
@@ -118,16 +115,13 @@ def evolve(
         child = hyper.check_hyp(mutate(hyp, history, random), f"generation {generation}")
         outcome = train(child)
         if outcome.interrupted:
-            print(
-                f"stopped in generation {generation + 1} of {generations}; resume with the same command: "
-                f"it continues from {file}, which has {counted(len(history), 'training')}"
-            )
+            print(f"stopped in generation {generation + 1} of {generations}; resume with the same command:", end=" ")
+            print(f"it continues from {file}, which has {counted(len(history), 'training')}")
             return outcome.interrupted
         row = np.array([*(outcome.metrics.get(name, 0.0) for name in RESULT_COLUMNS), *(child[name] for name in names)])
         write_history(np.vstack([history, row]), hyp, run_dir)
         bucket_copy(bucket, file, upload=True)
         print(f"generation {generation + 1}/{generations}: fitness {fitness(row[None])[0]:.4g}; best in {run_dir}")
-    print(
-        f"The best hyper-parameters: --hyp {run_dir / 'hyp_evolved.yaml'} (all trainings: {file}, {run_dir}/evolve.png)"
-    )
+    best = run_dir / "hyp_evolved.yaml"
+    print(f"The best hyper-parameters: --hyp {best} (all trainings: {file}, {run_dir}/evolve.png)")
     return 0

@@ -17,19 +17,15 @@ FILE = "trials.json"
 REMEDY = "restore it from a copy, or choose another --output-dir"
 THRESHOLD_HELP = (
     "prune a trial whose best mAP@.5, from half of its epochs on, is under this value, once another trial has passed "
-    "the value by the same epoch (so a budget too small for any to pass prunes none); 0: never"
+    "the value by the same epoch; 0: never"
 )
 SIZE_HELP = "image size of each trial, instead of the base configuration's img_size and resize_schedule"
 PRUNER_HELP = (
-    "what stops bad trials of --search. asha: all pause at rungs, the best third resume; hyperband: some pause later; "
-    "median: those below the median end. Where eval_interval leaves fewer than 3 validations, trials are "
-    "validated every fifth of their epochs"
+    "Optuna's pruner for --search. asha: at each rung the best third continues; hyperband: some trials are judged "
+    "later; median: those below the median end. Trials are validated at least 3 times"
 )
 RUNG_HELP = "epochs before --pruner judges a trial for the first time; default: a ninth of its epochs, at least 2"
-STORAGE_HELP = (
-    "database URL of --search, which machines may share, each with an --output-dir of its own; what a machine that is "
-    "gone for good leaves unfinished, the others retry; default: SQLite in --output-dir"
-)
+STORAGE_HELP = "database URL of --search, which machines may share; default: SQLite in --output-dir"
 inputs = partial(Flag, group="what to try", fixed=True)
 budget = partial(Flag, group="budget", fixed=True)
 pruning = partial(Flag, group="pruning", fixed=True)

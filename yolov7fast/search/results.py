@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from yolov7fast.cli.trial_training import TrialTraining
 from yolov7fast.core.files.atomic import write_atomically
 from yolov7fast.reports.trial_ranking import (
     COMPLETED,
@@ -19,7 +20,6 @@ from yolov7fast.reports.trial_ranking import (
     ranking,
     verdict,
 )
-from yolov7fast.search.trial_training import TrialTraining
 
 LEADING = ("trial_id", "status", "final_map", "final_loss")
 TRAILING = ("wall_time", "best_epoch", "final_map50", "setting", "seed", "reason")

@@ -1,7 +1,4 @@
-"""tools/run_trials.py after parsing: check everything, train each setting within the budget, report the results.
-
-trials.json in the output folder holds what was asked for; the study (`database`) holds how far each trial is.
-"""
+"""tools/run_trials.py after parsing: trials.json in the output folder holds what was asked for, the study results."""
 
 import json
 import math
@@ -19,18 +16,18 @@ from typing import Any
 
 import optuna
 import yaml
-from optuna.distributions import BaseDistribution
 from optuna.trial import Trial
 from tqdm import tqdm
 
 from yolov7fast.cli.programs import program
 from yolov7fast.cli.run_file import read_yaml_chain
+from yolov7fast.cli.trial_training import Budget, TrialTraining
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.atomic import write_atomically
 from yolov7fast.core.files.file_lock import exclusive
 from yolov7fast.core.files.json_file import read_json
 from yolov7fast.core.process import child
-from yolov7fast.core.process.signals import ASKING, StopRequest, raise_interrupt
+from yolov7fast.core.process.signals import ASKING, StopRequest
 from yolov7fast.core.text import counted
 from yolov7fast.reports.trial_ranking import (
     COMPLETED,
@@ -43,21 +40,9 @@ from yolov7fast.reports.trial_ranking import (
     TrialRun,
     read_curve,
 )
-from yolov7fast.search import options, results
-from yolov7fast.search.database import (
-    NUMBER,
-    REDUCTION,
-    SETTINGS,
-    KeyedSampler,
-    SettingTable,
-    failures_named,
-    make_pruner,
-    open_study,
-    suggest,
-)
+from yolov7fast.search import database, options, results
 from yolov7fast.search.options import FILE, KEPT, REMEDY
-from yolov7fast.search.trial_training import Budget, TrialTraining, training_for
-from yolov7fast.search.trials_file import read_space, read_trials
+from yolov7fast.search.trials_file import Space, read_space, read_trials, training_for
 
 LOCK, DATABASE, VERSION = ".lock", "study.db", 5
 KINDS = {"options": dict, "base": dict, "space": dict, "trials": list, "files": dict, "timestamp": str}
@@ -66,7 +51,7 @@ SHARED = ("repeat", "budget_epochs", "budget_subset", "budget_size")  # options 
 
 
 def run_trials(opt: Namespace, make_training: Callable[[str, Budget], TrialTraining] | None = None) -> int:
-    """Run the trials that the options describe; returns the exit code."""
+    """Check what the options describe, then run the trials; returns the exit code."""
     folder, began = Path(opt.output_dir), time.monotonic()
     stored = read_plan(folder) if opt.resume else None
     if stored:
@@ -94,15 +79,12 @@ def run_trials(opt: Namespace, make_training: Callable[[str, Budget], TrialTrain
             check_unchanged(read_plan(folder), plan, opt)
         write_atomically(folder / FILE, json.dumps(plan, indent=1))
         url = opt.storage or f"sqlite:///{(folder / DATABASE).resolve()}"
-        with failures_named(url):
+        with database.failures_named(url):
             deadline = began + (options.seconds(opt.time_budget) or math.inf)
             return TrialRunner(opt, training, plan, space, url, deadline).run()
 
 
-# --- what was asked for -----------------------------------------------------------------------------------------------
-
-
-def make_plan(opt: Namespace, training: TrialTraining, space: Mapping[str, BaseDistribution]) -> dict[str, Any]:
+def make_plan(opt: Namespace, training: TrialTraining, space: Space) -> dict[str, Any]:
     """What these trials are, in plain values: stored, and compared when they are resumed."""
     plan = {
         "version": VERSION,
@@ -153,9 +135,6 @@ def devices_of(opt: Namespace) -> list[str | None]:
     return [named[i % len(named)] if named else None for i in range(jobs)]
 
 
-# --- the work ---------------------------------------------------------------------------------------------------------
-
-
 class NoResult(Exception):
     """Ends a trial that has failed, or that is interrupted and will be retried."""
 
@@ -164,32 +143,26 @@ class TrialRunner:
     """Trains the settings of a study on this machine, as many at once as there are jobs, then reports."""
 
     def __init__(
-        self,
-        opt: Namespace,
-        training: TrialTraining,
-        plan: Mapping[str, Any],
-        space: Mapping[str, BaseDistribution],
-        url: str,
-        deadline: float,
+        self, opt: Namespace, training: TrialTraining, plan: Mapping[str, Any], space: Space, url: str, deadline: float
     ):
-        """space: ranges of a search, empty for a list; url: of the database; deadline: of time.monotonic()."""
+        """space: empty for a list; url: of the database; deadline: of time.monotonic()."""
         self.folder, self.training, self.space, self.deadline = Path(opt.output_dir), training, space, deadline
         self.table, self.settings = self.folder / f"trials_{plan['timestamp']}.csv", plan["trials"]
         self.count = opt.trials if space else len(self.settings)
         self.threshold, self.is_shared = opt.early_stop_threshold, bool(opt.storage)
         seed, epochs = (training.base["seed"] or 0) if opt.seed is None else opt.seed, training.epochs({})
-        first = opt.first_rung or max(1, min(2, epochs // 2), epochs // REDUCTION**2)  # before, mAP is mostly chance
+        first = opt.first_rung or max(1, min(2, epochs // 2), epochs // 9)  # before it, mAP is mostly chance
         same = {"base": plan["base"], "space": plan["space"], **{name: getattr(opt, name) for name in SHARED}}
-        pruner = make_pruner(opt.pruner if space else "none", epochs, first)
-        parts = {"sampler": KeyedSampler(seed), "pruner": pruner}
-        self.study = open_study(url, opt.study, same, self.is_shared, **parts)
-        self.trials = SettingTable(self.study, range(seed, seed + opt.repeat), url)
+        pruner = database.make_pruner(opt.pruner if space else "none", epochs, first)
+        parts = {"sampler": database.KeyedSampler(seed), "pruner": pruner}
+        self.study = database.open_study(url, opt.study, same, self.is_shared, **parts)
+        self.trials = database.SettingTable(self.study, range(seed, seed + opt.repeat), url)
         self.jobs, self.devices = devices_of(opt), queue.SimpleQueue()
         for device in self.jobs:
             self.devices.put(device)
         self.active: dict[int, TrialRun] = {}  # trainings of this process by id, also ended ones
-        self.stop, self.writing = StopRequest(self.interrupted_again), threading.Lock()
-        self.fault, self.lost = "", ""  # why trainings are killed; that a trial was lost
+        self.stop, self.writing = StopRequest(self.end_at_once), threading.Lock()
+        self.fault, self.lost = "", ""  # why trainings are killed; which setting another machine has taken over
 
     @property
     def stopping(self) -> str:
@@ -197,11 +170,6 @@ class TrialRunner:
         if self.fault or self.stop:
             return self.fault or "stopped by Ctrl-C or SIGTERM"
         return "the time budget is used up" if time.monotonic() >= self.deadline else ""
-
-    def interrupted_again(self) -> None:
-        """The second Ctrl-C."""
-        self.fault = "ended at once"
-        raise_interrupt()
 
     def run(self) -> int:
         """Run all trials; returns the exit code."""
@@ -223,6 +191,10 @@ class TrialRunner:
                 raise UserError(f"{self.lost}; continue with the others by --resume") from error
         return self.report()
 
+    def end_at_once(self) -> None:
+        self.fault = "ended at once"
+        raise KeyboardInterrupt
+
     def stop_when_done(self, study: optuna.Study, _: Any) -> None:
         """Optuna's callback after each trial: also where other machines have taken the rest."""
         if self.stopping or not self.trials.waiting(self.count):
@@ -233,14 +205,12 @@ class TrialRunner:
         if runs := self.trials.begun():
             results.write_results(self.table, runs, self.training)
         left, ended = self.trials.left(self.count), sum(run.status in ENDED for run in runs)
-        if left and self.stopping:
-            print(f"{self.stopping}: {left} of {left + ended} trials are not done.")
+        if left and (self.stopping or not self.is_shared):
+            print(f"{self.stopping or 'interrupted'}: {left} of {left + ended} trials are not done.")
             print(f"Resume with: {program('trials').invocation} --output-dir {quote(str(self.folder))} --resume")
         elif left:
             print(f"note: {left} trials are running on other machines; --resume retries those of lost machines")
         return self.stop.exit_code or int(bool(runs) and all(run.status == FAILED for run in runs))
-
-    # --- one setting --------------------------------------------------------------------------------------------------
 
     def objective(self, trial: Trial) -> float:
         """Mean of the final mAP@.5:.95 of a setting; any fault ends the trainings of all jobs."""
@@ -250,7 +220,7 @@ class TrialRunner:
         except (NoResult, optuna.TrialPruned):
             raise
         except optuna.exceptions.UpdateFinishedTrialError:  # this machine was silent for too long
-            self.fault = self.lost = f"another machine has taken over setting {trial.user_attrs.get(NUMBER)}"
+            self.fault = self.lost = f"another machine has taken over setting {trial.user_attrs.get(database.NUMBER)}"
             raise
         except BaseException:
             self.fault = self.fault or "another trial ended by a fault"
@@ -263,8 +233,8 @@ class TrialRunner:
         if self.stopping:
             raise NoResult
         (setting,) = (setting for setting, known in self.trials.numbered() if known.number == trial.number)
-        trial.set_user_attr(NUMBER, setting)
-        fault = "" if SETTINGS in trial.user_attrs else self.choose(trial, setting)
+        trial.set_user_attr(database.NUMBER, setting)
+        fault = "" if database.SETTINGS in trial.user_attrs else self.choose(trial, setting)
         runs = self.trials.runs(setting, trial)
         for run in runs:
             if fault:
@@ -281,22 +251,19 @@ class TrialRunner:
                 break
         if runs[0].status == PRUNED:
             raise optuna.TrialPruned
-        values = [run.final.map for run in runs if run.status == COMPLETED and run.final.map is not None]
-        if not values:
-            raise NoResult
-        return statistics.fmean(values)
+        if values := [run.final.map for run in runs if run.status == COMPLETED and run.final.map is not None]:
+            return statistics.fmean(values)
+        raise NoResult
 
     def choose(self, trial: Trial, setting: int) -> str:
         """Take the settings of a trial from the list or the ranges; returns why they cannot be used together, or ''."""
-        params, fault = suggest(trial, self.space) if self.space else self.settings[setting - 1], ""
+        params, fault = database.suggest(trial, self.space) if self.space else self.settings[setting - 1], ""
         try:  # each range was checked alone
             params = self.training.checked(params, "drawn")
         except UserError as error:
             fault = str(error)
-        trial.set_user_attr(SETTINGS, params)
+        trial.set_user_attr(database.SETTINGS, params)
         return fault
-
-    # --- one training -------------------------------------------------------------------------------------------------
 
     def train(self, trial: Trial, run: TrialRun, device: str | None) -> None:
         """Start a training, or resume it from its checkpoint, and follow it to its end."""
@@ -312,7 +279,7 @@ class TrialRunner:
         look()  # epochs of an earlier process
         if run.curve:
             tqdm.write(f"{run.name} resumes after {counted(run.epochs, 'epoch')}")
-        if run.status != PRUNED and not self.is_complete(run):
+        if run.status != PRUNED and run.epochs < self.training.epochs(run.params):
             output = self.folder / run.name / child.OUTPUT
             code = child.follow(self.command(run, device), output, look, len(self.jobs))
             run.seconds += time.monotonic() - began
@@ -356,20 +323,15 @@ class TrialRunner:
         others = {other.id: other for other in self.trials.begun()} | self.active
         if not any(other.best_map50(point.epoch) >= self.threshold for other in others.values()):
             return ""
-        text = f"mAP@.5 {own:.3f} after epoch {point.epoch}, under {self.threshold:g}"
-        return f"{text}, which another trial has passed by then"
-
-    def is_complete(self, run: TrialRun) -> bool:
-        return run.epochs >= self.training.epochs(run.params)
+        return f"mAP@.5 {own:.3f} after epoch {point.epoch}, under {self.threshold:g}, which another trial has passed"
 
     def verdict(self, run: TrialRun, code: int) -> tuple[str, str]:
         """Status and reason of a training whose process has ended."""
         was_asked = self.stopping or -code in ASKING or code - 128 in ASKING  # with or without the time to say so
-        if code and was_asked and not self.is_complete(run):
+        if code and was_asked and run.epochs < self.training.epochs(run.params):
             return INTERRUPTED, self.stopping or "its process was stopped from outside"
         if code and not was_asked:
             return FAILED, child.explain(code, self.folder / run.name / child.OUTPUT)
         if not run.curve:
             return FAILED, "ended without any result"
-        is_finite = math.isfinite(run.curve[-1].loss)
-        return (COMPLETED, "") if is_finite else (FAILED, "its last loss is not finite")
+        return (COMPLETED, "") if math.isfinite(run.curve[-1].loss) else (FAILED, "its last loss is not finite")

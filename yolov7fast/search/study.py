@@ -64,21 +64,12 @@ class StudyPart:
     def train(self, base: Mapping[str, Any], *flags: str) -> int:
         """Train what is not done yet; returns the exit code of the trials."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        inputs = {
-            "base.yaml": yaml.safe_dump(dict(base), sort_keys=False),
-            "trials_file.json": json.dumps(self.settings),
-        }
-        for name, content in inputs.items():
-            write_atomically(self.folder / name, content)
+        base_file, list_file = self.folder / "base.yaml", self.folder / "trials_file.json"
+        write_atomically(base_file, yaml.safe_dump(dict(base), sort_keys=False))
+        write_atomically(list_file, json.dumps(self.settings))
+        inputs = ["--base-config", str(base_file), "--trials-file", str(list_file), "--output-dir", str(self.folder)]
         resume = ["--resume"] if (self.folder / options.FILE).exists() else []
-        files = [
-            "--base-config",
-            str(self.folder / "base.yaml"),
-            "--trials-file",
-            str(self.folder / "trials_file.json"),
-        ]
-        command = [*files, *flags, "--output-dir", str(self.folder), *resume]
-        return run_trials(options.parser().parse_args(command))
+        return run_trials(options.parser().parse_args([*inputs, *flags, *resume]))
 
     def runs(self) -> list[TrialRun]:
         """All completed trainings."""

@@ -7,6 +7,8 @@ from typing import Any
 
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
+from yolov7fast.cli import run_file
+from yolov7fast.cli.trial_training import DetrTrialTraining, TrialTraining, YoloTrialTraining
 from yolov7fast.core.bounded import LARGEST_INTEGER, is_whole
 from yolov7fast.core.errors import UserError, shown
 from yolov7fast.core.files.json_file import read_json
@@ -14,7 +16,6 @@ from yolov7fast.core.files.paths import check_file
 from yolov7fast.core.files.yaml_file import read_yaml
 from yolov7fast.core.text import printable
 from yolov7fast.evaluation.run_curves import number
-from yolov7fast.search.trial_training import TrialTraining
 
 TAKES = {
     "log_uniform": "[low, high] with low < high, both above 0",
@@ -24,7 +25,20 @@ TAKES = {
 }
 MOST_TRIALS = 1_000  # of a list: each is a training, and is checked as one, which takes some 10 ms
 GOLDEN = (5**0.5 - 1) / 2
+Space = dict[str, BaseDistribution]  # the range of each setting
 EXAMPLE = "lr0: {log_uniform: [0.001, 0.1]}"
+
+
+def training_for(base_config: str) -> type[TrialTraining]:
+    """The class of the family that a base configuration is for."""
+    family = run_file.family_of_run_file(base_config)
+    if family in (known := {kind.family: kind for kind in (YoloTrialTraining, DetrTrialTraining)}):
+        return known[family]
+    from yolov7fast.training.families import family_class
+
+    registered = family_class(family)
+    parts = {"family": family, "suffix": registered.checkpoint_suffix, "weights": registered.weights_folder}
+    return type("FamilyTrialTraining", (TrialTraining,), parts)
 
 
 def read_trials(path: str | Path, training: TrialTraining) -> list[dict[str, Any]]:
@@ -47,12 +61,12 @@ def read_trials(path: str | Path, training: TrialTraining) -> list[dict[str, Any
     return trials
 
 
-def read_space(path: str | Path, training: TrialTraining) -> dict[str, BaseDistribution]:
+def read_space(path: str | Path, training: TrialTraining) -> Space:
     """The range of each setting; its choices, or both ends and a value between them, must be possible values."""
     content = read_file(path)
     if not isinstance(content, dict) or not content:
         raise UserError(f"{path} must hold the settings to search with their ranges, such as {EXAMPLE}")
-    space: dict[str, BaseDistribution] = {}
+    space: Space = {}
     for name, (key, entry) in by_name(content, training, str(path)).items():
         where = f"{path}: {printable(key, 60)}"
         space[name], values = _distribution(entry, where)

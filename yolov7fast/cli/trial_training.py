@@ -68,14 +68,13 @@ class TrialTraining:
         for name, flag in self.flags.items():
             amount = getattr(budget, flag.trials.budget) if flag.trials.budget else None
             if amount is not None:
-                reset = flag.trials.reset
-                self.budgeted[name] = flag.default if reset else run_file.check_flag_value(flag, amount, "the budget")
+                value = flag.default if flag.trials.reset else amount
+                self.budgeted[name] = run_file.check_flag_value(flag, value, "the budget")
             if self.base[name] and not flag.trials.in_base:
                 raise UserError(f"{base_config}: '{name}' cannot be in what trials build on; leave it out")
         self.checked({}, f"{base_config} with this budget")
 
     def inner_value(self, name: str, value: Any, where: str) -> Any:
-        """The value as the command takes it."""
         return value
 
     def files_of(self, options: Mapping[str, Any]) -> dict[str, str]:
@@ -129,6 +128,9 @@ class TrialTraining:
         """Refuse flags that cannot be, as the command itself does."""
         check_train(options, self.family)
 
+    def epochs(self, settings: Mapping[str, Any]) -> int:
+        return self.options(settings)["epochs"]
+
     def base_value(self, name: str) -> Any:
         """What a trial uses that does not set it."""
         return self.options({})[name] if name in self.flags else self.known.get(name)
@@ -152,16 +154,11 @@ class TrialTraining:
                 flags[self.inner] = run_file.merge(below if isinstance(below, Mapping) else {"base": below}, value)
         return flags
 
-    def epochs(self, settings: Mapping[str, Any]) -> int:
-        return self.options(settings)["epochs"]
-
     def note(self) -> str:
-        """What of the base configuration is different in trials, for the user."""
+        """What trials change in the base configuration, for the user."""
         wanted, used, epochs = self.base["eval_interval"], self.base_value("eval_interval"), self.epochs({})
-        if used == wanted or epochs == 1:
-            return ""
         few = f"with eval_interval {wanted} a trial of {epochs} epochs has too few validations to be pruned by"
-        return f"{few}: trials are validated every {f'{used} epochs' if used > 1 else 'epoch'}"
+        return f"{few}: trials are validated every {used} epochs" if used != wanted and epochs > 1 else ""
 
     def tidy(self, folder: Path) -> None:
         """Keep only the best weights of a trial that has ended: all checkpoints would fill the disk."""
@@ -183,8 +180,8 @@ class TrialTraining:
     def run_file(self, settings: Mapping[str, Any], seed: int, folder: Path) -> dict[str, Any]:
         """The content of one trial's run file; it trains in `folder`."""
         place = {"seed": seed, "project": str(folder.parent), "name": folder.name, "exist_ok": True}
-        often = {"eval_interval": self.options(settings)["eval_interval"]}
-        return self._over_base(settings, folder) | self.budgeted | often | place
+        place["eval_interval"] = self.options(settings)["eval_interval"]
+        return self._over_base(settings, folder) | self.budgeted | place
 
     def full_run(self, settings: Mapping[str, Any], path: Path) -> tuple[dict[str, Any], list[str]]:
         """The content of `path`, the run file of a full run without the budget, and the words that start it."""
@@ -244,15 +241,3 @@ class DetrTrialTraining(TrialTraining):
 
     def inner_value(self, name: str, value: Any, where: str) -> Any:
         return check_network_setting(self.base["architecture"], name, value, self.known[name], where)
-
-
-def training_for(base_config: str) -> type[TrialTraining]:
-    """The class of the family that a base configuration is for."""
-    family = run_file.family_of_run_file(base_config)
-    if family in (known := {kind.family: kind for kind in (YoloTrialTraining, DetrTrialTraining)}):
-        return known[family]
-    from yolov7fast.training.families import family_class
-
-    registered = family_class(family)
-    parts = {"family": family, "suffix": registered.checkpoint_suffix, "weights": registered.weights_folder}
-    return type("FamilyTrialTraining", (TrialTraining,), parts)
