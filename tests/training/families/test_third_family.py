@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-import yolov7fast.families
+import yolov7fast.training
 from tests.training.commands import assert_same_weights
 from yolov7fast.__main__ import run
 from yolov7fast.checkpoint.api import load_checkpoint
@@ -21,7 +21,7 @@ from yolov7fast.training.step import TrainStep
 
 ROOT = Path(__file__).resolve().parents[3]
 TEXT = (ROOT / "docs" / "extending_family.md").read_text()
-FILES = dict(re.findall(r"```python\n# yolov7fast/families/(\S+\.py)\n(.*?)```", TEXT, re.S))
+FILES = dict(re.findall(r"```python\n# yolov7fast/training/(\S+\.py)\n(.*?)```", TEXT, re.S))
 ROW = re.search(r"```python\n# yolov7fast/checkpoint/family\.py, in FAMILIES\n(.*?)```", TEXT, re.S)
 COMMANDS = re.search(r"```bash\n(.*?)```", TEXT, re.S)
 
@@ -30,15 +30,15 @@ COMMANDS = re.search(r"```bash\n(.*?)```", TEXT, re.S)
 def spots(tmp_path, monkeypatch) -> None:
     """The document's family, as if its files lay in the package and its row in the table."""
     for name, code in FILES.items():
-        path = tmp_path / "families" / name
+        path = tmp_path / "training" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(code)
-    monkeypatch.setattr(yolov7fast.families, "__path__", [*yolov7fast.families.__path__, str(tmp_path / "families")])
+    monkeypatch.setattr(yolov7fast.training, "__path__", [*yolov7fast.training.__path__, str(tmp_path / "training")])
     row = eval(f"{{{ROW[1]}}}", {"FamilyEntry": FamilyEntry})
     monkeypatch.setitem(FAMILIES, "spots", row["spots"])
     monkeypatch.setattr(sys, "argv", sys.argv)  # which a command changes
     yield
-    for name in [name for name in sys.modules if name.startswith("yolov7fast.families.spots")]:
+    for name in [name for name in sys.modules if name.startswith("yolov7fast.training.spots")]:
         del sys.modules[name]
 
 
