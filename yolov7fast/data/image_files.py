@@ -134,8 +134,8 @@ def list_files(
     if left_out:
         count = counted(len(left_out), "entry", "entries")
         LOGGER.warning(
-            f"{prefix}{folder}: {count} left out (first: {printable(left_out[0])}): links to what is counted already, or "
-            "no regular files; to use an image more than once, list its names in a text file"
+            f"{prefix}{folder}: {count} left out (first: {printable(left_out[0])}): links to what is counted already, "
+            "or no regular files; to use an image more than once, list its names in a text file"
         )
     return files, others
 
