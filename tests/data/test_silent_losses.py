@@ -45,15 +45,13 @@ def val_images(root: Path) -> list[str]:
 
 @pytest.mark.parametrize("cached", [False, True])
 def test_boxes_among_polygons_are_named_at_every_start_and_read_as_upstream_does(tmp_path, caplog, cached):
-    source = make_set(tmp_path, 3, lambda k: BOX + POLYGON + BOX if k == 1 else BOX)
+    source = make_set(tmp_path, 3, lambda k: f"{BOX}{POLYGON}2{BOX[1:]}" if k == 1 else BOX)
     for _ in range(1 + cached):
         caplog.clear()
         table = load_labels(find_images(source), source, "train: ")
     (line,) = [message for message in caplog.messages if "misread" in message]
     first = tmp_path / "labels/t/1.txt:1"
-    assert line.startswith(
-        "train: 2 box lines in 1 label file misread, as upstream does, because other lines of the fi"
-    )
+    assert line.startswith("train: 2 box lines in 1 label file misread, as upstream does, because")
     assert f"(first: {first})" in line and "yolov7fast data convert" in line and "--strict-labels" in line
     assert len(table.img_files) == 3 and table.first_loss is not None and table.first_loss.place == str(first)
     np.testing.assert_allclose(table.labels[1][0], [0, 0.1155, 0.234, 0.075, 0.022], atol=1e-6)
@@ -97,7 +95,7 @@ def test_an_image_whose_voc_file_cannot_be_read_is_left_out_and_no_background(tm
 
 
 def edit_coco(root: Path, change) -> None:
-    path = root / "annotations/instances_val.json"
+    path = next((root / "annotations").glob("instances_val*.json"))
     content = json.loads(path.read_text())
     change(content)
     path.write_text(json.dumps(content))
