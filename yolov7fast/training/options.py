@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import torch
 import yaml
 
-from yolov7fast.checkpoint.family import FAMILY_KEY, WEIGHTS_FOLDER, family_of
+from yolov7fast.checkpoint.family import FAMILIES, FAMILY_KEY, WEIGHTS_FOLDER, family_of
 from yolov7fast.core.bounded import is_whole
 from yolov7fast.core.errors import UserError, one_line, shown
 from yolov7fast.core.files.atomic import clear_abandoned, write_atomically
@@ -150,10 +150,12 @@ def options_of_run(
 
 def options_to_start_again(opt: Namespace, run_dir: Path, family: type[Family], command: Command) -> Namespace:
     """The options of a run that has no checkpoint yet: the same ones, in the same folder."""
-    options = options_of_run(opt, run_dir, run_dir, family, command)
-    if (other := options.get(FAMILY_KEY, family.name)) != family.name:
+    stored = read_yaml(run_dir / "opt.yaml")
+    other = stored.get(FAMILY_KEY) if isinstance(stored, dict) else None
+    if other in FAMILIES and other != family.name:
         start = command.invocation(other)
         raise UserError(f"--resume {run_dir}: a run of the {other} family; resume with: {start} --resume {run_dir}")
+    options = options_of_run(opt, run_dir, run_dir, family, command)
     print(f"{run_dir} has no checkpoint yet: the run starts again with the options in its opt.yaml")
     place = run_dir if run_dir.name else run_dir.resolve()
     options |= {"project": str(place.parent), "name": place.name, "exist_ok": True}

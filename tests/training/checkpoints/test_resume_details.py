@@ -284,7 +284,8 @@ def test_a_folder_that_is_removed_while_its_run_trains_is_made_again(
     def removed(self, batch):
         steps.append(batch)
         if len(steps) == 6:
-            shutil.rmtree(run)
+            run.rename(tmp_path / "removed")  # first: threads that draw write into the folder
+            shutil.rmtree(tmp_path / "removed")
         return batch_info(self, batch)
 
     monkeypatch.setattr(YoloFamily, "batch_info", removed)

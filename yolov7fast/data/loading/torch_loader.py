@@ -70,7 +70,7 @@ class _TorchLoader:
             try:
                 self._iterators[:] = [iter(self._loader)]
             except OSError as error:  # its queues need locks, which live in /dev/shm
-                setattr(_MultiProcessingDataLoaderIter, "_shutdown", True)  # noqa: B010 of what was never begun; its `__del__` reads it
+                setattr(_MultiProcessingDataLoaderIter, "_shutdown", True)  # noqa: B010 - what never began has none
                 for worker in active_children():
                     if worker not in others:
                         worker.kill()
