@@ -6,7 +6,7 @@ import json
 import pytest
 
 from yolov7fast.cli.trial_training import Budget
-from yolov7fast.reports.trial_ranking import CurvePoint, TrialRun, best_settings, rank, ranking, verdict
+from yolov7fast.reports.trial_ranking import CurvePoint, TrialRun, aligned, best_settings, rank, ranking, verdict
 from yolov7fast.search.results import setting_columns, write_csv, write_results
 from yolov7fast.search.trials_file import read_trials, training_for
 
@@ -62,7 +62,7 @@ def test_completed_settings_rank_by_mean_before_all_others():
     assert [place.setting for place in places] == [1, 0, 2, 3]
     assert places[1].map == pytest.approx(0.2) and places[1].spread == pytest.approx(0.02**0.5)
     assert best_settings(places) == {"lr0": 0.02}
-    assert ranking(places, {})[2][:6] == ["2", "0", "completed", "2", "0.2000", "0.1414"]
+    assert aligned(ranking(places, {})).splitlines()[2].split()[:6] == ["2", "0", "completed", "2", "0.2000", "0.1414"]
     assert best_settings(rank(runs[3:])) is None
 
 

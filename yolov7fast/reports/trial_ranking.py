@@ -134,19 +134,20 @@ def rank(runs: Sequence[TrialRun]) -> list[RankedSetting]:
     return sorted(found, key=lambda p: (ORDER.index(p.status), -(p.map if p.map is not None else -1.0), p.setting))
 
 
-def ranking(ranked: Sequence[RankedSetting], params: Mapping[str, Sequence[str]]) -> list[list[str]]:
+def ranking(ranked: Sequence[RankedSetting], params: Mapping[str, Sequence[str]]) -> list[list[Any]]:
     """Rows of the ranking with a header; params: values of each setting as text, one for each of `ranked`."""
-    rows = [[*RANKING, *(f"param_{name}" for name in params)]]
+    rows: list[list[Any]] = [[*RANKING, *(f"param_{name}" for name in params)]]
     for position, (place, *values) in enumerate(zip(ranked, *params.values()), 1):
-        means = map(readable, (place.map, place.spread, place.map50, place.loss))
-        rows.append([str(position), str(place.setting), place.status, str(place.count), *means, f"{place.seconds:.1f}"])
-        rows[-1] += values
+        means = (place.map, place.spread, place.map50, place.loss)
+        rows.append([position, place.setting, place.status, place.count, *means, f"{place.seconds:.1f}", *values])
     return rows
 
 
-def aligned(rows: Sequence[Sequence[str]]) -> str:
-    widths = [max(map(len, column)) for column in zip(*rows)]
-    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+def aligned(rows: Sequence[Sequence[Any]]) -> str:
+    """The rows as text in columns."""
+    cells = [[readable(cell) if cell is None or isinstance(cell, float) else str(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells)]
+    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in cells)
 
 
 def readable(value: float | None) -> str:
