@@ -9,6 +9,7 @@ from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # two test processes on two cores must not fight over threads
 
+import cv2
 import numpy as np
 import pytest
 import yaml
@@ -22,7 +23,9 @@ GOLDEN = Path(__file__).resolve().parent / "golden"
 os.environ.setdefault("YOLOV7FAST_CACHE", str(ROOT / ".pytest_cache" / "cache"))  # not the user's own
 BCCD = ROOT.parent / "shared" / "bccd"
 VISIBLE = {name: value for name, value in os.environ.items() if name == "CUDA_VISIBLE_DEVICES"}
-LONGEST = ("training", "families", "search", "overlay", "docs", "export", "doctor", "commands", "evaluation", "nn")
+LONGEST = ("training", "search", "overlay", "docs", "inference", "data", "cli", "evaluation", "nn")
+
+cv2.setNumThreads(0)  # as `data.dataset` sets it when it is imported
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -56,7 +56,7 @@ PROGRAMS = (
     Program("detect-detr", "detect", "Find objects with a DETR checkpoint.", "tools/detect_detr.py", "detect", "detr"),
     Program("trials", "run_trials", "Find good settings: many short trainings, ranked.", "tools/run_trials.py"),
     Program("overlay", "overlay", "Run a checkout of upstream, made fast.", "tools/overlay.py"),
-    Program("data", "data_sets.data", "Check and convert data sets."),
+    Program("data", "data", "Check and convert data sets."),
     Program("compare", "compare_runs", "Compare training runs on one page.", "tools/compare_runs.py"),
     Program("plan", "plan", "Memory of a training step by batch size."),
     Program("study", "study", "Compare settings at equal epochs and equal time."),
@@ -64,13 +64,11 @@ PROGRAMS = (
     Program("check", "check", "Check this machine: environment, host syncs, results, speed."),
     Program("quickstart", "quickstart", "Train and detect on the project's own data set.", "tools/quickstart.py"),
     Program("reparameterize", "reparameterize", "Turn trained weights into deploy weights.", "tools/reparameterize.py"),
-    Program(
-        "group-classes", "data_sets.group_classes", "Assign classes to heads by geometry.", "tools/group_classes.py"
-    ),
+    Program("group-classes", "group_classes", "Assign classes to heads by geometry.", "tools/group_classes.py"),
     Program("draw-assignment", "draw_assignment", "Draw what the losses assign.", "tools/draw_assignment.py"),
-    Program("resize-dataset", "data_sets.resize_dataset", "Shrink a data set for training.", "tools/resize_dataset.py"),
-    Program("coco-labels", "data_sets.coco_labels", "Make label files from a COCO file.", "tools/coco_labels.py"),
-    Program("make-shapes", "data_sets.make_shapes", "Draw the project's own small data set.", "tools/make_shapes.py"),
+    Program("resize-dataset", "resize_dataset", "Shrink a data set for training.", "tools/resize_dataset.py"),
+    Program("coco-labels", "coco_labels", "Make label files from a COCO file.", "tools/coco_labels.py"),
+    Program("make-shapes", "make_shapes", "Draw the project's own small data set.", "tools/make_shapes.py"),
 )
 
 
