@@ -1,4 +1,4 @@
-"""A checkpoint from a stranger runs nothing and changes nothing outside itself.
+"""A checkpoint from an untrusted source runs nothing and changes nothing outside itself.
 
 Every file here is one that Python's own unpickler would obey. Each must end in one sentence that names what it asked
 for; the tests also look whether anything happened.
@@ -110,7 +110,7 @@ def test_classes_are_not_called(refused, path):
     assert f"calls {path}, which is not called here" in refused(call(path, plain("cfg.yaml")))
 
 
-@pytest.mark.parametrize("number", [10**4400, -(10**100)])
+@pytest.mark.parametrize("number", [10**4400, -(10**100)], ids=["4400 digits", "100 digits"])
 def test_integers_that_cannot_be_printed_or_computed_with_are_refused(refused, number):
     assert "holds an integer of" in refused(plain({"epoch": number}))
     assert "holds an integer of" in refused(pickle.EMPTY_DICT + plain(number) + pickle.NONE + pickle.SETITEM)
