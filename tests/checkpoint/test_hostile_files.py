@@ -24,9 +24,9 @@ from tests.checkpoint.hostile_files import (
     text,
     write_zip,
 )
-from yolov7fast.checkpoint.api import load_checkpoint
-from yolov7fast.checkpoint.rebuild import Unreadable
-from yolov7fast.checkpoint.unpickle import RestrictedUnpickler
+from yolov7fast.checkpoint.checkpoint_reader import load_checkpoint
+from yolov7fast.checkpoint.restricted_unpickler import RestrictedUnpickler
+from yolov7fast.checkpoint.safe_constructors import Unreadable
 from yolov7fast.core.errors import UserError
 from yolov7fast.nn.blocks import Conv
 from yolov7fast.predictors.base import PredictOptions
@@ -69,7 +69,7 @@ def test_unpickler_itself_refuses_what_pickle_would_run(tmp_path):
         ("copyreg._reconstructor", ""),
         ("types.FunctionType", ""),
         ("torch._utils._rebuild_wrapper_subclass", ""),
-        ("yolov7fast.checkpoint.api.save_checkpoint", ""),
+        ("yolov7fast.checkpoint.checkpoint_reader.save_checkpoint", ""),
         ("models.yolo.read_description", ""),
         ("models.yolo.Models", ""),  # nearly a known name
         ("Models.yolo.Model", ""),

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from yolov7fast.checkpoint.api import CheckpointError, load_checkpoint, module_of, state_dict_of
+from yolov7fast.checkpoint.checkpoint_reader import CheckpointError, load_checkpoint, module_of, state_dict_of
 from yolov7fast.nn.blocks import Conv
 from yolov7fast.nn.class_paths import COMPILED_MARK, class_path
 from yolov7fast.nn.model import Model

@@ -7,9 +7,9 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from tests.small_network import small_network
-from yolov7fast.checkpoint import release
-from yolov7fast.checkpoint.api import save_checkpoint
-from yolov7fast.checkpoint.release import local_weights, released_for
+from yolov7fast.checkpoint import released_weights
+from yolov7fast.checkpoint.checkpoint_reader import save_checkpoint
+from yolov7fast.checkpoint.released_weights import local_weights, released_for
 from yolov7fast.core.errors import UserError
 
 
@@ -19,7 +19,7 @@ def served(tmp_path, monkeypatch):
     folder, elsewhere = tmp_path / "release", tmp_path / "here"
     folder.mkdir()
     elsewhere.mkdir()
-    monkeypatch.setattr(release, "RELEASE", folder.as_uri())
+    monkeypatch.setattr(released_weights, "RELEASE", folder.as_uri())
     monkeypatch.chdir(elsewhere)
     return folder
 
@@ -34,7 +34,7 @@ def test_a_published_name_is_fetched_once_into_weights(served, capsys):
     assert "fetching file://" in capsys.readouterr().out
     (served / "yolov7-tiny.pt").unlink()
     assert local_weights("yolov7-tiny.pt") == local_weights("weights/yolov7-tiny.pt") == "weights/yolov7-tiny.pt"
-    assert [path.name for path in release.FOLDER.iterdir()] == ["yolov7-tiny.pt"]
+    assert [path.name for path in released_weights.FOLDER.iterdir()] == ["yolov7-tiny.pt"]
 
 
 def test_other_names_and_files_that_exist_are_left_alone(served, tmp_path):
@@ -42,7 +42,7 @@ def test_other_names_and_files_that_exist_are_left_alone(served, tmp_path):
     publish(tmp_path / "here", "yolov7.pt")
     for name in ("yolov7.pt", "best.pt", "runs/yolov7.pt", "yolov7.onnx", ""):
         assert local_weights(name) == name
-    assert not release.FOLDER.exists()
+    assert not released_weights.FOLDER.exists()
 
 
 @pytest.mark.parametrize("content", [None, b"<html>rate limit</html>"])
@@ -52,11 +52,11 @@ def test_what_cannot_be_fetched_is_one_line_with_address_and_place(served, conte
     with pytest.raises(UserError) as error:
         local_weights("yolov7x.pt")
     assert f"download {served.as_uri()}/yolov7x.pt yourself and save it as weights/yolov7x.pt" in str(error.value)
-    assert "\n" not in str(error.value) and not list(release.FOLDER.iterdir())
+    assert "\n" not in str(error.value) and not list(released_weights.FOLDER.iterdir())
 
 
 def test_a_file_in_the_way_of_the_folder_is_named(served):
-    release.FOLDER.touch()
+    released_weights.FOLDER.touch()
     with pytest.raises(UserError, match="cannot write weights: File exists"):
         local_weights("yolov7.pt")
 
@@ -88,7 +88,7 @@ def server(served, monkeypatch):
         http = ThreadingHTTPServer(("127.0.0.1", 0), partial(handler, directory=str(served)))
         threading.Thread(target=http.serve_forever, daemon=True).start()
         started.append(http)
-        monkeypatch.setattr(release, "RELEASE", f"http://127.0.0.1:{http.server_port}")
+        monkeypatch.setattr(released_weights, "RELEASE", f"http://127.0.0.1:{http.server_port}")
 
     yield start
     for http in started:
@@ -99,15 +99,15 @@ def server(served, monkeypatch):
 def test_a_server_gives_the_file(server, served):
     publish(served, "yolov7-w6.pt")
     server(Quiet)
-    assert (release.FOLDER / "yolov7-w6.pt").resolve().samefile(local_weights("yolov7-w6.pt"))
-    assert (release.FOLDER / "yolov7-w6.pt").read_bytes() == (served / "yolov7-w6.pt").read_bytes()
+    assert (released_weights.FOLDER / "yolov7-w6.pt").resolve().samefile(local_weights("yolov7-w6.pt"))
+    assert (released_weights.FOLDER / "yolov7-w6.pt").read_bytes() == (served / "yolov7-w6.pt").read_bytes()
 
 
 def test_a_broken_connection_leaves_nothing(server):
     server(CutOff)
     with pytest.raises(UserError, match=r"broke off after 200 of 1,000,000 bytes.*weights/yolov7-e6\.pt"):
         local_weights("yolov7-e6.pt")
-    assert not list(release.FOLDER.iterdir())
+    assert not list(released_weights.FOLDER.iterdir())
 
 
 @pytest.mark.parametrize(

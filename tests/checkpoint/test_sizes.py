@@ -23,8 +23,7 @@ from tests.checkpoint.hostile_files import (
     text,
     write_zip,
 )
-from yolov7fast.checkpoint.api import CheckpointError, load_checkpoint
-from yolov7fast.checkpoint.archive import LEGACY_MAGIC, LEGACY_VERSION
+from yolov7fast.checkpoint.checkpoint_reader import LEGACY_MAGIC, LEGACY_VERSION, CheckpointError, load_checkpoint
 from yolov7fast.core.errors import UserError
 
 # --- NumPy ------------------------------------------------------------------------------------------------------------

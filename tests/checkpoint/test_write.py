@@ -17,15 +17,15 @@ import pytest
 import torch
 from torch import nn
 
-import yolov7fast.checkpoint.write
+import yolov7fast.checkpoint.checkpoint_writer
 from tests.checkpoint.test_read import NETWORKS, attributes, kinds
 from tests.conftest import ROOT
-from yolov7fast.checkpoint.api import load_checkpoint, save_checkpoint, state_dict_of, strip_checkpoint
-from yolov7fast.checkpoint.write import SaveError
+from yolov7fast.checkpoint.checkpoint_reader import load_checkpoint, save_checkpoint, state_dict_of, strip_checkpoint
+from yolov7fast.checkpoint.checkpoint_writer import SaveError
 from yolov7fast.core.errors import UserError
 from yolov7fast.nn.blocks import Conv
-from yolov7fast.nn.description import read_description
 from yolov7fast.nn.model import Model
+from yolov7fast.nn.model_parser import read_description
 
 # Every global that upstream's files refer to, with both spellings of NumPy.
 REFERENCE_GLOBALS = {
@@ -365,7 +365,9 @@ def save_and_die_at(step: int, names, monkeypatch) -> None:
         return call
 
     monkeypatch.setattr(
-        yolov7fast.checkpoint.write.RememberingFile, "write", dying(yolov7fast.checkpoint.write.RememberingFile.write)
+        yolov7fast.checkpoint.checkpoint_writer.RememberingFile,
+        "write",
+        dying(yolov7fast.checkpoint.checkpoint_writer.RememberingFile.write),
     )
     for owner, name in ((os, "fsync"), (os, "replace"), (shutil, "copyfile")):
         monkeypatch.setattr(owner, name, dying(getattr(owner, name)))

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tests.played_gpu import PlayedGpu
-from yolov7fast.core.device_queue import CudaQueue, HostQueue, queue_of
+from yolov7fast.core.device import DeviceQueue
 
 
 @pytest.fixture
@@ -12,13 +12,9 @@ def gpu(monkeypatch) -> PlayedGpu:
     return PlayedGpu(monkeypatch)
 
 
-def test_every_device_has_the_queue_of_its_kind(gpu):
-    assert isinstance(queue_of(torch.device("cpu")), HostQueue) and not queue_of(torch.device("cpu")).runs_ahead
-    assert isinstance(queue_of(torch.device("cuda", 0)), CudaQueue) and queue_of(torch.device("cuda", 0)).runs_ahead
-
-
 def test_marks_of_the_cpu_are_times():
-    queue = queue_of(torch.device("cpu"))
+    queue = DeviceQueue(torch.device("cpu"))
+    assert not queue.runs_ahead
     first, second = queue.mark(), queue.mark()
     assert 0 <= first.elapsed_time(second) < 60_000
     with queue.beside(second):
@@ -26,7 +22,7 @@ def test_marks_of_the_cpu_are_times():
 
 
 def test_a_mark_of_cuda_measures_the_device_and_does_not_wait(gpu):
-    queue = CudaQueue(torch.device("cuda", 0))
+    queue = DeviceQueue(torch.device("cuda", 0))
     gpu.queue(7)  # of the batch before
     begun = queue.mark()
     gpu.queue(10)
@@ -35,7 +31,7 @@ def test_a_mark_of_cuda_measures_the_device_and_does_not_wait(gpu):
 
 
 def test_reading_beside_waits_for_the_mark_and_not_for_what_follows(gpu):
-    queue = CudaQueue(torch.device("cuda", 0))
+    queue = DeviceQueue(torch.device("cuda", 0))
     gpu.queue(10)
     mark = queue.mark()
     gpu.queue(100)  # of the next batch
@@ -49,7 +45,7 @@ def test_reading_beside_waits_for_the_mark_and_not_for_what_follows(gpu):
 
 @pytest.mark.parametrize("error", [None, ValueError], ids=["left", "left by an error"])
 def test_what_was_begun_beside_is_done_when_the_block_is_left(gpu, error):
-    queue = CudaQueue(torch.device("cuda", 0))
+    queue = DeviceQueue(torch.device("cuda", 0))
     try:
         with queue.beside(queue.mark()):
             gpu.queue(5)

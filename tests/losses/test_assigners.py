@@ -8,14 +8,13 @@ from tests.losses.test_yolo import small_case
 from yolov7fast.core.boxes import box_iou, xywh2xyxy
 from yolov7fast.core.errors import UserError
 from yolov7fast.losses import assigners
-from yolov7fast.losses.assigners import find_assigner, make_assigner, register
-from yolov7fast.losses.assignment import PlainAssigner
-from yolov7fast.losses.build import assigner_name, build_loss
+from yolov7fast.losses.assigners import PlainAssigner, assigner_name, find_assigner, register
 from yolov7fast.losses.candidates import LEAD_REACH
-from yolov7fast.losses.multihead import MultiHeadLoss
+from yolov7fast.losses.loss_builder import build_loss
+from yolov7fast.losses.multihead_loss import MultiHeadLoss
 from yolov7fast.losses.simota import AUX_TOP, LEAD_TOP, SimOTA
 from yolov7fast.losses.tal import TAL
-from yolov7fast.losses.yolo import AuxiliaryLoss, YoloLoss
+from yolov7fast.losses.yolo_loss import AuxiliaryLoss, YoloLoss
 from yolov7fast.nn.model import Model
 from yolov7fast.training.hyperparameters import check_hyp, load_hyp
 
@@ -24,7 +23,7 @@ HYP = {"box": 0.05, "obj": 0.7, "cls": 0.3, "cls_pw": 1.0, "obj_pw": 1.0, "fl_ga
 
 def test_names_and_what_they_stand_for():
     assert (find_assigner("plain"), find_assigner("ota"), find_assigner("tal")) == (PlainAssigner, SimOTA, TAL)
-    assert make_assigner("ota") == SimOTA(LEAD_TOP) and make_assigner("ota", auxiliary=True) == SimOTA(AUX_TOP)
+    assert find_assigner("ota").build(False) == SimOTA(LEAD_TOP) and find_assigner("ota").build(True) == SimOTA(AUX_TOP)
 
 
 @pytest.mark.parametrize("name", ["otta", 3, None, ["ota"]])

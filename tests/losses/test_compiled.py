@@ -9,8 +9,8 @@ from torch._dynamo.testing import CompileCounterWithBackend
 
 from tests.losses.loss_golden import stand_in
 from tests.losses.test_device import extra, random_maps, random_targets
-from yolov7fast.losses.compiled import compile_loss
-from yolov7fast.losses.yolo import ComputeLossOTA
+from yolov7fast.losses.loss_builder import compile_loss
+from yolov7fast.losses.yolo_loss import ComputeLossOTA
 from yolov7fast.nn.compiling import CompiledPart
 
 EACH = (6, 9, 3, 1, 0, 30, 12)  # boxes an image, batch after batch

@@ -7,8 +7,8 @@ import torch
 
 from benchmarks.op_counter import OpCounter
 from tests.training.families.detr_commands import needs_transformers
-from yolov7fast.losses import detr_matching
-from yolov7fast.losses.detr_matching import BoxesNotFinite, loss_modules, match_layers
+from yolov7fast.losses import detr_loss
+from yolov7fast.losses.detr_loss import BoxesNotFinite, loss_modules, match_layers
 
 LAYERS, IMAGES, QUERIES, CLASSES = 4, 3, 40, 5
 
@@ -47,8 +47,8 @@ def test_assignments_are_those_of_transformers(kind, seed):
 @needs_transformers
 @pytest.mark.parametrize("layers_wanted", [1, 4])
 def test_the_host_waits_once_for_all_layers(monkeypatch, layers_wanted):
-    copies, to_host = [], detr_matching.to_host
-    monkeypatch.setattr(detr_matching, "to_host", lambda values: copies.append(values.shape) or to_host(values))
+    copies, to_host = [], detr_loss.to_host
+    monkeypatch.setattr(detr_loss, "to_host", lambda values: copies.append(values.shape) or to_host(values))
     layers, targets = case(0)
     matcher = matcher_of("focal")
     with OpCounter() as counter:

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from tests.recorded_heads import ANCHORS, CHANNELS, VARIANTS, features, network, recorded_head, with_strides
-from yolov7fast.losses.multihead import CERTAIN, MultiHeadLoss
-from yolov7fast.losses.yolo import YoloLoss
+from yolov7fast.losses.multihead_loss import CERTAIN, MultiHeadLoss
+from yolov7fast.losses.yolo_loss import YoloLoss
 from yolov7fast.nn.head_config import HeadConfig
 from yolov7fast.nn.heads import Detect
 from yolov7fast.nn.multihead import MultiHeadDetect

@@ -6,7 +6,7 @@ import yaml
 from yolov7fast.cli.checks import check_train
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.core.errors import UserError
-from yolov7fast.losses.build import assigner_at, assigner_stages
+from yolov7fast.losses.assigners import assigner_at, assigner_stages
 from yolov7fast.training.hyperparameters import check_hyp, load_hyp, with_assigner
 
 HYP = load_hyp("tiny")

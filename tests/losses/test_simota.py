@@ -7,11 +7,10 @@ import torch
 from tests.losses.loss_golden import GOLDEN, Case, batched_matches, names, stand_in
 from tests.losses.slow_assigner import slow_assign, slow_candidates
 from yolov7fast.core.boxes import box_iou
-from yolov7fast.losses import assignment
-from yolov7fast.losses.assignment import Predictions, plan_chunks
-from yolov7fast.losses.candidates import AUX_REACH, LEAD_REACH
-from yolov7fast.losses.simota import AUX_TOP, LEAD_TOP, Pairs, SimOTA, lowest_cost
-from yolov7fast.losses.yolo import ComputeLossOTA
+from yolov7fast.losses import candidates
+from yolov7fast.losses.candidates import AUX_REACH, LEAD_REACH, plan_chunks
+from yolov7fast.losses.simota import AUX_TOP, LEAD_TOP, Pairs, Predictions, SimOTA, lowest_cost
+from yolov7fast.losses.yolo_loss import ComputeLossOTA
 
 ROUNDING = 1e-5  # relative: what two orders of summation in fp32 may differ by
 
@@ -164,20 +163,20 @@ def test_chunks_change_nothing(monkeypatch):
     whole = batched_matches(loss, maps, targets, height, LEAD_REACH, LEAD_TOP)
     assert len(loss.plan(targets, maps, LEAD_REACH, height).gt.chunks) == 1
     for limit in (1 << 14, 1 << 10, 1):
-        monkeypatch.setattr(assignment, "MAX_PAIRS", limit)
+        monkeypatch.setattr(candidates, "MAX_PAIRS", limit)
         assert limit > 1 << 10 or len(loss.plan(targets, maps, LEAD_REACH, height).gt.chunks) > 1
         assert batched_matches(loss, maps, targets, height, LEAD_REACH, LEAD_TOP) == whole
 
 
 def test_every_candidate_meets_every_box_of_its_image_in_chunks_within_the_limit(monkeypatch):
-    monkeypatch.setattr(assignment, "MAX_PAIRS", 40)
+    monkeypatch.setattr(candidates, "MAX_PAIRS", 40)
     random = np.random.RandomState(0)
     gt_image = np.sort(random.randint(0, 6, 40))
     candidate_image = random.choice([0, 1, 2, 5], 60)
     arrays, met = plan_chunks(candidate_image, gt_image), []
-    for candidates, gt_idx in zip(arrays[::2], arrays[1::2]):
-        assert gt_idx.shape[1] == 1 or candidates.size * gt_idx.shape[1] <= 40
-        for c, g in zip(candidates, gt_idx):
+    for candidate_idx, gt_idx in zip(arrays[::2], arrays[1::2]):
+        assert gt_idx.shape[1] == 1 or candidate_idx.size * gt_idx.shape[1] <= 40
+        for c, g in zip(candidate_idx, gt_idx):
             met += [(i, j) for i in c[c >= 0].tolist() for j in g[g >= 0].tolist()]
     expected = [(i, j) for i in range(60) for j in range(40) if candidate_image[i] == gt_image[j]]
     assert sorted(met) == expected

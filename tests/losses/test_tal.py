@@ -9,9 +9,9 @@ from tests.losses.slow_assigner import slow_bce, slow_candidates, slow_ciou
 from tests.losses.slow_tal import slow_tal
 from tests.losses.test_simota import random_case
 from tests.losses.test_yolo import small_case
-from yolov7fast.losses import assignment
+from yolov7fast.losses import candidates
 from yolov7fast.losses.candidates import AUX_REACH, LEAD_REACH
-from yolov7fast.losses.yolo import AuxiliaryLoss, YoloLoss
+from yolov7fast.losses.yolo_loss import AuxiliaryLoss, YoloLoss
 
 
 def tal_case(seed: int, most: int = 9):
@@ -79,7 +79,7 @@ def test_chunks_change_nothing(monkeypatch):
     whole = matches(loss, maps, targets, size[0], LEAD_REACH)
     assert whole
     for limit in (1 << 14, 1 << 10, 1):
-        monkeypatch.setattr(assignment, "MAX_PAIRS", limit)
+        monkeypatch.setattr(candidates, "MAX_PAIRS", limit)
         assert matches(loss, maps, targets, size[0], LEAD_REACH) == whole
 
 

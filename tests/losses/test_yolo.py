@@ -10,7 +10,7 @@ from yolov7fast.core.boxes import bbox_iou
 from yolov7fast.core.errors import UserError
 from yolov7fast.losses.candidates import LEAD_REACH
 from yolov7fast.losses.simota import LEAD_TOP
-from yolov7fast.losses.yolo import ComputeLoss, ComputeLossOTA, last_on_cell
+from yolov7fast.losses.yolo_loss import ComputeLoss, ComputeLossOTA, last_on_cell
 
 
 def check_against_record(name: str, dtype: torch.dtype) -> None:

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from tests.machine import planted_faults
-from yolov7fast.checkpoint.api import save_checkpoint
-from yolov7fast.losses.yolo import YoloLoss
+from yolov7fast.checkpoint.checkpoint_reader import save_checkpoint
+from yolov7fast.losses.yolo_loss import YoloLoss
 from yolov7fast.machine import gpu_check
 from yolov7fast.machine.gpu_check import FAILED, INFO, PASSED, SKIPPED
 from yolov7fast.training.yolo.family import YoloFamily

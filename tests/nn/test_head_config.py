@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from yolov7fast.core.errors import UserError
-from yolov7fast.core.files.shipped import ROOT
+from yolov7fast.core.files.paths import ROOT
 from yolov7fast.nn.head_config import SHIPPED, HeadConfig, choose_head_config
 
 

@@ -10,12 +10,12 @@ import torch
 
 from tests.conftest import ROOT
 from tests.recorded_heads import ANCHORS, CHANNELS, VARIANTS, features, fill, recorded_head, with_strides
-from yolov7fast.checkpoint.api import load_checkpoint, save_checkpoint, state_dict_of, transfer_weights
+from yolov7fast.checkpoint.checkpoint_reader import load_checkpoint, save_checkpoint, state_dict_of, transfer_weights
 from yolov7fast.core.errors import UserError
-from yolov7fast.nn.description import read_description
 from yolov7fast.nn.head_config import SHIPPED, HeadConfig
 from yolov7fast.nn.heads import Detect
 from yolov7fast.nn.model import Model
+from yolov7fast.nn.model_parser import read_description
 from yolov7fast.nn.multihead import CBAM, MultiHeadDetect, heads_of
 from yolov7fast.predictors.nms import non_max_suppression
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from tests.nn.parity import build_narrow, description
 from yolov7fast.core.errors import UserError
-from yolov7fast.nn import parser
+from yolov7fast.nn import model_parser
 from yolov7fast.nn.blocks import Conv
 from yolov7fast.nn.heads import Detect
 from yolov7fast.nn.model import Model
@@ -118,7 +118,7 @@ def test_the_callers_mapping_is_left_alone():
 
 def test_words_of_the_vocabulary():
     def resolve(word):
-        return parser.resolve_word(word, 3, [[1, 2]], "here")
+        return model_parser.resolve_word(word, 3, [[1, 2]], "here")
 
     assert resolve("None") is None
     assert resolve("nc") == 3
@@ -133,7 +133,7 @@ def test_words_of_the_vocabulary():
 @pytest.mark.parametrize("word", ["nn.LeakyRelu(0.1)", "__import__('os')", "nn.SiLU(1, 2)", "nc * 2", "nn.ReLU(e)"])
 def test_other_expressions_are_refused(word):
     with pytest.raises(UserError, match=re.escape(f"`{word}`")):
-        parser.resolve_word(word, 3, [[1, 2]], "here")
+        model_parser.resolve_word(word, 3, [[1, 2]], "here")
 
 
 def test_activations_are_in_place_as_far_as_is_known_of_them():
@@ -269,16 +269,16 @@ def test_another_module_can_register_a_head(monkeypatch):
     class Part(nn.Module):
         pass
 
-    monkeypatch.setattr(parser, "BLOCKS", dict(parser.BLOCKS))
-    monkeypatch.setattr(parser, "PARTS", list(parser.PARTS))
-    parser.register("Loud", Loud, parser.detection_head, parts=[Part])
+    monkeypatch.setattr(model_parser, "BLOCKS", dict(model_parser.BLOCKS))
+    monkeypatch.setattr(model_parser, "PARTS", list(model_parser.PARTS))
+    model_parser.register("Loud", Loud, model_parser.detection_head, parts=[Part])
     model = Model(with_row(2, [[0, 1], 1, "Loud", ["nc", "anchors"]]))
     assert type(model.model[-1]) is Loud
-    assert Part in parser.known_classes().values() and Loud in parser.known_classes().values()
+    assert Part in model_parser.known_classes().values() and Loud in model_parser.known_classes().values()
 
 
 def test_known_classes_are_under_the_paths_that_pickles_name():
-    known = parser.known_classes()
+    known = model_parser.known_classes()
     assert {"models.yolo.Detect", "models.yolo.IDetect", "models.yolo.IAuxDetect"} <= known.keys()
     assert known["models.common.Conv"] is Conv
     assert "torch.nn.modules.upsampling.Upsample" in known and "models.common.ImplicitM" in known

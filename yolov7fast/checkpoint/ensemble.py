@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from yolov7fast.checkpoint.api import CheckpointError, load_checkpoint, module_of
-from yolov7fast.checkpoint.release import local_weights
-from yolov7fast.core.bounded import is_whole
+from yolov7fast.checkpoint.checkpoint_reader import CheckpointError, load_checkpoint, module_of
+from yolov7fast.checkpoint.released_weights import local_weights
 from yolov7fast.core.errors import MORE_MEMORY, UserError, is_out_of_memory, one_line
-from yolov7fast.nn.description import MOST_CHANNELS
+from yolov7fast.core.files.settings_files import is_whole
 from yolov7fast.nn.model import Model
+from yolov7fast.nn.model_parser import MOST_CHANNELS
 
 LARGEST_STRIDE = 1 << 10
 IN_PLACE = (nn.Hardswish, nn.LeakyReLU, nn.ReLU, nn.ReLU6, nn.SiLU)

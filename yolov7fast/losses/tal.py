@@ -15,8 +15,7 @@ import torch
 import torch.nn.functional as F
 
 from yolov7fast.core.boxes import bbox_iou
-from yolov7fast.losses.assignment import Assignment, GroundTruthBoxes, Predictions
-from yolov7fast.losses.simota import LOG_FLOOR, Pairs, SimOTA
+from yolov7fast.losses.simota import LOG_FLOOR, Assignment, GroundTruthBoxes, Pairs, Predictions, SimOTA
 
 ALPHA, BETA = 1.0, 6.0  # exponents of score and IoU
 TOP = 13

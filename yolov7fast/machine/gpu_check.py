@@ -17,7 +17,7 @@ import torch
 import yaml
 from torch.nn.utils import parameters_to_vector
 
-from yolov7fast.checkpoint.api import load_checkpoint
+from yolov7fast.checkpoint.checkpoint_reader import load_checkpoint
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.cli.programs import program
 from yolov7fast.core.errors import one_line
@@ -25,7 +25,7 @@ from yolov7fast.core.files.paths import check_file
 from yolov7fast.data.data_yaml import DataYaml
 from yolov7fast.data.shapes import NAMES, make_shapes
 from yolov7fast.machine.profiler import ProfiledFamily, build_step, measure
-from yolov7fast.nn.description import read_description
+from yolov7fast.nn.model_parser import read_description
 from yolov7fast.training.hyperparameters import load_hyp
 from yolov7fast.training.memory_plan import available_ram
 from yolov7fast.training.optimizer import Rates

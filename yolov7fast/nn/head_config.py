@@ -18,10 +18,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from yolov7fast.core.bounded import MOST_CLASSES, is_whole
 from yolov7fast.core.errors import UserError, shown
-from yolov7fast.core.files.shipped import ROOT
-from yolov7fast.core.files.yaml_file import read_yaml
+from yolov7fast.core.files.paths import ROOT
+from yolov7fast.core.files.settings_files import MOST_CLASSES, is_whole, read_yaml
 from yolov7fast.core.text import printable
 
 SHIPPED = {  # for COCO's 80 classes and four heads

@@ -17,10 +17,9 @@ from torch import nn
 
 from yolov7fast.core.errors import UserError, is_out_of_memory, one_line, shown
 from yolov7fast.nn.blocks import Conv, RepConv
-from yolov7fast.nn.description import check_description, read_description
 from yolov7fast.nn.heads import Detect, IAuxDetect, IDetect
+from yolov7fast.nn.model_parser import check_description, parse_model, read_description
 from yolov7fast.nn.multihead import MultiHeadDetect, MultiHeadDetectAttention, with_heads
-from yolov7fast.nn.parser import parse_model
 
 __all__ = [
     "Detect",

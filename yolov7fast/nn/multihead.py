@@ -19,7 +19,7 @@ from torch import nn
 from yolov7fast.core.errors import UserError
 from yolov7fast.nn.head_config import DEFAULT_HEADS, HeadConfig
 from yolov7fast.nn.heads import Detect, add_prior_bias, conv_list
-from yolov7fast.nn.parser import BLOCKS, Resolved, Row, detection_head, register
+from yolov7fast.nn.model_parser import BLOCKS, Resolved, Row, detection_head, register
 
 
 class MultiHeadDetect(Detect):

@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from yolov7fast.core.errors import UserError
-from yolov7fast.core.files import atomic, file_lock
+from yolov7fast.core.files import atomic, locks
 from yolov7fast.core.files.atomic import (
     atomic_file,
     atomic_folder,
@@ -119,7 +119,7 @@ def test_a_name_as_long_as_the_file_system_allows(tmp_path):
 
 
 def test_a_file_system_without_locks(tmp_path, monkeypatch):
-    monkeypatch.setattr(file_lock, "fcntl", None)
+    monkeypatch.setattr(locks, "fcntl", None)
     write_atomically(tmp_path / "a.txt", "x")
     with atomic_folder(tmp_path / "b") as folder:
         (folder / "c").touch()

@@ -7,9 +7,8 @@ import socket
 import pytest
 
 from yolov7fast.core.errors import UserError
-from yolov7fast.core.files import folder_lock
-from yolov7fast.core.files.file_lock import NoLocks
-from yolov7fast.core.files.folder_lock import FolderLock
+from yolov7fast.core.files import locks
+from yolov7fast.core.files.locks import FolderLock, NoLocks
 
 
 def child_holding(folder, then=lambda: None) -> tuple[int, int]:
@@ -53,9 +52,9 @@ def test_a_dead_process_loses_its_lock_though_its_children_live(tmp_path):
     os.kill(process, signal.SIGKILL)
     os.waitpid(process, 0)
     try:
-        assert (tmp_path / folder_lock.NAME).is_file()
+        assert (tmp_path / locks.NAME).is_file()
         with FolderLock(tmp_path):
-            assert f"process {os.getpid()} " in (tmp_path / folder_lock.NAME).read_text()
+            assert f"process {os.getpid()} " in (tmp_path / locks.NAME).read_text()
     finally:
         os.kill(worker, signal.SIGKILL)
     assert os.listdir(tmp_path) == []
@@ -78,7 +77,7 @@ def test_a_file_system_without_locks_is_no_reason_to_stop(tmp_path, monkeypatch)
     def none(path):
         raise NoLocks
 
-    monkeypatch.setattr(folder_lock, "try_lock", none)
+    monkeypatch.setattr(locks, "try_lock", none)
     with FolderLock(tmp_path) as lock:
         lock.take()
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from yolov7fast.core.errors import UserError, one_line
-from yolov7fast.core.files.json_file import read_json
+from yolov7fast.core.files.settings_files import read_json
 
 
 def test_what_the_file_holds_comes_back(tmp_path):
@@ -30,7 +30,7 @@ def test_what_the_file_holds_comes_back(tmp_path):
     ],
 )
 def test_what_cannot_be_used_is_named_in_one_line(tmp_path, monkeypatch, content, complaint):
-    monkeypatch.setattr("yolov7fast.core.files.json_file.MOST_VALUES", 2000)
+    monkeypatch.setattr("yolov7fast.core.files.settings_files.MOST_VALUES", 2000)
     (tmp_path / "x.json").write_bytes(content)
     with pytest.raises(UserError, match=rf"x\.json.*{complaint}.*; take another") as caught:
         read_json(tmp_path / "x.json", remedy="take another")

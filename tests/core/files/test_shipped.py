@@ -3,8 +3,7 @@
 import pytest
 
 from yolov7fast.core.errors import UserError
-from yolov7fast.core.files.paths import check_file
-from yolov7fast.core.files.shipped import KINDS, ROOT, shipped_by_name, shipped_file
+from yolov7fast.core.files.paths import KINDS, ROOT, check_file, shipped_by_name, shipped_file
 from yolov7fast.training.hyperparameters import load_hyp
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from yolov7fast.core.errors import UserError
-from yolov7fast.core.files.yaml_file import read_yaml
+from yolov7fast.core.files.settings_files import read_yaml
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_a_path_that_no_file_can_have_and_a_file_that_holds_no_settings(tmp_path
     assert len(str(caught.value)) < 500
     with pytest.raises(UserError, match=r"cannot be read .embedded null byte"):
         read_yaml("a\0b")
-    monkeypatch.setattr("yolov7fast.core.files.yaml_file.MOST_BYTES", 10)
+    monkeypatch.setattr("yolov7fast.core.files.settings_files.MOST_BYTES", 10)
     (tmp_path / "mine.yaml").write_text("a: 1234567890")
     with pytest.raises(UserError, match="so it is no file of settings"):
         read_yaml(tmp_path / "mine.yaml")

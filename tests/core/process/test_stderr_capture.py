@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from yolov7fast.core.process.stderr_capture import stderr_lines_caught
+from yolov7fast.core.process.output import stderr_lines_caught
 
 
 def is_decoder(line: str) -> bool:

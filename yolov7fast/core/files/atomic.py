@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from yolov7fast.core.errors import UserError
-from yolov7fast.core.files.file_lock import NoLocks, try_lock
+from yolov7fast.core.files.locks import NoLocks, try_lock
 
 REMEDY = "free some space, or choose a folder that exists and can be written"
 LONGEST = 60  # characters of a name kept in a temporary one: a file name has at most 255 bytes, a character 4

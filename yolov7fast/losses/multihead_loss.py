@@ -1,14 +1,14 @@
 """The loss of a network with several heads: each head learns the objects of its own classes, all others are background.
 
-As in `losses.yolo`, the raw outputs being a list over heads of lists over levels. An object's candidates lie in the
-outputs of its class's head alone, so there are as many as with one head; they are found, read and matched together, the
-boxes of each (image, head) by themselves. The work grows with objects, not with heads.
+Raw outputs are a list over heads of lists over levels. The candidates of an object lie in the outputs of its class's
+head only, so there are as many as with one head; all heads are found, read and matched together, each (image, head) as
+a separate image. The cost grows with objects, not with heads.
 
-How heads are weighed: box and class of an object count as much as they would with one head, times the relative weight
-of its head (the weights are brought to a mean of 1). Objectness, which has to tell whose object it is as well, counts
-more: `objectness_weight`. With `hyp["per_head_loss"]` set, as in a public fork with such networks, each head's means
-are taken by themselves and added up with the weights as they are: the loss then grows with the number of heads, two
-objects of one head weigh as much as two hundred of another, and classes weigh more in small heads.
+Weights of heads: box and class loss of an object count as much as with one head, times the relative weight of its head
+(the weights are normalised to a mean of 1). Objectness, which must also tell heads apart, is multiplied by
+`objectness_weight`. With `hyp["per_head_loss"]` set, as in a public fork with such networks, the means of each head are
+computed separately and summed with the weights as given: the loss then grows with the number of heads, two objects of
+one head weigh as much as two hundred of another, and classes weigh more in small heads.
 """
 
 from dataclasses import replace
@@ -18,16 +18,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from yolov7fast.core.device_copy import send
-from yolov7fast.losses.plan import Plan
-from yolov7fast.losses.yolo import Terms, YoloLoss
+from yolov7fast.core.device import send
+from yolov7fast.losses.candidates import LossPlan
+from yolov7fast.losses.yolo_loss import Terms, YoloLoss
 from yolov7fast.nn.head_config import HeadConfig
 
 CERTAIN = 100.0  # a logit whose sigmoid is 1, and 0 with the other sign
 
 
 class MultiHeadLoss(YoloLoss):
-    """Sends every target to the head of its class. The detection layer gives `head_config`, a plain dictionary."""
+    """Assigns every target to the head of its class; `head_config` of the detection layer defines the heads."""
 
     def __init__(self, model: Any, assigner: str, autobalance: bool = False):
         super().__init__(model, assigner, autobalance)
@@ -47,7 +47,7 @@ class MultiHeadLoss(YoloLoss):
     def raw_outputs(self, p: list) -> list[torch.Tensor]:
         return [head[level] for level in range(self.levels) for head in p]
 
-    def plan(self, targets: torch.Tensor, raw: list[torch.Tensor], reach: float, height: int | None = None) -> Plan:
+    def plan(self, targets: torch.Tensor, raw: list[torch.Tensor], reach: float, height: int | None = None) -> LossPlan:
         plan = super().plan(targets, raw, reach, height)
         if self.trains_all:
             return plan
@@ -70,20 +70,20 @@ class MultiHeadLoss(YoloLoss):
 
 
 def objectness_weight(heads: int) -> int:
-    """How often objectness counts, whose gain in the hyp file is meant for one head: 1 for one, 3 for two, 7 for four.
+    """Factor of the objectness loss, whose gain in the hyp file is for one head: 1 for one, 3 for two, 7 for four.
 
-    With one head the class loss tells classes apart. Among heads objectness alone does, at its few positive cells, and
-    with its ordinary gain it learns that too slowly. Found by measuring, not derived: on the shapes set (progress.md)
-    four heads of one class had mAP@.5 0.68, 0.80 and 0.88 with objectness counted once, 4 and 8 times, one head 0.80.
+    With one head the class loss distinguishes classes. Between heads only objectness does, at its few positive cells,
+    and with its ordinary gain it learns that too slowly. The rule is empirical: on the shapes set (progress.md) four
+    heads of one class had mAP@.5 0.68, 0.80 and 0.88 with objectness counted once, 4 and 8 times, one head 0.80.
     """
     return 2 * heads - 1
 
 
 def class_columns(config: HeadConfig) -> tuple[torch.Tensor, torch.Tensor]:
-    """(heads, widest) bool, the class columns that each head trains, and float, logits that stand for the others.
+    """(heads, widest) bool, the class columns that each head trains, and float, logits that replace the others.
 
-    Not trained are columns a head does not have, or has for other heads' classes: absent for certain. Nor is the one
-    class of a head with a single class, which is certainly present (with one class in all the ordinary rule holds).
+    Not trained are columns that a head does not have or has for other heads' classes (certainly absent), and the class
+    of a head with a single class (certainly present), unless there is only one class in all.
     """
     trained = torch.zeros(config.heads, max(config.widths), dtype=torch.bool)
     fixed = torch.full(trained.shape, -CERTAIN)

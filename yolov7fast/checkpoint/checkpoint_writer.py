@@ -22,7 +22,7 @@ import torch
 from torch import nn
 from torch._utils import _rebuild_parameter
 
-from yolov7fast.checkpoint.rebuild import ARGUMENTS, CALLS, STORAGES, readable_modules
+from yolov7fast.checkpoint.safe_constructors import ARGUMENTS, CALLS, STORAGES, readable_modules
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.atomic import Replacement, atomic_path
 from yolov7fast.nn.blocks import Conv

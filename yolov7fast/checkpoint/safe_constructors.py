@@ -16,7 +16,7 @@ from torch import nn
 
 from yolov7fast.nn.class_paths import class_path
 from yolov7fast.nn.model import Model
-from yolov7fast.nn.parser import ACTIVATIONS, known_classes
+from yolov7fast.nn.model_parser import ACTIVATIONS, known_classes
 
 
 class Unreadable(Exception):

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import nn
 
-from yolov7fast.checkpoint.rebuild import (
+from yolov7fast.checkpoint.safe_constructors import (
     ARGUMENTS,
     CALLS,
     CONSTANTS,
@@ -30,7 +30,7 @@ from yolov7fast.checkpoint.rebuild import (
     is_key,
     no_hooks,
 )
-from yolov7fast.core.bounded import Unbounded, count_values
+from yolov7fast.core.files.settings_files import Unbounded, count_values
 from yolov7fast.nn.class_paths import COMPILED_MARK
 
 Modules = dict[str, type[nn.Module]]  # dotted path in files -> class

@@ -1,14 +1,21 @@
-"""The keys of a DETR network's configuration (`network` of a run file) and the values that they may have."""
+"""Keys and values of the configurations of DETR networks (`network` of a run file), and their limits."""
 
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
 
-from yolov7fast.core.errors import UserError
+from yolov7fast.core.errors import UserError, shown
+from yolov7fast.core.files.settings_files import is_whole
 
 BACKBONE = "backbone_config"  # the only key that holds keys
 NOT_SETTINGS = ("id2label", "label2id", "model_type", "architectures", "transformers_version", BACKBONE)
+LARGEST = 100_000  # of any number of things; classes are the most
+MOST_LAYERS = 100  # in a row
+WIDEST = 8_192  # channels
+MOST_WEIGHTS = 5 * 10**9
+COUNTED = ("layers", "depths", "levels", "points")  # ends of keys
+WIDE = ("d_model", "_dim", "hidden_sizes", "embedding_size", "channels")
 
 
 @cache
@@ -16,9 +23,9 @@ def config_class(architecture: str, section: str) -> type | None:
     """The class of transformers that checks the keys of `network` (section '') or of its backbone, if installed."""
     if importlib.util.find_spec("transformers") is None:
         return None
-    from yolov7fast.nn import detr  # torch takes seconds to load
+    from yolov7fast.nn import detr_model  # torch takes seconds to load
 
-    library, kind = detr.transformers(), detr.architecture_of(architecture)
+    library, kind = detr_model.transformers(), detr_model.architecture_of(architecture)
     return type(library.AutoConfig.for_model(kind.backbone)) if section else getattr(library, kind.config)
 
 
@@ -53,3 +60,30 @@ def check_network_setting(architecture: str, name: str, value: Any, known: Any, 
     except Exception:  # the validators of transformers raise classes that change between versions
         raise UserError(f"{where}: {name} must be like {known!r}, not {value!r}") from None
     return value
+
+
+def check_sizes(config: Any, where: str) -> None:
+    """Refuse numbers with which building would take all memory, or for ever. where: begins the message."""
+    if not isinstance(config, Mapping):
+        raise UserError(f"{where}: its configuration is {shown(config)}, not a mapping")
+    layers, width = 0, 1
+    for key, value in _numbers(config, ""):
+        limit = MOST_LAYERS if key.endswith(COUNTED) else WIDEST if key.endswith(WIDE) else LARGEST
+        if not is_whole(value, -limit, limit):
+            raise UserError(f"{where}: {shown(key)} is {shown(value)}; at most {limit:,} is possible")
+        layers += value if key.endswith(COUNTED) else 0
+        width = max(width, value) if key.endswith(WIDE) else width
+    if layers * width * width * 10 > MOST_WEIGHTS:  # about ten matrices in each
+        raise UserError(f"{where}: {layers} layers of {width} channels would not fit into memory")
+
+
+def _numbers(value: Any, key: str) -> Iterator[tuple[str, int]]:
+    """Every integer with the key that it stands under."""
+    if isinstance(value, Mapping):
+        for name, item in value.items():
+            yield from _numbers(item, str(name)[:100])
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _numbers(item, key)
+    elif isinstance(value, int) and not isinstance(value, bool):
+        yield key, value

@@ -1,7 +1,8 @@
-"""The device part of a loss by torch.compile, in three parts: candidate features, matching of a chunk, loss terms.
+"""Choice of the loss by the network's detection layer, and its compilation.
 
-Each is compiled once, for sizes that change from batch to batch. Reading of the raw outputs, a chunk of an image too
-large to be matched at once, and batches with next to no boxes run without the compiler.
+torch.compile gets three parts of a loss: candidate features, matching of a chunk, loss terms. Each is compiled once
+for all batch sizes. Reading of the raw outputs, chunks of an image too large to be matched at once, and batches with
+fewer than two boxes run eagerly.
 """
 
 from collections.abc import Callable
@@ -10,16 +11,32 @@ from typing import Any
 
 import torch
 
-from yolov7fast.losses.assignment import MatchingChunk, Predictions
-from yolov7fast.losses.simota import SimOTA
-from yolov7fast.losses.yolo import Predicted, YoloLoss
+from yolov7fast.losses.assigners import find_assigner
+from yolov7fast.losses.multihead_loss import MultiHeadLoss
+from yolov7fast.losses.simota import MatchingChunk, Predictions, SimOTA
+from yolov7fast.losses.yolo_loss import AuxiliaryLoss, Predicted, YoloLoss
 from yolov7fast.nn.compiling import CompiledPart
+from yolov7fast.nn.heads import IAuxDetect
+from yolov7fast.nn.multihead import MultiHeadDetect
 
-LEAST = 2  # sizes of 0 and 1 are special to a compiler
+LEAST = 2  # torch.compile specialises on sizes of 0 and 1
+
+
+def build_loss(model: Any, assigner: str, autobalance: bool = False) -> YoloLoss:
+    """The loss of a network with one head, a lead and an auxiliary head, or several heads.
+
+    With the plain assigner auxiliary heads are not trained: for validation only.
+    """
+    head = getattr(model, "module", model).model[-1]
+    if isinstance(head, MultiHeadDetect):
+        return MultiHeadLoss(model, assigner, autobalance)
+    if isinstance(head, IAuxDetect) and find_assigner(assigner).compares:
+        return AuxiliaryLoss(model, assigner, autobalance)
+    return YoloLoss(model, assigner, autobalance)
 
 
 def compile_loss(loss: YoloLoss, compiler: Callable | None = None) -> list[CompiledPart]:
-    """Compile the parts of a loss, in place, each at its first use; compiler: in the place of torch.compile."""
+    """Compile the parts of a loss in place, each at its first use. compiler: replaces torch.compile."""
     parts = [_replace(loss, "candidate_terms", "the loss", _learns, compiler)]
     if isinstance(loss.assigner, SimOTA):
         parts.append(_replace(loss.assigner, "prepare", "the assigner's scores", _some_predictions, compiler))
@@ -29,7 +46,7 @@ def compile_loss(loss: YoloLoss, compiler: Callable | None = None) -> list[Compi
 
 
 def diagnose_loss(loss: YoloLoss, p: list[torch.Tensor], targets: torch.Tensor, images: torch.Tensor) -> int:
-    """Print what compiles of a loss, which is compiled in place by it; exit code 0 if all of it does, else 1."""
+    """Print which parts of a loss compile as one graph; exit code 0 if all of them do, else 1."""
     graphs = []
 
     def count(graph, example):
@@ -52,7 +69,7 @@ def _replace(owner: Any, method: str, name: str, fits: Callable[..., bool], comp
 
 
 def _learns(predicted: Predicted, *_) -> bool:
-    """In training, with enough candidates; a validation's loss, without gradients, would be compiled separately."""
+    """Whether gradients are needed; without them, as in validation, the loss would be compiled a second time."""
     return predicted.box.requires_grad and len(predicted.rows) >= LEAST
 
 

@@ -1,6 +1,6 @@
-"""Upstream's published weights by name: `--weights yolov7-tiny.pt` finds them in weights/, or fetches them there.
+"""Upstream's published weights by name: `--weights yolov7-tiny.pt` finds them in weights/ or downloads them.
 
-A file takes its name only when it is whole and the reader of `checkpoint.api`, which runs nothing in it, opens it.
+A download takes its name only when it is complete and `checkpoint_reader` can read it.
 """
 
 import re
@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from yolov7fast.core.errors import CheckpointError, UserError
 from yolov7fast.core.files.atomic import Replacement, as_user_error
-from yolov7fast.core.files.file_lock import exclusive
+from yolov7fast.core.files.locks import exclusive
 from yolov7fast.core.text import printable
 
 RELEASE = "https://github.com/WongKinYiu/yolov7/releases/download/v0.1"
@@ -49,7 +49,10 @@ def local_weights(weights: str | Path) -> str:
 
 
 def _fetch(address: str, target: Path) -> None:
-    from yolov7fast.checkpoint.api import load_checkpoint, state_dict_of  # torch is loaded only where it is needed
+    from yolov7fast.checkpoint.checkpoint_reader import (  # torch is loaded only where it is needed
+        load_checkpoint,
+        state_dict_of,
+    )
 
     print(f"{target.name} is not here: fetching {address}", flush=True)
     with Replacement(target) as replacement:
