@@ -32,9 +32,9 @@ def takes_host_index(method):
 
 
 def takes_mask(method):
-    def planted(self, predicted, positives, *rest):
-        predicted.box[:, positives.mask]  # the fault
-        return method(self, predicted, positives, *rest)
+    def planted(self, predicted, given, *rest):
+        predicted.box[:, given.positive_mask]  # the fault
+        return method(self, predicted, given, *rest)
 
     return planted
 
