@@ -191,12 +191,6 @@ def test_ema_or_model_as_asked(tiny):
         module_of({"epoch": 3}, prefer_ema=False)
 
 
-def test_map_location_moves_networks_and_tensors(reference_files):
-    checkpoint = load_checkpoint(reference_files["training_yolov7_tiny__full"], map_location="meta")
-    assert next(checkpoint["model"].parameters()).is_meta
-    assert checkpoint["optimizer"]["state"][0]["momentum_buffer"].is_meta
-
-
 # --- files that are no checkpoints ------------------------------------------------------------------------------------
 
 

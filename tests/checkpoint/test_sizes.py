@@ -24,7 +24,6 @@ from tests.checkpoint.hostile_files import (
     write_zip,
 )
 from yolov7fast.checkpoint.checkpoint_reader import LEGACY_MAGIC, LEGACY_VERSION, CheckpointError, load_checkpoint
-from yolov7fast.core.errors import UserError
 
 # --- NumPy ------------------------------------------------------------------------------------------------------------
 
@@ -104,11 +103,6 @@ def test_tensor_cannot_hold_hooks(refused):
     assert "holds hooks" in refused(parameter, {"0": bytes(8)})
 
 
-def test_same_numbers_cannot_have_two_types(refused):
-    body = tensor(storage(2)) + tensor(storage(2, kind="torch.IntStorage")) + pickle.TUPLE2
-    assert "by two types" in refused(body, {"0": bytes(8)})
-
-
 def test_persistent_ids_name_storages_only(refused):
     for body in (plain("storage"), plain(("storage", 1, "0", "cpu", 2)), plain(("module", 1, "a", "b"))):
         assert "is not described as PyTorch does" in refused(body + pickle.BINPERSID)
@@ -134,13 +128,6 @@ def test_records_that_overlap_are_damaged(tmp_path):
     assert "claim more bytes than the file has" in refusal(path)
 
 
-def test_two_pickles_in_one_archive_are_refused(tmp_path):
-    path = write_zip(tmp_path / "x.pt", mapping({}))
-    with zipfile.ZipFile(path, "a") as archive:
-        archive.writestr("other/data.pkl", b"")
-    assert "with 2 data.pkl" in refusal(path)
-
-
 def legacy(body: bytes, keys: list, numbers: bytes) -> bytes:
     head = [LEGACY_MAGIC, LEGACY_VERSION, {"protocol_version": LEGACY_VERSION, "little_endian": True}]
     main = pickle.PROTO + b"\x02" + body + pickle.STOP
@@ -162,12 +149,6 @@ def legacy(body: bytes, keys: list, numbers: bytes) -> bytes:
 def test_older_container_is_held_to_the_same(tmp_path, body, keys, numbers, message):
     (tmp_path / "x.pt").write_bytes(legacy(body, keys, numbers))
     assert message in refusal(tmp_path / "x.pt")
-
-
-def test_older_container_well_formed(tmp_path):
-    numbers = struct.pack("<q", 2) + np.array([1, 2], np.float32).tobytes()
-    (tmp_path / "x.pt").write_bytes(legacy(mapping({"w": tensor(storage(2))}), ["0"], numbers))
-    assert load_checkpoint(tmp_path / "x.pt")["w"].tolist() == [1, 2]
 
 
 def test_random_damage_never_ends_otherwise(reference_files, tmp_path):
@@ -224,12 +205,6 @@ def test_a_chain_of_thousands_of_modules_is_refused(refused):
     assert "101 deep" in refused(nested(3000, 1))
 
 
-def test_modules_that_stand_in_several_places_are_read(tmp_path):
-    """As in networks in the wild, whose repeated blocks share one activation."""
-    write_zip(tmp_path / "x.pt", nested(4, 3))
-    assert sum(1 for _ in load_checkpoint(tmp_path / "x.pt").modules()) == 5
-
-
 @pytest.mark.parametrize("key", ["epoch", "names"])
 def test_values_repeated_on_every_level_are_refused(tmp_path, key):
     value = ["x"]
@@ -244,9 +219,3 @@ def test_a_value_that_contains_itself_is_refused(tmp_path):
     value.append(value)
     torch.save({"epoch": value}, tmp_path / "x.pt")
     assert "contains itself" in refusal(tmp_path / "x.pt")
-
-
-def test_a_path_that_no_file_can_have(tmp_path):
-    with pytest.raises(UserError, match="cannot be a path: a name has at most 255 bytes") as caught:
-        load_checkpoint(tmp_path / ("x" * 5000 + ".pt"))
-    assert len(str(caught.value)) < 200

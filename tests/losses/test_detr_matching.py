@@ -60,13 +60,6 @@ def test_the_host_waits_once_for_all_layers(monkeypatch, layers_wanted):
 
 
 @needs_transformers
-def test_a_batch_without_objects_has_empty_matchings():
-    layers, targets = case(1, counts=(0, 0, 0))
-    for found in match_layers(matcher_of("focal"), layers, targets):
-        assert [len(queries) for queries, _ in found] == [0, 0, 0]
-
-
-@needs_transformers
 def test_a_box_that_is_no_number_in_any_layer_is_noticed():
     layers, targets = case(2)
     layers[2]["pred_boxes"][1, 3, 0] = torch.nan

@@ -3,10 +3,8 @@
 import os
 import shutil
 import signal
-import sys
 import warnings
 from collections import namedtuple
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -116,17 +114,6 @@ def test_the_quota_of_a_container(tmp_path):
     assert gpu_check.cpu_quota(file) == 6.0
 
 
-def test_nvidia_smi_may_be_missing_or_fail(tmp_path, monkeypatch):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert gpu_check.nvidia_smi() == []
-    tool = tmp_path / "nvidia-smi"
-    tool.write_text("#!/bin/sh\necho '575.51, RTX 5090'\n")
-    tool.chmod(0o755)
-    assert gpu_check.nvidia_smi() == ["575.51, RTX 5090"]
-    tool.write_text("#!/bin/sh\nexit 9\n")
-    assert gpu_check.nvidia_smi() == []
-
-
 # --- host syncs -------------------------------------------------------------------------------------------------------
 
 
@@ -209,37 +196,6 @@ def test_speed_shows_the_stages_of_both_losses_and_their_ratio(small_cfg, tmp_pa
     assert "times one with the plain loss" in ratio.text
 
 
-class FakeEvent:
-    """A kernel of the GPU, or a call on the host, as the profiler reports it."""
-
-    def __init__(self, kind: str, microseconds: float):
-        self.device_type = SimpleNamespace(name=kind)
-        self.time_range = SimpleNamespace(elapsed_us=lambda: microseconds)
-
-
-def test_utilisation_counts_the_time_of_kernels(monkeypatch):
-    ran = []
-
-    class Profiler:
-        def __init__(self, activities):
-            assert activities == [torch.profiler.ProfilerActivity.CUDA]
-
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *_):
-            pass
-
-        def events(self):
-            return [FakeEvent("CUDA", 30_000), FakeEvent("CUDA", 20_000), FakeEvent("CPU", 99_000)]
-
-    monkeypatch.setattr(torch.profiler, "profile", Profiler)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: ran.append("waited"))
-    family = SimpleNamespace(loader=["batch"], assigner="")
-    milliseconds = gpu_check.kernel_ms(family, lambda batch, *_: ran.append(batch), "ota")
-    assert milliseconds == 10.0 and ran == ["batch"] * 5 + ["waited"] and family.assigner == "ota"
-
-
 # --- resume -----------------------------------------------------------------------------------------------------------
 
 
@@ -262,21 +218,6 @@ def test_a_resume_that_forgets_the_momentum_is_found(momentum, status, tmp_path,
     monkeypatch.setattr(gpu_check, "run_training", run_training)
     (line,) = gpu_check.check_resume(CPU, tmp_path)
     assert line.status == status and ("0 of 3" if status == PASSED else "1 of 3") in line.text
-
-
-def test_a_run_that_fails_shows_its_last_lines(tmp_path, monkeypatch):
-    words = [sys.executable, "-c", "print('no such device'); raise SystemExit(3)"]
-    monkeypatch.setattr(gpu_check, "train_words", lambda *_: words)
-    monkeypatch.setattr(gpu_check, "program", lambda name: SimpleNamespace(child=lambda: words))
-    (line,) = gpu_check.check_resume(CPU, tmp_path)
-    assert line.status == FAILED and "exit codes [3, 3, 3]" in line.text and "no such device" in line.text
-
-
-def test_a_killed_process_is_distinguished_from_one_that_ended(tmp_path):
-    ended = [sys.executable, "-c", "pass"]
-    assert gpu_check.run_training(ended, tmp_path / "log", tmp_path / "last.pt") == 0
-    hangs = [sys.executable, "-c", f"open({str(tmp_path / 'last.pt')!r}, 'w'); import time; time.sleep(60)"]
-    assert gpu_check.run_training(hangs, tmp_path / "log", tmp_path / "last.pt") == -signal.SIGKILL
 
 
 @pytest.mark.slow

@@ -35,20 +35,6 @@ def test_shipped_files_are_data_files_too(grouping, golden):
     assert content["train"] == "./coco320/images/train2017" and content["val"] == "./coco320/images/val2017"
 
 
-def test_order_of_classes_gives_local_ids(toy):
-    config = HeadConfig.from_dict(toy)
-    assert config.classes == ((4,), (0, 3), (5, 1, 2))
-    assert config.head_of == (1, 2, 2, 1, 0, 2)
-    assert config.local_of == (0, 1, 2, 1, 0, 0)
-    assert config.weights == (1.0, 1.5, 0.7) and config.names == ("x", "y", "z")
-
-
-def test_missing_keys_get_defaults():
-    config = HeadConfig.from_dict({"head_assignments": {f"head_{h}": {"classes": [h * 40 + i for i in range(40)]}
-                                                        for h in range(2)}})  # fmt: skip
-    assert (config.nc, config.heads, config.weights, config.names) == (80, 2, (1.0, 1.0), ("Head 0", "Head 1"))
-
-
 def test_stored_form_is_plain_and_reads_back(toy):
     config = HeadConfig.from_dict(toy)
     stored = config.to_dict()

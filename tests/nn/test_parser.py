@@ -10,7 +10,6 @@ from torch import nn
 from tests.nn.parity import build_narrow, description
 from yolov7fast.core.errors import UserError
 from yolov7fast.nn import model_parser
-from yolov7fast.nn.blocks import Conv
 from yolov7fast.nn.heads import Detect
 from yolov7fast.nn.model import Model
 
@@ -78,17 +77,6 @@ def test_anchor_count_gives_placeholders(resolved):
     assert model.yaml["anchors"] == expected["yaml_anchors"]
 
 
-def test_anchor_count_with_an_auxiliary_head_gives_four_levels():
-    with torch.device("meta"):
-        head = build_narrow("training/yolov7-w6", anchors=2).model[-1]
-    assert (head.nl, head.na, len(head.m), len(head.m2)) == (4, 2, 4, 4)
-
-
-def test_anchor_lists_can_be_given_to_the_model():
-    model = Model(tiny_rows(), anchors=[[1, 2], [3, 4]])
-    assert model.model[-1].anchor_grid.flatten().tolist() == [1, 2, 3, 4]
-
-
 def test_levels_in_the_wrong_order_are_flipped(resolved):
     d = description("training/yolov7-tiny", width_multiple=0.125)
     d["anchors"] = d["anchors"][::-1]
@@ -134,13 +122,6 @@ def test_words_of_the_vocabulary():
 def test_other_expressions_are_refused(word):
     with pytest.raises(UserError, match=re.escape(f"`{word}`")):
         model_parser.resolve_word(word, 3, [[1, 2]], "here")
-
-
-def test_activations_are_in_place_as_far_as_is_known_of_them():
-    rows = tiny_rows()
-    rows["backbone"][0][3] += ["None", 1, "nn.LeakyReLU(0.1)"]
-    model = Model(rows)
-    assert model.model[0].act.inplace and not model.model[1].act.inplace
 
 
 MISTAKES = {
@@ -233,16 +214,6 @@ def test_files_that_are_no_description(tmp_path):
         Model(tmp_path / "weights.pt")
 
 
-@pytest.mark.parametrize("size", [320, 480, 640])
-@pytest.mark.parametrize("name", ["yolov7-tiny", "yolov7", "yolov7x"])
-def test_networks_for_a_fixed_size_differ_in_their_anchors_alone(name, size):
-    sized, plain = description(f"training/{name}-{size}"), description(f"training/{name}")
-    assert (sized["anchors"] == plain["anchors"]) == (size == 640)
-    assert sized | {"anchors": 0} == plain | {"anchors": 0}
-    area = [w * h for level in sized["anchors"] for w, h in zip(level[::2], level[1::2])]
-    assert len(area) == 9 and area[0] < area[-1] < size * size
-
-
 def test_a_description_on_top_of_another(tmp_path):
     (tmp_path / "plain.yaml").write_text(yaml.safe_dump(tiny_rows()))
     (tmp_path / "more.yaml").write_text("base: plain.yaml\nnc: 7\n")
@@ -254,12 +225,6 @@ def test_a_description_on_top_of_another(tmp_path):
     (tmp_path / "lost.yaml").write_text("base: nowhere.yaml\n")
     with pytest.raises(UserError, match=r"nowhere.yaml cannot be read"):
         Model(tmp_path / "lost.yaml")
-
-
-def test_nc_in_the_call_makes_up_for_one_that_is_missing():
-    d = tiny_rows()
-    del d["nc"]
-    assert Model(d, nc=4).model[-1].nc == 4
 
 
 def test_another_module_can_register_a_head(monkeypatch):
@@ -275,10 +240,3 @@ def test_another_module_can_register_a_head(monkeypatch):
     model = Model(with_row(2, [[0, 1], 1, "Loud", ["nc", "anchors"]]))
     assert type(model.model[-1]) is Loud
     assert Part in model_parser.known_classes().values() and Loud in model_parser.known_classes().values()
-
-
-def test_known_classes_are_under_the_paths_that_pickles_name():
-    known = model_parser.known_classes()
-    assert {"models.yolo.Detect", "models.yolo.IDetect", "models.yolo.IAuxDetect"} <= known.keys()
-    assert known["models.common.Conv"] is Conv
-    assert "torch.nn.modules.upsampling.Upsample" in known and "models.common.ImplicitM" in known

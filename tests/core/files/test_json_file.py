@@ -26,7 +26,7 @@ def test_what_the_file_holds_comes_back(tmp_path):
         (b"[" + b"9" * 5000 + b"]", "not valid JSON in UTF-8: Exceeds the limit"),
         (b"[" + b"9" * 400 + b"]", "out of range: integers have at most 18 digits"),
         (b"[" + b"0," * 2000 + b"0]", "more than 2,000 values"),
-        (b" " * (1 << 26) + b"0", "more than 64 MB"),
+        (b" " * (1 << 24) + b"0", "more than 16 MB"),
     ],
 )
 def test_what_cannot_be_used_is_named_in_one_line(tmp_path, monkeypatch, content, complaint):

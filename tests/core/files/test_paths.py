@@ -75,11 +75,6 @@ def test_image_size_is_rounded_up_as_recorded_and_said(golden, caplog, i):
     assert (str(want) in caplog.text) == (size != want)
 
 
-def test_image_size_must_be_positive():
-    with pytest.raises(UserError, match="--img-size 0"):
-        check_img_size(0)
-
-
 def test_latest_run_is_the_newest_last_checkpoint(in_empty_folder, monkeypatch):
     assert latest_run() == ""
     times = {}

@@ -1,7 +1,6 @@
 """What a run prints reaches its log whatever becomes of the terminal, and no lost stream is an error."""
 
 import io
-import logging
 import os
 import subprocess
 import sys
@@ -28,23 +27,6 @@ def test_the_log_has_what_was_printed_before_it_had_a_place(log, capsys):
     print("behind")
     assert log.read_text() == "heading\nbefore\nafter\nno end of line\n"
     assert capsys.readouterr().out == "before\nno end of linebehind\n"
-
-
-def test_logging_reaches_the_log_and_afterwards_its_own_stream(log):
-    terminal, root = io.StringIO(), logging.getLogger()
-    handler = logging.StreamHandler(terminal)
-    root.addHandler(handler)
-    before, sys.stderr = sys.stderr, terminal
-    try:
-        with run_output() as output:
-            output.keep_log(log)
-            logging.warning("inside")
-        logging.warning("outside")
-    finally:
-        sys.stderr = before
-        root.removeHandler(handler)
-    assert log.read_text() == "inside\n"
-    assert terminal.getvalue() == "inside\noutside\n"
 
 
 def test_of_a_progress_bar_the_log_has_the_end(log, monkeypatch, capsys):
