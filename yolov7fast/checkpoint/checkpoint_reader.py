@@ -1,7 +1,10 @@
-"""Checkpoints: read without running anything in them, written so that upstream can open them, taken apart.
+"""Reading of checkpoints without executing code, and access to their networks and weights.
 
-A checkpoint is a mapping with a whole network under `model` and, during training, one under `ema`; or a bare network;
-or a state dict, by itself or under `state_dict` or `model`. What training needs beyond that lies under `resume`.
+A checkpoint is a mapping with a network under `model` and, during training, under `ema`; or a bare network; or a state
+dict, by itself or under `state_dict` or `model`. The further state of a training is stored under `resume`.
+
+The containers (the zip of torch.save since 1.6, and the one before) are not read by torch.load, which passes some
+archives to the TorchScript loader, unpacks compressed records of any size and trusts the sizes that a file claims.
 """
 
 import io
@@ -51,10 +54,10 @@ LEGACY_MAGIC, LEGACY_VERSION = 0x1950A86A20F9469CFC6C, 1001
 def load_checkpoint(
     path: str | Path, map_location: str | torch.device | None = "cpu", modules: Modules | None = None
 ) -> dict | nn.Module:
-    """The mapping or network in a .pt file of this project or upstream; its layers are this project's classes.
+    """The mapping or network in a .pt file of this project or upstream, with layers of this project's classes.
 
-    Nothing in the file is run. map_location: device for tensors and networks, the CPU by default.
-    modules: class path in the file -> class, to have layers of other classes than this project's.
+    No code of the file is executed. map_location: device for tensors and networks. modules: class path in the file ->
+    class, for other classes than this project's.
     """
     check_path(path)
     path = Path(path)
@@ -64,14 +67,14 @@ def load_checkpoint(
         raise CheckpointError(f"{path} does not exist{nearby(path.parent)}")
     try:
         loaded = read_archive(path, modules)
-    except Unreadable as error:  # names in the message come from the file and may hold anything
+    except Unreadable as error:  # the message contains names from the file
         raise CheckpointError(f"{path} {printable(error)}") from None
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
     except Exception as error:
         if is_out_of_memory(error):
             raise UserError(f"{path} cannot be read: out of memory; {MORE_MEMORY}") from None
-        # a broken or hostile file can fail in any way; none of them is a fault of this program
+        # a damaged or hostile file can raise any exception
         raise CheckpointError(f"{path} {printable(Damaged(str(error) or type(error).__name__))}") from error
     if isinstance(loaded, Wrapper):
         loaded = getattr(loaded, "module", None)
@@ -81,7 +84,7 @@ def load_checkpoint(
 
 
 def nearby(folder: Path) -> str:
-    """The end of a sentence: what .pt files there are in and under a folder."""
+    """The newest .pt files in and below a folder, as the end of an error message."""
     if not folder.is_dir():
         return f", nor does its folder {folder}"
     found = [path for pattern in ("*.pt*", "*/*.pt*", "*/weights/*.pt*") for path in islice(folder.glob(pattern), 100)]
@@ -91,9 +94,9 @@ def nearby(folder: Path) -> str:
 
 
 def moved(obj: Any, device: torch.device, done: dict[int, Any]) -> Any:
-    """The same with every tensor and network on a device; dictionaries and lists are changed in place.
+    """Move every tensor and network in a nested value to a device; dictionaries and lists are changed in place.
 
-    done: what is moved already, by id; what was one object stays one.
+    done: moved objects by id, so that shared objects stay shared.
     """
     if id(obj) not in done:
         done[id(obj)] = obj
@@ -108,9 +111,9 @@ def moved(obj: Any, device: torch.device, done: dict[int, Any]) -> Any:
 
 
 def read_archive(path: Path, modules: Modules | None = None) -> Any:
-    """The object in a file that torch.save wrote, with tensors on the CPU. Raises `Unreadable` or OSError.
+    """The object in a file of torch.save, with tensors on the CPU. Raises `Unreadable` or OSError.
 
-    modules: the network classes it may hold; this project's by default.
+    modules: the network classes that it may contain; this project's by default.
     """
     modules = readable_modules() if modules is None else modules
     with open(path, "rb") as file:
@@ -126,7 +129,7 @@ def read_archive(path: Path, modules: Modules | None = None) -> Any:
 
 
 def new_storage(dtype: torch.dtype, count: int) -> tuple[Storage, np.ndarray]:
-    """Memory for `count` numbers, and its bytes as an array to write them into."""
+    """Memory for `count` numbers, and an array of its bytes."""
     memory = torch.UntypedStorage(count * dtype.itemsize)
     return Storage(memory, dtype), torch.empty(0, dtype=torch.uint8).set_(memory).numpy()
 
@@ -164,7 +167,7 @@ def read_zip(file: BinaryIO, modules: Modules) -> Any:
 
 
 def check_records(records: dict[str, zipfile.ZipInfo], file_size: int) -> str:
-    """The folder inside the zip that holds `data.pkl`, if the zip is one that torch.save writes."""
+    """The folder inside the zip with `data.pkl`; raises `Unreadable` for zips that torch.save does not write."""
     folders = [name.removesuffix("/data.pkl") for name in records if name.endswith("/data.pkl")]
     if any(name.endswith("/constants.pkl") for name in records):
         raise Unreadable("is an exported TorchScript network; give the .pt file that training wrote")
@@ -183,8 +186,8 @@ def check_records(records: dict[str, zipfile.ZipInfo], file_size: int) -> str:
 
 
 def read_legacy(content: mmap.mmap, modules: Modules) -> Any:
-    """Pickles one after another (magic number, version, machine, the object, storage keys), then the numbers:
-    for each key their count as int64 and their bytes."""
+    """Read consecutive pickles (magic number, version, machine, object, storage keys), then for each key the count of
+    its numbers as int64 and their bytes."""
     magic, version, machine = None, None, {}
     with suppress(Unreadable, EOFError):
         magic, version, machine = (RestrictedUnpickler(content).load() for _ in range(3))
@@ -227,7 +230,7 @@ def read_legacy(content: mmap.mmap, modules: Modules) -> Any:
 
 
 def is_state_dict(obj: Any) -> bool:
-    """Whether it is a mapping of names to tensors, and not empty."""
+    """Whether it is a non-empty mapping of names to tensors."""
     entries = obj.items() if isinstance(obj, Mapping) else ()
     return len(entries) > 0 and all(type(key) is str and isinstance(value, torch.Tensor) for key, value in entries)
 
@@ -243,7 +246,7 @@ def find_weights(checkpoint: Mapping | nn.Module, prefer_ema: bool, origin: str 
 
 
 def module_of(checkpoint: Mapping | nn.Module, prefer_ema: bool, origin: str | Path = "the checkpoint") -> nn.Module:
-    """The network itself, its `ema` or its `model` first. origin: the file's name, for messages."""
+    """The network under `ema` or `model`, whichever is preferred and present. origin: file name for messages."""
     found = find_weights(checkpoint, prefer_ema, origin)
     if isinstance(found, nn.Module):
         return found
@@ -261,7 +264,7 @@ def module_of(checkpoint: Mapping | nn.Module, prefer_ema: bool, origin: str | P
 def state_dict_of(
     checkpoint: Mapping | nn.Module, prefer_ema: bool = False, origin: str | Path = "the checkpoint"
 ) -> dict[str, torch.Tensor]:
-    """Weights by name, from a network or a state dict; the `module.` that parallel wrappers put before is taken off."""
+    """Weights by name, from a network or a state dict, without the prefix `module.` of parallel wrappers."""
     found = find_weights(checkpoint, prefer_ema, origin)
     weights = found.state_dict() if isinstance(found, nn.Module) else found
     wrapped = all(name.startswith("module.") for name in weights)
@@ -274,9 +277,9 @@ def transfer_weights(
     exclude: Iterable[str] = (),
     origin: str | Path = "the checkpoint",
 ) -> tuple[int, int]:
-    """Copy the entries whose name and shape agree, but none whose name contains a word of `exclude`.
+    """Copy the entries whose name and shape agree and whose name contains no word of `exclude`, in the model's dtype.
 
-    Returns (entries taken, entries the model has). Half precision becomes the model's own. Refused if nothing fits.
+    Returns (number of copied entries, number of the model's entries). CheckpointError if nothing fits.
     """
     own = model.state_dict()
     wanted = {n: v for n, v in weights.items() if n in own and not any(word in n for word in exclude)}
@@ -302,10 +305,10 @@ def transfer_weights(
 
 
 def strip_checkpoint(path: str | Path, out: str | Path | None = None) -> None:
-    """Leave what inference needs: the averaged weights, or else the network's.
+    """Reduce a checkpoint to what inference needs: the EMA, or else the network. Written to `out`, or in place.
 
     A network becomes half precision, without gradients, as upstream strips it; the weights of a family that stores no
-    network stay as they are. Keys that training alone needs become None; `resume` goes. Written to `out`, or in place.
+    network are not changed. Keys of training become None; `resume` is removed.
     """
     checkpoint = load_checkpoint(path)
     stores_network = family_of(checkpoint) == "yolo"

@@ -1,7 +1,5 @@
-"""Writes checkpoints so that a kill at any moment leaves the old file or the new one.
-
-WongKinYiu/yolov7 ("upstream") can read them: its readers want protocol 2, its class paths, and know NumPy
-by its old module name. What the reader here would refuse is refused when it is written.
+"""Atomic writing of checkpoints that upstream (WongKinYiu/yolov7) can read: protocol 2, its class paths, and NumPy's
+old module name. Objects that `checkpoint_reader` would refuse are refused when they are written.
 """
 
 import _compat_pickle
@@ -29,15 +27,13 @@ from yolov7fast.nn.blocks import Conv
 from yolov7fast.nn.class_paths import PATHS_IN_FILES, class_path
 
 REMEDY = "the file there was not harmed. Free some space, or write to a folder that exists and allows it"
-
-
-NAMED = (type, types.FunctionType, types.BuiltinFunctionType, types.MethodType)  # what pickles hold by name
-SPELLINGS = {**PATHS_IN_FILES, "numpy._core.multiarray": "numpy.core.multiarray"}  # the latter NumPy 1 and 2 both know
-_SPELLING = threading.Lock()
+NAMED = (type, types.FunctionType, types.BuiltinFunctionType, types.MethodType)  # pickled by name
+MODULE_NAMES = {**PATHS_IN_FILES, "numpy._core.multiarray": "numpy.core.multiarray"}  # the latter is in NumPy 1 and 2
+_NAMES_LOCK = threading.Lock()
 
 
 class CheckpointPickler(pickle.Pickler):
-    """Python's pickler, held to names that the reader knows, in the spelling of the programs that read our files."""
+    """Python's pickler, restricted to names that the reader accepts, with module names of upstream."""
 
     def __init__(self, file: BinaryIO, protocol: int):
         super().__init__(file, protocol)
@@ -49,29 +45,26 @@ class CheckpointPickler(pickle.Pickler):
             if path not in self.readable:
                 raise TypeError(f"a checkpoint cannot hold {path}: it could not be read back")
         elif isinstance(obj, torch.Tensor) and obj.__dict__:
-            # PyTorch's compiler leaves notes on tensors; older PyTorch cannot read tensors with attributes
+            # torch.compile sets attributes on tensors, which older versions of PyTorch cannot read
             if isinstance(obj, nn.Parameter):
                 return _rebuild_parameter, (obj.data, obj.requires_grad, OrderedDict())
             return obj.detach().__reduce_ex__(2)
         return NotImplemented
 
     def dump(self, obj: Any) -> None:
-        """Pickle with names in the spelling of upstream.
-
-        Up to protocol 2 Python's pickler spells modules as its table for Python 2 says: ours stand there meanwhile.
-        """
+        """Pickle with module names of upstream, by entries in the table that protocol 2 uses for names of Python 2."""
         table = _compat_pickle.REVERSE_IMPORT_MAPPING
-        with _SPELLING:
-            table.update(SPELLINGS)
+        with _NAMES_LOCK:
+            table.update(MODULE_NAMES)
             try:
                 super().dump(obj)
             finally:
-                for module in SPELLINGS:
+                for module in MODULE_NAMES:
                     del table[module]
 
 
 class RememberingFile:
-    """Takes writes for torch.save, which must not see one fail: its own clean-up would write again."""
+    """File for torch.save that records the first error instead of raising it: torch.save's clean-up writes again."""
 
     def __init__(self, file: BinaryIO):
         self.file = file
@@ -86,11 +79,11 @@ class RememberingFile:
         return len(data)
 
     def flush(self) -> None:
-        """torch.save asks for it; `save_checkpoint` flushes when the file is whole."""
+        """Required by torch.save; `save_checkpoint` flushes the complete file."""
 
 
 class SaveError(UserError):
-    """A checkpoint that could not be written under some of its names. failed: those names; the others are written."""
+    """A checkpoint could not be written to some of its paths (`failed`); the others were written."""
 
     def __init__(self, errors: Iterable[UserError], failed: Iterable[Path]):
         super().__init__("; ".join(map(str, errors)))
@@ -98,12 +91,11 @@ class SaveError(UserError):
 
 
 def save_checkpoint(obj: Any, *paths: str | Path) -> None:
-    """Write one object to every path: serialised once, each file replaced in one step.
+    """Serialise an object once and replace every path atomically.
 
     obj: a mapping (of modules, tensors, NumPy numbers and arrays, plain values) or a network. Not copied.
-    The paths come in the order of their weight: on a nearly full disk the first has its room first, and one that does
-    not fit costs no other (`SaveError` names it). The first takes its name last: whoever resumes from it after a kill
-    never finds another file older than it.
+    The first path is the most important: it is written first, and one that does not fit on the disk does not affect the
+    others (`SaveError` names it). It is renamed last, so that after a kill no other file is older than it.
     """
     refuse_fused(obj)
     first, *others = dict.fromkeys(Path(os.path.realpath(path)) for path in paths)
@@ -125,7 +117,7 @@ def save_checkpoint(obj: Any, *paths: str | Path) -> None:
                 complete[path].commit()
             except UserError as error:
                 errors[path] = error
-    for path in [path for path in errors if first not in errors]:  # what the first one replaced may have made room
+    for path in [path for path in errors if first not in errors]:  # replacing the first may have freed space
         try:
             with atomic_path(path, remedy=REMEDY) as temporary:
                 copy_or_link(first, temporary)
@@ -137,7 +129,7 @@ def save_checkpoint(obj: Any, *paths: str | Path) -> None:
 
 
 def copy_or_link(source: Path, path: Path) -> None:
-    """A copy, so that a program that changes one file in place changes no other; where none fits, a second name."""
+    """Copy a file, so that changing one in place does not change the other; if the disk is full, link it."""
     try:
         shutil.copyfile(source, path)
     except OSError as error:
@@ -145,7 +137,7 @@ def copy_or_link(source: Path, path: Path) -> None:
         try:
             os.link(source, path)
         except OSError:
-            path.write_bytes(b"")  # ours to discard
+            path.write_bytes(b"")  # so that it can be discarded
             raise error from None
 
 
@@ -170,7 +162,7 @@ def write_object(obj: Any, file: BinaryIO) -> None:
 
 
 def refuse_fused(obj: Any) -> None:
-    """Programs that read checkpoints expect layers as trained: a fused one would fail or, worse, be fused again."""
+    """Raise ValueError for a fused network: readers of checkpoints would fail or fuse it again."""
     for network in [obj, *(obj.values() if isinstance(obj, dict) else ())]:
         for m in network.modules() if isinstance(network, nn.Module) else ():
             if getattr(m, "fused", False) or (type(m) is Conv and not hasattr(m, "bn")):

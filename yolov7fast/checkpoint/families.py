@@ -1,7 +1,6 @@
-"""The families of detectors by name, and which of them a checkpoint belongs to.
+"""Families of detectors by name, and the family of a checkpoint.
 
-One row registers a family. Its parts are named, not imported: training and prediction load what they need, when they
-need it (transformers alone takes seconds).
+Modules are named, not imported, so that training and prediction import only what they need.
 """
 
 from collections.abc import Mapping
@@ -26,7 +25,7 @@ FAMILIES: dict[str, FamilyEntry] = {
 
 
 def register(name: str, training: str, predictor: str) -> None:
-    """Add a family from outside: how it is trained (module:class), and what opens its checkpoints (module)."""
+    """Add a family that is defined outside the package; see `FamilyEntry`."""
     FAMILIES[name] = FamilyEntry(training, predictor)
 
 
@@ -42,8 +41,7 @@ def entry_of(name: str, origin: str = "") -> FamilyEntry:
 
 
 def family_of(checkpoint: Any) -> str:
-    """The family's name. Files of upstream and of older versions hold no name: a DETR checkpoint describes its
-    architecture, everything else is YOLO's."""
+    """The family's name. Files of upstream and of older versions have none: those with an architecture are DETR's."""
     if not isinstance(checkpoint, Mapping):
         return "yolo"
     family = checkpoint.get(FAMILY_KEY)

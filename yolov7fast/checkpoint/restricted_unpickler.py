@@ -1,9 +1,9 @@
-"""An unpickler that runs nothing: opcodes, names and module states each from an explicit list.
+"""An unpickler that executes no code: opcodes, names and module states are each checked against an explicit list.
 
-Python's own unpickler calls whatever a file names, and even with names restricted it lets a file set attributes of
-classes, call `__setstate__` with any state and append to any object. So every opcode that touches an object is
-replaced here. Names become inert `Name`s; calls go to the checked functions of `rebuild`; modules are made without
-running a constructor, and get their state after the whole file has been read, when nothing can change it any more.
+Python's unpickler calls any function that a file names. Even with restricted names, a file can set attributes of
+classes, call `__setstate__` with any state and append to any object. Every opcode that accesses an object is therefore
+replaced. Names become inert `Name`s; calls go to the functions of `safe_constructors`; modules are created without
+their constructor, and get their state after the whole file has been read, when the file can no longer change it.
 """
 
 import pickle
@@ -36,7 +36,7 @@ from yolov7fast.nn.class_paths import COMPILED_MARK
 Modules = dict[str, type[nn.Module]]  # dotted path in files -> class
 ReadStorage = Callable[[str, torch.dtype, int], Storage]  # key, type, count of numbers
 
-# Protocol 2 to 4: these move plain values about and touch no object.
+# opcodes of protocols 2 to 4 that only move plain values
 HARMLESS = (  # noqa: SIM905 - as a list it would fill a screen
     "PROTO FRAME STOP MARK POP POP_MARK MEMOIZE BINPUT LONG_BINPUT BINGET LONG_BINGET NONE NEWTRUE NEWFALSE "
     "BININT BININT1 BININT2 BINFLOAT BINUNICODE SHORT_BINUNICODE BINUNICODE8 BINBYTES SHORT_BINBYTES "
@@ -49,7 +49,7 @@ OPCODE_NAMES = {opcode.code: opcode.name for opcode in pickletools.opcodes}
 
 
 class Opcodes(dict):
-    """Opcode -> handler; one that is not there ends the reading."""
+    """Opcode -> handler; raises `Forbidden` for others."""
 
     def __missing__(self, code: int):
         name = OPCODE_NAMES.get(chr(code))
@@ -59,9 +59,9 @@ class Opcodes(dict):
 
 
 class RestrictedUnpickler(pickle._Unpickler):  # the one in Python: its opcodes can be replaced
-    """Reads one pickle. modules: the network classes it may hold. read_storage: gives the numbers of tensors."""
+    """Reads one pickle. modules: the classes of modules it may contain. read_storage: returns numbers of tensors."""
 
-    # of Python's unpickler, which has them undeclared
+    # attributes of Python's unpickler, which does not declare them
     stack: list[Any]
     read: Callable[[int], bytes]
     readline: Callable[[], bytes]
@@ -152,12 +152,12 @@ class RestrictedUnpickler(pickle._Unpickler):  # the one in Python: its opcodes 
         self.load_integer(int.from_bytes(self.read(4), "little"))
 
     def load_integer(self, size: int) -> None:
-        """Python refuses to print an integer of more than 4,300 digits, and to make a float of one of 310."""
+        """Refuse integers that Python cannot print (4,300 digits) or convert to float (310 digits)."""
         if size > LONGEST_INTEGER:
             raise Forbidden(f"holds an integer of {size} bytes, which no checkpoint needs")
         self.append(int.from_bytes(self.read(size), "little", signed=True))
 
-    # --- opcodes that fill containers: plain ones only ----------------------------------------------------------------
+    # --- opcodes that fill containers, restricted to plain ones -------------------------------------------------------
 
     def fill(self, *kinds: type) -> Any:
         if type(self.stack[-1]) not in kinds:
@@ -217,7 +217,7 @@ PRIVATE = frozenset({"_non_persistent_buffers_set", "_is_full_backward_hook", "_
 
 
 class Extent(NamedTuple):
-    """How large a module is, with modules that stand in several places counted each time."""
+    """Size of a module, with shared modules counted once per occurrence."""
 
     modules: int
     depth: int
@@ -228,7 +228,7 @@ MOST_VALUES = 1 << 24  # plain values in a file
 
 
 def check_bounded(values: Any) -> None:
-    """Refuse plain values that would take for ever to walk through."""
+    """Raise `Forbidden` for values that are too large to traverse."""
     try:
         count_values(values, MOST_VALUES)
     except Unbounded as error:
@@ -236,10 +236,10 @@ def check_bounded(values: Any) -> None:
 
 
 def give_states(states: Iterable[tuple[nn.Module, Any]]) -> dict[int, Extent]:
-    """Check each state and give it to its module, in the order of the file; returns modules' extents by id.
+    """Check each state and set it on its module, in the order of the file; returns the extents of modules by id.
 
-    A module may hold only modules that were complete before it, so no network can contain itself. Nor may modules be
-    shared or nested so that walking through the network would take for ever, or run out of stack.
+    A module may contain only modules that were complete before it, so no network can contain itself. Sharing and
+    nesting are limited, so that traversing the network terminates soon and does not overflow the stack.
     """
     complete: dict[int, Extent] = {}
     for module, state in states:
@@ -262,7 +262,7 @@ def give_states(states: Iterable[tuple[nn.Module, Any]]) -> dict[int, Extent]:
 
 
 def fuse(module: nn.Module) -> None:
-    """Have a layer run as the file says that it was fused: by a switch, or in upstream's way by another method."""
+    """Mark a layer as fused: by its switch, or as upstream does, by another forward method."""
     layer: Any = module
     if hasattr(type(module), "fused"):
         layer.fused = True
@@ -271,10 +271,9 @@ def fuse(module: nn.Module) -> None:
 
 
 def check_state(module: nn.Module, state: Any, complete: Container[int]) -> bool:
-    """Refuse a state that would give the module anything but numbers, plain values and other checked modules.
+    """Raise unless a state contains only tensors, plain values and checked modules; returns whether it was fused.
 
-    `type`, a method of every module, is the one that network files do replace: by the class path, as text.
-    Returns whether the layer was fused.
+    `type` is the only method that files of networks replace, by the class path as text.
     """
     kind = type(module).__name__
     if type(state) is not dict or not MEMBERS.keys() <= state.keys():

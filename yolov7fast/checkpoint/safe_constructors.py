@@ -1,8 +1,8 @@
-"""What the names in a checkpoint's pickle are allowed to make: tensors, arrays of numbers, plain containers.
+"""The functions that a checkpoint's pickle may call: they create tensors, arrays of numbers and plain containers.
 
-A pickle is a small program that names callables and calls them. Here a name is only an entry of `CALLS`, and the
-function behind it is one of this file, which checks every argument before it makes anything. None of them takes a
-callable, a class or a type code that could hold Python objects, and none allocates more than the file has bytes for.
+A pickle names callables and calls them. Here a name is only a key of `CALLS`, and its function, defined in this file,
+checks every argument first. None of them accepts a callable, a class or a type code of Python objects, and none
+allocates more memory than the file has bytes for.
 """
 
 import math
@@ -20,18 +20,18 @@ from yolov7fast.nn.model_parser import ACTIVATIONS, known_classes
 
 
 class Unreadable(Exception):
-    """Why a file is not read and what to do, as the end of a sentence that begins with its name."""
+    """Why a file is not read and the remedy: the end of a sentence that begins with its name."""
 
 
 class Damaged(Unreadable):
-    """The file is not what was once written."""
+    """The file is incomplete or was changed."""
 
     def __init__(self, problem: str):
         super().__init__(f"is damaged: {problem}; copy or download it again")
 
 
 class Forbidden(Unreadable):
-    """The file asks for what no checkpoint needs."""
+    """The file contains what no checkpoint needs."""
 
     def __init__(self, request: str):
         super().__init__(
@@ -42,7 +42,7 @@ class Forbidden(Unreadable):
 
 @dataclass(frozen=True)
 class Name:
-    """A known global that the pickle named: inert by itself."""
+    """A known global that the pickle names; inert."""
 
     path: str
 
@@ -60,7 +60,7 @@ class Storage:
 
 
 class FusedForward:
-    """Stands where a fused layer of a reference file holds its bound method `fuseforward`."""
+    """Placeholder for the bound method `fuseforward` of a fused layer in upstream's files."""
 
 
 FUSED_FORWARD = FusedForward()
@@ -82,12 +82,12 @@ NUMBER_CODES = frozenset({"b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", 
 
 
 def is_key(value: Any) -> bool:
-    """Whether a value may be a dictionary key or set member: nothing whose hash runs deep."""
+    """Whether a value may be a dictionary key or set member; nested values could overflow the stack when hashed."""
     return value is None or type(value) in (str, int, float, bool)
 
 
 def no_hooks(hooks: Any) -> None:
-    """Hooks are callables that a tensor or module would call later: only their absence is accepted."""
+    """Raise `Forbidden` for hooks: callables that a tensor or module would call later."""
     if hooks is not None and (type(hooks) not in (dict, OrderedDict) or hooks):
         raise Forbidden("holds hooks (functions to be called later), which a checkpoint has no need of")
 
@@ -102,7 +102,7 @@ def whole_numbers(value: Any, what: str) -> tuple[int, ...]:
 
 
 def tensor(storage, offset, size, stride, requires_grad, hooks, metadata=None) -> torch.Tensor:
-    """A view of a storage that lies inside it. metadata (conjugate and negative bits) must be empty."""
+    """A tensor inside a storage. metadata (conjugate and negative bits) must be empty."""
     if not isinstance(storage, Storage) or metadata or type(requires_grad) is not bool:
         raise Damaged("a tensor is not described as PyTorch describes one")
     no_hooks(hooks)
@@ -117,7 +117,7 @@ def tensor(storage, offset, size, stride, requires_grad, hooks, metadata=None) -
 
 
 def parameter(data, requires_grad, hooks, state=None) -> nn.Parameter:
-    """state: Python attributes that newer PyTorch keeps with a parameter; nothing here reads them, so they are left."""
+    """A parameter. state: Python attributes that newer versions of PyTorch store; ignored."""
     if type(data) is not torch.Tensor or type(requires_grad) is not bool:
         raise Damaged("a parameter is not described as PyTorch describes one")
     no_hooks(hooks)
@@ -128,14 +128,14 @@ def parameter(data, requires_grad, hooks, state=None) -> nn.Parameter:
 
 
 def dtype(code, align=False, copy=True) -> np.dtype:
-    """A number type of its own (not NumPy's shared object), whose byte order `dtype_state` may set."""
+    """A new dtype of numbers (not NumPy's shared object), whose byte order `dtype_state` may set."""
     if code not in NUMBER_CODES:
         raise Forbidden(f"holds a NumPy array of type {code!r}, where only numbers are read")
     return np.dtype(code, False, True)
 
 
 def dtype_state(made: np.dtype, state: Any) -> None:
-    """State as NumPy writes it for a number type: (version, byte order, no fields ..., flags 0)."""
+    """Set the state of a dtype of numbers: (version, byte order, no fields ..., flags 0)."""
     if not isinstance(state, tuple) or len(state) != 8 or state[1] not in ("<", ">", "|", "="):
         raise Damaged("a NumPy type is not described as NumPy describes one")
     if state[2:] != (None, None, None, -1, -1, 0):
@@ -144,14 +144,14 @@ def dtype_state(made: np.dtype, state: Any) -> None:
 
 
 def array(kind, shape, code) -> np.ndarray:
-    """An empty array, to be filled by `array_state`."""
+    """An empty array, which `array_state` fills."""
     if kind != Name("numpy.ndarray"):
         raise Forbidden("holds a NumPy array of an unknown class, where only plain arrays of numbers are read")
     return np.empty(0, np.int8)
 
 
 def array_state(made: np.ndarray, state: Any) -> None:
-    """(version, shape, dtype, Fortran order, bytes), the bytes exactly as many as shape and dtype say."""
+    """Set the state of an array: (version, shape, dtype, Fortran order, bytes of exactly that size)."""
     if not isinstance(state, tuple) or len(state) != 5:
         raise Damaged("a NumPy array is not described as NumPy describes one")
     _, shape, kind, fortran, data = state
@@ -180,7 +180,7 @@ def ordered_dict() -> OrderedDict:
 
 
 def ordered_dict_state(made: OrderedDict, state: Any) -> None:
-    """PyTorch hangs the version numbers of modules, `_metadata`, on a state dict."""
+    """Set `_metadata`, the version numbers of modules that PyTorch stores as an attribute of a state dict."""
     if type(state) is not dict or state.keys() - {"_metadata"}:
         raise Forbidden("sets attributes on a dictionary, which a checkpoint has no need of")
     made.__dict__.update(state)
@@ -193,7 +193,7 @@ def plain_set(members=()) -> set:
 
 
 def encoded(text="", encoding="latin1") -> bytes:
-    """Bytes, which the old pickle protocol spells as text."""
+    """Bytes, which protocol 2 writes as text."""
     if type(text) is not str or encoding != "latin1":
         raise Forbidden("calls _codecs.encode for something else than plain bytes")
     return text.encode("latin1")
@@ -214,7 +214,7 @@ def device(kind, index=None) -> torch.device:
 
 
 def attribute(owner, name) -> FusedForward:
-    """The one attribute a checkpoint may ask for: the forward of a fused layer."""
+    """The only attribute that a checkpoint may request: the forward of a fused layer."""
     if not isinstance(owner, nn.Module) or name != "fuseforward":
         raise Forbidden("calls builtins.getattr, which could reach anything")
     return FUSED_FORWARD
@@ -252,7 +252,7 @@ STOCK: tuple[type[nn.Module], ...] = (  # of PyTorch, inside blocks
 
 
 class Wrapper(nn.Module):
-    """Stands for torch.nn.DataParallel around a network in `module`."""
+    """Replaces torch.nn.DataParallel around a network in `module`."""
 
 
 def stock_modules() -> dict[str, type[nn.Module]]:

@@ -20,7 +20,7 @@ WIDE = ("d_model", "_dim", "hidden_sizes", "embedding_size", "channels")
 
 @cache
 def config_class(architecture: str, section: str) -> type | None:
-    """The class of transformers that checks the keys of `network` (section '') or of its backbone, if installed."""
+    """The class of transformers with the keys of `network` (section '') or of its backbone; None if not installed."""
     if importlib.util.find_spec("transformers") is None:
         return None
     from yolov7fast.nn import detr_model  # torch takes seconds to load
@@ -63,7 +63,7 @@ def check_network_setting(architecture: str, name: str, value: Any, known: Any, 
 
 
 def check_sizes(config: Any, where: str) -> None:
-    """Refuse numbers with which building would take all memory, or for ever. where: begins the message."""
+    """UserError for numbers with which building would need too much memory or time. where: begins the message."""
     if not isinstance(config, Mapping):
         raise UserError(f"{where}: its configuration is {shown(config)}, not a mapping")
     layers, width = 0, 1
@@ -78,7 +78,7 @@ def check_sizes(config: Any, where: str) -> None:
 
 
 def _numbers(value: Any, key: str) -> Iterator[tuple[str, int]]:
-    """Every integer with the key that it stands under."""
+    """Every integer with its key."""
     if isinstance(value, Mapping):
         for name, item in value.items():
             yield from _numbers(item, str(name)[:100])

@@ -1,7 +1,7 @@
-"""DETR and RT-DETR networks of the package `transformers`, behind one small module of our own.
+"""DETR and RT-DETR networks of the package `transformers`.
 
-`transformers` is an optional dependency (requirements-detr.txt) and is imported here alone, and only when a network is
-built. No file of ours holds its classes: a checkpoint is a state dict and the configuration as plain values.
+`transformers` is an optional dependency (requirements-detr.txt), imported only here and only when a network is built.
+Checkpoints do not contain its classes: they hold a state dict and the configuration as plain values.
 """
 
 import difflib
@@ -60,13 +60,12 @@ ARCHITECTURES = {
 def transformers() -> ModuleType:
     """The package, imported on first use.
 
-    Beside a torch without its CUDA part an installed torchvision may fail to import, and transformers with it: it is
-    hidden then, since nothing here needs it.
+    A torchvision that was built for another torch fails to import, and transformers with it: it is hidden then.
     """
     if "transformers" not in sys.modules:
         try:
             importlib.import_module("torchvision")
-        except Exception:  # a torchvision built for another torch raises whatever it stumbles over
+        except Exception:
             for name in [name for name in sys.modules if name.split(".")[0] == "torchvision"]:
                 del sys.modules[name]
             modules: dict[str, Any] = sys.modules
@@ -80,7 +79,7 @@ def transformers() -> ModuleType:
 class Detector(nn.Module):
     """A network of transformers with its input normalisation and the names of its classes."""
 
-    network: Any  # its members are those of the architecture's class in transformers
+    network: Any  # of the architecture's class in transformers
     mean: torch.Tensor
     std: torch.Tensor
 
@@ -98,7 +97,7 @@ class Detector(nn.Module):
         return ARCHITECTURES[self.architecture]
 
     def least_height(self, height: int, width: int) -> int:
-        """The height, larger by steps of the coarsest stride where images so wide lack a cell for every query."""
+        """The height, increased by the coarsest stride until images of this width have a cell for every query."""
         config = self.network.config
         while self.kind.picks_cells and cells(height, width, config.feat_strides) < config.num_queries:
             height += max(config.feat_strides)
@@ -152,7 +151,7 @@ TRIED_SIZE = 64
 
 @torch.no_grad()
 def try_out(model: Detector) -> None:
-    """Keys that each look right and do not go together show when an image passes: here, before anything is written."""
+    """Run one image, so that incompatible settings are reported before anything is written."""
     with _as_user_errors("model.network", "; these values do not go together: take one back to its default"):
         height = model.least_height(TRIED_SIZE, TRIED_SIZE)
         image = torch.zeros(1, 3, height, TRIED_SIZE)
@@ -164,7 +163,7 @@ def try_out(model: Detector) -> None:
 
 
 def rebuild(description: Mapping[str, Any], origin: str | Path) -> Detector:
-    """The network of a checkpoint's description, with weights still to be loaded. origin: its file, for messages."""
+    """The network of a checkpoint's description, without its weights. origin: file name for messages."""
     library = transformers()
     name = description.get("architecture")
     if not isinstance(name, str) or name not in ARCHITECTURES:
@@ -210,8 +209,8 @@ def _configuration(
     labels: Mapping[str, Any],
     published: Mapping[str, Any] | None = None,
 ):
-    """The configuration object: settings over what `published` weights come with, if any. The backbone is the
-    architecture's own ResNet unless it is described otherwise."""
+    """The configuration object: `settings` override those of `published` weights. The default backbone is the
+    architecture's ResNet."""
     published, own = dict(published or {}), dict(settings)
     given = own.pop("backbone_config", None) or {}
     if not isinstance(given, Mapping):
@@ -232,7 +231,7 @@ def _configuration(
 
 
 def _check_keys(settings: Mapping[str, Any], config_class: type, where: str) -> None:
-    """Refuse what transformers would silently keep: a key that its configuration does not have."""
+    """UserError for a key that the configuration does not have; transformers would ignore it."""
     known = [name for name in dir(config_class()) if not name.startswith("_")]
     for key in settings:
         if key in FROM_DATA:
@@ -244,7 +243,7 @@ def _check_keys(settings: Mapping[str, Any], config_class: type, where: str) -> 
 
 
 def _check_values(config, kind: Architecture) -> None:
-    """Refuse numbers with which transformers fails later, in the midst of a step, or trains something else."""
+    """UserError for numbers with which transformers would fail in a step or train something else."""
     for name in COUNTS:
         value = getattr(config, name, 1)
         if value < 1:
@@ -266,7 +265,7 @@ def _check_values(config, kind: Architecture) -> None:
 
 @contextmanager
 def _as_user_errors(where: str, remedy: str = "") -> Iterator[None]:
-    """transformers answers values that it cannot use with exceptions of every kind: each becomes one line."""
+    """Convert the exceptions that transformers raises for invalid values, which are of every type, to UserError."""
     try:
         yield
     except UserError:
@@ -283,7 +282,7 @@ WHAT_TO_GIVE = "give a folder with config.json and model.safetensors, or a hub n
 
 
 def _pretrained(library: ModuleType, kind: Architecture, source: str, labels: dict, settings: Mapping[str, Any]):
-    """The network with published weights: a backbone whole, everything else as far as it fits."""
+    """The network with published weights: the complete backbone, and the other weights that fit."""
     source = str(Path(source).expanduser()) if source.startswith("~") else source
     if not Path(source).is_dir() and (source.count("/") > 1 or source[0] in "/."):
         raise UserError(f"model.pretrained {source}: no such folder; {WHAT_TO_GIVE}")
@@ -314,7 +313,7 @@ def _pretrained(library: ModuleType, kind: Architecture, source: str, labels: di
 
 
 def _check_taken(found: Mapping[str, Any], source: str) -> None:
-    """A backbone that is not whole would stay frozen noise; other layers may be new, which is said."""
+    """UserError if weights of the backbone, which stays frozen, are missing; new weights elsewhere are logged."""
     new = sorted({*found["missing_keys"], *(name for name, *_ in found["mismatched_keys"])})
     lost = [name for name in new if ".backbone." in name and not name.endswith("num_batches_tracked")]
     if lost:
@@ -330,7 +329,7 @@ def _check_taken(found: Mapping[str, Any], source: str) -> None:
 
 
 def thaw(network: Any) -> None:
-    """Let all of the backbone learn: without pretrained weights frozen layers and norms would be mere noise."""
+    """Make the whole backbone trainable, for training without pretrained weights."""
     for module in list(network.model.backbone.modules()):
         for name, child in module.named_children():
             if type(child).__name__.endswith("FrozenBatchNorm2d"):
@@ -339,7 +338,7 @@ def thaw(network: Any) -> None:
 
 
 def train_upper_stages(network: Any) -> None:
-    """A pretrained backbone as DETR trains it: stem and first stage stay as they are."""
+    """Freeze stem and first stage of a pretrained backbone, as DETR does."""
     for name, parameter in network.model.backbone.named_parameters():
         parameter.requires_grad_("embedder" not in name and "stages.0." not in name)
 
@@ -367,8 +366,8 @@ NAMES = {
 
 
 def without_timm(published: Mapping[str, Any], source: str) -> tuple[dict[str, Any], dict[str, str]]:
-    """A config.json's values with transformers' own ResNet in the place of timm's, and how names in the file change
-    (patterns for `from_pretrained`; none where the backbone is transformers' already)."""
+    """The values of a config.json with transformers' ResNet instead of timm's, and the changed names of weights
+    (patterns for `from_pretrained`; empty if the backbone is not timm's)."""
     values = dict(published)
     of_timm = bool(values.pop("use_timm_backbone", True))
     backbone = values.get("backbone_config") or {}
@@ -382,7 +381,7 @@ def without_timm(published: Mapping[str, Any], source: str) -> tuple[dict[str, A
 
 
 def resnet_config(name: str, dilated: bool, source: str) -> dict[str, Any]:
-    """transformers' description of the ResNet that timm calls `name`; a training recipe may follow after a dot."""
+    """transformers' description of timm's ResNet `name`, which may have a training recipe after a dot."""
     known = RESNETS.get(name.split(".")[0])
     if known is None or dilated:
         what = f"its backbone {name} {'with dilation (DC5) ' if dilated else ''}"

@@ -1,10 +1,10 @@
-"""Which detection head answers for which classes: the head configuration of a multi-head network, read and checked.
+"""Head configuration of a multi-head network: the classes of each detection head.
 
 A configuration is a YAML file (or the plain dictionary a checkpoint stores, which has the same keys):
 
     nc: 80                     # classes in all
     heads: 4                   # heads
-    grouping: standard         # a label, free
+    grouping: standard         # any label
     full_head: false           # true: every head has columns for all classes, only its own are used
     head_assignments:
       head_0: {name: people, classes: [0, 24, 25], weight: 1.0}   # global ids; their order gives the local ids
@@ -28,7 +28,7 @@ SHIPPED = {  # for COCO's 80 classes and four heads
     "geometry": ROOT / "data" / "coco_320_1b4h_geometry.yaml",
 }
 DEFAULT_NC, DEFAULT_HEADS = 80, 4
-LEAST_WEIGHT, MOST_WEIGHT = 1e-6, 1e6  # of a head: beyond, a loss in single precision is no number any more
+LEAST_WEIGHT, MOST_WEIGHT = 1e-6, 1e6  # of a head; the loss overflows in single precision beyond
 
 
 @dataclass(frozen=True, repr=False)
@@ -78,7 +78,7 @@ class HeadConfig:
         return f"{self.heads} heads ({self.grouping}) of {', '.join(map(str, self.sizes))} classes"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values with the keys of the YAML file: what a checkpoint stores, and what `from_dict` reads back."""
+        """Plain values with the keys of the YAML file, as stored in checkpoints and read by `from_dict`."""
         sections = {
             f"head_{h}": {"name": self.names[h], "classes": list(ids), "weight": self.weights[h]}
             for h, ids in enumerate(self.classes)
@@ -124,7 +124,7 @@ class HeadConfig:
 
     @classmethod
     def consecutive(cls, nc: int, heads: int = DEFAULT_HEADS) -> "HeadConfig":
-        """Classes in order, shared out evenly: the first heads take one more where nc does not divide."""
+        """Classes in order, divided evenly; the first heads take one more if nc is not a multiple of `heads`."""
         if not 1 <= heads <= nc:
             raise UserError(f"{nc} classes cannot be shared out over {heads} heads: ask for 1 to {nc} heads")
         ends = [0]
@@ -136,7 +136,7 @@ class HeadConfig:
     def check_agrees(
         self, nc: int, heads: int = 0, where: str = "head configuration", instead: str = "give --heads N alone"
     ) -> "HeadConfig":
-        """Itself, if it fits a data set of `nc` classes and the number of heads asked for (0: any); else an error."""
+        """Itself; UserError unless it fits a data set of `nc` classes and the requested number of heads (0: any)."""
         if nc != self.nc:
             raise UserError(
                 f"{where} is for {self.nc} classes, the data set has {nc}: make one for it with"
@@ -163,7 +163,7 @@ def _yes_or_no(value: Any, key: str, where: str) -> bool:
 
 
 def _text(value: Any) -> str:
-    """A label as it is stored and printed."""
+    """A label, escaped and shortened."""
     return printable(value if isinstance(value, str) else shown(value), 100)
 
 
@@ -172,7 +172,7 @@ def _some(words: Sequence[str]) -> str:
 
 
 def _label(cls: int, names: Any) -> str:
-    """A class as errors name it: its number, and its name where the file gives names."""
+    """A class in error messages: its number, and its name if the file has names."""
     known = isinstance(names, Sequence) and not isinstance(names, str) and 0 <= cls < len(names)
     return f"class {cls} ({printable(names[cls], 40)})" if known else f"class {cls}"
 
@@ -199,7 +199,7 @@ def _section(section: Any, key: str, nc: int, names: Any, where: str) -> tuple[t
 
 
 def _check_partition(classes: Sequence[Sequence[int]], nc: int, names: Any, where: str) -> None:
-    """Every class in exactly one head."""
+    """UserError unless every class is in exactly one head."""
     owner: dict[int, int] = {}
     for h, ids in enumerate(classes):
         for c in ids:
@@ -221,11 +221,11 @@ def choose_head_config(
     from_boxes: Callable[[int], HeadConfig] | None = None,
     names: Sequence[str] = (),
 ) -> HeadConfig | None:
-    """What --heads, --head-config, --standard-grouping and --geometry-grouping ask for; None: nothing.
+    """The configuration for --heads, --head-config, --standard-grouping and --geometry-grouping; None without them.
 
-    The two groupings mean the shipped files for COCO's 80 classes (known by `names`) on 4 heads. For other data or
-    numbers of heads, standard divides the classes in order, as --heads alone does, and geometry calls
-    `from_boxes(heads)`, which groups by the boxes of the training set.
+    For COCO's 80 classes (recognised by `names`) on 4 heads the groupings are the shipped files. Otherwise standard
+    divides the classes in order, as --heads alone does, and geometry calls `from_boxes(heads)`, which groups by the
+    boxes of the training set.
     """
     if bool(path) + standard + geometry > 1:
         raise UserError("give one of --head-config, --standard-grouping and --geometry-grouping, not several")
@@ -243,5 +243,5 @@ def choose_head_config(
 
 
 def are_cocos(names: Sequence[str]) -> bool:
-    """Whether these are COCO's 80 classes, in their order: what the shipped files group."""
+    """Whether these are COCO's 80 classes in their order."""
     return list(names) == read_yaml(SHIPPED["standard"])["names"]

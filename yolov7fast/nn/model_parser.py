@@ -45,8 +45,8 @@ LARGEST_ARGUMENT = 1 << 16  # kernel sizes and the like
 def read_description(path: str | Path) -> dict:
     """The mapping in a model YAML, or in a shipped one of that path or name.
 
-    A key `base` names another file in the same folder, whose keys this one replaces; of its head, the key `last`
-    replaces the last row.
+    A key `base` names another file in the same folder, whose keys this file overrides; the key `last` replaces the last
+    row of its head.
     """
     check_path(path)
     path = path if Path(path).is_file() else shipped_file(str(path), "cfg") or path
@@ -74,7 +74,7 @@ def read_mapping(path: str | Path) -> dict:
 
 
 def check_description(d: dict, file: str) -> None:
-    """Keys that must be there, of the kind they must be, within bounds."""
+    """UserError unless the required keys are present, with valid types and values."""
     for key in ("nc", "anchors", "backbone", "head"):
         if d.get(key) is None:
             raise UserError(f"{file}: key `{key}` is missing")
@@ -96,7 +96,7 @@ def check_description(d: dict, file: str) -> None:
 
 
 def check_anchors(anchors: Any, where: str) -> None:
-    """Pixels for each level, or how many for each level."""
+    """UserError unless anchors are lists of pixels for each level, or their number per level."""
     if is_whole(anchors, 1, MOST_ANCHORS):
         return
     rows = anchors if isinstance(anchors, list) and anchors and isinstance(anchors[0], list) else None
@@ -113,7 +113,7 @@ def check_anchors(anchors: Any, where: str) -> None:
 
 
 def check_sources(sources: Any, index: int, where: str) -> None:
-    """`from`: one or several earlier layers, counted from the start or, negative, back from this one."""
+    """UserError unless `from` names earlier layers, counted from the start or, negative, from this layer."""
     for value in sources if isinstance(sources, list) else [sources]:
         if isinstance(value, bool) or not isinstance(value, int):
             raise UserError(f"{where}: `from` must be a whole number or a list of them, not {shown(sources)}")
@@ -124,7 +124,7 @@ def check_sources(sources: Any, index: int, where: str) -> None:
 
 
 def check_arguments(args: list, where: str, depth: int = 3) -> None:
-    """Numbers among a row's arguments, and in lists among them, within bounds."""
+    """UserError for numbers in a row's arguments, or in lists among them, that are out of range."""
     for value in args:
         if isinstance(value, list) and depth:
             check_arguments(value, where, depth - 1)
@@ -138,7 +138,7 @@ def check_arguments(args: list, where: str, depth: int = 3) -> None:
 
 
 class Resolved(NamedTuple):
-    """What a width rule decides for a row."""
+    """The result of a width rule for a row."""
 
     args: list  # the constructor's arguments
     width: int  # channels of the output
@@ -158,13 +158,13 @@ PARTS: list[type[nn.Module]] = [common.ImplicitA, common.ImplicitM]  # inside bl
 
 
 def register(name: str, cls: type[nn.Module], rule: Callable[["Row"], Resolved], parts=()) -> None:
-    """Let descriptions name `cls`. parts: classes of the project that it contains and checkpoints therefore hold."""
+    """Add a block. parts: classes of the project that it contains, which checkpoints may then contain."""
     BLOCKS[name] = Block(cls, rule)
     PARTS.extend(part for part in parts if part not in PARTS)
 
 
 def known_classes() -> dict[str, type[nn.Module]]:
-    """Dotted path -> class, of every block and part: what a checkpoint of such a network may hold."""
+    """Dotted path -> class, of every block and part, which checkpoints may contain."""
     return {class_path(cls): cls for cls in [*(block.cls for block in BLOCKS.values()), *PARTS]}
 
 
@@ -220,7 +220,7 @@ def scaled(row: Row) -> Resolved:
 
 
 def scaled_counted(row: Row) -> Resolved:
-    """As `scaled`, the repeat count given to the block as its third argument instead of repeating it."""
+    """As `scaled`; the repeat count is the third argument of the block instead."""
     (c1, c2, *rest), width, repeats = scaled(row)
     return Resolved([c1, c2, repeats, *rest], width, 1)
 
@@ -276,7 +276,7 @@ for _name in ("Upsample", "MaxPool2d", "Identity"):
     register(f"nn.{_name}", getattr(nn, _name), same_width)
 
 
-# --- the words of a row -----------------------------------------------------------------------------------------------
+# --- words in the arguments of a row ----------------------------------------------------------------------------------
 
 ACTIVATIONS = ("SiLU", "LeakyReLU", "ReLU", "ReLU6", "Hardswish", "Mish", "GELU", "Sigmoid", "Tanh", "Identity")
 _CALL = re.compile(r"nn\.(\w+)\(\s*([-+.\deE]*)\s*\)")
@@ -291,7 +291,7 @@ def resolve_word(word: Any, nc: int, anchors: Any, where: str) -> Any:
         return fixed[word]
     call = _CALL.fullmatch(word)
     if call and call[1] in ACTIVATIONS:
-        with contextlib.suppress(TypeError, ValueError):  # a number that is none, or one too many: reported below
+        with contextlib.suppress(TypeError, ValueError):  # reported below
             values = [float(call[2])] if call[2] else []
             check_arguments(values, where)
             return getattr(nn, call[1])(*values)
@@ -312,7 +312,7 @@ def find_block(name: Any, where: str) -> Block:
 
 
 def block_name(name: Any) -> str:
-    """A block as messages name it, whatever the file has in its place."""
+    """The name of a block for messages."""
     return printable(name, 60) if isinstance(name, str) else shown(name)
 
 
@@ -349,7 +349,7 @@ def parse_model(d: dict, ch: list[int], file: str = "model description") -> tupl
 
 
 def make_row(d: dict, index: int, written: Any, widths: list[int], file: str) -> Row:
-    """Check a row as it stands in the file, and put its words and numbers to their meaning."""
+    """Check a row of the file and resolve its words and numbers."""
     if not isinstance(written, list) or len(written) != 4 or not isinstance(written[3], list):
         raise UserError(f"{file}, layer {index}: a row is [from, number, module, [arguments]], not {shown(written)}")
     sources, repeats, name, args = written
@@ -379,7 +379,7 @@ def make_row(d: dict, index: int, written: Any, widths: list[int], file: str) ->
 
 
 def check_weights(row: Row, resolved: Resolved, so_far: int) -> None:
-    """Refuse a layer with which the network has more weights than memory holds, where its arguments let one suspect it.
+    """UserError for a layer with too many weights, counted on the meta device if its arguments are large.
 
     so_far: weights of the layers before it.
     """
@@ -390,7 +390,7 @@ def check_weights(row: Row, resolved: Resolved, so_far: int) -> None:
     try:
         with torch.device("meta"):  # no memory, no random draw
             weights = sum(p.numel() for p in row.block.cls(*resolved.args).parameters()) * max(resolved.repeats, 1)
-    except Exception:  # whatever is wrong with it shows when it is built
+    except Exception:  # reported when it is built
         return
     if so_far + weights > MOST_WEIGHTS:
         row.fail(f"with it the network would have {so_far + weights:,} weights; at most {MOST_WEIGHTS:,} are possible")
@@ -417,7 +417,7 @@ def build_layer(row: Row, resolved: Resolved) -> nn.Module:
         row.fail(f"the arguments {shown(row.args)} do not fit {cls.__name__}{signature}{hint}")
     try:
         modules = [cls(*args) for _ in range(max(resolved.repeats, 1))]
-    except Exception as error:  # PyTorch answers values that it cannot use with exceptions of every kind
+    except Exception as error:  # PyTorch raises exceptions of every type for invalid values
         if is_out_of_memory(error):
             raise
         row.fail(f"cannot be built from {shown(row.args)}: {one_line(error, 200)}")

@@ -1,4 +1,4 @@
-"""Trained weights to deploy weights: the implicit vectors merged into the head, the auxiliary head left out.
+"""Conversion of trained weights to deploy weights: implicit vectors are merged, the auxiliary head is omitted.
 
 The networks of cfg/deploy have the layers of cfg/training up to the convolutions that the lead head reads, under the
 same names, and a plain head. BatchNorm and RepConv stay as they are; `Model.fuse()` merges them when loading.
