@@ -96,13 +96,6 @@ def server(served, monkeypatch):
         http.server_close()
 
 
-def test_a_server_gives_the_file(server, served):
-    publish(served, "yolov7-w6.pt")
-    server(Quiet)
-    assert (released_weights.FOLDER / "yolov7-w6.pt").resolve().samefile(local_weights("yolov7-w6.pt"))
-    assert (released_weights.FOLDER / "yolov7-w6.pt").read_bytes() == (served / "yolov7-w6.pt").read_bytes()
-
-
 def test_a_broken_connection_leaves_nothing(server):
     server(CutOff)
     with pytest.raises(UserError, match=r"broke off after 200 of 1,000,000 bytes.*weights/yolov7-e6\.pt"):

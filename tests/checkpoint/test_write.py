@@ -1,6 +1,5 @@
 """What is written can be read by upstream, is complete or not there, and loses nothing when stripped."""
 
-import _compat_pickle
 import copy
 import errno
 import os
@@ -21,7 +20,6 @@ from tests.checkpoint.test_read import NETWORKS, attributes, kinds
 from tests.conftest import ROOT
 from yolov7fast.checkpoint.checkpoint_reader import load_checkpoint, save_checkpoint, state_dict_of, strip_checkpoint
 from yolov7fast.checkpoint.checkpoint_writer import SaveError
-from yolov7fast.nn.blocks import Conv
 from yolov7fast.nn.model import Model
 from yolov7fast.nn.model_parser import read_description
 
@@ -205,33 +203,8 @@ def test_stripping_gives_what_the_reference_gives(reference_files, tmp_path):
 # --- all or nothing ---------------------------------------------------------------------------------------------------
 
 
-def test_several_names_get_the_same_bytes_and_links_stay_links(tmp_path):
-    (tmp_path / "real").mkdir()
-    (tmp_path / "best.pt").symlink_to(tmp_path / "real" / "best.pt")
-    save_checkpoint({"w": torch.arange(1000)}, tmp_path / "last.pt", str(tmp_path / "best.pt"), tmp_path / "last.pt")
-    assert (tmp_path / "best.pt").is_symlink()
-    assert (tmp_path / "real" / "best.pt").read_bytes() == (tmp_path / "last.pt").read_bytes()
-    assert sorted(os.listdir(tmp_path)) == ["best.pt", "last.pt", "real"] and len(os.listdir(tmp_path / "real")) == 1
-
-
 def no_links(*_):
     raise OSError(errno.EPERM, os.strerror(errno.EPERM))
-
-
-def test_where_no_copy_fits_the_files_are_one_with_several_names(tmp_path, monkeypatch):
-    names = [tmp_path / f"{name}.pt" for name in ("last", "best", "epoch_001")]
-    save_checkpoint({"epoch": 1}, *names)
-    assert len({name.stat().st_ino for name in names}) == 3
-
-    def full(source, target):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(shutil, "copyfile", full)
-    save_checkpoint({"epoch": 2}, *names)
-    assert len({name.stat().st_ino for name in names}) == 1
-    save_checkpoint({"epoch": 3}, names[0])
-    assert [load_checkpoint(name)["epoch"] for name in names] == [3, 2, 2]
-    assert sorted(os.listdir(tmp_path)) == ["best.pt", "epoch_001.pt", "last.pt"]
 
 
 def test_a_name_that_does_not_fit_costs_no_other(tmp_path, monkeypatch):
@@ -256,16 +229,6 @@ def test_a_name_that_does_not_fit_costs_no_other(tmp_path, monkeypatch):
     with pytest.raises(SaveError) as caught:
         save_checkpoint({"epoch": 3}, *names)
     assert set(caught.value.failed) == {last, best, epoch} and load_checkpoint(last)["epoch"] == 2
-
-
-def test_names_are_spelled_as_upstream_only_while_a_checkpoint_is_written(checkpoint, tmp_path):
-    table = dict(_compat_pickle.REVERSE_IMPORT_MAPPING)
-    save_checkpoint({"model": checkpoint["model"], "best_fitness": np.array([1.0])}, tmp_path / "x.pt")
-    assert {"models.yolo.Model", "numpy.core.multiarray._reconstruct"} <= globals_of(tmp_path / "x.pt")
-    with pytest.raises(TypeError):
-        save_checkpoint({"model": checkpoint["model"], "x": print}, tmp_path / "x.pt")
-    assert table == _compat_pickle.REVERSE_IMPORT_MAPPING
-    assert b"yolov7fast.nn.blocks" in pickle.dumps(Conv, protocol=2)
 
 
 def test_kill_at_any_step_leaves_the_old_file_or_the_new(tmp_path, monkeypatch):

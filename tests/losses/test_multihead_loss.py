@@ -151,16 +151,3 @@ def test_background_counts_alike_in_every_head(heads, weight, per_head):
     assert loss([one, *[silent] * (heads - 1)], targets, IMAGES)[1][1].item() == pytest.approx(expected, rel=1e-6)
     empty = weight * one_head(one, targets[:0], IMAGES)[1][1].item()
     assert loss([one] * heads, targets[:0], IMAGES)[1][1].item() == pytest.approx(heads * empty, rel=1e-6)
-
-
-def test_weights_of_heads_are_relative():
-    maps, targets = random_maps([2, 4]), random_targets(6)
-    classes = ((4, 2), (0, 3, 5, 1))
-
-    def items(*weights, **hyp):
-        config = HeadConfig(6, classes, weights, ("a", "b"))
-        return run(MultiHeadLoss(network(several(config), **hyp), "ota"), maps, targets)[1]
-
-    torch.testing.assert_close(items(1.0, 3.0), items(2.0, 6.0))
-    assert items(1.0, 3.0)[3] != pytest.approx(items(1.0, 1.0)[3].item())
-    torch.testing.assert_close(items(2.0, 2.0, per_head_loss=1), 2 * items(1.0, 1.0, per_head_loss=1))

@@ -73,14 +73,6 @@ def test_random_cases_agree_with_the_slow_version(block):
     assert sum(check_random(seed, torch.float32) for seed in range(block * 20, block * 20 + 20, 5)) <= 1
 
 
-def test_the_best_positive_of_each_box_weighs_one_and_learns_its_overlap():
-    loss, maps, targets, size, _ = tal_case(9, most=20)
-    best = {}
-    for target, weight, objectness in matches(loss, maps, targets, size[0], LEAD_REACH).values():
-        best[target] = max(best.get(target, (0, 0)), (weight, objectness))
-    assert best and all(weight == 1 and 0 <= objectness <= 1 for weight, objectness in best.values())
-
-
 def test_a_box_smaller_than_a_cell_is_not_lost():
     """No cell's centre lies inside: the cell that holds the box answers for it."""
     maps, _, images = small_case(boxes=1, batch=1)

@@ -10,7 +10,6 @@ from yolov7fast.core.boxes import bbox_iou
 from yolov7fast.core.errors import UserError
 from yolov7fast.losses.candidates import LEAD_REACH
 from yolov7fast.losses.simota import LEAD_TOP
-from yolov7fast.losses.yolo_loss import ComputeLossOTA, last_on_cell
 
 
 def check_against_record(name: str, dtype: torch.dtype) -> None:
@@ -100,12 +99,6 @@ def test_options_agree_with_the_slow_loss(kind, options, gr):
         torch.testing.assert_close(a.grad, b.grad, rtol=1e-4, atol=1e-8)
 
 
-def test_last_match_on_a_cell_sets_its_objectness():
-    taken = torch.tensor([True, True, False, True, True, False])
-    first_duplicate = torch.tensor([0, 1, 0, 0, 1, 1])
-    assert last_on_cell(taken, first_duplicate).tolist() == [False, False, False, True, True, False]
-
-
 # --- precision --------------------------------------------------------------------------------------------------------
 
 
@@ -182,18 +175,3 @@ def test_a_class_that_the_model_lacks_is_named(kind, cls):
         loss(maps, torch.tensor([[0, cls, 0.5, 0.5, 0.2, 0.2]]), *extra)
     with pytest.raises(IndexError, match="image 7 of a batch of 2"):
         loss(maps, torch.tensor([[7, 0, 0.5, 0.5, 0.2, 0.2]]), *extra)
-
-
-def test_auxiliary_loss_is_lead_plus_a_quarter_of_the_auxiliary_head():
-    """With an auxiliary head that has no gain in its maps' place, only the lead's part moves the lead's maps."""
-    maps, targets, images = small_case()
-    loss = LOSSES["aux"](stand_in("p5", 5))
-    lead, aux = [m.clone().requires_grad_() for m in maps], [m.clone().requires_grad_() for m in maps]
-    value, _ = loss([*lead, *aux], targets, images)
-    value.backward()
-    empty, _ = ComputeLossOTA(stand_in("p5", 5))(lead, torch.zeros(0, 6), images)
-    dense = torch.autograd.grad(empty, lead)
-    for a, b, d in zip(lead, aux, dense):
-        untouched = (a.grad[..., :4].abs().sum(-1) == 0) & (b.grad[..., :4].abs().sum(-1) == 0)
-        torch.testing.assert_close(a.grad[..., 4][untouched], d[..., 4][untouched])
-        torch.testing.assert_close(b.grad[..., 4][untouched], d[..., 4][untouched] * 0.25)

@@ -57,10 +57,9 @@ def allocated(cfg: str, size: int, batch: int, dtype: torch.dtype) -> int:
     return sum(event.nbytes() for event in record.profiler.kineto_results.events() if event.name() == "[memory]")
 
 
-def check(cfg: str, size: int, batch: int = 2, dtype: torch.dtype = torch.float32) -> float:
+def check(cfg: str, size: int, batch: int = 2, dtype: torch.dtype = torch.float32) -> None:
     found, seen = predicted(cfg, size, batch, dtype), allocated(cfg, size, batch, dtype)
     assert abs(found.activations / seen - 1) <= TOLERANCE, f"{cfg} at {size}: {found.activations} against {seen}"
-    return found.activations / seen
 
 
 @pytest.mark.parametrize(
@@ -77,9 +76,8 @@ def test_predicted_activations_are_what_the_allocator_hands_out(cfg, dtype):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("cfg", CFGS)
-@pytest.mark.parametrize("size", [128, 256, 384])
-def test_predicted_activations_of_every_network(cfg, size, record_property):
-    record_property("ratio", check(cfg, size, batch=1))
+def test_predicted_activations_of_every_network(cfg):
+    check(cfg, 256, batch=1)
 
 
 def test_more_boxes_take_more_memory():

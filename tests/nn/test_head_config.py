@@ -28,13 +28,6 @@ def test_shipped_files_hold_the_recorded_groups(grouping, golden):
     assert (config.nc, config.heads, config.grouping, config.full_head) == (80, 4, expected["grouping"], False)
 
 
-@pytest.mark.parametrize("grouping", ["standard", "geometry"])
-def test_shipped_files_are_data_files_too(grouping, golden):
-    content = yaml.safe_load(SHIPPED[grouping].read_text())
-    assert content["names"] == golden("eval_config.json")["coco_names"]
-    assert content["train"] == "./coco320/images/train2017" and content["val"] == "./coco320/images/val2017"
-
-
 def test_stored_form_is_plain_and_reads_back(toy):
     config = HeadConfig.from_dict(toy)
     stored = config.to_dict()
@@ -79,16 +72,6 @@ def broken(toy, change) -> dict:
 def test_mistakes_are_told_with_file_class_and_head(toy, change, message):
     with pytest.raises(UserError, match=f"^toy.yaml[:,]? .*{message}"):
         HeadConfig.from_dict(broken(toy, change), "toy.yaml")
-
-
-def test_errors_use_class_names_where_the_file_has_them(toy):
-    toy["names"] = ["ant", "bee", "cat", "dog", "elk", "fox"]
-    toy["head_assignments"]["head_1"]["classes"] = [0, 4]
-    with pytest.raises(UserError, match=r"class 4 \(elk\) is in head_0 and in head_1"):
-        HeadConfig.from_dict(toy)
-    toy["head_assignments"]["head_1"]["classes"] = [0]
-    with pytest.raises(UserError, match=r"class 3 \(dog\)"):
-        HeadConfig.from_dict(toy)
 
 
 def test_unreadable_files_are_named(tmp_path):

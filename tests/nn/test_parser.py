@@ -10,7 +10,6 @@ from torch import nn
 from tests.nn.parity import build_narrow, description
 from yolov7fast.core.errors import UserError
 from yolov7fast.nn import model_parser
-from yolov7fast.nn.heads import Detect
 from yolov7fast.nn.model import Model
 
 
@@ -93,15 +92,6 @@ def test_a_row_inserted_without_new_numbers_is_warned_of(caplog):
     d["backbone"].insert(15, [-1, 1, "nn.Identity", []])
     assert Model(d).stride.tolist() == [32, 8, 16]
     assert "layer 78" in caplog.text and "from [74, 75, 76]" in caplog.text and "strides 32, 8, 16" in caplog.text
-
-
-def test_the_callers_mapping_is_left_alone():
-    d, same = tiny_rows(), tiny_rows()
-    model = Model(d, ch=1, nc=5, anchors=1)
-    assert d == same
-    assert (model.yaml["nc"], model.yaml["anchors"], model.yaml["ch"]) == (5, 1, 1)
-    assert model.names == ["0", "1", "2", "3", "4"]
-    assert not hasattr(model, "yaml_file")
 
 
 def test_words_of_the_vocabulary():
@@ -225,18 +215,3 @@ def test_a_description_on_top_of_another(tmp_path):
     (tmp_path / "lost.yaml").write_text("base: nowhere.yaml\n")
     with pytest.raises(UserError, match=r"nowhere.yaml cannot be read"):
         Model(tmp_path / "lost.yaml")
-
-
-def test_another_module_can_register_a_head(monkeypatch):
-    class Loud(Detect):
-        pass
-
-    class Part(nn.Module):
-        pass
-
-    monkeypatch.setattr(model_parser, "BLOCKS", dict(model_parser.BLOCKS))
-    monkeypatch.setattr(model_parser, "PARTS", list(model_parser.PARTS))
-    model_parser.register("Loud", Loud, model_parser.detection_head, parts=[Part])
-    model = Model(with_row(2, [[0, 1], 1, "Loud", ["nc", "anchors"]]))
-    assert type(model.model[-1]) is Loud
-    assert Part in model_parser.known_classes().values() and Loud in model_parser.known_classes().values()

@@ -29,13 +29,6 @@ def test_run_folders_are_named_as_recorded_but_for_two_faults(golden, in_empty_f
         assert increment_path(case["ask"], exist_ok=case["exist_ok"]).as_posix() == want
 
 
-def test_a_run_folder_with_a_gap_is_not_filled(in_empty_folder):
-    for name in ("exp", "exp7", "expert9", "exp_2"):
-        (in_empty_folder / name).mkdir()
-    assert increment_path("exp", exist_ok=False).name == "exp8"
-    assert increment_path("exp", exist_ok=False, sep="_").name == "exp_3"
-
-
 def test_a_file_is_found_as_given_or_below_the_working_directory(in_empty_folder):
     (in_empty_folder / "data").mkdir()
     (in_empty_folder / "data/a.yaml").touch()

@@ -3,8 +3,7 @@
 import pytest
 
 from yolov7fast.core.errors import UserError
-from yolov7fast.core.files.paths import KINDS, ROOT, check_file, shipped_by_name, shipped_file
-from yolov7fast.training.hyperparameters import load_hyp
+from yolov7fast.core.files.paths import ROOT, check_file, shipped_file
 
 
 @pytest.fixture
@@ -41,11 +40,6 @@ def test_the_working_folder_comes_first(elsewhere):
     assert check_file("coco.yaml", "data") == "data/coco.yaml"
 
 
-def test_inside_a_checkout_the_path_stays_short(monkeypatch):
-    monkeypatch.chdir(ROOT)
-    assert check_file("yolov7x", "cfg") == "cfg/training/yolov7x.yaml"
-
-
 @pytest.mark.parametrize(
     ("name", "kind", "nearest"),
     [
@@ -62,13 +56,3 @@ def test_a_missing_file_suggests_the_nearest_shipped_ones(elsewhere, name, kind,
 @pytest.mark.parametrize("name", ["../train.py", "/etc/passwd", "README.md", "train.py", "pyproject.toml"])
 def test_nothing_else_of_the_checkout_ships(elsewhere, name):
     assert shipped_file(name, "cfg") is None
-
-
-def test_no_file_is_of_two_kinds():
-    files = [path for kind in KINDS for path in shipped_by_name(kind).values()]
-    assert len(files) == len(set(files)) > 40
-
-
-def test_hyper_parameters_load_by_short_name(elsewhere):
-    assert load_hyp("tiny")["loss_ota"] == 1 and load_hyp("tiny.noota")["loss_ota"] == 0
-    assert load_hyp({"base": "tiny", "lr0": 0.5})["lr0"] == 0.5

@@ -38,12 +38,6 @@ def test_a_key_given_twice_is_told_and_the_last_one_counts(tmp_path, caplog):
     assert caplog.messages == [f"{path}, line 3: `lr0` a second time; this one counts"]
 
 
-def test_text_in_any_language(tmp_path):
-    path = tmp_path / "mine.yaml"
-    path.write_bytes("names: [紅血球, 白血球]".encode())
-    assert read_yaml(path) == {"names": ["紅血球", "白血球"]}
-
-
 BOMB = "a0: &a0 [x, x]\n" + "".join(f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]\n" for i in range(1, 60))
 MERGE = "a0: &a0 {x: 1}\n" + "".join(f"a{i}: &a{i} {{<<: [*a{i - 1}, *a{i - 1}]}}\n" for i in range(1, 60))
 

@@ -31,25 +31,6 @@ def test_each_asks_for_a_stop_and_gives_its_exit_code(name, capsys):
     assert f"{name}: finishing this step" in capsys.readouterr().out
 
 
-def test_a_signal_in_the_middle_of_a_print_is_obeyed(monkeypatch):
-    class Busy:
-        def write(self, text):
-            raise RuntimeError("reentrant call inside <_io.BufferedWriter>")
-
-        flush = write
-
-    monkeypatch.setattr(sys, "stdout", Busy())
-    with StopRequest() as stop:
-        os.kill(os.getpid(), signal.SIGTERM)
-        assert stop.exit_code == 143
-
-
-def test_the_second_interrupt_reaches_a_caller_of_the_library():
-    with pytest.raises(KeyboardInterrupt), StopRequest():
-        for _ in range(2):
-            os.kill(os.getpid(), signal.SIGINT)
-
-
 STUBBORN = """
 import atexit, os, signal, threading
 from yolov7fast.core.process import signals
