@@ -4,7 +4,6 @@ import os
 import pickle
 import struct
 import zipfile
-from collections import OrderedDict
 
 import numpy as np
 import pytest
@@ -23,7 +22,7 @@ from tests.checkpoint.hostile_files import (
     text,
     write_zip,
 )
-from yolov7fast.checkpoint.checkpoint_reader import LEGACY_MAGIC, LEGACY_VERSION, CheckpointError, load_checkpoint
+from yolov7fast.checkpoint.checkpoint_reader import LEGACY_MAGIC, LEGACY_VERSION, load_checkpoint
 
 # --- NumPy ------------------------------------------------------------------------------------------------------------
 
@@ -149,27 +148,6 @@ def legacy(body: bytes, keys: list, numbers: bytes) -> bytes:
 def test_older_container_is_held_to_the_same(tmp_path, body, keys, numbers, message):
     (tmp_path / "x.pt").write_bytes(legacy(body, keys, numbers))
     assert message in refusal(tmp_path / "x.pt")
-
-
-def test_random_damage_never_ends_otherwise(reference_files, tmp_path):
-    """Bytes of the pickle changed at random: a sentence or a checkpoint, never another exception."""
-    with zipfile.ZipFile(reference_files["training_yolov7_tiny__stripped"]) as archive:
-        folder = archive.namelist()[0].split("/")[0]
-        content = archive.read(f"{folder}/data.pkl")
-        weights = {n.rpartition("/")[2]: archive.read(n) for n in archive.namelist() if "/data/" in n}
-    generator = np.random.default_rng(0)
-    outcomes = OrderedDict(read=0, refused=0)
-    for _ in range(12):
-        damaged = bytearray(content[2:-1])
-        for place in generator.integers(0, len(damaged), 3):
-            damaged[place] = generator.integers(256)
-        path = write_zip(tmp_path / "x.pt", bytes(damaged), weights)
-        try:
-            load_checkpoint(path)
-            outcomes["read"] += 1
-        except CheckpointError:
-            outcomes["refused"] += 1
-    assert outcomes["refused"] > 0
 
 
 # --- networks and values without end ----------------------------------------------------------------------------------

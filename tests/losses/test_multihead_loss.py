@@ -119,20 +119,6 @@ def test_heads_together_learn_what_each_would_alone(assigner, hyp, full):
         torch.testing.assert_close(grad, expected, rtol=1e-4, atol=1e-7)
 
 
-def test_an_object_weighs_as_much_as_with_one_head():
-    """Heads whose maps repeat one ordinary map: all boxes, and the classes where only one head's occur."""
-    config = HeadConfig(6, ((4, 2), (0, 3, 5, 1)), (1.0, 1.0), ("a", "b"))
-    (full,) = random_maps([6])
-    maps = [[m[..., [*range(5), *(5 + c for c in ids)]] for m in full] for ids in config.classes]
-    loss, one_head = MultiHeadLoss(network(several(config)), "plain"), YoloLoss(network(ordinary(6)), "plain")
-    targets = random_targets(6)
-    assert loss(maps, targets)[1][0].item() == pytest.approx(one_head(full, targets)[1][0].item(), rel=1e-6)
-    own = targets[(targets[:, 1] == 4) | (targets[:, 1] == 2)]
-    others_absent = [m.index_fill(-1, torch.tensor([5, 6, 8, 10]), -CERTAIN) for m in full]
-    cls, expected = loss(maps, own)[1][2], one_head(others_absent, own)[1][2]
-    assert cls.item() == pytest.approx(expected.item(), rel=1e-6) and cls > 0
-
-
 @pytest.mark.parametrize("per_head", [0, 1])
 @pytest.mark.parametrize(("heads", "weight"), [(3, 5), (8, 15)])
 def test_background_counts_alike_in_every_head(heads, weight, per_head):

@@ -14,7 +14,6 @@ from tests.training.commands import assert_same_weights, here, small_run
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.core.errors import UserError
 from yolov7fast.training import memory_plan
-from yolov7fast.training.checkpoints.resume import Progress
 from yolov7fast.training.distributed import World
 from yolov7fast.training.hyperparameters import load_hyp
 from yolov7fast.training.memory_plan import (
@@ -27,7 +26,6 @@ from yolov7fast.training.memory_plan import (
     available_ram,
     choose_batch,
 )
-from yolov7fast.training.run import can_begin_with_half
 from yolov7fast.training.yolo.family import YoloFamily
 
 HYP = load_hyp(str(ROOT / "data/hyp.small.yaml"))
@@ -150,21 +148,3 @@ def test_out_of_memory_in_the_first_steps_halves_the_batch_and_the_run_is_that_o
     assert yaml.safe_load((auto / "opt.yaml").read_text())["total_batch_size"] == 8
     with pytest.raises(UserError, match=r"--batch-size cannot change when resuming \(the run has 8\)"):
         here(*small_run(tmp_path / "auto", shapes_small, "--resume", "auto", "--epochs", "3"))
-
-
-@pytest.mark.parametrize(
-    ("changed", "may"),
-    [
-        ({}, True),
-        ({"automatic_batch": False}, False),
-        ({"total_batch_size": 1}, False),
-        ({"epoch": 1}, False),
-        ({"global_step": 10}, False),
-        ({"checkpoint": {}}, False),
-        ({"world": World(0, 0, 2)}, False),
-    ],
-)
-def test_only_a_fresh_run_with_an_automatic_batch_begins_anew(changed, may):
-    opt = SimpleNamespace(**{"automatic_batch": True, "total_batch_size": 8} | changed)
-    progress = Progress(epoch=changed.get("epoch", 0), global_step=changed.get("global_step", 9))
-    assert can_begin_with_half(opt, progress, changed.get("world", World()), changed.get("checkpoint")) is may

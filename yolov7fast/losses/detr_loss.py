@@ -88,13 +88,9 @@ def match_layers(matcher: Any, layers: Sequence[Mapping[str, torch.Tensor]], tar
     found = []
     for layer in block:
         of_images = [linear_sum_assignment(table[:size]) for table, size in zip(layer, sizes)]
-        found.append([_by_query(objects, queries) for objects, queries in of_images])
+        of_images = [(queries, objects, np.argsort(queries)) for objects, queries in of_images]
+        found.append([(torch.from_numpy(q[order]), torch.from_numpy(o[order])) for q, o, order in of_images])
     return found
-
-
-def _by_query(objects: np.ndarray, queries: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
-    order = np.argsort(queries)
-    return torch.from_numpy(queries[order]), torch.from_numpy(objects[order])
 
 
 def loss_modules() -> tuple[ModuleType, ModuleType]:
@@ -151,7 +147,7 @@ class SetLoss:
         # DETR's class loss is a mean over queries; everything else is divided by the number of boxes
         self.by_boxes = [name for name in PARTS if name != "cls" or not detector.kind.has_background]
         self.shared = False
-        self.mark: Callable[[str], None] = _ignore
+        self.mark: Callable[[str], None] = lambda stage: None
         self.timed = False  # the matcher is timed as a separate stage
 
     def __call__(self, logits: torch.Tensor, labels, device, boxes: torch.Tensor, config, *args, **kwargs):
@@ -195,10 +191,6 @@ def _mean_count_factor(labels: list[dict[str, torch.Tensor]], device) -> torch.T
     count = torch.tensor(own, device=device)
     dist.all_reduce(count)
     return max(own, 1.0) / (count / dist.get_world_size()).clamp(min=1.0)
-
-
-def _ignore(stage: str) -> None:
-    pass
 
 
 def _float(value):

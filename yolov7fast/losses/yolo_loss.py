@@ -242,9 +242,9 @@ class YoloLoss:
 
 
 class AuxiliaryLoss(YoloLoss):
-    """For a lead and an auxiliary head, `loss(raw, targets, images)`: raw outputs of the lead, then the other.
+    """The loss of a lead and an auxiliary head, whose raw outputs follow each other in `raw`.
 
-    Both assignments are made on the lead's predictions; the auxiliary head has candidates of wider reach.
+    Both assignments use the lead's predictions; the auxiliary head has candidates of wider reach.
     """
 
     auxiliary = True
@@ -253,13 +253,8 @@ class AuxiliaryLoss(YoloLoss):
         self, p: list, targets: torch.Tensor, imgs: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         lead, aux = p[: self.levels], p[self.levels :]
-        plans = [self.plan(targets, lead, reach, self.height_of(imgs)) for reach in (LEAD_REACH, AUX_REACH)]
-        return self.on_both(lead, aux, *plans)
-
-    def on_both(
-        self, lead: list[torch.Tensor], aux: list[torch.Tensor], lead_plan: LossPlan, aux_plan: LossPlan
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The device part of the loss."""
+        height = self.height_of(imgs)
+        lead_plan, aux_plan = (self.plan(targets, lead, reach, height) for reach in (LEAD_REACH, AUX_REACH))
         predicted = self.predicted(lead, lead_plan)
         lead_terms = self.terms(predicted, self.match(predicted, lead_plan), lead, lead_plan)
         with torch.no_grad():
@@ -342,14 +337,14 @@ class _ReadCells(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, places, *cells_and_raw):
-        cells, raw = _halves(cells_and_raw)
+        cells, raw = cells_and_raw[: len(cells_and_raw) // 2], cells_and_raw[len(cells_and_raw) // 2 :]
         ctx.save_for_backward(places, *cells)
         ctx.layouts, ctx.dtype = [(m.shape, m.stride()) for m in raw], raw[0].dtype
         precision = torch.promote_types(ctx.dtype, torch.float32)
         width = max(m.shape[-1] for m in raw)
         rows, objectness = [], []
         for c, place, m in zip(cells, _by_output(places, cells), raw):
-            flat = _flat(m) if m.is_contiguous() else None
+            flat = m.view(-1, m.shape[-1]) if m.is_contiguous() else None
             row = m[place] if flat is None else flat.index_select(0, c)
             rows.append(row if row.shape[1] == width else F.pad(row, (0, width - row.shape[1])))
             objectness.append(m[..., 4].reshape(-1) if flat is None else flat[:, 4])
@@ -365,21 +360,12 @@ class _ReadCells(torch.autograd.Function):
         by_output = _by_output(places, cells)
         for c, place, (shape, stride), row, obj in zip(cells, by_output, ctx.layouts, rows, objectness):
             grad = grad_rows.new_empty_strided(shape, stride, dtype=ctx.dtype).zero_()
-            where, to = ((c,), _flat(grad)) if grad.is_contiguous() else (place, grad)
+            where, to = ((c,), grad.view(-1, shape[-1])) if grad.is_contiguous() else (place, grad)
             to.index_put_(where, row[:, : shape[-1]].to(ctx.dtype), accumulate=True)  # in the same order on every run
             obj = obj.index_put((c,), row[:, 4], accumulate=True)
             grad[..., 4] = obj.view(shape[:-1])
             grads.append(grad)
         return None, *[None] * len(cells), *grads
-
-
-def _halves(items: Sequence) -> tuple[Sequence, Sequence]:
-    return items[: len(items) // 2], items[len(items) // 2 :]
-
-
-def _flat(raw: torch.Tensor) -> torch.Tensor:
-    """A contiguous raw output as rows, one for each cell."""
-    return raw.view(-1, raw.shape[-1])
 
 
 def _by_output(places: torch.Tensor | None, cells: Sequence) -> Iterable[tuple[torch.Tensor, ...] | None]:

@@ -104,7 +104,9 @@ class HeadConfig:
             raise UserError(f"{where}: heads is {heads}, but head_assignments lacks {_some(missing)}")
         if extra := [str(key) for key in sections if key not in expected]:
             raise UserError(f"{where}: heads is {heads}, but head_assignments also has {_some(extra)}")
-        names = content.get("names")
+        names, full_head = content.get("names"), content.get("full_head", False)
+        if not isinstance(full_head, bool):
+            raise UserError(f"{where}: full_head must be true or false, not {shown(full_head)}")
         parsed = [_section(sections[key], key, nc, names, where) for key in expected]
         classes = tuple(ids for ids, _, _ in parsed)
         _check_partition(classes, nc, names, where if "nc" in content else f"{where}, which gives no nc")
@@ -114,7 +116,7 @@ class HeadConfig:
             tuple(weight for _, weight, _ in parsed),
             tuple(name or f"Head {h}" for h, (_, _, name) in enumerate(parsed)),
             _text(content.get("grouping", "standard")),
-            _yes_or_no(content.get("full_head", False), "full_head", where),
+            full_head,
         )
 
     @classmethod
@@ -153,12 +155,6 @@ def _count(value: Any, key: str, where: str) -> int:
     """A whole number of classes or heads."""
     if not is_whole(value, 1, MOST_CLASSES):
         raise UserError(f"{where}: {key} must be a whole number, 1 to {MOST_CLASSES:,}, not {shown(value)}")
-    return value
-
-
-def _yes_or_no(value: Any, key: str, where: str) -> bool:
-    if not isinstance(value, bool):
-        raise UserError(f"{where}: {key} must be true or false, not {shown(value)}")
     return value
 
 

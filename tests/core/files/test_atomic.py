@@ -29,16 +29,6 @@ def in_child(action) -> int:
     return os.waitpid(process, 0)[1]
 
 
-def test_text_and_bytes_are_written_as_they_are(tmp_path):
-    write_atomically(tmp_path / "a.txt", "ä\r\nb\n")
-    write_atomically(tmp_path / "b.bin", b"\x00\xff")
-    with atomic_file(tmp_path / "c.csv", "w") as file:
-        file.write("x\r\n")
-    assert (tmp_path / "a.txt").read_bytes() == "ä\r\nb\n".encode()
-    assert (tmp_path / "b.bin").read_bytes() == b"\x00\xff" and (tmp_path / "c.csv").read_bytes() == b"x\r\n"
-    assert len(os.listdir(tmp_path)) == 3
-
-
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
 def test_an_error_in_the_block_leaves_the_old_file_alone(tmp_path, error):
     path = tmp_path / "a.txt"
