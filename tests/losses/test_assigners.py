@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tests.losses.loss_golden import stand_in
-from tests.losses.test_yolo import small_case
+from tests.losses.test_yolo_loss import small_case
 from yolov7fast.core.errors import UserError
 from yolov7fast.losses.assigners import PlainAssigner, assigner_name, find_assigner
 from yolov7fast.losses.loss_builder import build_loss

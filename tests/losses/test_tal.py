@@ -8,7 +8,7 @@ from tests.losses.loss_golden import HYP, stand_in
 from tests.losses.slow_assigner import slow_bce, slow_candidates, slow_ciou
 from tests.losses.slow_tal import slow_tal
 from tests.losses.test_simota import random_case
-from tests.losses.test_yolo import small_case
+from tests.losses.test_yolo_loss import small_case
 from yolov7fast.losses.candidates import AUX_REACH, LEAD_REACH
 from yolov7fast.losses.yolo_loss import AuxiliaryLoss, YoloLoss
 

@@ -1,11 +1,11 @@
-"""Run folders, file lookup, image sizes."""
+"""Run folders, lookup of files in the working directory and among the shipped ones, image sizes."""
 
 import os
 
 import pytest
 
 from yolov7fast.core.errors import UserError
-from yolov7fast.core.files.paths import check_file, check_img_size, increment_path, latest_run
+from yolov7fast.core.files.paths import ROOT, check_file, check_img_size, increment_path, latest_run, shipped_file
 
 
 @pytest.fixture(autouse=True)
@@ -93,3 +93,49 @@ def test_a_missing_data_yaml_is_answered_with_data_yamls_alone(in_empty_folder):
         check_file("cell.yaml", "data")
     with pytest.raises(UserError, match=r"there is: runs/exp/hyp\.yaml; shipped"):
         check_file("hip.yaml", "hyp")
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "file"),
+    [
+        ("yolov7-tiny", "cfg", "cfg/training/yolov7-tiny.yaml"),
+        ("yolov7-tiny-silu", "cfg", "cfg/deploy/yolov7-tiny-silu.yaml"),
+        ("tiny", "hyp", "data/hyp.scratch.tiny.yaml"),
+        ("tiny.noota", "hyp", "data/hyp.scratch.tiny.noota.yaml"),
+        ("small", "hyp", "data/hyp.small.yaml"),
+        ("data/hyp.shapes.yaml", "hyp", "data/hyp.small.yaml"),  # its name in older versions
+        ("coco320", "data", "data/coco320.yaml"),
+        ("tiny_smoke", "run file", "configs/tiny_smoke.yaml"),
+        ("lr_bs", "experiment", "experiments/lr_bs.json"),
+        ("cfg/training/yolov7.yaml", "", "cfg/training/yolov7.yaml"),
+        ("data/coco.yaml", "data", "data/coco.yaml"),
+    ],
+)
+def test_shipped_files_are_found_from_any_folder(in_empty_folder, name, kind, file):
+    assert check_file(name, kind) == str(ROOT / file)
+
+
+def test_the_working_folder_comes_first(in_empty_folder):
+    own = in_empty_folder / "data" / "coco.yaml"
+    own.parent.mkdir()
+    own.touch()
+    assert check_file("data/coco.yaml", "data") == "data/coco.yaml"
+    assert check_file("coco.yaml", "data") == "data/coco.yaml"
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "nearest"),
+    [
+        ("yolov7tiny", "cfg", "shipped: yolov7-tiny"),
+        ("data/hyp.tinny.yaml", "hyp", "shipped: .*tiny"),
+        ("coco300.yaml", "data", "shipped: coco320"),
+    ],
+)
+def test_a_missing_file_suggests_the_nearest_shipped_ones(in_empty_folder, name, kind, nearest):
+    with pytest.raises(UserError, match=f"{name} does not exist.*{nearest}"):
+        check_file(name, kind)
+
+
+@pytest.mark.parametrize("name", ["../train.py", "/etc/passwd", "README.md", "train.py", "pyproject.toml"])
+def test_nothing_else_of_the_checkout_ships(in_empty_folder, name):
+    assert shipped_file(name, "cfg") is None

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 import yolov7fast.checkpoint.checkpoint_writer
-from tests.checkpoint.test_read import NETWORKS, attributes, kinds
+from tests.checkpoint.test_checkpoint_reader import NETWORKS, attributes, kinds
 from tests.conftest import ROOT
 from yolov7fast.checkpoint.checkpoint_reader import load_checkpoint, save_checkpoint, state_dict_of, strip_checkpoint
 from yolov7fast.checkpoint.checkpoint_writer import SaveError
