@@ -193,21 +193,9 @@ class RestrictedUnpickler(pickle._Unpickler):  # the one in Python: its opcodes 
         self.fill(set).update(items)
 
 
-RESTRICTED = {
-    pickle.LONG1[0]: RestrictedUnpickler.load_long1,
-    pickle.LONG4[0]: RestrictedUnpickler.load_long4,
-    pickle.GLOBAL[0]: RestrictedUnpickler.load_global,
-    pickle.REDUCE[0]: RestrictedUnpickler.load_reduce,
-    pickle.NEWOBJ[0]: RestrictedUnpickler.load_newobj,
-    pickle.BUILD[0]: RestrictedUnpickler.load_build,
-    pickle.BINPERSID[0]: RestrictedUnpickler.load_binpersid,
-    pickle.APPEND[0]: RestrictedUnpickler.load_append,
-    pickle.APPENDS[0]: RestrictedUnpickler.load_appends,
-    pickle.SETITEM[0]: RestrictedUnpickler.load_setitem,
-    pickle.SETITEMS[0]: RestrictedUnpickler.load_setitems,
-    pickle.ADDITEMS[0]: RestrictedUnpickler.load_additems,
-}
-RestrictedUnpickler.dispatch.update(RESTRICTED)
+RESTRICTED = "LONG1 LONG4 GLOBAL REDUCE NEWOBJ BUILD BINPERSID APPEND APPENDS SETITEM SETITEMS ADDITEMS"
+for _name in RESTRICTED.split():
+    RestrictedUnpickler.dispatch[ord(getattr(pickle, _name))] = getattr(RestrictedUnpickler, f"load_{_name.lower()}")
 
 
 # --- the states of modules --------------------------------------------------------------------------------------------
