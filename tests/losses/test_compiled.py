@@ -1,6 +1,7 @@
 """The compiled loss: how often it is compiled while the number of boxes changes, and that it is the same loss."""
 
 import shutil
+import sys
 from functools import partial
 
 import pytest
@@ -43,7 +44,9 @@ def test_changing_numbers_of_boxes_compile_three_times():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
-def test_compilers_with_a_backward_compile_three_times_and_agree(backend):
+def test_compilers_with_a_backward_compile_three_times_and_agree(backend, monkeypatch):
+    monkeypatch.setenv("_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR", "")  # Inductor changes it, and the path of imports
+    monkeypatch.setattr(sys, "path", [*sys.path])
     if backend == "inductor" and not shutil.which("g++"):
         pytest.skip("Inductor needs a C++ compiler on a CPU: apt-get install g++")
     assert agrees_and_compiles(backend) == 3
