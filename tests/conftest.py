@@ -68,7 +68,7 @@ def same_gpus():
 @pytest.fixture(autouse=True)
 def no_network(monkeypatch):
     """Published weights cannot be fetched: a test that wants some serves them itself."""
-    monkeypatch.setattr("yolov7fast.checkpoint.release.RELEASE", "file:///nowhere")
+    monkeypatch.setattr("yolov7fast.checkpoint.released_weights.RELEASE", "file:///nowhere")
 
 
 @pytest.fixture(scope="session")

@@ -28,7 +28,7 @@ def preload(script: str) -> None:
     for module in (*ours, "torch.utils.tensorboard", "torch._dynamo"):  # the last by the first optimizer, two seconds
         importlib.import_module(module)
     if "detr" in script:
-        from yolov7fast.nn.detr import transformers
+        from yolov7fast.nn.detr_model import transformers
 
         library = transformers()  # its members are imported on first use
         assert library.DetrForObjectDetection and library.RTDetrV2ForObjectDetection

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from benchmarks.op_counter import COPIES, HOST_READS, MASKED, is_host, source_of, waits
-from yolov7fast.core.files.shipped import PACKAGE
+from yolov7fast.core.files.paths import PACKAGE
 
 INDEXED = {*MASKED, "index_select", "index_add", "index_add_", "index_copy", "index_copy_", "gather", "scatter"}
 TORCH = str(Path(torch.__file__).parent)

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 import yaml
 
-from yolov7fast.checkpoint.write import save_checkpoint
+from yolov7fast.checkpoint.checkpoint_writer import save_checkpoint
 from yolov7fast.nn.model import Model
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -1,8 +1,7 @@
 """Upstream's import path for helpers; the names live in the package."""
 
-from yolov7fast.checkpoint.api import strip_checkpoint as strip_optimizer
+from yolov7fast.checkpoint.checkpoint_reader import strip_checkpoint as strip_optimizer
 from yolov7fast.core.boxes import (
-    bbox_alpha_iou,
     bbox_iou,
     box_iou,
     clip_coords,
@@ -19,7 +18,7 @@ from yolov7fast.data.class_weights import labels_to_class_weights, labels_to_ima
 from yolov7fast.evaluation.coco_metrics import coco80_to_coco91_class
 from yolov7fast.predictors.nms import non_max_suppression
 
-__all__ = ["bbox_alpha_iou", "bbox_iou", "box_iou", "clip_coords", "scale_coords", "wh_iou"]
+__all__ = ["bbox_iou", "box_iou", "clip_coords", "scale_coords", "wh_iou"]
 __all__ += ["xyn2xy", "xywh2xyxy", "xywhn2xyxy", "xyxy2xywh"]
 __all__ += ["check_file", "check_img_size", "coco80_to_coco91_class", "get_latest_run", "increment_path"]
 __all__ += ["labels_to_class_weights", "labels_to_image_weights", "non_max_suppression", "strip_optimizer"]

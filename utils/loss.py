@@ -1,5 +1,5 @@
 """Upstream's import path for the losses; the names live in the package."""
 
-from yolov7fast.losses.yolo import ComputeLoss, ComputeLossAuxOTA, ComputeLossOTA
+from yolov7fast.losses.yolo_loss import ComputeLoss, ComputeLossAuxOTA, ComputeLossOTA
 
 __all__ = ["ComputeLoss", "ComputeLossAuxOTA", "ComputeLossOTA"]

@@ -15,7 +15,7 @@ import torch
 from tqdm import tqdm
 
 from benchmarks.measure import machine, write_json
-from yolov7fast.checkpoint.write import save_checkpoint
+from yolov7fast.checkpoint.checkpoint_writer import save_checkpoint
 from yolov7fast.inference.export.benchmark import time_in_turn
 from yolov7fast.inference.export.network import load_source
 from yolov7fast.inference.export.plan import Plan

@@ -16,8 +16,8 @@ from torch._dynamo.testing import CompileCounterWithBackend
 
 from benchmarks.losses.loss import CENTRAL, Case, head
 from benchmarks.measure import cpu_seconds, in_turn, note, quick_parser, show_machine, write_json
-from yolov7fast.losses.compiled import compile_loss
-from yolov7fast.losses.yolo import ComputeLossOTA
+from yolov7fast.losses.loss_builder import compile_loss
+from yolov7fast.losses.yolo_loss import ComputeLossOTA
 
 OTHER_COUNTS = (5, 30, 1, 0, 12)  # boxes an image
 KINDS = ("plain", "ota", "compiled")

@@ -15,7 +15,7 @@ import torch
 
 from benchmarks.losses.loss import CENTRAL, STRIDES, Case, head
 from benchmarks.measure import cpu_seconds, in_turn, note, quick_parser, show_machine, write_json
-from yolov7fast.losses.yolo import ComputeLossOTA
+from yolov7fast.losses.yolo_loss import ComputeLossOTA
 from yolov7fast.training.memory_plan import PeakMemory
 
 IMAGES, SIZE, CLASSES, BOXES, MOST = 128, 640, 60, 75357, 4967

@@ -14,8 +14,8 @@ import torch
 
 from benchmarks.measure import cpu_seconds, in_turn, note, quick_parser, show_machine, write_json
 from benchmarks.op_counter import OpCounter
-from yolov7fast.losses.multihead import MultiHeadLoss
-from yolov7fast.losses.yolo import ComputeLoss, ComputeLossOTA, YoloLoss
+from yolov7fast.losses.multihead_loss import MultiHeadLoss
+from yolov7fast.losses.yolo_loss import ComputeLoss, ComputeLossOTA, YoloLoss
 from yolov7fast.nn.head_config import SHIPPED, HeadConfig
 
 STRIDES = (8, 16, 32)

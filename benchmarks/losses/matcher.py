@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import torch
 
 from benchmarks.measure import cpu_seconds, in_turn, note, quick_parser, show_machine, write_json
-from yolov7fast.losses.detr_matching import loss_modules, match_layers
+from yolov7fast.losses.detr_loss import loss_modules, match_layers
 
 IMAGES, QUERIES, CLASSES = 8, 300, 80
 WANTED_AT = 150  # objects an image

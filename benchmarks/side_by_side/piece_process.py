@@ -56,7 +56,7 @@ def own(images: str, folder: str) -> Sides:
     from benchmarks.data.bench import CACHES
     from yolov7fast.core.process.memory import keep_freed_memory
     from yolov7fast.data.dataset import LoadImagesAndLabels
-    from yolov7fast.losses.yolo import ComputeLoss, ComputeLossOTA
+    from yolov7fast.losses.yolo_loss import ComputeLoss, ComputeLossOTA
     from yolov7fast.nn.model import Model
     from yolov7fast.training.hyperparameters import load_hyp, scale_gains
 

@@ -10,7 +10,7 @@ import torch
 
 from benchmarks.measure import in_turn, machine, wall_seconds, write_json
 from benchmarks.photographs import ROOT
-from yolov7fast.checkpoint.api import save_checkpoint
+from yolov7fast.checkpoint.checkpoint_reader import save_checkpoint
 from yolov7fast.nn.model import Model
 from yolov7fast.training.options import SAVE_MINUTES
 

@@ -7,7 +7,7 @@ import zipfile
 
 import pytest
 
-from yolov7fast.checkpoint.api import CheckpointError, load_checkpoint
+from yolov7fast.checkpoint.checkpoint_reader import CheckpointError, load_checkpoint
 
 
 def text(value: str) -> bytes:

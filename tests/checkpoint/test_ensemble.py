@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from yolov7fast.checkpoint.api import CheckpointError, load_checkpoint, save_checkpoint
+from yolov7fast.checkpoint.checkpoint_reader import CheckpointError, load_checkpoint, save_checkpoint
 from yolov7fast.checkpoint.ensemble import Ensemble, attempt_load
 from yolov7fast.nn.model import Model
 

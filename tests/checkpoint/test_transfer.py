@@ -5,7 +5,7 @@ import logging
 import pytest
 import torch
 
-from yolov7fast.checkpoint.api import CheckpointError, load_checkpoint, state_dict_of, transfer_weights
+from yolov7fast.checkpoint.checkpoint_reader import CheckpointError, load_checkpoint, state_dict_of, transfer_weights
 from yolov7fast.nn.model import Model
 
 

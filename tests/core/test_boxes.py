@@ -32,13 +32,6 @@ def test_conversions(figures, kind):
     close(boxes.xyn2xy(kind(np.array([[0.5, 0.25]], np.float32)), 640, 480, 3.5, 7), [[323.5, 127.0]])
 
 
-def test_conversions_return_copies_and_keep_further_columns():
-    rows = np.array([[10.0, 20.0, 30.0, 60.0, 0.9]], np.float32)
-    out = boxes.xyxy2xywh(rows)
-    assert out.tolist() == [[20.0, 40.0, 20.0, 40.0, np.float32(0.9)]]
-    assert rows[0, 0] == 10.0
-
-
 def test_scaling_back_and_clipping(figures):
     rows = figures["scale_in"]
     close(boxes.scale_coords((320, 320), tensor(rows), (480, 640)), figures["scale_320x320_to_480x640_auto"], 1e-4)
@@ -54,8 +47,7 @@ def test_scaling_back_and_clipping(figures):
 
 def test_iou_of_every_pair(figures):
     a, b = tensor(figures["a"]), tensor(figures["b"])
-    for name in ("box_iou", "box_giou", "box_diou", "box_ciou"):
-        close(getattr(boxes, name)(a, b), figures[name])
+    close(boxes.box_iou(a, b), figures["box_iou"])
     close(boxes.wh_iou(boxes.xyxy2xywh(a)[:, 2:], boxes.xyxy2xywh(b)[:, 2:]), figures["wh_iou"])
 
 
@@ -67,17 +59,6 @@ def test_iou_pair_by_pair(figures, mode):
     close(boxes.bbox_iou(a[:9].T, b, **options), figures[f"bbox_{mode}_pair_xyxy"])
     close(boxes.bbox_iou(a_xywh.T, b_xywh, x1y1x2y2=False, **options), figures[f"bbox_{mode}_pair_xywh"])
     close(boxes.bbox_iou(a[3], b, **options), figures[f"bbox_{mode}_one_xyxy"])
-    # identical boxes give alpha-CIoU 0/0 in the recorded figures as well
-    close(boxes.bbox_alpha_iou(a_xywh.T, b_xywh, **options), figures[f"alpha_{mode}_pair_xywh"])
-    xyxy = boxes.bbox_alpha_iou(a[:9].T, b, x1y1x2y2=True, **options)
-    close(xyxy, figures[f"alpha_{mode}_pair_xywh"], 1e-5)
-
-
-def test_several_modes_at_once_follow_the_order_of_precedence(figures):
-    a, b = tensor(figures["a"])[:9].T, tensor(figures["b"])
-    everything = boxes.bbox_iou(a, b, GIoU=True, DIoU=True, CIoU=True)
-    assert torch.equal(everything, boxes.bbox_iou(a, b, DIoU=True))
-    assert torch.equal(boxes.bbox_iou(a, b, GIoU=True, CIoU=True), boxes.bbox_iou(a, b, CIoU=True))
 
 
 def test_gradient_of_ciou_treats_the_aspect_weight_as_constant(figures):

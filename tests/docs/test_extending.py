@@ -10,7 +10,7 @@ import pytest
 from torch import nn
 
 from tests.docs.worked_example import ROOT, carry_out, copy_package, lint, patched, run_shown_tests, shown_test
-from yolov7fast.nn import parser
+from yolov7fast.nn import model_parser
 from yolov7fast.nn.model import Model
 
 
@@ -23,7 +23,7 @@ class Example(NamedTuple):
 
 EXAMPLES = {
     "extending_block.md": Example(
-        ["yolov7fast/nn/blocks.py", "yolov7fast/nn/parser.py", "tests/nn/test_separable_conv.py"], 3
+        ["yolov7fast/nn/blocks.py", "yolov7fast/nn/model_parser.py", "tests/nn/test_separable_conv.py"], 3
     ),
     "extending_augmentation.md": Example(
         [
@@ -88,7 +88,7 @@ def test_the_change_is_shown_whole(changed, document):
 def test_the_rule_that_a_block_may_bring_gives_it_its_width(monkeypatch):
     """The page of a block shows a rule beside its example."""
     page = (ROOT / "docs" / "extending_block.md").read_text()
-    shown = vars(parser).copy()
+    shown = vars(model_parser).copy()
     exec(re.search(r"```python\n(def known_width.*?)```", page, re.S)[1], shown)
     made = []
 
@@ -97,8 +97,8 @@ def test_the_rule_that_a_block_may_bring_gives_it_its_width(monkeypatch):
             super().__init__()
             made.append(args)
 
-    monkeypatch.setattr(parser, "BLOCKS", dict(parser.BLOCKS))
-    parser.register("Gate", Gate, shown["known_width"])
+    monkeypatch.setattr(model_parser, "BLOCKS", dict(model_parser.BLOCKS))
+    model_parser.register("Gate", Gate, shown["known_width"])
     rows = [[-1, 1, "Conv", [24, 3, 8]], [-1, 1, "Gate", [16]]]
     model = Model({"nc": 1, "anchors": [[4, 5]], "backbone": rows, "head": [[[1], 1, "Detect", ["nc", "anchors"]]]})
     assert made == [(24, 16)] and model.model[-1].m[0].in_channels == 24

@@ -12,7 +12,7 @@ import pytest
 from tests.conftest import ROOT
 from tests.docs.worked_example import copy_package
 from tests.small_network import small_network
-from yolov7fast.checkpoint.api import save_checkpoint
+from yolov7fast.checkpoint.checkpoint_reader import save_checkpoint
 
 TEXT = (ROOT / "docs" / "extending_flag.md").read_text()
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from tests.docs.guide import ROOT, blocks
-from yolov7fast.losses.assignment import GroundTruthBoxes, MatchingChunk, Predictions, plan_chunks
-from yolov7fast.losses.simota import SimOTA
+from yolov7fast.losses.candidates import plan_chunks
+from yolov7fast.losses.simota import GroundTruthBoxes, MatchingChunk, Predictions, SimOTA
 
 TEXT = (ROOT / "docs" / "ota.md").read_text()
 

@@ -12,12 +12,12 @@ from tests.mini_network import NAMES, mini_model
 from tests.played_gpu import PlayedGpu
 from tests.simulated_device import SIMULATED, simulated_device
 from tests.training.families.detr_commands import NETWORKS, needs_transformers
-from yolov7fast.core.device_queue import CudaQueue, Moment
+from yolov7fast.core.device import DeviceQueue, HostMark
 from yolov7fast.core.errors import UserError
 from yolov7fast.evaluation.coco_metrics import GroundTruth
 from yolov7fast.evaluation.loop import EvaluationStopped, evaluate
 from yolov7fast.evaluation.outputs import JsonSink
-from yolov7fast.losses.build import build_loss
+from yolov7fast.losses.loss_builder import build_loss
 from yolov7fast.predictors.base import Prediction, PredictOptions
 from yolov7fast.predictors.yolo import YoloPredictor
 from yolov7fast.training.hyperparameters import load_hyp, scale_gains
@@ -67,8 +67,8 @@ class Watched(WaitFinder):
         self.add(f"network {self.networks}")
         self.networks += 1
 
-    def mark(self) -> Moment:
-        return Moment()
+    def mark(self) -> HostMark:
+        return HostMark()
 
     @contextmanager
     def beside(self, mark) -> Iterator[None]:
@@ -86,7 +86,7 @@ def yolo_with_loss() -> YoloPredictor:
 
 
 def detr(architecture: str = "detr"):
-    from yolov7fast.nn.detr import build
+    from yolov7fast.nn.detr_model import build
     from yolov7fast.predictors.detr import DetrPredictor
 
     torch.manual_seed(0)
@@ -157,7 +157,7 @@ class PlayedDetector:
     """1 ms to launch, 10 ms of network, 0.5 ms of suppression on the device and 6 on the host."""
 
     def __init__(self, gpu: PlayedGpu):
-        self.gpu, self.queue, self.runs_ahead = gpu, CudaQueue(torch.device("cuda", 0)), True
+        self.gpu, self.queue, self.runs_ahead = gpu, DeviceQueue(torch.device("cuda", 0)), True
 
     def launch(self, images, shapes, targets):
         self.gpu.compute(1)

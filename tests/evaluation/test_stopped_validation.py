@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from tests.training.commands import assert_same_weights, small_run
-from yolov7fast.checkpoint.api import load_checkpoint
+from yolov7fast.checkpoint.checkpoint_reader import load_checkpoint
 from yolov7fast.cli.commands.train import run
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.evaluation import loop

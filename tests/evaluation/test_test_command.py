@@ -14,7 +14,7 @@ import yaml
 
 from tests.mini_network import write_mini_weights
 from tests.small_network import small_network
-from yolov7fast.checkpoint.api import save_checkpoint
+from yolov7fast.checkpoint.checkpoint_reader import save_checkpoint
 from yolov7fast.cli.checks import check_test
 from yolov7fast.cli.commands import test as command
 from yolov7fast.cli.flags import flags_of

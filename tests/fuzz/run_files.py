@@ -12,7 +12,7 @@ import yaml
 from tests.data.formats import drawn_sets
 from tests.fuzz import mutations
 from tests.fuzz.target import ROOT
-from yolov7fast.checkpoint.api import load_checkpoint, save_checkpoint, state_dict_of
+from yolov7fast.checkpoint.checkpoint_reader import load_checkpoint, save_checkpoint, state_dict_of
 from yolov7fast.checkpoint.ensemble import attempt_load
 from yolov7fast.cli.commands.train import run as train
 from yolov7fast.cli.parser import parser_for

@@ -10,7 +10,7 @@ from tests.fuzz.target import Target, text
 from tests.fuzz.targets import DETR, TARGETS
 from tests.training.families.detr_commands import needs_transformers
 from yolov7fast.core.errors import UserError
-from yolov7fast.nn import detr
+from yolov7fast.nn import detr_model
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="holds cases to limits by Linux's means")
 QUICK, ALL, AT_A_TIME = 300, 5000, 500
@@ -53,7 +53,7 @@ def test_many_damaged_files(files, start):
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_damaged_checkpoints_of_detr(tmp_path):
-    assert detr.transformers().AutoConfig  # loaded here, once for all children
+    assert detr_model.transformers().AutoConfig  # loaded here, once for all children
     check(range(200), Files(tmp_path, DETR))
 
 

@@ -14,7 +14,7 @@ import pytest
 from tests.inference.detect_runs import blind, cells, make_video, nothing_found, run
 from tests.mini_network import NAMES, ROOT, mini_model
 from tests.predictors.stubs import StubPredictor
-from yolov7fast.checkpoint.api import load_checkpoint
+from yolov7fast.checkpoint.checkpoint_reader import load_checkpoint
 from yolov7fast.cli.commands import detect as command
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.core.errors import UserError
@@ -131,7 +131,7 @@ def test_size_is_rounded_up_to_the_stride_and_said(weights, made, caplog):
 
 
 def test_update_strips_the_weights(made, workplace):
-    from yolov7fast.checkpoint.write import save_checkpoint
+    from yolov7fast.checkpoint.checkpoint_writer import save_checkpoint
 
     path = workplace / "full.pt"
     model = mini_model().half()

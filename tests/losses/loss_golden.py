@@ -8,7 +8,7 @@ from tests.losses.recorded_losses import FOLDER as GOLDEN
 from tests.losses.recorded_losses import HYP, names, stand_in
 from yolov7fast.losses.candidates import AUX_REACH, LEAD_REACH
 from yolov7fast.losses.simota import AUX_TOP, LEAD_TOP, SimOTA
-from yolov7fast.losses.yolo import AuxiliaryLoss, YoloLoss
+from yolov7fast.losses.yolo_loss import AuxiliaryLoss, YoloLoss
 
 LOSSES = {
     **recorded_losses.LOSSES,

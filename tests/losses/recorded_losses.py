@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from tests.conftest import ROOT
-from yolov7fast.losses.yolo import ComputeLoss, ComputeLossAuxOTA, ComputeLossOTA
+from yolov7fast.losses.yolo_loss import ComputeLoss, ComputeLossAuxOTA, ComputeLossOTA
 
 FOLDER = ROOT / "tests" / "golden"
 FILES = ("loss_cases.npz", "loss_fitted.npz")

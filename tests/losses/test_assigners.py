@@ -4,18 +4,14 @@ import pytest
 import torch
 
 from tests.losses.loss_golden import stand_in
-from tests.losses.test_yolo import small_case
-from yolov7fast.core.boxes import box_iou, xywh2xyxy
+from tests.losses.test_yolo_loss import small_case
 from yolov7fast.core.errors import UserError
-from yolov7fast.losses import assigners
-from yolov7fast.losses.assigners import find_assigner, make_assigner, register
-from yolov7fast.losses.assignment import PlainAssigner
-from yolov7fast.losses.build import assigner_name, build_loss
-from yolov7fast.losses.candidates import LEAD_REACH
-from yolov7fast.losses.multihead import MultiHeadLoss
+from yolov7fast.losses.assigners import PlainAssigner, assigner_name, find_assigner
+from yolov7fast.losses.loss_builder import build_loss
+from yolov7fast.losses.multihead_loss import MultiHeadLoss
 from yolov7fast.losses.simota import AUX_TOP, LEAD_TOP, SimOTA
 from yolov7fast.losses.tal import TAL
-from yolov7fast.losses.yolo import AuxiliaryLoss, YoloLoss
+from yolov7fast.losses.yolo_loss import AuxiliaryLoss, YoloLoss
 from yolov7fast.nn.model import Model
 from yolov7fast.training.hyperparameters import check_hyp, load_hyp
 
@@ -24,7 +20,7 @@ HYP = {"box": 0.05, "obj": 0.7, "cls": 0.3, "cls_pw": 1.0, "obj_pw": 1.0, "fl_ga
 
 def test_names_and_what_they_stand_for():
     assert (find_assigner("plain"), find_assigner("ota"), find_assigner("tal")) == (PlainAssigner, SimOTA, TAL)
-    assert make_assigner("ota") == SimOTA(LEAD_TOP) and make_assigner("ota", auxiliary=True) == SimOTA(AUX_TOP)
+    assert find_assigner("ota").build(False) == SimOTA(LEAD_TOP) and find_assigner("ota").build(True) == SimOTA(AUX_TOP)
 
 
 @pytest.mark.parametrize("name", ["otta", 3, None, ["ota"]])
@@ -56,53 +52,6 @@ def test_the_loss_of_each_kind_of_head(cfg, plain, ota):
     model.to_empty(device="cpu").hyp, model.gr = HYP, 1.0
     assert type(build_loss(model, "plain")) is plain and type(build_loss(model, "ota")) is ota
     assert build_loss(model, "ota").assigner == SimOTA(AUX_TOP if ota is AuxiliaryLoss else LEAD_TOP)
-
-
-class ByScore(SimOTA):
-    """A third one: boxes take the three candidates with the best score of their class, whatever the overlap."""
-
-    def cost_matrix(self, pairs, features):
-        return 1 - pairs.of_class(features[0])
-
-    def dynamic_k(self, pairs, cost):
-        return torch.full(cost.shape[:2], 3)
-
-    def conflict_cost(self, pairs, cost):
-        return torch.where(cost < torch.inf, 1 - pairs.iou, torch.inf)
-
-
-def test_a_third_assigner_sees_scores_and_overlaps(monkeypatch):
-    monkeypatch.setattr(assigners, "ASSIGNERS", dict(assigners.ASSIGNERS))
-    register("by-score", ByScore)
-    raw, targets, images = small_case(boxes=2, batch=2)
-    targets[:, 0] = torch.arange(2)  # one box in each image: no conflicts
-    loss = YoloLoss(stand_in("p5", 5), "by-score")
-    taken = loss.assigned_cells(raw, targets, images.shape[2])
-    candidates = YoloLoss(stand_in("p5", 5), "plain").assigned_cells(raw, targets, images.shape[2])
-    for image in range(2):
-        cls = 5 + int(targets[image, 1])
-        rows = [raw[level][tuple(place)] for level, *place, _ in candidates.tolist() if place[0] == image]
-        scores = sorted((float(r[4].sigmoid() * r[cls].sigmoid()) for r in rows), reverse=True)
-        mine = [raw[level][tuple(place)] for level, *place, _ in taken.tolist() if place[0] == image]
-        ours = sorted((float(r[4].sigmoid() * r[cls].sigmoid()) for r in mine), reverse=True)
-        assert ours == pytest.approx(scores[:3])
-    value, _ = loss([m.requires_grad_() for m in raw], targets, images)
-    assert torch.isfinite(value).all()
-
-
-def test_a_candidate_that_several_took_goes_by_the_assigners_own_rule(monkeypatch):
-    """Two boxes of one class in one place: both want the same candidates, the better overlap gets them."""
-    monkeypatch.setattr(assigners, "ASSIGNERS", {**assigners.ASSIGNERS, "by-score": ByScore})
-    raw, _, images = small_case(boxes=1, batch=1)
-    loss = YoloLoss(stand_in("p5", 5), "by-score")
-    targets = torch.tensor([[0, 1, 0.5, 0.5, 0.2, 0.2], [0, 1, 0.5, 0.5, 0.25, 0.25]])
-    plan = loss.plan(targets, raw, LEAD_REACH, images.shape[2])
-    predicted = loss.predicted(raw, plan)
-    given = loss.match(predicted, plan)
-    boxes = xywh2xyxy(((predicted.box + plan.corner) * plan.stride).T)
-    better = box_iou(xywh2xyxy(targets[:, 2:] * images.shape[2]), boxes).argmax(0)
-    assert given.positive_mask.any() and torch.equal(given.matched_gt[given.positive_mask], better[given.positive_mask])
-    assert set(better[given.positive_mask].tolist()) == {0, 1}
 
 
 def test_an_assigner_without_images_says_what_it_needs():

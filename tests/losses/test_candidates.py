@@ -2,11 +2,9 @@
 
 import numpy as np
 import pytest
-import torch
 
 from tests.losses.loss_golden import Case, names
-from tests.losses.slow_assigner import slow_candidates
-from yolov7fast.losses.candidates import AUX_REACH, LEAD_REACH, find_candidates, first_on_cell
+from yolov7fast.losses.candidates import LEAD_REACH, find_candidates, first_on_cell
 
 
 def rows_of(found, level) -> list[tuple]:
@@ -60,36 +58,11 @@ def test_no_neighbour_across_the_border_and_outside_is_clamped():
     assert cells(9.5, -1.5) == [(0, 7)]
 
 
-def test_wide_reach_proposes_all_four_neighbours():
-    assert sorted(cells(3.5, 4.5, AUX_REACH)) == [(3, 3), (4, 2), (4, 3), (4, 4), (5, 3)]
-    assert sorted(cells(0.5, 4.5, AUX_REACH)) == [(3, 0), (4, 0), (4, 1), (5, 0)]
-
-
 def test_shape_test_is_strict_and_refuses_empty_boxes():
     anchors = np.full((1, 1, 2), 2.0, np.float32)
     for side, kept in ((8.0, 0), (7.99, 1), (0.5, 0), (0.51, 1), (0.0, 0)):
         targets = np.array([[0, 0, 0.55, 0.55, side / 10, 0.2]], np.float32)
         assert bool(len(find_candidates(targets, anchors, [(10, 10)], 4.0, LEAD_REACH).level)) == bool(kept), side
-
-
-def test_no_targets_no_candidates():
-    found = find_candidates(np.zeros((0, 6), np.float32), np.ones((3, 3, 2), np.float32), [(8, 8)] * 3, 4.0, LEAD_REACH)
-    assert all(len(field) == 0 for field in found)
-    assert len(first_on_cell(found.level, found.cell([(8, 8)] * 3, 3))) == 0
-
-
-@pytest.mark.parametrize("reach", [AUX_REACH, LEAD_REACH])
-def test_random_boxes_on_non_square_maps(reach):
-    random = np.random.RandomState(3)
-    sizes = [(12, 20), (6, 10), (3, 5)]
-    anchors = random.uniform(0.5, 4, (3, 3, 2)).astype(np.float32)
-    targets = np.concatenate(
-        [random.randint(0, 4, (60, 2)), random.uniform(-0.1, 1.1, (60, 2)), random.uniform(0, 0.6, (60, 2))], 1
-    ).astype(np.float32)
-    found = find_candidates(targets, anchors, sizes, 3.0, reach)
-    expected = slow_candidates(torch.from_numpy(targets), torch.from_numpy(anchors), sizes, 3.0, reach)
-    for level in range(3):
-        assert rows_of(found, level) == [c[1:] for c in expected[level]]
 
 
 def test_first_on_cell_names_the_earliest_copy():

@@ -1,6 +1,7 @@
 """The compiled loss: how often it is compiled while the number of boxes changes, and that it is the same loss."""
 
 import shutil
+import sys
 from functools import partial
 
 import pytest
@@ -9,8 +10,9 @@ from torch._dynamo.testing import CompileCounterWithBackend
 
 from tests.losses.loss_golden import stand_in
 from tests.losses.test_device import extra, random_maps, random_targets
-from yolov7fast.losses.compiled import compile_loss
-from yolov7fast.losses.yolo import ComputeLossOTA
+from yolov7fast.losses.loss_builder import compile_loss
+from yolov7fast.losses.yolo_loss import ComputeLossOTA
+from yolov7fast.nn import compiling
 from yolov7fast.nn.compiling import CompiledPart
 
 EACH = (6, 9, 3, 1, 0, 30, 12)  # boxes an image, batch after batch
@@ -42,7 +44,9 @@ def test_changing_numbers_of_boxes_compile_three_times():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
-def test_compilers_with_a_backward_compile_three_times_and_agree(backend):
+def test_compilers_with_a_backward_compile_three_times_and_agree(backend, monkeypatch):
+    monkeypatch.setenv("_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR", "")  # Inductor changes it, and the path of imports
+    monkeypatch.setattr(sys, "path", [*sys.path])
     if backend == "inductor" and not shutil.which("g++"):
         pytest.skip("Inductor needs a C++ compiler on a CPU: apt-get install g++")
     assert agrees_and_compiles(backend) == 3
@@ -69,3 +73,9 @@ def test_a_part_that_fails_to_compile_runs_as_it_is(caplog):
     assert part(2) == 3 and part(3) == 4
     assert caplog.text.count("torch.compile of the loss failed, continuing without it: RuntimeError: no compiler") == 1
     assert part.failure == "RuntimeError: no compiler here"
+
+
+def test_a_setting_that_this_version_of_pytorch_lacks_is_left_out(monkeypatch):
+    monkeypatch.setattr(compiling, "PART_SETTINGS", ((torch._dynamo.config, {"no_such_setting": True}),))
+    part = CompiledPart("the loss", lambda x: x + 1, lambda x: True, lambda function: function)
+    assert part(1) == 2 and part.failure is None

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from tests.recorded_heads import ANCHORS, CHANNELS, VARIANTS, features, network, recorded_head, with_strides
-from yolov7fast.losses.multihead import CERTAIN, MultiHeadLoss
-from yolov7fast.losses.yolo import YoloLoss
+from yolov7fast.losses.multihead_loss import CERTAIN, MultiHeadLoss
+from yolov7fast.losses.yolo_loss import YoloLoss
 from yolov7fast.nn.head_config import HeadConfig
 from yolov7fast.nn.heads import Detect
 from yolov7fast.nn.multihead import MultiHeadDetect
@@ -119,20 +119,6 @@ def test_heads_together_learn_what_each_would_alone(assigner, hyp, full):
         torch.testing.assert_close(grad, expected, rtol=1e-4, atol=1e-7)
 
 
-def test_an_object_weighs_as_much_as_with_one_head():
-    """Heads whose maps repeat one ordinary map: all boxes, and the classes where only one head's occur."""
-    config = HeadConfig(6, ((4, 2), (0, 3, 5, 1)), (1.0, 1.0), ("a", "b"))
-    (full,) = random_maps([6])
-    maps = [[m[..., [*range(5), *(5 + c for c in ids)]] for m in full] for ids in config.classes]
-    loss, one_head = MultiHeadLoss(network(several(config)), "plain"), YoloLoss(network(ordinary(6)), "plain")
-    targets = random_targets(6)
-    assert loss(maps, targets)[1][0].item() == pytest.approx(one_head(full, targets)[1][0].item(), rel=1e-6)
-    own = targets[(targets[:, 1] == 4) | (targets[:, 1] == 2)]
-    others_absent = [m.index_fill(-1, torch.tensor([5, 6, 8, 10]), -CERTAIN) for m in full]
-    cls, expected = loss(maps, own)[1][2], one_head(others_absent, own)[1][2]
-    assert cls.item() == pytest.approx(expected.item(), rel=1e-6) and cls > 0
-
-
 @pytest.mark.parametrize("per_head", [0, 1])
 @pytest.mark.parametrize(("heads", "weight"), [(3, 5), (8, 15)])
 def test_background_counts_alike_in_every_head(heads, weight, per_head):
@@ -151,40 +137,3 @@ def test_background_counts_alike_in_every_head(heads, weight, per_head):
     assert loss([one, *[silent] * (heads - 1)], targets, IMAGES)[1][1].item() == pytest.approx(expected, rel=1e-6)
     empty = weight * one_head(one, targets[:0], IMAGES)[1][1].item()
     assert loss([one] * heads, targets[:0], IMAGES)[1][1].item() == pytest.approx(heads * empty, rel=1e-6)
-
-
-def test_weights_of_heads_are_relative():
-    maps, targets = random_maps([2, 4]), random_targets(6)
-    classes = ((4, 2), (0, 3, 5, 1))
-
-    def items(*weights, **hyp):
-        config = HeadConfig(6, classes, weights, ("a", "b"))
-        return run(MultiHeadLoss(network(several(config), **hyp), "ota"), maps, targets)[1]
-
-    torch.testing.assert_close(items(1.0, 3.0), items(2.0, 6.0))
-    assert items(1.0, 3.0)[3] != pytest.approx(items(1.0, 1.0)[3].item())
-    torch.testing.assert_close(items(2.0, 2.0, per_head_loss=1), 2 * items(1.0, 1.0, per_head_loss=1))
-
-
-@pytest.mark.parametrize("assigner", ["plain", "ota", "tal"])
-def test_a_head_without_targets_still_learns_where_nothing_is(assigner):
-    config = HeadConfig.consecutive(6, 2)
-    targets = random_targets(3)  # of the first head alone
-    _, _, gradients = run(MultiHeadLoss(network(several(config)), assigner), random_maps([3, 3]), targets)
-    for grad in gradients[3:]:
-        assert (grad[..., 4] > 0).all()
-        assert grad[..., :4].abs().max() == 0 and grad[..., 5:].abs().max() == 0
-    nothing = run(MultiHeadLoss(network(several(config)), assigner), random_maps([3, 3]), targets[:0])[1]
-    assert nothing[0] == 0 and nothing[1] > 0 and nothing[2] == 0
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_maps_give_nearly_the_same(dtype):
-    config = HeadConfig.consecutive(6, 3)
-    loss = MultiHeadLoss(network(several(config)), "ota")
-    maps, targets = random_maps([2, 2, 2]), random_targets(6)
-    half = [[m.detach().to(dtype).requires_grad_() for m in head] for head in maps]
-    expected = run(loss, maps, targets)
-    total, items, gradients = run(loss, half, targets)
-    assert total.dtype == torch.float32 and gradients[0].dtype == dtype
-    torch.testing.assert_close(items, expected[1], rtol=0.02, atol=0)

@@ -1,12 +1,11 @@
 """Which assigner an epoch has: by name, by `loss_ota`, late, or by a schedule; and what the flags change."""
 
 import pytest
-import yaml
 
 from yolov7fast.cli.checks import check_train
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.core.errors import UserError
-from yolov7fast.losses.build import assigner_at, assigner_stages
+from yolov7fast.losses.assigners import assigner_at, assigner_stages
 from yolov7fast.training.hyperparameters import check_hyp, load_hyp, with_assigner
 
 HYP = load_hyp("tiny")
@@ -80,10 +79,3 @@ def test_flags_have_the_last_word():
         with_assigner(HYP, None, "atss")
     with pytest.raises(UserError, match="--assigner and --loss-ota both say"):
         check_train(parser_for("train").parse_args(["--assigner", "tal", "--loss-ota", "1"]))
-
-
-def test_an_evolved_file_keeps_names_and_schedules(tmp_path):
-    for change in ({"assigner": "tal"}, {"assigner_schedule": [[0, "plain"], [0.5, "tal"]]}):
-        path = tmp_path / "hyp.yaml"
-        path.write_text(yaml.safe_dump(HYP | change))
-        assert load_hyp(path) == HYP | change

@@ -14,43 +14,10 @@ def reads_item(method):
     return planted
 
 
-def reads_int(method):
-    def planted(self, pairs, cost):
-        found = method(self, pairs, cost)
-        int(found.max())  # the fault
-        return found
-
-    return planted
-
-
 def takes_host_index(method):
     def planted(self, plan, given):
         given.matched_gt[torch.arange(2)]  # the fault
         return method(self, plan, given)
-
-    return planted
-
-
-def takes_mask(method):
-    def planted(self, predicted, positives, *rest):
-        predicted.box[:, positives.mask]  # the fault
-        return method(self, predicted, positives, *rest)
-
-    return planted
-
-
-def looks_for_nonzero(method):
-    def planted(self, model):
-        next(model.parameters()).detach().nonzero()  # the fault
-        return method(self, model)
-
-    return planted
-
-
-def sends_numbers(method):
-    def planted(self, predicted, *rest):
-        torch.tensor([1.0, 2.0], device=predicted.box.device)  # the fault
-        return method(self, predicted, *rest)
 
     return planted
 
@@ -76,19 +43,6 @@ def warns_as_cuda(method):
     def planted(self, *args):
         warnings.warn("called a synchronizing CUDA operation (Triggered internally)", stacklevel=1)
         return method(self, *args)
-
-    return planted
-
-
-def rounded(function):
-    """To ten bits of mantissa, as TF32 keeps."""
-
-    def planted(x, *args, **kwargs):
-        found = function(x, *args, **kwargs)
-        if x.dtype == torch.float64:
-            return found
-        mantissa, exponent = torch.frexp(found)
-        return torch.ldexp((mantissa * 128).ceil() / 128, exponent)
 
     return planted
 

@@ -11,12 +11,9 @@ import yaml
 from tests.conftest import ROOT
 from tests.drawing import draw_nothing
 from tests.training.commands import assert_same_weights, here, small_run
-from yolov7fast.cli.flags import flags_of
 from yolov7fast.cli.parser import parser_for
-from yolov7fast.cli.run_file import check_flag_value
 from yolov7fast.core.errors import UserError
 from yolov7fast.training import memory_plan
-from yolov7fast.training.checkpoints.resume import Progress
 from yolov7fast.training.distributed import World
 from yolov7fast.training.hyperparameters import load_hyp
 from yolov7fast.training.memory_plan import (
@@ -29,7 +26,6 @@ from yolov7fast.training.memory_plan import (
     available_ram,
     choose_batch,
 )
-from yolov7fast.training.run import can_begin_with_half
 from yolov7fast.training.yolo.family import YoloFamily
 
 HYP = load_hyp(str(ROOT / "data/hyp.small.yaml"))
@@ -92,23 +88,7 @@ def test_available_ram_respects_the_limit_of_a_container(tmp_path, monkeypatch):
     assert available_ram(tmp_path) == 1_024_000
 
 
-def test_loader_processes_and_the_gpus_other_users_are_counted(monkeypatch):
-    monkeypatch.setattr(memory_plan, "available_ram", lambda: 10 * GIB)
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (7 * GIB, 8 * GIB))
-    assert memory_plan.available_memory(CPU, 2) == 10 * GIB - 2 * memory_plan.WORKER_BYTES
-    assert memory_plan.available_memory(CPU, 1000) == 0
-    assert memory_plan.available_memory(CUDA, 8) == 7 * GIB
-
-
 # --- the flag ---------------------------------------------------------------------------------------------------------
-
-
-def test_the_flag_takes_numbers_and_auto_in_run_files_too():
-    flag = flags_of("train")["batch_size"]
-    assert [check_flag_value(flag, value, "f") for value in (8, "auto", "8", 8.0)] == [8, "auto", 8, 8]
-    for wrong in (8.5, "many", [8], True):
-        with pytest.raises(UserError, match="batch_size must be int, not"):
-            check_flag_value(flag, wrong, "f")
 
 
 def test_a_gpu_is_planned_in_half_precision(tmp_path, shapes_small, monkeypatch):
@@ -168,21 +148,3 @@ def test_out_of_memory_in_the_first_steps_halves_the_batch_and_the_run_is_that_o
     assert yaml.safe_load((auto / "opt.yaml").read_text())["total_batch_size"] == 8
     with pytest.raises(UserError, match=r"--batch-size cannot change when resuming \(the run has 8\)"):
         here(*small_run(tmp_path / "auto", shapes_small, "--resume", "auto", "--epochs", "3"))
-
-
-@pytest.mark.parametrize(
-    ("changed", "may"),
-    [
-        ({}, True),
-        ({"automatic_batch": False}, False),
-        ({"total_batch_size": 1}, False),
-        ({"epoch": 1}, False),
-        ({"global_step": 10}, False),
-        ({"checkpoint": {}}, False),
-        ({"world": World(0, 0, 2)}, False),
-    ],
-)
-def test_only_a_fresh_run_with_an_automatic_batch_begins_anew(changed, may):
-    opt = SimpleNamespace(**{"automatic_batch": True, "total_batch_size": 8} | changed)
-    progress = Progress(epoch=changed.get("epoch", 0), global_step=changed.get("global_step", 9))
-    assert can_begin_with_half(opt, progress, changed.get("world", World()), changed.get("checkpoint")) is may

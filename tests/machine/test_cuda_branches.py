@@ -1,21 +1,12 @@
-"""No line for a GPU alone that no test runs: every file that asks for CUDA is listed with the test that plays it."""
+"""Branches that only run with CUDA, with `torch.cuda` simulated."""
 
-import re
 from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 
-from tests.conftest import ROOT
-from tests.mini_network import write_mini_weights
 from tests.training.test_step import scalar_step
-from yolov7fast.cli.commands import detect, profile
-from yolov7fast.cli.parser import parser_for
-from yolov7fast.core import device as core_device
-from yolov7fast.core.errors import UserError
-from yolov7fast.data.loading.shared_buffer import BatchBuffer
-from yolov7fast.predictors import yolo
 from yolov7fast.predictors.base import PredictOptions
 from yolov7fast.predictors.yolo import YoloPredictor, wants_half
 from yolov7fast.search.runner import devices_of
@@ -30,49 +21,6 @@ from yolov7fast.training.optimizer import Rates
 from yolov7fast.training.yolo import optimization as yolo_optimization
 
 CUDA = torch.device("cuda", 0)
-HERE = "tests/machine/test_cuda_branches.py"
-PLAYED_BY = {
-    "commands/plan.py": "tests/machine/test_plan.py",
-    "commands/profile.py": HERE,
-    "core/device.py": "tests/core/test_device.py",
-    "core/device_queue.py": "tests/core/test_device_queue.py",
-    "families/base.py": HERE,
-    "families/detr/family.py": HERE,
-    "families/detr/optimization.py": HERE,
-    "families/yolo/optimization.py": HERE,
-    "families/yolo/workload.py": "tests/machine/test_auto_batch.py",
-    "loading/shared_buffer.py": "tests/data/loading/test_shared_loader.py",
-    "machine/gpu_check.py": "tests/machine/test_gpu_check.py",
-    "machine/memory_plan.py": "tests/machine/test_auto_batch.py",
-    "overlay/devices.py": "tests/overlay/test_repairs.py",
-    "predictors/yolo.py": HERE,
-    "search/runner.py": HERE,
-    "training/checkpoints/resume.py": HERE,
-    "training/distributed.py": HERE,
-    "training/reporting/facts.py": HERE,
-    "training/reporting/reporter.py": HERE,
-    "training/run.py": "tests/training/families/test_detr_promises.py",
-    "training/step.py": HERE,
-    "training/timing.py": "tests/training/test_timing.py",
-}
-UNTESTED = {
-    "families/yolo/family.py": "--sync-bn needs several GPUs: torch converts batch norms for CUDA alone",
-    "loading/torch_loader.py": "torch's own loader locks pages where CUDA is; its pinning thread cannot be played",
-    "overlay/check.py": "one wait before a clock is read",
-}
-ASKS = re.compile(r"torch\.cuda\.|[\"']cuda[\"']|is_cuda")
-
-
-def test_every_file_that_asks_for_cuda_is_listed():
-    package = ROOT / "yolov7fast"
-    asking = {str(p.relative_to(package)) for p in package.rglob("*.py") if ASKS.search(p.read_text())}
-    listed = PLAYED_BY.keys() | UNTESTED.keys()
-    assert asking == listed, "play its GPU-only lines in a test, then list it here"
-
-
-@pytest.mark.parametrize("test", sorted(set(PLAYED_BY.values())))
-def test_the_tests_that_are_named_exist_and_speak_of_cuda(test):
-    assert "cuda" in (ROOT / test).read_text().lower()
 
 
 def test_the_step_hands_a_bad_batch_to_the_fused_optimizer():
@@ -169,74 +117,6 @@ def test_half_precision_and_the_warm_up_are_for_cuda():
     assert seen == [((1, 3, 320, 320), CUDA, torch.float16)]
 
 
-def test_detection_is_in_half_precision_unless_the_flag_forbids_it(tmp_path, monkeypatch):
-    weights = str(write_mini_weights(tmp_path / "mini.pt"))
-    monkeypatch.setattr(yolo, "wants_half", lambda model, options: options.half)  # as for weights on CUDA
-    monkeypatch.setattr(detect, "detect_with", lambda opt, predictor: predictor.precision)
-    parse = parser_for("detect", "yolo").parse_args
-    assert detect.detect(parse(["--weights", weights, "--device", "cpu"])) == "float16"
-    assert detect.detect(parse(["--weights", weights, "--device", "cpu", "--no-half"])) == "float32"
-    with pytest.raises(UserError, match=r"--no-half is for .pt files; best.onnx has the precision it was exported in"):
-        detect.detect(parse(["--weights", "best.onnx", "--no-half"]))
-
-
-@pytest.mark.parametrize(("amp", "half"), [("auto", True), ("fp16", True), ("off", False)])
-def test_validations_of_a_training_without_mixed_precision_are_in_single_precision(amp, half):
-    class Asked(Exception):
-        pass
-
-    def predictor(config):
-        raise Asked(config.half)
-
-    family = SimpleNamespace(opt=SimpleNamespace(single_cls=False, amp=amp), predictor=predictor, draws_plots=False)
-    family.test_size, family.val_batch, family.nc = 64, 4, 3
-    family.val_loader = family.data = family.run_dir = None
-    with pytest.raises(Asked, match=str(half)):
-        BaseFamily.validate(family, 0, False, False, lambda: False)
-
-
-def test_a_trace_on_a_gpu_has_its_kernels(tmp_path, monkeypatch):
-    seen = []
-
-    class Profiler:
-        def __init__(self, activities):
-            seen.extend(activities)
-
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *_):
-            pass
-
-        def export_chrome_trace(self, path):
-            seen.append(path)
-
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.profiler, "profile", Profiler)
-    monkeypatch.setattr(profile, "batches", lambda loader, count: [])
-    schedule = SimpleNamespace(rates=lambda *_: Rates((0.1,), 0.9, 4))
-    profile.write_trace(SimpleNamespace(schedule=schedule, loader=None), None, "ota", tmp_path / "trace.json")
-    activity = torch.profiler.ProfilerActivity
-    assert seen == [activity.CPU, activity.CUDA, str(tmp_path / "trace.json")]
-
-
 def test_trials_share_all_gpus(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert devices_of(SimpleNamespace(devices="", jobs=3)) == ["0", "1", "0"]
-
-
-def test_the_clock_waits_for_a_gpu_in_use(monkeypatch):
-    waits = []
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: waits.append(1))
-    core_device.time_synchronized()
-    assert waits == [1]
-
-
-def test_a_refused_lock_leaves_a_buffer_as_it_is(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "cudart", lambda: SimpleNamespace(cudaHostRegister=lambda *_: 2))
-    buffer = BatchBuffer(1, 10)
-    buffer.pin()
-    assert not buffer.pinned and buffer.mark() is None

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from yolov7fast.training.memory_plan import assumed_labels, dense_targets
+from yolov7fast.training.memory_plan import dense_targets
 
 MOSAIC = {"mosaic": 1.0, "mixup": 0.0}
 
@@ -28,8 +28,3 @@ def test_boxes_of_a_mosaic_have_half_their_size():
     found = dense_targets([rows(1)], MOSAIC, 1)
     torch.testing.assert_close(found[:, 4:], torch.tensor([[0.1, 0.2]] * 4))
     assert dense_targets([rows(1)], {"mosaic": 0.0, "mixup": 0.0}, 1)[0, 4:].tolist() == pytest.approx([0.2, 0.4])
-
-
-def test_assumed_labels_are_as_dense_as_said():
-    labels = assumed_labels(mean=3, most=11, images=4)
-    assert [x.shape for x in labels] == [(11, 5), (3, 5), (3, 5), (3, 5)]

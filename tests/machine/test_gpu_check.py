@@ -3,17 +3,15 @@
 import os
 import shutil
 import signal
-import sys
 import warnings
 from collections import namedtuple
-from types import SimpleNamespace
 
 import pytest
 import torch
 
 from tests.machine import planted_faults
-from yolov7fast.checkpoint.api import save_checkpoint
-from yolov7fast.losses.yolo import YoloLoss
+from yolov7fast.checkpoint.checkpoint_reader import save_checkpoint
+from yolov7fast.losses.yolo_loss import YoloLoss
 from yolov7fast.machine import gpu_check
 from yolov7fast.machine.gpu_check import FAILED, INFO, PASSED, SKIPPED
 from yolov7fast.training.yolo.family import YoloFamily
@@ -107,26 +105,6 @@ def test_without_a_gpu_its_lines_are_skipped(monkeypatch):
     assert [line.status for line in gpu_check.check_host_syncs(CPU, None)] == [SKIPPED]
 
 
-def test_the_quota_of_a_container(tmp_path):
-    file = tmp_path / "cpu.max"
-    assert gpu_check.cpu_quota(file) is None
-    file.write_text("max 100000\n")
-    assert gpu_check.cpu_quota(file) is None
-    file.write_text("600000 100000\n")
-    assert gpu_check.cpu_quota(file) == 6.0
-
-
-def test_nvidia_smi_may_be_missing_or_fail(tmp_path, monkeypatch):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert gpu_check.nvidia_smi() == []
-    tool = tmp_path / "nvidia-smi"
-    tool.write_text("#!/bin/sh\necho '575.51, RTX 5090'\n")
-    tool.chmod(0o755)
-    assert gpu_check.nvidia_smi() == ["575.51, RTX 5090"]
-    tool.write_text("#!/bin/sh\nexit 9\n")
-    assert gpu_check.nvidia_smi() == []
-
-
 # --- host syncs -------------------------------------------------------------------------------------------------------
 
 
@@ -172,21 +150,6 @@ def test_a_step_on_a_correct_device_passes_in_every_precision(small_step, tmp_pa
     assert [line.text for line in lines if line.status != PASSED] == [] and len(lines) == 6
 
 
-def test_a_device_that_rounds_too_much_is_found(small_step, tmp_path, monkeypatch):
-    """float32 with the mantissa of TF32, on the second of each pair of devices."""
-    real = gpu_check.step_change
-
-    def step_change(device, *rest):
-        with pytest.MonkeyPatch.context() as patch:
-            if device == CUDA:
-                patch.setattr(torch.nn.functional, "softplus", planted_faults.rounded(torch.nn.functional.softplus))
-            return real(CPU, *rest)
-
-    monkeypatch.setattr(gpu_check, "step_change", step_change)
-    lines = {line.name: line for line in gpu_check.check_correctness(CUDA, tmp_path)}
-    assert lines["step, ota, --amp off"].status == FAILED and "loss off by" in lines["step, ota, --amp off"].text
-
-
 def test_a_nan_under_fp16_is_found(small_step, tmp_path, monkeypatch):
     monkeypatch.setattr(YoloFamily, "forward_loss", planted_faults.nan_in_half(YoloFamily.forward_loss))
     lines = {line.name: line.status for line in gpu_check.check_correctness(CPU, tmp_path)}
@@ -207,37 +170,6 @@ def test_speed_shows_the_stages_of_both_losses_and_their_ratio(small_cfg, tmp_pa
         assert "images/s" in line.text and "forward " in line.text and "optimizer " in line.text
         assert "GPU utilisation" not in line.text
     assert "times one with the plain loss" in ratio.text
-
-
-class FakeEvent:
-    """A kernel of the GPU, or a call on the host, as the profiler reports it."""
-
-    def __init__(self, kind: str, microseconds: float):
-        self.device_type = SimpleNamespace(name=kind)
-        self.time_range = SimpleNamespace(elapsed_us=lambda: microseconds)
-
-
-def test_utilisation_counts_the_time_of_kernels(monkeypatch):
-    ran = []
-
-    class Profiler:
-        def __init__(self, activities):
-            assert activities == [torch.profiler.ProfilerActivity.CUDA]
-
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *_):
-            pass
-
-        def events(self):
-            return [FakeEvent("CUDA", 30_000), FakeEvent("CUDA", 20_000), FakeEvent("CPU", 99_000)]
-
-    monkeypatch.setattr(torch.profiler, "profile", Profiler)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: ran.append("waited"))
-    family = SimpleNamespace(loader=["batch"], assigner="")
-    milliseconds = gpu_check.kernel_ms(family, lambda batch, *_: ran.append(batch), "ota")
-    assert milliseconds == 10.0 and ran == ["batch"] * 5 + ["waited"] and family.assigner == "ota"
 
 
 # --- resume -----------------------------------------------------------------------------------------------------------
@@ -262,21 +194,6 @@ def test_a_resume_that_forgets_the_momentum_is_found(momentum, status, tmp_path,
     monkeypatch.setattr(gpu_check, "run_training", run_training)
     (line,) = gpu_check.check_resume(CPU, tmp_path)
     assert line.status == status and ("0 of 3" if status == PASSED else "1 of 3") in line.text
-
-
-def test_a_run_that_fails_shows_its_last_lines(tmp_path, monkeypatch):
-    words = [sys.executable, "-c", "print('no such device'); raise SystemExit(3)"]
-    monkeypatch.setattr(gpu_check, "train_words", lambda *_: words)
-    monkeypatch.setattr(gpu_check, "program", lambda name: SimpleNamespace(child=lambda: words))
-    (line,) = gpu_check.check_resume(CPU, tmp_path)
-    assert line.status == FAILED and "exit codes [3, 3, 3]" in line.text and "no such device" in line.text
-
-
-def test_a_killed_process_is_distinguished_from_one_that_ended(tmp_path):
-    ended = [sys.executable, "-c", "pass"]
-    assert gpu_check.run_training(ended, tmp_path / "log", tmp_path / "last.pt") == 0
-    hangs = [sys.executable, "-c", f"open({str(tmp_path / 'last.pt')!r}, 'w'); import time; time.sleep(60)"]
-    assert gpu_check.run_training(hangs, tmp_path / "log", tmp_path / "last.pt") == -signal.SIGKILL
 
 
 @pytest.mark.slow

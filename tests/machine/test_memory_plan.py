@@ -2,7 +2,6 @@
 
 import contextlib
 import gc
-from pathlib import Path
 
 import pytest
 import torch
@@ -58,10 +57,9 @@ def allocated(cfg: str, size: int, batch: int, dtype: torch.dtype) -> int:
     return sum(event.nbytes() for event in record.profiler.kineto_results.events() if event.name() == "[memory]")
 
 
-def check(cfg: str, size: int, batch: int = 2, dtype: torch.dtype = torch.float32) -> float:
+def check(cfg: str, size: int, batch: int = 2, dtype: torch.dtype = torch.float32) -> None:
     found, seen = predicted(cfg, size, batch, dtype), allocated(cfg, size, batch, dtype)
     assert abs(found.activations / seen - 1) <= TOLERANCE, f"{cfg} at {size}: {found.activations} against {seen}"
-    return found.activations / seen
 
 
 @pytest.mark.parametrize(
@@ -78,13 +76,8 @@ def test_predicted_activations_are_what_the_allocator_hands_out(cfg, dtype):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("cfg", CFGS)
-@pytest.mark.parametrize("size", [128, 256, 384])
-def test_predicted_activations_of_every_network(cfg, size, record_property):
-    record_property("ratio", check(cfg, size, batch=1))
-
-
-def test_every_training_cfg_is_among_them():
-    assert len(CFGS) == len(list(Path(ROOT / "cfg/training").iterdir())) == 20
+def test_predicted_activations_of_every_network(cfg):
+    check(cfg, 256, batch=1)
 
 
 def test_more_boxes_take_more_memory():
@@ -118,8 +111,3 @@ def test_a_plan_is_the_sum_of_its_parts_and_repeatable():
     small, large = work.plan(2), work.plan(8)
     assert small.network == large.network and large.images == 4 * small.images == 8 * 3 * 64 * 64 * 5
     assert 2 < large.step / small.step <= 4.1 and work.plan(2) == small
-
-
-def test_the_peak_is_at_least_what_is_kept_for_the_backward_pass():
-    found = predicted("yolov7-tiny", 64, 2, torch.float32)
-    assert found.peak >= found.activations > 0

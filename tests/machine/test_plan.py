@@ -27,11 +27,6 @@ def test_without_a_data_set_it_plans_with_the_classes_and_boxes_of_coco(capsys):
     assert "float32, 80 classes; as many boxes as in COCO" in capsys.readouterr().out
 
 
-def test_a_cuda_gpu_is_planned_in_the_precision_of_amp_auto(capsys):
-    assert plan.main([*CFG, "--amp", "bf16", "--batch-size", "1"]) == 0
-    assert "bfloat16" in capsys.readouterr().out
-
-
 def test_mistakes_are_named():
     with pytest.raises(UserError, match="--img-size 65: give a multiple of 32"):
         plan.main(["--cfg", "yolov7-tiny", "--img-size", "65"])

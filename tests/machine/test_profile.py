@@ -61,30 +61,6 @@ def test_a_network_without_a_plain_loss_cannot_be_compared(tmp_path, monkeypatch
         profiler.main([*CPU, "--cfg", "w6.yaml", "--compare-loss", "--output", str(tmp_path)])
 
 
-def test_alone_it_measures_on_synthetic_input_and_says_so(tmp_path, monkeypatch, capsys):
-    class AboutToMeasure(Exception):
-        pass
-
-    def measure(opt, hyp, data, device, kinds):
-        assert opt.synthetic and data.nc == 80 and kinds == ("ota",)
-        raise AboutToMeasure
-
-    monkeypatch.setattr(profiler, "load_data_yaml", lambda *_: pytest.fail("a data set was asked for"))
-    monkeypatch.setattr(profiler, "profile_losses", measure)
-    with pytest.raises(AboutToMeasure):
-        profiler.main(["--output", str(tmp_path)])
-    assert "measuring on synthetic input: one random batch of 16 images of 640 pixels" in capsys.readouterr().out
-
-
-def test_the_ratio_of_the_losses():
-    def profile(total, loss):
-        return {"total_ms": total, "stages": {"forward": {"mean_ms": total - loss}, "loss": {"mean_ms": loss}}}
-
-    text = profiler.comparison(plain=profile(100.0, 10.0), ota=profile(105.0, 15.0))
-    assert "1.050 times one with the plain loss" in text
-    assert "the loss alone 1.500 times (15.00 against 10.00 ms)" in text
-
-
 def test_advice_follows_the_largest_avoidable_fraction():
     def profile(**fractions):
         return {"stages": {name: {"fraction": value} for name, value in fractions.items()}}

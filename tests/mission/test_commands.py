@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.mission import commands
-from yolov7fast.checkpoint.api import load_checkpoint
+from yolov7fast.checkpoint.checkpoint_reader import load_checkpoint
 from yolov7fast.nn import compiling
 
 

@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from yolov7fast.nn.description import read_description
 from yolov7fast.nn.model import Model
+from yolov7fast.nn.model_parser import read_description
 
 CFG = Path(__file__).resolve().parents[2] / "cfg"
 

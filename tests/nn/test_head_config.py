@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from yolov7fast.core.errors import UserError
-from yolov7fast.core.files.shipped import ROOT
+from yolov7fast.core.files.paths import ROOT
 from yolov7fast.nn.head_config import SHIPPED, HeadConfig, choose_head_config
 
 
@@ -26,27 +26,6 @@ def test_shipped_files_hold_the_recorded_groups(grouping, golden):
     assert list(config.head_of) == expected["head_of"]
     assert list(config.local_of) == expected["local_of"]
     assert (config.nc, config.heads, config.grouping, config.full_head) == (80, 4, expected["grouping"], False)
-
-
-@pytest.mark.parametrize("grouping", ["standard", "geometry"])
-def test_shipped_files_are_data_files_too(grouping, golden):
-    content = yaml.safe_load(SHIPPED[grouping].read_text())
-    assert content["names"] == golden("eval_config.json")["coco_names"]
-    assert content["train"] == "./coco320/images/train2017" and content["val"] == "./coco320/images/val2017"
-
-
-def test_order_of_classes_gives_local_ids(toy):
-    config = HeadConfig.from_dict(toy)
-    assert config.classes == ((4,), (0, 3), (5, 1, 2))
-    assert config.head_of == (1, 2, 2, 1, 0, 2)
-    assert config.local_of == (0, 1, 2, 1, 0, 0)
-    assert config.weights == (1.0, 1.5, 0.7) and config.names == ("x", "y", "z")
-
-
-def test_missing_keys_get_defaults():
-    config = HeadConfig.from_dict({"head_assignments": {f"head_{h}": {"classes": [h * 40 + i for i in range(40)]}
-                                                        for h in range(2)}})  # fmt: skip
-    assert (config.nc, config.heads, config.weights, config.names) == (80, 2, (1.0, 1.0), ("Head 0", "Head 1"))
 
 
 def test_stored_form_is_plain_and_reads_back(toy):
@@ -93,16 +72,6 @@ def broken(toy, change) -> dict:
 def test_mistakes_are_told_with_file_class_and_head(toy, change, message):
     with pytest.raises(UserError, match=f"^toy.yaml[:,]? .*{message}"):
         HeadConfig.from_dict(broken(toy, change), "toy.yaml")
-
-
-def test_errors_use_class_names_where_the_file_has_them(toy):
-    toy["names"] = ["ant", "bee", "cat", "dog", "elk", "fox"]
-    toy["head_assignments"]["head_1"]["classes"] = [0, 4]
-    with pytest.raises(UserError, match=r"class 4 \(elk\) is in head_0 and in head_1"):
-        HeadConfig.from_dict(toy)
-    toy["head_assignments"]["head_1"]["classes"] = [0]
-    with pytest.raises(UserError, match=r"class 3 \(dog\)"):
-        HeadConfig.from_dict(toy)
 
 
 def test_unreadable_files_are_named(tmp_path):

@@ -1,23 +1,18 @@
 """Several heads on one backbone: recorded outputs, agreement with the ordinary head, files, and mistakes."""
 
-import copy
-import pickletools
-import zipfile
-
 import numpy as np
 import pytest
 import torch
 
 from tests.conftest import ROOT
 from tests.recorded_heads import ANCHORS, CHANNELS, VARIANTS, features, fill, recorded_head, with_strides
-from yolov7fast.checkpoint.api import load_checkpoint, save_checkpoint, state_dict_of, transfer_weights
+from yolov7fast.checkpoint.checkpoint_reader import load_checkpoint, save_checkpoint, state_dict_of, transfer_weights
 from yolov7fast.core.errors import UserError
-from yolov7fast.nn.description import read_description
 from yolov7fast.nn.head_config import SHIPPED, HeadConfig
 from yolov7fast.nn.heads import Detect
 from yolov7fast.nn.model import Model
+from yolov7fast.nn.model_parser import read_description
 from yolov7fast.nn.multihead import CBAM, MultiHeadDetect, heads_of
-from yolov7fast.predictors.nms import non_max_suppression
 
 TINY, ATTENTION = "cfg/training/yolov7-tiny-1b4h.yaml", "cfg/training/yolov7-tiny-1b4h-attn.yaml"
 
@@ -98,15 +93,6 @@ def test_a_one_head_network_gives_its_backbone_and_anchors(golden):
     assert torch.equal(several.model[76].conv.weight, one.model[76].conv.weight)
 
 
-def test_every_configuration_builds_and_shares_out_its_classes():
-    with torch.device("meta"):
-        model = Model(ROOT / "cfg/training/yolov7-1b4h.yaml", nc=10)
-    assert [len(c) for c in model.model[-1].class_columns] == [3, 3, 2, 2]
-    with torch.device("meta"):
-        assert len(Model(ROOT / TINY, nc=2).model[-1].heads) == 2  # no more heads than classes
-        assert len(Model(ROOT / TINY, heads=8).model[-1].heads) == 8
-
-
 # --- agreement with the ordinary head ---------------------------------------------------------------------------------
 
 
@@ -119,29 +105,6 @@ def test_one_head_with_all_classes_equals_the_ordinary_head(nc, golden):
     (pred, raw), (expected, maps) = alone(x), ordinary(x)
     assert torch.equal(pred, expected)
     assert all(torch.equal(a, b) for a, b in zip(raw[0], maps, strict=True))
-
-
-def test_order_of_classes_does_not_change_predictions(golden):
-    """A permuted head with its weights permuted alike gives the same scores for the same classes."""
-    x = features(golden)
-    plain = with_strides(MultiHeadDetect(3, ANCHORS, HeadConfig.consecutive(3, 1), CHANNELS)).eval()
-    config = HeadConfig(3, ((2, 0, 1),), (1.0,), ("",))
-    permuted = with_strides(MultiHeadDetect(3, ANCHORS, config, CHANNELS)).eval()
-    order = [*range(5), 7, 5, 6]
-    for source, target in zip(plain.heads[0], permuted.heads[0], strict=True):
-        weight, bias = source.weight.view(3, 8, -1), source.bias.view(3, 8)
-        target.weight.data = weight[:, order].reshape(target.weight.shape)
-        target.bias.data = bias[:, order].flatten()
-    torch.testing.assert_close(permuted(x)[0], plain(x)[0])
-
-
-def test_an_object_seen_by_two_heads_stays_twice_unless_suppression_ignores_classes():
-    pred = torch.zeros(1, 2, 5 + 4)
-    pred[0, :, :5] = torch.tensor([100.0, 100.0, 40.0, 40.0, 0.9])
-    pred[0, 0, 5], pred[0, 1, 5 + 3] = 0.9, 0.8  # class 0 of one head, class 3 of another
-    assert len(non_max_suppression(pred)[0]) == 2
-    (kept,) = non_max_suppression(pred, agnostic=True)
-    assert kept[:, 5].tolist() == [0]
 
 
 # --- as for other networks --------------------------------------------------------------------------------------------
@@ -162,37 +125,11 @@ def test_a_checkpoint_brings_the_network_back_with_its_heads(cfg, tmp_path):
     assert list(rebuilt.state_dict()) == list(model.state_dict())
 
 
-def test_a_checkpoint_names_no_class_of_the_head_configuration(tmp_path):
-    save_checkpoint({"model": small()}, tmp_path / "heads.pt")
-    with zipfile.ZipFile(tmp_path / "heads.pt") as archive:
-        (name,) = (name for name in archive.namelist() if name.endswith("data.pkl"))
-        named = {argument for opcode, argument, _ in pickletools.genops(archive.read(name)) if opcode.name == "GLOBAL"}
-    assert "models.multihead MultiHeadDetect" in named
-    assert not [argument for argument in named if argument.startswith("utils")]
-
-
-@pytest.mark.parametrize("cfg", [TINY, ATTENTION])
-def test_fused_half_and_copied_networks_say_the_same(cfg):
-    model = small(cfg).eval()
-    x = torch.rand(1, 3, 64, 64)
-    before = model(x)[0]
-    torch.testing.assert_close(copy.deepcopy(model).fuse()(x)[0], before, atol=1e-4, rtol=1e-4)
-    assert model.bfloat16()(x.bfloat16())[0].dtype == torch.bfloat16
-
-
 @pytest.mark.parametrize(("variant", "training"), [("plain_full", False), ("cbam_compact", True)])
 def test_the_head_compiles_without_a_graph_break(variant, training, golden):
     torch._dynamo.reset()
     report = torch._dynamo.explain(recorded_head(golden, variant).train(training))(features(golden))
     assert report.graph_break_count == 0, report.break_reasons
-
-
-def test_test_time_augmentation_and_export_switches():
-    model = small(nc=4).eval()
-    x = torch.rand(1, 3, 64, 64)
-    assert model(x, augment=True)[0].shape[-1] == 9
-    model.model[-1].concat = True
-    assert model(x).shape == (1, 4 * 252, 9)
 
 
 # --- mistakes ---------------------------------------------------------------------------------------------------------
@@ -221,14 +158,3 @@ def last_row(*arguments, sources=(74, 75, 76)) -> dict:
 def test_mistakes_are_told_before_anything_is_built(description, options, message):
     with torch.device("meta"), pytest.raises(UserError, match=message):
         Model(description, **options)
-
-
-def test_the_variant_for_320_pixels_has_the_anchors_of_the_one_head_network():
-    several, one = (read_description(ROOT / f"cfg/training/yolov7-tiny{name}-320.yaml") for name in ("-1b4h", ""))
-    assert several["anchors"] == one["anchors"] and several["head"][-1][2] == "MultiHeadDetect"
-
-
-def test_the_last_row_of_a_base_can_be_replaced():
-    several, one = read_description(ROOT / TINY), read_description(ROOT / "cfg/training/yolov7-tiny.yaml")
-    assert "last" not in several and several["head"][:-1] == one["head"][:-1]
-    assert several["head"][-1] == [[74, 75, 76], 1, "MultiHeadDetect", ["nc", "anchors"]]

@@ -11,7 +11,6 @@ from tests.nn.parity import (
     assert_close,
     batchnorms,
     build_filled,
-    build_narrow,
     fill,
     image,
     train_with_frozen_statistics,
@@ -163,23 +162,6 @@ def test_head_switches(recorded):
     assert pred.shape == (1, 252, 8) and len(raw) == 3
 
 
-@torch.no_grad()
-def test_switches_work_on_the_training_head_too(tiny):
-    model, x = copy.deepcopy(tiny), image(1, 3, 64, 64).double()
-    expected = model(x)[0]
-    model.model[-1].concat = True
-    assert torch.equal(model(x), expected)
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("name", ["training/yolov7-tiny", "training/yolov7-w6"])
-def test_fusing_twice_changes_nothing_more(name):
-    side = 128 if "w6" in name else 64
-    model, x = fill(build_narrow(name, nc=3)).eval(), image(1, 3, side, side)
-    once = model.fuse()(x)[0]
-    assert torch.equal(model.fuse()(x)[0], once)
-
-
 def test_fuse_works_with_gradients_on_and_in_any_dtype(tiny):
     x = image(1, 3, 64, 64)
     with torch.no_grad():
@@ -208,14 +190,6 @@ def test_repconv_identity_branch_is_fused():
 
 
 @torch.no_grad()
-def test_fused_auxiliary_head_still_trains_all_its_outputs():
-    model = fill(build_narrow("training/yolov7-w6", nc=1)).eval().fuse()
-    x = image(1, 3, 128, 128)
-    assert len(model(x)[1]) == 4
-    assert [out.shape[-1] for out in model.train()(x)] == [6] * 8
-
-
-@torch.no_grad()
 def test_traced_body_stops_before_the_head(tiny):
     model, x = copy.deepcopy(tiny), image(1, 3, 64, 64).double()
     expected = model(x)[0]
@@ -223,11 +197,3 @@ def test_traced_body_stops_before_the_head(tiny):
     features = model(x)
     assert [f.shape[1] for f in features] == [128, 256, 512]
     assert torch.equal(model.model[-1](features)[0], expected)
-
-
-@torch.no_grad()
-def test_profile_changes_no_result(tiny, caplog):
-    x = image(1, 3, 64, 64).double()
-    with caplog.at_level("INFO"):
-        assert torch.equal(tiny(x, profile=True)[0], tiny(x)[0])
-    assert sum("models.common.Conv" in line for line in caplog.messages) == 55

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from tests.nn.parity import build_narrow, fill, image
-from yolov7fast.nn.model import Model
 
 
 @pytest.fixture(scope="module")
@@ -25,44 +24,11 @@ def test_training_forward_has_no_graph_break(name):
 
 
 @torch.no_grad()
-def test_compiled_eval_agrees_at_every_size():
-    torch._dynamo.reset()
-    rows = [[-1, 1, "Conv", [8, 3, 4]], [-1, 1, "Conv", [8, 3, 2]]]
-    head = [[[0, 1], 1, "IDetect", ["nc", "anchors"]]]
-    model = fill(Model({"nc": 2, "anchors": [[9, 8], [30, 40]], "backbone": rows, "head": head})).eval()
-    compiled = torch.compile(copy.deepcopy(model), backend="eager", fullgraph=True)
-    for shape in ((1, 3, 16, 16), (1, 3, 16, 24), (1, 3, 16, 16)):
-        torch.testing.assert_close(compiled(image(*shape)), model(image(*shape)))
-
-
-@torch.no_grad()
-def test_grids_are_kept_while_the_size_stays(narrow):
-    model, x = copy.deepcopy(narrow), image(1, 3, 64, 96)
-    head = model.model[-1]
-    model(x)
-    grids = list(head.grid)
-    assert [list(g.shape) for g in grids] == [[1, 1, 8, 12, 2], [1, 1, 4, 6, 2], [1, 1, 2, 3, 2]]
-    assert grids[0][0, 0, 5, 7].tolist() == [7, 5]
-    assert all(g.dtype == torch.float32 for g in grids)
-    model(x)
-    assert all(a is b for a, b in zip(head.grid, grids))
-    model(image(1, 3, 96, 64))
-    assert list(head.grid[0].shape) == [1, 1, 12, 8, 2]
-
-
-@torch.no_grad()
 def test_moving_a_model_after_use_moves_the_grids(narrow):
     model = copy.deepcopy(narrow)
     model(image(1, 3, 64, 64))
     pred, _ = model.to("meta")(torch.zeros(1, 3, 64, 64, device="meta"))
     assert pred.device.type == "meta" and pred.shape == (1, 252, 8)
-
-
-@torch.no_grad()
-def test_half_precision_gives_half_precision(narrow):
-    pred, raw = copy.deepcopy(narrow).half()(image(1, 3, 64, 64).half())
-    assert pred.dtype == torch.float16 and raw[0].dtype == torch.float16
-    assert copy.deepcopy(narrow).half().stride.dtype == torch.float32
 
 
 @torch.no_grad()
@@ -87,11 +53,3 @@ def test_objects_carry_the_attributes_that_readers_of_pickles_expect(narrow):
     assert [g.tolist() for g in fresh.model[-1].grid] == [[0.0]] * 3
     rep = fresh.model[102].__dict__
     assert rep["rbr_identity"] is None and {"deploy", "groups", "in_channels", "out_channels"} <= rep.keys()
-
-
-def test_info_counts_modules_parameters_and_gradients(narrow, caplog):
-    with caplog.at_level("INFO"):
-        narrow.info(verbose=True, img_size=64)
-    total = sum(p.numel() for p in narrow.parameters())
-    assert f"Model Summary: 263 layers, {total} parameters, {total} gradients, 0.0 GFLOPS" in caplog.messages
-    assert any("model.0.conv.weight" in line for line in caplog.messages)

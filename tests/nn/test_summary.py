@@ -3,10 +3,7 @@
 import subprocess
 import sys
 
-import pytest
-
 from tests.nn.parity import CFG
-from yolov7fast.core.errors import run_command
 from yolov7fast.nn.model import Model
 from yolov7fast.nn.summary import count_gflops, main
 
@@ -21,15 +18,6 @@ def test_table_of_layers(monkeypatch, capsys):
     assert lines[1].split() == ["0", "-1", "models.common.Conv", "928", "0.044", "32x160x160"]
     assert lines[78].endswith("3x40x40x85 3x20x20x85 3x10x10x85")
     assert lines[-1] == f"{cfg}: 78 layers, 6,228,762 parameters, 3.4 GFLOPs at 320x320"
-
-
-def test_image_size_that_does_not_fit(monkeypatch, capsys):
-    cfg = CFG / "deploy" / "yolov7-tiny.yaml"
-    monkeypatch.setattr(sys, "argv", ["yolo", "--cfg", str(cfg), "--img-size", "333"])
-    with pytest.raises(SystemExit) as stopped:
-        run_command(main)
-    assert stopped.value.code == 2
-    assert capsys.readouterr().err.startswith("error: --img-size 333: must be a multiple of 32")
 
 
 def test_command_tells_a_mistake_in_one_line():

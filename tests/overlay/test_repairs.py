@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from yolov7fast.checkpoint.api import CheckpointError
+from yolov7fast.checkpoint.checkpoint_reader import CheckpointError
 from yolov7fast.core.errors import UserError
 from yolov7fast.overlay import devices, repairs, torchvision_standin
 from yolov7fast.overlay.patches import Patches

@@ -23,7 +23,7 @@ NAMES = {
         *("letterbox", "random_perspective"),
     ),
     "utils.general": (
-        *("bbox_alpha_iou", "bbox_iou", "box_iou", "check_file", "check_img_size", "clip_coords"),
+        *("bbox_iou", "box_iou", "check_file", "check_img_size", "clip_coords"),
         *("coco80_to_coco91_class", "get_latest_run", "increment_path", "labels_to_class_weights"),
         *("labels_to_image_weights", "non_max_suppression", "scale_coords", "strip_optimizer", "wh_iou", "xyn2xy"),
         *("xywh2xyxy", "xywhn2xyxy", "xyxy2xywh"),
@@ -89,7 +89,7 @@ def test_the_pieces_work_together_as_in_a_script_for_upstream(tmp_path):
     from models.yolo import Model
     from utils.general import non_max_suppression, strip_optimizer
     from utils.torch_utils import ModelEMA, select_device
-    from yolov7fast.checkpoint.api import save_checkpoint
+    from yolov7fast.checkpoint.checkpoint_reader import save_checkpoint
 
     network = Model("cfg/training/yolov7-tiny.yaml", nc=3)
     average = ModelEMA(network)

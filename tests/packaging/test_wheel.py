@@ -92,7 +92,7 @@ def test_commands_run_from_it_and_find_the_shipped_files(installed, tmp_path):
 def test_a_foreign_program_loads_a_checkpoint(installed, tmp_path):
     """Its own `models` and `utils` are left alone, and none is needed."""
     make = (
-        "from yolov7fast.nn.model import Model; from yolov7fast.checkpoint.api import save_checkpoint;"
+        "from yolov7fast.nn.model import Model; from yolov7fast.checkpoint.checkpoint_reader import save_checkpoint;"
         f"save_checkpoint({{'model': Model('yolov7-tiny', nc=2), 'epoch': -1}}, {str(tmp_path / 'a.pt')!r})"
     )
     assert run(installed, tmp_path, "-c", make).returncode == 0

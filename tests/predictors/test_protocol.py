@@ -21,7 +21,7 @@ def yolo() -> Predictor:
 
 
 def detr() -> Predictor:
-    from yolov7fast.nn.detr import build
+    from yolov7fast.nn.detr_model import build
     from yolov7fast.predictors.detr import DetrPredictor
 
     return DetrPredictor(build("detr", NAMES, NETWORKS["detr"]), OPTIONS, img_size=64)
@@ -96,7 +96,7 @@ def test_a_static_export_takes_its_own_size_alone():
     ],
 )
 def test_what_detr_cannot_do_is_refused(options, message):
-    from yolov7fast.nn.detr import build
+    from yolov7fast.nn.detr_model import build
     from yolov7fast.predictors.detr import DetrPredictor
 
     with pytest.raises(UserError, match=message):

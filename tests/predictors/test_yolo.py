@@ -92,7 +92,7 @@ def test_weights_files_are_opened_and_several_make_an_ensemble(tmp_path):
 
 
 def test_no_weights_and_families_that_are_not_known_are_named(tmp_path):
-    from yolov7fast.checkpoint.write import save_checkpoint
+    from yolov7fast.checkpoint.checkpoint_writer import save_checkpoint
 
     with pytest.raises(UserError, match="no weights are named: give --weights FILE"):
         load_predictor("", CPU, PredictOptions())

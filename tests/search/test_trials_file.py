@@ -200,7 +200,7 @@ def test_what_a_detr_trial_cannot_be_is_named(tmp_path, detr_trainer, trial, com
 
 
 def test_without_transformers_the_keys_that_the_base_names_can_be_tried(tmp_path, detr_trainer, monkeypatch):
-    monkeypatch.setattr("yolov7fast.nn.detr_settings.config_class", lambda *_: None)
+    monkeypatch.setattr("yolov7fast.nn.detr_config.config_class", lambda *_: None)
     good = {"network.num_queries": 20, "network.dropout": 0, "network.backbone_config.embedding_size": 8}
     assert read_trials(written(tmp_path, "t.json", [good]), detr_trainer) == [good]
     for bad in ({"network.num_queries": 20.5}, {"network.num_queries": "20"}, {"network.eos_coefficient": 0.2}):

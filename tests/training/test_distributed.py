@@ -13,7 +13,7 @@ import yaml
 
 from tests.processes import run_group
 from tests.training.commands import assert_same_weights, small_run, torchrun, train, weights_of
-from yolov7fast.checkpoint.api import load_checkpoint
+from yolov7fast.checkpoint.checkpoint_reader import load_checkpoint
 from yolov7fast.core.errors import UserError
 from yolov7fast.training.distributed import World, name_of_start, world_from_environment
 from yolov7fast.training.hyperparameters import load_hyp

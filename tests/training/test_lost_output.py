@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.training.commands import ROOT, small_run, train
-from yolov7fast.checkpoint.api import load_checkpoint
+from yolov7fast.checkpoint.checkpoint_reader import load_checkpoint
 
 
 def log_of(folder: Path) -> list[str]:

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from benchmarks.op_counter import OpCounter
-from yolov7fast.losses.build import build_loss
+from yolov7fast.losses.loss_builder import build_loss
 from yolov7fast.nn.model import Model
 from yolov7fast.training import hyperparameters as hyper
 from yolov7fast.training.ema import ModelEMA

@@ -15,7 +15,7 @@ import yaml
 import yolov7fast.nn.compiling
 import yolov7fast.training.yolo.family
 from tests.training.commands import assert_same_weights, small_run
-from yolov7fast.checkpoint.api import load_checkpoint
+from yolov7fast.checkpoint.checkpoint_reader import load_checkpoint
 from yolov7fast.cli.commands.train import run
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.core.errors import UserError
@@ -351,7 +351,7 @@ def test_diagnosis_reports_no_graph_break(tmp_path, shapes_small, monkeypatch, c
 
 
 def test_a_full_disk_keeps_the_last_good_checkpoint(tmp_path, shapes_small, monkeypatch, caplog):
-    from yolov7fast.checkpoint.write import SaveError
+    from yolov7fast.checkpoint.checkpoint_writer import SaveError
     from yolov7fast.training.checkpoints import files as checkpoint_files
 
     saves = []

@@ -1,4 +1,4 @@
-"""Loading trained networks for inference. The module's name is where scripts look for it."""
+"""Loading of trained networks for inference."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -7,19 +7,19 @@ from typing import Any
 import torch
 from torch import nn
 
-from yolov7fast.checkpoint.api import CheckpointError, load_checkpoint, module_of
-from yolov7fast.checkpoint.release import local_weights
-from yolov7fast.core.bounded import is_whole
+from yolov7fast.checkpoint.checkpoint_reader import CheckpointError, load_checkpoint, module_of
+from yolov7fast.checkpoint.released_weights import local_weights
 from yolov7fast.core.errors import MORE_MEMORY, UserError, is_out_of_memory, one_line
-from yolov7fast.nn.description import MOST_CHANNELS
+from yolov7fast.core.files.settings_files import is_whole
 from yolov7fast.nn.model import Model
+from yolov7fast.nn.model_parser import MOST_CHANNELS
 
 LARGEST_STRIDE = 1 << 10
 IN_PLACE = (nn.Hardswish, nn.LeakyReLU, nn.ReLU, nn.ReLU6, nn.SiLU)
 
 
 class Ensemble(nn.ModuleList):
-    """Several detectors whose predictions are pooled; suppression then chooses among them."""
+    """Several detectors whose predictions are concatenated before NMS."""
 
     def forward(self, x: torch.Tensor, augment: bool = False) -> tuple[torch.Tensor, None]:
         """x: (B, 3, H, W) -> the predictions of all, (B, sum of their rows, 5 + classes), and None."""
@@ -42,7 +42,7 @@ def attempt_load(
 
 
 def ensemble_of(models: Sequence[Model], paths: Sequence[str | Path]) -> nn.Module:
-    """One network as it is, several as an `Ensemble`; they must have the same number of classes."""
+    """The network, or an `Ensemble` of several; they must have the same number of classes."""
     if len(models) == 1:
         return models[0]
     classes = {len(model.names) for model in models}
@@ -55,7 +55,7 @@ def ensemble_of(models: Sequence[Model], paths: Sequence[str | Path]) -> nn.Modu
 
 
 def inference_network(checkpoint: Mapping | nn.Module, path: str | Path) -> Model:
-    """The network of an opened checkpoint, made ready: its EMA if it has one, float32, fused, in eval mode."""
+    """The network of a loaded checkpoint for inference: its EMA if it has one, float32, fused, in eval mode."""
     model = module_of(checkpoint, prefer_ema=True, origin=path)
     if not isinstance(model, Model):
         raise CheckpointError(f"{path} holds a {type(model).__name__}, not a detector; give a .pt file from training")
@@ -64,13 +64,13 @@ def inference_network(checkpoint: Mapping | nn.Module, path: str | Path) -> Mode
     except Exception as error:
         if is_out_of_memory(error):
             raise UserError(f"{path}: out of memory when its network ran; {MORE_MEMORY}") from None
-        # values of other kinds than a network's fail in every way
+        # invalid attributes can raise any exception
         raise CheckpointError(f"{path} is damaged: its network cannot run ({one_line(error, 150)})") from error
     return model
 
 
 def prepared(model: Model) -> Model:
-    """The network ready for inference; it has run once, on a tiny image, so what is wrong with it shows here."""
+    """The network in eval mode, fused, after one run on a tiny image that shows whether it works."""
     model = model.float().requires_grad_(False).fuse().eval()
     names = model.names.values() if isinstance(model.names, dict) else model.names
     if not isinstance(model.names, dict | list) or not all(isinstance(name, str | int | float) for name in names):
@@ -92,6 +92,6 @@ def prepared(model: Model) -> Model:
 
 
 def channels_of(model: Model) -> int:
-    """Of the images that a network takes."""
+    """Number of channels of the network's input."""
     channels = model.yaml.get("ch", 3) if isinstance(getattr(model, "yaml", None), dict) else 3
     return channels if is_whole(channels, 1, MOST_CHANNELS) else 3

@@ -8,8 +8,8 @@ import importlib
 import sys
 from typing import Any, NamedTuple
 
-from yolov7fast.checkpoint.family import FAMILIES
-from yolov7fast.core.files.shipped import CHECKOUT
+from yolov7fast.checkpoint.families import FAMILIES
+from yolov7fast.core.files.paths import CHECKOUT
 
 PACKAGE = "yolov7fast"
 

@@ -5,14 +5,13 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from yolov7fast.checkpoint.family import FAMILIES, FAMILY_KEY, entry_of
+from yolov7fast.checkpoint.families import FAMILIES, FAMILY_KEY, entry_of
 from yolov7fast.cli.flags import Flag, flags_of, removed
 from yolov7fast.cli.programs import program_of
 from yolov7fast.cli.values import BadValue
 from yolov7fast.core.errors import UserError, shown
-from yolov7fast.core.files.paths import check_path
-from yolov7fast.core.files.shipped import nearest_shipped, shipped_file
-from yolov7fast.core.files.yaml_file import read_yaml
+from yolov7fast.core.files.paths import check_path, nearest_shipped, shipped_file
+from yolov7fast.core.files.settings_files import read_yaml
 from yolov7fast.core.text import nearest, printable
 
 SECTIONS = ("training", "data", "model", "run", "optimizer", "augment")  # headings a run file may group flags under

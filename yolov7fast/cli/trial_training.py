@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from yolov7fast.checkpoint.family import WEIGHTS_FOLDER
+from yolov7fast.checkpoint.families import WEIGHTS_FOLDER
 from yolov7fast.cli import run_file
 from yolov7fast.cli.checks import check_train
 from yolov7fast.cli.flags import flags_of
@@ -22,10 +22,10 @@ from yolov7fast.cli.parser import parser_for
 from yolov7fast.cli.programs import program_of
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.paths import check_file
-from yolov7fast.core.files.yaml_file import read_yaml
+from yolov7fast.core.files.settings_files import read_yaml
 from yolov7fast.core.text import nearest
 from yolov7fast.data.data_yaml import load_data_yaml
-from yolov7fast.nn.detr_settings import check_network_setting, network_settings
+from yolov7fast.nn.detr_config import check_network_setting, network_settings
 from yolov7fast.training.hyperparameters import KEYS, check_hyp, load_hyp
 
 FULL_RUN = 20  # epochs of a full run, in those of a trial, where the base configuration has no more than the trial

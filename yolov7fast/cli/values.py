@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from yolov7fast.core.errors import UserError, one_line, shown
-from yolov7fast.core.files.yaml_file import parse_yaml
+from yolov7fast.core.files.settings_files import parse_yaml
 
 
 class BadValue(argparse.ArgumentTypeError, ValueError):

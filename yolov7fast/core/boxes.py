@@ -90,7 +90,7 @@ def scale_coords(img1_shape: Sequence[int], coords: Boxes, img0_shape: Sequence[
     return coords
 
 
-# --- the detector's box code: the one place that says what the four outputs mean --------------------------------------
+# --- decoding of the four box outputs ---------------------------------------------------------------------------------
 
 
 def decode_xy(sigmoid_xy: torch.Tensor, cell_xy=None) -> torch.Tensor:
@@ -110,11 +110,11 @@ def decode_wh(sigmoid_wh: torch.Tensor, anchor_wh) -> torch.Tensor:
 def _inter_union(box1, box2):
     """Intersection and union area of every xyxy pair, (..., n, m) each; leading sizes broadcast.
 
-    Side by side in scalars, not in (..., 2) rows: a large (n, m) is walked over with unit stride.
+    Computed with one tensor per coordinate instead of (..., 2) rows, for memory access with unit stride.
     """
     left1, top1, right1, bottom1 = box1[..., None, :4].unbind(-1)  # (..., n, 1)
     left2, top2, right2, bottom2 = box2[..., None, :, :4].unbind(-1)  # (..., 1, m)
-    width = torch.minimum(right1, right2).sub_(torch.maximum(left1, left2)).clamp_(min=0)  # in place: less to write
+    width = torch.minimum(right1, right2).sub_(torch.maximum(left1, left2)).clamp_(min=0)
     height = torch.minimum(bottom1, bottom2).sub_(torch.maximum(top1, top2)).clamp_(min=0)
     inter = width.mul_(height)
     return inter, ((right1 - left1) * (bottom1 - top1) + (right2 - left2) * (bottom2 - top2)).sub_(inter)
@@ -132,8 +132,8 @@ def box_iou(box1: torch.Tensor, box2: torch.Tensor) -> torch.Tensor:
 def bbox_iou(box1, box2, x1y1x2y2=True, GIoU=False, DIoU=False, CIoU=False, eps=1e-7):
     """IoU or a variant, pair by pair: box1 is one box (4,) or transposed boxes (4, n), box2 is (n, 4) -> (n,).
 
-    The epsilon stands on the heights only. DIoU wins over CIoU, both win over GIoU. CIoU's weight of the aspect term
-    carries no gradient.
+    Epsilon is added to the heights only. DIoU takes precedence over CIoU, both over GIoU. CIoU's weight of the aspect
+    term has no gradient.
     """
     low1, high1 = _corners(box1 if box1.ndim == 2 else box1[:, None], x1y1x2y2)  # (2, n): x and y together
     low2, high2 = _corners(box2.T, x1y1x2y2)
@@ -153,7 +153,7 @@ def bbox_iou(box1, box2, x1y1x2y2=True, GIoU=False, DIoU=False, CIoU=False, eps=
         if DIoU:
             return iou - rho2 / c2
         aspect2 = w2 / (h2 + eps)
-        angle2 = torch.atan(aspect2.to(iou.dtype)).to(aspect2.dtype)  # fp32 box2 beside fp64 box1: correctly rounded
+        angle2 = torch.atan(aspect2.to(iou.dtype)).to(aspect2.dtype)  # fp32 box2 with fp64 box1: correctly rounded
         v = (4 / math.pi**2) * (angle2 - torch.atan(w1 / (h1 + eps))) ** 2
         with torch.no_grad():
             alpha = v / (v - iou + (1 + eps))
@@ -176,73 +176,7 @@ def _sum_of_squares(xy):
     return x + y
 
 
-# --- overlap of every pair, variants (not used by the shipped losses; kept for scripts that import them) --------------
-
-
-def _enclosing(box1, box2):
-    """Width and height of the smallest box around every xyxy pair, (n, m, 2)."""
-    return torch.maximum(box1[:, None, 2:4], box2[:, 2:4]) - torch.minimum(box1[:, None, :2], box2[:, :2])
-
-
-def box_giou(box1: torch.Tensor, box2: torch.Tensor) -> torch.Tensor:
-    """GIoU of every xyxy pair, (n, 4) and (m, 4) -> (n, m); no epsilon."""
-    inter, union = _inter_union(box1, box2)
-    area = _enclosing(box1, box2).prod(-1)
-    return inter / union - (area - union) / area
-
-
-def box_diou(box1: torch.Tensor, box2: torch.Tensor, eps: float = 1e-7) -> torch.Tensor:
-    """DIoU of every xyxy pair, (n, 4) and (m, 4) -> (n, m): IoU less the distance of centres over the diagonal."""
-    centre1, centre2 = (box1[:, :2] + box1[:, 2:4]) / 2, (box2[:, :2] + box2[:, 2:4]) / 2
-    diagonal = _enclosing(box1, box2).pow(2).sum(-1) + eps
-    return box_iou(box1, box2) - (centre1[:, None] - centre2).pow(2).sum(-1) / diagonal
-
-
-def box_ciou(box1: torch.Tensor, box2: torch.Tensor, eps: float = 1e-7) -> torch.Tensor:
-    """CIoU of every xyxy pair, (n, 4) and (m, 4) -> (n, m): DIoU less a term for the aspect ratio."""
-    angle1 = torch.atan((box1[:, 2] - box1[:, 0]) / (box1[:, 3] - box1[:, 1]))
-    angle2 = torch.atan((box2[:, 2] - box2[:, 0]) / (box2[:, 3] - box2[:, 1]))
-    v = (4 / math.pi**2) * (angle1[:, None] - angle2) ** 2
-    with torch.no_grad():
-        alpha = v / (1 - box_iou(box1, box2) + v + eps)
-    return box_diou(box1, box2, eps) - alpha * v
-
-
 def wh_iou(wh1: torch.Tensor, wh2: torch.Tensor) -> torch.Tensor:
     """IoU of boxes that share a corner: sizes (n, 2) and (m, 2) -> (n, m)."""
     inter = torch.minimum(wh1[:, None], wh2).prod(-1)
     return inter / (wh1.prod(-1)[:, None] + wh2.prod(-1) - inter)
-
-
-def bbox_alpha_iou(
-    box1: torch.Tensor,
-    box2: torch.Tensor,
-    x1y1x2y2: bool = False,
-    GIoU: bool = False,
-    DIoU: bool = False,
-    CIoU: bool = False,
-    alpha: float = 2,
-    eps: float = 1e-9,
-) -> torch.Tensor:
-    """Alpha-IoU (powers of the terms), pair by pair: box1 (4, n) or (4,), box2 (n, 4) -> (n,); xywh unless x1y1x2y2."""
-    b1, b2 = box1.T.reshape(-1, 4), box2
-    if not x1y1x2y2:
-        b1, b2 = xywh2xyxy(b1), xywh2xyxy(b2)
-    wh1, wh2 = b1[:, 2:] - b1[:, :2], b2[:, 2:] - b2[:, :2]
-    inter = (torch.minimum(b1[:, 2:], b2[:, 2:]) - torch.maximum(b1[:, :2], b2[:, :2])).clamp(min=0).prod(-1)
-    union = wh1.prod(-1) + wh2.prod(-1) - inter + eps
-    iou = inter / union + eps
-    enclosing = torch.maximum(b1[:, 2:], b2[:, 2:]) - torch.minimum(b1[:, :2], b2[:, :2])
-    if DIoU or CIoU:
-        rho2 = ((b2[:, :2] + b2[:, 2:] - b1[:, :2] - b1[:, 2:]) ** 2).sum(-1) / 4
-        distance = rho2**alpha / ((enclosing**2).sum(-1) ** alpha + eps)
-        if DIoU:
-            return iou**alpha - distance
-        v = (4 / math.pi**2) * (torch.atan(wh2[:, 0] / wh2[:, 1]) - torch.atan(wh1[:, 0] / wh1[:, 1])) ** 2
-        with torch.no_grad():
-            weight = v / ((1 + eps) - inter / union + v)
-        return iou**alpha - (distance + (v * weight + eps) ** alpha)
-    if GIoU:
-        area = torch.maximum(enclosing.prod(-1) + eps, union)
-        return iou**alpha - ((area - union) / area + eps) ** alpha
-    return iou**alpha

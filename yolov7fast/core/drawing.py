@@ -1,4 +1,4 @@
-"""Drawing on images: boxes with labels that stay readable at any size, and grids of a batch.
+"""Drawing on images: boxes with labels, and grids of a batch.
 
 Images are uint8 arrays (H, W, 3) in BGR order, as OpenCV holds them.
 """
@@ -16,21 +16,11 @@ from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.atomic import write_atomically
 from yolov7fast.core.text import printable
 
-# ten colours that are easy to distinguish (the "tab10" set), as R, G, B
-PALETTE = (
-    (31, 119, 180),
-    (255, 127, 14),
-    (44, 160, 44),
-    (214, 39, 40),
-    (148, 103, 189),
-    (140, 86, 75),
-    (227, 119, 194),
-    (127, 127, 127),
-    (188, 189, 34),
-    (23, 190, 207),
-)
+# the ten colours of matplotlib's "tab10", as R, G, B
+TAB10 = "1f77b4ff7f0e2ca02cd627289467bd8c564be377c27f7f7fbcbd2217becf"
+PALETTE = [tuple(bytes.fromhex(TAB10[i : i + 6])) for i in range(0, len(TAB10), 6)]
 LONGEST_NAME = 100  # characters of a class name
-SHOWN_CONFIDENCE = 0.25  # predictions below it would only clutter a grid
+SHOWN_CONFIDENCE = 0.25  # predictions at or below it are not drawn
 Names = Sequence[str] | Mapping[int, str] | None
 
 
@@ -41,7 +31,7 @@ def class_colour(class_id: int) -> tuple[int, int, int]:
 
 
 def class_name(names: Names, class_id: int) -> str:
-    """The name of a class, printable, as it comes from a stranger's file; its number where no name is known."""
+    """The name of a class with control characters escaped; its number if it has no name."""
     class_id = int(class_id)
     if isinstance(names, Mapping):
         return printable(names.get(class_id, class_id), LONGEST_NAME)
@@ -51,17 +41,17 @@ def class_name(names: Names, class_id: int) -> str:
 
 
 def box_style(height: int, width: int) -> tuple[int, int]:
-    """(line width, font size) in pixels that read alike on a thumbnail and on a 4K frame."""
+    """(line width, font size) in pixels, proportional to the image."""
     return max(round((height + width) * 0.0015), 1), max(round((height + width) * 0.0125), 8)
 
 
 def draw_text(img: np.ndarray, text: str, corner: tuple[int, int], size: int, colour, background=None) -> None:
-    """Write `text` in place with its top left corner at (x, y), moved as needed to lie inside the image.
+    """Write `text` in place with its top left corner at (x, y), moved into the image if needed.
 
-    OpenCV's own outline font covers Latin and Chinese, Japanese and Korean names alike.
+    OpenCV's outline font covers Latin, Chinese, Japanese and Korean.
     """
     font = cv2.FontFace("sans")
-    # measured against a huge canvas: on the real one a text beyond its edge is cut before it is measured
+    # measured on a huge canvas: OpenCV clips the text at the edge of the canvas
     text_width = cv2.getTextSize((1 << 14, 1 << 14), text, (0, 0), font, size, 600)[2]
     pad = max(size // 6, 1)
     width, height = text_width + 2 * pad, size + 2 * pad
@@ -79,9 +69,9 @@ def draw_boxes(
     colours: Sequence[tuple[int, int, int]],
     style: tuple[int, int] | None = None,
 ) -> None:
-    """Draw xyxy boxes in place, then their labels, so that no line crosses a text.
+    """Draw xyxy boxes in place, then their labels, so that no line crosses a label.
 
-    A label stands above its box, or inside where there is no room above. `style`: (line width, font size) in pixels.
+    A label is drawn above its box, or inside if there is no space. `style`: (line width, font size) in pixels.
     """
     line, size = style or box_style(*img.shape[:2])
     height = size + 2 * max(size // 6, 1)
@@ -95,7 +85,7 @@ def draw_boxes(
 
 
 def save_image(img: np.ndarray, path: str | os.PathLike) -> None:
-    """Encode by the path's suffix and put the file in place in one step."""
+    """Write an image atomically, encoded by the path's suffix."""
     path = Path(path)
     try:
         ok, data = cv2.imencode(path.suffix.lower(), img)
@@ -120,7 +110,7 @@ def plot_images(
     images: (B, 3, H, W) RGB, uint8 or 0..1 floats, tensor or array; neither they nor the targets are changed.
     targets: labels (n, 6) = image, class, xywh; predictions (n, 7) with the confidence last (those of 0.25 or less
     are left out). Boxes are normalised, or pixels of the batch where any value exceeds 1.5.
-    Image i stands in column i // n, row i % n, n = ceil(sqrt(count)).
+    Image i is in column i // n, row i % n, n = ceil(sqrt(count)).
     """
     images, targets = _to_numpy(images), _to_numpy(targets).reshape(-1, np.shape(targets)[-1] if len(targets) else 6)
     if images.dtype != np.uint8:
@@ -164,5 +154,5 @@ def _draw_tile(tile: np.ndarray, targets: np.ndarray, boxes: np.ndarray, names: 
 
 
 def _to_numpy(x) -> np.ndarray:
-    """A tensor on any device, or anything like an array, as an array."""
+    """A tensor on any device, or an array-like, as an array."""
     return x.detach().cpu().numpy() if hasattr(x, "detach") else np.asarray(x)

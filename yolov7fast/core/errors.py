@@ -1,12 +1,14 @@
-"""How a user's mistake is reported: one line, no traceback, exit code 2; and how values are shown in such a line."""
+"""Errors of users and commands: reported in one line, without a traceback, with exit code 2."""
 
 import errno
+import importlib
 import io
 import os
 import reprlib
 import signal
 import sys
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 from yolov7fast.core.process import signals
@@ -15,11 +17,11 @@ from yolov7fast.core.text import printable, styled
 
 LONGEST = 500  # characters of a reported line
 MORE_MEMORY = "use a smaller --batch-size or --img-size, end other programs, or raise the limit (ulimit -v)"
-SIGNS_OF_LITTLE_MEMORY = (
+OUT_OF_MEMORY = (  # parts of messages of Python, PyTorch, OpenCV and the system
     *("an't allocate memory", "annot allocate memory", "Insufficient memory", "out of memory", "std::bad_alloc"),
     *("can't start new thread", "failed to map segment", "Failed to allocate"),
 )
-OF_THE_MACHINE = (errno.ENAMETOOLONG, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
+DISK_ERRORS = (errno.ENAMETOOLONG, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
 
 
 class UserError(Exception):
@@ -27,15 +29,15 @@ class UserError(Exception):
 
 
 class CheckpointError(UserError):
-    """A file that is no checkpoint, is damaged, or asks for more than one may."""
+    """A file that is not a checkpoint, is damaged, or contains what a checkpoint must not contain."""
 
 
 def run_command(main: Callable[[], int | None]) -> None:
     """Run a command's `main` and exit with its code; a `UserError` becomes one line on stderr and exit code 2.
 
-    So does a disk that is full or cannot be written, wherever that shows. Ctrl-C, SIGTERM and the other signals of
-    `process.signals`, where nothing else takes care of them, end with 128 + their number, a second one at once. Printed
-    lines show at once, also through a pipe or in a log; a reader who has gone (`| head`) ends the command quietly.
+    Full disks, disks that cannot be written and exhausted memory are reported in the same way. Ctrl-C, SIGTERM and the
+    other signals of `process.signals` end the command with 128 + their number unless they are handled; a second one
+    ends it at once. Output is line-buffered; a closed pipe (`| head`) ends the command without a message.
     """
     open_closed_streams()
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -66,18 +68,18 @@ def run_command(main: Callable[[], int | None]) -> None:
 
 
 def failure_of_the_machine(error: Exception) -> str:
-    """The line that reports memory that ran out, or a disk that is full or cannot be written; empty for others."""
+    """The message for exhausted memory and for a disk that is full or cannot be written; empty for other errors."""
     if is_out_of_memory(error):
         return f"out of memory ({one_line(error, 200)}); {MORE_MEMORY}"
-    if not isinstance(error, OSError) or error.errno not in OF_THE_MACHINE:
+    if not isinstance(error, OSError) or error.errno not in DISK_ERRORS:
         return ""
     where = f"{printable(error.filename, 300)}: " if error.filename else ""
     return f"{where}{error.strerror}; free some space, or choose another place"
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether memory ran out, or a limit of it was reached (`ulimit -v`), in Python, PyTorch, OpenCV or a thread."""
-    return isinstance(error, MemoryError) or any(sign in str(error) for sign in SIGNS_OF_LITTLE_MEMORY)
+    """Whether the error means that memory, or a limit of it (`ulimit -v`), is exhausted."""
+    return isinstance(error, MemoryError) or any(sign in str(error) for sign in OUT_OF_MEMORY)
 
 
 def _error_word() -> str:
@@ -88,12 +90,12 @@ def _error_word() -> str:
 
 
 def one_line(error: Exception, limit: int = LONGEST - len("error: ...")) -> str:
-    """Its message on one line of bounded length; its type where it has none."""
+    """The error's message on one line of bounded length; its type if it has no message."""
     return printable(" ".join(str(error).split()) or type(error).__name__, limit)
 
 
 class _Repr(reprlib.Repr):
-    """Python's shortened repr, which takes a bounded time whatever the value is."""
+    """`reprlib.Repr` that takes a bounded time for every value."""
 
     def __init__(self):
         super().__init__()
@@ -105,12 +107,23 @@ class _Repr(reprlib.Repr):
         return repr(x) if x.bit_length() <= 128 else f"<integer of about {int(x.bit_length() * 0.30103) + 1} digits>"
 
     def repr_instance(self, x: Any, level: int) -> str:
-        """Of other types only what prints itself in a few characters: a repr may be endless."""
+        """The repr of types that are known to have a short one; the type's name for others."""
         if isinstance(x, bool | float | complex | type(None) | bytes | os.PathLike):
             return super().repr_instance(x, level)
         return f"<{type(x).__name__}>"
 
 
 def shown(value: Any, limit: int = 80) -> str:
-    """A value as an error message shows it: shortened like `repr`, on one line, printable, in a bounded time."""
+    """The value for an error message: its `repr`, shortened, printable, on one line."""
     return printable(_Repr().repr(value), limit)
+
+
+def need(package: str, why: str, install: str = "-r requirements-export.txt") -> ModuleType:
+    """Import an optional package. why: what needs it, beginning the message; install: arguments of pip."""
+    try:
+        return importlib.import_module(package)
+    except ImportError as error:
+        name = package.split(".")[0]
+        missing = isinstance(error, ModuleNotFoundError) and (error.name or "").split(".")[0] == name
+        state = "is not installed" if missing else f"cannot be imported ({' '.join(str(error).split())[:120]})"
+        raise UserError(f"{why} needs the package {name}, which {state}: python -m pip install {install}") from None

@@ -1,4 +1,4 @@
-"""Text of messages: counts with their nouns, the nearest known name, and what comes from files made safe to print."""
+"""Text of messages: counts with nouns, the nearest known name, and escaping of text from files."""
 
 import difflib
 import os

@@ -12,7 +12,7 @@ from typing import Any
 
 from yolov7fast.core.errors import UserError, shown
 from yolov7fast.core.files.paths import check_file, check_path
-from yolov7fast.core.files.yaml_file import read_yaml
+from yolov7fast.core.files.settings_files import read_yaml
 from yolov7fast.core.text import printable
 from yolov7fast.data.download import Fetch, ensure_present, surroundings
 

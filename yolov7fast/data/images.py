@@ -15,7 +15,7 @@ import numpy as np
 from PIL import Image
 
 from yolov7fast.core.errors import UserError
-from yolov7fast.core.process.stderr_capture import stderr_lines_caught
+from yolov7fast.core.process.output import stderr_lines_caught
 
 MOST_PIXELS = 178_956_970  # of an image that is read; Pillow refuses more, and so does upstream's check
 EXIF_ORIENTATION = 274

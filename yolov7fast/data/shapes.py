@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.atomic import atomic_folder
-from yolov7fast.core.files.file_lock import exclusive
+from yolov7fast.core.files.locks import exclusive
 
 VERSION = 3  # raise when a drawn pixel or a label changes: folders of an older version are drawn anew
 NAMES = ("ball", "box", "cone", "star")

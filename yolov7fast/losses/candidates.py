@@ -1,17 +1,25 @@
-"""Which cells may answer for which box: found on the host, from targets, anchors and grid sizes alone.
+"""The host part of a loss, computed from targets, anchors and grid sizes: candidates and all that is known of them.
 
-Nothing here looks at a prediction, so it can run in a loader's worker or while the network's forward is under way, and
-every shape that the matching needs afterwards is known without asking the device. NumPy only.
+No prediction is needed, so this runs while the device executes the network's forward pass, and the shapes of all later
+tensors are known without a host sync. Device part: `losses.yolo_loss`.
 
-Order is part of the contract (the last of several matches on one cell wins the objectness target): level by level;
-inside a level by offset (centre, left, up, right, down), then anchor, then target row.
+The order of candidates matters (the last of several positives on one cell sets the objectness target): level by level;
+within a level by offset (centre, left, up, right, down), then anchor, then target row.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
+from yolov7fast.core.boxes import xywh2xyxy
+from yolov7fast.core.device import send
+from yolov7fast.core.errors import UserError
+from yolov7fast.losses.simota import GroundTruthBoxes, MatchingChunk
+
+MAX_PAIRS = 1 << 23  # (box, candidate) pairs of a chunk, which limits memory to about 250 MB
 LEAD_REACH = 0.5  # the ordinary rule: the centre cell and the nearer neighbour on each axis
 AUX_REACH = 1.0  # the auxiliary head's rule: the centre cell and all four neighbours
 
@@ -68,7 +76,7 @@ def find_candidates(
 
 
 def _within(position: np.ndarray, reach: float) -> np.ndarray:
-    """Is the cell before this position close enough, and does it exist?"""
+    """Whether the cell before this position is within reach and exists."""
     return (position % 1 < reach) & (position > 1)
 
 
@@ -77,6 +85,160 @@ def first_on_cell(level: np.ndarray, cell: np.ndarray) -> np.ndarray:
     if not len(cell):
         return cell
     cell = cell + level * (cell.max() + 1)  # one index over all levels
-    first = np.empty(cell.max() + 1, dtype=np.int64)  # only the proposed cells are ever touched
-    first[cell[::-1]] = np.arange(len(cell))[::-1]  # of several on one cell the last to write is the first in order
+    first = np.empty(cell.max() + 1, dtype=np.int64)  # only the proposed cells are written
+    first[cell[::-1]] = np.arange(len(cell))[::-1]  # reversed, so that the first candidate is written last
     return first[cell]
+
+
+def plan_chunks(candidate_image: np.ndarray, gt_image: np.ndarray) -> list[np.ndarray]:
+    """The fields of each `MatchingChunk`, one after another; each chunk has at most MAX_PAIRS pairs.
+
+    candidate_image: (n,), gt_image: (N,) int64. Images without candidates are left out. If one chunk is not enough,
+    images with similar numbers of candidates share a chunk, and the boxes of an image too large for one are split.
+    """
+    num_images = int(candidate_image.max(initial=-1)) + 1
+    gt_image = np.minimum(gt_image, num_images)
+    candidates, gt_idx = _pad_by_group(candidate_image, num_images), _pad_by_group(gt_image, num_images + 1)[:-1]
+    num_candidates, num_gt = (candidates >= 0).sum(1), (gt_idx >= 0).sum(1)
+    left = np.argsort(-num_candidates, kind="stable")
+    left = left[num_candidates[left] > 0]
+    chunks = []
+    while len(left):
+        widest = num_candidates[left[0]]
+        pairs = np.arange(1, len(left) + 1) * np.maximum.accumulate(num_gt[left]) * widest
+        count = max(1, int((pairs <= MAX_PAIRS).sum()))
+        images, left = left[:count], left[count:]
+        step = max(1, MAX_PAIRS // (count * widest))
+        for start in range(0, num_gt[images].max(), step):
+            stop = min(start + step, num_gt[images].max())
+            chunks += [candidates[images, :widest], gt_idx[images, start:stop]]
+    return chunks
+
+
+def _pad_by_group(group: np.ndarray, num_groups: int) -> np.ndarray:
+    """(num_groups, most) int64: the members of each group in ascending order, padded with -1."""
+    counts = np.bincount(group, minlength=num_groups)
+    order = np.argsort(group, kind="stable")
+    rank = np.arange(len(group)) - np.repeat(np.cumsum(counts) - counts, counts)
+    padded = np.full((num_groups, counts.max(initial=0)), -1)
+    padded[group[order], rank] = order
+    return padded
+
+
+class LossPlan(NamedTuple):
+    """What is known of a batch before any prediction, on the device: n candidates, N targets.
+
+    Boxes are (4, n), so that operations on them are vectorised along n.
+    """
+
+    cells: tuple[torch.Tensor, ...]  # of each raw output, the flat indices of its candidates' cells
+    anchor: torch.Tensor  # (2, n) in cells
+    stride: torch.Tensor  # (1, n) pixels of a cell
+    scale: torch.Tensor  # (4, n) columns, rows, columns, rows of the candidate's raw output
+    corner: torch.Tensor  # (4, n) column, row, 0, 0 of the cell
+    first_duplicate: torch.Tensor  # (n,) int64, the first candidate on the same cell
+    target: torch.Tensor  # (n,) int64, row of the target that proposed the cell
+    target_box: torch.Tensor  # (4, N) normalised centre and size
+    target_class: torch.Tensor  # (N,) int64
+    area: torch.Tensor  # (outputs,) float, cells of each raw output
+    balance: torch.Tensor  # (levels,) float, level weights of the objectness loss
+    gains: torch.Tensor  # (3,) float, of box, objectness and class loss
+    gt: GroundTruthBoxes | None  # None: the assigner does not compare predictions with boxes
+    trained: torch.Tensor | None = None  # (n, C) bool, class columns that the candidate's head trains; None: all
+    fixed: torch.Tensor | None = None  # (n, C) logits that replace the others for the assigner
+    places: torch.Tensor | None = None  # (4, n) int64 image, anchor, row, column; None: raw outputs are contiguous
+
+
+@dataclass(frozen=True)
+class HeadLayout:
+    """Settings of the detection layer. With several heads each predicts some of the classes."""
+
+    anchors: np.ndarray  # (levels, anchors, 2) in cells
+    stride: np.ndarray  # (levels,) float32
+    anchor_t: float  # a box fits an anchor if no side is so many times longer or shorter
+    nc: int
+    heads: int
+    head_of: np.ndarray  # (nc,) head of each class
+    column_of: np.ndarray  # (nc,) class column of each class in its head's raw outputs
+
+
+def make_plan(
+    layout: HeadLayout,
+    targets: torch.Tensor,
+    raw: Sequence[torch.Tensor],
+    level_weights: Sequence[float],
+    gains: Sequence[float],
+    reach: float,
+    height: int | None,
+    exact: bool = False,
+) -> LossPlan:
+    """The plan of a batch, copied to the device of `raw` in one transfer per dtype.
+
+    raw: raw outputs level by level, in each level head by head. reach: see `find_candidates`. height: of the input
+    image, for assigners that compare predictions with boxes. exact: as in `Assigner`.
+    """
+    batch, na = raw[0].shape[:2]
+    sizes = [(m.shape[2], m.shape[3]) for m in raw[:: layout.heads]]
+    rows = check_targets(targets, batch, layout.nc)
+    image, classes = rows[:, :2].astype(np.int64).T
+    head, column = layout.head_of[classes], layout.column_of[classes]
+    found = find_candidates(rows, layout.anchors, sizes, layout.anchor_t, reach)
+    output = found.level * layout.heads + head[found.target]  # index of the raw output
+    if layout.heads > 1:
+        order = np.argsort(output, kind="stable")
+        found, output = Candidates(*(field[order] for field in found)), output[order]
+    cell = found.cell(sizes, na)
+    first_duplicate = first_on_cell(output, cell)
+    if exact:
+        kept = np.flatnonzero(first_duplicate == np.arange(len(cell)))
+        found, output, cell = Candidates(*(field[kept] for field in found)), output[kept], cell[kept]
+        first_duplicate = np.arange(len(cell))
+    counts = np.bincount(output, minlength=len(raw)).tolist()
+    scale = np.array([[nx, ny, nx, ny] for ny, nx in sizes], dtype=rows.dtype).T[:, found.level]
+    corner = np.stack([found.column, found.row, *np.zeros((2, len(cell)), np.int64)]).astype(rows.dtype)
+    known = {
+        "anchor": layout.anchors[found.level, found.anchor].T.astype(np.float32),
+        "stride": layout.stride[None, found.level],
+        "scale": scale,
+        "corner": corner,
+        "first_duplicate": first_duplicate,
+        "target": found.target,
+        "target_box": rows[:, 2:6].T,
+        "target_class": column,
+        "area": np.array([m.shape[:-1].numel() for m in raw], dtype=np.float32),
+        "balance": np.array(level_weights, np.float64 if raw[0].dtype == torch.float64 else np.float32),
+        "gains": np.array(gains, np.float32),
+    }
+    if not all(m.is_contiguous() for m in raw):
+        known["places"] = np.stack([found.image, found.anchor, found.row, found.column])
+    matched = []
+    if height is not None:
+        width = sizes[0][1] * layout.stride[0] if exact else height  # upstream's, which differs for non-square images
+        corners = xywh2xyxy(rows[:, 2:6] * np.array([width, height, width, height], rows.dtype))
+        gt_image = image * layout.heads + head
+        matched = [corners, *plan_chunks(gt_image[found.target], gt_image)]
+    # constants are copied too: creating them on the device from host values would synchronise each time
+    cell, *tensors = send([cell, *known.values(), *matched], raw[0].device)
+    fields: dict[str, Any] = dict(zip(known, tensors))
+    gt = None
+    if height is not None:
+        boxes, *chunks = tensors[len(known) :]
+        gt = GroundTruthBoxes(boxes, fields["target_class"], tuple(map(MatchingChunk, chunks[::2], chunks[1::2])))
+    return LossPlan(cell.split(counts), gt=gt, **fields)
+
+
+def check_targets(targets: torch.Tensor, batch: int, nc: int) -> np.ndarray:
+    """Targets on the host, fp32 or fp64; UserError for a class that the model does not have."""
+    targets = targets.cpu()
+    rows = (targets if targets.dtype == torch.float64 else targets.float()).numpy()
+    image, cls = rows[:, :2].astype(np.int64).T
+    bad = np.flatnonzero((cls < 0) | (cls >= nc))
+    if len(bad):
+        raise UserError(
+            f"class {cls[bad[0]]} in the labels, but the model has {nc} (0..{nc - 1}): "
+            "correct the labels, or nc in the data file"
+        )
+    bad = np.flatnonzero((image < 0) | (image >= batch))
+    if len(bad):
+        raise IndexError(f"target row {bad[0]} names image {image[bad[0]]} of a batch of {batch}")
+    return rows

@@ -2,10 +2,13 @@
 
 1. Candidates: the cells near the centre of a box whose anchor fits it (`losses.candidates`, on the host).
 2. Cost matrix (B, num_gt, num_candidates): class cost plus weighted overlap cost of every pair.
-3. Dynamic k: a box takes as many candidates as the sum of its best overlaps says, those of lowest cost.
-4. Conflict resolution: a candidate taken by several boxes goes to the one for which it costs least.
+3. Dynamic k: a box takes the k candidates of lowest cost, k being the sum of its best overlaps.
+4. Conflict resolution: a candidate taken by several boxes is assigned to the one with the lowest cost.
 
 No loop over images or boxes, and no host sync. Other assigners inherit from `SimOTA` and replace single steps: `tal`.
+
+Shape letters: n candidates and N targets of the whole batch, C classes; in a chunk B images, G = num_gt boxes of an
+image, P = num_candidates of an image, both padded to the largest of the chunk.
 """
 
 from dataclasses import dataclass
@@ -15,11 +18,64 @@ import numpy as np
 import torch
 
 from yolov7fast.core.boxes import box_iou
-from yolov7fast.losses.assignment import Assigner, Assignment, GroundTruthBoxes, MatchingChunk, Predictions
 
 IOU_WEIGHT = 3.0  # of the overlap cost against the class cost
 LOG_FLOOR = float(np.float32(1e-8))  # added to an IoU before its logarithm, the same for fp32 and fp64
 LEAD_TOP, AUX_TOP = 10, 20  # how many of a box's best overlaps determine its k
+
+
+class Predictions(NamedTuple):
+    """What the network predicts at the n candidates of the batch."""
+
+    boxes: torch.Tensor  # (4, n) xyxy in pixels
+    objectness: torch.Tensor  # (n, 1) logits
+    class_logits: torch.Tensor  # (n, C)
+    cell: torch.Tensor  # (4, n) column, row of the candidate's cell, 0, 0
+    stride: torch.Tensor  # (1, n) pixels of a cell
+
+
+class MatchingChunk(NamedTuple):
+    """Images that are matched together. An image with several heads counts as one image per head."""
+
+    candidates: torch.Tensor  # (B, P) int64, candidate of the batch, -1 for padding, which comes last
+    gt_idx: torch.Tensor  # (B, G) int64, row of targets, -1 for padding
+
+
+class GroundTruthBoxes(NamedTuple):
+    """The targets of a batch, and the chunks in which they are matched: one unless the batch is very large."""
+
+    boxes: torch.Tensor  # (N, 4) xyxy in pixels
+    labels: torch.Tensor  # (N,) int64, column among the class logits
+    chunks: tuple[MatchingChunk, ...]
+
+
+class Assignment(NamedTuple):
+    """The result for each of the n candidates."""
+
+    positive_mask: torch.Tensor  # (n,) bool
+    matched_gt: torch.Tensor  # (n,) int64, row of targets; meaningless where not positive
+    weight: torch.Tensor | None = None  # (n,) in box and class loss, 0 where not positive; None: all positives alike
+    objectness: torch.Tensor | None = None  # (n,) objectness target of positives; None: their overlap (CIoU)
+
+
+class Assigner:
+    """Selects the positives among the candidates. Subclasses are registered in `losses.assigners`."""
+
+    compares: ClassVar[bool] = False  # whether it compares predictions with ground truth, and so needs the image size
+    # True: every cell is one candidate and boxes are in pixels. False, as upstream: a cell proposed twice is two
+    # candidates, and both sides of a box are scaled by the height of the image
+    exact: ClassVar[bool] = False
+
+    @classmethod
+    def build(cls, auxiliary: bool) -> "Assigner":
+        """The assigner for a network with (`auxiliary`) or without an auxiliary head."""
+        return cls()
+
+    def __call__(
+        self, proposed: torch.Tensor, predictions: Predictions | None = None, gt: GroundTruthBoxes | None = None
+    ) -> Assignment:
+        """The assignment. proposed: (n,) int64, target that proposed each candidate; the others if `compares`."""
+        raise NotImplementedError
 
 
 class Pairs(NamedTuple):
@@ -35,13 +91,13 @@ class Pairs(NamedTuple):
         return values[self.candidates][:, None]
 
     def of_class(self, values: torch.Tensor) -> torch.Tensor:
-        """(B, G, P) from (n, C) values: at each pair those of the box's class."""
+        """(B, G, P) from (n, C) values: for each pair the value of the box's class."""
         return values[self.candidates[:, None], self.gt_labels[..., None]]
 
 
 @dataclass(frozen=True)
 class SimOTA(Assigner):
-    """top: how many of a box's best overlaps count towards its k, and so the most candidates it can take."""
+    """top: how many of a box's best overlaps are summed for its k, and so the most candidates it can take."""
 
     compares: ClassVar[bool] = True
 
@@ -57,7 +113,7 @@ class SimOTA(Assigner):
     ) -> Assignment:
         if predictions is None or gt is None:
             raise TypeError(f"{type(self).__name__} needs predictions and ground truth")
-        n = len(proposed)  # one more element than candidates: padding, -1, is written to the last
+        n = len(proposed)  # the buffers have n + 1 elements: padding (-1) is written to the last
         num_taken, matched_gt, preferred_gt = proposed.new_zeros(3, n + 1).unbind()
         lowest = predictions.boxes.new_full((n + 1,), torch.inf)
         features = self.prepare(predictions)
@@ -65,7 +121,7 @@ class SimOTA(Assigner):
             taken, cost, preferred = self.match_chunk(chunk, predictions.boxes, gt.boxes, gt.labels, features)
             num_taken.index_put_((taken,), torch.ones_like(taken), accumulate=True)
             matched_gt.index_put_((taken,), chunk.gt_idx[..., None].expand_as(taken), accumulate=True)
-            best = lowest[chunk.candidates]  # of earlier boxes, if those of an image are divided between chunks
+            best = lowest[chunk.candidates]  # of earlier chunks, if the boxes of an image are split
             lowest[chunk.candidates] = torch.minimum(best, cost)
             preferred_gt[chunk.candidates] = torch.where(cost < best, preferred, preferred_gt[chunk.candidates])
         # with a single box, the sum of rows in matched_gt is its row
@@ -100,10 +156,10 @@ class SimOTA(Assigner):
         return taken, lowest, gt_idx.gather(1, preferred)
 
     def prepare(self, predictions: Predictions) -> tuple[torch.Tensor, ...]:
-        """What `cost_matrix` needs of each candidate: score of each class (n, C), cost for no class (n,).
+        """Inputs of `cost_matrix` for each candidate: score of each class (n, C), cost for no class (n,).
 
-        The score is sqrt(class probability x objectness), kept off 0 and 1 so that its logarithms are finite. The
-        probability is computed in fp32 whatever the network computes in.
+        The score is sqrt(class probability x objectness), clamped away from 0 and 1 so that its logarithms are finite.
+        The probability is computed in fp32 for every precision of the network.
         """
         score = (predictions.class_logits.float().sigmoid() * predictions.objectness.sigmoid()).sqrt_()
         limits = torch.finfo(score.dtype)
@@ -111,10 +167,10 @@ class SimOTA(Assigner):
         return score, -(1 - score).log_().sum(1)
 
     def cost_matrix(self, pairs: Pairs, features: tuple[torch.Tensor, ...]) -> torch.Tensor:
-        """(B, G, P) class cost + weighted overlap cost; what it says of padding is not used.
+        """(B, G, P) class cost + weighted overlap cost; values at padding are not used.
 
-        The class cost is the binary cross-entropy of the scores with the box's one-hot class, summed over classes: the
-        candidate's cost for no class less the log-odds of the box's class, so that no (G, P, C) is formed.
+        The class cost is the binary cross-entropy of the scores with the box's one-hot class, summed over classes. It
+        is computed as the cost for no class minus the log-odds of the box's class, without a (G, P, C) tensor.
         """
         score, no_class = features
         cls_cost = pairs.of_candidates(no_class) - pairs.of_class(score).logit_()
@@ -126,13 +182,13 @@ class SimOTA(Assigner):
         return best.sum(2).long().clamp_(min=1)
 
     def conflict_cost(self, pairs: Pairs, cost: torch.Tensor) -> torch.Tensor:
-        """(B, G, P): a candidate that several boxes took goes to the box of its image for which this is least."""
+        """(B, G, P): a candidate taken by several boxes is assigned to the box with the lowest value."""
         return cost
 
     def weigh(
         self, given: Assignment, predictions: Predictions, features: tuple[torch.Tensor, ...], gt: GroundTruthBoxes
     ) -> Assignment:
-        """Add weights and objectness targets, for assigners by which positives are not all alike."""
+        """Add weights and objectness targets, for assigners that weight positives."""
         return given
 
 
@@ -141,8 +197,8 @@ def lowest_cost(cost: torch.Tensor, k: torch.Tensor, num_candidates: torch.Tenso
 
     cost: (B, G, P), infinite for padding; num_candidates: (B,); k <= top.
 
-    A cell proposed twice gives two equal columns, so the k-th lowest cost is often not unique. On a CPU such rows are
-    chosen as upstream does, by torch.topk of the row alone; elsewhere upstream's own choice is not defined.
+    A cell proposed twice gives two equal columns, so the k-th lowest cost is often not unique. On the CPU ties are
+    broken as upstream does, by torch.topk of the row alone; on other devices upstream's order is undefined.
     """
     lowest = cost.topk(min(top + 1, cost.shape[2]), largest=False)
     if not cost.is_cpu:
@@ -154,7 +210,7 @@ def lowest_cost(cost: torch.Tensor, k: torch.Tensor, num_candidates: torch.Tenso
 def _resolve_ties(
     cost: torch.Tensor, k: torch.Tensor, num_candidates: torch.Tensor, values: torch.Tensor, indices: torch.Tensor
 ) -> torch.Tensor:
-    """A separate operator since the work depends on values, which torch.compile cannot trace."""
+    """A custom operator because the number of ties depends on values, which torch.compile cannot trace."""
     indices, last = indices.clone(), values.shape[2] - 1
     at_k, after_k = (values.gather(2, at[..., None])[..., 0] for at in ((k - 1).clamp(min=0), k.clamp(max=last)))
     for image, gt in ((at_k == after_k) & (k > 0) & (k <= last)).nonzero().tolist():

@@ -1,11 +1,11 @@
 """Task-aligned assignment of TOOD (Feng et al., 2021): a box takes the candidates with the best score and overlap.
 
 alignment = score^ALPHA x IoU^BETA, of a box and a candidate whose cell's centre lies inside the box; the score is
-objectness x probability of the box's class. A box takes its `top` best aligned candidates; one that several boxes took
-goes to the one it overlaps most. Positives are not all alike: see `TAL.weigh` and docs/assigners.md.
+objectness x probability of the box's class. A box takes its `top` best aligned candidates; one taken by several boxes
+is assigned to the one with the highest IoU. Positives are weighted: see `TAL.weigh` and docs/assigners.md.
 
-The steps that are not defined here are those of SimOTA. Everything is computed in logarithms: IoU^6 of a poor candidate
-is far below the range of single precision.
+The other steps are those of SimOTA. Everything is computed in logarithms: IoU^6 of a poor candidate underflows in
+single precision.
 """
 
 from dataclasses import dataclass
@@ -15,8 +15,7 @@ import torch
 import torch.nn.functional as F
 
 from yolov7fast.core.boxes import bbox_iou
-from yolov7fast.losses.assignment import Assignment, GroundTruthBoxes, Predictions
-from yolov7fast.losses.simota import LOG_FLOOR, Pairs, SimOTA
+from yolov7fast.losses.simota import LOG_FLOOR, Assignment, GroundTruthBoxes, Pairs, Predictions, SimOTA
 
 ALPHA, BETA = 1.0, 6.0  # exponents of score and IoU
 TOP = 13
@@ -56,17 +55,17 @@ class TAL(SimOTA):
     def misalignment(self, iou: torch.Tensor, objectness: torch.Tensor, logit: torch.Tensor | None) -> torch.Tensor:
         """-log(score^alpha x iou^beta); objectness: its logarithm; logit: of the box's class.
 
-        A network of one class does not learn its class logit: there is none, and the score is the objectness.
+        In a network of one class the class logit is not trained, so the score is the objectness.
         """
         score = objectness if logit is None else F.logsigmoid(logit) + objectness
         return -self.beta * (iou + LOG_FLOOR).log() - self.alpha * score
 
     def dynamic_k(self, pairs: Pairs, cost: torch.Tensor) -> torch.Tensor:
-        """As many as lie inside the box, at most `top`."""
+        """The number of candidates inside the box, at most `top`."""
         return (cost < torch.inf).sum(2).clamp_(max=self.top)
 
     def conflict_cost(self, pairs: Pairs, cost: torch.Tensor) -> torch.Tensor:
-        """The highest IoU, among the boxes that the cell lies inside."""
+        """Prefers the highest IoU among the boxes that contain the cell's centre."""
         return torch.where(cost < torch.inf, -pairs.iou, torch.inf)
 
     def weigh(

@@ -1,1 +1,1 @@
-"""What a training needs of a machine, how fast its steps are, and whether the machine computes them correctly."""
+"""Checks of the machine: environment, speed and correctness of training steps."""

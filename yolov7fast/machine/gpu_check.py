@@ -17,7 +17,7 @@ import torch
 import yaml
 from torch.nn.utils import parameters_to_vector
 
-from yolov7fast.checkpoint.api import load_checkpoint
+from yolov7fast.checkpoint.checkpoint_reader import load_checkpoint
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.cli.programs import program
 from yolov7fast.core.errors import one_line
@@ -25,7 +25,7 @@ from yolov7fast.core.files.paths import check_file
 from yolov7fast.data.data_yaml import DataYaml
 from yolov7fast.data.shapes import NAMES, make_shapes
 from yolov7fast.machine.profiler import ProfiledFamily, build_step, measure
-from yolov7fast.nn.description import read_description
+from yolov7fast.nn.model_parser import read_description
 from yolov7fast.training.hyperparameters import load_hyp
 from yolov7fast.training.memory_plan import available_ram
 from yolov7fast.training.optimizer import Rates
@@ -121,7 +121,7 @@ def cpu_quota(file: Path = Path("/sys/fs/cgroup/cpu.max")) -> float | None:
 def step_on_random_batch(
     device: torch.device, cfg: str, size: int, batch: int, folder: Path, amp: str = "auto", classes: int = 4
 ) -> tuple[ProfiledFamily, TrainStep]:
-    """A training step as `train.py` builds it, with equal weights and images wherever it is built."""
+    """A training step as `train.py` builds it, with the same weights and images on every device."""
     words = ["--cfg", check_file(cfg, "cfg"), "--hyp", check_file("data/hyp.scratch.tiny.yaml", "hyp"), "--amp", amp]
     opt = parser_for("train").parse_args([*words, "--img-size", str(size), "--batch-size", str(batch)])
     # evolve: the family keeps no files
@@ -133,7 +133,7 @@ def step_on_random_batch(
 
 
 def narrow_cfg(cfg: str, width: float, folder: Path) -> str:
-    """A file with the network of `cfg` at a fraction of its width."""
+    """A file in `folder` with the network of `cfg` at a fraction of its width."""
     path = folder / f"{Path(cfg).stem}_{width:g}.yaml"
     path.write_text(yaml.safe_dump({**read_description(check_file(cfg, "cfg")), "width_multiple": width}))
     return str(path)
@@ -154,7 +154,7 @@ def reported_syncs() -> Iterator[list[str]]:
 
 
 def check_host_syncs(device: torch.device, folder: Path) -> Iterator[CheckLine]:
-    """The second step of each network and loss must not make the host wait for the device."""
+    """The second step of each network and loss must have no host sync."""
     if device.type != "cuda":
         yield CheckLine("host syncs", SKIPPED, "CUDA reports them")
         return
@@ -219,7 +219,7 @@ def kernel_ms(family: ProfiledFamily, step: TrainStep, assigner: str, steps: int
 
 
 def check_resume(device: torch.device, folder: Path) -> Iterator[CheckLine]:
-    """A run that is killed within an epoch must resume to the weights of an undisturbed run, bit for bit."""
+    """A run that is killed within an epoch must resume to the same weights as an uninterrupted run, bit for bit."""
     log, words = folder / "resume.log", train_words(device, folder)
     whole, killed = folder / "whole/run", folder / "killed/run"
     codes = [

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from yolov7fast.core.device_copy import is_accelerator
+from yolov7fast.core.device import is_accelerator
 from yolov7fast.data.data_yaml import DataYaml
 from yolov7fast.training.distributed import World
 from yolov7fast.training.step import TrainStep, choose_amp

@@ -1,7 +1,7 @@
-"""The blocks a network description can name, and folding BatchNorm into the convolution before it.
+"""Blocks of network descriptions, and folding of BatchNorm into convolutions.
 
-Maps are (B, C, H, W). Attribute names and their order are part of the file format: they are the names in the state
-dict, and pickled objects in checkpoints carry them.
+Maps are (B, C, H, W). Attribute names and their order are part of the file format: state dicts and pickled objects in
+checkpoints contain them.
 """
 
 from functools import reduce
@@ -46,7 +46,7 @@ def fold_batchnorm(
 def conv_like(conv: nn.Conv2d, weight: torch.Tensor, bias: torch.Tensor) -> nn.Conv2d:
     """A frozen convolution with bias: geometry of `conv`, values as given, their dtype and device."""
     geometry: Any = conv.kernel_size, conv.stride, conv.padding, conv.dilation
-    # on meta: no memory, no random draw; the values come next
+    # on meta: no memory and no random numbers; the values are set next
     new = nn.Conv2d(conv.in_channels, conv.out_channels, *geometry, groups=conv.groups, device="meta")
     new.weight = nn.Parameter(weight.clone(), requires_grad=False)
     new.bias = nn.Parameter(bias.clone(), requires_grad=False)
@@ -149,7 +149,7 @@ class ReOrg(nn.Module):
 
 
 class Concat(nn.Module):
-    """Joins a list of feature maps, along channels unless `dimension` says otherwise."""
+    """Concatenates a list of feature maps along `dimension`."""
 
     def __init__(self, dimension=1):
         super().__init__()
@@ -171,7 +171,7 @@ class Shortcut(nn.Module):
 
 
 class DownC(nn.Module):
-    """Halves the size by a strided convolution beside a pooling, c2 / 2 channels from each."""
+    """Halves the size by a strided convolution and, in parallel, a pooling, with c2 / 2 channels each."""
 
     def __init__(self, c1, c2, n=1, k=2):
         super().__init__()
@@ -214,7 +214,7 @@ class ImplicitA(nn.Module):
         self.mean = mean
         self.std = std
         self.implicit = nn.Parameter(torch.empty(1, channel, 1, 1))
-        if not self.implicit.is_meta:  # where a normal draw imports PyTorch's decompositions, for over a second
+        if not self.implicit.is_meta:  # there normal_ would import PyTorch's decompositions, which takes over a second
             nn.init.normal_(self.implicit, mean=mean, std=std)
 
     def forward(self, x):

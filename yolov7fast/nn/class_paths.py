@@ -1,4 +1,4 @@
-"""Under which names pickles know the classes of networks: those of WongKinYiu/yolov7, whose programs read our files."""
+"""Class paths in pickles: those of upstream (WongKinYiu/yolov7), whose programs read our files."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ PATHS_IN_FILES = {  # module here -> module in a pickle
     "yolov7fast.nn.model": "models.yolo",
     "yolov7fast.nn.multihead": "models.multihead",
 }
-COMPILED_MARK = "_is_torch_compile"  # torch.compile sets it on the network it is given; not a setting, so not kept
+COMPILED_MARK = "_is_torch_compile"  # set by torch.compile on the network; not stored in checkpoints
 
 
 def class_path(cls: type | Callable) -> str:

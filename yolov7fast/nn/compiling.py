@@ -1,12 +1,11 @@
-"""torch.compile on request: USE_COMPILE=1 compiles network and loss, DIAGNOSE_COMPILE=1 says what breaks the graph."""
+"""torch.compile on request: USE_COMPILE=1 compiles network and loss, DIAGNOSE_COMPILE=1 reports graph breaks."""
 
 import logging
 import os
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import ExitStack
 from functools import partial
-from typing import Any
 
 import torch
 import torch.fx.experimental._config as symbolic_shapes
@@ -17,6 +16,9 @@ from yolov7fast.nn.class_paths import COMPILED_MARK
 log = logging.getLogger(__name__)
 PART_COMPILER = partial(torch.compile, dynamic=True, fullgraph=True)
 REPORT_HEADING = "DYNAMO EXPLANATION REPORT"
+# of compiled parts: sizes that are equal by chance are not assumed to stay equal, and floats of an object (gains,
+# weights) are constants; otherwise each part would be compiled twice
+PART_SETTINGS = ((symbolic_shapes, {"use_duck_shape": False}), (torch._dynamo.config, {"specialize_float": True}))
 
 
 def compile_wanted(flag: bool) -> bool:
@@ -28,17 +30,17 @@ def diagnosis_wanted() -> bool:
 
 
 class CompiledNet:
-    """Calls the compiled network; if compiling fails, warns once and calls the network as it is.
+    """Calls the compiled network; if compilation fails, logs one warning and calls the network uncompiled.
 
-    The plain module stays what checkpoints, EMA and validation see, so names and results do not change.
+    Checkpoints, EMA and validation keep using the plain module, so names and results do not change.
     """
 
     def __init__(self, model: Callable, compiler: Callable = torch.compile):
-        """model: the network, or what wraps it for several processes or GPUs."""
+        """model: the network, or its wrapper for several processes or GPUs."""
         self.model = model
         self.call: Callable = compiler(model)
-        vars(model).pop(COMPILED_MARK, None)  # else checkpoints would carry it
-        self.proven: set[tuple] = set()  # shapes that compiled: each new one may be compiled anew, and may fail
+        vars(model).pop(COMPILED_MARK, None)  # would be stored in checkpoints
+        self.proven: set[tuple] = set()  # shapes that have been compiled; each new one may fail
         log.info("Compiling the network with torch.compile: the first batch takes longer, maybe minutes")
 
     def __call__(self, images: torch.Tensor):
@@ -49,10 +51,10 @@ class CompiledNet:
         try:
             result = self.call(images)
         except torch.OutOfMemoryError:
-            raise  # the plain network would need no less
-        except Exception as error:  # a failing compiler raises anything from missing toolchains to internal errors
+            raise  # the plain network needs as much
+        except Exception as error:  # from missing toolchains to internal errors of the compiler
             seconds = time.perf_counter() - began
-            log.warning("torch.compile failed after %.1f s, continuing without it: %s", *(seconds, _first_line(error)))
+            log.warning("torch.compile failed after %.1f s, continuing without it: %s", seconds, _first_line(error))
             self.call = self.model
             return self.call(images)
         if not self.proven:
@@ -62,10 +64,10 @@ class CompiledNet:
 
 
 class CompiledPart:
-    """Calls a function compiled for sizes that change; if compiling fails, warns once and calls the function as it is.
+    """Calls a function compiled for dynamic sizes; if compilation fails, logs one warning and calls it uncompiled.
 
-    fits: says of the arguments whether the compiled function takes them. A compiler treats sizes of 0 and 1 apart and
-    would compile anew for them: such calls, which cost next to nothing, go to the function itself.
+    fits: whether the compiled function accepts the arguments. torch.compile specialises on sizes of 0 and 1: such
+    calls, which are cheap, run uncompiled.
     """
 
     def __init__(self, name: str, function: Callable, fits: Callable[..., bool], compiler: Callable | None = None):
@@ -74,36 +76,24 @@ class CompiledPart:
         self.failure: str | None = None
 
     def __call__(self, *args):
-        if self.call is self.function or not self.fits(*args):
+        if self.failure or not self.fits(*args):
             return self.function(*args)
         try:
-            with _any_sizes(), _fixed_settings():
+            with ExitStack() as stack:
+                for settings, values in PART_SETTINGS:  # not every version of PyTorch has each of them
+                    known = {name: value for name, value in values.items() if hasattr(settings, name)}
+                    stack.enter_context(settings.patch(known))
                 return self.call(*args)
         except torch.OutOfMemoryError:
-            raise  # the function itself would need no less
-        except Exception as error:  # a failing compiler raises anything, as for the network
-            self.call, self.failure = self.function, _first_line(error)
+            raise
+        except Exception as error:
+            self.failure = _first_line(error)
             log.warning("torch.compile of %s failed, continuing without it: %s", self.name, self.failure)
             return self.function(*args)
 
 
-def _any_sizes() -> AbstractContextManager[None]:
-    """While open, sizes that happen to be equal when a function is compiled need not stay so."""
-    settings: Any = symbolic_shapes
-    return settings.patch(use_duck_shape=False)
-
-
-def _fixed_settings() -> AbstractContextManager[None]:
-    """While open, floats that a function finds in its object (gains, weights) are constants of what is compiled.
-
-    Else a compiler first takes them for inputs, finds that it cannot, and compiles the function a second time.
-    """
-    return torch._dynamo.config.patch(specialize_float=True)
-
-
 def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0] if lines else ''}"
+    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
 
 
 def diagnose(model: nn.Module, example: torch.Tensor) -> int:

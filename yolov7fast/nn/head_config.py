@@ -1,10 +1,10 @@
-"""Which detection head answers for which classes: the head configuration of a multi-head network, read and checked.
+"""Head configuration of a multi-head network: the classes of each detection head.
 
 A configuration is a YAML file (or the plain dictionary a checkpoint stores, which has the same keys):
 
     nc: 80                     # classes in all
     heads: 4                   # heads
-    grouping: standard         # a label, free
+    grouping: standard         # any label
     full_head: false           # true: every head has columns for all classes, only its own are used
     head_assignments:
       head_0: {name: people, classes: [0, 24, 25], weight: 1.0}   # global ids; their order gives the local ids
@@ -18,10 +18,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from yolov7fast.core.bounded import MOST_CLASSES, is_whole
 from yolov7fast.core.errors import UserError, shown
-from yolov7fast.core.files.shipped import ROOT
-from yolov7fast.core.files.yaml_file import read_yaml
+from yolov7fast.core.files.paths import ROOT
+from yolov7fast.core.files.settings_files import MOST_CLASSES, is_whole, read_yaml
 from yolov7fast.core.text import printable
 
 SHIPPED = {  # for COCO's 80 classes and four heads
@@ -29,7 +28,7 @@ SHIPPED = {  # for COCO's 80 classes and four heads
     "geometry": ROOT / "data" / "coco_320_1b4h_geometry.yaml",
 }
 DEFAULT_NC, DEFAULT_HEADS = 80, 4
-LEAST_WEIGHT, MOST_WEIGHT = 1e-6, 1e6  # of a head: beyond, a loss in single precision is no number any more
+LEAST_WEIGHT, MOST_WEIGHT = 1e-6, 1e6  # of a head; the loss overflows in single precision beyond
 
 
 @dataclass(frozen=True, repr=False)
@@ -79,7 +78,7 @@ class HeadConfig:
         return f"{self.heads} heads ({self.grouping}) of {', '.join(map(str, self.sizes))} classes"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values with the keys of the YAML file: what a checkpoint stores, and what `from_dict` reads back."""
+        """Plain values with the keys of the YAML file, as stored in checkpoints and read by `from_dict`."""
         sections = {
             f"head_{h}": {"name": self.names[h], "classes": list(ids), "weight": self.weights[h]}
             for h, ids in enumerate(self.classes)
@@ -105,7 +104,9 @@ class HeadConfig:
             raise UserError(f"{where}: heads is {heads}, but head_assignments lacks {_some(missing)}")
         if extra := [str(key) for key in sections if key not in expected]:
             raise UserError(f"{where}: heads is {heads}, but head_assignments also has {_some(extra)}")
-        names = content.get("names")
+        names, full_head = content.get("names"), content.get("full_head", False)
+        if not isinstance(full_head, bool):
+            raise UserError(f"{where}: full_head must be true or false, not {shown(full_head)}")
         parsed = [_section(sections[key], key, nc, names, where) for key in expected]
         classes = tuple(ids for ids, _, _ in parsed)
         _check_partition(classes, nc, names, where if "nc" in content else f"{where}, which gives no nc")
@@ -115,7 +116,7 @@ class HeadConfig:
             tuple(weight for _, weight, _ in parsed),
             tuple(name or f"Head {h}" for h, (_, _, name) in enumerate(parsed)),
             _text(content.get("grouping", "standard")),
-            _yes_or_no(content.get("full_head", False), "full_head", where),
+            full_head,
         )
 
     @classmethod
@@ -125,7 +126,7 @@ class HeadConfig:
 
     @classmethod
     def consecutive(cls, nc: int, heads: int = DEFAULT_HEADS) -> "HeadConfig":
-        """Classes in order, shared out evenly: the first heads take one more where nc does not divide."""
+        """Classes in order, divided evenly; the first heads take one more if nc is not a multiple of `heads`."""
         if not 1 <= heads <= nc:
             raise UserError(f"{nc} classes cannot be shared out over {heads} heads: ask for 1 to {nc} heads")
         ends = [0]
@@ -137,7 +138,7 @@ class HeadConfig:
     def check_agrees(
         self, nc: int, heads: int = 0, where: str = "head configuration", instead: str = "give --heads N alone"
     ) -> "HeadConfig":
-        """Itself, if it fits a data set of `nc` classes and the number of heads asked for (0: any); else an error."""
+        """Itself; UserError unless it fits a data set of `nc` classes and the requested number of heads (0: any)."""
         if nc != self.nc:
             raise UserError(
                 f"{where} is for {self.nc} classes, the data set has {nc}: make one for it with"
@@ -157,14 +158,8 @@ def _count(value: Any, key: str, where: str) -> int:
     return value
 
 
-def _yes_or_no(value: Any, key: str, where: str) -> bool:
-    if not isinstance(value, bool):
-        raise UserError(f"{where}: {key} must be true or false, not {shown(value)}")
-    return value
-
-
 def _text(value: Any) -> str:
-    """A label as it is stored and printed."""
+    """A label, escaped and shortened."""
     return printable(value if isinstance(value, str) else shown(value), 100)
 
 
@@ -173,7 +168,7 @@ def _some(words: Sequence[str]) -> str:
 
 
 def _label(cls: int, names: Any) -> str:
-    """A class as errors name it: its number, and its name where the file gives names."""
+    """A class in error messages: its number, and its name if the file has names."""
     known = isinstance(names, Sequence) and not isinstance(names, str) and 0 <= cls < len(names)
     return f"class {cls} ({printable(names[cls], 40)})" if known else f"class {cls}"
 
@@ -200,7 +195,7 @@ def _section(section: Any, key: str, nc: int, names: Any, where: str) -> tuple[t
 
 
 def _check_partition(classes: Sequence[Sequence[int]], nc: int, names: Any, where: str) -> None:
-    """Every class in exactly one head."""
+    """UserError unless every class is in exactly one head."""
     owner: dict[int, int] = {}
     for h, ids in enumerate(classes):
         for c in ids:
@@ -222,11 +217,11 @@ def choose_head_config(
     from_boxes: Callable[[int], HeadConfig] | None = None,
     names: Sequence[str] = (),
 ) -> HeadConfig | None:
-    """What --heads, --head-config, --standard-grouping and --geometry-grouping ask for; None: nothing.
+    """The configuration for --heads, --head-config, --standard-grouping and --geometry-grouping; None without them.
 
-    The two groupings mean the shipped files for COCO's 80 classes (known by `names`) on 4 heads. For other data or
-    numbers of heads, standard divides the classes in order, as --heads alone does, and geometry calls
-    `from_boxes(heads)`, which groups by the boxes of the training set.
+    For COCO's 80 classes (recognised by `names`) on 4 heads the groupings are the shipped files. Otherwise standard
+    divides the classes in order, as --heads alone does, and geometry calls `from_boxes(heads)`, which groups by the
+    boxes of the training set.
     """
     if bool(path) + standard + geometry > 1:
         raise UserError("give one of --head-config, --standard-grouping and --geometry-grouping, not several")
@@ -244,5 +239,5 @@ def choose_head_config(
 
 
 def are_cocos(names: Sequence[str]) -> bool:
-    """Whether these are COCO's 80 classes, in their order: what the shipped files group."""
+    """Whether these are COCO's 80 classes in their order."""
     return list(names) == read_yaml(SHIPPED["standard"])["names"]

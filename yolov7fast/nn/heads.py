@@ -4,7 +4,7 @@ Letters: B images, L levels (`nl`), A anchors per level (`na`), H x W cells of a
 Raw outputs are (B, A, H, W, O) with O = x, y, w, h, objectness, classes. Predictions are (B, sum of A*H*W, O): boxes as
 centre and size in pixels of the network input, then probabilities; ordered by level, anchor, row, column.
 
-`stride` and `grid` are plain attributes, not buffers: files in the wild hold them so.
+`stride` and `grid` are plain attributes, not buffers, as in upstream's files.
 """
 
 import logging
@@ -24,8 +24,8 @@ LOGGER = logging.getLogger(__name__)
 class Detect(nn.Module):
     """One 1x1 convolution per level.
 
-    Switches, tested in this order, off by default: `export` gives the raw outputs in eval mode too; `end2end` and
-    `concat` give the predictions alone; `include_nms` gives ((boxes xyxy, class scores times objectness),).
+    Switches, tested in this order, off by default: `export` returns the raw outputs in eval mode too; `end2end` and
+    `concat` return only the predictions; `include_nms` returns ((boxes xyxy, class scores times objectness),).
     """
 
     inputs_per_level = 1
@@ -86,7 +86,7 @@ class Detect(nn.Module):
         return torch.cat((xy.to(s.dtype), wh.to(s.dtype), s[..., 4:]), -1)
 
     def cells(self, raw: torch.Tensor, level: int) -> torch.Tensor:
-        """(1, 1, H, W, 2): column and row of each cell; kept until the output's size or device changes."""
+        """(1, 1, H, W, 2): column and row of each cell; cached until the output's size or device changes."""
         h, w = raw.shape[2:4]
         grid = self.grid[level]
         if grid.shape[2:4] != (h, w) or grid.device != raw.device:
@@ -102,11 +102,11 @@ class Detect(nn.Module):
     # --- construction and fusing --------------------------------------------------------------------------------------
 
     def level_maps(self, output) -> list[torch.Tensor]:
-        """The raw outputs of a training-mode output that show each level's size."""
+        """The raw outputs in a training-mode output that have each level's size."""
         return output[: self.nl]
 
     def calibrate(self, output, size: int) -> None:
-        """Take the strides from a training-mode output of a size x size input; put anchors and biases to them."""
+        """Set strides from a training-mode output of a size x size input, then anchors in cells and biases."""
         strides = [size / m.shape[-2] for m in self.level_maps(output)]
         self.stride = torch.tensor(strides, dtype=torch.float32, device="cpu")
         check_anchor_order(self)
@@ -122,7 +122,7 @@ class Detect(nn.Module):
 
 
 class IDetect(Detect):
-    """Adds a learned vector to the input and multiplies one to the output of each convolution, until fused."""
+    """Adds a learned vector to the input of each convolution and multiplies its output by another, until fused."""
 
     fused = False
 
@@ -142,7 +142,7 @@ class IDetect(Detect):
 
     @torch.no_grad()
     def fuse(self) -> None:
-        """Fold both vectors into the convolutions; they stay in the module, unused. A second call does nothing."""
+        """Fold both vectors into the convolutions; they remain in the module, unused."""
         if self.fused:
             return
         for conv, ia, im in zip(self.m, self.ia, self.im):
@@ -155,7 +155,7 @@ class IDetect(Detect):
 class IAuxDetect(IDetect):
     """Lead head as IDetect on the first L inputs; in training also plain convolutions on L auxiliary inputs.
 
-    Training gives 2L raw outputs, lead first; eval mode leaves the auxiliary part out.
+    Training returns 2L raw outputs, lead first; eval mode omits the auxiliary head.
     """
 
     inputs_per_level = 2
@@ -195,10 +195,10 @@ def make_grid(w: int, h: int, device) -> torch.Tensor:
 
 @torch.no_grad()
 def add_prior_bias(conv: nn.Conv2d, stride: float, na: int, nc: int, columns: list[int] | None = None) -> None:
-    """Add what a fresh detector should believe: about 8 objects in a 640-pixel image, each class 0.6 in nc.
+    """Add prior probabilities to the bias: about 8 objects in a 640-pixel image, each class 0.6 / nc.
 
-    columns: of the nc classes, where they are not all columns behind the first five. The bias becomes a new parameter.
-    For one class the prior is ln 60, i.e. nearly certain.
+    columns: of the nc classes, if they are not all columns after the first five. The bias becomes a new parameter. For
+    one class the prior is ln 60, i.e. nearly certain.
     """
     bias = bias_of(conv).detach().clone().view(na, -1)
     bias[:, 4] += math.log(8 / (640 / stride) ** 2)
@@ -222,7 +222,7 @@ def fold_implicit(weight, bias, ia, im) -> tuple[torch.Tensor, torch.Tensor]:
 def check_anchor_order(head: Detect) -> None:
     """Flip the levels of both anchor buffers if areas and strides run in opposite directions.
 
-    Compares the very first and very last anchor only, as ever. Both buffers must be in pixels.
+    Compares only the first and last anchor, as upstream does. Both buffers must be in pixels.
     """
     if head.anchor_grid.is_meta:
         return

@@ -7,7 +7,7 @@ import contextlib
 import copy
 import logging
 import math
-import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,9 @@ from torch import nn
 
 from yolov7fast.core.errors import UserError, is_out_of_memory, one_line, shown
 from yolov7fast.nn.blocks import Conv, RepConv
-from yolov7fast.nn.description import check_description, read_description
 from yolov7fast.nn.heads import Detect, IAuxDetect, IDetect
+from yolov7fast.nn.model_parser import check_description, parse_model, read_description
 from yolov7fast.nn.multihead import MultiHeadDetect, MultiHeadDetectAttention, with_heads
-from yolov7fast.nn.parser import parse_model
 
 __all__ = [
     "Detect",
@@ -69,7 +68,7 @@ class Model(nn.Module):
         """anchors: overrides the description's, as an anchor count for each level or as lists of pixels.
 
         heads: overrides those of a multi-head description, as their number or as a head configuration (a dictionary).
-        origin: where a description that is not a file comes from, for messages.
+        origin: name of a description that is not a file, for messages.
         """
         super().__init__()
         self.traced = False
@@ -95,7 +94,7 @@ class Model(nn.Module):
         head = self.model[-1]
         if not isinstance(head, Detect):
             raise UserError(f"{file}, layer {head.i} ({head.type}): the last layer must be a detection head")
-        self._look_ahead(ch, file)
+        self._check_outputs(ch, file)
         head.calibrate(self._trial_run(ch, file), BUILD_SIZE)
         assert head.stride is not None  # calibrated
         self.stride = head.stride
@@ -103,9 +102,18 @@ class Model(nn.Module):
         initialize_weights(self)
         self.info()
 
+    @contextlib.contextmanager
+    def _hooked(self, register: str, hook: Callable) -> Iterator[None]:
+        hooks = [getattr(m, register)(hook) for m in self.model]
+        try:
+            yield
+        finally:
+            for handle in hooks:
+                handle.remove()
+
     @torch.no_grad()
-    def _look_ahead(self, ch: int, file: str) -> None:
-        """Refuse layers whose outputs would take all memory, or for ever: shapes alone, on the meta device."""
+    def _check_outputs(self, ch: int, file: str) -> None:
+        """Raise UserError for layers whose outputs need too much memory or time; computes shapes on the meta device."""
 
         def check(m: Any, _, output) -> None:
             for out in [output] if isinstance(output, torch.Tensor) else ():
@@ -114,47 +122,36 @@ class Model(nn.Module):
                     size = "x".join(map(str, out.shape[1:]))
                     raise UserError(f"{file}, layer {m.i} ({m.type}): its output {size} is too much for any machine")
 
-        weightless = {
-            n: torch.empty_like(t, device="meta") for n, t in (*self.named_parameters(), *self.named_buffers())
-        }
+        tensors = *self.named_parameters(), *self.named_buffers()
+        on_meta = {name: torch.empty_like(tensor, device="meta") for name, tensor in tensors}
         image = torch.empty(1, ch, BUILD_SIZE, BUILD_SIZE, device="meta")
-        hooks = [m.register_forward_hook(check) for m in self.model]
-        try:
-            with contextlib.suppress(*MISFITS):  # the run itself reports them
-                torch.func.functional_call(self, weightless, (image,))
-        finally:
-            for hook in hooks:
-                hook.remove()
+        # other errors are reported by the trial run
+        with self._hooked("register_forward_hook", check), contextlib.suppress(*MISFITS):
+            torch.func.functional_call(self, on_meta, (image,))
 
     @torch.no_grad()
     def _trial_run(self, ch: int, file: str):
-        """Output for an image of zeros. It shows the strides and layers that do not fit together.
+        """Output for an image of zeros, from which strides are computed; UserError for layers that do not fit.
 
-        In training mode on purpose: fresh networks are known to start with running variances of 0.9 and one batch
-        counted, and the first epoch's figures depend on it.
+        In training mode, so that running statistics equal upstream's: variances of 0.9 and one batch counted.
         """
         reached = []
-        hooks = [m.register_forward_pre_hook(lambda m, _: reached.append(m)) for m in self.model]
         try:
-            return self._run_layers(torch.zeros(1, ch, BUILD_SIZE, BUILD_SIZE))
+            with self._hooked("register_forward_pre_hook", lambda m, _: reached.append(m)):
+                return self._run_layers(torch.zeros(1, ch, BUILD_SIZE, BUILD_SIZE))
         except MISFITS as error:
             if is_out_of_memory(error):
                 raise
             m = reached[-1]
             where = f"{file}, layer {m.i} ({m.type}, from {shown(m.f)})"
             raise UserError(f"{where}: its inputs do not fit: {one_line(error, 200)}") from error
-        finally:
-            for hook in hooks:
-                hook.remove()
 
-    def forward(self, x: torch.Tensor, augment: bool = False, profile: bool = False):
+    def forward(self, x: torch.Tensor, augment: bool = False):
         """x: (B, ch, H, W), RGB in 0..1, sides a multiple of the largest stride -> the head's output.
 
-        augment: predictions of three scaled or mirrored copies, as (predictions, None). profile: logs time by layer.
+        augment: predictions of three scaled or mirrored copies, as (predictions, None).
         """
-        if augment:
-            return self._forward_augmented(x)
-        return self._profiled(x) if profile else self._run_layers(x)
+        return self._forward_augmented(x) if augment else self._run_layers(x)
 
     def _run_layers(self, x):
         outputs = []  # those that later layers read, None for the others
@@ -183,28 +180,9 @@ class Model(nn.Module):
             predictions.append(torch.cat((box, pred[..., 4:]), -1))
         return torch.cat(predictions, 1), None
 
-    def _profiled(self, x: torch.Tensor):
-        """A plain run that logs the milliseconds of each layer; for devices that run ahead, of its launch."""
-        start = {}
-        LOGGER.info("%10s %10s  %s", "time (ms)", "params", "module")
-
-        def before(m, _):
-            start[m.i] = time.perf_counter()
-
-        def after(m, _, __):
-            LOGGER.info("%10.2f %10d  %s", 1000 * (time.perf_counter() - start[m.i]), m.np, m.type)
-
-        hooks = [m.register_forward_pre_hook(before) for m in self.model]
-        hooks += [m.register_forward_hook(after) for m in self.model]
-        try:
-            return self._run_layers(x)
-        finally:
-            for hook in hooks:
-                hook.remove()
-
     @torch.no_grad()
     def fuse(self) -> "Model":
-        """Merge BatchNorm, RepConv branches and implicit vectors into convolutions, in place; once is enough."""
+        """Merge BatchNorm, RepConv branches and implicit vectors into convolutions, in place."""
         LOGGER.info("Fusing layers...")
         for m in self.modules():
             if type(m) is Conv or isinstance(m, RepConv | Detect):
@@ -212,29 +190,15 @@ class Model(nn.Module):
         self.info()
         return self
 
-    def info(self, verbose: bool = False, img_size: int | None = None) -> None:
-        """Log counts of modules, parameters and gradients; verbose: each parameter; img_size: GFLOPs at that size."""
-        parameters = list(self.named_parameters())
-        if verbose:
-            LOGGER.info("%5s %40s %9s %12s %20s %10s %10s", "layer", "name", "gradient", "size", "shape", "mu", "sigma")
-            for i, (name, p) in enumerate(parameters):
-                mean, std, shape = p.mean().item(), p.std().item(), list(p.shape)
-                LOGGER.info(
-                    "%5d %40s %9s %12d %20s %10.3g %10.3g", i, name, p.requires_grad, p.numel(), shape, mean, std
-                )
-        gflops = ""
-        if img_size:
-            from yolov7fast.nn.summary import count_gflops
-
-            gflops = f", {count_gflops(self, img_size):.1f} GFLOPS"
-        total = sum(p.numel() for _, p in parameters)
-        gradients = sum(p.numel() for _, p in parameters if p.requires_grad)
-        modules = sum(1 for _ in self.modules())
-        LOGGER.info("Model Summary: %d layers, %d parameters, %d gradients%s", modules, total, gradients, gflops)
+    def info(self) -> None:
+        """Log the numbers of modules, parameters and gradients."""
+        parameters = list(self.parameters())
+        counts = sum(p.numel() for p in parameters), sum(p.numel() for p in parameters if p.requires_grad)
+        LOGGER.info("Model Summary: %d layers, %d parameters, %d gradients", len(list(self.modules())), *counts)
 
 
 def window_of(m: nn.Module) -> tuple[int, ...]:
-    """Inputs behind each value of a layer's output: channels x height x width."""
+    """Inputs that each output value depends on: channels x height x width."""
     if isinstance(m, nn.Conv2d):
         return m.in_channels // m.groups, *m.kernel_size
     if isinstance(m, nn.MaxPool2d):
@@ -243,7 +207,7 @@ def window_of(m: nn.Module) -> tuple[int, ...]:
 
 
 def warn_of_mixed_levels(head: Detect, file: str) -> None:
-    """Where a row was inserted, the head's old row numbers often still build, and anchors meet the wrong levels."""
+    """Warn if strides are not monotonic: after inserting a row, old row numbers often still build a network."""
     strides = head.stride.tolist()
     if strides not in (sorted(strides), sorted(strides, reverse=True)):
         LOGGER.warning(

@@ -1,12 +1,11 @@
-"""Several detection heads on one backbone, each answering for a group of classes.
+"""Several detection heads on one backbone, each for a group of classes.
 
-Letters as in `nn.heads`, and K heads, C classes of a head. Head k has a 1x1 convolution of its own on every level;
+Letters as in `nn.heads`, and K heads, C classes of a head. Head k has a separate 1x1 convolution on every level;
 anchors and strides are shared. Raw outputs are a list over heads of lists over levels, (B, A, H, W, 5 + C). Predictions
-are those of an ordinary head with all classes, (B, K * sum of A*H*W, 5 + nc), head after head: class scores stand in
-the columns of their global numbers, zeros elsewhere, so suppression, metrics and plots need no special case.
+are those of an ordinary head with all classes, (B, K * sum of A*H*W, 5 + nc), head after head: class scores are in the
+columns of their global numbers, with zeros elsewhere, so NMS, metrics and plots need no special case.
 
-Which head has which classes is a head configuration (`nn.head_config`), kept as a plain dictionary, so that a
-checkpoint holds nothing but numbers and text.
+The classes of each head are defined by a head configuration (`nn.head_config`), stored as a plain dictionary.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,14 +18,14 @@ from torch import nn
 from yolov7fast.core.errors import UserError
 from yolov7fast.nn.head_config import DEFAULT_HEADS, HeadConfig
 from yolov7fast.nn.heads import Detect, add_prior_bias, conv_list
-from yolov7fast.nn.parser import BLOCKS, Resolved, Row, detection_head, register
+from yolov7fast.nn.model_parser import BLOCKS, Resolved, Row, detection_head, register
 
 
 class MultiHeadDetect(Detect):
-    """K heads, each one convolution per level.
+    """K heads, each with one convolution per level.
 
-    The class score of a head with a single class is 1: its logit is never trained, objectness says it all. (With one
-    class in all there is one such head, and it gives what the ordinary head gives; suppression knows that case.)
+    The class score of a head with a single class is 1, since its logit is not trained. (With one class in all there is
+    one such head, which returns what the ordinary head returns.)
     """
 
     places: torch.Tensor
@@ -49,16 +48,15 @@ class MultiHeadDetect(Detect):
         ]
 
     def split_anchors(self, x: torch.Tensor) -> torch.Tensor:
-        """(B, A*O, H, W) -> (B, A, H, W, O), left as it lies in memory.
+        """(B, A*O, H, W) -> (B, A, H, W, O) without a copy.
 
-        The loss reads one column of every cell: side by side, those of several heads are read in a fraction of the
-        time. A copy there and one back are spared, too.
+        The loss reads one column (objectness) of every cell, which is contiguous in this memory format.
         """
         b, c, h, w = x.shape
         return x.view(b, self.na, c // self.na, h, w).permute(0, 1, 3, 4, 2)
 
     def features(self, x: list[torch.Tensor], k: int) -> list[torch.Tensor]:
-        """What head k reads of the neck's feature maps."""
+        """The feature maps that head k reads."""
         return x
 
     def predictions(self, raw: list[list[torch.Tensor]]) -> torch.Tensor:
@@ -72,7 +70,7 @@ class MultiHeadDetect(Detect):
         return pred
 
     def own_columns(self, raw: torch.Tensor, k: int) -> torch.Tensor:
-        """A contiguous output of head k without the columns of other heads' classes, which only full heads have."""
+        """The output of head k, contiguous, without the columns of other heads' classes."""
         width = raw.shape[-1] - 5
         if len(self.class_columns[k]) == width:
             return raw.contiguous()
@@ -91,7 +89,7 @@ class MultiHeadDetect(Detect):
 
 
 class MultiHeadDetectAttention(MultiHeadDetect):
-    """With an attention module of its own (CBAM) before every convolution."""
+    """With a separate attention module (CBAM) before every convolution."""
 
     def __init__(self, nc: int, anchors, config: HeadConfig, ch=()):
         super().__init__(nc, anchors, config, ch)
@@ -103,7 +101,7 @@ class MultiHeadDetectAttention(MultiHeadDetect):
 
 
 class CBAM(nn.Module):
-    """Convolutional block attention: channels are weighted, then places. (B, C, H, W) -> the same shape."""
+    """Convolutional block attention: weights channels, then positions. (B, C, H, W) -> the same shape."""
 
     def __init__(self, channels: int):
         super().__init__()
@@ -133,7 +131,7 @@ class ChannelAttention(nn.Module):
 
 
 class SpatialAttention(nn.Module):
-    """(B, C, H, W) -> (B, 1, H, W) in 0..1, from each place's mean and maximum over channels."""
+    """(B, C, H, W) -> (B, 1, H, W) in 0..1, from each position's mean and maximum over channels."""
 
     def __init__(self, size: int = 7):
         super().__init__()
@@ -148,20 +146,20 @@ class SpatialAttention(nn.Module):
 
 
 def heads_of(description: Mapping) -> dict | int | None:
-    """The heads that the last row of a description names; None: no multi-head row, or one that leaves it open."""
+    """The heads in the last row of a description; None if it has no multi-head row or does not name them."""
     row = description["head"][-1] if description["head"] else None
     if not isinstance(row, list) or len(row) != 4 or not isinstance(row[3], list) or not isinstance(row[2], str):
-        return None  # the parser reports what is wrong
+        return None  # reported by the parser
     return row[3][2] if row[2] in NAMES and len(row[3]) > 2 else None
 
 
 def with_heads(rows: list, heads: dict | int, file: str) -> list:
     """The rows of a description's head with these heads in the last one, the detection layer."""
     if not rows or not isinstance(rows[-1], list) or len(rows[-1]) != 4:
-        return rows  # the parser says what is wrong
+        return rows  # reported by the parser
     *before, (sources, number, name, args) = rows
     if name not in BLOCKS:
-        return rows  # here, too
+        return rows
     if name not in NAMES:
         kind = "with auxiliary heads, which cannot be shared out" if name == "IAuxDetect" else "with one head"
         raise UserError(
@@ -174,10 +172,7 @@ def with_heads(rows: list, heads: dict | int, file: str) -> list:
 
 
 def multi_head(row: Row) -> Resolved:
-    """[nc, anchors], with a third argument if wanted: the number of heads, or a head configuration.
-
-    A number, by default 4, divides the classes in order. A mapping has the keys of a head configuration file.
-    """
+    """[nc, anchors] and optionally the heads: their number (default 4, classes in order) or a head configuration."""
     if len(row.args) > 1 and isinstance(row.args[1], list) and len(row.widths) == 2 * len(row.args[1]):
         row.fail("reads one source for each level: there are no auxiliary heads in a multi-head network")
     resolved = detection_head(row)

@@ -1,7 +1,4 @@
-"""What a network is made of: a table of layers with shapes, parameters and counted operations.
-
-Networks are built and run on PyTorch's meta device, which knows shapes and no values: the largest takes a second.
-"""
+"""Table of a network's layers with shapes, parameters and operations, computed on the meta device."""
 
 import argparse
 import copy

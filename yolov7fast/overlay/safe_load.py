@@ -11,8 +11,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from yolov7fast.checkpoint.api import CheckpointError, load_checkpoint
-from yolov7fast.checkpoint.rebuild import stock_modules
+from yolov7fast.checkpoint.checkpoint_reader import CheckpointError, load_checkpoint
+from yolov7fast.checkpoint.safe_constructors import stock_modules
 from yolov7fast.core.errors import UserError
 from yolov7fast.overlay.checkout import Checkout
 

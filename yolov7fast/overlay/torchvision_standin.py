@@ -21,7 +21,7 @@ def torchvision_loads() -> bool:
     """Whether the installed torchvision can be imported; what a failed attempt leaves behind is removed."""
     before = set(sys.modules)
     if "torchvision" in before:
-        # the stand-in has no file, and where `nn.detr` has hidden it there is no module
+        # the stand-in has no file, and where `nn.detr_model` has hidden it there is no module
         return bool(getattr(sys.modules["torchvision"], "__file__", None))
     try:
         import torchvision  # noqa: F401

@@ -2,7 +2,7 @@
 
 Evaluation and inference know `Predictor` alone. To add a detector (a family, an exported file): write a class with the
 members below and a function `load_predictor(sources, device, options)` beside it, and name the module in the family's
-row (`checkpoint.family`) or, for exported files, in `predictors.registry`. `tests/predictors/test_protocol.py` holds
+row (`checkpoint.families`) or, for exported files, in `predictors.registry`. `tests/predictors/test_protocol.py` holds
 what every predictor promises.
 """
 
@@ -14,11 +14,10 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from yolov7fast.core.bounded import is_whole
-from yolov7fast.core.device import time_synchronized
-from yolov7fast.core.device_queue import queue_of
+from yolov7fast.core.device import DeviceQueue, time_synchronized
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.paths import check_img_size
+from yolov7fast.core.files.settings_files import is_whole
 
 log = logging.getLogger(__name__)
 
@@ -102,7 +101,7 @@ class NetworkPredictor(ABC):
     """
 
     def __init__(self, device: torch.device):
-        self.device, self.queue = device, queue_of(device)
+        self.device, self.queue = device, DeviceQueue(device)
         self.runs_ahead = self.queue.runs_ahead
 
     @abstractmethod

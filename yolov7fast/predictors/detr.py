@@ -7,14 +7,13 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 
-from yolov7fast.checkpoint.api import CheckpointError
-from yolov7fast.core.bounded import is_whole
-from yolov7fast.core.device_copy import send
-from yolov7fast.core.device_queue import Moment
+from yolov7fast.checkpoint.checkpoint_reader import CheckpointError
+from yolov7fast.core.device import HostMark, send
 from yolov7fast.core.errors import UserError, shown
+from yolov7fast.core.files.settings_files import is_whole
 from yolov7fast.data.detr_dataset import content, padding_mask
-from yolov7fast.losses.detr import PARTS, attach_loss
-from yolov7fast.nn.detr import Architecture, Detector, rebuild
+from yolov7fast.losses.detr_loss import PARTS, attach_loss
+from yolov7fast.nn.detr_model import Architecture, Detector, rebuild
 from yolov7fast.predictors.base import (
     DEFAULT,
     MAX_BOXES,
@@ -156,9 +155,9 @@ class DetrPredictor(NetworkPredictor):
         """rows (B, k, 6): all that the network found. marks: before and after the network, and behind the rows."""
         begun, ended, chosen = marks
         with self.queue.beside(chosen):
-            clock = Moment()
+            clock = HostMark()
             detections = [wanted_rows(found, self.options) for found in rows.cpu()]
-        nms_ms = ended.elapsed_time(chosen) + clock.elapsed_time(Moment())
+        nms_ms = ended.elapsed_time(chosen) + clock.elapsed_time(HostMark())
         return Prediction(detections, begun.elapsed_time(ended), nms_ms, losses)
 
     def warm_up(self, img_size: int) -> None:

@@ -1,4 +1,4 @@
-"""Which module opens which weights: the family's for checkpoints (`checkpoint.family`), here those of exported files.
+"""Which module opens which weights: the family's for checkpoints (`checkpoint.families`), here those of exported files.
 
 Such a module has `load_predictor(sources, device, options) -> Predictor`; it is imported when it is needed, so
 that no command waits for a runtime that it does not use.
@@ -10,9 +10,9 @@ from pathlib import Path
 
 import torch
 
-from yolov7fast.checkpoint.api import load_checkpoint
-from yolov7fast.checkpoint.family import entry_of, family_of
-from yolov7fast.checkpoint.release import local_weights
+from yolov7fast.checkpoint.checkpoint_reader import load_checkpoint
+from yolov7fast.checkpoint.families import entry_of, family_of
+from yolov7fast.checkpoint.released_weights import local_weights
 from yolov7fast.core.errors import UserError
 from yolov7fast.predictors.base import PredictOptions, Predictor, Source
 

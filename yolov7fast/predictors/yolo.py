@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from yolov7fast.checkpoint.ensemble import ensemble_of, inference_network
-from yolov7fast.core.device_queue import Moment
-from yolov7fast.losses.yolo import LOSS_NAMES
+from yolov7fast.core.device import HostMark
+from yolov7fast.losses.yolo_loss import LOSS_NAMES
 from yolov7fast.predictors.base import (
     DEFAULT,
     Finish,
@@ -64,7 +64,7 @@ class YoloPredictor(NetworkPredictor):
         begun, ended = marks
         options = self.options
         with self.queue.beside(ended):
-            clock = Moment()
+            clock = HostMark()
             labels = self._label_rows(targets, shape) if options.hybrid and targets is not None else ()
             detections = non_max_suppression(
                 output,
@@ -76,7 +76,7 @@ class YoloPredictor(NetworkPredictor):
                 labels=labels,
             )
             detections = on_host(detections)
-        return Prediction(detections, begun.elapsed_time(ended), clock.elapsed_time(Moment()), losses)
+        return Prediction(detections, begun.elapsed_time(ended), clock.elapsed_time(HostMark()), losses)
 
     def _label_rows(self, targets: torch.Tensor, shape: torch.Size) -> list[torch.Tensor]:
         """Each image's labels (m, 5): class, xywh in pixels of the batch."""

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from yolov7fast.core.errors import UserError, shown
-from yolov7fast.core.files.yaml_file import read_yaml
+from yolov7fast.core.files.settings_files import read_yaml
 from yolov7fast.core.text import printable
 from yolov7fast.evaluation.run_curves import LONGEST_EPOCH, RunCurves, number, read_csv, read_results
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from yolov7fast.core.bounded import is_whole
 from yolov7fast.core.errors import UserError
+from yolov7fast.core.files.settings_files import is_whole
 from yolov7fast.evaluation.result import MAP, MAP50
 from yolov7fast.evaluation.run_curves import number, read_csv
 from yolov7fast.reports.seeds import interval

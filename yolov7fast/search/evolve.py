@@ -17,7 +17,7 @@ from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.atomic import atomic_file, link_or_copy, write_atomically
 from yolov7fast.core.text import counted
 from yolov7fast.evaluation.average_precision import fitness
-from yolov7fast.losses.yolo import LOSS_NAMES
+from yolov7fast.losses.yolo_loss import LOSS_NAMES
 from yolov7fast.reports.run_plots import plot_evolution
 from yolov7fast.training import hyperparameters as hyper
 from yolov7fast.training.family import summary_columns

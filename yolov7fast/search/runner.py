@@ -24,8 +24,8 @@ from yolov7fast.cli.run_file import read_yaml_chain
 from yolov7fast.cli.trial_training import Budget, TrialTraining
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.atomic import write_atomically
-from yolov7fast.core.files.file_lock import exclusive
-from yolov7fast.core.files.json_file import read_json
+from yolov7fast.core.files.locks import exclusive
+from yolov7fast.core.files.settings_files import read_json
 from yolov7fast.core.process import child
 from yolov7fast.core.process.signals import ASKING, StopRequest
 from yolov7fast.core.text import counted

@@ -9,11 +9,9 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 
 from yolov7fast.cli import run_file
 from yolov7fast.cli.trial_training import DetrTrialTraining, TrialTraining, YoloTrialTraining
-from yolov7fast.core.bounded import LARGEST_INTEGER, is_whole
 from yolov7fast.core.errors import UserError, shown
-from yolov7fast.core.files.json_file import read_json
 from yolov7fast.core.files.paths import check_file
-from yolov7fast.core.files.yaml_file import read_yaml
+from yolov7fast.core.files.settings_files import LARGEST_INTEGER, is_whole, read_json, read_yaml
 from yolov7fast.core.text import printable
 from yolov7fast.evaluation.run_curves import number
 

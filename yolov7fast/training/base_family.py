@@ -16,8 +16,8 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from yolov7fast.checkpoint.api import strip_checkpoint
-from yolov7fast.checkpoint.family import WEIGHTS_FOLDER
+from yolov7fast.checkpoint.checkpoint_reader import strip_checkpoint
+from yolov7fast.checkpoint.families import WEIGHTS_FOLDER
 from yolov7fast.core.drawing import plot_images
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.process.threads import SideThread

@@ -1,9 +1,9 @@
-"""From a family's name to the class that trains it. The table is `checkpoint.family.FAMILIES`; a row adds a family."""
+"""From a family's name to the class that trains it. The table is `checkpoint.families.FAMILIES`; a row adds one."""
 
 from importlib import import_module
 from typing import cast
 
-from yolov7fast.checkpoint.family import FAMILIES, entry_of, register
+from yolov7fast.checkpoint.families import FAMILIES, entry_of, register
 from yolov7fast.training.family import Family
 
 __all__ = ["FAMILIES", "family_class", "register"]

@@ -8,7 +8,7 @@ from typing import Any
 
 from yolov7fast.core.errors import UserError, shown
 from yolov7fast.core.files.paths import check_file
-from yolov7fast.core.files.yaml_file import read_yaml
+from yolov7fast.core.files.settings_files import read_yaml
 from yolov7fast.core.text import nearest, printable
 
 

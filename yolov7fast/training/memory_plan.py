@@ -23,7 +23,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from yolov7fast.core.errors import UserError
-from yolov7fast.losses.build import assigner_name, build_loss
+from yolov7fast.losses.assigners import assigner_name
+from yolov7fast.losses.loss_builder import build_loss
 from yolov7fast.nn.heads import IAuxDetect
 from yolov7fast.nn.model import Model
 from yolov7fast.training.hyperparameters import scale_gains

@@ -10,12 +10,11 @@ from typing import Any, Protocol
 import torch
 import yaml
 
-from yolov7fast.checkpoint.family import FAMILIES, FAMILY_KEY, WEIGHTS_FOLDER, family_of
-from yolov7fast.core.bounded import is_whole
+from yolov7fast.checkpoint.families import FAMILIES, FAMILY_KEY, WEIGHTS_FOLDER, family_of
 from yolov7fast.core.errors import UserError, one_line, shown
 from yolov7fast.core.files.atomic import clear_abandoned, write_atomically
 from yolov7fast.core.files.paths import increment_path
-from yolov7fast.core.files.yaml_file import read_yaml
+from yolov7fast.core.files.settings_files import is_whole, read_yaml
 from yolov7fast.core.text import counted
 from yolov7fast.training.checkpoints.resume import (
     MOST,

@@ -20,7 +20,7 @@ import torch
 
 from yolov7fast.core.device import select_device
 from yolov7fast.core.errors import UserError, one_line
-from yolov7fast.core.files.folder_lock import FolderLock
+from yolov7fast.core.files.locks import FolderLock
 from yolov7fast.core.process.output import RunOutput, log_to_stderr, run_output
 from yolov7fast.core.process.signals import words
 from yolov7fast.evaluation.further_metrics import FURTHER

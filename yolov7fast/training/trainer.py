@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from tqdm import tqdm
 
-from yolov7fast.checkpoint.family import FAMILY_KEY
+from yolov7fast.checkpoint.families import FAMILY_KEY
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.atomic import write_atomically
 from yolov7fast.core.process import signals

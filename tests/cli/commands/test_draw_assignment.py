@@ -6,7 +6,7 @@ import pytest
 import torch
 import yaml
 
-from yolov7fast.checkpoint.api import save_checkpoint
+from yolov7fast.checkpoint.checkpoint_reader import save_checkpoint
 from yolov7fast.cli.commands.draw_assignment import main
 from yolov7fast.core.errors import UserError
 from yolov7fast.nn.model import Model

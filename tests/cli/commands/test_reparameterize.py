@@ -7,12 +7,12 @@ import torch
 import yaml
 
 from tests.nn.parity import CFG, assert_close, build, build_filled, build_narrow, description, fill, image
-from yolov7fast.checkpoint.api import load_checkpoint, save_checkpoint
+from yolov7fast.checkpoint.checkpoint_reader import load_checkpoint, save_checkpoint
 from yolov7fast.checkpoint.ensemble import attempt_load
 from yolov7fast.cli.commands.reparameterize import convert
 from yolov7fast.core.errors import UserError
 from yolov7fast.nn.model import Model
-from yolov7fast.nn.reparam import to_deploy
+from yolov7fast.nn.reparameterize import to_deploy
 
 
 def check(name, recorded):

@@ -1,11 +1,11 @@
-"""Run folders, file lookup, image sizes."""
+"""Run folders, lookup of files in the working directory and among the shipped ones, image sizes."""
 
 import os
 
 import pytest
 
 from yolov7fast.core.errors import UserError
-from yolov7fast.core.files.paths import check_file, check_img_size, increment_path, latest_run
+from yolov7fast.core.files.paths import ROOT, check_file, check_img_size, increment_path, latest_run, shipped_file
 
 
 @pytest.fixture(autouse=True)
@@ -27,13 +27,6 @@ def test_run_folders_are_named_as_recorded_but_for_two_faults(golden, in_empty_f
         taken = (in_empty_folder / case["got"]).exists() or case["got"].endswith("51")
         want = CORRECTED.get((case["ask"], case["got"], taken), case["got"])
         assert increment_path(case["ask"], exist_ok=case["exist_ok"]).as_posix() == want
-
-
-def test_a_run_folder_with_a_gap_is_not_filled(in_empty_folder):
-    for name in ("exp", "exp7", "expert9", "exp_2"):
-        (in_empty_folder / name).mkdir()
-    assert increment_path("exp", exist_ok=False).name == "exp8"
-    assert increment_path("exp", exist_ok=False, sep="_").name == "exp_3"
 
 
 def test_a_file_is_found_as_given_or_below_the_working_directory(in_empty_folder):
@@ -75,11 +68,6 @@ def test_image_size_is_rounded_up_as_recorded_and_said(golden, caplog, i):
     assert (str(want) in caplog.text) == (size != want)
 
 
-def test_image_size_must_be_positive():
-    with pytest.raises(UserError, match="--img-size 0"):
-        check_img_size(0)
-
-
 def test_latest_run_is_the_newest_last_checkpoint(in_empty_folder, monkeypatch):
     assert latest_run() == ""
     times = {}
@@ -105,3 +93,49 @@ def test_a_missing_data_yaml_is_answered_with_data_yamls_alone(in_empty_folder):
         check_file("cell.yaml", "data")
     with pytest.raises(UserError, match=r"there is: runs/exp/hyp\.yaml; shipped"):
         check_file("hip.yaml", "hyp")
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "file"),
+    [
+        ("yolov7-tiny", "cfg", "cfg/training/yolov7-tiny.yaml"),
+        ("yolov7-tiny-silu", "cfg", "cfg/deploy/yolov7-tiny-silu.yaml"),
+        ("tiny", "hyp", "data/hyp.scratch.tiny.yaml"),
+        ("tiny.noota", "hyp", "data/hyp.scratch.tiny.noota.yaml"),
+        ("small", "hyp", "data/hyp.small.yaml"),
+        ("data/hyp.shapes.yaml", "hyp", "data/hyp.small.yaml"),  # its name in older versions
+        ("coco320", "data", "data/coco320.yaml"),
+        ("tiny_smoke", "run file", "configs/tiny_smoke.yaml"),
+        ("lr_bs", "experiment", "experiments/lr_bs.json"),
+        ("cfg/training/yolov7.yaml", "", "cfg/training/yolov7.yaml"),
+        ("data/coco.yaml", "data", "data/coco.yaml"),
+    ],
+)
+def test_shipped_files_are_found_from_any_folder(in_empty_folder, name, kind, file):
+    assert check_file(name, kind) == str(ROOT / file)
+
+
+def test_the_working_folder_comes_first(in_empty_folder):
+    own = in_empty_folder / "data" / "coco.yaml"
+    own.parent.mkdir()
+    own.touch()
+    assert check_file("data/coco.yaml", "data") == "data/coco.yaml"
+    assert check_file("coco.yaml", "data") == "data/coco.yaml"
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "nearest"),
+    [
+        ("yolov7tiny", "cfg", "shipped: yolov7-tiny"),
+        ("data/hyp.tinny.yaml", "hyp", "shipped: .*tiny"),
+        ("coco300.yaml", "data", "shipped: coco320"),
+    ],
+)
+def test_a_missing_file_suggests_the_nearest_shipped_ones(in_empty_folder, name, kind, nearest):
+    with pytest.raises(UserError, match=f"{name} does not exist.*{nearest}"):
+        check_file(name, kind)
+
+
+@pytest.mark.parametrize("name", ["../train.py", "/etc/passwd", "README.md", "train.py", "pyproject.toml"])
+def test_nothing_else_of_the_checkout_ships(in_empty_folder, name):
+    assert shipped_file(name, "cfg") is None

@@ -1,7 +1,6 @@
 """What a run prints reaches its log whatever becomes of the terminal, and no lost stream is an error."""
 
 import io
-import logging
 import os
 import subprocess
 import sys
@@ -11,7 +10,7 @@ from tqdm import tqdm
 
 from tests.conftest import ROOT
 from yolov7fast.core.process import output as module
-from yolov7fast.core.process.output import run_output
+from yolov7fast.core.process.output import run_output, stderr_lines_caught
 
 
 @pytest.fixture
@@ -28,23 +27,6 @@ def test_the_log_has_what_was_printed_before_it_had_a_place(log, capsys):
     print("behind")
     assert log.read_text() == "heading\nbefore\nafter\nno end of line\n"
     assert capsys.readouterr().out == "before\nno end of linebehind\n"
-
-
-def test_logging_reaches_the_log_and_afterwards_its_own_stream(log):
-    terminal, root = io.StringIO(), logging.getLogger()
-    handler = logging.StreamHandler(terminal)
-    root.addHandler(handler)
-    before, sys.stderr = sys.stderr, terminal
-    try:
-        with run_output() as output:
-            output.keep_log(log)
-            logging.warning("inside")
-        logging.warning("outside")
-    finally:
-        sys.stderr = before
-        root.removeHandler(handler)
-    assert log.read_text() == "inside\n"
-    assert terminal.getvalue() == "inside\noutside\n"
 
 
 def test_of_a_progress_bar_the_log_has_the_end(log, monkeypatch, capsys):
@@ -142,3 +124,27 @@ def test_commands_end_without_a_traceback_where_their_output_is_lost(tmp_path, r
     assert (done.returncode, "Traceback" in done.stderr, "Exception ignored" in done.stderr) == (code, False, False)
     if code == 0:  # no file has taken the place of the closed stream
         assert (tmp_path / "file").read_text() == "None"
+
+
+def is_decoder(line: str) -> bool:
+    return "JPEG" in line
+
+
+def test_wanted_lines_are_caught_and_others_follow(capfd):
+    with stderr_lines_caught(is_decoder) as lines:
+        os.write(2, b"Premature end of JPEG file\n")
+        print("a bar", file=sys.stderr)
+    os.write(2, b"JPEG outside\n")
+    assert lines == ["Premature end of JPEG file"]
+    assert capfd.readouterr().err == "a bar\nJPEG outside\n"
+
+
+def test_stderr_is_back_after_an_error_and_within_another_capture(capfd):
+    with stderr_lines_caught(is_decoder) as outer:
+        with pytest.raises(RuntimeError), stderr_lines_caught(is_decoder) as inner:
+            os.write(2, b"JPEG inner\n")
+            raise RuntimeError
+        os.write(2, b"JPEG outer\n")
+    os.write(2, b"after\n")
+    assert (inner, outer) == (["JPEG inner"], ["JPEG outer"])
+    assert capfd.readouterr().err == "after\n"

@@ -7,7 +7,6 @@ import sys
 
 import pytest
 
-from yolov7fast.core.errors import run_command
 from yolov7fast.core.process import signals
 from yolov7fast.core.process.signals import StopRequest
 
@@ -30,35 +29,6 @@ def test_each_asks_for_a_stop_and_gives_its_exit_code(name, capsys):
         assert stop and stop.exit_code == 128 + number
     assert signal.getsignal(number) == before
     assert f"{name}: finishing this step" in capsys.readouterr().out
-
-
-def test_a_run_under_nohup_outlives_its_terminal():
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        with StopRequest() as stop:
-            os.kill(os.getpid(), signal.SIGHUP)
-            assert not stop
-    finally:
-        signal.signal(signal.SIGHUP, before)
-
-
-def test_a_signal_in_the_middle_of_a_print_is_obeyed(monkeypatch):
-    class Busy:
-        def write(self, text):
-            raise RuntimeError("reentrant call inside <_io.BufferedWriter>")
-
-        flush = write
-
-    monkeypatch.setattr(sys, "stdout", Busy())
-    with StopRequest() as stop:
-        os.kill(os.getpid(), signal.SIGTERM)
-        assert stop.exit_code == 143
-
-
-def test_the_second_interrupt_reaches_a_caller_of_the_library():
-    with pytest.raises(KeyboardInterrupt), StopRequest():
-        for _ in range(2):
-            os.kill(os.getpid(), signal.SIGINT)
 
 
 STUBBORN = """
@@ -113,23 +83,6 @@ def test_a_signal_outside_the_training_loop_ends_a_command_with_one_line(name, m
     line = "interrupted\n" if name == "SIGINT" else f"stopped by {name}\n"
     assert (done.returncode, done.stderr) == (128 + number, line)
     assert done.stdout == ("cleaned up\n" if moment == "work" else "")
-
-
-def test_signals_that_end_a_command_are_given_back():
-    before = [signal.getsignal(number) for number in signals.ASKING]
-    with pytest.raises(SystemExit):
-        run_command(lambda: 0)
-    assert [signal.getsignal(number) for number in signals.ASKING] == before
-
-
-def test_ignored_signals_stay_ignored():
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        signals.end_on_signals()
-        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
-    finally:
-        signals.restore_signals()
-        signal.signal(signal.SIGHUP, before)
 
 
 def test_the_end_of_the_launcher_asks_for_a_stop(monkeypatch, capsys):

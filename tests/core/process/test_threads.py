@@ -27,21 +27,6 @@ def test_work_of_several_threads_comes_in_the_order_of_its_items():
     assert begun == [1, 1] and own_threads() == []
 
 
-@pytest.mark.parametrize("ahead", [1, 4])
-def test_no_more_items_are_taken_than_the_threads_need(ahead):
-    taken = []
-
-    def items():
-        for number in range(100):
-            taken.append(number)
-            yield number
-
-    results = in_order(lambda number: number, items(), 2, ahead=ahead)
-    assert next(results) == 0 and len(taken) == 2 * ahead + 1
-    results.close()
-    assert len(taken) == 2 * ahead + 1 and own_threads() == []
-
-
 def test_an_error_of_the_work_is_raised_in_its_place():
     def work(number: int) -> int:
         if number == 2:
@@ -100,14 +85,3 @@ def test_a_process_is_forked_between_two_tasks_of_a_side_thread_alone():
 def _draws_in_a_child() -> None:
     with SideThread("child") as side:
         side.submit(int).result(5)
-
-
-def test_a_task_that_forks_does_not_wait_for_itself():
-    def fork() -> int:
-        child = os.fork()
-        if not child:
-            os._exit(7)
-        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-    with SideThread("a") as side:
-        assert side.submit(fork).result(15) == 7

@@ -10,7 +10,7 @@ import yaml
 from tests.data.formats.drawn_sets import NAMES, write_coco, write_csv, write_voc, write_yolo, yolo_text
 from tests.data.formats.test_prepare import tree, without_val
 from tests.training.commands import small_network
-from yolov7fast.checkpoint.api import load_checkpoint
+from yolov7fast.checkpoint.checkpoint_reader import load_checkpoint
 from yolov7fast.cli.commands import test as test_command
 from yolov7fast.cli.commands.train import run
 from yolov7fast.cli.parser import parser_for

@@ -6,10 +6,10 @@ import torch
 
 from tests.mini_network import write_mini_weights
 from tests.training.families.detr_commands import NETWORKS
-from yolov7fast.checkpoint.write import save_checkpoint
+from yolov7fast.checkpoint.checkpoint_writer import save_checkpoint
 from yolov7fast.inference.export.network import Source, load_source
-from yolov7fast.nn.description import read_description
 from yolov7fast.nn.model import Model
+from yolov7fast.nn.model_parser import read_description
 
 ROOT = Path(__file__).resolve().parents[3]
 NAMES = ["ant", "bee", "cow"]
@@ -31,7 +31,7 @@ def mini_source(folder: Path) -> Source:
 
 def detr_source(architecture: str, folder: Path) -> Source:
     """A small DETR network. Fresh ones answer alike for every image: all weights are moved."""
-    from yolov7fast.nn.detr import build
+    from yolov7fast.nn.detr_model import build
 
     torch.manual_seed(0)
     model = build(architecture, NAMES, NETWORKS[architecture]).eval().requires_grad_(False)

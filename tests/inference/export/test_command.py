@@ -139,8 +139,8 @@ def test_bad_flags_are_named_in_one_line_and_nothing_is_written(weights, flags, 
 
 
 def test_bad_weights_are_named_in_one_line(weights, tmp_path):
-    from yolov7fast.checkpoint.api import load_checkpoint, module_of
-    from yolov7fast.checkpoint.write import save_checkpoint
+    from yolov7fast.checkpoint.checkpoint_reader import load_checkpoint, module_of
+    from yolov7fast.checkpoint.checkpoint_writer import save_checkpoint
 
     save_checkpoint(module_of(load_checkpoint(weights), True).state_dict(), tmp_path / "bare.pt")
     (tmp_path / "broken.pt").write_bytes(b"no checkpoint")

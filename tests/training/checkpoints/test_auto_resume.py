@@ -15,11 +15,11 @@ import pytest
 from tests.training.commands import ROOT, assert_same_weights, here, small_run, train
 from tests.training.fake_family import FakeFamily, fake_trainer
 from tests.training.families.detr_commands import needs_transformers, run_file
-from yolov7fast.checkpoint.api import load_checkpoint
+from yolov7fast.checkpoint.checkpoint_reader import load_checkpoint
 from yolov7fast.cli.commands.train import run as run_training
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.core.errors import UserError
-from yolov7fast.core.files.folder_lock import FolderLock
+from yolov7fast.core.files.locks import FolderLock
 from yolov7fast.training.checkpoints.files import CheckpointFiles
 from yolov7fast.training.distributed import World
 from yolov7fast.training.options import order_is_shuffled, save_minutes

@@ -8,7 +8,7 @@ import pytest
 
 import yolov7fast.core.files.atomic
 from tests.training.fake_family import FakeFamily, fake_trainer
-from yolov7fast.checkpoint.api import load_checkpoint
+from yolov7fast.checkpoint.checkpoint_reader import load_checkpoint
 from yolov7fast.core.errors import UserError
 from yolov7fast.training.run import restore
 

@@ -13,7 +13,7 @@ import yaml
 import yolov7fast.training.base_family
 import yolov7fast.training.yolo.checkpoints
 from tests.training.commands import ROOT, assert_same_weights, here, small_run, train
-from yolov7fast.checkpoint.api import load_checkpoint, save_checkpoint
+from yolov7fast.checkpoint.checkpoint_reader import load_checkpoint, save_checkpoint
 from yolov7fast.core.errors import UserError, one_line, run_command
 from yolov7fast.training.resize_stages import final_size, plan_stages
 from yolov7fast.training.yolo.family import YoloFamily

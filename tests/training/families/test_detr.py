@@ -9,13 +9,13 @@ import torch
 import yaml
 
 from tests.training.families.detr_commands import BACKBONE, NETWORKS, needs_transformers, run_file
-from yolov7fast.checkpoint.api import CheckpointError, load_checkpoint, save_checkpoint
+from yolov7fast.checkpoint.checkpoint_reader import CheckpointError, load_checkpoint, save_checkpoint
 from yolov7fast.cli.checks import check_train
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.core.errors import UserError
-from yolov7fast.losses import detr_matching
-from yolov7fast.losses.detr import PARTS, attach_loss, matcher_timed
-from yolov7fast.nn.detr import ARCHITECTURES, build, rebuild
+from yolov7fast.losses import detr_loss
+from yolov7fast.losses.detr_loss import PARTS, attach_loss, matcher_timed
+from yolov7fast.nn.detr_model import ARCHITECTURES, build, rebuild
 from yolov7fast.predictors.base import PredictOptions
 from yolov7fast.predictors.detr import DetrPredictor, Frames, best_of
 from yolov7fast.predictors.registry import load_predictor
@@ -51,9 +51,9 @@ def test_parts_of_the_loss_sum_up_to_it(detector):
 def test_losses_are_those_of_transformers_own_matching(detector):
     """All layers are matched together, for one copy to the host; the loss does not change by it."""
     loss = attach_loss(detector)
-    copies, to_host = [], detr_matching.to_host
+    copies, to_host = [], detr_loss.to_host
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(detr_matching, "to_host", lambda values: copies.append(values) or to_host(values))
+        patch.setattr(detr_loss, "to_host", lambda values: copies.append(values) or to_host(values))
         torch.manual_seed(2)
         ours = detector.train()(*small_batch()).loss
     assert len(copies) == 1

@@ -17,7 +17,7 @@ import yaml
 from tests.mission.commands import OVERFIT
 from tests.training.commands import ROOT, assert_same_weights, train
 from tests.training.families.detr_commands import needs_transformers, run_file
-from yolov7fast.checkpoint.api import load_checkpoint, save_checkpoint
+from yolov7fast.checkpoint.checkpoint_reader import load_checkpoint, save_checkpoint
 from yolov7fast.cli.checks import check_test
 from yolov7fast.cli.commands.detect import detect
 from yolov7fast.cli.commands.test import run as measure

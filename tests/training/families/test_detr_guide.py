@@ -19,7 +19,7 @@ from tests.training.families.detr_commands import needs_transformers
 from yolov7fast.cli.checks import check_train
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.cli.run_file import merge
-from yolov7fast.nn.detr import build
+from yolov7fast.nn.detr_model import build
 
 RUN_FILES = sorted(path.name for path in (ROOT / "configs").glob("*detr*.yaml"))
 TRIALS = json.loads((ROOT / "experiments" / "detr_lr.json").read_text())

@@ -9,8 +9,7 @@ import torch
 
 from tests.training.families.detr_commands import NETWORKS, needs_transformers
 from yolov7fast.core.errors import UserError
-from yolov7fast.nn.detr import ARCHITECTURES, build, transformers
-from yolov7fast.nn.detr_pretrained import RESNETS, resnet_config, without_timm
+from yolov7fast.nn.detr_model import ARCHITECTURES, RESNETS, build, resnet_config, transformers, without_timm
 
 pytestmark = needs_transformers
 NAMES = ["ball", "box", "cone", "star"]

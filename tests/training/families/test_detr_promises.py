@@ -10,15 +10,15 @@ import pytest
 import torch
 import yaml
 
-import yolov7fast.losses.detr
+import yolov7fast.losses.detr_loss
 from tests.training.commands import torchrun
 from tests.training.families.detr_commands import NETWORKS, needs_transformers, run_file
-from yolov7fast.checkpoint.api import load_checkpoint, save_checkpoint
+from yolov7fast.checkpoint.checkpoint_reader import load_checkpoint, save_checkpoint
 from yolov7fast.cli.commands.train import run
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.core.errors import UserError
-from yolov7fast.losses.detr import PARTS, SetLoss, attach_loss
-from yolov7fast.nn.detr import ARCHITECTURES, Detector, build
+from yolov7fast.losses.detr_loss import PARTS, SetLoss, attach_loss
+from yolov7fast.nn.detr_model import ARCHITECTURES, Detector, build
 from yolov7fast.training.detr.family import DetrFamily
 from yolov7fast.training.detr.optimization import DropSchedule
 from yolov7fast.training.distributed import World
@@ -224,8 +224,8 @@ def test_boxes_are_counted_over_all_processes(detector, monkeypatch):
         return output.loss.item(), {k: v.item() for k, v in output.loss_dict.items()}, layer.grad.clone()
 
     _, alone, gradient = measured()
-    monkeypatch.setattr(yolov7fast.losses.detr.dist, "all_reduce", lambda count: count.add_(6))
-    monkeypatch.setattr(yolov7fast.losses.detr.dist, "get_world_size", lambda: 2)
+    monkeypatch.setattr(yolov7fast.losses.detr_loss.dist, "all_reduce", lambda count: count.add_(6))
+    monkeypatch.setattr(yolov7fast.losses.detr_loss.dist, "get_world_size", lambda: 2)
     loss.shared = True
     total, shared, other_gradient = measured()
     factor = {name: 0.5 for name in PARTS} | ({"cls": 1.0} if detector.kind.has_background else {})

@@ -4,7 +4,7 @@ import pytest
 import yaml
 
 from tests.conftest import ROOT
-from yolov7fast.checkpoint.family import FAMILIES, FamilyEntry, family_of
+from yolov7fast.checkpoint.families import FAMILIES, FamilyEntry, family_of
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.cli.run_file import family_of_run_file
 from yolov7fast.cli.trial_training import Budget

@@ -11,14 +11,14 @@ import torch
 import yaml
 
 from tests.training.commands import ROOT, assert_same_weights, small_run, torchrun, train
-from yolov7fast.checkpoint.api import load_checkpoint, save_checkpoint
+from yolov7fast.checkpoint.checkpoint_reader import load_checkpoint, save_checkpoint
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.core.errors import UserError
 from yolov7fast.evaluation.upstream import test as evaluate_weights
-from yolov7fast.losses.multihead import MultiHeadLoss
-from yolov7fast.nn.description import read_description
+from yolov7fast.losses.multihead_loss import MultiHeadLoss
 from yolov7fast.nn.head_config import SHIPPED, HeadConfig
 from yolov7fast.nn.model import Model
+from yolov7fast.nn.model_parser import read_description
 from yolov7fast.training.hyperparameters import load_hyp
 from yolov7fast.training.yolo.family import YoloFamily
 from yolov7fast.training.yolo.network import (

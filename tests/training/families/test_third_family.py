@@ -12,8 +12,8 @@ import pytest
 import yolov7fast.training
 from tests.training.commands import assert_same_weights
 from yolov7fast.__main__ import run
-from yolov7fast.checkpoint.api import load_checkpoint
-from yolov7fast.checkpoint.family import FAMILIES, FamilyEntry
+from yolov7fast.checkpoint.checkpoint_reader import load_checkpoint
+from yolov7fast.checkpoint.families import FAMILIES, FamilyEntry
 from yolov7fast.core.errors import UserError
 from yolov7fast.training.base_family import BaseFamily
 from yolov7fast.training.families import family_class

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from yolov7fast.checkpoint.api import strip_checkpoint
+from yolov7fast.checkpoint.checkpoint_reader import strip_checkpoint
 from yolov7fast.cli.checks import check_detect
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.cli.programs import program_of

@@ -28,8 +28,8 @@ from yolov7fast.core.files.paths import check_img_size
 from yolov7fast.data.data_yaml import load_data_yaml
 from yolov7fast.data.dataset import LoadImagesAndLabels
 from yolov7fast.evaluation.curve_plots import figure, line_colours
-from yolov7fast.losses.multihead import MultiHeadLoss
-from yolov7fast.losses.yolo import YoloLoss
+from yolov7fast.losses.multihead_loss import MultiHeadLoss
+from yolov7fast.losses.yolo_loss import YoloLoss
 from yolov7fast.nn.model import Model
 
 SHOWN = {"plain": "plain", "ota": "OTA", "tal": "task-aligned"}

@@ -22,7 +22,7 @@ from yolov7fast.core.device import select_device
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.atomic import write_atomically
 from yolov7fast.data.data_yaml import DataYaml, load_data_yaml
-from yolov7fast.losses.build import assigner_stages
+from yolov7fast.losses.assigners import assigner_stages
 from yolov7fast.machine.profiler import batches, build_step, measure
 from yolov7fast.nn.heads import IAuxDetect
 from yolov7fast.training.hyperparameters import load_hyp, with_assigner

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from yolov7fast.cli.programs import program
 from yolov7fast.core.errors import UserError
-from yolov7fast.core.files.shipped import CHECKOUT
+from yolov7fast.core.files.paths import CHECKOUT
 
 CONFIG = "configs/shapes.yaml"
 IMAGES = "data/shapes/images/val"

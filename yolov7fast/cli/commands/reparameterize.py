@@ -9,13 +9,13 @@ from pathlib import Path
 
 import torch
 
-from yolov7fast.checkpoint.api import load_checkpoint, module_of, save_checkpoint
-from yolov7fast.checkpoint.release import local_weights
+from yolov7fast.checkpoint.checkpoint_reader import load_checkpoint, module_of, save_checkpoint
+from yolov7fast.checkpoint.released_weights import local_weights
 from yolov7fast.cli.programs import program
 from yolov7fast.core.errors import UserError
 from yolov7fast.nn.heads import Detect
 from yolov7fast.nn.model import Model
-from yolov7fast.nn.reparam import to_deploy
+from yolov7fast.nn.reparameterize import to_deploy
 
 
 def convert(weights: Path, cfg: Path, output: Path) -> float:

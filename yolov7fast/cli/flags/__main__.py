@@ -10,7 +10,7 @@ from yolov7fast.cli.flags import Flag, flags_of
 from yolov7fast.cli.flags.export import ROWS as EXPORT
 from yolov7fast.cli.flags.row import GROUPS
 from yolov7fast.core.files.atomic import write_atomically
-from yolov7fast.core.files.shipped import ROOT
+from yolov7fast.core.files.paths import ROOT
 
 PAGE = ROOT / "docs" / "flags.md"
 MARKED = re.compile(r"^(<!-- flags: ([\w-]+)(?: (\w+))? -->\n).*?^(<!-- /flags -->)$", re.M | re.S)

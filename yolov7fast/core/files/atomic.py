@@ -1,8 +1,7 @@
-"""Files and folders written whole: a kill, a full disk or a power cut leaves the old content or the new, never a part.
+"""Atomic writing: a kill, a full disk or a power failure leaves the old content or the new, never a part of it.
 
-The content goes to a hidden temporary name in the same folder, is flushed to the disk, and takes its own name in one
-step. A temporary file is locked while its writer lives; one without a lock was left by a killed process, and the next
-write to the same path takes it over.
+The content is written to a hidden temporary file in the same folder, flushed to the disk, and renamed. A temporary file
+is locked by its writer; one without a lock was left by a killed process, and the next write to the same path reuses it.
 """
 
 import os
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from yolov7fast.core.errors import UserError
-from yolov7fast.core.files.file_lock import NoLocks, try_lock
+from yolov7fast.core.files.locks import NoLocks, try_lock
 
 REMEDY = "free some space, or choose a folder that exists and can be written"
 LONGEST = 60  # characters of a name kept in a temporary one: a file name has at most 255 bytes, a character 4
@@ -42,7 +41,7 @@ class Replacement:
         self.discard()
 
     def fill(self, write: Callable[[Path], Any]) -> None:
-        """Let `write` give the temporary file its content, and wait until that is on the disk."""
+        """Call `write` with the temporary path, and wait until the content is on the disk."""
         try:
             with as_user_error(self.path, self.remedy):
                 write(self.temporary)
@@ -56,19 +55,19 @@ class Replacement:
             _flush(self.temporary)
 
     def commit(self) -> None:
-        """Put the file in its place."""
+        """Rename the temporary file to `path`."""
         try:
             with as_user_error(self.path, self.remedy):
                 same = self._target.exists() and os.path.samefile(self.temporary, self._target)
                 os.replace(self.temporary, self._target)
-                self._open = same  # two names of one file: then a rename does nothing at all
+                self._open = same  # two names of one file: then rename does nothing
                 if self.durable:
                     _flush(self._target.parent)
         finally:
             self.discard()
 
     def discard(self) -> None:
-        """Remove the temporary file, if there still is one, and let others have its name."""
+        """Remove the temporary file if it still exists, and release its lock."""
         if self._open:
             with suppress(OSError):
                 self.temporary.unlink()
@@ -80,11 +79,11 @@ class Replacement:
 
 @contextmanager
 def atomic_path(path: str | Path, *, suffix: str = "", durable: bool = True, remedy: str = REMEDY) -> Iterator[Path]:
-    """A temporary path that becomes `path` when the block ends without error, and is removed otherwise.
+    """A temporary path that is renamed to `path` when the block ends without error, and removed otherwise.
 
     suffix: of the temporary name, for writers that choose a format by it. durable: wait until the content is on the
-    disk; not worth its time for many small files that can be made again. A link stays a link: its target is replaced.
-    An OSError becomes a `UserError` with `remedy`, so the block should do nothing but write.
+    disk; False for many small files that can be recreated. The target of a symbolic link is replaced, not the link.
+    An OSError becomes a `UserError` with `remedy`, so the block should only write.
     """
     with Replacement(path, suffix, durable, remedy) as replacement:
         with as_user_error(path, remedy):
@@ -95,9 +94,9 @@ def atomic_path(path: str | Path, *, suffix: str = "", durable: bool = True, rem
 
 @contextmanager
 def atomic_file(path: str | Path, mode: str = "wb", **options: Any) -> Iterator[IO]:
-    """An open file that takes the place of `path` when the block ends without error; options: see `atomic_path`.
+    """An open file that replaces `path` when the block ends without error; options: see `atomic_path`.
 
-    mode: `wb`, or `w` for UTF-8 text whose line ends stay as they are.
+    mode: `wb`, or `w` for UTF-8 text without conversion of line ends.
     """
     encoding, newline = (None, None) if "b" in mode else ("utf-8", "")
     with atomic_path(path, **options) as temporary, open(temporary, mode, encoding=encoding, newline=newline) as file:
@@ -105,13 +104,13 @@ def atomic_file(path: str | Path, mode: str = "wb", **options: Any) -> Iterator[
 
 
 def write_atomically(path: str | Path, content: str | bytes, **options: Any) -> None:
-    """Give a file this content in one step; options: see `atomic_path`."""
+    """Replace the content of a file atomically; options: see `atomic_path`."""
     with atomic_path(path, **options) as temporary:
         temporary.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
 def link_or_copy(source: Path, path: Path) -> None:
-    """Let `path` have the present content of `source`: a second name for it where the file system has hard links."""
+    """Make `path` a hard link to `source`, or a copy if the file system has no hard links."""
     with atomic_path(path) as temporary:
         temporary.unlink()
         try:
@@ -122,7 +121,7 @@ def link_or_copy(source: Path, path: Path) -> None:
 
 @contextmanager
 def atomic_folder(path: str | Path, remedy: str = REMEDY) -> Iterator[Path]:
-    """An empty folder that takes the name `path` when the block ends without error; what stood there is removed."""
+    """An empty folder that replaces `path` when the block ends without error."""
     target = Path(os.path.realpath(path))
     with as_user_error(path, remedy):
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -143,7 +142,7 @@ def atomic_folder(path: str | Path, remedy: str = REMEDY) -> Iterator[Path]:
 
 @contextmanager
 def as_user_error(path: str | Path, remedy: str = REMEDY) -> Iterator[None]:
-    """An OSError in the block becomes the one-line error that `path` cannot be written."""
+    """Convert an OSError in the block into a UserError: `path` cannot be written."""
     try:
         yield
     except OSError as error:
@@ -151,14 +150,14 @@ def as_user_error(path: str | Path, remedy: str = REMEDY) -> Iterator[None]:
 
 
 def _claim(target: Path, suffix: str = "", is_folder: bool = False) -> tuple[Path, int | None]:
-    """An empty temporary file or folder beside the target that no other writer holds, and the handle of its lock."""
+    """An empty temporary file or folder next to the target that no other writer has locked, and its lock."""
     stem = f".{target.name[:LONGEST]}"
     attempts = count(2)
     temporary = target.with_name(f"{stem}.tmp{suffix}")
     try:
         while (handle := _try_unshared(temporary, is_folder)) is None:
             temporary = target.with_name(f"{stem}.{next(attempts)}.tmp{suffix}")
-    except NoLocks:  # other writers cannot be noticed: a name of our own, which a kill leaves behind
+    except NoLocks:  # other writers cannot be detected: use a unique name, which a kill leaves behind
         with suppress(OSError):
             temporary.rmdir() if is_folder else temporary.unlink()
         temporary, handle = target.with_name(f"{stem}.{os.getpid()}.tmp{suffix}"), None
@@ -172,10 +171,10 @@ def _claim(target: Path, suffix: str = "", is_folder: bool = False) -> tuple[Pat
 
 
 def _try_unshared(temporary: Path, is_folder: bool) -> int | None:
-    """The lock of a temporary file that is no second name of another file."""
+    """Lock a temporary file, after replacing one that is a hard link to another file."""
     handle = try_lock(temporary, is_folder)
     if handle is not None and not is_folder and os.fstat(handle).st_nlink > 1:
-        # a killed `link_or_copy` left a second name of a good file, which must not be written to
+        # left by a killed `link_or_copy`: a link to a complete file, which must not be written to
         temporary.unlink()
         os.close(handle)
         handle = try_lock(temporary)
@@ -183,7 +182,7 @@ def _try_unshared(temporary: Path, is_folder: bool) -> int | None:
 
 
 def clear_abandoned(folder: Path) -> None:
-    """Remove temporary files in a folder whose writers were killed. For a folder that has one writer at a time."""
+    """Remove the temporary files of killed writers from a folder."""
     for path in folder.glob(".*") if folder.is_dir() else ():
         if not ABANDONED.fullmatch(path.name) or not path.is_file():
             continue
@@ -195,9 +194,9 @@ def clear_abandoned(folder: Path) -> None:
 
 
 def _flush(path: Path) -> None:
-    """Wait until a file's content, or a folder's list of names, is on the disk."""
+    """Wait until a file's content, or a folder's entries, are on the disk."""
     if path.is_dir() and os.name != "posix":
-        return  # only there can a folder be opened
+        return  # folders cannot be opened
     handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
     try:
         os.fsync(handle)

@@ -1,4 +1,8 @@
-"""Finding files, naming run folders, rounding image sizes: what every command does before it begins."""
+"""Finding files, shipped YAML files and run folders, and rounding image sizes.
+
+Shipped files lie at the root of a checkout (`cfg/`, `data/`, `configs/`, `experiments/`); installed, in the package's
+folder `shipped`. Files below the working directory take precedence: see `check_file`.
+"""
 
 import difflib
 import logging
@@ -9,16 +13,29 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from yolov7fast.core.errors import UserError, shown
-from yolov7fast.core.files.shipped import nearest_shipped, shipped_file
 
 log = logging.getLogger(__name__)
-MOST_NAME_BYTES, MOST_PATH_BYTES = 255, 4095  # of a name in a path, and of a path, on Linux
+PACKAGE = Path(__file__).resolve().parents[2]
+CHECKOUT = PACKAGE.parent if (PACKAGE.parent / "pyproject.toml").is_file() else None
+ROOT = CHECKOUT or PACKAGE / "shipped"
+
+# kind of file -> patterns of the shipped ones, {} being the short name; the first match is used
+KINDS: dict[str, tuple[str, ...]] = {
+    "cfg": ("cfg/training/{}.yaml", "cfg/deploy/{}.yaml"),
+    "hyp": ("data/hyp.scratch.{}.yaml", "data/hyp.{}.yaml"),
+    "data": ("data/{}.yaml",),
+    "run file": ("configs/{}.yaml",),
+    "experiment": ("experiments/{}.yaml", "experiments/{}.json"),
+}
+RENAMED = {"data/hyp.shapes.yaml": "data/hyp.small.yaml"}  # names of older versions, in users' scripts and run files
+FOLDERS = {pattern.split("/")[0] for patterns in KINDS.values() for pattern in patterns}
 SIGNS = {"data": b"names:", "cfg": b"backbone:", "hyp": b"lr0:"}  # a line of each file of a kind begins with it
 SKIPPED_FOLDERS = {"__pycache__", "node_modules", "site-packages"}  # and all whose name begins with a dot
+MOST_NAME_BYTES, MOST_PATH_BYTES = 255, 4095  # of a name in a path, and of a path, on Linux
 
 
 def increment_path(path: str | Path, exist_ok: bool = True, sep: str = "") -> Path:
-    """`path` if free (or `exist_ok`), else with the next number behind it: exp, exp2, exp3.
+    """`path` if it does not exist (or `exist_ok`), else with the next number appended: exp, exp2, exp3.
 
     The next number is one above the largest among the siblings named exactly `path` + `sep` + digits.
     """
@@ -27,14 +44,13 @@ def increment_path(path: str | Path, exist_ok: bool = True, sep: str = "") -> Pa
         return path
     numbered = re.compile(re.escape(path.name + sep) + r"(\d+)")
     found = (numbered.fullmatch(sibling.name) for sibling in path.parent.iterdir())
-    largest = max((int(match[1]) for match in found if match), default=1)
-    return path.with_name(f"{path.name}{sep}{max(largest, 1) + 1}")
+    return path.with_name(f"{path.name}{sep}{max((int(match[1]) for match in found if match), default=1) + 1}")
 
 
 def check_file(file: str | Path, kind: str = "") -> str:
-    """A file as given (or an empty name), else the one of that name below the working directory, else a shipped one.
+    """The file as given (or an empty name), else the one of that name below the working directory, else a shipped one.
 
-    kind: one of `core.files.shipped.KINDS`, whose shipped files also have short names (`yolov7-tiny` of the kind cfg).
+    kind: a key of KINDS, whose shipped files also have short names (`yolov7-tiny` of the kind cfg).
     """
     file = str(file)
     check_path(file)
@@ -50,34 +66,35 @@ def check_file(file: str | Path, kind: str = "") -> str:
     shipped = shipped_file(file, kind)
     if shipped:
         return str(shipped.relative_to(Path.cwd()) if shipped.is_relative_to(Path.cwd()) else shipped)
-    hint = nearby(file, kind) + nearest_shipped(file, kind)
+    hint = similar_files(file, kind) + nearest_shipped(file, kind)
     raise UserError(f"{file} does not exist, here or in any folder below {Path.cwd()}{hint}")
 
 
 def check_path(path: str | Path) -> None:
-    """Refuse a path that no file can have, before the file system is asked for it."""
+    """Raise UserError for a path that no file can have, before it is passed to the file system."""
     longest = max((len(os.fsencode(part)) for part in Path(path).parts), default=0)
     if longest > MOST_NAME_BYTES or len(os.fsencode(path)) > MOST_PATH_BYTES or "\0" in str(path):
         raise UserError(f"{shown(str(path))} cannot be a path: a name has at most {MOST_NAME_BYTES} bytes")
 
 
-def nearby(file: str | Path, kind: str = "", limit: int = 5) -> str:
-    """'; there is: a, b, c': files of the same kind and the nearest names, in the folder asked for, or else below the
-    working directory."""
+def similar_files(file: str, kind: str, limit: int = 5) -> str:
+    """'; there is: a, b, c': files of the same kind with the most similar names, in the file's folder or else below
+    the working directory."""
     suffix = Path(file).suffix
     if not suffix:
         return ""
-    beside = sorted(Path(file).parent.glob(f"*{suffix}")) if Path(file).parent.is_dir() else []
-    found = [path for path in beside if is_of_kind(path, kind)]
-    found = found or sorted(path for path in walk_files(".") if path.suffix == suffix and is_of_kind(path, kind))
-    found.sort(key=lambda path: -difflib.SequenceMatcher(None, path.name, Path(file).name).ratio())
-    if not found:
+    for candidates in (Path(file).parent.glob(f"*{suffix}"), walk_files(".")):
+        found = sorted(path for path in candidates if path.suffix == suffix and _is_of_kind(path, kind))
+        if found:
+            break
+    else:
         return f"; there is no {' '.join(filter(None, (kind, suffix)))} file below {Path.cwd()}"
+    found.sort(key=lambda path: -difflib.SequenceMatcher(None, path.name, Path(file).name).ratio())
     more = f" and {len(found) - limit} more" if len(found) > limit else ""
     return f"; there is: {', '.join(map(str, found[:limit]))}{more}"
 
 
-def is_of_kind(path: Path, kind: str) -> bool:
+def _is_of_kind(path: Path, kind: str) -> bool:
     """Whether a YAML file has the key that files of a kind have; True for other files and kinds."""
     if kind not in SIGNS or path.suffix not in (".yaml", ".yml"):
         return True
@@ -89,20 +106,49 @@ def is_of_kind(path: Path, kind: str) -> bool:
 
 
 def walk_files(root: str | Path) -> Iterator[Path]:
-    """Every file below a folder, leaving out hidden folders and those of installed packages."""
+    """Every file below a folder, except in hidden folders and those of installed packages."""
     for folder, folders, files in os.walk(root):
         folders[:] = [name for name in folders if not name.startswith(".") and name not in SKIPPED_FOLDERS]
         yield from (Path(folder) / name for name in files)
 
 
 def latest_run(search_dir: str | Path = ".") -> str:
-    """The newest last*.pt below a folder (what a bare --resume resumes), or '' if there is none."""
+    """The newest last*.pt below a folder, or '' if there is none."""
     found = [path for path in walk_files(search_dir) if path.suffix == ".pt" and path.name.startswith("last")]
     return str(max(found, key=os.path.getctime)) if found else ""
 
 
+def shipped_file(name: str, kind: str = "") -> Path | None:
+    """The shipped file of this path (`cfg/training/yolov7.yaml`) or, of a kind, of this short name (`yolov7`)."""
+    path = Path(RENAMED.get(name, name))
+    if path.is_absolute() or ".." in path.parts:
+        return None
+    if path.parts[0] in FOLDERS and (ROOT / path).is_file():
+        return ROOT / path
+    return shipped_by_name(kind).get(name)
+
+
+def shipped_by_name(kind: str) -> dict[str, Path]:
+    """The shipped files of a kind by their short names, sorted."""
+    found: dict[str, Path] = {}
+    for pattern in KINDS.get(kind, ()):
+        before, after = (ROOT / pattern).name.split("{}")
+        for path in sorted((ROOT / pattern).parent.glob(f"{before}*{after}")):
+            if path not in found.values() and (before or not path.name.startswith("hyp.")):  # data/ holds two kinds
+                found.setdefault(path.name.removeprefix(before).removesuffix(after), path)
+    return found
+
+
+def nearest_shipped(name: str, kind: str, limit: int = 3) -> str:
+    """'; shipped: yolov7-tiny, yolov7x': the short names nearest to an unknown name, or the first few."""
+    known = list(shipped_by_name(kind))
+    stem = re.sub(r"\.(yaml|yml|json)$", "", Path(name).name)
+    close = difflib.get_close_matches(stem, known, n=limit, cutoff=0.5) or known[: 2 * limit]
+    return f"; shipped: {', '.join(close)}" if close else ""
+
+
 def check_img_size(img_size: int, s: int = 32) -> int:
-    """The size rounded up to a multiple of the largest stride; says so when that changes it."""
+    """The size rounded up to a multiple of the largest stride; a warning is logged if that changes it."""
     if img_size < 1:
         raise UserError(f"--img-size {img_size} is out of range: it must be at least 1, and is rounded up to {s}")
     rounded = math.ceil(img_size / int(s)) * int(s)

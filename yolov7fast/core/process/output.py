@@ -1,7 +1,6 @@
-"""What a run prints, kept in a log and never in its way: output is for people, and a run continues without it.
+"""Output of a run: copied to a log in its folder, and never a reason for the run to fail.
 
-A pipe whose reader has gone (`| head`), a full disk under a redirected output, a closed terminal: each ends a stream,
-not the run. While a `RunOutput` is active, all that goes to stdout or stderr also goes to a log in the run's folder.
+A closed pipe (`| head`), a full disk under a redirected output or a closed terminal ends the stream, not the run.
 """
 
 import contextlib
@@ -11,9 +10,10 @@ import os
 import re
 import select
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -23,10 +23,11 @@ BAR_SECONDS = 60.0  # a progress bar's state becomes a line of the log this ofte
 MOST_PENDING = 1_000_000  # characters kept for a log that cannot be written yet
 CONTROL = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")  # what moves the cursor or colours a terminal
 _LOCK = threading.RLock()
+_STDERR_LOCK = threading.RLock()
 
 
 class _Coloured(logging.Formatter):
-    """Messages as they are; warnings in colour on a terminal."""
+    """Formats warnings in colour on a terminal."""
 
     def format(self, record: logging.LogRecord) -> str:
         text = super().format(record)
@@ -42,7 +43,7 @@ def log_to_stderr(level: int = logging.INFO) -> None:
 
 @contextlib.contextmanager
 def quiet(*loggers: str, level: int = logging.WARNING) -> Iterator[None]:
-    """These loggers say nothing below a level while it lasts."""
+    """Silence these loggers below a level inside the block."""
     found = [logging.getLogger(name) for name in loggers]
     levels = [logger.level for logger in found]
     try:
@@ -55,9 +56,9 @@ def quiet(*loggers: str, level: int = logging.WARNING) -> Iterator[None]:
 
 
 def _renew_lock() -> None:
-    """In a forked process: another thread may have held the lock, and is not there."""
-    global _LOCK
-    _LOCK = threading.RLock()
+    """In a forked process: a thread of the parent may have held the locks."""
+    global _LOCK, _STDERR_LOCK
+    _LOCK, _STDERR_LOCK = threading.RLock(), threading.RLock()
 
 
 if hasattr(os, "register_at_fork"):
@@ -65,9 +66,9 @@ if hasattr(os, "register_at_fork"):
 
 
 def open_closed_streams() -> None:
-    """Descriptors 0, 1 and 2 lead somewhere: else the next file that is opened would be written to as if it were one.
+    """Open the null device for closed descriptors 0, 1 and 2 (`command >&-`).
 
-    `command >&-` starts a program without a standard output.
+    Otherwise the next file that is opened would take the descriptor and receive the output.
     """
     for descriptor in (0, 1, 2):
         try:
@@ -77,15 +78,15 @@ def open_closed_streams() -> None:
 
 
 def give_up(stream: TextIO | None) -> None:
-    """Let a stream that cannot be written lead nowhere, with what it still holds: its end must not fail either."""
+    """Redirect a stream that cannot be written to the null device, so that flushing its buffer does not fail."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, stream.fileno())  # pyright: ignore[reportOptionalMemberAccess]
-        os.close(nowhere)
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, stream.fileno())  # pyright: ignore[reportOptionalMemberAccess]
+        os.close(null)
 
 
 def output_is_lost() -> bool:
-    """Whether stdout or stderr can no longer be written; one that cannot is given up."""
+    """Whether stdout or stderr can no longer be written; such a stream is redirected to the null device."""
     lost = False
     for stream in (sys.stdout, sys.stderr):
         try:
@@ -111,7 +112,7 @@ def _has_no_reader(descriptor: int) -> bool:
 
 
 def print_if_possible(text: str, stream: TextIO | None) -> None:
-    """Print the last words of a program, unless nobody can hear them."""
+    """Print the final message if the stream is still open."""
     try:
         print(text, file=stream, flush=True)
     except (OSError, ValueError):
@@ -119,7 +120,7 @@ def print_if_possible(text: str, stream: TextIO | None) -> None:
 
 
 class Log:
-    """A file of whole lines, appended to. What cannot be written waits in memory for the next line."""
+    """A file to which lines are appended. Text that cannot be written is kept for the next attempt."""
 
     def __init__(self):
         self.path: Path | None = None
@@ -147,7 +148,7 @@ class Log:
 
 
 class Stream(io.TextIOBase):
-    """Writes to a stream as long as that works, and to the log, there without what a terminal would write over."""
+    """Writes to a stream while that works, and to the log, without the text that a terminal would overwrite."""
 
     def __init__(self, original: TextIO | None, log: Log, prefix: str):
         self._original, self._log, self._prefix = original, log, prefix
@@ -189,7 +190,7 @@ class Stream(io.TextIOBase):
         try:
             getattr(self._original, action)(*arguments)
         except BlockingIOError:
-            pass  # a reader that is too slow misses something
+            pass  # the reader is too slow: this text is dropped
         except (OSError, ValueError) as error:
             self._lost = True
             give_up(self._original)
@@ -197,16 +198,16 @@ class Stream(io.TextIOBase):
             self._log.add(f"{self._prefix}the output is lost ({reason}): the run continues, this log has everything\n")
 
     def _keep(self, text: str) -> None:
-        """Whole lines go to the log; of a line that is written over (a progress bar) the last state, now and then."""
-        for piece in re.split(r"(\r\n|\r|\n)", CONTROL.sub("", text)):
-            if piece in ("\n", "\r\n"):
+        """Log complete lines, and the state of a line that is overwritten (a progress bar) every BAR_SECONDS."""
+        for part in re.split(r"(\r\n|\r|\n)", CONTROL.sub("", text)):
+            if part in ("\n", "\r\n"):
                 self.end_line()
-            elif piece == "\r":
+            elif part == "\r":
                 if self._line.strip() and time.monotonic() - self._bar_at >= BAR_SECONDS:
                     self.end_line()
                 self._line = ""
             else:
-                self._line += piece
+                self._line += part
 
     def end_line(self) -> None:
         self._log.add(f"{self._prefix}{self._line.rstrip()}\n")
@@ -218,7 +219,7 @@ class Stream(io.TextIOBase):
 
 
 class RunOutput:
-    """stdout and stderr of a run; `keep_log` names the file when the run has a folder. prefix: of its lines there."""
+    """stdout and stderr of a run; `keep_log` names the log once the run has a folder. prefix: of its lines there."""
 
     def __init__(self, prefix: str = ""):
         self.log, self.prefix = Log(), prefix
@@ -226,7 +227,7 @@ class RunOutput:
         self.streams = tuple(Stream(original, self.log, prefix) for original in self.before)
 
     def keep_log(self, path: Path, heading: str = "") -> None:
-        """From now on append to a file, what was printed before first."""
+        """Append all output to a file from now on, beginning with what was printed before."""
         if self.log.path == path:
             return
         self.log.path = path
@@ -235,29 +236,66 @@ class RunOutput:
             self.log.add(f"{self.prefix}{heading}\n{pending}" if heading else pending)
 
     def note(self, text: str) -> None:
-        """Write lines to the log alone."""
+        """Write lines to the log only."""
         with _LOCK:
             self.log.add("".join(f"{self.prefix}{line}\n" for line in text.splitlines()))
 
 
 @contextlib.contextmanager
 def run_output(prefix: str = "") -> Iterator[RunOutput]:
-    """Within the block prints, logging and progress bars reach the run's log, and no lost stream is an error."""
+    """Inside the block prints, logging and progress bars also go to the run's log, and a lost stream is no error."""
     output = RunOutput(prefix)
     sys.stdout, sys.stderr = output.streams
-    _lead_logging(output.before[1], output.streams[1])
+    _redirect_logging(output.before[1], output.streams[1])
     try:
         yield output
     finally:
         for stream in output.streams:
             stream.finish()
         sys.stdout, sys.stderr = output.before
-        _lead_logging(output.streams[1], output.before[1])
+        _redirect_logging(output.streams[1], output.before[1])
         output.log.close()
 
 
-def _lead_logging(old: io.TextIOBase | TextIO | None, new: Any) -> None:
-    """Handlers of the logging module hold the stream they were made with."""
+def _redirect_logging(old: io.TextIOBase | TextIO | None, new: Any) -> None:
+    """Replace the stream in handlers of the logging module, which keep the one they were created with."""
     for handler in logging.getLogger().handlers:
         if isinstance(handler, logging.StreamHandler) and handler.stream is old and new is not None:
             handler.setStream(new)
+
+
+@contextlib.contextmanager
+def stderr_lines_caught(wanted: Callable[[str], bool]) -> Iterator[list[str]]:
+    """Collect the lines that C libraries print to stderr and for which `wanted` is true, instead of printing them.
+
+    Works on the file descriptor, since C code does not use `sys.stderr`. Other lines that any thread writes meanwhile
+    are printed when the block ends.
+    """
+    lines: list[str] = []
+    with _STDERR_LOCK:
+        try:
+            terminal = os.dup(2)
+        except OSError:  # no stderr, as in a service
+            yield lines
+            return
+        with tempfile.TemporaryFile() as caught:
+            _flush_stderr()
+            os.dup2(caught.fileno(), 2)
+            try:
+                yield lines
+            finally:
+                _flush_stderr()
+                os.dup2(terminal, 2)
+                os.close(terminal)
+                caught.seek(0)
+                for line in caught.read().decode(errors="replace").splitlines(keepends=True):
+                    if wanted(line):
+                        lines.append(line.strip())
+                    else:
+                        with contextlib.suppress(OSError):  # stderr is lost
+                            os.write(2, line.encode())
+
+
+def _flush_stderr() -> None:
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # stderr is lost or missing
+        sys.stderr.flush()

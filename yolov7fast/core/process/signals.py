@@ -1,8 +1,8 @@
-"""Signals that ask a run to stop: it finishes the step it is in and writes a checkpoint.
+"""Signals that ask a run to stop: it finishes the current step and writes a checkpoint.
 
-SIGTERM and SIGINT, a lost terminal (SIGHUP), Ctrl-\\ (SIGQUIT), and SIGUSR1, by which batch systems warn before the end
-of an allotted time. A second SIGINT stops at once. Outside a `StopRequest`, such as while modules are imported or
-caches are built, each ends a command with one line (`end_on_signals`).
+SIGTERM, SIGINT, SIGHUP (lost terminal), SIGQUIT (Ctrl-\\) and SIGUSR1 (warning of a batch system before a time limit).
+A second SIGINT stops at once. Outside a `StopRequest`, for example during imports, each signal ends a command with one
+line (`end_on_signals`).
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from typing import Any
 ASKING = tuple(
     getattr(signal, name)
     for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1")
-    if hasattr(signal, name)  # some systems have but the first two
+    if hasattr(signal, name)  # Windows has only the first two
 )
 
 
@@ -25,14 +25,14 @@ def raise_interrupt() -> None:
 
 
 def leave_at_once() -> None:
-    """End the process as a kill would, without a traceback from wherever it is."""
+    """End the process at once, without a traceback."""
     with contextlib.suppress(OSError):
         os.write(2, b"\ninterrupted\n")
     os._exit(128 + signal.SIGINT)
 
 
 class Ended(KeyboardInterrupt):
-    """A signal asks the process to end; nothing catches it that does not catch Ctrl-C."""
+    """A signal asks the process to end; handled wherever Ctrl-C is."""
 
     def __init__(self, number: int):
         super().__init__(signal.Signals(number).name)
@@ -45,9 +45,9 @@ _ending = False
 
 
 def end_on_signals() -> None:
-    """Signals that ask for a stop raise `Ended` from now on, unless they are ignored or handled already.
+    """Raise `Ended` for signals that ask for a stop, unless they are ignored or handled already.
 
-    To be called before torch is imported: without it they kill the process without a word.
+    Call it before importing torch: without it they kill the process without a message.
     """
     global _owner, _ending
     if threading.current_thread() is threading.main_thread():
@@ -59,16 +59,17 @@ def end_on_signals() -> None:
 
 def restore_signals() -> None:
     """Undo `end_on_signals`."""
+    global _owner
+    _owner = 0
     for number, default in _default.items():
         if signal.getsignal(number) is _end:
             signal.signal(number, default)
 
 
 def _end(number: int, frame: FrameType | None) -> None:
-    """Raise `Ended`; leave at once for a second signal, and inside an import, where Python loses exceptions that are
-    raised in its locks' callbacks, and nothing is being written."""
+    """Raise `Ended`. Exit at once for a second signal, and inside an import, where Python can lose the exception."""
     global _ending
-    if os.getpid() != _owner:  # a forked worker: the main process has the last word
+    if os.getpid() != _owner:  # a forked worker: the main process prints the message
         os._exit(128 + number)
     while not _ending and frame is not None:
         _ending = frame.f_code.co_filename.startswith("<frozen importlib")
@@ -86,14 +87,13 @@ def words(number: int) -> str:
     return "interrupted" if number == signal.SIGINT else f"stopped by {signal.Signals(number).name}"
 
 
-second_interrupt: Callable[[], None] = raise_interrupt  # in a command `leave_at_once`, for there is no caller
+second_interrupt: Callable[[], None] = raise_interrupt  # in a command `leave_at_once`
 
 
 class StopRequest:
-    """Set by a signal; the training loop looks at it after every step.
+    """True after a signal; the training loop checks it after every step.
 
-    at_once: what the second Ctrl-C does; by default `KeyboardInterrupt`, which a caller can clean up after.
-    launcher: the parent process, whose end counts as SIGTERM; 0: it may end.
+    at_once: called at the second Ctrl-C. launcher: the parent process, whose end counts as SIGTERM; 0: ignored.
     """
 
     def __init__(self, at_once: Callable[[], None] = raise_interrupt, launcher: int = 0):
@@ -105,7 +105,7 @@ class StopRequest:
     def __enter__(self) -> "StopRequest":
         for number in ASKING:
             if number == getattr(signal, "SIGHUP", None) and signal.getsignal(number) == signal.SIG_IGN:
-                continue  # nohup: the run is to outlive its terminal
+                continue  # nohup
             self._before[number] = signal.signal(number, self._note)
         return self
 
@@ -120,7 +120,7 @@ class StopRequest:
 
     def _ask(self, number: int, cause: str) -> None:
         self.signal = number
-        with contextlib.suppress(OSError, ValueError, RuntimeError):  # no terminal left, or in the middle of a print
+        with contextlib.suppress(OSError, ValueError, RuntimeError):  # no terminal, or during a print
             print(f"\n{cause}: finishing this step, then writing a checkpoint", flush=True)
 
     def __bool__(self) -> bool:

@@ -1,4 +1,4 @@
-"""Threads: work whose results come in the order of the items, and work that no fork may interrupt."""
+"""Thread pools: results in the order of the items, and tasks during which the process is not forked."""
 
 import os
 import threading
@@ -21,10 +21,9 @@ def in_order(
     ahead: int = 1,
     name: str = "in order",
 ) -> Generator[R, None, None]:
-    """`work(item)` of every item, in the order of the items; an error is raised in its item's place.
+    """Yield `work(item)` of every item in the order of the items; an error is raised when its item is due.
 
-    begin: called once by each thread. ahead: items taken for each thread before a result is waited for, which bounds
-    memory. name: of the threads.
+    begin: called once by each thread. ahead: items per thread that are submitted in advance, which limits memory.
     """
     waiting: deque[Future[R]] = deque()
     with ThreadPool(workers, name, begin) as pool:
@@ -41,10 +40,10 @@ def in_order(
 
 
 class ThreadPool(ThreadPoolExecutor):
-    """Threads that are gone once the pool is shut down: this process may be forked then.
+    """A pool whose threads have exited, destructors included, after `shutdown`, so that the process can be forked.
 
-    Python's `join` returns before a thread has run the destructors of the libraries that it used. OpenCV's takes a lock
-    there, and a process that is forked in that moment inherits it locked for ever (see `SideThread`).
+    Python's `join` returns before a thread has run the destructors of C libraries. OpenCV's takes a lock, which a
+    process that is forked in that moment would inherit locked (see `SideThread`).
     """
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
@@ -55,17 +54,17 @@ class ThreadPool(ThreadPoolExecutor):
 
 
 def _wait_until_gone(thread: threading.Thread) -> None:
-    """Until the kernel knows no such thread, but not for ever; at once where the kernel cannot be asked."""
+    """Wait until the thread is gone from /proc, at most END_SECONDS; returns at once without /proc."""
     last = time.monotonic() + END_SECONDS
     while os.path.exists(f"/proc/self/task/{thread.native_id}") and time.monotonic() < last:
         time.sleep(LOOK_SECONDS)
 
 
 class SideThread(ThreadPool):
-    """One thread beside the main one, that draws or writes. This process is forked only between two of its tasks.
+    """One background thread that draws or writes. The process is forked only between two of its tasks.
 
-    A forked process, such as a loader's worker, has the thread that forked it alone: a lock that another thread held
-    at that moment, such as those inside OpenCV, stays locked in it for ever, and the first call that needs it waits.
+    A forked process, such as a loader's worker, has only the thread that forked it: a lock that another thread held,
+    such as those inside OpenCV, stays locked, and the first call that needs it deadlocks.
     """
 
     def __init__(self, name: str):
@@ -76,7 +75,7 @@ class SideThread(ThreadPool):
 
 
 class _Turns:
-    """Side threads work at the same time, but not while this process is forked."""
+    """Lets tasks of side threads run in parallel, but not while the process is forked."""
 
     def __init__(self):
         self.changed = threading.Condition()
@@ -96,7 +95,7 @@ class _Turns:
                 self.changed.notify_all()
 
     def begin_fork(self) -> None:
-        """Wait for those at work; nobody begins until `end_fork`, by the same thread."""
+        """Wait for running tasks; no task starts until `end_fork` is called by the same thread."""
         self.changed.acquire()
         self.is_forking = True
         self.changed.wait_for(lambda: not self.at_work - {threading.get_ident()})
@@ -114,12 +113,12 @@ def _unforked(fn, /, *args, **kwargs):
     return _turns.work(fn, *args, **kwargs)
 
 
-def _begin_anew() -> None:
+def _reset_after_fork() -> None:
     global _turns
     _turns = _Turns()
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(
-        before=lambda: _turns.begin_fork(), after_in_parent=lambda: _turns.end_fork(), after_in_child=_begin_anew
+        before=lambda: _turns.begin_fork(), after_in_parent=lambda: _turns.end_fork(), after_in_child=_reset_after_fork
     )

@@ -32,7 +32,7 @@ from tqdm import tqdm
 
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.atomic import atomic_file
-from yolov7fast.core.files.file_lock import exclusive
+from yolov7fast.core.files.locks import exclusive
 from yolov7fast.core.process.threads import in_order
 from yolov7fast.data.caches.labels import is_writable
 from yolov7fast.data.images import LoadedImage, load_resized, resized_shape

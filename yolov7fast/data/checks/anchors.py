@@ -4,7 +4,7 @@ import numpy as np
 
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.paths import check_file
-from yolov7fast.core.files.yaml_file import read_yaml
+from yolov7fast.core.files.settings_files import read_yaml
 
 DEFAULT_CFG = "cfg/training/yolov7.yaml"
 

@@ -15,8 +15,8 @@ import cv2
 import numpy as np
 from tqdm import tqdm
 
-from yolov7fast.core.bounded import is_number, is_whole
 from yolov7fast.core.errors import UserError, shown
+from yolov7fast.core.files.settings_files import is_number, is_whole
 from yolov7fast.core.text import printable
 from yolov7fast.data.formats.files import ImageFinder
 from yolov7fast.data.formats.samples import AnnotatedSet, Fault, Sample, split_of

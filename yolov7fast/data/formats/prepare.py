@@ -19,8 +19,8 @@ from tqdm import tqdm
 
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.atomic import atomic_folder, write_atomically
-from yolov7fast.core.files.file_lock import exclusive
-from yolov7fast.core.files.yaml_file import read_yaml
+from yolov7fast.core.files.locks import exclusive
+from yolov7fast.core.files.settings_files import read_yaml
 from yolov7fast.core.process.threads import ThreadPool
 from yolov7fast.core.text import counted, printable
 from yolov7fast.data.data_yaml import DataYaml

@@ -12,7 +12,7 @@ import numpy as np
 from tqdm import tqdm
 
 from yolov7fast.core.errors import UserError
-from yolov7fast.core.files.yaml_file import read_yaml
+from yolov7fast.core.files.settings_files import read_yaml
 from yolov7fast.data.data_yaml import DataYaml, Source, candidates, class_names
 from yolov7fast.data.formats.files import cache_root, has_images
 from yolov7fast.data.formats.samples import SPLITS, AnnotatedSet, Fault, Sample, split_of

@@ -11,8 +11,8 @@ import torch
 
 from yolov7fast.core.boxes import xyxy2xywh
 from yolov7fast.core.drawing import class_colour, class_name, draw_boxes, save_image
+from yolov7fast.core.errors import need
 from yolov7fast.core.files.paths import increment_path
-from yolov7fast.core.optional import need
 from yolov7fast.inference.api.inputs import InputImage
 
 XYXY = ("xmin", "ymin", "xmax", "ymax")

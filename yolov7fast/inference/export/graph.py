@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from yolov7fast.core.optional import need
+from yolov7fast.core.errors import need
 from yolov7fast.core.process.output import quiet
 
 OPSET = 18

@@ -12,10 +12,10 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from yolov7fast.checkpoint.api import load_checkpoint
+from yolov7fast.checkpoint.checkpoint_reader import load_checkpoint
 from yolov7fast.checkpoint.ensemble import inference_network
-from yolov7fast.checkpoint.family import family_of
-from yolov7fast.checkpoint.release import local_weights
+from yolov7fast.checkpoint.families import family_of
+from yolov7fast.checkpoint.released_weights import local_weights
 from yolov7fast.core.errors import UserError
 from yolov7fast.data.detr_dataset import padding_mask
 from yolov7fast.nn.heads import Detect, make_grid

@@ -6,7 +6,7 @@ from typing import Any
 from yolov7fast.core.errors import UserError
 from yolov7fast.inference.export.network import Source
 from yolov7fast.inference.export.suppression import Suppression
-from yolov7fast.nn.detr import cells
+from yolov7fast.nn.detr_model import cells
 from yolov7fast.nn.multihead import MultiHeadDetect
 from yolov7fast.predictors.exported.forms import Form, meanings
 from yolov7fast.predictors.exported.metadata import AXES, Metadata

@@ -18,8 +18,7 @@ from typing import NamedTuple, cast
 import numpy as np
 import torch
 
-from yolov7fast.core.errors import UserError
-from yolov7fast.core.optional import need
+from yolov7fast.core.errors import UserError, need
 from yolov7fast.data.detr_dataset import padding_mask
 from yolov7fast.inference.export.network import Source
 from yolov7fast.inference.export.plan import Plan

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from yolov7fast.core.errors import UserError
+from yolov7fast.core.errors import UserError, need
 from yolov7fast.core.files.atomic import atomic_path
-from yolov7fast.core.optional import need
 from yolov7fast.data.data_yaml import DataYaml
 from yolov7fast.inference.export.accuracy import Accuracy, AccuracyCheck
 from yolov7fast.inference.export.network import Source

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from yolov7fast.core.optional import need
+from yolov7fast.core.errors import need
 from yolov7fast.inference.export.graph import set_shape
 from yolov7fast.predictors.exported.sessions import TENSORRT_PLUGIN
 

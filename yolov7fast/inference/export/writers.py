@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from yolov7fast.core.optional import need
+from yolov7fast.core.errors import need
 from yolov7fast.inference.export.graph import without_warnings
 from yolov7fast.inference.export.network import Source, build
 from yolov7fast.inference.export.onnx_file import example

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from yolov7fast.core.boxes import decode_wh, decode_xy
-from yolov7fast.nn.detr import ARCHITECTURES
+from yolov7fast.nn.detr_model import ARCHITECTURES
 from yolov7fast.nn.heads import make_grid
 from yolov7fast.predictors.detr import best_of
 from yolov7fast.predictors.exported.forms import Form

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from yolov7fast import __version__
-from yolov7fast.core.bounded import is_number, is_whole
 from yolov7fast.core.errors import UserError, shown
-from yolov7fast.nn.detr import ARCHITECTURES
+from yolov7fast.core.files.settings_files import is_number, is_whole
+from yolov7fast.nn.detr_model import ARCHITECTURES
 from yolov7fast.predictors.exported.forms import Form
 
 MARK = "yolov7fast"  # the key that marks files of this project; its value is the version of this table

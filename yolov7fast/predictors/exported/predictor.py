@@ -12,7 +12,7 @@ import torch.nn.functional as F
 
 from yolov7fast.core.errors import UserError
 from yolov7fast.data.detr_dataset import content
-from yolov7fast.nn.detr import cells
+from yolov7fast.nn.detr_model import cells
 from yolov7fast.predictors.base import DEFAULT, Prediction, PredictOptions, Source, Stopwatch, wanted_rows
 from yolov7fast.predictors.exported.answers import detections_of, predictions_of, query_detections
 from yolov7fast.predictors.exported.metadata import Metadata

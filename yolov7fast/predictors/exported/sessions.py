@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from yolov7fast.core.errors import UserError, is_out_of_memory
-from yolov7fast.core.optional import need
+from yolov7fast.core.errors import UserError, is_out_of_memory, need
 from yolov7fast.predictors.exported.metadata import Metadata
 from yolov7fast.predictors.exported.trust import check_trusted
 

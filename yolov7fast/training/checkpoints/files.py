@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from yolov7fast.checkpoint.api import CheckpointError, load_checkpoint
-from yolov7fast.checkpoint.write import REMEDY, SaveError, save_checkpoint, serialised
+from yolov7fast.checkpoint.checkpoint_reader import CheckpointError, load_checkpoint
+from yolov7fast.checkpoint.checkpoint_writer import REMEDY, SaveError, save_checkpoint, serialised
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.atomic import write_atomically
 from yolov7fast.training.checkpoints.resume import Progress, keep_as_previous

@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from torch import nn
 
-from yolov7fast.checkpoint.api import CheckpointError, load_checkpoint
-from yolov7fast.checkpoint.family import WEIGHTS_FOLDER
-from yolov7fast.core.bounded import is_whole
+from yolov7fast.checkpoint.checkpoint_reader import CheckpointError, load_checkpoint
+from yolov7fast.checkpoint.families import WEIGHTS_FOLDER
 from yolov7fast.core.errors import UserError, one_line, shown
 from yolov7fast.core.files.atomic import link_or_copy
 from yolov7fast.core.files.paths import walk_files
+from yolov7fast.core.files.settings_files import is_whole
 from yolov7fast.training.distributed import World
 from yolov7fast.training.step import TrainStep
 

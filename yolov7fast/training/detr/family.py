@@ -9,14 +9,14 @@ from typing import Any
 
 import torch
 
-from yolov7fast.checkpoint.api import load_checkpoint, state_dict_of, transfer_weights
+from yolov7fast.checkpoint.checkpoint_reader import load_checkpoint, state_dict_of, transfer_weights
 from yolov7fast.core.errors import UserError
 from yolov7fast.data.data_yaml import DataYaml
 from yolov7fast.data.detr_dataset import DetrDataset
 from yolov7fast.evaluation.config import EvalConfig
 from yolov7fast.evaluation.result import EvalResult
-from yolov7fast.losses.detr import PARTS, attach_loss
-from yolov7fast.nn.detr import Detector, build, rebuild
+from yolov7fast.losses.detr_loss import PARTS, attach_loss
+from yolov7fast.nn.detr_model import Detector, build, rebuild
 from yolov7fast.predictors.base import Predictor
 from yolov7fast.predictors.detr import GRID, DetrPredictor, Frames
 from yolov7fast.training.base_family import BaseFamily, class_names

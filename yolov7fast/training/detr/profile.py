@@ -4,7 +4,7 @@ from statistics import median
 
 from tqdm import tqdm
 
-from yolov7fast.losses.detr import SetLoss, matcher_timed
+from yolov7fast.losses.detr_loss import SetLoss, matcher_timed
 from yolov7fast.training.family import Family
 from yolov7fast.training.step import Amp, TrainStep
 from yolov7fast.training.timing import STAGES, StageTimer

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 import yolov7fast
-from yolov7fast.core.files.shipped import CHECKOUT
+from yolov7fast.core.files.paths import CHECKOUT
 from yolov7fast.core.text import counted
 
 # follow from others, or are facts of the command line

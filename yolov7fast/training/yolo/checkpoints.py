@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from yolov7fast.checkpoint.api import load_checkpoint, save_checkpoint
+from yolov7fast.checkpoint.checkpoint_reader import load_checkpoint, save_checkpoint
 from yolov7fast.core.errors import shown
 from yolov7fast.core.text import printable
 from yolov7fast.data.dataset import LoadImagesAndLabels

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from yolov7fast.checkpoint.ensemble import attempt_load
-from yolov7fast.checkpoint.release import local_weights, released_for
+from yolov7fast.checkpoint.released_weights import local_weights, released_for
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.paths import check_file, check_img_size
 from yolov7fast.data.autoanchor import check_anchors
@@ -24,9 +24,9 @@ from yolov7fast.data.class_weights import labels_to_class_weights, labels_to_ima
 from yolov7fast.data.data_yaml import DataYaml, load_data_yaml
 from yolov7fast.evaluation.config import TRAINING_IOU, EvalConfig, OutputConfig
 from yolov7fast.evaluation.run import run_evaluation
-from yolov7fast.losses.build import assigner_at, assigner_stages, build_loss
-from yolov7fast.losses.compiled import compile_loss, diagnose_loss
-from yolov7fast.losses.yolo import LOSS_NAMES
+from yolov7fast.losses.assigners import assigner_at, assigner_stages
+from yolov7fast.losses.loss_builder import build_loss, compile_loss, diagnose_loss
+from yolov7fast.losses.yolo_loss import LOSS_NAMES
 from yolov7fast.nn import compiling
 from yolov7fast.nn.head_config import HeadConfig
 from yolov7fast.nn.model import IAuxDetect, Model

@@ -10,13 +10,19 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from yolov7fast.checkpoint.api import find_weights, load_checkpoint, module_of, state_dict_of, transfer_weights
+from yolov7fast.checkpoint.checkpoint_reader import (
+    find_weights,
+    load_checkpoint,
+    module_of,
+    state_dict_of,
+    transfer_weights,
+)
 from yolov7fast.core.errors import UserError
 from yolov7fast.data.class_groups import geometry_config, training_geometry
 from yolov7fast.data.data_yaml import load_data_yaml
-from yolov7fast.nn.description import check_description
 from yolov7fast.nn.head_config import HeadConfig, choose_head_config
 from yolov7fast.nn.model import Model
+from yolov7fast.nn.model_parser import check_description
 from yolov7fast.nn.multihead import heads_of
 
 log = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import torch
 
-from yolov7fast.checkpoint.api import load_checkpoint, module_of
+from yolov7fast.checkpoint.checkpoint_reader import load_checkpoint, module_of
 from yolov7fast.core.resize_schedule import parse_resize_schedule
 from yolov7fast.data.data_yaml import load_data_yaml
 from yolov7fast.data.dataset import LoadImagesAndLabels
