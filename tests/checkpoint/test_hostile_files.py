@@ -29,8 +29,7 @@ from yolov7fast.checkpoint.rebuild import Unreadable
 from yolov7fast.checkpoint.unpickle import RestrictedUnpickler
 from yolov7fast.core.errors import UserError
 from yolov7fast.nn.blocks import Conv
-from yolov7fast.predictors.base import PredictOptions
-from yolov7fast.predictors.registry import load_predictor
+from yolov7fast.predictors.predictor import PredictOptions, load_predictor
 
 # --- names ------------------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ import yaml
 
 from tests.docs.shell import ROOT, Block, Command, program_of_name, program_of_script
 from tests.drawing import draw_nothing
-from tests.inference.api.conftest import cells
+from tests.inference.detect_runs import cells
 from yolov7fast.checkpoint.api import save_checkpoint
 from yolov7fast.cli.programs import Program
 from yolov7fast.data.shapes import NAMES

@@ -10,9 +10,7 @@ import pytest
 from tests.data.data_golden import sha, synth
 from yolov7fast.core.errors import UserError
 from yolov7fast.inference import sources
-from yolov7fast.inference.frames import read_list
-from yolov7fast.inference.sources import LoadImages, open_source
-from yolov7fast.inference.streams import LoadStreams, clean_name
+from yolov7fast.inference.sources import LoadImages, LoadStreams, clean_name, open_source, read_list
 
 
 def grey_image(value: int, height: int = 48, width: int = 64) -> np.ndarray:
@@ -80,11 +78,6 @@ def test_folder_whose_name_holds_a_star_is_read_as_a_folder(tmp_path):
     odd.mkdir()
     cv2.imwrite(str(odd / "a.jpg"), grey_image(9))
     assert len(open_source(str(odd))) == 1
-
-
-def test_suffix_in_capitals_is_known(tmp_path):
-    cv2.imwrite(str(tmp_path / "a.JPG"), grey_image(9))
-    assert len(open_source(str(tmp_path))) == 1
 
 
 @pytest.mark.parametrize("name, message", [("missing", "does not exist"), ("sub/*.png", "no image and no video")])
@@ -224,12 +217,6 @@ def test_recordings_among_streams_are_played_to_their_end_frame_by_frame(tmp_pat
     steps = [(len(names), images.shape) for names, images, _, _ in source]
     assert steps == [(2, (2, 3, 64, 64)), (2, (2, 3, 64, 64)), (1, (1, 3, 64, 64))]
     source.close()
-
-
-def test_stream_frames_count_from_zero_for_each_stream(tmp_path):
-    source = LoadStreams([make_video(tmp_path / "a.avi", 2), make_video(tmp_path / "b.avi", 2)], 64, 32)
-    numbers = [[(f.number, f.prefix) for f in frames] for frames in source.frames()]
-    assert numbers == [[(0, "0: "), (0, "1: ")], [(1, "0: "), (1, "1: ")]]
 
 
 def test_streams_of_unequal_shape_share_a_square(tmp_path, caplog):

@@ -15,9 +15,9 @@ from yolov7fast.cli.parser import parser_for
 from yolov7fast.core import device as core_device
 from yolov7fast.core.errors import UserError
 from yolov7fast.data.loading.shared_buffer import BatchBuffer
-from yolov7fast.predictors import yolo
-from yolov7fast.predictors.base import PredictOptions
-from yolov7fast.predictors.yolo import YoloPredictor, wants_half
+from yolov7fast.predictors import yolo_predictor
+from yolov7fast.predictors.predictor import PredictOptions
+from yolov7fast.predictors.yolo_predictor import YoloPredictor, wants_half
 from yolov7fast.search.runner import devices_of
 from yolov7fast.training import distributed
 from yolov7fast.training.base_family import BaseFamily
@@ -45,7 +45,7 @@ PLAYED_BY = {
     "machine/gpu_check.py": "tests/machine/test_gpu_check.py",
     "machine/memory_plan.py": "tests/machine/test_auto_batch.py",
     "overlay/devices.py": "tests/overlay/test_repairs.py",
-    "predictors/yolo.py": HERE,
+    "predictors/yolo_predictor.py": HERE,
     "search/runner.py": HERE,
     "training/checkpoints/resume.py": HERE,
     "training/distributed.py": HERE,
@@ -171,7 +171,7 @@ def test_half_precision_and_the_warm_up_are_for_cuda():
 
 def test_detection_is_in_half_precision_unless_the_flag_forbids_it(tmp_path, monkeypatch):
     weights = str(write_mini_weights(tmp_path / "mini.pt"))
-    monkeypatch.setattr(yolo, "wants_half", lambda model, options: options.half)  # as for weights on CUDA
+    monkeypatch.setattr(yolo_predictor, "wants_half", lambda model, options: options.half)  # as for weights on CUDA
     monkeypatch.setattr(detect, "detect_with", lambda opt, predictor: predictor.precision)
     parse = parser_for("detect", "yolo").parse_args
     assert detect.detect(parse(["--weights", weights, "--device", "cpu"])) == "float16"
