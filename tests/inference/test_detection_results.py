@@ -21,18 +21,12 @@ def results() -> Results:
 
 
 def test_boxes_come_in_four_forms(results):
-    assert torch.equal(results.xyxy[0], BOXES)
+    assert torch.equal(results.xyxy[0], BOXES) and len(results) == results.n == 2
+    assert [single.files for single in results.tolist()] == [["a.jpg"], ["b.bmp"]] and len(results[1].xyxy[0]) == 0
     assert results.xywh[0][0].tolist() == pytest.approx([30, 30, 40, 20, 0.9, 1])
     assert results.xyxyn[0][0].tolist() == pytest.approx([0.1, 0.25, 0.5, 0.5, 0.9, 1])
     assert results.xywhn[0][1].tolist() == pytest.approx([0.5, 0.5, 1, 1, 0.5, 0])
     assert all(boxes[1].shape == (0, 6) for boxes in (results.xyxy, results.xywh, results.xyxyn, results.xywhn))
-
-
-def test_length_and_single_results(results):
-    assert len(results) == results.n == 2
-    first, second = results.tolist()
-    assert len(first) == 1 and torch.equal(first.xyxy[0], BOXES) and len(second.xyxy[0]) == 0
-    assert [single.files for single in results] == [["a.jpg"], ["b.bmp"]]
 
 
 def test_print_counts_by_class(results, capsys):

@@ -16,12 +16,11 @@ from yolov7fast.core.errors import UserError
 from yolov7fast.inference.export.export_files import export_files
 from yolov7fast.inference.export.export_plan import ExportPlan, NmsSettings
 from yolov7fast.predictors.detr_predictor import DetrPredictor
-from yolov7fast.predictors.export_metadata import ExportForm
+from yolov7fast.predictors.export_metadata import AXES, ExportForm
 from yolov7fast.predictors.predictor import PredictOptions, input_size, load_predictor
 from yolov7fast.predictors.yolo_predictor import YoloPredictor
 
 CPU = torch.device("cpu")
-FREE = ("batch", "height", "width")
 OPTIONS = PredictOptions(conf_thres=0.01, iou_thres=0.6)
 SHAPES = [((48, 64), ((1.0, 1.0), (0.0, 8.0)))] * 3
 
@@ -52,9 +51,9 @@ def assert_same(found, wanted, atol=1e-3):
 @pytest.mark.parametrize(
     ("plan", "file_format"),
     [
-        (ExportPlan(ExportForm.NMS, (64, 64), free=FREE, uint8=True), "onnx"),
-        (ExportPlan(ExportForm.NMS, (64, 64), free=FREE), "openvino"),
-        (ExportPlan(ExportForm.GRID, (64, 64), free=FREE, uint8=True), "torchscript"),
+        (ExportPlan(ExportForm.NMS, (64, 64), free=AXES, uint8=True), "onnx"),
+        (ExportPlan(ExportForm.NMS, (64, 64), free=AXES), "openvino"),
+        (ExportPlan(ExportForm.GRID, (64, 64), free=AXES, uint8=True), "torchscript"),
         (ExportPlan(ExportForm.RAW, (64, 64)), "onnx"),  # a batch of 1: three images are three runs
         (ExportPlan(ExportForm.RAW, (64, 64), batch=2), "torchscript"),  # and the last is filled up
         (ExportPlan(ExportForm.END2END, (64, 64), batch=2, nms=NmsSettings(0.3, 0.3)), "onnx"),
@@ -72,7 +71,7 @@ def test_boxes_are_those_of_the_checkpoint_at_thresholds_of_the_moment(source, i
 
 
 def test_the_file_says_names_stride_and_size(source, tmp_path):
-    free = exported(source, tmp_path, ExportPlan(ExportForm.GRID, (64, 96), free=FREE, half=True))
+    free = exported(source, tmp_path, ExportPlan(ExportForm.GRID, (64, 96), free=AXES, half=True))
     assert (list(free.names), free.stride, free.fixed_size, free.precision) == (NAMES, 32, False, "float16")
     assert input_size(free, 0) == 96 and input_size(free, 160) == 160
     static = exported(source, tmp_path, ExportPlan(ExportForm.GRID, (64, 64)))
@@ -97,7 +96,7 @@ def test_what_a_file_cannot_do_is_refused(source, tmp_path_factory, change, mess
     path = folder / "mini.onnx"
     if not path.exists():
         folder.mkdir(exist_ok=True)
-        export_files(source, ExportPlan(ExportForm.NMS, (64, 64), free=FREE), ["onnx"], folder=folder)
+        export_files(source, ExportPlan(ExportForm.NMS, (64, 64), free=AXES), ["onnx"], folder=folder)
     with pytest.raises(UserError, match=message):
         load_predictor(path, CPU, replace(OPTIONS, **change))
 
@@ -132,7 +131,7 @@ def test_files_that_cannot_be_used_are_named(source, tmp_path):
 @pytest.mark.parametrize("form", [ExportForm.NMS, ExportForm.RAW])
 def test_detr_files_know_where_images_lie(images, tmp_path, form):
     source = detr_source("detr", tmp_path)
-    predictor = exported(source, tmp_path, ExportPlan(form, (96, 96), free=FREE))
+    predictor = exported(source, tmp_path, ExportPlan(form, (96, 96), free=AXES))
     original = DetrPredictor(source.model, OPTIONS)
     assert (predictor.uses_nms, predictor.border, predictor.img_size) == (False, 0.0, 96)
     assert_same(predictor(images, SHAPES).detections, original(images, SHAPES).detections, atol=5e-3)
@@ -142,7 +141,7 @@ def test_detr_files_know_where_images_lie(images, tmp_path, form):
 @pytest.mark.slow
 def test_rtdetr_files_get_the_rows_that_their_queries_need(images, tmp_path):
     source = detr_source("rtdetr_v2", tmp_path)
-    predictor = exported(source, tmp_path, ExportPlan(ExportForm.NMS, (96, 96), free=FREE))
+    predictor = exported(source, tmp_path, ExportPlan(ExportForm.NMS, (96, 96), free=AXES))
     small = images[:, :, :32, :32]
     shapes = [((32, 32), ((1.0, 1.0), (0.0, 0.0)))] * 3
     assert source.model.least_height(32, 32) >= 32

@@ -15,7 +15,6 @@ from typing import Any
 from yolov7fast import __version__
 from yolov7fast.core.bounded import is_number, is_whole
 from yolov7fast.core.errors import UserError, shown
-from yolov7fast.nn.detr import ARCHITECTURES
 
 EXPORTED_SUFFIXES = (".onnx", ".xml", ".torchscript.pt", ".torchscript")
 
@@ -124,6 +123,8 @@ class ExportMetadata:
 
     def check(self) -> None:
         """Raise ValueError for an invalid value: files may come from untrusted sources."""
+        from yolov7fast.nn.detr import ARCHITECTURES  # imports torch, which `is_exported` must not need
+
         wanted = {
             "names": _all(self.names, str) and len(self.names) > 0,
             "kind": self.kind in ("yolo", *ARCHITECTURES),

@@ -2,8 +2,7 @@
 
 Evaluation and inference use `Predictor` only. To add a detector, subclass `Predictor`, write a function
 `load_predictor(files, device, options)` in the same module, and name the module in the family's row in
-`checkpoint.family` (checkpoints) or in `BY_SUFFIX` (exported files). `tests/predictors/test_predictor.py` checks what
-every predictor guarantees.
+`checkpoint.family`. `tests/predictors/test_predictor.py` checks what every predictor guarantees.
 """
 
 import logging
@@ -23,14 +22,14 @@ from yolov7fast.core.bounded import is_whole
 from yolov7fast.core.device_queue import queue_of
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.paths import check_img_size
+from yolov7fast.predictors.export_metadata import is_exported
 
 log = logging.getLogger(__name__)
 
 DEFAULT_SIZE = 640  # longer image side in pixels where the weights do not define one
 LARGEST_SIDE = 1 << 16  # pixels
 MAX_BOXES = 300  # detections per image
-EXPORTED = "yolov7fast.predictors.exported_predictor"
-BY_SUFFIX = {".onnx": EXPORTED, ".xml": EXPORTED, ".torchscript.pt": EXPORTED, ".torchscript": EXPORTED}
+EXPORTED_MODULE = "yolov7fast.predictors.exported_predictor"
 
 
 @dataclass(frozen=True)
@@ -179,10 +178,8 @@ def load_predictor(
         raise UserError("no weights are named: give --weights FILE")
     modules, files = [], []
     for path in paths:
-        module, content = next((m for end, m in BY_SUFFIX.items() if path.lower().endswith(end)), None), None
-        if module is None:
-            content = load_checkpoint(path)
-            module = entry_of(family_of(content), path).predictor
+        content = None if is_exported(path) else load_checkpoint(path)
+        module = EXPORTED_MODULE if content is None else entry_of(family_of(content), path).predictor
         modules.append(module)
         files.append(WeightsFile(path, content))
     if len(set(modules)) > 1:

@@ -10,7 +10,6 @@ from tests.mini_network import NAMES, write_mini_weights
 from yolov7fast.cli.commands import benchmark as benchmark_command
 from yolov7fast.cli.commands import export as command
 from yolov7fast.core.errors import UserError
-from yolov7fast.inference.export.export_plan import NmsSettings
 from yolov7fast.predictors.export_metadata import ExportMetadata
 
 
@@ -73,15 +72,6 @@ def test_flags_mean_what_upstreams_mean(weights, flags, form, free):
     plan = plan_of(opt, load_source(weights))
     assert (plan.form, list(plan.free), plan.size) == (form, free, (64, 64))
     assert plan.nms.topk == (300 if form == "nms" else 100)
-
-
-def test_suppression_follows_its_flags(weights):
-    from yolov7fast.inference.export.export_network import load_source
-    from yolov7fast.inference.export.export_plan import plan_of
-
-    flags = ["--nms", "--conf-thres", "0.1", "--iou-thres", "0.6", "--topk-all", "17", "--max-wh", "0"]
-    plan = plan_of(command.parser().parse_args(flags), load_source(weights))
-    assert plan.nms == NmsSettings(0.1, 0.6, 17, 0.0) and plan.size == (640, 640)
 
 
 def test_a_data_set_proves_and_measures_both_files(weights, photographs, capsys):

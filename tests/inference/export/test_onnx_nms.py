@@ -77,16 +77,6 @@ def test_rows_behind_the_last_detection_are_blank_and_their_number_is_fixed():
     assert not found["det_boxes"][1].any() and not found["det_scores"][1].any()
 
 
-def test_topk_ends_the_detections_of_an_image():
-    model = network(ROWS)
-    add_nms(model, NmsSettings(conf_thres=0.01, topk=4), "batch")
-    prediction = predictions(2, 300)
-    found = run(model, *rows_of(prediction))
-    wanted = non_max_suppression(prediction, 0.01, 0.45)
-    assert found["num_dets"].tolist() == [[4], [4]]
-    assert np.array_equal(found["det_scores"], torch.stack([rows[:4, 4] for rows in wanted]).numpy())
-
-
 def test_end2end_gives_a_row_for_each_detection_of_every_image():
     model = network(ROWS)
     add_end2end(model, NmsSettings(conf_thres=0.2, iou_thres=0.45, class_offset=640.0))

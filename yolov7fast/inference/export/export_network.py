@@ -81,22 +81,9 @@ def traced_module(source: ExportSource, form: ExportForm, uint8: bool = False, h
     return (YoloModule if source.is_yolo else DetrModule)(source.model, form, uint8, half).eval()
 
 
-class InputStage(nn.Module):
-    """Input images -> float32 (B, 3, H, W) RGB in 0..1.
-
-    uint8: the input is (B, H, W, 3) BGR in 0..255, as OpenCV reads images; otherwise it is unchanged.
-    """
-
-    def __init__(self, uint8: bool):
-        super().__init__()
-        self.uint8 = uint8
-        self.to_rgb: torch.Tensor
-        self.register_buffer("to_rgb", torch.tensor([2, 1, 0]), persistent=False)
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        if not self.uint8:
-            return images
-        return images.index_select(3, self.to_rgb).permute(0, 3, 1, 2).float() / 255.0
+def _normalised(images: torch.Tensor, to_rgb: torch.Tensor) -> torch.Tensor:
+    """uint8 (B, H, W, 3) BGR, as OpenCV reads images -> float32 (B, 3, H, W) RGB in 0..1. to_rgb: channel order."""
+    return images.index_select(3, to_rgb).permute(0, 3, 1, 2).float() / 255.0
 
 
 class YoloModule(nn.Module):
@@ -108,8 +95,9 @@ class YoloModule(nn.Module):
 
     def __init__(self, model: Any, form: ExportForm, uint8: bool, half: bool):
         super().__init__()
-        self.form, self.half_precision = form, half
-        self.input = InputStage(uint8)
+        self.form, self.uint8, self.half_precision = form, uint8, half
+        self.to_rgb: torch.Tensor
+        self.register_buffer("to_rgb", torch.tensor([2, 1, 0]), persistent=False)
         self.body: Any = deepcopy(model).half() if half else copy(model)
         self.body.traced = True  # return the features before the head, which is applied here
         self.convolutions: Any = self.body.model[-1]
@@ -117,7 +105,7 @@ class YoloModule(nn.Module):
         self.head.cells = _grid_of  # `Detect.cells` caches the grid, which would freeze the size
 
     def forward(self, images: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        images = self.input(images)
+        images = _normalised(images, self.to_rgb) if self.uint8 else images
         features = self.body(images.half() if self.half_precision else images)
         raw = self.convolutions.raw_outputs(features)
         is_multi = isinstance(self.head, MultiHeadDetect)
@@ -167,12 +155,13 @@ class DetrModule(nn.Module):
 
     def __init__(self, model: Any, form: ExportForm, uint8: bool, half: bool):
         super().__init__()
-        self.form, self.half_precision = form, half
-        self.input = InputStage(uint8)
+        self.form, self.uint8, self.half_precision = form, uint8, half
+        self.to_rgb: torch.Tensor
+        self.register_buffer("to_rgb", torch.tensor([2, 1, 0]), persistent=False)
         self.body: Any = deepcopy(model).half() if half else model
 
     def forward(self, images: torch.Tensor, content: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        images = self.input(images)
+        images = _normalised(images, self.to_rgb) if self.uint8 else images
         mask = padding_mask(content, *images.shape[2:])
         if self.half_precision:
             images, mask = images.half(), mask.half()

@@ -9,7 +9,6 @@ float64, and twice its own rounding error is allowed up to a limit. Images on wh
 decisive, as with a barely trained network that selects its queries among equal ones; at least one image must be.
 """
 
-from abc import ABC, abstractmethod
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -180,36 +179,10 @@ def make_batch(images: list[np.ndarray], case: ProofCase, first: int = 0) -> Pro
 # --- comparison -------------------------------------------------------------------------------------------------------
 
 
-class _Proof(ABC):
-    """Compares a file with its network."""
-
-    file: Any  # RuntimeSession
-    selected = 0  # compared detections of NMS
-
-    def __init__(self, source: ExportSource, plan: ExportPlan):
-        self.source, self.plan = source, plan
-
-    def inputs(self, batch: ProofBatch) -> dict[str, np.ndarray]:
-        """A batch as the file takes it."""
-        images = batch.images if self.plan.uint8 else batch.planes().astype(np.float32) / np.float32(255)
-        return {"images": images} | ({} if self.source.is_yolo else {"content": content(batch.shapes).numpy()})
-
-    @abstractmethod
-    def differences(self, batch: ProofBatch) -> list[Difference]:
-        """The difference on each image."""
-
-    @abstractmethod
-    def expected(self, batch: ProofBatch, model: Any) -> Any:
-        """The result of the network for the same images."""
-
-    @abstractmethod
-    def compared(self, found: Any, wanted: Any) -> list[Difference]:
-        """The difference on each image between two results."""
-
-    def rounding(self, batch: ProofBatch) -> list[Difference]:
-        """The rounding error of the network on each image: float32 compared with float64."""
-        exact = self.expected(batch, deepcopy(self.source.model).double())
-        return self.compared(self.expected(batch, self.source.model), exact)
+def file_inputs(batch: ProofBatch, plan: ExportPlan, with_content: bool) -> dict[str, np.ndarray]:
+    """A batch as the file takes it."""
+    images = batch.images if plan.uint8 else batch.planes().astype(np.float32) / np.float32(255)
+    return {"images": images} | ({"content": content(batch.shapes).numpy()} if with_content else {})
 
 
 class DenseRows(NamedTuple):
@@ -219,17 +192,18 @@ class DenseRows(NamedTuple):
     scores: torch.Tensor
 
 
-class YoloProof(_Proof):
+class YoloProof:
     """Compares rows before NMS, and the selection of NMS."""
 
     def __init__(self, path: Path, source: ExportSource, plan: ExportPlan):
-        super().__init__(source, plan)
+        self.source, self.plan, self.selected = source, plan, 0
         self.file = without_plugin(path) if plan.form is ExportForm.TENSORRT else open_session(path)
         selects = plan.form in (ExportForm.END2END, ExportForm.NMS)
         self.inside = open_session(path, extra=("boxes", "score", "label")) if selects else None
 
     def differences(self, batch: ProofBatch) -> list[Difference]:
-        inputs = self.inputs(batch)
+        """The difference on each image between the file and the network."""
+        inputs = file_inputs(batch, self.plan, False)
         outputs, wanted = self.file.run(inputs), self.expected(batch, self.source.model)
         if self.inside is not None:
             inside = self.inside.run(inputs)
@@ -237,15 +211,22 @@ class YoloProof(_Proof):
             detections = selected_rows(boxes, score, label, self.plan.nms)
             self.selected += sum(map(len, detections))
             choice = in_order(included_detections(outputs, self.file.metadata, len(boxes)), detections)
-            rows = self.compared(DenseRows(boxes, score[..., None]), wanted)
+            rows = rows_difference(DenseRows(boxes, score[..., None]), wanted)
             return [a.with_(b) for a, b in zip(choice, rows)]
         if self.plan.form is ExportForm.TENSORRT:
-            return self.compared(DenseRows(*(torch.from_numpy(outputs[name]) for name in ("boxes", "scores"))), wanted)
+            boxes, scores = (torch.from_numpy(outputs[name]) for name in ("boxes", "scores"))
+            return rows_difference(DenseRows(boxes, scores), wanted)
         predictions = dense_predictions(outputs, self.file.metadata)
-        return self.compared(DenseRows(predictions[..., :4], predictions[..., 4:]), wanted)
+        return rows_difference(DenseRows(predictions[..., :4], predictions[..., 4:]), wanted)
+
+    def rounding(self, batch: ProofBatch) -> list[Difference]:
+        """The rounding error of the network on each image: float32 compared with float64."""
+        exact = self.expected(batch, deepcopy(self.source.model).double())
+        return rows_difference(self.expected(batch, self.source.model), exact)
 
     @torch.no_grad()
     def expected(self, batch: ProofBatch, model: Any) -> DenseRows:
+        """The result of the network for the rows of the file."""
         images = torch.from_numpy(batch.planes())
         predictions = model(images.to(next(model.parameters()).dtype) / 255.0)[0]
         if not self.plan.form.has_nms:
@@ -256,9 +237,6 @@ class YoloProof(_Proof):
         if self.plan.form is ExportForm.TENSORRT:
             return DenseRows(predictions[..., :4], scores)
         return DenseRows(boxes, scores.amax(-1, keepdim=True))
-
-    def compared(self, found: DenseRows, wanted: DenseRows) -> list[Difference]:
-        return rows_difference(found, wanted)
 
 
 def without_plugin(path: Path) -> OnnxSession:
@@ -316,15 +294,15 @@ def in_order(found: list[torch.Tensor], wanted: list[torch.Tensor]) -> list[Diff
     return differences
 
 
-class DetrProof(_Proof):
+class DetrProof:
     """Compares detections, since a network that selects its queries may return them in another order."""
 
     def __init__(self, path: Path, source: ExportSource, plan: ExportPlan):
-        super().__init__(source, plan)
+        self.source, self.plan, self.selected = source, plan, 0
         self.file = open_session(path, thresholds={"conf_thres": LOW_SCORE} if plan.form is ExportForm.NMS else None)
 
     def differences(self, batch: ProofBatch) -> list[Difference]:
-        inputs = self.inputs(batch)
+        inputs = file_inputs(batch, self.plan, True)
         outputs, metadata = self.file.run(inputs), self.file.metadata
         if self.plan.form is ExportForm.NMS:
             found = included_detections(outputs, metadata, len(batch.images))
@@ -332,7 +310,11 @@ class DetrProof(_Proof):
             size = batch.images.shape[1], batch.images.shape[2]
             found = query_detections(outputs, metadata, torch.from_numpy(inputs["content"]), size)
         self.selected += sum(map(len, found))
-        return self.compared(found, self.expected(batch, self.source.model))
+        return list(map(paired, found, self.expected(batch, self.source.model)))
+
+    def rounding(self, batch: ProofBatch) -> list[Difference]:
+        exact = self.expected(batch, deepcopy(self.source.model).double())
+        return list(map(paired, self.expected(batch, self.source.model), exact))
 
     @torch.no_grad()
     def expected(self, batch: ProofBatch, model: Any) -> list[torch.Tensor]:
@@ -346,9 +328,6 @@ class DetrProof(_Proof):
         if self.plan.form is ExportForm.NMS:
             found = [rows[rows[:, 4] > LOW_SCORE][: self.plan.nms.topk] for rows in found]
         return [rows.float() for rows in found]
-
-    def compared(self, found: list[torch.Tensor], wanted: list[torch.Tensor]) -> list[Difference]:
-        return list(map(paired, found, wanted))
 
 
 def paired(found: torch.Tensor, wanted: torch.Tensor) -> Difference:
