@@ -15,13 +15,13 @@ def custom(path_or_model="path/to/model.pt", autoshape=True):
 
     autoshape=False: the network itself, which takes tensors (B, 3, H, W) of 0..1.
     """
-    from yolov7fast.inference.api.hub import from_weights
+    from yolov7fast.inference.detector import from_weights
 
     return from_weights(path_or_model, autoshape)
 
 
 def _create(name, pretrained, channels, classes, autoshape):
-    from yolov7fast.inference.api.hub import from_description
+    from yolov7fast.inference.detector import from_description
 
     return from_description(name, DEPLOY / f"{name}.yaml", pretrained, channels, classes, autoshape)
 

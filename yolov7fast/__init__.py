@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from yolov7fast.cli.python_api import train
-    from yolov7fast.inference.api.detector import load
+    from yolov7fast.inference.detector import load
 
 __version__ = "0.2.0"
 __all__ = ["__version__", "load", "train"]
-_MODULES = {"load": "yolov7fast.inference.api.detector", "train": "yolov7fast.cli.python_api"}
+_MODULES = {"load": "yolov7fast.inference.detector", "train": "yolov7fast.cli.python_api"}
 
 
 def __getattr__(name: str) -> Any:

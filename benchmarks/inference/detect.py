@@ -20,11 +20,10 @@ from tqdm import tqdm
 
 from benchmarks.measure import in_turn, machine, wall_seconds, write_json
 from yolov7fast.data.shapes import draw_scene
-from yolov7fast.inference.output import PredictionOutput
-from yolov7fast.inference.predict import predict_source
+from yolov7fast.inference.detection_loop import predict_source
+from yolov7fast.inference.detection_output import PredictionOutput
 from yolov7fast.inference.sources import LoadImages
-from yolov7fast.predictors.base import PredictOptions
-from yolov7fast.predictors.registry import load_predictor
+from yolov7fast.predictors.predictor import PredictOptions, load_predictor
 
 WANTED = 1.5
 

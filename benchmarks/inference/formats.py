@@ -16,14 +16,13 @@ from tqdm import tqdm
 
 from benchmarks.measure import machine, write_json
 from yolov7fast.checkpoint.checkpoint_writer import save_checkpoint
-from yolov7fast.inference.export.benchmark import time_in_turn
-from yolov7fast.inference.export.network import load_source
-from yolov7fast.inference.export.plan import Plan
-from yolov7fast.inference.export.run import export_files
+from yolov7fast.inference.export.export_files import export_files
+from yolov7fast.inference.export.export_network import load_source
+from yolov7fast.inference.export.export_plan import ExportPlan
+from yolov7fast.inference.export.format_benchmark import time_in_turn
 from yolov7fast.nn.model import Model
-from yolov7fast.predictors.base import PredictOptions
-from yolov7fast.predictors.exported.forms import Form
-from yolov7fast.predictors.registry import load_predictor
+from yolov7fast.predictors.export_metadata import ExportForm
+from yolov7fast.predictors.predictor import PredictOptions, load_predictor
 
 CPU = torch.device("cpu")
 FORMATS = ("onnx", "openvino")
@@ -43,7 +42,7 @@ def milliseconds(cfg: str, size: int, runs: int, folder: Path) -> dict[str, floa
         for conv in network.model[-1].m:
             conv.weight *= 0.01  # outputs as moderate as those of a trained head
     save_checkpoint({"epoch": -1, "model": network.half(), "ema": None, "optimizer": None}, weights)
-    files = export_files(load_source(weights), Plan(Form.GRID, (size, size)), FORMATS, folder=folder)
+    files = export_files(load_source(weights), ExportPlan(ExportForm.GRID, (size, size)), FORMATS, folder=folder)
     paths = [weights, *(file.path for file in files)]
     predictors = [load_predictor(path, CPU, PredictOptions(half=False)) for path in paths]
     times = time_in_turn(predictors, size, runs, None, batches=(1,))

@@ -17,11 +17,10 @@ from tqdm import tqdm
 from benchmarks.measure import show_machine, write_json
 from yolov7fast.core.boxes import box_iou
 from yolov7fast.data.shapes import draw_scene
-from yolov7fast.inference.frames import Frame, network_input
-from yolov7fast.inference.predict import Detected, detect_batch, detect_tiles
+from yolov7fast.inference.detection_loop import detect_batch, detect_tiles
 from yolov7fast.inference.slicing import Slicing
-from yolov7fast.predictors.base import PredictOptions
-from yolov7fast.predictors.registry import load_predictor
+from yolov7fast.inference.sources import Frame, network_input
+from yolov7fast.predictors.predictor import PredictOptions, load_predictor
 
 SCENE = 400
 SMALL = 32**2  # px², at the size that the whole image is shrunk to: COCO's bound of small objects
@@ -63,7 +62,7 @@ def main(argv: list[str] | None = None) -> int:
     for number in tqdm(range(opt.images), desc="images"):
         image, labels = large_image(number, opt.side)
         frame = Frame(str(number), network_input(image, opt.img_size, predictor.stride, False), image, "image")
-        whole = Detected(frame, *detect_batch([frame], predictor)[0])
+        (whole,) = detect_batch([frame], predictor)
         sliced = detect_tiles(whole, predictor, opt.img_size, 8, slicing)
         ratio = opt.img_size / max(image.shape[:2])
         area = (labels[:, 3] - labels[:, 1]) * (labels[:, 4] - labels[:, 2]) * ratio**2

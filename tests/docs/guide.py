@@ -10,7 +10,7 @@ from pathlib import Path
 import cv2
 import yaml
 
-from tests.inference.api.conftest import cells
+from tests.inference.detect_runs import cells
 from tests.mini_network import NAMES, write_mini_weights
 from yolov7fast.cli.programs import program
 

@@ -8,9 +8,9 @@ import onnx
 import pytest
 
 from tests.docs.guide import ROOT, command_lines, run_line, write_workplace
-from yolov7fast.inference.export.proof import BOUNDS, HALF_BOUNDS, ROUNDING_LIMIT
-from yolov7fast.inference.export.suppression import DEFAULT_TOPK
-from yolov7fast.predictors.exported.forms import DETECTIONS, QUERIES
+from yolov7fast.inference.export.export_proof import BOUNDS, HALF_BOUNDS, ROUNDING_LIMIT
+from yolov7fast.predictors.export_metadata import DETECTIONS, QUERIES
+from yolov7fast.predictors.nms import MAX_DETECTIONS
 
 TEXT = (ROOT / "docs" / "export.md").read_text()
 ELSEWHERE = ("pip", "scripts/build_engine.sh", "benchmark", "benchmarks.")  # not for a test of seconds
@@ -49,7 +49,7 @@ def test_its_benchmark_of_formats_runs(tmp_path, monkeypatch, capsys):
 
 def test_its_outputs_and_bounds_are_those_of_the_code():
     assert all(f"`{name}`" in TEXT for name in (*DETECTIONS, *QUERIES))
-    assert f"by default {DEFAULT_TOPK}" in TEXT
+    assert f"by default {MAX_DETECTIONS}" in TEXT
     assert BOUNDS == (1e-3, 1e-4) and "**1e-3 px or 1e-4 of score**" in TEXT
     assert HALF_BOUNDS == (2.0, 0.05) and "allowed 2 px and 0.05" in TEXT
     assert ROUNDING_LIMIT == (0.05, 5e-4) and "up to 0.1 px and 1e-3" in TEXT

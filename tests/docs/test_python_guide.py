@@ -5,7 +5,7 @@ import torch
 import yolov7fast
 from tests.docs.guide import ROOT, blocks, command_lines, run_line, write_workplace
 from tests.training.commands import small_network
-from yolov7fast.inference.api.results import Results
+from yolov7fast.inference.detection_results import Results
 
 TEXT = (ROOT / "docs" / "python.md").read_text()
 

@@ -11,8 +11,8 @@ import yaml
 
 from tests.docs.shell import ROOT, Block, Command, program_of_name, program_of_script
 from tests.drawing import draw_nothing
-from tests.inference.api.conftest import cells
-from yolov7fast.checkpoint.checkpoint_reader import save_checkpoint
+from tests.inference.detect_runs import cells
+from yolov7fast.checkpoint.checkpoint_writer import save_checkpoint
 from yolov7fast.cli.programs import Program
 from yolov7fast.data.shapes import NAMES
 from yolov7fast.nn.model import Model

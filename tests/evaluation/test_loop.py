@@ -17,8 +17,8 @@ from yolov7fast.evaluation.loop import HEADER, EvaluationStopped, evaluate
 from yolov7fast.evaluation.outputs import ImageSink, JsonSink, TextSink
 from yolov7fast.evaluation.report import per_class_rows, print_speed, print_table, write_files, write_per_class_ap
 from yolov7fast.evaluation.result import MAP, MAP50, SUMMARY
-from yolov7fast.predictors.base import Prediction
 from yolov7fast.predictors.nms import non_max_suppression
+from yolov7fast.predictors.predictor import Prediction
 
 NAMES = ["a", "b", "c"]
 

@@ -18,8 +18,8 @@ from yolov7fast.evaluation.coco_metrics import GroundTruth
 from yolov7fast.evaluation.loop import EvaluationStopped, evaluate
 from yolov7fast.evaluation.outputs import JsonSink
 from yolov7fast.losses.loss_builder import build_loss
-from yolov7fast.predictors.base import Prediction, PredictOptions
-from yolov7fast.predictors.yolo import YoloPredictor
+from yolov7fast.predictors.predictor import Prediction, PredictOptions
+from yolov7fast.predictors.yolo_predictor import YoloPredictor
 from yolov7fast.training.hyperparameters import load_hyp, scale_gains
 
 SIZE = 64
@@ -87,7 +87,7 @@ def yolo_with_loss() -> YoloPredictor:
 
 def detr(architecture: str = "detr"):
     from yolov7fast.nn.detr_model import build
-    from yolov7fast.predictors.detr import DetrPredictor
+    from yolov7fast.predictors.detr_predictor import DetrPredictor
 
     torch.manual_seed(0)
     return DetrPredictor(build(architecture, NAMES, NETWORKS[architecture]), OPTIONS, img_size=SIZE)
@@ -143,7 +143,7 @@ def test_on_a_cpu_a_batch_is_finished_before_the_next_is_launched(monkeypatch):
     predictor = yolo_with_loss()
     predictor.model.register_forward_pre_hook(lambda *_: trace.append("network"))
     monkeypatch.setattr(
-        "yolov7fast.predictors.yolo.non_max_suppression",
+        "yolov7fast.predictors.yolo_predictor.non_max_suppression",
         lambda output, *_, **__: trace.append("suppression") or list(torch.zeros(len(output), 0, 6)),
     )
     evaluate(predictor, batches(3), 3)

@@ -23,7 +23,7 @@ from yolov7fast.core.errors import UserError
 from yolov7fast.data.data_yaml import load_data_yaml
 from yolov7fast.evaluation.result import MAP, MAP50, SUMMARY
 from yolov7fast.evaluation.upstream import test
-from yolov7fast.predictors import yolo
+from yolov7fast.predictors import yolo_predictor
 
 test.__test__ = False  # pytest takes it for a test by its name
 ROOT = Path(__file__).resolve().parents[2]
@@ -228,7 +228,7 @@ def test_the_precision_is_written_alike_everywhere(shapes_small, untrained, in_t
 
 
 def test_no_half_runs_in_single_precision(shapes_small, untrained, in_tmp, monkeypatch, capsys):
-    monkeypatch.setattr(yolo, "wants_half", lambda model, options: options.half)  # as for weights on CUDA
+    monkeypatch.setattr(yolo_predictor, "wants_half", lambda model, options: options.half)  # as for weights on CUDA
     on_shapes(shapes_small, untrained)
     assert ", in float16\n" in capsys.readouterr().out
     on_shapes(shapes_small, untrained, "--no-half")

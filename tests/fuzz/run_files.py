@@ -18,9 +18,8 @@ from yolov7fast.cli.commands.train import run as train
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.cli.train_command import TrainCommand
 from yolov7fast.core.process.child import last_words
-from yolov7fast.predictors.base import DEFAULT
-from yolov7fast.predictors.registry import load_predictor
-from yolov7fast.predictors.yolo import YoloPredictor
+from yolov7fast.predictors.predictor import DEFAULT, load_predictor
+from yolov7fast.predictors.yolo_predictor import YoloPredictor
 from yolov7fast.reports.run_plots import plot_results
 from yolov7fast.reports.runs import read_runs
 from yolov7fast.reports.sections import build_report

@@ -19,13 +19,12 @@ from tests.inference.export.networks import mini_source
 from tests.mini_network import ROOT, mini_model
 from yolov7fast.core.drawing import class_name
 from yolov7fast.core.errors import UserError
-from yolov7fast.inference.export.plan import Plan, describe
-from yolov7fast.inference.export.run import export_files
+from yolov7fast.inference.export.export_files import export_files
+from yolov7fast.inference.export.export_plan import ExportPlan, metadata_of
 from yolov7fast.inference.sources import LoadImages
 from yolov7fast.nn.model import Model
-from yolov7fast.predictors.base import PredictOptions
-from yolov7fast.predictors.exported.forms import Form
-from yolov7fast.predictors.registry import load_predictor
+from yolov7fast.predictors.export_metadata import ExportForm
+from yolov7fast.predictors.predictor import PredictOptions, load_predictor
 
 CASES = 300  # of each kind
 TEXTS = [
@@ -129,9 +128,12 @@ def use_image(folder: Path) -> None:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("kind", ["torchscript", "description", "checkpoint", "image"])
 def test_damaged_files_of_inference(kind, tmp_path):
-    source, plan = mini_source(tmp_path), Plan(Form.GRID, (64, 64))
+    source, plan = mini_source(tmp_path), ExportPlan(ExportForm.GRID, (64, 64))
     exported = torch.jit.load(export_files(source, plan, ["torchscript"])[0].path)
-    text, cfg = describe(source, plan).to_text(), yaml.safe_load((ROOT / "cfg/training/yolov7-tiny.yaml").read_text())
+    text, cfg = (
+        metadata_of(source, plan).to_text(),
+        yaml.safe_load((ROOT / "cfg/training/yolov7-tiny.yaml").read_text()),
+    )
     file, use, make, sound = {
         "torchscript": ("x.torchscript.pt", use_weights, torchscript, (exported, text)),
         "description": ("x.yaml", lambda f: Model(f / "x.yaml"), description, (cfg | {"width_multiple": 0.125},)),

@@ -10,16 +10,16 @@ from tests.mini_network import NAMES
 from tests.predictors.stubs import StubPredictor
 from yolov7fast.cli.commands import detect as command
 from yolov7fast.cli.parser import parser_for
-from yolov7fast.inference.predict import Summary
-from yolov7fast.predictors.base import Prediction, PredictOptions
+from yolov7fast.inference.detection_loop import DetectSummary
+from yolov7fast.predictors.predictor import Prediction, PredictOptions
 
 
 def cells(seed: int, height: int = 120, width: int = 160) -> np.ndarray:
-    """A made-up image with discs, enough for the network to find something at a low threshold."""
+    """An image (BGR) with discs, on which the trained small network finds something at a low threshold."""
     rng = np.random.default_rng(seed)
     image = np.full((height, width, 3), 220, np.uint8)
-    for x, y in rng.integers(20, 100, (6, 2)):
-        cv2.circle(image, (int(x), int(y)), 14, (150, 140, 200), -1)
+    for x, y in zip(rng.integers(10, width - 10, 6).tolist(), rng.integers(10, height - 10, 6).tolist()):
+        cv2.circle(image, (x, y), 14, (150, 140, 200), -1)
     return image
 
 
@@ -32,7 +32,7 @@ def make_video(path: Path, images, fps: int = 10) -> Path:
     return path
 
 
-def run(weights, source, *arguments: str) -> Summary:
+def run(weights, source, *arguments: str) -> DetectSummary:
     arguments = ("--weights", str(weights), "--source", str(source), "--img", "320", "--project", "det", *arguments)
     return command.detect(parser_for("detect").parse_args(arguments))
 

@@ -1,5 +1,6 @@
-"""detect.py from end to end: the recorded text files and lines, every kind of source."""
+"""detect.py from end to end: recorded runs, every kind of source, crops, tables, slices and exported files."""
 
+import csv
 import logging
 import re
 import shutil
@@ -10,18 +11,26 @@ import cv2
 import numpy as np
 import pytest
 import torch
+import yaml
 
 from tests.inference.detect_runs import blind, cells, make_video, run
 from tests.mini_network import NAMES
 from tests.predictors.stubs import StubPredictor
+from yolov7fast.cli.checks import check_test
 from yolov7fast.cli.commands import detect as command
-from yolov7fast.cli.flags import flags_of
+from yolov7fast.cli.commands import test as test_command
 from yolov7fast.cli.parser import parser_for
-from yolov7fast.inference.output import PredictionOutput
-from yolov7fast.inference.predict import batches, describe, predict_source
-from yolov7fast.inference.sources import LoadImages
-from yolov7fast.inference.streams import LoadStreams
-from yolov7fast.predictors.base import Prediction
+from yolov7fast.core.errors import UserError
+from yolov7fast.inference import detection_loop
+from yolov7fast.inference.detection_loop import batched, describe, predict_source
+from yolov7fast.inference.detection_output import PredictionOutput
+from yolov7fast.inference.export.export_files import export_files
+from yolov7fast.inference.export.export_plan import ExportPlan
+from yolov7fast.inference.slicing import Slicing
+from yolov7fast.inference.sources import Frame, LoadImages, LoadStreams
+from yolov7fast.predictors.export_metadata import AXES, ExportForm
+from yolov7fast.predictors.predictor import Prediction, PredictOptions
+from yolov7fast.predictors.yolo_predictor import YoloPredictor
 
 
 @pytest.fixture
@@ -92,21 +101,21 @@ def test_recorded_video(weights, three, golden, capsys):
     assert (capture.get(cv2.CAP_PROP_FRAME_COUNT), capture.get(cv2.CAP_PROP_FPS), *size) == (3, 10, 640, 480)
 
 
-def test_labelled_image_differs_from_the_original_only_near_boxes(weights, three):
-    run(weights, three / "BloodImage_00000.jpg", "--classes", "1")
-    original = cv2.imread(str(three / "BloodImage_00000.jpg")).astype(int)
-    drawn = cv2.imread("det/exp/BloodImage_00000.jpg").astype(int)
-    changed = abs(drawn - original).max(-1) > 60
-    assert changed.any() and not changed[:, :200].any(), "the one WBC lies in the middle of the image"
-
-
 # --- the flags --------------------------------------------------------------------------------------------------------
 
 
 def test_flags_are_those_recorded(golden):
     recorded = {entry["flag"]: entry for entry in golden("eval_cli.json")["detect"]}
     mine = {action.option_strings[0]: action for action in parser_for("detect")._actions if action.dest != "help"}
-    new = {"--batch-size", "--save-crop", "--save-csv", "--slice", "--slice-overlap", "--no-half"}
+    new = {
+        "--batch-size",
+        "--save-crop",
+        "--save-csv",
+        "--slice",
+        "--slice-overlap",
+        "--no-half",
+        "--trust-torchscript",
+    }
     assert set(mine) - set(recorded) == new and set(recorded) <= set(mine)
     for name, entry in recorded.items():
         action = mine[name]
@@ -130,29 +139,14 @@ def test_abbreviations_in_the_wild_work(short, name, value):
     assert getattr(parser_for("detect").parse_args([short, text]), name) == value
 
 
-def test_every_flag_says_what_it_does():
-    text = " ".join(parser_for("detect").format_help().split())
-    assert all(flag.name in text and flag.help.split(":")[0] in text for flag in flags_of("detect").values())
-    assert "always run untraced" in text
-
-
 # --- kinds of sources -------------------------------------------------------------------------------------------------
 
 
 def test_batches_hold_one_shape_and_keep_the_order(made):
     cv2.imwrite(str(made / "1b.png"), cells(9, 160, 120))
     source = LoadImages(str(made), 320, 32)
-    groups = [[Path(f.path).stem for f in frames] for frames in batches(source, 2)]
+    groups = [[Path(f.path).stem for f in frames] for frames in batched(source, 2)]
     assert groups == [["0", "1"], ["1b"], ["2"]]
-
-
-def test_batches_give_the_same_files_as_single_images(weights, made):
-    for name, batch_size in (("one", "1"), ("four", "4")):
-        run(weights, made, "--save-txt", "--conf", "0.01", "--name", name, "--batch-size", batch_size)
-    labels = files_below(Path("det/one/labels"))
-    assert labels and labels == files_below(Path("det/four/labels"))
-    for name in labels:
-        assert Path("det/one/labels", name).read_text() == Path("det/four/labels", name).read_text()
 
 
 def test_runs_count_up_and_exist_ok_does_not_double_lines(weights, made):
@@ -163,12 +157,8 @@ def test_runs_count_up_and_exist_ok_does_not_double_lines(weights, made):
     run(weights, made, "--nosave")
     assert sorted(p.name for p in Path("det").iterdir()) == ["exp", "exp2"]
     assert files_below(Path("det/exp2")) == []
-
-
-def test_a_image_that_lost_its_detections_loses_its_text_file(weights, made):
-    run(weights, made, "--save-txt", "--conf", "0.01")
     run(weights, made, "--save-txt", "--conf", "1", "--exist-ok")
-    assert files_below(Path("det/exp/labels")) == []
+    assert files_below(Path("det/exp/labels")) == [], "without detections an earlier text file is removed"
 
 
 def test_images_of_one_name_do_not_overwrite_each_other(weights, made, capsys):
@@ -182,20 +172,8 @@ def test_images_of_one_name_do_not_overwrite_each_other(weights, made, capsys):
 
 def test_formats_that_cannot_be_written_are_saved_as_jpg(workplace):
     output = PredictionOutput(workplace / "out", NAMES)
-    frame = next(LoadImages(write_image(workplace / "a.png"), 320, 32).frames())
-    frame = type(frame)("a.dng", frame.image, frame.original, "image")
+    frame = Frame("a.dng", np.zeros((3, 32, 32), np.uint8), cells(0), "image")
     assert output.write(frame, torch.zeros(0, 6)) == workplace / "out" / "a.jpg"
-
-
-def write_image(path: Path) -> str:
-    cv2.imwrite(str(path), cells(0))
-    return str(path)
-
-
-def test_list_of_files_is_detected_and_saved_like_a_folder(weights, made):
-    Path("list.txt").write_text("made/0.png\nmade/2.png\n")
-    assert run(weights, "list.txt").images == 2
-    assert files_below(Path("det/exp")) == ["0.png", "2.png"]
 
 
 def test_streams_are_read_to_their_end_and_a_list_of_them_is_not_recorded(weights, workplace, capsys):
@@ -218,30 +196,6 @@ def test_each_stream_gets_its_own_complete_recording(workplace):
     for file in recordings:
         capture = cv2.VideoCapture(str(file))
         assert (capture.get(cv2.CAP_PROP_FRAME_COUNT), capture.get(cv2.CAP_PROP_FPS)) == (4, 30)
-
-
-def test_any_detector_can_be_asked(made, workplace):
-    """Whatever has the interface will do: here one that finds the whole letterboxed image."""
-
-    def whole(images, _shapes, _targets):
-        h, w = images.shape[2:]
-        return Prediction([torch.tensor([[0.0, 0.0, w, h, 0.9, 1.0]])] * len(images))
-
-    output = PredictionOutput(workplace / "out", NAMES, save_txt=True, save_conf=True)
-    summary = predict_source(LoadImages(str(made), 320, 32), StubPredictor(whole, NAMES), output, batch_size=2)
-    assert (summary.images, summary.detections) == (3, 3)
-    assert (workplace / "out/labels/0.txt").read_text() == "1 0.5 0.5 1 1 0.9\n"
-
-
-def test_ensemble_of_two_finds_what_one_finds(weights, made, workplace):
-    second = shutil.copy(weights, workplace / "second.pt")
-    one = run(weights, made, "--conf", "0.01")
-    both = command.detect(
-        parser_for("detect").parse_args(
-            ["--weights", str(weights), str(second), "--source", "made", "--img", "320", "--conf", "0.01", "--nosave"]
-        )
-    )
-    assert both.detections == one.detections > 0, "equal boxes suppress each other"
 
 
 def test_augmentation_changes_what_is_found(weights, made):
@@ -287,3 +241,176 @@ def test_what_is_logged_stands_above_the_bar(weights, made, monkeypatch):
     finally:
         logging.getLogger().removeHandler(console)
     assert any("broken.jpg cannot be decoded" in text for text in above)
+
+
+@pytest.fixture
+def images(tmp_path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "images").mkdir()
+    for i in range(5):
+        cv2.imwrite(f"images/{i}.png", cells(i, 120, 160))
+    return tmp_path / "images"
+
+
+def detect(weights, *flags: str):
+    arguments = ["--weights", str(weights), "--source", "images", "--project", "det", "--device", "cpu"]
+    return command.detect(parser_for("detect").parse_args([*arguments, *flags]))
+
+
+def table(folder: str = "det/exp") -> list[dict[str, str]]:
+    with Path(folder, "predictions.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def fixed(boxes: list[list[float]]) -> StubPredictor:
+    """A detector that always finds the same, in pixels of the letterbox."""
+    return StubPredictor(lambda batch, *_: Prediction([torch.tensor(boxes)] * len(batch)), ["cat", "big/dog"])
+
+
+def test_crops_are_cut_out_of_the_original_and_sorted_by_class(images):
+    boxes = [[10.0, 20, 50, 60, 0.9, 1], [100, 100, 140, 130, 0.5, 0], [7, 7, 7, 9, 0.4, 0]]  # the last is empty
+    output = PredictionOutput(Path("out"), ["cat", "big/dog"], save_img=False, save_crop=True)
+    predict_source(LoadImages("images/0.png", 160), fixed(boxes), output)
+    assert sorted(str(p) for p in Path("out/crops").rglob("*.jpg")) == [
+        "out/crops/big_dog/0_1.jpg",
+        "out/crops/cat/0_2.jpg",
+    ]
+    rows = cv2.imread("out/crops/big_dog/0_1.jpg")
+    assert rows.shape == (40, 40, 3)  # the letterbox is 160 x 128: four rows of padding above
+    assert abs(rows.astype(int) - cv2.imread("images/0.png")[16:56, 10:50].astype(int)).mean() < 6
+
+
+def test_the_table_has_a_row_for_each_detection(mini, images):
+    summary = detect(mini.weights, "--img", "160", "--conf-thres", "0.05", "--save-csv", "--nosave", "--save-txt")
+    rows = table()
+    assert len(rows) == summary.detections > 10
+    assert list(rows[0]) == ["source", "frame", "class", "name", "confidence", "x1", "y1", "x2", "y2"]
+    first = [row for row in rows if row["source"].endswith("0.png")]
+    text = [line.split() for line in Path("det/exp/labels/0.txt").read_text().splitlines()][::-1]
+    for row, (label, x, _, width, _) in zip(first, text, strict=True):
+        assert (row["class"], row["name"]) == (label, NAMES[int(label)])
+        assert int(row["x1"]) == pytest.approx((float(x) - float(width) / 2) * 160, abs=1e-2)
+    assert [p.name for p in Path("det/exp").iterdir() if p.name.startswith(".")] == []
+
+
+def test_overlapped_and_one_after_the_other_give_the_same(mini, images, capsys):
+    files = []
+    predictor = YoloPredictor(mini.model, PredictOptions(conf_thres=0.05))
+    for overlapped in (False, True):
+        folder = Path(f"out_{overlapped}")
+        output = PredictionOutput(folder, NAMES, save_img=True, save_txt=True, save_conf=True)
+        summary = predict_source(LoadImages("images", 160), predictor, output, 2, overlapped=overlapped)
+        assert (summary.images, summary.stopped) == (5, False) and summary.detections > 10
+        files.append({str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()})
+    assert files[0] == files[1] and len(files[0]) == 10
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("image ")]
+    assert [line.split("images/")[1][:5] for line in lines] == [f"{i}.png" for i in range(5)] * 2
+
+
+def test_batches_in_lanes_give_the_same_in_the_same_order(mini, images, monkeypatch):
+    """With two of PyTorch's threads two batches are run on at once, each with one of them."""
+    predictor = YoloPredictor(mini.model, PredictOptions(conf_thres=0.05))
+    before, found = torch.get_num_threads(), []
+    torch.set_num_threads(2)
+    try:
+        assert detection_loop.lanes_of(predictor, 1) == 1 and detection_loop.lanes_of(predictor, 2) == 2
+        for lanes in (1, 2):
+            monkeypatch.setattr(detection_loop, "MOST_LANES", lanes)
+            output = PredictionOutput(Path(f"lanes{lanes}"), NAMES, save_img=False, save_csv=True)
+            predict_source(LoadImages("images", 160), predictor, output, 2)
+            found.append(table(f"lanes{lanes}"))
+            assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert len(found[0]) > 10
+    for one, two in zip(*found, strict=True):
+        assert float(one.pop("confidence")) == pytest.approx(float(two.pop("confidence")), abs=1e-5)
+        assert one == two
+
+
+def test_an_error_while_writing_ends_the_run_with_its_reason(images):
+    output = PredictionOutput(Path("out"), ["cat", "dog"])
+    Path("out/2.png").mkdir()  # a folder stands where an image must go
+    with pytest.raises(UserError, match=r"cannot write out/2\.png"):
+        predict_source(LoadImages("images", 160), fixed([[10.0, 20, 50, 60, 0.9, 1]]), output)
+
+
+def test_slices_find_small_objects_that_the_whole_image_hides(images):
+    """A detector that sees only what is at least 8 pixels wide in its input."""
+    large = np.zeros((600, 800, 3), np.uint8)
+    large[100:112, 300:312] = 255  # 12 pixels: 2.4 in a letterbox of 160
+    cv2.imwrite("large.png", large)
+
+    def bright(batch, *_):
+        found = []
+        for image in batch:
+            y, x = (image.amin(0) > 200).nonzero(as_tuple=True)
+            wide = len(x) and x.max() - x.min() >= 7
+            box = [[float(x.min()), float(y.min()), x.max() + 1.0, y.max() + 1.0, 0.9, 0]] if wide else []
+            found.append(torch.tensor(box).reshape(-1, 6))
+        return Prediction(found)
+
+    predictor = StubPredictor(bright, ["dot"])
+    for slicing, count in ((None, 0), (Slicing(160, 0.25), 1)):
+        output = PredictionOutput(Path(f"out{count}"), ["dot"], save_csv=True)
+        summary = predict_source(LoadImages("large.png", 160), predictor, output, 4, slicing=slicing)
+        assert summary.detections == count
+    (row,) = table("out1")
+    assert [int(row[name]) for name in ("x1", "y1", "x2", "y2")] == [300, 100, 312, 112]
+
+
+def test_slices_by_their_flags(mini, images):
+    plain = detect(mini.weights, "--img", "64", "--conf-thres", "0.05", "--nosave")
+    sliced = detect(
+        *(mini.weights, "--img", "64", "--conf-thres", "0.05", "--nosave"),
+        *("--slice", "64", "--slice-overlap", "0.5", "--batch-size", "4"),
+    )
+    assert sliced.detections > plain.detections
+
+
+# --- exported files ---------------------------------------------------------------------------------------------------
+
+
+def rows_of(folder: str) -> list[tuple]:
+    columns = ("class", "x1", "y1", "x2", "y2")
+    return [(Path(row["source"]).name, *(row[name] for name in columns)) for row in table(folder)]
+
+
+@pytest.mark.parametrize(
+    ("plan", "file_format"),
+    [
+        (ExportPlan(ExportForm.NMS, (160, 160), free=AXES, uint8=True), "onnx"),
+        (ExportPlan(ExportForm.GRID, (160, 160), free=AXES), "torchscript"),
+    ],
+    ids=["onnx", "torchscript"],
+)
+def test_detect_and_test_run_exported_files_as_they_run_the_checkpoint(mini, images, bccd, plan, file_format):
+    (file,) = export_files(mini, plan, [file_format], folder=Path.cwd())
+    flags = ["--conf-thres", "0.05", "--nosave", "--save-csv"]
+    detect(mini.weights, "--img", "160", *flags, "--name", "pt")
+    detect(file.path, *flags, "--name", "exported")  # the size is the file's own
+    assert rows_of("det/exported") == rows_of("det/pt") != []
+
+    listed = sorted((bccd / "images" / "test").iterdir())[:8]
+    Path("val.txt").write_text("\n".join(map(str, listed)))
+    Path("data.yaml").write_text(yaml.safe_dump({"val": "val.txt", "nc": 3, "names": NAMES}))
+    found = []
+    for weights, size in ((mini.weights, ["--img-size", "160"]), (file.path, [])):
+        arguments = ["--weights", str(weights), "--data", "data.yaml", "--workers", "0", "--device", "cpu", *size]
+        opt = parser_for("test").parse_args([*arguments, "--project", "test", "--batch-size", "4"])
+        check_test(opt)
+        found.append(test_command.run(opt).summary)
+    original, exported = found
+    if plan.form is ExportForm.GRID:
+        assert exported == pytest.approx(original, abs=1e-6)
+    else:  # of a box the best class counts
+        assert exported == pytest.approx(original, abs=0.02)
+    assert original["metrics/mAP_0.5"] > 0.2
+
+
+def test_a_file_of_a_fixed_size_gets_squares(mini, images):
+    (file,) = export_files(mini, ExportPlan(ExportForm.GRID, (160, 160)), ["onnx"], folder=Path.cwd())
+    summary = detect(file.path, "--conf-thres", "0.05", "--nosave", "--batch-size", "3")
+    assert summary.images == 5 and summary.detections > 10
+    with pytest.raises(UserError, match="--img-size 320: these weights were exported for 160 only"):
+        detect(file.path, "--img-size", "320")

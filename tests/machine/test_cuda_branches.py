@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from tests.training.test_step import scalar_step
-from yolov7fast.predictors.base import PredictOptions
-from yolov7fast.predictors.yolo import YoloPredictor, wants_half
+from yolov7fast.predictors.predictor import PredictOptions
+from yolov7fast.predictors.yolo_predictor import YoloPredictor, wants_half
 from yolov7fast.search.runner import devices_of
 from yolov7fast.training import distributed
 from yolov7fast.training.base_family import BaseFamily

@@ -156,8 +156,7 @@ def test_layers_and_hyper_parameters_are_listed_where_asked_for(tmp_path, shapes
 
 
 def test_a_checkpoint_says_its_image_size_and_zero_means_that(tmp_path, shapes_small):
-    from yolov7fast.predictors.base import PredictOptions, input_size
-    from yolov7fast.predictors.registry import load_predictor
+    from yolov7fast.predictors.predictor import PredictOptions, input_size, load_predictor
 
     _, folder = train(tmp_path, shapes_small)
     predictor = load_predictor(folder / "weights" / "best.pt", torch.device("cpu"), PredictOptions())

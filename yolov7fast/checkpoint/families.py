@@ -15,12 +15,12 @@ WEIGHTS_FOLDER = "weights"  # of checkpoints, below a run's folder, unless the f
 
 class FamilyEntry(NamedTuple):
     training: str  # module:class of `training.family.Family`
-    predictor: str  # module with `load_predictor`, see `predictors.registry`
+    predictor: str  # module with `load_predictor`, see `predictors.predictor`
 
 
 FAMILIES: dict[str, FamilyEntry] = {
-    "yolo": FamilyEntry("yolov7fast.training.yolo.family:YoloFamily", "yolov7fast.predictors.yolo"),
-    "detr": FamilyEntry("yolov7fast.training.detr.family:DetrFamily", "yolov7fast.predictors.detr"),
+    "yolo": FamilyEntry("yolov7fast.training.yolo.family:YoloFamily", "yolov7fast.predictors.yolo_predictor"),
+    "detr": FamilyEntry("yolov7fast.training.detr.family:DetrFamily", "yolov7fast.predictors.detr_predictor"),
 }
 
 

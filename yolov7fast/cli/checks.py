@@ -12,7 +12,7 @@ from yolov7fast.core.errors import UserError, shown
 from yolov7fast.core.files.paths import check_path
 from yolov7fast.core.resize_schedule import parse_resize_schedule
 from yolov7fast.data.data_yaml import SPLITS
-from yolov7fast.predictors.exported.forms import is_exported
+from yolov7fast.predictors.export_metadata import is_exported
 
 TASKS = {"yolo": (*SPLITS, "speed", "study")}  # other families measure splits
 

@@ -4,8 +4,8 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from yolov7fast.data.data_yaml import SPLITS
-from yolov7fast.predictors.base import PredictOptions
 from yolov7fast.predictors.nms import check_thresholds
+from yolov7fast.predictors.predictor import PredictOptions
 
 TRAINING_IOU = 0.6  # NMS IoU of the validations in training, as upstream has it; test.py's own default is 0.65
 

@@ -21,7 +21,7 @@ from yolov7fast.evaluation.detection_matching import Batch, match, native_batch
 from yolov7fast.evaluation.further_metrics import FURTHER
 from yolov7fast.evaluation.overlap import Background, LoadedBatch, Predict, loaded, predictions
 from yolov7fast.evaluation.result import SUMMARY, EvalResult, Speed
-from yolov7fast.predictors.base import on_host
+from yolov7fast.predictors.predictor import on_host
 
 HEADER = ("%20s" + "%12s" * 6) % ("Class", "Images", "Labels", "P", "R", "mAP@.5", "mAP@.5:.95")
 

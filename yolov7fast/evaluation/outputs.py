@@ -36,7 +36,7 @@ from yolov7fast.evaluation.report import (
     write_files,
 )
 from yolov7fast.evaluation.result import EvalResult
-from yolov7fast.predictors.base import Predictor
+from yolov7fast.predictors.predictor import Predictor
 
 log = logging.getLogger(__name__)
 DRAWN_BATCHES = 3

@@ -10,10 +10,10 @@ import torch
 
 from yolov7fast.core.device import wait_for_device
 from yolov7fast.core.process.threads import ThreadPool
-from yolov7fast.predictors.base import Finish, Prediction
+from yolov7fast.predictors.predictor import Finish, Prediction
 
 AHEAD = 4  # tasks that may wait in `Background`: more would only hold memory
-# a `predictors.base.Predictor`, or any function that is called like one
+# a `predictors.predictor.Predictor`, or any function that is called like one
 Predict = Callable[[torch.Tensor, Sequence[Any], torch.Tensor], Prediction]
 Launch = Callable[[torch.Tensor, Sequence[Any], torch.Tensor], Finish]
 

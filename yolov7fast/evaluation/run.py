@@ -15,8 +15,7 @@ from yolov7fast.evaluation.config import EvalConfig
 from yolov7fast.evaluation.loop import Sink, evaluate, never
 from yolov7fast.evaluation.outputs import Outputs
 from yolov7fast.evaluation.result import EvalResult
-from yolov7fast.predictors.base import Predictor, input_size
-from yolov7fast.predictors.registry import load_predictor
+from yolov7fast.predictors.predictor import Predictor, input_size, load_predictor
 
 LEAST_STRIDE = 32  # upstream evaluates on a grid of at least 32 pixels
 

@@ -10,8 +10,8 @@ from yolov7fast.data.data_yaml import load_data_yaml
 from yolov7fast.evaluation.config import EvalConfig, OutputConfig
 from yolov7fast.evaluation.result import SUMMARY
 from yolov7fast.evaluation.run import LoaderConfig, evaluate_weights, evaluation_loader, run_evaluation
-from yolov7fast.predictors.registry import listed
-from yolov7fast.predictors.yolo import network_predictor
+from yolov7fast.predictors.predictor import listed
+from yolov7fast.predictors.yolo_predictor import network_predictor
 
 UpstreamResult = tuple[tuple[float, ...], np.ndarray, tuple[float, ...]]
 

@@ -1,8 +1,8 @@
-"""Large images in tiles: small objects are seen at full resolution, and what tiles find is merged.
+"""Detection on tiles of large images: small objects are seen at full resolution, and the results are merged.
 
-An image is cut into overlapping squares, each of which is detected on as an image of its own, beside the whole image.
-An object that a tile's edge cuts is whole in a neighbour, if it is smaller than the overlap: its cut part falls where a
-whole box of its class covers it.
+An image is cut into overlapping squares, and the detector runs on each of them and on the whole image. An object cut by
+the edge of a tile is complete in a neighbour if it is smaller than the overlap; its cut part is removed if a complete
+box of its class covers it.
 """
 
 from collections.abc import Sequence
@@ -12,16 +12,16 @@ import numpy as np
 import torch
 
 from yolov7fast.core.errors import UserError
-from yolov7fast.inference.frames import Frame, network_input
+from yolov7fast.inference.sources import Frame, network_input
 from yolov7fast.predictors.nms import CLASS_OFFSET, MAX_DETECTIONS, greedy_nms
 
 EDGE = 2.0  # pixels within which a box touches the edge of its tile
-COVERED = 0.5  # of a cut box, by a whole one: then it is part of that object
+COVERED = 0.5  # a cut box is removed if a complete one covers more than this fraction of it
 
 
 @dataclass(frozen=True)
 class Slicing:
-    """How images are cut: squares of `side` pixels that overlap by a fraction of it."""
+    """Tiles of `side` x `side` pixels that overlap by a fraction of it."""
 
     side: int
     overlap: float = 0.25
@@ -33,14 +33,14 @@ class Slicing:
             raise UserError(f"--slice-overlap {self.overlap} is out of range: it is a fraction between 0 and 0.9")
 
     def starts(self, length: int) -> list[int]:
-        """Where tiles begin along a side; the last one ends with the image."""
+        """Start positions of the tiles along a side; the last tile ends with the image."""
         if length <= self.side:
             return [0]
         step = max(round(self.side * (1 - self.overlap)), 1)
         return [*range(0, length - self.side, step), length - self.side]
 
     def tiles(self, height: int, width: int) -> list[tuple[int, int, int, int]]:
-        """x1, y1, x2, y2 of every tile, row by row; one tile: the image is not larger than it."""
+        """x1, y1, x2, y2 of every tile, row by row."""
         return [
             (x, y, min(x + self.side, width), min(y + self.side, height))
             for y in self.starts(height)
@@ -49,7 +49,7 @@ class Slicing:
 
 
 def tile_frames(frame: Frame, slicing: Slicing, img_size: int, stride: int, square: bool) -> list[Frame]:
-    """A frame for every tile of a frame's image; none where one tile would be the whole image."""
+    """A frame for every tile of a frame's image; an empty list if the image fits into one tile."""
     tiles = slicing.tiles(*frame.original.shape[:2])
     if len(tiles) == 1:
         return []
@@ -65,14 +65,20 @@ def merge(
     iou_thres: float,
     agnostic: bool = False,
 ) -> torch.Tensor:
-    """Detections (k, 6) of the image and of its tiles, in their own pixels -> those of the image, best first.
+    """Merge detections (k, 6) of an image and of its tiles -> at most 300 detections of the image, best first.
 
-    shape: (h, w) of the image. At most 300 are kept.
+    Args:
+        whole: detections on the whole image.
+        parts: detections on each tile, in pixels of the tile.
+        tiles: x1, y1, x2, y2 of each tile.
+        shape: (h, w) of the image.
+        iou_thres: IoU threshold of NMS.
+        agnostic: class-agnostic NMS.
     """
     moved, cut = [whole], [torch.zeros(len(whole), dtype=torch.bool)]
     for boxes, (x1, y1, x2, y2) in zip(parts, tiles):
         size = torch.tensor([x2 - x1, y2 - y1], dtype=torch.float32)
-        # an edge of the tile that is one of the image, too, cuts nothing that is to be seen
+        # edges of a tile at the border of the image cut nothing
         inner = torch.tensor([x1 > 0, y1 > 0, x2 < shape[1], y2 < shape[0]])
         touching = torch.cat((boxes[:, :2] <= EDGE, boxes[:, 2:4] >= size - EDGE), 1)
         cut.append((touching & inner).any(1))
@@ -89,13 +95,13 @@ def merge(
 
 
 def _suppress(boxes: np.ndarray, scores: np.ndarray, chosen: np.ndarray, iou_thres: float) -> list[int]:
-    """Indices, best first, of what suppression keeps of the chosen boxes."""
+    """Indices of the chosen boxes that NMS keeps, best first."""
     places = np.flatnonzero(chosen)
     return places[greedy_nms(boxes[places], scores[places], iou_thres, len(places) or 1)].tolist()
 
 
 def covered(box: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """The fraction of a box that each of the others covers."""
+    """The fraction of `box` (4,) that each of `others` (n, 4) covers."""
     width = np.minimum(box[2], others[:, 2]) - np.maximum(box[0], others[:, 0])
     height = np.minimum(box[3], others[:, 3]) - np.maximum(box[1], others[:, 1])
     area = max((box[2] - box[0]) * (box[3] - box[1]), 1e-9)

@@ -1,7 +1,7 @@
-"""Non-maximum suppression: from a detector's dense output to at most 300 boxes an image.
+"""Non-maximum suppression: from the dense output of a detector to at most 300 boxes per image.
 
-The work is bounded by counts (30000 candidates, 300 detections an image), never by the clock: the same input gives the
-same output on every machine. Filtering runs over a group of images at once; suppression itself is per image.
+The work is bounded by counts (30000 candidates, 300 detections per image) and not by time, so the same input gives the
+same output on every machine. Filtering runs on a group of images at once, NMS itself per image.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,9 +15,9 @@ from yolov7fast.core.errors import UserError
 
 MAX_DETECTIONS = 300
 MAX_CANDIDATES = 30000
-CLASS_OFFSET = 4096  # px between classes, so that one suppression serves all of them; float32 rounding is part of it
-GROUP_ROWS = 200_000  # rows of prediction filtered at once: bounds memory without a loop over single images
-BLOCK = 128  # candidates compared with one another at once in `greedy_nms`
+CLASS_OFFSET = 4096  # px between the boxes of different classes, so that one NMS call handles all classes
+GROUP_ROWS = 200_000  # prediction rows filtered at once, which bounds memory
+BLOCK = 128  # candidates compared with each other at once in `greedy_nms`
 
 
 def non_max_suppression(
@@ -29,11 +29,16 @@ def non_max_suppression(
     multi_label: bool = False,
     labels: Sequence[torch.Tensor] = (),
 ) -> list[torch.Tensor]:
-    """(B, N, 5 + nc) xywh, objectness, class probabilities -> B tensors (k, 6) xyxy, score, class, best first.
+    """Predictions (B, N, 5 + nc) -> B tensors (k, 6) xyxy, score, class, best first. All comparisons are strict.
 
-    classes: keep these class ids only. agnostic: classes suppress one another. multi_label: every class of a row above
-    the threshold is a candidate, not only the best. labels: per image (m, 5) class and xywh in pixels, put among the
-    candidates with score 1 (hybrid auto-labelling). All comparisons are strict.
+    Args:
+        prediction: xywh in pixels, objectness, class probabilities.
+        conf_thres: confidence threshold.
+        iou_thres: IoU above which the box with the lower score is removed.
+        classes: keep only these class ids.
+        agnostic: boxes of different classes suppress each other.
+        multi_label: every class of a row above the threshold is a candidate, not only the best one.
+        labels: per image (m, 5) class and xywh in pixels, added as candidates with score 1 (hybrid auto-labelling).
     """
     batch, rows, columns = prediction.shape
     multi_label = multi_label and columns > 6
@@ -53,20 +58,20 @@ def non_max_suppression(
 
 
 def check_thresholds(conf_thres: float, iou_thres: float) -> None:
-    """Refuse thresholds that no score or overlap could meet or miss; for commands, before anything is loaded."""
+    """Raise UserError for thresholds outside 0..1, before anything is loaded."""
     for flag, value in (("--conf-thres", conf_thres), ("--iou-thres", iou_thres)):
         if not 0 <= value <= 1:
             raise UserError(f"{flag} {value} is out of range: it is a fraction between 0 and 1")
 
 
 def _candidates(prediction, conf_thres, labels, multi_label):
-    """Image index (M,) ascending and candidates (M, 6) float32 of a group of images, in row order within an image."""
+    """Image index (M,), ascending, and candidates (M, 6) float32 of a group of images, in row order within an image."""
     image, row = (prediction[..., 4] > conf_thres).nonzero(as_tuple=True)
     x = prediction[image, row]
     if any(len(lab) for lab in labels):
         image, x = _with_labels(image, x, labels)
     boxes = xywh2xyxy(x[:, :4])
-    # a one-class model says everything with its objectness
+    # the confidence of a one-class model is its objectness
     scores = x[:, 4:5] if x.shape[1] == 6 else x[:, 5:] * x[:, 4:5]
     if multi_label:
         i, j = (scores > conf_thres).nonzero(as_tuple=True)
@@ -79,7 +84,7 @@ def _candidates(prediction, conf_thres, labels, multi_label):
 
 
 def _with_labels(image, x, labels):
-    """Append each image's (m, 5) label rows, objectness and class probability 1, behind its own rows."""
+    """Append the (m, 5) label rows of each image, with objectness and class probability 1, after its own rows."""
     images, rows = [image], [x]
     for index, lab in enumerate(labels):
         extra = x.new_zeros(len(lab), x.shape[1])
@@ -93,7 +98,7 @@ def _with_labels(image, x, labels):
 
 
 def _suppress(x: torch.Tensor, iou_thres: float, agnostic: bool, operator: Callable | None) -> torch.Tensor:
-    """One image: candidates (n, 6) -> detections (k, 6), best first. operator: as `nms_operator` gives it."""
+    """Candidates (n, 6) of one image -> detections (k, 6), best first. operator: see `nms_operator`."""
     if operator is not None and len(x) > MAX_CANDIDATES:
         x = x[x[:, 4].sort(descending=True, stable=True)[1][:MAX_CANDIDATES]]
     boxes = x[:, :4] if agnostic else x[:, :4] + x[:, 5:6] * CLASS_OFFSET
@@ -103,13 +108,13 @@ def _suppress(x: torch.Tensor, iou_thres: float, agnostic: bool, operator: Calla
 
 
 @cache
-def nms_operator(device_type: str, on_cpu: bool = False) -> Callable | None:
-    """torchvision's nms for an accelerator (on_cpu: or the CPU), if it works there; None: our own.
+def nms_operator(device_type: str) -> Callable | None:
+    """torchvision's nms for an accelerator if it works there, else None for `greedy_nms`.
 
-    On the CPU ours is taken: it ends at 300 kept boxes, where the operator works through all candidates. Beside a
-    torch of another build, torchvision fails while it is imported, or when the operator is called.
+    On the CPU `greedy_nms` is faster, because it stops at 300 boxes. If torchvision was built for another torch, its
+    import or the operator fails.
     """
-    if device_type == "cpu" and not on_cpu:
+    if device_type == "cpu":
         return None
     try:
         from torchvision.ops import nms
@@ -121,12 +126,11 @@ def nms_operator(device_type: str, on_cpu: bool = False) -> Callable | None:
 
 
 def greedy_nms(boxes: np.ndarray, scores: np.ndarray, iou_thres: float, most: int = MAX_DETECTIONS) -> np.ndarray:
-    """Greedy suppression of xyxy boxes (n, 4) float32: indices of the kept, best first, at most `most`.
+    """Indices of the boxes that greedy NMS keeps, best first, at most `most`.
 
-    Best score first, equal scores in the order given; a box falls when its IoU with a kept one is above the threshold;
-    candidates beyond the best 30000 are not looked at. Works through the sorted boxes in blocks: a block is compared
-    with all boxes kept so far, then with itself, so that the result is that of the one-by-one loop while no more than
-    the needed pairs are computed.
+    boxes: (n, 4) float32 xyxy. Boxes are visited by descending score, equal scores in the given order, at most 30000. A
+    box is removed if its IoU with a kept one is above the threshold. The sorted boxes are processed in blocks: each
+    block is compared with the kept boxes and then with itself, which gives the result of the one-by-one loop.
     """
     kept = np.empty(most, dtype=np.int64)
     n_kept = 0
@@ -144,7 +148,7 @@ def greedy_nms(boxes: np.ndarray, scores: np.ndarray, iou_thres: float, most: in
 
 
 def _iou_above(a: np.ndarray, b: np.ndarray, threshold: float) -> np.ndarray:
-    """(n, m) IoU of xyxy boxes > threshold, in float32 without epsilon; an empty pair (0/0) is not above."""
+    """(n, m) whether the IoU of xyxy boxes is above the threshold, in float32; False for two empty boxes (0/0)."""
     ax1, ay1, ax2, ay2 = np.ascontiguousarray(a.T)[:, :, None]
     bx1, by1, bx2, by2 = np.ascontiguousarray(b.T)
     width = np.minimum(ax2, bx2)
@@ -160,7 +164,7 @@ def _iou_above(a: np.ndarray, b: np.ndarray, threshold: float) -> np.ndarray:
 
 
 def _first_come(overlaps: np.ndarray) -> list[int]:
-    """Greedy choice from a symmetric (n, n) boolean matrix: a row stays unless a kept earlier row overlaps it."""
+    """Rows of a symmetric boolean matrix (n, n), except those that overlap an earlier kept row."""
     removed, kept = np.zeros(len(overlaps), bool), []
     for i, row in enumerate(overlaps):
         if not removed[i]:

@@ -30,7 +30,7 @@ from yolov7fast.evaluation.config import EvalConfig, OutputConfig
 from yolov7fast.evaluation.findings import FindingsSink, findings
 from yolov7fast.evaluation.result import EvalResult
 from yolov7fast.evaluation.run import run_evaluation
-from yolov7fast.predictors.base import Predictor
+from yolov7fast.predictors.predictor import Predictor
 from yolov7fast.reports.run_plots import plot_results
 from yolov7fast.training.checkpoints.data_changes import Fingerprint, fingerprint
 from yolov7fast.training.checkpoints.resume import Progress, previous_of, weights_dir_of

@@ -7,7 +7,7 @@ import torch
 from tests.mini_network import write_mini_weights
 from tests.training.families.detr_commands import NETWORKS
 from yolov7fast.checkpoint.checkpoint_writer import save_checkpoint
-from yolov7fast.inference.export.network import Source, load_source
+from yolov7fast.inference.export.export_network import ExportSource, load_source
 from yolov7fast.nn.model import Model
 from yolov7fast.nn.model_parser import read_description
 
@@ -24,12 +24,12 @@ def write_network(cfg: str | Path, path: Path, nc: int = 3, width: float = 0.125
     return path
 
 
-def mini_source(folder: Path) -> Source:
+def mini_source(folder: Path) -> ExportSource:
     """The small network that was really trained, on three classes of blood cells."""
     return load_source(write_mini_weights(folder / "mini.pt"))
 
 
-def detr_source(architecture: str, folder: Path) -> Source:
+def detr_source(architecture: str, folder: Path) -> ExportSource:
     """A small DETR network. Fresh ones answer alike for every image: all weights are moved."""
     from yolov7fast.nn.detr_model import build
 
@@ -37,4 +37,4 @@ def detr_source(architecture: str, folder: Path) -> Source:
     model = build(architecture, NAMES, NETWORKS[architecture]).eval().requires_grad_(False)
     for parameter in model.parameters():
         parameter += 0.3 * torch.randn_like(parameter)
-    return Source(model, architecture, NAMES, 32, folder / f"{architecture}.pth", 96)
+    return ExportSource(model, architecture, NAMES, 32, folder / f"{architecture}.pth", 96)

@@ -8,18 +8,16 @@ import cv2
 import numpy as np
 import pytest
 
-from tests.inference.api.conftest import cells
+from tests.inference.detect_runs import cells
 from tests.inference.export.networks import ROOT, detr_source
 from tests.training.families.detr_commands import needs_transformers
 from yolov7fast.cli.commands.detect import detect
 from yolov7fast.cli.parser import parser_for
-from yolov7fast.inference.export.plan import Plan
-from yolov7fast.inference.export.run import export_files
-from yolov7fast.inference.export.suppression import Suppression
-from yolov7fast.predictors.exported.forms import Form
+from yolov7fast.inference.export.export_files import export_files
+from yolov7fast.inference.export.export_plan import ExportPlan, NmsSettings
+from yolov7fast.predictors.export_metadata import AXES, ExportForm
 
 PROGRAM = ROOT / "docs" / "detect_onnx.py"
-FREE = ("batch", "height", "width")
 # a Python that refuses torch and the project, as a machine without them would
 REFUSING = (
     "import sys, runpy\n"
@@ -46,7 +44,7 @@ def test_it_is_forty_lines_long():
 def test_it_prints_the_boxes_of_detect(mini, tmp_path, uint8):
     image = tmp_path / "image.png"
     cv2.imwrite(str(image), cells(0, 117, 230))
-    plan = Plan(Form.NMS, (160, 160), free=FREE, suppression=Suppression(0.05), uint8=uint8)
+    plan = ExportPlan(ExportForm.NMS, (160, 160), free=AXES, nms=NmsSettings(0.05), uint8=uint8)
     (file,) = export_files(mini, plan, ["onnx"], folder=tmp_path)
     found = run(file.path, image, tmp_path / "out.png")
     flags = ["--weights", mini.weights, "--source", image, "--img-size", 160, "--conf-thres", 0.05, "--save-csv"]
@@ -63,7 +61,7 @@ def test_it_prints_the_boxes_of_detect(mini, tmp_path, uint8):
 @pytest.mark.slow
 def test_it_runs_detr_networks_too(tmp_path):
     source = detr_source("detr", tmp_path)
-    plan = Plan(Form.NMS, (96, 96), free=FREE, suppression=Suppression(0.0))
+    plan = ExportPlan(ExportForm.NMS, (96, 96), free=AXES, nms=NmsSettings(0.0))
     (file,) = export_files(source, plan, ["onnx"])
     cv2.imwrite(str(tmp_path / "image.png"), cells(0, 80, 120))
     found = run(file.path, tmp_path / "image.png", tmp_path / "out.png")

@@ -16,9 +16,8 @@ from yolov7fast.core.errors import UserError
 from yolov7fast.losses import detr_loss
 from yolov7fast.losses.detr_loss import PARTS, attach_loss, matcher_timed
 from yolov7fast.nn.detr_model import ARCHITECTURES, build, rebuild
-from yolov7fast.predictors.base import PredictOptions
-from yolov7fast.predictors.detr import DetrPredictor, Frames, best_of
-from yolov7fast.predictors.registry import load_predictor
+from yolov7fast.predictors.detr_predictor import BatchLayout, DetrPredictor, best_of, boxes_in_pixels
+from yolov7fast.predictors.predictor import PredictOptions, load_predictor
 from yolov7fast.training.detr.optimization import DropSchedule, build_optimizer
 from yolov7fast.training.ema import ModelEMA
 
@@ -175,11 +174,11 @@ SHAPES = [((60, 80), ((0.5, 0.5), (4.0, 6.0))), ((64, 64), ((1.0, 1.0), (0.0, 0.
     ],
 )
 def test_boxes_are_fractions_of_the_image_or_of_the_padded_batch(architecture, fractions, pixels):
-    frames = Frames.of(SHAPES, (96, 128), roomy(architecture), grid=32)
+    frames = BatchLayout.of(SHAPES, (96, 128), roomy(architecture), grid=32)
     (first, _) = frames.labels(torch.tensor([[0, 2, 0.2, 0.15, 0.1, 0.1]]))  # centre (25.6, 14.4), 12.8 x 9.6 pixels
     torch.testing.assert_close(first["boxes"], torch.tensor([fractions]), rtol=0, atol=1e-6)
-    found = frames.to_pixels(torch.tensor([0.5, 0.5, 0.5, 0.25]).expand(2, 1, 4))
-    whole = frames.to_pixels(torch.tensor([0.5, 0.5, 1.0, 1.0]).expand(2, 1, 4))[0, 0]
+    found = boxes_in_pixels(torch.tensor([0.5, 0.5, 0.5, 0.25]).expand(2, 1, 4), frames.box)
+    whole = boxes_in_pixels(torch.tensor([0.5, 0.5, 1.0, 1.0]).expand(2, 1, 4), frames.box)[0, 0]
     assert whole.tolist() == ([4, 6, 44, 36] if architecture == "detr" else [0, 0, 64, 64])
     torch.testing.assert_close(found[0, 0], torch.tensor([float(p) for p in pixels]), rtol=0, atol=1e-4)
 
@@ -188,17 +187,18 @@ def test_boxes_are_fractions_of_the_image_or_of_the_padded_batch(architecture, f
 @pytest.mark.parametrize("more", [0, 32])
 def test_boxes_survive_the_way_to_the_network_and_back(architecture, more):
     """Targets as loaders give them -> fractions of a frame -> pixels of the batch."""
-    frames = Frames.of(SHAPES, (96, 128), roomy(architecture, more))
+    frames = BatchLayout.of(SHAPES, (96, 128), roomy(architecture, more))
     targets = torch.tensor([[0, 2, 0.2, 0.15, 0.1, 0.1], [1, 0, 0.3, 0.4, 0.2, 0.1], [1, 1, 0.1, 0.1, 0.1, 0.1]])
     labels = frames.labels(targets)
     assert [label["class_labels"].tolist() for label in labels] == [[2], [0, 1]]
-    back = torch.cat([frames.to_pixels(label["boxes"][None].expand(2, -1, -1))[i] for i, label in enumerate(labels)])
+    own = [boxes_in_pixels(label["boxes"][None].expand(2, -1, -1), frames.box) for label in labels]
+    back = torch.cat([boxes[i] for i, boxes in enumerate(own)])
     centre, size = targets[:, 2:4] * torch.tensor([128.0, 96.0]), targets[:, 4:] * torch.tensor([128.0, 96.0])
     torch.testing.assert_close(back, torch.cat((centre - size / 2, centre + size / 2), 1), rtol=0, atol=1e-3)
 
 
 def test_padding_is_cut_off_to_the_grid_and_masked():
-    frames = Frames.of(SHAPES, (96, 128), roomy("detr"), grid=32)
+    frames = BatchLayout.of(SHAPES, (96, 128), roomy("detr"), grid=32)
     assert (frames.height, frames.width) == (64, 64)
     images, mask = frames.inputs(torch.full((2, 3, 96, 128), 255, dtype=torch.uint8), torch.device("cpu"))
     assert images.shape == (2, 3, 64, 64) and images.max() == 1
@@ -207,7 +207,7 @@ def test_padding_is_cut_off_to_the_grid_and_masked():
 
 
 def test_a_network_that_needs_more_room_gets_padding_below():
-    frames = Frames.of(SHAPES, (96, 128), roomy("rtdetr_v2", 32))
+    frames = BatchLayout.of(SHAPES, (96, 128), roomy("rtdetr_v2", 32))
     assert (frames.height, frames.width) == (128, 128)
     images, mask = frames.inputs(torch.full((2, 3, 96, 128), 255, dtype=torch.uint8), torch.device("cpu"))
     assert images.shape == (2, 3, 128, 128) and images[:, :, :96].min() == 1 and images[:, :, 96:].max() == 0

@@ -18,8 +18,8 @@ def run(opt: Namespace) -> str:
     import torch  # loaded only once the flags have parsed
 
     from yolov7fast.data.data_yaml import load_data_yaml
-    from yolov7fast.inference.export.benchmark import best_gain, run_benchmark, table
-    from yolov7fast.inference.export.network import load_source
+    from yolov7fast.inference.export.export_network import load_source
+    from yolov7fast.inference.export.format_benchmark import best_gain, run_benchmark, table
 
     if opt.threads:
         torch.set_num_threads(opt.threads)

@@ -14,15 +14,14 @@ from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.paths import increment_path
 from yolov7fast.core.process.output import log_to_stderr
 from yolov7fast.core.text import counted
-from yolov7fast.inference.output import PredictionOutput, open_window
-from yolov7fast.inference.predict import Summary, predict_source
+from yolov7fast.inference.detection_loop import DetectSummary, predict_source
+from yolov7fast.inference.detection_output import PredictionOutput, open_window
 from yolov7fast.inference.slicing import Slicing
 from yolov7fast.inference.sources import open_source
-from yolov7fast.predictors.base import PredictOptions, Predictor, input_size
-from yolov7fast.predictors.registry import load_predictor
+from yolov7fast.predictors.predictor import PredictOptions, Predictor, input_size, load_predictor
 
 
-def detect(opt: Namespace, family: str = "yolo") -> Summary:
+def detect(opt: Namespace, family: str = "yolo") -> DetectSummary:
     """Run detection with weights of any family; family: whose command line the options come from."""
     check_detect(opt, family)
     options = PredictOptions(
@@ -45,7 +44,7 @@ def detect(opt: Namespace, family: str = "yolo") -> Summary:
     return summary
 
 
-def detect_with(opt: Namespace, predictor: Predictor) -> Summary:
+def detect_with(opt: Namespace, predictor: Predictor) -> DetectSummary:
     """Run a predictor over the source of the command. A size of 0 means the one that it was trained for."""
     names = predictor.names
     unknown = [c for c in opt.classes or [] if not 0 <= c < len(names)]
@@ -67,11 +66,11 @@ def detect_with(opt: Namespace, predictor: Predictor) -> Summary:
     return summary
 
 
-def _report(summary: Summary, save_dir: Path, output: PredictionOutput, skipped: list[str]) -> None:
+def _report(summary: DetectSummary, save_dir: Path, output: PredictionOutput, skipped: list[str]) -> None:
     rate = summary.images / max(summary.seconds, 1e-9)
     found = counted(summary.detections, "detection")
     tqdm.write(f"{counted(summary.images, 'image')}, {found}, {rate:.1f} images/s")
-    if output.save_img or output.save_txt or output.records:
+    if output.writes_files:
         files = counted(output.label_count, "text file")
         labels = f", {files} in {save_dir / 'labels'}" if output.save_txt else ""
         tqdm.write(f"Results saved to {save_dir}{labels}")

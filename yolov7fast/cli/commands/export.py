@@ -12,11 +12,11 @@ def parser() -> Parser:
 
 
 def run(opt: Namespace) -> list:
-    """Write the files that the options ask for; returns them (`export.run.Exported`)."""
+    """Write the files that the options ask for; returns them (`export_files.ExportedFile`)."""
     from yolov7fast.data.data_yaml import load_data_yaml  # torch is loaded only once the flags have parsed
-    from yolov7fast.inference.export.network import load_source
-    from yolov7fast.inference.export.options import check_options, formats_of, plan_of
-    from yolov7fast.inference.export.run import export_files
+    from yolov7fast.inference.export.export_files import export_files
+    from yolov7fast.inference.export.export_network import load_source
+    from yolov7fast.inference.export.export_plan import check_options, formats_of, plan_of
 
     check_options(opt)
     formats = formats_of(opt)

@@ -17,8 +17,8 @@ from yolov7fast.evaluation.config import EvalConfig
 from yolov7fast.evaluation.result import EvalResult
 from yolov7fast.losses.detr_loss import PARTS, attach_loss
 from yolov7fast.nn.detr_model import Detector, build, rebuild
-from yolov7fast.predictors.base import Predictor
-from yolov7fast.predictors.detr import GRID, DetrPredictor, Frames
+from yolov7fast.predictors.detr_predictor import GRID, BatchLayout, DetrPredictor
+from yolov7fast.predictors.predictor import Predictor
 from yolov7fast.training.base_family import BaseFamily, class_names
 from yolov7fast.training.checkpoints.resume import Progress
 from yolov7fast.training.detr.optimization import DropSchedule, build_optimizer
@@ -156,7 +156,7 @@ class DetrFamily(BaseFamily):
     def to_device(self, batch, device: torch.device):
         """(images in 0..1, padding mask, labels by image): cut to the part that images cover."""
         images, targets, _, shapes = batch
-        frames = Frames.of(shapes, images.shape[2:], self.model, grid=GRID)
+        frames = BatchLayout.of(shapes, images.shape[2:], self.model, grid=GRID)
         self.width = frames.width
         labels = frames.sent_labels(targets, device)
         return *frames.inputs(images, device), labels

@@ -30,8 +30,8 @@ from yolov7fast.losses.yolo_loss import LOSS_NAMES
 from yolov7fast.nn import compiling
 from yolov7fast.nn.head_config import HeadConfig
 from yolov7fast.nn.model import IAuxDetect, Model
-from yolov7fast.predictors.base import Predictor
-from yolov7fast.predictors.yolo import network_predictor
+from yolov7fast.predictors.predictor import Predictor
+from yolov7fast.predictors.yolo_predictor import network_predictor
 from yolov7fast.search.evolve import evolve
 from yolov7fast.training import hyperparameters as hyper
 from yolov7fast.training import memory_plan

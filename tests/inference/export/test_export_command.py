@@ -1,0 +1,169 @@
+"""export.py as a user runs it: upstream's command lines, the printed proof, and every mistake in one line."""
+
+import sys
+
+import onnx
+import pytest
+import yaml
+
+from tests.mini_network import NAMES, write_mini_weights
+from yolov7fast.cli.commands import benchmark as benchmark_command
+from yolov7fast.cli.commands import export as command
+from yolov7fast.core.errors import UserError
+from yolov7fast.predictors.export_metadata import ExportMetadata
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory):
+    return write_mini_weights(tmp_path_factory.mktemp("command") / "best.pt")
+
+
+@pytest.fixture(scope="module")
+def photographs(bccd, tmp_path_factory):
+    """A data yaml with the first twelve test photographs."""
+    folder = tmp_path_factory.mktemp("photographs")
+    files = sorted((bccd / "images" / "test").iterdir())[:12]
+    (folder / "val.txt").write_text("\n".join(map(str, files)))
+    data = {"val": str(folder / "val.txt"), "nc": 3, "names": NAMES}
+    (folder / "data.yaml").write_text(yaml.safe_dump(data))
+    return folder / "data.yaml"
+
+
+def run(weights, *flags: str):
+    return command.run(command.parser().parse_args(["--weights", str(weights), *flags]))
+
+
+def facts(path) -> ExportMetadata:
+    return ExportMetadata.of({entry.key: entry.value for entry in onnx.load(path).metadata_props}, path)
+
+
+def test_upstreams_command_line_for_onnxruntime(weights, capsys):
+    flags = (
+        "--grid --end2end --simplify --topk-all 100 --iou-thres 0.65 --conf-thres 0.35 --img-size 64 96 --max-wh 640"
+    )
+    (file,) = run(weights, *flags.split())
+    assert file.path == weights.with_name("best.onnx")
+    found = facts(file.path)
+    assert (found.form, found.size, found.free, found.batch) == ("end2end", [64, 96], [], 1)
+    assert (found.conf_thres, found.iou_thres, found.topk, found.class_offset) == (0.35, 0.65, 100, 640.0)
+    printed = capsys.readouterr()
+    assert "proved by onnxruntime" in printed.out and "largest difference" in printed.out and printed.err == ""
+
+
+@pytest.mark.parametrize(
+    ("flags", "form", "free"),
+    [
+        ("", "raw", []),
+        ("--dynamic", "raw", ["batch", "height", "width"]),
+        ("--grid --dynamic", "grid", ["batch", "height", "width"]),
+        ("--grid --dynamic --dynamic-batch", "grid", ["batch"]),
+        ("--grid --end2end --max-wh 64 --dynamic", "end2end", []),
+        ("--grid --end2end --dynamic-batch", "tensorrt", ["batch"]),
+        ("--nms", "nms", ["batch", "height", "width"]),
+        ("--include-nms", "nms", ["batch", "height", "width"]),
+    ],
+)
+def test_flags_mean_what_upstreams_mean(weights, flags, form, free):
+    from yolov7fast.inference.export.export_network import load_source
+    from yolov7fast.inference.export.export_plan import check_options, plan_of
+
+    opt = command.parser().parse_args(["--weights", str(weights), "--img", "64", *flags.split()])
+    check_options(opt)
+    plan = plan_of(opt, load_source(weights))
+    assert (plan.form, list(plan.free), plan.size) == (form, free, (64, 64))
+    assert plan.nms.topk == (300 if form == "nms" else 100)
+
+
+def test_a_data_set_proves_and_measures_both_files(weights, photographs, capsys):
+    onnx_file, torchscript = run(
+        weights, "--grid", "--dynamic", "--img", "160", "--data", str(photographs), "--format", "onnx,torchscript"
+    )
+    assert onnx_file.accuracy == torchscript.accuracy
+    assert onnx_file.accuracy.weights == pytest.approx(onnx_file.accuracy.exported, abs=5e-5)
+    assert onnx_file.accuracy.weights > 0.1
+    assert f"mAP@.5:.95 {onnx_file.accuracy.exported:.4f}, of the .pt file" in capsys.readouterr().out
+
+
+def test_suppression_inside_keeps_four_digits_of_accuracy(weights, photographs):
+    """The .pt file is measured as the file works: the best class of a box, as many boxes of an image."""
+    (file,) = run(weights, "--nms", "--img", "160", "--data", str(photographs), "--uint8")
+    assert file.accuracy.weights == pytest.approx(file.accuracy.exported, abs=5e-5) and file.accuracy.weights > 0.1
+
+
+def test_accuracy_that_differs_in_the_fourth_digit_refuses_the_file(weights, photographs, monkeypatch):
+    from yolov7fast.inference.export import export_files
+
+    measured = iter([0.5, 0.5002])
+    monkeypatch.setattr(export_files, "measured_map", lambda *_: next(measured))
+    weights.with_name("best.onnx").unlink(missing_ok=True)
+    with pytest.raises(UserError, match=r"is not written: mAP@.5:.95 0\.5002, of the \.pt file 0\.5000"):
+        run(weights, "--nms", "--img", "64", "--data", str(photographs))
+    assert not weights.with_name("best.onnx").exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("--end2end", "--end2end needs --grid"),
+        ("--img 100", r"--img-size 100 100: the height must be a multiple of 32, the largest stride of .*; take 96"),
+        ("--img 64 100", r"--img-size 64 100: the width must be a multiple of 32"),
+        ("--img 64 64 64", "give one size, or height and width"),
+        ("--format coreml", "--format coreml is not known; it is one of onnx, torchscript, openvino"),
+        ("--format onxx", r"--format onxx is not known; did you mean 'onnx'\?"),
+        ("--format onnx,torchscript --nms", "--format torchscript supports no NMS"),
+        ("--format openvino --grid --end2end", "for TensorRT, which reads ONNX: give --format onnx alone"),
+        ("--format openvino --grid --end2end --max-wh 9", "--end2end is for --format onnx: give --nms for OpenVINO"),
+        ("--nms --grid --end2end", "--nms and --end2end are two forms of NMS"),
+        ("--max-wh 640", "--max-wh belongs to NMS inside the file"),
+        ("--fp16", "--fp16 is for CoreML files, which are not written here"),
+        ("--device 0", "--device 0: networks are traced on the CPU"),
+        ("--conf-thres 2", r"--conf-thres 2\.0 is out of range"),
+    ],
+)
+def test_bad_flags_are_named_in_one_line_and_nothing_is_written(weights, flags, message):
+    before = sorted(path.name for path in weights.parent.iterdir())
+    with pytest.raises(UserError, match=message) as error:
+        run(weights, *flags.split())
+    assert "\n" not in str(error.value)
+    assert sorted(path.name for path in weights.parent.iterdir()) == before
+
+
+def test_bad_weights_are_named_in_one_line(weights, tmp_path):
+    from yolov7fast.checkpoint.checkpoint_reader import load_checkpoint, module_of
+    from yolov7fast.checkpoint.checkpoint_writer import save_checkpoint
+
+    save_checkpoint(module_of(load_checkpoint(weights), True).state_dict(), tmp_path / "bare.pt")
+    (tmp_path / "broken.pt").write_bytes(b"no checkpoint")
+    for file, message in (
+        (tmp_path / "nosuch.pt", "nosuch.pt does not exist"),
+        (tmp_path / "broken.pt", "broken.pt is damaged|broken.pt is no"),
+        (tmp_path / "bare.pt", "bare.pt holds weights only, not the network they belong to"),
+        (tmp_path / "best.onnx", "best.onnx is an exported file already: give the .pt file"),
+    ):
+        with pytest.raises(UserError, match=message):
+            run(file, "--img", "64")
+
+
+@pytest.mark.parametrize(
+    ("package", "flags"),
+    [("onnx", ""), ("onnxruntime", ""), ("openvino", "--format openvino"), ("onnxscript", "--simplify")],
+)
+def test_a_missing_package_is_named_before_anything_is_done(weights, monkeypatch, package, flags):
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(UserError, match=f"needs the package {package}, .*pip install -r requirements-export.txt"):
+        run(weights, "--img", "64", *flags.split())
+
+
+@pytest.mark.slow
+def test_the_benchmark_prints_one_table_of_all_formats(weights, photographs, capsys):
+    flags = ["--weights", str(weights), "--data", str(photographs), "--img-size", "96", "--runs", "1", "--threads", "1"]
+    text = benchmark_command.run(benchmark_command.parser().parse_args(flags))
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()]
+    assert rows[0] == ["format", "MB", "mAP@.5:.95", "ms, batch 1", "ms, batch 8", "largest difference"]
+    assert [row[0] for row in rows[2:]] == [
+        *("PyTorch", "ONNX", "ONNX --nms", "ONNX --half", "TorchScript", "OpenVINO", "OpenVINO --nms"),
+    ]
+    by_name = {row[0]: row for row in rows[2:]}
+    assert by_name["ONNX"][2] == by_name["OpenVINO"][2] == by_name["TorchScript"][2] == by_name["PyTorch"][2]
+    assert all(float(row[3]) > 0 and float(row[4]) > 0 for row in rows[2:])
+    assert "times as fast as PyTorch" in capsys.readouterr().out

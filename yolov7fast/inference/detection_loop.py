@@ -1,0 +1,243 @@
+"""The detection loop: batches images of one shape, runs a predictor and writes the results.
+
+Reading, the network and writing overlap: batches are read ahead by one thread, and results are written by another one.
+Decoding, resizing and encoding images release Python's lock. The order of the images is kept.
+"""
+
+import os
+import time
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+import torch
+from tqdm import tqdm
+from tqdm.contrib.logging import logging_redirect_tqdm
+
+from yolov7fast.core.boxes import scale_coords
+from yolov7fast.core.drawing import Names, class_name
+from yolov7fast.core.errors import UserError
+from yolov7fast.core.process.threads import ThreadPool, in_order
+from yolov7fast.inference.detection_output import PredictionOutput, Show
+from yolov7fast.inference.slicing import Slicing, merge, tile_frames
+from yolov7fast.inference.sources import Frame, LoadImages, LoadStreams
+from yolov7fast.predictors.predictor import Predictor
+
+READ_AHEAD = 2  # batches
+UNWRITTEN = 64  # results that may wait to be written, which bounds memory
+MOST_LANES = 4  # batches that a CPU works on at once
+T = TypeVar("T")
+
+
+@dataclass
+class DetectSummary:
+    """Totals of a run of detect.py."""
+
+    images: int = 0
+    detections: int = 0
+    seconds: float = 0.0
+    skipped: int = 0  # images, videos and other sources that could not be used
+    stopped: bool = False  # by the user, before the end of the sources
+
+
+class Detected(NamedTuple):
+    """A frame with its detections."""
+
+    frame: Frame
+    boxes: torch.Tensor  # (k, 6): xyxy in whole pixels of the original image, score, class
+    inference_ms: float
+    nms_ms: float
+
+
+def predict_source(
+    source: LoadImages | LoadStreams,
+    predictor: Predictor,
+    output: PredictionOutput,
+    batch_size: int = 1,
+    show: Show | None = None,
+    slicing: Slicing | None = None,
+    overlapped: bool = True,
+) -> DetectSummary:
+    """Run a detector on a source, print a line per image and write the results.
+
+    Ctrl-C, or q in the window, stops the run early with all files complete. Raises UserError if no image is readable.
+
+    Args:
+        source: the images.
+        predictor: the detector.
+        output: writes the results.
+        batch_size: images of one shape per batch.
+        show: shows an image on the screen and returns False to stop.
+        slicing: also detect on the tiles of large images.
+        overlapped: read and write in parallel with the network; never used for live streams and windows.
+    """
+    summary, start = DetectSummary(), time.perf_counter()
+    overlapped = overlapped and show is None and not isinstance(source, LoadStreams)
+    waiting: deque[tuple[Detected, Future]] = deque()  # results that are being written
+
+    def report(most: int = 0) -> None:
+        """Print the lines of written results, until at most `most` are unwritten."""
+        while waiting and (len(waiting) > most or waiting[0][1].done()):
+            item, future = waiting.popleft()
+            saved, frame = future.result(), item.frame
+            line = frame.prefix + describe(item.boxes, predictor.names, predictor.options.conf_thres)
+            tqdm.write(f"{line}, Done. ({item.inference_ms:.1f}ms) Inference, ({item.nms_ms:.1f}ms) NMS")
+            if saved:
+                tqdm.write(f" The image with the result is saved in: {saved}")
+            summary.images += 1
+            summary.detections += len(item.boxes)
+            bar.update()
+
+    batches = read_ahead(batched(source, batch_size)) if overlapped else batched(source, batch_size)
+    lanes = lanes_of(predictor, batch_size) if overlapped else 1
+    found = detect_batches(batches, predictor, source, batch_size, slicing, lanes)
+    with progress_bar(source) as bar, closing(output), closing(source), ThreadPool(1, "writer") as writer:
+        try:
+            with closing(batches), closing(found):
+                for batch in found:
+                    for item in batch:
+                        waiting.append((item, writer.submit(output.write, item.frame, item.boxes)))
+                        report(UNWRITTEN if overlapped else 0)
+                        if show and not show(item.frame, output.drawn(item.frame, item.boxes)):
+                            summary.stopped = True
+                    if summary.stopped:
+                        break
+        except KeyboardInterrupt:
+            summary.stopped = True
+        report()
+    summary.skipped = len(source.skipped)
+    summary.seconds = time.perf_counter() - start
+    if not summary.images and not summary.stopped:
+        raise UserError(f"nothing could be read: {'; '.join(source.skipped[:5])}")
+    return summary
+
+
+@contextmanager
+def progress_bar(source: LoadImages | LoadStreams) -> Iterator[tqdm]:
+    """A progress bar on a terminal, with log messages above it.
+
+    It writes to a duplicate of stderr, because stderr is redirected while an image is decoded.
+    """
+    total = source.total if isinstance(source, LoadImages) else None
+    try:
+        terminal = os.fdopen(os.dup(2), "w")
+    except OSError:  # no stderr, as in a service
+        terminal = None
+    bar = tqdm(total=total, unit="img", desc="detect", disable=None, file=terminal)  # hidden unless it is a terminal
+    try:
+        with logging_redirect_tqdm():
+            yield bar
+    finally:
+        bar.close()
+        if terminal:
+            terminal.close()
+
+
+def read_ahead(items: Iterable[T], depth: int = READ_AHEAD) -> Generator[T, None, None]:
+    """The items, up to `depth` of which are produced in advance by a thread. Its errors are raised in their place."""
+    iterator = iter(items)
+
+    def take() -> list[T]:
+        return list(islice(iterator, 1))
+
+    with ThreadPool(1, "read ahead") as pool:
+        waiting = deque(pool.submit(take) for _ in range(depth))
+        try:
+            while item := waiting.popleft().result():
+                waiting.append(pool.submit(take))
+                yield item[0]
+        finally:
+            for future in waiting:
+                future.cancel()
+
+
+def lanes_of(predictor: Predictor, batch_size: int) -> int:
+    """Number of batches to run at once: on a CPU, threads that share one small layer often wait for each other."""
+    return min(torch.get_num_threads(), MOST_LANES) if batch_size > 1 and predictor.thread_safe else 1
+
+
+def detect_batches(
+    batches: Iterable[Sequence[Frame]],
+    predictor: Predictor,
+    source: LoadImages | LoadStreams,
+    batch_size: int,
+    slicing: Slicing | None,
+    lanes: int = 1,
+) -> Generator[list[Detected], None, None]:
+    """The detections of each batch in order, with `lanes` batches at once."""
+
+    def detect(frames: Sequence[Frame]) -> list[Detected]:
+        found = detect_batch(frames, predictor)
+        return [detect_tiles(f, predictor, source.img_size, batch_size, slicing) for f in found] if slicing else found
+
+    if lanes == 1:
+        yield from map(detect, batches)
+        return
+    threads = torch.get_num_threads()
+    try:
+        yield from in_order(detect, batches, lanes, lambda: torch.set_num_threads(max(threads // lanes, 1)))
+    finally:
+        torch.set_num_threads(threads)
+
+
+def detect_tiles(whole: Detected, predictor: Predictor, img_size: int, batch_size: int, slicing: Slicing) -> Detected:
+    """The detections of a frame merged with those of its tiles; times are sums."""
+    tiles = tile_frames(whole.frame, slicing, img_size, predictor.stride, predictor.fixed_size)
+    found = [item for frames in of_one_shape(tiles, batch_size) for item in detect_batch(frames, predictor)]
+    if not found:
+        return whole
+    shape, options = whole.frame.original.shape[:2], predictor.options
+    parts = [item.boxes for item in found]
+    boxes = merge(whole.boxes, parts, slicing.tiles(*shape), shape, options.iou_thres, options.agnostic)
+    inference_ms = sum(item.inference_ms for item in (whole, *found))
+    return Detected(whole.frame, boxes, inference_ms, sum(item.nms_ms for item in (whole, *found)))
+
+
+def batched(source: LoadImages | LoadStreams, batch_size: int) -> Generator[list[Frame], None, None]:
+    """Lists of successive frames of one letterboxed shape, at most `batch_size` long; streams give their own lists."""
+    yield from source.frames() if isinstance(source, LoadStreams) else of_one_shape(source.frames(), batch_size)
+
+
+def of_one_shape(frames: Iterable[Frame], batch_size: int) -> Iterator[list[Frame]]:
+    """Lists of successive frames of one letterboxed shape, at most `batch_size` long."""
+    batch: list[Frame] = []
+    for frame in frames:
+        if batch and (len(batch) == batch_size or frame.image.shape != batch[0].image.shape):
+            yield batch
+            batch = []
+        batch.append(frame)
+    if batch:
+        yield batch
+
+
+def detect_batch(frames: Sequence[Frame], predictor: Predictor) -> list[Detected]:
+    """The detections of frames of one shape; the time of the batch is divided among them."""
+    images = torch.from_numpy(np.stack([frame.image for frame in frames]))
+    prediction = predictor(images, [letterbox_shapes(frame, images.shape[2:]) for frame in frames])
+    inference_ms, nms_ms = prediction.inference_ms / len(frames), prediction.nms_ms / len(frames)
+    found = []
+    for frame, boxes in zip(frames, prediction.detections):
+        boxes = boxes.float().cpu().clone()
+        boxes[:, :4] = scale_coords(images.shape[2:], boxes[:, :4], frame.original.shape).round()
+        found.append(Detected(frame, boxes, inference_ms, nms_ms))
+    return found
+
+
+def letterbox_shapes(frame: Frame, size: Sequence[int]) -> tuple:
+    """((h0, w0), ((ratio_h, ratio_w), (pad_w, pad_h))): position of the image in its letterbox of `size` (h, w)."""
+    h, w = frame.original.shape[:2]
+    ratio = min(size[0] / h, size[1] / w)
+    return (h, w), ((ratio, ratio), ((size[1] - w * ratio) / 2, (size[0] - h * ratio) / 2))
+
+
+def describe(boxes: torch.Tensor, names: Names, conf_thres: float) -> str:
+    """The number of detections by class, for example '21 RBC, 1 WBC', in ascending order of class ids."""
+    if not len(boxes):
+        return f"no detections above {conf_thres:g} (--conf-thres)"
+    classes, counts = boxes[:, 5].unique(return_counts=True)
+    return ", ".join(f"{n} {class_name(names, c)}" for c, n in zip(classes.tolist(), counts.tolist()))

@@ -1,0 +1,117 @@
+"""YOLO networks and ensembles as predictors: one forward pass, then NMS."""
+
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from yolov7fast.checkpoint.ensemble import ensemble_of, inference_network
+from yolov7fast.core.device import HostMark
+from yolov7fast.losses.yolo_loss import LOSS_NAMES
+from yolov7fast.predictors.nms import non_max_suppression
+from yolov7fast.predictors.predictor import (
+    DEFAULT,
+    Finish,
+    NetworkPredictor,
+    Prediction,
+    PredictOptions,
+    WeightsFile,
+    on_host,
+    stored_size,
+)
+
+
+class YoloPredictor(NetworkPredictor):
+    """A YOLO network in eval mode with NMS.
+
+    Args:
+        model: network with `names` and `stride`.
+        options: thresholds and other options.
+        loss: called with the raw outputs and the targets; its second result starts with box, obj and cls.
+    """
+
+    border = 0.5  # as in upstream's evaluation
+
+    def __init__(self, model: nn.Module, options: PredictOptions = DEFAULT, loss: Callable | None = None):
+        parameter = next(model.parameters())
+        super().__init__(parameter.device)
+        self.model, self.options, self.loss, self.dtype = model.eval(), options, loss, parameter.dtype
+        self.thread_safe = self.device.type == "cpu"
+        network: Any = model
+        self.names = network.names
+        self.stride = int(network.stride.max())
+        self.precision = str(self.dtype).removeprefix("torch.")
+
+    @torch.no_grad()
+    def launch(self, images: torch.Tensor, shapes: Sequence[Any] = (), targets: torch.Tensor | None = None) -> Finish:
+        images = images.to(self.device, non_blocking=True).to(self.dtype) / 255.0
+        start = self.queue.mark()
+        output, raw_outputs = self.model(images, augment=self.options.augment)[:2]
+        end = self.queue.mark()
+        losses: dict[str, torch.Tensor] = {}
+        if self.loss is not None and raw_outputs is not None:
+            losses.update(zip(LOSS_NAMES, self.loss(_as_float32(raw_outputs), targets)[1].detach()))
+        # only the output of the batch is kept, not its images
+        return partial(self._finish, output, images.shape, targets, losses, (start, end))
+
+    @torch.no_grad()
+    def _finish(self, output: torch.Tensor, shape: torch.Size, targets, losses, marks) -> Prediction:
+        """Run NMS. shape: (B, 3, H, W) of the images. marks: queue marks before and after the network."""
+        start, end = marks
+        options = self.options
+        with self.queue.beside(end):
+            clock = HostMark()
+            labels = self._label_rows(targets, shape) if options.hybrid and targets is not None else ()
+            detections = non_max_suppression(
+                output,
+                options.conf_thres,
+                options.iou_thres,
+                options.classes,
+                agnostic=options.agnostic or options.single_cls,
+                multi_label=options.multi_label,
+                labels=labels,
+            )
+            detections = on_host(detections)
+        return Prediction(detections, start.elapsed_time(end), clock.elapsed_time(HostMark()), losses)
+
+    def _label_rows(self, targets: torch.Tensor, shape: torch.Size) -> list[torch.Tensor]:
+        """The labels of each image, (m, 5): class, xywh in pixels of the batch."""
+        b, _, h, w = shape
+        rows = targets[:, 1:].to(self.device, self.dtype) * torch.tensor([1, w, h, w, h]).to(self.device, self.dtype)
+        return [rows[targets[:, 0].to(self.device) == i] for i in range(b)]
+
+    def warm_up(self, img_size: int) -> None:
+        if self.device.type == "cuda":
+            with torch.no_grad():
+                self.model(torch.zeros(1, 3, img_size, img_size, device=self.device, dtype=self.dtype))
+
+
+def load_predictor(files: Sequence[WeightsFile], device: torch.device, options: PredictOptions) -> YoloPredictor:
+    """The fused EMA network of a checkpoint, or an ensemble of several."""
+    networks = [inference_network(file.content, file.path) for file in files]
+    model = ensemble_of(networks, [file.path for file in files]).to(device)
+    predictor = YoloPredictor(model.half() if wants_half(model, options) else model, options)
+    sizes = {stored_size(file.content) for file in files}
+    predictor.img_size = sizes.pop() if len(sizes) == 1 else None
+    return predictor
+
+
+def network_predictor(model: nn.Module, options: PredictOptions, loss: Callable | None = None) -> YoloPredictor:
+    """The predictor of a network in memory, as in training. In half precision it runs a copy of the network."""
+    return YoloPredictor(deepcopy(model).half() if wants_half(model, options) else model, options, loss)
+
+
+def wants_half(model: nn.Module, options: PredictOptions) -> bool:
+    """Whether to run in half precision: on CUDA only."""
+    parameter = next(model.parameters())
+    return options.half and parameter.device.type == "cuda" and parameter.dtype == torch.float32
+
+
+def _as_float32(outputs):
+    """Raw outputs, nested in lists or tuples in any way, with half precision tensors converted to float32."""
+    if isinstance(outputs, torch.Tensor):
+        return outputs.float() if outputs.dtype == torch.float16 else outputs
+    return type(outputs)(map(_as_float32, outputs)) if isinstance(outputs, list | tuple) else outputs
