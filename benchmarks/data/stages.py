@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 from yolov7fast.data import dataset as datasets
 from yolov7fast.data import images
-from yolov7fast.data.augment import scene
+from yolov7fast.data.augment import mosaic as scene
 
 # (module that calls it, function, stage). What a timed function calls is counted there only if it is not timed itself:
 # loading without reading is resizing.

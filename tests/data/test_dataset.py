@@ -17,7 +17,7 @@ from tests.data.small_set import HYP, POLYGON, make_set
 from yolov7fast.core.errors import UserError
 from yolov7fast.data import dataset as datasets
 from yolov7fast.data.dataset import LoadImagesAndLabels
-from yolov7fast.data.loading.dataloader import _rank_zero_first, create_dataloader
+from yolov7fast.data.loading.create_dataloader import _rank_zero_first, create_dataloader
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import pytest
 
 from yolov7fast.core.errors import UserError
 from yolov7fast.data import image_files
-from yolov7fast.data.image_files import matching_files
+from yolov7fast.data.image_io import matching_files
 from yolov7fast.data.labels import find_images
 from yolov7fast.inference.sources import LoadImages, expand
 

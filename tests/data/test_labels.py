@@ -7,7 +7,7 @@ from PIL import Image
 
 from tests.data.data_golden import synth
 from yolov7fast.core.errors import UserError
-from yolov7fast.data.images import load_resized
+from yolov7fast.data.image_io import load_resized
 from yolov7fast.data.labels import Subset, check_class_range, check_pair, find_images, img2label_paths
 
 BOX = "0 0.5 0.5 0.2 0.2\n"

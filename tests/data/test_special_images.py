@@ -12,9 +12,9 @@ import pytest
 from tests.data.data_golden import synth
 from tests.data.small_set import make_set
 from yolov7fast.core.errors import UserError
-from yolov7fast.data.caches.labels import load_labels
+from yolov7fast.data.caches.label_cache import load_labels
 from yolov7fast.data.image_facts import GOOD, MOST_LOOKED_AT, TOO_LARGE, TRUNCATED, UNREADABLE, look
-from yolov7fast.data.images import decode_file, image_size, read_image, read_unchecked_image
+from yolov7fast.data.image_io import decode_file, image_size, read_image, read_unchecked_image
 from yolov7fast.data.labels import check_pair, find_images
 from yolov7fast.inference.sources import LoadImages
 from yolov7fast.reports.data_check_page import _small

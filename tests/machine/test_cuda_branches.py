@@ -14,7 +14,7 @@ from yolov7fast.cli.commands import detect, profile
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.core import device as core_device
 from yolov7fast.core.errors import UserError
-from yolov7fast.data.loading.shared_buffer import BatchBuffer
+from yolov7fast.data.loading.shared_memory_loader import BatchBuffer
 from yolov7fast.predictors import yolo
 from yolov7fast.predictors.base import PredictOptions
 from yolov7fast.predictors.yolo import YoloPredictor, wants_half

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from yolov7fast.core.anchor_search import cluster, evolve
+from yolov7fast.data.autoanchor import cluster, evolve
 from yolov7fast.core.errors import UserError
 from yolov7fast.nn.heads import check_anchor_order
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from yolov7fast.core.errors import UserError
-from yolov7fast.data.caches.labels import load_labels
+from yolov7fast.data.caches.label_cache import load_labels
 from yolov7fast.data.data_yaml import DataYaml
 from yolov7fast.data.labels import check_class_range, find_images, img2label_paths
 from yolov7fast.nn.head_config import HeadConfig

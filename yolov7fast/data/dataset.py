@@ -19,9 +19,9 @@ from torch.utils.data import Dataset
 from yolov7fast.core.boxes import xywhn2xyxy
 from yolov7fast.core.errors import UserError
 from yolov7fast.data.augment.mosaic import Layout, Plan, draw_four, draw_nine, layout, mosaic_labels, mosaic_segments
-from yolov7fast.data.augment.paste import CutOut, copy_paste, cut_out, gather_cutouts, paste_in
-from yolov7fast.data.augment.randomness import GLOBAL, KeyedRandom, RandomSource
-from yolov7fast.data.augment.scene import Draft, Scene, draw_canvas, render, visible_images
+from yolov7fast.data.augment.copy_paste import CutOut, copy_paste, cut_out, gather_cutouts, paste_in
+from yolov7fast.data.augment.random_source import GLOBAL, KeyedRandom, RandomSource
+from yolov7fast.data.augment.mosaic import Draft, Scene, draw_canvas, render, visible_images
 from yolov7fast.data.augment.transforms import (
     Warp,
     draw_colour,
@@ -31,10 +31,10 @@ from yolov7fast.data.augment.transforms import (
     resize_to,
     warp_labels,
 )
-from yolov7fast.data.caches.images import open_cache
-from yolov7fast.data.caches.labels import cache_path, load_labels
-from yolov7fast.data.collate import collate, collate_quad
-from yolov7fast.data.images import LoadedImage, load_resized, resized_shape
+from yolov7fast.data.caches.image_cache import open_cache
+from yolov7fast.data.caches.label_cache import cache_path, load_labels
+from yolov7fast.data.loading.collate import collate, collate_quad
+from yolov7fast.data.image_io import LoadedImage, load_resized, resized_shape
 from yolov7fast.data.labels import Paths, Subset, find_images, img2label_paths
 
 FOUR_TILES = 0.8  # probability that a mosaic has four tiles rather than nine

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from yolov7fast.core.boxes import xywhn2xyxy
-from yolov7fast.data.augment.randomness import RandomSource
+from yolov7fast.data.augment.random_source import RandomSource
 from yolov7fast.data.augment.transforms import box_candidates, resize_to
 from yolov7fast.data.dataset import Augmented, LoadImagesAndLabels
 

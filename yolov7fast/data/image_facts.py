@@ -26,7 +26,7 @@ from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.atomic import atomic_file
 from yolov7fast.core.process.threads import ThreadPool
 from yolov7fast.data.formats.files import cache_folder, plain_name
-from yolov7fast.data.images import EXIF_ORIENTATION, decode_file
+from yolov7fast.data.image_io import EXIF_ORIENTATION, decode_file
 
 VERSION = 3
 GOOD, MISSING, UNREADABLE, TRUNCATED, TOO_LARGE = range(5)  # states of a file

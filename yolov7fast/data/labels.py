@@ -16,8 +16,8 @@ import numpy as np
 from PIL import Image
 
 from yolov7fast.core.errors import UserError
-from yolov7fast.data.image_files import IMG_FORMATS, check_place, is_image_name, list_files
-from yolov7fast.data.images import EXIF_ORIENTATION, decode_file, size_fault, without_decoder_warnings
+from yolov7fast.data.image_io import IMG_FORMATS, check_place, is_image_name, list_files
+from yolov7fast.data.image_io import EXIF_ORIENTATION, decode_file, size_fault, without_decoder_warnings
 
 LOGGER = logging.getLogger(__name__)
 MIN_SIDE = 10  # pixels

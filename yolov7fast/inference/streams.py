@@ -11,7 +11,7 @@ import numpy as np
 
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.text import counted
-from yolov7fast.data.image_files import IMG_FORMATS
+from yolov7fast.data.image_io import IMG_FORMATS
 from yolov7fast.inference.frames import VIDEO_SUFFIXES, Frame, is_stream, network_input, read_list
 
 LOGGER = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from inspect import signature
 from typing import Any, NamedTuple
 
-from yolov7fast.data.loading.dataloader import create_dataloader
+from yolov7fast.data.loading.create_dataloader import create_dataloader
 from yolov7fast.overlay.host_targets import HostTargets
 
 PARAMETERS = signature(create_dataloader)

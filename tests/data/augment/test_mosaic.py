@@ -5,8 +5,8 @@ import pytest
 
 from yolov7fast.core.boxes import xywhn2xyxy
 from yolov7fast.data.augment.mosaic import Layout, Plan, draw_four, draw_nine, layout, mosaic_labels, mosaic_segments
-from yolov7fast.data.augment.randomness import KeyedRandom
-from yolov7fast.data.augment.scene import draw_canvas
+from yolov7fast.data.augment.random_source import KeyedRandom
+from yolov7fast.data.augment.mosaic import draw_canvas
 
 
 def tiles(shapes):

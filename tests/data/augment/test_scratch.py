@@ -4,7 +4,7 @@ import threading
 
 import numpy as np
 
-from yolov7fast.data.augment.scratch import scratch
+from yolov7fast.data.augment.transforms import scratch
 
 
 def test_a_name_keeps_its_memory_while_it_suffices():

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from tests.data.data_golden import assert_image, assert_labels, assert_streams, seed_all, synth
-from yolov7fast.data.augment.randomness import GLOBAL, KeyedRandom
+from yolov7fast.data.augment.random_source import GLOBAL, KeyedRandom
 from yolov7fast.data.augment.transforms import (
     Colour,
     _warp_corners,
@@ -23,7 +23,7 @@ from yolov7fast.data.augment.transforms import (
     visible_source,
     warp_image,
 )
-from yolov7fast.data.images import load_resized, read_image, resized_shape
+from yolov7fast.data.image_io import load_resized, read_image, resized_shape
 from yolov7fast.data.labels import segments2boxes
 
 

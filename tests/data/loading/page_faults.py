@@ -19,7 +19,7 @@ import torch
 from yolov7fast.core.process.memory import M_MMAP_THRESHOLD, M_TRIM_THRESHOLD
 from yolov7fast.data.dataset import LoadImagesAndLabels
 from yolov7fast.data.loading import shared_worker, torch_loader
-from yolov7fast.data.loading.loader import make_loader
+from yolov7fast.data.loading.create_dataloader import make_loader
 
 HYP = {"mosaic": 1.0, "mixup": 0.0, "degrees": 0.0, "translate": 0.1, "scale": 0.1, "shear": 0.0, "perspective": 0.0}
 HYP |= {"hsv_h": 0.015, "hsv_s": 0.7, "hsv_v": 0.4, "flipud": 0.0, "fliplr": 0.5}

@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader
 
 from tests.data.loading.loader_fakes import FakeDataset, collate, copied, order
 from yolov7fast.core.errors import UserError
-from yolov7fast.data.loading.loader import make_loader, why_fewer, worker_count
+from yolov7fast.data.loading.create_dataloader import make_loader, why_fewer, worker_count
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -12,8 +12,8 @@ import pytest
 
 from tests.data.loading.loader_fakes import FakeDataset
 from yolov7fast.core.errors import UserError
-from yolov7fast.data.loading.loader import make_loader
-from yolov7fast.data.loading.worker_errors import failure_of, how_it_ended
+from yolov7fast.data.loading.create_dataloader import make_loader
+from yolov7fast.data.loading.worker_processes import failure_of, how_it_ended
 
 pytestmark = pytest.mark.timeout(120)
 ROOT = Path(__file__).resolve().parents[3]
@@ -97,7 +97,7 @@ def small_shm(command: list[str], size: str = "1m") -> list[str]:
 
 FULL = """
 from tests.data.loading.loader_fakes import FakeDataset
-from yolov7fast.data.loading.loader import make_loader
+from yolov7fast.data.loading.create_dataloader import make_loader
 for options in ({"worker_tensor": True}, {}):
     loader = make_loader(FakeDataset(32, ((160, 160),)), 16, 2, **options)
     print(len(list(loader)), flush=True)
@@ -128,7 +128,7 @@ LEAVING = """
 import os, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have started us with it ignored
 from tests.data.loading.loader_fakes import FakeDataset
-from yolov7fast.data.loading.loader import make_loader
+from yolov7fast.data.loading.create_dataloader import make_loader
 way, loaders, pids = sys.argv[1], [], []
 for options in ({"worker_tensor": True}, {"worker_tensor": True, "seed": 1}, {}):
     loaders.append(make_loader(FakeDataset(24, seed=1), 4, 2, **options))

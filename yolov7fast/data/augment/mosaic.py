@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from yolov7fast.core.boxes import xyn2xy
-from yolov7fast.data.augment.randomness import RandomSource
+from yolov7fast.data.augment.random_source import RandomSource
 
 # [cx, cy, w, h] @ CORNERS = [x1, y1, x2, y2]; products are exact, so that each sum is rounded once
 CORNERS = np.array([[1, 0, 1, 0], [0, 1, 0, 1], [-0.5, 0, 0.5, 0], [0, -0.5, 0, 0.5]], np.float32)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import cv2
 import numpy as np
 
-from yolov7fast.data.augment.scratch import scratch
+from yolov7fast.data.augment.transforms import scratch
 from yolov7fast.data.augment.transforms import GREY, Colour, Warp, apply_colour, mixup, visible_source, warp_image
 
 

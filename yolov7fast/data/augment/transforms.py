@@ -14,8 +14,8 @@ from typing import NamedTuple
 import cv2
 import numpy as np
 
-from yolov7fast.data.augment.randomness import GLOBAL, RandomSource
-from yolov7fast.data.augment.scratch import scratch
+from yolov7fast.data.augment.random_source import GLOBAL, RandomSource
+from yolov7fast.data.augment.transforms import scratch
 
 GREY = 114
 GREY_PIXEL = (GREY, GREY, GREY, GREY)

@@ -9,8 +9,8 @@ from tqdm import tqdm
 
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.process.threads import ThreadPool
-from yolov7fast.data.caches.packed import PackedImages
-from yolov7fast.data.images import LoadedImage, load_resized
+from yolov7fast.data.caches.image_cache import PackedImages
+from yolov7fast.data.image_io import LoadedImage, load_resized
 
 THREADS = 8
 

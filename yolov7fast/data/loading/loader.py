@@ -22,7 +22,7 @@ from collections.abc import Callable
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.text import counted
 from yolov7fast.data.loading.samplers import EpochOrder
-from yolov7fast.data.loading.shared_loader import SharedLoader
+from yolov7fast.data.loading.shared_memory_loader import SharedLoader
 from yolov7fast.data.loading.torch_loader import BatchSource, EndlessLoader, KeyedLoader, ReweightedLoader
 
 

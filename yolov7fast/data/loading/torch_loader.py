@@ -16,12 +16,12 @@ from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.process.memory import keep_freed_memory
-from yolov7fast.data.augment.randomness import KeyedRandom
-from yolov7fast.data.loading.batches import make_batch
+from yolov7fast.data.augment.random_source import KeyedRandom
+from yolov7fast.data.loading.collate import make_batch
 from yolov7fast.data.loading.samplers import EpochByEpoch, EpochOrder, KeyedBatches, RestartingBatches, upstream_sampler
-from yolov7fast.data.loading.worker_errors import Failure, death_of, failure_of
-from yolov7fast.data.loading.worker_signals import leave_stopping_to_main, stopping_held_back
-from yolov7fast.data.loading.worker_watch import awaiting_workers, dead_workers, tame_torch_handler
+from yolov7fast.data.loading.worker_processes import Failure, death_of, failure_of
+from yolov7fast.data.loading.worker_processes import leave_stopping_to_main, stopping_held_back
+from yolov7fast.data.loading.torch_loader import awaiting_workers, dead_workers, tame_torch_handler
 
 
 class _TorchLoader:

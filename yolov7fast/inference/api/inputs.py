@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from yolov7fast.core.errors import UserError
-from yolov7fast.data.images import read_image
+from yolov7fast.data.image_io import read_image
 
 
 class InputImage(NamedTuple):

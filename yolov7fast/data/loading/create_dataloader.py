@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 
 import torch
 
-from yolov7fast.data.collate import collate_quad
+from yolov7fast.data.loading.collate import collate_quad
 from yolov7fast.data.dataset import LoadImagesAndLabels
 from yolov7fast.data.labels import Paths, Subset
-from yolov7fast.data.loading.loader import make_loader, worker_count
+from yolov7fast.data.loading.create_dataloader import make_loader, worker_count
 
 
 def create_dataloader(

@@ -12,10 +12,10 @@ import numpy as np
 import torch
 
 from yolov7fast.core.process.memory import keep_freed_memory
-from yolov7fast.data.loading.batches import write_samples
-from yolov7fast.data.loading.shared_buffer import BatchBuffer, ClaimBoard
-from yolov7fast.data.loading.worker_errors import Failure, failure_of
-from yolov7fast.data.loading.worker_signals import leave_stopping_to_main
+from yolov7fast.data.loading.collate import write_samples
+from yolov7fast.data.loading.shared_memory_loader import BatchBuffer, ClaimBoard
+from yolov7fast.data.loading.worker_processes import Failure, failure_of
+from yolov7fast.data.loading.worker_processes import leave_stopping_to_main
 
 LENGTH_BYTES = 8
 NO_LABELS = np.zeros((0, 6), np.float32)

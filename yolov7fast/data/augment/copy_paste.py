@@ -9,7 +9,7 @@ from typing import NamedTuple
 import cv2
 import numpy as np
 
-from yolov7fast.data.augment.randomness import RandomSource
+from yolov7fast.data.augment.random_source import RandomSource
 
 MAX_OVERLAP = 0.30  # of an existing box that a pasted one may cover
 ENOUGH_CUTOUTS = 30

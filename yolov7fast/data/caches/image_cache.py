@@ -34,8 +34,8 @@ from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.atomic import atomic_file
 from yolov7fast.core.files.file_lock import exclusive
 from yolov7fast.core.process.threads import in_order
-from yolov7fast.data.caches.labels import is_writable
-from yolov7fast.data.images import LoadedImage, load_resized, resized_shape
+from yolov7fast.data.caches.label_cache import is_writable
+from yolov7fast.data.image_io import LoadedImage, load_resized, resized_shape
 
 LOGGER = logging.getLogger(__name__)
 MAGIC = b"YOLOPACK"

@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from yolov7fast.data.augment.randomness import GLOBAL, KeyedRandom
+from yolov7fast.data.augment.random_source import GLOBAL, KeyedRandom
 
 
 def test_the_global_source_is_the_libraries_own_stream():

@@ -20,10 +20,10 @@ import torch
 
 from yolov7fast.core.errors import UserError
 from yolov7fast.data.loading.samplers import EpochByEpoch, EpochOrder
-from yolov7fast.data.loading.shared_buffer import BatchBuffer, ClaimBoard, has_passed
-from yolov7fast.data.loading.shared_worker import Done, NewIndices, Task, WorkerSetup, framed, run_worker
-from yolov7fast.data.loading.worker_errors import Failure, death_of
-from yolov7fast.data.loading.worker_signals import stopping_held_back
+from yolov7fast.data.loading.shared_memory_loader import BatchBuffer, ClaimBoard, has_passed
+from yolov7fast.data.loading.shared_memory_worker import Done, NewIndices, Task, WorkerSetup, framed, run_worker
+from yolov7fast.data.loading.worker_processes import Failure, death_of
+from yolov7fast.data.loading.worker_processes import stopping_held_back
 
 HELD = 2  # batches that stay readable: the one given out last and the one before
 

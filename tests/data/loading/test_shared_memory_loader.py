@@ -14,10 +14,10 @@ from torch.utils.data._utils.worker import _generate_state
 
 from tests.data.loading.loader_fakes import FakeDataset, copied
 from yolov7fast.core.errors import UserError
-from yolov7fast.data.loading.loader import make_loader
-from yolov7fast.data.loading.shared_buffer import ClaimBoard
-from yolov7fast.data.loading.shared_loader import HELD, batches_ahead, default_micro_batch
-from yolov7fast.data.loading.shared_worker import seed_like_torch
+from yolov7fast.data.loading.create_dataloader import make_loader
+from yolov7fast.data.loading.shared_memory_loader import ClaimBoard
+from yolov7fast.data.loading.shared_memory_loader import HELD, batches_ahead, default_micro_batch
+from yolov7fast.data.loading.shared_memory_worker import seed_like_torch
 
 pytestmark = pytest.mark.timeout(60)
 RECT = ((8, 16), (8, 16), (16, 8), (16, 8), (8, 8), (8, 8))  # as rect batches of 2 have them
@@ -210,7 +210,7 @@ def test_pipes_of_one_page_at_a_large_batch_never_block_both_sides(shared, monke
         return ends
 
     monkeypatch.setattr(multiprocessing.context.BaseContext, "Pipe", narrow)
-    monkeypatch.setattr("yolov7fast.data.loading.shared_loader._widen", lambda pipe: None)
+    monkeypatch.setattr("yolov7fast.data.loading.shared_memory_loader._widen", lambda pipe: None)
     n, batch = 4 * 1024, 1024
     loader = shared(FakeDataset(n, seed=seed), batch, micro_batch=96, seed=seed)
     paths = [path for _, _, paths, _ in loader for path in paths]
@@ -229,7 +229,7 @@ def test_messages_cut_into_pieces_arrive_whole(shared, monkeypatch):
         return write(fd, bytes(data[:2]))
 
     loader = shared(FakeDataset(17, seed=1), 4, seed=1)
-    monkeypatch.setattr("yolov7fast.data.loading.shared_loader.os.write", a_little)
+    monkeypatch.setattr("yolov7fast.data.loading.shared_memory_loader.os.write", a_little)
     assert copied(loader) == want
     assert len(calls) > 100
 
@@ -250,7 +250,7 @@ def test_no_memory_for_buffers_is_reported(shared, monkeypatch):
     def refuse(*args):
         raise OSError(12, "Cannot allocate memory")
 
-    monkeypatch.setattr("yolov7fast.data.loading.shared_buffer.mmap.mmap", refuse)
+    monkeypatch.setattr("yolov7fast.data.loading.shared_memory_loader.mmap.mmap", refuse)
     with pytest.raises(UserError, match="--batch-size"):
         shared(FakeDataset(8, seed=1), 4, seed=1)
 
@@ -291,7 +291,7 @@ def test_an_interrupted_exchange_closes_the_loader(shared, monkeypatch):
 
 def test_messages_between_processes_are_plain_data():
     """Tasks and answers must pickle without torch's file descriptors, which run out."""
-    from yolov7fast.data.loading.shared_worker import Done, Task
+    from yolov7fast.data.loading.shared_memory_worker import Done, Task
 
     for message in (Task(1, 0, 2, [3], (8, 8), 0), Done(1, 0, np.zeros((2, 6), np.float32), ["a"], [None])):
         assert repr(pickle.loads(pickle.dumps(message))) == repr(message)

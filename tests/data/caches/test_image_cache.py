@@ -13,8 +13,8 @@ import pytest
 
 from yolov7fast.core.errors import UserError
 from yolov7fast.data.caches import packed
-from yolov7fast.data.caches.packed import PackedImages
-from yolov7fast.data.images import load_resized
+from yolov7fast.data.caches.image_cache import PackedImages
+from yolov7fast.data.image_io import load_resized
 
 pytestmark = pytest.mark.timeout(60)
 SIZES = [(40, 64), (64, 40), (30, 30), (77, 154), (20, 10), (1, 90)]  # h, w; shrinking and growing to 48

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from yolov7fast.data.augment.paste import (
+from yolov7fast.data.augment.copy_paste import (
     CutOut,
     _fill,
     _filled_crop,
@@ -12,7 +12,7 @@ from yolov7fast.data.augment.paste import (
     overlap,
     paste_in,
 )
-from yolov7fast.data.augment.randomness import KeyedRandom
+from yolov7fast.data.augment.random_source import KeyedRandom
 
 SQUARE = np.array([[10, 10], [20, 10], [20, 20], [10, 20]], np.float32)
 

@@ -31,7 +31,7 @@ from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.atomic import atomic_file
 from yolov7fast.core.process.threads import ThreadPool
 from yolov7fast.core.text import counted, printable
-from yolov7fast.data.images import truncation_was_reported
+from yolov7fast.data.image_io import truncation_was_reported
 from yolov7fast.data.labels import LINE_FAULTS, MIXED, TRUNCATED, Checked, Paths, Problem, check_pair, img2label_paths
 
 LOGGER = logging.getLogger(__name__)

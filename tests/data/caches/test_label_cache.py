@@ -13,8 +13,8 @@ from PIL import Image
 from tests.data.data_golden import synth
 from yolov7fast.core.errors import UserError
 from yolov7fast.data.caches import labels as label_cache
-from yolov7fast.data.caches.labels import Counts, cache_path, load_labels
-from yolov7fast.data.images import read_image
+from yolov7fast.data.caches.label_cache import Counts, cache_path, load_labels
+from yolov7fast.data.image_io import read_image
 from yolov7fast.data.labels import find_images
 
 CACHE = "labels/t.yolov7fast.cache"
