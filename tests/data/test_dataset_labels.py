@@ -9,7 +9,7 @@ import torch
 
 from tests.data.small_set import HYP, POLYGON, make_set
 from yolov7fast.core.errors import UserError
-from yolov7fast.data.augment.mosaic import Plan
+from yolov7fast.data.augment.mosaic import MosaicPlan
 from yolov7fast.data.class_weights import labels_to_class_weights, labels_to_image_weights
 from yolov7fast.data.dataset import LoadImagesAndLabels
 from yolov7fast.data.labels import Subset
@@ -25,7 +25,7 @@ def test_boxes_among_polygons_get_their_rectangle(tmp_path):
     source = make_set(tmp_path, 4, lambda k: POLYGON if k == 0 else "2 0.5 0.5 0.25 0.5\n")
     found = LoadImagesAndLabels(source, 64, augment=True, hyp=HYP | {"mixup": 0.0, "paste_in": 0.0})
     assert found.segments[1][0].tolist() == [[0.375, 0.25], [0.625, 0.25], [0.625, 0.75], [0.375, 0.75]]
-    _, labels, segments = found._draw_mosaic(Plan([1, 0, 2, 3], (60, 70)))
+    _, labels, segments = found._draw_mosaic(MosaicPlan([1, 0, 2, 3], (60, 70)))
     assert len(labels) == len(segments) == 4
     for row, polygon in zip(labels, segments):
         np.testing.assert_allclose([*polygon.min(0), *polygon.max(0)], row[1:], atol=1e-4)

@@ -182,7 +182,6 @@ class BaseFamily(Family):
                 seed=opt.seed,
                 subset=subset,
                 dataset_class=self.dataset_class,
-                rank_zero_first=False,  # `main_first` has seen to it
                 **self.loader_options() | self.train_loader_options(),
             )
         self.check_labels(self.dataset)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from yolov7fast.core.boxes import xywhn2xyxy
-from yolov7fast.data.augment.mosaic import Layout, Plan, draw_four, draw_nine, layout, mosaic_labels, mosaic_segments
+from yolov7fast.data.augment.mosaic import MosaicLayout, MosaicPlan, draw_four, draw_nine, layout, mosaic_labels, mosaic_segments
 from yolov7fast.data.augment.random_source import KeyedRandom
 from yolov7fast.data.augment.mosaic import draw_canvas
 
@@ -15,8 +15,8 @@ def tiles(shapes):
 
 def test_four_tiles_meet_at_the_drawn_point_and_are_cut_at_the_canvas():
     shapes = [(64, 48), (32, 64), (64, 64), (40, 20)]
-    where = layout(Plan([0, 1, 2, 3], (50, 40)), shapes, 64)
-    assert where == Layout([(2, -24), (50, 8), (-14, 40), (50, 40)], (0, 0), 128)
+    where = layout(MosaicPlan([0, 1, 2, 3], (50, 40)), shapes, 64)
+    assert where == MosaicLayout([(2, -24), (50, 8), (-14, 40), (50, 40)], (0, 0), 128)
     canvas = draw_canvas(tiles(shapes), where.on_canvas, (128, 128))[..., 0]
     assert (canvas[0:40, 2:50] == 1).all()
     assert (canvas[8:40, 50:114] == 11).all()
@@ -29,14 +29,14 @@ def test_four_tiles_meet_at_the_drawn_point_and_are_cut_at_the_canvas():
 
 def test_nine_tiles_of_full_size_fill_the_plane_around_the_centre():
     s = 32
-    where = layout(Plan(list(range(9)), (0, 0)), [(s, s)] * 9, s)
+    where = layout(MosaicPlan(list(range(9)), (0, 0)), [(s, s)] * 9, s)
     ring = [(1, 0), (2, 0), (2, 1), (2, 2), (1, 2), (0, 2), (0, 1), (0, 0)]
     assert where.origins == [(s, s), *((x * s, y * s) for x, y in ring)]
 
 
 def test_nine_tiles_of_other_sizes_hang_on_to_each_other():
     shapes = [(20, 30), (10, 12), (14, 16), (18, 22), (24, 26), (28, 6), (8, 32), (4, 2), (32, 31)]
-    where = layout(Plan(list(range(9)), (5, 7)), shapes, 32)
+    where = layout(MosaicPlan(list(range(9)), (5, 7)), shapes, 32)
     assert where.origins == [
         (32, 32),
         (32, 22),  # top: its height above the centre
@@ -66,7 +66,7 @@ def test_labels_of_all_tiles_at_once_equal_tile_by_tile(window):
     rng = np.random.default_rng(0)
     labels = [rng.random((n, 5)).astype(np.float32) for n in (3, 0, 7, 1)]
     shapes = [(37, 64), (64, 48), (51, 64), (64, 64)]
-    where = Layout([(-11, 3), (53, -7), (5, 64), (60, 60)], window, 128)
+    where = MosaicLayout([(-11, 3), (53, -7), (5, 64), (60, 60)], window, 128)
     expected = []
     for rows, (h, w), (x, y) in zip(labels, shapes, where.origins):
         moved = rows.copy()
@@ -83,7 +83,7 @@ def test_labels_of_all_tiles_at_once_equal_tile_by_tile(window):
 
 def test_polygons_follow_their_tile_and_become_float64_under_a_window():
     polygons = [[np.array([[0, 0], [1, 0.5]], np.float32)], []]
-    where = Layout([(10, 20), (0, 0)], (4, 6), 50)
+    where = MosaicLayout([(10, 20), (0, 0)], (4, 6), 50)
     [points] = mosaic_segments(polygons, [(30, 40), (10, 10)], where, shift=True)
     assert points.dtype == np.float64
     assert points.tolist() == [[6, 14], [46, 29]]
