@@ -9,7 +9,7 @@ import torch
 from tests.data.data_golden import assert_streams, seed_all, sha
 from yolov7fast.core.errors import UserError
 from yolov7fast.data import autoanchor
-from yolov7fast.data.autoanchor import anchor_fit, check_anchors, kmean_anchors
+from yolov7fast.data.autoanchor import anchor_fit, box_sizes, check_anchors, kmean_anchors
 from yolov7fast.data.dataset import LoadImagesAndLabels
 
 STRIDES = torch.tensor([8.0, 16.0, 32.0])
@@ -57,8 +57,8 @@ def test_recall_is_as_recorded_for_other_anchors_and_thresholds(data, dataset):
     for case in data["autoanchor"]["metric_grid"]:
         seed_all(case["seed"])
         scale = np.random.uniform(0.9, 1.1, size=(len(dataset), 1))
-        wh = torch.tensor(autoanchor._box_sizes(dataset, case["imgsz"], scale)).float()
-        anchors = torch.tensor(data["autoanchor"]["anchors"]).view(-1, 2).float() * case["anchor_factor"]
+        wh = box_sizes(dataset, case["imgsz"], scale).astype(np.float32)
+        anchors = np.array(data["autoanchor"]["anchors"], np.float32).reshape(-1, 2) * np.float32(case["anchor_factor"])
         assert anchor_fit(wh, anchors, case["thr"]) == pytest.approx((case["bpr"], case["aat"]), abs=1e-7)
 
 

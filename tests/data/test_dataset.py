@@ -17,7 +17,7 @@ from tests.data.small_set import HYP, POLYGON, make_set
 from yolov7fast.core.errors import UserError
 from yolov7fast.data import dataset as datasets
 from yolov7fast.data.dataset import LoadImagesAndLabels
-from yolov7fast.data.loading.create_dataloader import _rank_zero_first, create_dataloader
+from yolov7fast.data.loading.create_dataloader import create_dataloader
 
 
 @pytest.fixture(scope="module")
@@ -361,18 +361,3 @@ def test_seeded_batches_do_not_depend_on_how_they_are_made(tmp_path, monkeypatch
 def test_the_batch_size_is_limited_to_the_data_set(tmp_path):
     length, batches, _ = load_all(make_set(tmp_path, 3), workers=0)
     assert (length, len(batches[0][0])) == (1, 3)
-
-
-@pytest.mark.parametrize("rank, order", [(-1, ["build"]), (0, ["build", "barrier"]), (1, ["barrier", "build"])])
-def test_rank_zero_builds_while_the_others_wait(rank, order, monkeypatch):
-    events = []
-    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
-    monkeypatch.setattr(torch.distributed, "barrier", lambda: events.append("barrier"))
-    with _rank_zero_first(rank):
-        events.append("build")
-    assert events == order
-    events.clear()
-    with pytest.raises(UserError), _rank_zero_first(rank):
-        events.append("build")
-        raise UserError("nothing there")
-    assert events == order  # nobody is left waiting after an error

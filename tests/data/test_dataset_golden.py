@@ -18,9 +18,8 @@ from tests.data.data_golden import (
     seed_all,
     sha,
 )
-from yolov7fast.data.augment.mosaic import draw_four, draw_nine
+from yolov7fast.data.augment.mosaic import draw_four, draw_nine, render_geometry, render_scene
 from yolov7fast.data.augment.random_source import GLOBAL
-from yolov7fast.data.augment.mosaic import render_geometry, render_scene
 from yolov7fast.data.class_weights import labels_to_class_weights, labels_to_image_weights
 from yolov7fast.data.dataset import LoadImagesAndLabels
 from yolov7fast.data.loading.create_dataloader import create_dataloader

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from yolov7fast.core.errors import UserError
-from yolov7fast.data import image_files
+from yolov7fast.data import image_io
 from yolov7fast.data.image_io import matching_files
 from yolov7fast.data.labels import find_images
 from yolov7fast.inference.sources import LoadImages, expand
@@ -81,11 +81,11 @@ def test_a_link_into_such_a_file_system_is_not_followed(images):
 
 
 def test_folders_in_shared_memory_are_ordinary():
-    image_files.check_place("/dev/shm/coco/images", "")
+    image_io.check_place("/dev/shm/coco/images")
 
 
 def test_a_folder_without_end_is_refused(images, monkeypatch):
-    monkeypatch.setattr(image_files, "MOST_ENTRIES", 3)
+    monkeypatch.setattr(image_io, "MOST_ENTRIES", 3)
     with pytest.raises(UserError, match=rf"{images} holds more than 3 files and folders .*text file"):
         find_images(images)
 

@@ -14,7 +14,6 @@ from yolov7fast.cli.commands import detect, profile
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.core import device as core_device
 from yolov7fast.core.errors import UserError
-from yolov7fast.data.loading.shared_memory_loader import BatchBuffer
 from yolov7fast.predictors import yolo
 from yolov7fast.predictors.base import PredictOptions
 from yolov7fast.predictors.yolo import YoloPredictor, wants_half
@@ -41,7 +40,7 @@ PLAYED_BY = {
     "families/detr/optimization.py": HERE,
     "families/yolo/optimization.py": HERE,
     "families/yolo/workload.py": "tests/machine/test_auto_batch.py",
-    "loading/shared_buffer.py": "tests/data/loading/test_shared_loader.py",
+    "loading/shared_memory_worker.py": "tests/data/loading/test_shared_memory_loader.py",
     "machine/gpu_check.py": "tests/machine/test_gpu_check.py",
     "machine/memory_plan.py": "tests/machine/test_auto_batch.py",
     "overlay/devices.py": "tests/overlay/test_repairs.py",
@@ -232,11 +231,3 @@ def test_the_clock_waits_for_a_gpu_in_use(monkeypatch):
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: waits.append(1))
     core_device.time_synchronized()
     assert waits == [1]
-
-
-def test_a_refused_lock_leaves_a_buffer_as_it_is(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "cudart", lambda: SimpleNamespace(cudaHostRegister=lambda *_: 2))
-    buffer = BatchBuffer(1, 10)
-    buffer.pin()
-    assert not buffer.pinned and buffer.mark() is None

@@ -42,7 +42,7 @@ warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)  # si
 _reported: set[str] = set()  # truncated files of this process; workers inherit them
 
 
-# --- finding files -----------------------------------------------------------------------------------------------------
+# --- finding files ----------------------------------------------------------------------------------------------------
 
 
 def is_image_name(name: str) -> bool:
@@ -196,7 +196,7 @@ def file_workers(files: int, many: int) -> Executor:
     return ProcessPoolExecutor(min(cores, 16), multiprocessing.get_context("fork"), signal.signal, ignore)
 
 
-# --- reading files -----------------------------------------------------------------------------------------------------
+# --- reading files ----------------------------------------------------------------------------------------------------
 
 
 class LoadedImage(NamedTuple):
@@ -230,8 +230,8 @@ def is_utf8(path: str) -> bool:
 def read_image(path: str) -> np.ndarray:
     """Decode a file to uint8 (h0, w0, 3) BGR: EXIF rotation applied, alpha dropped, grey repeated.
 
-    16-bit channels are scaled by the largest 16-bit value, as OpenCV does: 12-bit values stored in 16 bits give a nearly
-    black image, which `yolov7fast data check` reports.
+    16-bit channels are scaled by the largest 16-bit value, as OpenCV does: 12-bit values stored in 16 bits give a
+    nearly black image, which `yolov7fast data check` reports.
     """
     with without_decoder_warnings(path in _reported):
         img = decode_file(path)
@@ -248,8 +248,7 @@ def _state(path: str) -> str:
 
 
 def read_unchecked_image(path: str) -> np.ndarray:
-    """Decode a file that was not checked before: an image of more than MOST_PIXELS is refused by its header.
-    """
+    """Decode a file that was not checked before: an image of more than MOST_PIXELS is refused by its header."""
     try:
         with Image.open(path if os.path.isfile(path) else os.devnull) as image:
             fault = size_fault(*image.size)

@@ -4,9 +4,17 @@ import numpy as np
 import pytest
 
 from yolov7fast.core.boxes import xywhn2xyxy
-from yolov7fast.data.augment.mosaic import MosaicLayout, MosaicPlan, draw_four, draw_nine, layout, mosaic_labels, mosaic_segments
+from yolov7fast.data.augment.mosaic import (
+    MosaicLayout,
+    MosaicPlan,
+    draw_canvas,
+    draw_four,
+    draw_nine,
+    layout,
+    mosaic_labels,
+    mosaic_segments,
+)
 from yolov7fast.data.augment.random_source import KeyedRandom
-from yolov7fast.data.augment.mosaic import draw_canvas
 
 
 def tiles(shapes):

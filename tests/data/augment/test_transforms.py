@@ -1,16 +1,15 @@
 """Letterbox, warp, colour and blending against recorded figures."""
 
-import cv2
+import threading
+
 import numpy as np
 import pytest
 
 from tests.data.data_golden import assert_image, assert_labels, assert_streams, seed_all, synth
 from yolov7fast.data.augment.random_source import GLOBAL, KeyedRandom
 from yolov7fast.data.augment.transforms import (
-    Colour,
     _warp_corners,
     _warp_polygons,
-    apply_colour,
     augment_hsv,
     box_candidates,
     draw_colour,
@@ -20,6 +19,7 @@ from yolov7fast.data.augment.transforms import (
     polygon_box,
     random_perspective,
     resample_polygon,
+    scratch,
     visible_source,
     warp_image,
 )
@@ -183,36 +183,29 @@ def test_colours_of_a_photograph_are_as_recorded(data, bccd):
         assert_image(img, case)
 
 
-def test_colours_are_those_of_the_tables_whatever_the_gains():
-    """Arithmetic takes the place of tables where it surely gives the same."""
-    hsv = np.stack(np.meshgrid(np.arange(0, 180, 3), np.arange(0, 256, 5), [7, 90, 200]), -1).astype(np.uint8)
-    img = cv2.cvtColor(hsv.reshape(-1, 65, 3), cv2.COLOR_HSV2BGR)
-    rng, products = np.random.default_rng(0), 0
-    drawn = [
-        *(rng.uniform(-1, 1, (200, 3)) * (0.2, 0.7, 0.9) + 1),
-        (1, 1, 1),
-        (0.5, 0, 0.25),
-        (1, 1e-9, 2),
-        (-0.1, -1, 1),
-    ]
-    for gains in drawn:
-        colour = Colour([float(gain) for gain in gains])
-        planes = cv2.split(cv2.cvtColor(img, cv2.COLOR_BGR2HSV))
-        wanted = cv2.merge([table[plane] for plane, table in zip(planes, colour.tables, strict=True)])
-        np.testing.assert_array_equal(apply_colour(img, colour), cv2.cvtColor(wanted, cv2.COLOR_HSV2BGR))
-        products += sum(colour.is_product)
-    assert 400 < products < 600
-
-
-def test_a_product_that_float32_might_round_up_is_looked_up():
-    """0.99999 of a level more: cut off in float64; float32 might take it for a whole one."""
-    assert Colour([1.0, 1.0, 1.0]).is_product == [True] * 3
-    assert Colour([1.0, 1 - 1e-7, 1.0]).is_product == [True, False, True]
-    assert Colour([1.0001, 1.25, 1.75]).is_product == [False, True, True]
-
-
 @pytest.mark.parametrize("ratio", [0.0, 0.37, 0.5, 1.0])
 def test_mixup_equals_truncated_float64_arithmetic(ratio):
     rng = np.random.default_rng(1)
     a, b = rng.integers(0, 256, (2, 50, 60, 3), dtype=np.uint8)
     np.testing.assert_array_equal(mixup(a, b, ratio), (a * ratio + b * (1 - ratio)).astype(np.uint8))
+
+
+def test_a_name_keeps_its_memory_while_it_suffices():
+    first = scratch("a test", (6, 4))
+    first[:] = np.arange(24).reshape(6, 4)
+    assert np.shares_memory(scratch("a test", (6, 4)), first)
+    smaller = scratch("a test", (2, 3, 2))
+    assert smaller.shape == (2, 3, 2) and smaller.dtype == np.uint8 and np.shares_memory(smaller, first)
+    again = scratch("a test", (6, 4))
+    assert again.shape == (6, 4) and np.shares_memory(again, first)
+    larger = scratch("a test", (7, 4))
+    assert larger.shape == (7, 4) and not np.shares_memory(larger, first)
+    assert not np.shares_memory(scratch("another test", (6, 4)), larger)
+
+
+def test_threads_do_not_share():
+    mine, theirs = scratch("a test", (8,)), []
+    thread = threading.Thread(target=lambda: theirs.append(scratch("a test", (8,))))
+    thread.start()
+    thread.join()
+    assert not np.shares_memory(mine, theirs[0])

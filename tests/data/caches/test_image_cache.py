@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from yolov7fast.core.errors import UserError
-from yolov7fast.data.caches import packed
+from yolov7fast.data.caches import image_cache
 from yolov7fast.data.caches.image_cache import PackedImages
 from yolov7fast.data.image_io import load_resized
 
@@ -37,8 +37,8 @@ def images(tmp_path):
 def builds(monkeypatch):
     """The packs built during the test, in order."""
     made = []
-    build = packed._build
-    monkeypatch.setattr(packed, "_build", lambda path, *rest: made.append(path.name) or build(path, *rest))
+    build = image_cache._build
+    monkeypatch.setattr(image_cache, "_build", lambda path, *rest: made.append(path.name) or build(path, *rest))
     return made
 
 
@@ -126,7 +126,7 @@ def damage_header(path):
 
 def damage_table(path):
     data = path.read_bytes()
-    where = data.index(b"/") - packed.COLUMNS * 8 * len(SIZES)
+    where = data.index(b"/") - image_cache.COLUMNS * 8 * len(SIZES)
     path.write_bytes(data[:where] + np.int64(1 << 40).tobytes() + data[where + 8 :])
 
 
@@ -142,8 +142,10 @@ def damage_names(path):
 def change_header(path, **changes):
     """A header that says something else, with the file otherwise as it was."""
     data = path.read_bytes()
-    meta = json.loads(data[8 : packed.HEADER].rstrip(b"\0")) | changes
-    path.write_bytes((packed.MAGIC + json.dumps(meta).encode()).ljust(packed.HEADER, b"\0") + data[packed.HEADER :])
+    meta = json.loads(data[8 : image_cache.HEADER].rstrip(b"\0")) | changes
+    path.write_bytes(
+        (image_cache.MAGIC + json.dumps(meta).encode()).ljust(image_cache.HEADER, b"\0") + data[image_cache.HEADER :]
+    )
 
 
 DAMAGES = {
@@ -156,7 +158,7 @@ DAMAGES = {
     "a huge count": partial(change_header, n=10**15),
     "a count that is no number": partial(change_header, n="6"),
     "a table beyond the end": partial(change_header, table_at=10**12),
-    "a deep header": lambda path: path.write_bytes(packed.MAGIC + b"[" * 4088 + bytes(100)),
+    "a deep header": lambda path: path.write_bytes(image_cache.MAGIC + b"[" * 4088 + bytes(100)),
 }
 
 
@@ -172,7 +174,7 @@ def test_a_damaged_or_foreign_file_is_built_again_and_a_line_says_so(images, tmp
 
 def flip_pixel(path, number, bit=0):
     """Change one bit of one pixel of an image in a pack."""
-    offset, h, w = packed._read_index(path, 48, "linear")[1][number, :3].tolist()
+    offset, h, w = image_cache._read_index(path, 48, "linear")[1][number, :3].tolist()
     with open(path, "r+b") as f:
         f.seek(offset + h * w * 3 // 2)
         byte = f.read(1)[0]
@@ -209,8 +211,8 @@ def test_a_damaged_pack_that_cannot_be_removed_is_named(images, tmp_path, monkey
 def test_each_image_is_checked_once_in_a_process(images, tmp_path, monkeypatch):
     pack = open_pack(images, tmp_path)
     checked = []
-    crc32 = packed.zlib.crc32
-    monkeypatch.setattr(packed.zlib, "crc32", lambda data: checked.append(len(data)) or crc32(data))
+    crc32 = image_cache.zlib.crc32
+    monkeypatch.setattr(image_cache.zlib, "crc32", lambda data: checked.append(len(data)) or crc32(data))
     for _ in range(3):
         assert_same(pack, images)
     assert len(checked) == len(images)
@@ -237,7 +239,7 @@ def test_processes_that_start_together_build_once(images, tmp_path):
 
 def test_a_build_that_was_killed_leaves_nothing(images, tmp_path):
     (tmp_path / "cache").mkdir()
-    name = packed._Wanted.of(images, 48, True).file_name
+    name = image_cache._Wanted.of(images, 48, True).file_name
     (tmp_path / "cache" / f".{name}.tmp").write_bytes(b"half")
     open_pack(images, tmp_path)
     assert [p.name for p in (tmp_path / "cache").iterdir()] == [name]
@@ -260,8 +262,8 @@ Usage = namedtuple("Usage", "total used free")
 def test_too_small_a_disk_is_refused_before_anything_is_decoded(images, tmp_path, monkeypatch):
     pack = open_pack(images, tmp_path)
     exact = pack.nbytes
-    monkeypatch.setattr(packed, "load_resized", None)
-    monkeypatch.setattr(packed.shutil, "disk_usage", lambda folder: Usage(0, 0, exact // 2))
+    monkeypatch.setattr(image_cache, "load_resized", None)
+    monkeypatch.setattr(image_cache.shutil, "disk_usage", lambda folder: Usage(0, 0, exact // 2))
     with pytest.raises(UserError) as refused:
         open_pack(images, tmp_path / "elsewhere")
     assert "6 images at 48 needs 0.03 MB" in str(refused.value)
@@ -271,7 +273,7 @@ def test_too_small_a_disk_is_refused_before_anything_is_decoded(images, tmp_path
 def test_the_sum_counts_real_shapes_not_squares(images, tmp_path, monkeypatch):
     need = open_pack(images, tmp_path).nbytes + 64 * len(images)
     assert need < 4096 + 3 * 48 * 48 * len(images)
-    monkeypatch.setattr(packed.shutil, "disk_usage", lambda folder: Usage(0, 0, need))
+    monkeypatch.setattr(image_cache.shutil, "disk_usage", lambda folder: Usage(0, 0, need))
     assert_same(open_pack(images, tmp_path / "elsewhere"), images)
 
 
@@ -279,7 +281,7 @@ def test_a_disk_that_fills_up_meanwhile_is_reported(images, tmp_path, monkeypatc
     def full(*args):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(packed, "_write", full)
+    monkeypatch.setattr(image_cache, "_write", full)
     with pytest.raises(UserError, match=r"No space left on device; make room, .*--cache-dir"):
         open_pack(images, tmp_path)
     assert not list((tmp_path / "cache").iterdir())

@@ -12,7 +12,7 @@ from PIL import Image
 
 from tests.data.data_golden import synth
 from yolov7fast.core.errors import UserError
-from yolov7fast.data.caches import labels as label_cache
+from yolov7fast.data.caches import label_cache
 from yolov7fast.data.caches.label_cache import Counts, cache_path, load_labels
 from yolov7fast.data.image_io import read_image
 from yolov7fast.data.labels import find_images
@@ -150,7 +150,7 @@ def test_every_run_begins_with_what_bad_lines_and_truncated_files_cost(load_agai
         capfd.readouterr()
     load(tree)
     lines = caplog.text
-    assert "train: 2 of 5 images are left out, 2 of them for a bad or doubled label line" in lines
+    assert "train: 2 of 5 images are left out, 2 of them for a bad or duplicate label line" in lines
     assert "as upstream does; --keep-partial-labels keeps the good lines" in lines
     assert "train: truncated JPEG files, grey where pixels are missing: e.jpg" in lines
     read_image(str(jpeg))  # as in every epoch
@@ -164,7 +164,7 @@ def test_partial_labels_are_kept_on_request_in_a_cache_of_their_own(tree, checks
     assert [os.path.basename(path) for path in kept.img_files] == ["a.png", "b.png", "c.png"]  # d has no good line
     assert kept.labels[0][:, 0].tolist() == [0, 1]
     assert kept.counts == Counts(found=3, missing=1, empty=0, corrupt=1, total=4)
-    assert "train: --keep-partial-labels: 2 bad or doubled label lines are left out" in caplog.text
+    assert "train: --keep-partial-labels: 2 bad or duplicate label lines are left out" in caplog.text
     assert "kept  duplicate row" in kept.report.read_text()
     assert len(checks) == 8
     assert_same(load(tree, keep_partial=True), kept)

@@ -138,7 +138,11 @@ def _scan(img_files: Sequence[str], label_files: Sequence[str], what: str, keep_
     check = partial(check_pair, keep_partial=keep_partial)
     problems: list[Problem] = []
     counts = Counts(total=len(img_files))
-    with _worker_death_as_user_error(what), file_workers(len(img_files), MANY) as pool, tqdm(total=len(img_files), desc=what) as bar:
+    with (
+        _worker_death_as_user_error(what),
+        file_workers(len(img_files), MANY) as pool,
+        tqdm(total=len(img_files), desc=what) as bar,
+    ):
         for path, checked in zip(img_files, pool.map(check, img_files, label_files, chunksize=64)):
             counts = _count(counts, checked)
             problems += checked.problems

@@ -32,7 +32,7 @@ NO_LABELS = np.zeros((0, 6), np.float32)
 
 
 class BatchBuffer:
-    """Memory for `slots` batches of images, reused for the whole run. The system allocates a page when it is written."""
+    """Memory for `slots` batches of images, reused for the whole run. A page is allocated when it is first written."""
 
     def __init__(self, slots: int, slot_bytes: int):
         self.slot_bytes = -(-slot_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
