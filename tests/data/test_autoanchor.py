@@ -82,14 +82,6 @@ def test_bad_anchors_are_replaced_by_the_recorded_ones(data, dataset):
     assert_streams(case["after"])
 
 
-def test_long_evolutions_give_the_recorded_anchors(data, dataset):
-    for case in data["autoanchor"]["kmean_anchors"][1:]:
-        seed_all(case["seed"])
-        found = kmean_anchors(dataset, case["n"], case["img_size"], 4.0, case["gen"])
-        np.testing.assert_allclose(found, case["result"], rtol=1e-12)
-        assert_streams(case["after"])
-
-
 def toy(wh):
     rows = np.zeros((len(wh), 5), np.float32)
     rows[:, 3:] = wh

@@ -5,12 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from tests.data.small_set import HYP, POLYGON, make_set
 from yolov7fast.core.errors import UserError
 from yolov7fast.data.augment.mosaic import MosaicPlan
-from yolov7fast.data.class_weights import labels_to_class_weights, labels_to_image_weights
 from yolov7fast.data.dataset import LoadImagesAndLabels
 from yolov7fast.data.labels import Subset
 
@@ -80,11 +78,3 @@ def test_a_subset_keeps_order_and_labels(tmp_path):
     for i, k in enumerate(picked):
         np.testing.assert_array_equal(part.labels[i], whole.labels[k])
         assert part.label_files[i] == whole.label_files[k]
-
-
-def test_weights_of_classes_and_images_by_hand():
-    labels = [np.array([[0, 0, 0, 1, 1], [0, 0, 0, 1, 1], [1, 0, 0, 1, 1]], np.float32), np.zeros((0, 5), np.float32)]
-    weights = labels_to_class_weights(labels, 3)
-    torch.testing.assert_close(weights, torch.tensor([0.2, 0.4, 0.4], dtype=torch.float64))  # 1/2, 1/1, 1/1 (absent)
-    assert labels_to_image_weights(labels, 3, weights.numpy()).tolist() == pytest.approx([0.8, 0.0])
-    assert labels_to_image_weights(labels, 3).tolist() == [3, 0]

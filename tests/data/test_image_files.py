@@ -46,12 +46,6 @@ def test_a_file_that_is_linked_to_counts_once_and_links_to_elsewhere_stay(images
     assert "2 entries left out" in caplog.text and "list its names in a text file" in caplog.text
 
 
-def test_a_list_may_name_an_image_through_a_link(images):
-    (images / "00.jpg").symlink_to("0.jpg")
-    (images / "list.txt").write_text("./0.jpg\n./00.jpg\n")
-    assert names(find_images(images / "list.txt"), images) == ["0.jpg", "00.jpg"]
-
-
 def test_fifos_sockets_and_folders_named_like_images_do_not_count(images, monkeypatch, caplog):
     os.mkfifo(images / "fifo.jpg")
     (images / "folder.jpg").mkdir()
@@ -78,10 +72,6 @@ def test_file_systems_of_the_kernel_are_refused(place, tmp_path):
 def test_a_link_into_such_a_file_system_is_not_followed(images):
     (images / "kernel").symlink_to("/proc")
     assert names(find_images(images), images) == ["0.jpg", "1.jpg", "b/2.jpg"]
-
-
-def test_folders_in_shared_memory_are_ordinary():
-    image_io.check_place("/dev/shm/coco/images")
 
 
 def test_a_folder_without_end_is_refused(images, monkeypatch):

@@ -51,14 +51,6 @@ def test_a_name_that_is_no_utf8_gives_the_pixels_that_any_name_gives(tmp_path, s
     assert image_size(odd_name) == (64, 48)
 
 
-def test_a_damaged_file_with_such_a_name_is_one_message(tmp_path):
-    for content in (b"", b"no image"):
-        path = os.path.join(tmp_path, ODD_NAME)
-        Path(path).write_bytes(content)
-        with pytest.raises(UserError, match="cannot be decoded"):
-            read_image(path)
-
-
 def test_labels_of_such_names_are_checked_and_cached(tmp_path, odd):
     source = make_set(tmp_path / "set", 2)
     os.rename(odd, os.path.join(source, ODD_NAME))

@@ -114,16 +114,6 @@ def test_a_killed_process_ends_the_check_with_a_remedy(tree, monkeypatch):
     assert not (tree / CACHE).exists()
 
 
-def test_all_problems_are_listed_with_file_and_line_and_summed_up(tree, caplog, capsys):
-    load(tree)
-    report = (tree / "labels/t.problems.txt").read_text()
-    assert f"skipped  wrong columns  {tree}/labels/t/d.txt:1" in report
-    assert f"kept  missing label  {tree}/labels/t/c.txt" in report
-    assert "train: 1 x missing label, 1 x wrong columns: listed in" in caplog.text
-    assert "t.problems.txt" in caplog.text
-    assert "3 found, 1 missing, 0 empty, 1 corrupted" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("report", ["there", "deleted"])
 def test_a_run_from_the_cache_reports_the_problems_too(report, tree, checks, capsys):
     path = tree / "labels/t.problems.txt"
@@ -169,15 +159,6 @@ def test_partial_labels_are_kept_on_request_in_a_cache_of_their_own(tree, checks
     assert len(checks) == 8
     assert_same(load(tree, keep_partial=True), kept)
     assert len(load(tree).img_files) == 2 and len(checks) == 8  # each kind has its own file
-
-
-def test_the_report_goes_when_the_problems_have_gone(tree):
-    load(tree)
-    (tree / "labels/t/d.txt").write_text("0 0.5 0.5 0.2 0.2\n")
-    (tree / "labels/t/c.txt").write_text("0 0.5 0.5 0.2 0.2\n")
-    for _ in range(2):  # looked at, then from the cache
-        assert load(tree).counts == Counts(4, 0, 0, 0, 4)
-        assert not (tree / "labels/t.problems.txt").exists()
 
 
 def test_added_edited_and_removed_files_are_noticed(tree, checks):
@@ -267,13 +248,6 @@ def test_a_cache_with_other_contents_than_were_written_is_rebuilt_with_one_line(
     assert len(checks) == 8  # it was written anew
 
 
-def test_a_cache_that_is_stale_or_absent_is_replaced_without_a_word(tree, caplog):
-    load(tree)
-    (tree / "labels/t/a.txt").write_text("0 0.5 0.5 0.3 0.3\n")
-    assert load(tree).labels[0][0, 3] == np.float32(0.3)
-    assert "damaged" not in caplog.text
-
-
 def test_a_cache_that_unpacks_to_gigabytes_is_not_unpacked(tree, checks):
     """A compressed archive of zeros with the right digest: one array is a gigabyte, the file a megabyte."""
     first = load(tree)
@@ -331,16 +305,6 @@ def test_a_read_only_folder_sends_cache_and_report_to_the_users_cache(tree, chec
     assert str(report) in caplog.text
 
 
-def test_a_missing_label_folder_is_no_crash(tree, checks):
-    for path in (tree / "labels/t").iterdir():
-        path.unlink()
-    (tree / "labels/t").rmdir()
-    (tree / "labels").rmdir()
-    assert load(tree, cache_dir=tree / "kept").counts == Counts(0, 4, 0, 0, 4)
-    load(tree, cache_dir=tree / "kept")
-    assert len(checks) == 4
-
-
 def test_nowhere_to_write_costs_only_the_cache(tree, checks, caplog):
     (tree / "labels").chmod(0o555)
     (tree / "file").touch()
@@ -351,8 +315,3 @@ def test_nowhere_to_write_costs_only_the_cache(tree, checks, caplog):
         (tree / "labels").chmod(0o755)
     assert len(checks) == 8
     assert "no folder could be written" in caplog.text
-
-
-def test_no_temporary_file_stays_behind(tree):
-    load(tree)
-    assert sorted(p.name for p in (tree / "labels").iterdir()) == ["t", "t.problems.txt", "t.yolov7fast.cache"]

@@ -3,9 +3,7 @@
 import fcntl
 import multiprocessing.context
 import os
-import pickle
 import random
-from collections import Counter
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,8 +14,8 @@ from torch.utils.data._utils.worker import _generate_state
 from tests.data.loading.loader_fakes import FakeDataset, copied
 from yolov7fast.core.errors import UserError
 from yolov7fast.data.loading.create_dataloader import make_loader
-from yolov7fast.data.loading.shared_memory_loader import HELD, batches_ahead, default_micro_batch
-from yolov7fast.data.loading.shared_memory_worker import BatchBuffer, BatchTask, ClaimBoard, GroupDone, _seed_like_torch
+from yolov7fast.data.loading.shared_memory_loader import HELD, batches_ahead
+from yolov7fast.data.loading.shared_memory_worker import BatchBuffer, ClaimBoard, _seed_like_torch
 
 pytestmark = pytest.mark.timeout(60)
 RECT = ((8, 16), (8, 16), (16, 8), (16, 8), (8, 8), (8, 8))  # as rect batches of 2 have them
@@ -105,37 +103,6 @@ def test_a_batch_stays_valid_until_the_second_advance(shared):
         assert all(torch.equal(view, copy) for view, copy in kept)
         imgs = next(batches)[0]
         kept = [kept[1], (imgs, imgs.clone())]
-
-
-def test_the_memory_of_batches_is_used_again(shared):
-    loader = shared(FakeDataset(200, seed=1), 2, seed=1)
-    assert len({imgs.data_ptr() for imgs, *_ in loader}) == HELD + batches_ahead(2, 2, loader.micro_batch)
-
-
-def test_targets_are_the_callers_own(shared):
-    batches = iter(shared(FakeDataset(60, seed=1), 4, seed=1))
-    targets = next(batches)[1]
-    before = targets.clone()
-    for _ in batches:
-        pass
-    assert torch.equal(targets, before)
-    targets += 1
-
-
-def test_batches_given_out_outlive_the_loader(shared):
-    loader = shared(FakeDataset(8, seed=1), 4, seed=1)
-    imgs = next(iter(loader))[0]
-    before = imgs.clone()
-    loader.close()
-    del loader
-    assert torch.equal(imgs, before)
-
-
-def test_group_size_and_depth_follow_batch_and_workers():
-    assert [default_micro_batch(b, w) for b, w in ((64, 2), (64, 8), (4, 8), (1, 1), (16, 3))] == [16, 4, 1, 1, 3]
-    assert batches_ahead(64, 2, 16) == 3  # three batches suffice where each is shared by all
-    assert batches_ahead(2, 8, 1) == 8  # small batches: two groups for each worker
-    assert batches_ahead(64, 8, 64) == 16  # groups of whole batches: as torch's prefetch
 
 
 def test_late_worker_cannot_claim_from_the_slots_next_batch():
@@ -253,18 +220,6 @@ def test_messages_cut_into_pieces_arrive_whole(shared, monkeypatch):
     assert len(calls) > 100
 
 
-@pytest.mark.parametrize("seed", [None, 1])
-def test_a_worker_answers_once_for_all_its_groups_of_a_batch(shared, monkeypatch, seed):
-    """Every message wakes the main process; the batch waits for the last group in any case."""
-    loader = shared(FakeDataset(16, seed=seed), 8, micro_batch=1, seed=seed)
-    hear, heard = loader._workers.receive, []
-    monkeypatch.setattr(loader._workers, "receive", lambda: heard.append(hear()) or heard[-1])
-    assert len(list(loader)) == 2
-    batches = Counter(serial for answers in heard for serial in {done.serial for done in answers})
-    assert batches[0] <= 2 and batches[1] <= 2  # workers
-    assert sum(len(answers) for answers in heard) >= 16  # groups
-
-
 def test_no_memory_for_buffers_is_reported(shared, monkeypatch):
     def refuse(*args):
         raise OSError(12, "Cannot allocate memory")
@@ -306,9 +261,3 @@ def test_an_interrupted_exchange_closes_the_loader(shared, monkeypatch):
     assert all(p.exitcode is not None for p in loader._workers.processes)
     with pytest.raises(RuntimeError, match="closed"):
         next(iter(loader))
-
-
-def test_messages_between_processes_are_plain_data():
-    """Tasks and answers must pickle without torch's file descriptors, which run out."""
-    for message in (BatchTask(1, 0, 2, [3], (8, 8), 0), GroupDone(1, 0, np.zeros((2, 6), np.float32), ["a"], [None])):
-        assert repr(pickle.loads(pickle.dumps(message))) == repr(message)

@@ -35,12 +35,6 @@ def test_a_killed_worker_ends_the_run_with_a_remedy(options):
         run_to_the_end(options=options, fatal=(13, signal.SIGKILL))
 
 
-@pytest.mark.parametrize("options", [{}, {"worker_tensor": True}])
-def test_a_bus_error_points_to_shared_memory(options):
-    with pytest.raises(UserError, match=r"lack of shared memory.*--shm-size"):
-        run_to_the_end(options=options, fatal=(13, signal.SIGBUS))
-
-
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("options", LOADERS)
 def test_an_unreadable_file_is_named_in_one_sentence(options, workers):
@@ -49,18 +43,10 @@ def test_an_unreadable_file_is_named_in_one_sentence(options, workers):
     assert str(caught.value) == "image im17.jpg cannot be decoded"
 
 
-def test_workers_left_alive_by_a_fault_are_ended():
-    loader = make_loader(FakeDataset(24, seed=1, fatal=(13, signal.SIGKILL)), 4, 3, worker_tensor=True)
-    processes = loader._team.processes
-    with pytest.raises(UserError):
-        list(loader)
-    assert [p.exitcode for p in processes] == [-signal.SIGKILL] * 3
-
-
 def test_a_loader_that_is_forgotten_ends_its_workers():
     loader = make_loader(FakeDataset(24), 4, 2, worker_tensor=True)
     next(iter(loader))
-    processes = loader._team.processes
+    processes = loader._workers.processes
     del loader
     assert all(p.exitcode is not None for p in processes)
 
@@ -133,7 +119,7 @@ way, loaders, pids = sys.argv[1], [], []
 for options in ({"worker_tensor": True}, {"worker_tensor": True, "seed": 1}, {}):
     loaders.append(make_loader(FakeDataset(24, seed=1), 4, 2, **options))
     next(iter(loaders[-1]))
-    workers = loaders[-1]._team.processes if options else loaders[-1]._iterators[0]._workers
+    workers = loaders[-1]._workers.processes if options else loaders[-1]._iterators[0]._workers
     pids += [w.pid for w in workers]
 print(*pids, flush=True)
 if way == "error":
