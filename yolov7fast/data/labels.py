@@ -17,11 +17,11 @@ from PIL import Image
 
 from yolov7fast.core.errors import UserError
 from yolov7fast.data.image_io import (
-    is_quarter_turn,
     IMG_FORMATS,
     check_place,
     decode_file,
     is_image_name,
+    is_quarter_turn,
     list_files,
     size_fault,
     without_decoder_warnings,

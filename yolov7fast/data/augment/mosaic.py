@@ -26,7 +26,7 @@ from yolov7fast.data.augment.transforms import (
     warp_image,
 )
 
-# --- layout and labels -------------------------------------------------------------------------------------------------
+# --- layout and labels ------------------------------------------------------------------------------------------------
 
 # [cx, cy, w, h] @ CORNERS = [x1, y1, x2, y2]; products are exact, so each sum is rounded once
 CORNERS = np.array([[1, 0, 1, 0], [0, 1, 0, 1], [-0.5, 0, 0.5, 0], [0, -0.5, 0, 0.5]], np.float32)
@@ -131,7 +131,7 @@ def mosaic_segments(
     return [p.clip(0, where.size) for p in points]
 
 
-# --- rendering ---------------------------------------------------------------------------------------------------------
+# --- rendering --------------------------------------------------------------------------------------------------------
 
 
 class Scene(NamedTuple):
