@@ -66,7 +66,7 @@ def box_sizes(dataset, img_size: int, scale: np.ndarray | float = 1.0) -> np.nda
 def anchor_fit(wh: np.ndarray, anchors: np.ndarray, thr: float) -> tuple[float, float]:
     """Return (best possible recall, anchors per target) of boxes (n, 2) and anchors (k, 2), float32 in pixels."""
     near = _matches(wh, anchors) > 1 / thr
-    return _mean(near.any(1)), _mean(near.sum(1))
+    return _mean(near.max(1)), _mean(near.sum(1))
 
 
 def _matches(wh: np.ndarray, anchors: np.ndarray) -> np.ndarray:

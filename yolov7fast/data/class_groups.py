@@ -125,7 +125,7 @@ def k_means(points: np.ndarray, k: int, balanced: bool = False) -> np.ndarray:
     best, best_cost = np.arange(len(points)) * k // len(points), np.inf
     for start in range(STARTS if len(np.unique(points, axis=0)) >= k else 0):
         try:
-            _, groups = kmeans2(points, k, iter=100, minit="++", missing="raise", seed=SEED + start)
+            _, groups = kmeans2(points, k, iter=100, minit="++", missing="raise", seed=SEED + start)  # type: ignore[call-arg]
         except ClusterError:  # a group became empty
             continue
         if balanced:

@@ -73,8 +73,8 @@ class LoadImagesAndLabels(Dataset):
 
     `dataset[i]`, or `dataset[(epoch, i)]` under a seed -> (uint8 (3, H, W) tensor, float32 (m, 6) tensor, path,
     shapes). Attributes, all in the same order: `img_files`, `label_files`, `labels` (float32 (m, 5) each), `shapes`
-    (float64 (n, 2): width, height), `segments`. Samples start with, and mosaics draw from, the images `indices`. `batch`
-    is the batch number of each image and, under `rect`, `batch_shapes` the (H, W) of each batch.
+    (float64 (n, 2): width, height), `segments`. Samples start with, and mosaics draw from, the images `indices`.
+    `batch` is the batch number of each image and, under `rect`, `batch_shapes` the (H, W) of each batch.
     """
 
     def __init__(
@@ -349,7 +349,7 @@ def _no_labels(prefix: str, source: Paths, tried: list[str]) -> str:
     more = f" and {len(tried) - 3} more" if len(tried) > 3 else ""
     hint = ""
     if not any(f"{os.sep}labels{os.sep}" in p for p in tried[:3]):
-        hint = "; no image path contains /images/ (write ./images instead of images), so labels were looked for next to the images"
+        hint = "; no image path contains /images/ (write ./images instead of images), so labels must be next to them"
     return (
         f"{prefix}no labels for the images of {source}: looked for {paths}{more}{hint}; put a .txt file there for each "
         "image (an empty one for background), or give --data the folder or file that holds the annotations"

@@ -21,7 +21,7 @@ from yolov7fast.core.files.file_lock import exclusive
 
 VERSION = 3  # raise when a drawn pixel or a label changes: folders of an older version are drawn again
 NAMES = ("ball", "box", "cone", "star")
-MARKER = "shapes.json"  # written last; says what the folder holds
+MARKER = "shapes.json"  # written last; describes the contents of the folder
 JPEG_QUALITY = 92
 EMPTY_EVERY = 13  # every 13th image shows no object
 MIN_VISIBLE = 70  # percent of an object that must be visible

@@ -314,4 +314,4 @@ def test_nowhere_to_write_costs_only_the_cache(tree, checks, caplog):
     finally:
         (tree / "labels").chmod(0o755)
     assert len(checks) == 8
-    assert "no folder could be written" in caplog.text
+    assert "no folder is writable" in caplog.text

@@ -25,7 +25,7 @@ POLYGON_POINTS = 1000  # to which a polygon is resampled before it is warped
 
 
 class _Scratch(threading.local):
-    """Working memory that is reused for every sample: fresh arrays of a megabyte cost more in page faults than work.
+    """Working memory that is reused for every sample: page faults of new arrays take longer than the work on them.
 
     Each thread has its own arrays. An array holds undefined values and is valid until its name is requested again.
     """

@@ -17,17 +17,17 @@ import contextlib
 import hashlib
 import json
 import logging
+import math
 import mmap
 import os
 import shutil
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image
 from tqdm import tqdm
 
 from yolov7fast.core.errors import UserError
@@ -35,7 +35,7 @@ from yolov7fast.core.files.atomic import atomic_file
 from yolov7fast.core.files.file_lock import exclusive
 from yolov7fast.core.process.threads import ThreadPool, in_order
 from yolov7fast.data.caches.label_cache import is_writable
-from yolov7fast.data.image_io import LoadedImage, load_resized, resized_shape
+from yolov7fast.data.image_io import LoadedImage, image_size, load_resized, resized_shape
 
 LOGGER = logging.getLogger(__name__)
 MAGIC = b"YOLOPACK"
@@ -55,7 +55,7 @@ def open_cache(
     folder: Path,
     cache_dir: str | os.PathLike | None,
 ) -> "ImagesInMemory | PackedImages | None":
-    """Return the cache `kind`: None (False), in memory (True or "ram") or "disk", in `cache_dir` or else in `folder`."""
+    """Return the cache `kind`: None (False), in memory (True or "ram") or "disk", in `cache_dir` or in `folder`."""
     if kind in (None, False):
         return None
     if kind in (True, "ram"):
@@ -93,7 +93,7 @@ class PackedImages:
     """
 
     def __init__(self, path: Path, rows: np.ndarray, img_size: int, mode: str):
-        """rows: int64 (n, 8), the table rows of the images, in order. mode: see `_mode`."""
+        """rows: int64 (n, 8), the table rows of the images, in order. mode: `linear`, or `area` for evaluation."""
         self.path = path
         self._rows = rows
         self._img_size, self._mode = img_size, mode
@@ -123,7 +123,7 @@ class PackedImages:
         builds, the others wait. Only building needs a writable folder.
         """
         folder = Path(cache_dir or default_dir or Path(img_files[0]).parent)
-        want = _Wanted.of(img_files, img_size, augment)
+        want = _Wanted(img_files, img_size, augment)
         try:
             found = _find(folder, want)
             if found is None:
@@ -137,7 +137,9 @@ class PackedImages:
                         found = _build(path, want, prefix, workers)
             return cls(*found, img_size, want.mode)
         except OSError as error:
-            raise _disk_error(error, folder) from error
+            raise UserError(
+                f"cannot keep packed images in {folder} ({error.strerror or error}); name a place with --cache-dir"
+            ) from error
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -176,11 +178,6 @@ class PackedImages:
         return PackedImages, (self.path, self._rows, self._img_size, self._mode)
 
 
-def _mode(augment: bool) -> str:
-    """Return how images are resized: "linear" or, for evaluation, "area"."""
-    return "linear" if augment else "area"
-
-
 def _make_folder(folder: Path, prefix: str) -> None:
     """Create the folder, unless it or its nearest existing parent is marked read-only."""
     nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
@@ -192,21 +189,17 @@ def _make_folder(folder: Path, prefix: str) -> None:
 class _Wanted:
     """Contents required of a pack: absolute paths with size and time of each, image size, kind of resizing."""
 
-    def __init__(self, paths: list[str], stamps: np.ndarray, img_size: int, augment: bool):
-        self.paths, self.stamps, self.img_size, self.augment = paths, stamps, img_size, augment
-        self.mode = _mode(augment)
-
-    @classmethod
-    def of(cls, img_files: Sequence[str], img_size: int, augment: bool) -> "_Wanted":
-        paths = [os.path.abspath(f) for f in img_files]
-        stamps = np.empty((len(paths), 2), np.int64)
-        for i, path in enumerate(paths):
+    def __init__(self, img_files: Sequence[str], img_size: int, augment: bool):
+        self.img_size, self.augment = img_size, augment
+        self.mode = "linear" if augment else "area"  # how images are resized
+        self.paths = [os.path.abspath(f) for f in img_files]
+        self.stamps = np.empty((len(self.paths), 2), np.int64)
+        for i, path in enumerate(self.paths):
             try:
                 stat = os.stat(path)
             except OSError as error:
                 raise UserError(f"image {path}: {error.strerror}; fix or remove it from the data set") from error
-            stamps[i] = stat.st_size, stat.st_mtime_ns
-        return cls(paths, stamps, img_size, augment)
+            self.stamps[i] = stat.st_size, stat.st_mtime_ns
 
     @property
     def file_name(self) -> str:
@@ -292,11 +285,18 @@ def _build(path: Path, want: _Wanted, prefix: str, workers: int | None) -> tuple
 
 def _write(f, want: _Wanted, prefix: str, workers: int) -> np.ndarray:
     """Write a whole pack to the open file and return its table."""
+
+    def decode(path: str) -> tuple[LoadedImage, int]:
+        image = load_resized(path, want.img_size, want.augment)
+        image = image._replace(img=np.ascontiguousarray(image.img))
+        return image, zlib.crc32(image.img.data)
+
     table = np.zeros((len(want.paths), COLUMNS), np.int64)
     table[:, STAMPS] = want.stamps
     f.write(bytes(HEADER))
     at = HEADER
-    bar = tqdm(_decoded(want, workers), total=len(want.paths), desc=f"{prefix}Packing images at {want.img_size}")
+    decoded = in_order(decode, want.paths, workers, ahead=4)  # bounds the memory
+    bar = tqdm(decoded, total=len(want.paths), desc=f"{prefix}Packing images at {want.img_size}")
     for i, ((img, (h0, w0), (h, w)), crc) in enumerate(bar):
         table[i, :6] = at, h, w, h0, w0, crc
         f.write(img)
@@ -311,17 +311,6 @@ def _write(f, want: _Wanted, prefix: str, workers: int) -> np.ndarray:
     return table
 
 
-def _decoded(want: _Wanted, workers: int) -> Iterator[tuple[LoadedImage, int]]:
-    """Yield images in order with their checksums, decoded in threads, a few per thread in advance."""
-
-    def decode(path: str) -> tuple[LoadedImage, int]:
-        image = load_resized(path, want.img_size, want.augment)
-        image = image._replace(img=np.ascontiguousarray(image.img))
-        return image, zlib.crc32(image.img.data)
-
-    return in_order(decode, want.paths, workers, ahead=4)
-
-
 def _check_space(folder: Path, want: _Wanted) -> None:
     """Refuse before the first image is decoded if the disk is too small for the pack."""
     free = shutil.disk_usage(folder).free
@@ -330,22 +319,13 @@ def _check_space(folder: Path, want: _Wanted) -> None:
         return
     needed = fixed
     for path in tqdm(want.paths, desc="Adding up image sizes"):
-        needed += 3 * int(np.prod(_size_at(path, want.img_size)))
+        width, height = image_size(path) or (want.img_size, want.img_size)
+        needed += 3 * math.prod(resized_shape(height, width, want.img_size))
     if needed > free:
         raise UserError(
             f"the disk cache of {len(want.paths)} images at {want.img_size} needs {_amount(needed)} in {folder}, "
             f"where {_amount(free)} are free; make room, name another place with --cache-dir, or use --cache-images ram"
         )
-
-
-def _size_at(path: str, img_size: int) -> tuple[int, int]:
-    """Return (h, w) after resizing, from the file's header; EXIF rotation does not change the area."""
-    try:
-        with Image.open(path) as image:
-            w0, h0 = image.size
-    except OSError as error:
-        raise UserError(f"image {path} cannot be read ({error}); fix or remove it from the data set") from error
-    return resized_shape(h0, w0, img_size)
 
 
 def _remove_superseded(path: Path, want: _Wanted) -> None:
@@ -356,12 +336,6 @@ def _remove_superseded(path: Path, want: _Wanted) -> None:
         if other != path and index is not None and wanted.issuperset(index[0]):
             with contextlib.suppress(OSError):
                 other.unlink()
-
-
-def _disk_error(error: OSError, folder: Path) -> UserError:
-    return UserError(
-        f"cannot keep packed images in {folder} ({error.strerror or error}); name a place with --cache-dir"
-    )
 
 
 def _amount(n: int) -> str:

@@ -13,7 +13,7 @@ import logging
 import os
 import zipfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from pathlib import Path
@@ -124,7 +124,8 @@ def load_labels(
         place = _write(places, table, digest)
         table = table._replace(report=_write_report(place, table) if place else None)
         if table.problems:
-            _warn_of_problems(table, prefix)
+            where = f"listed in {table.report}" if table.report else "no folder is writable, so they are not listed"
+            LOGGER.warning(f"{prefix}{table.summary()}: {where}")
     _warn_of_losses(table, prefix)
     truncation_was_reported(table.truncated)
     return table
@@ -134,58 +135,37 @@ def load_labels(
 
 
 def _scan(img_files: Sequence[str], label_files: Sequence[str], what: str, keep_partial: bool) -> LabelTable:
-    kept: list[tuple[str, np.ndarray, Checked]] = []
     check = partial(check_pair, keep_partial=keep_partial)
+    kept: list[tuple[str, np.ndarray, Checked]] = []
     problems: list[Problem] = []
-    counts = Counts(total=len(img_files))
-    with (
-        _worker_death_as_user_error(what),
-        file_workers(len(img_files), MANY) as pool,
-        tqdm(total=len(img_files), desc=what) as bar,
-    ):
-        for path, checked in zip(img_files, pool.map(check, img_files, label_files, chunksize=64)):
-            counts = _count(counts, checked)
-            problems += checked.problems
-            if checked.labels is not None:
-                kept.append((path, checked.labels, checked))
-            bar.set_description_str(f"{what}{counts}", refresh=False)
-            bar.update()
+    found = missing = empty = corrupt = 0
+    with file_workers(len(img_files), MANY) as pool, tqdm(total=len(img_files), desc=what) as bar:
+        try:
+            for path, checked in zip(img_files, pool.map(check, img_files, label_files, chunksize=64)):
+                found += checked.found
+                problems += checked.problems
+                if checked.labels is None:
+                    corrupt += 1
+                else:
+                    missing += not checked.found
+                    empty += checked.found and not len(checked.labels)
+                    kept.append((path, checked.labels, checked))
+                counts = Counts(found, missing, empty, corrupt, len(img_files))
+                bar.set_description_str(f"{what}{counts}", refresh=False)
+                bar.update()
+        except BrokenProcessPool as error:
+            raise UserError(
+                f"{what}a process that checks labels died, usually because memory ran out: end other programs, use "
+                "fewer --workers, or raise the container's memory limit, then start again"
+            ) from error
     return LabelTable(
         [path for path, _, _ in kept],
         [labels for _, labels, _ in kept],
         np.array([checked.shape for _, _, checked in kept], np.int64).reshape(-1, 2),
         [checked.segments for _, _, checked in kept],
-        counts,
+        Counts(found, missing, empty, corrupt, len(img_files)),
         problems,
     )
-
-
-@contextlib.contextmanager
-def _worker_death_as_user_error(what: str) -> Iterator[None]:
-    """Report the death of a worker process within the block."""
-    try:
-        yield
-    except BrokenProcessPool as error:
-        raise UserError(
-            f"{what}a process that checks labels died, usually because memory ran out: end other programs, use fewer "
-            "--workers, or raise the container's memory limit, then start again"
-        ) from error
-
-
-def _count(counts: Counts, checked: Checked) -> Counts:
-    if checked.labels is None:
-        return counts._replace(found=counts.found + checked.found, corrupt=counts.corrupt + 1)
-    return counts._replace(
-        found=counts.found + checked.found,
-        missing=counts.missing + (not checked.found),
-        empty=counts.empty + (checked.found and not len(checked.labels)),
-    )
-
-
-def _warn_of_problems(table: LabelTable, prefix: str) -> None:
-    """Warn of all problems once, when the files are checked."""
-    where = f"listed in {table.report}" if table.report else "no folder could be written, so there is no list of them"
-    LOGGER.warning(f"{prefix}{table.summary()}: {where}")
 
 
 def _warn_of_losses(table: LabelTable, prefix: str) -> None:

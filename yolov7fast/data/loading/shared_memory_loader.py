@@ -126,8 +126,7 @@ class SharedMemoryLoader(EpochByEpoch):
             self._pending.popleft()
             self._held.append([batch.slot, None])
             self._order_batches()
-        images = self._buffer.images(batch.slot, batch.count, batch.shape)
-        return images, batch.targets(), batch.paths(), batch.shapes()
+        return self._buffer.images(batch.slot, batch.count, batch.shape), *batch.labels()
 
     @contextlib.contextmanager
     def _closing_on_error(self) -> Iterator[None]:
@@ -194,18 +193,11 @@ class _PendingBatch:
     def put(self, done: GroupDone) -> None:
         self._done[done.group] = done
 
-    def _in_order(self) -> list[GroupDone]:
-        return [self._done[group] for group in range(self.groups)]
-
-    def targets(self) -> torch.Tensor:
-        """float32 (N, 6)."""
-        return torch.from_numpy(np.concatenate([done.labels for done in self._in_order()]))
-
-    def paths(self) -> tuple[str, ...]:
-        return tuple(chain.from_iterable(done.paths for done in self._in_order()))
-
-    def shapes(self) -> tuple:
-        return tuple(chain.from_iterable(done.shapes for done in self._in_order()))
+    def labels(self) -> tuple[torch.Tensor, tuple[str, ...], tuple]:
+        """Return targets, float32 (N, 6), paths and shapes."""
+        done = [self._done[group] for group in range(self.groups)]
+        targets = torch.from_numpy(np.concatenate([group.labels for group in done]))
+        return targets, tuple(chain(*(group.paths for group in done))), tuple(chain(*(group.shapes for group in done)))
 
 
 class _Workers:
