@@ -40,7 +40,7 @@ PLAYED_BY = {
     "families/detr/optimization.py": HERE,
     "families/yolo/optimization.py": HERE,
     "families/yolo/workload.py": "tests/machine/test_auto_batch.py",
-    "loading/shared_memory_worker.py": "tests/data/loading/test_shared_memory_loader.py",
+    "data/loading/shared_memory_worker.py": "tests/data/loading/test_shared_memory_loader.py",
     "machine/gpu_check.py": "tests/machine/test_gpu_check.py",
     "machine/memory_plan.py": "tests/machine/test_auto_batch.py",
     "overlay/devices.py": "tests/overlay/test_repairs.py",
@@ -56,7 +56,7 @@ PLAYED_BY = {
 }
 UNTESTED = {
     "families/yolo/family.py": "--sync-bn needs several GPUs: torch converts batch norms for CUDA alone",
-    "loading/torch_loader.py": "torch's own loader locks pages where CUDA is; its pinning thread cannot be played",
+    "data/loading/torch_loader.py": "torch's own loader locks pages where CUDA is; its pinning thread cannot be played",
     "overlay/check.py": "one wait before a clock is read",
 }
 ASKS = re.compile(r"torch\.cuda\.|[\"']cuda[\"']|is_cuda")

@@ -37,7 +37,7 @@ from yolov7fast.data.augment.random_source import GLOBAL, KeyedRandom, RandomSou
 from yolov7fast.data.augment.transforms import (
     Warp,
     draw_colour,
-    draw_hyp_warp,
+    draw_warp,
     letterbox,
     letterbox_fit,
     resize_to,
@@ -267,7 +267,7 @@ class LoadImagesAndLabels(Dataset):
         fit = letterbox_fit((h, w), self._box_of(index), auto=False, scaleup=True)
         img = resize_to(img, fit.inner)
         top, bottom, left, right = fit.border
-        warp = draw_hyp_warp(rng, self.hyp, (img.shape[0] + top + bottom, img.shape[1] + left + right))
+        warp = draw_warp(rng, self.hyp, (img.shape[0] + top + bottom, img.shape[1] + left + right))
         labels = warp_labels(self._letterboxed_labels(index, (h, w), fit.ratio, fit.pad), [], warp)
         shapes = (h0, w0), ((h / h0, w / w0), fit.pad)
         return SampleDraft([Scene([img], [(left, top)], warp)], 1.0, labels, shapes)
@@ -301,7 +301,7 @@ class LoadImagesAndLabels(Dataset):
         return Scene([], [], warp, canvas), warp_labels(labels, segments, warp)
 
     def _draw_mosaic_warp(self, rng: RandomSource) -> Warp:
-        return draw_hyp_warp(rng, self.hyp, (2 * self.img_size, 2 * self.img_size), self.mosaic_border)
+        return draw_warp(rng, self.hyp, (2 * self.img_size, 2 * self.img_size), self.mosaic_border)
 
     def _draw_mosaic(self, plan: MosaicPlan) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
         """Return canvas (scratch memory), label rows and polygons of a mosaic, in pixels of the canvas."""

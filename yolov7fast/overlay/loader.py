@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from inspect import signature
 from typing import Any, NamedTuple
 
+import torch.distributed as dist
+
 from yolov7fast.data.loading.create_dataloader import create_dataloader
 from yolov7fast.overlay.host_targets import HostTargets
 from yolov7fast.training.distributed import World, main_first
@@ -61,7 +63,8 @@ def fast_create_dataloader(options: LoaderOptions) -> Callable:
             "micro_batch": 0 if keyed else given["batch_size"],
             "seed": options.seed,
         }
-        with main_first(World(given["rank"], size=given["world_size"])):  # rank 0 writes the caches
+        rank = given["rank"] if dist.is_initialized() else -1
+        with main_first(World(rank, size=given["world_size"])):  # rank 0 writes the caches
             loader, dataset = create_dataloader(**given | changed)
         return ScriptLoader(loader), dataset
 

