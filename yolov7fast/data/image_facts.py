@@ -63,13 +63,8 @@ COSINES[0] /= np.sqrt(2)
 MEANS = np.kron(np.eye(THUMB, dtype=np.float32), np.full(HASHED // THUMB, THUMB / HASHED, np.float32))  # to THUMB
 
 
-def look(path: str) -> np.ndarray:
-    """Return a record () of FACTS. Never raises: an unreadable file has a state."""
-    return _look_chunk([path])[0]
-
-
-def _look_chunk(paths: Sequence[str]) -> np.ndarray:
-    """Return FACTS (n,) of files."""
+def read_facts(paths: Sequence[str]) -> np.ndarray:
+    """Return FACTS (n,) of files. Never raises: an unreadable file has a state."""
     Image.MAX_IMAGE_PIXELS = None  # sizes are checked here, before decoding
     cv2.setNumThreads(0)
     facts = np.zeros(len(paths), FACTS)
@@ -97,7 +92,7 @@ def _read(path: str, fact: np.void) -> np.ndarray | None:
         fact["state"] = MISSING if isinstance(error, FileNotFoundError) else UNREADABLE
         fact["error"] = str(error.strerror).encode(errors="replace")[:160]
         return None
-    fact["digest"] = np.frombuffer(hashlib.sha256(data).digest(), np.uint64, 2)  # processors have instructions for it
+    fact["digest"] = np.frombuffer(hashlib.sha256(data).digest(), np.uint64, 2)
     try:
         return _decode(data, fact)
     except Exception as error:  # damaged files raise many types
@@ -215,7 +210,7 @@ class Looking:
         if self._todo:
             chunks = [self._todo[i : i + CHUNK] for i in range(0, len(self._todo), CHUNK)]
             self._pool = file_workers(len(self._todo), MANY)
-            self._parts = [self._pool.submit(_look_chunk, [self.paths[i] for i in chunk]) for chunk in chunks]
+            self._parts = [self._pool.submit(read_facts, [self.paths[i] for i in chunk]) for chunk in chunks]
 
     def _recall(self) -> list[int]:
         """Fill in cached facts; return the positions of the other images."""

@@ -54,9 +54,8 @@ def assert_same(pack, paths, img_size=48, augment=True):
 
 
 @pytest.mark.parametrize("augment", [True, False])
-@pytest.mark.parametrize("workers", [1, 3])
-def test_pixels_are_those_of_loading(images, tmp_path, augment, workers):
-    assert_same(open_pack(images, tmp_path, augment=augment, workers=workers), images, augment=augment)
+def test_pixels_are_those_of_loading(images, tmp_path, augment):
+    assert_same(open_pack(images, tmp_path, augment=augment), images, augment=augment)
 
 
 def test_built_once_then_opened(images, tmp_path, builds):

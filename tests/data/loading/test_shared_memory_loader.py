@@ -35,7 +35,7 @@ def shared():
         loader.close()
 
 
-@pytest.mark.parametrize("micro_batch", [0, 1, 2, 3, 7, 100])
+@pytest.mark.parametrize("micro_batch", [0, 3, 100])
 def test_any_group_size_gives_the_same_batches(shared, micro_batch):
     want = copied(make_loader(FakeDataset(17, seed=1), 7, 0, seed=1))
     assert copied(shared(FakeDataset(17, seed=1), 7, micro_batch=micro_batch, seed=1)) == want
@@ -53,17 +53,6 @@ def test_rect_batches_of_several_shapes(shared):
 def test_shapes_mixed_in_a_batch_are_refused(shared):
     with pytest.raises(UserError, match=r"mixes image shapes: .*leave out --rect, or leave out --shuffle"):
         list(shared(FakeDataset(6, RECT, seed=1), 3, seed=1))
-
-
-def test_without_a_seed_the_run_repeats_itself(shared):
-    runs = []
-    for _ in range(2):
-        torch.manual_seed(1)
-        loader = shared(FakeDataset(9), 4)
-        runs.append([copied(loader) for _ in range(3)])
-        loader.close()
-    assert runs[0] == runs[1]
-    assert runs[0][0] != runs[0][1]  # streams run on
 
 
 def test_without_a_seed_groups_go_to_workers_in_turn(shared):

@@ -113,7 +113,6 @@ class PackedImages:
         augment: bool,
         cache_dir: str | os.PathLike | None = None,
         prefix: str = "",
-        workers: int | None = None,
         default_dir: str | os.PathLike | None = None,
     ) -> "PackedImages":
         """Open the pack of these images; build it first if there is none or a source file has changed.
@@ -134,7 +133,7 @@ class PackedImages:
                     if found is None:
                         if path.exists():
                             LOGGER.warning(f"{prefix}{path} is damaged, or its images have changed: it is built again")
-                        found = _build(path, want, prefix, workers)
+                        found = _build(path, want, prefix)
             return cls(*found, img_size, want.mode)
         except OSError as error:
             raise UserError(
@@ -274,16 +273,16 @@ def _parse_header(head: bytes) -> dict[str, Any]:
     return meta if isinstance(meta, dict) else {}
 
 
-def _build(path: Path, want: _Wanted, prefix: str, workers: int | None) -> tuple[Path, np.ndarray]:
+def _build(path: Path, want: _Wanted, prefix: str) -> tuple[Path, np.ndarray]:
     """Decode and resize all images in threads (OpenCV releases the interpreter lock) and write them in order."""
     with atomic_file(path, remedy="make room, or name another place for packed images with --cache-dir") as f:
         _check_space(path.parent, want)
-        rows = _write(f, want, prefix, workers or min(os.cpu_count() or 1, 16))
+        rows = _write(f, want, prefix)
     _remove_superseded(path, want)
     return path, rows
 
 
-def _write(f, want: _Wanted, prefix: str, workers: int) -> np.ndarray:
+def _write(f, want: _Wanted, prefix: str) -> np.ndarray:
     """Write a whole pack to the open file and return its table."""
 
     def decode(path: str) -> tuple[LoadedImage, int]:
@@ -295,7 +294,7 @@ def _write(f, want: _Wanted, prefix: str, workers: int) -> np.ndarray:
     table[:, STAMPS] = want.stamps
     f.write(bytes(HEADER))
     at = HEADER
-    decoded = in_order(decode, want.paths, workers, ahead=4)  # bounds the memory
+    decoded = in_order(decode, want.paths, min(os.cpu_count() or 1, 16), ahead=4)  # bounds the memory
     bar = tqdm(decoded, total=len(want.paths), desc=f"{prefix}Packing images at {want.img_size}")
     for i, ((img, (h0, w0), (h, w)), crc) in enumerate(bar):
         table[i, :6] = at, h, w, h0, w0, crc

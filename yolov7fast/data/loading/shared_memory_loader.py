@@ -28,7 +28,6 @@ from yolov7fast.data.loading.shared_memory_worker import (
     NewIndices,
     WorkerSetup,
     framed,
-    has_passed,
     run_worker,
 )
 from yolov7fast.data.loading.worker_processes import WorkerFailure, death_of, stopping_held_back
@@ -145,8 +144,10 @@ class SharedMemoryLoader(EpochByEpoch):
             self._held[-1][1] = self._buffer.mark()  # the caller's work on the last batch is queued by now
         while len(self._held) >= HELD:
             slot, mark = self._held[0]
-            if not has_passed(mark, wait=not self._free and not self._pending):
-                break
+            if mark is not None and not mark.query():
+                if self._free or self._pending:
+                    break
+                mark.synchronize()
             self._held.popleft()
             self._free.append(slot)
 

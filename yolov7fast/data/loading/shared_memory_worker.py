@@ -75,7 +75,7 @@ class BatchBuffer:
             self.pinned = False
 
     def mark(self) -> "torch.cuda.Event | None":
-        """Return an event after the device's queued work; a slot read before it may be written once it `has_passed`."""
+        """Return an event after the device's queued work; a slot read before it may be written after it."""
         if not self.pinned:
             return None
         event = torch.cuda.Event()
@@ -86,15 +86,6 @@ class BatchBuffer:
 def _cudart() -> Any:
     """CUDA's runtime library, whose functions torch does not declare."""
     return torch.cuda.cudart()
-
-
-def has_passed(mark, wait: bool) -> bool:
-    """Return whether the device has done all work queued before the mark; `wait` until it has."""
-    if mark is None:
-        return True
-    if wait:
-        mark.synchronize()
-    return mark.query()
 
 
 class ClaimBoard:
