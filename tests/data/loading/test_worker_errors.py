@@ -12,6 +12,7 @@ import pytest
 
 from tests.data.loading.loader_fakes import FakeDataset
 from yolov7fast.core.errors import UserError
+from yolov7fast.core.process.memory import keep_freed_memory
 from yolov7fast.data.loading.create_dataloader import make_loader
 from yolov7fast.data.loading.worker_processes import _how_it_ended, failure_of
 
@@ -161,3 +162,8 @@ def test_no_process_and_no_memory_is_left_behind(way, code):
     assert not left
     expected = {"error": 1, "interrupted": 1, "killed": 0}[way]
     assert errors.count("Traceback") == expected and "leaked" not in errors and "data worker" not in errors, errors
+
+
+def test_memory_settings_of_the_user_are_kept(monkeypatch):
+    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "1000000")
+    assert not keep_freed_memory()
