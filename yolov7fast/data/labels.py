@@ -319,13 +319,9 @@ def _parse(rows: list[Row], path: str) -> tuple[np.ndarray, list[np.ndarray], li
     return labels, segments, _value_faults(labels, path, [line for line, _ in rows])
 
 
-def _is_polygons(tokens: list[list[str]]) -> bool:
-    return any(len(row) > POLYGON_TOKENS for row in tokens)
-
-
 def _numbers(tokens: list[list[str]]) -> tuple[np.ndarray, list[np.ndarray]]:
     """Return rows (m, 5) and polygons; `ValueError` or `IndexError` unless all lines have one of the two forms."""
-    if not _is_polygons(tokens):
+    if not any(len(row) > POLYGON_TOKENS for row in tokens):
         labels = np.array(tokens, np.float32)
         if labels.shape[1] != 5:
             raise ValueError("a box needs 5 numbers")
@@ -344,7 +340,7 @@ def segments2boxes(segments: Sequence[np.ndarray]) -> np.ndarray:
 
 def _format_faults(rows: list[Row], path: str, error: str) -> list[Problem]:
     """Return the lines that do not have one of the two forms, and why; the error itself if no line is at fault."""
-    polygons = _is_polygons([row for _, row in rows])
+    polygons = any(len(row) > POLYGON_TOKENS for _, row in rows)
     faults = []
     for line, row in rows:
         word = next((token for token in row if not _is_number(token)), None)
@@ -393,13 +389,11 @@ def _value_notes(labels: np.ndarray, path: str, lines: list[int]) -> list[Proble
     """Return notes on rows that upstream trains on silently but that are probably unintended."""
     half = labels[:, 3:5] / 2
     beyond = ((labels[:, 1:3] - half < -SLACK) | (labels[:, 1:3] + half > 1 + SLACK)).any(1)
-    fraction = labels[:, 0] % 1 != 0
-    flat = (labels[:, 3:5] == 0).any(1)
     notes = []
     for mask, kind, text in (
         (beyond, "box over edge", "reaches beyond the image"),
-        (fraction, "fractional class", "is cut to a whole number"),
-        (flat, "empty box", "has no area and is never learnt"),
+        (labels[:, 0] % 1 != 0, "fractional class", "is cut to a whole number"),
+        ((labels[:, 3:5] == 0).any(1), "empty box", "has no area and is never learnt"),
     ):
         notes += [Problem(kind, path, lines[i], text, False) for i in np.flatnonzero(mask)]
     return notes
