@@ -4,11 +4,7 @@ import numpy as np
 import pytest
 
 from yolov7fast.core.boxes import xywhn2xyxy
-from yolov7fast.data.augment.mosaic import (
-    MosaicLayout,
-    mosaic_labels,
-    mosaic_segments,
-)
+from yolov7fast.data.augment.mosaic import MosaicLayout, mosaic_labels, mosaic_segments
 
 
 @pytest.mark.parametrize("window", [(0, 0), (9, 14)])
