@@ -11,8 +11,8 @@ import numpy as np
 from tests.data.formats import drawn_sets
 from tests.fuzz.target import fresh, must
 from yolov7fast.cli.commands import coco_labels
-from yolov7fast.data.caches.label_cache import load_labels
 from yolov7fast.data.caches.image_cache import PackedImages
+from yolov7fast.data.caches.label_cache import load_labels
 from yolov7fast.data.formats import coco, table, voc, yolo
 from yolov7fast.data.formats.label_lines import label_lines
 from yolov7fast.data.formats.recognise import recognise

@@ -8,8 +8,7 @@ from tests.training.commands import small_run
 from yolov7fast.cli.commands.train import run as train
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.core.errors import UserError
-from yolov7fast.data.caches.image_cache import ImagesInMemory
-from yolov7fast.data.caches.image_cache import PackedImages
+from yolov7fast.data.caches.image_cache import ImagesInMemory, PackedImages
 from yolov7fast.data.loading.shared_memory_loader import SharedMemoryLoader
 from yolov7fast.data.loading.torch_loader import EndlessLoader, ReweightedLoader
 from yolov7fast.training.yolo.family import YoloFamily
