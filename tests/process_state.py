@@ -15,7 +15,7 @@ OWN = ("models", "tests", "tools", "utils", "yolov7fast")  # packages whose modu
 
 # pytest-timeout has the first; the first loader with workers installs the second for the rest of the process
 SIGNALS = set(signal.Signals) - {signal.SIGALRM, signal.SIGCHLD}
-KEPT = ("yolov7fast.data.loading.worker_watch._gated",)  # goes with SIGCHLD
+KEPT = ("yolov7fast.data.loading.torch_loader._gated",)  # goes with SIGCHLD
 ENVIRONMENT = ("PYTEST_", "TORCHINDUCTOR_", "TF_CPP_")  # variables set by pytest, torch, and for TensorBoard
 
 

@@ -29,9 +29,9 @@ from benchmarks.data.stages import stage_table
 from benchmarks.measure import cpu_seconds, in_turn, quick_parser, wall_seconds, write_json
 from benchmarks.photographs import image_folder
 from yolov7fast.core.process.memory import keep_freed_memory
-from yolov7fast.data.caches.packed import PackedImages
-from yolov7fast.data.images import load_resized
-from yolov7fast.data.loading.loader import make_loader
+from yolov7fast.data.caches.image_cache import PackedImages
+from yolov7fast.data.image_io import load_resized
+from yolov7fast.data.loading.create_dataloader import make_loader
 
 FAST = {"worker_tensor": True, "persistent_workers": True}  # what --fast-dataloader sets
 

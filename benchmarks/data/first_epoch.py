@@ -20,7 +20,7 @@ from benchmarks.photographs import ROOT
 from benchmarks.side_by_side.sides import in_a_process
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.process.memory import keep_freed_memory
-from yolov7fast.data.caches.packed import PackedImages
+from yolov7fast.data.caches.image_cache import PackedImages
 
 
 def beside_upstream(bench: Bench) -> None:

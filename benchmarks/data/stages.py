@@ -4,18 +4,18 @@ import time
 from contextlib import contextmanager
 
 from yolov7fast.data import dataset as datasets
-from yolov7fast.data import images
-from yolov7fast.data.augment import scene
+from yolov7fast.data import image_io
+from yolov7fast.data.augment import mosaic
 
 # (module that calls it, function, stage). What a timed function calls is counted there only if it is not timed itself:
 # loading without reading is resizing.
 STAGES = [
-    (images, "read_image", "decode"),
+    (image_io, "read_image", "decode"),
     (datasets, "load_resized", "resize"),
-    (scene, "draw_canvas", "canvas"),
-    (scene, "warp_image", "warp"),
-    (scene, "apply_colour", "colour"),
-    (scene, "mixup", "mixup"),
+    (mosaic, "draw_canvas", "canvas"),
+    (mosaic, "warp_image", "warp"),
+    (mosaic, "apply_colour", "colour"),
+    (mosaic, "mixup", "mixup"),
     (datasets, "mosaic_labels", "labels"),
     (datasets, "warp_labels", "labels"),
     (datasets, "paste_in", "paste-in"),

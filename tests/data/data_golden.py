@@ -6,7 +6,7 @@ import random
 import cv2
 import numpy as np
 
-from yolov7fast.data.augment.randomness import GLOBAL
+from yolov7fast.data.augment.random_source import GLOBAL
 
 # Pixels after a warp depend on OpenCV's version and, minimally, on AVX2; everything else is the same everywhere.
 SAME_PIXELS = cv2.__version__.startswith("5.0.") and cv2.checkHardwareSupport(11)  # 11 = CPU_AVX2

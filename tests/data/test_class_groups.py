@@ -12,7 +12,6 @@ from yolov7fast.data.class_groups import (
     geometry_config,
     group_classes,
     group_ratio,
-    k_means,
     label_geometry,
     partition_line,
 )
@@ -45,13 +44,6 @@ def test_partition_of_a_line_is_the_best_of_all(k):
     assert cost(values, groups) == pytest.approx(min(cost(values, g) for g in every))
     means = [values[groups == g].mean() for g in range(k)]
     assert means == sorted(means)
-
-
-def test_equal_values_and_as_many_groups_as_classes_leave_no_group_empty():
-    assert sorted(partition_line(np.zeros(5), 3).tolist()) != [0] * 5
-    assert set(partition_line(np.zeros(5), 3).tolist()) == {0, 1, 2}
-    assert partition_line(np.array([3.0, 1.0, 2.0]), 3).tolist() == [2, 0, 1]
-    assert set(k_means(np.zeros((5, 2)), 3).tolist()) == {0, 1, 2}
 
 
 def test_area_separates_classes_of_one_shape():

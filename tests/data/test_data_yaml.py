@@ -20,12 +20,6 @@ def load(folder, text, **options):
     return load_data_yaml("d.yaml", **options)
 
 
-def test_a_good_file(in_data_folder):
-    data = load(in_data_folder, GOOD + "annotations: a.json\n")
-    assert data == DataYaml("d.yaml", 2, ["cat", "dog"], "images/train", "images/val", annotations="a.json")
-    assert load_data_yaml(data) is data
-
-
 def test_names_by_number_a_list_of_folders_and_a_mapping_in_memory(in_data_folder):
     data = load(in_data_folder, "val: [images/val]\nnc: 2\nnames: {1: dog, 0: cat}\n")
     assert data.names == ["cat", "dog"] and data.val == ["images/val"]
@@ -62,18 +56,6 @@ def test_a_missing_file_names_its_neighbours(in_data_folder):
         load_data_yaml("bad.yaml")
     with pytest.raises(UserError, match="--data is empty"):
         load_data_yaml("")
-
-
-def test_names_alone_give_the_number_of_classes(in_data_folder):
-    assert load(in_data_folder, GOOD.replace("nc: 2\n", "")).nc == 2
-    data = load(in_data_folder, "val: images/val\nnames: {0: cat, 1: dog, 2: cow}\n")
-    assert (data.nc, data.names) == (3, ["cat", "dog", "cow"])
-
-
-def test_a_value_in_a_message_is_cut_short(in_data_folder):
-    with pytest.raises(UserError) as caught:
-        load(in_data_folder, GOOD.replace("[cat, dog]", str([["x"] * 50] * 50)))
-    assert len(str(caught.value)) < 300
 
 
 def test_a_split_that_is_not_there(in_data_folder):
@@ -115,10 +97,6 @@ def test_path_is_the_root_of_relative_paths(elsewhere, in_data_folder):
 def test_an_exported_yaml_that_points_above_its_own_folder_means_that_folder(elsewhere):
     data = elsewhere("train: ../train/images\nval: ../photos/val\nnc: 1\nnames: ['a']\n")
     assert (data.train, data.val) == ("sub/train/images", "sub/photos/val")
-
-
-def test_paths_may_be_left_unchecked(in_data_folder):
-    assert load(in_data_folder, GOOD.replace("images/val", "nowhere"), fetch=False).val == "nowhere"
 
 
 @pytest.mark.parametrize(

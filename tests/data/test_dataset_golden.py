@@ -18,12 +18,11 @@ from tests.data.data_golden import (
     seed_all,
     sha,
 )
-from yolov7fast.data.augment.mosaic import draw_four, draw_nine
-from yolov7fast.data.augment.randomness import GLOBAL
-from yolov7fast.data.augment.scene import render_geometry, render_scene
+from yolov7fast.data.augment.mosaic import draw_four, draw_nine, render_geometry, render_scene
+from yolov7fast.data.augment.random_source import GLOBAL
 from yolov7fast.data.class_weights import labels_to_class_weights, labels_to_image_weights
 from yolov7fast.data.dataset import LoadImagesAndLabels
-from yolov7fast.data.loading.dataloader import create_dataloader
+from yolov7fast.data.loading.create_dataloader import create_dataloader
 
 same_pixels = pytest.mark.skipif(not SAME_PIXELS, reason="recorded hashes hold for OpenCV 5.0 with AVX2")
 

@@ -5,12 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from tests.data.small_set import HYP, POLYGON, make_set
 from yolov7fast.core.errors import UserError
-from yolov7fast.data.augment.mosaic import Plan
-from yolov7fast.data.class_weights import labels_to_class_weights, labels_to_image_weights
+from yolov7fast.data.augment.mosaic import MosaicPlan
 from yolov7fast.data.dataset import LoadImagesAndLabels
 from yolov7fast.data.labels import Subset
 
@@ -25,7 +23,7 @@ def test_boxes_among_polygons_get_their_rectangle(tmp_path):
     source = make_set(tmp_path, 4, lambda k: POLYGON if k == 0 else "2 0.5 0.5 0.25 0.5\n")
     found = LoadImagesAndLabels(source, 64, augment=True, hyp=HYP | {"mixup": 0.0, "paste_in": 0.0})
     assert found.segments[1][0].tolist() == [[0.375, 0.25], [0.625, 0.25], [0.625, 0.75], [0.375, 0.75]]
-    _, labels, segments = found._draw_mosaic(Plan([1, 0, 2, 3], (60, 70)))
+    _, labels, segments = found._draw_mosaic(MosaicPlan([1, 0, 2, 3], (60, 70)))
     assert len(labels) == len(segments) == 4
     for row, polygon in zip(labels, segments):
         np.testing.assert_allclose([*polygon.min(0), *polygon.max(0)], row[1:], atol=1e-4)
@@ -80,11 +78,3 @@ def test_a_subset_keeps_order_and_labels(tmp_path):
     for i, k in enumerate(picked):
         np.testing.assert_array_equal(part.labels[i], whole.labels[k])
         assert part.label_files[i] == whole.label_files[k]
-
-
-def test_weights_of_classes_and_images_by_hand():
-    labels = [np.array([[0, 0, 0, 1, 1], [0, 0, 0, 1, 1], [1, 0, 0, 1, 1]], np.float32), np.zeros((0, 5), np.float32)]
-    weights = labels_to_class_weights(labels, 3)
-    torch.testing.assert_close(weights, torch.tensor([0.2, 0.4, 0.4], dtype=torch.float64))  # 1/2, 1/1, 1/1 (absent)
-    assert labels_to_image_weights(labels, 3, weights.numpy()).tolist() == pytest.approx([0.8, 0.0])
-    assert labels_to_image_weights(labels, 3).tolist() == [3, 0]

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from yolov7fast.data.augment.randomness import KeyedRandom
+from yolov7fast.data.augment.random_source import KeyedRandom
 from yolov7fast.data.detr_dataset import (
     DetrDataset,
     Placement,

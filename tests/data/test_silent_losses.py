@@ -13,7 +13,7 @@ from tests.data.formats.drawn_sets import write_coco, write_voc, write_yolo
 from tests.data.formats.test_train import train
 from tests.data.small_set import POLYGON, make_set
 from yolov7fast.core.errors import UserError
-from yolov7fast.data.caches.labels import load_labels
+from yolov7fast.data.caches.label_cache import load_labels
 from yolov7fast.data.checks.examine import Options, examine
 from yolov7fast.data.data_yaml import load_data_yaml
 from yolov7fast.data.dataset import LoadImagesAndLabels

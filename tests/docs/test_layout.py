@@ -24,7 +24,7 @@ HOLDS = {
     "`--fast-augment`": "def render",
     "what a label line must be": "def _value_faults",
     "`--cache-images disk`": "class PackedImages",
-    "batches in shared memory": "class SharedLoader",
+    "batches in shared memory": "class SharedMemoryLoader",
     "which cells may answer for a box": "def find_candidates",
     "SimOTA": "class Ota",
     "the OTA loss": "class ComputeLossOTA",

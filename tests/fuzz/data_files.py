@@ -11,12 +11,12 @@ import numpy as np
 from tests.data.formats import drawn_sets
 from tests.fuzz.target import fresh, must
 from yolov7fast.cli.commands import coco_labels
-from yolov7fast.data.caches.labels import load_labels
-from yolov7fast.data.caches.packed import PackedImages
+from yolov7fast.data.caches.image_cache import PackedImages
+from yolov7fast.data.caches.label_cache import load_labels
 from yolov7fast.data.formats import coco, table, voc, yolo
 from yolov7fast.data.formats.label_lines import label_lines
 from yolov7fast.data.formats.recognise import recognise
-from yolov7fast.data.images import load_resized
+from yolov7fast.data.image_io import load_resized
 from yolov7fast.data.labels import check_pair, find_images
 from yolov7fast.evaluation.coco_metrics import ImageList, coco_stats, detection_rows, ground_truth
 from yolov7fast.inference.sources import open_source

@@ -41,7 +41,7 @@ from yolov7fast.cli.checks import check_train
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.cli.trial_training import Budget, YoloTrialTraining
 from yolov7fast.core.drawing import class_name
-from yolov7fast.data.caches.labels import SUFFIX
+from yolov7fast.data.caches.label_cache import SUFFIX
 from yolov7fast.data.data_yaml import load_data_yaml
 from yolov7fast.data.labels import find_images
 from yolov7fast.nn.head_config import HeadConfig

@@ -16,7 +16,7 @@ import yaml
 from tests.mini_network import mini_model
 from tests.overlay.conftest import ROOT, git_status
 from yolov7fast.checkpoint.checkpoint_writer import save_checkpoint
-from yolov7fast.data.caches.labels import SUFFIX
+from yolov7fast.data.caches.label_cache import SUFFIX
 
 REPO = os.environ.get("OVERLAY_REPO", "")
 ALONE = ("--no-loss", "--no-fast-dataloader", "--no-metrics")  # repairs alone: the checkout as it is

@@ -8,9 +8,8 @@ from tests.training.commands import small_run
 from yolov7fast.cli.commands.train import run as train
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.core.errors import UserError
-from yolov7fast.data.caches.images import ImagesInMemory
-from yolov7fast.data.caches.packed import PackedImages
-from yolov7fast.data.loading.shared_loader import SharedLoader
+from yolov7fast.data.caches.image_cache import ImagesInMemory, PackedImages
+from yolov7fast.data.loading.shared_memory_loader import SharedMemoryLoader
 from yolov7fast.data.loading.torch_loader import EndlessLoader, ReweightedLoader
 from yolov7fast.training.yolo.family import YoloFamily
 
@@ -57,7 +56,7 @@ def test_without_flags_the_loaders_are_upstreams(build):
 
 @pytest.mark.parametrize("flag", ["--worker-tensor", "--fast-dataloader"])
 def test_micro_collate_is_used_where_asked_for(flag, build):
-    assert [type(loader) for loader in both(build(flag))] == [SharedLoader] * 2
+    assert [type(loader) for loader in both(build(flag))] == [SharedMemoryLoader] * 2
 
 
 def test_the_size_of_groups_is_the_one_given(build):
@@ -76,7 +75,7 @@ def test_under_image_weights_workers_stay_where_asked_for(flags, stay, build):
 
 def test_fast_dataloader_keeps_workers_too(build):
     loader = build("--image-weights", "--fast-dataloader").loader
-    assert type(loader) is SharedLoader and not loader.endless
+    assert type(loader) is SharedMemoryLoader and not loader.endless
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
-"""Grouping classes by the geometry of their boxes, for the heads of a multi-head network.
+"""Grouping of classes by the geometry of their boxes, for the heads of a multi-head network.
 
-The axis is the mean of ln(w/h) over a class's boxes: 0 is square, and tall and wide are equally far from it. Optionally
-the mean of ln(sqrt(w*h)) is a second one. On one axis the best grouping is contiguous in sorted order, so a dynamic
-programme finds it exactly; on two axes, or with equal group sizes, k-means with many fixed starts comes close.
+Classes are grouped by the mean of ln(w/h) over their boxes (0 is square) and optionally by the mean of ln(sqrt(w*h)).
+On one axis the optimal grouping is contiguous in sorted order and found by dynamic programming; on two axes, or with
+equal group sizes, k-means with several seeded starts is used.
 """
 
 import logging
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from yolov7fast.core.errors import UserError
-from yolov7fast.data.caches.labels import load_labels
+from yolov7fast.data.caches.label_cache import load_labels
 from yolov7fast.data.data_yaml import DataYaml
 from yolov7fast.data.labels import check_class_range, find_images, img2label_paths
 from yolov7fast.nn.head_config import HeadConfig
@@ -25,9 +25,9 @@ STARTS, SEED = 32, 42  # of k-means
 
 @dataclass(frozen=True)
 class ClassGeometry:
-    """What the boxes of each of nc classes look like, in the mean."""
+    """Mean shape and size of the boxes of each of nc classes."""
 
-    count: np.ndarray  # (nc,) int64 boxes that were used
+    count: np.ndarray  # (nc,) int64 number of boxes
     log_ratio: np.ndarray  # (nc,) mean ln(w/h); 0 for a class without boxes
     log_side: np.ndarray  # (nc,) mean ln(sqrt(w*h)), pixels; the mean of the others for a class without boxes
 
@@ -37,7 +37,7 @@ class ClassGeometry:
 
 
 def class_geometry(cls: np.ndarray, width: np.ndarray, height: np.ndarray, nc: int) -> ClassGeometry:
-    """Mean shape per class of boxes given as class ids and sides in pixels, (n,) each."""
+    """Return the mean shape per class of boxes given as class ids and sides in pixels, (n,) each."""
     cls = np.asarray(cls).astype(np.int64)
     if len(cls) and not 0 <= cls.min() <= cls.max() < nc:
         raise ValueError(f"boxes of class {cls.max() if cls.max() >= nc else cls.min()}, but nc is {nc}")
@@ -57,9 +57,9 @@ def class_geometry(cls: np.ndarray, width: np.ndarray, height: np.ndarray, nc: i
 
 
 def label_geometry(labels: Sequence[np.ndarray], shapes: np.ndarray, nc: int, img_size: int) -> ClassGeometry:
-    """The same from label rows (m, 5) [class, cx, cy, w, h] of each image and image sizes (n, 2) [width, height].
+    """Return `class_geometry` of label rows (m, 5) [class, cx, cy, w, h] per image and image sizes (n, 2) [w, h].
 
-    Boxes are measured with the image's longer side brought to `img_size`, as training sees them.
+    Boxes are measured with the longer side of each image scaled to `img_size`, as in training.
     """
     shapes = np.asarray(shapes, np.float64)
     scaled = shapes * img_size / shapes.max(1, keepdims=True)
@@ -69,7 +69,7 @@ def label_geometry(labels: Sequence[np.ndarray], shapes: np.ndarray, nc: int, im
 
 
 def training_geometry(data: DataYaml, img_size: int) -> ClassGeometry:
-    """The same from the labels of a data set's training images."""
+    """Return `class_geometry` of the labels of a data set's training images."""
     source = data.split("train")
     table = load_labels(find_images(source), source)
     check_class_range(table.labels, img2label_paths(table.img_files), data.nc, data.path)
@@ -80,7 +80,7 @@ def training_geometry(data: DataYaml, img_size: int) -> ClassGeometry:
 
 
 def partition_line(values: np.ndarray, k: int) -> np.ndarray:
-    """Exact k-means on one axis: group 0..k-1 of each of the values (n,), ascending with the group's mean."""
+    """Return the optimal groups 0..k-1 of values (n,), ascending with the group mean (exact k-means on one axis)."""
     order = np.argsort(values, kind="stable")
     x = np.asarray(values, np.float64)[order]
     n = len(x)
@@ -103,68 +103,58 @@ def partition_line(values: np.ndarray, k: int) -> np.ndarray:
 
 
 def assign_balanced(distance: np.ndarray) -> np.ndarray:
-    """Nearest group of each point under group sizes that differ by at most one; distance (n, k).
+    """Return the nearest group of each point under group sizes that differ by at most one; distance (n, k).
 
-    An assignment problem: every group has n // k seats that must be taken and one that may stay empty. Phantom points,
-    for which only the latter are cheap, make the matrix square.
+    An assignment problem: every group has n // k mandatory places and an optional one. Dummy points, for which only the
+    optional places are cheap, make the matrix square.
     """
-    from scipy.optimize import linear_sum_assignment  # takes a while to load and is seldom needed
+    from scipy.optimize import linear_sum_assignment  # slow to import and seldom needed
 
     n, k = distance.shape
-    seats = np.concatenate((np.repeat(np.arange(k), n // k), np.arange(k)))
-    phantom = np.zeros((len(seats) - n, len(seats)))
-    phantom[:, :-k] = 1e6 * (1 + distance.max())
-    _, seat_of = linear_sum_assignment(np.concatenate((distance[:, seats], phantom)))
-    return seats[seat_of[:n]]
+    places = np.concatenate((np.repeat(np.arange(k), n // k), np.arange(k)))
+    dummy = np.zeros((len(places) - n, len(places)))
+    dummy[:, :-k] = 1e6 * (1 + distance.max())
+    _, place_of = linear_sum_assignment(np.concatenate((distance[:, places], dummy)))
+    return places[place_of[:n]]
 
 
 def k_means(points: np.ndarray, k: int, balanced: bool = False) -> np.ndarray:
-    """Group 0..k-1 of each of the points (n, d): the best of several seeded starts; no group is empty."""
-    rng = np.random.RandomState(SEED)
-    best, best_cost = np.zeros(len(points), np.int64), np.inf
-    for _ in range(STARTS):
-        centres = points[spread_out(points, k, rng)]
-        groups = np.full(len(points), -1)
-        for _ in range(100):
-            distance = ((points[:, None] - centres[None]) ** 2).sum(2)
-            new = assign_balanced(distance) if balanced else nearest(distance)
-            if (new == groups).all():
-                break
-            groups = new
-            centres = np.stack([points[groups == g].mean(0) for g in range(k)])
-        cost = ((points - centres[groups]) ** 2).sum()
-        if cost < best_cost - 1e-12:
+    """Return the group 0..k-1 of each of the points (n, d): the best of several seeded starts; no group is empty."""
+    from scipy.cluster.vq import ClusterError, kmeans2  # slow to import and seldom needed
+
+    best, best_cost = np.arange(len(points)) * k // len(points), np.inf
+    for start in range(STARTS if len(np.unique(points, axis=0)) >= k else 0):
+        try:
+            _, groups = kmeans2(points, k, iter=100, minit="++", missing="raise", seed=SEED + start)  # type: ignore[call-arg]
+        except ClusterError:  # a group became empty
+            continue
+        if balanced:
+            groups = _balance(points, groups, k)
+        cost = ((points - _means(points, groups, k)[groups]) ** 2).sum()
+        if len(set(groups.tolist())) == k and cost < best_cost - 1e-12:
             best, best_cost = groups, cost
     return best
 
 
-def spread_out(points: np.ndarray, k: int, rng: np.random.RandomState) -> list[int]:
-    """k different points, each drawn in proportion to its squared distance from those before."""
-    chosen = [int(rng.randint(len(points)))]
-    while len(chosen) < k:
-        distance = ((points[:, None] - points[chosen][None]) ** 2).sum(2).min(1)
-        if not distance.any():  # as many different points as groups do not exist: take any
-            chosen.append(next(i for i in range(len(points)) if i not in chosen))
-        else:
-            chosen.append(int(rng.choice(len(points), p=distance / distance.sum())))
-    return chosen
-
-
-def nearest(distance: np.ndarray) -> np.ndarray:
-    """Nearest group of each point; an empty group takes the point that is farthest from its own; distance (n, k)."""
-    groups = distance.argmin(1)
-    for g in range(distance.shape[1]):
-        if not (groups == g).any():
-            alone = np.bincount(groups, minlength=distance.shape[1])[groups] == 1
-            groups[np.where(alone, -1, distance[np.arange(len(groups)), groups]).argmax()] = g
+def _balance(points: np.ndarray, groups: np.ndarray, k: int) -> np.ndarray:
+    """Return groups of equal size: balanced assignment to the group means, repeated until it is stable."""
+    for _ in range(100):
+        distance = ((points[:, None] - _means(points, groups, k)[None]) ** 2).sum(2)
+        before, groups = groups, assign_balanced(distance)
+        if (before == groups).all():
+            break
     return groups
+
+
+def _means(points: np.ndarray, groups: np.ndarray, k: int) -> np.ndarray:
+    return np.stack([points[groups == g].mean(0) for g in range(k)])
 
 
 # ---- a head configuration --------------------------------------------------------------------------------------------
 
 
 def group_classes(geometry: ClassGeometry, heads: int, use_area: bool = False, balanced: bool = False) -> np.ndarray:
-    """Head of each class (nc,): head 0 holds the tallest, the last head the widest.
+    """Return the head of each class (nc,): head 0 has the tallest, the last head the widest.
 
     use_area: the size of boxes counts as much as their shape (both are brought to unit variance first).
     balanced: numbers of classes of any two heads differ by at most one.
@@ -181,17 +171,17 @@ def group_classes(geometry: ClassGeometry, heads: int, use_area: bool = False, b
 
 
 def group_ratio(geometry: ClassGeometry, classes: Sequence[int]) -> float:
-    """w/h of the middle of a group: the geometric mean of its classes' ratios."""
+    """Return the geometric mean of the w/h of a group of classes."""
     return float(np.exp(geometry.log_ratio[list(classes)].mean()))
 
 
 def shape_word(ratio: float) -> str:
-    """tall, square or wide."""
+    """Return "tall", "square" or "wide"."""
     return "tall" if ratio < TALL else "wide" if ratio > WIDE else "square"
 
 
 def geometry_config(geometry: ClassGeometry, heads: int, use_area: bool = False, balanced: bool = False) -> HeadConfig:
-    """A head configuration made from the boxes of a data set: weights 1, heads named by the shape of their classes."""
+    """Return a head configuration for the boxes of a data set: weights 1, heads named by the shape of their classes."""
     groups = group_classes(geometry, heads, use_area, balanced)
     classes = tuple(tuple(int(c) for c in np.flatnonzero(groups == h)) for h in range(heads))
     names = tuple(shape_word(group_ratio(geometry, ids)) for ids in classes)

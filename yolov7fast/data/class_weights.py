@@ -1,4 +1,4 @@
-"""How often a class occurs, and what follows for how often its images should be drawn (`--image-weights`)."""
+"""Class weights and image weights (`--image-weights`) from class frequencies."""
 
 from collections.abc import Sequence
 

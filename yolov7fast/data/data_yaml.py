@@ -1,7 +1,7 @@
-"""The data yaml: which images, which classes. Read, checked, its paths resolved.
+"""The data YAML: images and classes of a data set, checked, with resolved paths.
 
-A path counts from the working directory; where nothing is there, from the folder of the yaml. With `path:`, the root of
-the data set, it counts from that root first.
+A path is relative to the working directory or, if it does not exist there, to the folder of the YAML. With `path:`, the
+root of the data set, it is relative to that root first.
 """
 
 import os
@@ -23,9 +23,9 @@ TEXT_KEYS = ("download", "generate", "annotations", "path")
 
 @dataclass(frozen=True)
 class DataYaml:
-    """A checked data yaml. Paths are absolute or relative to the working directory."""
+    """A checked data YAML. Paths are absolute or relative to the working directory."""
 
-    path: str  # of the yaml itself
+    path: str  # of the YAML
     nc: int
     names: list[str]
     train: Source | None = None
@@ -34,10 +34,10 @@ class DataYaml:
     download: str | None = None  # address of a .zip, or a shell command
     annotations: str | None = None  # COCO annotation file of the val split
     root: str | None = None  # `path:`, the folder of the data set
-    generate: str | None = None  # a data set that this package draws by itself: "shapes"
+    generate: str | None = None  # a data set that this package draws: "shapes"
 
     def split(self, name: str) -> Source:
-        """The images of `train`, `val` or `test`; a UserError names the splits that exist."""
+        """Return the images of `train`, `val` or `test`; a UserError names the splits that exist."""
         if name not in SPLITS:
             raise UserError(f"there is no split '{name}': it is one of {', '.join(SPLITS)}")
         source = getattr(self, name)
@@ -53,16 +53,17 @@ def load_data_yaml(
     val_fraction: float = 0.0,
     allow_download: bool = False,
 ) -> DataYaml:
-    """Read and check a data yaml (or a mapping with its keys); fetch the data set if its val images are missing.
+    """Read and check a data YAML (or a mapping with its keys); fetch the data set if its val images are missing.
 
-    A folder, a .zip, a COCO .json or a .csv is a data set in another format, made ready in a cache of ours.
-    val_fraction: of the training images that become the validation split where there is none. allow_download: whether
-    the yaml's `download:` may run (--allow-download).
+    Args:
+        data: also a folder, a .zip, a COCO .json or a .csv, which is converted in the user's cache folder.
+        val_fraction: of the training images, for the validation split of a data set without one.
+        allow_download: whether the YAML's `download:` may run (--allow-download).
     """
     if isinstance(data, DataYaml):
         return data
     if not isinstance(data, Mapping):
-        data = _made_ready(data, val_fraction)
+        data = _converted(data, val_fraction)
     if isinstance(data, Mapping):
         checked = _checked(dict(data), "the data description")
     else:
@@ -77,13 +78,13 @@ def load_data_yaml(
 
 
 def find_data(data: str | Path) -> str:
-    """What `--data` names, as a path that exists; a folder as it is given, a file also below the working directory."""
+    """Return the existing path for `--data`; a file is also searched below the working directory."""
     check_path(data)
     return str(data) if Path(data).is_dir() else check_file(data, "data")
 
 
-def _made_ready(data: str | Path, val_fraction: float) -> str:
-    """The data yaml of a data set in any format."""
+def _converted(data: str | Path, val_fraction: float) -> str:
+    """Return the data YAML of a data set in any format."""
     from yolov7fast.data.formats.prepare import prepare
     from yolov7fast.data.formats.recognise import is_other_format
 
@@ -138,7 +139,7 @@ def _checked(values: dict[str, Any], path: str) -> DataYaml:
 
 
 def candidates(entry: str, path: str, root: str | None) -> Iterator[str]:
-    """Where an entry of the yaml at `path` may lie, the usual place first."""
+    """Yield the possible paths of an entry of the YAML at `path`, the usual one first."""
     folder = os.path.dirname(path)
     if root:
         yield os.path.join(root, entry)
@@ -146,14 +147,14 @@ def candidates(entry: str, path: str, root: str | None) -> Iterator[str]:
     yield entry
     yield os.path.join(folder, entry)
     bare = entry
-    while bare.startswith(("../", "./")):  # exporters write ../train/images and mean the yaml's own folder
+    while bare.startswith(("../", "./")):  # some exporters write ../train/images for a folder next to the YAML
         bare = bare.removeprefix("./").removeprefix("../")
     if bare:
         yield os.path.join(folder, bare)
 
 
 def class_names(names, path: str) -> list[str]:
-    """A list of names, also given as a mapping from class id."""
+    """Return the list of class names, which may be given as a mapping from class id."""
     if isinstance(names, dict):
         if sorted(names, key=str) != sorted(range(len(names)), key=str):
             raise UserError(f"{path}: names must be a list, or number the classes from 0 to {len(names) - 1}")
@@ -173,26 +174,26 @@ def _source(value, key: str, path: str) -> Source | None:
     )
 
 
-# --- what is there ----------------------------------------------------------------------------------------------------
+# --- existing files ---------------------------------------------------------------------------------------------------
 
 
 def missing_sources(source: Source | None) -> list[str]:
-    """Those folders and files of a split that do not exist."""
+    """Return the folders and files of a split that do not exist."""
     sources = source if isinstance(source, list) else [source] if source else []
     return [str(item) for item in sources if not os.path.exists(item)]
 
 
 def check_train_source(data: DataYaml) -> None:
-    """Refuse a data set without its training images, before a network is built for it."""
+    """Refuse a data set without training images before a network is built."""
     if absent := missing_sources(data.split("train")):
         names = printable(", ".join(absent), 200)
         raise UserError(f"{data.path}: train: {names} does not exist{surroundings(absent[0])}")
 
 
 def dataset_root(data: DataYaml) -> Path | None:
-    """The data set's own folder: `path:`, or the part that the paths of all splits share, up to `images`.
+    """Return the folder of the data set: `path:`, or the common parent of all splits, up to `images`.
 
-    None where that would be the working directory or a folder above it, which hold more than the data set.
+    None if that is the working directory or a parent of it, which hold more than the data set.
     """
     if data.root:
         folder = Path(data.root)

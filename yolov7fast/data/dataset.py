@@ -1,8 +1,8 @@
-"""The data set of a detector: images in, finished samples out.
+"""The data set of a detector: images and labels, augmented for training or letterboxed for evaluation.
 
-A finished sample is a uint8 (3, H, W) RGB image with float32 (m, 6) labels [0, class, cx, cy, w, h], normalised.
-By default the random numbers come from Python's and NumPy's global generators in upstream's order; with a seed
-they are keyed by (seed, epoch, index).
+A sample is a uint8 (3, H, W) RGB image with float32 (m, 6) labels [0, class, cx, cy, w, h], normalised. By default its
+random numbers come from Python's and NumPy's global generators in upstream's order; with a seed they are keyed by
+(seed, epoch, index).
 """
 
 import os
@@ -18,38 +18,50 @@ from torch.utils.data import Dataset
 
 from yolov7fast.core.boxes import xywhn2xyxy
 from yolov7fast.core.errors import UserError
-from yolov7fast.data.augment.mosaic import Layout, Plan, draw_four, draw_nine, layout, mosaic_labels, mosaic_segments
-from yolov7fast.data.augment.paste import CutOut, copy_paste, cut_out, gather_cutouts, paste_in
-from yolov7fast.data.augment.randomness import GLOBAL, KeyedRandom, RandomSource
-from yolov7fast.data.augment.scene import Draft, Scene, draw_canvas, render, visible_images
+from yolov7fast.data.augment.copy_paste import CutOut, copy_paste, cut_out, gather_cutouts, paste_in
+from yolov7fast.data.augment.mosaic import (
+    MosaicLayout,
+    MosaicPlan,
+    SampleDraft,
+    Scene,
+    draw_canvas,
+    draw_four,
+    draw_nine,
+    layout,
+    mosaic_labels,
+    mosaic_segments,
+    render,
+    visible_images,
+)
+from yolov7fast.data.augment.random_source import GLOBAL, KeyedRandom, RandomSource
 from yolov7fast.data.augment.transforms import (
     Warp,
     draw_colour,
-    draw_hyp_warp,
+    draw_warp,
     letterbox,
     letterbox_fit,
     resize_to,
     warp_labels,
 )
-from yolov7fast.data.caches.images import open_cache
-from yolov7fast.data.caches.labels import cache_path, load_labels
-from yolov7fast.data.collate import collate, collate_quad
-from yolov7fast.data.images import LoadedImage, load_resized, resized_shape
+from yolov7fast.data.caches.image_cache import open_cache
+from yolov7fast.data.caches.label_cache import cache_path, load_labels
+from yolov7fast.data.image_io import LoadedImage, load_resized, resized_shape
 from yolov7fast.data.labels import Paths, Subset, find_images, img2label_paths
+from yolov7fast.data.loading.collate import collate, collate_quad
 
-FOUR_TILES = 0.8  # probability that a mosaic has four tiles rather than nine
+FOUR_TILES = 0.8  # probability that a mosaic has four images rather than nine
 Key = int | tuple[int, int]  # index, or (epoch, index)
-# [class, x1, y1, x2, y2] @ CENTRES = [0, class, cx, cy, w, h]; products are exact, so that each sum is rounded once
+# [class, x1, y1, x2, y2] @ CENTRES = [0, class, cx, cy, w, h]; products are exact, so each sum is rounded once
 CENTRES = np.array(
     [[0, 1, 0, 0, 0, 0], [0, 0, 0.5, 0, -1, 0], [0, 0, 0, 0.5, 0, -1], [0, 0, 0.5, 0, 1, 0], [0, 0, 0, 0.5, 0, 1]],
     np.float32,
 )
 
-cv2.setNumThreads(0)  # workers share the cores; a worker's own threads would only fight over them
+cv2.setNumThreads(0)  # workers share the cores, so OpenCV's threads would only compete
 
 
 class Augmented(NamedTuple):
-    """A training sample up to its flips."""
+    """A sample before its flips."""
 
     img: np.ndarray  # uint8 (H, W, 3) BGR in scratch memory
     labels: np.ndarray  # float32 (m, 5): class, x1, y1, x2, y2 in pixels
@@ -61,8 +73,8 @@ class LoadImagesAndLabels(Dataset):
 
     `dataset[i]`, or `dataset[(epoch, i)]` under a seed -> (uint8 (3, H, W) tensor, float32 (m, 6) tensor, path,
     shapes). Attributes, all in the same order: `img_files`, `label_files`, `labels` (float32 (m, 5) each), `shapes`
-    (float64 (n, 2): width, height), `segments`; `indices` are the images that samples begin with and mosaic partners
-    are drawn from; `batch` and, under `rect`, `batch_shapes` (H, W) say how samples are grouped.
+    (float64 (n, 2): width, height), `segments`. Samples start with, and mosaics draw from, the images `indices`.
+    `batch` is the batch number of each image and, under `rect`, `batch_shapes` the (H, W) of each batch.
     """
 
     def __init__(
@@ -103,7 +115,7 @@ class LoadImagesAndLabels(Dataset):
         if self.rect:
             self._group_by_aspect(pad)
         self.has_polygons = any(self.segments)
-        # int64 (n, 2): h, w that each will have once loaded, from what was seen when labels were checked
+        # int64 (n, 2): h, w of each image once loaded, from the sizes in the label cache
         self._resized = np.array([resized_shape(int(h), int(w), img_size) for w, h in self.shapes.tolist()])
         folder = cache_path(path, self.label_files).parent
         self._images = open_cache(cache_images, self.img_files, img_size, augment, prefix, folder, cache_dir)
@@ -118,7 +130,7 @@ class LoadImagesAndLabels(Dataset):
         subset: Subset | None,
         keep_partial_labels: bool,
     ) -> None:
-        """Images, labels, shapes and polygons, checked."""
+        """Find and check images, labels, shapes and polygons."""
         found = find_images(self.path, prefix)
         table = load_labels(found, self.path, prefix, cache_dir, keep_partial_labels)
         if not table.img_files:
@@ -143,10 +155,8 @@ class LoadImagesAndLabels(Dataset):
         """Order images by height / width and give each batch the smallest shape that holds its images."""
         ratio = self.shapes[:, 1] / self.shapes[:, 0]
         order = ratio.argsort(kind="stable")
-        self.img_files = [self.img_files[i] for i in order]
-        self.label_files = [self.label_files[i] for i in order]
-        self.labels = [self.labels[i] for i in order]
-        self.segments = [self.segments[i] for i in order]
+        for name in ("img_files", "label_files", "labels", "segments"):
+            setattr(self, name, [getattr(self, name)[i] for i in order])
         self.shapes = self.shapes[order]
         ratio = ratio[order]
         starts = np.flatnonzero(np.diff(self.batch, prepend=-1))  # of each batch
@@ -171,7 +181,7 @@ class LoadImagesAndLabels(Dataset):
         return int(h), int(w)
 
     def sample_into(self, key: Key, out: np.ndarray) -> tuple[torch.Tensor, str, tuple | None]:
-        """Make a sample and write its image into `out`, uint8 (3, H, W); returns (labels (m, 6), path, shapes)."""
+        """Make a sample and write its image into `out`, uint8 (3, H, W); return (labels (m, 6), path, shapes)."""
         index = self.indices[_index(key)]
         rng = self._random_source(key) if self.augment else None
         img, labels, shapes = self._letterboxed(index) if rng is None else self._augmented(index, rng)
@@ -195,14 +205,14 @@ class LoadImagesAndLabels(Dataset):
         return KeyedRandom(self.seed, epoch, index)
 
     def _letterboxed(self, index: int) -> Augmented:
-        """An evaluation sample. Nothing is drawn."""
+        """Return an evaluation sample, without random draws."""
         img, (h0, w0), (h, w) = self.load_image(index)
         img, ratio, pad = letterbox(img, self._box_of(index), auto=False, scaleup=False)
         labels = self._letterboxed_labels(index, (h, w), ratio, pad)
         return Augmented(img, labels, ((h0, w0), ((h / h0, w / w0), pad)))
 
     def _augmented(self, index: int, rng: RandomSource) -> Augmented:
-        """A training sample up to its flips."""
+        """Return a training sample before its flips."""
         hyp = self.hyp
         draft = self.draft(index, rng)
         colour = draw_colour(rng, hyp["hsv_h"], hyp["hsv_s"], hyp["hsv_v"])
@@ -213,7 +223,7 @@ class LoadImagesAndLabels(Dataset):
         return Augmented(img, labels, draft.shapes)
 
     def _draw_flips(self, rows: np.ndarray, rng: RandomSource) -> int | None:
-        """Two gates: up-down, left-right. Rows are changed in place; returns OpenCV's number of the flip, if any."""
+        """Draw the flips up-down and left-right and apply them to the rows; return OpenCV's flip code, if any."""
         up_down = rng.random() < self.hyp["flipud"]
         left_right = rng.random() < self.hyp["fliplr"]
         if up_down:
@@ -225,47 +235,47 @@ class LoadImagesAndLabels(Dataset):
     # --- geometry -----------------------------------------------------------------------------------------------------
 
     def load_image(self, index: int) -> LoadedImage:
-        """An image at training size; it may be shared memory of a cache, so it must not be changed."""
+        """Return an image at training size. It may be memory of a cache: do not change it."""
         if self._images is not None:
             return self._images.get(index)
         return load_resized(self.img_files[index], self.img_size, self.augment)
 
-    def draft(self, index: int, rng: RandomSource) -> Draft:
-        """Draw the geometry of a training sample: a mosaic, perhaps blended with another, or one image."""
+    def draft(self, index: int, rng: RandomSource) -> SampleDraft:
+        """Draw the geometry of a training sample: a mosaic, possibly mixed with another one, or a single image."""
         if not (self.mosaic and rng.random() < self.hyp["mosaic"]):
             return self._draft_plain(index, rng)
         scene, labels = self._draft_mosaic(index, rng, rng.random() < FOUR_TILES)
         if rng.random() >= self.hyp["mixup"]:
-            return Draft([scene], 1.0, labels, None)
+            return SampleDraft([scene], 1.0, labels, None)
         four = rng.random() < FOUR_TILES
         scene2, labels2 = self._draft_mosaic(rng.randint(0, self.n - 1), rng, four)
-        return Draft([scene, scene2], rng.np_beta(8.0, 8.0), np.concatenate((labels, labels2), 0), None)
+        return SampleDraft([scene, scene2], rng.np_beta(8.0, 8.0), np.concatenate((labels, labels2), 0), None)
 
     def _box_of(self, index: int):
-        """The letterbox of an image: (H, W), or the side of a square."""
+        """Return the letterbox of an image: (H, W), or the side of a square."""
         return self.img_size if self.batch_shapes is None else self.batch_shapes[self.batch[index]]
 
     def _letterboxed_labels(self, index: int, shape: tuple[int, int], ratio, pad) -> np.ndarray:
-        """Label rows in pixels of the letterboxed image; `shape` (h, w) is the image's before."""
+        """Return label rows in pixels of the letterboxed image; `shape` (h, w) is the image's before letterboxing."""
         labels = self.labels[index].copy()
         labels[:, 1:] = xywhn2xyxy(labels[:, 1:], ratio[0] * shape[1], ratio[1] * shape[0], padw=pad[0], padh=pad[1])
         return labels
 
-    def _draft_plain(self, index: int, rng: RandomSource) -> Draft:
-        """One letterboxed image, warped; polygons are not used."""
+    def _draft_plain(self, index: int, rng: RandomSource) -> SampleDraft:
+        """Draw one letterboxed image and its warp; polygons are not used."""
         img, (h0, w0), (h, w) = self.load_image(index)
         fit = letterbox_fit((h, w), self._box_of(index), auto=False, scaleup=True)
         img = resize_to(img, fit.inner)
         top, bottom, left, right = fit.border
-        warp = draw_hyp_warp(rng, self.hyp, (img.shape[0] + top + bottom, img.shape[1] + left + right))
+        warp = draw_warp(rng, self.hyp, (img.shape[0] + top + bottom, img.shape[1] + left + right))
         labels = warp_labels(self._letterboxed_labels(index, (h, w), fit.ratio, fit.pad), [], warp)
         shapes = (h0, w0), ((h / h0, w / w0), fit.pad)
-        return Draft([Scene([img], [(left, top)], warp)], 1.0, labels, shapes)
+        return SampleDraft([Scene([img], [(left, top)], warp)], 1.0, labels, shapes)
 
     def _draft_mosaic(self, index: int, rng: RandomSource, four: bool) -> tuple[Scene, np.ndarray]:
-        """A mosaic and its labels in pixels of the sample.
+        """Draw a mosaic; return it with its labels in pixels of the sample.
 
-        Images outside the visible part of the canvas, about a quarter of them, are not loaded.
+        Images outside the visible part of the canvas, about a quarter, are not loaded.
         """
         plan = (draw_four if four else draw_nine)(rng, index, self.indices, self.img_size)
         if self.has_polygons and self.hyp.get("copy_paste", 0):
@@ -283,25 +293,25 @@ class LoadImagesAndLabels(Dataset):
         labels, segments = self._laid_out(plan, shapes, where)
         return Scene(images, where.on_canvas, warp), warp_labels(labels, segments, warp)
 
-    def _draft_pasted(self, plan: Plan, rng: RandomSource) -> tuple[Scene, np.ndarray]:
-        """A mosaic on whose canvas some of its objects are repeated."""
+    def _draft_pasted(self, plan: MosaicPlan, rng: RandomSource) -> tuple[Scene, np.ndarray]:
+        """Draw a mosaic with copy-paste on its canvas."""
         canvas, labels, segments = self._draw_mosaic(plan)
         canvas, labels, segments = copy_paste(canvas.copy(), labels, segments, self.hyp["copy_paste"], rng)
         warp = self._draw_mosaic_warp(rng)
         return Scene([], [], warp, canvas), warp_labels(labels, segments, warp)
 
     def _draw_mosaic_warp(self, rng: RandomSource) -> Warp:
-        return draw_hyp_warp(rng, self.hyp, (2 * self.img_size, 2 * self.img_size), self.mosaic_border)
+        return draw_warp(rng, self.hyp, (2 * self.img_size, 2 * self.img_size), self.mosaic_border)
 
-    def _draw_mosaic(self, plan: Plan) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
-        """(canvas in scratch memory, label rows, polygons) of a mosaic; rows and polygons in pixels of the canvas."""
+    def _draw_mosaic(self, plan: MosaicPlan) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
+        """Return canvas (scratch memory), label rows and polygons of a mosaic, in pixels of the canvas."""
         images = [self.load_image(i).img for i in plan.tiles]
         shapes = [img.shape[:2] for img in images]
         where = layout(plan, shapes, self.img_size)
         return draw_canvas(images, where.on_canvas, (where.size, where.size)), *self._laid_out(plan, shapes, where)
 
-    def _laid_out(self, plan: Plan, shapes, where: Layout) -> tuple[np.ndarray, list[np.ndarray]]:
-        """Label rows and polygons of a mosaic in pixels of its canvas; shapes: (h, w) of its images."""
+    def _laid_out(self, plan: MosaicPlan, shapes, where: MosaicLayout) -> tuple[np.ndarray, list[np.ndarray]]:
+        """Return label rows and polygons of a mosaic in pixels of its canvas; shapes: (h, w) of its images."""
         labels = mosaic_labels([self.labels[i] for i in plan.tiles], shapes, where)
         if not self.has_polygons:
             return labels, []
@@ -309,9 +319,9 @@ class LoadImagesAndLabels(Dataset):
         return labels, mosaic_segments(polygons, shapes, where, shift=len(plan.tiles) == 9)
 
     def _cut_outs(self, rng: RandomSource) -> list[CutOut]:
-        """One round of gathering objects to paste: a four-tile canvas and a fraction of its objects.
+        """Return objects to paste, cut out of a four-image mosaic.
 
-        Without polygons only the draws are made: nothing could be cut out, so no image is loaded.
+        Without polygons only the draws are made and no image is loaded.
         """
         plan = draw_four(rng, rng.randint(0, self.n - 1), self.indices, self.img_size)
         if not any(self.segments[i] for i in plan.tiles):
@@ -328,7 +338,7 @@ def _index(key: Key) -> int:
 
 
 def _rectangles(rows: np.ndarray) -> list[np.ndarray]:
-    """The outline of each box as a polygon: in a data set with polygons, every row needs one of its own."""
+    """Return the outline of each box as a polygon: in a data set with polygons, every row needs one."""
     x, y, w, h = rows[:, 1:5].T
     corners = np.stack([x - w / 2, y - h / 2, x + w / 2, y - h / 2, x + w / 2, y + h / 2, x - w / 2, y + h / 2], 1)
     return list(corners.reshape(-1, 4, 2))
@@ -339,7 +349,7 @@ def _no_labels(prefix: str, source: Paths, tried: list[str]) -> str:
     more = f" and {len(tried) - 3} more" if len(tried) > 3 else ""
     hint = ""
     if not any(f"{os.sep}labels{os.sep}" in p for p in tried[:3]):
-        hint = "; no image path contains /images/ (write ./images instead of images), so labels were sought beside them"
+        hint = "; no image path contains /images/ (write ./images instead of images), so labels must be next to them"
     return (
         f"{prefix}no labels for the images of {source}: looked for {paths}{more}{hint}; put a .txt file there for each "
         "image (an empty one for background), or give --data the folder or file that holds the annotations"

@@ -1,7 +1,7 @@
-"""DETR's training samples: one image, perhaps cropped, scaled and flipped, at the top left of a grey square.
+"""DETR's training samples: one image, randomly cropped, scaled and flipped, at the top left of a grey square.
 
-Files, labels, caches, random sources and loaders are those of every detector here; only the augmentation differs. The
-`shapes` of a sample tell content from padding: `content` makes rectangles of them, `padding_mask` a mask.
+Only the augmentation differs from `LoadImagesAndLabels`. The `shapes` of a sample give its content, without padding:
+`content` converts them to rectangles, `padding_mask` to a mask.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,11 +12,9 @@ import numpy as np
 import torch
 
 from yolov7fast.core.boxes import xywhn2xyxy
-from yolov7fast.data.augment.randomness import RandomSource
-from yolov7fast.data.augment.transforms import box_candidates, resize_to
+from yolov7fast.data.augment.random_source import RandomSource
+from yolov7fast.data.augment.transforms import GREY, box_candidates, resize_to
 from yolov7fast.data.dataset import Augmented, LoadImagesAndLabels
-
-GREY = 114  # colour of padding, as in evaluation
 
 
 class Placement(NamedTuple):
@@ -31,8 +29,8 @@ class Placement(NamedTuple):
 def draw_placement(rng: RandomSource, shape: tuple[int, int], img_size: int, hyp: Mapping[str, float]) -> Placement:
     """Draw a placement for an image of `shape` (h, w) in a square of `img_size`.
 
-    hyp: `crop`, the chance of a crop; `crop_min`, its least fraction of either side; `scale_min`, the least longer side
-    as a fraction of the square; `fliplr`, `flipud`, chances. The number of draws is always the same.
+    hyp: `crop`, probability of a crop; `crop_min`, its minimum fraction of either side; `scale_min`, minimum longer
+    side as a fraction of the square; `fliplr`, `flipud`, probabilities. The number of draws is always the same.
     """
     h, w = shape
     gate, fraction_w, fraction_h, at_x, at_y = (rng.random() for _ in range(5))
@@ -51,7 +49,7 @@ def draw_placement(rng: RandomSource, shape: tuple[int, int], img_size: int, hyp
 
 
 def place_image(img: np.ndarray, placed: Placement, img_size: int) -> np.ndarray:
-    """uint8 (h, w, 3) -> (img_size, img_size, 3): the window at its size in the top left corner, grey elsewhere."""
+    """Return uint8 (img_size, img_size, 3): the window of `img` in the top left corner, grey elsewhere."""
     x1, y1, x2, y2 = placed.window
     part = resize_to(img[y1:y2, x1:x2], placed.size)
     if placed.left_right or placed.up_down:
@@ -62,9 +60,9 @@ def place_image(img: np.ndarray, placed: Placement, img_size: int) -> np.ndarray
 
 
 def place_labels(labels: np.ndarray, placed: Placement) -> np.ndarray:
-    """Rows (m, 5) class, xyxy in pixels of the loaded image -> rows in pixels of the sample, clipped to the window.
+    """Convert rows (m, 5) class, xyxy from pixels of the loaded image to pixels of the sample, clipped to the window.
 
-    Boxes of which too little is left are dropped, by the rule of every augmentation here.
+    Boxes of which too little is left are dropped, as in every augmentation (`box_candidates`).
     """
     x1, y1, x2, y2 = placed.window
     w, h = placed.size
@@ -81,7 +79,7 @@ def place_labels(labels: np.ndarray, placed: Placement) -> np.ndarray:
 
 
 class DetrDataset(LoadImagesAndLabels):
-    """The project's data set with DETR's augmentation in the place of mosaics and warps; `hyp` as `draw_placement`."""
+    """The data set with DETR's augmentation instead of mosaics and warps; `hyp` as in `draw_placement`."""
 
     def _augmented(self, index: int, rng: RandomSource) -> Augmented:
         loaded = self.load_image(index)
@@ -94,23 +92,23 @@ class DetrDataset(LoadImagesAndLabels):
         return Augmented(place_image(loaded.img, placed, self.img_size), place_labels(labels, placed), shapes)
 
     def _draw_flips(self, rows: np.ndarray, rng: RandomSource) -> None:
-        """Nothing: a flip belongs to the placement, so that padding stays where it is."""
+        """Do nothing: flips are part of the placement, so padding is not moved."""
 
 
 # --- content and padding of a batch -----------------------------------------------------------------------------------
 
 
 def content(shapes: Sequence[Any]) -> torch.Tensor:
-    """(B, 4) float32 x, y, width, height of the images inside a batch, in its pixels.
+    """Return (B, 4) float32 x, y, width, height of the images inside a batch, in pixels of the batch.
 
-    shapes: per image ((h0, w0), ((ratio_h, ratio_w), (pad_w, pad_h))), as loaders give them.
+    shapes: per image ((h0, w0), ((ratio_h, ratio_w), (pad_w, pad_h))), as loaders return them.
     """
     rows = [(pw, ph, w0 * rw, h0 * rh) for (h0, w0), ((rh, rw), (pw, ph)) in shapes]
     return torch.tensor(rows, dtype=torch.float32).reshape(-1, 4)
 
 
 def padding_mask(frames: torch.Tensor, height: int, width: int) -> torch.Tensor:
-    """(B, height, width) int64: 1 on content, 0 on padding. frames: see `content`."""
+    """Return (B, height, width) int64: 1 on content, 0 on padding. frames: see `content`."""
     x, y, w, h = (column[:, None] for column in frames.round().long().unbind(1))
     columns, rows = torch.arange(width)[None], torch.arange(height)[None]
     inside_x, inside_y = (columns >= x) & (columns < x + w), (rows >= y) & (rows < y + h)

@@ -1,8 +1,8 @@
-"""A data set that is not there yet: drawn by this package, or fetched as its yaml says, if the user allows it.
+"""Download of a missing data set: drawn by this package, or fetched by its YAML's `download:` if the user allows it.
 
-`download:` of a data yaml is a shell command, or the address of a .zip. A yaml may come from a stranger, so neither
-runs without --allow-download. An archive is unpacked into the data set's own folder and nowhere else, never over a file
-that exists; one with entries that lead elsewhere is refused.
+`download:` is a shell command or the URL of a .zip. A YAML may come from an untrusted source, so neither runs without
+--allow-download. An archive is unpacked into the folder of the data set only, never over an existing file; archives
+with entries that point elsewhere are refused.
 """
 
 import itertools
@@ -22,15 +22,15 @@ from yolov7fast.core.errors import UserError
 from yolov7fast.core.text import printable
 from yolov7fast.data.shapes import make_shapes
 
-SHOWN = 200  # characters of a command or an address in a message
+SHOWN = 200  # characters of a command or URL in a message
 CHUNK = 1 << 20
 
 
 class Fetch(NamedTuple):
-    """How a data set comes into being, as its yaml says."""
+    """How to get a data set, from its YAML."""
 
-    yaml: str  # path of the yaml
-    root: Path | None  # folder of the data set; None: it has none of its own
+    yaml: str  # path of the YAML
+    root: Path | None  # folder of the data set, if it has a separate one
     download: str | None
     generate: str | None
 
@@ -40,7 +40,7 @@ class Fetch(NamedTuple):
 
 
 def ensure_present(missing: Callable[[], list[str]], way: Fetch, allow_download: bool) -> None:
-    """Fetch the data set if `missing()` names folders of it, then insist that they are there."""
+    """Fetch the data set if `missing()` returns folders, then check that they exist."""
     absent = missing()
     if not absent:
         return
@@ -48,7 +48,7 @@ def ensure_present(missing: Callable[[], list[str]], way: Fetch, allow_download:
     if way.generate:
         _generate(way)
     elif not way.download:
-        raise UserError(f"{way.yaml}: val: {names} does not exist{surroundings(absent[0])}{_own_words(way.yaml)}")
+        raise UserError(f"{way.yaml}: val: {names} does not exist{surroundings(absent[0])}{_yaml_comment(way.yaml)}")
     elif not allow_download:
         raise UserError(f"{way.yaml}: val: {names} does not exist; {_offer(way)}")
     else:
@@ -60,7 +60,7 @@ def ensure_present(missing: Callable[[], list[str]], way: Fetch, allow_download:
 
 
 def _offer(way: Fetch) -> str:
-    """What --allow-download would do."""
+    """Return what --allow-download would do."""
     what = printable(way.download, SHOWN)
     if not way.is_zip:
         return f"--allow-download would run this command: {what}"
@@ -91,7 +91,7 @@ def _run_command(way: Fetch) -> None:
 
 
 def surroundings(absent: str) -> str:
-    """A hint: what the nearest folder that exists holds."""
+    """Return a hint: the contents of the nearest existing parent folder."""
     folder = Path(absent)
     while folder != folder.parent and not os.path.isdir(folder):
         folder = folder.parent
@@ -102,8 +102,8 @@ def surroundings(absent: str) -> str:
     return f" (working directory {Path.cwd()}); {folder} holds: {printable(', '.join(inside), SHOWN) or 'nothing'}"
 
 
-def _own_words(path: str) -> str:
-    """What a yaml says of itself in its first lines: where the data set comes from."""
+def _yaml_comment(path: str) -> str:
+    """Return the comment at the start of a YAML, which usually names the source of the data set."""
     if not os.path.isfile(path):
         return ""
     lines = itertools.takewhile(lambda line: line.startswith("#"), Path(path).read_text(encoding="utf-8").splitlines())

@@ -1,20 +1,17 @@
-"""What one pass over an image file gives: can it be decoded, its size, its content hash, and a perceptual hash.
+"""Facts about image files from one pass: decodable or not, size, content hash, perceptual hash.
 
-Each file is read once, JPEGs are decoded at a fraction of their size, and what was seen is kept by path, size and time
-of the file, so that a second look costs a `stat` only.
+Each file is read once and JPEGs are decoded at a fraction of their size. Facts are cached by path, size and time of the
+file, so a second pass costs one `stat` per file.
 """
 
 import contextlib
 import hashlib
 import io
 import json
-import multiprocessing
 import os
-import signal
 import stat
-import sys
 from collections.abc import Sequence
-from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from concurrent.futures import Executor, Future
 from pathlib import Path
 
 import cv2
@@ -24,21 +21,20 @@ from tqdm import tqdm
 
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.atomic import atomic_file
-from yolov7fast.core.process.threads import ThreadPool
 from yolov7fast.data.formats.files import cache_folder, plain_name
-from yolov7fast.data.images import EXIF_ORIENTATION, decode_file
+from yolov7fast.data.image_io import EXIF_ORIENTATION, decode_file, file_workers
 
 VERSION = 3
 GOOD, MISSING, UNREADABLE, TRUNCATED, TOO_LARGE = range(5)  # states of a file
-MOST_LOOKED_AT = 100_000_000  # pixels beyond which an image is not decoded here
+MOST_LOOKED_AT = 100_000_000  # pixels; larger images are not decoded here
 MOST_BYTES = 1 << 30  # of a file that is read here
-THUMB = 16  # pixels a side of what near duplicates are compared by
-HASHED = 32  # pixels a side of what the perceptual hash is made from
-LEAST = 24  # pixels of the shorter side down to which a decoding may be reduced: three for each of the hash's waves
+THUMB = 16  # side in pixels of the thumbnail that near duplicates are compared by
+HASHED = 32  # side in pixels of the image that the perceptual hash is computed from
+LEAST = 24  # minimum shorter side in pixels of a reduced decoding: three per wave of the hash
 GREY_STEP = 4  # largest difference of colour channels in a grey image
 FLAT_STEP = 6  # grey levels between the darkest and the brightest part of an image of one colour
 CHUNK = 64
-MANY = 1000  # images from which on processes are worth starting
+MANY = 1000  # images from which on processes are used
 
 FACTS = np.dtype(
     [
@@ -46,7 +42,7 @@ FACTS = np.dtype(
         ("width", np.int32),  # as stored, before EXIF
         ("height", np.int32),
         ("orientation", np.uint8),  # EXIF's, 1 = upright
-        ("bits", np.uint8),  # that the values of a 16-bit image need; 0 for other images
+        ("bits", np.uint8),  # needed by the values of a 16-bit image; 0 for other images
         ("grey", np.bool_),
         ("flat", np.bool_),  # one colour all over: no perceptual hash
         ("format", "S8"),
@@ -67,14 +63,9 @@ COSINES[0] /= np.sqrt(2)
 MEANS = np.kron(np.eye(THUMB, dtype=np.float32), np.full(HASHED // THUMB, THUMB / HASHED, np.float32))  # to THUMB
 
 
-def look(path: str) -> np.ndarray:
-    """A record () of FACTS. Never raises: what cannot be read is a state."""
-    return _look_chunk([path])[0]
-
-
-def _look_chunk(paths: Sequence[str]) -> np.ndarray:
-    """FACTS (n,): each file is read and decoded small by itself, the arithmetic is done for all together."""
-    Image.MAX_IMAGE_PIXELS = None  # sizes are looked at here, before decoding
+def read_facts(paths: Sequence[str]) -> np.ndarray:
+    """Return FACTS (n,) of files. Never raises: an unreadable file has a state."""
+    Image.MAX_IMAGE_PIXELS = None  # sizes are checked here, before decoding
     cv2.setNumThreads(0)
     facts = np.zeros(len(paths), FACTS)
     facts["orientation"] = 1
@@ -88,7 +79,7 @@ def _look_chunk(paths: Sequence[str]) -> np.ndarray:
 
 
 def _read(path: str, fact: np.void) -> np.ndarray | None:
-    """Fill in what the file says, and return its pixels, RGB or BGR, at any size; None if they cannot be had."""
+    """Fill in the facts of the file and return its pixels, RGB or BGR, at any size; None if not readable."""
     try:
         status = os.stat(path)
         if not stat.S_ISREG(status.st_mode) or status.st_size > MOST_BYTES:
@@ -101,10 +92,10 @@ def _read(path: str, fact: np.void) -> np.ndarray | None:
         fact["state"] = MISSING if isinstance(error, FileNotFoundError) else UNREADABLE
         fact["error"] = str(error.strerror).encode(errors="replace")[:160]
         return None
-    fact["digest"] = np.frombuffer(hashlib.sha256(data).digest(), np.uint64, 2)  # processors have instructions for it
+    fact["digest"] = np.frombuffer(hashlib.sha256(data).digest(), np.uint64, 2)
     try:
         return _decode(data, fact)
-    except Exception as error:  # whatever a damaged file makes the readers raise
+    except Exception as error:  # damaged files raise many types
         return _judge_error(path, error, fact)
 
 
@@ -130,13 +121,13 @@ def _decode(data: bytes, fact: np.void) -> np.ndarray | None:
 
 
 def _is_plain_jpeg(image: Image.Image, data: bytes) -> bool:
-    """Whether OpenCV may decode it small: a complete JPEG of one image without EXIF."""
+    """Return whether OpenCV can decode it at reduced size: a complete JPEG of one image without EXIF."""
     complete = data[-4096:].rfind(b"\xff\xd9") >= 0
     return image.format == "JPEG" and complete and b"Exif" not in data[:4096]
 
 
 def _used_bits(data: bytes) -> int:
-    """Bits that the largest value of a 16-bit image needs; 0 if OpenCV does not read it as one."""
+    """Return the bits that the largest value of a 16-bit image needs; 0 if OpenCV does not read it as one."""
     pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
     return int(pixels.max()).bit_length() if pixels is not None and pixels.dtype == np.uint16 else 0
 
@@ -150,7 +141,7 @@ def _orientation(image: Image.Image) -> int:
 
 
 def _pixels(image: Image.Image) -> np.ndarray:
-    """uint8 (h, w, 3) of a loaded image, for description only."""
+    """Return uint8 (h, w, 3) of a loaded image, for hashes only."""
     if image.mode in ("I", "F") or image.mode.startswith("I;16"):
         plane = np.asarray(image, np.float32)
         plane = (plane * (255 / max(float(plane.max()), 1.0))).clip(0, 255).astype(np.uint8)
@@ -159,20 +150,20 @@ def _pixels(image: Image.Image) -> np.ndarray:
 
 
 def _judge_error(path: str, error: Exception, fact: np.void) -> np.ndarray | None:
-    """Truncated, if OpenCV (which training reads with) still makes an image of it; else unreadable."""
+    """Set the state: truncated if OpenCV, which training uses, still decodes the file, otherwise unreadable."""
     text = "not an image" if isinstance(error, UnidentifiedImageError) else str(error) or type(error).__name__
     fact["error"] = text.encode(errors="replace")[:160]
     fact["state"] = UNREADABLE
     if not fact["width"]:
         return None
-    pixels = decode_file(path)  # of a cut file OpenCV gives what there is, which decoding memory does not
+    pixels = decode_file(path)  # from a file, unlike from memory, OpenCV decodes the part that exists
     if pixels is not None:
         fact["state"] = TRUNCATED
     return pixels
 
 
 def _describe(small: np.ndarray, facts: np.ndarray) -> None:
-    """Of images (n, 32, 32, 3): grey or not, flat or not, the thumbnail, and the perceptual hash.
+    """Fill in grey, flat, thumbnail and perceptual hash of images (n, 32, 32, 3).
 
     The hash holds the signs of the 64 lowest frequencies (of the cosine transform) around their median.
     """
@@ -195,29 +186,20 @@ def _describe(small: np.ndarray, facts: np.ndarray) -> None:
 # --- many images ------------------------------------------------------------------------------------------------------
 
 
-def _pool(n: int) -> Executor:
-    """Workers for n images: threads, or forked processes if there are many images and several cores."""
-    cores = os.cpu_count() or 1
-    if n < MANY or cores == 1 or sys.platform != "linux":
-        return ThreadPool(min(cores, 8))
-    ignore = signal.SIGINT, signal.SIG_IGN  # Ctrl-C is the main process's business
-    return ProcessPoolExecutor(min(cores, 16), multiprocessing.get_context("fork"), signal.signal, ignore)
-
-
 def look_at(paths: Sequence[str], source: str, desc: str = "looking at images") -> np.ndarray:
-    """FACTS (n,) of images, from the cache where a file has not changed. source: names the data set in the cache."""
+    """Return FACTS (n,) of images, cached where a file has not changed. source: name of the data set in the cache."""
     with Looking(paths, source) as looking:
         return looking.finish(desc)
 
 
 class Looking:
-    """`look_at` in two halves: processes begin when this is made, and `finish` waits for them.
+    """`look_at` in two steps: creating it starts the processes, `finish` waits for them.
 
     In between the caller can do other work, such as reading labels.
     """
 
     def __init__(self, paths: Sequence[str], source: str, stamps: np.ndarray | None = None):
-        """stamps: those of the paths, where the caller has them."""
+        """stamps: `stamps_of(paths)`, if the caller has them."""
         self.paths = list(paths)
         self._place = _place(source)
         self._stamps = stamps_of(paths) if stamps is None else stamps
@@ -227,11 +209,11 @@ class Looking:
         self._parts: list[Future] = []
         if self._todo:
             chunks = [self._todo[i : i + CHUNK] for i in range(0, len(self._todo), CHUNK)]
-            self._pool = _pool(len(self._todo))
-            self._parts = [self._pool.submit(_look_chunk, [self.paths[i] for i in chunk]) for chunk in chunks]
+            self._pool = file_workers(len(self._todo), MANY)
+            self._parts = [self._pool.submit(read_facts, [self.paths[i] for i in chunk]) for chunk in chunks]
 
     def _recall(self) -> list[int]:
-        """Fill in what was seen before; returns the places of the others."""
+        """Fill in cached facts; return the positions of the other images."""
         places, stamps, facts = _stored(self._place)
         before = np.array([places.get(path, -1) for path in self.paths], np.int64)
         known = before >= 0
@@ -240,7 +222,7 @@ class Looking:
         return np.flatnonzero(~known).tolist()
 
     def finish(self, desc: str = "looking at images") -> np.ndarray:
-        """FACTS (n,) of all images, which the cache holds from now on."""
+        """Return FACTS (n,) of all images and write them to the cache."""
         done = 0
         with tqdm(total=len(self._todo), desc=desc, unit="img", leave=False, disable=not self._todo) as bar:
             for future in self._parts:
@@ -262,7 +244,7 @@ class Looking:
 
 
 def stamps_of(paths: Sequence[str]) -> np.ndarray:
-    """(n, 2) int64 sizes and times (ns) of files, (-1, -1) where there is none."""
+    """Return (n, 2) int64 sizes and times (ns) of files, (-1, -1) for a missing one."""
     stamps = []
     for path in paths:
         try:
@@ -280,7 +262,7 @@ def _place(source: str) -> Path:
 
 
 def _stored(place: Path) -> tuple[dict[str, int], np.ndarray, np.ndarray]:
-    """What was seen before: the row of each path, stamps (k, 2), FACTS (k,); no rows if absent, old or damaged."""
+    """Return the cache: row of each path, stamps (k, 2), FACTS (k,); empty if missing, old or damaged."""
     try:
         with np.load(place, allow_pickle=False) as stored:
             header = json.loads(bytes(stored["header"]))
@@ -289,19 +271,19 @@ def _stored(place: Path) -> tuple[dict[str, int], np.ndarray, np.ndarray]:
         right = header["version"] == VERSION and facts.dtype == FACTS and facts.shape == (len(paths),)
         if right and stamps.dtype == np.int64 and stamps.shape == (len(paths), 2):
             return {path: i for i, path in enumerate(paths)}, stamps, facts
-    except Exception:  # whatever a stranger's file makes the readers raise: it is written anew
+    except Exception:  # damaged files raise many types; the cache is rewritten
         pass
     return {}, np.zeros((0, 2), np.int64), np.zeros(0, FACTS)
 
 
 def _write(place: Path, paths: Sequence[str], stamps: np.ndarray, facts: np.ndarray) -> None:
-    """Keep what was seen; where the folder cannot be written, only the next look takes as long as this one."""
+    """Write the cache; if the folder is not writable, the next pass takes as long as this one."""
     header = np.frombuffer(json.dumps({"version": VERSION, "paths": list(paths)}).encode(), np.uint8)
     with contextlib.suppress(UserError), atomic_file(place, durable=False) as file:
         np.savez(file, header=header, stamps=stamps, facts=facts)
 
 
 def loaded_sizes(facts: np.ndarray) -> np.ndarray:
-    """(n, 2) widths and heights of images as they are loaded for training, EXIF rotation applied."""
+    """Return (n, 2) widths and heights of images as loaded for training, EXIF rotation applied."""
     sizes = np.stack((facts["width"], facts["height"]), -1)
     return np.where((facts["orientation"] >= 5)[..., None], sizes[..., ::-1], sizes)

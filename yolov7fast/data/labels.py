@@ -1,8 +1,8 @@
-"""Finding images and their label files, and checking each pair.
+"""Label files: finding images and their labels, and checking each pair.
 
-A label file has one object a line: `class cx cy w h`, normalised to 0..1, or `class x y x y ...` with at least four
-points, a polygon. What is wrong with an image or its labels is reported as `Problem`s with file and line. One bad or
-doubled line costs the whole image, as upstream does, unless partial labels are kept.
+A label file has one object per line: `class cx cy w h`, normalised to 0..1, or `class x y x y ...` with at least four
+points, a polygon. Faults of an image or its labels are reported as `Problem`s with file and line. A bad or duplicate
+line drops the whole image, as upstream does, unless partial labels are kept.
 """
 
 import logging
@@ -16,16 +16,24 @@ import numpy as np
 from PIL import Image
 
 from yolov7fast.core.errors import UserError
-from yolov7fast.data.image_files import IMG_FORMATS, check_place, is_image_name, list_files
-from yolov7fast.data.images import EXIF_ORIENTATION, decode_file, size_fault, without_decoder_warnings
+from yolov7fast.data.image_io import (
+    IMG_FORMATS,
+    check_place,
+    decode_file,
+    is_image_name,
+    is_quarter_turn,
+    list_files,
+    size_fault,
+    without_decoder_warnings,
+)
 
 LOGGER = logging.getLogger(__name__)
 MIN_SIDE = 10  # pixels
 POLYGON_TOKENS = 8  # a line with more makes the whole file polygons
-LAST_CLASS = 2**24  # up to here float32, in which labels are kept, holds every whole number
+LAST_CLASS = 2**24  # largest range of whole numbers that float32 holds exactly
 MOST_OBJECTS = 50_000  # lines of a label file
 MOST_BYTES = 1 << 26  # of a label file
-SLACK = 0.01  # how far a box may reach beyond the image before it is noted
+SLACK = 0.01  # fraction of the image by which a box may exceed it without a note
 
 TRUNCATED = "truncated image"
 # kinds of problems of one line, for which a label file is rejected or, with partial labels, loses the line
@@ -37,13 +45,13 @@ Paths = str | os.PathLike | Sequence[str | os.PathLike]
 
 
 class Problem(NamedTuple):
-    """Something about one image that the user may want to fix."""
+    """A fault of one image or its labels."""
 
     kind: str  # "missing label", "empty label", "corrupt image", "wrong columns", ...
     path: str  # the file it is in
     line: int  # 1-based; 0 if it concerns the whole file
     text: str
-    skipped: bool  # the image is left out because of it
+    skipped: bool  # the image is left out
 
     @property
     def place(self) -> str:
@@ -65,13 +73,13 @@ class Checked(NamedTuple):
 
 
 class Subset(NamedTuple):
-    """A part of a data set: the first `size` images in sorted order, or `size` drawn by `seed`, kept in order."""
+    """A part of a data set: the first `size` images in sorted order, or a random sample by `seed`, in sorted order."""
 
     size: int
     seed: int | None = None
 
     def pick(self, n: int) -> list[int]:
-        """Sorted positions among n images."""
+        """Return sorted positions among n images."""
         if self.size < 1:
             raise UserError(f"a subset of {self.size} images is empty; ask for at least 1")
         if self.size >= n:
@@ -85,7 +93,7 @@ class Subset(NamedTuple):
 
 
 def find_images(source: Paths, prefix: str = "") -> list[str]:
-    """Sorted images of folders (searched at any depth) and text lists (one path a line, `./` = the list's folder)."""
+    """Return the sorted images of folders (recursive) and text lists (one path per line, `./` = the list's folder)."""
     sources = [source] if isinstance(source, str | os.PathLike) else list(source)
     found: list[str] = []
     others = 0
@@ -115,7 +123,7 @@ def find_images(source: Paths, prefix: str = "") -> list[str]:
 
 
 def _read_list(path: Path, prefix: str) -> list[str]:
-    """The lines of a list. Blanks at the end of one hide its image, as upstream does; a warning says so."""
+    """Return the lines of a list. Trailing blanks hide an image, as upstream does; a warning reports it."""
     try:
         text = path.read_text()
     except UnicodeDecodeError as error:
@@ -132,13 +140,13 @@ def _read_list(path: Path, prefix: str) -> list[str]:
 
 
 def img2label_paths(img_paths: Sequence[str]) -> list[str]:
-    """Label path of each image: the first `/images/` becomes `/labels/`, the extension `txt`."""
+    """Return the label path of each image: the first `/images/` becomes `/labels/`, the extension `txt`."""
     images, labels = f"{os.sep}images{os.sep}", f"{os.sep}labels{os.sep}"
     return [path.replace(images, labels, 1).rpartition(".")[0] + ".txt" for path in img_paths]
 
 
 def check_class_range(labels: Sequence[np.ndarray], label_files: Sequence[str], nc: int, source: str) -> None:
-    """Stop at the first label whose class is not below `nc`, the number of classes that `source` (a YAML) names."""
+    """Raise `UserError` for the first label whose class is not below `nc`, as given by the YAML `source`."""
     for rows, path in zip(labels, label_files):
         if len(rows) and rows[:, 0].max() >= nc:
             row = int((rows[:, 0] >= nc).argmax())
@@ -149,7 +157,7 @@ def check_class_range(labels: Sequence[np.ndarray], label_files: Sequence[str], 
 
 
 def _line_of_class(path: str, nc: int) -> int:
-    """The number of the first line of a label file whose class is not below `nc`; 0 if it cannot be found any more."""
+    """Return the number of the first line whose class is not below `nc`; 0 if the file has changed or is gone."""
     try:
         lines = Path(path).read_text().splitlines()
     except (OSError, UnicodeDecodeError):  # gone since it was checked
@@ -159,7 +167,7 @@ def _line_of_class(path: str, nc: int) -> int:
 
 
 def _blank_lines(text: str) -> int:
-    """How many lines stand before the first that says something."""
+    """Return the number of blank lines at the start."""
     return text[: len(text) - len(text.lstrip())].count("\n")
 
 
@@ -175,10 +183,9 @@ class _Rejected(Exception):
 
 
 def check_pair(img_path: str, label_path: str, keep_partial: bool = False) -> Checked:
-    """Check an image and its label file. Never raises: whatever goes wrong leaves the image out and is reported.
+    """Check an image and its label file. Never raises: any error drops the image and is reported.
 
-    keep_partial: keep the good lines of a label file with bad ones; a file without any good line is rejected all the
-    same.
+    keep_partial: keep the good lines of a label file with bad ones; a file without a good line is still rejected.
     """
     notes: list[Problem] = []
     found = False
@@ -193,20 +200,20 @@ def check_pair(img_path: str, label_path: str, keep_partial: bool = False) -> Ch
         return Checked(labels, shape, segments, True, notes)
     except _Rejected as rejected:
         return Checked(None, shape, [], found, [*notes, *rejected.problems])
-    except Exception as error:  # one odd file must not end the check of a million
+    except Exception as error:  # one unexpected file must not end the check of a million
         problem = Problem("unreadable", img_path, 0, f"{type(error).__name__}: {error}", True)
         return Checked(None, shape, [], found, [*notes, problem])
 
 
 def _check_image(path: str, notes: list[Problem]) -> tuple[int, int]:
-    """(width, height) as OpenCV will load the file."""
+    """Return (width, height) as OpenCV will load the file."""
 
     def reject(text: str, kind: str = "corrupt image") -> _Rejected:
         return _Rejected(Problem(kind, path, 0, text, True))
 
     if not os.path.exists(path):
         raise reject(f"no such file (looked for {os.path.abspath(path)})", "missing image")
-    if not os.path.isfile(path):  # a FIFO or a device would never end
+    if not os.path.isfile(path):  # reading a FIFO or a device may never end
         raise reject("is no regular file")
     try:
         with Image.open(path) as image:
@@ -221,7 +228,7 @@ def _check_image(path: str, notes: list[Problem]) -> tuple[int, int]:
     if form not in IMG_FORMATS:
         raise reject(f"is a {form.upper()} file, which training does not read")
     truncated = form in ("jpeg", "mpo") and not _ends_with_marker(path)
-    if truncated or form not in ("jpeg", "mpo", "png", "webp"):  # Pillow's check does not look at the pixels of these
+    if truncated or form not in ("jpeg", "mpo", "png", "webp"):  # Pillow's check does not read the pixels of these
         with without_decoder_warnings(truncated):
             img = decode_file(path)
         if img is None:
@@ -236,30 +243,30 @@ def _check_image(path: str, notes: list[Problem]) -> tuple[int, int]:
 
 
 def _ends_with_marker(path: str) -> bool:
-    """Whether a JPEG's end marker stands near the end of the file; some cameras write padding after it."""
+    """Return whether a JPEG has its end marker near the end of the file; some cameras write padding after it."""
     with open(path, "rb") as f:
         f.seek(-min(os.path.getsize(path), 4096), os.SEEK_END)
         return b"\xff\xd9" in f.read()
 
 
 def _turned(exif: bytes) -> bool:
-    """Whether the EXIF orientation turns the image by a quarter, which swaps its sides when it is loaded."""
+    """`is_quarter_turn` of raw EXIF data."""
     try:
         tags = Image.Exif()
         tags.load(exif)
-        return tags.get(EXIF_ORIENTATION) in (5, 6, 7, 8)
+        return is_quarter_turn(tags)
     except Exception:  # damaged EXIF is ignored by OpenCV too
         return False
 
 
 def size_of_labels_fault(path: str) -> str:
-    """Why a label file is not read at all, or nothing."""
+    """Return why a label file is too large to be read; empty if it is not."""
     size = os.path.getsize(path)
     return f"{size:,} bytes; at most {MOST_BYTES:,} are read" if size > MOST_BYTES else ""
 
 
 def many_objects_fault(lines: int) -> str:
-    """Why a label file of so many lines is left out, or nothing."""
+    """Return why a label file of so many lines is left out; empty if it is not."""
     return f"{lines:,} lines; at most {MOST_OBJECTS:,} are read" if lines > MOST_OBJECTS else ""
 
 
@@ -267,7 +274,7 @@ Row = tuple[int, list[str]]  # line number and words of one line
 
 
 def _read_labels(path: str, notes: list[Problem], keep_partial: bool) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Rows (m, 5) and polygons of a label file."""
+    """Return rows (m, 5) and polygons of a label file."""
     try:
         if size := size_of_labels_fault(path):
             raise _Rejected(Problem("too many objects", path, 0, size, True))
@@ -300,7 +307,7 @@ def _read_labels(path: str, notes: list[Problem], keep_partial: bool) -> tuple[n
 
 
 def _parse(rows: list[Row], path: str) -> tuple[np.ndarray, list[np.ndarray], list[Problem]]:
-    """Rows (m, 5), polygons and faults of these lines; labels are good only if there is no fault."""
+    """Return rows (m, 5), polygons and faults of these lines; the rows are valid only without faults."""
     words = [row for _, row in rows]
     try:
         labels, segments = _numbers(words)
@@ -312,13 +319,9 @@ def _parse(rows: list[Row], path: str) -> tuple[np.ndarray, list[np.ndarray], li
     return labels, segments, _value_faults(labels, path, [line for line, _ in rows])
 
 
-def _is_polygons(tokens: list[list[str]]) -> bool:
-    return any(len(row) > POLYGON_TOKENS for row in tokens)
-
-
 def _numbers(tokens: list[list[str]]) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Rows (m, 5) and polygons; `ValueError` or `IndexError` if the lines are not all of one of the two forms."""
-    if not _is_polygons(tokens):
+    """Return rows (m, 5) and polygons; `ValueError` or `IndexError` unless all lines have one of the two forms."""
+    if not any(len(row) > POLYGON_TOKENS for row in tokens):
         labels = np.array(tokens, np.float32)
         if labels.shape[1] != 5:
             raise ValueError("a box needs 5 numbers")
@@ -329,15 +332,15 @@ def _numbers(tokens: list[list[str]]) -> tuple[np.ndarray, list[np.ndarray]]:
 
 
 def segments2boxes(segments: Sequence[np.ndarray]) -> np.ndarray:
-    """Polygons (k, 2) -> (n, 4) boxes around them as centre and size."""
-    from yolov7fast.core.boxes import xyxy2xywh  # torch comes with it, which readers of other formats do without
+    """Return (n, 4) boxes (centre and size) around polygons (k, 2)."""
+    from yolov7fast.core.boxes import xyxy2xywh  # imports torch, which readers of other formats do not need
 
     return xyxy2xywh(np.array([[*s.min(0), *s.max(0)] for s in segments]))
 
 
 def _format_faults(rows: list[Row], path: str, error: str) -> list[Problem]:
-    """Which lines are no numbers of one of the two forms, and why; the error's own words if no line can be named."""
-    polygons = _is_polygons([row for _, row in rows])
+    """Return the lines that do not have one of the two forms, and why; the error itself if no line is at fault."""
+    polygons = any(len(row) > POLYGON_TOKENS for _, row in rows)
     faults = []
     for line, row in rows:
         word = next((token for token in row if not _is_number(token)), None)
@@ -362,7 +365,7 @@ def _is_number(token: str) -> bool:
 
 
 def _value_faults(labels: np.ndarray, path: str, lines: list[int]) -> list[Problem]:
-    """What makes upstream leave an image out, row by row; here also a class that is no number of one."""
+    """Return the faults for which upstream leaves an image out, and classes out of range, row by row."""
     faults = []
     seen: dict[bytes, int] = {}
     for line, row in zip(lines, labels, strict=True):
@@ -372,7 +375,7 @@ def _value_faults(labels: np.ndarray, path: str, lines: list[int]) -> list[Probl
         elif row[0] < 0:
             faults.append(Problem("bad class", path, line, f"class {row[0]:g} is negative", True))
         elif row[0] > LAST_CLASS:
-            faults.append(Problem("bad class", path, line, f"class {row[0]:g} is beyond all bounds", True))
+            faults.append(Problem("bad class", path, line, f"class {row[0]:g} is too large", True))
         elif (row[1:] < 0).any() or (row[1:] > 1).any():
             faults.append(Problem("box outside", path, line, f"{values}: coordinates must lie in 0..1", True))
         else:
@@ -383,16 +386,14 @@ def _value_faults(labels: np.ndarray, path: str, lines: list[int]) -> list[Probl
 
 
 def _value_notes(labels: np.ndarray, path: str, lines: list[int]) -> list[Problem]:
-    """What upstream trains on in silence, but a user may not have meant."""
+    """Return notes on rows that upstream trains on silently but that are probably unintended."""
     half = labels[:, 3:5] / 2
     beyond = ((labels[:, 1:3] - half < -SLACK) | (labels[:, 1:3] + half > 1 + SLACK)).any(1)
-    fraction = labels[:, 0] % 1 != 0
-    flat = (labels[:, 3:5] == 0).any(1)
     notes = []
     for mask, kind, text in (
         (beyond, "box over edge", "reaches beyond the image"),
-        (fraction, "fractional class", "is cut to a whole number"),
-        (flat, "empty box", "has no area and is never learnt"),
+        (labels[:, 0] % 1 != 0, "fractional class", "is cut to a whole number"),
+        ((labels[:, 3:5] == 0).any(1), "empty box", "has no area and is never learnt"),
     ):
         notes += [Problem(kind, path, lines[i], text, False) for i in np.flatnonzero(mask)]
     return notes

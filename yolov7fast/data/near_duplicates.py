@@ -1,21 +1,21 @@
-"""Images that show the same thing: equal files, and files that differ by their encoding, size or a little light.
+"""Duplicate images: equal files, and files that differ in encoding, size or slightly in brightness.
 
-Near duplicates have perceptual hashes that differ in few of their 64 bits, and thumbnails that look alike. All pairs
-are compared: a hundred thousand images take seconds.
+Near duplicates have perceptual hashes that differ in few of their 64 bits, and similar thumbnails. All pairs are
+compared; 100,000 images take seconds.
 """
 
 import numpy as np
 from tqdm import tqdm
 
-MOST_BITS = 12  # of 64 that may differ: images resized and encoded anew differ in up to 10
-MOST_DIFFERENCE = 6.0  # grey levels, mean over the thumbnail; it tells apart what the hash does not
-BLOCK = 1 << 17  # pairs whose hashes are compared at once: a megabyte, which stays in the processor's cache
-THUMBS = 1 << 14  # pairs whose thumbnails are
+MOST_BITS = 12  # of 64 that may differ: resized and re-encoded images differ in up to 10
+MOST_DIFFERENCE = 6.0  # grey levels, mean over the thumbnail
+BLOCK = 1 << 17  # pairs whose hashes are compared at once: one megabyte
+THUMBS = 1 << 14  # pairs whose thumbnails are compared at once
 MANY = 50_000  # images from which on progress is shown
 
 
 def exact_groups(digests: np.ndarray) -> list[list[int]]:
-    """Groups of images whose files are equal; digests: (n, 2) uint64, (0, 0) = not read."""
+    """Return groups of images whose files are equal; digests: (n, 2) uint64, (0, 0) = not read."""
     read = np.flatnonzero(digests.any(1))
     order = read[np.lexsort((digests[read, 1], digests[read, 0]))]  # stable: positions of equal files ascend
     changes = 1 + np.flatnonzero((digests[order[1:]] != digests[order[:-1]]).any(1))
@@ -23,7 +23,7 @@ def exact_groups(digests: np.ndarray) -> list[list[int]]:
 
 
 def near_pairs(facts: np.ndarray) -> np.ndarray:
-    """(p, 2) positions i < j of images in FACTS (n,) that look the same; equal files are among them."""
+    """Return positions i < j, (p, 2), of images in FACTS (n,) that look the same; equal files are included."""
     usable = np.flatnonzero((facts["phash"] != 0) & ~facts["flat"])
     hashes = facts["phash"][usable]
     thumbs = facts["thumb"][usable].reshape(len(usable), facts.dtype["thumb"].itemsize)
@@ -43,16 +43,11 @@ def near_pairs(facts: np.ndarray) -> np.ndarray:
 
 
 def groups_of(n: int, pairs: np.ndarray) -> np.ndarray:
-    """(n,) the smallest position that each of n images is connected with by pairs (p, 2)."""
-    group = list(range(n))
+    """Return for each of n images the smallest position that it is connected with by pairs (p, 2): (n,)."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
 
-    def root(i: int) -> int:
-        while group[i] != i:
-            group[i] = group[group[i]]
-            i = group[i]
-        return i
-
-    for i, j in pairs.tolist():
-        a, b = sorted((root(i), root(j)))
-        group[b] = a
-    return np.array([root(i) for i in range(n)])
+    links = coo_array((np.ones(len(pairs), bool), (pairs[:, 0], pairs[:, 1])), shape=(n, n))
+    _, group = connected_components(links, directed=False)
+    _, first = np.unique(group, return_index=True)
+    return first[group]

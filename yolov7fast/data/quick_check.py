@@ -1,36 +1,23 @@
-"""What a training run notices about its data without looking at pixels: the cheap part of the data doctor."""
+"""Data checks at the start of training that read no pixels: a small part of `yolov7fast data check`."""
 
 import os
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-SMALLEST_SIDE = 3.0  # pixels: autoanchor and the augmentation take no notice of less
+if TYPE_CHECKING:
+    from yolov7fast.data.dataset import LoadImagesAndLabels
+
+SMALLEST_SIDE = 3.0  # pixels; smaller boxes are ignored by autoanchor and the augmentation
 COMPARED = 16  # validation images that are compared with training images
-HARMLESS = ("empty label",)  # kinds of problems that are no reason to look closer
+HARMLESS = ("empty label",)  # kinds of problems that need no warning
 
 
-class Labelled(Protocol):
-    """What is looked at of a data set."""
-
-    @property
-    def img_files(self) -> Sequence[str]: ...
-
-    @property
-    def labels(self) -> Sequence[np.ndarray]: ...  # (m, 5) each
-
-    @property
-    def shapes(self) -> np.ndarray: ...  # (n, 2) width, height
-
-    @property
-    def problem_kinds(self) -> dict[str, int]: ...  # what the check of its labels found
-
-
-def odd_signs(train: Labelled, val: Labelled | None, img_size: int) -> list[str]:
-    """Signs that a data set deserves a closer look, in words; none for an ordinary one."""
+def odd_signs(train: "LoadImagesAndLabels", val: "LoadImagesAndLabels | None", img_size: int) -> list[str]:
+    """Return signs, as text, that a data set should be checked; none for an ordinary one."""
     signs = []
     for name, data in (("train", train), ("val", val)):
         kinds = {} if data is None else {k: n for k, n in data.problem_kinds.items() if k not in HARMLESS}
@@ -45,11 +32,11 @@ def odd_signs(train: Labelled, val: Labelled | None, img_size: int) -> list[str]
     return signs
 
 
-def same_images(train: Labelled, val: Labelled) -> str:
-    """A warning if all validation images seem to be training images too, else nothing.
+def same_images(train: "LoadImagesAndLabels", val: "LoadImagesAndLabels") -> str:
+    """Return a warning if all validation images seem to be training images too, otherwise an empty text.
 
     Up to COMPARED validation images, evenly spread, are compared by size and content with training images of their
-    shape; the first without an equal ends the comparison, so that sound data sets cost next to nothing.
+    shape; the comparison ends at the first one without an equal, so it costs almost nothing for correct data sets.
     """
     by_shape: dict[tuple, list[str]] = {}
     for path, shape in zip(train.img_files, train.shapes.tolist()):
@@ -66,9 +53,9 @@ def same_images(train: Labelled, val: Labelled) -> str:
 
 
 def _has_equal(path: str, others: Sequence[str]) -> bool:
-    """Whether one of the files is this file or has its content."""
+    """Return whether one of the files is this file or has its content."""
     name = os.path.basename(path)
-    others = sorted(others, key=lambda other: os.path.basename(other) != name)  # a copy keeps its name, as a rule
+    others = sorted(others, key=lambda other: os.path.basename(other) != name)  # a copy usually keeps its name
     try:
         size, content = os.path.getsize(path), None
         for other in (file for file in others if os.path.getsize(file) == size):
@@ -82,8 +69,8 @@ def _has_equal(path: str, others: Sequence[str]) -> bool:
     return False
 
 
-def boxes_below(data: Labelled, img_size: int) -> tuple[int, int]:
-    """(boxes with a side below 3 pixels when the longer side of their image is `img_size`, all boxes)."""
+def boxes_below(data: "LoadImagesAndLabels", img_size: int) -> tuple[int, int]:
+    """Return the numbers of boxes with a side below 3 pixels at `img_size` and of all boxes."""
     sizes = img_size * data.shapes / data.shapes.max(1, keepdims=True)
     wh = [rows[:, 3:5] * size for rows, size in zip(data.labels, sizes)]
     every = np.concatenate([np.zeros((0, 2)), *wh])
@@ -91,10 +78,10 @@ def boxes_below(data: Labelled, img_size: int) -> tuple[int, int]:
 
 
 def closer_look(signs: Sequence[str], data: str, img_size: int, cfg: str = "") -> str:
-    """One line with the signs and the command that shows where they are. cfg: the network, if it has anchors."""
+    """Return one line with the signs and the command that lists their files. cfg: the network, if it has anchors."""
     words = ["yolov7fast", "data", "check", data, "--img-size", str(img_size), *(["--cfg", cfg] if cfg else [])]
     return f"data: {'; '.join(signs)}. A closer look: {shlex.join(words)}"
 
 
-def _names(data: Labelled) -> set[str]:
+def _names(data: "LoadImagesAndLabels") -> set[str]:
     return {os.path.basename(path) for path in data.img_files}

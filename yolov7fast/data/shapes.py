@@ -1,10 +1,9 @@
-"""The project's own small data set: photograph-like images of balls, boxes, cones and stars, drawn in seconds.
+"""The synthetic data set `shapes`: images of balls, boxes, cones and stars, drawn in seconds.
 
-It lets a newcomer train without a download and lets tests measure learning. Every machine draws the same pixels: the
-generator is NumPy's frozen `RandomState`, all drawing is integer arithmetic (no floating-point rounding, no blur or
-resize whose result depends on the processor), and each image has its own seed, so that a smaller set is the beginning
-of a larger one. Classes differ in outline, in texture, mostly in colour, and in proportion (boxes wide, cones tall), so
-that grouping them by geometry means something.
+For training without a download and for tests that measure learning. Every machine draws the same pixels: the generator
+is NumPy's frozen `RandomState`, and all drawing is integer arithmetic. Each image has its own seed, so a smaller set is
+the beginning of a larger one. Classes differ in outline, texture, usually colour, and aspect ratio (boxes wide, cones
+tall), so they can be grouped by geometry.
 """
 
 import json
@@ -20,19 +19,19 @@ from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.atomic import atomic_folder
 from yolov7fast.core.files.locks import exclusive
 
-VERSION = 3  # raise when a drawn pixel or a label changes: folders of an older version are drawn anew
+VERSION = 3  # raise when a drawn pixel or a label changes: folders of an older version are drawn again
 NAMES = ("ball", "box", "cone", "star")
-MARKER = "shapes.json"  # written last; says what the folder holds
+MARKER = "shapes.json"  # written last; describes the contents of the folder
 JPEG_QUALITY = 92
 EMPTY_EVERY = 13  # every 13th image shows no object
-MIN_VISIBLE = 70  # percent of an object that must show: less would be guesswork, so it is never drawn
+MIN_VISIBLE = 70  # percent of an object that must be visible
 
 UNIT = 4096  # fixed-point one of the sine table
 SIN = [round(math.sin(math.radians(d)) * UNIT) for d in range(360)]
 ASPECTS = ((4, 3), (4, 3), (3, 2), (5, 4), (1, 1), (3, 4), (4, 5))  # width : height
 OBJECTS = (1, 2, 3, 4, 4, 5, 5, 6, 7, 8)  # objects tried in an image
 RADII = (28, 45, 58, 70, 70, 85, 100, 120, 145, 175, 210)  # half size, in thousandths of the longer side
-HUES = ((1365, 1535), (580, 760), (60, 170), (200, 290))  # usual hue of a class on a wheel of 1536: red, green, ...
+HUES = ((1365, 1535), (580, 760), (60, 170), (200, 290))  # usual hue of a class, of 1536: red, green, ...
 STRETCH = ((96, 104), (135, 160), (68, 80), (95, 105))  # percent, width against height
 
 
@@ -50,12 +49,12 @@ class Shape:
 
 
 def pick(rng: np.random.RandomState, low: int, high: int) -> int:
-    """A whole number from low to high, both included."""
+    """Draw an integer from low to high, inclusive."""
     return int(rng.randint(low, high + 1, dtype=np.int64))
 
 
 def hue_to_bgr(hue: int, white: int, value: int) -> tuple[int, int, int]:
-    """Colour of a hue (0..1535) mixed with `white` percent of white, at brightness `value` (0..255)."""
+    """Return the BGR colour of a hue (0..1535) mixed with `white` percent of white, at brightness `value` (0..255)."""
     sector, part = divmod(hue % 1536, 256)
     r, g, b = (
         (255, part, 0),
@@ -73,7 +72,7 @@ def hue_to_bgr(hue: int, white: int, value: int) -> tuple[int, int, int]:
 
 
 def lerp_rows(grid: np.ndarray, n: int) -> np.ndarray:
-    """Stretch (g, m) to (n, m) by linear interpolation in steps of 1/256."""
+    """Resize (g, m) to (n, m) by linear interpolation in steps of 1/256."""
     at = np.arange(n, dtype=np.int32) * ((len(grid) - 1) * 256) // max(n - 1, 1)
     low = np.minimum(at // 256, len(grid) - 2)
     part = (at - low * 256)[:, None]
@@ -81,13 +80,13 @@ def lerp_rows(grid: np.ndarray, n: int) -> np.ndarray:
 
 
 def smooth_noise(rng: np.random.RandomState, width: int, height: int, cells: tuple[int, int], top: int) -> np.ndarray:
-    """Soft patches of 0..top, `cells` = (across, down) of them."""
+    """Return smooth noise of 0..top with `cells` = (across, down) patches."""
     grid = rng.randint(0, top + 1, (cells[1] + 1, cells[0] + 1), dtype=np.int64).astype(np.int32)
     return lerp_rows(lerp_rows(grid, height).T.copy(), width).T
 
 
 def box_blur(plane: np.ndarray, radius: int) -> np.ndarray:
-    """Mean over a square of side 2 * radius + 1, edges repeated."""
+    """Return the mean over a square of side 2 * radius + 1, edges repeated."""
     side = 2 * radius + 1
     for _ in range(2):  # rows, then columns
         padded = np.pad(plane, ((radius + 1, radius), (0, 0)), mode="edge").cumsum(0, dtype=np.int32)
@@ -96,7 +95,7 @@ def box_blur(plane: np.ndarray, radius: int) -> np.ndarray:
 
 
 def soften(image: np.ndarray) -> np.ndarray:
-    """Binomial 3x3 blur of (h, w) or (h, w, c)."""
+    """Return a binomial 3x3 blur of (h, w) or (h, w, c)."""
     for axis in (0, 1):
         pad = [(1, 1) if a == axis else (0, 0) for a in range(image.ndim)]
         p = np.moveaxis(np.pad(image, pad, mode="edge"), axis, 0)
@@ -104,11 +103,11 @@ def soften(image: np.ndarray) -> np.ndarray:
     return image
 
 
-# ---- the ground ------------------------------------------------------------------------------------------------------
+# ---- background ------------------------------------------------------------------------------------------------------
 
 
 def draw_ground(rng: np.random.RandomState, width: int, height: int) -> np.ndarray:
-    """A dull textured ground (h, w, 3): cloudy plaster, planks, grass-like streaks or tiles."""
+    """Draw a textured background (h, w, 3): plaster, planks, streaks or tiles."""
     kind = pick(rng, 0, 3)
     texture = smooth_noise(rng, width, height, (5, 4), 44) + smooth_noise(rng, width, height, (24, 18), 18)
     x = np.arange(width, dtype=np.int32)[None]
@@ -159,7 +158,7 @@ def shade(shape: Shape, x: np.ndarray, y: np.ndarray, light: tuple[int, int]) ->
     else:
         gain = 236 + (dx * light[0] + dy * light[1]) // (4 * reach)
     sin, cos = SIN[shape.turn % 360], SIN[(shape.turn + 90) % 360]
-    u = (dx * cos + dy * sin) // (shape.rx * (UNIT // 256))  # own axes, -256..256 within the object
+    u = (dx * cos + dy * sin) // (shape.rx * (UNIT // 256))  # object axes, -256..256 within the object
     v = (dy * cos - dx * sin) // (shape.ry * (UNIT // 256))
     pale = np.zeros(np.broadcast_shapes(dx.shape, dy.shape), dtype=bool)
     if shape.cls == 1:  # slats and a frame
@@ -184,7 +183,7 @@ def draw_shape(image: np.ndarray, shape: Shape, light: tuple[int, int]) -> None:
     right, bottom = touched.max(0) + 2 * blur + 3
 
     def cover(corners: np.ndarray) -> np.ndarray:
-        # filled as a whole and cut afterwards: cut first, the fill would round its slanted edges differently
+        # filled whole and cropped afterwards: OpenCV rounds the edges of a cropped polygon differently
         mask = np.zeros((bottom - top, right - left), np.uint8)
         cv2.fillPoly(mask, [(corners - (left, top)).astype(np.int32)], 255)
         return mask.astype(np.int32)
@@ -202,7 +201,7 @@ def draw_shape(image: np.ndarray, shape: Shape, light: tuple[int, int]) -> None:
 
 
 def random_shape(rng: np.random.RandomState, width: int, height: int) -> Shape:
-    """An object of random class, size, place, turn and colour; it may reach a little beyond the edge."""
+    """Draw an object of random class, size, position, rotation and colour; it may exceed the edge slightly."""
     cls = pick(rng, 0, len(NAMES) - 1)
     half = max(max(width, height) * RADII[pick(rng, 0, len(RADII) - 1)] // 1000, 8)
     stretch = pick(rng, *STRETCH[cls])
@@ -220,8 +219,8 @@ def choose_shapes(
 ) -> tuple[list[Shape], list[tuple[int, ...]]]:
     """Objects in drawing order and their visible boxes (class, left, top, right, bottom; exclusive ends).
 
-    An object that would hide too much of an earlier one, or that lies too far outside, is left out, so that whatever
-    shows is labelled and whatever is labelled shows.
+    An object that would hide too much of an earlier one, or is too far outside, is left out: exactly the visible
+    objects are labelled.
     """
     margin = max(width, height) // 2
     owner = np.zeros((height + 2 * margin, width + 2 * margin), np.uint8)  # number of the topmost object, 0 = ground
@@ -293,10 +292,10 @@ def write_images(folder: Path, counts: dict[str, int], size: int, seed: int) -> 
 
 
 def make_shapes(folder: str | Path, train: int = 200, val: int = 60, size: int = 400, seed: int = 0) -> Path:
-    """Draw the data set into `folder` and return it; nothing is done where the same set stands already.
+    """Draw the data set into `folder` and return it; do nothing if the folder holds the same set.
 
     size: the longer side of the largest images (they vary from 85% of it). The folder is built under another name
-    and renamed when complete, so that a killed or a second process never leaves half a set.
+    and renamed when complete, so that a killed process leaves no incomplete set.
     """
     folder = Path(folder)
     wanted = json.dumps({"version": VERSION, "train": train, "val": val, "size": size, "seed": seed}) + "\n"

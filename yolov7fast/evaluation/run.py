@@ -10,7 +10,7 @@ import torch
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.text import counted
 from yolov7fast.data.data_yaml import DataYaml
-from yolov7fast.data.loading.dataloader import create_dataloader
+from yolov7fast.data.loading.create_dataloader import create_dataloader
 from yolov7fast.evaluation.config import EvalConfig
 from yolov7fast.evaluation.loop import Sink, evaluate, never
 from yolov7fast.evaluation.outputs import Outputs

@@ -17,7 +17,7 @@ from yolov7fast.checkpoint.ensemble import attempt_load, inference_network
 from yolov7fast.core.device import select_device
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.text import counted
-from yolov7fast.data.images import read_image
+from yolov7fast.data.image_io import read_image
 from yolov7fast.inference.detection_loop import Detected, detect_batch
 from yolov7fast.inference.detection_results import InputImage, Results
 from yolov7fast.inference.sources import Frame, network_input

@@ -19,8 +19,15 @@ import numpy as np
 from yolov7fast.core.errors import UserError, one_line
 from yolov7fast.core.text import counted, printable
 from yolov7fast.data.augment.transforms import letterbox
-from yolov7fast.data.image_files import IMG_FORMATS, check_place, list_files, matching_files
-from yolov7fast.data.images import decoder_warnings_caught, is_utf8, read_unchecked_image
+from yolov7fast.data.image_io import (
+    IMG_FORMATS,
+    check_place,
+    decoder_warnings_caught,
+    is_utf8,
+    list_files,
+    matching_files,
+    read_unchecked_image,
+)
 
 LOGGER = logging.getLogger(__name__)
 

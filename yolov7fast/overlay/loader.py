@@ -9,8 +9,11 @@ from collections.abc import Callable, Iterator
 from inspect import signature
 from typing import Any, NamedTuple
 
-from yolov7fast.data.loading.dataloader import create_dataloader
+import torch.distributed as dist
+
+from yolov7fast.data.loading.create_dataloader import create_dataloader
 from yolov7fast.overlay.host_targets import HostTargets
+from yolov7fast.training.distributed import World, main_first
 
 PARAMETERS = signature(create_dataloader)
 
@@ -54,15 +57,15 @@ def fast_create_dataloader(options: LoaderOptions) -> Callable:
         call.apply_defaults()
         given = call.arguments
         keyed = options.seed is not None
-        loader, dataset = create_dataloader(
-            **given
-            | {
-                "cache": options.cache_images or given["cache"],
-                "worker_tensor": not given["quad"] and (keyed or (given["rank"] < 0 and not given["image_weights"])),
-                "micro_batch": 0 if keyed else given["batch_size"],
-                "seed": options.seed,
-            }
-        )
+        changed = {
+            "cache": options.cache_images or given["cache"],
+            "worker_tensor": not given["quad"] and (keyed or (given["rank"] < 0 and not given["image_weights"])),
+            "micro_batch": 0 if keyed else given["batch_size"],
+            "seed": options.seed,
+        }
+        rank = given["rank"] if dist.is_initialized() else -1
+        with main_first(World(rank, size=given["world_size"])):  # rank 0 writes the caches
+            loader, dataset = create_dataloader(**given | changed)
         return ScriptLoader(loader), dataset
 
     return create

@@ -16,7 +16,7 @@ from yolov7fast.data.checks.findings import NOTE, SEVERITIES, Place
 from yolov7fast.data.checks.terminal import place_text
 from yolov7fast.data.formats.samples import Sample
 from yolov7fast.data.image_facts import GOOD, TRUNCATED
-from yolov7fast.data.images import read_unchecked_image
+from yolov7fast.data.image_io import read_unchecked_image
 from yolov7fast.reports.html_page import COLOURS, render
 
 SUSPICIOUS, RANDOM = 36, 12  # images shown

@@ -7,7 +7,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from yolov7fast.data.images import decode_file
+from yolov7fast.data.image_io import decode_file
 
 STEPS = ((320, 72), (288, 60), (224, 50), (160, 40))  # longer side and quality: the first that fits is taken
 REDUCED = {2: cv2.IMREAD_REDUCED_COLOR_2, 4: cv2.IMREAD_REDUCED_COLOR_4, 8: cv2.IMREAD_REDUCED_COLOR_8}

@@ -24,7 +24,7 @@ from yolov7fast.core.process.threads import SideThread
 from yolov7fast.core.text import printable
 from yolov7fast.data.data_yaml import DataYaml, check_train_source, find_data, load_data_yaml
 from yolov7fast.data.labels import Subset, check_class_range
-from yolov7fast.data.loading.dataloader import create_dataloader
+from yolov7fast.data.loading.create_dataloader import create_dataloader
 from yolov7fast.data.quick_check import closer_look, odd_signs, same_images
 from yolov7fast.evaluation.config import EvalConfig, OutputConfig
 from yolov7fast.evaluation.findings import FindingsSink, findings
@@ -182,7 +182,6 @@ class BaseFamily(Family):
                 seed=opt.seed,
                 subset=subset,
                 dataset_class=self.dataset_class,
-                rank_zero_first=False,  # `main_first` has seen to it
                 **self.loader_options() | self.train_loader_options(),
             )
         self.check_labels(self.dataset)

@@ -9,7 +9,7 @@ import pytest
 from tests.data.formats.test_prepare import tree
 from yolov7fast.cli.commands.data import main
 from yolov7fast.core.errors import UserError
-from yolov7fast.data.caches.labels import load_labels
+from yolov7fast.data.caches.label_cache import load_labels
 from yolov7fast.data.checks.examine import Options, examine
 from yolov7fast.data.checks.findings import ERROR
 from yolov7fast.data.checks.fix import CORRECTED, write_fixed

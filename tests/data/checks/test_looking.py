@@ -69,5 +69,5 @@ def test_both_halves_together_are_a_look(data, monkeypatch):
     with Looking(paths, "a") as looking:
         facts = looking.finish()
     assert (facts == look_at(paths, "b")).all() and (facts["width"] == 64).all()
-    monkeypatch.setattr(image_facts, "_look_chunk", None)  # all is in the cache now
+    monkeypatch.setattr(image_facts, "read_facts", None)  # all is in the cache now
     assert (look_at(paths, "a") == facts).all()

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from yolov7fast.core.errors import UserError
-from yolov7fast.data.augment.randomness import KeyedRandom
+from yolov7fast.data.augment.random_source import KeyedRandom
 
 
 class FakeDataset:

@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader
 
 from tests.data.loading.loader_fakes import FakeDataset, collate, copied, order
 from yolov7fast.core.errors import UserError
-from yolov7fast.data.loading.loader import make_loader, why_fewer, worker_count
+from yolov7fast.data.loading.create_dataloader import make_loader, why_fewer
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -97,13 +97,6 @@ def test_persistent_workers_are_the_same_processes_in_every_epoch(make):
         assert (pids[0] == pids[1]) == persistent
 
 
-def test_reweighted_epoch_left_early_begins_anew(make):
-    loader = make(FakeDataset(6), 2, 2, image_weights=True, persistent_workers=True)
-    for _ in loader:
-        break
-    assert order(loader) == [[0, 1], [2, 3], [4, 5]]
-
-
 @pytest.fixture(scope="module")
 def keyed_epochs():
     """Three epochs of a keyed loader without workers: [epoch][batch]."""
@@ -139,24 +132,6 @@ def test_keyed_epoch_left_early_does_not_shift_the_next(make, keyed_epochs, work
     loader.set_epoch(1)
     assert copied(loader) == keyed_epochs[1]
     assert copied(loader) == keyed_epochs[2]  # the next in turn, without being asked
-
-
-@pytest.mark.parametrize("workers, shared", [(0, False), (2, False), (2, True)])
-def test_keyed_loader_leaves_the_global_generators_alone(make, workers, shared):
-    seed_all()
-    before = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state()
-    list(make(FakeDataset(11, seed=7), 4, workers, seed=7, worker_tensor=shared))
-    assert random.getstate() == before[0]
-    assert np.random.get_state()[1].tolist() == before[1]
-    assert torch.equal(torch.get_rng_state(), before[2])
-
-
-def test_shuffle_is_a_new_permutation_each_epoch_and_seed(make):
-    orders = []
-    for seed in (0, 1000):
-        loader = make(FakeDataset(50, seed=seed), 50, 0, seed=seed, shuffle=True)
-        orders += [tuple(order(loader)[0]) for _ in range(3)]
-    assert len(set(orders)) == 6 and all(sorted(o) == list(range(50)) for o in orders)
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -215,22 +190,6 @@ def test_closed_loader_says_so(make, options):
     loader.close()
     with pytest.raises(RuntimeError, match="closed"):
         list(loader)
-
-
-def test_batch_without_labels_and_last_short_batch(make):
-    for options in ({}, {"worker_tensor": True, "seed": 1}):
-        dataset = FakeDataset(3, seed=1)
-        dataset.sample_into = lambda key, out: (np.zeros((0, 6), np.float32), "im0.jpg", None)
-        shapes = [(tuple(i.shape), tuple(t.shape)) for i, t, _, _ in make(dataset, 2, 1, **options)]
-        assert shapes == [((2, 3, 8, 8), (0, 6)), ((1, 3, 8, 8), (0, 6))]
-
-
-def test_worker_count_follows_the_cores_the_batch_and_the_wish(monkeypatch):
-    monkeypatch.setattr("os.cpu_count", lambda: 16)
-    assert worker_count(8, 64) == 8
-    assert worker_count(8, 64, world_size=4) == 4
-    assert worker_count(8, 2) == 2
-    assert worker_count(8, 1) == 0
 
 
 def test_fewer_workers_than_asked_for_have_a_reason(monkeypatch):

@@ -9,7 +9,7 @@ import yaml
 
 from tests.data.loading.loader_fakes import copied
 from yolov7fast.core.errors import UserError
-from yolov7fast.data.loading.dataloader import create_dataloader
+from yolov7fast.data.loading.create_dataloader import create_dataloader
 
 pytestmark = pytest.mark.timeout(120)
 ROOT = Path(__file__).resolve().parents[3]

@@ -29,7 +29,7 @@ from yolov7fast.cli.programs import program
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.atomic import write_atomically
 from yolov7fast.core.text import printable
-from yolov7fast.data.images import read_image
+from yolov7fast.data.image_io import read_image
 
 IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp"}  # what can be written as well as read
 SETTINGS = "resized.json"  # in DST: what the folder was made with

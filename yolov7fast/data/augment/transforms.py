@@ -1,36 +1,59 @@
-"""Augmentations of one image with its labels: letterbox, geometric warp, colour, blending.
+"""Augmentations of one image with its labels: letterbox, geometric warp, colour, mixup.
 
-Pure functions: whatever is random comes from the random source handed in (`augment.randomness`), in upstream's
-order. Images are uint8 (H, W, 3 or 4) in BGR order; a fourth channel is padding that makes OpenCV's warp about
-three times as fast with the same bits in the other three. Label rows are float32 [class, x1, y1, x2, y2] in pixels,
+Pure functions: random numbers come from the `RandomSource` argument, in upstream's order. Images are uint8
+(H, W, 3 or 4) in BGR order; a fourth channel is padding that makes OpenCV's warp about three times as fast with the
+same bits in the other three. Label rows are float32 [class, x1, y1, x2, y2] in pixels,
 polygons are (k, 2) arrays of points. Sizes are (height, width). Padding is grey, 114 in every channel.
 """
 
 import functools
 import math
+import threading
 from collections.abc import Mapping
 from typing import NamedTuple
 
 import cv2
 import numpy as np
 
-from yolov7fast.data.augment.randomness import GLOBAL, RandomSource
-from yolov7fast.data.augment.scratch import scratch
+from yolov7fast.data.augment.random_source import GLOBAL, RandomSource
 
 GREY = 114
 GREY_PIXEL = (GREY, GREY, GREY, GREY)
 IDENTITY = np.eye(3)
 LEVELS = np.arange(256, dtype=np.float64)  # of a channel
-CUT_OFF = -0.49995  # added before OpenCV rounds, in float32: cuts fractions off,
-CERTAIN = 0.9999  # if they are below this, whatever is lost in float32
 POLYGON_POINTS = 1000  # to which a polygon is resampled before it is warped
+
+
+class _Scratch(threading.local):
+    """Working memory that is reused for every sample: page faults of new arrays take longer than the work on them.
+
+    Each thread has its own arrays. An array holds undefined values and is valid until its name is requested again.
+    """
+
+    def __init__(self):
+        self._held: dict[str, np.ndarray] = {}
+        self._last: dict[str, np.ndarray] = {}  # the last view of each name, usually requested again
+
+    def __call__(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
+        """Return a uint8 array of this shape."""
+        last = self._last.get(name)
+        if last is None or last.shape != shape:
+            size = math.prod(shape)
+            held = self._held.get(name)
+            if held is None or held.size < size:
+                held = self._held[name] = np.empty(size, np.uint8)
+            last = self._last[name] = held[:size].reshape(shape)
+        return last
+
+
+scratch = _Scratch()
 
 
 # --- letterbox --------------------------------------------------------------------------------------------------------
 
 
-class Fit(NamedTuple):
-    """How an image is placed in a letterbox."""
+class LetterboxFit(NamedTuple):
+    """Position of an image in a letterbox."""
 
     inner: tuple[int, int]  # width and height of the image inside
     ratio: tuple[float, float]  # enlargement in x and y
@@ -38,8 +61,8 @@ class Fit(NamedTuple):
     border: tuple[int, int, int, int]  # top, bottom, left, right, in whole pixels
 
 
-def letterbox_fit(shape, new_shape=(640, 640), auto=True, scaleFill=False, scaleup=True, stride=32) -> Fit:
-    """Where an image of `shape` (h, w) lies in a letterbox of `new_shape`; see `letterbox`."""
+def letterbox_fit(shape, new_shape=(640, 640), auto=True, scaleFill=False, scaleup=True, stride=32) -> LetterboxFit:
+    """Return the position of an image of `shape` (h, w) in a letterbox of `new_shape`; see `letterbox`."""
     h, w = shape
     if isinstance(new_shape, int):
         new_shape = (new_shape, new_shape)
@@ -57,11 +80,11 @@ def letterbox_fit(shape, new_shape=(640, 640), auto=True, scaleFill=False, scale
         ratio = new_shape[1] / w, new_shape[0] / h
     dw /= 2
     dh /= 2
-    return Fit(inner, ratio, (dw, dh), (round(dh - 0.1), round(dh + 0.1), round(dw - 0.1), round(dw + 0.1)))
+    return LetterboxFit(inner, ratio, (dw, dh), (round(dh - 0.1), round(dh + 0.1), round(dw - 0.1), round(dw + 0.1)))
 
 
 def letterbox(img, new_shape=(640, 640), color=(GREY,) * 3, auto=True, scaleFill=False, scaleup=True, stride=32):
-    """Fit an image into `new_shape` (an int means square) keeping its proportions, and pad the rest.
+    """LetterboxFit an image into `new_shape` (an int means square) keeping its proportions, and pad the rest.
 
     auto: pad only to the next multiple of `stride`; scaleFill: stretch instead of padding; scaleup: allow enlarging.
     Returns the image, the ratios (x, y) and the padding (dw, dh) of one side, which may end in .5.
@@ -72,7 +95,7 @@ def letterbox(img, new_shape=(640, 640), color=(GREY,) * 3, auto=True, scaleFill
 
 
 def resize_to(img: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """The image at (width, height), linearly interpolated; itself if it has that size."""
+    """Resize an image to (width, height) with linear interpolation; return it unchanged if it has that size."""
     return img if img.shape[1::-1] == tuple(size) else cv2.resize(img, size, interpolation=cv2.INTER_LINEAR)
 
 
@@ -90,7 +113,7 @@ class Warp(NamedTuple):
 
     @property
     def is_upright(self) -> bool:
-        """Rectangles stay upright rectangles: no rotation, shear, perspective or mirroring."""
+        """Whether axis-aligned boxes stay axis-aligned: no rotation, shear, perspective or mirroring."""
         (a, b, _), (c, d, _) = self.matrix[:2].tolist()
         return not self.projective and b == c == 0 and a > 0 and d > 0
 
@@ -100,21 +123,15 @@ class Warp(NamedTuple):
 
 
 def draw_warp(
-    rng: RandomSource,
-    source: tuple[int, int],
-    border: tuple[int, int] = (0, 0),
-    *,
-    degrees: float,
-    translate: float,
-    scale: float,
-    shear: float,
-    perspective: float,
+    rng: RandomSource, hyp: Mapping[str, float], source: tuple[int, int], border: tuple[int, int] = (0, 0)
 ) -> Warp:
-    """Eight draws (perspective x2, angle, zoom, shear x2, shift x2) -> centre, perspective, rotate, shear, shift.
+    """Draw a warp in eight draws (perspective x2, angle, zoom, shear x2, shift x2).
 
-    `border` (y, x) is added on each side: a mosaic of 2s x 2s with border -s/2 gives s x s. The zoom is drawn from
-    [1 - scale, 1.1 + scale], also when `scale` is 0.
+    hyp: ranges `degrees`, `translate`, `scale`, `shear` and `perspective`. border: (y, x), added on each side: a mosaic
+    of 2s x 2s with border -s/2 gives s x s. The zoom is drawn from [1 - scale, 1.1 + scale], also when `scale` is 0.
     """
+    degrees, translate, scale = hyp["degrees"], hyp["translate"], hyp["scale"]
+    shear, perspective = hyp["shear"], hyp["perspective"]
     h, w = source
     size = h + border[0] * 2, w + border[1] * 2
     centre, project, rotate, skew, shift = (IDENTITY.copy() for _ in range(5))
@@ -131,14 +148,6 @@ def draw_warp(
     shift[1, 2] = rng.uniform(0.5 - translate, 0.5 + translate) * size[0]
     matrix = shift @ skew @ rotate @ project @ centre
     return Warp(matrix, zoom, (h, w), size, bool(perspective))
-
-
-def draw_hyp_warp(
-    rng: RandomSource, hyp: Mapping[str, float], source: tuple[int, int], border: tuple[int, int] = (0, 0)
-) -> Warp:
-    """`draw_warp` with the five ranges of a hyper-parameter file."""
-    keys = ("degrees", "translate", "scale", "shear", "perspective")
-    return draw_warp(rng, source, border, **{key: hyp[key] for key in keys})
 
 
 def warp_image(img: np.ndarray, warp: Warp, name: str = "warped") -> np.ndarray:
@@ -158,7 +167,7 @@ def warp_image(img: np.ndarray, warp: Warp, name: str = "warped") -> np.ndarray:
 
 
 def visible_source(warp: Warp) -> tuple[int, int, int, int]:
-    """Rectangle (x1, y1, x2, y2) of the source that the warp can read, with a margin: the rest need not be drawn."""
+    """Return the rectangle (x1, y1, x2, y2) of the source that the warp reads, with a margin."""
     h, w = warp.source
     (a, b, tx), (c, d, ty) = warp.matrix[:2].tolist()
     det = a * d - b * c
@@ -174,10 +183,10 @@ def visible_source(warp: Warp) -> tuple[int, int, int, int]:
 
 
 def warp_labels(labels: np.ndarray, segments: list[np.ndarray], warp: Warp) -> np.ndarray:
-    """Carry label rows through a warp and drop what is left of too little.
+    """Warp label rows and drop boxes of which too little is left.
 
     Without polygons a row becomes the box around its four warped corners; with polygons (one for each row, in order)
-    the box around the warped outline as far as it lies inside the image.
+    the box around the part of the warped outline that is inside the image.
     """
     if not len(labels):
         return labels
@@ -190,7 +199,7 @@ def warp_labels(labels: np.ndarray, segments: list[np.ndarray], warp: Warp) -> n
 
 
 def _transform(points: np.ndarray, warp: Warp) -> np.ndarray:
-    """(n, 2) points through the matrix: float64 (n, 3), x and y in front."""
+    """Multiply points (n, 2) by the matrix: float64 (n, 3), x and y first."""
     xy = np.ones((len(points), 3))
     xy[:, :2] = points
     xy = xy @ warp.matrix.T
@@ -200,8 +209,8 @@ def _transform(points: np.ndarray, warp: Warp) -> np.ndarray:
 
 
 def _warp_corners(labels: np.ndarray, warp: Warp) -> np.ndarray:
-    """(n, 5) rows -> (n, 4) float64 boxes around the warped corners, clipped to the output."""
-    if warp.is_upright:  # corners stay what they are
+    """Return float64 boxes (n, 4) around the warped corners of rows (n, 5), clipped to the output."""
+    if warp.is_upright:  # each corner keeps its role
         (zoom_x, _, shift_x), (_, zoom_y, shift_y) = warp.matrix[:2].tolist()
         boxes = labels[:, 1:5] * np.array((zoom_x, zoom_y, zoom_x, zoom_y))
         boxes += np.array((shift_x, shift_y, shift_x, shift_y))
@@ -219,17 +228,17 @@ def _warp_corners(labels: np.ndarray, warp: Warp) -> np.ndarray:
 
 @functools.lru_cache(maxsize=1024)
 def _resampling(corners: int) -> tuple[np.ndarray, np.ndarray]:
-    """For a closed polygon of so many corners: where the new points lie, and which of them are next to a corner."""
+    """Return the positions of the new points of a closed polygon with `corners` corners, and those next to a corner."""
     at = np.linspace(0, corners - 1, POLYGON_POINTS)
     nearest = np.arange(corners) * ((POLYGON_POINTS - 1) / max(corners - 1, 1))
-    beside = np.concatenate([np.floor(nearest) + step for step in (-1, 0, 1, 2)]).clip(0, POLYGON_POINTS - 1)
-    return at, at[np.unique(beside.astype(int))]
+    adjacent = np.concatenate([np.floor(nearest) + step for step in (-1, 0, 1, 2)]).clip(0, POLYGON_POINTS - 1)
+    return at, at[np.unique(adjacent.astype(int))]
 
 
 def resample_polygon(segment: np.ndarray, only_ends: bool = False) -> np.ndarray:
     """Close a polygon (k, 2) and spread 1000 points along it, evenly in the index of the corner: (1000, 2) float64.
 
-    only_ends: of each side only the points next to its ends, among which are its extreme coordinates.
+    only_ends: only the points next to corners, which include the extreme coordinates.
     """
     closed = np.concatenate((segment, segment[0:1]), axis=0)
     at = _resampling(len(closed))[only_ends]
@@ -238,7 +247,7 @@ def resample_polygon(segment: np.ndarray, only_ends: bool = False) -> np.ndarray
 
 
 def polygon_box(points: np.ndarray, width: int, height: int) -> np.ndarray:
-    """Box (4,) around the points (k, 2) that lie inside the image; zeros if there are none."""
+    """Return the box (4,) around the points (k, 2) that are inside the image; zeros if there are none."""
     x, y = points.T
     inside = (x >= 0) & (y >= 0) & (x <= width) & (y <= height)
     x, y = x[inside], y[inside]
@@ -246,7 +255,7 @@ def polygon_box(points: np.ndarray, width: int, height: int) -> np.ndarray:
 
 
 def _warp_polygons(segments: list[np.ndarray], n: int, warp: Warp) -> np.ndarray:
-    """One polygon for each of n label rows -> (n, 4) float64 boxes."""
+    """Return float64 boxes (n, 4) of n warped polygons."""
     boxes = np.zeros((n, 4))
     seen, whole = _visibility(segments, warp)
     for i in np.flatnonzero(seen).tolist():
@@ -256,10 +265,10 @@ def _warp_polygons(segments: list[np.ndarray], n: int, warp: Warp) -> np.ndarray
 
 
 def _visibility(segments: list[np.ndarray], warp: Warp) -> tuple[np.ndarray, np.ndarray]:
-    """(n,) bool twice: polygons that may show in the output, and those that certainly lie wholly inside it.
+    """Return two (n,) bool masks: polygons that may be visible in the output, and those certainly inside it.
 
-    Judged by their corners, which is exact enough (a hundredth of a pixel to spare) while rectangles stay upright;
-    then the extreme points of a whole polygon lie next to corners, and most polygons need no thousand points.
+    Decided by the corners, with a margin of a hundredth of a pixel, for warps that keep boxes axis-aligned. The extreme
+    points of a polygon that is inside are next to its corners, so most polygons do not need all 1000 points.
     """
     n = len(segments)
     if not warp.is_upright:
@@ -276,9 +285,10 @@ def _visibility(segments: list[np.ndarray], warp: Warp) -> tuple[np.ndarray, np.
 
 
 def box_candidates(box1, box2, wh_thr=2, ar_thr=20, area_thr=0.1, eps=1e-16):
-    """Which boxes survive a warp: box1 (4, n) before (already zoomed), box2 (4, n) after -> (n,) bool.
+    """Return which boxes to keep, (n,) bool: box1 (4, n) before the warp (already zoomed), box2 (4, n) after.
 
-    Still over `wh_thr` pixels wide and high, over `area_thr` of the old area, and no longer than `ar_thr` to one.
+    A box is kept if it is over `wh_thr` pixels wide and high, over `area_thr` of the old area, and its aspect ratio is
+    below `ar_thr`.
     """
     (w1, h1), (w2, h2) = box1[2:4] - box1[:2], box2[2:4] - box2[:2]
     short, long = np.minimum(w2, h2), np.maximum(w2, h2)
@@ -298,16 +308,8 @@ def random_perspective(
     rng: RandomSource = GLOBAL,
 ):
     """Draw a warp and apply it to an image and its label rows; the image keeps its number of channels."""
-    warp = draw_warp(
-        rng,
-        img.shape[:2],
-        border,
-        degrees=degrees,
-        translate=translate,
-        scale=scale,
-        shear=shear,
-        perspective=perspective,
-    )
+    ranges = {"degrees": degrees, "translate": translate, "scale": scale, "shear": shear, "perspective": perspective}
+    warp = draw_warp(rng, ranges, img.shape[:2], border)
     channels = img.shape[2]
     img = warp_image(img, warp)
     if img.shape[2] != channels:
@@ -319,45 +321,32 @@ def random_perspective(
 
 
 class Colour(NamedTuple):
-    """A drawn change of hue, saturation and value."""
+    """Gains of hue, saturation and value."""
 
     gains: list[float]
 
     @property
     def tables(self) -> list[np.ndarray]:
-        """What becomes of each level of the three, uint8 (256,): hue wraps at 180, the others stop at 255."""
+        """Lookup tables of the three channels, uint8 (256,): hue wraps at 180, the others saturate at 255."""
         tables = np.multiply.outer(self.gains, LEVELS)
         tables[0] %= 180
         np.minimum(tables[1:], 255, out=tables[1:])
         return list(np.maximum(tables, 0, out=tables).astype(np.uint8))
 
-    @property
-    def is_product(self) -> list[bool]:
-        """Whether each table surely holds the product of gain and level, cut off, as `convertScaleAbs` makes it."""
-        products = np.multiply.outer(self.gains, LEVELS)
-        sure = (products - np.floor(products)).max(1) < CERTAIN
-        highest = 1, math.inf, math.inf  # gains: hues of 0 ... 179 must not wrap
-        return [ok and 0 <= gain <= limit for ok, gain, limit in zip(sure.tolist(), self.gains, highest)]
-
 
 def draw_colour(rng: RandomSource, hgain: float, sgain: float, vgain: float) -> Colour:
-    """One call of the NumPy generator for three gains around 1."""
+    """Draw three gains around 1 in one call of the NumPy generator."""
     return Colour([draw * gain + 1 for draw, gain in zip(rng.np_uniform(-1, 1, 3).tolist(), (hgain, sgain, vgain))])
 
 
 def apply_colour(img: np.ndarray, colour: Colour, out: np.ndarray | None = None) -> np.ndarray:
-    """BGR(A) image -> BGR image, `out` or new, with hue, saturation and value looked up in their tables."""
+    """Return a BGR(A) image as BGR, in `out` or new, with hue, saturation and value mapped by their tables."""
     h, w = img.shape[:2]
     hsv = cv2.cvtColor(img, cv2.COLOR_BGR2HSV, dst=scratch("hsv", (h, w, 3)))
     planes = list(scratch("planes", (3, h, w)))
     cv2.split(hsv, planes)
-    products = colour.is_product
-    tables = [] if all(products) else colour.tables
-    for k, plane in enumerate(planes):
-        if products[k]:  # takes half the time
-            cv2.convertScaleAbs(plane, alpha=colour.gains[k], beta=CUT_OFF, dst=plane)
-        else:
-            cv2.LUT(plane, tables[k], dst=plane)
+    for plane, table in zip(planes, colour.tables):
+        cv2.LUT(plane, table, dst=plane)
     return cv2.cvtColor(cv2.merge(planes, hsv), cv2.COLOR_HSV2BGR, dst=out)
 
 
@@ -366,7 +355,7 @@ def augment_hsv(img: np.ndarray, hgain=0.5, sgain=0.5, vgain=0.5, rng: RandomSou
     apply_colour(img, draw_colour(rng, hgain, sgain, vgain), out=img)
 
 
-# --- blending ---------------------------------------------------------------------------------------------------------
+# --- mixup ------------------------------------------------------------------------------------------------------------
 
 
 def mixup(img1: np.ndarray, img2: np.ndarray, ratio: float) -> np.ndarray:

@@ -21,7 +21,7 @@ from yolov7fast.data.formats.recognise import Found, recognise
 from yolov7fast.data.formats.samples import AnnotatedSet, Sample
 from yolov7fast.data.formats.yolo import images_by_split, label_of, read
 from yolov7fast.data.image_facts import Looking, look_at, stamps_of
-from yolov7fast.data.image_files import walk
+from yolov7fast.data.image_io import walk
 
 VERSION = 4
 THRESHOLD = 4.0  # anchor_t of the shipped hyper-parameters

@@ -25,7 +25,7 @@ from yolov7fast.data.formats.outline import corners, extent, join_rings, with_fo
 from yolov7fast.data.formats.samples import Sample
 from yolov7fast.data.formats.yolo import KIND as YOLO
 from yolov7fast.data.image_facts import GOOD, TRUNCATED, loaded_sizes
-from yolov7fast.data.image_files import IMG_FORMATS
+from yolov7fast.data.image_io import IMG_FORMATS
 from yolov7fast.data.labels import MIN_SIDE
 
 CORRECTED = {

@@ -8,7 +8,7 @@ import numpy as np
 from yolov7fast.data.checks.findings import Findings
 from yolov7fast.data.formats.samples import Sample
 from yolov7fast.data.image_facts import MISSING, TOO_LARGE, TRUNCATED, UNREADABLE, loaded_sizes
-from yolov7fast.data.image_files import IMG_FORMATS
+from yolov7fast.data.image_io import IMG_FORMATS
 from yolov7fast.data.labels import MIN_SIDE
 from yolov7fast.data.near_duplicates import exact_groups, groups_of, near_pairs
 

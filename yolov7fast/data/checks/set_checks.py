@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from yolov7fast.core.anchor_search import cluster, evolve
 from yolov7fast.core.errors import UserError
+from yolov7fast.data.autoanchor import cluster, evolve
 from yolov7fast.data.checks.findings import Findings, counted
 from yolov7fast.data.checks.objects import Objects
 from yolov7fast.data.formats.samples import Sample

@@ -15,7 +15,7 @@ from yolov7fast.core.files.atomic import atomic_folder
 from yolov7fast.core.files.locks import exclusive
 from yolov7fast.core.text import printable
 from yolov7fast.data.formats.files import cache_folder, plain_name
-from yolov7fast.data.image_files import IGNORED_FOLDERS, is_image_name
+from yolov7fast.data.image_io import IGNORED_FOLDERS, is_image_name
 
 MOST_FILES = 3_000_000
 SWELL, SLACK = 50, 1 << 27  # unpacked bytes allowed for each byte of the archive, and in any case

@@ -20,7 +20,7 @@ from yolov7fast.core.files.settings_files import is_number, is_whole
 from yolov7fast.core.text import printable
 from yolov7fast.data.formats.files import ImageFinder
 from yolov7fast.data.formats.samples import AnnotatedSet, Fault, Sample, split_of
-from yolov7fast.data.images import image_size
+from yolov7fast.data.image_io import image_size
 
 KIND = "COCO JSON"
 FOLDERS = ("annotations", "Annotations")

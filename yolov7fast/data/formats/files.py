@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 
 from yolov7fast.core.errors import UserError
-from yolov7fast.data.image_files import is_image_name, walk
+from yolov7fast.data.image_io import is_image_name, walk
 
 CACHE_VARIABLE = "YOLOV7FAST_CACHE"
 

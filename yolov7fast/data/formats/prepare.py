@@ -32,8 +32,7 @@ from yolov7fast.data.formats.recognise import Found, recognise
 from yolov7fast.data.formats.samples import AnnotatedSet, Fault, Sample
 from yolov7fast.data.formats.split import split_by_hash
 from yolov7fast.data.image_facts import look_at
-from yolov7fast.data.image_files import walk
-from yolov7fast.data.images import image_size
+from yolov7fast.data.image_io import image_size, walk
 from yolov7fast.data.labels import img2label_paths
 from yolov7fast.data.near_duplicates import near_pairs
 

@@ -11,7 +11,7 @@ from yolov7fast.data.data_yaml import DataYaml
 from yolov7fast.data.formats import coco, table, voc, yolo
 from yolov7fast.data.formats.archive import unpack
 from yolov7fast.data.formats.samples import AnnotatedSet
-from yolov7fast.data.image_files import IGNORED_FOLDERS
+from yolov7fast.data.image_io import IGNORED_FOLDERS
 
 YAML_SUFFIXES = (".yaml", ".yml")
 DEEPEST = 3  # folders with a single folder in them that are passed through

@@ -12,7 +12,7 @@ from yolov7fast.core.errors import UserError
 from yolov7fast.core.text import printable
 from yolov7fast.data.formats.files import ImageFinder
 from yolov7fast.data.formats.samples import SPLITS, AnnotatedSet, Fault, Sample, split_of
-from yolov7fast.data.images import image_size
+from yolov7fast.data.image_io import image_size
 
 KIND = "CSV"
 COLUMNS = {  # what a column holds -> names it goes by, lower case, without separators

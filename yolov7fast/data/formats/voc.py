@@ -11,7 +11,7 @@ from tqdm import tqdm
 from yolov7fast.core.errors import UserError
 from yolov7fast.data.formats.files import ImageFinder
 from yolov7fast.data.formats.samples import SPLITS, AnnotatedSet, Fault, Sample, split_of
-from yolov7fast.data.images import image_size
+from yolov7fast.data.image_io import image_size
 
 KIND = "Pascal VOC"
 FOLDERS = ("Annotations", "annotations", "xmls")

@@ -18,7 +18,7 @@ from yolov7fast.data.formats.files import link
 from yolov7fast.data.formats.label_lines import label_lines
 from yolov7fast.data.formats.names import unique_names
 from yolov7fast.data.formats.samples import AnnotatedSet, Sample
-from yolov7fast.data.images import image_size
+from yolov7fast.data.image_io import image_size
 
 IMAGES = ("copy", "link", "none")  # what becomes of the image files
 FORMATS = ("yolo", "coco", "voc")

@@ -1,7 +1,7 @@
-"""Which samples make up which batch of which epoch.
+"""The order of samples: which make up which batch of which epoch.
 
-A batch is a list of keys: plain indices in upstream's way of drawing, `(epoch, index)` where a sample's
-randomness follows from its key.
+A batch is a list of keys: plain indices where samples draw from global generators, as upstream's do, and
+`(epoch, index)` where the random numbers of a sample are a function of its key.
 """
 
 from collections.abc import Iterator
@@ -10,17 +10,15 @@ from torch.utils.data import BatchSampler, DistributedSampler, SequentialSampler
 
 
 def upstream_sampler(dataset, rank: int, world_size: int):
-    """Upstream's choice: in order for one process, permuted by the epoch's number for several."""
-    if rank < 0:
-        return SequentialSampler(dataset)
-    return DistributedSampler(dataset, num_replicas=world_size, rank=rank)
+    """Return upstream's sampler: in order for one process, permuted by the epoch's number for several."""
+    return SequentialSampler(dataset) if rank < 0 else DistributedSampler(dataset, num_replicas=world_size, rank=rank)
 
 
 class RestartingBatches:
-    """A batch sampler that begins again for ever, so that one iterator, and its workers, serve all epochs.
+    """A batch sampler that never ends, so that one iterator, and its workers, serve all epochs.
 
-    The order of an epoch is fixed when its first batch is handed out. With workers this happens while the epoch
-    before is still being consumed, so a `DistributedSampler` is asked before its `set_epoch`: the order lags.
+    The order of an epoch is fixed when its first batch is handed out. With workers this happens while the previous
+    epoch is still being consumed, before `DistributedSampler.set_epoch` is called: the order lags, as upstream's does.
     """
 
     def __init__(self, sampler, batch_size: int):
@@ -40,20 +38,11 @@ class EpochOrder:
 
     Orders are those of torch's `DistributedSampler`: rank r of R takes every R-th entry of one permutation, so that
     R processes with batch B see the same samples per step as one process with batch R*B. Only the last batch of an
-    epoch may differ: it is filled up, with samples of the epoch's beginning, to a multiple of R.
+    epoch may differ: it is padded, with samples from the start of the epoch, to a multiple of R.
     """
 
-    def __init__(
-        self,
-        dataset,
-        batch_size: int,
-        *,
-        rank: int = -1,
-        world_size: int = 1,
-        seed: int = 0,
-        shuffle: bool | None = None,
-    ):
-        """shuffle: None: several processes (`rank` >= 0) do, as upstream; `seed` selects the permutations."""
+    def __init__(self, dataset, batch_size: int, *, rank=-1, world_size=1, seed: int = 0, shuffle: bool | None = None):
+        """shuffle: None: with several processes (`rank` >= 0), as upstream; `seed` selects the permutations."""
         self._sampler = DistributedSampler(
             dataset,
             num_replicas=world_size if rank >= 0 else 1,
@@ -68,12 +57,12 @@ class EpochOrder:
         return len(self._batches)
 
     def batches(self, epoch: int, start: int = 0) -> list[list[int]]:
-        """The batches of one epoch, each a list of indices, from batch `start` on."""
+        """Return the batches of one epoch from batch `start` on, each a list of indices."""
         self._sampler.set_epoch(epoch)
         return list(self._batches)[start:]
 
     def onwards(self, epoch: int, start: int = 0, *, endless: bool = True) -> Iterator[tuple[int, list[int]]]:
-        """(epoch, indices) of each batch from the given one on; `endless`: into the following epochs."""
+        """Yield (epoch, indices) of each batch from the given one on; `endless`: into the following epochs."""
         while True:
             for indices in self.batches(epoch, start):
                 yield epoch, indices
@@ -99,29 +88,29 @@ class KeyedBatches:
 
 
 class EpochByEpoch:
-    """Iteration for loaders that can begin any epoch at any batch. `len()` is the number of batches of an epoch.
+    """Base of loaders that can start any epoch at any batch. A loader may prepare batches of the next epoch.
 
-    A loader supplies `_begin_at(epoch, start)` and `_take()`. It may work ahead into the next epoch: as long as epochs
-    are asked for in turn, `_begin_at` is not called again.
+    As long as epochs are requested in order, `_begin_at` is called once.
     """
 
-    endless = True  # whether `_take` runs on into the next epoch
+    endless = True  # whether `_take` continues into the next epoch
     _wanted = (0, 0)  # (epoch, batch) that the next iteration begins with
     _ahead: tuple[int, int] | None = None  # (epoch, batch) that `_take` gives next
 
     def __len__(self) -> int:
+        """Batches of one epoch."""
         raise NotImplementedError
 
     def _begin_at(self, epoch: int, start: int) -> None:
-        """Give batch `start` of this epoch next."""
+        """Make batch `start` of this epoch the next one."""
         raise NotImplementedError
 
     def _take(self) -> tuple:
-        """The next batch."""
+        """Return the next batch."""
         raise NotImplementedError
 
     def set_epoch(self, epoch: int, start_batch: int = 0) -> None:
-        """Have the next iteration give this epoch, from batch `start_batch` on. Else it is the one after the last."""
+        """Set the epoch, and the batch within it, of the next iteration. Default: the epoch after the last one."""
         self._wanted = (epoch, start_batch)
 
     def __iter__(self) -> Iterator[tuple]:

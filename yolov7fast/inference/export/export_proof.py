@@ -21,7 +21,7 @@ from yolov7fast.core.errors import UserError, need
 from yolov7fast.data.augment.transforms import letterbox
 from yolov7fast.data.data_yaml import DataYaml
 from yolov7fast.data.detr_dataset import content, padding_mask
-from yolov7fast.data.images import read_image
+from yolov7fast.data.image_io import read_image
 from yolov7fast.data.labels import find_images
 from yolov7fast.data.shapes import draw_scene
 from yolov7fast.inference.export.export_network import ExportSource

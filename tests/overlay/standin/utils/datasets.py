@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 
 from yolov7fast.data.dataset import LoadImagesAndLabels  # noqa: F401 - a name of a checkout
-from yolov7fast.data.loading import dataloader
+from yolov7fast.data.loading import create_dataloader as dataloader
 
 
 def create_dataloader(

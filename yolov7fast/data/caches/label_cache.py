@@ -1,24 +1,19 @@
-"""The labels of a whole data set: checked once in parallel, kept in a cache file, problems listed in a report.
+"""The label cache: labels of a whole data set, checked once in parallel, with a report of the problems.
 
-The cache is a NumPy archive without pickles beside the labels (`labels/train.yolov7fast.cache`; upstream's
+The cache is a NumPy archive without pickles next to the labels (`labels/train.yolov7fast.cache`; upstream's
 `labels/train.cache` is neither read nor written). It is used only if its content hash, over paths, sizes and times of
-all images and label files, is the present one, and the checksum over its own contents fits them; a stale, damaged or
-foreign file is never executed, only replaced. Where the folder cannot be written, `cache_dir` or the user's cache
-folder takes both files.
+all images and label files, is current and its checksum matches its contents; a stale, damaged or foreign file is
+replaced, never executed. Where the folder cannot be written, both files go to `cache_dir` or the user's cache folder.
 """
 
 import contextlib
 import hashlib
 import json
 import logging
-import multiprocessing
 import os
-import signal
-import sys
 import zipfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor
+from collections.abc import Sequence
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from pathlib import Path
@@ -31,7 +26,7 @@ from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.atomic import atomic_file
 from yolov7fast.core.process.threads import ThreadPool
 from yolov7fast.core.text import counted, printable
-from yolov7fast.data.images import truncation_was_reported
+from yolov7fast.data.image_io import file_workers, truncation_was_reported
 from yolov7fast.data.labels import LINE_FAULTS, MIXED, TRUNCATED, Checked, Paths, Problem, check_pair, img2label_paths
 
 LOGGER = logging.getLogger(__name__)
@@ -40,14 +35,14 @@ SUFFIX = ".yolov7fast.cache"
 PARTIAL = ".partial"  # in the name of a cache whose label files may have lost lines
 CONTENTS = ("digest", "header", "labels", "rows", "shapes", "points", "corners", "polygons")
 MEMBERS = (*CONTENTS, "checksum")
-DIGEST_BYTES = 64  # more than a digest never is
-NAMED = 5  # truncated images that are named in a warning
+DIGEST_BYTES = 64  # upper limit
+NAMED = 5  # truncated images named in a warning
 THREADS = 8
-MANY = 4000  # images from which on processes are worth starting: reading labels keeps the interpreter lock busy
+MANY = 4000  # images from which on processes are used: parsing labels holds the interpreter lock
 
 
 class Counts(NamedTuple):
-    """How the images of a data set fared. `found` includes images that were left out later, as upstream does."""
+    """Numbers of images. `found` includes images that were left out later, as upstream does."""
 
     found: int = 0
     missing: int = 0
@@ -72,17 +67,17 @@ class LabelTable(NamedTuple):
 
     @property
     def images_lost_by_a_line(self) -> int:
-        """Images that are left out because of bad or doubled lines in their label files."""
+        """Number of images left out because of bad or duplicate lines in their label files."""
         return len({problem.path for problem in self.problems if problem.skipped and problem.kind in LINE_FAULTS})
 
     @property
     def lines_lost(self) -> int:
-        """Bad or doubled lines that are left out of label files whose good lines are kept."""
+        """Number of bad or duplicate lines left out of label files whose good lines are kept."""
         return sum(not problem.skipped and problem.kind in LINE_FAULTS for problem in self.problems)
 
     @property
     def first_loss(self) -> Problem | None:
-        """The first problem that leaves out an image or a line, or makes training misread a line."""
+        """The first problem that drops an image or a line, or makes training misread a line."""
         return next((p for p in self.problems if p.skipped or p.kind in (*LINE_FAULTS, MIXED)), None)
 
     @property
@@ -91,12 +86,12 @@ class LabelTable(NamedTuple):
         return [problem.path for problem in self.problems if problem.kind == TRUNCATED]
 
     def summary(self) -> str:
-        """How often each kind of problem occurs, in words."""
+        """Return how often each kind of problem occurs, as text."""
         kinds = Counter(problem.kind for problem in self.problems)
         return ", ".join(f"{count} x {kind}" for kind, count in kinds.most_common())
 
     def why_skipped(self) -> str:
-        """The summary, the first image that is left out, and where all are listed."""
+        """Return the summary, the first image that is left out, and the path of the report."""
         first = next(problem for problem in self.problems if problem.skipped)
         more = f"; all are listed in {self.report}" if self.report else ""
         return f"{self.summary()}; the first: {first.kind}, {first.place}: {first.text}{more}"
@@ -109,9 +104,9 @@ def load_labels(
     cache_dir: str | os.PathLike | None = None,
     keep_partial: bool = False,
 ) -> LabelTable:
-    """The checked labels of these images: from the cache if it is good, else by looking at every file.
+    """Return the checked labels of these images: from a current cache, otherwise by reading every file.
 
-    keep_partial: a bad or doubled line costs itself, not its image (--keep-partial-labels).
+    keep_partial: a bad or duplicate line drops itself, not its image (--keep-partial-labels).
     """
     label_files = img2label_paths(img_files)
     places = _places(source, label_files, cache_dir, keep_partial)
@@ -129,85 +124,60 @@ def load_labels(
         place = _write(places, table, digest)
         table = table._replace(report=_write_report(place, table) if place else None)
         if table.problems:
-            _warn_of_problems(table, prefix)
+            where = f"listed in {table.report}" if table.report else "no folder is writable, so they are not listed"
+            LOGGER.warning(f"{prefix}{table.summary()}: {where}")
     _warn_of_losses(table, prefix)
     truncation_was_reported(table.truncated)
     return table
 
 
-# --- looking at every file --------------------------------------------------------------------------------------------
+# --- checking every file ---------------------------------------------------------------------------------------------
 
 
 def _scan(img_files: Sequence[str], label_files: Sequence[str], what: str, keep_partial: bool) -> LabelTable:
-    kept: list[tuple[str, np.ndarray, Checked]] = []
     check = partial(check_pair, keep_partial=keep_partial)
+    kept: list[tuple[str, np.ndarray, Checked]] = []
     problems: list[Problem] = []
-    counts = Counts(total=len(img_files))
-    with _worker_death_as_user_error(what), _pool(len(img_files)) as pool, tqdm(total=len(img_files), desc=what) as bar:
-        for path, checked in zip(img_files, pool.map(check, img_files, label_files, chunksize=64)):
-            counts = _count(counts, checked)
-            problems += checked.problems
-            if checked.labels is not None:
-                kept.append((path, checked.labels, checked))
-            bar.set_description_str(f"{what}{counts}", refresh=False)
-            bar.update()
+    found = missing = empty = corrupt = 0
+    with file_workers(len(img_files), MANY) as pool, tqdm(total=len(img_files), desc=what) as bar:
+        try:
+            for path, checked in zip(img_files, pool.map(check, img_files, label_files, chunksize=64)):
+                found += checked.found
+                problems += checked.problems
+                if checked.labels is None:
+                    corrupt += 1
+                else:
+                    missing += not checked.found
+                    empty += checked.found and not len(checked.labels)
+                    kept.append((path, checked.labels, checked))
+                counts = Counts(found, missing, empty, corrupt, len(img_files))
+                bar.set_description_str(f"{what}{counts}", refresh=False)
+                bar.update()
+        except BrokenProcessPool as error:
+            raise UserError(
+                f"{what}a process that checks labels died, usually because memory ran out: end other programs, use "
+                "fewer --workers, or raise the container's memory limit, then start again"
+            ) from error
     return LabelTable(
         [path for path, _, _ in kept],
         [labels for _, labels, _ in kept],
         np.array([checked.shape for _, _, checked in kept], np.int64).reshape(-1, 2),
         [checked.segments for _, _, checked in kept],
-        counts,
+        Counts(found, missing, empty, corrupt, len(img_files)),
         problems,
     )
 
 
-def _pool(n: int) -> Executor:
-    """Workers for n images: threads, or forked processes if there are many images and several cores."""
-    cores = os.cpu_count() or 1
-    if n < MANY or cores == 1 or sys.platform != "linux":
-        return ThreadPool(THREADS)
-    ignore = signal.SIGINT, signal.SIG_IGN  # Ctrl-C is the main process's business
-    return ProcessPoolExecutor(min(cores, 16), multiprocessing.get_context("fork"), signal.signal, ignore)
-
-
-@contextlib.contextmanager
-def _worker_death_as_user_error(what: str) -> Iterator[None]:
-    """A worker process that dies within the block is the user's business."""
-    try:
-        yield
-    except BrokenProcessPool as error:
-        raise UserError(
-            f"{what}a process that checks labels died, as a rule because memory ran out: end other programs, use fewer "
-            "--workers, or raise the container's memory limit, then start again"
-        ) from error
-
-
-def _count(counts: Counts, checked: Checked) -> Counts:
-    if checked.labels is None:
-        return counts._replace(found=counts.found + checked.found, corrupt=counts.corrupt + 1)
-    return counts._replace(
-        found=counts.found + checked.found,
-        missing=counts.missing + (not checked.found),
-        empty=counts.empty + (checked.found and not len(checked.labels)),
-    )
-
-
-def _warn_of_problems(table: LabelTable, prefix: str) -> None:
-    """What was found, once, when the files are looked at."""
-    where = f"listed in {table.report}" if table.report else "no folder could be written, so there is no list of them"
-    LOGGER.warning(f"{prefix}{table.summary()}: {where}")
-
-
 def _warn_of_losses(table: LabelTable, prefix: str) -> None:
-    """What a run trains without, at the beginning of every run."""
+    """Warn at the start of every run of what it trains without."""
     if table.counts.corrupt:
         left_out = f"{table.counts.corrupt} of {table.counts.total} images are left out"
         if lost := table.images_lost_by_a_line:
-            left_out += f", {lost} of them for a bad or doubled label line, which costs the whole image, as upstream "
+            left_out += f", {lost} of them for a bad or duplicate label line, which costs the whole image, as upstream "
             left_out += "does; --keep-partial-labels keeps the good lines"
         LOGGER.warning(f"{prefix}{left_out}")
     if table.lines_lost:
-        LOGGER.warning(f"{prefix}--keep-partial-labels: {table.lines_lost} bad or doubled label lines are left out")
+        LOGGER.warning(f"{prefix}--keep-partial-labels: {table.lines_lost} bad or duplicate label lines are left out")
     if misread := [problem for problem in table.problems if problem.kind == MIXED]:
         files = len({problem.path for problem in misread})
         LOGGER.warning(
@@ -226,7 +196,7 @@ def _report_of(cache: Path) -> Path:
 
 
 def _write_report(cache: Path, table: LabelTable) -> Path | None:
-    """List all problems beside the cache; a list from before goes if there are none any more."""
+    """Write the report of all problems next to the cache; delete an old one if there are none."""
     path = _report_of(cache)
     with contextlib.suppress(OSError, UserError):
         if not table.problems:
@@ -244,7 +214,7 @@ def _write_report(cache: Path, table: LabelTable) -> Path | None:
 
 
 def cache_path(source: Paths, label_files: Sequence[str], keep_partial: bool = False) -> Path:
-    """Beside a list file (the last source), else beside the folder of the first label file."""
+    """Return the cache path: next to a list file (the last source) or to the folder of the first label file."""
     last = Path(source if isinstance(source, str | os.PathLike) else source[-1])
     place = last.with_suffix("") if os.path.isfile(last) else Path(label_files[0]).parent
     return place.with_name(f"{place.name}{PARTIAL * keep_partial}{SUFFIX}")
@@ -253,7 +223,7 @@ def cache_path(source: Paths, label_files: Sequence[str], keep_partial: bool = F
 def _places(
     source: Paths, label_files: Sequence[str], cache_dir: str | os.PathLike | None, keep_partial: bool
 ) -> list[Path]:
-    """Where the cache may lie, best place first."""
+    """Return the possible paths of the cache, preferred one first."""
     first = cache_path(source, label_files, keep_partial)
     folder = Path(cache_dir) if cache_dir else Path.home() / ".cache" / "yolov7-fast"
     key = hashlib.blake2b(str(first.absolute()).encode(errors="surrogateescape"), digest_size=6).hexdigest()
@@ -261,7 +231,7 @@ def _places(
 
 
 def content_hash(img_files: Sequence[str], label_files: Sequence[str], keep_partial: bool = False) -> str:
-    """Of the paths, sizes and modification times of all these files; an absent file counts as such."""
+    """Hash the paths, sizes and modification times of these files; a missing file has its own value."""
 
     def stamp(path: str) -> bytes:
         try:
@@ -275,14 +245,14 @@ def content_hash(img_files: Sequence[str], label_files: Sequence[str], keep_part
 
     files = [*img_files, *label_files]
     digest = hashlib.blake2b(f"labels {VERSION}{PARTIAL * keep_partial}\n".encode(), digest_size=16)
-    with ThreadPool(THREADS) as pool:  # on network file systems each look takes its time
+    with ThreadPool(THREADS) as pool:  # on network file systems each stat is slow
         for part in pool.map(stamps, (files[i : i + 1000] for i in range(0, len(files), 1000))):
             digest.update(part)
     return digest.hexdigest()
 
 
 def _write(places: Sequence[Path], table: LabelTable, digest: str) -> Path | None:
-    """Write the cache to the first place that takes it; the place, or None: nothing but the next scan is lost."""
+    """Write the cache to the first writable place and return it; None only costs another scan next time."""
     polygons = [p for image in table.segments for p in image]
     header = {"counts": table.counts, "img_files": table.img_files, "problems": table.problems}
     arrays = {
@@ -311,7 +281,7 @@ def _write(places: Sequence[Path], table: LabelTable, digest: str) -> Path | Non
 
 
 def is_writable(folder: Path) -> bool:
-    """Whether files may be made here. A folder marked read-only is left alone even by root."""
+    """Return whether files may be written here; False for a folder marked read-only, even for root."""
     try:
         return bool(folder.stat().st_mode & 0o222) and os.access(folder, os.W_OK)
     except OSError:
@@ -319,19 +289,19 @@ def is_writable(folder: Path) -> bool:
 
 
 def _read(place: Path, digest: str, img_files: Sequence[str], prefix: str) -> LabelTable | None:
-    """The cached table; None if the file is absent, stale, or, with a warning, damaged or something else altogether."""
+    """Return the cached table; None if the file is missing, stale or, with a warning, damaged or foreign."""
     if not os.path.exists(place):
         return None
     try:
         arrays = _arrays(place, digest)
         return None if arrays is None else _table(arrays, img_files)
-    except Exception:  # whatever a stranger's file makes the readers raise: it is rebuilt
+    except Exception:  # damaged files raise many types; the cache is rebuilt
         LOGGER.warning(f"{prefix}{place} is damaged or of another version, so it is not used")
         return None
 
 
 def _arrays(place: Path, digest: str) -> dict[str, np.ndarray] | None:
-    """What the cache holds, as it was written; None if that was of other files or of another state of them."""
+    """Return the verified contents of the cache; None if it is of other files or of an earlier state of them."""
     with zipfile.ZipFile(place) as archive:
         if not _is_plausible(archive, place):
             raise ValueError("not the members of this cache")
@@ -361,8 +331,7 @@ def _table(arrays: dict[str, np.ndarray], img_files: Sequence[str]) -> LabelTabl
 
 
 def _checksum(arrays: dict[str, np.ndarray]) -> bytes:
-    """Of types, shapes and values of all members together. The archive's own checksums are one for each member, so one
-    that was written anew or comes from another cache passes them."""
+    """Hash types, shapes and values of all members together: the archive's own checksums cover single members."""
     digest = hashlib.blake2b(digest_size=16)
     for name in CONTENTS:
         array = np.ascontiguousarray(arrays[name])
@@ -372,8 +341,8 @@ def _checksum(arrays: dict[str, np.ndarray]) -> bytes:
 
 
 def _is_plausible(archive: zipfile.ZipFile, place: Path) -> bool:
-    """Whether the archive holds what is written here, uncompressed: then it takes no more memory than its file has
-    bytes, and its digest, which is looked at first, is a short one."""
+    """Return whether the archive has the expected members, uncompressed, so that it takes no more memory than its file
+    has bytes, and a short digest, which is read first."""
     members = {entry.filename.removesuffix(".npy"): entry for entry in archive.infolist()}
     if set(members) != set(MEMBERS) or any(e.compress_type != zipfile.ZIP_STORED for e in members.values()):
         return False
@@ -388,7 +357,7 @@ def _typed(rows: np.ndarray, dtype: type, columns: int) -> np.ndarray:
 
 
 def _cut(rows: np.ndarray, lengths: np.ndarray) -> list[np.ndarray]:
-    """Consecutive pieces of `rows` of the given lengths."""
+    """Split `rows` into consecutive parts of the given lengths."""
     if lengths.dtype != np.int64 or (lengths < 0).any() or lengths.sum() != len(rows):
         raise ValueError("not the lengths of these rows")
     ends = np.cumsum(lengths).tolist()

@@ -1,41 +1,41 @@
-"""Resized images in one memory-mapped file, so that no epoch after the first decodes a JPEG.
+"""`--cache-images`: images at training size, decoded once, in memory or in a packed file that all processes map.
 
-Pixels are those of `data.images.load_resized`, bit for bit. The
-operating system's page cache holds what fits into memory, once for all workers and ranks; what does not fit is read
-from disk again, so the file may be larger than RAM. Every image has a checksum, which each process checks when it first
-uses the image: a damaged one is decoded from its source instead, and the file is removed, so that the next run builds
-it anew.
+Pixels are those of `image_io.load_resized`, bit for bit. The operating system's page cache keeps the packed file in
+memory, once for all workers and ranks, as far as it fits, so the file may be larger than RAM. Every image has a
+checksum, which each process verifies at the first use of the image: a damaged one is decoded from its source instead,
+and the file is removed, so that the next run builds it again.
 
 File layout (version 2), written to a temporary name and renamed when complete:
 
     0                4096-byte header: magic, then JSON with sizes, offsets and the checksum of table and names
-    4096             pixels of image 0, 1, ... each uint8 (h, w, 3) BGR, each beginning at a multiple of 64
-    table_at         int64 (n, 8): offset, h, w, h0, w0, CRC-32 of the pixels, bytes of the source file, its time in ns
-    behind it        absolute source paths, each ended by a zero byte
+    4096             pixels of image 0, 1, ... each uint8 (h, w, 3) BGR, aligned to 64 bytes
+    table_at         int64 (n, 8): offset, h, w, h0, w0, CRC-32 of the pixels, size and mtime (ns) of the source file
+    after it         absolute source paths, each ended by a zero byte
 """
 
 import contextlib
 import hashlib
 import json
 import logging
+import math
 import mmap
 import os
 import shutil
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image
 from tqdm import tqdm
 
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.atomic import atomic_file
 from yolov7fast.core.files.locks import exclusive
-from yolov7fast.core.process.threads import in_order
-from yolov7fast.data.caches.labels import is_writable
-from yolov7fast.data.images import LoadedImage, load_resized, resized_shape
+from yolov7fast.core.process.threads import ThreadPool, in_order
+from yolov7fast.data.caches.label_cache import is_writable
+from yolov7fast.data.image_io import LoadedImage, image_size, load_resized, resized_shape
 
 LOGGER = logging.getLogger(__name__)
 MAGIC = b"YOLOPACK"
@@ -46,15 +46,54 @@ COLUMNS = 8  # of the table: offset, h, w, h0, w0, crc, size, mtime_ns
 STAMPS = slice(6, 8)
 
 
+def open_cache(
+    kind: bool | str | None,
+    img_files: Sequence[str],
+    img_size: int,
+    augment: bool,
+    prefix: str,
+    folder: Path,
+    cache_dir: str | os.PathLike | None,
+) -> "ImagesInMemory | PackedImages | None":
+    """Return the cache `kind`: None (False), in memory (True or "ram") or "disk", in `cache_dir` or in `folder`."""
+    if kind in (None, False):
+        return None
+    if kind in (True, "ram"):
+        return ImagesInMemory(img_files, img_size, augment, prefix)
+    if kind != "disk":
+        raise UserError(f"--cache-images {kind}: choose ram or disk")
+    return PackedImages.open_or_build(
+        img_files, img_size, augment=augment, cache_dir=cache_dir, prefix=prefix, default_dir=folder
+    )
+
+
+class ImagesInMemory:
+    """All images, decoded and resized."""
+
+    def __init__(self, img_files: Sequence[str], img_size: int, augment: bool, prefix: str = ""):
+        self._images: list[LoadedImage] = []
+        held = 0
+        with ThreadPool(8) as pool, tqdm(total=len(img_files)) as bar:
+            for image in pool.map(partial(load_resized, img_size=img_size, augment=augment), img_files):
+                self._images.append(image)
+                held += image.img.nbytes
+                bar.set_description_str(f"{prefix}Caching images ({held / 1e9:.1f}GB)", refresh=False)
+                bar.update()
+
+    def get(self, i: int) -> LoadedImage:
+        """Return image i; copy it before changing it."""
+        return self._images[i]
+
+
 class PackedImages:
     """Read-only images of one training size, in the order of the list they were opened with.
 
-    `len()` is the number of images; `nbytes` the size of the file. Cheap to copy into a forked worker (pages are
-    shared) and to pickle (the file is opened again).
+    `len()` is the number of images; `nbytes` the size of the file. Forked workers share its pages; pickling it
+    opens the file again.
     """
 
     def __init__(self, path: Path, rows: np.ndarray, img_size: int, mode: str):
-        """`rows` int64 (n, 8): the table rows of the images wanted, in the order wanted; `mode` as `_mode` gives it."""
+        """rows: int64 (n, 8), the table rows of the images, in order. mode: `linear`, or `area` for evaluation."""
         self.path = path
         self._rows = rows
         self._img_size, self._mode = img_size, mode
@@ -74,17 +113,16 @@ class PackedImages:
         augment: bool,
         cache_dir: str | os.PathLike | None = None,
         prefix: str = "",
-        workers: int | None = None,
         default_dir: str | os.PathLike | None = None,
     ) -> "PackedImages":
-        """Open the pack of these images, building it first if there is none or a source file has changed.
+        """Open the pack of these images; build it first if there is none or a source file has changed.
 
-        The file lies in `cache_dir`, else in `default_dir` (beside the labels), else beside the first image. A larger
-        pack that holds all these images serves as well (subsets, other orders). Several processes may call this at
-        once: one builds, the others wait for it. Only building needs a folder that can be written.
+        The file is in `cache_dir`, `default_dir` (next to the labels) or the folder of the first image. A larger pack
+        that holds all these images is used too (subsets, other orders). Several processes may call this at once: one
+        builds, the others wait. Only building needs a writable folder.
         """
         folder = Path(cache_dir or default_dir or Path(img_files[0]).parent)
-        want = _Wanted.of(img_files, img_size, augment)
+        want = _Wanted(img_files, img_size, augment)
         try:
             found = _find(folder, want)
             if found is None:
@@ -94,27 +132,29 @@ class PackedImages:
                     found = _find(folder, want)
                     if found is None:
                         if path.exists():
-                            LOGGER.warning(f"{prefix}{path} is damaged, or its images have changed: it is built anew")
-                        found = _build(path, want, prefix, workers)
+                            LOGGER.warning(f"{prefix}{path} is damaged, or its images have changed: it is built again")
+                        found = _build(path, want, prefix)
             return cls(*found, img_size, want.mode)
         except OSError as error:
-            raise _disk_error(error, folder) from error
+            raise UserError(
+                f"cannot keep packed images in {folder} ({error.strerror or error}); name a place with --cache-dir"
+            ) from error
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def get(self, i: int) -> LoadedImage:
-        """Image i as `load_resized` gives it. The array is read-only memory of the file: copy before changing it."""
+        """Return image i as `load_resized` does. The array is read-only memory of the file: copy before changing it."""
         offset, h, w, h0, w0, crc = self._rows[i, :6].tolist()
         pixels = self._pixels[offset : offset + h * w * 3]
         if not self._checked[i]:
             if zlib.crc32(pixels.data) != crc:
-                return self._decoded_anew(offset)
+                return self._decode_source(offset)
             self._checked[i] = True
         return LoadedImage(pixels.reshape(h, w, 3), (h0, w0), (h, w))
 
-    def _decoded_anew(self, offset: int) -> LoadedImage:
-        """A damaged image, from its source file. The pack goes, so that the next run builds it anew."""
+    def _decode_source(self, offset: int) -> LoadedImage:
+        """Decode a damaged image from its source file and remove the pack, so that the next run builds it again."""
         index = _parse_index(self._map, self._img_size, self._mode)
         if index is None:
             raise UserError(f"packed images {self.path} are damaged; remove the file, then start again")
@@ -124,9 +164,9 @@ class PackedImages:
             self._reported = True
             try:
                 self.path.unlink(missing_ok=True)
-                remedy = "the file is removed, and the next run builds it anew"
+                remedy = "the file is removed, and the next run builds it again"
             except OSError:
-                remedy = "remove the file to have it built anew"
+                remedy = "remove the file to have it built again"
             LOGGER.warning(
                 f"packed images {self.path}: {source} is damaged there (its checksum differs); such images are decoded "
                 f"from their sources; {remedy}"
@@ -137,13 +177,8 @@ class PackedImages:
         return PackedImages, (self.path, self._rows, self._img_size, self._mode)
 
 
-def _mode(augment: bool) -> str:
-    """How images are resized: "linear" or, for evaluation, "area"."""
-    return "linear" if augment else "area"
-
-
 def _make_folder(folder: Path, prefix: str) -> None:
-    """Have a folder to build in, unless it, or where it would have to be made, is marked read-only."""
+    """Create the folder, unless it or its nearest existing parent is marked read-only."""
     nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not is_writable(nearest):
         raise UserError(f"{prefix}{nearest} cannot be written; name a place for the image cache with --cache-dir")
@@ -151,23 +186,19 @@ def _make_folder(folder: Path, prefix: str) -> None:
 
 
 class _Wanted:
-    """What a pack must hold: absolute paths with size and time of each, the image size and the kind of resizing."""
+    """Contents required of a pack: absolute paths with size and time of each, image size, kind of resizing."""
 
-    def __init__(self, paths: list[str], stamps: np.ndarray, img_size: int, augment: bool):
-        self.paths, self.stamps, self.img_size, self.augment = paths, stamps, img_size, augment
-        self.mode = _mode(augment)
-
-    @classmethod
-    def of(cls, img_files: Sequence[str], img_size: int, augment: bool) -> "_Wanted":
-        paths = [os.path.abspath(f) for f in img_files]
-        stamps = np.empty((len(paths), 2), np.int64)
-        for i, path in enumerate(paths):
+    def __init__(self, img_files: Sequence[str], img_size: int, augment: bool):
+        self.img_size, self.augment = img_size, augment
+        self.mode = "linear" if augment else "area"  # how images are resized
+        self.paths = [os.path.abspath(f) for f in img_files]
+        self.stamps = np.empty((len(self.paths), 2), np.int64)
+        for i, path in enumerate(self.paths):
             try:
                 stat = os.stat(path)
             except OSError as error:
                 raise UserError(f"image {path}: {error.strerror}; fix or remove it from the data set") from error
-            stamps[i] = stat.st_size, stat.st_mtime_ns
-        return cls(paths, stamps, img_size, augment)
+            self.stamps[i] = stat.st_size, stat.st_mtime_ns
 
     @property
     def file_name(self) -> str:
@@ -175,7 +206,7 @@ class _Wanted:
         return f"images-{self.img_size}-{self.mode}-{names}.pack"
 
     def rows_of(self, path: Path) -> np.ndarray | None:
-        """The table rows of the wanted images in a pack, or None if it lacks one, or one has changed since."""
+        """Return the table rows of the images in a pack; None if one is missing or has changed."""
         pack = _read_index(path, self.img_size, self.mode)
         if pack is None:
             return None
@@ -189,7 +220,7 @@ class _Wanted:
 
 
 def _find(folder: Path, want: _Wanted) -> tuple[Path, np.ndarray] | None:
-    """A pack in this folder that holds all that is wanted: the one of that name first, else a larger one."""
+    """Return a pack in this folder that holds all images: the one of that name, otherwise a larger one."""
     own = folder / want.file_name
     others = sorted(folder.glob(f"images-{want.img_size}-{want.mode}-*.pack"))
     for path in [own, *(p for p in others if p != own)]:
@@ -203,16 +234,16 @@ Index = tuple[list[str], np.ndarray]  # source paths and table of a pack
 
 
 def _read_index(path: Path, img_size: int, mode: str) -> Index | None:
-    """The index of a pack; None for a file that is absent, cut short, damaged, foreign or of another size or mode."""
+    """Return the index of a pack; None if it is missing, truncated, damaged, foreign or of another size or mode."""
     try:
         with open(path, "rb") as f, mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ) as buffer:
             return _parse_index(buffer, img_size, mode)
-    except (OSError, ValueError):  # absent, or empty
+    except (OSError, ValueError):  # missing or empty
         return None
 
 
 def _parse_index(buffer: mmap.mmap, img_size: int, mode: str) -> Index | None:
-    """The index of a mapped pack; all that it says is checked before it is used."""
+    """Return the index of a mapped pack; every value is checked before it is used."""
     meta = _parse_header(buffer[:HEADER])
     wanted = {"version": VERSION, "img_size": img_size, "mode": mode, "bytes": len(buffer)}
     if any(meta.get(key) != value for key, value in wanted.items()):
@@ -234,7 +265,7 @@ def _parse_index(buffer: mmap.mmap, img_size: int, mode: str) -> Index | None:
 
 
 def _parse_header(head: bytes) -> dict[str, Any]:
-    """What the header says; nothing if it is no header."""
+    """Return the values of the header; none if it is damaged."""
     try:
         meta = json.loads(head[len(MAGIC) :].rstrip(b"\0")) if head.startswith(MAGIC) else {}
     except (ValueError, RecursionError):
@@ -242,22 +273,29 @@ def _parse_header(head: bytes) -> dict[str, Any]:
     return meta if isinstance(meta, dict) else {}
 
 
-def _build(path: Path, want: _Wanted, prefix: str, workers: int | None) -> tuple[Path, np.ndarray]:
+def _build(path: Path, want: _Wanted, prefix: str) -> tuple[Path, np.ndarray]:
     """Decode and resize all images in threads (OpenCV releases the interpreter lock) and write them in order."""
     with atomic_file(path, remedy="make room, or name another place for packed images with --cache-dir") as f:
         _check_space(path.parent, want)
-        rows = _write(f, want, prefix, workers or min(os.cpu_count() or 1, 16))
+        rows = _write(f, want, prefix)
     _remove_superseded(path, want)
     return path, rows
 
 
-def _write(f, want: _Wanted, prefix: str, workers: int) -> np.ndarray:
-    """Write a whole pack to the open file; returns its table."""
+def _write(f, want: _Wanted, prefix: str) -> np.ndarray:
+    """Write a whole pack to the open file and return its table."""
+
+    def decode(path: str) -> tuple[LoadedImage, int]:
+        image = load_resized(path, want.img_size, want.augment)
+        image = image._replace(img=np.ascontiguousarray(image.img))
+        return image, zlib.crc32(image.img.data)
+
     table = np.zeros((len(want.paths), COLUMNS), np.int64)
     table[:, STAMPS] = want.stamps
     f.write(bytes(HEADER))
     at = HEADER
-    bar = tqdm(_decoded(want, workers), total=len(want.paths), desc=f"{prefix}Packing images at {want.img_size}")
+    decoded = in_order(decode, want.paths, min(os.cpu_count() or 1, 16), ahead=4)  # bounds the memory
+    bar = tqdm(decoded, total=len(want.paths), desc=f"{prefix}Packing images at {want.img_size}")
     for i, ((img, (h0, w0), (h, w)), crc) in enumerate(bar):
         table[i, :6] = at, h, w, h0, w0, crc
         f.write(img)
@@ -272,30 +310,16 @@ def _write(f, want: _Wanted, prefix: str, workers: int) -> np.ndarray:
     return table
 
 
-def _names_bytes(want: _Wanted) -> int:
-    return sum(len(os.fsencode(p)) + 1 for p in want.paths)
-
-
-def _decoded(want: _Wanted, workers: int) -> Iterator[tuple[LoadedImage, int]]:
-    """Images in order with their checksums, made ahead in threads, at most a few per thread in memory at a time."""
-
-    def decode(path: str) -> tuple[LoadedImage, int]:
-        image = load_resized(path, want.img_size, want.augment)
-        image = image._replace(img=np.ascontiguousarray(image.img))
-        return image, zlib.crc32(image.img.data)  # while the pixels are in the processor's cache
-
-    return in_order(decode, want.paths, workers, ahead=4)
-
-
 def _check_space(folder: Path, want: _Wanted) -> None:
-    """Refuse before the first image is decoded if the disk cannot hold the pack."""
+    """Refuse before the first image is decoded if the disk is too small for the pack."""
     free = shutil.disk_usage(folder).free
-    fixed = HEADER + want.stamps.shape[0] * (COLUMNS * 8 + ALIGN) + _names_bytes(want)
-    if free > fixed + len(want.paths) * 3 * want.img_size**2:  # enough even if all images were square
+    fixed = HEADER + want.stamps.shape[0] * (COLUMNS * 8 + ALIGN) + sum(len(os.fsencode(p)) + 1 for p in want.paths)
+    if free > fixed + len(want.paths) * 3 * want.img_size**2:  # enough for square images
         return
     needed = fixed
     for path in tqdm(want.paths, desc="Adding up image sizes"):
-        needed += 3 * int(np.prod(_size_at(path, want.img_size)))
+        width, height = image_size(path) or (want.img_size, want.img_size)
+        needed += 3 * math.prod(resized_shape(height, width, want.img_size))
     if needed > free:
         raise UserError(
             f"the disk cache of {len(want.paths)} images at {want.img_size} needs {_amount(needed)} in {folder}, "
@@ -303,30 +327,14 @@ def _check_space(folder: Path, want: _Wanted) -> None:
         )
 
 
-def _size_at(path: str, img_size: int) -> tuple[int, int]:
-    """(h, w) after resizing, from the file's header alone; EXIF rotation does not change the area."""
-    try:
-        with Image.open(path) as image:
-            w0, h0 = image.size
-    except OSError as error:
-        raise UserError(f"image {path} cannot be read ({error}); fix or remove it from the data set") from error
-    return resized_shape(h0, w0, img_size)
-
-
 def _remove_superseded(path: Path, want: _Wanted) -> None:
-    """Delete other packs of this folder whose images are all in the new one: images were added to the data set."""
+    """Delete packs of this folder whose images are all in the new one: images were added to the data set."""
     wanted = set(want.paths)
     for other in path.parent.glob(f"images-{want.img_size}-{want.mode}-*.pack"):
         index = _read_index(other, want.img_size, want.mode)
         if other != path and index is not None and wanted.issuperset(index[0]):
             with contextlib.suppress(OSError):
                 other.unlink()
-
-
-def _disk_error(error: OSError, folder: Path) -> UserError:
-    return UserError(
-        f"cannot keep packed images in {folder} ({error.strerror or error}); name a place with --cache-dir"
-    )
 
 
 def _amount(n: int) -> str:

@@ -1,11 +1,8 @@
-"""Where augmentations take their random numbers from.
+"""Random sources of augmentations, which are pure functions of their inputs and a source.
 
-Every augmentation is a pure function of its inputs and of a random source. Two sources exist:
-
-* `GlobalRandom`: Python's module-level `random` and NumPy's global generator, drawn in upstream's order. This is
-  the default and what "same seed, same samples" rests on.
-* `KeyedRandom(seed, epoch, index)`: a generator of its own for one sample, so that a sample depends neither on the
-  number of workers nor on what was drawn before it, and a run can resume in the middle of an epoch.
+* `GlobalRandom`, the default: Python's module-level `random` and NumPy's global generator, drawn in upstream's order.
+* `KeyedRandom(seed, epoch, index)`: a separate generator for each sample. A sample depends neither on the number of
+  workers nor on earlier draws, and a run can resume in the middle of an epoch.
 """
 
 import hashlib
@@ -16,7 +13,7 @@ import numpy as np
 
 
 class RandomSource(Protocol):
-    """What augmentations call; the names in front follow Python's `random`, the `np_` ones NumPy's generator."""
+    """What augmentations call: methods of Python's `random` and, prefixed `np_`, of NumPy's generator."""
 
     def random(self) -> float: ...
 
@@ -34,7 +31,7 @@ class RandomSource(Protocol):
 
 
 class GlobalRandom:
-    """The process-wide generators. Each call is exactly one call of the library: streams stay in step."""
+    """The process-wide generators. Each call is exactly one call of the library, as upstream's are."""
 
     random = staticmethod(python_random.random)
     uniform = staticmethod(python_random.uniform)
@@ -52,7 +49,7 @@ GLOBAL = GlobalRandom()
 
 
 class KeyedRandom(python_random.Random):
-    """The random numbers of one sample: the same for the same (seed, epoch, index), in whichever process."""
+    """The random numbers of one sample: the same for the same (seed, epoch, index), in any process."""
 
     def __new__(cls, *key: int):
         return super().__new__(cls)

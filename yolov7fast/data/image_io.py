@@ -1,0 +1,326 @@
+"""Image files: finding them, reading their sizes, decoding them and resizing them to training size.
+
+Images are uint8 arrays (H, W, 3) in BGR order, as OpenCV reads them. Sizes are (height, width) unless noted.
+"""
+
+import contextlib
+import fnmatch
+import glob
+import logging
+import multiprocessing
+import os
+import re
+import signal
+import sys
+import warnings
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator
+from concurrent.futures import Executor, ProcessPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+import cv2
+import numpy as np
+from PIL import Image
+
+from yolov7fast.core.errors import UserError
+from yolov7fast.core.process.output import stderr_lines_caught
+from yolov7fast.core.process.threads import ThreadPool
+from yolov7fast.core.text import counted, printable
+
+LOGGER = logging.getLogger(__name__)
+IMG_FORMATS = ("bmp", "jpg", "jpeg", "png", "tif", "tiff", "dng", "webp", "mpo")  # by file name, and by Pillow's name
+IGNORED_FOLDERS = frozenset({"__MACOSX", "__pycache__"})  # and all whose name begins with a dot
+KERNEL_FOLDERS = ("/proc", "/sys", "/dev")  # their files are endless or block until a device answers
+SHARED_MEMORY = "/dev/shm"  # the only folder below /dev that holds ordinary files
+MOST_ENTRIES = 10_000_000  # files and folders below one folder
+MOST_PIXELS = 178_956_970  # of an image; Pillow and upstream's check refuse more
+EXIF_ORIENTATION = 274
+# lines that image decoders print to stderr
+DECODER_WARNING = re.compile(r"JPEG file|JPEG data|libpng|TIFFRead|TIFFFetch", re.IGNORECASE)
+warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)  # sizes are judged by MOST_PIXELS
+_reported: set[str] = set()  # truncated files of this process; workers inherit them
+
+
+# --- finding files ----------------------------------------------------------------------------------------------------
+
+
+def is_image_name(name: str) -> bool:
+    return name.rpartition(".")[2].lower() in IMG_FORMATS
+
+
+def check_place(path: str | os.PathLike, prefix: str = "") -> None:
+    """Refuse files and folders of the kernel. prefix: of the message."""
+    if _is_kernel_path(os.path.realpath(path)):
+        raise UserError(
+            f"{prefix}{path} belongs to the kernel's file systems ({', '.join(KERNEL_FOLDERS)}), which hold no data "
+            "sets; correct the path"
+        )
+
+
+def _is_kernel_path(real: str) -> bool:
+    def below(folder: str) -> bool:
+        return real == folder or real.startswith(folder + os.sep)
+
+    return any(map(below, KERNEL_FOLDERS)) and not below(SHARED_MEMORY)
+
+
+def walk(
+    root: str | os.PathLike,
+    ignored: Collection[str] = IGNORED_FOLDERS,
+    deep: bool = True,
+    left_out: list[str] | None = None,
+) -> Iterator[os.DirEntry]:
+    """Yield every entry below a folder that is not a folder, sorted within each folder; hidden folders are skipped.
+
+    Each folder is visited once, under its own name if it is below `root`, otherwise through the first link to it. Links
+    to a folder that contains `root`, and into the kernel's file systems, are not followed.
+
+    Args:
+        root: the folder; one of the kernel's file systems raises `UserError`, as do more than MOST_ENTRIES entries.
+        ignored: names of folders that are not visited.
+        deep: whether sub-folders are visited.
+        left_out: receives the paths of links that are not followed.
+    """
+    check_place(root)
+    top = os.path.join(os.path.realpath(root), "")
+    seen: set[str] = set()
+    folders, links = [os.fspath(root)], deque[str]()
+    entries_seen = 0
+    while folders or links:
+        folder = folders.pop() if folders else links.popleft()
+        real = os.path.realpath(folder)
+        if real in seen or (seen and (top.startswith(os.path.join(real, "")) or _is_kernel_path(real))):
+            if left_out is not None:
+                left_out.append(folder)
+            continue
+        seen.add(real)
+        try:
+            with os.scandir(folder) as listing:
+                entries = []
+                for entry in listing:
+                    entries_seen += 1
+                    if entries_seen > MOST_ENTRIES:
+                        raise UserError(
+                            f"{root} holds more than {MOST_ENTRIES:,} files and folders (reached in {folder}); name "
+                            "the folder of the images, or a text file that lists them"
+                        )
+                    entries.append(entry)
+        except OSError:
+            continue
+        entries.sort(key=lambda entry: entry.name)
+        below = []
+        for entry in entries:
+            if not _is_folder(entry):
+                yield entry
+            elif deep and entry.name not in ignored and not entry.name.startswith("."):
+                below.append(entry)
+        folders += [entry.path for entry in reversed(below) if not entry.is_symlink()]
+        links.extend(entry.path for entry in below if entry.is_symlink())
+
+
+def _is_folder(entry: os.DirEntry) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to itself
+        return False
+
+
+def list_files(
+    folder: str | os.PathLike, wanted: Callable[[str], bool], deep: bool = True, prefix: str = ""
+) -> tuple[list[str], int]:
+    """Return the regular files of a folder whose names are wanted, and the number of other files; no hidden files.
+
+    Each file counts once: a link to one that is listed under its own name is left out. So are FIFOs, devices and
+    sockets; a warning that starts with `prefix` counts what was left out. Links to files that do not exist are kept:
+    later checks report them as missing. deep: whether sub-folders are searched.
+    """
+    left_out: list[str] = []
+    files, links, others = [], [], 0
+    for entry in walk(Path(folder), ignored=(), deep=deep, left_out=left_out):
+        if entry.name.startswith(".") or "." not in entry.name:
+            continue
+        if not wanted(entry.name):
+            others += 1
+        elif entry.is_symlink():
+            links.append(entry.path)
+        elif entry.is_file():
+            files.append(entry.path)
+        else:
+            left_out.append(entry.path)
+    real_folders = {path: os.path.realpath(path) for path in {os.path.dirname(file) for file in files if links}}
+    known = {os.path.join(real_folders[os.path.dirname(f)], os.path.basename(f)) for f in files if links}
+    for path in sorted(links):
+        real = os.path.realpath(path)
+        if real in known or (os.path.exists(path) and not os.path.isfile(path)):
+            left_out.append(path)
+        else:
+            known.add(real)
+            files.append(path)
+    if left_out:
+        count = counted(len(left_out), "entry", "entries")
+        LOGGER.warning(
+            f"{prefix}{folder}: {count} left out (first: {printable(left_out[0])}): links to images counted already or "
+            "no regular files; to use an image more than once, list its names in a text file"
+        )
+    return files, others
+
+
+def matching_files(pattern: str) -> list[str]:
+    """Return the regular files that match a glob pattern, in which `**` matches any number of folders."""
+    parts = pattern.split(os.sep)
+    if "**" not in parts:
+        return [path for path in glob.glob(pattern) if os.path.isfile(path)]
+    plain = next(i for i, part in enumerate(parts) if glob.has_magic(part))
+    base = os.sep.join(parts[:plain]) or os.sep
+    if not os.path.isdir(base):
+        return []
+    files, _ = list_files(base, lambda name: True)
+    return [path for path in files if _fits(os.path.relpath(path, base).split(os.sep), parts[plain:])]
+
+
+def _fits(names: list[str], patterns: list[str]) -> bool:
+    if not patterns:
+        return not names
+    if patterns[0] == "**":
+        return _fits(names, patterns[1:]) or (bool(names) and _fits(names[1:], patterns))
+    return bool(names) and fnmatch.fnmatchcase(names[0], patterns[0]) and _fits(names[1:], patterns[1:])
+
+
+def file_workers(files: int, many: int) -> Executor:
+    """Return workers that check so many files: forked processes from `many` files on, otherwise threads."""
+    cores = os.cpu_count() or 1
+    if files < many or cores == 1 or sys.platform != "linux":
+        return ThreadPool(8)
+    ignore = signal.SIGINT, signal.SIG_IGN  # the main process handles Ctrl-C
+    return ProcessPoolExecutor(min(cores, 16), multiprocessing.get_context("fork"), signal.signal, ignore)
+
+
+# --- reading files ----------------------------------------------------------------------------------------------------
+
+
+class LoadedImage(NamedTuple):
+    """An image at training size. Unpacks as (img, (h0, w0), (h, w))."""
+
+    img: np.ndarray  # uint8 (h, w, 3) BGR
+    original: tuple[int, int]  # in the file, after EXIF rotation
+    resized: tuple[int, int]  # of `img`
+
+
+def decode_file(path: str, how: int = cv2.IMREAD_COLOR) -> np.ndarray | None:
+    """Return the pixels of a file as OpenCV reads them; None if it cannot decode them or it is no regular file.
+
+    how: OpenCV's flag. OpenCV's file reader crashes on names that are not UTF-8, so such files are decoded from memory.
+    """
+    if not os.path.isfile(path):
+        return None
+    try:
+        if is_utf8(path):
+            return cv2.imread(path, how)
+        return cv2.imdecode(np.fromfile(path, np.uint8), how)
+    except (OSError, cv2.error):  # an empty or unreadable file, or more pixels than OpenCV allows
+        return None
+
+
+def is_utf8(path: str) -> bool:
+    """Return whether a file name is UTF-8 (Python replaces other bytes by surrogates)."""
+    return path.isascii() or path.encode(errors="replace").decode() == path
+
+
+def read_image(path: str) -> np.ndarray:
+    """Decode a file to uint8 (h0, w0, 3) BGR: EXIF rotation applied, alpha dropped, grey repeated.
+
+    16-bit channels are scaled by the largest 16-bit value, as OpenCV does: 12-bit values stored in 16 bits give a
+    nearly black image, which `yolov7fast data check` reports.
+    """
+    with without_decoder_warnings(path in _reported):
+        img = decode_file(path)
+    if img is None:
+        raise UserError(f"image {path} {_state(path)}; fix or remove the file, then start again")
+    return img
+
+
+def _state(path: str) -> str:
+    """Return why a file could not be decoded."""
+    if not os.path.exists(path):
+        return "does not exist (any more)"
+    return "cannot be decoded" if os.path.isfile(path) else "is no regular file"
+
+
+def read_unchecked_image(path: str) -> np.ndarray:
+    """Decode a file that was not checked before: an image of more than MOST_PIXELS is refused by its header."""
+    try:
+        with Image.open(path if os.path.isfile(path) else os.devnull) as image:
+            fault = size_fault(*image.size)
+    except Image.DecompressionBombError as error:
+        fault = str(error)
+    except Exception:  # damaged, or of a kind that only OpenCV knows
+        fault = ""
+    if fault:
+        raise UserError(f"image {path} is too large: {fault}; shrink it or cut it into tiles")
+    img = decode_file(path)
+    if img is None:
+        raise UserError(f"image {path} {_state(path)}")
+    return img
+
+
+def size_fault(width: int, height: int) -> str:
+    """Return why an image of this size is not read; empty if it is."""
+    return f"{width} x {height} pixels; at most {MOST_PIXELS:,} are read" if width * height > MOST_PIXELS else ""
+
+
+def image_size(path: str | os.PathLike) -> tuple[int, int] | None:
+    """Return (width, height) of an image as loaded for training, from its header; None if it cannot be opened."""
+    if not os.path.isfile(path):
+        return None
+    try:
+        with Image.open(path) as image:
+            size, turned = image.size, is_quarter_turn(image.getexif())
+    except Exception:  # damaged files raise many types
+        return None
+    return (size[1], size[0]) if turned else size
+
+
+def is_quarter_turn(exif: Image.Exif) -> bool:
+    """Return whether the EXIF orientation turns the image by 90 degrees, which swaps its sides when it is loaded."""
+    return exif.get(EXIF_ORIENTATION) in (5, 6, 7, 8)
+
+
+def decoder_warnings_caught() -> contextlib.AbstractContextManager[list[str]]:
+    """Keep the decoder's warnings off the terminal; afterwards the list holds them."""
+    return stderr_lines_caught(lambda line: bool(DECODER_WARNING.search(line)))
+
+
+def without_decoder_warnings(truncated: bool) -> contextlib.AbstractContextManager:
+    """Do the same for a truncated file that was reported, and nothing for others."""
+    return decoder_warnings_caught() if truncated else contextlib.nullcontext()
+
+
+def truncation_was_reported(paths: Iterable[str]) -> None:
+    """Keep the JPEG decoder's warnings about these truncated files off the terminal from now on."""
+    for path in paths:
+        _reported.update((path, os.path.abspath(path)))
+
+
+def resized_shape(h0: int, w0: int, img_size: int) -> tuple[int, int]:
+    """Return (h, w) of an image whose longer side is scaled to `img_size`.
+
+    Truncation is intended: for some sizes float error costs a pixel (639 for 640), as it does upstream.
+    """
+    r = img_size / max(h0, w0)
+    return (h0, w0) if r == 1 else (max(int(h0 * r), 1), max(int(w0 * r), 1))
+
+
+def load_resized(path: str, img_size: int, augment: bool) -> LoadedImage:
+    """Read an image and scale its longer side to `img_size`.
+
+    Shrinking for evaluation averages areas; everything else interpolates linearly.
+    """
+    img = read_image(path)
+    h0, w0 = img.shape[:2]
+    h, w = resized_shape(h0, w0, img_size)
+    r = img_size / max(h0, w0)
+    if r != 1:
+        interpolation = cv2.INTER_AREA if r < 1 and not augment else cv2.INTER_LINEAR
+        img = cv2.resize(img, (w, h), interpolation=interpolation)
+    return LoadedImage(img, (h0, w0), (h, w))
