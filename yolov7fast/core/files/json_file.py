@@ -1,7 +1,7 @@
 """A JSON file of settings or records as it stands, or an error that names the file, and the line where it is known.
 
 What comes back is bounded as that of `core.yaml_file` is. Annotation files, which may be large, have a reader of their
-own (`data.formats.coco`).
+own (`data.formats.coco_format`).
 """
 
 import json

@@ -1,13 +1,19 @@
-"""What the doctor looks for: one row for each check, with its severity and its remedy; and what a check finds."""
+"""The table of all checks with severity and remedy, the findings of a check, and their report as text."""
 
-from collections.abc import Iterable
+import shutil
+import textwrap
 from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from yolov7fast.core.text import counted, printable
 
 NOTE, WARNING, ERROR = "note", "warning", "error"
 SEVERITIES = (ERROR, WARNING, NOTE)
 EXIT_CODES = {NOTE: 0, WARNING: 3, ERROR: 4}  # 1 is Python's own, 2 a mistake in the command
 KEPT_PLACES = 200  # of each finding; counting continues
+SHOWN_PLACES = 3  # of each finding in the terminal
+SHOWN_CLASSES = 12
+NARROWEST = 72  # columns
 
 
 class Check(NamedTuple):
@@ -42,7 +48,7 @@ CHECKS = {
     "unreadable label": Check(ERROR, "file", "Export the file again; training leaves its image out."),
     "too many objects": Check(ERROR, "file", "Split the image into tiles; training leaves it out."),
     "image id given twice": Check(
-        ERROR, "image", "Give each image an id of its own, and its annotations too; training leaves these images out."
+        ERROR, "image", "Give each image a different id, and its annotations too; training leaves these images out."
     ),
     "wrong columns": Check(ERROR, "line", "Write 'class cx cy w h', or class and at least 4 points of a polygon."),
     "not a number": Check(ERROR, "line", "Correct or remove the line; training leaves the whole image out."),
@@ -114,12 +120,8 @@ class Finding:
     @property
     def counted(self) -> str:
         """'3 boxes'."""
-        return counted(self.count, CHECKS[self.check].unit)
-
-
-def counted(count: int, unit: str) -> str:
-    """'1 box', '3 boxes'."""
-    return f"{count:,} {unit}" + ("" if count == 1 else "es" if unit in ("box", "class") else "s")
+        unit = CHECKS[self.check].unit
+        return counted(self.count, unit, f"{unit}es" if unit[-1] in "xs" else "")
 
 
 class Findings:
@@ -142,6 +144,94 @@ class Findings:
         return sorted(self._by_check.values(), key=lambda f: (SEVERITIES.index(f.severity), order[f.check]))
 
 
-def worst(findings: Iterable[Finding]) -> str:
-    """The highest severity among findings; a note if there are none."""
-    return min((f.severity for f in findings), key=SEVERITIES.index, default=NOTE)
+@dataclass
+class DatasetCounts:
+    """Counts of a data set, as the report shows them."""
+
+    splits: list[dict] = field(default_factory=list)  # name, images, labelled, objects
+    classes: list[dict] = field(default_factory=list)  # name, objects by split, images
+    sizes: list[dict] = field(default_factory=list)  # from, to, boxes
+    img_size: int = 640
+    anchors_given: str = ""
+    anchors_found: str = ""  # anchors that match all boxes, where the given ones do not
+    reached: float = 1.0  # fraction of boxes that an anchor matches
+    reached_then: float = 1.0  # with the anchors found
+    objects: list[dict] = field(default_factory=list)  # from, to, images
+    most_objects: int = 0
+    mosaic4: int = 0  # objects of the densest mosaic of 4 and of 9 images
+    mosaic9: int = 0
+    image_sizes: list[dict] = field(default_factory=list)  # width, height, images
+
+
+@dataclass
+class CheckReport:
+    """The outcome of the checks of a data set."""
+
+    path: str  # as the user gave it
+    kind: str
+    evidence: str
+    line_word: str  # what lines count: "line", "annotation" or "object"
+    summary: str  # '8 images, ...'
+    notes: list[str]
+    findings: list[Finding]
+    figures: DatasetCounts
+
+    @property
+    def severity(self) -> str:
+        """The highest severity of the findings; a note if there are none."""
+        return min((f.severity for f in self.findings), key=SEVERITIES.index, default=NOTE)
+
+
+# --- report as text ---------------------------------------------------------------------------------------------------
+
+
+def as_text(report: CheckReport, width: int | None = None) -> str:
+    """All findings with their first places and remedies, then the counts, as wide as the terminal."""
+    width = max(width or shutil.get_terminal_size((110, 24)).columns, NARROWEST)
+    lines = _wrapped(f"{report.path}: {report.kind} ({report.evidence}): {report.summary}", width)
+    for note in report.notes:
+        lines += _wrapped(note, width, "  ")
+    lines += ["", f"{'severity':<9}{'count':>15}  finding" if report.findings else "nothing odd was found"]
+    for finding in report.findings:
+        lines.append(f"{finding.severity:<9}{finding.counted:>15}  {finding.check}")
+        indent = " " * 26
+        for place in finding.places[:SHOWN_PLACES]:
+            lines += _wrapped(place_text(place, report.line_word), width, indent)
+        if finding.count > SHOWN_PLACES:
+            lines.append(f"{indent}... and {finding.count - SHOWN_PLACES:,} more")
+        lines += _wrapped(f"-> {finding.remedy}", width, indent)
+    return "\n".join([*lines, "", *_count_lines(report.figures, width)])
+
+
+def place_text(place: Place, line_word: str) -> str:
+    """'labels/a.txt:3: class 9; ...': file, line (or annotation) and the fault."""
+    where = printable(place.file, 400)
+    if place.line:
+        where += f":{place.line}" if line_word == "line" else f", {line_word} {place.line}"
+    return f"{where}: {printable(place.text, 400)}" if place.text else where
+
+
+def _count_lines(figures: DatasetCounts, width: int) -> list[str]:
+    line = "{name:<6} {images:>9,} images {labelled:>9,} labelled {objects:>10,} objects"
+    lines = [*(line.format(**entry) for entry in figures.splits), ""]
+    ordered = sorted(((sum(c["by_split"].values()), c["name"]) for c in figures.classes), key=lambda c: -c[0])
+    total = max(sum(n for n, _ in ordered), 1)
+    for n, name in ordered[:SHOWN_CLASSES]:
+        lines.append(f"{printable(name, 24):<24} {n:>10,} objects {n / total:>6.1%}  {'#' * round(30 * n / total)}")
+    if len(ordered) > SHOWN_CLASSES:
+        lines.append(f"... and {len(ordered) - SHOWN_CLASSES} more classes")
+    ranges = [f"{b['from']}-{b['to']}" if b["to"] else f"over {b['from']}" for b in figures.sizes]
+    sizes = ", ".join(f"{span} px {b['count']:,}" for span, b in zip(ranges, figures.sizes)) or "no boxes"
+    paragraphs = [f"box sizes at {figures.img_size}: {sizes}"]
+    if figures.anchors_given:
+        paragraphs.append(f"boxes that an anchor reaches: {figures.reached:.2%}")
+    if figures.anchors_found:
+        paragraphs.append(f"anchors for this set reach {figures.reached_then:.2%}: {figures.anchors_found}")
+    densest = f"densest mosaic of 4 images {figures.mosaic4:,}, of 9 images {figures.mosaic9:,} objects"
+    paragraphs.append(f"objects an image: at most {figures.most_objects:,}; {densest}")
+    return [*lines, "", *(line for text in paragraphs for line in _wrapped(text, width))]
+
+
+def _wrapped(text: str, width: int, indent: str = "") -> list[str]:
+    options = {"break_on_hyphens": False, "break_long_words": False}
+    return textwrap.wrap(printable(text), width, initial_indent=indent, subsequent_indent=indent, **options)

@@ -1,49 +1,51 @@
-"""Checks of the set as a whole: classes, box sizes against image size and anchors, objects an image."""
+"""Checks of the data set as a whole: classes, box sizes against image size and anchors, objects an image."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 
 from yolov7fast.core.anchor_search import cluster, evolve
 from yolov7fast.core.errors import UserError
-from yolov7fast.data.checks.findings import Findings, counted
-from yolov7fast.data.checks.objects import Objects
+from yolov7fast.core.files.paths import check_file
+from yolov7fast.core.files.yaml_file import read_yaml
+from yolov7fast.core.text import counted
+from yolov7fast.data.checks.findings import DatasetCounts, Findings
+from yolov7fast.data.checks.label_checks import Objects
 from yolov7fast.data.formats.samples import Sample
 from yolov7fast.data.image_facts import loaded_sizes
 from yolov7fast.data.quick_check import SMALLEST_SIDE
 
+DEFAULT_CFG = "cfg/training/yolov7.yaml"
 RARE = 20  # training objects below which a class is rare
 OUTNUMBERED = 10  # times as many training objects as a class has, in the most frequent one
 BINS = (0, 3, 8, 16, 32, 64, 96, 128, 256, 512)  # pixels, of box sizes
-FEW_FOR_ANCHORS, MOST_FOR_ANCHORS = 50, 5000  # boxes between which anchors are worked out from all
+FEW_FOR_ANCHORS, MOST_FOR_ANCHORS = 50, 5000  # below the first none are searched; above the second a sample is used
 GENERATIONS = 300  # of their evolution
+THRESHOLD = 4.0  # anchor_t of the shipped hyper-parameters
+SHOWN_SIZES = 12  # of images, the most frequent ones
 SMALLEST_ANCHOR = 2.0  # pixels: boxes smaller than the smallest anchor that the evolution makes are left out
 
 
-@dataclass
-class Figures:
-    """What is counted rather than found; plain numbers, so that they can be stored."""
-
-    splits: list[dict] = field(default_factory=list)  # name, images, labelled, objects
-    classes: list[dict] = field(default_factory=list)  # name, objects by split, images
-    sizes: list[dict] = field(default_factory=list)  # from, to, boxes
-    img_size: int = 640
-    anchors_given: str = ""
-    anchors_found: str = ""  # anchors that reach all boxes, where the given ones do not
-    reached: float = 1.0  # fraction of boxes that an anchor reaches
-    reached_then: float = 1.0  # with the anchors found
-    objects: list[dict] = field(default_factory=list)  # from, to, images
-    most_objects: int = 0
-    mosaic4: int = 0  # objects of the densest mosaic of 4 and of 9 images
-    mosaic9: int = 0
-    image_sizes: list[dict] = field(default_factory=list)  # width, height, images
+def anchors_of(cfg: str) -> np.ndarray:
+    """(k, 2) widths and heights in pixels of all anchors of a network's YAML."""
+    path = check_file(cfg, "cfg")
+    values = read_yaml(path)
+    levels = values.get("anchors") if isinstance(values, dict) else None
+    try:
+        anchors = np.array([pair for level in levels for pair in np.reshape(level, (-1, 2))], np.float64)  # type: ignore[union-attr]
+    except (TypeError, ValueError):
+        anchors = np.zeros((0, 2))
+    if not len(anchors) or not (anchors > 0).all():
+        raise UserError(f"--cfg {path} has no anchors; give the description of a YOLOv7 network, such as {DEFAULT_CFG}")
+    return anchors
 
 
-def count(samples: Sequence[Sample], objects: Objects, splits: list[str], names: list[str], img_size: int) -> Figures:
-    """Everything that is counted, without looking at pixels."""
-    figures = Figures(img_size=img_size)
+def count(
+    samples: Sequence[Sample], objects: Objects, splits: list[str], names: list[str], img_size: int
+) -> DatasetCounts:
+    """Counts of images, classes and objects."""
+    figures = DatasetCounts(img_size=img_size)
     labelled = np.array([s.labelled for s in samples], bool)
     seen = objects.cls < len(names)
     per = np.zeros((len(splits), len(names)), np.int64)
@@ -72,7 +74,7 @@ def _bins(values: np.ndarray, edges: Sequence[int]) -> list[dict]:
     return [{"from": edges[k], "to": ends[k], "count": int(counts[k])} for k in range(last + 1)]
 
 
-def check_classes(figures: Figures, splits: list[str], source: str, found: Findings) -> None:
+def check_classes(figures: DatasetCounts, splits: list[str], source: str, found: Findings) -> None:
     """source: the file or folder that names the classes."""
     by_plain = defaultdict(list)
     most = max(figures.classes, key=lambda c: c["by_split"].get("train", 0), default={})
@@ -97,40 +99,38 @@ def check_classes(figures: Figures, splits: list[str], source: str, found: Findi
             found.add("class name given twice", source, text=f"classes {entries[0]['id']} and {entry['id']}")
 
 
-def boxes_in_pixels(objects: Objects, facts: np.ndarray, img_size: int) -> tuple[np.ndarray, np.ndarray]:
-    """((m, 2) sizes of boxes in pixels when the longer side of their image is `img_size`, (m,) which are usable)."""
-    sizes = loaded_sizes(facts).astype(np.float64)
-    longer = sizes.max(1, initial=0)
-    scaled = sizes * (img_size / np.maximum(longer, 1))[:, None]
-    wh = objects.wh * scaled[objects.image]
-    usable = (longer[objects.image] > 0) & (objects.wh > 0).all(1) & (objects.wh <= 1.01).all(1) & ~objects.crowd
-    return wh, usable
-
-
 def check_sizes(
     samples: Sequence[Sample],
     objects: Objects,
     facts: np.ndarray,
     anchors: np.ndarray,
-    threshold: float,
-    figures: Figures,
+    figures: DatasetCounts,
     found: Findings,
 ) -> None:
-    """Boxes too small for the image size, and boxes that no anchor (k, 2) reaches by a factor of `threshold`."""
-    wh, usable = boxes_in_pixels(objects, facts, figures.img_size)
+    """Boxes too small for the image size, and boxes that no anchor (k, 2) matches within a factor of THRESHOLD."""
+    sizes = loaded_sizes(facts).astype(np.float64)
+    longer = sizes.max(1, initial=0)
+    scaled = sizes * (figures.img_size / np.maximum(longer, 1))[:, None]  # longer side: img_size
+    wh = objects.wh * scaled[objects.image]
+    usable = (longer[objects.image] > 0) & (objects.wh > 0).all(1) & (objects.wh <= 1.01).all(1) & ~objects.crowd
     figures.sizes = _bins(np.sqrt(wh[usable].prod(1)), BINS)
-    for k in np.flatnonzero(usable & (wh < SMALLEST_SIDE).any(1)).tolist():
-        i, text = int(objects.image[k]), f"{wh[k, 0]:.1f} x {wh[k, 1]:.1f} pixels at {figures.img_size}"
-        found.add("box below 3 pixels", samples[i].label_file, int(objects.line[k]), text, i)
     rows = np.flatnonzero(usable)
-    reached = reach(wh[rows], anchors, threshold)
-    for k in rows[~reached].tolist():
-        i, text = int(objects.image[k]), f"{wh[k, 0]:.0f} x {wh[k, 1]:.0f} pixels at {figures.img_size}"
-        found.add("no anchor reaches", samples[i].label_file, int(objects.line[k]), text, i)
+    reached = best_match(wh[rows], anchors) > 1 / THRESHOLD
+    for check, own, digits in (
+        ("box below 3 pixels", rows[(wh[rows] < SMALLEST_SIDE).any(1)], 1),
+        ("no anchor reaches", rows[~reached], 0),
+    ):
+        for k in own.tolist():
+            i, (w, h) = int(objects.image[k]), wh[k]
+            text = f"{w:.{digits}f} x {h:.{digits}f} pixels at {figures.img_size}"
+            found.add(check, samples[i].label_file, int(objects.line[k]), text, i)
     figures.anchors_given = anchor_text(anchors)
     figures.reached = float(reached.mean()) if len(reached) else 1.0
     if not reached.all():
-        _better_anchors(wh[rows], len(anchors), threshold, figures)
+        _better_anchors(wh[rows], len(anchors), figures)
+    common = Counter(zip(facts["width"].tolist(), facts["height"].tolist())).most_common()
+    known = [{"width": w, "height": h, "count": n} for (w, h), n in common if w > 0]
+    figures.image_sizes = known[:SHOWN_SIZES]
 
 
 def best_match(wh: np.ndarray, anchors: np.ndarray) -> np.ndarray:
@@ -143,13 +143,8 @@ def best_match(wh: np.ndarray, anchors: np.ndarray) -> np.ndarray:
     return best
 
 
-def reach(wh: np.ndarray, anchors: np.ndarray, threshold: float) -> np.ndarray:
-    """(m,) whether an anchor is within a factor of `threshold` of a box in width and in height."""
-    return best_match(wh, anchors) > 1 / threshold
-
-
-def _better_anchors(wh: np.ndarray, n: int, threshold: float, figures: Figures) -> None:
-    """Anchors by the same k-means and evolution as autoanchor's, for the same draws on every run."""
+def _better_anchors(wh: np.ndarray, n: int, figures: DatasetCounts) -> None:
+    """Search n anchors by autoanchor's k-means and evolution, with the same random numbers on every run."""
     if len(wh) < FEW_FOR_ANCHORS:
         return
     state = np.random.get_state()
@@ -159,9 +154,9 @@ def _better_anchors(wh: np.ndarray, n: int, threshold: float, figures: Figures) 
     rough = some.astype(np.float32)
 
     def fitness(anchors: np.ndarray) -> float:
-        """Mean best match of all boxes, 0 for those that no anchor reaches."""
+        """Mean best match of all boxes, 0 for those without a match."""
         best = best_match(rough, anchors)
-        return float(np.where(best > 1 / threshold, best, 0).mean())
+        return float(np.where(best > 1 / THRESHOLD, best, 0).mean())
 
     try:
         found = evolve(cluster(some, n), fitness, GENERATIONS)
@@ -170,7 +165,7 @@ def _better_anchors(wh: np.ndarray, n: int, threshold: float, figures: Figures) 
     finally:
         np.random.set_state(state)
     found = found[np.argsort(found.prod(1))]
-    then = float(reach(wh, found, threshold).mean())
+    then = float((best_match(wh, found) > 1 / THRESHOLD).mean())
     if then > figures.reached:
         figures.anchors_found, figures.reached_then = anchor_text(found), then
 
