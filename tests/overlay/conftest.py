@@ -11,9 +11,9 @@ import pytest
 import yaml
 
 from yolov7fast.cli.commands import overlay as command
-from yolov7fast.overlay import known
+from yolov7fast.overlay import known_code
 from yolov7fast.overlay.checkout import Checkout
-from yolov7fast.overlay.parts import Settings, put_in
+from yolov7fast.overlay.parts import OverlaySettings, put_in
 
 STANDIN = Path(__file__).parent / "standin"
 ROOT = Path(__file__).resolve().parents[2]
@@ -49,8 +49,8 @@ def known_repo(repo, monkeypatch) -> Path:
     """The same, whose code counts as upstream's."""
     checkout = Checkout(repo)
     for part in ("LOSS", "LOADER", "METRICS", "MATCHING"):
-        digests = {place: checkout.digest(place) for place in getattr(known, part)}
-        monkeypatch.setattr(known, part, {place: digest for place, digest in digests.items() if digest})
+        digests = {place: checkout.digest(place) for place in getattr(known_code, part)}
+        monkeypatch.setattr(known_code, part, {place: digest for place, digest in digests.items() if digest})
     return repo
 
 
@@ -64,7 +64,7 @@ class Inside:
 
     def __call__(self, repo: Path, **switches):
         """Put it in for the rest of the test."""
-        return self.enter(Checkout(repo), Settings(**switches))
+        return self.enter(Checkout(repo), OverlaySettings(**switches))
 
     def enter(self, *arguments):
         self.put.append(put_in(*arguments))

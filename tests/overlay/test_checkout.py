@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from yolov7fast.core.errors import UserError
-from yolov7fast.overlay import known, torchvision_standin
+from yolov7fast.overlay import known_code, repairs
 from yolov7fast.overlay.checkout import Checkout, normalised
-from yolov7fast.overlay.parts import Settings, refuse_edited
+from yolov7fast.overlay.parts import OverlaySettings, refuse_edited
 
 
 def test_a_folder_that_is_none_is_refused_by_what_it_lacks(tmp_path):
@@ -52,26 +52,26 @@ def edit(repo, file, old, new):
 
 
 def test_the_code_that_was_compared_is_accepted(known_repo):
-    refuse_edited(Checkout(known_repo), Settings())
+    refuse_edited(Checkout(known_repo), OverlaySettings())
 
 
 def test_an_edited_class_is_named_with_the_switches_that_help(known_repo):
     edit(known_repo, "utils/loss.py", "targets.cuda(), imgs", "targets.cuda() * 1.0, imgs")
     named = r"differs from upstream in utils/loss\.py:ComputeLossOTA: add --no-loss to keep .*--force"
     with pytest.raises(UserError, match=named):
-        refuse_edited(Checkout(known_repo), Settings())
-    refuse_edited(Checkout(known_repo), Settings(loss=False))
+        refuse_edited(Checkout(known_repo), OverlaySettings())
+    refuse_edited(Checkout(known_repo), OverlaySettings(loss=False))
 
 
 def test_an_edited_helper_counts_as_well(known_repo):
     edit(known_repo, "utils/general.py", "x[:, 2:4] / 2", "x[:, 2:4] * 0.5")
     with pytest.raises(UserError, match=r"in utils/general\.py:xywh2xyxy: add --no-loss --no-metrics to keep"):
-        refuse_edited(Checkout(known_repo), Settings())
+        refuse_edited(Checkout(known_repo), OverlaySettings())
 
 
 def test_what_a_fork_never_had_is_no_edit(known_repo):
     edit(known_repo, "utils/loss.py", "class ComputeLossAuxOTA", "class Another")
-    refuse_edited(Checkout(known_repo), Settings())
+    refuse_edited(Checkout(known_repo), OverlaySettings())
 
 
 def test_force_replaces_an_edited_class(known_repo, inside):
@@ -79,7 +79,7 @@ def test_force_replaces_an_edited_class(known_repo, inside):
     with pytest.raises(UserError):
         inside(known_repo)
     inside(known_repo, force=True)
-    assert import_module("utils.loss").ComputeLossOTA.__module__ == "yolov7fast.overlay.losses"
+    assert import_module("utils.loss").ComputeLossOTA.__module__ == "yolov7fast.overlay.replacements"
 
 
 def test_an_edited_evaluation_keeps_its_own_matching(known_repo, inside):
@@ -99,7 +99,7 @@ def test_modules_of_another_project_are_not_taken_for_the_checkouts(known_repo, 
 
 
 def test_a_checkout_that_cannot_be_taken_leaves_nothing_replaced(known_repo, inside, monkeypatch):
-    monkeypatch.setattr(torchvision_standin, "torchvision_loads", lambda: False)
+    monkeypatch.setattr(repairs, "torchvision_loads", lambda: False)
     sys.modules["utils"] = ModuleType("utils")
     sys.modules["utils"].__file__ = "/elsewhere/utils/__init__.py"
     before, names = dict(sys.modules), set(vars(np))
@@ -112,5 +112,5 @@ def test_a_checkout_that_cannot_be_taken_leaves_nothing_replaced(known_repo, ins
 
 
 def test_every_known_place_has_a_hash():
-    for part in (known.LOSS, known.LOADER, known.METRICS, known.MATCHING):
+    for part in (known_code.LOSS, known_code.LOADER, known_code.METRICS, known_code.MATCHING):
         assert part and all(len(digest) == 64 for digest in part.values())

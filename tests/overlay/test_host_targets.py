@@ -8,8 +8,14 @@ import pytest
 import torch
 
 from benchmarks.op_counter import OpCounter
-from yolov7fast.overlay.host_targets import HostTargets, host_copy, known_host_copy
-from yolov7fast.overlay.losses import ComputeLoss, ComputeLossAuxOTA, ComputeLossOTA
+from yolov7fast.overlay.replacements import (
+    ComputeLoss,
+    ComputeLossAuxOTA,
+    ComputeLossOTA,
+    HostTargets,
+    host_copy,
+    known_host_copy,
+)
 
 ROWS = torch.tensor([[0, 1, 0.5, 0.5, 0.2, 0.3], [1, 0, 0.25, 0.75, 0.4, 0.1], [1, 2, 0.1, 0.2, 0.3, 0.3]])
 GAINS = {"box": 0.05, "obj": 1.0, "cls": 0.5, "cls_pw": 1.0, "obj_pw": 1.0, "fl_gamma": 0.0, "anchor_t": 4.0}

@@ -11,8 +11,14 @@ import torch
 
 from tests.overlay.conftest import ROOT
 from yolov7fast.data.loading.dataloader import create_dataloader
-from yolov7fast.overlay.host_targets import HostTargets, known_host_copy
-from yolov7fast.overlay.loader import LoaderOptions, ScriptLoader, fast_create_dataloader, own_create_dataloader
+from yolov7fast.overlay.replacements import (
+    HostTargets,
+    LoaderOptions,
+    ScriptLoader,
+    fast_create_dataloader,
+    known_host_copy,
+    own_create_dataloader,
+)
 from yolov7fast.training.hyperparameters import load_hyp
 
 OPT = SimpleNamespace(single_cls=False)

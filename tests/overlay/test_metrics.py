@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from yolov7fast.core.boxes import box_iou
-from yolov7fast.overlay.metrics import box_iou_for, non_max_suppression, overlaps_of_winners
+from yolov7fast.overlay.replacements import box_iou_for, non_max_suppression, overlaps_of_winners
 
 
 def greedy(ious: torch.Tensor, labels: int) -> dict[int, int]:

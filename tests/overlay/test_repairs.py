@@ -13,8 +13,8 @@ import torch
 
 from yolov7fast.checkpoint.api import CheckpointError
 from yolov7fast.core.errors import UserError
-from yolov7fast.overlay import devices, repairs, torchvision_standin
-from yolov7fast.overlay.patches import Patches
+from yolov7fast.overlay import repairs
+from yolov7fast.overlay.checkout import Patches
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_undoing_puts_back_what_was_there():
 def test_the_stand_in_serves_imports_by_any_spelling(patches, monkeypatch):
     for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
         monkeypatch.delitem(sys.modules, name)
-    torchvision_standin.put_in(patches)
+    repairs.put_in_torchvision(patches)
     import torchvision
     import torchvision.ops
     from torchvision.ops import nms, roi_align
@@ -64,18 +64,18 @@ def test_the_stand_in_serves_imports_by_any_spelling(patches, monkeypatch):
     assert nms is torchvision.ops.nms
     assert find_spec("torchvision").name == "torchvision" and find_spec("torchvision.ops").name == "torchvision.ops"
     for call in (roi_align, save_image):
-        with pytest.raises(UserError, match="torchvision does not load beside torch"):
+        with pytest.raises(UserError, match="torchvision does not load with torch"):
             call(boxes)
 
 
 def test_the_stand_in_keeps_as_many_boxes_as_there_are():
     low = torch.arange(1000)[:, None] * 20.0
     boxes = torch.cat((low, low, low + 10, low + 10), 1).requires_grad_()
-    assert len(torchvision_standin.nms(boxes, torch.rand(1000), 0.5)) == 1000
+    assert len(repairs.nms(boxes, torch.rand(1000), 0.5)) == 1000
 
 
 def test_a_torchvision_that_loads_is_left_alone(patches, monkeypatch):
-    monkeypatch.setattr(torchvision_standin, "torchvision_loads", lambda: True)
+    monkeypatch.setattr(repairs, "torchvision_loads", lambda: True)
     before = sys.modules.get("torchvision")
     repairs.before_imports(patches)
     assert sys.modules.get("torchvision") is before
@@ -163,7 +163,7 @@ class ByHand:
 
 
 def test_devices_named_by_hand_are_the_predictions_own():
-    call = devices.on_own_device(ByHand.__call__)
+    call = repairs.on_own_device(ByHand.__call__)
     assert call(ByHand(), [torch.ones(1)], torch.ones(2)).tolist() == [4.0, 4.0]
     assert call(ByHand(), [torch.ones(1, device="meta")], torch.ones(2, device="meta")).device.type == "meta"
 

@@ -1,7 +1,7 @@
-"""`--check`: both sides on the first batches of the user's own run, with a table of differences and times.
+"""`--check`: runs the checkout's code and the overlay's on the first batches, and prints differences and times.
 
-Samples must be equal bit by bit, losses, their gradients in full precision and metrics within 1e-5 of the largest. What
-differs more ends the run, unless a switch that changes pixels was asked for.
+Samples must be equal bit by bit; losses, their fp32 gradients and metrics within 1e-5 of the largest value. A larger
+difference ends the run, unless a flag that changes pixels was given.
 """
 
 import copy
@@ -18,15 +18,15 @@ import numpy as np
 import torch
 
 from yolov7fast.core.errors import UserError
-from yolov7fast.overlay.host_targets import HostTargets
-from yolov7fast.overlay.patches import Patches
+from yolov7fast.overlay.checkout import Patches
+from yolov7fast.overlay.replacements import plain_tensor
 
 TOLERANCE = 1e-5
 HEADER = f"{'check':<28}{'batches':>8}{'difference':>12}{'checkout':>12}{'overlay':>12}{'faster':>9}"
 
 
-class Check:
-    """Compares on `batches` batches of everything; with 0 nothing is compared and nothing wrapped."""
+class BatchComparison:
+    """Compares the first `batches` results of each part; with 0 nothing is compared or wrapped."""
 
     def __init__(self, batches: int):
         self.batches = batches
@@ -38,14 +38,14 @@ class Check:
         return self._open[-1]
 
     def finish_all(self) -> None:
-        """Print what has been compared on fewer batches than asked for: there will be no more."""
+        """Print the rows that have fewer batches than requested, because no more will follow."""
         for comparison in self._open:
             comparison.finish()
 
     # --- what is compared ---------------------------------------------------------------------------------------------
 
     def loss(self, ours: type, theirs: type, module: ModuleType) -> type:
-        """A loss class that runs both in its first calls; it is `ours` afterwards. module: where `theirs` is from."""
+        """A loss class that runs both in its first calls and is `ours` afterwards. module: the module of `theirs`."""
         if not self.batches:
             return ours
         comparison = self.new(ours.__name__)
@@ -54,7 +54,7 @@ class Check:
             def __init__(self, model, *args, **kwargs):
                 super().__init__(model, *args, **kwargs)
                 named = Patches()
-                named.set(module, ours.__name__, theirs)  # its constructor looks for itself by this name
+                named.set(module, ours.__name__, theirs)  # its constructor refers to itself by this name
                 self._theirs = theirs(model, *args, **kwargs)
                 named.undo()
 
@@ -63,7 +63,7 @@ class Check:
                     own = copy.copy(self)
                     sides = [
                         _loss_side(lambda *a: ours.__call__(own, *a), p, targets, images),
-                        _loss_side(self._theirs, p, _plain(targets), images),
+                        _loss_side(self._theirs, p, plain_tensor(targets), images),
                     ]
                     comparison.add(*sides)
                 return super().__call__(p, targets, *images)
@@ -71,7 +71,7 @@ class Check:
         return Checked
 
     def loader(self, ours: Callable, theirs: Callable, options) -> Callable:
-        """A `create_dataloader` that compares the first batches of both, then gives ours, its draws untouched."""
+        """A `create_dataloader` that compares the first batches of both, then calls ours with the same random state."""
         if not self.batches:
             return ours
         changed = [f"--{name.replace('_', '-')}" for name, value in options._asdict().items() if value]
@@ -97,11 +97,11 @@ class Check:
         return self._function(self.new("suppression"), ours, theirs)
 
     def average_precision(self, ours: Callable, theirs: Callable) -> Callable:
-        """An `ap_per_class` that runs both in its first calls; it ends an evaluation, and with it all comparisons."""
+        """An `ap_per_class` that runs both in its first calls; all comparisons end with the first evaluation."""
         return self._function(self.new("average precision"), ours, theirs, _without_ties, last=True)
 
     def _function(self, comparison: "_Comparison", ours, theirs, prepare: Callable = copy.deepcopy, last=False):
-        """prepare: the arguments for one side, of those that were given."""
+        """prepare: makes the arguments of one side from those that were given."""
         if not self.batches:
             return ours
 
@@ -116,18 +116,17 @@ class Check:
 
         return run
 
-    # --- the table ----------------------------------------------------------------------------------------------------
-
     def print_row(self, row: str) -> None:
-        print(f"\n{HEADER}\n{row}" if not self._printed else f"\n{row}", flush=True)
+        """Print a row of the table, below its header if it is the first."""
+        print(f"\n{row}" if self._printed else f"\n{HEADER}\n{row}", flush=True)
         self._printed = True
 
 
 class _Comparison:
-    """Rows of one thing that is compared: results and seconds of both sides, batch by batch."""
+    """Differences and times of one part, batch by batch."""
 
-    def __init__(self, check: Check, name: str, expected: list[str] | None = None):
-        """expected: switches that make the two sides differ."""
+    def __init__(self, check: BatchComparison, name: str, expected: list[str] | None = None):
+        """expected: flags that make the two sides differ."""
         self.check, self.name, self.expected = check, name, expected or []
         self.differences: list[float] = []
         self.seconds: list[tuple[float, float]] = []
@@ -201,14 +200,14 @@ def _first_batches(create: Callable, args, kwargs, count: int) -> list[tuple[Any
     for _ in range(min(count, len(loader))):
         images, targets, paths, *_ = next(batches)
         now = time.perf_counter()
-        taken.append(((images.clone(), _plain(targets).clone(), list(paths)), now - start))
+        taken.append(((images.clone(), plain_tensor(targets).clone(), list(paths)), now - start))
         start = time.perf_counter()
     _close(loader, batches)
     return taken
 
 
 def _close(loader, batches) -> None:
-    """End the processes of a loader of either side; PyTorch's have them in an iterator, kept or not."""
+    """End the worker processes of a loader; those of PyTorch belong to an iterator."""
     if hasattr(loader, "close"):
         loader.close()
         return
@@ -220,7 +219,7 @@ def _close(loader, batches) -> None:
 def _without_ties(args: tuple) -> tuple:
     """Arguments of `ap_per_class` with all scores different, in the same order.
 
-    Equal scores, of which an untrained network has many, count in any order upstream.
+    Upstream sorts equal scores, of which an untrained network has many, in any order.
     """
     right, scores, *rest = args
     order, unequal = np.argsort(-scores, kind="stable"), np.empty(len(scores), np.float32)
@@ -229,16 +228,12 @@ def _without_ties(args: tuple) -> tuple:
 
 
 def _timed(work: Callable) -> tuple[Any, float]:
-    _wait()
+    synchronize = torch.cuda.synchronize if torch.cuda.is_available() else lambda: None
+    synchronize()
     start = time.perf_counter()
     result = work()
-    _wait()
+    synchronize()
     return result, time.perf_counter() - start
-
-
-def _wait() -> None:
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
 
 
 def _random_state() -> tuple:
@@ -249,10 +244,6 @@ def _set_random_state(state: tuple) -> None:
     random.setstate(state[0])
     np.random.set_state(state[1])
     torch.set_rng_state(state[2])
-
-
-def _plain(targets: torch.Tensor) -> torch.Tensor:
-    return targets.as_subclass(torch.Tensor) if isinstance(targets, HostTargets) else targets
 
 
 def _bare(prefix: str) -> str:

@@ -1,7 +1,7 @@
-"""SHA-256 of upstream's code that the overlay was compared with: place -> hash, by what would be replaced.
+"""SHA-256 of the upstream code that the overlay was compared with: place -> hash, by part.
 
-Of the commit of November 2023; computed by `Checkout.digest` (see `normalised` there), never copied. Beside what is
-replaced itself stand the helpers that it calls: a fork with another `bbox_iou` has another loss.
+From the commit of November 2023, computed by `Checkout.digest`; no code is copied. The helpers that the replaced code
+calls are included: a fork with another `bbox_iou` has another loss.
 """
 
 LOSS = {

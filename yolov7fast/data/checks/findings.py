@@ -233,5 +233,5 @@ def _count_lines(figures: DatasetCounts, width: int) -> list[str]:
 
 
 def _wrapped(text: str, width: int, indent: str = "") -> list[str]:
-    options = {"break_on_hyphens": False, "break_long_words": False}
-    return textwrap.wrap(printable(text), width, initial_indent=indent, subsequent_indent=indent, **options)
+    wrapper = textwrap.TextWrapper(width, indent, indent, break_on_hyphens=False, break_long_words=False)
+    return wrapper.wrap(printable(text))

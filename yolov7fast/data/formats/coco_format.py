@@ -153,7 +153,7 @@ def _read_split(content: dict[str, Any], path: Path, classes: dict[int, int], fi
     for number, item in enumerate(content["annotations"], 1):
         values: dict[str, Any] = item if isinstance(item, dict) else {}
         image_id, own = values.get("image_id"), values.get("id")
-        place = own if is_whole(own, 0, 1 << 62) else number
+        place = int(own) if own is not None and is_whole(own, 0, 1 << 62) else number
         if isinstance(image_id, int | str) and image_id in times:
             by_image[image_id].append((place, item))
         else:
@@ -189,9 +189,9 @@ def _image_folder(images: list[dict], path: Path, finder: ImageFinder) -> Path:
 
 def _sample(image: dict, items: list, path: Path, classes: dict, finder: ImageFinder, folder: Path) -> Sample:
     file = finder.find(image["file_name"], near=folder)
-    width, height = image.get("width"), image.get("height")
-    stated = (width, height) if all(is_number(v, 1e-9, LARGEST_SIDE) for v in (width, height)) else image_size(file)
-    sample = Sample(str(file), finder.name_of(file), stated or (1.0, 1.0), str(path))
+    stated: Any = image.get("width"), image.get("height")
+    frame = stated if all(is_number(v, 1e-9, LARGEST_SIDE) for v in stated) else image_size(file) or (1.0, 1.0)
+    sample = Sample(str(file), finder.name_of(file), frame, str(path))
     own, boxes, lines, crowd, rings = [], [], [], [], []
     for place, item in items:
         box, category = item.get("bbox"), item.get("category_id")
