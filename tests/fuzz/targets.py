@@ -188,7 +188,7 @@ TARGETS = (
         "trials yaml",
         "trials.yaml",
         YAML,
-        text("trials.yaml", [{"lr0": 0.01}, {"batch_size": 8, "hyp": {"mixup": 0.1}}]),
+        text("trials.yaml", [{"lr0": 0.01}, {"batch_size": 8, "hyp.mixup": 0.1}]),
         use_trials,
         3,
     ),
