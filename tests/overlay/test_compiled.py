@@ -44,9 +44,3 @@ def test_a_compiler_that_fails_is_done_without(known_repo, inside, monkeypatch, 
     network = import_module("models.yolo").Model(nc=3)
     assert all(torch.is_tensor(m) for m in network(IMAGE))
     assert "no compiler here" in caplog.text
-
-
-def test_without_the_switch_nothing_is_compiled(known_repo, inside, compiled):
-    inside(known_repo)
-    import_module("models.yolo").Model(nc=3)(IMAGE)
-    assert not compiled

@@ -14,10 +14,8 @@ from yolov7fast.data.loading.dataloader import create_dataloader
 from yolov7fast.overlay.replacements import (
     HostTargets,
     LoaderOptions,
-    ScriptLoader,
     fast_create_dataloader,
     known_host_copy,
-    own_create_dataloader,
 )
 from yolov7fast.training.hyperparameters import load_hyp
 
@@ -71,12 +69,6 @@ def test_a_disk_cache_keeps_every_bit(shapes, tmp_path):
     assert list(folder.rglob("*.pack")), "no cache was written"
 
 
-def test_switches_that_change_pixels_do(shapes):
-    plain = epochs(fast_create_dataloader(LoaderOptions()), shapes, count=1, workers=0)
-    for options in (LoaderOptions(seed=1),):
-        assert epochs(fast_create_dataloader(options), shapes, count=1, workers=0) != plain
-
-
 def test_a_seed_makes_samples_independent_of_workers(shapes):
     create = fast_create_dataloader(LoaderOptions(seed=5))
     assert epochs(create, shapes, workers=0) == epochs(create, shapes, workers=2)
@@ -99,17 +91,3 @@ def test_a_loader_has_what_scripts_use_of_it(shapes, options, rank):
         assert torch.equal(known_host_copy(targets.to("meta")), torch.as_tensor(np.asarray(targets)))
     finally:
         loader.close()
-
-
-def test_the_checkouts_own_loader_gives_targets_with_host_copies_too():
-    rows = torch.rand(3, 6)
-
-    class Theirs(list):
-        num_workers, sampler = 4, "theirs"
-
-    create = own_create_dataloader(lambda *args, **kwargs: (Theirs([(0, rows, 1, 2)]), "data"))
-    loader, dataset = create("path", workers=4)
-    assert isinstance(loader, ScriptLoader) and dataset == "data"
-    assert (len(loader), loader.num_workers, loader.sampler) == (1, 4, "theirs")
-    [(_, targets, *_)] = list(loader)
-    assert torch.equal(known_host_copy(targets.to("meta")), rows)

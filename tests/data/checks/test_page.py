@@ -116,11 +116,6 @@ def test_both_images_of_a_pair_stand_side_by_side_and_places_are_named_from_the_
     assert "<li>labels/train/orphan.txt</li>" in text
 
 
-def test_places_are_named_from_the_folder_of_a_data_yaml_on(seeded):
-    text = as_page(examine(seeded[0] / "data.yaml", 320, CFG), "Data check")
-    assert "<li>labels/train/orphan.txt</li>" in text
-
-
 def test_making_the_page_leaves_the_terminal_to_the_table(clean, tmp_path, capfd):
     """OpenCV complains of a cut-off JPEG without its name, so what was found unreadable is not decoded again."""
     root = shutil.copytree(clean, tmp_path / "set")

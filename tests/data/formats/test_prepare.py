@@ -214,13 +214,6 @@ def test_duplicates_of_an_image_stay_on_one_side(tmp_path, caplog):
     assert any("40 images with near duplicates are kept on one side" in message for message in caplog.messages)
 
 
-def test_a_set_whose_images_are_all_missing_is_split_without_a_look_at_them(tmp_path):
-    root = without_val(tmp_path / "set", 6)
-    (root / "list.txt").write_text("".join(f"gone/{i:03}.jpg\n" for i in range(6)))
-    (root / "data.yaml").write_text(yaml.safe_dump({"train": "list.txt", "names": NAMES}))
-    assert [len(part) for part in lists(load_data_yaml(root, val_fraction=0.5))] == [3, 3]
-
-
 def test_one_more_image_moves_hardly_any_other():
     names = [f"{i}.jpg" for i in range(1000)]
     none = np.zeros((0, 2), np.int64)
