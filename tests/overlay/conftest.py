@@ -1,4 +1,4 @@
-"""A stand-in checkout for each test, and a way into it and out again that leaves the test process as it was."""
+"""A stub checkout for each test, and the overlay installed in it and removed again."""
 
 import os
 import shutil
@@ -15,7 +15,7 @@ from yolov7fast.overlay import known_code
 from yolov7fast.overlay.checkout import Checkout
 from yolov7fast.overlay.parts import OverlaySettings, put_in
 
-STANDIN = Path(__file__).parent / "standin"
+STUB = Path(__file__).parent / "stub_checkout"
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -28,9 +28,9 @@ def shapes(tmp_path_factory):
 
 @pytest.fixture
 def repo(tmp_path, shapes) -> Path:
-    """The stand-in under version control, with a data set of its own beside it."""
+    """The stub checkout under version control, with a copy of the data set next to it."""
     folder = tmp_path / "checkout"
-    shutil.copytree(STANDIN, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(STUB, folder, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(shapes, tmp_path / "shapes")
     data = {split: str(tmp_path / "shapes" / "images" / split) for split in ("train", "val")}
     names = yaml.safe_load((shapes / "shapes.yaml").read_text())["names"]

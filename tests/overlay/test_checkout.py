@@ -75,9 +75,9 @@ def test_an_edited_evaluation_keeps_its_own_matching(known_repo, inside):
 
 
 def test_modules_of_another_project_are_not_taken_for_the_checkouts(known_repo, inside):
-    stranger = ModuleType("utils")
-    stranger.__file__ = "/elsewhere/utils/__init__.py"
-    sys.modules["utils"] = stranger
+    other = ModuleType("utils")
+    other.__file__ = "/elsewhere/utils/__init__.py"
+    sys.modules["utils"] = other
     with pytest.raises(UserError, match=r"`utils` was imported from /elsewhere/utils/__init__\.py already"):
         inside(known_repo)
 

@@ -147,7 +147,7 @@ def test_two_lines_at_the_top_of_a_script_do_the_same(known_repo, inside, monkey
 
 
 def test_install_ends_a_script_of_an_edited_fork_with_one_line(repo, inside, capsys):
-    with pytest.raises(SystemExit) as ended:  # the stand-in is not upstream
+    with pytest.raises(SystemExit) as ended:  # the stub checkout is not upstream
         runpy.run_path(mine(repo), run_name="__main__")
     assert ended.value.code == 2
     said = capsys.readouterr().err

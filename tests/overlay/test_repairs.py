@@ -1,4 +1,4 @@
-"""What of a checkout stops on today's versions runs again, and nothing in a stranger's file is run."""
+"""What fails in a checkout with today's versions is repaired, and untrusted files execute nothing."""
 
 import os
 import sys
@@ -60,7 +60,7 @@ class Hostile:
         return os.system, ("touch hostile_was_here",)
 
 
-def test_a_strangers_file_is_refused_and_not_run(known_repo, inside, tmp_path, monkeypatch):
+def test_an_untrusted_file_is_refused_and_not_run(known_repo, inside, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     inside(known_repo)
     torch.save({"model": Hostile()}, tmp_path / "bad.pt")

@@ -25,7 +25,7 @@ from tqdm import tqdm
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.atomic import atomic_file
 from yolov7fast.core.process.threads import ThreadPool
-from yolov7fast.data.formats.files import cache_folder, plain_name
+from yolov7fast.data.formats.dataset_files import cache_folder, plain_name
 from yolov7fast.data.images import EXIF_ORIENTATION, decode_file
 
 VERSION = 3

@@ -94,27 +94,20 @@ def plain_tensor(tensor: torch.Tensor) -> torch.Tensor:
 # --- losses -----------------------------------------------------------------------------------------------------------
 
 
-class ComputeLoss(yolo.ComputeLoss):
-    """`loss(raw, targets)`."""
+def _with_host_targets(loss: type) -> type:
+    """A loss class of this project that uses the host copy of its targets."""
 
-    def __call__(self, p, targets, imgs=None):
-        return super().__call__(p, host_copy(targets), imgs)
+    class WithHostTargets(loss):
+        def __call__(self, p, targets, imgs=None):
+            return super().__call__(p, host_copy(targets), imgs)
 
-
-class ComputeLossOTA(yolo.ComputeLossOTA):
-    """`loss(raw, targets, images)`."""
-
-    def __call__(self, p, targets, imgs=None):
-        return super().__call__(p, host_copy(targets), imgs)
+    WithHostTargets.__name__ = WithHostTargets.__qualname__ = loss.__name__
+    return WithHostTargets
 
 
-class ComputeLossAuxOTA(yolo.ComputeLossAuxOTA):
-    """`loss(raw, targets, images)` for a lead and an auxiliary head."""
-
-    def __call__(self, p, targets, imgs=None):
-        return super().__call__(p, host_copy(targets), imgs)
-
-
+ComputeLoss, ComputeLossOTA, ComputeLossAuxOTA = map(
+    _with_host_targets, (yolo.ComputeLoss, yolo.ComputeLossOTA, yolo.ComputeLossAuxOTA)
+)
 REPLACED = {cls.__name__: cls for cls in (ComputeLoss, ComputeLossOTA, ComputeLossAuxOTA)}
 
 

@@ -10,8 +10,8 @@ import cv2
 import numpy as np
 
 from yolov7fast.core.errors import UserError
+from yolov7fast.data.checks.check_findings import NOTE, SEVERITIES, Place, place_text
 from yolov7fast.data.checks.examine import Examined
-from yolov7fast.data.checks.findings import NOTE, SEVERITIES, Place, place_text
 from yolov7fast.data.image_facts import GOOD, TRUNCATED
 from yolov7fast.data.images import read_unchecked_image
 from yolov7fast.reports.html_page import COLOURS, render

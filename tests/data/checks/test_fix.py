@@ -10,8 +10,8 @@ from tests.data.formats.test_prepare import tree
 from yolov7fast.cli.commands.data import main
 from yolov7fast.core.errors import UserError
 from yolov7fast.data.caches.labels import load_labels
+from yolov7fast.data.checks.check_findings import ERROR
 from yolov7fast.data.checks.examine import examine
-from yolov7fast.data.checks.findings import ERROR
 from yolov7fast.data.checks.fix import CORRECTED, write_fixed
 from yolov7fast.data.data_yaml import load_data_yaml
 from yolov7fast.data.labels import find_images

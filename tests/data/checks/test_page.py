@@ -9,8 +9,8 @@ import pytest
 from tests.browser import Browser
 from tests.data.formats.drawn_sets import write_voc
 from yolov7fast.cli.commands.data import main
+from yolov7fast.data.checks.check_findings import place_text
 from yolov7fast.data.checks.examine import examine
-from yolov7fast.data.checks.findings import place_text
 from yolov7fast.reports.data_check_page import as_page
 
 CFG = "cfg/training/yolov7-tiny.yaml"

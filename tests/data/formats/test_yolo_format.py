@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from yolov7fast.data.formats.samples import Sample
+from yolov7fast.data.formats.annotated_set import Sample
 from yolov7fast.data.formats.yolo_format import parse_labels
 
 GOOD = "0 0.5 0.5 0.2 0.4\n2 0.1 0.2 0.1 0.1\n"

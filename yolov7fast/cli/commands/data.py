@@ -17,14 +17,14 @@ from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.atomic import write_atomically
 from yolov7fast.core.process.output import log_to_stderr
 from yolov7fast.core.text import counted, printable
+from yolov7fast.data.checks.check_findings import ERROR, EXIT_CODES, SEVERITIES, as_text
 from yolov7fast.data.checks.dataset_checks import DEFAULT_CFG
 from yolov7fast.data.checks.examine import Examined, examine
-from yolov7fast.data.checks.findings import ERROR, EXIT_CODES, SEVERITIES, as_text
 from yolov7fast.data.data_yaml import find_data
-from yolov7fast.data.formats.files import plain_name
+from yolov7fast.data.formats.annotated_set import AnnotatedSet
+from yolov7fast.data.formats.dataset_files import plain_name
 from yolov7fast.data.formats.prepare import check_fraction, divide
 from yolov7fast.data.formats.recognise import recognise
-from yolov7fast.data.formats.samples import AnnotatedSet
 from yolov7fast.data.formats.write_dataset import FORMATS, IMAGES, write_as
 
 DEFAULT_SIZE = 640  # pixels, as train.py's

@@ -10,9 +10,9 @@ from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.paths import check_file
 from yolov7fast.core.files.yaml_file import read_yaml
 from yolov7fast.core.text import counted
-from yolov7fast.data.checks.findings import DatasetCounts, Findings
+from yolov7fast.data.checks.check_findings import DatasetCounts, Findings
 from yolov7fast.data.checks.label_checks import Objects
-from yolov7fast.data.formats.samples import Sample
+from yolov7fast.data.formats.annotated_set import Sample
 from yolov7fast.data.image_facts import loaded_sizes
 from yolov7fast.data.quick_check import SMALLEST_SIDE
 

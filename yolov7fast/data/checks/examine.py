@@ -5,12 +5,12 @@ from pathlib import Path
 
 import numpy as np
 
+from yolov7fast.data.checks.check_findings import CheckReport, Findings
 from yolov7fast.data.checks.dataset_checks import DEFAULT_CFG, anchors_of, check_classes, check_sizes, count
-from yolov7fast.data.checks.findings import CheckReport, Findings
 from yolov7fast.data.checks.image_checks import check_duplicates, check_images
 from yolov7fast.data.checks.label_checks import Objects, check_labels, collect
+from yolov7fast.data.formats.annotated_set import AnnotatedSet, Sample
 from yolov7fast.data.formats.recognise import recognise
-from yolov7fast.data.formats.samples import AnnotatedSet, Sample
 from yolov7fast.data.image_facts import look_at
 
 

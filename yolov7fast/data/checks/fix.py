@@ -14,11 +14,11 @@ import numpy as np
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.atomic import atomic_folder
 from yolov7fast.core.text import printable
+from yolov7fast.data.checks.check_findings import ERROR, WARNING, Place, place_text
 from yolov7fast.data.checks.examine import Examined
-from yolov7fast.data.checks.findings import ERROR, WARNING, Place, place_text
 from yolov7fast.data.checks.label_checks import ROUGH
-from yolov7fast.data.formats.files import link, unique_names
-from yolov7fast.data.formats.samples import Sample
+from yolov7fast.data.formats.annotated_set import Sample
+from yolov7fast.data.formats.dataset_files import link, unique_names
 from yolov7fast.data.formats.write_dataset import corners, join_rings, with_four_points, yolo_line, yolo_yaml
 from yolov7fast.data.formats.yolo_format import KIND as YOLO
 from yolov7fast.data.image_facts import GOOD, TRUNCATED, loaded_sizes

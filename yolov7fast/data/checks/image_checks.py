@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from yolov7fast.data.checks.findings import Findings
-from yolov7fast.data.formats.samples import Sample
+from yolov7fast.data.checks.check_findings import Findings
+from yolov7fast.data.formats.annotated_set import Sample
 from yolov7fast.data.image_facts import MISSING, TOO_LARGE, TRUNCATED, UNREADABLE, loaded_sizes
 from yolov7fast.data.image_files import IMG_FORMATS
 from yolov7fast.data.labels import MIN_SIDE

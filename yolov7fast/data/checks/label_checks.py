@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from yolov7fast.data.checks.findings import Findings
-from yolov7fast.data.formats.samples import AnnotatedSet, Sample
+from yolov7fast.data.checks.check_findings import Findings
+from yolov7fast.data.formats.annotated_set import AnnotatedSet, Sample
 from yolov7fast.data.formats.yolo_format import KIND as YOLO
 from yolov7fast.data.formats.yolo_format import orphan_labels
 from yolov7fast.data.labels import SLACK

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.text import printable
-from yolov7fast.data.formats.files import ImageFinder
-from yolov7fast.data.formats.samples import SPLITS, AnnotatedSet, Fault, Sample, split_of
+from yolov7fast.data.formats.annotated_set import SPLITS, AnnotatedSet, Fault, Sample, split_of
+from yolov7fast.data.formats.dataset_files import ImageFinder
 from yolov7fast.data.images import image_size
 
 KIND = "CSV"

@@ -26,9 +26,9 @@ from yolov7fast.core.process.threads import ThreadPool
 from yolov7fast.core.text import counted, printable
 from yolov7fast.data.data_yaml import DataYaml
 from yolov7fast.data.formats import yolo_format
-from yolov7fast.data.formats.files import cache_folder, link, plain_name, unique_names
+from yolov7fast.data.formats.annotated_set import AnnotatedSet, Fault, Sample
+from yolov7fast.data.formats.dataset_files import cache_folder, link, plain_name, unique_names
 from yolov7fast.data.formats.recognise import Found, recognise
-from yolov7fast.data.formats.samples import AnnotatedSet, Fault, Sample
 from yolov7fast.data.formats.write_dataset import label_lines
 from yolov7fast.data.image_facts import look_at
 from yolov7fast.data.image_files import walk

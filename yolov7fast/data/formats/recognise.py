@@ -10,8 +10,8 @@ from yolov7fast.core.errors import UserError
 from yolov7fast.core.text import printable
 from yolov7fast.data.data_yaml import DataYaml
 from yolov7fast.data.formats import coco_format, csv_format, voc_format, yolo_format
-from yolov7fast.data.formats.archive import unpack
-from yolov7fast.data.formats.samples import AnnotatedSet
+from yolov7fast.data.formats.annotated_set import AnnotatedSet
+from yolov7fast.data.formats.zip_archive import unpack
 from yolov7fast.data.image_files import IGNORED_FOLDERS
 
 DEEPEST = 3  # folders with only one folder in them that are passed through

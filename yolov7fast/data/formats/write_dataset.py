@@ -15,8 +15,8 @@ from tqdm import tqdm
 
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.atomic import atomic_folder
-from yolov7fast.data.formats.files import link, unique_names
-from yolov7fast.data.formats.samples import AnnotatedSet, Sample
+from yolov7fast.data.formats.annotated_set import AnnotatedSet, Sample
+from yolov7fast.data.formats.dataset_files import link, unique_names
 from yolov7fast.data.images import image_size
 
 IMAGES = ("copy", "link", "none")  # what happens to the image files

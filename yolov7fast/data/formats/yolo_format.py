@@ -16,8 +16,8 @@ from tqdm import tqdm
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.yaml_file import read_yaml
 from yolov7fast.data.data_yaml import DataYaml, Source, candidates, class_names
-from yolov7fast.data.formats.files import has_images, unpacked_folder
-from yolov7fast.data.formats.samples import SPLITS, AnnotatedSet, Fault, Sample, split_of
+from yolov7fast.data.formats.annotated_set import SPLITS, AnnotatedSet, Fault, Sample, split_of
+from yolov7fast.data.formats.dataset_files import has_images, unpacked_folder
 from yolov7fast.data.labels import (
     LAST_CLASS,
     POLYGON_TOKENS,

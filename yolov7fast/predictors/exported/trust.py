@@ -10,7 +10,7 @@ from pathlib import Path
 
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.atomic import as_user_error
-from yolov7fast.data.formats.files import CACHE_VARIABLE, cache_folder, cache_root
+from yolov7fast.data.formats.dataset_files import CACHE_VARIABLE, cache_folder, cache_root
 
 FOLDER = "trusted_exports"  # in the cache folder
 VARIABLE = "YOLOV7FAST_TRUST_TORCHSCRIPT"

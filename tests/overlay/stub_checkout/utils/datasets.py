@@ -1,4 +1,4 @@
-"""The loader of the stand-in checkout, with a pickled label cache that is read whatever it is."""
+"""The loader of the stub checkout, with a pickled label cache that is read without a check."""
 
 from pathlib import Path
 

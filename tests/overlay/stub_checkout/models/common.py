@@ -1,4 +1,4 @@
-"""A block of the stand-in checkout."""
+"""A block of the stub checkout."""
 
 from torch import nn
 

@@ -1,4 +1,4 @@
-"""Boxes and suppression of the stand-in checkout, one image after the other."""
+"""Boxes and suppression of the stub checkout, one image after the other."""
 
 import torch
 import torchvision

@@ -1,4 +1,4 @@
-"""Losses of the stand-in checkout: right numbers, a device named by hand, `super` by the class's own name."""
+"""Losses of the stub checkout: right numbers, a device named by hand, `super` by the class's own name."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Detection of the stand-in checkout: weights, one empty image, boxes."""
+"""Detection of the stub checkout: weights, one empty image, boxes."""
 
 import sys
 

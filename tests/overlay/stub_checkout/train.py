@@ -1,4 +1,4 @@
-"""Training of the stand-in checkout, with the calls that the overlay meets in a real one."""
+"""Training of the stub checkout, with the calls that the overlay meets in a real one."""
 
 import argparse
 import hashlib

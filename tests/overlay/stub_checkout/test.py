@@ -1,4 +1,4 @@
-"""Evaluation of the stand-in checkout: one image after the other, one detection after the other."""
+"""Evaluation of the stub checkout: one image after the other, one detection after the other."""
 
 import argparse
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Metrics of the stand-in checkout, with a name that NumPy 2 took away."""
+"""Metrics of the stub checkout, with a name that NumPy 2 removed."""
 
 from pathlib import Path
 

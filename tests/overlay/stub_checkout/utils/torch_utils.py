@@ -1,4 +1,4 @@
-"""Devices of the stand-in checkout."""
+"""Devices of the stub checkout."""
 
 import torch
 

@@ -13,7 +13,7 @@ from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.atomic import atomic_folder
 from yolov7fast.core.files.file_lock import exclusive
 from yolov7fast.core.text import printable
-from yolov7fast.data.formats.files import cache_folder, plain_name
+from yolov7fast.data.formats.dataset_files import cache_folder, plain_name
 from yolov7fast.data.image_files import IGNORED_FOLDERS, is_image_name
 
 MOST_FILES = 3_000_000
