@@ -50,7 +50,7 @@ class BatchComparison:
             return ours
         comparison = self.new(ours.__name__)
 
-        class Checked(ours):
+        class ComparedLoss(ours):
             def __init__(self, model, *args, **kwargs):
                 super().__init__(model, *args, **kwargs)
                 named = Patches()
@@ -61,14 +61,11 @@ class BatchComparison:
             def __call__(self, p, targets, *images):
                 if not comparison.complete:
                     own = copy.copy(self)
-                    sides = [
-                        _loss_side(lambda *a: ours.__call__(own, *a), p, targets, images),
-                        _loss_side(self._theirs, p, plain_tensor(targets), images),
-                    ]
-                    comparison.add(*sides)
+                    mine = _loss_side(lambda *a: ours.__call__(own, *a), p, targets, images)
+                    comparison.add(mine, _loss_side(self._theirs, p, plain_tensor(targets), images))
                 return super().__call__(p, targets, *images)
 
-        return Checked
+        return ComparedLoss
 
     def loader(self, ours: Callable, theirs: Callable, options) -> Callable:
         """A `create_dataloader` that compares the first batches of both, then calls ours with the same random state."""
@@ -85,8 +82,8 @@ class BatchComparison:
                 _set_random_state(before)
                 taken.append(_first_batches(side, args, kwargs, self.batches))
             _set_random_state(before)
-            for (own, own_time), (other, other_time) in zip(taken[1], taken[0]):
-                comparison.add((own, own_time), (other, other_time))
+            for their_batch, our_batch in zip(*taken):
+                comparison.add(our_batch, their_batch)
             comparison.finish()
             return ours(*args, **kwargs)
 
