@@ -11,8 +11,8 @@ from tests.browser import NO_BROWSER
 from tests.conftest import pytest_terminal_summary
 from tests.process_state import changes, loaded_modules, process_state
 from yolov7fast.core import errors
-from yolov7fast.overlay import torchvision_standin
-from yolov7fast.overlay.patches import Patches
+from yolov7fast.overlay import repairs
+from yolov7fast.overlay.checkout import Patches
 
 
 def test_what_is_left_changed_is_named(monkeypatch, tmp_path):
@@ -52,7 +52,7 @@ def test_a_stub_that_is_left_is_found(monkeypatch, is_hidden):
         monkeypatch.delitem(sys.modules, "torchvision")
     before = process_state(), loaded_modules()
     patches = Patches()
-    torchvision_standin.put_in(patches)
+    repairs.put_in_torchvision(patches)
     assert any("sys.modules['torchvision']" in line for line in changes(*before))
     patches.undo()
     assert changes(*before) == []

@@ -20,11 +20,10 @@ from benchmarks.side_by_side.sides import Side, in_a_process
 from yolov7fast.core.process.memory import keep_freed_memory
 from yolov7fast.data.dataset import LoadImagesAndLabels
 from yolov7fast.data.labels import find_images, img2label_paths
-from yolov7fast.overlay import losses, metrics
+from yolov7fast.overlay import replacements
 from yolov7fast.overlay.checkout import Checkout
-from yolov7fast.overlay.host_targets import HostTargets
-from yolov7fast.overlay.loader import LoaderOptions, fast_create_dataloader
-from yolov7fast.overlay.torchvision_standin import torchvision_loads
+from yolov7fast.overlay.repairs import torchvision_loads
+from yolov7fast.overlay.replacements import HostTargets, LoaderOptions, fast_create_dataloader
 from yolov7fast.training.hyperparameters import load_hyp, scale_gains
 
 NETWORK = "cfg/training/yolov7-tiny.yaml"
@@ -97,7 +96,7 @@ def loss_part(name: str, wants_images: bool) -> Callable[[Case], Works]:
     def prepare(case: Case) -> Works:
         model, maps, rows = case.model(), case.maps(), case.rows(case.batch)
         images = [torch.zeros(case.batch, 3, case.size, case.size)] if wants_images else []
-        theirs, ours = getattr(case.checkout.module("utils.loss"), name)(model), losses.REPLACED[name](model)
+        theirs, ours = getattr(case.checkout.module("utils.loss"), name)(model), replacements.REPLACED[name](model)
 
         def forward(loss, targets) -> Callable:
             return lambda: loss(maps, targets, *images)[1]
@@ -138,7 +137,7 @@ def step_part(case: Case) -> Works:
         return Side(run)
 
     theirs = case.checkout.module("utils.loss").ComputeLossOTA
-    ours = losses.ComputeLossOTA
+    ours = replacements.ComputeLossOTA
     yield "training step with OTA", {"upstream": side(theirs, rows), "overlay": side(ours, HostTargets.of(rows))}
 
 
@@ -207,14 +206,14 @@ def metrics_part(case: Case) -> Works:
     if torchvision_loads():  # else upstream's side would run the overlay's stand-in for its operator
         prediction = torch.from_numpy(draw.rand(8, 6300, 5 + case.classes)).float() ** 4
         prediction[..., :4] *= case.size
-        sides = {"upstream": general.non_max_suppression, "overlay": metrics.non_max_suppression}
+        sides = {"upstream": general.non_max_suppression, "overlay": replacements.non_max_suppression}
         works = {name: Side(lambda call=call: call(prediction.clone(), 0.3, 0.65)) for name, call in sides.items()}
         yield "suppression, 8 images", works
     n = 2400 * case.batch
     right = np.sort(draw.rand(n, 10) < np.linspace(0.3, 0.05, 10), 1)[:, ::-1]
     scores = draw.permutation(n).astype(np.float32) / n  # no two equal: their order is not defined upstream
     inputs = right, scores, draw.randint(0, case.classes, n), draw.randint(0, case.classes, n // 15)
-    calls = {"upstream": theirs.ap_per_class, "overlay": metrics.ap_per_class_for(theirs)}
+    calls = {"upstream": theirs.ap_per_class, "overlay": replacements.ap_per_class_for(theirs)}
     works = {name: Side(lambda call=call: list(call(*inputs))) for name, call in calls.items()}
     yield f"average precision, {n} detections", works
 

@@ -79,11 +79,11 @@ def upstream(images: str, folder: str) -> Sides:
     """The checkout as it is, with the overlay's repairs alone."""
     from benchmarks.side_by_side.parts import Case
     from yolov7fast.overlay.checkout import Checkout
-    from yolov7fast.overlay.parts import Settings, put_in
+    from yolov7fast.overlay.parts import OverlaySettings, put_in
     from yolov7fast.training.hyperparameters import load_hyp
 
     checkout = Checkout(folder)
-    put_in(checkout, Settings(loss=False, fast_dataloader=False, metrics=False))
+    put_in(checkout, OverlaySettings(loss=False, fast_dataloader=False, metrics=False))
     hyp = dict(load_hyp(ROOT / "data" / "hyp.scratch.tiny.yaml"))
 
     def losses(work: str, boxes: int, batch: int) -> tuple[Any, Loss]:

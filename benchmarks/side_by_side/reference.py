@@ -24,9 +24,9 @@ from benchmarks.side_by_side.inputs import STRIDES
 from benchmarks.side_by_side.parts import NETWORK, PARTS, Case, Part
 from benchmarks.side_by_side.sides import Side
 from yolov7fast.core.errors import UserError, run_command
-from yolov7fast.overlay.check import difference
+from yolov7fast.overlay.batch_comparison import difference
 from yolov7fast.overlay.checkout import Checkout
-from yolov7fast.overlay.parts import Settings, put_in
+from yolov7fast.overlay.parts import OverlaySettings, put_in
 
 SIDES = ("upstream", "overlay")
 
@@ -108,7 +108,7 @@ def main(argv: list[str] | None = None) -> int:
     torch.set_num_threads(1)
     rows: list[dict] = []
     with tempfile.TemporaryDirectory() as folder:
-        patches = put_in(checkout, Settings(loss=False, fast_dataloader=False, metrics=False))
+        patches = put_in(checkout, OverlaySettings(loss=False, fast_dataloader=False, metrics=False))
         try:
             case = Case.of(opt, checkout, Path(folder))
             wanted = [part for part in PARTS if opt.parts is None or part.name in opt.parts]

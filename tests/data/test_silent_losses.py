@@ -14,12 +14,11 @@ from tests.data.formats.test_train import train
 from tests.data.small_set import POLYGON, make_set
 from yolov7fast.core.errors import UserError
 from yolov7fast.data.caches.label_cache import load_labels
-from yolov7fast.data.checks.examine import Options, examine
+from yolov7fast.data.checks.examine import examine
 from yolov7fast.data.data_yaml import load_data_yaml
 from yolov7fast.data.dataset import LoadImagesAndLabels
-from yolov7fast.data.formats import yolo_text
 from yolov7fast.data.formats.recognise import recognise
-from yolov7fast.data.formats.write import write_as
+from yolov7fast.data.formats.write_dataset import write_as
 from yolov7fast.data.labels import MOST_OBJECTS, check_pair, find_images
 from yolov7fast.data.quick_check import same_images
 
@@ -32,7 +31,7 @@ def own_cache(tmp_path, monkeypatch):
 
 
 def findings(data) -> dict[str, int]:
-    return {finding.check: finding.count for finding in examine(data, Options()).report.findings}
+    return {finding.check: finding.count for finding in examine(data).report.findings}
 
 
 def val_images(root: Path) -> list[str]:
@@ -112,7 +111,7 @@ def test_coco_images_that_share_an_id_are_an_error_and_left_out(tmp_path, caplog
     assert val_images(root) == ["010.png", "011.png"]
     assert "2 images left out because their annotations cannot be used" in caplog.text
     assert "image id given twice" in caplog.text
-    report = examine(root, Options()).report
+    report = examine(root).report
     assert report.severity == "error"
     assert {f.check: f.count for f in report.findings}["image id given twice"] == 2
 
@@ -141,7 +140,7 @@ def test_a_16_bit_image_of_12_bit_values_is_named_by_the_check(tmp_path):
     cv2.imwrite(str(source / "0.png"), bright)
     cv2.imwrite(str(source / "1.png"), bright * 16)
     (tmp_path / "data.yaml").write_text(f"train: {source}\nnames: [a, b, c]\n")
-    (finding,) = [f for f in examine(tmp_path / "data.yaml", Options()).report.findings if "16-bit" in f.check]
+    (finding,) = [f for f in examine(tmp_path / "data.yaml").report.findings if "16-bit" in f.check]
     assert [Path(place.file).name for place in finding.places] == ["0.png"]
     assert "of which 12 are used" in finding.places[0].text and "2 ** (16 - used bits)" in finding.remedy
 
@@ -177,17 +176,16 @@ def test_a_run_begins_with_that_warning(tmp_path, caplog):
 # --- label files without end ------------------------------------------------------------------------------------------
 
 
-def test_a_label_file_of_too_many_boxes_is_left_out_with_a_message(tmp_path, monkeypatch):
+def test_a_label_file_of_too_many_boxes_is_left_out_with_a_message(tmp_path):
     source = make_set(tmp_path, 2)
     label = tmp_path / "labels/t/0.txt"
     label.write_text(BOX * (MOST_OBJECTS + 1))
-    monkeypatch.setattr(yolo_text, "_numbers", lambda *_: pytest.fail("its lines are read"))
     wanted = f"{MOST_OBJECTS + 1:,} lines; at most {MOST_OBJECTS:,} are read"
     for keep_partial in (False, True):
         checked = check_pair(f"{source}/0.png", str(label), keep_partial)
         assert checked.labels is None and [problem.text for problem in checked.problems] == [wanted]
     (tmp_path / "data.yaml").write_text(f"train: {source}\nnames: [a, b, c]\n")
-    (finding,) = [f for f in examine(tmp_path / "data.yaml", Options()).report.findings if f.severity == "error"]
+    (finding,) = [f for f in examine(tmp_path / "data.yaml").report.findings if f.severity == "error"]
     assert (finding.check, finding.places[0].text) == ("too many objects", wanted)
 
 

@@ -13,9 +13,9 @@ from tests.fuzz.target import fresh, must
 from yolov7fast.cli.commands import coco_labels
 from yolov7fast.data.caches.image_cache import PackedImages
 from yolov7fast.data.caches.label_cache import load_labels
-from yolov7fast.data.formats import coco, table, voc, yolo
-from yolov7fast.data.formats.label_lines import label_lines
+from yolov7fast.data.formats import coco_format, csv_format, voc_format, yolo_format
 from yolov7fast.data.formats.recognise import recognise
+from yolov7fast.data.formats.write_dataset import label_lines
 from yolov7fast.data.image_io import load_resized
 from yolov7fast.data.labels import check_pair, find_images
 from yolov7fast.evaluation.coco_metrics import ImageList, coco_stats, detection_rows, ground_truth
@@ -48,7 +48,7 @@ def use_labels(folder: Path) -> None:
     check_table(images_of(folder), folder / "images/train")
     for keep in (False, True):
         check_pair(str(folder / "images/train/000.png"), str(folder / "labels/train/000.txt"), keep)
-    for sample in yolo.read_samples(images_of(folder), folder):
+    for sample in yolo_format.read_samples(images_of(folder), folder):
         label_lines(sample, Counter())
 
 
@@ -113,7 +113,7 @@ def check_samples(annotated: Any) -> None:
 def use_coco(folder: Path) -> None:
     file = folder / "annotations/instances_train2017.json"
     try:
-        check_samples(coco.read(coco.of_file(file)))
+        check_samples(coco_format.read(coco_format.of_file(file)))
     finally:
         coco_labels.convert(file, fresh(folder))
 
@@ -126,10 +126,10 @@ def use_annotations(folder: Path) -> None:
 
 
 def use_voc(folder: Path) -> None:
-    layout = voc.find(folder)
+    layout = voc_format.find(folder)
     must(layout is not None, "layout")
-    check_samples(voc.read(layout))
+    check_samples(voc_format.read(layout))
 
 
 def use_csv(folder: Path) -> None:
-    check_samples(table.read(table.of_file(folder / "boxes.csv")))
+    check_samples(csv_format.read(csv_format.of_file(folder / "boxes.csv")))

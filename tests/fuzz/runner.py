@@ -12,9 +12,10 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple
 
 from tests.fuzz.target import Target
@@ -88,6 +89,22 @@ def run_all(todo: Sequence[Case], folder: Path) -> list[Result]:
     results: list[Result] = []
     while len(results) < len(todo):
         results += [Result(*line) for line in run_child(todo[len(results) : len(results) + AT_ONCE], folder)]
+    return results
+
+
+def run_drawn(name: str, path: Path, draw: Callable[[int], tuple[bytes, Callable]], count: int, folder: Path):
+    """Results of `count` cases for the file `path`, below folder/name; draw(number) returns its content and its use."""
+
+    def case(number: int) -> SimpleNamespace:
+        content, use = draw(number)
+        target = SimpleNamespace(name=name, use=use)
+        return SimpleNamespace(number=number, target=target, path=path, mutated=lambda: (content, "drawn"))
+
+    starts = range(0, count, AT_ONCE)
+    results = [r for k in starts for r in run_all([case(n) for n in range(k, min(k + AT_ONCE, count))], folder)]
+    problems = [f"{r.case}: {r.problem}" for r in results if r.problem]
+    print(f"{name}: {len(results)} files, {sum(r.refused for r in results)} refused, {len(problems)} problems")
+    assert len(results) == count and not problems, "\n".join(problems[:20])
     return results
 
 

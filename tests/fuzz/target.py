@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True)
 class Target:
-    """make: puts sound files into a folder of its own; file: the one that is damaged; use: as the project uses it."""
+    """make: puts valid files into a separate folder; file: the one that is damaged; use: as the project uses it."""
 
     name: str
     file: str

@@ -125,7 +125,7 @@ def use_space(folder: Path) -> None:
 
 
 def use_ledger(folder: Path) -> None:
-    """trials.json, and beside the plan in it the runs that a study would hold."""
+    """trials.json: the plan, and the runs that a study would hold."""
     from yolov7fast.search import options, runner
 
     plan = runner.read_plan(folder)
@@ -188,7 +188,7 @@ TARGETS = (
         "trials yaml",
         "trials.yaml",
         YAML,
-        text("trials.yaml", [{"lr0": 0.01}, {"batch_size": 8, "hyp": {"mixup": 0.1}}]),
+        text("trials.yaml", [{"lr0": 0.01}, {"batch_size": 8, "hyp.mixup": 0.1}]),
         use_trials,
         3,
     ),

@@ -6,14 +6,13 @@ import random
 import struct
 import zlib
 from pathlib import Path
-from types import SimpleNamespace
 
 import cv2
 import pytest
 import torch
 import yaml
 
-from tests.fuzz.runner import run_all
+from tests.fuzz.runner import run_drawn
 from tests.inference.detect_runs import cells
 from tests.inference.export.networks import mini_source
 from tests.mini_network import ROOT, mini_model
@@ -142,12 +141,7 @@ def test_damaged_files_of_inference(kind, tmp_path):
     }[kind]
     (tmp_path / kind).mkdir()
 
-    def case(number: int) -> SimpleNamespace:
-        content = make(random.Random(f"inference {kind} {number}"), *sound), "drawn"
-        target, path = SimpleNamespace(name=kind, use=use), tmp_path / kind / file
-        return SimpleNamespace(number=number, target=target, path=path, mutated=lambda: content)
+    def one(number: int):
+        return make(random.Random(f"inference {kind} {number}"), *sound), use
 
-    results = [r for k in range(0, CASES, 50) for r in run_all([case(n) for n in range(k, k + 50)], tmp_path)]
-    problems = [f"{r.case}: {r.problem}" for r in results if r.problem]
-    print(f"{kind}: {len(results)} files, {sum(r.refused for r in results)} refused, {len(problems)} problems")
-    assert len(results) == CASES and not problems, "\n".join(problems[:20])
+    run_drawn(kind, tmp_path / kind / file, one, CASES, tmp_path)

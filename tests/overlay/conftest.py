@@ -1,4 +1,4 @@
-"""A stand-in checkout for each test, and a way into it and out again that leaves the test process as it was."""
+"""A stub checkout for each test, and the overlay installed in it and removed again."""
 
 import os
 import shutil
@@ -11,11 +11,11 @@ import pytest
 import yaml
 
 from yolov7fast.cli.commands import overlay as command
-from yolov7fast.overlay import known
+from yolov7fast.overlay import known_code
 from yolov7fast.overlay.checkout import Checkout
-from yolov7fast.overlay.parts import Settings, put_in
+from yolov7fast.overlay.parts import OverlaySettings, put_in
 
-STANDIN = Path(__file__).parent / "standin"
+STUB = Path(__file__).parent / "stub_checkout"
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -28,9 +28,9 @@ def shapes(tmp_path_factory):
 
 @pytest.fixture
 def repo(tmp_path, shapes) -> Path:
-    """The stand-in under version control, with a data set of its own beside it."""
+    """The stub checkout under version control, with a copy of the data set next to it."""
     folder = tmp_path / "checkout"
-    shutil.copytree(STANDIN, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(STUB, folder, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(shapes, tmp_path / "shapes")
     data = {split: str(tmp_path / "shapes" / "images" / split) for split in ("train", "val")}
     names = yaml.safe_load((shapes / "shapes.yaml").read_text())["names"]
@@ -49,8 +49,8 @@ def known_repo(repo, monkeypatch) -> Path:
     """The same, whose code counts as upstream's."""
     checkout = Checkout(repo)
     for part in ("LOSS", "LOADER", "METRICS", "MATCHING"):
-        digests = {place: checkout.digest(place) for place in getattr(known, part)}
-        monkeypatch.setattr(known, part, {place: digest for place, digest in digests.items() if digest})
+        digests = {place: checkout.digest(place) for place in getattr(known_code, part)}
+        monkeypatch.setattr(known_code, part, {place: digest for place, digest in digests.items() if digest})
     return repo
 
 
@@ -64,7 +64,7 @@ class Inside:
 
     def __call__(self, repo: Path, **switches):
         """Put it in for the rest of the test."""
-        return self.enter(Checkout(repo), Settings(**switches))
+        return self.enter(Checkout(repo), OverlaySettings(**switches))
 
     def enter(self, *arguments):
         self.put.append(put_in(*arguments))

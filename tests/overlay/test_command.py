@@ -1,15 +1,12 @@
 """The command: scripts of a checkout run as they are, with the parts in, and one line for each mistake."""
 
 import json
-import os
 import runpy
 import subprocess
 import sys
-from importlib import import_module
 
 import numpy as np
 import pytest
-import torch
 
 from tests.overlay.conftest import ROOT, git_status
 from yolov7fast.core.errors import UserError, run_command
@@ -71,12 +68,6 @@ def test_the_script_sees_its_own_arguments_and_folder(known_repo, inside, capsys
     assert f"{known_repo} ['--check', '--seed', '1', '--', 'x'] __main__" in capsys.readouterr().out
 
 
-def test_the_parts_are_named_in_one_line(known_repo, inside, capsys):
-    (known_repo / "nothing.py").write_text("")
-    inside.run(known_repo, "--no-metrics", "--seed", "3", "--", "nothing.py")
-    assert f"overlay: loss, repairs, fast-dataloader, seed 3 put into {known_repo}" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     "arguments, message",
     [
@@ -113,15 +104,10 @@ def test_what_a_checkout_can_do_without_is_not_asked_for(known_repo, inside):
     inside.run(known_repo, "--", "nothing.py")
 
 
-def test_what_a_script_misses_in_its_middle_is_named_as_well(known_repo, inside):
-    (known_repo / "plot.py").write_text("if True:\n    import matplotless.pyplot")
-    with pytest.raises(UserError, match="needs matplotless, not installed here: pip install matplotless"):
-        inside.run(known_repo, "--", "plot.py")
-
-
-def test_a_mistake_is_one_line_and_exit_code_2(tmp_path, capsys):
+def test_a_mistake_is_one_line_and_exit_code_2(tmp_path, capsys, monkeypatch):
     from yolov7fast.cli.commands.overlay import main
 
+    monkeypatch.setattr("yolov7fast.core.process.signals._owner", 0)  # set by run_command
     with pytest.raises(SystemExit) as ended:
         run_command(lambda: main(["--repo", str(tmp_path / "none"), "--", "train.py"]))
     assert ended.value.code == 2
@@ -161,24 +147,8 @@ def test_two_lines_at_the_top_of_a_script_do_the_same(known_repo, inside, monkey
 
 
 def test_install_ends_a_script_of_an_edited_fork_with_one_line(repo, inside, capsys):
-    with pytest.raises(SystemExit) as ended:  # the stand-in is not upstream
+    with pytest.raises(SystemExit) as ended:  # the stub checkout is not upstream
         runpy.run_path(mine(repo), run_name="__main__")
     assert ended.value.code == 2
     said = capsys.readouterr().err
     assert said.startswith("error: ") and said.count("\n") == 1, said
-
-
-@pytest.mark.slow
-def test_the_two_lines_work_in_a_process_of_their_own(repo):
-    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    script = [sys.executable, mine(repo, "force=True"), "--name", "apart"]
-    done = subprocess.run(script, cwd=repo, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path})
-    assert done.returncode == 0, done.stderr
-    assert (repo / "apart.json").is_file()
-
-
-def test_networks_are_saved_under_the_checkouts_names(known_repo, inside):
-    train(inside, known_repo, "run")
-    inside(known_repo)
-    network = torch.load(known_repo / "last.pt")["model"]
-    assert type(network) is import_module("models.yolo").Model

@@ -1,6 +1,6 @@
 """A real checkout as a user runs it: `make test-overlay REPO=DIR`. Without one these tests are skipped.
 
-Every script runs in a process of its own, on a copy of DIR under version control, on a few blood-cell images.
+Every script runs in a separate process, on a copy of DIR under version control, on a few blood-cell images.
 """
 
 import os

@@ -116,7 +116,7 @@ def _yaml_comment(path: str) -> str:
 
 def _fetch_zip(way: Fetch) -> None:
     """Download a .zip with a progress bar and unpack it into the data set's folder."""
-    from yolov7fast.data.formats.archive import unpack_below
+    from yolov7fast.data.formats.zip_archive import unpack_below
 
     if way.root is None:
         raise UserError(_no_root(way))

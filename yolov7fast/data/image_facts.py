@@ -21,7 +21,7 @@ from tqdm import tqdm
 
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.atomic import atomic_file
-from yolov7fast.data.formats.files import cache_folder, plain_name
+from yolov7fast.data.formats.dataset_files import cache_folder, plain_name
 from yolov7fast.data.image_io import EXIF_ORIENTATION, decode_file, file_workers
 
 VERSION = 3

@@ -1,13 +1,13 @@
-"""An unmodified checkout of WongKinYiu/yolov7, or of a fork, with this project's loss, loader and repairs put in.
+"""An unmodified checkout of WongKinYiu/yolov7, or of a fork, with this project's loss, loader and repairs.
 
 `yolov7fast overlay --repo DIR -- train.py ...`, or as the first lines of a script in DIR:
 
     import yolov7fast.overlay
     yolov7fast.overlay.install()
 
-Everything happens in memory: no file of the checkout is read for its content, copied or changed.
+Everything happens in memory: no file of the checkout is copied or changed.
 """
 
-from yolov7fast.overlay.parts import Settings, install
+from yolov7fast.overlay.parts import OverlaySettings, install
 
-__all__ = ["Settings", "install"]
+__all__ = ["OverlaySettings", "install"]

@@ -1,15 +1,16 @@
-"""A checkout of WongKinYiu/yolov7 or of a fork: whether it is one, its modules, whether its code is the known one."""
+"""A checkout of WongKinYiu/yolov7 or of a fork: its files, its modules, and how its code differs from upstream's."""
 
 import ast
 import hashlib
 import importlib
-import importlib.util
 import sys
 import textwrap
 from collections.abc import Mapping
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from yolov7fast.core.errors import UserError
 
@@ -17,14 +18,45 @@ FILES = ("models/yolo.py", "models/experimental.py", "utils/loss.py", "utils/dat
 FILES += ("utils/metrics.py", "utils/torch_utils.py")
 NAMES = ("utils/loss.py:ComputeLoss", "utils/loss.py:ComputeLossOTA", "utils/datasets.py:create_dataloader")
 PACKAGES = ("models", "utils")
-FIRST = "models.experimental"  # what the scripts import first: others import one another in circles
+FIRST = "models.experimental"  # imported first, as scripts do: the modules import each other in circles
 REPLACED = ("utils.loss", "utils.datasets", "utils.general", "utils.metrics", "models.yolo", FIRST)
 PIP_NAMES = {"cv2": "opencv-python", "yaml": "pyyaml", "PIL": "pillow", "sklearn": "scikit-learn"}
-STANDS_IN = ("torchvision",)  # absent or broken, the repairs have one
+STUBBED = ("torchvision",)  # replaced by the repairs if absent or broken
+
+
+ABSENT = object()
+
+
+class Patches:
+    """Names replaced in modules of a checkout, in memory, with the values that they had before."""
+
+    def __init__(self):
+        self._before: list[tuple[Any, str, Any]] = []
+
+    def set(self, owner: Any, name: str, value: Any) -> None:
+        """`owner.name = value`, of a module or class."""
+        self._before.append((owner, name, vars(owner).get(name, ABSENT)))
+        setattr(owner, name, value)
+
+    def set_item(self, mapping: dict, key: str, value: Any) -> None:
+        """`mapping[key] = value`, of a dictionary such as `sys.modules`."""
+        self._before.append((mapping, key, mapping.get(key, ABSENT)))
+        mapping[key] = value
+
+    def undo(self) -> None:
+        """Restore all values, the latest first."""
+        while self._before:
+            owner, name, value = self._before.pop()
+            if isinstance(owner, dict):
+                owner.pop(name) if value is ABSENT else owner.__setitem__(name, value)
+            elif value is ABSENT:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, value)
 
 
 class Checkout:
-    """The folder of a checkout, found to be one. Places in it are written `utils/loss.py:ComputeLoss`."""
+    """The folder of a checkout. Places in its code are written `utils/loss.py:ComputeLoss`."""
 
     def __init__(self, root: str | Path):
         self.root = Path(root).resolve()
@@ -48,12 +80,12 @@ class Checkout:
     # --- its code -----------------------------------------------------------------------------------------------------
 
     def differences(self, known: Mapping[str, str]) -> list[str]:
-        """Of known places -> hashes, those whose code is another; what the checkout does not have is none of them."""
+        """The places in `known` (place -> hash) whose code differs, without those that the checkout lacks."""
         found = {place: self.digest(place) for place in known}
         return [place for place, digest in found.items() if digest not in (None, known[place])]
 
     def digest(self, place: str) -> str | None:
-        """Hash of the source of a function or class, without importing it; None where there is none of that name."""
+        """Hash of the source of a function or class, without importing it; None if there is none of that name."""
         file, _, name = place.partition(":")
         source = _definitions(*self._read(self.root / file)).get(name)
         return None if source is None else hashlib.sha256(normalised(source).encode()).hexdigest()
@@ -61,9 +93,9 @@ class Checkout:
     # --- its modules --------------------------------------------------------------------------------------------------
 
     def check_dependencies(self, script: Path | None = None) -> None:
-        """Everything that the script, and the modules that the overlay looks into, would import and miss: one line."""
+        """Raise a UserError that names all missing packages that the script and the replaced modules import."""
         needed = self._imports([script] if script else [], set())
-        missing = sorted(name for name in needed if name not in STANDS_IN and not _present(name))
+        missing = sorted(name for name in needed if name not in (*STUBBED, *sys.modules) and find_spec(name) is None)
         if missing:
             raise UserError(_not_installed(self.root, missing))
 
@@ -85,20 +117,22 @@ class Checkout:
         return elsewhere
 
     def put_first(self) -> None:
-        """Have `models`, `utils` and `test` be the checkout's, as when one of its scripts is run."""
+        """Make `models`, `utils` and `test` the checkout's modules, as when one of its scripts is run."""
         for name in PACKAGES:
             if name in sys.modules and not self.owns(sys.modules[name]):
                 where = vars(sys.modules[name]).get("__file__") or list(sys.modules[name].__path__)
                 raise UserError(f"`{name}` was imported from {where} already: install the overlay before other imports")
         here = Path(__file__).resolve().parents[2]
-        last = [str(here)] if (here / "models").is_dir() else []  # run from its source, this project has such names too
+        last = (
+            [str(here)] if (here / "models").is_dir() else []
+        )  # a source checkout of this project has these names too
         rest = [entry for entry in sys.path if entry not in (str(self.root), "", *last)]
         sys.path[:] = [str(self.root), *rest, *last]
         importlib.invalidate_caches()
         self.module(FIRST)
 
     def module(self, name: str) -> ModuleType:
-        """One of its modules, imported; `put_first` comes before."""
+        """One of its modules, imported; `put_first` must be called before."""
         try:
             module = importlib.import_module(name)
         except ModuleNotFoundError as error:
@@ -108,7 +142,7 @@ class Checkout:
         return module
 
     def modules(self) -> list[ModuleType]:
-        """Those imported so far."""
+        """The checkout's modules that have been imported."""
         named = [module for name, module in sys.modules.items() if name.partition(".")[0] in PACKAGES]
         return [module for module in named if self.owns(module)]
 
@@ -119,7 +153,7 @@ class Checkout:
         return any(Path(place).resolve().is_relative_to(self.root) for place in places)
 
     def without(self, error: ModuleNotFoundError) -> UserError:
-        """What to say where an import of the checkout's failed."""
+        """The error for a failed import in the checkout."""
         return UserError(_not_installed(self.root, [(error.name or "a module").partition(".")[0]]))
 
 
@@ -146,7 +180,7 @@ def _definitions(lines: list[str], nodes: list[ast.stmt]) -> dict[str, str]:
 
 
 def _imported(nodes: list[ast.stmt]) -> list[str]:
-    """Dotted names that a file imports whatever happens; those in `try` and in functions it can do without."""
+    """Dotted names that a file always imports; imports in `try` and in functions are optional."""
     names = []
     for node in nodes:
         if isinstance(node, ast.Import):
@@ -157,10 +191,6 @@ def _imported(nodes: list[ast.stmt]) -> list[str]:
 
 
 def normalised(source: str) -> str:
-    """Source without what does not matter: indentation of the whole, trailing blanks, empty lines, comment lines."""
+    """Source without common indentation, trailing blanks, empty lines and comment lines."""
     lines = [line.rstrip() for line in textwrap.dedent(source).splitlines()]
     return "\n".join(line for line in lines if line and not line.lstrip().startswith("#"))
-
-
-def _present(name: str) -> bool:
-    return name in sys.modules or importlib.util.find_spec(name) is not None

@@ -1,4 +1,4 @@
-"""Putting the parts into a checkout: each with a switch, each only where the checkout's code is the known one."""
+"""Installation of the parts in a checkout: each has a switch and is only used if the code it replaces is upstream's."""
 
 import os
 import sys
@@ -6,17 +6,24 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from yolov7fast.core.errors import UserError
-from yolov7fast.overlay import compiled, known, losses, repairs
-from yolov7fast.overlay.check import Check
-from yolov7fast.overlay.checkout import Checkout
-from yolov7fast.overlay.loader import LoaderOptions, fast_create_dataloader, own_create_dataloader
-from yolov7fast.overlay.metrics import ap_per_class_for, box_iou_for, non_max_suppression
-from yolov7fast.overlay.patches import Patches
+from yolov7fast.overlay import known_code, repairs
+from yolov7fast.overlay.batch_comparison import BatchComparison
+from yolov7fast.overlay.checkout import Checkout, Patches
+from yolov7fast.overlay.replacements import (
+    REPLACED,
+    LoaderOptions,
+    ap_per_class_for,
+    box_iou_for,
+    compile_training,
+    fast_create_dataloader,
+    non_max_suppression,
+    own_create_dataloader,
+)
 
 
 @dataclass(frozen=True)
-class Settings:
-    """Which parts to put in; those off by default change pixels, files or timing."""
+class OverlaySettings:
+    """The parts to install; those off by default change pixels, files or timing."""
 
     loss: bool = True
     repairs: bool = True
@@ -41,35 +48,35 @@ class Settings:
             raise UserError(f"--check {self.check}: give the number of batches to compare")
 
     def known(self) -> dict[str, tuple[str, dict[str, str]]]:
-        """Switch -> (switch that keeps the checkout's own, places and hashes), of the parts that replace code."""
+        """Part -> (flag that keeps the checkout's own code, places -> hashes), for the parts that replace code."""
         parts = {
-            "loss": ("--no-loss", known.LOSS),
-            "fast_dataloader": ("--no-fast-dataloader", known.LOADER),
-            "metrics": ("--no-metrics", known.METRICS),
+            "loss": ("--no-loss", known_code.LOSS),
+            "fast_dataloader": ("--no-fast-dataloader", known_code.LOADER),
+            "metrics": ("--no-metrics", known_code.METRICS),
         }
         return {name: part for name, part in parts.items() if getattr(self, name)}
 
 
 def install(repo: str | Path | None = None, **switches) -> Patches:
-    """Put the overlay into the checkout that the running script is part of: the first lines of a script.
+    """Install the overlay in the checkout of the running script; to be called in its first lines.
 
-    repo: the checkout, by default the script's folder; switches: the fields of `Settings`. A mistake ends the program
-    with one line and exit code 2.
+    repo: the checkout, by default the script's folder; switches: the fields of `OverlaySettings`. A mistake ends the
+    program with one line and exit code 2.
     """
     main = vars(sys.modules["__main__"]).get("__file__")
     try:
-        return put_in(Checkout(repo or (Path(main).parent if main else Path.cwd())), Settings(**switches))
+        return put_in(Checkout(repo or (Path(main).parent if main else Path.cwd())), OverlaySettings(**switches))
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
 
 
-def put_in(checkout: Checkout, settings: Settings, script: Path | None = None) -> Patches:
-    """Repair the checkout's modules and replace what was asked for, in memory; `undo()` of the result takes it back.
+def put_in(checkout: Checkout, settings: OverlaySettings, script: Path | None = None) -> Patches:
+    """Repair and replace the checkout's modules in memory; `undo()` of the result reverses it.
 
-    script: what will be run, so that all that it misses can be named before. A failure leaves nothing replaced.
+    script: the script that will be run, whose missing packages are reported. A failure leaves nothing replaced.
     """
-    patches, check = Patches(), Check(settings.check)
+    patches, check = Patches(), BatchComparison(settings.check)
     if not settings.force:
         refuse_edited(checkout, settings)
     checkout.check_dependencies(script)
@@ -84,7 +91,7 @@ def put_in(checkout: Checkout, settings: Settings, script: Path | None = None) -
         if settings.metrics:
             put_in_metrics(checkout, patches, check)
         if settings.compile:
-            compiled.put_in(checkout.module("models.yolo").Model, patches)
+            compile_training(checkout.module("models.yolo").Model, patches)
     except BaseException:
         patches.undo()
         raise
@@ -93,8 +100,8 @@ def put_in(checkout: Checkout, settings: Settings, script: Path | None = None) -
     return patches
 
 
-def summary(settings: Settings) -> str:
-    """The parts in words."""
+def summary(settings: OverlaySettings) -> str:
+    """The installed parts as one line of text."""
     values = {name: getattr(settings, name) for name in ("loss", "repairs", "fast_dataloader", "metrics")}
     parts = [name.replace("_", "-") for name, on in values.items() if on]
     parts += ["compile"] if settings.compile else []
@@ -103,8 +110,8 @@ def summary(settings: Settings) -> str:
     return ", ".join(parts) or "nothing"
 
 
-def refuse_edited(checkout: Checkout, settings: Settings) -> None:
-    """A fork's own code is not replaced silently."""
+def refuse_edited(checkout: Checkout, settings: OverlaySettings) -> None:
+    """Raise a UserError if the code to be replaced differs from upstream's."""
     found = {flag: checkout.differences(places) for flag, places in settings.known().values()}
     if not any(found.values()):
         return
@@ -116,14 +123,14 @@ def refuse_edited(checkout: Checkout, settings: Settings) -> None:
     )
 
 
-def put_in_loss(checkout: Checkout, settings: Settings, patches: Patches, check: Check) -> None:
+def put_in_loss(checkout: Checkout, settings: OverlaySettings, patches: Patches, check: BatchComparison) -> None:
     module = checkout.module("utils.loss")
-    for name, ours in losses.REPLACED.items():
+    for name, ours in REPLACED.items():
         if settings.loss and hasattr(module, name):
             patches.set(module, name, check.loss(ours, getattr(module, name), module))
 
 
-def put_in_loader(checkout: Checkout, settings: Settings, patches: Patches, check: Check) -> None:
+def put_in_loader(checkout: Checkout, settings: OverlaySettings, patches: Patches, check: BatchComparison) -> None:
     module = checkout.module("utils.datasets")
     theirs = module.create_dataloader
     if settings.fast_dataloader:
@@ -133,11 +140,11 @@ def put_in_loader(checkout: Checkout, settings: Settings, patches: Patches, chec
         patches.set(module, "create_dataloader", own_create_dataloader(theirs))
 
 
-def put_in_metrics(checkout: Checkout, patches: Patches, check: Check) -> None:
+def put_in_metrics(checkout: Checkout, patches: Patches, check: BatchComparison) -> None:
     general, metrics = checkout.module("utils.general"), checkout.module("utils.metrics")
     suppression = check.suppression(non_max_suppression, general.non_max_suppression)
     patches.set(general, "non_max_suppression", suppression)
     average_precision = check.average_precision(ap_per_class_for(metrics), metrics.ap_per_class)
     patches.set(metrics, "ap_per_class", average_precision)
-    if not checkout.differences(known.MATCHING):  # in a loop of `test`: another loop may ask for other overlaps
+    if not checkout.differences(known_code.MATCHING):  # another evaluation loop may need other overlaps
         patches.set(general, "box_iou", box_iou_for(general.box_iou))

@@ -1,45 +1,200 @@
-"""What in a checkout stops on today's NumPy, PyTorch and launcher, repaired in memory."""
+"""Repairs in memory of what fails in a checkout with today's NumPy, PyTorch, torchvision and launcher."""
 
 import os
+import sys
 import warnings
+from collections.abc import Callable
+from functools import wraps
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
 
 import numpy as np
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
 
-from yolov7fast.overlay import devices, safe_load, torchvision_standin
-from yolov7fast.overlay.checkout import Checkout
-from yolov7fast.overlay.patches import Patches
+from yolov7fast.checkpoint.checkpoint_reader import load_checkpoint
+from yolov7fast.checkpoint.safe_constructors import stock_modules
+from yolov7fast.core.errors import CheckpointError, UserError
+from yolov7fast.overlay.checkout import Checkout, Patches
+from yolov7fast.predictors.nms import greedy_nms
 
-# names that NumPy took away -> what they meant
+# names that NumPy removed -> their meaning
 NUMPY_NAMES = {"trapz": getattr(np, "trapezoid", None), "int": int, "float": float, "bool": bool, "object": object}
 LOSSES = ("ComputeLoss", "ComputeLossOTA", "ComputeLossAuxOTA", "ComputeLossBinOTA")
-OUTDATED = (  # calls in checkouts that still do what they should: begin of the warning
+NETWORKS = ("models.common", "models.experimental", "models.yolo")
+OUTDATED = (  # warnings about calls that still work
     r"`torch\.cuda\.amp\.",
     r"torch\.meshgrid: in an upcoming release",
     r"Detected call of `lr_scheduler\.step\(\)` before `optimizer\.step\(\)`",
 )
 LAUNCHED = ("train.py", "train_aux.py")  # scripts with the flag --local_rank
+SUBMODULES = ("ops", "utils", "transforms", "models", "datasets", "io")  # of torchvision
 
 
 def before_imports(patches: Patches) -> None:
-    """What must be there when the checkout's modules are imported."""
+    """Repairs that the checkout's modules need when they are imported."""
     for name, meaning in NUMPY_NAMES.items():
         if meaning is not None and name not in vars(np):
             patches.set(np, name, meaning)
-    if not torchvision_standin.torchvision_loads():
-        torchvision_standin.put_in(patches)
+    if not torchvision_loads():
+        put_in_torchvision(patches)
     for message in OUTDATED:
         warnings.filterwarnings("ignore", message)
 
 
 def after_imports(checkout: Checkout, patches: Patches) -> None:
-    """What is repaired in the checkout's modules, once imported."""
-    safe_load.put_in(checkout, patches)
-    devices.put_in(checkout.module("utils.loss"), LOSSES, patches)
+    """Repairs in the checkout's modules, once they are imported."""
+    patches.set(torch, "load", safe_load(checkout, torch.load))
+    module = checkout.module("utils.loss")
+    for cls in (getattr(module, name) for name in LOSSES if hasattr(module, name)):
+        patches.set(cls, "__call__", on_own_device(cls.__call__))
 
 
 def with_rank(script: str, arguments: list[str]) -> list[str]:
-    """The arguments of a script under torchrun, which gives the rank in the environment alone."""
+    """The arguments of a script with --local_rank, which torchrun only passes in the environment."""
     named = any(argument.replace("-", "_").startswith("__local_rank") for argument in arguments)
     if script not in LAUNCHED or named or "LOCAL_RANK" not in os.environ:
         return arguments
     return [*arguments, "--local_rank", os.environ["LOCAL_RANK"]]
+
+
+# --- torch.load -------------------------------------------------------------------------------------------------------
+
+
+def safe_load(checkout: Checkout, original: Callable) -> Callable:
+    """A replacement of `torch.load` that reads checkpoints and label caches without executing code in them.
+
+    Upstream calls it by path without `weights_only`: since 2.6 PyTorch refuses pickled networks then, and before it
+    executed them. The layers are built from the checkout's own classes. `original` serves all other calls. A
+    `map_location` that is a function or a table gives the CPU.
+    """
+
+    def load(f, map_location=None, pickle_module=None, *, weights_only=None, mmap=None, **options):
+        if weights_only is None and pickle_module is None and isinstance(f, str | os.PathLike):
+            device = map_location if isinstance(map_location, str | torch.device) else None
+            try:
+                return load_checkpoint(Path(f), device, layer_classes(checkout))
+            except CheckpointError:
+                if Path(f).suffix != ".cache":
+                    raise
+                complaint = "is no label cache of this checkout: it is damaged, or another trainer's of the same name"
+                raise UserError(f"{f} {complaint}; delete it, and it is made again") from None
+        return original(f, map_location, pickle_module, weights_only=weights_only, mmap=mmap, **options)
+
+    return load
+
+
+def layer_classes(checkout: Checkout) -> dict[str, type[nn.Module]]:
+    """Path in files -> class, of every layer that the checkout has defined so far, and of PyTorch's layers."""
+    for name in NETWORKS:
+        checkout.module(name)
+    found = stock_modules()
+    for module in checkout.modules():
+        for cls in vars(module).values():
+            if isinstance(cls, type) and issubclass(cls, nn.Module) and cls.__module__ == module.__name__:
+                found[f"{cls.__module__}.{cls.__qualname__}"] = cls
+    return found
+
+
+# --- devices ----------------------------------------------------------------------------------------------------------
+
+
+class _OnDevice(TorchFunctionMode):
+    """Replaces CUDA devices that calls name by the given device.
+
+    Some releases write `cuda:0` into the OTA loss, which then fails on a CPU and on every other GPU.
+    """
+
+    def __init__(self, device: torch.device):
+        super().__init__()
+        self.device = device
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = dict(kwargs or {})
+        if _is_cuda(kwargs.get("device")):
+            kwargs["device"] = self.device
+        if func is torch.Tensor.cuda:
+            return args[0].to(self.device)
+        if func is torch.Tensor.to:
+            args = tuple(self.device if _is_cuda(arg) else arg for arg in args)
+        return func(*args, **kwargs)
+
+
+def on_own_device(call: Callable) -> Callable:
+    """A loss's `__call__(self, p, targets, ...)` that runs on the device of the predictions `p`."""
+
+    @wraps(call)
+    def run(self, p, *args, **kwargs):
+        first = p
+        while not isinstance(first, torch.Tensor):
+            first = first[0]
+        with _OnDevice(first.device):
+            return call(self, p, *args, **kwargs)
+
+    return run
+
+
+def _is_cuda(device) -> bool:
+    return isinstance(device, str | torch.device) and str(device).startswith("cuda")
+
+
+# --- torchvision ------------------------------------------------------------------------------------------------------
+
+
+def torchvision_loads() -> bool:
+    """Whether the installed torchvision can be imported; modules left by a failed import are removed."""
+    before = set(sys.modules)
+    if "torchvision" in before:
+        # the stub has no file, and where `nn.detr` has hidden torchvision there is no module
+        return bool(getattr(sys.modules["torchvision"], "__file__", None))
+    try:
+        import torchvision  # noqa: F401
+    except Exception:  # ImportError if it is absent; RuntimeError if its operators do not fit torch
+        for name in [n for n in sys.modules if n.partition(".")[0] == "torchvision" and n not in before]:
+            del sys.modules[name]
+        return False
+    return True
+
+
+def put_in_torchvision(patches: Patches) -> None:
+    """Replace torchvision by a stub with `ops.nms`, the only function that training, evaluation and detection call.
+
+    Any other name can be imported, and raises a `UserError` when it is called.
+    """
+    top = _stub_module("torchvision")
+    top.__path__ = []  # so that submodules can be imported by name
+    for part in SUBMODULES:
+        module = _stub_module(f"torchvision.{part}")
+        setattr(top, part, module)
+        patches.set_item(sys.modules, module.__name__, module)
+    top.ops.nms = nms
+    patches.set_item(sys.modules, "torchvision", top)
+
+
+def nms(boxes: torch.Tensor, scores: torch.Tensor, iou_threshold: float) -> torch.Tensor:
+    """Indices of the boxes (n, 4) xyxy that greedy suppression keeps, best first, of the best 30000."""
+    rows, order = (x.detach().float().cpu().numpy() for x in (boxes, scores))
+    return torch.from_numpy(greedy_nms(rows, order, iou_threshold, most=len(boxes))).to(boxes.device)
+
+
+def _stub_module(path: str) -> ModuleType:
+    """An empty module with a spec, without which `importlib.util.find_spec` raises."""
+    module = ModuleType(path, "A stub of yolov7fast.overlay.")
+    module.__spec__ = ModuleSpec(path, loader=None, is_package="." not in path)
+
+    def absent(name: str):
+        if name.startswith("__"):
+            raise AttributeError(f"module {path!r} has no attribute {name!r}")
+
+        def missing(*_, **__):
+            raise UserError(
+                f"{path}.{name} was called, but the installed torchvision does not load with torch "
+                f"{torch.__version__}: install the torchvision built for this torch"
+            )
+
+        return missing
+
+    module.__getattr__ = absent
+    return module

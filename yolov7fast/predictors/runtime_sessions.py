@@ -20,7 +20,7 @@ import torch
 
 from yolov7fast.core.errors import UserError, is_out_of_memory, need
 from yolov7fast.core.files.atomic import as_user_error
-from yolov7fast.data.formats.files import CACHE_VARIABLE, cache_folder, cache_root
+from yolov7fast.data.formats.dataset_files import CACHE_VARIABLE, cache_folder, cache_root
 from yolov7fast.predictors.export_metadata import ExportMetadata
 
 TENSORRT_PLUGIN = "EfficientNMS_TRT"

@@ -1,4 +1,4 @@
-"""A cache folder of its own for every test, and a drawn data set with known defects."""
+"""A separate cache folder for every test, and a drawn data set with known defects."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Defects put into a drawn YOLO data set, one of each kind, each in files of its own.
+"""Defects put into a drawn YOLO data set, one of each kind, each in different files.
 
 `python -m tests.data.checks.seeded FOLDER` writes it, for a comparison with other checkers.
 """
@@ -26,7 +26,7 @@ class Defect(NamedTuple):
 
 
 def seed_defects(root: Path) -> list[Defect]:
-    """Put one defect of each kind into a set of `make_shapes`, and a data.yaml beside it."""
+    """Put one defect of each kind into a set of `make_shapes`, and a data.yaml."""
     images, labels = root / "images" / "train", root / "labels" / "train"
     stock = iter(sorted(path for path in labels.glob("*.txt") if path.read_text().count("\n") >= 2))
     defects: list[Defect] = []

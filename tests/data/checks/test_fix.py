@@ -10,27 +10,27 @@ from tests.data.formats.test_prepare import tree
 from yolov7fast.cli.commands.data import main
 from yolov7fast.core.errors import UserError
 from yolov7fast.data.caches.label_cache import load_labels
-from yolov7fast.data.checks.examine import Options, examine
-from yolov7fast.data.checks.findings import ERROR
+from yolov7fast.data.checks.check_findings import ERROR
+from yolov7fast.data.checks.examine import examine
 from yolov7fast.data.checks.fix import CORRECTED, write_fixed
 from yolov7fast.data.data_yaml import load_data_yaml
 from yolov7fast.data.labels import find_images
 
-OPTIONS = Options(img_size=320, cfg="cfg/training/yolov7-tiny.yaml")
+OPTIONS = {"img_size": 320, "cfg": "cfg/training/yolov7-tiny.yaml"}
 
 
 @pytest.fixture
 def fixed(seeded, tmp_path):
     folder, _ = seeded
     before = tree(folder)
-    listed, counts = write_fixed(examine(folder, OPTIONS, anew=True), tmp_path / "fixed")
+    listed, counts = write_fixed(examine(folder, **OPTIONS), tmp_path / "fixed")
     assert tree(folder) == before
     return tmp_path / "fixed", listed, counts
 
 
 def test_the_copy_has_none_of_the_defects_that_have_one_right_answer(fixed):
     folder, _, _ = fixed
-    left = {f.check: f for f in examine(folder, OPTIONS).report.findings}
+    left = {f.check: f for f in examine(folder, **OPTIONS).report.findings}
     assert not (left.keys() & (CORRECTED - {"missing label", "suffix differs from content"}))
     errors = {check for check, finding in left.items() if finding.severity == ERROR}
     assert errors == {"image in two splits", "class in val alone"}  # only the user can decide

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from yolov7fast.data.checks import label_checks
-from yolov7fast.data.checks.objects import Objects
+from yolov7fast.data.checks.label_checks import Objects
 
 
 def drawn(counts: list[int]) -> Objects:

@@ -1,4 +1,4 @@
-"""A cache folder of its own for every test, so that none writes into the user's."""
+"""A separate cache folder for every test."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""One small drawn data set, written in every format by plain code of its own, so that readers can be held to it."""
+"""One small drawn data set, written in every format without the code under test."""
 
 import json
 from pathlib import Path
@@ -115,7 +115,7 @@ def voc_xml(index: int, name: str) -> str:
 
 
 def write_voc(root: Path, layout: str = "voc", **numbers) -> Path:
-    """layout: 'voc' (Annotations, JPEGImages, ImageSets), 'roboflow' (XML beside the images)."""
+    """layout: 'voc' (Annotations, JPEGImages, ImageSets), 'roboflow' (XML next to the images)."""
     for split, indices in splits(**numbers).items():
         folder = root / ("valid" if split == "val" else split)
         images, labels = (root / "JPEGImages", root / "Annotations") if layout == "voc" else (folder, folder)

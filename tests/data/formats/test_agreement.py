@@ -16,9 +16,9 @@ from tests.data.formats.drawn_sets import (
     write_voc,
     write_yolo,
 )
-from yolov7fast.data.formats.coco import decode_rle
+from yolov7fast.data.formats.annotated_set import AnnotatedSet
+from yolov7fast.data.formats.coco_format import decode_rle
 from yolov7fast.data.formats.recognise import recognise
-from yolov7fast.data.formats.samples import AnnotatedSet
 
 TOLERANCE = 1e-6  # of the image's side
 

@@ -9,9 +9,9 @@ import pytest
 
 from tests.data.formats.drawn_sets import write_yolo
 from yolov7fast.core.errors import UserError
-from yolov7fast.data.formats import archive
-from yolov7fast.data.formats.archive import unpack
+from yolov7fast.data.formats import zip_archive
 from yolov7fast.data.formats.recognise import recognise
+from yolov7fast.data.formats.zip_archive import unpack
 
 
 def packed(path, entries: dict[str, bytes], compression=zipfile.ZIP_DEFLATED):
@@ -66,7 +66,7 @@ def test_a_bomb_is_refused_before_anything_is_written(tmp_path, own_cache):
 
 def test_an_archive_that_does_not_fit_the_disk_is_refused(tmp_path, monkeypatch):
     path = packed(tmp_path / "a.zip", {"a.txt": b"1"})
-    monkeypatch.setattr(archive.shutil, "disk_usage", lambda _: SimpleNamespace(free=10))
+    monkeypatch.setattr(zip_archive.shutil, "disk_usage", lambda _: SimpleNamespace(free=10))
     with pytest.raises(UserError, match="free some space"):
         unpack(path)
 
@@ -90,7 +90,7 @@ def test_a_damaged_archive_is_one_line_and_leaves_nothing(tmp_path, own_cache, d
 
 
 def test_a_data_yaml_out_of_an_archive_does_not_lead_elsewhere(tmp_path):
-    """Whoever packed it could otherwise have other folders of the machine read."""
+    """Its author could otherwise read other folders of the machine."""
     outside = write_yolo(tmp_path / "private")
     text = f"train: {outside}/train/images\nval: {outside}/valid/images\nnames: [a, b, c]\n"
     path = packed(tmp_path / "a.zip", {"data.yaml": text.encode()})

@@ -11,7 +11,7 @@ from tests.data.formats.drawn_sets import NAMES, write_coco, write_csv, write_vo
 from tests.data.formats.test_agreement import assert_equal, drawn, ours, theirs
 from yolov7fast.core.errors import UserError
 from yolov7fast.data.formats.recognise import recognise
-from yolov7fast.data.formats.write import write_as
+from yolov7fast.data.formats.write_dataset import write_as
 
 WRITERS = {"yolo": write_yolo, "coco": write_coco, "voc": write_voc, "csv": write_csv}
 
@@ -115,7 +115,7 @@ def test_nothing_is_written_into_a_folder_with_files_and_nothing_half(tmp_path, 
     annotated = recognise(write_yolo(tmp_path / "set")).read()
     with pytest.raises(UserError, match="not empty"):
         write_as("coco", annotated, tmp_path / "set")
-    monkeypatch.setattr("yolov7fast.data.formats.write.json.dumps", _fail)
+    monkeypatch.setattr("yolov7fast.data.formats.write_dataset.json.dumps", _fail)
     with pytest.raises(UserError, match="cannot write"):
         write_as("coco", annotated, tmp_path / "out")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["set"]

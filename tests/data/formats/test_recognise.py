@@ -111,20 +111,29 @@ def test_two_kinds_of_labels_are_an_error_that_names_both_and_how_to_choose(tmp_
     assert recognise(root / "labels").kind == "YOLO"
 
 
+COCO = json.dumps(coco_content([0]))
+YAML = "train: images\nnames: [a]\n"
+CSV = "filename,class,xmin,ymin,xmax,ymax\n0.png,a,1,2,3,4\n"
+
+
 @pytest.mark.parametrize(
-    ("files", "words"),
+    ("names", "content", "words"),
     [
-        ({"annotations/instances_train2014.json": 1, "annotations/instances_train2017.json": 1}, "2 annotation files"),
-        ({"annotations/a.json": 1, "annotations/b.json": 1}, "which of"),
+        (["annotations/instances_train2014.json", "annotations/instances_train2017.json"], COCO, "2 annotation files"),
+        (["annotations/a.json", "annotations/b.json"], COCO, "which of"),
+        (["a.yaml", "b.yaml"], YAML, "several data YAML files"),
+        (["a.csv", "b.csv"], CSV, "several CSV files"),
     ],
 )
-def test_two_annotation_files_for_one_split_are_an_error_that_names_them(tmp_path, files, words):
-    (tmp_path / "annotations").mkdir()
-    for name in files:
-        (tmp_path / name).write_text(json.dumps(coco_content([0])))
+def test_several_files_for_one_split_are_an_error_that_names_them_and_a_flag_to_paste(tmp_path, names, content, words):
+    root = tmp_path / "my set"
+    (root / "annotations").mkdir(parents=True)
+    for name in names:
+        (root / name).write_text(content)
     with pytest.raises(UserError, match=words) as error:
-        recognise(tmp_path)
-    assert all(name.split("/")[1] in str(error.value) for name in files)
+        recognise(root)
+    assert all(os.path.basename(name) in str(error.value) for name in names)
+    assert f"--data '{root / names[0]}'" in str(error.value)
 
 
 def test_a_folder_without_labels_says_what_was_looked_for_and_what_is_there(tmp_path):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.data.formats.drawn_sets import NAMES, write_coco, write_csv, write_voc, write_yolo, yolo_text
+from tests.data.formats.drawn_sets import NAMES, write_csv, write_yolo, yolo_text
 from tests.data.formats.test_prepare import tree, without_val
 from tests.training.commands import small_network
 from yolov7fast.checkpoint.checkpoint_reader import load_checkpoint
@@ -16,11 +16,7 @@ from yolov7fast.cli.commands.train import run
 from yolov7fast.cli.parser import parser_for
 
 WRITERS = {
-    "yolo": write_yolo,
-    "ultralytics": lambda root: write_yolo(root, "ultralytics"),
     "yolo zip": lambda root: shutil.make_archive(str(root), "zip", write_yolo(root)),
-    "coco": write_coco,
-    "voc": write_voc,
     "csv": lambda root: write_csv(root) / "boxes.csv",
 }
 

@@ -21,8 +21,8 @@ from yolov7fast.cli.programs import program
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.atomic import atomic_folder
 from yolov7fast.core.text import printable
-from yolov7fast.data.formats.coco import load_annotations
-from yolov7fast.data.formats.outline import corners, join_rings, with_four_points
+from yolov7fast.data.formats.coco_format import load_annotations
+from yolov7fast.data.formats.write_dataset import corners, join_rings, with_four_points
 
 LARGEST_SIDE = 10**7  # pixels; more is a damaged file
 

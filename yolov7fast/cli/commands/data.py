@@ -16,17 +16,16 @@ from yolov7fast.cli.programs import program
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.atomic import write_atomically
 from yolov7fast.core.process.output import log_to_stderr
-from yolov7fast.core.text import printable
-from yolov7fast.data.checks.anchors import DEFAULT_CFG
-from yolov7fast.data.checks.examine import Examined, Options, examine
-from yolov7fast.data.checks.findings import ERROR, EXIT_CODES, SEVERITIES, counted
-from yolov7fast.data.checks.terminal import as_text
+from yolov7fast.core.text import counted, printable
+from yolov7fast.data.checks.check_findings import ERROR, EXIT_CODES, SEVERITIES, as_text
+from yolov7fast.data.checks.dataset_checks import DEFAULT_CFG
+from yolov7fast.data.checks.examine import Examined, examine
 from yolov7fast.data.data_yaml import find_data
-from yolov7fast.data.formats.files import plain_name
+from yolov7fast.data.formats.annotated_set import AnnotatedSet
+from yolov7fast.data.formats.dataset_files import plain_name
 from yolov7fast.data.formats.prepare import check_fraction, divide
 from yolov7fast.data.formats.recognise import recognise
-from yolov7fast.data.formats.samples import AnnotatedSet
-from yolov7fast.data.formats.write import FORMATS, IMAGES, write_as
+from yolov7fast.data.formats.write_dataset import FORMATS, IMAGES, write_as
 
 DEFAULT_SIZE = 640  # pixels, as train.py's
 
@@ -85,24 +84,22 @@ def _add_convert(commands) -> None:
 
 
 def run_check(opt: argparse.Namespace) -> int:
-    options = Options(getattr(opt, "img_size", DEFAULT_SIZE), getattr(opt, "cfg", DEFAULT_CFG))
-    if options.img_size < 32:
-        raise UserError(f"--img-size is {options.img_size}; it must be at least 32")
+    img_size, cfg = getattr(opt, "img_size", DEFAULT_SIZE), getattr(opt, "cfg", DEFAULT_CFG)
+    if img_size < 32:
+        raise UserError(f"--img-size is {img_size}; it must be at least 32")
     path = _data(opt.data)
     page = _page_of(opt.output, path)
-    anew = bool(opt.fix) or not page.is_file()
     if opt.fix:
         _refuse_inside(opt.fix, path)
-    examined = examine(path, options, anew)
-    if examined.annotated is not None:
-        _write_page(examined, page, path)
+    examined = examine(path, img_size, cfg)
+    _write_page(examined, page, path)
     print(as_text(examined.report))
     assumed = " and ".join(flag for flag in ("--img-size", "--cfg") if flag[2:].replace("-", "_") not in vars(opt))
     remedy = f" (assumed: give {assumed} of your training)" if assumed else ""
-    print(f"\nBoxes are judged at {options.img_size} pixels, by the anchors of {printable(options.cfg)}{remedy}")
+    print(f"\nBoxes are judged at {img_size} pixels, by the anchors of {printable(cfg)}{remedy}")
     counts = Counter(finding.severity for finding in examined.report.findings)
     found = ", ".join(counted(counts[s], s) for s in SEVERITIES if counts[s]) or "nothing odd"
-    print(f"{found}{' (unchanged since the last check)' if examined.report.cached else ''}; page: {page}")
+    print(f"{found}; page: {page}")
     if opt.fix:
         _fix(examined, Path(opt.fix))
     else:

@@ -9,7 +9,7 @@ from typing import NoReturn
 from yolov7fast.cli.programs import program
 from yolov7fast.core.errors import UserError
 from yolov7fast.overlay.checkout import Checkout
-from yolov7fast.overlay.parts import Settings, put_in
+from yolov7fast.overlay.parts import OverlaySettings, put_in
 from yolov7fast.overlay.repairs import with_rank
 
 USAGE = "--repo DIR [switches] -- train.py [arguments of the script]"
@@ -65,7 +65,7 @@ def main(argv: list[str] | None = None) -> int:
     if not command:
         raise UserError(f"no script was given: {program('overlay').invocation} {USAGE}")
     script, arguments = command[0], command[1:]
-    settings, checkout = Settings(**opt), Checkout(repo)
+    settings, checkout = OverlaySettings(**opt), Checkout(repo)
     path = checkout.script(script)
     os.chdir(checkout.root)
     put_in(checkout, settings, path)

@@ -1,1 +1,1 @@
-"""The data doctor: what is odd or wrong in a data set, where, and what to do about it."""
+"""Checks of a data set: what is wrong or unusual in its images, labels and classes, where, and the remedy."""

@@ -1,16 +1,16 @@
-"""Checks of labels: every line that is wrong or odd, with what training would make of it."""
+"""Checks of labels, on flat arrays of all objects of a data set."""
 
 import os
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from yolov7fast.data.checks.findings import Findings
-from yolov7fast.data.checks.objects import Objects
-from yolov7fast.data.formats.samples import AnnotatedSet, Sample
-from yolov7fast.data.formats.yolo import KIND as YOLO
-from yolov7fast.data.formats.yolo import orphan_labels
+from yolov7fast.data.checks.check_findings import Findings
+from yolov7fast.data.formats.annotated_set import AnnotatedSet, Sample
+from yolov7fast.data.formats.yolo_format import KIND as YOLO
+from yolov7fast.data.formats.yolo_format import orphan_labels
 from yolov7fast.data.labels import SLACK
 
 NEARLY = 0.9  # IoU from which on two boxes are nearly the same
@@ -20,11 +20,44 @@ MOST_PAIRED = 2000  # boxes of an image up to which all pairs are compared
 PAIRS = 1 << 17  # compared at once
 
 
+@dataclass(frozen=True)
+class Objects:
+    """m objects of n images. Boxes are fractions of the image: left, top, right, bottom."""
+
+    image: np.ndarray  # (m,) position among the images
+    cls: np.ndarray  # (m,)
+    box: np.ndarray  # (m, 4)
+    line: np.ndarray  # (m,)
+    crowd: np.ndarray  # (m,) bool
+    counts: np.ndarray  # (n,) objects of each image
+    split: np.ndarray  # (n,) number of the image's split
+
+    @property
+    def wh(self) -> np.ndarray:
+        """(m, 2) widths and heights."""
+        return self.box[:, 2:] - self.box[:, :2]
+
+
+def collect(annotated: AnnotatedSet) -> tuple[list[Sample], Objects]:
+    """(all samples, their objects), split by split."""
+    samples = annotated.samples
+    counts = np.array([len(s.classes) for s in samples], np.int64)
+    parts = [Sample("", "", (1, 1), ""), *(s for s in samples if len(s.classes))]  # without objects: right shapes
+    return samples, Objects(
+        image=np.repeat(np.arange(len(samples)), counts),
+        cls=np.concatenate([s.classes for s in parts]),
+        box=np.concatenate([s.fractions for s in parts]),
+        line=np.concatenate([s.lines for s in parts]),
+        crowd=np.concatenate([s.crowd for s in parts]),
+        counts=counts,
+        split=np.repeat(np.arange(len(annotated.splits)), [len(s) for s in annotated.splits.values()]),
+    )
+
+
 def check_labels(annotated: AnnotatedSet, samples: Sequence[Sample], objects: Objects, found: Findings) -> None:
-    """All checks that need no pixels."""
-    yolo = annotated.kind == YOLO
+    """All checks of label files and boxes; no image is read."""
     _check_files(annotated, samples, found)
-    _check_boxes(samples, objects, len(annotated.names), yolo, found)
+    _check_boxes(samples, objects, annotated, found)
     _check_pairs(samples, objects, annotated, found)
 
 
@@ -50,63 +83,74 @@ def _check_files(annotated: AnnotatedSet, samples: Sequence[Sample], found: Find
                 found.add("shared label file", samples[i].image, text=f"{os.path.basename(label)} {text}", image=i)
 
 
-def _check_boxes(samples: Sequence[Sample], objects: Objects, nc: int, yolo: bool, found: Findings) -> None:
+def _check_boxes(samples: Sequence[Sample], objects: Objects, annotated: AnnotatedSet, found: Findings) -> None:
+    nc, yolo = len(annotated.names), annotated.kind == YOLO
     wh, low, high = objects.wh, objects.box[:, :2], objects.box[:, 2:]
     flat = (wh <= 0).any(1)
     centre = (low + high) / 2
     outside = ((high <= 0) | (low >= 1)).any(1) & ~flat
-    # what a reader of YOLO files rejects: numbers beyond 0..1 (a polygon's points, a box's centre and size)
+    # readers of YOLO files reject numbers outside 0..1 (a polygon's points, a box's centre and size)
     beyond = yolo & ((centre < 0) | (centre > 1) | (wh > 1 + 1e-9)).any(1)
     over = ((low < -SLACK) | (high > 1 + SLACK)).any(1) & ~beyond & ~outside & ~flat
     covers = (np.minimum(high, 1) - np.maximum(low, 0) >= COVERS).all(1) & ~beyond
     checks = (
-        ("class beyond nc", objects.cls >= nc, lambda k: f"class {objects.cls[k]}; the data set has {nc}"),
-        ("box without area", flat & ~beyond, lambda k: _numbers(objects.box[k])),
-        ("coordinates out of range", beyond, lambda k: _numbers(objects.box[k])),
-        ("box outside the image", outside & ~beyond, lambda k: _numbers(objects.box[k])),
-        ("box over the edge", over, lambda k: _numbers(objects.box[k])),
-        ("box covers the image", covers, lambda k: ""),
+        ("class beyond nc", objects.cls >= nc),
+        ("box without area", flat & ~beyond),
+        ("coordinates out of range", beyond),
+        ("box outside the image", outside & ~beyond),
+        ("box over the edge", over),
+        ("box covers the image", covers),
     )
-    for check, mask, text in checks:
+    for check, mask in checks:
         for k in np.flatnonzero(mask & ~objects.crowd).tolist():
             i = int(objects.image[k])
-            found.add(check, samples[i].label_file, int(objects.line[k]), text(k), i)
-
-
-def _numbers(box: np.ndarray) -> str:
-    return "left {:.4g}, top {:.4g}, right {:.4g}, bottom {:.4g}".format(*box)
+            text = "left {:.4g}, top {:.4g}, right {:.4g}, bottom {:.4g}".format(*objects.box[k])
+            if check == "class beyond nc":
+                text = f"class {objects.cls[k]}; the data set has {nc}"
+            elif check == "box covers the image":
+                text = ""
+            found.add(check, samples[i].label_file, int(objects.line[k]), text, i)
 
 
 def _check_pairs(samples: Sequence[Sample], objects: Objects, annotated: AnnotatedSet, found: Findings) -> None:
-    """Boxes of one image that are the same, or nearly."""
-    done = set()
+    """Boxes of one image that are equal, or nearly equal."""
+    names, done = annotated.names, set()
     for a, b in _close_pairs(objects).tolist():
-        first, second = int(objects.cls[a]), int(objects.cls[b])
-        same = bool((np.abs(objects.box[a] - objects.box[b]) <= ROUGH).all())
-        if objects.crowd[a] or objects.crowd[b] or (same and first == second and b in done):
+        classes = objects.cls[[a, b]].tolist()
+        same = classes[0] == classes[1] and bool((np.abs(objects.box[a] - objects.box[b]) <= ROUGH).all())
+        if objects.crowd[a] or objects.crowd[b] or (same and b in done):
             continue
-        check, text = _judge(same, first, second, annotated.names)
-        if check == "duplicate box":
+        if same:
             done.add(b)
+            check, text = "duplicate box", "same as"
+        elif classes[0] == classes[1]:
+            check, text = "nearly the same box", "nearly the same as"
+        else:
+            first, second = (names[c] if c < len(names) else f"class {c}" for c in classes)
+            check, text = "nearly the same box, two classes", f"{second} here, {first} in"
         i = int(objects.image[b])
-        partner = f"{text} {annotated.line_word} {objects.line[a]}"
-        found.add(check, samples[i].label_file, int(objects.line[b]), partner, i)
+        text = f"{text} {annotated.line_word} {objects.line[a]}"
+        found.add(check, samples[i].label_file, int(objects.line[b]), text, i)
 
 
 def _close_pairs(objects: Objects) -> np.ndarray:
-    """(p, 2) rows a < b of objects of one image whose boxes overlap by more than NEARLY, in order."""
+    """(p, 2) rows a < b of objects of one image whose boxes have an IoU above NEARLY, in order.
+
+    The pairs of all images are compared together, up to PAIRS at once.
+    """
     rows = np.arange(len(objects.image))
-    last = np.cumsum(objects.counts)[objects.image] - 1  # (m,) last object of each one's image
-    after = np.where(objects.counts[objects.image] <= MOST_PAIRED, last - rows, 0)  # partners of each object
-    ends = np.cumsum(after)
+    last = np.cumsum(objects.counts)[objects.image] - 1  # (m,) last object of the same image
+    following = np.where(objects.counts[objects.image] <= MOST_PAIRED, last - rows, 0)  # (m,) partners b > a
+    ends = np.cumsum(following)
     areas = np.maximum(objects.wh, 0).prod(1)
     found = [np.zeros((0, 2), np.int64)]
     start = 0
     while start < len(rows):
         before = int(ends[start - 1]) if start else 0
         stop = max(int(np.searchsorted(ends, before + PAIRS, "right")), start + 1)
-        a = np.repeat(rows[start:stop], after[start:stop])
-        b = a + 1 + before + np.arange(len(a)) - np.repeat(ends[start:stop] - after[start:stop], after[start:stop])
+        counts = following[start:stop]
+        a = np.repeat(rows[start:stop], counts)
+        b = a + 1 + before + np.arange(len(a)) - np.repeat(ends[start:stop] - counts, counts)
         first, second = objects.box[a], objects.box[b]
         sides = np.minimum(first[:, 2:], second[:, 2:]) - np.maximum(first[:, :2], second[:, :2])
         inside = np.maximum(sides[:, 0], 0) * np.maximum(sides[:, 1], 0)
@@ -114,10 +158,3 @@ def _close_pairs(objects: Objects) -> np.ndarray:
         found.append(np.stack((a[close], b[close]), 1))
         start = stop
     return np.concatenate(found)
-
-
-def _judge(same: bool, a: int, b: int, names: Sequence[str]) -> tuple[str, str]:
-    if a != b:
-        first, second = (names[c] if c < len(names) else f"class {c}" for c in (a, b))
-        return "nearly the same box, two classes", f"{second} here, {first} in"
-    return ("duplicate box", "same as") if same else ("nearly the same box", "nearly the same as")

@@ -1,1 +1,1 @@
-"""Data sets as people bring them: YOLO folders, COCO JSON, Pascal VOC, CSV; read, recognised, converted, written."""
+"""Readers and writers of data sets: YOLO, COCO JSON, Pascal VOC and CSV, as folders, zip archives or single files."""

@@ -1,30 +1,30 @@
-"""Which kind of data set lies at a path? One answer, or an error that names the choices."""
+"""Recognition of the format of a data set at a path, or an error that names the choices."""
 
 import os
 from collections.abc import Callable
 from pathlib import Path
+from shlex import quote
 from typing import NamedTuple
 
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.text import printable
 from yolov7fast.data.data_yaml import DataYaml
-from yolov7fast.data.formats import coco, table, voc, yolo
-from yolov7fast.data.formats.archive import unpack
-from yolov7fast.data.formats.samples import AnnotatedSet
+from yolov7fast.data.formats import coco_format, csv_format, voc_format, yolo_format
+from yolov7fast.data.formats.annotated_set import AnnotatedSet
+from yolov7fast.data.formats.zip_archive import unpack
 from yolov7fast.data.image_io import IGNORED_FOLDERS
 
-YAML_SUFFIXES = (".yaml", ".yml")
-DEEPEST = 3  # folders with a single folder in them that are passed through
+DEEPEST = 3  # folders with only one folder in them that are passed through
 
 
 class Found(NamedTuple):
-    """A data set of a known kind."""
+    """A data set of a known format."""
 
     kind: str
     root: Path
-    evidence: str  # the files it was known by
+    evidence: str  # the files that identified it
     read: Callable[[], AnnotatedSet]
-    yolo: DataYaml | None = None  # labels that training reads as they are
+    yolo: DataYaml | None = None  # for labels that training reads directly
 
 
 def is_other_format(path: str | Path) -> bool:
@@ -38,17 +38,17 @@ def recognise(path: str | Path) -> Found:
     path = Path(os.path.abspath(path))
     suffix = path.suffix.lower()
     if path.is_dir():
-        return _of_folder(path)
+        return _of_folder(path, path)
     if not path.is_file():
         raise UserError(f"{path} does not exist; give a data YAML, a folder, a .zip, a COCO .json or a .csv")
     if suffix == ".zip":
-        return _of_folder(unpack(path), str(path))
+        return _of_folder(unpack(path), path)
     if suffix == ".json":
-        return _found(coco, coco.of_file(path))
+        return _found(coco_format, coco_format.of_file(path))
     if suffix == ".csv":
-        return _found(table, table.of_file(path))
-    if suffix in YAML_SUFFIXES:
-        return _found_yolo(yolo.of_yaml(path, own_first=False), path.name, path.parent)
+        return _found(csv_format, csv_format.of_file(path))
+    if suffix in (".yaml", ".yml"):
+        return _found_yolo(yolo_format.of_yaml(path, own_first=False), path.name, path.parent)
     raise UserError(f"{path} is not a data set: give a data YAML, a folder, a .zip, a COCO .json or a .csv")
 
 
@@ -57,63 +57,57 @@ def _found(module, layout) -> Found:
 
 
 def _found_yolo(data: DataYaml, evidence: str, root: Path) -> Found:
-    return Found(yolo.KIND, root, evidence, lambda: yolo.read(data), data)
+    return Found(yolo_format.KIND, root, evidence, lambda: yolo_format.read(data), data)
 
 
-def _of_folder(folder: Path, said: str = "") -> Found:
-    """said: what the user gave, where it is not the folder itself."""
-    choices = _choices(folder)
-    depth = 0
-    inner = folder
-    while not choices and depth < DEEPEST and (below := _only_folder(inner)):  # VOCdevkit/VOC2007, a zip's one folder
-        inner, depth = below, depth + 1
+def _of_folder(folder: Path, given: Path) -> Found:
+    """given: the path that the user named, in messages."""
+    inner, choices = folder, _choices(folder)
+    for _ in range(DEEPEST):  # VOCdevkit/VOC2007, the only folder of a zip
+        below = [p for p in inner.iterdir() if p.is_dir() and p.name not in IGNORED_FOLDERS and p.name[0] != "."]
+        if choices or len(below) != 1:
+            break
+        inner = below[0]
         choices = _choices(inner)
     if not choices:
         inside = ", ".join(printable(p.name, 40) for p in sorted(folder.iterdir())[:8]) or "nothing"
         raise UserError(
-            f"{said or folder} holds no data set that is known: a data.yaml, images with labels/*.txt, "
+            f"{given} holds no data set that is known: a data.yaml, images with labels/*.txt, "
             f"annotations/*.json (COCO), Annotations/*.xml (VOC) or a CSV of boxes; it holds: {inside}"
         )
     if len(choices) > 1:
-        listed = "; ".join(f"{found.kind} ({found.evidence}): --data {direct}" for found, direct in choices)
-        raise UserError(f"{said or folder} holds {len(choices)} kinds of labels. Choose one: {listed}")
+        listed = "; ".join(f"{found.kind} ({found.evidence}): --data {quote(str(path))}" for found, path in choices)
+        raise UserError(f"{given} holds {len(choices)} kinds of labels. Choose one: {listed}")
     return choices[0][0]
 
 
-def _only_folder(folder: Path) -> Path | None:
-    folders = [p for p in folder.iterdir() if p.is_dir() and p.name not in IGNORED_FOLDERS and p.name[0] != "."]
-    return folders[0] if len(folders) == 1 else None
-
-
 def _choices(folder: Path) -> list[tuple[Found, Path]]:
-    """Every kind that fits a folder, with the path that names it alone."""
-    if folder.name in ("labels", *coco.FOLDERS, *voc.FOLDERS):  # the part of a data set that says its kind
-        direct = _of_part(folder)
-        if direct:
-            return [(direct, folder)]
+    """Every format that fits a folder, with the path that selects it."""
+    if part := _of_part(folder):
+        return [(part, folder)]
     choices = []
-    if found := yolo.find(folder):
+    if found := yolo_format.find(folder):
         data, evidence = found
         direct = Path(data.path) if Path(data.path).is_file() else folder / "labels"
         choices.append((_found_yolo(data, evidence, folder), direct))
-    if layout := coco.find(folder):
+    if layout := coco_format.find(folder):
         direct = next(iter(layout.splits.values()))
-        direct = direct.parent if direct.parent.name in coco.FOLDERS else direct
-        choices.append((_found(coco, layout), direct))
-    if layout := voc.find(folder):
-        choices.append((_found(voc, layout), next(files[0].parent for files in layout.splits.values())))
-    if layout := table.find(folder):
-        choices.append((_found(table, layout), next(iter(layout.files.values()))))
+        direct = direct.parent if direct.parent.name in coco_format.FOLDERS else direct
+        choices.append((_found(coco_format, layout), direct))
+    if layout := voc_format.find(folder):
+        choices.append((_found(voc_format, layout), next(files[0].parent for files in layout.splits.values())))
+    if layout := csv_format.find(folder):
+        choices.append((_found(csv_format, layout), next(iter(layout.files.values()))))
     return choices
 
 
 def _of_part(folder: Path) -> Found | None:
+    """The data set of which `folder` is the folder of labels or annotations, which identifies its format."""
     root = folder.parent
-    if folder.name == "labels":
-        found = yolo.find(root)
-        return _found_yolo(*found, root) if found else None
-    if any(folder.glob("*.json")) and (layout := coco.find(root)):
-        return _found(coco, layout)
-    if any(folder.glob("*.xml")) and (layout := voc.find(root)):
-        return _found(voc, layout)
+    if folder.name == "labels" and (found := yolo_format.find(root)):
+        return _found_yolo(*found, root)
+    if folder.name in coco_format.FOLDERS and any(folder.glob("*.json")) and (layout := coco_format.find(root)):
+        return _found(coco_format, layout)
+    if folder.name in voc_format.FOLDERS and any(folder.glob("*.xml")) and (layout := voc_format.find(root)):
+        return _found(voc_format, layout)
     return None

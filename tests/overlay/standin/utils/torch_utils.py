@@ -1,7 +1,0 @@
-"""Devices of the stand-in checkout."""
-
-import torch
-
-
-def select_device(device=""):
-    return torch.device(device or "cpu")

@@ -1,0 +1,248 @@
+"""`--check`: runs the checkout's code and the overlay's on the first batches, and prints differences and times.
+
+Samples must be equal bit by bit; losses, their fp32 gradients and metrics within 1e-5 of the largest value. A larger
+difference ends the run, unless a flag that changes pixels was given.
+"""
+
+import copy
+import math
+import random
+import re
+import statistics
+import time
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+
+from yolov7fast.core.errors import UserError
+from yolov7fast.overlay.checkout import Patches
+from yolov7fast.overlay.replacements import plain_tensor
+
+TOLERANCE = 1e-5
+HEADER = f"{'check':<28}{'batches':>8}{'difference':>12}{'checkout':>12}{'overlay':>12}{'faster':>9}"
+
+
+class BatchComparison:
+    """Compares the first `batches` results of each part; with 0 nothing is compared or wrapped."""
+
+    def __init__(self, batches: int):
+        self.batches = batches
+        self._printed = False
+        self._open: list[_Comparison] = []
+
+    def new(self, name: str, expected: list[str] | None = None) -> "_Comparison":
+        self._open.append(_Comparison(self, name, expected))
+        return self._open[-1]
+
+    def finish_all(self) -> None:
+        """Print the rows that have fewer batches than requested, because no more will follow."""
+        for comparison in self._open:
+            comparison.finish()
+
+    # --- what is compared ---------------------------------------------------------------------------------------------
+
+    def loss(self, ours: type, theirs: type, module: ModuleType) -> type:
+        """A loss class that runs both in its first calls and is `ours` afterwards. module: the module of `theirs`."""
+        if not self.batches:
+            return ours
+        comparison = self.new(ours.__name__)
+
+        class ComparedLoss(ours):
+            def __init__(self, model, *args, **kwargs):
+                super().__init__(model, *args, **kwargs)
+                named = Patches()
+                named.set(module, ours.__name__, theirs)  # its constructor refers to itself by this name
+                self._theirs = theirs(model, *args, **kwargs)
+                named.undo()
+
+            def __call__(self, p, targets, *images):
+                if not comparison.complete:
+                    own = copy.copy(self)
+                    mine = _loss_side(lambda *a: ours.__call__(own, *a), p, targets, images)
+                    comparison.add(mine, _loss_side(self._theirs, p, plain_tensor(targets), images))
+                return super().__call__(p, targets, *images)
+
+        return ComparedLoss
+
+    def loader(self, ours: Callable, theirs: Callable, options) -> Callable:
+        """A `create_dataloader` that compares the first batches of both, then calls ours with the same random state."""
+        if not self.batches:
+            return ours
+        changed = [f"--{name.replace('_', '-')}" for name, value in options._asdict().items() if value]
+        changed = [flag for flag in changed if flag != "--cache-images"]  # keeps every pixel
+
+        def create(*args, **kwargs):
+            comparison = self.new(f"samples {_bare(kwargs.get('prefix', ''))}".strip(), expected=changed)
+            before = _random_state()
+            taken = []
+            for side in (theirs, ours):
+                _set_random_state(before)
+                taken.append(_first_batches(side, args, kwargs, self.batches))
+            _set_random_state(before)
+            for their_batch, our_batch in zip(*taken):
+                comparison.add(our_batch, their_batch)
+            comparison.finish()
+            return ours(*args, **kwargs)
+
+        return create
+
+    def suppression(self, ours: Callable, theirs: Callable) -> Callable:
+        """A `non_max_suppression` that runs both in its first calls."""
+        return self._function(self.new("suppression"), ours, theirs)
+
+    def average_precision(self, ours: Callable, theirs: Callable) -> Callable:
+        """An `ap_per_class` that runs both in its first calls; all comparisons end with the first evaluation."""
+        return self._function(self.new("average precision"), ours, theirs, _without_ties, last=True)
+
+    def _function(self, comparison: "_Comparison", ours, theirs, prepare: Callable = copy.deepcopy, last=False):
+        """prepare: makes the arguments of one side from those that were given."""
+        if not self.batches:
+            return ours
+
+        def run(*args, **kwargs):
+            if comparison.complete:
+                return ours(*args, **kwargs)
+            quiet = {key: value for key, value in kwargs.items() if key != "plot"}
+            comparison.add(*(_timed(lambda side=side: side(*prepare(args), **quiet)) for side in (ours, theirs)))
+            if last:
+                self.finish_all()
+            return ours(*args, **kwargs)
+
+        return run
+
+    def print_row(self, row: str) -> None:
+        """Print a row of the table, below its header if it is the first."""
+        print(f"\n{row}" if self._printed else f"\n{HEADER}\n{row}", flush=True)
+        self._printed = True
+
+
+class _Comparison:
+    """Differences and times of one part, batch by batch."""
+
+    def __init__(self, check: BatchComparison, name: str, expected: list[str] | None = None):
+        """expected: flags that make the two sides differ."""
+        self.check, self.name, self.expected = check, name, expected or []
+        self.differences: list[float] = []
+        self.seconds: list[tuple[float, float]] = []
+        self.complete = False
+
+    def add(self, ours: tuple[Any, float], theirs: tuple[Any, float]) -> None:
+        if self.complete:
+            return
+        self.differences.append(difference(ours[0], theirs[0]))
+        self.seconds.append((ours[1], theirs[1]))
+        if len(self.differences) == self.check.batches:
+            self.finish()
+
+    def finish(self) -> None:
+        """Print the row; a difference beyond the tolerance ends the run."""
+        if self.complete or not self.differences:
+            return
+        self.complete = True
+        worst = max(self.differences)
+        ours, theirs = (statistics.median(side) for side in zip(*self.seconds))
+        text = "none" if worst == 0 else f"{worst:.1e}"
+        times = f"{theirs * 1e3:9.1f} ms{ours * 1e3:9.1f} ms{theirs / max(ours, 1e-9):8.2f}x"
+        note = f"   differ because of {', '.join(self.expected)}" if self.expected and worst else ""
+        self.check.print_row(f"{self.name:<28}{len(self.differences):>8}{text:>12}{times}{note}")
+        if worst > TOLERANCE and not self.expected:
+            raise UserError(
+                f"--check: {self.name} differs by {worst:.1e}, more than {TOLERANCE:.0e}; keep "
+                "the checkout's own (see --help for the part's switch), or leave out --check to run all the same"
+            )
+
+
+def difference(ours: Any, theirs: Any) -> float:
+    """Largest difference of two results, relative to the largest number; whole numbers and text must be equal."""
+    if isinstance(ours, tuple | list):
+        if not isinstance(theirs, tuple | list) or len(ours) != len(theirs):
+            return float("inf")
+        return max((difference(a, b) for a, b in zip(ours, theirs)), default=0.0)
+    if not isinstance(ours, torch.Tensor | np.ndarray | float):
+        return 0.0 if ours == theirs else float("inf")
+    a, b = (torch.as_tensor(x).detach().cpu() for x in (ours, theirs))
+    if a.shape != b.shape:
+        return float("inf")
+    if not a.is_floating_point():
+        return 0.0 if torch.equal(a, b) else float("inf")
+    a, b = a.double(), b.double()
+    if torch.equal(a, b) or not a.numel():
+        return 0.0
+    worst = float((a - b).abs().max() / b.abs().max().clamp(min=1e-12))
+    return float("inf") if math.isnan(worst) else worst
+
+
+def _loss_side(loss: Callable, p, targets, images) -> tuple[Any, float]:
+    """(items, gradients) of a loss on copies of the predictions in full precision, and its seconds."""
+    leaves = [m.detach().float().clone().requires_grad_() for m in p]
+    with torch.enable_grad(), torch.autocast(leaves[0].device.type, enabled=False):
+
+        def run():
+            total, items = loss(leaves, targets, *images)
+            total.backward()
+            return items
+
+        items, seconds = _timed(run)
+    return (items, [m.grad for m in leaves]), seconds
+
+
+def _first_batches(create: Callable, args, kwargs, count: int) -> list[tuple[Any, float]]:
+    """Copies of the first batches of a new loader and the seconds each took, the first with the loader's start."""
+    start = time.perf_counter()
+    loader = create(*args, **kwargs)[0]
+    taken, batches = [], iter(loader)
+    for _ in range(min(count, len(loader))):
+        images, targets, paths, *_ = next(batches)
+        now = time.perf_counter()
+        taken.append(((images.clone(), plain_tensor(targets).clone(), list(paths)), now - start))
+        start = time.perf_counter()
+    _close(loader, batches)
+    return taken
+
+
+def _close(loader, batches) -> None:
+    """End the worker processes of a loader; those of PyTorch belong to an iterator."""
+    if hasattr(loader, "close"):
+        loader.close()
+        return
+    for iterator in (vars(loader).get("iterator"), vars(loader).get("_iterator"), batches):
+        if hasattr(iterator, "_shutdown_workers"):
+            iterator._shutdown_workers()
+
+
+def _without_ties(args: tuple) -> tuple:
+    """Arguments of `ap_per_class` with all scores different, in the same order.
+
+    Upstream sorts equal scores, of which an untrained network has many, in any order.
+    """
+    right, scores, *rest = args
+    order, unequal = np.argsort(-scores, kind="stable"), np.empty(len(scores), np.float32)
+    unequal[order] = np.arange(len(scores), 0, -1, dtype=np.float32) / (len(scores) + 1)
+    return right, unequal, *rest
+
+
+def _timed(work: Callable) -> tuple[Any, float]:
+    synchronize = torch.cuda.synchronize if torch.cuda.is_available() else lambda: None
+    synchronize()
+    start = time.perf_counter()
+    result = work()
+    synchronize()
+    return result, time.perf_counter() - start
+
+
+def _random_state() -> tuple:
+    return random.getstate(), np.random.get_state(), torch.get_rng_state()
+
+
+def _set_random_state(state: tuple) -> None:
+    random.setstate(state[0])
+    np.random.set_state(state[1])
+    torch.set_rng_state(state[2])
+
+
+def _bare(prefix: str) -> str:
+    """A prefix without colour codes and colon."""
+    return re.sub(r"\x1b\[\d+m|:", "", prefix).strip()
