@@ -11,12 +11,20 @@ import torch
 
 from tests.evaluation.test_detection_matching import stub_shapes
 from yolov7fast.evaluation.coco_metrics import GroundTruth
-from yolov7fast.evaluation.config import EvalConfig
 from yolov7fast.evaluation.confusion_matrix import ConfusionMatrix
-from yolov7fast.evaluation.loop import HEADER, EvaluationStopped, evaluate
-from yolov7fast.evaluation.outputs import ImageSink, JsonSink, TextSink
-from yolov7fast.evaluation.report import per_class_rows, print_speed, print_table, write_files, write_per_class_ap
-from yolov7fast.evaluation.result import MAP, MAP50, SUMMARY
+from yolov7fast.evaluation.eval_config import EvalConfig
+from yolov7fast.evaluation.eval_loop import HEADER, EvaluationStopped, evaluate
+from yolov7fast.evaluation.eval_outputs import (
+    ImageSink,
+    JsonSink,
+    TextSink,
+    per_class_rows,
+    print_speed,
+    print_table,
+    write_files,
+    write_per_class_ap,
+)
+from yolov7fast.evaluation.eval_result import MAP, MAP50, SUMMARY
 from yolov7fast.predictors.base import Prediction
 from yolov7fast.predictors.nms import non_max_suppression
 
@@ -218,7 +226,7 @@ def test_drawings_of_the_first_batches_survive_a_loader_that_reuses_its_memory(s
     def record(images, targets, paths, fname, names):
         drawn[Path(fname).name] = (int(images.float().mean()), len(targets), list(paths), names)
 
-    monkeypatch.setattr("yolov7fast.evaluation.outputs.plot_images", record)
+    monkeypatch.setattr("yolov7fast.evaluation.eval_outputs.plot_images", record)
     buffer = torch.zeros(4, 3, 256, 352, dtype=torch.uint8)
 
     def reusing():
@@ -239,7 +247,7 @@ def test_a_drawing_that_fails_costs_no_figures(stub_loader, tmp_path, monkeypatc
     def fail(*_):
         raise RuntimeError("no ink")
 
-    monkeypatch.setattr("yolov7fast.evaluation.outputs.plot_images", fail)
+    monkeypatch.setattr("yolov7fast.evaluation.eval_outputs.plot_images", fail)
     sink = ImageSink(tmp_path, NAMES)
     assert evaluate(perfect, stub_loader, nc=3, sinks=[sink]).metrics[MAP] == pytest.approx(1)
     sink.close()

@@ -15,8 +15,8 @@ from tests.training.families.detr_commands import NETWORKS, needs_transformers
 from yolov7fast.core.device_queue import CudaQueue, Moment
 from yolov7fast.core.errors import UserError
 from yolov7fast.evaluation.coco_metrics import GroundTruth
-from yolov7fast.evaluation.loop import EvaluationStopped, evaluate
-from yolov7fast.evaluation.outputs import JsonSink
+from yolov7fast.evaluation.eval_loop import EvaluationStopped, evaluate
+from yolov7fast.evaluation.eval_outputs import JsonSink
 from yolov7fast.losses.build import build_loss
 from yolov7fast.predictors.base import Prediction, PredictOptions
 from yolov7fast.predictors.yolo import YoloPredictor
@@ -229,7 +229,7 @@ class Ahead:
 def waited(monkeypatch) -> list[int]:
     """Grows when the device is waited for."""
     waits: list[int] = []
-    monkeypatch.setattr("yolov7fast.evaluation.overlap.wait_for_device", lambda: waits.append(1))
+    monkeypatch.setattr("yolov7fast.evaluation.eval_loop.wait_for_device", lambda: waits.append(1))
     return waits
 
 

@@ -21,8 +21,8 @@ from yolov7fast.cli.flags import flags_of
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.core.errors import UserError
 from yolov7fast.data.data_yaml import load_data_yaml
-from yolov7fast.evaluation.result import MAP, MAP50, SUMMARY
-from yolov7fast.evaluation.upstream import test
+from yolov7fast.evaluation.eval_result import MAP, MAP50, SUMMARY
+from yolov7fast.evaluation.run_evaluation import test
 from yolov7fast.predictors import yolo
 
 test.__test__ = False  # pytest takes it for a test by its name
@@ -62,7 +62,7 @@ def in_tmp(tmp_path, monkeypatch) -> Path:
 def quick_curves(request, monkeypatch):
     """Curves take seconds to draw: only tests that ask for `draws` do it."""
     if "draws" not in request.fixturenames:
-        monkeypatch.setattr("yolov7fast.evaluation.outputs.draw_curves", lambda *_: None)
+        monkeypatch.setattr("yolov7fast.evaluation.eval_outputs.draw_curves", lambda *_: None)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from yolov7fast.reports.render import Report, Table
+from yolov7fast.reports.html_page import Report, Table
 
 RECORDED: dict[str, dict[str, Any]] = {
     "plain": {

@@ -6,9 +6,18 @@ import numpy as np
 import pytest
 
 from tests.reports.recorded_study import STUDY, write_run
-from yolov7fast.reports.figures import at_hours, best, differing_settings, duration, hours_to, late, settings, winner
-from yolov7fast.reports.runs import read_run, read_runs
-from yolov7fast.reports.sections import build_report
+from yolov7fast.reports.comparison import build_report
+from yolov7fast.reports.run_results import read_run, read_runs
+from yolov7fast.reports.run_statistics import (
+    at_hours,
+    best,
+    differing_settings,
+    duration,
+    hours_to,
+    late,
+    settings,
+    winner,
+)
 
 
 def test_equal_time_values_and_time_to_a_value(study):

@@ -9,9 +9,9 @@ import pytest
 import yaml
 
 from tests.reports.recorded_study import CSV_HEADER, STUDY, rows_of, write_run
-from yolov7fast.reports.render import to_markdown
-from yolov7fast.reports.runs import read_run, read_runs
-from yolov7fast.reports.sections import build_report, profile_command
+from yolov7fast.reports.comparison import build_report, profile_command
+from yolov7fast.reports.html_page import to_markdown
+from yolov7fast.reports.run_results import read_run, read_runs
 
 
 def test_runs_of_different_length_are_compared_at_the_epochs_they_share(tmp_path, study):

@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 import pytest
 
 from tests.browser import Browser
-from yolov7fast.reports.render import Bullets, Cell, Report, Section, Table, Text, to_html, to_markdown
+from yolov7fast.reports.html_page import Bullets, Cell, Report, Section, Table, Text, to_html, to_markdown
 
 
 def test_text_is_escaped():

@@ -20,7 +20,7 @@ from tests.search.fake_runs import SIX, column, in_a_process, listed, table
 from tests.search.fake_trials import ROOT, run
 from yolov7fast.core.errors import UserError, one_line, run_command
 from yolov7fast.core.process import child
-from yolov7fast.reports import trial_plots as plot
+from yolov7fast.reports import run_plots as plot
 from yolov7fast.search import runner
 from yolov7fast.search.runner import TrialRunner
 

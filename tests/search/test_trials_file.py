@@ -9,10 +9,10 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 
 from tests.training.families.detr_commands import needs_transformers
 from yolov7fast.cli.parser import parser_for
-from yolov7fast.cli.trial_training import Budget, YoloTrialTraining
 from yolov7fast.core.errors import UserError
 from yolov7fast.reports.trial_ranking import CurvePoint, read_curve
 from yolov7fast.search import options
+from yolov7fast.search.trial_training import Budget, YoloTrialTraining
 from yolov7fast.search.trials_file import read_space, read_trials, training_for
 from yolov7fast.training.hyperparameters import load_hyp
 
@@ -158,7 +158,7 @@ def test_the_shipped_list_suits_the_detr_baseline():
 
 @pytest.fixture
 def detr_trainer():
-    from yolov7fast.cli.trial_training import DetrTrialTraining
+    from yolov7fast.search.trial_training import DetrTrialTraining
 
     return DetrTrialTraining("configs/detr_smoke.yaml", Budget(epochs=1))
 

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from yolov7fast.evaluation.confusion_matrix import ConfusionMatrix, Pairing
-from yolov7fast.evaluation.loop import SeenBatch
-from yolov7fast.evaluation.report import per_class_rows
-from yolov7fast.evaluation.result import EvalResult
+from yolov7fast.evaluation.eval_loop import SeenBatch
+from yolov7fast.evaluation.eval_outputs import per_class_rows
+from yolov7fast.evaluation.eval_result import EvalResult
 
 FIRST, WORST = 8, 20  # images shown
 MOST_BOXES = 150  # of one kind in an image

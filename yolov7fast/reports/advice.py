@@ -2,8 +2,8 @@
 
 import math
 
-from yolov7fast.reports.figures import at_hours, best, cost, deployed, duration, last, late, ratio, winner
-from yolov7fast.reports.runs import Run, checkpoints
+from yolov7fast.reports.run_results import Run, checkpoints
+from yolov7fast.reports.run_statistics import at_hours, best, cost, deployed, duration, last, late, ratio, winner
 
 LEARNT = 0.01  # mAP@.5:.95 below which a run has not learnt anything yet
 TIME_NOISE = 0.05  # by this fraction the times of two equal runs may differ

@@ -5,13 +5,44 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
+
+from scipy.special import stdtrit
 
 from yolov7fast.core.bounded import is_whole
 from yolov7fast.core.errors import UserError
-from yolov7fast.evaluation.result import MAP, MAP50
-from yolov7fast.evaluation.run_curves import number, read_csv
-from yolov7fast.reports.seeds import interval
+from yolov7fast.evaluation.eval_result import MAP, MAP50
+from yolov7fast.reports.run_results import number, read_csv
+
+CONFIDENCE = 0.95
+
+
+class Repeated(Protocol):
+    @property
+    def values(self) -> Sequence[float]:
+        """Of what is compared, one for each seed."""
+        ...
+
+
+def pooled_deviation(found: Sequence[Repeated]) -> tuple[float, int]:
+    """Deviation of a seed, taken over all settings, and its degrees of freedom; NaN where none has two seeds.
+
+    Few seeds each tell little of their own spread, but much together.
+    """
+    several = [repeated.values for repeated in found if len(repeated.values) > 1]
+    freedom = sum(len(values) - 1 for values in several)
+    squares = sum(statistics.variance(values) * (len(values) - 1) for values in several)
+    return (math.sqrt(squares / freedom), freedom) if freedom else (math.nan, 0)
+
+
+def interval(one: Repeated, other: Repeated, found: Sequence[Repeated]) -> float:
+    """Half width of the 95% interval of the difference of two means, by a t-test; infinite where seeds cannot say."""
+    deviation, freedom = pooled_deviation(found)
+    if not freedom:
+        return math.inf
+    quantile = float(stdtrit(freedom, (1 + CONFIDENCE) / 2))
+    return quantile * deviation * math.sqrt(1 / len(one.values) + 1 / len(other.values))
+
 
 COMPLETED, INTERRUPTED, PRUNED, FAILED, RUNNING = "completed", "interrupted", "pruned", "failed", "running"
 ENDED = (COMPLETED, PRUNED, FAILED)  # final; all others are resumed

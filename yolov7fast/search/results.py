@@ -8,7 +8,6 @@ from typing import Any
 
 import yaml
 
-from yolov7fast.cli.trial_training import TrialTraining
 from yolov7fast.core.files.atomic import write_atomically
 from yolov7fast.reports.trial_ranking import (
     COMPLETED,
@@ -20,6 +19,7 @@ from yolov7fast.reports.trial_ranking import (
     ranking,
     verdict,
 )
+from yolov7fast.search.trial_training import TrialTraining
 
 LEADING = ("trial_id", "status", "final_map", "final_loss")
 TRAILING = ("wall_time", "best_epoch", "final_map50", "setting", "seed", "reason")
@@ -60,7 +60,7 @@ def write_rows(path: Path, rows: Sequence[Sequence[Any]]) -> None:
 
 def write_results(table: Path, runs: Sequence[TrialRun], training: TrialTraining) -> None:
     """Write and print the ranking, its noise, the plot, and the command of a full run with the best settings."""
-    from yolov7fast.reports.trial_plots import TrialCurve, plot_trials  # matplotlib takes a second to load
+    from yolov7fast.reports.run_plots import TrialCurve, plot_trials  # matplotlib takes a second to load
 
     stamp, ranked = table.stem.removeprefix("trials_"), rank(runs)
     text, rows, image = (table.with_name(f"ranking_{stamp}{end}") for end in (".txt", ".csv", ".png"))

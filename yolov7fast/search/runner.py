@@ -21,7 +21,6 @@ from tqdm import tqdm
 
 from yolov7fast.cli.programs import program
 from yolov7fast.cli.run_file import read_yaml_chain
-from yolov7fast.cli.trial_training import Budget, TrialTraining
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.atomic import write_atomically
 from yolov7fast.core.files.file_lock import exclusive
@@ -42,6 +41,7 @@ from yolov7fast.reports.trial_ranking import (
 )
 from yolov7fast.search import database, options, results
 from yolov7fast.search.options import FILE, KEPT, REMEDY
+from yolov7fast.search.trial_training import Budget, TrialTraining
 from yolov7fast.search.trials_file import Space, read_space, read_trials, training_for
 
 LOCK, DATABASE, VERSION = ".lock", "study.db", 5

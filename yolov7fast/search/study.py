@@ -19,9 +19,9 @@ import yaml
 
 from yolov7fast.core.errors import UserError, shown
 from yolov7fast.core.files.atomic import write_atomically
-from yolov7fast.reports.render import Bullets, Report, Section, Table, Text
-from yolov7fast.reports.runs import Run, read_runs
-from yolov7fast.reports.sections import build_report
+from yolov7fast.reports.comparison import build_report
+from yolov7fast.reports.html_page import Bullets, Report, Section, Table, Text
+from yolov7fast.reports.run_results import Run, read_runs
 from yolov7fast.reports.trial_ranking import COMPLETED, TrialRun, rank, read_curve, readable, verdict
 from yolov7fast.search import options
 from yolov7fast.search.runner import run_trials

@@ -8,14 +8,14 @@ from typing import Any
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
 from yolov7fast.cli import run_file
-from yolov7fast.cli.trial_training import DetrTrialTraining, TrialTraining, YoloTrialTraining
 from yolov7fast.core.bounded import LARGEST_INTEGER, is_whole
 from yolov7fast.core.errors import UserError, shown
 from yolov7fast.core.files.json_file import read_json
 from yolov7fast.core.files.paths import check_file
 from yolov7fast.core.files.yaml_file import read_yaml
 from yolov7fast.core.text import printable
-from yolov7fast.evaluation.run_curves import number
+from yolov7fast.reports.run_results import number
+from yolov7fast.search.trial_training import DetrTrialTraining, TrialTraining, YoloTrialTraining
 
 TAKES = {
     "log_uniform": "[low, high] with low < high, both above 0",

@@ -16,8 +16,8 @@ from yolov7fast.core.drawing import box_style, class_colour, class_name, draw_bo
 from yolov7fast.core.errors import UserError
 from yolov7fast.evaluation import curve_plots as plots_curves
 from yolov7fast.evaluation.curve_plots import plot_confusion, plot_mc_curve, plot_pr_curve
-from yolov7fast.evaluation.run_curves import read_results
 from yolov7fast.reports.run_plots import plot_evolution, plot_labels, plot_results, plot_study
+from yolov7fast.reports.run_results import read_results
 
 
 def size_of(path) -> tuple[int, int]:

@@ -9,10 +9,10 @@ import torch
 
 from yolov7fast.core.errors import UserError
 from yolov7fast.data.data_yaml import DataYaml
-from yolov7fast.evaluation.config import EvalConfig
-from yolov7fast.evaluation.loop import evaluate
-from yolov7fast.evaluation.result import MAP
-from yolov7fast.evaluation.run import LoaderConfig, check_classes, evaluation_loader
+from yolov7fast.evaluation.eval_config import EvalConfig
+from yolov7fast.evaluation.eval_loop import evaluate
+from yolov7fast.evaluation.eval_result import MAP
+from yolov7fast.evaluation.run_evaluation import LoaderConfig, check_classes, evaluation_loader
 from yolov7fast.inference.export.plan import Plan
 from yolov7fast.predictors.base import Prediction, Predictor, input_size
 from yolov7fast.predictors.exported.forms import Form

@@ -11,8 +11,8 @@ import torch
 from tqdm import tqdm
 
 from yolov7fast.data.data_yaml import DataYaml
-from yolov7fast.evaluation.config import EvalConfig
-from yolov7fast.evaluation.run import check_classes
+from yolov7fast.evaluation.eval_config import EvalConfig
+from yolov7fast.evaluation.run_evaluation import check_classes
 from yolov7fast.inference.export.accuracy import BATCH, CPU, IOU, measure
 from yolov7fast.inference.export.network import Source
 from yolov7fast.inference.export.plan import Plan

@@ -13,8 +13,8 @@ from yolov7fast.checkpoint.api import load_checkpoint, state_dict_of, transfer_w
 from yolov7fast.core.errors import UserError
 from yolov7fast.data.data_yaml import DataYaml
 from yolov7fast.data.detr_dataset import DetrDataset
-from yolov7fast.evaluation.config import EvalConfig
-from yolov7fast.evaluation.result import EvalResult
+from yolov7fast.evaluation.eval_config import EvalConfig
+from yolov7fast.evaluation.eval_result import EvalResult
 from yolov7fast.losses.detr import PARTS, attach_loss
 from yolov7fast.nn.detr import Detector, build, rebuild
 from yolov7fast.predictors.base import Predictor

@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from yolov7fast.reports import plots
 from yolov7fast.reports.advice import advice, price_of_the_gain
-from yolov7fast.reports.figures import (
+from yolov7fast.reports.charts import Bars, Chart, Line
+from yolov7fast.reports.html_page import Bullets, Cell, Report, Section, Table, Text
+from yolov7fast.reports.run_results import Run
+from yolov7fast.reports.run_statistics import (
     LATE,
     at_epoch,
     at_hours,
@@ -28,9 +30,38 @@ from yolov7fast.reports.figures import (
     weights_bytes,
     winner,
 )
-from yolov7fast.reports.plots import LABELS
-from yolov7fast.reports.render import Bullets, Cell, Report, Section, Table, Text
-from yolov7fast.reports.runs import Run
+
+LABELS = {"map": "mAP@.5:.95", "map50": "mAP@.5", "precision": "precision", "recall": "recall"}
+Pick = Callable[[Run], np.ndarray | None]
+
+
+def curve_chart(
+    runs: list[Run], name: str, title: str, ylabel: str, pick: Pick, by_hours: bool = False
+) -> Chart | None:
+    """One line per run; `pick(run)` gives its values by epoch, or None. No plot where no run has any."""
+    lines = []
+    for run in runs:
+        x, y = run.hours if by_hours else run.epoch, pick(run)
+        if x is not None and y is not None:
+            lines.append(Line(run.name, x.tolist(), y.tolist()))
+    chart = Chart(name, title, "hours" if by_hours else "epoch", lines, ylabel)
+    return chart if chart else None
+
+
+def stage_bars(runs: list[Run]) -> Bars | None:
+    """Stacked bars: milliseconds of an iteration by stage, for runs with a profile."""
+    profiled = [run for run in runs if run.profile]
+    if not profiled:
+        return None
+    names = list(dict.fromkeys(stage for run in profiled for stage in run.profile["stages"]))
+    parts = [(stage, [_mean_ms(run, stage) for run in profiled]) for stage in names]
+    return Bars("stages", "Where an iteration's time goes", "ms", [run.name for run in profiled], parts)
+
+
+def _mean_ms(run: Run, stage: str) -> float:
+    """0 for a stage that the run's profile does not have."""
+    return float(np.nan_to_num(run.profile["stages"].get(stage, {}).get("mean_ms", 0.0)))
+
 
 # the settings worth a line even where all runs agree
 MAIN_SETTINGS = (
@@ -157,10 +188,10 @@ def losses(runs: list[Run]) -> Section:
         for when, value in (("first", first), ("last", last)):
             rows.append([f"{part}, {when} epoch", *(number(value(v), ".4f") for v in known)])
         title = "Total training loss" if part == "total" else f"Training loss: {part}"
-        drawn.append(plots.curves(runs, f"loss_{part}", title, part, lambda run, p=part: run.losses.get(p)))
+        drawn.append(curve_chart(runs, f"loss_{part}", title, part, lambda run, p=part: run.losses.get(p)))
     for part in dict.fromkeys(part for run in runs for part in run.val_losses):
         title = f"Validation loss: {part}"
-        drawn.append(plots.curves(runs, f"val_{part}", title, part, lambda run, p=part: run.val_losses.get(p)))
+        drawn.append(curve_chart(runs, f"val_{part}", title, part, lambda run, p=part: run.val_losses.get(p)))
     blocks: list = [Table(_header(runs, "training loss", False), rows), [p for p in drawn if p]]
     for key in ("loss_ota", "assigner", "assigner_schedule"):
         if len({repr(settings(run).get(key) or 0) for run in runs}) > 1:
@@ -180,7 +211,7 @@ def accuracy(runs: list[Run]) -> Section:
             if any(math.isfinite(v) for v in values):
                 rows.append(_row(f"{LABELS[name]}, epoch {epoch}", values, decimals, True, pair))
     drawn = [
-        plots.curves(runs, f"metric_{name}", label, label, lambda run, n=name: run.metrics[n])
+        curve_chart(runs, f"metric_{name}", label, label, lambda run, n=name: run.metrics[n])
         for name, label in LABELS.items()
     ]
     blocks: list = [Table(_header(runs, "at the same epoch", pair), rows)] if rows else [Text("No run was validated.")]
@@ -223,7 +254,7 @@ def stage_times(runs: list[Run]) -> Section:
     busy = [_figure(run, "gpu_busy") for run in profiled]
     rows.append(_row("GPU busy", busy, lambda v: number(v * 100, ".1f", "%"), True, False))
     table = Table(_header(profiled, "stage", False), rows)
-    drawn = plots.stages(runs)
+    drawn = stage_bars(runs)
     return Section("Stage times and GPU utilisation", [table, [drawn] if drawn else [], *hints])
 
 
@@ -290,7 +321,7 @@ def time_and_cost(runs: list[Run], rate: float | None) -> Section:
         rows.append(_row("GPU memory, largest", memory, lambda v: number(v, ".2f", " GB"), False, pair))
     rows.append(["time taken from", *(run.time_source for run in runs), *[""] * pair])
     blocks: list = [Table(_header(runs, "", pair), rows)]
-    minutes = plots.curves(runs, "minutes", "Minutes an epoch", "minutes", _measured_minutes)
+    minutes = curve_chart(runs, "minutes", "Minutes an epoch", "minutes", _measured_minutes)
     if minutes:
         blocks.append([minutes])
     if rate is None:
@@ -333,7 +364,7 @@ def equal_time(runs: list[Run]) -> Section:
 
 def accuracy_by_hours(runs: list[Run]) -> Section:
     drawn = [
-        plots.curves(runs, f"hours_{name}", f"{LABELS[name]} against hours", LABELS[name], pick, by_hours=True)
+        curve_chart(runs, f"hours_{name}", f"{LABELS[name]} against hours", LABELS[name], pick, by_hours=True)
         for name, pick in (("map", lambda run: run.metrics["map"]), ("map50", lambda run: run.metrics["map50"]))
     ]
     drawn = [p for p in drawn if p]

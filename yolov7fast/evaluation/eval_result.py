@@ -1,12 +1,13 @@
-"""The result of an evaluation, and the names of its metrics: columns of results.csv, tags of the loggers."""
+"""Metrics beyond precision, recall and AP: one row each. `docs/extending_metric.md` adds one, step by step."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from yolov7fast.evaluation.average_precision import ClassAP, Curves, SizeAP, fitness
+from yolov7fast.evaluation.detection_matching import Batch
 
 PRECISION, RECALL = "metrics/precision", "metrics/recall"
 MAP50, MAP = "metrics/mAP_0.5", "metrics/mAP_0.5:0.95"
@@ -83,3 +84,19 @@ class EvalResult:
         speed = self.speed
         times = (speed.inference_ms, speed.nms_ms, speed.total_ms, speed.img_size, speed.img_size, speed.batch_size)
         return (*(self.metrics[name] for name in SUMMARY), *losses), self.per_class_ap, times
+
+
+class FurtherMetric(Protocol):
+    """Sees every batch of an evaluation once, then gives its figure."""
+
+    def update(self, batch: Batch) -> None:
+        """Detections and labels of some images, in pixels of the original images."""
+        ...
+
+    def figure(self) -> float:
+        """NaN where nothing could be measured."""
+        ...
+
+
+# name, as a column of results.csv -> the metric, made with the number of classes
+FURTHER: dict[str, Callable[[int], FurtherMetric]] = {}
