@@ -101,10 +101,6 @@ def test_runs_of_one_name_are_named_with_their_parents(tmp_path):
     assert [run.name for run in runs] == ["a/exp", "b/exp"]
 
 
-def test_results_txt_may_be_named_instead_of_its_folder(study):
-    assert read_run(study[0] / "results.txt").folder == study[0]
-
-
 def test_files_that_are_not_as_they_should_be_leave_unknown_figures_and_a_note(tmp_path):
     run = write_run(tmp_path / "odd", STUDY["ota"], epochs=3)
     (run / "results.txt").unlink()
