@@ -47,9 +47,8 @@ from yolov7fast.nn.head_config import HeadConfig
 from yolov7fast.nn.model import Model
 from yolov7fast.reports.trial_ranking import ORDER, rank, ranking, verdict
 from yolov7fast.search.database import SettingTable
-from yolov7fast.search.results import setting_columns, write_csv
-from yolov7fast.search.trial_training import Budget, YoloTrialTraining
-from yolov7fast.search.trials_file import read_space, read_trials
+from yolov7fast.search.runner import setting_columns, write_csv
+from yolov7fast.search.trial_training import Budget, YoloTrialTraining, read_space, read_trials
 from yolov7fast.training.hyperparameters import load_hyp
 
 NETWORK = {

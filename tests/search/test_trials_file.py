@@ -12,8 +12,7 @@ from yolov7fast.cli.parser import parser_for
 from yolov7fast.core.errors import UserError
 from yolov7fast.reports.trial_ranking import CurvePoint, read_curve
 from yolov7fast.search import options
-from yolov7fast.search.trial_training import Budget, YoloTrialTraining
-from yolov7fast.search.trials_file import read_space, read_trials, training_for
+from yolov7fast.search.trial_training import Budget, YoloTrialTraining, read_space, read_trials, training_for
 from yolov7fast.training.hyperparameters import load_hyp
 
 SMOKE = "configs/tiny_smoke.yaml"
