@@ -125,7 +125,8 @@ def use_space(folder: Path) -> None:
 
 def use_ledger(folder: Path) -> None:
     """trials.json, and beside the plan in it the runs that a study would hold."""
-    from yolov7fast.search import options, runner
+    from yolov7fast.search import runner
+    from yolov7fast.search import trial_options as options
 
     plan = runner.read_plan(folder)
     records = plan["runs"] if isinstance(plan.get("runs"), list) else []

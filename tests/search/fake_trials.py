@@ -9,7 +9,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from yolov7fast.core.errors import run_command
 from yolov7fast.core.process import child
-from yolov7fast.search import options, runner
+from yolov7fast.search import runner
+from yolov7fast.search import trial_options as options
 from yolov7fast.search.trial_training import YoloTrialTraining
 
 ROOT = Path(__file__).resolve().parents[2]

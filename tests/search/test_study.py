@@ -12,7 +12,7 @@ from yolov7fast.core.errors import UserError
 from yolov7fast.core.process import child
 from yolov7fast.reports import run_plots as plot
 from yolov7fast.reports.trial_ranking import rank
-from yolov7fast.search.study import StudyPart, configurations
+from yolov7fast.search.studies import StudyPart, configurations
 from yolov7fast.search.trial_training import TrialTraining
 
 AXES = ["assigner=plain,tal", "batch=16,64"]

@@ -11,7 +11,7 @@ from tests.training.families.detr_commands import needs_transformers
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.core.errors import UserError
 from yolov7fast.reports.trial_ranking import CurvePoint, read_curve
-from yolov7fast.search import options
+from yolov7fast.search import trial_options as options
 from yolov7fast.search.trial_training import Budget, YoloTrialTraining, read_space, read_trials, training_for
 from yolov7fast.training.hyperparameters import load_hyp
 

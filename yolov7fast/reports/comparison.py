@@ -9,7 +9,7 @@ import numpy as np
 
 from yolov7fast.reports.advice import advice, price_of_the_gain
 from yolov7fast.reports.charts import Bars, Chart, Line
-from yolov7fast.reports.html_page import Bullets, Cell, Report, Section, Table, Text
+from yolov7fast.reports.html_page import Bullets, Cell, ComparisonReport, ReportTable, Section, Text
 from yolov7fast.reports.run_results import Run
 from yolov7fast.reports.run_statistics import (
     LATE,
@@ -71,7 +71,7 @@ MAIN_SETTINGS = (
 )  # fmt: skip
 
 
-def build_report(runs: list[Run], rate: float | None) -> Report:
+def build_report(runs: list[Run], rate: float | None) -> ComparisonReport:
     """The whole comparison; `rate`: money per hour, or None."""
     title = "Comparison of " + " and ".join([", ".join(r.name for r in runs[:-1]), runs[-1].name][len(runs) == 1 :])
     sections = [
@@ -87,7 +87,7 @@ def build_report(runs: list[Run], rate: float | None) -> Report:
         file_sizes(runs),
         Section("Advice by use case", [Bullets(advice(runs, rate))]),
     ]
-    return Report(title, sections)
+    return ComparisonReport(title, sections)
 
 
 # --- numbers as text --------------------------------------------------------------------------------------------------
@@ -144,7 +144,7 @@ def summary(runs: list[Run], rate: float | None) -> Section:
     rows.append(_row("mAP@.5:.95 per hour", [ratio(m, h) for m, h in zip(final["map"], hours)], decimals, True, pair))
     rows.append(_row("weights file", [weights_bytes(r) for r in runs], lambda v: number(v, ".1f", " MB"), False, pair))
     blocks: list = [Text(sentence) for sentence in price_of_the_gain(runs, rate)]
-    blocks.append(Table(_header(runs, "", pair), rows))
+    blocks.append(ReportTable(_header(runs, "", pair), rows))
     if len(runs) > 1:
         blocks.append(Text("Bold: the winner of the row."))
     notes = [f"**{run.name}**: {note}" for run in runs for note in run.notes]
@@ -165,14 +165,17 @@ def settings_section(runs: list[Run]) -> Section:
     elif differing:
         count = f"{len(differing)} settings differ:" if len(differing) > 1 else "One setting differs:"
         rows = [[f"`{key}`", *map(_setting, values)] for key, values in differing.items()]
-        blocks += [Text(count), Table(["setting", *(run.name for run in runs)], rows)]
+        blocks += [Text(count), ReportTable(["setting", *(run.name for run in runs)], rows)]
     elif len(runs) > 1:
         blocks.append(Text("No setting differs: the runs vary by chance alone, or by code and machine."))
     common = settings(runs[0])
     same = [key for key in MAIN_SETTINGS if key in common and key not in differing]
     if same:
         heading = "Common to all:" if len(runs) > 1 else "Main settings:"
-        blocks += [Text(heading), Table(["setting", "value"], [[f"`{key}`", _setting(common[key])] for key in same])]
+        blocks += [
+            Text(heading),
+            ReportTable(["setting", "value"], [[f"`{key}`", _setting(common[key])] for key in same]),
+        ]
     return Section("Settings", blocks)
 
 
@@ -192,7 +195,7 @@ def losses(runs: list[Run]) -> Section:
     for part in dict.fromkeys(part for run in runs for part in run.val_losses):
         title = f"Validation loss: {part}"
         drawn.append(curve_chart(runs, f"val_{part}", title, part, lambda run, p=part: run.val_losses.get(p)))
-    blocks: list = [Table(_header(runs, "training loss", False), rows), [p for p in drawn if p]]
+    blocks: list = [ReportTable(_header(runs, "training loss", False), rows), [p for p in drawn if p]]
     for key in ("loss_ota", "assigner", "assigner_schedule"):
         if len({repr(settings(run).get(key) or 0) for run in runs}) > 1:
             blocks.insert(0, Text(f"The runs use different losses (`{key}`): compare shapes, not levels."))
@@ -214,7 +217,9 @@ def accuracy(runs: list[Run]) -> Section:
         curve_chart(runs, f"metric_{name}", label, label, lambda run, n=name: run.metrics[n])
         for name, label in LABELS.items()
     ]
-    blocks: list = [Table(_header(runs, "at the same epoch", pair), rows)] if rows else [Text("No run was validated.")]
+    blocks: list = (
+        [ReportTable(_header(runs, "at the same epoch", pair), rows)] if rows else [Text("No run was validated.")]
+    )
     return Section("Accuracy and recall", [*blocks, [p for p in drawn if p]])
 
 
@@ -237,7 +242,7 @@ def stability(runs: list[Run]) -> Section:
         f"The last {LATE} measured epochs of each run. A trend means that the run was still changing; little scatter "
         "means that it was stable."
     )
-    return Section("Stability over the last ten epochs", [text, Table(_header(runs, "", False), rows)])
+    return Section("Stability over the last ten epochs", [text, ReportTable(_header(runs, "", False), rows)])
 
 
 def stage_times(runs: list[Run]) -> Section:
@@ -253,7 +258,7 @@ def stage_times(runs: list[Run]) -> Section:
     rows.append(_row("images per second", rate, lambda v: number(v, ".0f"), True, False))
     busy = [_figure(run, "gpu_busy") for run in profiled]
     rows.append(_row("GPU busy", busy, lambda v: number(v * 100, ".1f", "%"), True, False))
-    table = Table(_header(profiled, "stage", False), rows)
+    table = ReportTable(_header(profiled, "stage", False), rows)
     drawn = stage_bars(runs)
     return Section("Stage times and GPU utilisation", [table, [drawn] if drawn else [], *hints])
 
@@ -320,7 +325,7 @@ def time_and_cost(runs: list[Run], rate: float | None) -> Section:
     if any(v > 0 for v in memory):
         rows.append(_row("GPU memory, largest", memory, lambda v: number(v, ".2f", " GB"), False, pair))
     rows.append(["time taken from", *(run.time_source for run in runs), *[""] * pair])
-    blocks: list = [Table(_header(runs, "", pair), rows)]
+    blocks: list = [ReportTable(_header(runs, "", pair), rows)]
     minutes = curve_chart(runs, "minutes", "Minutes an epoch", "minutes", _measured_minutes)
     if minutes:
         blocks.append([minutes])
@@ -352,13 +357,13 @@ def equal_time(runs: list[Run]) -> Section:
         ]
         rows.append([f"after {duration(shortest * part)}", *cells])
     text = Text("mAP@.5:.95 each run had when the same time had passed, up to the length of the shortest run.")
-    blocks: list = [text, Table(_header(timed, "", False), rows)]
+    blocks: list = [text, ReportTable(_header(timed, "", False), rows)]
     target = min(best(run, "map").value for run in timed)
     if math.isfinite(target):
         values = [hours_to(run, "map", target) for run in timed]
         row = _row(f"time to reach {target:.3f}", values, duration, False, False)
         blocks.append(Text(f"Time to the accuracy that all of them reached (mAP@.5:.95 {target:.3f}):"))
-        blocks.append(Table(_header(timed, "", False), [row]))
+        blocks.append(ReportTable(_header(timed, "", False), [row]))
     return Section("Equal time", blocks)
 
 
@@ -379,5 +384,5 @@ def file_sizes(runs: list[Run]) -> Section:
     ]
     if any(run.weights for run in runs):
         rows.append(["all checkpoints", *(f"{sum(r.weights.values()) / 1e6:.1f} MB in {len(r.weights)}" for r in runs)])
-        return Section("File sizes", [Table(_header(runs, "file", False), rows)])
+        return Section("File sizes", [ReportTable(_header(runs, "file", False), rows)])
     return Section("File sizes", [Text("No run folder holds `weights/*.pt` or `*.pth`.")])

@@ -74,7 +74,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Table:
+class ReportTable:
     header: list[str]
     rows: Sequence[Sequence[Cell | str]]
 
@@ -94,11 +94,11 @@ class Bullets:
 @dataclass
 class Section:
     title: str
-    blocks: list[Table | Text | Bullets | list[Plot]] = field(default_factory=list)
+    blocks: list[ReportTable | Text | Bullets | list[Plot]] = field(default_factory=list)
 
 
 @dataclass
-class Report:
+class ComparisonReport:
     title: str
     sections: list[Section]
 
@@ -106,7 +106,7 @@ class Report:
 # --- Markdown ---------------------------------------------------------------------------------------------------------
 
 
-def to_markdown(report: Report, plot_folder: str) -> str:
+def to_markdown(report: ComparisonReport, plot_folder: str) -> str:
     """Plots are linked as `plot_folder`/name.svg."""
     parts = [f"# {report.title}"]
     for section in report.sections:
@@ -120,7 +120,7 @@ def _markdown_block(block, plot_folder: str) -> str:
         return block.text
     if isinstance(block, Bullets):
         return "\n".join(f"- {item}" for item in block.items)
-    if isinstance(block, Table):
+    if isinstance(block, ReportTable):
         rows = [[_markdown_cell(cell) for cell in row] for row in block.rows]
         lines = [[_escape_pipe(h) for h in block.header], ["---"] * len(block.header), *rows]
         return "\n".join("| " + " | ".join(line) + " |" for line in lines)
@@ -139,7 +139,7 @@ def _escape_pipe(text: str) -> str:
 # --- HTML -------------------------------------------------------------------------------------------------------------
 
 
-def to_html(report: Report) -> str:
+def to_html(report: ComparisonReport) -> str:
     """One page: style, script and charts inside, nothing fetched."""
     return render("report.html", title=report.title, sections=report.sections, kind_of=_kind)
 

@@ -46,8 +46,9 @@ from yolov7fast.reports.trial_ranking import (
     read_curve,
     verdict,
 )
-from yolov7fast.search import database, options
-from yolov7fast.search.options import FILE, KEPT, REMEDY
+from yolov7fast.search import database
+from yolov7fast.search import trial_options as options
+from yolov7fast.search.trial_options import FILE, KEPT, REMEDY
 from yolov7fast.search.trial_training import Budget, Space, TrialTraining, read_space, read_trials, training_for
 
 LOCK, DATABASE, VERSION = ".lock", "study.db", 5
