@@ -1,4 +1,4 @@
-"""What an evaluation writes and prints: while it runs by sinks, which are fed with batches, and at its end."""
+"""Outputs of an evaluation: sinks that see every batch, and the tables, files and plots written at its end."""
 
 import csv
 import logging
@@ -56,7 +56,7 @@ def print_table(result: EvalResult, names: Sequence[str], per_class: bool) -> No
 
 
 def _shown(value: float) -> str:
-    """A figure in a table; a dash where there was nothing to measure."""
+    """A number of a table; a dash if nothing was measured."""
     return "-" if math.isnan(value) else f"{value:.3g}"
 
 
@@ -78,7 +78,7 @@ def training_flags(config: EvalConfig, uses_nms: bool) -> str:
 
 
 def print_speed(result: EvalResult, precision: str) -> None:
-    """precision: what the network ran in; half on CUDA, which moves the figures in the third or fourth digit."""
+    """precision: what the network ran in; half on CUDA, which changes the third or fourth digit."""
     inference, nms, size, batch = result.speed
     print(
         f"Speed: {inference:.1f}/{nms:.1f}/{result.speed.total_ms:.1f} ms inference/NMS/total per {size}x{size} image "
@@ -87,7 +87,7 @@ def print_speed(result: EvalResult, precision: str) -> None:
 
 
 def print_coco(result: EvalResult) -> None:
-    """pycocotools' figures and ours side by side; they differ by design."""
+    """Print pycocotools' metrics and ours, which differ by design."""
     if result.coco:
         ours, theirs = result.summary, result.coco
         print(f"{'':20s}{'mAP@.5':>12s}{'mAP@.5:.95':>12s}")
@@ -115,7 +115,7 @@ def per_class_rows(result: EvalResult, names: Sequence[str]) -> list[dict[str, A
 
 
 def write_files(result: EvalResult, names: Sequence[str], save_dir: Path, settings: dict[str, Any]) -> None:
-    """`per_class.csv`, and `metrics.json` with every figure and the settings it was made with."""
+    """Write `per_class.csv`, and `metrics.json` with every metric and the settings."""
     rows = per_class_rows(result, names)
     with atomic_file(save_dir / "per_class.csv", "w") as f:
         writer = csv.DictWriter(f, ["class", "name", "labels", "P", "R", "F1", "AP50", "AP75", "AP"])
@@ -141,7 +141,7 @@ def write_files(result: EvalResult, names: Sequence[str], save_dir: Path, settin
 
 
 def _without_nan(figures: dict[str, float]) -> dict[str, float | None]:
-    """What was not measured is null: JSON knows no NaN."""
+    """NaN becomes null: JSON has no NaN."""
     return {name: None if math.isnan(value) else value for name, value in figures.items()}
 
 
@@ -172,7 +172,7 @@ DRAWN_IMAGES = 16
 class TextSink:
     """`labels/<stem>.txt`: a line for each detection, best first: class, xywh normalised, and the score if wanted.
 
-    A file is begun anew by each run; images of one stem in several folders share it.
+    Each run overwrites the file; images with the same stem in several folders share it.
     """
 
     image_batches = 0
@@ -210,7 +210,7 @@ class JsonSink:
 
 
 class ImageSink:
-    """`test_batch{0,1,2}_{labels,pred}.jpg`, drawn by a thread of its own; `close` waits for it."""
+    """`test_batch{0,1,2}_{labels,pred}.jpg`, drawn in a background thread; `close` waits for it."""
 
     image_batches = DRAWN_BATCHES
 
@@ -229,7 +229,7 @@ class ImageSink:
             self.drawings.append(self.pool.submit(plot_images, images, targets, paths, fname, self.names))
 
     def close(self) -> None:
-        """Wait for the drawings; a failed one is logged, but costs no figures."""
+        """Wait for the drawings; a failed one is logged."""
         self.pool.shutdown()
         for error in filter(None, (drawing.exception() for drawing in self.drawings)):
             log.warning("an image in %s could not be drawn: %s", self.save_dir, error)
@@ -245,18 +245,6 @@ def detections_as_targets(batch: SeenBatch) -> np.ndarray:
     return np.concatenate(rows)
 
 
-class MatrixSink:
-    """Counts the confusion matrix."""
-
-    image_batches = 0
-
-    def __init__(self, matrix: ConfusionMatrix):
-        self.matrix = matrix
-
-    def __call__(self, batch: SeenBatch) -> None:
-        self.matrix.update(batch.native)
-
-
 class ClosedSink(Protocol):
     """A sink that completes its file when the evaluation is done."""
 
@@ -265,7 +253,7 @@ class ClosedSink(Protocol):
 
 
 class Outputs:
-    """All that one evaluation writes, as its configuration asks for it.
+    """Everything that one evaluation writes, according to its configuration.
 
     data_set: the loader's, with img_files, label_files, labels (m, 5) and shapes (n, 2) w, h.
     """
@@ -289,12 +277,12 @@ class Outputs:
             self._add_drawings()
 
     def add(self, sink: ClosedSink) -> None:
-        """Let a sink see every batch, and close it once the evaluation is done; not where it is stopped."""
+        """Add a sink that sees every batch and is closed when the evaluation is complete."""
         self.sinks.append(sink)
         self.closed_sinks.append(sink)
 
     def _check_labels(self) -> None:
-        """Refuse labels beyond nc. A set without any label is refused too, unless its boxes are what is wanted."""
+        """Raise UserError for labels beyond nc, or if there are no labels and no detections are to be written."""
         files, wanted = self.data_set.label_files, self.config.outputs
         check_class_range(self.data_set.labels, files, len(self.names), self.data.path)
         if not any(map(len, self.data_set.labels)):
@@ -314,10 +302,10 @@ class Outputs:
     def _add_drawings(self) -> None:
         self.matrix = ConfusionMatrix(len(self.names))
         self.drawings = ImageSink(self.save_dir, self.names)
-        self.sinks += [self.drawings, MatrixSink(self.matrix)]
+        self.sinks += [self.drawings, self.matrix]
 
     def finish(self, result: EvalResult, predictor: Predictor) -> EvalResult:
-        """Print and write what follows from the figures; pycocotools' replace ours in the result where it ran."""
+        """Print and write the result; metrics of pycocotools replace ours in it where it ran."""
         wanted, config = self.config.outputs, self.config
         for sink in self.closed_sinks:
             sink.close()
@@ -351,6 +339,6 @@ class Outputs:
         return result
 
     def close(self) -> None:
-        """Let go of the drawing thread after an evaluation that did not finish."""
+        """Stop the drawing thread of an evaluation that did not finish."""
         if self.drawings is not None:
             self.drawings.pool.shutdown(cancel_futures=True)

@@ -1,4 +1,7 @@
-"""`test` with the arguments and the return value of WongKinYiu/yolov7, for scripts that call it."""
+"""One evaluation from a predictor and a configuration to metrics and files, and upstream's `test` function.
+
+test.py and the validation of every family call `run_evaluation`.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -47,10 +50,10 @@ def run_evaluation(
     sinks: Sequence[Sink] = (),
     should_stop: Callable[[], bool] = never,
 ) -> EvalResult:
-    """Measure a predictor on a loader; print and write what the configuration asks for.
+    """Measure a predictor on a loader; print and write the configured outputs.
 
-    weights: files the predictor came from, for the report. sinks: see every batch besides. should_stop: asked after
-    every batch; then `loop.EvaluationStopped` is raised.
+    weights: files of the predictor, for the report. sinks: further sinks. should_stop: called after every batch; if it
+    returns True, `EvaluationStopped` is raised.
     """
     outputs = Outputs(Path(save_dir), data, config, loader.dataset, list(weights))
     try:

@@ -1,4 +1,4 @@
-"""What a run's page shows of a validation, as plain values for JSON: tables, confusion matrix, curves, images."""
+"""The part of a run's page about its validation, as plain values for JSON: tables, matrix, curves, images."""
 
 import heapq
 import math
@@ -98,7 +98,7 @@ def _boxes(cls: np.ndarray, xyxy: np.ndarray, odd: np.ndarray, score: np.ndarray
 def findings(
     result: EvalResult, sink: FindingsSink, names: Sequence[str], groups: Mapping[str, Sequence[int]]
 ) -> dict[str, Any]:
-    """All of it; groups: classes of each head, where there are several."""
+    """The values by section; groups: classes of each head, if there are several."""
     rows = per_class_rows(result, names)
     return {
         "images": result.seen,

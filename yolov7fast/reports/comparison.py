@@ -1,4 +1,4 @@
-"""What the report says: one function per section, each from the runs alone."""
+"""The comparison report of runs: one function per section, each computed from the runs alone."""
 
 import math
 import shlex
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from yolov7fast.reports.advice import advice, price_of_the_gain
+from yolov7fast.reports.advice import advice, cost_of_the_gain
 from yolov7fast.reports.charts import Bars, Chart, Line
 from yolov7fast.reports.html_page import Bullets, Cell, ComparisonReport, ReportTable, Section, Text
 from yolov7fast.reports.run_results import Run
@@ -103,7 +103,7 @@ def decimals(value: float) -> str:
 
 
 def _change(values: list[float]) -> str:
-    """The last run against the first, in per cent, or as a factor where that says more."""
+    """The last run against the first, in per cent, or as a factor from 2x on."""
     factor = ratio(values[-1], values[0])
     if not math.isfinite(factor) or factor == 1:
         return "" if factor != 1 else "equal"
@@ -143,7 +143,7 @@ def summary(runs: list[Run], rate: float | None) -> Section:
         rows.append(_row(f"cost at ${rate:g} an hour", costs, money, False, pair))
     rows.append(_row("mAP@.5:.95 per hour", [ratio(m, h) for m, h in zip(final["map"], hours)], decimals, True, pair))
     rows.append(_row("weights file", [weights_bytes(r) for r in runs], lambda v: number(v, ".1f", " MB"), False, pair))
-    blocks: list = [Text(sentence) for sentence in price_of_the_gain(runs, rate)]
+    blocks: list = [Text(sentence) for sentence in cost_of_the_gain(runs, rate)]
     blocks.append(ReportTable(_header(runs, "", pair), rows))
     if len(runs) > 1:
         blocks.append(Text("Bold: the winner of the row."))
@@ -279,7 +279,7 @@ def profile_command(run: Run) -> str:
     """The profiler's command line with a run's own settings, as far as they are known, and its folder as output."""
     opt = {"data": "DATA.yaml"} | {key: value for key, value in run.opt.items() if value not in (None, "")}
     if run.hyp:
-        opt["hyp"] = run.folder / "hyp.yaml"  # as trained with, whatever the command line changed
+        opt["hyp"] = run.folder / "hyp.yaml"  # includes changes of the command line
     if "cfg" not in opt and "weights" in opt:
         opt["cfg"] = ""  # the network is that of the weights
     words = ["python", "tests/profile_training_loop.py"]

@@ -1,4 +1,9 @@
-"""A report as data, and its two written forms: Markdown, and one HTML page that needs nothing but itself."""
+"""Pages and reports: Jinja2 templates to single-file HTML, and a report as data with its Markdown and HTML forms.
+
+A template extends `base.html` and fills its blocks `heading`, `summary`, `nav` and `content`; `macros.html` has
+sortable tables, bars, charts and tiles. All values are escaped, and control characters are written out. The only script
+is ours.
+"""
 
 import base64
 import hashlib
@@ -45,7 +50,7 @@ def _text(name: str) -> Markup:
 
 
 def _visible(value: Any) -> Any:
-    """Control characters and undecodable bytes as escapes; what templates themselves made stays."""
+    """Control characters and undecodable bytes as escapes; markup of templates is kept."""
     return value if isinstance(value, Markup) or not isinstance(value, str) else printable(value, len(value))
 
 
@@ -145,5 +150,5 @@ def to_html(report: ComparisonReport) -> str:
 
 
 def _kind(block: Any) -> str:
-    """What the template calls a block, a plot or a cell."""
+    """The name of a block, plot or cell in the template."""
     return type(block).__name__.lower()

@@ -1,7 +1,7 @@
-"""A run as one page of HTML: from its folder, and from what its state (`page.json`) says of it.
+"""The page of a training run as one HTML file, from its folder and its state (`page.json`).
 
-The state holds plain values: what was run, its warnings, what the last validation found, how far it is. A page can be
-made of it at any time, whether the run is over or not.
+The state holds plain values: command, warnings, results of the last validation, progress. The page can be made at any
+time, during the run or after it. Images are embedded as data URLs within a size limit.
 """
 
 import base64
@@ -28,7 +28,7 @@ REDUCED = {2: cv2.IMREAD_REDUCED_COLOR_2, 4: cv2.IMREAD_REDUCED_COLOR_4, 8: cv2.
 
 
 class Thumbnails:
-    """Remembers images that were made: the first ones of a validation are the same every time."""
+    """Creates thumbnails and caches them: a page is rendered many times with the same images."""
 
     def __init__(self):
         self._made: dict[tuple[str, int, int], str] = {}
@@ -36,7 +36,7 @@ class Thumbnails:
     def fit(self, paths: Sequence[str], bytes_in_all: int, scale: float = 1.0) -> dict[str, str]:
         """Data URL by path; files that cannot be read are left out, and the last ones if nothing else fits.
 
-        scale: of the sides in STEPS, for images that need more room.
+        scale: factor of the sides in STEPS, for larger images.
         """
         paths = list(dict.fromkeys(paths))
         made: dict[str, str] = {}
@@ -103,7 +103,7 @@ def heat_map(matrix: np.ndarray) -> str:
 
 
 LIMIT = 1_500_000  # bytes of a page
-ROOM = (900_000, 450_000, 150_000, 0)  # for images: less where a page gets too large
+IMAGE_BUDGETS = (900_000, 450_000, 150_000, 0)  # bytes: the next smaller one if the page gets too large
 MOSAICS = 3
 FULL_MATRIX = 24  # classes up to which the confusion matrix is a table
 MOST_CONFUSIONS = 40
@@ -113,19 +113,19 @@ EVERY = 20  # seconds between loads of the page of a run that is training
 
 
 def run_page(folder: Path, state: Mapping[str, Any], thumbnails: Thumbnails | None = None) -> str:
-    """The page; images get less room until it keeps to its limit."""
+    """The page; the image budget is reduced until the page is within its limit."""
     values = page_values(folder, state)
     thumbnails = thumbnails or Thumbnails()
     page = ""
-    for room in ROOM:
-        page = render("run.html", **values, **_images(folder, state.get("validation") or {}, thumbnails, room))
+    for budget in IMAGE_BUDGETS:
+        page = render("run.html", **values, **_images(folder, state.get("validation") or {}, thumbnails, budget))
         if len(page.encode()) <= LIMIT:
             break
     return page
 
 
 def page_values(folder: Path, state: Mapping[str, Any]) -> dict[str, Any]:
-    """What the template shows, images apart."""
+    """The values of the template without images."""
     run, found = _read(folder), state.get("validation") or {}
     progress = state.get("progress") or {}
     return {
@@ -275,13 +275,13 @@ def _matrix(found: Mapping[str, Any]) -> dict[str, Any]:
 # --- images -----------------------------------------------------------------------------------------------------------
 
 
-def _images(folder: Path, found: Mapping[str, Any], thumbnails: Thumbnails, room: int) -> dict[str, Any]:
-    """First batches, first validation images and the worst ones, in so many bytes."""
+def _images(folder: Path, found: Mapping[str, Any], thumbnails: Thumbnails, budget: int) -> dict[str, Any]:
+    """First batches, first validation images and the worst ones, within `budget` bytes."""
     batches = [str(p) for i in range(MOSAICS) if (p := folder / f"train_batch{i}.jpg").is_file()]
     first, worst = found.get("first") or [], found.get("worst") or []
     paths = [image["path"] for image in (*worst, *first)]
-    mosaics = thumbnails.fit(batches, room // 3, scale=2.4)
-    small = thumbnails.fit(paths, room - room // 3)
+    mosaics = thumbnails.fit(batches, budget // 3, scale=2.4)
+    small = thumbnails.fit(paths, budget - budget // 3)
     thumbnails.forget_others([*batches, *paths])
     names = found.get("names") or []
     tiles = {

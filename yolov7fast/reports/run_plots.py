@@ -1,4 +1,4 @@
-"""Plot of short trainings with different settings: the curve of each, and final mAP against each setting."""
+"""Plots of whole runs: results by epoch, labels, studies over image sizes, evolution, and short trials."""
 
 import math
 import os

@@ -1,4 +1,10 @@
-"""A training run read back from its folder: curves, times, settings, files. What is missing stays unknown."""
+"""Reads a training run back from its folder: curves, times, settings, files. Missing values stay unknown (NaN).
+
+results.csv names its columns. results.txt, the only table of upstream's runs, has a line per epoch: `epoch/last`,
+memory, then numbers (COLUMNS). Where both have a number, results.csv counts: it leaves empty what an epoch did not
+measure, while results.txt repeats the last validation. A resumed run may repeat epochs; the last line of an epoch
+counts.
+"""
 
 import csv
 import json
@@ -119,7 +125,7 @@ class RunCurves:
 
 
 def read_curves(text: Path) -> RunCurves:
-    """The curves of a results.txt and of the table of the same name beside it, if there is one."""
+    """The curves of a results.txt and of the results.csv next to it, if there is one."""
     columns, table = read_results(text), text.with_suffix(".csv")
     rows = read_csv(table) if table.is_file() else {}
     return RunCurves(np.array(sorted({*rows, *columns["epoch"].tolist()})), columns, rows)
@@ -182,7 +188,7 @@ class Run:
 
 
 def read_runs(paths: list[str | os.PathLike]) -> list[Run]:
-    """Every run, each under a name of its own: that of its folder, with the parents' names where that is not enough."""
+    """Every run with a unique name: its folder's, with as many parents as needed."""
     runs = [read_run(path) for path in paths]
     folders = [run.folder.resolve() for run in runs]
     doubles = {str(f) for f in folders if folders.count(f) > 1}
@@ -252,7 +258,7 @@ def checkpoints(folder: Path) -> list[Path]:
 
 
 def _planned(opt: dict[str, Any], done: int, notes: list[str]) -> int:
-    """Epochs that the run was started for, by its options; those done where they do not say."""
+    """Epochs that the run was started for, by its options; else the epochs done."""
     wanted = opt.get("epochs")
     if wanted is not None and not 0 <= number(wanted) < 10**LONGEST_EPOCH:
         notes.append(f"epochs in its opt.yaml is {shown(wanted)}, which is no number: taken as the {done} done")

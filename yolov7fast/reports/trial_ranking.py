@@ -1,11 +1,11 @@
-"""Short trainings of a search or study, the ranking of their settings over the seeds, and what of it is noise."""
+"""Short trainings of a search or study, the ranking of their settings over seeds, and a t-test of the differences."""
 
 import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from scipy.special import stdtrit
 
@@ -17,17 +17,10 @@ from yolov7fast.reports.run_results import number, read_csv
 CONFIDENCE = 0.95
 
 
-class Repeated(Protocol):
-    @property
-    def values(self) -> Sequence[float]:
-        """Of what is compared, one for each seed."""
-        ...
-
-
-def pooled_deviation(found: Sequence[Repeated]) -> tuple[float, int]:
+def pooled_deviation(found: "Sequence[RankedSetting]") -> tuple[float, int]:
     """Deviation of a seed, taken over all settings, and its degrees of freedom; NaN where none has two seeds.
 
-    Few seeds each tell little of their own spread, but much together.
+    Pooling is needed because few seeds alone estimate a deviation badly.
     """
     several = [repeated.values for repeated in found if len(repeated.values) > 1]
     freedom = sum(len(values) - 1 for values in several)
@@ -35,8 +28,8 @@ def pooled_deviation(found: Sequence[Repeated]) -> tuple[float, int]:
     return (math.sqrt(squares / freedom), freedom) if freedom else (math.nan, 0)
 
 
-def interval(one: Repeated, other: Repeated, found: Sequence[Repeated]) -> float:
-    """Half width of the 95% interval of the difference of two means, by a t-test; infinite where seeds cannot say."""
+def interval(one: "RankedSetting", other: "RankedSetting", found: "Sequence[RankedSetting]") -> float:
+    """Half width of the 95% interval of the difference of two means (t-test); infinite without repeated seeds."""
     deviation, freedom = pooled_deviation(found)
     if not freedom:
         return math.inf
@@ -84,7 +77,7 @@ class TrialRun:
 
     @property
     def record(self) -> dict[str, Any]:
-        """What the study stores, besides setting and seed."""
+        """The values stored in the study, without setting and seed."""
         return {"status": self.status, "curve": self.curve, "seconds": self.seconds, "reason": self.reason}
 
     @property

@@ -1,4 +1,4 @@
-"""tools/run_trials.py after parsing: trials.json in the output folder holds what was asked for, the study results."""
+"""Runs trials: plan (trials.json), trainings on an Optuna study, tables and ranking."""
 
 import csv
 import io
@@ -92,7 +92,7 @@ def run_trials(opt: Namespace, make_training: Callable[[str, Budget], TrialTrain
 
 
 def make_plan(opt: Namespace, training: TrialTraining, space: Space) -> dict[str, Any]:
-    """What these trials are, in plain values: stored, and compared when they are resumed."""
+    """The plan of these trials in plain values: stored, and compared on resume."""
     plan = {
         "version": VERSION,
         "timestamp": datetime.now().strftime("%Y%m%d_%H%M%S"),
@@ -208,7 +208,7 @@ class TrialRunner:
             study.stop()
 
     def report(self) -> int:
-        """Write and print the results of all that has begun; returns the exit code."""
+        """Write and print the results of all started trainings; returns the exit code."""
         if runs := self.trials.begun():
             write_results(self.table, runs, self.training)
         left, ended = self.trials.left(self.count), sum(run.status in ENDED for run in runs)
@@ -334,7 +334,7 @@ class TrialRunner:
 
     def verdict(self, run: TrialRun, code: int) -> tuple[str, str]:
         """Status and reason of a training whose process has ended."""
-        was_asked = self.stopping or -code in ASKING or code - 128 in ASKING  # with or without the time to say so
+        was_asked = self.stopping or -code in ASKING or code - 128 in ASKING
         if code and was_asked and run.epochs < self.training.epochs(run.params):
             return INTERRUPTED, self.stopping or "its process was stopped from outside"
         if code and not was_asked:
@@ -353,7 +353,7 @@ TRAILING = ("wall_time", "best_epoch", "final_map50", "setting", "seed", "reason
 def setting_columns(runs: Sequence[TrialRun], training: TrialTraining) -> dict[str, list[str]]:
     """The settings of `runs`, in the order and spelling of the user's file: the value of each run as text.
 
-    What a run does not set has the value of the base configuration.
+    A setting that a run lacks has the value of the base configuration.
     """
     used = dict.fromkeys(name for run in runs for name in run.params)
     names = [name for name in {**training.spelt, **used} if name in used]
@@ -368,7 +368,7 @@ def as_text(value: Any) -> str:
 
 
 def write_csv(path: Path, runs: Sequence[TrialRun], training: TrialTraining) -> None:
-    """One row for each training that has begun, written atomically."""
+    """One row for each started training, written atomically."""
     params = setting_columns(runs, training)
     rows: list[list[Any]] = [[*LEADING, *(f"param_{name}" for name in params), *TRAILING]]
     for run, *values in zip(runs, *params.values()):

@@ -38,7 +38,7 @@ FULL_RUN = 20  # epochs of a full run, in those of a trial, where the base confi
 
 
 class Budget(NamedTuple):
-    """What each trial may use; None: as the base configuration has it. validations: at least so many in each trial."""
+    """Limits of each trial; None: the base configuration's value. validations: the minimum number in each trial."""
 
     epochs: int | None = None
     subset: int | None = None
@@ -138,7 +138,7 @@ class TrialTraining:
         return self.options(settings)["epochs"]
 
     def base_value(self, name: str) -> Any:
-        """What a trial uses that does not set it."""
+        """The value in a trial that does not set it."""
         return self.options({})[name] if name in self.flags else self.known.get(name)
 
     def options(self, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -161,7 +161,7 @@ class TrialTraining:
         return flags
 
     def note(self) -> str:
-        """What trials change in the base configuration, for the user."""
+        """A note for the user about changes to the base configuration."""
         wanted, used, epochs = self.base["eval_interval"], self.base_value("eval_interval"), self.epochs({})
         few = f"with eval_interval {wanted} a trial of {epochs} epochs has too few validations to be pruned by"
         return f"{few}: trials are validated every {used} epochs" if used != wanted and epochs > 1 else ""
@@ -173,7 +173,7 @@ class TrialTraining:
                 path.unlink(missing_ok=True)
 
     def digests(self) -> dict[str, str]:
-        """Of the files that trials read besides the base configuration, by name; a folder counts by its name only."""
+        """SHA-256 by name of the files that trials read, except the base configuration; of a folder only the name."""
         paths = {name: Path(name) if Path(name).is_dir() else Path(check_file(name, kind)) for name, kind in self.files}
         contents = {name: path.read_bytes() if path.is_file() else b"" for name, path in sorted(paths.items())}
         return {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
@@ -190,7 +190,7 @@ class TrialTraining:
         return self._over_base(settings, folder) | self.budgeted | place
 
     def full_run(self, settings: Mapping[str, Any], path: Path) -> tuple[dict[str, Any], list[str]]:
-        """The content of `path`, the run file of a full run without the budget, and the words that start it."""
+        """The content of `path`, the run file of a full run without the budget, and its command line."""
         content, size = self._over_base(settings, path.parent) | {"name": "best"}, self.base["img_size"]
         if self.base["subset_size"] and "subset_size" not in settings:
             content["subset_size"] = 0
@@ -333,7 +333,7 @@ def by_name(entry: Mapping[str, Any], training: TrialTraining, where: str) -> di
 
 
 def _distribution(entry: Any, where: str) -> tuple[BaseDistribution, list]:
-    """What a range draws from, and all of its choices or both ends, whole ones as such."""
+    """The distribution of a range, and its choices or both ends (whole numbers as int)."""
     kinds = [kind for kind in TAKES if isinstance(entry, Mapping) and kind in entry]
     if len(kinds) != 1 or set(entry) - {kinds[0], *(["step"] if kinds == ["int"] else [])}:
         raise UserError(f"{where} must be one of {', '.join(TAKES)} (int may have a step), such as {EXAMPLE}")
