@@ -76,13 +76,6 @@ def wall_seconds(work: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def as_text(figure: float | str | None) -> str:
-    """A cell of a table: a count, a time, nothing, or the word for a side that failed."""
-    if isinstance(figure, int | float):
-        return f"{figure:,}" if isinstance(figure, int) else f"{figure:.1f}" if figure >= 20 else f"{figure:.2f}"
-    return "failed" if figure else "-"
-
-
 def write_json(path: str | None, results: dict) -> None:
     """Write the results with their date."""
     if path:

@@ -10,12 +10,10 @@ measured beside ours in the same run (`benchmarks.side_by_side.reference`).
 
 import contextlib
 import io
-import multiprocessing
 import os
 import statistics
 import sys
 import tempfile
-import time
 from functools import partial
 from pathlib import Path
 
@@ -24,13 +22,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import torch
 
 from benchmarks.data.bench import CACHES, Bench, sample_maker
-from benchmarks.data.first_epoch import beside_upstream, first_epoch, page_faults
+from benchmarks.data.first_epoch import beside_upstream, first_epoch
 from benchmarks.data.stages import stage_table
 from benchmarks.measure import cpu_seconds, in_turn, quick_parser, wall_seconds, write_json
 from benchmarks.photographs import image_folder
 from yolov7fast.core.process.memory import keep_freed_memory
 from yolov7fast.data.caches.image_cache import PackedImages
-from yolov7fast.data.image_io import load_resized
 from yolov7fast.data.loading.create_dataloader import make_loader
 
 FAST = {"worker_tensor": True, "persistent_workers": True}  # what --fast-dataloader sets
@@ -102,55 +99,6 @@ def main_process(bench: Bench) -> None:
         text = f"{costs['default']:.2f} -> {costs['fast']:.2f} ms"
         must = "must <= 0.25x" if label == "taken" else ""
         bench.show(f"main process, batch of 64, {label}", text, costs["fast"] / costs["default"], must)
-
-
-def whole_tree(bench: Bench) -> None:
-    """CPU time and page faults of the main process and 2 workers together, for one batch of 64 once all is warm."""
-    out = bench.results["all_processes_per_batch"] = {}
-    batches = 8 if bench.quick else 24
-    for kind in ("default", "disk"):
-        loaders, pids = {}, {}
-        for side in ("default", "fast"):
-            before = {p.pid for p in multiprocessing.active_children()}
-            loaders[side] = _loader(bench, 64, side == "fast", kind)
-            pids[side] = [os.getpid(), *({p.pid for p in multiprocessing.active_children()} - before)]
-        rounds = {side: [] for side in loaders}
-        try:
-            for loader in loaders.values():
-                _drain(loader, 8)
-            for _ in range(bench.runs):
-                for side, loader in loaders.items():
-                    start = _usage_when_idle(pids[side])
-                    _drain(loader, batches)
-                    end = _usage_when_idle(pids[side])
-                    rounds[side].append([(b - a) / batches for a, b in zip(start, end)])
-        finally:
-            for loader in loaders.values():
-                loader.close()
-        for column, unit in enumerate(("ms", "page faults")):
-            costs = {side: statistics.median(r[column] for r in values) for side, values in rounds.items()}
-            out[f"{unit}, {kind}"] = costs
-            text = f"{costs['default']:.0f} -> {costs['fast']:.0f} {unit}"
-            bench.show(f"all processes, batch of 64, {kind}", text, costs["fast"] / costs["default"])
-
-
-def _usage(pids: list[int]) -> tuple[float, float]:
-    """(CPU milliseconds, minor page faults) of these processes so far."""
-    cpu = faults = 0.0
-    for pid in pids:
-        faults += int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[7])
-        for thread in Path(f"/proc/{pid}/task").iterdir():
-            cpu += int((thread / "schedstat").read_text().split()[0]) / 1e6
-    return cpu, faults
-
-
-def _usage_when_idle(pids: list[int]) -> tuple[float, float]:
-    """`_usage` once the workers have made all batches they may make ahead."""
-    last, now = None, _usage(pids[1:])
-    while now != last:
-        time.sleep(0.2)
-        last, now = now, _usage(pids[1:])
-    return _usage(pids)
 
 
 def first_batch(bench: Bench) -> None:
@@ -228,10 +176,9 @@ def _tree_pss() -> float:
 
 
 def packing(bench: Bench) -> None:
-    """Building the packed file, opening it again, and its checksums, milliseconds an image, by the number of images."""
+    """Building the packed file, opening it again, milliseconds an image, by the number of images."""
     out = bench.results["packing_ms_per_image"] = {}
     files = bench.dataset(320).img_files
-    check_sums(bench, files)
     for n in (len(files) // 4, len(files)):
         times = {"build": [], "open": []}
         for _ in range(bench.runs):
@@ -243,36 +190,7 @@ def packing(bench: Bench) -> None:
         bench.show(f"pack {n} images", f"{costs['build']:.2f} ms to build, {costs['open']:.3f} ms to open")
 
 
-def check_sums(bench: Bench, files: list[str]) -> None:
-    """An image's checksum on its first use in a process, beside decoding it, which the pack saves."""
-    out = bench.results["checksum_ms_per_image"] = {}
-    for size in (320, 640):
-        with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(io.StringIO()):
-            pack = PackedImages.open_or_build(files, size, augment=True, cache_dir=folder)
-
-            def first_use(pack=pack) -> None:
-                pack._checked[:] = False
-                for i in range(len(pack)):
-                    pack.get(i)
-
-            def later_use(pack=pack) -> None:
-                for i in range(len(pack)):
-                    pack.get(i)
-
-            def decode(size=size) -> None:
-                for path in files:
-                    load_resized(path, size, augment=True)
-
-            first_use()  # pages in
-            works = {"first use": first_use, "later use": later_use, "decode": decode}
-            costs = in_turn({name: partial(cpu_seconds, work) for name, work in works.items()}, bench.runs)
-        costs = out[size] = {name: seconds / len(files) * 1e3 for name, seconds in costs.items()}
-        checksum = costs["first use"] - costs["later use"]
-        bench.show(f"checksum {size}, once a process", f"{checksum:.3f} ms of {costs['decode']:.2f} ms to decode")
-
-
 PARTS = [
-    page_faults,
     samples,
     beside_upstream,
     first_epoch,
@@ -280,7 +198,6 @@ PARTS = [
     main_process,
     first_batch,
     throughput,
-    whole_tree,
     memory,
     packing,
 ]
@@ -296,14 +213,13 @@ def main(argv: list[str] | None = None) -> int:
     opt = parser.parse_args(argv)
     images = opt.images or (500 if opt.quick else 10_000)
     torch.set_num_threads(1)
+    keep_freed_memory()  # as processes that load images do
     with tempfile.TemporaryDirectory() as scratch:
         bench = Bench(image_folder(Path(scratch)) / "images" / "train", Path(scratch), opt.quick, images, opt.upstream)
         print(" ".join(f"{k} {v}" for k, v in bench.results["machine"].items()))
         print(f"data set {bench.results['images']}, medians of {bench.runs} rounds in turn")
         for part in PARTS:
             if opt.only is None or part.__name__ in opt.only:
-                if part is not page_faults:
-                    keep_freed_memory()  # as processes that load images do
                 part(bench)
     write_json(opt.json, bench.results)
     return 0

@@ -1,10 +1,8 @@
-"""Parts of `benchmarks.data` about samples that are decoded: beside upstream, page faults, the first epoch."""
+"""Parts of `benchmarks.data` about samples that are decoded: compared with upstream, and the first epoch."""
 
 import contextlib
 import io
 import json
-import resource
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -14,12 +12,10 @@ from pathlib import Path
 
 import cv2
 
-from benchmarks.data.bench import Bench, sample_maker
+from benchmarks.data.bench import Bench
 from benchmarks.measure import cpu_seconds, in_turn
 from benchmarks.photographs import ROOT
-from benchmarks.side_by_side.sides import in_a_process
 from yolov7fast.core.errors import UserError
-from yolov7fast.core.process.memory import keep_freed_memory
 from yolov7fast.data.caches.image_cache import PackedImages
 
 
@@ -40,29 +36,6 @@ def beside_upstream(bench: Bench) -> None:
             raise UserError(f"upstream's samples could not be measured: {row['error']}")
         text = f"{row['upstream'] * 1e3:.0f} -> {row['overlay'] * 1e3:.0f} ms, difference {row['difference']:g}"
         bench.show(f"upstream / default: {row['what']}", text, row["upstream"] / row["overlay"], "must >= 1.3x")
-
-
-def page_faults(bench: Bench) -> None:
-    """Page faults of an uncached sample in a loader process: with the C library's defaults, and as loaders set it."""
-    out = bench.results["page_faults_per_sample"] = {}
-    count = 16 if bench.quick else 60
-    for size in (320, 640):
-        work = sample_maker(bench.dataset(size), count)
-
-        def faults(work=work) -> tuple[float, float]:
-            work()
-            before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt, time.process_time()
-            work()
-            after = resource.getrusage(resource.RUSAGE_SELF).ru_minflt, time.process_time()
-            return tuple((b - a) / count for a, b in zip(before, after))
-
-        sides = {"default": in_a_process(faults, int), "kept": in_a_process(faults, keep_freed_memory)}
-        rounds = {side: [work.run() for _ in range(bench.runs)] for side, work in sides.items()}
-        medians = {side: [statistics.median(column) for column in zip(*values)] for side, values in rounds.items()}
-        out[size] = {side: {"faults": n, "ms": s * 1e3} for side, (n, s) in medians.items()}
-        (before, slow), (after, fast) = medians["default"], medians["kept"]
-        text = f"{before:.0f} -> {after:.0f} faults, {slow * 1e3:.2f} -> {fast * 1e3:.2f} ms"
-        bench.show(f"memory that stays, sample {size}", text, slow / fast)
 
 
 def first_epoch(bench: Bench) -> None:

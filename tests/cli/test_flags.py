@@ -9,8 +9,8 @@ from yolov7fast.cli.checks import check_limits, check_train
 from yolov7fast.cli.flags import TABLE, Flag, fixed_on_resume, flags_of, register
 from yolov7fast.cli.flags.row import GROUPS, chosen
 from yolov7fast.cli.parser import Parser, parser_for
-from yolov7fast.cli.trial_training import Budget
 from yolov7fast.core.errors import UserError
+from yolov7fast.search.trial_training import Budget
 
 COMMANDS, FAMILIES = ("train", "test", "detect"), ("yolo", "detr")
 PLACES = [(command, family) for command in COMMANDS for family in FAMILIES]

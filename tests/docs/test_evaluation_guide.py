@@ -6,9 +6,9 @@ from pathlib import Path
 import torch
 
 from tests.mini_network import write_mini_weights
-from yolov7fast.evaluation.config import EvalConfig
-from yolov7fast.evaluation.loop import HEADER
-from yolov7fast.evaluation.report import SIZE_HEADER, thresholds_text
+from yolov7fast.evaluation.eval_config import EvalConfig
+from yolov7fast.evaluation.eval_loop import HEADER
+from yolov7fast.evaluation.eval_outputs import SIZE_HEADER, thresholds_text
 from yolov7fast.inference.detection_loop import describe
 
 TEXT = (Path(__file__).resolve().parents[2] / "docs" / "evaluation.md").read_text()

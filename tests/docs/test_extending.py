@@ -40,7 +40,7 @@ EXAMPLES = {
     "extending_metric.md": Example(
         [
             "yolov7fast/evaluation/mean_iou.py",
-            "yolov7fast/evaluation/further_metrics.py",
+            "yolov7fast/evaluation/eval_result.py",
             "tests/evaluation/test_mean_iou.py",
         ],
         3,
@@ -48,8 +48,8 @@ EXAMPLES = {
     "extending_output.md": Example(
         [
             "yolov7fast/evaluation/jsonl_output.py",
-            "yolov7fast/evaluation/config.py",
-            "yolov7fast/evaluation/outputs.py",
+            "yolov7fast/evaluation/eval_config.py",
+            "yolov7fast/evaluation/eval_outputs.py",
             "yolov7fast/cli/flags/run.py",
             "tests/evaluation/test_jsonl_output.py",
         ],

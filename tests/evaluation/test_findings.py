@@ -4,8 +4,8 @@ import numpy as np
 import torch
 
 from yolov7fast.evaluation.detection_matching import Batch
-from yolov7fast.evaluation.findings import FIRST, WORST, FindingsSink
-from yolov7fast.evaluation.loop import SeenBatch
+from yolov7fast.evaluation.eval_loop import SeenBatch
+from yolov7fast.evaluation.validation_findings import FIRST, WORST, FindingsSink
 
 A, B, C = [0, 0, 50, 50], [60, 60, 100, 100], [0, 60, 40, 100]
 

@@ -10,9 +10,9 @@ from tests.evaluation.test_loop import NAMES, blind, perfect, stub_loader
 from tests.training.commands import small_run
 from yolov7fast.cli.commands.train import run as train
 from yolov7fast.cli.parser import parser_for
-from yolov7fast.evaluation.further_metrics import FURTHER
-from yolov7fast.evaluation.loop import evaluate
-from yolov7fast.evaluation.report import print_table, write_files
+from yolov7fast.evaluation.eval_loop import evaluate
+from yolov7fast.evaluation.eval_outputs import print_table, write_files
+from yolov7fast.evaluation.eval_result import FURTHER
 
 __all__ = ["stub_loader"]  # a fixture
 NAME = "metrics/boxes_per_label"
@@ -52,7 +52,7 @@ def test_what_was_not_measured_is_a_dash_and_null(stub_loader, tmp_path, capsys)
 
 
 def test_training_has_a_column_for_it(shapes_small, tmp_path, monkeypatch):
-    monkeypatch.setattr("yolov7fast.evaluation.outputs.draw_curves", lambda *_: None)  # seconds, and not asked for
+    monkeypatch.setattr("yolov7fast.evaluation.eval_outputs.draw_curves", lambda *_: None)  # seconds, and not asked for
     monkeypatch.setattr("yolov7fast.training.base_family.plot_results", lambda **_: None)
     arguments = small_run(tmp_path, shapes_small, "--epochs", "1", "--max-iter", "1", "--nosave", "--seed", "1")
     assert train(parser_for("train").parse_args(arguments)) == 0

@@ -10,13 +10,19 @@ import pytest
 import torch
 
 from tests.evaluation.test_detection_matching import stub_shapes
-from yolov7fast.evaluation.coco_metrics import GroundTruth
-from yolov7fast.evaluation.config import EvalConfig
 from yolov7fast.evaluation.confusion_matrix import ConfusionMatrix
-from yolov7fast.evaluation.loop import HEADER, EvaluationStopped, evaluate
-from yolov7fast.evaluation.outputs import ImageSink, JsonSink, TextSink
-from yolov7fast.evaluation.report import per_class_rows, print_speed, print_table, write_files, write_per_class_ap
-from yolov7fast.evaluation.result import MAP, MAP50, SUMMARY
+from yolov7fast.evaluation.eval_config import EvalConfig
+from yolov7fast.evaluation.eval_loop import HEADER, evaluate
+from yolov7fast.evaluation.eval_outputs import (
+    ImageSink,
+    TextSink,
+    per_class_rows,
+    print_speed,
+    print_table,
+    write_files,
+    write_per_class_ap,
+)
+from yolov7fast.evaluation.eval_result import MAP, MAP50, SUMMARY
 from yolov7fast.predictors.nms import non_max_suppression
 from yolov7fast.predictors.predictor import Prediction
 
@@ -57,21 +63,6 @@ def test_recorded_run(golden, stub_loader, stub_predict, capsys):
     assert capsys.readouterr().out.splitlines()[:4] == want["printed"]
 
 
-def test_the_header_and_rows_keep_their_columns(stub_loader, stub_predict, capsys):
-    print_table(evaluate(stub_predict, stub_loader, nc=3), NAMES, per_class=False)
-    row = capsys.readouterr().out.splitlines()
-    assert len(row) == 1 and len(row[0]) == len(HEADER) == 92
-
-
-def test_figures_by_size_are_printed_and_carried(stub_loader, stub_predict, capsys):
-    result = evaluate(stub_predict, stub_loader, nc=3)
-    print_table(result, NAMES, per_class=True)
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines[4:]] == ["Size", "all", "small", "medium", "large"]
-    assert result.sizes["all"].ap == pytest.approx(result.summary[MAP])
-    assert sum(result.sizes[size].labels for size in ("small", "medium", "large")) == 32
-
-
 def perfect(images, shapes, targets):
     """Any detector will do: this one knows the answers."""
     b, _, h, w = images.shape
@@ -94,13 +85,6 @@ def test_a_detector_that_knows_the_answers_is_perfect(stub_loader):
     assert result.metrics == pytest.approx(dict.fromkeys(SUMMARY, 1))
     assert result.fitness == pytest.approx(1)
     assert result.per_class_ap.tolist() == pytest.approx([1, 1, 1])
-
-
-def test_a_run_where_all_is_wrong_still_counts_its_labels(stub_loader, capsys):
-    result = evaluate(blind, stub_loader, nc=3)
-    assert result.metrics == dict.fromkeys(SUMMARY, 0)
-    print_table(result, NAMES, per_class=True)
-    assert capsys.readouterr().out.splitlines()[0].split() == ["all", "12", "32", "0", "0", "0", "0"]
 
 
 def test_no_images_at_all(capsys):
@@ -145,19 +129,6 @@ def test_upstreams_return_value_has_its_places(stub_loader, stub_predict):
     assert per_class_ap is result.per_class_ap and times == (10.0, 5.0, 15.0, 320, 320, 4)
 
 
-def test_metrics_are_named_as_the_columns_of_results_csv(stub_loader, stub_predict):
-    result = evaluate(stub_predict, stub_loader, nc=3)
-    assert list(result.metrics) == [*SUMMARY, "val/box", "val/giou"]
-    assert SUMMARY == ("metrics/precision", "metrics/recall", "metrics/mAP_0.5", "metrics/mAP_0.5:0.95")
-
-
-def test_a_request_to_stop_ends_the_evaluation_after_the_batch(stub_loader):
-    batches = []
-    with pytest.raises(EvaluationStopped):
-        evaluate(perfect, stub_loader, nc=3, sinks=[batches.append], should_stop=lambda: len(batches) == 2)
-    assert len(batches) == 2
-
-
 def test_sizes_without_labels_show_a_dash(stub_loader, tmp_path, capsys):
     for _, targets, _, _ in stub_loader:
         targets[:, 4:] = 0.02  # all boxes are small
@@ -182,12 +153,6 @@ def test_label_files_are_begun_anew_by_each_run(stub_loader, tmp_path):
     assert not (tmp_path / "0_3.txt").exists()  # this image has neither labels nor, here, detections
 
 
-def test_images_of_one_name_share_a_label_file_within_a_run(stub_loader, tmp_path):
-    same = [(images, targets, ("x/a.jpg",) * 4, shapes) for images, targets, _, shapes in stub_loader]
-    evaluate(perfect, same, nc=3, sinks=[TextSink(tmp_path, save_conf=False)])
-    assert len((tmp_path / "a.txt").read_text().splitlines()) == 32
-
-
 def test_label_lines_hold_native_normalised_boxes(golden, tmp_path):
     """The recorded detections give the recorded lines."""
     g, want = golden("eval_bccd.npz"), golden("eval_bccd.json")["save_txt_save_conf_sample"]
@@ -204,21 +169,13 @@ def test_label_lines_hold_native_normalised_boxes(golden, tmp_path):
         assert len(lines) == recorded["lines"] and lines[:6] == recorded["first"] and lines[-1] == recorded["last"]
 
 
-def test_json_rows_come_in_the_order_of_the_loader(stub_loader):
-    sink = JsonSink(GroundTruth(None, "", [10, 20, 30]))
-    evaluate(perfect, stub_loader, nc=3, sinks=[sink])
-    assert len(sink.rows) == 32
-    assert sink.rows[0]["image_id"] == "0_0" and sink.rows[-1]["image_id"] == "2_3"
-    assert {row["category_id"] for row in sink.rows} <= {10, 20, 30}
-
-
 def test_drawings_of_the_first_batches_survive_a_loader_that_reuses_its_memory(stub_loader, tmp_path, monkeypatch):
     drawn = {}
 
     def record(images, targets, paths, fname, names):
         drawn[Path(fname).name] = (int(images.float().mean()), len(targets), list(paths), names)
 
-    monkeypatch.setattr("yolov7fast.evaluation.outputs.plot_images", record)
+    monkeypatch.setattr("yolov7fast.evaluation.eval_outputs.plot_images", record)
     buffer = torch.zeros(4, 3, 256, 352, dtype=torch.uint8)
 
     def reusing():
@@ -239,7 +196,7 @@ def test_a_drawing_that_fails_costs_no_figures(stub_loader, tmp_path, monkeypatc
     def fail(*_):
         raise RuntimeError("no ink")
 
-    monkeypatch.setattr("yolov7fast.evaluation.outputs.plot_images", fail)
+    monkeypatch.setattr("yolov7fast.evaluation.eval_outputs.plot_images", fail)
     sink = ImageSink(tmp_path, NAMES)
     assert evaluate(perfect, stub_loader, nc=3, sinks=[sink]).metrics[MAP] == pytest.approx(1)
     sink.close()
@@ -291,16 +248,6 @@ def test_sinks_do_not_hold_up_the_network(stub_loader, read):
     result = evaluate(watched, stub_loader, nc=3, sinks=[Waiting()])
     assert len(calls) > 1 and seen == list(range(len(calls)))
     assert result.metrics == evaluate(perfect, stub_loader, nc=3).metrics
-
-
-def test_a_loader_may_reuse_the_memory_of_its_targets(stub_loader):
-    def reusing():
-        for images, targets, *rest in stub_loader:
-            own = targets.clone()
-            yield images, own, *rest
-            own.fill_(0)
-
-    assert evaluate(perfect, reusing(), nc=3).metrics == evaluate(perfect, stub_loader, nc=3).metrics
 
 
 def test_an_error_of_a_sink_ends_the_evaluation(stub_loader):

@@ -9,14 +9,13 @@ import torch
 
 from tests.host_sync_finder import WaitFinder, call_places, is_own
 from tests.mini_network import NAMES, mini_model
-from tests.played_gpu import PlayedGpu
 from tests.simulated_device import SIMULATED, simulated_device
 from tests.training.families.detr_commands import NETWORKS, needs_transformers
-from yolov7fast.core.device import DeviceQueue, HostMark
+from yolov7fast.core.device import HostMark
 from yolov7fast.core.errors import UserError
 from yolov7fast.evaluation.coco_metrics import GroundTruth
-from yolov7fast.evaluation.loop import EvaluationStopped, evaluate
-from yolov7fast.evaluation.outputs import JsonSink
+from yolov7fast.evaluation.eval_loop import EvaluationStopped, evaluate
+from yolov7fast.evaluation.eval_outputs import JsonSink
 from yolov7fast.losses.loss_builder import build_loss
 from yolov7fast.predictors.predictor import Prediction, PredictOptions
 from yolov7fast.predictors.yolo_predictor import YoloPredictor
@@ -93,10 +92,6 @@ def detr(architecture: str = "detr"):
     return DetrPredictor(build(architecture, NAMES, NETWORKS[architecture]), OPTIONS, img_size=SIZE)
 
 
-def rt_detr():
-    return detr("rtdetr_v2")
-
-
 def on_simulated_device(predictor, watched: Watched):
     """The same predictor on the simulated device, once it has sent what is sent once."""
     predictor.model.to(SIMULATED)
@@ -119,7 +114,7 @@ def own_suppression(monkeypatch):
 
 @pytest.mark.parametrize(
     "make",
-    [yolo_with_loss, pytest.param(detr, marks=needs_transformers), pytest.param(rt_detr, marks=needs_transformers)],
+    [yolo_with_loss, pytest.param(detr, marks=needs_transformers)],
 )
 def test_a_network_is_launched_before_anything_of_the_former_batch_is_read(make):
     """All reads of a batch come after the launch of the next one, and none in its launch: copies, network, loss."""
@@ -136,58 +131,6 @@ def test_a_network_is_launched_before_anything_of_the_former_batch_is_read(make)
     assert trace == ["network 0", "network 1", "read 0", "network 2", "read 1", "read 2", *means]
     assert result.metrics == one_by_one.metrics and result.seen == 6
     assert len(found.rows) > 10 and found.rows == expected.rows
-
-
-def test_on_a_cpu_a_batch_is_finished_before_the_next_is_launched(monkeypatch):
-    trace = []
-    predictor = yolo_with_loss()
-    predictor.model.register_forward_pre_hook(lambda *_: trace.append("network"))
-    monkeypatch.setattr(
-        "yolov7fast.predictors.yolo_predictor.non_max_suppression",
-        lambda output, *_, **__: trace.append("suppression") or list(torch.zeros(len(output), 0, 6)),
-    )
-    evaluate(predictor, batches(3), 3)
-    assert not predictor.runs_ahead and trace == ["network", "suppression"] * 3
-
-
-# --- a played GPU -----------------------------------------------------------------------------------------------------
-
-
-class PlayedDetector:
-    """1 ms to launch, 10 ms of network, 0.5 ms of suppression on the device and 6 on the host."""
-
-    def __init__(self, gpu: PlayedGpu):
-        self.gpu, self.queue, self.runs_ahead = gpu, DeviceQueue(torch.device("cuda", 0)), True
-
-    def launch(self, images, shapes, targets):
-        self.gpu.compute(1)
-        begun = self.queue.mark()
-        self.gpu.queue(10)
-        ended = self.queue.mark()
-
-        def finish() -> Prediction:
-            with self.queue.beside(ended):
-                self.gpu.queue(0.5)
-                self.gpu.read()
-                self.gpu.compute(6)
-            return NOTHING._replace(inference_ms=begun.elapsed_time(ended))
-
-        return finish
-
-    def __call__(self, *batch) -> Prediction:
-        return self.launch(*batch)()
-
-
-@pytest.mark.parametrize("count", [1, 2, 8])
-def test_a_gpu_never_waits_for_the_suppression(monkeypatch, count):
-    gpu = PlayedGpu(monkeypatch)
-    result = evaluate(PlayedDetector(gpu), batches(count), 3)
-    assert gpu.now == 1 + 10 * count + 6.5, "the first launch, all networks without a gap, the last suppression"
-    assert result.speed.inference_ms == 10 / 2 and result.seen == 2 * count
-    one_by_one = PlayedGpu(monkeypatch)
-    detector = PlayedDetector(one_by_one)
-    evaluate(lambda *batch: detector(*batch), batches(count), 3)
-    assert one_by_one.now == 17.5 * count
 
 
 # --- how it ends ------------------------------------------------------------------------------------------------------
@@ -229,7 +172,7 @@ class Ahead:
 def waited(monkeypatch) -> list[int]:
     """Grows when the device is waited for."""
     waits: list[int] = []
-    monkeypatch.setattr("yolov7fast.evaluation.overlap.wait_for_device", lambda: waits.append(1))
+    monkeypatch.setattr("yolov7fast.evaluation.eval_loop.wait_for_device", lambda: waits.append(1))
     return waits
 
 

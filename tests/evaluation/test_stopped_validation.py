@@ -11,8 +11,8 @@ from tests.training.commands import assert_same_weights, small_run
 from yolov7fast.checkpoint.checkpoint_reader import load_checkpoint
 from yolov7fast.cli.commands.train import run
 from yolov7fast.cli.parser import parser_for
-from yolov7fast.evaluation import loop
-from yolov7fast.evaluation.further_metrics import FURTHER
+from yolov7fast.evaluation import eval_loop as loop
+from yolov7fast.evaluation.eval_result import FURTHER
 
 
 class Interrupting:
@@ -34,7 +34,7 @@ class Interrupting:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr("yolov7fast.evaluation.outputs.draw_curves", lambda *_: None)
+    monkeypatch.setattr("yolov7fast.evaluation.eval_outputs.draw_curves", lambda *_: None)
     monkeypatch.setattr("yolov7fast.training.base_family.plot_results", lambda **_: None)
 
 

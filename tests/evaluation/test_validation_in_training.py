@@ -8,7 +8,7 @@ import torch
 from tests.small_network import small_network
 from yolov7fast.data.data_yaml import load_data_yaml
 from yolov7fast.data.loading.create_dataloader import create_dataloader
-from yolov7fast.evaluation.upstream import test
+from yolov7fast.evaluation.run_evaluation import test
 
 test.__test__ = False  # pytest takes it for a test by its name
 

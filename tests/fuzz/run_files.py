@@ -20,9 +20,9 @@ from yolov7fast.cli.train_command import TrainCommand
 from yolov7fast.core.process.child import last_words
 from yolov7fast.predictors.predictor import DEFAULT, load_predictor
 from yolov7fast.predictors.yolo_predictor import YoloPredictor
+from yolov7fast.reports.comparison import build_report
 from yolov7fast.reports.run_plots import plot_results
-from yolov7fast.reports.runs import read_runs
-from yolov7fast.reports.sections import build_report
+from yolov7fast.reports.run_results import read_runs
 from yolov7fast.reports.trial_ranking import read_curve
 from yolov7fast.training.families import family_class
 from yolov7fast.training.options import resumed_options

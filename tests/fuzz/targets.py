@@ -39,7 +39,6 @@ from tests.fuzz.target import ROOT, Target, must, text
 from tests.mini_network import write_mini_weights
 from yolov7fast.cli.checks import check_train
 from yolov7fast.cli.parser import parser_for
-from yolov7fast.cli.trial_training import Budget, YoloTrialTraining
 from yolov7fast.core.drawing import class_name
 from yolov7fast.data.caches.label_cache import SUFFIX
 from yolov7fast.data.data_yaml import load_data_yaml
@@ -48,8 +47,8 @@ from yolov7fast.nn.head_config import HeadConfig
 from yolov7fast.nn.model import Model
 from yolov7fast.reports.trial_ranking import ORDER, rank, ranking, verdict
 from yolov7fast.search.database import SettingTable
-from yolov7fast.search.results import setting_columns, write_csv
-from yolov7fast.search.trials_file import read_space, read_trials
+from yolov7fast.search.runner import setting_columns, write_csv
+from yolov7fast.search.trial_training import Budget, YoloTrialTraining, read_space, read_trials
 from yolov7fast.training.hyperparameters import load_hyp
 
 NETWORK = {
@@ -125,8 +124,9 @@ def use_space(folder: Path) -> None:
 
 
 def use_ledger(folder: Path) -> None:
-    """trials.json: the plan, and the runs that a study would hold."""
-    from yolov7fast.search import options, runner
+    """trials.json, and beside the plan in it the runs that a study would hold."""
+    from yolov7fast.search import runner
+    from yolov7fast.search import trial_options as options
 
     plan = runner.read_plan(folder)
     records = plan["runs"] if isinstance(plan.get("runs"), list) else []

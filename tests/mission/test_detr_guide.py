@@ -16,7 +16,7 @@ from yolov7fast.cli.parser import parser_for
 from yolov7fast.cli.programs import Program
 from yolov7fast.core.process import child
 from yolov7fast.core.text import counted
-from yolov7fast.reports import trial_plots as plot
+from yolov7fast.reports import run_plots as plot
 from yolov7fast.training.logging.messages import FELL_TO
 
 STAND_IN = Path(__file__).with_name("stand_in_detr.py")

@@ -17,7 +17,7 @@ from tests.inference.export.networks import mini_source
 from tests.mini_network import ROOT
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.core.errors import UserError
-from yolov7fast.evaluation.config import from_options
+from yolov7fast.evaluation.eval_config import from_options
 from yolov7fast.inference.detector import load
 from yolov7fast.inference.export.export_files import export_files
 from yolov7fast.inference.export.export_plan import ExportPlan, metadata_of

@@ -4,8 +4,8 @@ import pytest
 
 from tests.reports.recorded_study import STUDY, write_run
 from yolov7fast.cli.commands.compare_runs import write_report
-from yolov7fast.reports.runs import read_runs
-from yolov7fast.reports.sections import build_report
+from yolov7fast.reports.comparison import build_report
+from yolov7fast.reports.run_results import read_runs
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from yolov7fast.reports.render import Report, Table
+from yolov7fast.reports.html_page import ComparisonReport, ReportTable
 
 RECORDED: dict[str, dict[str, Any]] = {
     "plain": {
@@ -72,10 +72,10 @@ def write_run(folder, study, epochs: int = 100, csv: bool = True):
     return folder
 
 
-def rows_of(report: Report, title: str) -> dict[str, list[str]]:
+def rows_of(report: ComparisonReport, title: str) -> dict[str, list[str]]:
     """Label -> cells of every table of a section; the winner carries a star."""
     section = next(s for s in report.sections if s.title == title)
-    tables = [block for block in section.blocks if isinstance(block, Table)]
+    tables = [block for block in section.blocks if isinstance(block, ReportTable)]
     return {row[0]: [mark(cell) for cell in row[1:]] for table in tables for row in table.rows}
 
 

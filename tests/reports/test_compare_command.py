@@ -6,7 +6,7 @@ import pytest
 
 from yolov7fast.cli.commands.compare_runs import main
 from yolov7fast.core.errors import UserError
-from yolov7fast.reports.runs import read_run, read_runs
+from yolov7fast.reports.run_results import read_run, read_runs
 
 
 @pytest.mark.parametrize("output", ["file", "file/below"])

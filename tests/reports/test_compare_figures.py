@@ -6,9 +6,16 @@ import numpy as np
 import pytest
 
 from tests.reports.recorded_study import STUDY, write_run
-from yolov7fast.reports.figures import at_hours, best, differing_settings, duration, hours_to, late, settings, winner
-from yolov7fast.reports.runs import read_run, read_runs
-from yolov7fast.reports.sections import build_report
+from yolov7fast.reports.comparison import build_report
+from yolov7fast.reports.run_results import read_run, read_runs
+from yolov7fast.reports.run_statistics import (
+    at_hours,
+    best,
+    differing_settings,
+    hours_to,
+    late,
+    settings,
+)
 
 
 def test_equal_time_values_and_time_to_a_value(study):
@@ -35,18 +42,6 @@ def test_runs_that_have_learnt_nothing_get_no_advice(tmp_path):
     ]
     items = build_report(read_runs(early), 1.5).sections[-1].blocks[0].items
     assert len(items) == 1 and "too early" in items[0]
-
-
-@pytest.mark.parametrize(
-    "hours, text", [(10.65, "10.65 h"), (0.5, "30.0 min"), (0.01, "36.0 s"), (math.nan, "unknown")]
-)
-def test_durations_read_well(hours, text):
-    assert duration(hours) == text
-
-
-def test_winner_needs_two_known_values_that_differ():
-    assert winner([1.0, 2.0], True) == 1 and winner([1.0, 2.0], False) == 0
-    assert winner([1.0, math.nan], True) is None and winner([1.0, 1.0], True) is None
 
 
 def test_an_option_on_the_command_line_wins_over_the_hyper_parameter_of_its_name(study):

@@ -9,9 +9,9 @@ import pytest
 import yaml
 
 from tests.reports.recorded_study import CSV_HEADER, STUDY, rows_of, write_run
-from yolov7fast.reports.render import to_markdown
-from yolov7fast.reports.runs import read_run, read_runs
-from yolov7fast.reports.sections import build_report, profile_command
+from yolov7fast.reports.comparison import build_report, profile_command
+from yolov7fast.reports.html_page import to_markdown
+from yolov7fast.reports.run_results import read_run, read_runs
 
 
 def test_runs_of_different_length_are_compared_at_the_epochs_they_share(tmp_path, study):
@@ -99,10 +99,6 @@ def test_many_runs_have_no_change_column_and_one_run_no_winner(tmp_path, study):
 def test_runs_of_one_name_are_named_with_their_parents(tmp_path):
     runs = read_runs([write_run(tmp_path / f"{p}/exp", STUDY["ota"], epochs=3) for p in "ab"])
     assert [run.name for run in runs] == ["a/exp", "b/exp"]
-
-
-def test_results_txt_may_be_named_instead_of_its_folder(study):
-    assert read_run(study[0] / "results.txt").folder == study[0]
 
 
 def test_files_that_are_not_as_they_should_be_leave_unknown_figures_and_a_note(tmp_path):

@@ -6,13 +6,23 @@ from xml.etree import ElementTree
 import pytest
 
 from tests.browser import Browser
-from yolov7fast.reports.render import Bullets, Cell, Report, Section, Table, Text, to_html, to_markdown
+from yolov7fast.reports.html_page import (
+    Bullets,
+    Cell,
+    ComparisonReport,
+    ReportTable,
+    Section,
+    Text,
+    to_html,
+    to_markdown,
+)
 
 
 def test_text_is_escaped():
     cells = [Cell("<b>|", True), "a|b"]
-    report = Report(
-        "<script>alert(1)</script>", [Section("S & T", [Text("`x<y`"), Bullets(["**a**"]), Table(["h", "i"], [cells])])]
+    report = ComparisonReport(
+        "<script>alert(1)</script>",
+        [Section("S & T", [Text("`x<y`"), Bullets(["**a**"]), ReportTable(["h", "i"], [cells])])],
     )
     page = to_html(report)
     assert "<script>alert" not in page and "&lt;script&gt;" in page and "<code>x&lt;y</code>" in page

@@ -3,9 +3,9 @@
 import pytest
 
 from tests.reports.recorded_study import STUDY, rows_of, write_run
-from yolov7fast.reports.render import Text
-from yolov7fast.reports.runs import read_runs
-from yolov7fast.reports.sections import build_report
+from yolov7fast.reports.comparison import build_report
+from yolov7fast.reports.html_page import Text
+from yolov7fast.reports.run_results import read_runs
 
 
 def test_summary_names_the_winners_of_the_recorded_study(report):

@@ -5,9 +5,9 @@ import json
 import pytest
 
 from tests.search.fake_trials import ROOT
-from yolov7fast.cli.trial_training import Budget, YoloTrialTraining
 from yolov7fast.core.process import child
-from yolov7fast.reports import trial_plots as plot
+from yolov7fast.reports import run_plots as plot
+from yolov7fast.search.trial_training import Budget, YoloTrialTraining
 
 
 @pytest.fixture

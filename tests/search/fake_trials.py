@@ -7,10 +7,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from yolov7fast.cli.trial_training import YoloTrialTraining
 from yolov7fast.core.errors import run_command
 from yolov7fast.core.process import child
-from yolov7fast.search import options, runner
+from yolov7fast.search import runner
+from yolov7fast.search import trial_options as options
+from yolov7fast.search.trial_training import YoloTrialTraining
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / os.environ.get("TRAIN", "tests/search/fake_train.py")
@@ -31,7 +32,7 @@ def run(*arguments: str) -> int:
 if __name__ == "__main__":
     child.LOOK_SECONDS = 0.02
     # not drawn here: loading what draws takes longer than all the trials
-    sys.modules["yolov7fast.reports.trial_plots"] = types.SimpleNamespace(
+    sys.modules["yolov7fast.reports.run_plots"] = types.SimpleNamespace(
         TrialCurve=lambda *_: None, plot_trials=lambda *_: None
     )
     run_command(lambda: run(*sys.argv[1:]))

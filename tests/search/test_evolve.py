@@ -9,7 +9,7 @@ import torch
 
 from yolov7fast.cli.flags import flags_of
 from yolov7fast.core.errors import UserError
-from yolov7fast.evaluation.result import SUMMARY
+from yolov7fast.evaluation.eval_result import SUMMARY
 from yolov7fast.search.evolve import GENERATIONS, RESULTS, evolve
 from yolov7fast.training.checkpoints.resume import Progress
 from yolov7fast.training.distributed import World

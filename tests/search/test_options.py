@@ -3,7 +3,7 @@
 import pytest
 
 from yolov7fast.core.errors import UserError
-from yolov7fast.search import options
+from yolov7fast.search import trial_options as options
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,9 @@ import json
 
 import pytest
 
-from yolov7fast.cli.trial_training import Budget
 from yolov7fast.reports.trial_ranking import CurvePoint, TrialRun, aligned, best_settings, rank, ranking, verdict
-from yolov7fast.search.results import setting_columns, write_csv, write_results
-from yolov7fast.search.trials_file import read_trials, training_for
+from yolov7fast.search.runner import setting_columns, write_csv, write_results
+from yolov7fast.search.trial_training import Budget, read_trials, training_for
 
 pytestmark = pytest.mark.usefixtures("project_root")
 

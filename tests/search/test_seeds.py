@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import pytest
 
-from yolov7fast.reports.seeds import interval, pooled_deviation
+from yolov7fast.reports.trial_ranking import interval, pooled_deviation
 
 
 class Seeds(NamedTuple):

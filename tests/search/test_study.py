@@ -8,12 +8,12 @@ import pytest
 
 from tests.search.fake_trials import ROOT
 from yolov7fast.cli.commands import study as command
-from yolov7fast.cli.trial_training import TrialTraining
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.process import child
-from yolov7fast.reports import trial_plots as plot
+from yolov7fast.reports import run_plots as plot
 from yolov7fast.reports.trial_ranking import rank
-from yolov7fast.search.study import StudyPart, configurations
+from yolov7fast.search.studies import StudyPart, configurations
+from yolov7fast.search.trial_training import TrialTraining
 
 AXES = ["assigner=plain,tal", "batch=16,64"]
 # writes a results.csv as a training does: an epoch takes 2, 4, 8 and 16 seconds

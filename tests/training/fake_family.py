@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from yolov7fast.evaluation.loop import EvaluationStopped
-from yolov7fast.evaluation.result import SUMMARY
+from yolov7fast.evaluation.eval_loop import EvaluationStopped
+from yolov7fast.evaluation.eval_result import SUMMARY
 from yolov7fast.training.checkpoints.resume import previous_of
 from yolov7fast.training.distributed import World
 from yolov7fast.training.ema import ModelEMA

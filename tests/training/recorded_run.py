@@ -11,7 +11,7 @@ import torch
 import yolov7fast.training.base_family
 import yolov7fast.training.yolo.family
 from yolov7fast.cli.parser import parser_for
-from yolov7fast.evaluation.result import SUMMARY
+from yolov7fast.evaluation.eval_result import SUMMARY
 from yolov7fast.training.distributed import World
 from yolov7fast.training.run import train_once
 from yolov7fast.training.yolo.family import YoloFamily

@@ -12,7 +12,7 @@ import yolov7fast.training.trainer
 from tests.training.fake_family import FakeFamily, fake_trainer
 from yolov7fast.checkpoint.checkpoint_reader import load_checkpoint
 from yolov7fast.core.errors import UserError
-from yolov7fast.evaluation.result import SUMMARY
+from yolov7fast.evaluation.eval_result import SUMMARY
 from yolov7fast.training.checkpoints.resume import (
     Limits,
     Progress,

@@ -12,7 +12,7 @@ from yolov7fast.cli.flags import flags_of
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.cli.run_file import check_flag_name, check_flag_value
 from yolov7fast.cli.train_command import TrainCommand
-from yolov7fast.evaluation.result import SUMMARY, fitness_of
+from yolov7fast.evaluation.eval_result import SUMMARY, fitness_of
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ SIZES = {  # ranges of object area in native px, as COCO has them
 
 
 class ClassAP(NamedTuple):
-    """Figures of the classes that have labels, in ascending class order."""
+    """Metrics of the classes that have labels, in ascending class order."""
 
     p: np.ndarray  # (c,) precision, recall and F1 at the confidence with the best mean F1
     r: np.ndarray  # (c,)
@@ -36,7 +36,7 @@ class ClassAP(NamedTuple):
 
 @dataclass(frozen=True)
 class Curves:
-    """What the plots of the curves show, rows as in `ClassAP.classes`, at IoU 0.5."""
+    """Values of the curve plots at IoU 0.5; rows as in `ClassAP.classes`."""
 
     x: np.ndarray  # (1000,) from 0 to 1: confidence, or recall for `pr`
     p: np.ndarray  # (c, 1000) over confidence
@@ -111,7 +111,7 @@ def rank_found(found: np.ndarray, hits: np.ndarray, conf, pred_cls, target_cls) 
 
 
 class SizeAP(NamedTuple):
-    """Figures of one range of object sizes, means over the classes that have such labels; NaN where there are none."""
+    """Metrics of one range of object sizes, means over the classes that have such labels; NaN where there are none."""
 
     labels: int
     ap50: float
@@ -120,7 +120,7 @@ class SizeAP(NamedTuple):
 
 
 def fitness(x: np.ndarray) -> np.ndarray:
-    """Rows (n, >=4) of P, R, mAP@.5, mAP@.5:.95 -> (n,) the figure by which the best checkpoint is chosen."""
+    """Rows (n, >=4) of P, R, mAP@.5, mAP@.5:.95 -> (n,) fitness, which selects the best checkpoint."""
     return (np.asarray(x)[:, :4] * [0.0, 0.0, 0.1, 0.9]).sum(1)
 
 
@@ -198,9 +198,8 @@ def ap_by_size(ranking: Ranking, target_cls, det_area, match_area, target_area, 
     """AP and average recall for all, small, medium and large objects, by the areas (native px) that COCO uses.
 
     match_area (n,): area of the label a detection took, anything where it took none. As in COCO's protocol, labels
-    outside the range are not asked for; a detection right about such a label does not count, nor does a wrong one that
-    is itself outside the range. The matching is that of the other metrics. AR: recall of all detections, mean over
-    classes and IoU thresholds.
+    outside the range are ignored, and so are correct detections of them and wrong detections outside the range. Uses
+    the matching of the other metrics. AR: recall of all detections, mean over classes and IoU thresholds.
     """
     result = {}
     det_area, match_area = det_area.take(ranking.rows), match_area.take(ranking.rows.take(ranking.right))
@@ -210,10 +209,10 @@ def ap_by_size(ranking: Ranking, target_cls, det_area, match_area, target_area, 
         match_in = (match_area >= low) & (match_area <= high)
         target_in = (target_area >= low) & (target_area <= high)
         labels = np.bincount(position[target_in], minlength=len(ranking.classes))
-        asked = labels > 0
+        present = labels > 0
         ap, recall = np.full((2, 1, 1), np.nan)
-        if asked.any():
-            ap, recall = (x[asked] for x in _metrics_of_size(ranking, det_in, match_in, labels, v5_metric))
+        if present.any():
+            ap, recall = (x[present] for x in _metrics_of_size(ranking, det_in, match_in, labels, v5_metric))
         means = (float(x.mean()) for x in (ap[:, 0], ap, recall))
         result[name] = SizeAP(int(target_in.sum()), *means)
     return result

@@ -62,7 +62,7 @@ def find_annotations(data: DataYaml, split: str, given: str | None = None) -> st
 
 @dataclass
 class GroundTruth:
-    """What detections are compared with, and how they are written so that they can be.
+    """Ground truth of an evaluation, and the ids and scale with which detections are written.
 
     ids: image id of each file stem; scale: (x, y) factor from the evaluated image to the recorded one, where they
     differ; categories: category id of each class.
@@ -83,7 +83,7 @@ def ground_truth(annotations: str | None, images: "ImageList", names: Sequence[s
     if annotations:
         try:
             return _from_file(annotations, images, names)
-        except Exception as error:  # whatever values of other kinds than COCO's lead to
+        except Exception as error:  # any malformed file
             log.warning(
                 "%s is not used: %s. The ground truth is built from the labels instead",
                 annotations,
@@ -228,7 +228,7 @@ def coco_stats(truth: GroundTruth, rows: list[dict[str, Any]]) -> dict[str, floa
     except ImportError:
         log.warning("COCO's own figures need pycocotools: .venv/bin/pip install pycocotools")
         return None
-    except Exception as error:  # whatever happens in there must not change the run's outcome
+    except Exception as error:  # pycocotools is optional: its failure must not end a run
         log.warning("pycocotools failed (%s: %s); our own metrics are kept", type(error).__name__, error)
         return None
     return dict(zip(STAT_NAMES, map(float, evaluation.stats)))

@@ -25,9 +25,11 @@ class ConfusionMatrix:
     [predicted, background]; every image counts.
 
     upstream: count as WongKinYiu/yolov7 does: pairs at [true, predicted], so transposed against the titles of its
-    plot; images without labels or detections, and false alarms in images without a pair, left out. (Where one box
-    stands under several classes, its choice among them hangs on an unstable sort; here the best score is taken.)
+    plot; images without labels or detections, and false positives in images without a pair, are left out. (If one box
+    has several classes, upstream's choice depends on an unstable sort; here the best score is taken.)
     """
+
+    image_batches = 0
 
     def __init__(self, nc: int, conf: float = 0.25, iou_thres: float = 0.45, upstream: bool = False):
         self.matrix = np.zeros((nc + 1, nc + 1))
@@ -35,6 +37,10 @@ class ConfusionMatrix:
         self.conf = conf
         self.iou_thres = iou_thres
         self.upstream = upstream
+
+    def __call__(self, batch) -> None:
+        """A sink of the evaluation loop; it reads no images."""
+        self.update(batch.native)
 
     def process_batch(self, detections, labels) -> None:
         """One image: detections (n, 6) xyxy, score, class; labels (m, 5) class, xyxy; tensors or arrays."""

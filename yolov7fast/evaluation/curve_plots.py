@@ -41,7 +41,7 @@ def new_figure(size: tuple[float, float], dpi: int = 200, **settings) -> Iterato
     look: dict[Any, Any] = {"axes.spines.top": False, "axes.spines.right": False, **settings}
     look |= {"font.family": _font_families(), "text.parse_math": False}  # `$` in a name is a character
     with _LOCK, matplotlib.rc_context(look), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph")  # a name in a script without a font here: boxes, no noise
+        warnings.filterwarnings("ignore", message="Glyph")  # no font for a name: boxes, no warning
         fig = Figure(figsize=size, dpi=dpi, layout="constrained")
         FigureCanvasAgg(fig)
         yield fig
@@ -57,13 +57,13 @@ def figure(path: str | os.PathLike, size: tuple[float, float], dpi: int = 200) -
 
 
 def line_colours(count: int) -> list:
-    """Colours for `count` lines: ten strong ones, or twenty where ten do not suffice."""
+    """Colours for `count` lines: ten distinct ones, or twenty."""
     cmap = matplotlib.colormaps["tab10" if count <= 10 else "tab20"]
     return [cmap(i % cmap.N) for i in range(count)]
 
 
 def short(text: str, length: int = 24) -> str:
-    """`text`, printable, cut in the middle of nowhere rather than wider than a legend."""
+    """`text`, printable, shortened to `length` characters."""
     text = printable(text, 1000)
     return text if len(text) <= length else text[: length - 1] + "…"
 
@@ -105,7 +105,7 @@ def plot_mc_curve(
 
 
 def _class_curves(x, rows, row_labels, mean_label, path, names, classes, xlabel, ylabel) -> None:
-    """Thin lines for the classes, a thick one for their mean, legend beside the axes where it covers nothing."""
+    """Thin lines for the classes, a thick one for their mean, legend next to the axes."""
     classes = range(len(rows)) if classes is None else classes
     with figure(path, (9, 6), 250) as fig:
         ax = fig.add_subplot()
@@ -130,7 +130,7 @@ def plot_confusion(
 ) -> None:
     """A confusion matrix (nc + 1, nc + 1): rows predicted, columns true, the last of each the background.
 
-    Normalised, each column sums to 1; cells below 0.005 stay white. Numbers stand in the cells up to 29 classes.
+    Normalised, each column sums to 1; cells below 0.005 stay white. Cells show numbers up to 29 classes.
     """
     matrix = np.asarray(matrix, float)
     nc = len(matrix) - 1

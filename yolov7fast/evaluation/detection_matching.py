@@ -127,7 +127,7 @@ def closest(key: np.ndarray, iou: np.ndarray) -> np.ndarray:
 def match(batch: Batch) -> Matches:
     """Give each detection the label of its image and class that it overlaps most, if above 0.5 and still free.
 
-    A detection whose best label was taken by one with a better score stays wrong, even where another label overlaps it
+    A detection whose best label was taken by one with a better score counts as wrong, even if another label overlaps it
     enough, and matching is done once, at 0.5, not for every threshold. So a label goes to the first detection that
     prefers it, which needs no loop over detections.
     """

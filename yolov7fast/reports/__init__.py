@@ -1,1 +1,1 @@
-"""The parts of tools/compare_runs.py: runs (reading), figures (derived numbers), sections, plots, render."""
+"""Pages and plots: a run (`run_page`, `run_plots`), a comparison of runs (`comparison`), a ranking of trials."""

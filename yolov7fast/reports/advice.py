@@ -2,8 +2,8 @@
 
 import math
 
-from yolov7fast.reports.figures import at_hours, best, cost, deployed, duration, last, late, ratio, winner
-from yolov7fast.reports.runs import Run, checkpoints
+from yolov7fast.reports.run_results import Run, checkpoints
+from yolov7fast.reports.run_statistics import at_hours, best, cost, deployed, duration, last, late, ratio, winner
 
 LEARNT = 0.01  # mAP@.5:.95 below which a run has not learnt anything yet
 TIME_NOISE = 0.05  # by this fraction the times of two equal runs may differ
@@ -22,8 +22,8 @@ def advice(runs: list[Run], rate: float | None) -> list[str]:
         return _still_rising(runs) or ["One run alone: give another to compare it with."]
     if not _accuracy_differs(runs):
         return _quicker(runs) or ["The runs do not differ in accuracy or time: there is nothing to recommend."]
-    sentences = [*_most_accurate(runs), *price_of_the_gain(runs, rate), *_quick_experiments(runs, rate)]
-    sentences += [*_fixed_time(runs), *_recall_and_precision(runs), *_settled(runs), *_still_rising(runs)]
+    sentences = [*_most_accurate(runs), *cost_of_the_gain(runs, rate), *_quick_experiments(runs, rate)]
+    sentences += [*_fixed_time(runs), *_recall_and_precision(runs), *_least_scatter(runs), *_still_rising(runs)]
     return sentences or ["The figures do not separate the runs: there is nothing to recommend."]
 
 
@@ -65,8 +65,8 @@ def _most_accurate(runs: list[Run]) -> list[str]:
     return [f"**Final model, accuracy first**: {run.name}{file}, best mAP@.5:.95 {top.value:.3f} at epoch {top.epoch}."]
 
 
-def price_of_the_gain(runs: list[Run], rate: float | None) -> list[str]:
-    """What the most accurate run costs more than the quickest."""
+def cost_of_the_gain(runs: list[Run], rate: float | None) -> list[str]:
+    """The extra cost of the most accurate run compared with the quickest."""
     final, hours = [last(run.metrics["map"]) for run in runs], [run.total_hours for run in runs]
     top, quick = _clear_winner(final, True), winner(hours, False)
     if top is None or quick is None or top == quick or not math.isfinite(hours[top]) or not final[quick] > 0:
@@ -86,10 +86,10 @@ def _quick_experiments(runs: list[Run], rate: float | None) -> list[str]:
     won = _beyond_noise(per_hour, True)
     if won is None:
         return []
-    price = f", ${cost(runs[won], rate):.2f} a run" if rate is not None else ""
+    per_run = f", ${cost(runs[won], rate):.2f} a run" if rate is not None else ""
     return [
         f"**Many experiments, or a small budget**: {runs[won].name}, {per_hour[won]:.3f} mAP@.5:.95 per hour "
-        f"({duration(runs[won].total_hours)}{price})."
+        f"({duration(runs[won].total_hours)}{per_run})."
     ]
 
 
@@ -121,7 +121,7 @@ def _recall_and_precision(runs: list[Run]) -> list[str]:
     return sentences
 
 
-def _settled(runs: list[Run]) -> list[str]:
+def _least_scatter(runs: list[Run]) -> list[str]:
     windows = [late(run, run.metrics["map"]) for run in runs]
     won = winner([round(w.scatter, 4) for w in windows], False)
     if won is None:

@@ -1,4 +1,4 @@
-"""Line charts and stacked bars as SVG text: for a page, where a script shows values, or as a file of their own.
+"""Line charts and stacked bars as SVG: for a page, whose script shows values, or as separate files.
 
 Coordinates are those of a box of WIDTH x HEIGHT, which a page scales to its column. Colours are the classes c0 to c7 of
 the style sheet, which has a light and a dark value for each; a line beyond the eighth is dashed.
@@ -71,15 +71,15 @@ class Chart:
         xs, ys = [x for line in self.drawn for x in line.x], [y for line in self.drawn for y in line.y]
         low = min(ys) if self.low is None else self.low
         high = max(max(ys) if self.high is None else self.high, low)
-        room = (high - low) * 0.04 or abs(high) * 0.1 or 1.0
+        margin = (high - low) * 0.04 or abs(high) * 0.1 or 1.0
         left, right = min(xs), max(xs)
         if left == right:
             left, right = left - 0.5, right + 0.5
-        return left, right, low if self.low is not None else low - room, high + room
+        return left, right, low if self.low is not None else low - margin, high + margin
 
     @property
     def data(self) -> str:
-        """What the script of a page reads: limits, and the points of each line, as JSON."""
+        """Limits and the points of each line as JSON, for the script of a page."""
         lines = [{"x": [_rounded(x) for x in line.x], "y": [_rounded(y) for y in line.y]} for line in self.drawn]
         box = (LEFT, TOP, WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM)
         return json.dumps({"box": box, "limits": self.limits, "lines": lines}, separators=(",", ":"))
@@ -115,7 +115,7 @@ class Chart:
         return "".join(parts)
 
     def file_svg(self) -> str:
-        """The chart as a file of its own: title above, legend below."""
+        """The chart as a separate file: title above, legend below."""
         legend = "".join(
             f'<g transform="translate({LEFT},{HEIGHT + 22 + 20 * i})">'
             f'<line class="line {style}" x2="22" y1="-4" y2="-4"/><text x="30">{_text(name)}</text></g>'

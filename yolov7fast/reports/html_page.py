@@ -1,13 +1,15 @@
-"""Templates to pages: everything inside one file, names from users escaped, no script but our own.
+"""Pages and reports: Jinja2 templates to single-file HTML, and a report as data with its Markdown and HTML forms.
 
-A template extends `base.html` and gives its blocks `heading`, `summary`, `nav` and `content`; `macros.html` has tables
-that sort, bars, charts and tiles. Values are escaped, and control characters written out, wherever a template prints
-them.
+A template extends `base.html` and fills its blocks `heading`, `summary`, `nav` and `content`; `macros.html` has
+sortable tables, bars, charts and tiles. All values are escaped, and control characters are written out. The only script
+is ours.
 """
 
 import base64
 import hashlib
 import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ import jinja2
 from markupsafe import Markup, escape
 
 from yolov7fast.core.text import printable
+from yolov7fast.reports.charts import Bars, Chart
 
 FOLDER = Path(__file__).parent / "templates"
 SCRIPTS = ("tables.js", "charts.js", "live.js")
@@ -47,7 +50,7 @@ def _text(name: str) -> Markup:
 
 
 def _visible(value: Any) -> Any:
-    """Control characters and undecodable bytes as escapes; what templates themselves made stays."""
+    """Control characters and undecodable bytes as escapes; markup of templates is kept."""
     return value if isinstance(value, Markup) or not isinstance(value, str) else printable(value, len(value))
 
 
@@ -62,3 +65,90 @@ def render(template: str, **values: Any) -> str:
     style, script = _text("style.css"), Markup("\n").join(map(_text, SCRIPTS))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return _environment().get_template(template).render(style=style, script=script, script_hash=digest, **values)
+
+
+Plot = Chart | Bars
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A table cell; the winner of its row is set in bold."""
+
+    text: str
+    best: bool = False
+
+
+@dataclass(frozen=True)
+class ReportTable:
+    header: list[str]
+    rows: Sequence[Sequence[Cell | str]]
+
+
+@dataclass(frozen=True)
+class Text:
+    """A paragraph; **bold** and `code` as in Markdown."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Bullets:
+    items: list[str]
+
+
+@dataclass
+class Section:
+    title: str
+    blocks: list[ReportTable | Text | Bullets | list[Plot]] = field(default_factory=list)
+
+
+@dataclass
+class ComparisonReport:
+    title: str
+    sections: list[Section]
+
+
+# --- Markdown ---------------------------------------------------------------------------------------------------------
+
+
+def to_markdown(report: ComparisonReport, plot_folder: str) -> str:
+    """Plots are linked as `plot_folder`/name.svg."""
+    parts = [f"# {report.title}"]
+    for section in report.sections:
+        parts.append(f"## {section.title}")
+        parts += [_markdown_block(block, plot_folder) for block in section.blocks]
+    return "\n\n".join(parts) + "\n"
+
+
+def _markdown_block(block, plot_folder: str) -> str:
+    if isinstance(block, Text):
+        return block.text
+    if isinstance(block, Bullets):
+        return "\n".join(f"- {item}" for item in block.items)
+    if isinstance(block, ReportTable):
+        rows = [[_markdown_cell(cell) for cell in row] for row in block.rows]
+        lines = [[_escape_pipe(h) for h in block.header], ["---"] * len(block.header), *rows]
+        return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    return "\n".join(f"![{plot.title}]({plot_folder}/{plot.name}.svg)" for plot in block)
+
+
+def _markdown_cell(cell: Cell | str) -> str:
+    text = _escape_pipe(cell.text if isinstance(cell, Cell) else cell)
+    return f"**{text}**" if isinstance(cell, Cell) and cell.best else text
+
+
+def _escape_pipe(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+# --- HTML -------------------------------------------------------------------------------------------------------------
+
+
+def to_html(report: ComparisonReport) -> str:
+    """One page: style, script and charts inside, nothing fetched."""
+    return render("report.html", title=report.title, sections=report.sections, kind_of=_kind)
+
+
+def _kind(block: Any) -> str:
+    """The name of a block, plot or cell in the template."""
+    return type(block).__name__.lower()

@@ -1,9 +1,10 @@
-"""A run as one page of HTML: from its folder, and from what its state (`page.json`) says of it.
+"""The page of a training run as one HTML file, from its folder and its state (`page.json`).
 
-The state holds plain values: what was run, its warnings, what the last validation found, how far it is. A page can be
-made of it at any time, whether the run is over or not.
+The state holds plain values: command, warnings, results of the last validation, progress. The page can be made at any
+time, during the run or after it. Images are embedded as data URLs within a size limit.
 """
 
+import base64
 import math
 import os
 import time
@@ -11,18 +12,98 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 
 from yolov7fast.core.errors import UserError
+from yolov7fast.data.image_io import decode_file
 from yolov7fast.reports.charts import Chart, Line
-from yolov7fast.reports.figures import best, duration, last
+from yolov7fast.reports.comparison import LABELS
 from yolov7fast.reports.html_page import COLOURS, render
-from yolov7fast.reports.plots import LABELS
-from yolov7fast.reports.runs import Run, read_run
-from yolov7fast.reports.thumbnails import Thumbnails, heat_map
+from yolov7fast.reports.run_results import Run, read_run
+from yolov7fast.reports.run_statistics import best, duration, last
+
+STEPS = ((320, 72), (288, 60), (224, 50), (160, 40))  # longer side and quality: the first that fits is taken
+REDUCED = {2: cv2.IMREAD_REDUCED_COLOR_2, 4: cv2.IMREAD_REDUCED_COLOR_4, 8: cv2.IMREAD_REDUCED_COLOR_8}
+
+
+class Thumbnails:
+    """Creates thumbnails and caches them: a page is rendered many times with the same images."""
+
+    def __init__(self):
+        self._made: dict[tuple[str, int, int], str] = {}
+
+    def fit(self, paths: Sequence[str], bytes_in_all: int, scale: float = 1.0) -> dict[str, str]:
+        """Data URL by path; files that cannot be read are left out, and the last ones if nothing else fits.
+
+        scale: factor of the sides in STEPS, for larger images.
+        """
+        paths = list(dict.fromkeys(paths))
+        made: dict[str, str] = {}
+        for side, quality in STEPS:
+            made = {path: url for path in paths if (url := self._url(path, round(side * scale), quality))}
+            if sum(map(len, made.values())) <= bytes_in_all:
+                break
+        kept, used = {}, 0
+        for path, url in made.items():
+            used += len(url)
+            if used > bytes_in_all:
+                break
+            kept[path] = url
+        return kept
+
+    def forget_others(self, paths: Sequence[str]) -> None:
+        """Keep the images of these files alone."""
+        wanted = set(paths)
+        self._made = {key: url for key, url in self._made.items() if key[0] in wanted}
+
+    def _url(self, path: str, side: int, quality: int) -> str:
+        key = path, side, quality
+        if key not in self._made:
+            self._made[key] = _encoded(_small(path, side), quality)
+        return self._made[key]
+
+
+def _small(path: str, side: int) -> np.ndarray | None:
+    """The image with its longer side brought to `side`; a large JPEG is decoded at a fraction of its size."""
+    try:
+        size = max(_size_of(path))
+        factor = max((f for f in REDUCED if size >= side * f * 2), default=1)
+        image = decode_file(path, REDUCED.get(factor, cv2.IMREAD_COLOR))
+    except (OSError, cv2.error, ValueError):
+        return None
+    if image is None:
+        return None
+    scale = side / max(image.shape[:2])
+    width, height = (max(round(n * scale), 1) for n in image.shape[1::-1])
+    return cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA if scale < 1 else cv2.INTER_LINEAR)
+
+
+def _size_of(path: str) -> tuple[int, int]:
+    from PIL import Image  # reads the header alone
+
+    with Image.open(Path(path)) as image:
+        return image.size
+
+
+def _encoded(image: np.ndarray | None, quality: int) -> str:
+    """As a data URL; empty where there is no image."""
+    if image is None:
+        return ""
+    ok, data = cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, quality])
+    return "data:image/jpeg;base64," + base64.b64encode(data.tobytes()).decode() if ok else ""
+
+
+def heat_map(matrix: np.ndarray) -> str:
+    """A matrix of 0 to 1 as an image of one pixel a cell: white to blue."""
+    light, dark = np.array([255, 255, 255]), np.array([120, 60, 0])  # BGR
+    pixels = light + matrix[..., None].clip(0, 1) ** 0.5 * (dark - light)
+    ok, data = cv2.imencode(".png", pixels.astype(np.uint8))
+    return "data:image/png;base64," + base64.b64encode(data.tobytes()).decode() if ok else ""
+
 
 LIMIT = 1_500_000  # bytes of a page
-ROOM = (900_000, 450_000, 150_000, 0)  # for images: less where a page gets too large
+IMAGE_BUDGETS = (900_000, 450_000, 150_000, 0)  # bytes: the next smaller one if the page gets too large
 MOSAICS = 3
 FULL_MATRIX = 24  # classes up to which the confusion matrix is a table
 MOST_CONFUSIONS = 40
@@ -32,19 +113,19 @@ EVERY = 20  # seconds between loads of the page of a run that is training
 
 
 def run_page(folder: Path, state: Mapping[str, Any], thumbnails: Thumbnails | None = None) -> str:
-    """The page; images get less room until it keeps to its limit."""
+    """The page; the image budget is reduced until the page is within its limit."""
     values = page_values(folder, state)
     thumbnails = thumbnails or Thumbnails()
     page = ""
-    for room in ROOM:
-        page = render("run.html", **values, **_images(folder, state.get("validation") or {}, thumbnails, room))
+    for budget in IMAGE_BUDGETS:
+        page = render("run.html", **values, **_images(folder, state.get("validation") or {}, thumbnails, budget))
         if len(page.encode()) <= LIMIT:
             break
     return page
 
 
 def page_values(folder: Path, state: Mapping[str, Any]) -> dict[str, Any]:
-    """What the template shows, images apart."""
+    """The values of the template without images."""
     run, found = _read(folder), state.get("validation") or {}
     progress = state.get("progress") or {}
     return {
@@ -194,13 +275,13 @@ def _matrix(found: Mapping[str, Any]) -> dict[str, Any]:
 # --- images -----------------------------------------------------------------------------------------------------------
 
 
-def _images(folder: Path, found: Mapping[str, Any], thumbnails: Thumbnails, room: int) -> dict[str, Any]:
-    """First batches, first validation images and the worst ones, in so many bytes."""
+def _images(folder: Path, found: Mapping[str, Any], thumbnails: Thumbnails, budget: int) -> dict[str, Any]:
+    """First batches, first validation images and the worst ones, within `budget` bytes."""
     batches = [str(p) for i in range(MOSAICS) if (p := folder / f"train_batch{i}.jpg").is_file()]
     first, worst = found.get("first") or [], found.get("worst") or []
     paths = [image["path"] for image in (*worst, *first)]
-    mosaics = thumbnails.fit(batches, room // 3, scale=2.4)
-    small = thumbnails.fit(paths, room - room // 3)
+    mosaics = thumbnails.fit(batches, budget // 3, scale=2.4)
+    small = thumbnails.fit(paths, budget - budget // 3)
     thumbnails.forget_others([*batches, *paths])
     names = found.get("names") or []
     tiles = {

@@ -1,4 +1,4 @@
-"""Short trainings of a search or study, the ranking of their settings over the seeds, and what of it is noise."""
+"""Short trainings of a search or study, the ranking of their settings over seeds, and a t-test of the differences."""
 
 import math
 import statistics
@@ -7,11 +7,35 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from scipy.special import stdtrit
+
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.settings_files import is_whole
-from yolov7fast.evaluation.result import MAP, MAP50
-from yolov7fast.evaluation.run_curves import number, read_csv
-from yolov7fast.reports.seeds import interval
+from yolov7fast.evaluation.eval_result import MAP, MAP50
+from yolov7fast.reports.run_results import number, read_csv
+
+CONFIDENCE = 0.95
+
+
+def pooled_deviation(found: "Sequence[RankedSetting]") -> tuple[float, int]:
+    """Deviation of a seed, taken over all settings, and its degrees of freedom; NaN where none has two seeds.
+
+    Pooling is needed because few seeds alone estimate a deviation badly.
+    """
+    several = [repeated.values for repeated in found if len(repeated.values) > 1]
+    freedom = sum(len(values) - 1 for values in several)
+    squares = sum(statistics.variance(values) * (len(values) - 1) for values in several)
+    return (math.sqrt(squares / freedom), freedom) if freedom else (math.nan, 0)
+
+
+def interval(one: "RankedSetting", other: "RankedSetting", found: "Sequence[RankedSetting]") -> float:
+    """Half width of the 95% interval of the difference of two means (t-test); infinite without repeated seeds."""
+    deviation, freedom = pooled_deviation(found)
+    if not freedom:
+        return math.inf
+    quantile = float(stdtrit(freedom, (1 + CONFIDENCE) / 2))
+    return quantile * deviation * math.sqrt(1 / len(one.values) + 1 / len(other.values))
+
 
 COMPLETED, INTERRUPTED, PRUNED, FAILED, RUNNING = "completed", "interrupted", "pruned", "failed", "running"
 ENDED = (COMPLETED, PRUNED, FAILED)  # final; all others are resumed
@@ -53,7 +77,7 @@ class TrialRun:
 
     @property
     def record(self) -> dict[str, Any]:
-        """What the study stores, besides setting and seed."""
+        """The values stored in the study, without setting and seed."""
         return {"status": self.status, "curve": self.curve, "seconds": self.seconds, "reason": self.reason}
 
     @property

@@ -1,5 +1,7 @@
-"""tools/run_trials.py after parsing: trials.json in the output folder holds what was asked for, the study results."""
+"""Runs trials: plan (trials.json), trainings on an Optuna study, tables and ranking."""
 
+import csv
+import io
 import json
 import math
 import queue
@@ -8,7 +10,7 @@ import statistics
 import threading
 import time
 from argparse import Namespace
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from shlex import quote
@@ -21,7 +23,6 @@ from tqdm import tqdm
 
 from yolov7fast.cli.programs import program
 from yolov7fast.cli.run_file import read_yaml_chain
-from yolov7fast.cli.trial_training import Budget, TrialTraining
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.atomic import write_atomically
 from yolov7fast.core.files.locks import exclusive
@@ -38,11 +39,17 @@ from yolov7fast.reports.trial_ranking import (
     RUNNING,
     CurvePoint,
     TrialRun,
+    aligned,
+    best_settings,
+    rank,
+    ranking,
     read_curve,
+    verdict,
 )
-from yolov7fast.search import database, options, results
-from yolov7fast.search.options import FILE, KEPT, REMEDY
-from yolov7fast.search.trials_file import Space, read_space, read_trials, training_for
+from yolov7fast.search import database
+from yolov7fast.search import trial_options as options
+from yolov7fast.search.trial_options import FILE, KEPT, REMEDY
+from yolov7fast.search.trial_training import Budget, Space, TrialTraining, read_space, read_trials, training_for
 
 LOCK, DATABASE, VERSION = ".lock", "study.db", 5
 KINDS = {"options": dict, "base": dict, "space": dict, "trials": list, "files": dict, "timestamp": str}
@@ -85,7 +92,7 @@ def run_trials(opt: Namespace, make_training: Callable[[str, Budget], TrialTrain
 
 
 def make_plan(opt: Namespace, training: TrialTraining, space: Space) -> dict[str, Any]:
-    """What these trials are, in plain values: stored, and compared when they are resumed."""
+    """The plan of these trials in plain values: stored, and compared on resume."""
     plan = {
         "version": VERSION,
         "timestamp": datetime.now().strftime("%Y%m%d_%H%M%S"),
@@ -201,9 +208,9 @@ class TrialRunner:
             study.stop()
 
     def report(self) -> int:
-        """Write and print the results of all that has begun; returns the exit code."""
+        """Write and print the results of all started trainings; returns the exit code."""
         if runs := self.trials.begun():
-            results.write_results(self.table, runs, self.training)
+            write_results(self.table, runs, self.training)
         left, ended = self.trials.left(self.count), sum(run.status in ENDED for run in runs)
         if left and (self.stopping or not self.is_shared):
             print(f"{self.stopping or 'interrupted'}: {left} of {left + ended} trials are not done.")
@@ -243,7 +250,7 @@ class TrialRunner:
                 self.train(trial, run, device)
             self.trials.save(trial, run)
             with self.writing:  # so that no older table replaces a newer one
-                results.write_csv(self.table, self.trials.begun(), self.training)
+                write_csv(self.table, self.trials.begun(), self.training)
             if run.status == INTERRUPTED:
                 raise NoResult
             self.training.tidy(self.folder / run.name)
@@ -327,7 +334,7 @@ class TrialRunner:
 
     def verdict(self, run: TrialRun, code: int) -> tuple[str, str]:
         """Status and reason of a training whose process has ended."""
-        was_asked = self.stopping or -code in ASKING or code - 128 in ASKING  # with or without the time to say so
+        was_asked = self.stopping or -code in ASKING or code - 128 in ASKING
         if code and was_asked and run.epochs < self.training.epochs(run.params):
             return INTERRUPTED, self.stopping or "its process was stopped from outside"
         if code and not was_asked:
@@ -335,3 +342,66 @@ class TrialRunner:
         if not run.curve:
             return FAILED, "ended without any result"
         return (COMPLETED, "") if math.isfinite(run.curve[-1].loss) else (FAILED, "its last loss is not finite")
+
+
+# --- tables of results ------------------------------------------------------------------------------------------------
+
+LEADING = ("trial_id", "status", "final_map", "final_loss")
+TRAILING = ("wall_time", "best_epoch", "final_map50", "setting", "seed", "reason")
+
+
+def setting_columns(runs: Sequence[TrialRun], training: TrialTraining) -> dict[str, list[str]]:
+    """The settings of `runs`, in the order and spelling of the user's file: the value of each run as text.
+
+    A setting that a run lacks has the value of the base configuration.
+    """
+    used = dict.fromkeys(name for run in runs for name in run.params)
+    names = [name for name in {**training.spelt, **used} if name in used]
+    values = {name: [run.params.get(name, training.base_value(name)) for run in runs] for name in names}
+    return {training.spelt.get(name, name): list(map(as_text, found)) for name, found in values.items()}
+
+
+def as_text(value: Any) -> str:
+    if isinstance(value, list):
+        return " ".join(map(as_text, value))
+    return "" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def write_csv(path: Path, runs: Sequence[TrialRun], training: TrialTraining) -> None:
+    """One row for each started training, written atomically."""
+    params = setting_columns(runs, training)
+    rows: list[list[Any]] = [[*LEADING, *(f"param_{name}" for name in params), *TRAILING]]
+    for run, *values in zip(runs, *params.values()):
+        rest = [f"{run.seconds:.1f}", run.best_epoch, run.final.map50, run.setting, run.seed, run.reason]
+        rows.append([run.id, run.status, run.final.map, run.final_loss, *values, *rest])
+    write_rows(path, rows)
+
+
+def write_rows(path: Path, rows: Sequence[Sequence[Any]]) -> None:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(map(as_text, row) for row in rows)
+    write_atomically(path, text.getvalue())
+
+
+def write_results(table: Path, runs: Sequence[TrialRun], training: TrialTraining) -> None:
+    """Write and print the ranking, its noise, the plot, and the command of a full run with the best settings."""
+    from yolov7fast.reports.run_plots import TrialCurve, plot_trials  # matplotlib takes a second to load
+
+    stamp, ranked = table.stem.removeprefix("trials_"), rank(runs)
+    text, rows, image = (table.with_name(f"ranking_{stamp}{end}") for end in (".txt", ".csv", ".png"))
+    cells = ranking(ranked, setting_columns([place.run for place in ranked], training))
+    summary = "\n\n".join(filter(None, [aligned(cells), verdict(ranked)]))
+    write_csv(table, runs, training)
+    write_atomically(text, summary + "\n")
+    write_rows(rows, cells)
+    points = [[(p.epoch, p.map) for p in run.validated if run.status != FAILED and p.map is not None] for run in runs]
+    curves = [TrialCurve(run.name, run.setting, known, run.status == COMPLETED) for run, known in zip(runs, points)]
+    plot_trials(image, curves, setting_columns(runs, training), [place.setting for place in ranked])
+    print(f"\n{summary}\n\nwritten: {table}, {text.name}, {rows.name}, {image.name}")
+    best, path = best_settings(ranked), table.with_name("best.yaml")
+    if best is None:
+        path.unlink(missing_ok=True)  # of an earlier part of these trials
+    else:
+        content, arguments = training.full_run(best, path)
+        write_atomically(path, yaml.safe_dump(content, sort_keys=False))
+        print(f"A full run with the best settings ({content.get('epochs')} epochs):\n  {' '.join(arguments)}")

@@ -26,10 +26,10 @@ from yolov7fast.data.data_yaml import DataYaml, check_train_source, find_data, l
 from yolov7fast.data.labels import Subset, check_class_range
 from yolov7fast.data.loading.create_dataloader import create_dataloader
 from yolov7fast.data.quick_check import closer_look, odd_signs, same_images
-from yolov7fast.evaluation.config import EvalConfig, OutputConfig
-from yolov7fast.evaluation.findings import FindingsSink, findings
-from yolov7fast.evaluation.result import EvalResult
-from yolov7fast.evaluation.run import run_evaluation
+from yolov7fast.evaluation.eval_config import EvalConfig, OutputConfig
+from yolov7fast.evaluation.eval_result import EvalResult
+from yolov7fast.evaluation.run_evaluation import run_evaluation
+from yolov7fast.evaluation.validation_findings import FindingsSink, findings
 from yolov7fast.predictors.predictor import Predictor
 from yolov7fast.reports.run_plots import plot_results
 from yolov7fast.training.checkpoints.data_changes import Fingerprint, fingerprint

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, Self
 import torch
 from torch import nn
 
-from yolov7fast.evaluation.result import SUMMARY, validation_loss
+from yolov7fast.evaluation.eval_result import SUMMARY, validation_loss
 from yolov7fast.training.checkpoints.data_changes import Fingerprint
 from yolov7fast.training.checkpoints.resume import Progress
 from yolov7fast.training.distributed import World

@@ -23,7 +23,7 @@ from yolov7fast.core.errors import UserError, one_line
 from yolov7fast.core.files.locks import FolderLock
 from yolov7fast.core.process.output import RunOutput, log_to_stderr, run_output
 from yolov7fast.core.process.signals import words
-from yolov7fast.evaluation.further_metrics import FURTHER
+from yolov7fast.evaluation.eval_result import FURTHER
 from yolov7fast.training.checkpoints.data_changes import REMEDY, Fingerprint, check_unchanged
 from yolov7fast.training.checkpoints.resume import NothingToDo, Progress, damage_named, progress_of
 from yolov7fast.training.distributed import (

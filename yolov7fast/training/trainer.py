@@ -16,7 +16,7 @@ from yolov7fast.core.files.atomic import write_atomically
 from yolov7fast.core.process import signals
 from yolov7fast.core.process.signals import StopRequest
 from yolov7fast.core.text import styled
-from yolov7fast.evaluation.loop import EvaluationStopped
+from yolov7fast.evaluation.eval_loop import EvaluationStopped
 from yolov7fast.training.checkpoints.data_changes import Fingerprint
 from yolov7fast.training.checkpoints.files import CheckpointFiles
 from yolov7fast.training.checkpoints.resume import (

@@ -25,7 +25,7 @@ from yolov7fast.cli.commands.train import run as run_training
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.core.errors import UserError
 from yolov7fast.data.shapes import NAMES
-from yolov7fast.evaluation.result import MAP
+from yolov7fast.evaluation.eval_result import MAP
 
 pytestmark = needs_transformers
 FATAL = "tests/training/families/fatal_detr.py"

@@ -7,9 +7,8 @@ from tests.conftest import ROOT
 from yolov7fast.checkpoint.families import FAMILIES, FamilyEntry, family_of
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.cli.run_file import family_of_run_file
-from yolov7fast.cli.trial_training import Budget
 from yolov7fast.core.errors import UserError
-from yolov7fast.search.trials_file import training_for
+from yolov7fast.search.trial_training import Budget, training_for
 from yolov7fast.training.families import family_class
 
 

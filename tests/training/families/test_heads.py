@@ -14,7 +14,7 @@ from tests.training.commands import ROOT, assert_same_weights, small_run, torchr
 from yolov7fast.checkpoint.checkpoint_reader import load_checkpoint, save_checkpoint
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.core.errors import UserError
-from yolov7fast.evaluation.upstream import test as evaluate_weights
+from yolov7fast.evaluation.run_evaluation import test as evaluate_weights
 from yolov7fast.losses.multihead_loss import MultiHeadLoss
 from yolov7fast.nn.head_config import SHIPPED, HeadConfig
 from yolov7fast.nn.model import Model

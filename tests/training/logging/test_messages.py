@@ -7,7 +7,7 @@ import pytest
 
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.cli.train_command import TrainCommand
-from yolov7fast.evaluation.result import MAP, MAP50
+from yolov7fast.evaluation.eval_result import MAP, MAP50
 from yolov7fast.training.checkpoints.resume import Progress
 from yolov7fast.training.detr.family import DetrFamily
 from yolov7fast.training.distributed import World

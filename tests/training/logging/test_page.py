@@ -18,7 +18,7 @@ def start(*arguments: str) -> int:
 @pytest.fixture
 def undrawn(monkeypatch):
     """Runs without matplotlib's plots, which take most of their time."""
-    monkeypatch.setattr("yolov7fast.evaluation.outputs.draw_curves", lambda *_: None)
+    monkeypatch.setattr("yolov7fast.evaluation.eval_outputs.draw_curves", lambda *_: None)
     monkeypatch.setattr("yolov7fast.training.base_family.plot_results", lambda **_: None)
 
 

@@ -11,12 +11,12 @@ from yolov7fast.cli.programs import program
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.atomic import write_atomically
 from yolov7fast.core.files.paths import increment_path
-from yolov7fast.reports.render import Bullets, Report, to_html, to_markdown
-from yolov7fast.reports.runs import read_runs
-from yolov7fast.reports.sections import build_report
+from yolov7fast.reports.comparison import build_report
+from yolov7fast.reports.html_page import Bullets, ComparisonReport, to_html, to_markdown
+from yolov7fast.reports.run_results import read_runs
 
 
-def write_report(report: Report, folder: Path) -> list[Path]:
+def write_report(report: ComparisonReport, folder: Path) -> list[Path]:
     """The files of a report below `folder`, each put in place in one step; returns Markdown and HTML."""
     (folder / "plots").mkdir(parents=True, exist_ok=True)
     drawn = [p for s in report.sections for block in s.blocks if isinstance(block, list) for p in block]

@@ -4,7 +4,7 @@
         --output-dir outputs/trials --budget-epochs 5 --budget-subset 1000 --budget-size 320 --early-stop-threshold 0.1
 """
 
-from yolov7fast.search import options
+from yolov7fast.search import trial_options as options
 
 
 def main() -> int:

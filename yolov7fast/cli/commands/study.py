@@ -34,7 +34,7 @@ def main() -> int:
     opt, further = parser().parse_known_args()
     flags = parser_for("train").parse_args(further)
     from yolov7fast.losses.assigners import find_assigner  # these load slowly
-    from yolov7fast.search.study import configurations, run_study
+    from yolov7fast.search.studies import configurations, run_study
 
     if not 0 <= opt.minutes < 1e6:
         raise UserError(f"--minutes is {opt.minutes:g}; it must be at least 0")

@@ -14,11 +14,10 @@ from yolov7fast.core.files.atomic import atomic_file, atomic_path
 from yolov7fast.core.files.paths import increment_path
 from yolov7fast.core.process.output import log_to_stderr
 from yolov7fast.data.data_yaml import DataYaml, load_data_yaml
-from yolov7fast.evaluation.config import from_options
-from yolov7fast.evaluation.report import write_per_class_ap
-from yolov7fast.evaluation.result import EvalResult
-from yolov7fast.evaluation.run import LoaderConfig, evaluate_weights
-from yolov7fast.evaluation.upstream import test
+from yolov7fast.evaluation.eval_config import from_options
+from yolov7fast.evaluation.eval_outputs import write_per_class_ap
+from yolov7fast.evaluation.eval_result import EvalResult
+from yolov7fast.evaluation.run_evaluation import LoaderConfig, evaluate_weights, test
 from yolov7fast.reports.run_plots import plot_study
 
 __all__ = ["STUDY_SIZES", "main", "run", "study", "test"]  # `test` is what scripts import from test.py

@@ -25,7 +25,7 @@ def rows_of(command: str, family: str) -> list[Flag]:
     if command == "export":
         return list(EXPORT)
     if command == "trials":
-        from yolov7fast.search.options import FLAGS
+        from yolov7fast.search.trial_options import FLAGS
 
         return FLAGS
     return list(flags_of(command, family).values())

@@ -14,10 +14,10 @@ import torch
 from yolov7fast.core.errors import UserError, need
 from yolov7fast.core.files.atomic import atomic_path
 from yolov7fast.data.data_yaml import DataYaml
-from yolov7fast.evaluation.config import EvalConfig
-from yolov7fast.evaluation.loop import evaluate
-from yolov7fast.evaluation.result import MAP
-from yolov7fast.evaluation.run import LoaderConfig, check_classes, evaluation_loader
+from yolov7fast.evaluation.eval_config import EvalConfig
+from yolov7fast.evaluation.eval_loop import evaluate
+from yolov7fast.evaluation.eval_result import MAP
+from yolov7fast.evaluation.run_evaluation import LoaderConfig, check_classes, evaluation_loader
 from yolov7fast.inference.export.export_network import ExportSource, traced_module
 from yolov7fast.inference.export.export_plan import ExportPlan, metadata_of
 from yolov7fast.inference.export.export_proof import ProofReport, prove, sample_images

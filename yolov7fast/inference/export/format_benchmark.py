@@ -10,8 +10,8 @@ import torch
 from tqdm import tqdm
 
 from yolov7fast.data.data_yaml import DataYaml
-from yolov7fast.evaluation.config import EvalConfig
-from yolov7fast.evaluation.run import check_classes
+from yolov7fast.evaluation.eval_config import EvalConfig
+from yolov7fast.evaluation.run_evaluation import check_classes
 from yolov7fast.inference.export.export_files import ACCURACY_BATCH, ACCURACY_IOU, CPU, export_files, measured_map
 from yolov7fast.inference.export.export_network import ExportSource
 from yolov7fast.inference.export.export_plan import ExportPlan

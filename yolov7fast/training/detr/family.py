@@ -13,8 +13,8 @@ from yolov7fast.checkpoint.checkpoint_reader import load_checkpoint, state_dict_
 from yolov7fast.core.errors import UserError
 from yolov7fast.data.data_yaml import DataYaml
 from yolov7fast.data.detr_dataset import DetrDataset
-from yolov7fast.evaluation.config import EvalConfig
-from yolov7fast.evaluation.result import EvalResult
+from yolov7fast.evaluation.eval_config import EvalConfig
+from yolov7fast.evaluation.eval_result import EvalResult
 from yolov7fast.losses.detr_loss import PARTS, attach_loss
 from yolov7fast.nn.detr_model import Detector, build, rebuild
 from yolov7fast.predictors.detr_predictor import GRID, BatchLayout, DetrPredictor

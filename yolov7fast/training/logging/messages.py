@@ -7,7 +7,7 @@ from pathlib import Path
 
 from yolov7fast.core.text import counted, styled
 from yolov7fast.data.loading.create_dataloader import why_fewer
-from yolov7fast.evaluation.result import MAP, MAP50
+from yolov7fast.evaluation.eval_result import MAP, MAP50
 from yolov7fast.training.checkpoints.resume import Progress
 from yolov7fast.training.family import Family
 from yolov7fast.training.options import Command

@@ -20,8 +20,7 @@ import torch
 from yolov7fast.core.files.atomic import write_atomically
 from yolov7fast.core.process.threads import SideThread
 from yolov7fast.core.text import printable
-from yolov7fast.reports.run_page import EVERY, run_page
-from yolov7fast.reports.thumbnails import Thumbnails
+from yolov7fast.reports.run_page import EVERY, Thumbnails, run_page
 from yolov7fast.training.checkpoints.resume import Progress
 from yolov7fast.training.family import Family
 from yolov7fast.training.logging.facts import changed_settings, command_line, machine_facts, peak_memory

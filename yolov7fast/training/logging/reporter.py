@@ -13,7 +13,7 @@ import torch
 
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.atomic import write_atomically
-from yolov7fast.evaluation.result import SUMMARY, validation_loss
+from yolov7fast.evaluation.eval_result import SUMMARY, validation_loss
 from yolov7fast.training.family import summary_columns
 from yolov7fast.training.logging.loggers import Logger
 from yolov7fast.training.logging.page import RunPage

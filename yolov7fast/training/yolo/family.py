@@ -22,8 +22,8 @@ from yolov7fast.core.files.paths import check_file, check_img_size
 from yolov7fast.data.autoanchor import check_anchors
 from yolov7fast.data.class_weights import labels_to_class_weights, labels_to_image_weights
 from yolov7fast.data.data_yaml import DataYaml, load_data_yaml
-from yolov7fast.evaluation.config import TRAINING_IOU, EvalConfig, OutputConfig
-from yolov7fast.evaluation.run import run_evaluation
+from yolov7fast.evaluation.eval_config import TRAINING_IOU, EvalConfig, OutputConfig
+from yolov7fast.evaluation.run_evaluation import run_evaluation
 from yolov7fast.losses.assigners import assigner_at, assigner_stages
 from yolov7fast.losses.loss_builder import build_loss, compile_loss, diagnose_loss
 from yolov7fast.losses.yolo_loss import LOSS_NAMES

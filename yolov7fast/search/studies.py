@@ -19,11 +19,11 @@ import yaml
 
 from yolov7fast.core.errors import UserError, shown
 from yolov7fast.core.files.atomic import write_atomically
-from yolov7fast.reports.render import Bullets, Report, Section, Table, Text
-from yolov7fast.reports.runs import Run, read_runs
-from yolov7fast.reports.sections import build_report
+from yolov7fast.reports.comparison import build_report
+from yolov7fast.reports.html_page import Bullets, ComparisonReport, ReportTable, Section, Text
+from yolov7fast.reports.run_results import Run, read_runs
 from yolov7fast.reports.trial_ranking import COMPLETED, TrialRun, rank, read_curve, readable, verdict
-from yolov7fast.search import options
+from yolov7fast.search import trial_options as options
 from yolov7fast.search.runner import run_trials
 
 SHORT = {"batch": "batch_size", "size": "img_size"}  # further names of axes
@@ -113,12 +113,14 @@ class StudyPart:
             *filter(None, [verdict(ranked).replace("Setting", "Configuration").replace("setting", "configuration")]),
             "Accuracy is that of the last epoch. The result holds for this data set, network and length of training.",
         ]
-        return Section(f"Configurations at {self.title}", [Text("Best first."), Table(header, rows), Bullets(notes)])
+        return Section(
+            f"Configurations at {self.title}", [Text("Best first."), ReportTable(header, rows), Bullets(notes)]
+        )
 
 
 def run_study(
     base: Mapping[str, Any], settings: list[dict[str, str]], repeat: int, epochs: int, minutes: float, output: Path
-) -> Report | int:
+) -> ComparisonReport | int:
     """Train what is missing; returns the report, or the exit code where a signal or failures ended the trainings."""
     seeds, first = ("--repeat", str(repeat)), StudyPart("equal epochs", output / "equal_epochs", [*settings])
     parts = [first]

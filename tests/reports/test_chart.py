@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from yolov7fast.reports.charts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Bars, Chart, Line, short, ticks
+from yolov7fast.reports.charts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Bars, Chart, Line
 
 
 def points(chart: Chart) -> list[tuple[float, float]]:
@@ -42,28 +42,6 @@ def test_lines_without_height_or_of_any_size_are_drawn(values):
     assert left < right and low < high
 
 
-def test_ticks_are_round_and_epochs_are_whole():
-    assert ticks(0, 1, 5) == pytest.approx([0, 0.2, 0.4, 0.6, 0.8, 1])
-    assert ticks(1, 2, 7, whole=True) == [1, 2]
-    assert ticks(0, 99, 7, whole=True) == [0, 20, 40, 60, 80]
-
-
-@pytest.mark.parametrize(
-    "value, text",
-    [
-        (0, "0"),
-        (0.5, "0.5"),
-        (0.22544, "0.2254"),
-        (12345, "12,345"),
-        (1e-5, "1.00e-5"),
-        (100.0, "100"),
-        (1e7, "1.00e7"),
-    ],
-)
-def test_numbers_are_short(value, text):
-    assert short(value) == text
-
-
 def test_names_in_files_are_text():
     hostile = "</text><script>alert(1)</script>\x1b"
     for plot in (
@@ -72,9 +50,3 @@ def test_names_in_files_are_text():
     ):
         root = ElementTree.fromstring(plot.file_svg())
         assert not [e for e in root.iter() if e.tag.endswith("script")]
-
-
-def test_bars_are_fractions_of_the_longest():
-    bars = Bars("b", "B", "ms", ["one", "two"], [("forward", [10.0, 30.0]), ("loss", [10.0, 10.0])])
-    assert [(name, width) for name, _, width, _ in bars.segments(0)] == [("forward", 25.0), ("loss", 25.0)]
-    assert bars.segments(1)[0] == ("forward", "c0", 75.0, "30 ms")

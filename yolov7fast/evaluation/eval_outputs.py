@@ -1,6 +1,9 @@
-"""What an evaluation writes and prints: while it runs by sinks, which are fed with batches, and at its end."""
+"""Outputs of an evaluation: sinks that see every batch, and the tables, files and plots written at its end."""
 
+import csv
 import logging
+import math
+from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Protocol
@@ -8,8 +11,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from yolov7fast.core.boxes import xyxy2xywh
-from yolov7fast.core.drawing import plot_images
+from yolov7fast.core.drawing import class_name, plot_images
 from yolov7fast.core.errors import UserError
+from yolov7fast.core.files.atomic import atomic_file
 from yolov7fast.core.process.threads import SideThread
 from yolov7fast.core.text import counted
 from yolov7fast.data.data_yaml import DataYaml
@@ -23,20 +27,142 @@ from yolov7fast.evaluation.coco_metrics import (
     ground_truth,
     write_json,
 )
-from yolov7fast.evaluation.config import EvalConfig
 from yolov7fast.evaluation.confusion_matrix import ConfusionMatrix
-from yolov7fast.evaluation.loop import SeenBatch, Sink
-from yolov7fast.evaluation.report import (
-    draw_curves,
-    print_coco,
-    print_speed,
-    print_table,
-    thresholds_text,
-    training_flags,
-    write_files,
-)
-from yolov7fast.evaluation.result import EvalResult
+from yolov7fast.evaluation.curve_plots import plot_confusion, plot_mc_curve, plot_pr_curve
+from yolov7fast.evaluation.eval_config import EvalConfig
+from yolov7fast.evaluation.eval_loop import SeenBatch, Sink
+from yolov7fast.evaluation.eval_result import MAP, MAP50, SUMMARY, EvalResult
 from yolov7fast.predictors.predictor import Predictor
+
+ROW = "%20s" + "%12i" * 2 + "%12.3g" * 4
+SIZE_HEADER = ("%20s" + "%12s" * 5) % ("Size", "Images", "Labels", "mAP@.5", "mAP@.5:.95", "AR")
+SIZE_ROW = "%20s" + "%12i" * 2 + "%12s" * 3
+JSON_NAMES = ("P", "R", "mAP50", "mAP")  # of the summary in metrics.json
+
+
+def print_table(result: EvalResult, names: Sequence[str], per_class: bool) -> None:
+    """The summary row; with `per_class` also a row for each labelled class, and AP and AR by object size."""
+    print(ROW % ("all", result.seen, result.labels.sum(), *(result.summary[name] for name in SUMMARY)))
+    for name, value in result.further.items():
+        print("%20s%12s" % (name.removeprefix("metrics/"), _shown(value)))
+    if not per_class:
+        return
+    if len(names) > 1:
+        for row in per_class_rows(result, names):
+            print(ROW % (row["name"], result.seen, row["labels"], row["P"], row["R"], row["AP50"], row["AP"]))
+    print(SIZE_HEADER)
+    for size, figures in result.sizes.items():
+        print(SIZE_ROW % (size, result.seen, figures.labels, *map(_shown, (figures.ap50, figures.ap, figures.ar))))
+
+
+def _shown(value: float) -> str:
+    """A number of a table; a dash if nothing was measured."""
+    return "-" if math.isnan(value) else f"{value:.3g}"
+
+
+def thresholds_text(config: EvalConfig, uses_nms: bool) -> str:
+    """The thresholds that a table's figures depend on."""
+    nms = f"NMS IoU {config.iou_thres:g}" if uses_nms else "no NMS"
+    return f"Thresholds: confidence {config.conf_thres:g}, {nms}"
+
+
+def training_flags(config: EvalConfig, uses_nms: bool) -> str:
+    """The flags of test.py that give the thresholds of validation in training; empty where they are the same."""
+    training = EvalConfig()
+    flags = []
+    if config.conf_thres != training.conf_thres:
+        flags.append(f"--conf-thres {training.conf_thres:g}")
+    if uses_nms and config.iou_thres != training.iou_thres:
+        flags.append(f"--iou-thres {training.iou_thres:g}")
+    return " ".join(flags)
+
+
+def print_speed(result: EvalResult, precision: str) -> None:
+    """precision: what the network ran in; half on CUDA, which changes the third or fourth digit."""
+    inference, nms, size, batch = result.speed
+    print(
+        f"Speed: {inference:.1f}/{nms:.1f}/{result.speed.total_ms:.1f} ms inference/NMS/total per {size}x{size} image "
+        f"at batch-size {batch}, in {precision}"
+    )
+
+
+def print_coco(result: EvalResult) -> None:
+    """Print pycocotools' metrics and ours, which differ by design."""
+    if result.coco:
+        ours, theirs = result.summary, result.coco
+        print(f"{'':20s}{'mAP@.5':>12s}{'mAP@.5:.95':>12s}")
+        print("%20s%12.3g%12.3g" % ("this metric", ours[MAP50], ours[MAP]))
+        print("%20s%12.3g%12.3g" % ("pycocotools", theirs["AP50"], theirs["AP"]))
+
+
+def per_class_rows(result: EvalResult, names: Sequence[str]) -> list[dict[str, Any]]:
+    """One row for each class that has labels, ascending."""
+    classes = result.classes
+    return [
+        {
+            "class": int(c),
+            "name": class_name(names, c),
+            "labels": int(result.labels[c]),
+            "P": float(classes.p[i]),
+            "R": float(classes.r[i]),
+            "F1": float(classes.f1[i]),
+            "AP50": float(classes.ap[i, 0]),
+            "AP75": float(classes.ap[i, 5]),
+            "AP": float(classes.ap[i].mean()),
+        }
+        for i, c in enumerate(classes.classes)
+    ]
+
+
+def write_files(result: EvalResult, names: Sequence[str], save_dir: Path, settings: dict[str, Any]) -> None:
+    """Write `per_class.csv`, and `metrics.json` with every metric and the settings."""
+    rows = per_class_rows(result, names)
+    with atomic_file(save_dir / "per_class.csv", "w") as f:
+        writer = csv.DictWriter(f, ["class", "name", "labels", "P", "R", "F1", "AP50", "AP75", "AP"])
+        writer.writeheader()
+        writer.writerows(rows)
+    document = {
+        "settings": settings,
+        "images": result.seen,
+        "labels": int(result.labels.sum()),
+        **dict(zip(JSON_NAMES, (result.summary[name] for name in SUMMARY))),
+        "further": _without_nan(dict(result.further)),
+        "losses": dict(result.losses),
+        "sizes": {size: _without_nan(figures._asdict()) for size, figures in result.sizes.items()},
+        "times": {
+            "inference_ms": result.speed.inference_ms,
+            "nms_ms": result.speed.nms_ms,
+            "total_ms": result.speed.total_ms,
+        },
+        "coco": result.coco,
+        "per_class": rows,
+    }
+    write_json(document, save_dir / "metrics.json", indent=1)
+
+
+def _without_nan(figures: dict[str, float]) -> dict[str, float | None]:
+    """NaN becomes null: JSON has no NaN."""
+    return {name: None if math.isnan(value) else value for name, value in figures.items()}
+
+
+def write_per_class_ap(result: EvalResult, names: Sequence[str], path: str | Path) -> None:
+    """{map50, map, per_class: {id: {ap50, ap, name}}} as JSON (`--save-per-class-ap`)."""
+    rows = per_class_rows(result, names)
+    per_class = {str(r["class"]): {"ap50": r["AP50"], "ap": r["AP"], "name": r["name"]} for r in rows}
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    document = {"map50": result.summary[MAP50], "map": result.summary[MAP], "per_class": per_class}
+    write_json(document, path, indent=1)
+
+
+def draw_curves(result: EvalResult, matrix: np.ndarray, names: Sequence[str], save_dir: Path) -> None:
+    """PR, F1, P and R curves, and the confusion matrix."""
+    curves, ids = result.curves, result.classes.classes.tolist()
+    plot_pr_curve(curves.x, curves.pr, result.classes.ap[:, 0], save_dir / "PR_curve.png", names, ids)
+    for label, values in (("F1", curves.f1), ("Precision", curves.p), ("Recall", curves.r)):
+        short = "F1" if label == "F1" else label[0]
+        plot_mc_curve(curves.x, values, save_dir / f"{short}_curve.png", names, ids, label)
+    plot_confusion(matrix, save_dir / "confusion_matrix.png", names)
+
 
 log = logging.getLogger(__name__)
 DRAWN_BATCHES = 3
@@ -46,7 +172,7 @@ DRAWN_IMAGES = 16
 class TextSink:
     """`labels/<stem>.txt`: a line for each detection, best first: class, xywh normalised, and the score if wanted.
 
-    A file is begun anew by each run; images of one stem in several folders share it.
+    Each run overwrites the file; images with the same stem in several folders share it.
     """
 
     image_batches = 0
@@ -84,7 +210,7 @@ class JsonSink:
 
 
 class ImageSink:
-    """`test_batch{0,1,2}_{labels,pred}.jpg`, drawn by a thread of its own; `close` waits for it."""
+    """`test_batch{0,1,2}_{labels,pred}.jpg`, drawn in a background thread; `close` waits for it."""
 
     image_batches = DRAWN_BATCHES
 
@@ -103,7 +229,7 @@ class ImageSink:
             self.drawings.append(self.pool.submit(plot_images, images, targets, paths, fname, self.names))
 
     def close(self) -> None:
-        """Wait for the drawings; a failed one is logged, but costs no figures."""
+        """Wait for the drawings; a failed one is logged."""
         self.pool.shutdown()
         for error in filter(None, (drawing.exception() for drawing in self.drawings)):
             log.warning("an image in %s could not be drawn: %s", self.save_dir, error)
@@ -119,18 +245,6 @@ def detections_as_targets(batch: SeenBatch) -> np.ndarray:
     return np.concatenate(rows)
 
 
-class MatrixSink:
-    """Counts the confusion matrix."""
-
-    image_batches = 0
-
-    def __init__(self, matrix: ConfusionMatrix):
-        self.matrix = matrix
-
-    def __call__(self, batch: SeenBatch) -> None:
-        self.matrix.update(batch.native)
-
-
 class ClosedSink(Protocol):
     """A sink that completes its file when the evaluation is done."""
 
@@ -139,7 +253,7 @@ class ClosedSink(Protocol):
 
 
 class Outputs:
-    """All that one evaluation writes, as its configuration asks for it.
+    """Everything that one evaluation writes, according to its configuration.
 
     data_set: the loader's, with img_files, label_files, labels (m, 5) and shapes (n, 2) w, h.
     """
@@ -163,12 +277,12 @@ class Outputs:
             self._add_drawings()
 
     def add(self, sink: ClosedSink) -> None:
-        """Let a sink see every batch, and close it once the evaluation is done; not where it is stopped."""
+        """Add a sink that sees every batch and is closed when the evaluation is complete."""
         self.sinks.append(sink)
         self.closed_sinks.append(sink)
 
     def _check_labels(self) -> None:
-        """Refuse labels beyond nc. A set without any label is refused too, unless its boxes are what is wanted."""
+        """Raise UserError for labels beyond nc, or if there are no labels and no detections are to be written."""
         files, wanted = self.data_set.label_files, self.config.outputs
         check_class_range(self.data_set.labels, files, len(self.names), self.data.path)
         if not any(map(len, self.data_set.labels)):
@@ -188,10 +302,10 @@ class Outputs:
     def _add_drawings(self) -> None:
         self.matrix = ConfusionMatrix(len(self.names))
         self.drawings = ImageSink(self.save_dir, self.names)
-        self.sinks += [self.drawings, MatrixSink(self.matrix)]
+        self.sinks += [self.drawings, self.matrix]
 
     def finish(self, result: EvalResult, predictor: Predictor) -> EvalResult:
-        """Print and write what follows from the figures; pycocotools' replace ours in the result where it ran."""
+        """Print and write the result; metrics of pycocotools replace ours in it where it ran."""
         wanted, config = self.config.outputs, self.config
         for sink in self.closed_sinks:
             sink.close()
@@ -225,6 +339,6 @@ class Outputs:
         return result
 
     def close(self) -> None:
-        """Let go of the drawing thread after an evaluation that did not finish."""
+        """Stop the drawing thread of an evaluation that did not finish."""
         if self.drawings is not None:
             self.drawings.pool.shutdown(cancel_futures=True)

@@ -1,4 +1,4 @@
-"""What a run's page shows of a validation, as plain values for JSON: tables, confusion matrix, curves, images."""
+"""The part of a run's page about its validation, as plain values for JSON: tables, matrix, curves, images."""
 
 import heapq
 import math
@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from yolov7fast.evaluation.confusion_matrix import ConfusionMatrix, Pairing
-from yolov7fast.evaluation.loop import SeenBatch
-from yolov7fast.evaluation.report import per_class_rows
-from yolov7fast.evaluation.result import EvalResult
+from yolov7fast.evaluation.eval_loop import SeenBatch
+from yolov7fast.evaluation.eval_outputs import per_class_rows
+from yolov7fast.evaluation.eval_result import EvalResult
 
 FIRST, WORST = 8, 20  # images shown
 MOST_BOXES = 150  # of one kind in an image
@@ -98,7 +98,7 @@ def _boxes(cls: np.ndarray, xyxy: np.ndarray, odd: np.ndarray, score: np.ndarray
 def findings(
     result: EvalResult, sink: FindingsSink, names: Sequence[str], groups: Mapping[str, Sequence[int]]
 ) -> dict[str, Any]:
-    """All of it; groups: classes of each head, where there are several."""
+    """The values by section; groups: classes of each head, if there are several."""
     rows = per_class_rows(result, names)
     return {
         "images": result.seen,

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from yolov7fast.reports.runs import Run
+from yolov7fast.reports.run_results import Run
 
 LATE = 10  # epochs that count as late
 # settings that differ between any two runs and explain nothing

@@ -1,4 +1,4 @@
-"""How a detector is measured and what is written of it, as two small objects instead of a long list of parameters."""
+"""Configuration of an evaluation: how a detector is measured, and which outputs are written."""
 
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -12,7 +12,7 @@ TRAINING_IOU = 0.6  # NMS IoU of the validations in training, as upstream has it
 
 @dataclass(frozen=True)
 class OutputConfig:
-    """What an evaluation writes and prints besides its figures."""
+    """Outputs of an evaluation besides its metrics."""
 
     save_txt: bool = False  # labels/*.txt
     save_conf: bool = False  # with the score in each line
@@ -22,12 +22,12 @@ class OutputConfig:
     is_coco: bool = False  # class ids are COCO's 80, whatever the names
     plots: bool = True  # grids of the first batches, curves, confusion matrix
     verbose: bool = False  # rows of single classes and sizes
-    standalone: bool = False  # a command of its own, which prints more than a validation inside training
+    standalone: bool = False  # test.py, which prints more than a validation during training
 
 
 @dataclass(frozen=True)
 class EvalConfig:
-    """How a detector is measured. Checked when it is built: impossible values raise UserError."""
+    """How a detector is measured. Checked when it is built: invalid values raise UserError."""
 
     img_size: int = 640  # longer side of the images
     batch_size: int = 32
@@ -51,7 +51,7 @@ class EvalConfig:
         return self.task if self.task in SPLITS else "val"
 
     def predict_options(self) -> PredictOptions:
-        """What is asked of the predictor: every class of a box above the threshold counts."""
+        """Options of the predictor; every class of a box above the threshold counts."""
         return PredictOptions(
             conf_thres=self.conf_thres,
             iou_thres=self.iou_thres,
@@ -65,7 +65,7 @@ class EvalConfig:
         )
 
     def settings(self) -> dict[str, Any]:
-        """What metrics.json says of how its figures were made."""
+        """The settings written to metrics.json."""
         return {
             "task": self.task,
             "conf_thres": self.conf_thres,
@@ -80,9 +80,9 @@ class EvalConfig:
 
 
 def from_options(options: Any, **changes: Any) -> EvalConfig:
-    """The configuration that a command's flags ask for; `changes` by field name, of either object, win.
+    """The configuration of a command's flags, or the default for a flag the command lacks.
 
-    Commands that lack a flag get the default.
+    changes: by field name of either object; they take precedence.
     """
     given = {"half": not getattr(options, "no_half", False), **vars(options), **changes}
     outputs = OutputConfig(**{f.name: given[f.name] for f in fields(OutputConfig) if f.name in given})

@@ -6,6 +6,7 @@ Settings are flags of the command (`batch_size`, `training.batch_size`). One fla
 
 import hashlib
 import json
+import math
 import os
 import re
 from argparse import Namespace
@@ -14,25 +15,28 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+
 from yolov7fast.checkpoint.families import WEIGHTS_FOLDER
 from yolov7fast.cli import run_file
 from yolov7fast.cli.checks import check_train
 from yolov7fast.cli.flags import flags_of
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.cli.programs import program_of
-from yolov7fast.core.errors import UserError
+from yolov7fast.core.errors import UserError, shown
 from yolov7fast.core.files.paths import check_file
-from yolov7fast.core.files.settings_files import read_yaml
-from yolov7fast.core.text import nearest
+from yolov7fast.core.files.settings_files import LARGEST_INTEGER, is_whole, read_json, read_yaml
+from yolov7fast.core.text import nearest, printable
 from yolov7fast.data.data_yaml import load_data_yaml
 from yolov7fast.nn.detr_config import check_network_setting, network_settings
+from yolov7fast.reports.run_results import number
 from yolov7fast.training.hyperparameters import KEYS, check_hyp, load_hyp
 
 FULL_RUN = 20  # epochs of a full run, in those of a trial, where the base configuration has no more than the trial
 
 
 class Budget(NamedTuple):
-    """What each trial may use; None: as the base configuration has it. validations: at least so many in each trial."""
+    """Limits of each trial; None: the base configuration's value. validations: the minimum number in each trial."""
 
     epochs: int | None = None
     subset: int | None = None
@@ -132,7 +136,7 @@ class TrialTraining:
         return self.options(settings)["epochs"]
 
     def base_value(self, name: str) -> Any:
-        """What a trial uses that does not set it."""
+        """The value in a trial that does not set it."""
         return self.options({})[name] if name in self.flags else self.known.get(name)
 
     def options(self, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -155,7 +159,7 @@ class TrialTraining:
         return flags
 
     def note(self) -> str:
-        """What trials change in the base configuration, for the user."""
+        """A note for the user about changes to the base configuration."""
         wanted, used, epochs = self.base["eval_interval"], self.base_value("eval_interval"), self.epochs({})
         few = f"with eval_interval {wanted} a trial of {epochs} epochs has too few validations to be pruned by"
         return f"{few}: trials are validated every {used} epochs" if used != wanted and epochs > 1 else ""
@@ -167,7 +171,7 @@ class TrialTraining:
                 path.unlink(missing_ok=True)
 
     def digests(self) -> dict[str, str]:
-        """Of the files that trials read besides the base configuration, by name; a folder counts by its name only."""
+        """SHA-256 by name of the files that trials read, except the base configuration; of a folder only the name."""
         paths = {name: Path(name) if Path(name).is_dir() else Path(check_file(name, kind)) for name, kind in self.files}
         contents = {name: path.read_bytes() if path.is_file() else b"" for name, path in sorted(paths.items())}
         return {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
@@ -184,7 +188,7 @@ class TrialTraining:
         return self._over_base(settings, folder) | self.budgeted | place
 
     def full_run(self, settings: Mapping[str, Any], path: Path) -> tuple[dict[str, Any], list[str]]:
-        """The content of `path`, the run file of a full run without the budget, and the words that start it."""
+        """The content of `path`, the run file of a full run without the budget, and its command line."""
         content, size = self._over_base(settings, path.parent) | {"name": "best"}, self.base["img_size"]
         if self.base["subset_size"] and "subset_size" not in settings:
             content["subset_size"] = 0
@@ -241,3 +245,109 @@ class DetrTrialTraining(TrialTraining):
 
     def inner_value(self, name: str, value: Any, where: str) -> Any:
         return check_network_setting(self.base["architecture"], name, value, self.known[name], where)
+
+
+# --- files of settings ------------------------------------------------------------------------------------------------
+
+TAKES = {
+    "log_uniform": "[low, high] with low < high, both above 0",
+    "uniform": "[low, high] with low < high",
+    "int": "[low, high], whole numbers with low < high; its step must be one of at least 1",
+    "choice": "a list of values, such as {choice: [16, 32]}",
+}
+MOST_TRIALS = 1_000  # of a list: each is a training, and is checked as one, which takes some 10 ms
+GOLDEN = (5**0.5 - 1) / 2
+Space = dict[str, BaseDistribution]  # the range of each setting
+EXAMPLE = "lr0: {log_uniform: [0.001, 0.1]}"
+
+
+def training_for(base_config: str) -> type[TrialTraining]:
+    """The class of the family that a base configuration is for."""
+    family = run_file.family_of_run_file(base_config)
+    if family in (known := {kind.family: kind for kind in (YoloTrialTraining, DetrTrialTraining)}):
+        return known[family]
+    from yolov7fast.training.families import family_class
+
+    registered = family_class(family)
+    parts = {"family": family, "suffix": registered.checkpoint_suffix, "weights": registered.weights_folder}
+    return type("FamilyTrialTraining", (TrialTraining,), parts)
+
+
+def read_trials(path: str | Path, training: TrialTraining) -> list[dict[str, Any]]:
+    """The settings of each trial in a list, by their one name."""
+    content = read_file(path)
+    if not isinstance(content, list) or not content:
+        raise UserError(f'{path} must hold a list of trials, such as [{{"lr0": 0.01}}, {{"lr0": 0.02}}]')
+    if len(content) > MOST_TRIALS:
+        raise UserError(
+            f"{path} lists {len(content):,} trials, and at most {MOST_TRIALS:,} are possible: split the file, or give "
+            "ranges with --search"
+        )
+    trials = []
+    for k, entry in enumerate(content, 1):
+        where = f"{path}: trial {k}"
+        if not isinstance(entry, dict):
+            raise UserError(f'{where} must be an object of settings, such as {{"lr0": 0.01}}, not {shown(entry)}')
+        named = by_name(entry, training, where)
+        trials.append(training.checked({name: value for name, (_, value) in named.items()}, where))
+    return trials
+
+
+def read_space(path: str | Path, training: TrialTraining) -> Space:
+    """The range of each setting; its choices, or both ends and a value between them, must be possible values."""
+    content = read_file(path)
+    if not isinstance(content, dict) or not content:
+        raise UserError(f"{path} must hold the settings to search with their ranges, such as {EXAMPLE}")
+    space: Space = {}
+    for name, (key, entry) in by_name(content, training, str(path)).items():
+        where = f"{path}: {printable(key, 60)}"
+        space[name], values = _distribution(entry, where)
+        for value in values:
+            training.checked({name: value}, where)
+        if isinstance(space[name], FloatDistribution):
+            low, high = values
+            try:
+                training.value(name, low + GOLDEN * (high - low), where)  # not whole, whatever the ends are
+            except UserError as error:
+                raise UserError(f"{error}; for whole numbers write {{int: [{int(low)}, {int(high)}]}}") from None
+    return space
+
+
+def read_file(path: str | Path) -> Any:
+    """JSON or YAML, by the file's ending."""
+    found = check_file(path, "experiment")
+    return read_json(found) if found.endswith(".json") else read_yaml(found)
+
+
+def by_name(entry: Mapping[str, Any], training: TrialTraining, where: str) -> dict[str, tuple[str, Any]]:
+    """Each setting once: its one name -> as it is written here, its value."""
+    found: dict[str, tuple[str, Any]] = {}
+    for key, value in entry.items():
+        name = training.name(str(key), where)
+        if name in found:
+            raise UserError(f"{where}: '{printable(name, 60)}' is given twice")
+        found[name] = (str(key), value)
+    return found
+
+
+def _distribution(entry: Any, where: str) -> tuple[BaseDistribution, list]:
+    """The distribution of a range, and its choices or both ends (whole numbers as int)."""
+    kinds = [kind for kind in TAKES if isinstance(entry, Mapping) and kind in entry]
+    if len(kinds) != 1 or set(entry) - {kinds[0], *(["step"] if kinds == ["int"] else [])}:
+        raise UserError(f"{where} must be one of {', '.join(TAKES)} (int may have a step), such as {EXAMPLE}")
+    kind, values, step = kinds[0], entry[kinds[0]], entry.get("step", 1)
+    listed = values if isinstance(values, list) else []
+    ends = [math.nan if isinstance(value, bool) else number(value) for value in listed]
+    is_range = len(ends) == 2 and all(map(math.isfinite, ends)) and ends[0] < ends[1]
+    is_whole_range = is_range and ends[0].is_integer() and ends[1].is_integer() and is_whole(step, 1, LARGEST_INTEGER)
+    is_choice = bool(listed) and all(isinstance(value, str | int | float) for value in listed)
+    possible = {"choice": is_choice, "int": is_whole_range, "uniform": is_range}
+    if not possible.get(kind, is_range and ends[0] > 0):
+        raise UserError(f"{where}: {kind} takes {TAKES[kind]}, not {shown(entry)}")
+    if kind == "choice":
+        return CategoricalDistribution(listed), listed
+    low, high = ends
+    values = [int(end) if end.is_integer() else end for end in ends]
+    if kind == "int":
+        return IntDistribution(int(low), int(high), step=step), values
+    return FloatDistribution(low, high, log=kind == "log_uniform"), values

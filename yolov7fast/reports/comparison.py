@@ -1,4 +1,4 @@
-"""What the report says: one function per section, each from the runs alone."""
+"""The comparison report of runs: one function per section, each computed from the runs alone."""
 
 import math
 import shlex
@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from yolov7fast.reports import plots
-from yolov7fast.reports.advice import advice, price_of_the_gain
-from yolov7fast.reports.figures import (
+from yolov7fast.reports.advice import advice, cost_of_the_gain
+from yolov7fast.reports.charts import Bars, Chart, Line
+from yolov7fast.reports.html_page import Bullets, Cell, ComparisonReport, ReportTable, Section, Text
+from yolov7fast.reports.run_results import Run
+from yolov7fast.reports.run_statistics import (
     LATE,
     at_epoch,
     at_hours,
@@ -28,9 +30,38 @@ from yolov7fast.reports.figures import (
     weights_bytes,
     winner,
 )
-from yolov7fast.reports.plots import LABELS
-from yolov7fast.reports.render import Bullets, Cell, Report, Section, Table, Text
-from yolov7fast.reports.runs import Run
+
+LABELS = {"map": "mAP@.5:.95", "map50": "mAP@.5", "precision": "precision", "recall": "recall"}
+Pick = Callable[[Run], np.ndarray | None]
+
+
+def curve_chart(
+    runs: list[Run], name: str, title: str, ylabel: str, pick: Pick, by_hours: bool = False
+) -> Chart | None:
+    """One line per run; `pick(run)` gives its values by epoch, or None. No plot where no run has any."""
+    lines = []
+    for run in runs:
+        x, y = run.hours if by_hours else run.epoch, pick(run)
+        if x is not None and y is not None:
+            lines.append(Line(run.name, x.tolist(), y.tolist()))
+    chart = Chart(name, title, "hours" if by_hours else "epoch", lines, ylabel)
+    return chart if chart else None
+
+
+def stage_bars(runs: list[Run]) -> Bars | None:
+    """Stacked bars: milliseconds of an iteration by stage, for runs with a profile."""
+    profiled = [run for run in runs if run.profile]
+    if not profiled:
+        return None
+    names = list(dict.fromkeys(stage for run in profiled for stage in run.profile["stages"]))
+    parts = [(stage, [_mean_ms(run, stage) for run in profiled]) for stage in names]
+    return Bars("stages", "Where an iteration's time goes", "ms", [run.name for run in profiled], parts)
+
+
+def _mean_ms(run: Run, stage: str) -> float:
+    """0 for a stage that the run's profile does not have."""
+    return float(np.nan_to_num(run.profile["stages"].get(stage, {}).get("mean_ms", 0.0)))
+
 
 # the settings worth a line even where all runs agree
 MAIN_SETTINGS = (
@@ -40,7 +71,7 @@ MAIN_SETTINGS = (
 )  # fmt: skip
 
 
-def build_report(runs: list[Run], rate: float | None) -> Report:
+def build_report(runs: list[Run], rate: float | None) -> ComparisonReport:
     """The whole comparison; `rate`: money per hour, or None."""
     title = "Comparison of " + " and ".join([", ".join(r.name for r in runs[:-1]), runs[-1].name][len(runs) == 1 :])
     sections = [
@@ -56,7 +87,7 @@ def build_report(runs: list[Run], rate: float | None) -> Report:
         file_sizes(runs),
         Section("Advice by use case", [Bullets(advice(runs, rate))]),
     ]
-    return Report(title, sections)
+    return ComparisonReport(title, sections)
 
 
 # --- numbers as text --------------------------------------------------------------------------------------------------
@@ -72,7 +103,7 @@ def decimals(value: float) -> str:
 
 
 def _change(values: list[float]) -> str:
-    """The last run against the first, in per cent, or as a factor where that says more."""
+    """The last run against the first, in per cent, or as a factor from 2x on."""
     factor = ratio(values[-1], values[0])
     if not math.isfinite(factor) or factor == 1:
         return "" if factor != 1 else "equal"
@@ -112,8 +143,8 @@ def summary(runs: list[Run], rate: float | None) -> Section:
         rows.append(_row(f"cost at ${rate:g} an hour", costs, money, False, pair))
     rows.append(_row("mAP@.5:.95 per hour", [ratio(m, h) for m, h in zip(final["map"], hours)], decimals, True, pair))
     rows.append(_row("weights file", [weights_bytes(r) for r in runs], lambda v: number(v, ".1f", " MB"), False, pair))
-    blocks: list = [Text(sentence) for sentence in price_of_the_gain(runs, rate)]
-    blocks.append(Table(_header(runs, "", pair), rows))
+    blocks: list = [Text(sentence) for sentence in cost_of_the_gain(runs, rate)]
+    blocks.append(ReportTable(_header(runs, "", pair), rows))
     if len(runs) > 1:
         blocks.append(Text("Bold: the winner of the row."))
     notes = [f"**{run.name}**: {note}" for run in runs for note in run.notes]
@@ -134,14 +165,17 @@ def settings_section(runs: list[Run]) -> Section:
     elif differing:
         count = f"{len(differing)} settings differ:" if len(differing) > 1 else "One setting differs:"
         rows = [[f"`{key}`", *map(_setting, values)] for key, values in differing.items()]
-        blocks += [Text(count), Table(["setting", *(run.name for run in runs)], rows)]
+        blocks += [Text(count), ReportTable(["setting", *(run.name for run in runs)], rows)]
     elif len(runs) > 1:
         blocks.append(Text("No setting differs: the runs vary by chance alone, or by code and machine."))
     common = settings(runs[0])
     same = [key for key in MAIN_SETTINGS if key in common and key not in differing]
     if same:
         heading = "Common to all:" if len(runs) > 1 else "Main settings:"
-        blocks += [Text(heading), Table(["setting", "value"], [[f"`{key}`", _setting(common[key])] for key in same])]
+        blocks += [
+            Text(heading),
+            ReportTable(["setting", "value"], [[f"`{key}`", _setting(common[key])] for key in same]),
+        ]
     return Section("Settings", blocks)
 
 
@@ -157,11 +191,11 @@ def losses(runs: list[Run]) -> Section:
         for when, value in (("first", first), ("last", last)):
             rows.append([f"{part}, {when} epoch", *(number(value(v), ".4f") for v in known)])
         title = "Total training loss" if part == "total" else f"Training loss: {part}"
-        drawn.append(plots.curves(runs, f"loss_{part}", title, part, lambda run, p=part: run.losses.get(p)))
+        drawn.append(curve_chart(runs, f"loss_{part}", title, part, lambda run, p=part: run.losses.get(p)))
     for part in dict.fromkeys(part for run in runs for part in run.val_losses):
         title = f"Validation loss: {part}"
-        drawn.append(plots.curves(runs, f"val_{part}", title, part, lambda run, p=part: run.val_losses.get(p)))
-    blocks: list = [Table(_header(runs, "training loss", False), rows), [p for p in drawn if p]]
+        drawn.append(curve_chart(runs, f"val_{part}", title, part, lambda run, p=part: run.val_losses.get(p)))
+    blocks: list = [ReportTable(_header(runs, "training loss", False), rows), [p for p in drawn if p]]
     for key in ("loss_ota", "assigner", "assigner_schedule"):
         if len({repr(settings(run).get(key) or 0) for run in runs}) > 1:
             blocks.insert(0, Text(f"The runs use different losses (`{key}`): compare shapes, not levels."))
@@ -180,10 +214,12 @@ def accuracy(runs: list[Run]) -> Section:
             if any(math.isfinite(v) for v in values):
                 rows.append(_row(f"{LABELS[name]}, epoch {epoch}", values, decimals, True, pair))
     drawn = [
-        plots.curves(runs, f"metric_{name}", label, label, lambda run, n=name: run.metrics[n])
+        curve_chart(runs, f"metric_{name}", label, label, lambda run, n=name: run.metrics[n])
         for name, label in LABELS.items()
     ]
-    blocks: list = [Table(_header(runs, "at the same epoch", pair), rows)] if rows else [Text("No run was validated.")]
+    blocks: list = (
+        [ReportTable(_header(runs, "at the same epoch", pair), rows)] if rows else [Text("No run was validated.")]
+    )
     return Section("Accuracy and recall", [*blocks, [p for p in drawn if p]])
 
 
@@ -206,7 +242,7 @@ def stability(runs: list[Run]) -> Section:
         f"The last {LATE} measured epochs of each run. A trend means that the run was still changing; little scatter "
         "means that it was stable."
     )
-    return Section("Stability over the last ten epochs", [text, Table(_header(runs, "", False), rows)])
+    return Section("Stability over the last ten epochs", [text, ReportTable(_header(runs, "", False), rows)])
 
 
 def stage_times(runs: list[Run]) -> Section:
@@ -222,8 +258,8 @@ def stage_times(runs: list[Run]) -> Section:
     rows.append(_row("images per second", rate, lambda v: number(v, ".0f"), True, False))
     busy = [_figure(run, "gpu_busy") for run in profiled]
     rows.append(_row("GPU busy", busy, lambda v: number(v * 100, ".1f", "%"), True, False))
-    table = Table(_header(profiled, "stage", False), rows)
-    drawn = plots.stages(runs)
+    table = ReportTable(_header(profiled, "stage", False), rows)
+    drawn = stage_bars(runs)
     return Section("Stage times and GPU utilisation", [table, [drawn] if drawn else [], *hints])
 
 
@@ -243,7 +279,7 @@ def profile_command(run: Run) -> str:
     """The profiler's command line with a run's own settings, as far as they are known, and its folder as output."""
     opt = {"data": "DATA.yaml"} | {key: value for key, value in run.opt.items() if value not in (None, "")}
     if run.hyp:
-        opt["hyp"] = run.folder / "hyp.yaml"  # as trained with, whatever the command line changed
+        opt["hyp"] = run.folder / "hyp.yaml"  # includes changes of the command line
     if "cfg" not in opt and "weights" in opt:
         opt["cfg"] = ""  # the network is that of the weights
     words = ["python", "tests/profile_training_loop.py"]
@@ -289,8 +325,8 @@ def time_and_cost(runs: list[Run], rate: float | None) -> Section:
     if any(v > 0 for v in memory):
         rows.append(_row("GPU memory, largest", memory, lambda v: number(v, ".2f", " GB"), False, pair))
     rows.append(["time taken from", *(run.time_source for run in runs), *[""] * pair])
-    blocks: list = [Table(_header(runs, "", pair), rows)]
-    minutes = plots.curves(runs, "minutes", "Minutes an epoch", "minutes", _measured_minutes)
+    blocks: list = [ReportTable(_header(runs, "", pair), rows)]
+    minutes = curve_chart(runs, "minutes", "Minutes an epoch", "minutes", _measured_minutes)
     if minutes:
         blocks.append([minutes])
     if rate is None:
@@ -321,19 +357,19 @@ def equal_time(runs: list[Run]) -> Section:
         ]
         rows.append([f"after {duration(shortest * part)}", *cells])
     text = Text("mAP@.5:.95 each run had when the same time had passed, up to the length of the shortest run.")
-    blocks: list = [text, Table(_header(timed, "", False), rows)]
+    blocks: list = [text, ReportTable(_header(timed, "", False), rows)]
     target = min(best(run, "map").value for run in timed)
     if math.isfinite(target):
         values = [hours_to(run, "map", target) for run in timed]
         row = _row(f"time to reach {target:.3f}", values, duration, False, False)
         blocks.append(Text(f"Time to the accuracy that all of them reached (mAP@.5:.95 {target:.3f}):"))
-        blocks.append(Table(_header(timed, "", False), [row]))
+        blocks.append(ReportTable(_header(timed, "", False), [row]))
     return Section("Equal time", blocks)
 
 
 def accuracy_by_hours(runs: list[Run]) -> Section:
     drawn = [
-        plots.curves(runs, f"hours_{name}", f"{LABELS[name]} against hours", LABELS[name], pick, by_hours=True)
+        curve_chart(runs, f"hours_{name}", f"{LABELS[name]} against hours", LABELS[name], pick, by_hours=True)
         for name, pick in (("map", lambda run: run.metrics["map"]), ("map50", lambda run: run.metrics["map50"]))
     ]
     drawn = [p for p in drawn if p]
@@ -348,5 +384,5 @@ def file_sizes(runs: list[Run]) -> Section:
     ]
     if any(run.weights for run in runs):
         rows.append(["all checkpoints", *(f"{sum(r.weights.values()) / 1e6:.1f} MB in {len(r.weights)}" for r in runs)])
-        return Section("File sizes", [Table(_header(runs, "file", False), rows)])
+        return Section("File sizes", [ReportTable(_header(runs, "file", False), rows)])
     return Section("File sizes", [Text("No run folder holds `weights/*.pt` or `*.pth`.")])

@@ -89,7 +89,7 @@ def _check(opt: Namespace) -> None:
 
 
 def resumed(opt: Namespace, stored: dict[str, Any]) -> Namespace:
-    """The flags of the trials that are resumed; those that may change can be given anew."""
+    """The flags of the trials that are resumed; the command line may change some of them."""
     values, file = dict(vars(opt)), Path(opt.output_dir) / FILE
     for name, flag in KEPT.items():
         if name not in stored:

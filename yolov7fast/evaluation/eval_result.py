@@ -1,12 +1,16 @@
-"""The result of an evaluation, and the names of its metrics: columns of results.csv, tags of the loggers."""
+"""The result of an evaluation, the names of its metrics, and further metrics (`FURTHER`).
 
-from collections.abc import Mapping
+The names are columns of results.csv and tags of the loggers. `docs/extending_metric.md` adds a metric, step by step.
+"""
+
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from yolov7fast.evaluation.average_precision import ClassAP, Curves, SizeAP, fitness
+from yolov7fast.evaluation.detection_matching import Batch
 
 PRECISION, RECALL = "metrics/precision", "metrics/recall"
 MAP50, MAP = "metrics/mAP_0.5", "metrics/mAP_0.5:0.95"
@@ -38,7 +42,7 @@ class Speed(NamedTuple):
 
 @dataclass(frozen=True)
 class EvalResult:
-    """Figures of one evaluation.
+    """The result of one evaluation.
 
     summary: precision, recall and the two mAPs of our own metric, by the names in `SUMMARY`. Where pycocotools
     ran, `metrics` has its mAPs instead, and `coco` its twelve numbers.
@@ -58,7 +62,7 @@ class EvalResult:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """All that a validation measures, by the names of results.csv's columns."""
+        """All metrics and losses, by the column names of results.csv."""
         found = dict(self.summary)
         if self.coco:
             found |= {MAP50: self.coco["AP50"], MAP: self.coco["AP"]}
@@ -67,19 +71,38 @@ class EvalResult:
 
     @property
     def fitness(self) -> float:
-        """What the best checkpoint is chosen by."""
+        """The number that selects the best checkpoint."""
         return fitness_of(self.metrics)
 
     def with_coco(self, stats: Mapping[str, float]) -> "EvalResult":
-        """The same with pycocotools' figures; classes without labels get its AP as their own."""
+        """A copy with pycocotools' metrics; classes without labels get its AP."""
         per_class_ap = self.per_class_ap.copy()
         per_class_ap[np.setdiff1d(np.arange(len(per_class_ap)), self.classes.classes)] = stats["AP"]
         return replace(self, per_class_ap=per_class_ap, coco=stats)
 
     def as_upstream(self) -> tuple[tuple[float, ...], np.ndarray, tuple[float, ...]]:
-        """What upstream's `test` returns: (P, R, mAP@.5, mAP@.5:.95, three losses), per-class AP, and (inference, NMS
-        and total ms per image, size, size, batch size)."""
+        """The return value of upstream's `test`.
+
+        (P, R, mAP@.5, mAP@.5:.95, three losses), per-class AP, and (inference, NMS and total ms per image, size, size,
+        batch size).
+        """
         losses = (*self.losses.values(), 0.0, 0.0, 0.0)[:3]
         speed = self.speed
         times = (speed.inference_ms, speed.nms_ms, speed.total_ms, speed.img_size, speed.img_size, speed.batch_size)
         return (*(self.metrics[name] for name in SUMMARY), *losses), self.per_class_ap, times
+
+
+class FurtherMetric(Protocol):
+    """A metric that is updated with every batch of an evaluation."""
+
+    def update(self, batch: Batch) -> None:
+        """Detections and labels of some images, in pixels of the original images."""
+        ...
+
+    def figure(self) -> float:
+        """NaN where nothing could be measured."""
+        ...
+
+
+# name, as a column of results.csv -> the metric, made with the number of classes
+FURTHER: dict[str, Callable[[int], FurtherMetric]] = {}
