@@ -25,7 +25,7 @@ from yolov7fast.reports.run_plots import plot_results
 from yolov7fast.reports.runs import read_runs
 from yolov7fast.reports.sections import build_report
 from yolov7fast.reports.trial_ranking import read_curve
-from yolov7fast.training.families import family_class
+from yolov7fast.training.family import family_class
 from yolov7fast.training.options import resumed_options
 from yolov7fast.training.trainer import Trainer
 

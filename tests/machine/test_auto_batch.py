@@ -29,8 +29,8 @@ from yolov7fast.training.memory_plan import (
     available_ram,
     choose_batch,
 )
-from yolov7fast.training.run import can_begin_with_half
-from yolov7fast.training.yolo.family import YoloFamily
+from yolov7fast.training.train import can_halve_batch
+from yolov7fast.training.yolo_family import YoloFamily
 
 HYP = load_hyp(str(ROOT / "data/hyp.small.yaml"))
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
@@ -185,4 +185,4 @@ def test_out_of_memory_in_the_first_steps_halves_the_batch_and_the_run_is_that_o
 def test_only_a_fresh_run_with_an_automatic_batch_begins_anew(changed, may):
     opt = SimpleNamespace(**{"automatic_batch": True, "total_batch_size": 8} | changed)
     progress = Progress(epoch=changed.get("epoch", 0), global_step=changed.get("global_step", 9))
-    assert can_begin_with_half(opt, progress, changed.get("world", World()), changed.get("checkpoint")) is may
+    assert can_halve_batch(opt, progress, changed.get("world", World()), changed.get("checkpoint")) is may

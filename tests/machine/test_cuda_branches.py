@@ -20,14 +20,14 @@ from yolov7fast.predictors.base import PredictOptions
 from yolov7fast.predictors.yolo import YoloPredictor, wants_half
 from yolov7fast.search.runner import devices_of
 from yolov7fast.training import distributed
-from yolov7fast.training.base_family import BaseFamily
+from yolov7fast.training.family import Family
 from yolov7fast.training.checkpoints import resume
-from yolov7fast.training.detr import optimization as detr_optimization
-from yolov7fast.training.detr.family import peak_memory_gb
+from yolov7fast.training import detr_family as detr_optimization
+from yolov7fast.training.detr_family import peak_memory_gb
 from yolov7fast.training.distributed import World
-from yolov7fast.training.logging import facts, reporter
+from yolov7fast.training.logging import page as facts, reporter
 from yolov7fast.training.optimizer import Rates
-from yolov7fast.training.yolo import optimization as yolo_optimization
+from yolov7fast.training import yolo_schedule as yolo_optimization
 
 CUDA = torch.device("cuda", 0)
 HERE = "tests/machine/test_cuda_branches.py"
@@ -143,18 +143,18 @@ def test_a_process_takes_the_gpu_of_its_rank(monkeypatch):
 
 def test_networks_are_spread_over_gpus_and_processes(monkeypatch):
     seen = []
-    monkeypatch.setattr("yolov7fast.training.base_family.nn.DataParallel", lambda model: ("all GPUs", model))
+    monkeypatch.setattr("yolov7fast.training.family.nn.DataParallel", lambda model: ("all GPUs", model))
     monkeypatch.setattr(
-        "yolov7fast.training.base_family.DistributedDataParallel",
+        "yolov7fast.training.family.DistributedDataParallel",
         lambda model, **options: seen.append(options) or "process",
     )
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     family = SimpleNamespace(device=CUDA, world=World(), uses_all_gpus=True, finds_unused_parameters=False)
-    assert BaseFamily.wrapped(family, "net") == ("all GPUs", "net")
+    assert Family.wrapped(family, "net") == ("all GPUs", "net")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    assert BaseFamily.wrapped(family, "net") == "net"
+    assert Family.wrapped(family, "net") == "net"
     family.world = World(1, 1, 2)
-    assert BaseFamily.wrapped(family, "net") == "process" and seen[0]["device_ids"] == [1]
+    assert Family.wrapped(family, "net") == "process" and seen[0]["device_ids"] == [1]
 
 
 def test_half_precision_and_the_warm_up_are_for_cuda():
@@ -192,7 +192,7 @@ def test_validations_of_a_training_without_mixed_precision_are_in_single_precisi
     family.test_size, family.val_batch, family.nc = 64, 4, 3
     family.val_loader = family.data = family.run_dir = None
     with pytest.raises(Asked, match=str(half)):
-        BaseFamily.validate(family, 0, False, False, lambda: False)
+        Family.validate(family, 0, False, False, lambda: False)
 
 
 def test_a_trace_on_a_gpu_has_its_kernels(tmp_path, monkeypatch):

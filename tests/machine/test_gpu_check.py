@@ -16,7 +16,7 @@ from yolov7fast.checkpoint.api import save_checkpoint
 from yolov7fast.losses.yolo import YoloLoss
 from yolov7fast.machine import gpu_check
 from yolov7fast.machine.gpu_check import FAILED, INFO, PASSED, SKIPPED
-from yolov7fast.training.yolo.family import YoloFamily
+from yolov7fast.training.yolo_family import YoloFamily
 
 Usage = namedtuple("Usage", "total used free")
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)

@@ -15,7 +15,7 @@ from yolov7fast.training.checkpoints.resume import Progress
 from yolov7fast.training.distributed import World
 from yolov7fast.training.hyperparameters import load_hyp
 from yolov7fast.training.trainer import Outcome
-from yolov7fast.training.yolo.family import YoloFamily
+from yolov7fast.training.yolo_family import YoloFamily
 
 HYP = load_hyp("data/hyp.small.yaml")
 
@@ -57,7 +57,7 @@ def test_the_evolved_set_holds_what_the_command_line_changes(run_dir, monkeypatc
         seen.append((opt.name, opt.nosave, keep_files))
         return trained(opt.hyp)
 
-    monkeypatch.setattr("yolov7fast.training.yolo.family.train_once", train_once)
+    monkeypatch.setattr("yolov7fast.training.yolo_family.train_once", train_once)
     monkeypatch.setattr(evolve, "__defaults__", ("", 2))
     assert YoloFamily.evolve(Namespace(**options | change), torch.device("cpu"), World()) == 0
     assert load_hyp(run_dir / "hyp_evolved.yaml").items() >= change.items() and seen == [("evolve", True, False)] * 2

@@ -8,13 +8,13 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 
-import yolov7fast.training.base_family
-import yolov7fast.training.yolo.family
+import yolov7fast.training.family
+import yolov7fast.training.yolo_family
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.evaluation.result import SUMMARY
 from yolov7fast.training.distributed import World
-from yolov7fast.training.run import train_once
-from yolov7fast.training.yolo.family import YoloFamily
+from yolov7fast.training.train import train_once
+from yolov7fast.training.yolo_family import YoloFamily
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 
@@ -70,12 +70,12 @@ class FakeDataset:
 def replace_data(monkeypatch, batches) -> None:
     """Let the family train on given batches, and validate to zeros."""
     monkeypatch.setattr(
-        yolov7fast.training.base_family, "create_dataloader", lambda *_, **__: (FakeLoader(batches), FakeDataset())
+        yolov7fast.training.family, "create_dataloader", lambda *_, **__: (FakeLoader(batches), FakeDataset())
     )
     nothing = SimpleNamespace(metrics=dict.fromkeys(SUMMARY, 0.0), losses={}, per_class_ap=np.zeros(3), fitness=0.0)
-    monkeypatch.setattr(yolov7fast.training.base_family, "run_evaluation", lambda *_, **__: nothing)
-    monkeypatch.setattr(yolov7fast.training.base_family, "findings", lambda *_: {})
-    monkeypatch.setattr(yolov7fast.training.base_family, "plot_images", lambda *_: None)
+    monkeypatch.setattr(yolov7fast.training.family, "run_evaluation", lambda *_, **__: nothing)
+    monkeypatch.setattr(yolov7fast.training.family, "findings", lambda *_: {})
+    monkeypatch.setattr(yolov7fast.training.family, "plot_images", lambda *_: None)
 
 
 class ObservedFamily(YoloFamily):

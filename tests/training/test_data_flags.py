@@ -12,7 +12,7 @@ from yolov7fast.data.caches.images import ImagesInMemory
 from yolov7fast.data.caches.packed import PackedImages
 from yolov7fast.data.loading.shared_loader import SharedLoader
 from yolov7fast.data.loading.torch_loader import EndlessLoader, ReweightedLoader
-from yolov7fast.training.yolo.family import YoloFamily
+from yolov7fast.training.yolo_family import YoloFamily
 
 pytestmark = pytest.mark.timeout(120)
 

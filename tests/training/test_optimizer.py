@@ -8,7 +8,7 @@ from torch import nn
 
 from yolov7fast.core.errors import UserError
 from yolov7fast.training.optimizer import load_optimizer
-from yolov7fast.training.yolo.optimization import build_optimizer, set_weight_decay
+from yolov7fast.training.yolo_schedule import build_optimizer, set_weight_decay
 
 HYP = {"lr0": 0.1, "momentum": 0.9}
 

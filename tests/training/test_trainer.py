@@ -22,7 +22,7 @@ from yolov7fast.training.checkpoints.resume import (
     restore_state,
 )
 from yolov7fast.training.distributed import World
-from yolov7fast.training.run import restore
+from yolov7fast.training.train import restore
 from yolov7fast.training.step import Amp
 
 

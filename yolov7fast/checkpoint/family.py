@@ -20,8 +20,8 @@ class FamilyEntry(NamedTuple):
 
 
 FAMILIES: dict[str, FamilyEntry] = {
-    "yolo": FamilyEntry("yolov7fast.training.yolo.family:YoloFamily", "yolov7fast.predictors.yolo"),
-    "detr": FamilyEntry("yolov7fast.training.detr.family:DetrFamily", "yolov7fast.predictors.detr"),
+    "yolo": FamilyEntry("yolov7fast.training.yolo_family:YoloFamily", "yolov7fast.predictors.yolo"),
+    "detr": FamilyEntry("yolov7fast.training.detr_family:DetrFamily", "yolov7fast.predictors.detr"),
 }
 
 

@@ -10,7 +10,7 @@ import yolov7fast.core.files.atomic
 from tests.training.fake_family import FakeFamily, fake_trainer
 from yolov7fast.checkpoint.api import load_checkpoint
 from yolov7fast.core.errors import UserError
-from yolov7fast.training.run import restore
+from yolov7fast.training.train import restore
 
 
 class Disk:

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-import yolov7fast.training.base_family
+import yolov7fast.training.family
 import yolov7fast.training.yolo.checkpoints
 from tests.training.commands import ROOT, assert_same_weights, here, small_run, train
 from yolov7fast.checkpoint.api import load_checkpoint, save_checkpoint
 from yolov7fast.core.errors import UserError, one_line, run_command
 from yolov7fast.training.resize_stages import final_size, plan_stages
-from yolov7fast.training.yolo.family import YoloFamily
+from yolov7fast.training.yolo_family import YoloFamily
 
 
 def rows(folder: Path) -> int:
@@ -86,7 +86,7 @@ def test_ctrl_c_before_training_ends_without_a_traceback(capsys):
 
 @pytest.mark.parametrize(
     ("module", "moment"),
-    [(yolov7fast.training.base_family, "plot_results"), (yolov7fast.training.base_family, "strip_checkpoint")],
+    [(yolov7fast.training.family, "plot_results"), (yolov7fast.training.family, "strip_checkpoint")],
 )
 def test_a_run_killed_after_its_last_checkpoint_only_needs_its_end(
     tmp_path, shapes_small, monkeypatch, capsys, module, moment

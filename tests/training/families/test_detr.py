@@ -19,7 +19,7 @@ from yolov7fast.nn.detr import ARCHITECTURES, build, rebuild
 from yolov7fast.predictors.base import PredictOptions
 from yolov7fast.predictors.detr import DetrPredictor, Frames, best_of
 from yolov7fast.predictors.registry import load_predictor
-from yolov7fast.training.detr.optimization import DropSchedule, build_optimizer
+from yolov7fast.training.detr_family import DropSchedule, build_optimizer
 from yolov7fast.training.ema import ModelEMA
 
 NAMES = ["ball", "box", "cone", "star"]

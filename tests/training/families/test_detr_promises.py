@@ -19,10 +19,10 @@ from yolov7fast.cli.parser import parser_for
 from yolov7fast.core.errors import UserError
 from yolov7fast.losses.detr import PARTS, SetLoss, attach_loss
 from yolov7fast.nn.detr import ARCHITECTURES, Detector, build
-from yolov7fast.training.detr.family import DetrFamily
-from yolov7fast.training.detr.optimization import DropSchedule
+from yolov7fast.training.detr_family import DetrFamily
+from yolov7fast.training.detr_family import DropSchedule
 from yolov7fast.training.distributed import World
-from yolov7fast.training.run import advise_on_gpus
+from yolov7fast.training.train import advise_on_gpus
 from yolov7fast.training.step import TrainStep
 
 pytestmark = needs_transformers

@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import torch
 
-import yolov7fast.training.base_family as base
-from yolov7fast.training.yolo.family import YoloFamily
+import yolov7fast.training.family as base
+from yolov7fast.training.yolo_family import YoloFamily
 
 
 def test_boxes_carry_the_names_of_their_classes(tmp_path, monkeypatch):

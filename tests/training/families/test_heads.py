@@ -20,8 +20,8 @@ from yolov7fast.nn.description import read_description
 from yolov7fast.nn.head_config import SHIPPED, HeadConfig
 from yolov7fast.nn.model import Model
 from yolov7fast.training.hyperparameters import load_hyp
-from yolov7fast.training.yolo.family import YoloFamily
-from yolov7fast.training.yolo.network import (
+from yolov7fast.training.yolo_family import YoloFamily
+from yolov7fast.training.yolo_network import (
     anchors_agree,
     build_model,
     chosen_heads,

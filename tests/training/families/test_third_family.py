@@ -15,8 +15,8 @@ from yolov7fast.__main__ import run
 from yolov7fast.checkpoint.api import load_checkpoint
 from yolov7fast.checkpoint.family import FAMILIES, FamilyEntry
 from yolov7fast.core.errors import UserError
-from yolov7fast.training.base_family import BaseFamily
-from yolov7fast.training.families import family_class
+from yolov7fast.training.family import Family
+from yolov7fast.training.family import family_class
 from yolov7fast.training.step import TrainStep
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -97,7 +97,7 @@ def test_stopped_after_two_steps_it_resumes_to_the_same_weights(spots, tmp_path,
 
 
 def test_a_family_that_leaves_something_out_cannot_be_built():
-    class Incomplete(BaseFamily):
+    class Incomplete(Family):
         name = "incomplete"
 
     with pytest.raises(TypeError, match=r"abstract method.*forward_loss"):

@@ -9,15 +9,15 @@ from yolov7fast.cli.parser import parser_for
 from yolov7fast.cli.train_command import TrainCommand
 from yolov7fast.evaluation.result import MAP, MAP50
 from yolov7fast.training.checkpoints.resume import Progress
-from yolov7fast.training.detr.family import DetrFamily
+from yolov7fast.training.detr_family import DetrFamily
 from yolov7fast.training.distributed import World
 from yolov7fast.training.hyperparameters import load_hyp
 from yolov7fast.training.logging import messages
 from yolov7fast.training.logging.loggers import make_loggers
-from yolov7fast.training.run import exit_code
+from yolov7fast.training.train import exit_code
 from yolov7fast.training.trainer import Outcome
-from yolov7fast.training.yolo.family import YoloFamily
-from yolov7fast.training.yolo.optimization import YoloSchedule
+from yolov7fast.training.yolo_family import YoloFamily
+from yolov7fast.training.yolo_schedule import YoloSchedule
 
 
 def options(*flags: str, family: str = "yolo", folder="runs/train/exp"):
