@@ -14,6 +14,7 @@ from tests.training.commands import assert_same_weights, here, small_run
 from yolov7fast.cli.flags import flags_of
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.cli.run_file import check_flag_value
+from yolov7fast.cli.train_command import config_of
 from yolov7fast.core.errors import UserError
 from yolov7fast.training import memory_plan
 from yolov7fast.training.checkpoints.resume import Progress
@@ -29,7 +30,7 @@ from yolov7fast.training.memory_plan import (
     available_ram,
     choose_batch,
 )
-from yolov7fast.training.train import can_halve_batch
+from yolov7fast.training.start import can_halve_batch
 from yolov7fast.training.yolo_family import YoloFamily
 
 HYP = load_hyp(str(ROOT / "data/hyp.small.yaml"))
@@ -112,16 +113,15 @@ def test_the_flag_takes_numbers_and_auto_in_run_files_too():
 
 
 def test_a_gpu_is_planned_in_half_precision(tmp_path, shapes_small, monkeypatch):
-    """Two GPUs that are not there: what the choice is given."""
-    opt = parser_for("train").parse_args(small_run(tmp_path, shapes_small))
+    """A GPU that is not there: what the choice is given."""
+    config = config_of(parser_for("train").parse_args(small_run(tmp_path, shapes_small)), "yolo")
     given = []
     monkeypatch.setattr(memory_plan, "choose_batch", lambda *arguments: given.extend(arguments) or 16)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (7 * GIB, 8 * GIB))
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert YoloFamily.automatic_batch(opt, CUDA, World()) == 16
+    assert YoloFamily.automatic_batch(config, CUDA, World()) == 16
     work, capacity, limits = given
     assert (work.dtype, work.reserve) == (torch.float16, GPU_RESERVE) and capacity == 7 * GIB
-    assert (limits.nominal, limits.replicas) == (16, 2)
+    assert (limits.nominal, limits.replicas) == (16, 1)
 
 
 # --- whole runs -------------------------------------------------------------------------------------------------------
@@ -153,7 +153,7 @@ def test_out_of_memory_in_the_first_steps_halves_the_batch_and_the_run_is_that_o
     caplog.set_level(logging.INFO)
     assert here(*automatic(tmp_path / "auto", shapes_small)) == 0
     assert "--batch-size auto: 16 images" in caplog.text
-    assert [f"begins anew with batch {n}" in caplog.text for n in (8, 4)] == [True, False]
+    assert [f"starts again with batch {n}" in caplog.text for n in (8, 4)] == [True, False]
     (tmp_path / "plain").mkdir()
     assert here(*small_run(tmp_path / "plain", shapes_small, "--epochs", "1", "--seed", "5", "--batch-size", "8")) == 0
     auto, plain = (tmp_path / name / "runs" / "run" for name in ("auto", "plain"))
@@ -175,7 +175,7 @@ def test_out_of_memory_in_the_first_steps_halves_the_batch_and_the_run_is_that_o
     [
         ({}, True),
         ({"automatic_batch": False}, False),
-        ({"total_batch_size": 1}, False),
+        ({"batch_size": 1}, False),
         ({"epoch": 1}, False),
         ({"global_step": 10}, False),
         ({"checkpoint": {}}, False),
@@ -183,6 +183,6 @@ def test_out_of_memory_in_the_first_steps_halves_the_batch_and_the_run_is_that_o
     ],
 )
 def test_only_a_fresh_run_with_an_automatic_batch_begins_anew(changed, may):
-    opt = SimpleNamespace(**{"automatic_batch": True, "total_batch_size": 8} | changed)
+    opt = SimpleNamespace(**{"automatic_batch": True, "batch_size": 8} | changed)
     progress = Progress(epoch=changed.get("epoch", 0), global_step=changed.get("global_step", 9))
     assert can_halve_batch(opt, progress, changed.get("world", World()), changed.get("checkpoint")) is may

@@ -1,7 +1,6 @@
 """Training runs under observation: what the recorded runs of upstream (WongKinYiu/yolov7) hold, taken from ours."""
 
 import json
-from argparse import Namespace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,9 +10,11 @@ import torch
 import yolov7fast.training.family
 import yolov7fast.training.yolo_family
 from yolov7fast.cli.parser import parser_for
+from yolov7fast.cli.train_command import command_facts, config_of
 from yolov7fast.evaluation.result import SUMMARY
+from yolov7fast.training.config import YoloTrainConfig
 from yolov7fast.training.distributed import World
-from yolov7fast.training.train import train_once
+from yolov7fast.training.train import train
 from yolov7fast.training.yolo_family import YoloFamily
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
@@ -109,12 +110,12 @@ class ObservedFamily(YoloFamily):
         return loss, items
 
 
-def observe(monkeypatch, arguments: list[str], *, double: bool = False) -> tuple[dict, Namespace]:
-    """Train by the command's own path; returns what was seen and the options."""
+def observe(monkeypatch, arguments: list[str], *, double: bool = False) -> tuple[dict, YoloTrainConfig]:
+    """Train by the command's own path; returns what was seen and the config."""
     monkeypatch.setattr(ObservedFamily, "double", double)
     opt = parser_for("train").parse_args(arguments)
-    train_once(ObservedFamily, opt, torch.device("cpu"), World())
-    return ObservedFamily.seen, opt
+    train(config_of(opt, "yolo"), ObservedFamily, command_facts(opt, "yolo"), World())
+    return ObservedFamily.seen, ObservedFamily.seen["family"].config
 
 
 def weight_sums(model: torch.nn.Module, names) -> dict[str, list[float]]:

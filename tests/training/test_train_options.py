@@ -23,7 +23,8 @@ from yolov7fast.data.data_yaml import DataYaml
 from yolov7fast.search import evolve
 from yolov7fast.training import hyperparameters as hyper
 from yolov7fast.training.checkpoints.resume import VERSION, Progress
-from yolov7fast.training.options import trained_so_far, with_files_found
+from yolov7fast.training.config import YoloTrainConfig
+from yolov7fast.training.start import trained_so_far
 from yolov7fast.training.yolo_family import YoloFamily
 
 
@@ -243,8 +244,8 @@ def test_a_loss_that_is_no_number_stops_the_run_and_names_the_images(tmp_path, s
 def test_a_run_that_names_no_network_trains_yolov7_from_scratch(tmp_path, monkeypatch, caplog):
     built = []
 
-    def build_model(opt, *_):
-        built.append((opt.cfg, opt.weights))
+    def build_model(config, *_):
+        built.append((config.cfg, config.weights))
         raise UserError("enough")
 
     monkeypatch.setattr(yolov7fast.training.yolo_family, "build_model", build_model)
@@ -259,10 +260,10 @@ def test_a_run_that_names_no_network_trains_yolov7_from_scratch(tmp_path, monkey
 
 
 def test_a_resumed_run_does_not_say_that_it_trains_from_scratch(caplog):
-    opt = parser_for("train").parse_args(["--data", "data/shapes.yaml", "--resume", "runs/train/exp"])
+    config = YoloTrainConfig(data="data/shapes.yaml", resume="runs/train/exp")
     with caplog.at_level("INFO"):
-        settled = with_files_found(opt, YoloFamily)
-    assert settled.cfg == "cfg/training/yolov7.yaml" and "from scratch" not in caplog.text
+        found = YoloFamily.find_files(config, missing_ok=True)
+    assert found.cfg == "cfg/training/yolov7.yaml" and "from scratch" not in caplog.text
 
 
 def test_a_run_says_how_many_workers_it_uses_and_why(tmp_path, shapes_small, monkeypatch, capsys):

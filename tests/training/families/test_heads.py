@@ -19,6 +19,7 @@ from yolov7fast.losses.multihead import MultiHeadLoss
 from yolov7fast.nn.description import read_description
 from yolov7fast.nn.head_config import SHIPPED, HeadConfig
 from yolov7fast.nn.model import Model
+from yolov7fast.training.config import YoloTrainConfig
 from yolov7fast.training.hyperparameters import load_hyp
 from yolov7fast.training.yolo_family import YoloFamily
 from yolov7fast.training.yolo_network import (
@@ -94,8 +95,8 @@ def test_a_killed_run_resumes_exactly_and_without_the_head_file(trained, tmp_pat
 def test_both_losses_are_those_of_several_heads():
     model = Model(read_description(ROOT / TINY) | {"width_multiple": 0.125}, nc=4)
     model.hyp, model.gr = load_hyp("data/hyp.small.yaml"), 1.0
-    opt, dataset = SimpleNamespace(epochs=2, compile=False), SimpleNamespace(labels=[])
-    family = SimpleNamespace(model=model, hyp=model.hyp, opt=opt, dataset=dataset, names=["a", "b", "c", "d"])
+    config, dataset = YoloTrainConfig(epochs=2), SimpleNamespace(labels=[])
+    family = SimpleNamespace(model=model, hyp=model.hyp, config=config, dataset=dataset, names=["a", "b", "c", "d"])
     YoloFamily.build_losses(family)
     assert {name: type(loss) for name, loss in family.losses.items()} == dict.fromkeys(("plain", "ota"), MultiHeadLoss)
     assert not family.losses["plain"].assigner.compares and family.losses["ota"].assigner.compares
@@ -167,7 +168,7 @@ def test_mistakes_in_a_network_from_weights_name_the_file(tmp_path, shapes_small
     save_checkpoint({"model": several}, tmp_path / "three.pt")
     opt = options("--weights", str(tmp_path / "three.pt"), "--data", str(shapes_small / "shapes.yaml"))
     with pytest.raises(UserError, match=r"three\.pt, layer 77 .* is for 3 classes, the data set has 4: .* give --cfg"):
-        build_model(opt, load_hyp("data/hyp.small.yaml"), 4, torch.device("cpu"))
+        build_model(opt, load_hyp("data/hyp.small.yaml"), 4)
 
 
 @pytest.mark.parametrize(

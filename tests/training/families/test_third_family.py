@@ -15,8 +15,7 @@ from yolov7fast.__main__ import run
 from yolov7fast.checkpoint.api import load_checkpoint
 from yolov7fast.checkpoint.family import FAMILIES, FamilyEntry
 from yolov7fast.core.errors import UserError
-from yolov7fast.training.family import Family
-from yolov7fast.training.family import family_class
+from yolov7fast.training.family import Family, family_class
 from yolov7fast.training.step import TrainStep
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -38,7 +37,7 @@ def spots(tmp_path, monkeypatch) -> None:
     monkeypatch.setitem(FAMILIES, "spots", row["spots"])
     monkeypatch.setattr(sys, "argv", sys.argv)  # which a command changes
     yield
-    for name in [name for name in sys.modules if name.startswith("yolov7fast.training.spots")]:
+    for name in [name for name in sys.modules if name.startswith("yolov7fast.training.spots_")]:
         del sys.modules[name]
 
 
