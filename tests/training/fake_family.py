@@ -94,6 +94,11 @@ class FakeFamily:
     def checkpoint_names(self, epoch, final, is_best) -> list[str]:
         return ["last.pt", f"epoch_{epoch}.pt"] if self.writes_epochs else ["last.pt"]
 
+    test_size = 32
+
+    def settings_files(self) -> dict:
+        return {}
+
     def data_fingerprint(self) -> None:
         """No data."""
 

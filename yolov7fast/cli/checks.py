@@ -13,7 +13,6 @@ from yolov7fast.core.errors import UserError, shown
 from yolov7fast.core.files.paths import check_path
 from yolov7fast.core.resize_schedule import parse_resize_schedule
 from yolov7fast.data.data_yaml import SPLITS
-from yolov7fast.predictors.exported.forms import is_exported
 
 TASKS = {"yolo": (*SPLITS, "speed", "study")}  # other families measure splits
 
@@ -129,6 +128,8 @@ def check_detect(opt: Namespace, family: str = "yolo") -> None:
 
 
 def _check_inference(opt: Namespace, flags: Mapping[str, Flag]) -> None:
+    from yolov7fast.predictors.exported.forms import is_exported
+
     check_limits(opt, flags)
     for flag in ("project", "name"):
         check_folder_name(f"--{flag}", str(getattr(opt, flag, "")))

@@ -10,7 +10,7 @@ from torch import nn
 
 from yolov7fast.training.ema import ModelEMA
 from yolov7fast.training.optimizer import Rates, apply_rates
-from yolov7fast.training.timing import NoTimer, Timer
+from yolov7fast.training.timing import NoTimer
 
 if TYPE_CHECKING:
     from yolov7fast.training.family import Family
@@ -82,7 +82,7 @@ class TrainStep:
             count  # a tensor once a device has decided, without a sync, whether a batch counts
         )
 
-    def __call__(self, batch, global_step: int, rates: Rates, timer: Timer = NoTimer()) -> None:  # noqa: B008 (stateless)
+    def __call__(self, batch, global_step: int, rates: Rates, timer: NoTimer = NoTimer()) -> None:  # noqa: B008 (stateless)
         """Train on one batch."""
         timer.begin()
         apply_rates(self.optimizer, rates)
@@ -129,7 +129,7 @@ class TrainStep:
         else:
             self.means, self.count = torch.where(finite, means, self.means), self.count + finite.long()
 
-    def _update(self, timer: Timer) -> None:
+    def _update(self, timer: NoTimer) -> None:
         if any(parameter.grad is not None for parameter in self.model.parameters()):  # else all batches were skipped
             self._step_optimizer()
         timer.mark("optimizer")

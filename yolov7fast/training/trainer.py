@@ -35,7 +35,7 @@ from yolov7fast.training.family import Family, Validation, summary_columns
 from yolov7fast.training.logging import bottleneck
 from yolov7fast.training.logging.reporter import EpochRow, Reporter, header, memory_gb, progress_text
 from yolov7fast.training.step import StepMetrics, TrainStep, choose_amp
-from yolov7fast.training.timing import NoTimer, StageTimer, Timer
+from yolov7fast.training.timing import NoTimer, StageTimer
 
 log = logging.getLogger(__name__)
 LOG_SECONDS = 0.5  # on a device that would have to be waited for, the progress bar is refreshed this often
@@ -216,7 +216,7 @@ class Trainer:
         """Whether nothing but the end of the epoch is left to do."""
         return 0 < len(self.family.loader) <= self.progress.batch_index
 
-    def timer_for(self, global_step: int) -> Timer:
+    def timer_for(self, global_step: int) -> NoTimer:
         """The clock of the bottleneck report, in the first epoch: always on a CPU, on some steps where it costs device
         events."""
         timed = self.progress.epoch == 0 and (self.device.type == "cpu" or global_step % TIMED_EVERY == 0)

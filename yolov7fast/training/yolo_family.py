@@ -20,7 +20,6 @@ import torch.nn.functional as F
 from torch import nn
 
 from yolov7fast.checkpoint.api import load_checkpoint, save_checkpoint
-from yolov7fast.checkpoint.ensemble import attempt_load
 from yolov7fast.checkpoint.release import local_weights, released_for
 from yolov7fast.core.errors import UserError, shown
 from yolov7fast.core.files.paths import check_file, check_img_size
@@ -397,6 +396,8 @@ class YoloFamily(Family):
             half=self.config.amp != "off",
             outputs=OutputConfig(save_json=True, plots=False, is_coco=True),
         )
+        from yolov7fast.checkpoint.ensemble import attempt_load
+
         for path in filter(Path.is_file, weights):
             print(f"final test of {path}")
             predictor = network_predictor(attempt_load(path, self.device), config.predict_options())

@@ -14,7 +14,6 @@ from yolov7fast.core.device import select_device
 from yolov7fast.core.errors import UserError
 from yolov7fast.data.data_yaml import load_data_yaml
 from yolov7fast.losses.build import assigner_stages, build_loss
-from yolov7fast.losses.compiled import diagnose_loss
 from yolov7fast.nn import compiling
 from yolov7fast.nn.description import check_description
 from yolov7fast.nn.head_config import HeadConfig, choose_head_config
@@ -55,6 +54,8 @@ def build_model(config: YoloTrainConfig, hyp: Mapping[str, float], nc: int, chec
 
 def diagnose_compilation(config: YoloTrainConfig, checkpoint: dict[str, Any] | None) -> int:
     """DIAGNOSE_COMPILE=1: print where torch.compile would break network and loss; returns the exit code."""
+    from yolov7fast.losses.compiled import diagnose_loss
+
     device = select_device(config.device)
     data = load_data_yaml(config.data, fetch=False, val_fraction=config.val_fraction)
     hyp = hyper.with_assigner(hyper.load_hyp(config.hyp), config.loss_ota, config.assigner)
