@@ -138,7 +138,7 @@ def test_a_process_takes_the_gpu_of_its_rank(monkeypatch):
     monkeypatch.setattr(distributed, "_patient", None)
     assert distributed.join(World(1, 1, 2), CUDA, 16) == torch.device("cuda", 1)
     assert calls == {"device": 1, "backend": "cuda:nccl,cpu:gloo"}
-    with pytest.raises(distributed.UserError, match="process 2 has no GPU of its own: 2 are visible"):
+    with pytest.raises(distributed.UserError, match="process 2 has no GPU: 2 are visible"):
         distributed.join(World(2, 2, 4), CUDA, 16)
 
 

@@ -180,7 +180,7 @@ class DetrFamily(Family):
         return "a lower --warmup-iters, or more --epochs"
 
     def checkpoint(self, progress: Progress, results_text: str) -> dict[str, Any]:
-        """Rates follow from the schedule and the global step alone: `scheduler` is for those who read the file."""
+        """Rates follow from the schedule and the global step alone: `scheduler` is for readers of the file."""
         schedule = self.schedule.state(progress.global_step, progress.epoch)
         return super().checkpoint(progress, results_text) | {"scheduler": schedule}
 

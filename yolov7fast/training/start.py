@@ -189,7 +189,7 @@ def how_it_ended(checkpoint: dict[str, Any], options: dict[str, Any]) -> str:
 def end_is_left(path: Path, stripped: bool, family: type[Family]) -> bool:
     """Whether a complete run was killed before its end: plots, stripped weights, removing the previous checkpoint.
 
-    stripped: the file that was asked for is, and `path` is another that holds the state.
+    stripped: the file that --resume names is stripped, and `path` is another that holds the state.
     """
     if previous_of(path).is_file():  # removed last
         return True
@@ -238,7 +238,7 @@ def can_halve_batch(
 ) -> bool:
     """Whether a run that is out of memory may start again: nothing is lost, and the batch was chosen automatically.
 
-    With several processes the others would wait for ever for the one that starts again.
+    With several processes the others would wait forever for the one that starts again.
     """
     is_early = progress.epoch == 0 and progress.global_step < first_steps
     is_free = config.automatic_batch and checkpoint is None and not world.is_distributed

@@ -295,7 +295,7 @@ def resume(trainer: Trainer, checkpoint: dict[str, Any], is_changed: bool) -> No
 
 @contextlib.contextmanager
 def failures_reported(trainer: Trainer, checkpoint: dict[str, Any] | None) -> Iterator[None]:
-    """Show on the run's page why it failed; running out of memory becomes one line, or asks for a smaller batch."""
+    """Show on the run's page why it failed; running out of memory becomes one line, or a `BatchTooLarge`."""
     try:
         yield
     except torch.OutOfMemoryError as error:

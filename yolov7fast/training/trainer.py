@@ -117,7 +117,7 @@ class Trainer:
             )
             self.restart_epoch()
         elif self.family.loader.num_workers:
-            log.warning("resuming without --seed: the random streams of the data workers start anew, all else resumes")
+            log.warning("resuming without --seed: the random streams of the data workers are not restored, all else resumes")
 
     def save_initial(self) -> None:
         """Before the first step of a fresh run: from now on it can be resumed."""
@@ -137,7 +137,7 @@ class Trainer:
         self.clock = time.time()
         with StopRequest(signals.second_interrupt, self.world.launcher) as stop:
             while True:
-                if any_rank([bool(stop)], self.world)[0]:  # also asked for in a validation, or before the first step
+                if any_rank([bool(stop)], self.world)[0]:  # a signal may also come in a validation, or before the first step
                     return self.interrupted(stop)
                 if progress.finished or progress.epoch >= config.epochs:
                     break
@@ -381,7 +381,7 @@ class Trainer:
     def save(self, names: list[str]) -> None:
         """Write the checkpoint under every name; a failed write keeps the last good file and the run continues.
 
-        All processes come here: each has random generators of its own.
+        All processes must call this: each has its own random generators.
         """
         if not self.config.keep_files:
             return

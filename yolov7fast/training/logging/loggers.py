@@ -96,7 +96,7 @@ class TensorBoardLogger:
 
 
 class WandbLogger:
-    """Weights & Biases, only where it is installed and asked for."""
+    """Weights & Biases, where --wandb is given and the package is installed."""
 
     def __init__(self, config: TrainConfig, run_dir: Path, run_id: str | None = None):
         self.wandb = wandb = import_wandb()

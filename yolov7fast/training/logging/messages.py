@@ -41,7 +41,7 @@ def print_header(family: Family, is_fresh: bool) -> None:
 
 
 def workers_text(family: Family) -> str:
-    """How many loader processes are used and, where --workers asks for more, why not those."""
+    """How many loader processes are used and, where --workers allows more, why not more."""
     config, used = family.config, counted(family.loader.num_workers, "dataloader worker")
     reason = why_fewer(config.workers, min(config.batch_per_process, len(family.dataset)), config.world_size)
     is_fewer = family.loader.num_workers < config.workers
