@@ -13,6 +13,7 @@ import torch
 import yaml
 
 import yolov7fast.nn.compiling
+import yolov7fast.training.family
 import yolov7fast.training.yolo_family
 from tests.training.commands import assert_same_weights, small_run
 from yolov7fast.checkpoint.api import load_checkpoint
