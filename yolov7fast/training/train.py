@@ -71,9 +71,9 @@ def train(
     """
     config, device = prepare_process(config, family_class, command, world, checkpoint)
     with FolderLock(Path(config.save_dir), wanted=world.is_main and config.keep_files) as lock:
+        keep_log(output, config, world, only_in_existing=True)
         if world.is_main:
             refuse_overtaken(config)
-        keep_log(output, config, world, only_in_existing=True)
 
         data = load_run_data(config, world)
         model = family_class.build_network(config, data, checkpoint).to(device)

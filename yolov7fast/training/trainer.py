@@ -117,7 +117,9 @@ class Trainer:
             )
             self.restart_epoch()
         elif self.family.loader.num_workers:
-            log.warning("resuming without --seed: the random streams of the data workers are not restored, all else resumes")
+            log.warning(
+                "resuming without --seed: the random streams of the data workers are not restored, all else resumes"
+            )
 
     def save_initial(self) -> None:
         """Before the first step of a fresh run: from now on it can be resumed."""
@@ -137,7 +139,9 @@ class Trainer:
         self.clock = time.time()
         with StopRequest(signals.second_interrupt, self.world.launcher) as stop:
             while True:
-                if any_rank([bool(stop)], self.world)[0]:  # a signal may also come in a validation, or before the first step
+                if any_rank([bool(stop)], self.world)[
+                    0
+                ]:  # a signal may also come in a validation, or before the first step
                     return self.interrupted(stop)
                 if progress.finished or progress.epoch >= config.epochs:
                     break
