@@ -301,7 +301,7 @@ def test_resuming_without_seed_says_what_starts_anew(tmp_path, caplog):
     assert "data workers" not in caplog.text
     family.loader.num_workers = 2
     resumed(tmp_path, family, seed=None)
-    assert caplog.text.count("the random streams of the data workers are not restored") == 1
+    assert caplog.text.count("random streams of the data workers are not restored") == 1
     resumed(tmp_path, family)
     assert caplog.text.count("data workers") == 1
 

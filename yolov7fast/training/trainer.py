@@ -118,7 +118,7 @@ class Trainer:
             self.restart_epoch()
         elif self.family.loader.num_workers:
             log.warning(
-                "resuming without --seed: the random streams of the data workers are not restored, all else resumes"
+                "resuming without --seed: random streams of the data workers are not restored, all else resumes"
             )
 
     def save_initial(self) -> None:
@@ -139,9 +139,7 @@ class Trainer:
         self.clock = time.time()
         with StopRequest(signals.second_interrupt, self.world.launcher) as stop:
             while True:
-                if any_rank([bool(stop)], self.world)[
-                    0
-                ]:  # a signal may also come in a validation, or before the first step
+                if any_rank([bool(stop)], self.world)[0]:  # a signal may come in a validation, too
                     return self.interrupted(stop)
                 if progress.finished or progress.epoch >= config.epochs:
                     break
