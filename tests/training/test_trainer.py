@@ -97,7 +97,7 @@ def test_a_full_disk_is_a_warning_wherever_it_shows(tmp_path, monkeypatch, caplo
     with monkeypatch.context() as disk:
         disk.setattr("yolov7fast.core.files.atomic.os.fsync", full)
         trainer.train_epoch(0, stop=None)
-        trainer.settings = replace(trainer.settings, nosave=True)
+        trainer.config = replace(trainer.config, nosave=True)
         trainer.finish_epoch(0, 1.0, stop=None)
     assert "results.txt" in caplog.text and "results.csv" in caplog.text
     assert not (tmp_path / "results.txt").exists()
