@@ -112,7 +112,7 @@ def options_of_run(
     config: TrainConfig, run_dir: Path, source: Path, family: type[Family], command: CommandFacts
 ) -> dict[str, Any]:
     """What opt.yaml of a run says, with the given flags that may change. source: what --resume named."""
-    options = {**command.defaults, **stored_options(run_dir, source, command)}
+    options = {**command.defaults, **stored_options(run_dir, source, family, command)}
     found = family.find_files(config, missing_ok=True)  # short names of files become paths, as in opt.yaml
     for name in sorted(command.given):
         same = options[name] in (getattr(config, name), getattr(found, name)) or leaves_batch_open(name, config)
@@ -133,9 +133,6 @@ def config_to_start_again(
 ) -> TrainConfig:
     """The config of a run that has no checkpoint yet: the same options, in the same folder."""
     options = options_of_run(config, run_dir, run_dir, family, command)
-    if (other := options.get(FAMILY_KEY, family.name)) != family.name:
-        start = command.start_of(other)
-        raise UserError(f"--resume {run_dir}: a run of the {other} family; resume with: {start} --resume {run_dir}")
     print(f"{run_dir} has no checkpoint yet: the run starts again with the options in its opt.yaml")
     place = run_dir if run_dir.name else run_dir.resolve()
     options |= {"project": str(place.parent), "name": place.name, "exist_ok": True, "save_dir": ""}
@@ -155,8 +152,8 @@ def leaves_batch_open(name: str, config: TrainConfig) -> bool:
     return name == "batch_size" and config.batch_size == AUTO_BATCH
 
 
-def stored_options(run_dir: Path, checkpoint: Path, command: CommandFacts) -> dict[str, Any]:
-    """What opt.yaml of a run says."""
+def stored_options(run_dir: Path, checkpoint: Path, family: type[Family], command: CommandFacts) -> dict[str, Any]:
+    """What opt.yaml of a run says; a run of another family is refused."""
     path = run_dir / "opt.yaml"
     remedy = f"so the run's options are unknown: restore it from a copy, or start a new run with --weights {checkpoint}"
     if not path.is_file():
@@ -167,6 +164,9 @@ def stored_options(run_dir: Path, checkpoint: Path, command: CommandFacts) -> di
             raise UserError(f"--resume {checkpoint}: {path} is empty or cut off, {remedy}")
         if unknown := [key for key in options if not isinstance(key, str)]:
             raise UserError(f"{path}: {shown(unknown[0])} is no name of an option")
+        if (other := str(options.get(FAMILY_KEY, family.name))) != family.name:
+            start = command.start_of(other)
+            raise UserError(f"--resume {run_dir}: a run of the {other} family; resume with: {start} --resume {run_dir}")
         for key, least in (("total_batch_size", 1), ("test_size", 0)):
             if not is_whole(options.get(key) or least, least, MOST):
                 raise UserError(f"{path}: {key} is {shown(options[key])}, which is no such number")
