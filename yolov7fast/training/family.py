@@ -468,7 +468,7 @@ class Family(ABC):
         if not self.world.is_main:
             return
         for plot in self.pending_plots:
-            if isinstance(error := plot.exception(), OSError):
+            if isinstance(error := plot.exception(), OSError | UserError):
                 log.warning("%s; training continues", error)
             elif error is not None:
                 raise error
