@@ -24,7 +24,7 @@ from tests.drawing import draw_nothing
 
 def preload(script: str) -> None:
     """What the script will import, once for all that come after it."""
-    ours = ("yolov7fast.training.yolo.family", "yolov7fast.training.run")
+    ours = ("yolov7fast.training.yolo_family", "yolov7fast.training.train")
     for module in (*ours, "torch.utils.tensorboard", "torch._dynamo"):  # the last by the first optimizer, two seconds
         importlib.import_module(module)
     if "detr" in script:

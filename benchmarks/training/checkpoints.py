@@ -12,7 +12,7 @@ from benchmarks.measure import in_turn, machine, wall_seconds, write_json
 from benchmarks.photographs import ROOT
 from yolov7fast.checkpoint.checkpoint_reader import save_checkpoint
 from yolov7fast.nn.model import Model
-from yolov7fast.training.options import SAVE_MINUTES
+from yolov7fast.training.config import SAVE_MINUTES
 
 NETWORKS = {"yolov7-tiny": "cfg/training/yolov7-tiny.yaml", "yolov7": "cfg/training/yolov7.yaml"}
 

@@ -9,6 +9,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -17,12 +18,10 @@ from benchmarks.measure import in_turn, note, quick_parser, show_machine, wall_s
 from benchmarks.photographs import photographs
 from yolov7fast.cli.commands.profile import parse
 from yolov7fast.data.data_yaml import DataYaml, load_data_yaml
-from yolov7fast.machine.profiler import ProfiledFamily, batches
-from yolov7fast.training.distributed import World
+from yolov7fast.machine.profiler import batches, build_step
+from yolov7fast.training.config import YoloTrainConfig
 from yolov7fast.training.hyperparameters import load_hyp
-from yolov7fast.training.run import init_seeds
-from yolov7fast.training.step import TrainStep, choose_amp
-from yolov7fast.training.yolo.network import build_model
+from yolov7fast.training.train import init_seeds
 
 FAST = ["--fast-dataloader", "--cache-images", "disk", "--channels-last"]
 CPU = torch.device("cpu")
@@ -35,18 +34,14 @@ class Side:
 
     def __init__(self, arguments: list[str], scratch: Path, data: DataYaml, ota: int = 1):
         opt = parse(["--device", "cpu", *arguments])
-        opt.cache_dir, opt.save_dir, opt.synthetic = opt.cache_dir or str(scratch), str(scratch), data.train is None
+        config = YoloTrainConfig.from_options(vars(opt) | {"hyp": load_hyp(opt.hyp) | {"loss_ota": ota}})
+        cache_dir = opt.cache_dir or str(scratch)
+        config = replace(config, cache_dir=cache_dir, save_dir=str(scratch), keep_files=False)
         init_seeds(1, False)
-        hyp = load_hyp(opt.hyp) | {"loss_ota": ota}
         with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
-            model = build_model(opt, hyp, data.nc, CPU)
-            self.family = ProfiledFamily(opt, data, model, CPU, World(), hyp=hyp)
+            self.family, self.step = build_step(config, data, CPU, opt.targets if data.train is None else None)
         self.family.assigner = "ota" if ota else "plain"
-        self.family.model.train()
         self.rates = self.family.schedule.rates(0, 0, 0)._replace(accumulate=1)
-        amp = choose_amp(opt.amp, CPU)
-        parts = (self.family, self.family.model, self.family.net, self.family.optimizer, self.family.ema)
-        self.step = TrainStep(*parts, CPU, amp=amp)
         self.epoch = 0
 
     def steps(self, count: int) -> None:

@@ -4,13 +4,11 @@ import pytest
 import yaml
 
 from yolov7fast.cli.parser import parser_for
-from yolov7fast.cli.train_command import TrainCommand
+from yolov7fast.cli.train_command import config_of
 
 
 def settled(family: str, *arguments: str):
-    opt = parser_for("train", family).parse_args(list(arguments))
-    TrainCommand(family).settle(opt)
-    return opt
+    return config_of(parser_for("train", family).parse_args(list(arguments)), family)
 
 
 def write(path, **values) -> str:

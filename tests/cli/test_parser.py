@@ -12,7 +12,7 @@ from yolov7fast.cli.flags import flags_of
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.core.errors import UserError
 from yolov7fast.training.distributed import world_from_environment
-from yolov7fast.training.yolo.optimization import freeze_layers
+from yolov7fast.training.yolo_schedule import freeze_layers
 
 ROOT = Path(__file__).resolve().parents[2]
 TYPES = {"str": str, "int": int, "float": float, None: str}

@@ -10,8 +10,8 @@ from tests.training.commands import ROOT
 from yolov7fast.cli.checks import check_train
 from yolov7fast.cli.commands.train import run
 from yolov7fast.cli.parser import parser_for
+from yolov7fast.training.config import SAVE_MINUTES
 from yolov7fast.training.distributed import MINUTES
-from yolov7fast.training.options import SAVE_MINUTES
 
 TEXT = "".join((ROOT / "docs" / name).read_text() for name in ("resume.md", "several_gpus.md"))
 COMMANDS = [block.replace("\\\n", " ").strip() for block in re.findall(r"```bash\n(.*?)```", TEXT, re.S)]

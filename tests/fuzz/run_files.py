@@ -16,7 +16,7 @@ from yolov7fast.checkpoint.checkpoint_reader import load_checkpoint, save_checkp
 from yolov7fast.checkpoint.ensemble import attempt_load
 from yolov7fast.cli.commands.train import run as train
 from yolov7fast.cli.parser import parser_for
-from yolov7fast.cli.train_command import TrainCommand
+from yolov7fast.cli.train_command import command_facts, config_of
 from yolov7fast.core.process.child import last_words
 from yolov7fast.predictors.predictor import DEFAULT, load_predictor
 from yolov7fast.predictors.yolo_predictor import YoloPredictor
@@ -24,8 +24,8 @@ from yolov7fast.reports.comparison import build_report
 from yolov7fast.reports.run_plots import plot_results
 from yolov7fast.reports.run_results import read_runs
 from yolov7fast.reports.trial_ranking import read_curve
-from yolov7fast.training.families import family_class
-from yolov7fast.training.options import resumed_options
+from yolov7fast.training.family import family_class
+from yolov7fast.training.start import resumed_config
 from yolov7fast.training.trainer import Trainer
 
 
@@ -96,7 +96,7 @@ def use_run(folder: Path) -> None:
 def use_detr_run(folder: Path) -> None:
     """Resume a DETR run as far as its options and its progress."""
     opt = parser_for("train", "detr").parse_args(["--resume", str(folder / "run")])
-    resumed_options(opt, family_class("detr"), TrainCommand("detr"))
+    resumed_config(config_of(opt, "detr"), family_class("detr"), command_facts(opt, "detr"))
 
 
 def use_detr(folder: Path) -> None:

@@ -12,6 +12,7 @@ from tests.conftest import ROOT
 from tests.drawing import draw_nothing
 from tests.training.commands import assert_same_weights, here, small_run
 from yolov7fast.cli.parser import parser_for
+from yolov7fast.cli.train_command import config_of
 from yolov7fast.core.errors import UserError
 from yolov7fast.training import memory_plan
 from yolov7fast.training.distributed import World
@@ -26,7 +27,7 @@ from yolov7fast.training.memory_plan import (
     available_ram,
     choose_batch,
 )
-from yolov7fast.training.yolo.family import YoloFamily
+from yolov7fast.training.yolo_family import YoloFamily
 
 HYP = load_hyp(str(ROOT / "data/hyp.small.yaml"))
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
@@ -92,16 +93,15 @@ def test_available_ram_respects_the_limit_of_a_container(tmp_path, monkeypatch):
 
 
 def test_a_gpu_is_planned_in_half_precision(tmp_path, shapes_small, monkeypatch):
-    """Two GPUs that are not there: what the choice is given."""
-    opt = parser_for("train").parse_args(small_run(tmp_path, shapes_small))
+    """A GPU that is not there: what the choice is given."""
+    config = config_of(parser_for("train").parse_args(small_run(tmp_path, shapes_small)), "yolo")
     given = []
     monkeypatch.setattr(memory_plan, "choose_batch", lambda *arguments: given.extend(arguments) or 16)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (7 * GIB, 8 * GIB))
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert YoloFamily.automatic_batch(opt, CUDA, World()) == 16
+    assert YoloFamily.automatic_batch(config, CUDA, World()) == 16
     work, capacity, limits = given
     assert (work.dtype, work.reserve) == (torch.float16, GPU_RESERVE) and capacity == 7 * GIB
-    assert (limits.nominal, limits.replicas) == (16, 2)
+    assert (limits.nominal, limits.replicas) == (16, 1)
 
 
 # --- whole runs -------------------------------------------------------------------------------------------------------
@@ -133,7 +133,7 @@ def test_out_of_memory_in_the_first_steps_halves_the_batch_and_the_run_is_that_o
     caplog.set_level(logging.INFO)
     assert here(*automatic(tmp_path / "auto", shapes_small)) == 0
     assert "--batch-size auto: 16 images" in caplog.text
-    assert [f"begins anew with batch {n}" in caplog.text for n in (8, 4)] == [True, False]
+    assert [f"starts again with batch {n}" in caplog.text for n in (8, 4)] == [True, False]
     (tmp_path / "plain").mkdir()
     assert here(*small_run(tmp_path / "plain", shapes_small, "--epochs", "1", "--seed", "5", "--batch-size", "8")) == 0
     auto, plain = (tmp_path / name / "runs" / "run" for name in ("auto", "plain"))

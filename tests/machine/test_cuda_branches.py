@@ -10,15 +10,16 @@ from tests.training.test_step import scalar_step
 from yolov7fast.predictors.predictor import PredictOptions
 from yolov7fast.predictors.yolo_predictor import YoloPredictor, wants_half
 from yolov7fast.search.runner import devices_of
+from yolov7fast.training import detr_family as detr_optimization
 from yolov7fast.training import distributed
-from yolov7fast.training.base_family import BaseFamily
+from yolov7fast.training import yolo_schedule as yolo_optimization
 from yolov7fast.training.checkpoints import resume
-from yolov7fast.training.detr import optimization as detr_optimization
-from yolov7fast.training.detr.family import peak_memory_gb
+from yolov7fast.training.detr_family import peak_memory_gb
 from yolov7fast.training.distributed import World
-from yolov7fast.training.logging import facts, reporter
+from yolov7fast.training.family import Family
+from yolov7fast.training.logging import page as facts
+from yolov7fast.training.logging import reporter
 from yolov7fast.training.optimizer import Rates
-from yolov7fast.training.yolo import optimization as yolo_optimization
 
 CUDA = torch.device("cuda", 0)
 
@@ -44,7 +45,7 @@ def test_optimizers_of_a_gpu_are_fused(module, monkeypatch):
             for adam in (False, True)
         ]
     else:
-        built = [module.build_optimizer(model, 1e-3, 1e-4, 0.0)]
+        built = [module.build_adamw(model, 1e-3, 1e-4, 0.0)]
     assert all(group["fused"] for optimizer in built for group in optimizer.param_groups)
 
 
@@ -85,24 +86,20 @@ def test_a_process_takes_the_gpu_of_its_rank(monkeypatch):
     monkeypatch.setattr(distributed, "_patient", None)
     assert distributed.join(World(1, 1, 2), CUDA, 16) == torch.device("cuda", 1)
     assert calls == {"device": 1, "backend": "cuda:nccl,cpu:gloo"}
-    with pytest.raises(distributed.UserError, match="process 2 has no GPU of its own: 2 are visible"):
+    with pytest.raises(distributed.UserError, match="process 2 has no GPU: 2 are visible"):
         distributed.join(World(2, 2, 4), CUDA, 16)
 
 
-def test_networks_are_spread_over_gpus_and_processes(monkeypatch):
+def test_networks_are_spread_over_processes(monkeypatch):
     seen = []
-    monkeypatch.setattr("yolov7fast.training.base_family.nn.DataParallel", lambda model: ("all GPUs", model))
     monkeypatch.setattr(
-        "yolov7fast.training.base_family.DistributedDataParallel",
+        "yolov7fast.training.family.DistributedDataParallel",
         lambda model, **options: seen.append(options) or "process",
     )
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    family = SimpleNamespace(device=CUDA, world=World(), uses_all_gpus=True, finds_unused_parameters=False)
-    assert BaseFamily.wrapped(family, "net") == ("all GPUs", "net")
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    assert BaseFamily.wrapped(family, "net") == "net"
+    family = SimpleNamespace(device=CUDA, world=World(), model="net", finds_unused_parameters=False)
+    assert Family.wrapped(family) == "net"
     family.world = World(1, 1, 2)
-    assert BaseFamily.wrapped(family, "net") == "process" and seen[0]["device_ids"] == [1]
+    assert Family.wrapped(family) == "process" and seen[0]["device_ids"] == [1]
 
 
 def test_half_precision_and_the_warm_up_are_for_cuda():

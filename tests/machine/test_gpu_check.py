@@ -14,7 +14,7 @@ from yolov7fast.checkpoint.checkpoint_reader import save_checkpoint
 from yolov7fast.losses.yolo_loss import YoloLoss
 from yolov7fast.machine import gpu_check
 from yolov7fast.machine.gpu_check import FAILED, INFO, PASSED, SKIPPED
-from yolov7fast.training.yolo.family import YoloFamily
+from yolov7fast.training.yolo_family import YoloFamily
 
 Usage = namedtuple("Usage", "total used free")
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)

@@ -1,21 +1,20 @@
 """Evolution of hyper-parameters: its files, what it keeps, how it stops and resumes. Trainings are pretended."""
 
-from argparse import Namespace
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from yolov7fast.cli.flags import flags_of
 from yolov7fast.core.errors import UserError
 from yolov7fast.evaluation.eval_result import SUMMARY
-from yolov7fast.search.evolve import GENERATIONS, RESULTS, evolve
+from yolov7fast.search.evolve import GENERATIONS, RESULTS, evolve, evolve_with_trainings
 from yolov7fast.training.checkpoints.resume import Progress
+from yolov7fast.training.config import YoloTrainConfig
 from yolov7fast.training.distributed import World
 from yolov7fast.training.hyperparameters import load_hyp
 from yolov7fast.training.trainer import Outcome
-from yolov7fast.training.yolo.family import YoloFamily
+from yolov7fast.training.yolo_family import YoloFamily
 
 HYP = load_hyp("data/hyp.small.yaml")
 
@@ -50,19 +49,18 @@ def test_the_evolved_set_keeps_what_is_no_gene(run_dir, capsys):
 @pytest.mark.parametrize("change", [{"loss_ota": 0}, {"assigner": "tal"}])
 def test_the_evolved_set_holds_what_the_command_line_changes(run_dir, monkeypatch, change):
     """The generations are trainings with the options of the command, without checkpoints."""
-    options = {"hyp": "data/hyp.small.yaml", "loss_ota": None, "assigner": "", "bucket": "", "project": "runs"}
-    seen = []
+    config, seen = YoloTrainConfig(hyp="data/hyp.small.yaml", project="runs", **change), []
 
-    def train_once(family, opt, device, world, keep_files):
-        seen.append((opt.name, opt.nosave, keep_files))
-        return trained(opt.hyp)
+    def run_training(config, *_):
+        seen.append((config.name, config.nosave, config.keep_files))
+        return trained(config.hyp)
 
-    monkeypatch.setattr("yolov7fast.training.yolo.family.train_once", train_once)
+    monkeypatch.setattr("yolov7fast.search.evolve.run_training", run_training)
     monkeypatch.setattr(evolve, "__defaults__", ("", 2))
-    assert YoloFamily.evolve(Namespace(**options | change), torch.device("cpu"), World()) == 0
+    assert evolve_with_trainings(config, YoloFamily, None, World()) == 0
     assert load_hyp(run_dir / "hyp_evolved.yaml").items() >= change.items() and seen == [("evolve", True, False)] * 2
     with pytest.raises(UserError, match="one process"):
-        YoloFamily.evolve(Namespace(**options), torch.device("cpu"), World(rank=0, size=2))
+        evolve_with_trainings(config, YoloFamily, None, World(rank=0, size=2))
 
 
 def test_its_files_stay_in_the_run_folder(run_dir):

@@ -24,7 +24,7 @@ from yolov7fast.cli.parser import parser_for
 from yolov7fast.core.errors import run_command
 from yolov7fast.training.distributed import from_all
 from yolov7fast.training.trainer import Trainer
-from yolov7fast.training.yolo.family import YoloFamily
+from yolov7fast.training.yolo_family import YoloFamily
 
 
 def weights_hash(model) -> str:

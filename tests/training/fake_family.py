@@ -9,13 +9,12 @@ from torch import nn
 from yolov7fast.evaluation.eval_loop import EvaluationStopped
 from yolov7fast.evaluation.eval_result import SUMMARY
 from yolov7fast.training.checkpoints.resume import previous_of
+from yolov7fast.training.config import TrainConfig
 from yolov7fast.training.distributed import World
 from yolov7fast.training.ema import ModelEMA
 from yolov7fast.training.family import Validation
 from yolov7fast.training.logging.reporter import Reporter
 from yolov7fast.training.optimizer import Rates
-from yolov7fast.training.settings import TrainSettings
-from yolov7fast.training.step import Amp
 from yolov7fast.training.trainer import Trainer
 
 
@@ -95,8 +94,13 @@ class FakeFamily:
     def checkpoint_names(self, epoch, final, is_best) -> list[str]:
         return ["last.pt", f"epoch_{epoch}.pt"] if self.writes_epochs else ["last.pt"]
 
+    test_size = 32
+
     def settings_files(self) -> dict:
         return {}
+
+    def data_fingerprint(self) -> None:
+        """No data."""
 
     def state(self) -> dict[str, Any]:
         return {}
@@ -112,8 +116,8 @@ class FakeFamily:
         pass
 
 
-def fake_trainer(folder: Path, family: FakeFamily | None = None, *, amp: Amp | None = None, **settings) -> Trainer:
+def fake_trainer(folder: Path, family: FakeFamily | None = None, **flags) -> Trainer:
     (folder / "weights").mkdir(parents=True, exist_ok=True)
     family = family or FakeFamily(folder)
-    chosen = TrainSettings(**({"epochs": 2, "exact_mid_epoch": True} | settings), amp=amp or Amp(False))
-    return Trainer(family, chosen, World(), torch.device("cpu"), folder, Reporter(folder, family.loss_names))
+    config = TrainConfig(**{"epochs": 2, "seed": 1, "save_every": 0.0} | flags, save_dir=str(folder))
+    return Trainer(family, config, World(), Reporter(folder, family.loss_names))

@@ -1,20 +1,21 @@
 """Training runs under observation: what the recorded runs of upstream (WongKinYiu/yolov7) hold, taken from ours."""
 
 import json
-from argparse import Namespace
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import torch
 
-import yolov7fast.training.base_family
-import yolov7fast.training.yolo.family
+import yolov7fast.training.family
+import yolov7fast.training.yolo_family
 from yolov7fast.cli.parser import parser_for
+from yolov7fast.cli.train_command import command_facts, config_of
 from yolov7fast.evaluation.eval_result import SUMMARY
+from yolov7fast.training.config import YoloTrainConfig
 from yolov7fast.training.distributed import World
-from yolov7fast.training.run import train_once
-from yolov7fast.training.yolo.family import YoloFamily
+from yolov7fast.training.train import train
+from yolov7fast.training.yolo_family import YoloFamily
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 
@@ -70,12 +71,12 @@ class FakeDataset:
 def replace_data(monkeypatch, batches) -> None:
     """Let the family train on given batches, and validate to zeros."""
     monkeypatch.setattr(
-        yolov7fast.training.base_family, "create_dataloader", lambda *_, **__: (FakeLoader(batches), FakeDataset())
+        yolov7fast.training.family, "create_dataloader", lambda *_, **__: (FakeLoader(batches), FakeDataset())
     )
     nothing = SimpleNamespace(metrics=dict.fromkeys(SUMMARY, 0.0), losses={}, per_class_ap=np.zeros(3), fitness=0.0)
-    monkeypatch.setattr(yolov7fast.training.base_family, "run_evaluation", lambda *_, **__: nothing)
-    monkeypatch.setattr(yolov7fast.training.base_family, "findings", lambda *_: {})
-    monkeypatch.setattr(yolov7fast.training.base_family, "plot_images", lambda *_: None)
+    monkeypatch.setattr(yolov7fast.training.family, "run_evaluation", lambda *_, **__: nothing)
+    monkeypatch.setattr(yolov7fast.training.family, "findings", lambda *_: {})
+    monkeypatch.setattr(yolov7fast.training.family, "plot_images", lambda *_: None)
 
 
 class ObservedFamily(YoloFamily):
@@ -109,12 +110,12 @@ class ObservedFamily(YoloFamily):
         return loss, items
 
 
-def observe(monkeypatch, arguments: list[str], *, double: bool = False) -> tuple[dict, Namespace]:
-    """Train by the command's own path; returns what was seen and the options."""
+def observe(monkeypatch, arguments: list[str], *, double: bool = False) -> tuple[dict, YoloTrainConfig]:
+    """Train by the command's own path; returns what was seen and the config."""
     monkeypatch.setattr(ObservedFamily, "double", double)
     opt = parser_for("train").parse_args(arguments)
-    train_once(ObservedFamily, opt, torch.device("cpu"), World())
-    return ObservedFamily.seen, opt
+    train(config_of(opt, "yolo"), ObservedFamily, command_facts(opt, "yolo"), World())
+    return ObservedFamily.seen, ObservedFamily.seen["family"].config
 
 
 def weight_sums(model: torch.nn.Module, names) -> dict[str, list[float]]:

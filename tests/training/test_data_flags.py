@@ -11,7 +11,7 @@ from yolov7fast.core.errors import UserError
 from yolov7fast.data.caches.image_cache import ImagesInMemory, PackedImages
 from yolov7fast.data.loading.shared_memory_loader import SharedMemoryLoader
 from yolov7fast.data.loading.torch_loader import EndlessLoader, ReweightedLoader
-from yolov7fast.training.yolo.family import YoloFamily
+from yolov7fast.training.yolo_family import YoloFamily
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -25,12 +25,13 @@ def build(tmp_path, shapes_small, monkeypatch):
     """`build(*flags)`: the family that train.py makes of these flags, on two workers, batch 4."""
     made = []
 
-    def stop(cls, *arguments):
-        made.append(build_family(*arguments))
+    def stop(family, *_):
+        made.append(family)
         raise Built
 
-    build_family = YoloFamily.build
-    monkeypatch.setattr(YoloFamily, "build", classmethod(stop))
+    close = YoloFamily.close
+    monkeypatch.setattr("yolov7fast.training.train.Trainer", stop)
+    monkeypatch.setattr(YoloFamily, "close", lambda family: None)
 
     def run(*flags, data=shapes_small):
         arguments = small_run(tmp_path, data, "--workers", "2", "--cache-dir", str(tmp_path / "packs"), *flags)
@@ -40,7 +41,7 @@ def build(tmp_path, shapes_small, monkeypatch):
 
     yield run
     for family in made:
-        family.close()
+        close(family)
 
 
 def both(family) -> list:

@@ -8,7 +8,7 @@ from torch import nn
 
 from yolov7fast.core.errors import UserError
 from yolov7fast.training.optimizer import load_optimizer
-from yolov7fast.training.yolo.optimization import build_optimizer, set_weight_decay
+from yolov7fast.training.yolo_schedule import build_optimizer
 
 HYP = {"lr0": 0.1, "momentum": 0.9}
 
@@ -88,9 +88,3 @@ def test_a_state_without_momentum_is_filled_up_and_a_foreign_one_is_refused():
     fused.step()
     with pytest.raises(UserError, match="optimizer does not fit this network"):
         load_optimizer(fused, {**state, "param_groups": state["param_groups"][:1]})
-
-
-def test_weight_decay_is_that_of_the_decayed_group():
-    _, optimizer = built()
-    set_weight_decay(optimizer, 0.5)
-    assert [group["weight_decay"] for group in optimizer.param_groups] == [0, 0.5, 0]

@@ -11,7 +11,7 @@ from yolov7fast.training import hyperparameters as hyper
 from yolov7fast.training.ema import ModelEMA
 from yolov7fast.training.optimizer import Rates
 from yolov7fast.training.step import Amp, TrainStep, choose_amp
-from yolov7fast.training.yolo.optimization import build_optimizer
+from yolov7fast.training.yolo_schedule import build_optimizer
 
 RATES = Rates((0.01, 0.01, 0.01), 0.9, 1)
 

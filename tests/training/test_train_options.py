@@ -13,7 +13,8 @@ import torch
 import yaml
 
 import yolov7fast.nn.compiling
-import yolov7fast.training.yolo.family
+import yolov7fast.training.family
+import yolov7fast.training.yolo_family
 from tests.training.commands import assert_same_weights, small_run
 from yolov7fast.checkpoint.checkpoint_reader import load_checkpoint
 from yolov7fast.cli.commands.train import run
@@ -23,8 +24,9 @@ from yolov7fast.data.data_yaml import DataYaml
 from yolov7fast.search import evolve
 from yolov7fast.training import hyperparameters as hyper
 from yolov7fast.training.checkpoints.resume import VERSION, Progress
-from yolov7fast.training.options import trained_so_far, with_files_found
-from yolov7fast.training.yolo.family import YoloFamily
+from yolov7fast.training.config import YoloTrainConfig
+from yolov7fast.training.start import trained_so_far
+from yolov7fast.training.yolo_family import YoloFamily
 
 
 def train(folder: Path, shapes: Path, *extra: str) -> tuple[int, Path]:
@@ -63,13 +65,13 @@ FAST = ["--fast-dataloader", "--workers", "2", "--cache-images", "disk", "--chan
 def test_fast_flags_train_on_the_same_samples(tmp_path, shapes_small, monkeypatch):
     """With a seed, micro-collate and the disk cache give the very batches of the default path."""
     seen = []
-    original = yolov7fast.training.yolo.family.YoloFamily.to_device
+    original = yolov7fast.training.yolo_family.YoloFamily.to_device
 
     def noted(self, batch, device):
         seen[-1].append((batch[0].clone(), batch[1].clone()))
         return original(self, batch, device)
 
-    monkeypatch.setattr(yolov7fast.training.yolo.family.YoloFamily, "to_device", noted)
+    monkeypatch.setattr(yolov7fast.training.yolo_family.YoloFamily, "to_device", noted)
     for name, extra in (("default", []), ("fast", FAST)):
         seen.append([])
         (tmp_path / name).mkdir()
@@ -172,13 +174,13 @@ def test_a_checkpoint_says_its_image_size_and_zero_means_that(tmp_path, shapes_s
 )
 def test_another_assigner_can_begin_late(tmp_path, shapes_small, monkeypatch, change, expected):
     used = []
-    original = yolov7fast.training.yolo.family.YoloFamily.start_epoch
+    original = yolov7fast.training.yolo_family.YoloFamily.start_epoch
 
     def noted(self, epoch, batch_index, per_class_ap):
         original(self, epoch, batch_index, per_class_ap)
         used.append(self.assigner)
 
-    monkeypatch.setattr(yolov7fast.training.yolo.family.YoloFamily, "start_epoch", noted)
+    monkeypatch.setattr(yolov7fast.training.yolo_family.YoloFamily, "start_epoch", noted)
     hyp = tmp_path / "hyp.yaml"
     hyp.write_text(yaml.safe_dump(hyper.load_hyp("data/hyp.small.yaml") | change))
     code, _ = train(tmp_path, shapes_small, "--epochs", "4", "--hyp", str(hyp), "--notest", "--nosave")
@@ -221,14 +223,14 @@ def test_eval_interval_leaves_gaps_but_tests_the_last_epoch(tmp_path, shapes_sma
 
 
 def test_a_loss_that_is_no_number_stops_the_run_and_names_the_images(tmp_path, shapes_small, monkeypatch):
-    original = yolov7fast.training.yolo.family.YoloFamily.forward_loss
+    original = yolov7fast.training.yolo_family.YoloFamily.forward_loss
 
     def broken(self, net, batch, mark):
         loss, items = original(self, net, batch, mark)
         return (loss * float("nan"), items) if self.schedule.batches and broken.calls.pop(0) else (loss, items)
 
     broken.calls = [False, True, False, False] * 2
-    monkeypatch.setattr(yolov7fast.training.yolo.family.YoloFamily, "forward_loss", broken)
+    monkeypatch.setattr(yolov7fast.training.yolo_family.YoloFamily, "forward_loss", broken)
     with pytest.raises(UserError, match=r"loss of batch 1 .* is not finite"):
         train(tmp_path, shapes_small, "--seed", "1")
     listed = (tmp_path / "runs" / "run" / "nonfinite_batch_1.txt").read_text().split()
@@ -242,15 +244,15 @@ def test_a_loss_that_is_no_number_stops_the_run_and_names_the_images(tmp_path, s
 def test_a_run_that_names_no_network_trains_yolov7_from_scratch(tmp_path, monkeypatch, caplog):
     built = []
 
-    def build_model(opt, *_):
-        built.append((opt.cfg, opt.weights))
+    def build_model(config, *_):
+        built.append((config.cfg, config.weights))
         raise UserError("enough")
 
-    monkeypatch.setattr(yolov7fast.training.yolo.family, "build_model", build_model)
+    monkeypatch.setattr(yolov7fast.training.yolo_family, "build_model", build_model)
     opt = parser_for("train").parse_args(["--workers", "8", "--batch-size", "64", "--device", "cpu"])
     opt.data, opt.project = "data/shapes.yaml", str(tmp_path)
     data = DataYaml("shapes.yaml", 1, ["a"], train=str(tmp_path))
-    monkeypatch.setattr(yolov7fast.training.base_family, "load_data_yaml", lambda *_, **__: data)
+    monkeypatch.setattr(yolov7fast.training.family, "load_data_yaml", lambda *_, **__: data)
     with caplog.at_level("INFO"), pytest.raises(UserError, match="enough"):
         run(opt)
     assert built == [("cfg/training/yolov7.yaml", "")]
@@ -258,10 +260,10 @@ def test_a_run_that_names_no_network_trains_yolov7_from_scratch(tmp_path, monkey
 
 
 def test_a_resumed_run_does_not_say_that_it_trains_from_scratch(caplog):
-    opt = parser_for("train").parse_args(["--data", "data/shapes.yaml", "--resume", "runs/train/exp"])
+    config = YoloTrainConfig(data="data/shapes.yaml", resume="runs/train/exp")
     with caplog.at_level("INFO"):
-        settled = with_files_found(opt, YoloFamily)
-    assert settled.cfg == "cfg/training/yolov7.yaml" and "from scratch" not in caplog.text
+        found = YoloFamily.find_files(config, missing_ok=True)
+    assert found.cfg == "cfg/training/yolov7.yaml" and "from scratch" not in caplog.text
 
 
 def test_a_run_says_how_many_workers_it_uses_and_why(tmp_path, shapes_small, monkeypatch, capsys):

@@ -19,8 +19,8 @@ class FamilyEntry(NamedTuple):
 
 
 FAMILIES: dict[str, FamilyEntry] = {
-    "yolo": FamilyEntry("yolov7fast.training.yolo.family:YoloFamily", "yolov7fast.predictors.yolo_predictor"),
-    "detr": FamilyEntry("yolov7fast.training.detr.family:DetrFamily", "yolov7fast.predictors.detr_predictor"),
+    "yolo": FamilyEntry("yolov7fast.training.yolo_family:YoloFamily", "yolov7fast.predictors.yolo_predictor"),
+    "detr": FamilyEntry("yolov7fast.training.detr_family:DetrFamily", "yolov7fast.predictors.detr_predictor"),
 }
 
 

@@ -1,23 +1,23 @@
-"""What the flags of a command must fulfil before anything is built: limits of the table, and what excludes what."""
+"""Checks of the flags of a command before anything is built: limits of the table, and flags that exclude others."""
 
 import math
 from argparse import Namespace
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from yolov7fast.cli.flags import Flag, flags_of
-from yolov7fast.cli.overfit import settle_overfit
+from yolov7fast.cli.overfit import overfit_images
 from yolov7fast.cli.parser import Parser
 from yolov7fast.core.errors import UserError, shown
 from yolov7fast.core.files.paths import check_path
 from yolov7fast.core.resize_schedule import parse_resize_schedule
 from yolov7fast.data.data_yaml import SPLITS
-from yolov7fast.predictors.export_metadata import is_exported
 
 TASKS = {"yolo": (*SPLITS, "speed", "study")}  # other families measure splits
 
 
-def check_limits(opt: Namespace, flags: Mapping[str, Flag]) -> None:
+def check_limits(opt: Any, flags: Mapping[str, Flag]) -> None:
     """Refuse numbers outside the limits of their rows, each by its flag."""
     for name, flag in flags.items():
         value = getattr(opt, name, None)
@@ -42,8 +42,11 @@ def parse_within_limits(parser: Parser) -> Namespace:
     return opt
 
 
-def check_train(opt: Namespace, family: str = "yolo") -> None:
-    """Refuse impossible or contradicting flags of training, each by name, and with the file that may hold it."""
+def check_train(opt: Any, family: str = "yolo") -> None:
+    """Refuse impossible or contradicting flags of training, each by name, and with the file that may hold it.
+
+    opt: parsed flags, or a `TrainConfig`.
+    """
     try:
         _check_train(opt, family)
     except UserError as error:
@@ -54,10 +57,10 @@ def check_train(opt: Namespace, family: str = "yolo") -> None:
         raise UserError(f"{error} (run file: {opt.config})") from None
 
 
-def _check_train(opt: Namespace, family: str) -> None:
+def _check_train(opt: Any, family: str) -> None:
     """What holds for all families, then the family's own."""
     check_limits(opt, flags_of("train", family))
-    settle_overfit(opt)
+    overfit_images(opt)
     parse_resize_schedule(opt.resize_schedule)
     if opt.patience and opt.notest and not getattr(opt, "evolve", False):
         raise UserError("--patience judges epochs by their validation, which --notest leaves out: drop one of the two")
@@ -65,8 +68,10 @@ def _check_train(opt: Namespace, family: str) -> None:
         check_folder_name(f"--{flag}", str(getattr(opt, flag, "")))
     if opt.allow_changed_data and not opt.resume:
         raise UserError("--allow-changed-data is for --resume: add that, or leave it out")
-    if family in TRAIN_CHECKS:
-        TRAIN_CHECKS[family](opt)
+    if family == "yolo":
+        _check_yolo(opt)
+    elif family == "detr":
+        _check_detr(opt)
 
 
 def check_folder_name(flag: str, name: str) -> None:
@@ -76,7 +81,7 @@ def check_folder_name(flag: str, name: str) -> None:
         raise UserError(f"{flag} {shown(name)} holds line breaks or control characters; choose a name of plain text")
 
 
-def _check_yolo(opt: Namespace) -> None:
+def _check_yolo(opt: Any) -> None:
     if len(opt.img_size) > 2:
         raise UserError(f"--img-size {' '.join(map(str, opt.img_size))}: one or two sizes of at least 32 pixels")
     if opt.label_smoothing >= 1:
@@ -97,16 +102,13 @@ def _check_yolo(opt: Namespace) -> None:
         raise UserError("--overfit already says which images; leave out --image-weights and --evolve")
 
 
-def _check_detr(opt: Namespace) -> None:
+def _check_detr(opt: Any) -> None:
     if opt.scale_min == 0 or opt.crop_min == 0:
         raise UserError("--scale-min and --crop-min must leave something of an image: give a fraction above 0")
     if opt.pretrained and opt.weights:
         raise UserError("--pretrained and --weights both say where weights come from: leave one of them out")
     if any(stage.size < 32 for stage in parse_resize_schedule(opt.resize_schedule)):
         raise UserError(f"--resize-schedule {opt.resize_schedule}: sizes of at least 32 pixels")
-
-
-TRAIN_CHECKS: dict[str, Callable[[Namespace], None]] = {"yolo": _check_yolo, "detr": _check_detr}
 
 
 def check_test(opt: Namespace, family: str = "yolo") -> None:
@@ -126,6 +128,8 @@ def check_detect(opt: Namespace, family: str = "yolo") -> None:
 
 
 def _check_inference(opt: Namespace, flags: Mapping[str, Flag]) -> None:
+    from yolov7fast.predictors.export_metadata import is_exported
+
     check_limits(opt, flags)
     for flag in ("project", "name"):
         check_folder_name(f"--{flag}", str(getattr(opt, flag, "")))

@@ -11,13 +11,13 @@ from typing import Any
 from yolov7fast.cli.flags import flags_of
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.cli.run_file import check_flag_name, check_flag_value
-from yolov7fast.cli.train_command import TrainCommand
+from yolov7fast.cli.train_command import start_training
 from yolov7fast.evaluation.eval_result import SUMMARY, fitness_of
 
 
 @dataclass(frozen=True)
 class TrainingRun:
-    """What a training left behind."""
+    """The result of a training."""
 
     folder: Path | None  # of the run; None: it made none
     exit_code: int  # as the command's: 0 unless it was stopped, or did not memorise what --overfit asked for
@@ -38,11 +38,7 @@ def train(family: str = "yolo", **flags: Any) -> TrainingRun:
     family: yolo, or detr for the flags of tools/train_detr.py. A mistake raises `core.errors.UserError`, whose text is
     the line that the command prints.
     """
-    from yolov7fast.training.families import family_class  # torch is loaded only once the flags are checked
-    from yolov7fast.training.run import run_in_folder
-
-    opt = options_of(family, flags)
-    code, folder = run_in_folder(family_class(family), opt, TrainCommand(family))
+    code, folder = start_training(options_of(family, flags), family)
     best, last = figures(folder / "results.csv") if folder else ({}, {})
     return TrainingRun(folder, code, best, last)
 

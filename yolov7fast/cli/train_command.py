@@ -1,65 +1,134 @@
-"""The training command of a family as its runs see it (`training.options.Command`): flags, checks, what users type."""
+"""From parsed flags to a training run: flags become a `TrainConfig`, which is checked, completed on resume, and run."""
 
-import shlex
+import logging
+import traceback
 from argparse import Namespace
-from collections.abc import Collection
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from signal import SIGINT
+from typing import TYPE_CHECKING, Any
 
+from yolov7fast.checkpoint.families import FAMILIES
 from yolov7fast.cli.checks import check_train
 from yolov7fast.cli.flags import fixed_on_resume, flags_of
-from yolov7fast.cli.overfit import apply_overfit_settings, settle_overfit
+from yolov7fast.cli.overfit import with_overfit
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.cli.programs import PROGRAMS, program, program_of
 from yolov7fast.cli.run_file import check_flag_value, flags_beside, read_run_file
+from yolov7fast.core.errors import UserError, one_line
+from yolov7fast.core.process.output import RunOutput, log_to_stderr, run_output
+from yolov7fast.core.process.signals import words
+
+if TYPE_CHECKING:
+    from yolov7fast.training.config import TrainConfig
+    from yolov7fast.training.start import CommandFacts
+
+log = logging.getLogger(__name__)
 
 
-class TrainCommand:
-    def __init__(self, family: str):
-        self.family = family
-        self.fixed: Collection[str] = fixed_on_resume(family)  # options that cannot change when a run is resumed
+def start_training(opt: Namespace, family: str = "yolo") -> tuple[int, Path | None]:
+    """Train as the flags say; returns the exit code and the run's folder, if there is one."""
+    from yolov7fast.training.distributed import world_from_environment  # torch is loaded only once the flags are parsed
 
-    def defaults(self) -> dict[str, Any]:
-        return vars(parser_for("train", self.family).parse_args([]))
+    world = world_from_environment(opt.local_rank)
+    with run_output(f"rank {world.rank}: " if world.rank > 0 else "") as output:
+        log_to_stderr(logging.INFO if world.is_main else logging.WARNING)
+        with verbose_logging(getattr(opt, "verbose", False)), final_message_logged(output):
+            return run_command(opt, family, world, output)
 
-    def given(self, opt: Namespace) -> Collection[str]:
-        """Options that the user gave, on the command line or in a run file."""
-        in_file = read_run_file(opt.config, flags_of("train", self.family), self.family) if opt.config else {}
-        return {*opt.given, *in_file}
 
-    def settle(self, opt: Namespace) -> None:
-        """Options that follow from others, before they are compared with those of a stored run."""
-        settle_overfit(opt)
-        if opt.overfit:
-            in_file = flags_beside("overfit", opt.config, flags_of("train", self.family)) if opt.config else set()
-            apply_overfit_settings(opt, self.family, {*opt.given, *in_file})
+def run_command(opt: Namespace, family: str, world: Any, output: RunOutput) -> tuple[int, Path | None]:
+    """Run what the flags ask for: a training, or a search, report or measurement in its place."""
+    from yolov7fast.nn.compiling import diagnosis_wanted
+    from yolov7fast.training.checkpoints.resume import NothingToDo
+    from yolov7fast.training.family import family_class
+    from yolov7fast.training.start import AUTO, start_or_resume
+    from yolov7fast.training.train import run_training
 
-    def check(self, opt: Namespace) -> None:
-        """Refuse impossible or contradicting options, each by name."""
-        check_train(opt, self.family)
+    command, trained = command_facts(opt, family), family_class(family)
+    config: Any = config_of(opt, family)
+    if is_search := getattr(config, "evolve", False):
+        config = replace(config, resume=False)  # a search resumes from its table
+    try:
+        config, checkpoint = start_or_resume(config, trained, command)
+    except NothingToDo as error:
+        if config.resume != AUTO:
+            raise
+        log.info("%s", error)
+        return 0, Path(config.project) / config.name
+    check_train(config, family)
+    if is_search:
+        from yolov7fast.search.evolve import evolve_with_trainings
 
-    def checked(self, options: dict[str, Any], where: str) -> dict[str, Any]:
-        """Stored options, each of the kind that its flag takes; where: the file that has them."""
-        flags = flags_of("train", self.family)
-        return {
-            name: check_flag_value(flags[name], value, where) if name in flags else value
-            for name, value in options.items()
-        }
+        return evolve_with_trainings(config, trained, command, world), None
+    if family == "yolo" and diagnosis_wanted():
+        from yolov7fast.training.yolo_network import diagnose_compilation
 
-    def invocation(self, family: str, command: str = "train") -> str:
-        """What starts a command for a family, such as `python train.py`.
+        return diagnose_compilation(trained.find_files(config), checkpoint), None
+    if getattr(config, "profile", 0):
+        from yolov7fast.training.detr_family import profile_steps
 
-        Families without a row of their own are measured and used by YOLO's commands, which open any checkpoint.
-        """
-        row = program_of(command, family)
-        return (row if row in PROGRAMS or command == "train" else program_of(command, "yolo")).invocation
+        return profile_steps(config, command, world, checkpoint), None
+    outcome = run_training(config, trained, command, world, checkpoint, output)
+    return outcome.exit_code, outcome.folder
 
-    def next_steps(self, folder: str, weights: str, data: str) -> list[tuple[str, str]]:
-        """(what for, command) that a user may want after a run in `folder`; weights: its best ones."""
-        weights, data, folder = (shlex.quote(text) for text in (weights, data, folder))
-        test, compare = self.invocation(self.family, "test"), program("compare").invocation
-        return [
-            ("Measure the best weights", f"{test} --weights {weights} --data {data}"),
-            ("Resume; of a complete run, add --epochs N", f"{self.invocation(self.family)} --resume {folder}"),
-            ("Export for other runtimes", f"{program('export').invocation} --weights {weights}"),
-            ("Compare with another run", f"{compare} {folder} OTHER_RUN"),
-        ]
+
+def config_of(opt: Namespace, family: str) -> "TrainConfig":
+    """The config of parsed flags, with the settings of --overfit."""
+    from yolov7fast.training.family import family_class
+
+    in_file = flags_beside("overfit", opt.config, flags_of("train", family)) if opt.config and opt.overfit else set()
+    config = family_class(family).config_class.from_options(vars(opt))
+    return with_overfit(config, family, kept={*config.given, *in_file})
+
+
+def command_facts(opt: Namespace, family: str) -> "CommandFacts":
+    """What a run must know of this command."""
+    from yolov7fast.training.start import CommandFacts
+
+    flags = flags_of("train", family)
+    in_file = read_run_file(opt.config, flags, family) if opt.config else {}
+
+    def checked(options: dict[str, Any], where: str) -> dict[str, Any]:
+        return {n: check_flag_value(flags[n], value, where) if n in flags else value for n, value in options.items()}
+
+    used = {name: program_of(name, family) for name in ("test", "detect")}
+    used = {name: row if row in PROGRAMS else program_of(name, "yolo") for name, row in used.items()}  # for any family
+    others = {name: program(name) for name in ("export", "compare")}
+    trained = {f"train {name}": program_of("train", name) for name in FAMILIES}
+    return CommandFacts(
+        defaults=vars(parser_for("train", family).parse_args([])),
+        fixed=fixed_on_resume(family),
+        given={*opt.given, *in_file},
+        checked=checked,
+        invocations={name: row.invocation for name, row in {**used, **others, **trained}.items()},
+    )
+
+
+@contextmanager
+def verbose_logging(is_verbose: bool) -> Iterator[None]:
+    """--verbose: log details in the block."""
+    package = logging.getLogger("yolov7fast")
+    level = package.level
+    package.setLevel(logging.DEBUG if is_verbose else level)
+    try:
+        yield
+    finally:
+        package.setLevel(level)
+
+
+@contextmanager
+def final_message_logged(output: RunOutput) -> Iterator[None]:
+    """Write to the run's log why it ended, which is printed elsewhere."""
+    try:
+        yield
+    except BaseException as error:
+        if isinstance(error, UserError):
+            output.note(f"error: {one_line(error)}")
+        elif isinstance(error, KeyboardInterrupt):
+            output.note(words(getattr(error, "number", SIGINT)))
+        else:
+            output.note("".join(traceback.format_exception(error)))
+        raise

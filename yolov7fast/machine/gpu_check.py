@@ -7,8 +7,8 @@ import signal
 import subprocess
 import time
 import warnings
-from argparse import Namespace
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,11 +26,10 @@ from yolov7fast.data.data_yaml import DataYaml
 from yolov7fast.data.shapes import NAMES, make_shapes
 from yolov7fast.machine.profiler import ProfiledFamily, build_step, measure
 from yolov7fast.nn.model_parser import read_description
-from yolov7fast.training.hyperparameters import load_hyp
+from yolov7fast.training.config import YoloTrainConfig
 from yolov7fast.training.memory_plan import available_ram
 from yolov7fast.training.optimizer import Rates
 from yolov7fast.training.step import TrainStep
-from yolov7fast.training.yolo.family import effective_hyp
 
 PASSED, FAILED, INFO, SKIPPED = "ok", "FAIL", "info", "skipped"
 GB = 1e9
@@ -124,12 +123,11 @@ def step_on_random_batch(
     """A training step as `train.py` builds it, with the same weights and images on every device."""
     words = ["--cfg", check_file(cfg, "cfg"), "--hyp", check_file("data/hyp.scratch.tiny.yaml", "hyp"), "--amp", amp]
     opt = parser_for("train").parse_args([*words, "--img-size", str(size), "--batch-size", str(batch)])
-    # evolve: the family keeps no files
-    changes = {"total_batch_size": batch, "evolve": True, "save_dir": str(folder), "noautoanchor": True}
-    opt = Namespace(**{**vars(opt), **changes, "synthetic": True, "targets": 17})
+    config = YoloTrainConfig.from_options(vars(opt))
+    config = replace(config, save_dir=str(folder), noautoanchor=True, keep_files=False)
     torch.manual_seed(1)
     data = DataYaml("synthetic", classes, [str(number) for number in range(classes)])
-    return build_step(opt, effective_hyp(load_hyp(opt.hyp), opt), data, device)
+    return build_step(config, data, device, targets=17)
 
 
 def narrow_cfg(cfg: str, width: float, folder: Path) -> str:

@@ -1,7 +1,6 @@
 """Stage times of real training steps, on a data set or on one random batch; several losses alternate batch by batch."""
 
 import statistics
-from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -11,11 +10,13 @@ from tqdm import tqdm
 
 from yolov7fast.core.device import is_accelerator
 from yolov7fast.data.data_yaml import DataYaml
+from yolov7fast.training.config import YoloTrainConfig
 from yolov7fast.training.distributed import World
+from yolov7fast.training.hyperparameters import load_hyp
 from yolov7fast.training.step import TrainStep, choose_amp
 from yolov7fast.training.timing import STAGES, StageTimer
-from yolov7fast.training.yolo.family import YoloFamily
-from yolov7fast.training.yolo.network import build_model
+from yolov7fast.training.yolo_family import YoloFamily
+from yolov7fast.training.yolo_network import build_model
 
 
 class FixedLoader(list):
@@ -47,11 +48,16 @@ class ProfiledFamily(YoloFamily):
     dataset: Any  # a data set, or `SyntheticData`
     loader: Any  # a loader, or `FixedLoader`
 
+    def __init__(self, config: YoloTrainConfig, data: DataYaml, model: Any, device: torch.device, targets: int | None):
+        """targets: boxes of each image of the random batch; None: the loaders of the data set."""
+        self.targets = targets
+        super().__init__(config, data, model, device, World())
+
     def build_loaders(self, stage: Any) -> None:
-        if not self.opt.synthetic:
+        if self.targets is None:
             return super().build_loaders(stage)
         self.stage, self.img_size = stage, stage.size
-        images, *rest = synthetic_batch(self.opt.total_batch_size, stage.size, self.opt.targets, self.nc)
+        images, *rest = synthetic_batch(self.config.batch_size, stage.size, self.targets, self.nc)
         images = images.pin_memory() if is_accelerator(self.device) else images  # as loaders do
         self.loader = FixedLoader([(images, *rest)])
         self.dataset = SyntheticData(self.nc)
@@ -68,12 +74,14 @@ def synthetic_batch(batch: int, size: int, targets: int, classes: int) -> tuple:
     return images, torch.from_numpy(rows.astype(np.float32)), ("synthetic",) * batch, (None,) * batch
 
 
-def build_step(opt: Namespace, hyp: dict, data: DataYaml, device: torch.device) -> tuple[ProfiledFamily, TrainStep]:
-    """The family and the training step of `train.py` with these flags."""
-    model = build_model(opt, hyp, data.nc, device)
-    family = ProfiledFamily(opt, data, model, device, World(), hyp=hyp)
+def build_step(
+    config: YoloTrainConfig, data: DataYaml, device: torch.device, targets: int | None = None
+) -> tuple[ProfiledFamily, TrainStep]:
+    """The family and the training step of `train.py` with this config; targets: boxes an image of a random batch."""
+    model = build_model(config, load_hyp(config.hyp), data.nc).to(device)
+    family = ProfiledFamily(config, data, model, device, targets)
     family.model.train()
-    amp = choose_amp(opt.amp, device)
+    amp = choose_amp(config.amp, device)
     return family, TrainStep(family, family.model, family.net, family.optimizer, family.ema, device, amp=amp)
 
 

@@ -7,6 +7,7 @@ matched by name; what is no gene, such as whether the loss is OTA, stays as the 
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,11 @@ from yolov7fast.evaluation.average_precision import fitness
 from yolov7fast.losses.yolo_loss import LOSS_NAMES
 from yolov7fast.reports.run_plots import plot_evolution
 from yolov7fast.training import hyperparameters as hyper
-from yolov7fast.training.family import summary_columns
+from yolov7fast.training.config import YoloTrainConfig
+from yolov7fast.training.distributed import World
+from yolov7fast.training.family import Family, summary_columns
+from yolov7fast.training.start import CommandFacts
+from yolov7fast.training.train import run_training
 from yolov7fast.training.trainer import Outcome
 
 GENERATIONS = 300
@@ -125,3 +130,16 @@ def evolve(
     best = run_dir / "hyp_evolved.yaml"
     print(f"The best hyper-parameters: --hyp {best} (all trainings: {file}, {run_dir}/evolve.png)")
     return 0
+
+
+def evolve_with_trainings(config: YoloTrainConfig, family: type[Family], command: CommandFacts, world: World) -> int:
+    """--evolve: each generation is a training without checkpoints, which validates after its last epoch only."""
+    if world.is_distributed:
+        raise UserError("--evolve runs in one process: start it without torchrun")
+    generation = replace(config, name="evolve", exist_ok=True, notest=True, nosave=True, keep_files=False)
+
+    def train(child: dict[str, Any]) -> Outcome:
+        return run_training(replace(generation, hyp=child), family, command, world)
+
+    hyp = hyper.with_assigner(hyper.load_hyp(config.hyp), config.loss_ota, config.assigner)  # stored in the set
+    return evolve(hyp, Path(config.project) / "evolve", train, config.bucket)

@@ -266,7 +266,7 @@ def training_for(base_config: str) -> type[TrialTraining]:
     family = run_file.family_of_run_file(base_config)
     if family in (known := {kind.family: kind for kind in (YoloTrialTraining, DetrTrialTraining)}):
         return known[family]
-    from yolov7fast.training.families import family_class
+    from yolov7fast.training.family import family_class
 
     registered = family_class(family)
     parts = {"family": family, "suffix": registered.checkpoint_suffix, "weights": registered.weights_folder}

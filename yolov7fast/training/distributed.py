@@ -77,14 +77,14 @@ def join(world: World, device: torch.device, total_batch: int, minutes: float = 
     if device.type == "cuda":
         if torch.cuda.device_count() <= world.local_rank:
             raise UserError(
-                f"process {world.local_rank} has no GPU of its own: {torch.cuda.device_count()} are visible; "
+                f"process {world.local_rank} has no GPU: {torch.cuda.device_count()} are visible; "
                 f"start fewer processes with --nproc_per_node"
             )
         torch.cuda.set_device(world.local_rank)
         device = torch.device("cuda", world.local_rank)
     if not dist.is_initialized():
         # Its functions have the group of the moment as a default. Imported later, as DistributedDataParallel would,
-        # they would refer to the group for ever, and `leave` could not end it.
+        # they would keep the group alive, and `leave` could not end it.
         importlib.import_module("torch.distributed.nn.functional")
         backend = "cuda:nccl,cpu:gloo" if device.type == "cuda" else "gloo"
         init_group(backend, minutes)

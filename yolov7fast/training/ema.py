@@ -22,20 +22,30 @@ class ModelEMA:
         self.names = {n for n, _ in self.ema.named_parameters()} | {n for n, _ in self.ema.named_buffers()}
         for parameter in self.ema.parameters():
             parameter.requires_grad_(False)
+        self._average: list[torch.Tensor] = []
+        self._current: list[torch.Tensor] = []
+        self._paired: nn.Module | None = None  # the network whose tensors `_current` holds
 
     @torch.no_grad()
     def update(self, model: nn.Module) -> None:
         """average <- d * average + (1 - d) * model, for floating entries; counters stay as they were copied."""
         self.updates += 1
         d = self.decay * (1 - math.exp(-self.updates / self.ramp))
-        average, current = self._pairs(model)
-        torch._foreach_mul_(average, d)  # pyright: ignore[reportPrivateImportUsage]
-        torch._foreach_add_(average, current, alpha=1.0 - d)  # pyright: ignore[reportPrivateImportUsage]
+        if self._paired is not model:
+            self._pair(model)
+        torch._foreach_mul_(self._average, d)  # pyright: ignore[reportPrivateImportUsage]
+        torch._foreach_add_(self._average, self._current, alpha=1.0 - d)  # pyright: ignore[reportPrivateImportUsage]
 
-    def _pairs(self, model: nn.Module) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    def forget_pairs(self) -> None:
+        """Look the tensors up again at the next update: one of the networks may have other tensors by then."""
+        self._paired = None
+
+    def _pair(self, model: nn.Module) -> None:
+        """List the tensors of both networks once: looking them up in every step takes milliseconds of host time."""
         own, other = self.ema.state_dict(), model.state_dict()
         names = [name for name, value in own.items() if name in self.names and value.dtype.is_floating_point]
-        return [own[name] for name in names], [other[name].detach() for name in names]
+        self._average, self._current = [own[name] for name in names], [other[name].detach() for name in names]
+        self._paired = model
 
     def copy_attributes(self, model: nn.Module) -> None:
         for name in COPIED_ATTRIBUTES:

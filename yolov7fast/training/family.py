@@ -1,26 +1,78 @@
-"""What a family of detectors offers so that it can be trained: the members that `run` and `trainer` use, and no others.
+"""`Family`: what a family of detectors brings to training. Everything that families have in common is here.
 
-`families.base.BaseFamily` holds what families do alike; a new one derives from it.
+A family must define `name`, `loss_names` and seven methods: `build_network`, `build_optimizer`, `rates`, `to_device`,
+`forward_loss`, `predictor` and `checkpoint_content`. Every other method has a default that it may override.
 """
+# ruff: noqa: B027 (defaults that do nothing)
 
-from abc import abstractmethod
-from argparse import Namespace
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import nullcontext, suppress
+from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple, Protocol, Self
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
-from yolov7fast.evaluation.eval_result import SUMMARY, validation_loss
-from yolov7fast.training.checkpoints.data_changes import Fingerprint
-from yolov7fast.training.checkpoints.resume import Progress
-from yolov7fast.training.distributed import World
+from yolov7fast.checkpoint.checkpoint_reader import strip_checkpoint
+from yolov7fast.checkpoint.families import WEIGHTS_FOLDER, entry_of
+from yolov7fast.core.drawing import plot_images
+from yolov7fast.core.errors import UserError
+from yolov7fast.core.files.paths import check_img_size
+from yolov7fast.core.process.threads import SideThread
+from yolov7fast.core.resize_schedule import RequestedStage, parse_resize_schedule
+from yolov7fast.core.text import printable
+from yolov7fast.data.data_yaml import DataYaml, check_train_source, find_data, load_data_yaml
+from yolov7fast.data.labels import Subset, check_class_range
+from yolov7fast.data.loading.create_dataloader import create_dataloader
+from yolov7fast.data.quick_check import closer_look, odd_signs, same_images
+from yolov7fast.evaluation.eval_config import EvalConfig, OutputConfig
+from yolov7fast.evaluation.eval_result import SUMMARY, EvalResult, validation_loss
+from yolov7fast.evaluation.run_evaluation import run_evaluation
+from yolov7fast.evaluation.validation_findings import FindingsSink, findings
+from yolov7fast.predictors.predictor import Predictor
+from yolov7fast.reports.run_plots import plot_results
+from yolov7fast.training.checkpoints.data_changes import Fingerprint, fingerprint
+from yolov7fast.training.checkpoints.resume import Progress, previous_of, weights_dir_of
+from yolov7fast.training.config import TrainConfig
+from yolov7fast.training.distributed import World, main_first
 from yolov7fast.training.ema import ModelEMA
 from yolov7fast.training.logging.bottleneck import Advice
 from yolov7fast.training.optimizer import Rates
-from yolov7fast.training.step import Recipe
+
+log = logging.getLogger(__name__)
+
+
+def family_class(name: str) -> type["Family"]:
+    """The class that trains a family, by the table `checkpoint.family.FAMILIES`."""
+    module, _, class_name = entry_of(name).training.partition(":")
+    return getattr(import_module(module), class_name)
+
+
+def class_names(data: DataYaml, single_cls: bool) -> list[str]:
+    """Of the data set; with --single-cls all labels are one class."""
+    return ["item"] if single_cls and len(data.names) != 1 else list(data.names)
+
+
+def load_run_data(config: TrainConfig, world: World) -> DataYaml:
+    """The checked data yaml of a run; the main process downloads and converts first."""
+    with main_first(world):
+        data = load_data_yaml(config.data, val_fraction=config.val_fraction, allow_download=config.allow_download)
+        check_train_source(data)
+    return data
+
+
+def subset_of(config: TrainConfig) -> Subset | None:
+    """Which of the training images are used; None: all of them."""
+    if config.subset_size:
+        return Subset(config.subset_size, config.subset_seed)
+    return Subset(config.overfit) if config.overfit else None
 
 
 class Validation(NamedTuple):
@@ -48,186 +100,395 @@ def summary_columns(loss_names: Sequence[str]) -> list[str]:
     return [*SUMMARY, *map(validation_loss, loss_names[:-1])]
 
 
-class Loader(Protocol):
-    """The batches of an epoch."""
+class ResizeStage(NamedTuple):
+    """From `epoch` (counted from 0) on, train at `size`, which the strides divide, with `batch` images in all."""
 
-    num_workers: int
-
-    def __len__(self) -> int: ...
-    def __iter__(self) -> Iterator[Any]: ...
-    def set_epoch(self, epoch: int, start_batch: int = 0) -> None: ...
-    def close(self) -> None: ...
+    epoch: int
+    size: int
+    batch: int
 
 
-class LabelledSet(Protocol):
-    """labels: for each image float32 (m, 5) class, xywh."""
+def plan_stages(schedule: str, size: int, batch: int, *, processes: int, grid: int) -> list[ResizeStage]:
+    """The stages of --resize-schedule; without a schedule one stage of `size`.
 
-    labels: Any
+    batch: images in all, until a stage names another, which then holds for those after it; grid: the largest stride.
+    """
+    stages = []
+    for stage in parse_resize_schedule(schedule) or [RequestedStage(0, size)]:
+        batch = stage.batch or batch
+        if batch % processes:
+            raise UserError(
+                f"--resize-schedule: the batch {batch} of epoch {stage.epoch + 1} must be a multiple of the number of "
+                f"processes, {processes}"
+            )
+        stages.append(ResizeStage(stage.epoch, check_img_size(stage.size, grid), batch))
+    return stages
 
-    def __len__(self) -> int: ...
+
+def stage_of(stages: Sequence[ResizeStage], epoch: int) -> ResizeStage:
+    """The stage that an epoch belongs to."""
+    return [stage for stage in stages if stage.epoch <= epoch][-1]
 
 
-class Family(Recipe, Protocol):
-    """A family of detectors. As a class it says how its runs are started and resumed; an instance is a network with
-    all that trains it, built and ready."""
+class Family(ABC):
+    """A family of detectors. The class says how its runs are started and resumed; an instance is a network with its
+    loaders, loss, optimizer and EMA, ready to train."""
 
-    # --- of the class: what sets the family apart ---------------------------------------------------------------------
-    name: ClassVar[str]  # in checkpoints, opt.yaml and the registry
-    checkpoint_suffix: ClassVar[str]
-    weights_folder: ClassVar[str]  # of checkpoints, below the run's folder; empty: that one itself
-    metric_names: ClassVar[tuple[str, ...]]  # what a validation measures besides the summary, as columns of results.csv
-    advice: ClassVar[Mapping[str, Advice]]  # against a bottleneck, where it differs from that of `bottleneck`
-    uses_all_gpus: ClassVar[bool]  # whether one process trains on all visible GPUs
-    epoch_files: ClassVar[tuple[str, ...]]  # patterns of checkpoints of single epochs, which --keep-epochs limits
-    strips_final_checkpoint: ClassVar[bool]  # whether a complete run's last checkpoint loses its training state
+    # --- constants of the family
+    name: ClassVar[str]  # in checkpoints, opt.yaml and the table of families
+    loss_names: ClassVar[tuple[str, ...]]  # parts of the loss as `forward_loss` returns them; the last is the total
+    config_class: ClassVar[type[TrainConfig]] = TrainConfig
+    checkpoint_suffix: ClassVar[str] = ".pt"
+    weights_folder: ClassVar[str] = WEIGHTS_FOLDER  # of checkpoints, below the run's folder; empty: that folder itself
+    metric_names: ClassVar[tuple[str, ...]] = ()  # columns of results.csv that a validation fills besides the summary
+    advice: ClassVar[Mapping[str, Advice]] = MappingProxyType({})  # where it differs from that of `bottleneck`
+    epoch_files: ClassVar[tuple[str, ...]] = ()  # patterns of checkpoints of single epochs, limited by --keep-epochs
+    strips_final_checkpoint: ClassVar[bool] = False  # whether a complete run's last checkpoint loses its training state
+    drawn_batches: ClassVar[int] = 3  # training batches that are plotted, from the first on
+    dataset_class: ClassVar[type | None] = None  # a data set with another augmentation
+    finds_unused_parameters: ClassVar[bool] = False  # whether a batch may leave parameters without a gradient
+    files: ClassVar[Mapping[str, Callable[[str], str]]] = MappingProxyType(
+        {"data": find_data}
+    )  # flag -> how it is found
+
+    grid: int = 32  # the largest stride: image sizes are multiples of it
+    loss_factor: float = 1.0  # multiplies the loss
+    clip_norm: float = 0.0  # largest norm of all gradients together; 0: not clipped
+    warmup: int = 0  # iterations of the learning rate's warm-up
+
+    # --- how runs start and resume ------------------------------------------------------------------------------------
 
     @classmethod
-    @abstractmethod
-    def check_files(cls, opt: Namespace) -> None:
-        """Find the files that options name, or refuse them, before anything is built."""
+    def find_files(cls, config: Any, missing_ok: bool = False) -> Any:
+        """The config with the paths of the files that its flags name; missing_ok: keep a name that is not found."""
+        found = {}
+        for flag, find in cls.files.items():
+            with suppress(UserError) if missing_ok else nullcontext():
+                found[flag] = find(getattr(config, flag))
+        return replace(config, **found)
 
     @classmethod
-    @abstractmethod
-    def ignores_resume(cls, opt: Namespace) -> bool:
-        """Whether the options ask for something that --resume does not belong to."""
-        ...
-
-    @classmethod
-    @abstractmethod
     def resume_options(cls, options: dict[str, Any], checkpoint: Path) -> dict[str, Any]:
-        """The options of a resumed run: files of the run folder in the place of those it began with."""
+        """The options of a resumed run: files of the run folder replace those it began with."""
+        return options
 
     @classmethod
-    @abstractmethod
     def complete_checkpoint(cls, path: Path) -> tuple[dict[str, Any], Path]:
         """The whole state of a complete run, whose last checkpoint `path` was stripped of it."""
+        raise UserError(f"--resume {path}: the file is stripped of its training state; start a new run with --weights")
+
+    @classmethod
+    def automatic_batch(cls, config: Any, device: torch.device, world: World) -> int:
+        """--batch-size auto: the batch over all processes that this machine can train. All processes call this."""
+        raise UserError(f"--batch-size auto is not known for the {cls.name} family: give a number")
+
+    # --- building -----------------------------------------------------------------------------------------------------
+
+    def __init__(
+        self, config: Any, data: DataYaml, model: Any, device: torch.device, world: World, resumed: bool = False
+    ):
+        """Build what trains a network, in upstream's order, on which its random draws rest.
+
+        config: completed by `start.completed`; model: on the device, with start weights; resumed: a checkpoint's state
+        will be loaded.
+        """
+        self.config, self.data, self.model, self.device, self.world = config, data, model, device, world
+        self.run_dir = Path(config.save_dir)
+        self.names = class_names(data, config.single_cls)
+        self.nc = len(self.names)
+        self.val_loader = self.validation_set = None
+        self.draws_plots = config.keep_files
+        self.plot_executor = SideThread("plots")
+        self.pending_plots: list[Future] = []
+        self.width = 0  # of the last batch, as the network saw it
+        self.wandb_id: str | None = None
+        self.plan_sizes()
+        self.optimizer = self.build_optimizer()
+        self.ema = ModelEMA(self.model) if world.is_main else None
+        self.build_loaders(self.stages[0])
+        self.fit_to_data(resumed)
+        self.net = self.wrapped()
+        self.build_loss()
 
     @classmethod
     @abstractmethod
-    def command_flags(cls, command: str, opt: Namespace) -> list[str]:
-        """What `test` needs so that it measures as the validations of this run did, or `detect` to see as they saw."""
-        ...
-
-    @classmethod
-    @abstractmethod
-    def run_instead(
-        cls, opt: Namespace, device: torch.device, world: World, checkpoint: dict[str, Any] | None
-    ) -> int | None:
-        """The exit code of what the options ask for instead of a training; None: they ask for a training."""
-
-    @classmethod
-    @abstractmethod
-    def automatic_batch(cls, opt: Namespace, device: torch.device, world: World) -> int:
-        """--batch-size auto: the batch over all processes and GPUs that this machine can train. All come here."""
-        ...
-
-    @classmethod
-    @abstractmethod
-    def build(
-        cls, opt: Namespace, device: torch.device, world: World, checkpoint: dict[str, Any] | None = None
-    ) -> Self:
-        """Network, data, optimizer: fresh, or as a checkpoint needs them. All processes come here."""
-
-    # --- of an instance: its parts ------------------------------------------------------------------------------------
-    device: torch.device
-    data: Any  # the checked data yaml
-    dataset: LabelledSet  # of training
-    loader: Loader  # of training, of the present stage
-    model: nn.Module
-    net: Callable  # what the step calls: the model, compiled, or wrapped for several processes or GPUs
-    optimizer: torch.optim.Optimizer
-    ema: ModelEMA | None  # None in processes other than the main one
-    loss_factor: float  # multiplies the loss
-    clip_norm: float  # largest norm of all gradients together; 0: not clipped
-    img_size: int  # of training, in the present stage
-    test_size: int
-    wandb_id: str | None
-
-    # --- the step -----------------------------------------------------------------------------------------------------
-    @property
-    def warmup(self) -> int:
-        """Iterations of the warm-up."""
-        ...
-
-    @property
-    def shorter_warmup(self) -> str:
-        """What a user whose warm-up is too long adds or changes: '--hyp small'."""
-        ...
-
-    @property
-    def start_weights(self) -> str:
-        """The flag with start weights for this network, where a run has none; empty: it has some, or none are known."""
-        ...
+    def build_network(cls, config: Any, data: DataYaml, checkpoint: dict[str, Any] | None) -> nn.Module:
+        """The network with its start weights on the CPU: fresh, or as a checkpoint describes it."""
 
     @abstractmethod
+    def build_optimizer(self) -> torch.optim.Optimizer:
+        """The optimizer of `model`."""
+
+    def fit_to_data(self, resumed: bool) -> None:
+        """Set what the network takes from the training set, such as anchors."""
+
+    def build_loss(self) -> None:
+        """Build what `forward_loss` needs, and the learning rate schedule: the length of an epoch is known."""
+
+    def plan_sizes(self) -> None:
+        """Set the stages of the resize schedule, and `test_size`, the size of validation: that of the last epoch."""
+        self.stages = self.planned_stages(self.config.img_size)
+        self.test_size = stage_of(self.stages, self.config.epochs - 1).size
+
+    def planned_stages(self, size: int) -> list[ResizeStage]:
+        config = self.config
+        return plan_stages(config.resize_schedule, size, config.batch_size, processes=self.world.size, grid=self.grid)
+
+    def loader_options(self, split: str) -> dict[str, Any]:
+        """The keywords of `create_dataloader` for `train` or `val`; the default does not augment.
+
+        Without a seed the order of training is upstream's, which depends on the number of processes.
+        """
+        config = self.config
+        order = {"shuffle": config.shuffled if config.seed is not None else None} if split == "train" else {}
+        return {
+            "workers": config.workers,
+            "cache": config.cache_images,
+            "cache_dir": config.cache_dir or None,
+            "worker_tensor": config.fast_dataloader,
+            "keep_partial_labels": config.keep_partial_labels,
+            **order,
+        }
+
+    def build_loaders(self, stage: ResizeStage) -> None:
+        """Build the training loader of a stage and, once, the validation loader of the main process.
+
+        Labels are checked here, those of validation too: before an epoch of training, not after it.
+        """
+        config, world = self.config, self.world
+        self.stage, self.img_size = stage, stage.size
+        batch = stage.batch // world.size
+        subset = subset_of(config)
+        with main_first(world):
+            self.loader, self.dataset = create_dataloader(
+                *(self.data.split("train"), stage.size, batch, self.grid, config),
+                rank=world.rank,
+                world_size=world.size,
+                prefix="train: ",
+                seed=config.seed,
+                subset=subset,
+                dataset_class=self.dataset_class,
+                **self.loader_options("train"),
+            )
+        self.check_labels(self.dataset)
+        if world.is_main and self.val_loader is None:
+            split = "train" if config.overfit else "val"
+            self.val_batch = config.test_batch_size or batch * 2
+            self.val_loader, self.validation_set = create_dataloader(
+                *(self.data.split(split), self.test_size, self.val_batch, self.grid, config),
+                rect=True,
+                prefix="val: ",
+                subset=subset if config.overfit else None,
+                **self.loader_options("val"),
+            )
+            self.check_labels(self.validation_set)
+            self.warn_of_data(None if config.overfit else self.validation_set)
+
+    def check_labels(self, dataset) -> None:
+        """Refuse a class beyond the last and, with --strict-labels, a label that is left out or misread.
+
+        Such a class would be learnt as another one, or end a step with an index out of range.
+        """
+        check_class_range(dataset.labels, dataset.label_files, self.nc, self.data.path)
+        if self.config.strict_labels and (lost := dataset.first_loss):
+            raise UserError(
+                f"--strict-labels: {lost.kind}, {printable(lost.place)}: {printable(lost.text, 200)}; for all of them: "
+                f"yolov7fast data check {self.config.data}"
+            )
+
+    def warn_of_data(self, validation_set) -> None:
+        """Log what looks wrong in the data, such as images that are in both splits."""
+        if validation_set is not None and (twins := same_images(self.dataset, validation_set)):
+            log.warning(f"data: {twins}")
+        signs = odd_signs(self.dataset, validation_set, self.img_size)
+        if signs:
+            log.warning(closer_look(signs, self.config.data, self.img_size, getattr(self.config, "cfg", "")))
+
+    def wrapped(self) -> Callable:
+        """What the step calls: the network itself, or with several processes one that averages gradients."""
+        if not self.world.is_distributed:
+            return self.model
+        ids = [self.world.local_rank] if self.device.type == "cuda" else None
+        return DistributedDataParallel(self.model, device_ids=ids, find_unused_parameters=self.finds_unused_parameters)
+
+    # --- epoch and step -----------------------------------------------------------------------------------------------
+
     def start_epoch(self, epoch: int, batch_index: int, per_class_ap: Sequence[float]) -> None:
         """Prepare the epoch and place the loader at its batch `batch_index`; per_class_ap: of the last validation."""
+        stage = stage_of(self.stages, epoch)
+        if stage is not self.stage:
+            where = f"{epoch}/{self.config.epochs - 1}"
+            log.info("resize schedule: epoch %s begins at %d pixels, batch %d", where, stage.size, stage.batch)
+            self.enter_stage(stage)
+        self.prepare_epoch(epoch, batch_index, per_class_ap)
+        self.loader.set_epoch(epoch, batch_index if self.config.seed is not None else 0)
+
+    def enter_stage(self, stage: ResizeStage) -> None:
+        """Change to another stage of the resize schedule."""
+        self.loader.close()
+        self.build_loaders(stage)
+
+    def prepare_epoch(self, epoch: int, batch_index: int, per_class_ap: Sequence[float]) -> None:
+        """Choose what changes between epochs; the loader is that of the epoch's stage."""
 
     @abstractmethod
-    def rates(self, global_step: int, epoch: int, batch_index: int) -> Rates: ...
+    def rates(self, global_step: int, epoch: int, batch_index: int) -> Rates:
+        """Learning rates, momentum and accumulation of an iteration."""
 
     @abstractmethod
+    def to_device(self, batch, device: torch.device) -> tuple[Any, ...]:
+        """The batch with its images on the device, ready for the network."""
+
+    @abstractmethod
+    def forward_loss(self, net: Callable, batch, mark: Callable[[str], None]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Total loss (one element, with graph) and its detached parts, in the order of `loss_names`.
+
+        mark: called with the name of a stage that has ended, such as `forward`.
+        """
+
     def batch_info(self, batch) -> tuple[int, int]:
         """Labels in the batch, and the width that the network saw of it."""
-        ...
+        return batch[1].shape[0], self.width
 
-    @abstractmethod
-    def batch_files(self, batch) -> list[str]: ...
+    def batch_files(self, batch) -> list[str]:
+        return list(batch[2])
 
-    @abstractmethod
     def draw_batch(self, batch, global_step: int) -> None:
-        """Plot the first batches of a run."""
+        """Plot the first batches in a background thread; it gets copies, since the loader may reuse their memory."""
+        if global_step < self.drawn_batches and self.world.is_main and self.draws_plots:
+            images, targets, paths = batch[0].clone(), batch[1].clone(), batch[2]
+            file = self.run_dir / f"train_batch{global_step}.jpg"
+            self.pending_plots.append(self.plot_executor.submit(plot_images, images, targets, paths, file, self.names))
+
+    # --- validation ---------------------------------------------------------------------------------------------------
+
+    def validate(self, epoch: int, final: bool, draw: bool, should_stop: Callable[[], bool]) -> Validation:
+        """Measure the EMA. should_stop: called after every batch; True raises `evaluation.loop.EvaluationStopped`."""
+        config = EvalConfig(
+            img_size=self.test_size,
+            batch_size=self.val_batch,
+            single_cls=self.config.single_cls,
+            v5_metric=getattr(self.config, "v5_metric", False),
+            half=self.config.amp != "off",
+            outputs=OutputConfig(verbose=final and self.nc < 50, plots=draw and self.draws_plots),
+        )
+        sinks = [FindingsSink(self.nc)] if self.draws_plots else []
+        where = self.val_loader, self.data, self.run_dir
+        result = run_evaluation(self.predictor(config), *where, config, sinks=sinks, should_stop=should_stop)
+        metrics = result.metrics | self.further_metrics(result)
+        found = findings(result, sinks[0], self.names, self.class_groups()) if sinks else {}
+        return Validation(metrics, list(result.per_class_ap), result.fitness, result.losses, found)
+
+    @abstractmethod
+    def predictor(self, config: EvalConfig) -> Predictor:
+        """The averaged network as evaluation calls it, with its loss."""
+
+    def further_metrics(self, result: EvalResult) -> dict[str, float]:
+        """The values of `metric_names`, by name."""
+        return {}
+
+    def class_groups(self) -> Mapping[str, Sequence[int]]:
+        """Classes by the head that predicts them; empty where one head predicts all."""
+        return {}
+
+    @property
+    def averaged(self) -> ModelEMA:
+        """The EMA, which the main process has: the one that validates and saves."""
+        assert self.ema is not None
+        return self.ema
+
+    # --- checkpoints --------------------------------------------------------------------------------------------------
 
     @property
     def weights_dir(self) -> Path:
         """Where this run's checkpoints lie."""
-        ...
-
-    # --- the end of an epoch, and files -------------------------------------------------------------------------------
-    @abstractmethod
-    def validate(self, epoch: int, final: bool, draw: bool, should_stop: Callable[[], bool]) -> Validation:
-        """should_stop: asked after every batch; then `evaluation.loop.EvaluationStopped` is raised."""
-        ...
+        return weights_dir_of(self.run_dir, self.weights_folder, self.config.resume)
 
     @abstractmethod
+    def checkpoint_content(self, progress: Progress) -> dict[str, Any]:
+        """Network and EMA, as checkpoints of this family hold them, and further entries."""
+
     def checkpoint(self, progress: Progress, results_text: str) -> dict[str, Any]:
-        """What a checkpoint holds beside the state that resuming needs."""
-        ...
+        """A checkpoint without what resuming needs. In the middle of an epoch, the one before is the last complete."""
+        return {
+            "epoch": progress.epoch - 1,
+            "best_fitness": progress.best_fitness,
+            "training_results": results_text,
+            **self.checkpoint_content(progress),
+            "updates": self.averaged.updates,
+            "optimizer": self.optimizer.state_dict(),
+            "wandb_id": self.wandb_id,
+        }
 
-    @abstractmethod
     def checkpoint_names(self, epoch: int, final: bool, is_best: bool) -> list[str]:
         """The files to write after an epoch, `last` first."""
-        ...
+        return [f"last{self.checkpoint_suffix}"] + [f"best{self.checkpoint_suffix}"] * is_best
 
-    @abstractmethod
     def data_fingerprint(self) -> Fingerprint:
         """Of the images, labels and classes that the run sees."""
-        ...
+        sets: dict[str, Any] = {"train": self.dataset, "val": self.validation_set}
+        return fingerprint({name: each for name, each in sets.items() if each is not None}, self.data.names)
 
-    @abstractmethod
     def state(self) -> dict[str, Any]:
         """What resuming must remember of this family, beyond what every run remembers."""
-        ...
+        return {}
 
-    @abstractmethod
-    def load_state(self, state: dict[str, Any]) -> None: ...
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Put back what `state` returned."""
 
-    @abstractmethod
     def load_foreign_checkpoint(self, checkpoint: dict[str, Any], progress: Progress) -> None:
-        """Resume from a checkpoint without our complete state, as far as it goes."""
+        """Resume from a checkpoint without our complete state, as far as possible."""
+        raise UserError("this checkpoint holds no state to resume from; start a new run with --weights")
 
-    @abstractmethod
     def settings_files(self) -> Mapping[str, Mapping[str, Any]]:
-        """Settings to write into the run folder beside opt.yaml, by file name."""
-        ...
+        """Settings to write into the run folder besides opt.yaml, by file name."""
+        return {}
 
-    @abstractmethod
     def save_initial(self) -> None:
-        """Before the first step of a fresh run."""
+        """Save what a fresh run keeps of its first state; by default nothing, since the seed makes the same network."""
 
-    @abstractmethod
+    # --- messages and the end -----------------------------------------------------------------------------------------
+
+    def shorter_warmup(self) -> str:
+        """What a user whose warm-up is too long adds or changes: '--hyp small'."""
+        return "more --epochs"
+
+    def start_weights(self) -> str:
+        """The flag with start weights for this network, where a run has none; empty: it has some, or none are known."""
+        return ""
+
+    def command_flags(self, command: str) -> list[str]:
+        """The flags with which `test` measures as this run's validations did, or `detect` sees as they saw."""
+        names = ("single_cls", "keep_partial_labels", "v5_metric") if command == "test" else ()
+        return [f"--{name.replace('_', '-')}" for name in names if getattr(self.config, name, False)]
+
     def finish(self) -> None:
-        """The end of a complete run: plots and final files."""
+        """Plots, then the family's final files; the previous checkpoint goes last, as a sign that all is done."""
+        if not self.world.is_main:
+            return
+        for plot in self.pending_plots:
+            if isinstance(error := plot.exception(), OSError | UserError):
+                log.warning("%s; training continues", error)
+            elif error is not None:
+                raise error
+        if not self.draws_plots:
+            return
+        plot_results(save_dir=self.run_dir)
+        last = self.weights_dir / f"last{self.checkpoint_suffix}"
+        self.write_final_files(last)
+        previous_of(last).unlink(missing_ok=True)
 
-    @abstractmethod
-    def close(self) -> None: ...
+    def write_final_files(self, last: Path) -> None:
+        """Where the family says so, strip best and last weights of what training needs. last: the last checkpoint."""
+        if not self.strips_final_checkpoint:
+            return
+        for path in (last.with_stem("best"), last):  # last, because a stripped one says that the run is complete
+            if path.is_file():
+                strip_checkpoint(path)
+
+    def close(self) -> None:
+        """Stop the threads and processes of plots and loaders."""
+        self.plot_executor.shutdown(wait=True)
+        self.loader.close()
+        if self.val_loader is not None:
+            self.val_loader.close()

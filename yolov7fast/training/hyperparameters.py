@@ -1,5 +1,6 @@
 """Hyper-parameters: one table of keys with their limits; read once, validated, never changed in place."""
 
+import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,6 +11,8 @@ from yolov7fast.core.errors import UserError, shown
 from yolov7fast.core.files.paths import check_file
 from yolov7fast.core.files.settings_files import read_yaml
 from yolov7fast.core.text import nearest, printable
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,7 @@ KEYS: dict[str, Key] = {
     "nominal_batch": Key(1, INF, 64),
     "per_head_loss": Key(0, 1, 0),
 }
-# names an assigner of assign.registry, such as plain or ota; absent: the one that loss_ota selects
+# an assigner of losses.assigners, such as plain or ota; absent: the one that loss_ota selects
 ASSIGNER = "assigner"
 # [start, name] of one assigner after another, such as [[0, plain], [0.5, ota]]; absent: one for the whole run
 ASSIGNER_SCHEDULE = "assigner_schedule"
@@ -143,7 +146,7 @@ def _check_schedule(value: Any, where: str) -> list[list]:
 
 
 def with_assigner(hyp: Mapping[str, Any], loss_ota: int | None, assigner: str) -> dict[str, Any]:
-    """What --loss-ota and --assigner make of a set: the flag has the last word, over a schedule too."""
+    """A set with --loss-ota and --assigner applied: a flag overrides the file, its schedule too."""
     values = dict(hyp)
     if loss_ota is not None:
         values["loss_ota"] = loss_ota
@@ -154,6 +157,15 @@ def with_assigner(hyp: Mapping[str, Any], loss_ota: int | None, assigner: str) -
         values.pop(ASSIGNER, None)
     if loss_ota is not None or assigner:
         values.pop(ASSIGNER_SCHEDULE, None)
+    return values
+
+
+def effective_hyp(hyp: Mapping[str, Any], config: Any) -> dict[str, Any]:
+    """The values of a hyp file with what the flags change; the file itself is stored as it was read."""
+    values = with_assigner(hyp, config.loss_ota, config.assigner)
+    if config.auto_lr:
+        values = auto_lr(values, config.batch_size)
+        log.info("--auto-lr: lr0 %g, warmup_epochs %g", values["lr0"], values["warmup_epochs"])
     return values
 
 

@@ -6,9 +6,10 @@ still alive after the forward pass and the loss; the peak is the largest sum of 
 
 import contextlib
 import logging
+import math
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,18 +23,27 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from yolov7fast.checkpoint.checkpoint_reader import load_checkpoint, module_of
 from yolov7fast.core.errors import UserError
+from yolov7fast.core.resize_schedule import parse_resize_schedule
+from yolov7fast.data.data_yaml import load_data_yaml
+from yolov7fast.data.dataset import LoadImagesAndLabels
 from yolov7fast.losses.assigners import assigner_name
 from yolov7fast.losses.loss_builder import build_loss
 from yolov7fast.nn.heads import IAuxDetect
 from yolov7fast.nn.model import Model
-from yolov7fast.training.hyperparameters import scale_gains
+from yolov7fast.training import hyperparameters as hyper
+from yolov7fast.training.config import YoloTrainConfig
+from yolov7fast.training.family import class_names, subset_of
+from yolov7fast.training.step import choose_amp
+from yolov7fast.training.yolo_network import chosen_heads, description_of
 
 log = logging.getLogger(__name__)
 GIB = 1 << 30
 GPU_RESERVE = GIB  # CUDA context and cuDNN workspaces: an assumption, PyTorch does not report them
 MARGIN = 0.1  # fraction of the memory that stays free
 WORKER_BYTES = 400 << 20  # of a loader process
+LARGEST_SCALE = 1.5  # of --multi-scale
 CGROUP = Path("/sys/fs/cgroup")
 
 # functions that autocast runs in the lower precision, as far as the blocks use them, and those it runs in float32
@@ -128,7 +138,7 @@ def meta_network(cfg: str | dict[str, Any], classes: int, hyp: Mapping[str, Any]
         model = Model(cfg, ch=3, nc=classes, anchors=hyp.get("anchors"), **heads)
     head: Any = model.model[-1]
     head.anchors = host_anchors(model)
-    model.hyp = scale_gains(hyp, levels=head.nl, classes=classes, img_size=img_size, smoothing=0.0)
+    model.hyp = hyper.scale_gains(hyp, levels=head.nl, classes=classes, img_size=img_size, smoothing=0.0)
     model.gr = 1.0
     return model.train()
 
@@ -278,3 +288,49 @@ def choose_batch(work: Workload, capacity: int, limits: BatchLimits) -> int:
         f"--batch-size auto: not even {limits.replicas} image(s) of {work.img_size} pixels fit into "
         f"{capacity / GIB:.2f} GB; lower --img-size, choose a smaller --cfg, or free memory"
     )
+
+
+# --- a run ------------------------------------------------------------------------------------------------------------
+
+
+def batch_that_fits(config: YoloTrainConfig, device: torch.device, processes: int) -> int:
+    """The batch over all processes that --batch-size auto chooses for a run."""
+    work, images = planned_work(config, device)
+    limits = BatchLimits(int(hyper.get(work.hyp, "nominal_batch")), images, processes)
+    return choose_batch(work, available_memory(device, config.workers), limits)
+
+
+def planned_work(config: YoloTrainConfig, device: torch.device) -> tuple[Workload, int]:
+    """The work of a run on `device`, and the number of its training images. Files are as `find_files` found them."""
+    data = load_data_yaml(config.data, val_fraction=config.val_fraction, allow_download=config.allow_download)
+    images = LoadImagesAndLabels(
+        data.split("train"),
+        config.img_size[0],
+        single_cls=config.single_cls,
+        subset=subset_of(config),
+        prefix="train: ",
+        cache_dir=config.cache_dir or None,
+        keep_partial_labels=config.keep_partial_labels,
+    )
+    nc = len(class_names(data, config.single_cls))
+    heads = chosen_heads(config, nc)
+    weights = config.weights
+    sizes = [config.img_size[0], *(step.size for step in parse_resize_schedule(config.resize_schedule))]
+    largest = max(sizes) * (LARGEST_SCALE if config.multi_scale else 1) * (2 if config.quad else 1)
+    frozen = range(config.freeze[0]) if len(config.freeze) == 1 else config.freeze
+    work = Workload(
+        config.cfg or description_of(module_of(load_checkpoint(weights), False, weights), weights),
+        nc,
+        math.ceil(largest / 32) * 32,
+        hyper.with_assigner(hyper.load_hyp(config.hyp), config.loss_ota, config.assigner),
+        images.labels,
+        choose_amp(config.amp, device).dtype,
+        config.adam,
+        reserve=GPU_RESERVE if device.type == "cuda" else 0,
+        heads={"heads": heads} if heads else {},
+        frozen=tuple(f"model.{number}." for number in frozen),
+    )
+    stride = int(work.model.stride.max())
+    if work.img_size % stride:
+        work = replace(work, img_size=math.ceil(work.img_size / stride) * stride)
+    return work, len(images)

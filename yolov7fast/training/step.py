@@ -1,9 +1,8 @@
 """One training step: forward, loss, backward, update. Nothing syncs with the device; means stay there until logged."""
 
-from abc import abstractmethod
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -11,23 +10,10 @@ from torch import nn
 
 from yolov7fast.training.ema import ModelEMA
 from yolov7fast.training.optimizer import Rates, apply_rates
-from yolov7fast.training.timing import NoTimer, Timer
+from yolov7fast.training.timing import NoTimer
 
-
-class Recipe(Protocol):
-    """What a family of detectors brings to the step: how a batch becomes a loss."""
-
-    loss_names: ClassVar[tuple[str, ...]]  # parts of the loss as `forward_loss` returns them; the last is the total
-
-    @abstractmethod
-    def to_device(self, batch, device: torch.device) -> tuple[Any, ...]:
-        """The batch with its images on the device, ready for the network."""
-        ...
-
-    @abstractmethod
-    def forward_loss(self, net: Callable, batch, mark: Callable[[str], None]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Total loss (one element, with graph) and its detached parts, in the order of `loss_names`."""
-        ...
+if TYPE_CHECKING:
+    from yolov7fast.training.family import Family
 
 
 class Amp(NamedTuple):
@@ -62,7 +48,7 @@ class TrainStep:
 
     def __init__(
         self,
-        recipe: Recipe,
+        family: "Family",
         model: nn.Module,
         net: Callable,
         optimizer: torch.optim.Optimizer,
@@ -79,7 +65,7 @@ class TrainStep:
         loss_factor: multiplies the loss (world size, quad); keep_buffers: undo batch-norm updates of a skipped batch;
         clip_norm: largest norm of all gradients together, 0: not clipped; vote_on_finite: a batch whose loss is not
         finite in one process is skipped by all, so that none waits for gradients that another does not send."""
-        self.recipe, self.model, self.net = recipe, model, net
+        self.family, self.model, self.net = family, model, net
         self.optimizer, self.ema, self.device, self.amp = optimizer, ema, device, amp
         self.loss_factor, self.clip_norm, self.vote_on_finite = loss_factor, clip_norm, vote_on_finite
         self.scaler = torch.amp.GradScaler(device.type, enabled=amp.scaled)
@@ -90,21 +76,21 @@ class TrainStep:
 
     def begin_epoch(self, means: list[float] | None = None, count: int = 0) -> None:
         """Clear the running means, or set those of an epoch that is resumed after `count` batches."""
-        values = means if means is not None else [0.0] * len(self.recipe.loss_names)
+        values = means if means is not None else [0.0] * len(self.family.loss_names)
         self.means = torch.tensor(values, device=self.device)
         self.count: int | torch.Tensor = (
             count  # a tensor once a device has decided, without a sync, whether a batch counts
         )
 
-    def __call__(self, batch, global_step: int, rates: Rates, timer: Timer = NoTimer()) -> None:  # noqa: B008 (stateless)
+    def __call__(self, batch, global_step: int, rates: Rates, timer: NoTimer = NoTimer()) -> None:  # noqa: B008 (stateless)
         """Train on one batch."""
         timer.begin()
         apply_rates(self.optimizer, rates)
         kept = [buffer.clone() for buffer in self.buffers]
-        batch = self.recipe.to_device(batch, self.device)
+        batch = self.family.to_device(batch, self.device)
         timer.mark("transfer")
         with torch.autocast(self.device.type, self.amp.dtype) if self.amp.enabled else nullcontext():
-            loss, items = self.recipe.forward_loss(self.net, batch, timer.mark)
+            loss, items = self.family.forward_loss(self.net, batch, timer.mark)
         if self.loss_factor != 1.0:
             loss = loss * self.loss_factor
         timer.mark("loss")
@@ -143,7 +129,7 @@ class TrainStep:
         else:
             self.means, self.count = torch.where(finite, means, self.means), self.count + finite.long()
 
-    def _update(self, timer: Timer) -> None:
+    def _update(self, timer: NoTimer) -> None:
         if any(parameter.grad is not None for parameter in self.model.parameters()):  # else all batches were skipped
             self._step_optimizer()
         timer.mark("optimizer")

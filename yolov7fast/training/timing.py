@@ -2,25 +2,24 @@
 
 import time
 from collections import defaultdict
-from typing import Any, Protocol
+from typing import Any
 
 import torch
-
-
-class Timer(Protocol):
-    """What the training step reports its stages to."""
-
-    def begin(self) -> None:
-        """An iteration begins."""
-
-    def mark(self, stage: str) -> None:
-        """The stage that ran since the last mark has ended."""
-
 
 STAGES = ("data", "transfer", "forward", "assignment", "loss", "backward", "optimizer", "ema")
 
 
-class StageTimer:
+class NoTimer:
+    """A timer that measures nothing."""
+
+    def begin(self) -> None:
+        """Start an iteration."""
+
+    def mark(self, stage: str) -> None:
+        """Close `stage`, which ran since the mark before this one."""
+
+
+class StageTimer(NoTimer):
     """Collects milliseconds by stage and iteration. On CUDA nothing is waited for until `totals` is asked for.
 
     `begin` opens an iteration; each `mark(stage)` closes the stage that ran since the mark before it. A stage marked
@@ -59,7 +58,6 @@ class StageTimer:
             self._last = self._now()
 
     def mark(self, stage: str) -> None:
-        """Close `stage`, which ran since the mark before this one."""
         now = self._now()
         if self.cuda:
             self._pending.append((stage, self._iteration, self._last, now))
@@ -80,13 +78,3 @@ class StageTimer:
                 self._times[stage][iteration] += start.elapsed_time(end)
             self._pending.clear()
         return {stage: list(times.values()) for stage, times in self._times.items()}
-
-
-class NoTimer:
-    """Stands in where nothing is measured."""
-
-    def begin(self) -> None:
-        pass
-
-    def mark(self, stage: str) -> None:
-        pass

@@ -4,10 +4,10 @@ import logging
 import sys
 import time
 from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
 from tqdm import tqdm
 
 from yolov7fast.checkpoint.families import FAMILY_KEY
@@ -29,13 +29,13 @@ from yolov7fast.training.checkpoints.resume import (
     restore_own_random,
     restore_state,
 )
+from yolov7fast.training.config import TrainConfig
 from yolov7fast.training.distributed import World, any_rank, from_all, from_main
 from yolov7fast.training.family import Family, Validation, summary_columns
 from yolov7fast.training.logging import bottleneck
 from yolov7fast.training.logging.reporter import EpochRow, Reporter, header, memory_gb, progress_text
-from yolov7fast.training.settings import TrainSettings
-from yolov7fast.training.step import StepMetrics, TrainStep
-from yolov7fast.training.timing import NoTimer, StageTimer, Timer
+from yolov7fast.training.step import StepMetrics, TrainStep, choose_amp
+from yolov7fast.training.timing import NoTimer, StageTimer
 
 log = logging.getLogger(__name__)
 LOG_SECONDS = 0.5  # on a device that would have to be waited for, the progress bar is refreshed this often
@@ -45,12 +45,14 @@ TIMED_EVERY = 10  # on CUDA, one step in so many is timed for the bottleneck rep
 
 class Outcome(NamedTuple):
     """How a run ended. metrics: of the last validation, by columns of results.csv; interrupted: exit code of the signal
-    that stopped the run, or 0."""
+    that stopped the run, or 0; exit_code: of the command."""
 
     metrics: dict[str, float]
     progress: Progress
     interrupted: int
     last_loss: float
+    folder: Path | None = None
+    exit_code: int = 0
 
 
 class EpochResult(NamedTuple):
@@ -63,17 +65,9 @@ class EpochResult(NamedTuple):
 
 
 class Trainer:
-    def __init__(
-        self,
-        family: Family,
-        settings: TrainSettings,
-        world: World,
-        device: torch.device,
-        run_dir: Path,
-        reporter: Reporter,
-    ):
-        self.family, self.settings, self.world, self.device = family, settings, world, device
-        self.run_dir = run_dir
+    def __init__(self, family: Family, config: TrainConfig, world: World, reporter: Reporter):
+        self.family, self.config, self.world, self.device = family, config, world, family.device
+        self.run_dir = Path(config.save_dir)
         self.files = CheckpointFiles(family.weights_dir, family.checkpoint_suffix)
         self.reporter = reporter
         self.progress = Progress()
@@ -83,21 +77,25 @@ class Trainer:
             family.net,
             family.optimizer,
             family.ema,
-            device,
-            amp=settings.amp,
+            family.device,
+            amp=choose_amp(config.amp, family.device),
             loss_factor=family.loss_factor,
-            keep_buffers=settings.skip_nonfinite > 0,
+            keep_buffers=config.skip_nonfinite > 0,
             clip_norm=family.clip_norm,
-            vote_on_finite=settings.skip_nonfinite > 0 and world.is_distributed,
+            vote_on_finite=config.skip_nonfinite > 0 and world.is_distributed,
         )
-        self.timer = StageTimer(device)
+        self.timer = StageTimer(family.device)
         self.recent: dict[int, list[str]] = {}  # files of the batches since the last sync, by global step
         self.restore_folder: Callable[[], None] = lambda: None  # if it was removed; only in the main process
-        self.data_fingerprint: Fingerprint | None = None  # of what is trained on, for checkpoints
         self.saved_at: tuple[int, int] | None = None  # epoch and batch index of the last checkpoint
         self.last_sync = self.last_save = 0.0
-        self.save_minutes = min(settings.save_every_minutes, FIRST_SAVE_MINUTES)  # until the next save in an epoch
+        self.save_minutes = min(config.save_minutes, FIRST_SAVE_MINUTES)  # until the next save in an epoch
         self.clock = time.time()  # until when `progress.seconds` counts
+
+    @cached_property
+    def data_fingerprint(self) -> Fingerprint:
+        """Of what is trained on, for checkpoints."""
+        return self.family.data_fingerprint()
 
     def resume(self, state: dict[str, Any]) -> None:
         """Resume from a collected state: bit for bit, if the samples are keyed or the epoch had ended."""
@@ -107,8 +105,8 @@ class Trainer:
             self.files.check_best(self.progress)
         self.family.load_state(state["recipe"])
         restore_own_random(state, self.world)  # last: building a loader draws from them
-        self.progress.finished = bool(self.settings.limits.reached(self.progress))
-        if self.settings.exact_mid_epoch or self.progress.finished:
+        self.progress.finished = bool(self.config.limits.reached(self.progress))
+        if self.config.seed is not None or self.progress.finished:
             return
         if self.progress.batch_index and not self.all_batches_done():
             log.warning(
@@ -119,13 +117,15 @@ class Trainer:
             )
             self.restart_epoch()
         elif self.family.loader.num_workers:
-            log.warning("resuming without --seed: the random streams of the data workers start anew, all else resumes")
+            log.warning(
+                "resuming without --seed: random streams of the data workers are not restored, all else resumes"
+            )
 
     def save_initial(self) -> None:
         """Before the first step of a fresh run: from now on it can be resumed."""
-        if self.world.is_main and self.settings.keep_files:
+        if self.world.is_main and self.config.keep_files:
             self.family.save_initial()
-        if not self.settings.nosave:
+        if not self.config.nosave:
             self.save([self.files.last.name])
 
     def restart_epoch(self) -> None:
@@ -135,13 +135,13 @@ class Trainer:
 
     def fit(self) -> Outcome:
         """Train until the epochs, the iterations or the patience are used up, or a signal asks to stop."""
-        progress, settings = self.progress, self.settings
+        progress, config = self.progress, self.config
         self.clock = time.time()
         with StopRequest(signals.second_interrupt, self.world.launcher) as stop:
             while True:
-                if any_rank([bool(stop)], self.world)[0]:  # also asked for in a validation, or before the first step
+                if any_rank([bool(stop)], self.world)[0]:  # a signal may come in a validation, too
                     return self.interrupted(stop)
-                if progress.finished or progress.epoch >= settings.epochs:
+                if progress.finished or progress.epoch >= config.epochs:
                     break
                 started = time.time() - (progress.epoch_seconds if progress.batch_index else 0.0)
                 if self.train_epoch(progress.epoch, stop):
@@ -163,7 +163,8 @@ class Trainer:
 
     def outcome(self, code: int) -> Outcome:
         loss = self.progress.last_loss
-        return Outcome(self.progress.metrics, self.progress, code, float("nan") if loss is None else loss)
+        last_loss = float("nan") if loss is None else loss
+        return Outcome(self.progress.metrics, self.progress, code, last_loss, self.run_dir, exit_code=code)
 
     def count_time(self) -> None:
         """Count the time since the last call as the run's: steps, validation, files."""
@@ -175,17 +176,19 @@ class Trainer:
 
     def train_epoch(self, epoch: int, stop: StopRequest) -> bool:
         """Run the batches of an epoch that are still to do; True if it was interrupted."""
-        family, step, progress, settings = self.family, self.step, self.progress, self.settings
+        family, step, progress, config = self.family, self.step, self.progress, self.config
         if self.all_batches_done():  # the run was stopped in the validation
             return False
         family.start_epoch(epoch, progress.batch_index, progress.per_class_ap)
         family.model.train()
+        if family.ema is not None:
+            family.ema.forget_pairs()
         if progress.batch_index == 0:
             step.begin_epoch()
             step.optimizer.zero_grad()
             progress.epoch_seconds = progress.epoch_waited = 0.0
         self.last_sync, self.last_save, began = 0.0, time.time(), time.time() - progress.epoch_seconds
-        with self.progress_bar(settings.limits.epoch_length(progress, len(family.loader))) as bar:
+        with self.progress_bar(config.limits.epoch_length(progress, len(family.loader))) as bar:
             asked = time.perf_counter()
             for batch in () if self.out_of_iterations() else family.loader:
                 waiting = time.perf_counter() - asked
@@ -207,7 +210,7 @@ class Trainer:
                     break
                 if save_due:
                     self.save([self.files.last.name])
-                    self.last_save, self.save_minutes = time.time(), settings.save_every_minutes
+                    self.last_save, self.save_minutes = time.time(), config.save_minutes
                 asked = time.perf_counter()
         return False
 
@@ -215,14 +218,14 @@ class Trainer:
         """Whether nothing but the end of the epoch is left to do."""
         return 0 < len(self.family.loader) <= self.progress.batch_index
 
-    def timer_for(self, global_step: int) -> Timer:
+    def timer_for(self, global_step: int) -> NoTimer:
         """The clock of the bottleneck report, in the first epoch: always on a CPU, on some steps where it costs device
         events."""
         timed = self.progress.epoch == 0 and (self.device.type == "cpu" or global_step % TIMED_EVERY == 0)
         return self.timer if timed else NoTimer()
 
     def out_of_iterations(self) -> bool:
-        return 0 < self.settings.max_iter <= self.progress.global_step
+        return 0 < self.config.max_iter <= self.progress.global_step
 
     def progress_bar(self, batches: int) -> tqdm:
         if self.world.is_main:
@@ -241,7 +244,7 @@ class Trainer:
         self.last_sync = now
         metrics = self.sync_metrics()
         sizes = self.progress.labels, self.progress.img_size
-        text = progress_text(epoch, self.settings.epochs, memory_gb(self.device), metrics.means, *sizes)
+        text = progress_text(epoch, self.config.epochs, memory_gb(self.device), metrics.means, *sizes)
         bar.set_description_str(text, refresh=False)
         bar.set_postfix_str(f"wait {self.data_wait_fraction():.0%}")
         if self.reporter.page is not None and self.reporter.page.is_due():
@@ -254,7 +257,7 @@ class Trainer:
     def sync_metrics(self) -> StepMetrics:
         """Wait for the device and learn how the batches since the last sync went; too many bad ones end the run."""
         metrics = self.step.sync_metrics()
-        if metrics.nonfinite > self.settings.skip_nonfinite:
+        if metrics.nonfinite > self.config.skip_nonfinite:
             raise self.nonfinite_error(metrics.first_nonfinite, metrics.nonfinite)
         self.recent.clear()
         return metrics
@@ -263,7 +266,7 @@ class Trainer:
         """The loss of a batch is not finite: keep its file names for inspection and say what to try."""
         path = self.run_dir / f"nonfinite_batch_{global_step}.txt"
         write_atomically(path, "\n".join(self.recent.get(global_step, [])) + "\n")
-        allowed = self.settings.skip_nonfinite
+        allowed = self.config.skip_nonfinite
         tolerated = f" ({count} such batches, {allowed} allowed)" if allowed else ""
         return UserError(
             f"the loss of batch {global_step} (epoch {self.progress.epoch}) is not finite{tolerated}; "
@@ -274,8 +277,8 @@ class Trainer:
 
     def finish_epoch(self, epoch: int, seconds: float, stop: StopRequest) -> bool:
         """Validate, report, save; then the next epoch is on. False: stopped in the validation, which is left to do."""
-        progress, settings = self.progress, self.settings
-        last = epoch + 1 >= settings.epochs or self.out_of_iterations()
+        progress, config = self.progress, self.config
+        last = epoch + 1 >= config.epochs or self.out_of_iterations()
         self.restore_folder()
         result = self.validate_if_due(epoch, last, stop) if self.world.is_main else EpochResult()
         if from_main(result is None, self.world, patient=True) or result is None:
@@ -288,9 +291,9 @@ class Trainer:
         progress.finished = from_main(last or result.out_of_patience, self.world)
         if self.world.is_main:
             self.report(row, result.validation, early=result.out_of_patience and not last)
-        if settings.keep_files and (progress.finished or not settings.nosave):
+        if config.keep_files and (progress.finished or not config.nosave):
             names = self.family.checkpoint_names(epoch, progress.finished, result.is_best)
-            kept = self.family.epoch_files, settings.keep_epochs
+            kept = self.family.epoch_files, config.keep_epochs
             self.save(names_to_write(names, *kept))
             if self.world.is_main:
                 remove_old_epochs(self.files.folder, *kept)
@@ -303,7 +306,7 @@ class Trainer:
         if row.validated:
             self.reporter.plots(row.epoch)
         page, stages = self.reporter.page, self.timer.totals() if row.epoch == 0 else {}
-        known = self.family.advice, self.settings.in_use
+        known = self.family.advice, bottleneck.options_in_use(self.config, self.device)
         found = bottleneck.report(stages, row, self.device, *known) if row.epoch == 0 else ""
         if page is not None:
             page.epoch_done(row.epoch, validation.findings if validation else {}, stages, found)
@@ -323,10 +326,10 @@ class Trainer:
 
         None: a signal stopped the validation after a batch.
         """
-        progress, settings = self.progress, self.settings
+        progress, config = self.progress, self.config
         started, found = time.time(), None
-        is_best = settings.notest and progress.best_fitness == 0.0  # as upstream has it
-        if last or (not settings.notest and (epoch + 1) % settings.eval_interval == 0):
+        is_best = config.notest and progress.best_fitness == 0.0  # as upstream has it
+        if last or (not config.notest and (epoch + 1) % config.eval_interval == 0):
             draw = last or self.reporter.wants_plots(epoch)
             try:
                 found = self.family.validate(epoch, last, draw, should_stop=lambda: bool(stop))
@@ -338,7 +341,7 @@ class Trainer:
             is_best = self.update_best(found.fitness)
             if is_best:
                 progress.best_epoch, progress.best_metrics = epoch, dict(progress.metrics)
-        out_of_patience = found is not None and 0 < settings.patience <= progress.epochs_since_best
+        out_of_patience = found is not None and 0 < config.patience <= progress.epochs_since_best
         return EpochResult(found, is_best, out_of_patience, time.time() - started)
 
     def epoch_row(self, epoch: int, seconds: float, result: EpochResult) -> EpochRow:
@@ -347,7 +350,7 @@ class Trainer:
         rates = self.family.rates(progress.global_step - 1, epoch, progress.batch_index - 1)
         return EpochRow(
             epoch=epoch,
-            epochs=self.settings.epochs,
+            epochs=self.config.epochs,
             memory_gb=memory_gb(self.device),
             means=self.step.sync_metrics().means,
             labels=progress.labels,
@@ -380,9 +383,9 @@ class Trainer:
     def save(self, names: list[str]) -> None:
         """Write the checkpoint under every name; a failed write keeps the last good file and the run continues.
 
-        All processes come here: each has random generators of its own.
+        All processes must call this: each has its own random generators.
         """
-        if not self.settings.keep_files:
+        if not self.config.keep_files:
             return
         random_of_ranks = from_all(random_states(), self.world)
         if not self.world.is_main:

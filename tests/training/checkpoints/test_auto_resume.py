@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from argparse import Namespace
 from pathlib import Path
 
 import pytest
@@ -21,8 +20,9 @@ from yolov7fast.cli.parser import parser_for
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.locks import FolderLock
 from yolov7fast.training.checkpoints.files import CheckpointFiles
+from yolov7fast.training.config import DetrTrainConfig, YoloTrainConfig
 from yolov7fast.training.distributed import World
-from yolov7fast.training.options import order_is_shuffled, save_minutes
+from yolov7fast.training.start import order_is_shuffled
 from yolov7fast.training.step import TrainStep
 
 FATAL = "tests/training/fatal_train.py"
@@ -210,14 +210,14 @@ def test_rows_of_an_epoch_that_was_lost_are_not_kept(tmp_path, shapes_small):
 
 def test_a_checkpoint_is_written_after_a_minute_then_every_ten_unless_asked_otherwise(tmp_path, monkeypatch):
     def given(**flags) -> float:
-        return save_minutes(Namespace(**{"save_every": None, "nosave": False} | flags))
+        return YoloTrainConfig(**flags).save_minutes
 
     assert given() == 10 and given(save_every=0.0) == 0
     assert given(nosave=True) == 0 and given(nosave=True, save_every=3.0) == 3
     clock = [0.0]
     monkeypatch.setattr(time, "time", lambda: clock[0])
     family = FakeFamily(tmp_path, batches=[1.0] * 7)
-    trainer = fake_trainer(tmp_path, family, epochs=1, save_every_minutes=given())
+    trainer = fake_trainer(tmp_path, family, epochs=1, save_every=given())
     saved, family.draw_batch = [], lambda *_: clock.__setitem__(0, clock[0] + 250)
     trainer.save = lambda names: saved.append(trainer.progress.batch_index)
     trainer.fit()
@@ -225,13 +225,12 @@ def test_a_checkpoint_is_written_after_a_minute_then_every_ten_unless_asked_othe
 
 
 def test_a_run_keeps_the_order_of_its_samples_whatever_its_processes():
-    flags = {"overfit": 0, "shuffle": False}
     one, two = World(), World(0, 0, 2)
-    assert not order_is_shuffled(Namespace(**flags), one, resumed=False)
-    assert order_is_shuffled(Namespace(**flags), two, resumed=False)
+    assert not order_is_shuffled(YoloTrainConfig(), one, resumed=False)
+    assert order_is_shuffled(YoloTrainConfig(), two, resumed=False)
     for begun in (True, False):
         for world in (one, two):
-            assert order_is_shuffled(Namespace(**flags, shuffled=begun), world, resumed=True) == begun
-    assert order_is_shuffled(Namespace(**flags, global_rank=0), one, resumed=True)  # an older run of several processes
-    assert not order_is_shuffled(Namespace(**flags, global_rank=-1), two, resumed=True)
-    assert order_is_shuffled(Namespace(overfit=0), one, resumed=False)  # a family that always shuffles
+            assert order_is_shuffled(YoloTrainConfig(shuffled=begun), world, resumed=True) == begun
+    assert order_is_shuffled(YoloTrainConfig(global_rank=0), one, resumed=True)  # an older run of several processes
+    assert not order_is_shuffled(YoloTrainConfig(global_rank=-1), two, resumed=True)
+    assert order_is_shuffled(DetrTrainConfig(), one, resumed=False)  # a family that always shuffles

@@ -10,7 +10,7 @@ import yolov7fast.core.files.atomic
 from tests.training.fake_family import FakeFamily, fake_trainer
 from yolov7fast.checkpoint.checkpoint_reader import load_checkpoint
 from yolov7fast.core.errors import UserError
-from yolov7fast.training.run import restore
+from yolov7fast.training.train import resume
 
 
 class Disk:
@@ -89,7 +89,7 @@ def test_best_weights_lost_with_their_process_do_not_hide_later_ones(tmp_path, d
         trainer.finish_epoch(epoch, 1.0, stop=None)
     disk.refused = set()
     again = fake_trainer(tmp_path, BestFamily(tmp_path, fitnesses=[later]), epochs=4)
-    restore(again, again.family, load_checkpoint(tmp_path / "weights" / "last.pt"), again.reporter)
+    resume(again, load_checkpoint(tmp_path / "weights" / "last.pt"), is_changed=False)
     assert "were never written" in caplog.text
     if later > 0.5:
         again.fit()
@@ -109,7 +109,7 @@ def test_best_weights_written_just_before_a_kill_are_recognised(tmp_path, disk, 
         trainer.train_epoch(epoch, stop=None)
         trainer.finish_epoch(epoch, 1.0, stop=None)
     again = fake_trainer(tmp_path, BestFamily(tmp_path, fitnesses=[0.1]), epochs=4)
-    restore(again, again.family, load_checkpoint(tmp_path / "weights" / "last.pt"), again.reporter)
+    resume(again, load_checkpoint(tmp_path / "weights" / "last.pt"), is_changed=False)
     assert "were never written" not in caplog.text
     again.fit()
     assert best_of(tmp_path) == 1

@@ -1,7 +1,6 @@
 """A run that is killed at any moment is resumed as if it had not been: real processes, really killed."""
 
 import os
-import random
 import re
 import signal
 import subprocess
@@ -63,38 +62,6 @@ def test_killed_runs_end_with_the_same_weights(uninterrupted, tmp_path, moments)
     assert not list((again / "weights").glob(".*")) and not (again / "weights" / "previous.pt").exists()
 
 
-@pytest.mark.slow
-def test_runs_killed_from_outside_at_random_times_end_with_the_same_weights(uninterrupted, tmp_path):
-    """Eight times `kill -9`, whatever the run is doing; the seed is in the assertion's message."""
-    run, arguments = uninterrupted
-    arguments = [*elsewhere(arguments, tmp_path), "--save-every", "0.00001"]
-    again, seed = tmp_path / "runs" / "run", random.SystemRandom().randrange(2**32)
-    times, command, code = random.Random(seed), arguments, None
-    for _ in range(8):
-        process = subprocess.Popen(
-            [sys.executable, str(ROOT / "train.py"), *command],
-            cwd=ROOT,
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
-            stdout=subprocess.DEVNULL,
-            stderr=(tmp_path / "said").open("w"),
-        )
-        try:
-            code = process.wait(timeout=times.uniform(2, 7))
-            break
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        saved = (again / "weights" / "last.pt").is_file() or (again / "weights" / "previous.pt").is_file()
-        command = ["--resume", str(again)] if saved else [*arguments, "--exist-ok"]
-    said = (tmp_path / "said").read_text()
-    if code is None:
-        done = train(*command)
-        code, said = done.returncode, done.stderr
-    assert code == 0 or "nothing to do" in said, (seed, command, said)  # the last kill may come when all is done
-    assert_same_weights(run / "weights" / "epoch_002.pt", again / "weights" / "epoch_002.pt")
-    assert (again / "results.txt").read_text() == (run / "results.txt").read_text(), f"seed {seed}"
-
-
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow)]
 )
@@ -130,32 +97,6 @@ def test_a_damaged_last_checkpoint_falls_back_to_the_one_before(uninterrupted, t
     assert done.returncode == 0, done.stderr
     assert "damaged" in done.stdout and "previous.pt" in done.stdout
     assert_same_weights(run / "weights" / "epoch_002.pt", again / "weights" / "epoch_002.pt")
-
-
-def test_a_finished_run_is_extended_by_more_epochs(uninterrupted, tmp_path, shapes_small):
-    arguments = small_run(tmp_path, shapes_small, "--epochs", "1", "--seed", "5")
-    assert train(*arguments).returncode == 0
-    run = tmp_path / "runs" / "run"
-    refused = train("--resume", str(run))
-    assert refused.returncode == 2 and "nothing to do" in refused.stderr and "--epochs" in refused.stderr
-    done = train("--resume", str(run), "--epochs", "3")
-    assert done.returncode == 0, done.stderr
-    lines = (run / "results.txt").read_text().splitlines()
-    assert [line.split()[0] for line in lines] == ["0/0", "1/2", "2/2"]
-
-
-@pytest.mark.slow
-def test_without_seed_and_workers_an_epoch_end_is_resumed_exactly(tmp_path, shapes_small):
-    """The generators of the main process are part of the checkpoint."""
-    whole = small_run(tmp_path / "a", shapes_small, "--epochs", "2") if (tmp_path / "a").mkdir() is None else []
-    assert train(*whole).returncode == 0
-    (tmp_path / "b").mkdir()
-    broken = small_run(tmp_path / "b", shapes_small, "--epochs", "2")
-    assert train(*broken, script=FATAL, FATAL="step 5").returncode == KILLED
-    done = train("--resume", str(tmp_path / "b" / "runs" / "run"))
-    assert done.returncode == 0, done.stderr
-    paths = [tmp_path / name / "runs" / "run" / "weights" / "epoch_001.pt" for name in "ab"]
-    assert_same_weights(*paths)
 
 
 def test_starting_from_weights_never_resumes(uninterrupted, tmp_path, shapes_small):

@@ -10,13 +10,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-import yolov7fast.training.base_family
-import yolov7fast.training.yolo.checkpoints
+import yolov7fast.training.family
 from tests.training.commands import ROOT, assert_same_weights, here, small_run, train
 from yolov7fast.checkpoint.checkpoint_reader import load_checkpoint, save_checkpoint
 from yolov7fast.core.errors import UserError, one_line, run_command
-from yolov7fast.training.resize_stages import final_size, plan_stages
-from yolov7fast.training.yolo.family import YoloFamily
+from yolov7fast.training.family import plan_stages, stage_of
+from yolov7fast.training.yolo_family import YoloFamily
 
 
 def rows(folder: Path) -> int:
@@ -86,7 +85,7 @@ def test_ctrl_c_before_training_ends_without_a_traceback(capsys):
 
 @pytest.mark.parametrize(
     ("module", "moment"),
-    [(yolov7fast.training.base_family, "plot_results"), (yolov7fast.training.base_family, "strip_checkpoint")],
+    [(yolov7fast.training.family, "plot_results"), (yolov7fast.training.family, "strip_checkpoint")],
 )
 def test_a_run_killed_after_its_last_checkpoint_only_needs_its_end(
     tmp_path, shapes_small, monkeypatch, capsys, module, moment
@@ -208,7 +207,7 @@ def test_patience_needs_validation(tmp_path, shapes_small):
 def test_stages_keep_the_batch_of_the_one_before_and_must_be_divided_by_the_processes():
     stages = plan_stages("1:60,2:96:8,3:128", 64, 4, processes=2, grid=32)
     assert [tuple(stage) for stage in stages] == [(0, 64, 4), (1, 96, 8), (2, 128, 8)]
-    assert [final_size(stages, epochs) for epochs in (1, 2, 3, 50)] == [64, 96, 128, 128]  # what a run comes to
+    assert [stage_of(stages, epoch).size for epoch in (0, 1, 2, 49)] == [64, 96, 128, 128]  # what a run comes to
     assert [tuple(stage) for stage in plan_stages("", 64, 4, processes=1, grid=32)] == [(0, 64, 4)]
     with pytest.raises(UserError, match=r"--resize-schedule: the batch 3 of epoch 2 must be a multiple .*, 2"):
         plan_stages("1:64,2:96:3", 64, 4, processes=2, grid=32)

@@ -18,7 +18,7 @@ from yolov7fast.losses.detr_loss import PARTS, attach_loss, matcher_timed
 from yolov7fast.nn.detr_model import ARCHITECTURES, build, rebuild
 from yolov7fast.predictors.detr_predictor import BatchLayout, DetrPredictor, best_of, boxes_in_pixels
 from yolov7fast.predictors.predictor import PredictOptions, load_predictor
-from yolov7fast.training.detr.optimization import DropSchedule, build_optimizer
+from yolov7fast.training.detr_family import DropSchedule, build_adamw
 from yolov7fast.training.ema import ModelEMA
 
 NAMES = ["ball", "box", "cone", "star"]
@@ -124,7 +124,7 @@ def test_unknown_keys_of_a_network_are_named(change, complaint):
 
 @needs_transformers
 def test_the_backbone_has_a_learning_rate_of_its_own(detector):
-    optimizer = build_optimizer(detector, 1e-3, 1e-5, 1e-4)
+    optimizer = build_adamw(detector, 1e-3, 1e-5, 1e-4)
     backbone = {id(p) for n, p in detector.named_parameters() if ".backbone." in n}
     assert [group["lr"] for group in optimizer.param_groups] == [1e-3, 1e-5]
     assert {id(p) for p in optimizer.param_groups[1]["params"]} == backbone

@@ -3,7 +3,6 @@
 import copy
 import logging
 import shutil
-from argparse import Namespace
 from types import SimpleNamespace
 
 import pytest
@@ -19,11 +18,11 @@ from yolov7fast.cli.parser import parser_for
 from yolov7fast.core.errors import UserError
 from yolov7fast.losses.detr_loss import PARTS, SetLoss, attach_loss
 from yolov7fast.nn.detr_model import ARCHITECTURES, Detector, build
-from yolov7fast.training.detr.family import DetrFamily
-from yolov7fast.training.detr.optimization import DropSchedule
+from yolov7fast.training.config import DetrTrainConfig
+from yolov7fast.training.detr_family import DetrFamily, DropSchedule
 from yolov7fast.training.distributed import World
-from yolov7fast.training.run import advise_on_gpus
 from yolov7fast.training.step import TrainStep
+from yolov7fast.training.train import one_device
 
 pytestmark = needs_transformers
 NAMES = ["ball", "box", "cone", "star"]
@@ -133,9 +132,9 @@ def test_weights_of_a_checkpoint_are_taken_as_far_as_they_fit(detector, tmp_path
     save_checkpoint({**detector.description(), "model": detector.state_dict(), "ema": detector.state_dict()}, path)
     kept = {"architecture": detector.architecture, "network": NETWORKS[detector.architecture], "pretrained": ""}
     torch.manual_seed(99)
-    opt = Namespace(**kept, single_cls=False, weights=str(path))
+    config = DetrTrainConfig(**kept, weights=str(path))
     data = SimpleNamespace(nc=2, names=["one", "two"])
-    other = DetrFamily.build_network(opt, data, None).state_dict()
+    other = DetrFamily.build_network(config, data, None).state_dict()
     own = detector.state_dict()
     fitting = [name for name in own if own[name].shape == other[name].shape]
     assert not [name for name in fitting if not torch.equal(own[name], other[name])]
@@ -146,31 +145,47 @@ def test_weights_of_a_checkpoint_are_taken_as_far_as_they_fit(detector, tmp_path
 # --- rates and GPUs ---------------------------------------------------------------------------------------------------
 
 
+def unbuilt(config: DetrTrainConfig, world: World) -> DetrFamily:
+    """A family of which nothing is built."""
+    family = object.__new__(DetrFamily)
+    family.config, family.world, family.grid, family.dataset = config, world, 32, range(16)
+    return family
+
+
 def test_a_cosine_ends_with_the_last_step_of_all_stages():
     """16 images: 2 epochs of 4 steps, then 2 of 8. With stage 0's 4 steps an epoch rates would end in the midst."""
-    opt = Namespace(epochs=4, total_batch_size=4, resize_schedule="1:64:4,3:96:2", img_size=64)
-    family = SimpleNamespace(opt=opt, world=World(), dataset=range(16))
-    DetrFamily.plan_sizes(family, opt.img_size, grid=32)
+    config = DetrTrainConfig(epochs=4, batch_size=4, resize_schedule="1:64:4,3:96:2", img_size=64)
+    family = unbuilt(config, World())
+    family.plan_sizes()
     batches = DetrFamily.mean_batches(family)
-    assert batches * opt.epochs == 2 * 4 + 2 * 8
-    schedule = DropSchedule((1.0,), batches=batches, epochs=opt.epochs, kind="cosine", final=0.1)
+    assert batches * config.epochs == 2 * 4 + 2 * 8
+    schedule = DropSchedule((1.0,), batches=batches, epochs=config.epochs, kind="cosine", final=0.1)
     assert schedule.rates(12, 2).lrs == pytest.approx((0.55,))  # half of the steps, half of the way
     assert schedule.rates(24, 4).lrs == pytest.approx((0.1,))
 
 
 def test_a_stages_batch_that_the_processes_cannot_divide_is_refused():
-    opt = Namespace(resize_schedule="1:64:4,3:96:3", img_size=64, total_batch_size=4)
+    config = DetrTrainConfig(resize_schedule="1:64:4,3:96:3", img_size=64, batch_size=4)
     with pytest.raises(UserError, match="the batch 3 of epoch 3 must be a multiple of the number of processes, 2"):
-        DetrFamily.plan_sizes(SimpleNamespace(opt=opt, world=World(0, 0, 2)), opt.img_size, grid=32)
+        unbuilt(config, World(0, 0, 2)).plan_sizes()
 
 
 @pytest.mark.parametrize(("count", "rank", "mentioned"), [(4, -1, True), (1, -1, False), (4, 0, False)])
 def test_idle_gpus_are_mentioned(monkeypatch, caplog, count, rank, mentioned):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    monkeypatch.setattr("yolov7fast.training.train.select_device", lambda _: torch.device("cuda", 0))
     with caplog.at_level(logging.INFO):
-        world = World(rank, rank, count if rank == 0 else 1)
-        advise_on_gpus(DetrFamily, "tools/train_detr.py", torch.device("cuda", 0), world)
-    assert ("torchrun --nproc_per_node 4" in caplog.text) == mentioned
+        one_device(DetrTrainConfig(), World(rank, rank, count if rank == 0 else 1), "python tools/train_detr.py")
+    assert ("torchrun --nproc_per_node 4 tools/train_detr.py" in caplog.text) == mentioned
+
+
+def test_several_gpus_need_a_process_each(monkeypatch):
+    monkeypatch.setattr("yolov7fast.training.train.select_device", lambda _: torch.device("cuda", 0))
+    config = DetrTrainConfig(device="0,1")
+    line = r"\.venv/bin/torchrun --nproc_per_node 2 train\.py --device 0,1 \.\.\."
+    with pytest.raises(UserError, match=line):
+        one_device(config, World(), "python train.py")
+    assert one_device(config, World(0, 0, 2), "python train.py").type == "cuda"
 
 
 # --- the mask ---------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from yolov7fast.cli.parser import parser_for
 from yolov7fast.cli.run_file import family_of_run_file
 from yolov7fast.core.errors import UserError
 from yolov7fast.search.trial_training import Budget, training_for
-from yolov7fast.training.families import family_class
+from yolov7fast.training.family import family_class
 
 
 def test_checkpoints_name_their_family_and_older_ones_are_recognised():

@@ -15,8 +15,7 @@ from yolov7fast.__main__ import run
 from yolov7fast.checkpoint.checkpoint_reader import load_checkpoint
 from yolov7fast.checkpoint.families import FAMILIES, FamilyEntry
 from yolov7fast.core.errors import UserError
-from yolov7fast.training.base_family import BaseFamily
-from yolov7fast.training.families import family_class
+from yolov7fast.training.family import Family, family_class
 from yolov7fast.training.step import TrainStep
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -38,7 +37,7 @@ def spots(tmp_path, monkeypatch) -> None:
     monkeypatch.setitem(FAMILIES, "spots", row["spots"])
     monkeypatch.setattr(sys, "argv", sys.argv)  # which a command changes
     yield
-    for name in [name for name in sys.modules if name.startswith("yolov7fast.training.spots")]:
+    for name in [name for name in sys.modules if name.startswith("yolov7fast.training.spots_")]:
         del sys.modules[name]
 
 
@@ -97,7 +96,7 @@ def test_stopped_after_two_steps_it_resumes_to_the_same_weights(spots, tmp_path,
 
 
 def test_a_family_that_leaves_something_out_cannot_be_built():
-    class Incomplete(BaseFamily):
+    class Incomplete(Family):
         name = "incomplete"
 
     with pytest.raises(TypeError, match=r"abstract method.*forward_loss"):

@@ -1,46 +1,47 @@
 """What a run prints first and last, and what it warns of before it begins."""
 
-from argparse import Namespace
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
 from yolov7fast.cli.parser import parser_for
-from yolov7fast.cli.train_command import TrainCommand
+from yolov7fast.cli.train_command import command_facts, config_of
 from yolov7fast.evaluation.eval_result import MAP, MAP50
 from yolov7fast.training.checkpoints.resume import Progress
-from yolov7fast.training.detr.family import DetrFamily
+from yolov7fast.training.detr_family import DetrFamily
 from yolov7fast.training.distributed import World
 from yolov7fast.training.hyperparameters import load_hyp
 from yolov7fast.training.logging import messages
 from yolov7fast.training.logging.loggers import make_loggers
-from yolov7fast.training.run import exit_code
 from yolov7fast.training.trainer import Outcome
-from yolov7fast.training.yolo.family import YoloFamily
-from yolov7fast.training.yolo.optimization import YoloSchedule
+from yolov7fast.training.yolo_family import YoloFamily
+from yolov7fast.training.yolo_schedule import YoloSchedule
 
 
-def options(*flags: str, family: str = "yolo", folder="runs/train/exp"):
+def config(*flags: str, family: str = "yolo", folder="runs/train/exp"):
     opt = parser_for("train", family).parse_args(["--data", "my.yaml", *flags])
-    opt.save_dir, opt.test_size, opt.world_size = str(folder), 320, 1
-    return opt
+    return replace(config_of(opt, family), save_dir=str(folder))
 
 
-def family(opt, images: int = 205, batches: int = 10, generate: str | None = None) -> YoloFamily:
-    """A family of which nothing is built but what the first lines ask for."""
+def command(family: str = "yolo"):
+    return command_facts(parser_for("train", family).parse_args([]), family)
+
+
+def family(config, images: int = 205, batches: int = 10, generate: str | None = None) -> YoloFamily:
+    """A family of which nothing is built but what the first lines need."""
     made = object.__new__(YoloFamily)
-    made.opt, made.hyp = opt, load_hyp(opt.hyp)
+    made.config, made.hyp = config, load_hyp(config.hyp)
     made.loader = type("Loader", (), {"__len__": lambda _: batches, "num_workers": 2})()
     made.dataset = range(images)
     made.data = SimpleNamespace(generate=generate)
     made.img_size = made.test_size = 320
-    made.schedule = YoloSchedule(made.hyp, batches, opt.epochs, 16)
+    made.schedule = YoloSchedule(made.hyp, batches, config.epochs, 16)
     return made
 
 
 def first_lines(capsys, *flags: str, is_fresh: bool = True, **facts) -> str:
-    opt = options(*flags)
-    messages.print_header(opt, family(opt, **facts), is_fresh)
+    messages.print_header(family(config(*flags), **facts), is_fresh)
     return capsys.readouterr().out
 
 
@@ -116,8 +117,9 @@ def last_lines(capsys, folder, progress: Progress, *flags: str, family=YoloFamil
         (folder / "weights" / f"{name}{family.checkpoint_suffix}").touch()
     for name in ("results.png", "index.html", "opt.yaml"):
         (folder / name).touch()
-    opt = options(*flags, family=family.name, folder=folder)
-    messages.print_end(Outcome({}, progress, 0, 0.1), opt, family, TrainCommand(family.name))
+    made = object.__new__(family)
+    made.config, made.test_size, made.world = config(*flags, family=family.name, folder=folder), 320, World()
+    messages.print_end(Outcome({}, progress, 0, 0.1), made, command(family.name))
     return capsys.readouterr().out.splitlines()
 
 
@@ -168,10 +170,11 @@ def test_overfitting_ends_with_its_verdict_alone(tmp_path, capsys):
 
 def test_printed_commands_are_quoted(tmp_path, capsys, caplog):
     folder = tmp_path / "é runs"
-    opt = Namespace(project=str(folder), save_dir=str(folder), epochs=3, wandb=False, upload_dataset=False)
+    made = SimpleNamespace(name="yolo", world=World())
+    made.config = config("--project", str(folder), "--epochs", "3", folder=folder)
     with caplog.at_level("INFO"):
-        for logger in make_loggers(opt, folder, None):
+        for logger in make_loggers(made.config, folder, None):
             logger.close()
     assert f"tensorboard --logdir '{folder}'" in caplog.text
-    exit_code(Outcome({}, Progress(epoch=1), 130, 0.1), opt, World(), YoloFamily, TrainCommand("yolo"))
+    assert messages.print_end(Outcome({}, Progress(epoch=1), 130, 0.1), made, command()) == 130
     assert capsys.readouterr().out == f"stopped in epoch 1/2; resume with: python train.py --resume '{folder}'\n"

@@ -1,6 +1,7 @@
 """What a run reports: TensorBoard's tags, the bottleneck, a GPU that is too small."""
 
 import csv
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,12 +12,14 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tests.training.fake_family import FakeFamily
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.core.errors import UserError
-from yolov7fast.training import run as training_run
+from yolov7fast.training import train as training_run
+from yolov7fast.training.config import TrainConfig
 from yolov7fast.training.distributed import World
 from yolov7fast.training.family import summary_columns
 from yolov7fast.training.logging import bottleneck
 from yolov7fast.training.logging.loggers import TensorBoardLogger
 from yolov7fast.training.logging.reporter import EpochRow, Reporter
+from yolov7fast.training.start import CommandFacts
 
 COLUMNS = summary_columns(("box", "obj", "cls", "total"))
 PER_EPOCH = (
@@ -42,7 +45,8 @@ def epoch_row(**changes) -> EpochRow:
 def test_tensorboard_has_upstreams_tags(tmp_path):
     logger = TensorBoardLogger(tmp_path)
     logger.begin(SimpleNamespace(dataset=SimpleNamespace(labels=[np.array([[0.0]]), np.array([[1.0], [1.0]])])))
-    reporter = Reporter(tmp_path, ("box", "obj", "cls", "total"), [logger])
+    reporter = Reporter(tmp_path, ("box", "obj", "cls", "total"))
+    reporter.loggers = [logger]
     for epoch in range(2):
         reporter.epoch_done(epoch_row(epoch=epoch))
     reporter.close()
@@ -115,12 +119,20 @@ def test_nothing_is_recommended_that_is_in_use(monkeypatch):
 # --- what ends a run before it begins ---------------------------------------------------------------------------------
 
 
-def train_fake(folder, family: FakeFamily, *flags: str) -> None:
+def train_fake(folder, family: FakeFamily, **flags) -> None:
     """Train a family that is built already, without files."""
-    arguments = ["--data", "my.yaml", "--project", str(folder), "--name", "run", "--epochs", "1", *flags]
-    opt = parser_for("train").parse_args(arguments)
-    built = SimpleNamespace(build=lambda *_: family)
-    training_run.train_once(built, opt, torch.device("cpu"), World(), keep_files=False)
+
+    class Built:
+        name = "scalar"
+        find_files = staticmethod(lambda config: config)
+        build_network = staticmethod(lambda *_: family.model)
+
+        def __new__(cls, *_, **__) -> FakeFamily:
+            return family
+
+    config = TrainConfig(**{"data": "my.yaml", "project": str(folder), "name": "run", "epochs": 1, **flags})
+    command = CommandFacts({}, (), (), lambda *_: {}, {})
+    training_run.train(replace(config, keep_files=False), Built, command, World())
 
 
 def test_no_memory_left_is_reported_with_the_flags_that_help(tmp_path, monkeypatch):
@@ -131,6 +143,7 @@ def test_no_memory_left_is_reported_with_the_flags_that_help(tmp_path, monkeypat
     family.dataset = SimpleNamespace(labels=[torch.zeros(1, 5)])
     monkeypatch.setattr(family, "forward_loss", too_large)
     monkeypatch.setattr(family, "close", lambda: closed.append(True))
+    monkeypatch.setattr(training_run, "load_run_data", lambda *_: None)
     monkeypatch.setattr(training_run.messages, "print_header", lambda *_, **__: None)
     with pytest.raises(UserError, match=r"no memory left .*2\.00 GiB\.\): lower --batch-size or --img-size"):
         train_fake(tmp_path, family)
@@ -138,11 +151,12 @@ def test_no_memory_left_is_reported_with_the_flags_that_help(tmp_path, monkeypat
 
 
 @pytest.mark.parametrize(("subset", "remedy"), [(0, "label some"), (2, "--subset-seed")])
-def test_images_without_any_box_are_refused_before_a_folder_is_made(tmp_path, subset, remedy):
+def test_images_without_any_box_are_refused_before_a_folder_is_made(tmp_path, monkeypatch, subset, remedy):
+    monkeypatch.setattr(training_run, "load_run_data", lambda *_: None)
     family = FakeFamily(tmp_path)
     family.dataset = SimpleNamespace(labels=[torch.zeros(0, 5)] * 3)
     with pytest.raises(UserError, match=rf"none of the 3 training images of my\.yaml has a box: .*{remedy}"):
-        train_fake(tmp_path, family, "--subset-size", str(subset))
+        train_fake(tmp_path, family, subset_size=subset)
     assert not (tmp_path / "run").exists()
 
 
@@ -165,7 +179,8 @@ class Scalars:
 def test_an_epoch_without_validation_gets_no_points_of_one(tmp_path):
     """Loggers and results.csv leave them out; results.txt repeats the last ones, as upstream does."""
     kept, board = Scalars(), TensorBoardLogger(tmp_path)
-    reporter = Reporter(tmp_path, ("box", "obj", "cls", "total"), [kept, board], ["metrics/AP_small"])
+    reporter = Reporter(tmp_path, ("box", "obj", "cls", "total"), ["metrics/AP_small"])
+    reporter.loggers = [kept, board]
     row = epoch_row(metrics=dict(zip([*COLUMNS, "metrics/AP_small"], [0.5, 0.6, 0.7, 0.4, 0.01, 0.02, 0.03, 0.2])))
     for epoch, validated in enumerate((True, False, True)):
         reporter.epoch_done(row._replace(epoch=epoch, validated=validated))

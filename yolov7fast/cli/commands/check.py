@@ -22,7 +22,7 @@ from yolov7fast.core.process.output import quiet
 from yolov7fast.core.text import printable
 from yolov7fast.machine import gpu_check
 from yolov7fast.machine.gpu_check import FAILED, CheckLine
-from yolov7fast.training.logging.facts import machine_facts
+from yolov7fast.training.logging.page import machine_facts
 
 SECTIONS = {
     "environment": gpu_check.check_environment,

@@ -8,8 +8,10 @@ import argparse
 import json
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 import torch
 
@@ -17,6 +19,7 @@ from yolov7fast.cli.checks import check_limits, check_train
 from yolov7fast.cli.flags import Flag, flags_of
 from yolov7fast.cli.parser import Parser
 from yolov7fast.cli.programs import program
+from yolov7fast.cli.train_command import config_of
 from yolov7fast.cli.values import AUTO
 from yolov7fast.core.device import select_device
 from yolov7fast.core.errors import UserError
@@ -25,11 +28,12 @@ from yolov7fast.data.data_yaml import DataYaml, load_data_yaml
 from yolov7fast.losses.assigners import assigner_stages
 from yolov7fast.machine.profiler import batches, build_step, measure
 from yolov7fast.nn.heads import IAuxDetect
-from yolov7fast.training.hyperparameters import load_hyp, with_assigner
+from yolov7fast.training.config import YoloTrainConfig
+from yolov7fast.training.hyperparameters import effective_hyp, load_hyp, with_assigner
 from yolov7fast.training.logging.bottleneck import advice_text, options_in_use
-from yolov7fast.training.run import init_seeds
 from yolov7fast.training.step import TrainStep
-from yolov7fast.training.yolo.family import YoloFamily, effective_hyp
+from yolov7fast.training.train import init_seeds
+from yolov7fast.training.yolo_family import YoloFamily
 
 CLASSES = 80  # of the random batch, as COCO has
 TRACED = 3  # iterations in a trace
@@ -59,7 +63,6 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     if opt.synthetic and opt.data:
         raise UserError(f"--synthetic and --data {opt.data}: measure on one of them; leave the other out")
     opt.synthetic = not opt.data
-    opt.total_batch_size, opt.evolve = opt.batch_size, True  # evolve: a family that draws and keeps nothing
     return opt
 
 
@@ -87,11 +90,12 @@ def trace_path(opt: argparse.Namespace, loss: str) -> Path:
 
 
 def profile_losses(
-    opt: argparse.Namespace, hyp: dict, data: DataYaml, device: torch.device, kinds: Sequence[str]
+    opt: argparse.Namespace, config: YoloTrainConfig, data: DataYaml, device: torch.device, kinds: Sequence[str]
 ) -> dict[str, dict]:
     """Build network, loader and step, measure each kind of loss, and write the traces that are wanted."""
-    with tempfile.TemporaryDirectory() as opt.save_dir:
-        family, step = build_step(opt, hyp, data, device)
+    with tempfile.TemporaryDirectory() as folder:
+        config = replace(config, save_dir=folder, keep_files=False)
+        family, step = build_step(config, data, device, opt.targets if opt.synthetic else None)
         if "plain" in kinds and isinstance(family.model.model[-1], IAuxDetect):
             raise UserError(f"--compare-loss: {opt.cfg or opt.weights} has auxiliary heads, which have no plain loss")
         try:
@@ -163,8 +167,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(input_text(opt), flush=True)
     device = select_device(opt.device)
     init_seeds(1, opt.deterministic)
-    hyp = effective_hyp(load_hyp(opt.hyp), opt)
+    config = cast(YoloTrainConfig, config_of(opt, "yolo"))
+    hyp = effective_hyp(load_hyp(opt.hyp), config)
     hyp = with_assigner(hyp, 1, "") if opt.compare_loss else hyp
+    config = replace(config, hyp=hyp, loss_ota=None, assigner="", auto_lr=False)
     names = [str(number) for number in range(CLASSES)]
     data = (
         DataYaml("--synthetic", CLASSES, names)
@@ -174,7 +180,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     kinds = ("plain", "ota") if opt.compare_loss else (assigner_stages(hyp, opt.epochs)[-1].assigner,)
     network = Path(opt.cfg or opt.weights).stem
     setting = f"{network}, batch {opt.batch_size}, {opt.img_size[0]} pixels, {device.type}"
-    profiles = profile_losses(opt, hyp, data, device, kinds)
+    profiles = profile_losses(opt, config, data, device, kinds)
     for kind, profile in profiles.items():
         print(table(profile, f"{setting}, {kind} loss"))
     if opt.compare_loss:
@@ -183,5 +189,5 @@ def main(argv: Sequence[str] | None = None) -> int:
     written = {"network": network, "synthetic": opt.synthetic, **last}
     written |= {"by_loss": profiles} if len(kinds) > 1 else {}
     write_atomically(output / "profile.json", json.dumps(written, indent=2) + "\n")
-    print(f"\nwritten: {output / 'profile.json'}\n{advice(last, options_in_use(opt, device))}")
+    print(f"\nwritten: {output / 'profile.json'}\n{advice(last, options_in_use(config, device))}")
     return 0

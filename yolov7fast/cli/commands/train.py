@@ -3,15 +3,12 @@
 from argparse import Namespace
 
 from yolov7fast.cli.parser import parser_for
-from yolov7fast.cli.train_command import TrainCommand
+from yolov7fast.cli.train_command import start_training
 
 
 def run(opt: Namespace, family: str = "yolo") -> int:
     """Train as the flags say; returns the exit code."""
-    from yolov7fast.training.families import family_class  # torch is loaded only once the flags have parsed
-    from yolov7fast.training.run import run_training
-
-    return run_training(family_class(family), opt, TrainCommand(family))
+    return start_training(opt, family)[0]
 
 
 def main(opt: Namespace | None = None, family: str = "yolo") -> int:

@@ -117,7 +117,7 @@ ROWS = [
         "0 or 0,1,2,3 or cpu; empty: the first GPU, else CPU",
         where=EVERY,
         upstream=EVERY,
-        changed={"train yolo": {"help": "0 or 0,1,2,3 or cpu; empty: all visible GPUs, else CPU"}},
+        changed={"train": {"help": "0 or cpu; empty: the first GPU, else CPU; 0,1,2,3 needs torchrun"}},
     ),
     devices(
         "--local_rank",

@@ -1,4 +1,4 @@
-"""The checkpoints of a run on the disk: which is kept when not all can be written, and best weights that wait for room.
+"""The checkpoints of a run on the disk: which is kept when not all can be written; best weights are written later then.
 
 On a nearly full disk `last` comes first, for the run resumes from it, then `best`, then the files of single epochs.
 """
@@ -28,7 +28,7 @@ class CheckpointFiles:
         self._waiting: bytes | None = None  # the best checkpoint, until it can be written
 
     def write(self, content: dict[str, Any], names: Sequence[str], progress: Progress) -> bool:
-        """Write a checkpoint under every name, the weightiest first; whether the first is written.
+        """Write a checkpoint under every name, the most important first; returns whether the first is written.
 
         A failed write keeps the file that was there and the run continues. Notes in `progress` whether the best
         weights are on the disk; where they are not, they wait here for the next save.
@@ -60,7 +60,7 @@ class CheckpointFiles:
         return done
 
     def retry_best(self, progress: Progress) -> None:
-        """Write the best weights that had no room before, if there is room by now."""
+        """Write the best weights that could not be written before, if there is space now."""
         if self._waiting is None:
             return
         try:

@@ -118,7 +118,7 @@ def restore_own_random(state: dict[str, Any], world: World) -> None:
 def collect_state(
     step: TrainStep, progress: Progress, recipe_state: dict[str, Any], random_of_ranks: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    """The `resume` entry of a checkpoint: with the optimizer's state beside it, a run resumes bit for bit."""
+    """The `resume` entry of a checkpoint: with the optimizer's state, a run resumes bit for bit."""
     return {
         "version": VERSION,
         "model": step.model.state_dict(),

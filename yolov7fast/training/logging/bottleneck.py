@@ -1,10 +1,9 @@
 """After the first epoch: one line that names the bottleneck of the run, and which flags would help."""
 
 import os
-from argparse import Namespace
 from collections.abc import Collection, Mapping
 from statistics import median
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -17,7 +16,7 @@ if TYPE_CHECKING:  # families name their advice, and the reporter knows families
 
 class Remedy(NamedTuple):
     text: str
-    option: str = ""  # whoever uses this option has the remedy already
+    option: str = ""  # a run that uses this option has the remedy already
 
 
 class Advice(NamedTuple):
@@ -47,20 +46,20 @@ ADVICE = {
         "validation", (Remedy("--eval-interval 5", "eval_interval"), Remedy("a larger --test-batch-size"))
     ),
 }
-NOTABLE = 0.25  # waiting for data or validating is worth a word from this fraction of the time on
+NOTABLE = 0.25  # waiting for data or validating is mentioned from this fraction of the time on
 SWITCHES = ("fast_dataloader", "cache_images", "channels_last")
 
 
-def options_in_use(opt: Namespace, device: torch.device) -> frozenset[str]:
+def options_in_use(config: Any, device: torch.device) -> frozenset[str]:
     """Options of remedies that a run uses already, or that could not help it."""
-    found = {name for name in SWITCHES if getattr(opt, name, False)}
-    if compile_wanted(getattr(opt, "compile", False)):
+    found = {name for name in SWITCHES if getattr(config, name, False)}
+    if compile_wanted(getattr(config, "compile", False)):
         found.add("compile")
-    if choose_amp(opt.amp, device).enabled:
+    if choose_amp(config.amp, device).enabled:
         found.add("amp")
-    if opt.workers >= (os.cpu_count() or 1):
+    if config.workers >= (os.cpu_count() or 1):
         found.add("workers")
-    if opt.notest or opt.eval_interval > 1 or opt.epochs == 1:  # the last epoch is always validated
+    if config.notest or config.eval_interval > 1 or config.epochs == 1:  # the last epoch is always validated
         found.add("eval_interval")
     return frozenset(found)
 

@@ -1,17 +1,18 @@
-"""Where a run's figures go beside its own files: TensorBoard, Weights & Biases."""
+"""Loggers that show a run elsewhere: TensorBoard, Weights & Biases."""
 
 import logging
 import os
 import shlex
-from argparse import Namespace
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
 
 from yolov7fast.core.errors import UserError
+from yolov7fast.training.config import TrainConfig
 from yolov7fast.training.family import Family
 
 log = logging.getLogger(__name__)
@@ -21,7 +22,7 @@ class Logger(Protocol):
     """Takes scalars by tag after each epoch; plots and checkpoints if it wants them."""
 
     def begin(self, family: Family) -> None:
-        """What a logger wants to know once, before the first step."""
+        """Log what is known before the first step."""
 
     def epoch(self, scalars: dict[str, float], epoch: int) -> None: ...
 
@@ -34,9 +35,9 @@ class Logger(Protocol):
     def close(self) -> None: ...
 
 
-def check_loggers(opt: Namespace) -> None:
+def check_loggers(config: TrainConfig) -> None:
     """Refuse a logger that is not installed, before anything is built."""
-    if opt.wandb or opt.upload_dataset:
+    if config.wandb or config.upload_dataset:
         import_wandb()
 
 
@@ -48,11 +49,11 @@ def import_wandb() -> Any:
     return wandb
 
 
-def make_loggers(opt: Namespace, run_dir: Path, checkpoint: dict[str, Any] | None) -> list[Logger]:
+def make_loggers(config: TrainConfig, run_dir: Path, checkpoint: dict[str, Any] | None) -> list[Logger]:
     loggers: list[Logger] = [TensorBoardLogger(run_dir)]
-    log.info("TensorBoard: tensorboard --logdir %s", shlex.quote(str(opt.project)))
-    if opt.wandb or opt.upload_dataset:
-        loggers.append(WandbLogger(opt, run_dir, checkpoint.get("wandb_id") if checkpoint else None))
+    log.info("TensorBoard: tensorboard --logdir %s", shlex.quote(str(config.project)))
+    if config.wandb or config.upload_dataset:
+        loggers.append(WandbLogger(config, run_dir, checkpoint.get("wandb_id") if checkpoint else None))
     return loggers
 
 
@@ -95,18 +96,18 @@ class TensorBoardLogger:
 
 
 class WandbLogger:
-    """Weights & Biases, only where it is installed and asked for."""
+    """Weights & Biases, where --wandb is given and the package is installed."""
 
-    def __init__(self, opt, run_dir: Path, run_id: str | None = None):
+    def __init__(self, config: TrainConfig, run_dir: Path, run_id: str | None = None):
         self.wandb = wandb = import_wandb()
-        self.opt = opt
-        interval = opt.bbox_interval
-        self.plot_interval = interval if interval > 0 else max(opt.epochs // 10, 1)
+        self.config = config
+        interval = config.bbox_interval
+        self.plot_interval = interval if interval > 0 else max(config.epochs // 10, 1)
         self.run = wandb.init(
-            project=Path(opt.project).name,
-            entity=opt.entity,
+            project=Path(config.project).name,
+            entity=config.entity,
             name=run_dir.name,
-            config=vars(opt),
+            config=asdict(config),
             id=run_id,
             resume="allow",
         )
@@ -117,15 +118,15 @@ class WandbLogger:
 
     def begin(self, family: Family) -> None:
         family.wandb_id = self.id
-        if self.opt.upload_dataset:
-            self.dataset([str(p) for p in np.atleast_1d(family.data.train)])
+        if self.config.upload_dataset:
+            self.dataset([str(p) for p in np.atleast_1d(cast(Any, family.data.train))])
 
     def dataset(self, folders: Sequence[str]) -> None:
         """Upload the data set's folders or lists as one artifact (--upload_dataset)."""
-        artifact = self.wandb.Artifact(f"{Path(self.opt.data).stem}_dataset", type="dataset")
+        artifact = self.wandb.Artifact(f"{Path(self.config.data).stem}_dataset", type="dataset")
         for folder in folders:
             (artifact.add_dir if Path(folder).is_dir() else artifact.add_file)(str(folder))
-        self.run.log_artifact(artifact, aliases=[self.opt.artifact_alias])
+        self.run.log_artifact(artifact, aliases=[self.config.artifact_alias])
 
     def epoch(self, scalars: dict[str, float], epoch: int) -> None:
         self.run.log(scalars, step=epoch)
@@ -137,7 +138,7 @@ class WandbLogger:
         self.run.log({path.stem: self.wandb.Image(str(path))}, step=epoch)
 
     def checkpoint(self, path: Path, epoch: int) -> None:
-        if self.opt.save_period > 0 and (epoch + 1) % self.opt.save_period == 0:
+        if self.config.save_period > 0 and (epoch + 1) % self.config.save_period == 0:
             artifact = self.wandb.Artifact(f"run_{self.id}_model", type="model", metadata={"epoch": epoch})
             artifact.add_file(str(path))
             self.run.log_artifact(artifact, aliases=["latest", f"epoch {epoch}"])

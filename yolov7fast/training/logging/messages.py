@@ -1,8 +1,7 @@
-"""What a run prints first and last: what it is going to do and what stands in its way, then what came out of it."""
+"""What a run prints first and last: what it is going to do, with warnings, and then its results."""
 
 import shlex
 import sys
-from argparse import Namespace
 from pathlib import Path
 
 from yolov7fast.core.text import counted, styled
@@ -10,7 +9,7 @@ from yolov7fast.data.loading.create_dataloader import why_fewer
 from yolov7fast.evaluation.eval_result import MAP, MAP50
 from yolov7fast.training.checkpoints.resume import Progress
 from yolov7fast.training.family import Family
-from yolov7fast.training.options import Command
+from yolov7fast.training.start import CommandFacts
 from yolov7fast.training.trainer import Outcome
 
 SMALL_SET = 5000  # training images, below which start weights make most of the difference
@@ -21,63 +20,76 @@ FELL_TO = 0.7  # --overfit: the loss must fall to this fraction of its first epo
 # --- first ------------------------------------------------------------------------------------------------------------
 
 
-def print_header(opt: Namespace, family: Family, is_fresh: bool) -> None:
-    """is_fresh: the run is not a resumed one."""
-    batches = len(family.loader)
-    total = batches * opt.epochs
-    length = f"{counted(opt.epochs, 'epoch')} of {counted(batches, 'batch', 'batches')}"
-    if 0 < opt.max_iter < total:
-        total = opt.max_iter
+def print_header(family: Family, is_fresh: bool) -> None:
+    """Print what is going to be trained. is_fresh: the run is not a resumed one."""
+    config, batches = family.config, len(family.loader)
+    total = batches * config.epochs
+    length = f"{counted(config.epochs, 'epoch')} of {counted(batches, 'batch', 'batches')}"
+    if 0 < config.max_iter < total:
+        total = config.max_iter
         length = f"{counted(total, 'iteration')} (--max-iter), {batches} an epoch"
     print(
         f"Image sizes {family.img_size} train, {family.test_size} test\n"
-        f"Using {workers_text(opt, family)}\n"
-        f"Logging results to {opt.save_dir}"
+        f"Using {workers_text(family)}\n"
+        f"Logging results to {config.save_dir}"
     )
     if is_fresh:
-        for warning in (scratch_warning(opt, family), warmup_warning(family, total)):
+        for warning in (scratch_warning(family), warmup_warning(family, total)):
             if warning:
                 print(styled(f"WARNING: {warning}", "warning", sys.stdout))
     print(f"Starting training for {length}...")
 
 
-def workers_text(opt: Namespace, family: Family) -> str:
-    """How many loader processes are used and, where --workers asks for more, why not those."""
-    used = counted(family.loader.num_workers, "dataloader worker")
-    reason = why_fewer(opt.workers, min(opt.batch_size, len(family.dataset)), opt.world_size)
-    is_fewer = family.loader.num_workers < opt.workers
-    return f"{used} of the {opt.workers} that --workers allows: {reason}" if is_fewer else used
+def workers_text(family: Family) -> str:
+    """How many loader processes are used and, where --workers allows more, why not more."""
+    config, used = family.config, counted(family.loader.num_workers, "dataloader worker")
+    reason = why_fewer(config.workers, min(config.batch_per_process, len(family.dataset)), config.world_size)
+    is_fewer = family.loader.num_workers < config.workers
+    return f"{used} of the {config.workers} that --workers allows: {reason}" if is_fewer else used
 
 
 def warmup_warning(family: Family, total: int) -> str:
-    """What to say of a warm-up that leaves less than half of the run's `total` iterations; nothing of a shorter one."""
+    """The warning that the warm-up takes more than half of the run's `total` iterations; empty: it does not."""
     if family.warmup <= total / 2:
         return ""
     return (
         f"the learning rate warms up for {counted(family.warmup, 'iteration')}, and this run has {total:,}: it will "
-        f"hardly learn. Add {family.shorter_warmup}"
+        f"hardly learn. Add {family.shorter_warmup()}"
     )
 
 
-def scratch_warning(opt: Namespace, family: Family) -> str:
-    """What to say of a small data set that a network without start weights is to learn from."""
-    images = len(family.dataset)
-    is_part = opt.subset_size or opt.overfit  # of a larger set, to try something out
-    if images >= SMALL_SET or is_part or family.data.generate or not family.start_weights:
+def scratch_warning(family: Family) -> str:
+    """The warning that a network without start weights is to learn from a small data set; empty: it is not."""
+    images, flag = len(family.dataset), family.start_weights()
+    is_part = family.config.subset_size or family.config.overfit  # of a larger set, to try something out
+    if images >= SMALL_SET or is_part or family.data.generate or not flag:
         return ""
     return (
         f"no start weights (--weights is empty), so all is learnt from {counted(images, 'image')} alone; start weights "
-        f"usually give a far better detector. Add {family.start_weights}"
+        f"usually give a far better detector. Add {flag}"
     )
 
 
 # --- last -------------------------------------------------------------------------------------------------------------
 
 
-def print_end(outcome: Outcome, opt: Namespace, family: type[Family], command: Command) -> None:
+def print_end(outcome: Outcome, family: Family, command: CommandFacts) -> int:
+    """Print how the run ended; returns the exit code: of its signal, of the verdict of --overfit, or 0."""
+    config, start = family.config, command.start_of(family.name)
+    if not family.world.is_main or not config.keep_files:
+        return outcome.interrupted
+    if outcome.interrupted:
+        resume = f"{start} --resume {shlex.quote(config.save_dir)}"
+        print(f"stopped in epoch {outcome.progress.epoch}/{config.epochs - 1}; resume with: {resume}")
+        return outcome.interrupted
+    print_results(outcome, family, command)
+    return overfit_verdict(outcome) if config.overfit else 0
+
+
+def print_results(outcome: Outcome, family: Family, command: CommandFacts) -> None:
     """How long the run took, its best epoch with its file, and the commands that come next."""
-    progress, folder = outcome.progress, Path(opt.save_dir)
-    by_iterations = 0 < opt.max_iter <= progress.global_step and progress.epoch < opt.epochs
+    config, progress, folder = family.config, outcome.progress, Path(family.config.save_dir)
+    by_iterations = 0 < config.max_iter <= progress.global_step and progress.epoch < config.epochs
     done = counted(progress.epoch, "epoch")
     if by_iterations:
         done = f"{counted(progress.global_step, 'iteration')} (--max-iter)"
@@ -87,9 +99,9 @@ def print_end(outcome: Outcome, opt: Namespace, family: type[Family], command: C
     if found:
         print(styled(f"Best epoch: {best_text(progress)}{found[0]}", "good", sys.stdout))
     print(f"Results in {folder}: {', '.join(name for name in SHOWN if (folder / name).is_file())}")
-    if found and not opt.overfit:
+    if found and not config.overfit:
         print("Next, measure it and find objects with it:")
-        for line in next_commands(found[0], opt, family, command):
+        for line in next_commands(found[0], family, command):
             print(f"  {line}")
 
 
@@ -101,13 +113,27 @@ def best_text(progress: Progress) -> str:
     return f"{progress.best_epoch}/{progress.epoch - 1}, mAP@.5 {map50:.3f}, mAP@.5:.95 {map_:.3f}: "
 
 
-def next_commands(weights: Path, opt: Namespace, family: type[Family], command: Command) -> list[str]:
+def next_commands(weights: Path, family: Family, command: CommandFacts) -> list[str]:
     """The commands that measure a checkpoint as training did, and that detect with it."""
-    file = shlex.quote(str(weights))
-    measure = ["--weights", file, "--data", shlex.quote(str(opt.data)), *family.command_flags("test", opt)]
-    find = ["--weights", file, "--source", "FOLDER", *family.command_flags("detect", opt)]
-    commands = {"test": measure, "detect": find}
-    return [" ".join([command.invocation(family.name, name), *flags]) for name, flags in commands.items()]
+    file, data = shlex.quote(str(weights)), shlex.quote(str(family.config.data))
+    rest = {"test": ["--data", data], "detect": ["--source", "FOLDER"]}
+    return [
+        " ".join([command.invocations[name], "--weights", file, *flags, *family.command_flags(name)])
+        for name, flags in rest.items()
+    ]
+
+
+def next_steps(family: Family, command: CommandFacts) -> list[tuple[str, str]]:
+    """(what for, command) that a user may want after the run, for its page."""
+    best = family.weights_dir / f"best{family.checkpoint_suffix}"
+    weights, data, folder = (shlex.quote(str(text)) for text in (best, family.config.data, family.config.save_dir))
+    starts = command.invocations
+    return [
+        ("Measure the best weights", f"{starts['test']} --weights {weights} --data {data}"),
+        ("Resume; of a complete run, add --epochs N", f"{command.start_of(family.name)} --resume {folder}"),
+        ("Export for other runtimes", f"{starts['export']} --weights {weights}"),
+        ("Compare with another run", f"{starts['compare']} {folder} OTHER_RUN"),
+    ]
 
 
 def overfit_verdict(outcome: Outcome) -> int:

@@ -1,29 +1,39 @@
-"""`index.html` of a run, kept up to date by a thread of its own: the loop hands it plain values and never waits.
+"""`index.html` of a run, kept up to date by a background thread: the loop hands it plain values and never waits.
 
-Whatever goes wrong here is one warning and no page: it never ends a run. The state behind the page is `page.json`, so
-that a resumed run's page knows its past.
+An error here is one warning and no page: it never ends a run. The state behind the page is `page.json`, from which the
+page of a resumed run continues.
 """
 
 import functools
 import json
 import logging
+import os
+import platform
+import resource
+import shlex
+import subprocess
+import sys
 import time
-from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 from typing import Any, Concatenate, ParamSpec
 
+import cv2
+import numpy as np
 import torch
 
+import yolov7fast
 from yolov7fast.core.files.atomic import write_atomically
+from yolov7fast.core.files.paths import CHECKOUT
 from yolov7fast.core.process.threads import SideThread
-from yolov7fast.core.text import printable
+from yolov7fast.core.text import counted, printable
 from yolov7fast.reports.run_page import EVERY, Thumbnails, run_page
 from yolov7fast.training.checkpoints.resume import Progress
+from yolov7fast.training.config import TrainConfig
 from yolov7fast.training.family import Family
-from yolov7fast.training.logging.facts import changed_settings, command_line, machine_facts, peak_memory
 
 log = logging.getLogger(__name__)
 PAGE, STATE = "index.html", "page.json"
@@ -35,7 +45,7 @@ P = ParamSpec("P")
 
 
 def harmless(method: Callable[Concatenate["RunPage", P], None]) -> Callable[Concatenate["RunPage", P], None]:
-    """Whatever a method of the page raises becomes one warning."""
+    """Turn what a method of the page raises into one warning."""
 
     @functools.wraps(method)
     def guarded(self: "RunPage", *args: P.args, **kwargs: P.kwargs) -> None:
@@ -72,7 +82,7 @@ class RunPage:
         self.executor = SideThread("page")
         self.pending: Future | None = None
         self.failed = False
-        self.facts: dict[str, Any] = {}  # the thread's own: looked up once
+        self.facts: dict[str, Any] = {}  # used by the thread only: looked up once
         self.find_facts: Callable[[], dict[str, Any]] = dict
         self.written = 0.0
         self.limits = 1, 0  # epochs and iterations of the run
@@ -92,7 +102,6 @@ class RunPage:
     @harmless
     def begin(
         self,
-        opt: Namespace,
         family: Family,
         progress: Progress,
         defaults: Mapping[str, Any],
@@ -102,15 +111,16 @@ class RunPage:
 
         defaults: of the options; next_steps: (what for, command) that a user may want after the run.
         """
-        self.limits = opt.epochs, opt.max_iter
+        config = family.config
+        self.limits = config.epochs, config.max_iter
         self.state |= {
             "commands": [*self.state.get("commands", []), [_now(), command_line()]][-MOST_COMMANDS:],
-            "rate": getattr(opt, "rate", None),
+            "rate": config.rate,
             "next": list(next_steps),
             "images_per_epoch": len(family.dataset),
-            "batches_per_epoch": len(family.loader) * opt.world_size,
+            "batches_per_epoch": len(family.loader) * config.world_size,
         }
-        settings, device = changed_settings(opt, defaults), family.device
+        settings, device = changed_settings(config, defaults), family.device
         self.find_facts = lambda: {"settings": settings, "facts": machine_facts(device)}
         self.progress(progress, len(family.loader), {}, device)
         self.write()
@@ -163,7 +173,7 @@ class RunPage:
 
     @harmless
     def write(self) -> None:
-        """Write the page soon, beside the run: the thread gets a copy, since the loop changes the state."""
+        """Write the page in the background: the thread gets a copy, since the loop changes the state."""
         self.written = time.monotonic()
         self.state["progress"]["updated"] = round(time.time())
         snapshot = json.dumps({**self.state, "warnings": list(self.handler.warnings)})
@@ -179,7 +189,7 @@ class RunPage:
         write_atomically(self.folder / PAGE, run_page(self.folder, state, self.thumbnails), durable=False)
 
     def fail(self, error: Exception) -> None:
-        """A page is worth a warning, the training more."""
+        """Warn once; training continues."""
         if not self.failed:
             log.warning("the page %s cannot be written (%s); training continues", self.folder / PAGE, error)
         self.failed = True
@@ -187,3 +197,78 @@ class RunPage:
 
 def _now() -> str:
     return time.strftime("%Y-%m-%d %H:%M")
+
+
+# --- how and where the run was started --------------------------------------------------------------------------------
+
+# follow from others, or are facts of the command line
+NOT_SHOWN = {
+    *("given", "config", "save_dir", "resume", "local_rank", "global_rank", "world_size", "total_batch_size"),
+    *("test_size", "bucket", "rate"),
+}
+LONGEST = 300  # characters of a value
+
+
+def command_line() -> str:
+    """What was typed, as far as Python knows it."""
+    return shlex.join(sys.argv if sys.argv[0].startswith("yolov7fast ") else ["python", *sys.argv])
+
+
+def changed_settings(config: TrainConfig, defaults: Mapping[str, Any]) -> dict[str, str]:
+    """Options that differ from their defaults."""
+    return {
+        name: str(value)[:LONGEST]
+        for name, value in asdict(config).items()
+        if name not in NOT_SHOWN and name in defaults and value != defaults[name]
+    }
+
+
+def machine_facts(device: torch.device) -> dict[str, str]:
+    """By what they are called on the page."""
+    facts = {
+        "Commit": _commit(),
+        "Machine": f"{platform.node()}, {platform.system()} {platform.release()}",
+        "Processor": f"{_processor()}, {os.cpu_count()} cores",
+        "Memory": f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 1e9:.0f} GB",
+        "Device": _device(device),
+        "YOLOv7 Fast": yolov7fast.__version__,
+        "Python": platform.python_version(),
+        "torch": torch.__version__ + (f", CUDA {torch.version.cuda}" if torch.version.cuda else ""),
+        "NumPy": np.__version__,
+        "OpenCV": cv2.__version__,
+    }
+    return {name: value for name, value in facts.items() if value}
+
+
+def _commit() -> str:
+    """Of the checkout that runs; nothing where the program is installed, or git does not know."""
+    if CHECKOUT is None:
+        return ""
+    words = ["git", "-C", str(CHECKOUT), "describe", "--always", "--dirty", "--abbrev=12"]
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.machine()
+
+
+def _device(device: torch.device) -> str:
+    if device.type != "cuda":
+        return f"{device.type}, {counted(torch.get_num_threads(), 'thread')}"
+    names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    return ", ".join(names)
+
+
+def peak_memory(device: torch.device) -> tuple[float, str]:
+    """GB at most so far, and of what."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_reserved(device) / 1e9, "GPU, at most"
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9, "main process, at most"

@@ -58,7 +58,7 @@ def progress_text(epoch: int, epochs: int, memory: float, means: Sequence[float]
 
 
 class Table:
-    """A text file that grows by lines. Each time it is written anew in one step, so a kill never leaves half a line.
+    """A text file that grows by lines. It is rewritten as a whole each time, so a kill never leaves half a line.
 
     Its content is held here as well: a line that a full disk refused is written with the next one.
     """
@@ -81,18 +81,12 @@ class Table:
 class Reporter:
     """Writes the files of a run; only the main process has one that writes."""
 
-    def __init__(
-        self,
-        run_dir: Path,
-        loss_names: Sequence[str],
-        loggers: Sequence[Logger] = (),
-        metric_names: Sequence[str] = (),
-    ):
+    def __init__(self, run_dir: Path, loss_names: Sequence[str], metric_names: Sequence[str] = ()):
         """metric_names: what a validation measures besides the summary."""
         self.run_dir = run_dir
         self.loss_names, self.metric_names = tuple(loss_names), tuple(metric_names)
         self.summary = summary_columns(loss_names)
-        self.loggers = list(loggers)
+        self.loggers: list[Logger] = []
         self.page: RunPage | None = None
         self.results_txt = Table(run_dir / "results.txt")
         self.results_csv = Table(run_dir / "results.csv")
@@ -213,7 +207,7 @@ def _measured(row: EpochRow) -> dict[str, float]:
 
 @contextmanager
 def unless_the_disk_is_full() -> Iterator[None]:
-    """A report that cannot be written is worth a warning; the training it reports on is worth more."""
+    """Warn of a report that cannot be written; training continues."""
     try:
         yield
     except (UserError, OSError) as error:

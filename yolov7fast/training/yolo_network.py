@@ -2,7 +2,6 @@
 
 import logging
 import re
-from argparse import Namespace
 from collections.abc import Collection, Iterable, Mapping
 from itertools import groupby
 from typing import Any, cast
@@ -17,72 +16,99 @@ from yolov7fast.checkpoint.checkpoint_reader import (
     state_dict_of,
     transfer_weights,
 )
+from yolov7fast.core.device import select_device
 from yolov7fast.core.errors import UserError
-from yolov7fast.data.class_groups import geometry_config, training_geometry
 from yolov7fast.data.data_yaml import load_data_yaml
+from yolov7fast.losses.assigners import assigner_stages
+from yolov7fast.losses.loss_builder import build_loss
+from yolov7fast.nn import compiling
 from yolov7fast.nn.head_config import HeadConfig, choose_head_config
 from yolov7fast.nn.model import Model
 from yolov7fast.nn.model_parser import check_description
 from yolov7fast.nn.multihead import heads_of
+from yolov7fast.training import hyperparameters as hyper
+from yolov7fast.training.config import YoloTrainConfig
 
 log = logging.getLogger(__name__)
 SHOWN = 40  # names in a list
 
 
-def build_model(opt: Namespace, hyp: Mapping[str, float], nc: int, device: torch.device, checkpoint=None) -> Model:
-    """The network on its device: from its description, with what fits of the start weights."""
+def build_model(config: YoloTrainConfig, hyp: Mapping[str, float], nc: int, checkpoint: Any = None) -> Model:
+    """The network on the CPU: from its description, with what fits of the start weights."""
     anchors = hyp.get("anchors")
     resumed = checkpoint is not None
-    heads = stored_heads(checkpoint, opt.weights) if resumed else chosen_heads(opt, nc)
-    if not opt.weights:
-        return Model(opt.cfg, ch=3, nc=nc, anchors=anchors, heads=heads).to(device)
-    source = checkpoint if resumed else load_checkpoint(opt.weights)
-    description = opt.cfg or description_of(module_of(source, prefer_ema=False, origin=opt.weights), opt.weights)
-    model = Model(description, ch=3, nc=nc, anchors=anchors, heads=heads, origin=opt.weights).to(device)
-    weights = state_dict_of(source, prefer_ema=opt.transfer_weights, origin=opt.weights)
-    keep_anchors = resumed or not (opt.cfg or anchors) or (opt.transfer_weights and anchors_agree(model, weights))
+    heads = stored_heads(checkpoint, config.weights) if resumed else chosen_heads(config, nc)
+    if not config.weights:
+        return Model(config.cfg, ch=3, nc=nc, anchors=anchors, heads=heads)
+    source = checkpoint if resumed else load_checkpoint(config.weights)
+    description = config.cfg or description_of(
+        module_of(source, prefer_ema=False, origin=config.weights), config.weights
+    )
+    model = Model(description, ch=3, nc=nc, anchors=anchors, heads=heads, origin=config.weights)
+    weights = state_dict_of(source, prefer_ema=config.transfer_weights, origin=config.weights)
+    keep_anchors = resumed or not (config.cfg or anchors) or (config.transfer_weights and anchors_agree(model, weights))
     exclude = () if keep_anchors else ("anchor",)
-    exclude += foreign_heads(model, source, opt.weights)
-    transfer_weights(model, weights, exclude=exclude, origin=opt.weights)
-    if opt.transfer_weights and not resumed:
+    exclude += foreign_heads(model, source, config.weights)
+    transfer_weights(model, weights, exclude=exclude, origin=config.weights)
+    if config.transfer_weights and not resumed:
         log_transfer(model, weights, exclude)
     if not resumed and isinstance(source, dict) and source.get("optimizer"):
         log.info(
-            "%s is an unfinished run's checkpoint; only its weights are used (--resume would resume it)", opt.weights
+            "%s is an unfinished run's checkpoint; only its weights are used (--resume would resume it)", config.weights
         )
     return model
+
+
+def diagnose_compilation(config: YoloTrainConfig, checkpoint: dict[str, Any] | None) -> int:
+    """DIAGNOSE_COMPILE=1: print where torch.compile would break network and loss; returns the exit code."""
+    from yolov7fast.losses.loss_builder import diagnose_loss
+
+    device = select_device(config.device)
+    data = load_data_yaml(config.data, fetch=False, val_fraction=config.val_fraction)
+    hyp = hyper.with_assigner(hyper.load_hyp(config.hyp), config.loss_ota, config.assigner)
+    model = build_model(config, hyper.load_hyp(config.hyp), 1 if config.single_cls else data.nc, checkpoint).to(device)
+    images = torch.zeros(2, 3, config.img_size[0], config.img_size[0], device=device)
+    network = compiling.diagnose(model, images)
+    model.hyp, model.gr = hyp, 1.0
+    loss = build_loss(model, assigner_stages(hyp, config.epochs)[-1].assigner)
+    boxes = torch.tensor([[i, 0, 0.5, 0.5, size, size] for i in range(2) for size in (0.1, 0.3, 0.6)])
+    return max(network, diagnose_loss(loss, model(images), boxes, images))
 
 
 # --- heads ------------------------------------------------------------------------------------------------------------
 
 
-def chosen_heads(opt: Namespace, nc: int) -> dict[str, Any] | None:
+def chosen_heads(config: YoloTrainConfig, nc: int) -> dict[str, Any] | None:
     """The head configuration that the flags ask for, as the model takes it; None: the description's own."""
-    asked = [name for name in ("heads", "head_config", "standard_grouping", "geometry_grouping") if getattr(opt, name)]
-    if asked and opt.single_cls:
+    asked = [
+        name for name in ("heads", "head_config", "standard_grouping", "geometry_grouping") if getattr(config, name)
+    ]
+    if asked and config.single_cls:
         raise UserError(
             f"--single-cls leaves one class, which heads cannot divide: leave out --{asked[0].replace('_', '-')}"
         )
-    grouping = (opt.standard_grouping, opt.geometry_grouping)
-    names = load_data_yaml(opt.data, fetch=False, val_fraction=opt.val_fraction).names if any(grouping) else ()
-    config = choose_head_config(
-        *(nc, opt.heads, opt.head_config, *grouping), lambda heads: _by_boxes(opt, heads), names=names
+    grouping = (config.standard_grouping, config.geometry_grouping)
+    names = load_data_yaml(config.data, fetch=False, val_fraction=config.val_fraction).names if any(grouping) else ()
+    chosen = choose_head_config(
+        *(nc, config.heads, config.head_config, *grouping), lambda heads: _by_boxes(config, heads), names=names
     )
-    if config is None:
+    if chosen is None:
         return None
-    for head, (name, ids, weight) in enumerate(zip(config.names, config.classes, config.weights)):
+    for head, (name, ids, weight) in enumerate(zip(chosen.names, chosen.classes, chosen.weights)):
         log.info("head %d: %s, %d classes, weight %g", head, name, len(ids), weight)
-    return config.to_dict()
+    return chosen.to_dict()
 
 
-def _by_boxes(opt: Namespace, heads: int) -> HeadConfig:
+def _by_boxes(config: YoloTrainConfig, heads: int) -> HeadConfig:
     """Classes grouped by shape and size of their boxes in the training set, as tools/group_classes.py does."""
-    data = load_data_yaml(opt.data, val_fraction=opt.val_fraction, allow_download=opt.allow_download)
-    return geometry_config(training_geometry(data, opt.img_size[0]), heads, use_area=True)
+    from yolov7fast.data.class_groups import geometry_config, training_geometry
+
+    data = load_data_yaml(config.data, val_fraction=config.val_fraction, allow_download=config.allow_download)
+    return geometry_config(training_geometry(data, config.img_size[0]), heads, use_area=True)
 
 
 def stored_heads(checkpoint: Mapping[str, Any], origin: str) -> dict[str, Any] | int | None:
-    """The head configuration that a checkpoint's network was built with, whatever became of its file."""
+    """The head configuration that a checkpoint's network was built with; its file is not needed."""
     return heads_of(description_of(module_of(checkpoint, prefer_ema=False, origin=origin), origin))
 
 
@@ -101,9 +127,9 @@ HEAD_ENTRIES = (".heads.", ".attentions.")  # what state dicts call what belongs
 
 
 def foreign_heads(model: Model, source: Any, origin: str) -> tuple[str, ...]:
-    """Words for the entries that must start fresh because the weights' heads stand for other classes; () if none.
+    """Parts of names of entries that must start fresh because the weights' heads predict other classes; () if none.
 
-    Names and shapes agree all the same where two groupings have groups of equal size.
+    Names and shapes agree nevertheless where two groupings have groups of equal size.
     """
     network = find_weights(source, prefer_ema=False, origin=origin)
     ours = getattr(model.model[-1], "head_config", None)
@@ -149,7 +175,7 @@ def log_transfer(model: nn.Module, weights: Mapping[str, torch.Tensor], exclude:
 
 
 def listed(names: Collection[str], of: Collection[str]) -> str:
-    """Entries of a state dict in words: layers that are in it as a whole by number, `model.0-76`, others by name."""
+    """Entries of a state dict as text: complete layers by number, `model.0-76`, other entries by name."""
     layer = {name: int(name.split(".")[1]) if re.match(r"model\.\d+\.", name) else -1 for name in of}
     numbers = sorted(set(layer.values()))
     whole = sorted(set(numbers) - {layer[name] for name in of if name not in names} - {-1})

@@ -1,1 +1,0 @@
-"""The DETR family: `family` puts it together; `optimization` and `profile` are its parts."""

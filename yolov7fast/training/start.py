@@ -1,0 +1,269 @@
+"""How a run starts: fresh, resumed from a checkpoint, or again in the folder of a run that has none yet."""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+import yaml
+
+from yolov7fast.checkpoint.families import FAMILY_KEY, WEIGHTS_FOLDER, family_of
+from yolov7fast.core.errors import UserError, one_line, shown
+from yolov7fast.core.files.atomic import clear_abandoned, write_atomically
+from yolov7fast.core.files.paths import increment_path
+from yolov7fast.core.files.settings_files import is_whole, read_yaml
+from yolov7fast.core.text import counted
+from yolov7fast.training.checkpoints.resume import (
+    MOST,
+    Limits,
+    NothingToDo,
+    Progress,
+    damage_named,
+    find_checkpoint,
+    last_checkpoint,
+    previous_of,
+    progress_of,
+    read_resumable,
+    run_folder_of,
+)
+from yolov7fast.training.config import AUTO_BATCH, TrainConfig
+from yolov7fast.training.distributed import World, from_main, lowest
+from yolov7fast.training.family import Family
+
+AUTO = "auto"  # --resume auto: start the run, resume it, or leave it alone where it is finished
+AS_BEGUN = ("weights", "cfg", "hyp")  # resuming takes these from the run itself; opt.yaml keeps what it began with
+
+
+@dataclass(frozen=True)
+class CommandFacts:
+    """What a run must know of the command that starts it."""
+
+    defaults: Mapping[str, Any]  # of its flags
+    fixed: Collection[str]  # flags that cannot change when a run is resumed
+    given: Collection[str]  # flags that the user gave, on the command line or in a run file
+    checked: Callable[[dict[str, Any], str], dict[str, Any]]  # stored flags and their file -> flags of the right types
+    invocations: Mapping[str, str]  # what starts a command: `train FAMILY`, `test`, `detect`, `export`, `compare`
+
+    def start_of(self, family: str) -> str:
+        """What starts a training of a family, such as `python train.py`."""
+        return self.invocations.get(f"train {family}", f"yolov7fast train-{family}")
+
+
+# --- fresh or resumed -------------------------------------------------------------------------------------------------
+
+
+def start_or_resume(
+    config: TrainConfig, family: type[Family], command: CommandFacts
+) -> tuple[TrainConfig, dict[str, Any] | None]:
+    """The config of the run to train, and its checkpoint; None: it starts from the beginning.
+
+    `--resume auto` resumes the run of --project and --name, or starts it: a run that was killed before its first
+    checkpoint starts again in its folder. `NothingToDo` is raised where the run to be resumed is finished.
+    """
+    if config.resume == AUTO:
+        folder = Path(config.project) / config.name
+        places = (folder / family.weights_folder, folder / WEIGHTS_FOLDER)  # versions before this one had the second
+        begun = [place / f"last{family.checkpoint_suffix}" for place in places]
+        if not any(last.is_file() or previous_of(last).is_file() for last in begun):
+            return replace(config, resume=False, exist_ok=True, starts_over=True), None
+        config = replace(config, resume=str(folder))
+    return resumed_config(config, family, command) if config.resume else (config, None)
+
+
+def resumed_config(
+    config: TrainConfig, family: type[Family], command: CommandFacts
+) -> tuple[TrainConfig, dict[str, Any] | None]:
+    """The config of the run that `--resume` names, with the flags that may change, and its checkpoint.
+
+    Without a checkpoint (None) the run was killed before its first one, and starts again with its own options.
+    """
+    run_dir = Path(str(config.resume))
+    if (run_dir / "opt.yaml").is_file() and not last_checkpoint(run_dir, family.checkpoint_suffix):
+        return config_to_start_again(config, run_dir, family, command), None
+    target = find_checkpoint(config.resume, family.checkpoint_suffix)
+    before = target.stat().st_mtime_ns if target.is_file() else 0
+    checkpoint, path = read_resumable(target)
+    if not isinstance(checkpoint, dict) or "epoch" not in checkpoint:
+        raise UserError(f"--resume {path}: this file holds weights only; start a new run with --weights {path}")
+    if (other := family_of(checkpoint)) != family.name:
+        resume = f"{command.start_of(other)} --resume {quote(str(path))}"
+        raise UserError(f"--resume {path}: a checkpoint of the {other} family; resume with: {resume}")
+    if not is_whole(checkpoint["epoch"], -1, MOST):
+        raise UserError(f"--resume {path}: damaged: its epoch is {shown(checkpoint['epoch'])}")
+    stripped = checkpoint["epoch"] == -1 and not checkpoint.get("resume")
+    if stripped and family.strips_final_checkpoint:
+        checkpoint, path = family.complete_checkpoint(path)
+    run_dir = run_folder_of(path)
+    options = options_of_run(config, run_dir, path, family, command)
+    options |= {"resume": str(path), "save_dir": str(run_dir), "resume_time": before if path == target else 0}
+    with damage_named(path):
+        ended = how_it_ended(checkpoint, options)
+    if ended and not end_is_left(path, stripped, family):
+        raise NothingToDo(f"--resume {path}: nothing to do, {ended}")
+    print(
+        f"Resuming {path} after {trained_so_far(checkpoint)}{': only plots and final files are left' if ended else ''}"
+    )
+    return family.config_class.from_options(family.resume_options(options, path)), checkpoint
+
+
+def options_of_run(
+    config: TrainConfig, run_dir: Path, source: Path, family: type[Family], command: CommandFacts
+) -> dict[str, Any]:
+    """What opt.yaml of a run says, with the given flags that may change. source: what --resume named."""
+    options = {**command.defaults, **stored_options(run_dir, source, family, command)}
+    found = family.find_files(config, missing_ok=True)  # short names of files become paths, as in opt.yaml
+    for name in sorted(command.given):
+        same = options[name] in (getattr(config, name), getattr(found, name)) or leaves_batch_open(name, config)
+        if name in command.fixed and not same:
+            file = "" if name in config.given else f" of the run file {config.config}"
+            raise UserError(
+                f"--{name.replace('_', '-')}{file} cannot change when resuming (the run has {shown(options[name])}); "
+                "leave it out, or start a new run with --weights instead"
+            )
+        if name not in command.fixed:
+            options[name] = getattr(config, name)
+    given = sorted({*config.given, "img_size"})
+    return options | {"batch_size": options["total_batch_size"], "given": given, "local_rank": config.local_rank}
+
+
+def config_to_start_again(
+    config: TrainConfig, run_dir: Path, family: type[Family], command: CommandFacts
+) -> TrainConfig:
+    """The config of a run that has no checkpoint yet: the same options, in the same folder."""
+    options = options_of_run(config, run_dir, run_dir, family, command)
+    print(f"{run_dir} has no checkpoint yet: the run starts again with the options in its opt.yaml")
+    place = run_dir if run_dir.name else run_dir.resolve()
+    options |= {"project": str(place.parent), "name": place.name, "exist_ok": True, "save_dir": ""}
+    options |= {"resume": False, "starts_over": True, "shuffled": None}
+    return family.config_class.from_options(options)
+
+
+def trained_so_far(checkpoint: dict[str, Any]) -> str:
+    """'1 epoch and 3 batches': how far the run of a checkpoint is."""
+    state, epochs = checkpoint.get("resume"), counted(checkpoint["epoch"] + 1, "epoch")
+    batches = progress_of(state).batch_index if state else 0
+    return f"{epochs} and {counted(batches, 'batch', 'batches')}" if batches else epochs
+
+
+def leaves_batch_open(name: str, config: TrainConfig) -> bool:
+    """Whether this is --batch-size auto, which agrees with any stored batch."""
+    return name == "batch_size" and config.batch_size == AUTO_BATCH
+
+
+def stored_options(run_dir: Path, checkpoint: Path, family: type[Family], command: CommandFacts) -> dict[str, Any]:
+    """What opt.yaml of a run says; a run of another family is refused."""
+    path = run_dir / "opt.yaml"
+    remedy = f"so the run's options are unknown: restore it from a copy, or start a new run with --weights {checkpoint}"
+    if not path.is_file():
+        raise UserError(f"--resume {checkpoint}: {path} is missing, {remedy}")
+    try:
+        options = read_yaml(path)
+        if not isinstance(options, dict) or not {"epochs", "total_batch_size"} <= options.keys():
+            raise UserError(f"--resume {checkpoint}: {path} is empty or cut off, {remedy}")
+        if unknown := [key for key in options if not isinstance(key, str)]:
+            raise UserError(f"{path}: {shown(unknown[0])} is no name of an option")
+        if (other := str(options.get(FAMILY_KEY, family.name))) != family.name:
+            start = command.start_of(other)
+            raise UserError(f"--resume {run_dir}: a run of the {other} family; resume with: {start} --resume {run_dir}")
+        for key, least in (("total_batch_size", 1), ("test_size", 0)):
+            if not is_whole(options.get(key) or least, least, MOST):
+                raise UserError(f"{path}: {key} is {shown(options[key])}, which is no such number")
+        return command.checked(options, str(path))
+    except UserError as error:
+        if str(error).startswith("--resume"):
+            raise
+        raise UserError(f"--resume {checkpoint}: damaged: {one_line(error, 200)}; {remedy}") from None
+
+
+def how_it_ended(checkpoint: dict[str, Any], options: dict[str, Any]) -> str:
+    """Which limit a complete run has reached, with the remedy; nothing if there are batches to train."""
+    state, done = checkpoint.get("resume"), checkpoint["epoch"] + 1
+    progress = progress_of(state) if state else Progress(epoch=done)
+    if done >= options["epochs"] and not progress.batch_index:
+        progress.finished = True
+    return Limits(options["epochs"], options["max_iter"], options["patience"]).reached(progress)
+
+
+def end_is_left(path: Path, stripped: bool, family: type[Family]) -> bool:
+    """Whether a complete run was killed before its end: plots, stripped weights, removing the previous checkpoint.
+
+    stripped: the file that --resume names is stripped, and `path` is another that holds the state.
+    """
+    if previous_of(path).is_file():  # removed last
+        return True
+    if family.strips_final_checkpoint:
+        return not stripped and path.stem == "last"
+    return not (run_folder_of(path) / "results.png").is_file()
+
+
+# --- what follows from the flags --------------------------------------------------------------------------------------
+
+
+def completed(
+    config: TrainConfig, family: type[Family], device: Any, world: World, checkpoint: dict[str, Any] | None
+) -> TrainConfig:
+    """The config with what follows from the flags: batch, order of the samples, and the run's folder.
+
+    All processes must call this: the main one chooses the folder, and the smallest automatic batch counts.
+    """
+    if config.batch_size == AUTO_BATCH:
+        batch = lowest(family.automatic_batch(config, device, world), world)
+        config = replace(config, batch_size=batch, automatic_batch=True)
+    shuffled = order_is_shuffled(config, world, resumed=checkpoint is not None)
+    config = replace(config, shuffled=shuffled, world_size=world.size, global_rank=world.rank)
+    if config.save_dir:
+        return config
+    folder = increment_path(Path(config.project) / config.name, exist_ok=config.exist_ok)
+    return replace(config, save_dir=from_main(str(folder), world))
+
+
+def order_is_shuffled(config: TrainConfig, world: World, resumed: bool) -> bool:
+    """Whether epochs are permuted. Several processes always do that, as upstream does; a run keeps the order that it
+    began with, so that it can be resumed with another number of processes."""
+    if config.shuffled is not None:
+        return config.shuffled
+    rank = config.global_rank if resumed else world.rank  # opt.yaml of older runs has the former
+    return getattr(config, "shuffle", not config.overfit) or rank != -1
+
+
+def half_batch(config: TrainConfig) -> TrainConfig:
+    """The config of a run that starts again because `--batch-size auto` chose too large a batch."""
+    return replace(config, batch_size=config.batch_size // 2, starts_over=True)
+
+
+def can_halve_batch(
+    config: TrainConfig, progress: Progress, world: World, checkpoint: dict[str, Any] | None, first_steps: int = 10
+) -> bool:
+    """Whether a run that is out of memory may start again: nothing is lost, and the batch was chosen automatically.
+
+    With several processes the others would wait forever for the one that starts again.
+    """
+    is_early = progress.epoch == 0 and progress.global_step < first_steps
+    is_free = config.automatic_batch and checkpoint is None and not world.is_distributed
+    return is_early and is_free and config.batch_size > 1
+
+
+def refuse_overtaken(config: TrainConfig) -> None:
+    """The checkpoint was read before the folder was locked: the process that held the lock may have trained further."""
+    if config.resume_time and Path(str(config.resume)).stat().st_mtime_ns != config.resume_time:
+        raise UserError(
+            f"{config.resume} has just been replaced by another process that trained in its folder: start again"
+        )
+
+
+def make_run_folder(config: TrainConfig, family: Family) -> None:
+    """Make the folder and write down what is run: opt.yaml with every option, and the family's files of settings."""
+    folder = Path(config.save_dir)
+    for place in (folder, family.weights_dir):
+        place.mkdir(parents=True, exist_ok=True)
+        clear_abandoned(place)
+    if config.starts_over:  # of an epoch that was lost with its process
+        for name in ("results.txt", "results.csv"):
+            (folder / name).unlink(missing_ok=True)
+    stored = config.stored() | {"test_size": family.test_size, FAMILY_KEY: family.name}
+    if config.resume and (folder / "opt.yaml").is_file():
+        begun = read_yaml(folder / "opt.yaml")
+        stored |= {name: begun[name] for name in AS_BEGUN if name in begun}
+    for name, values in {**family.settings_files(), "opt.yaml": stored}.items():
+        write_atomically(folder / name, yaml.safe_dump(dict(values), sort_keys=False))

@@ -1,1 +1,0 @@
-"""The YOLOv7 family: `family` puts it together; `network`, `optimization` and `checkpoints` are its parts."""

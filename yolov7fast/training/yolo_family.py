@@ -1,0 +1,412 @@
+"""The YOLOv7 family: what trains a YOLOv7 network, validates it and writes its checkpoints.
+
+Checkpoints hold upstream's keys and class paths, so that either program reads both.
+"""
+
+import logging
+import math
+import random
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, cast
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from yolov7fast.checkpoint.checkpoint_reader import load_checkpoint
+from yolov7fast.checkpoint.checkpoint_writer import save_checkpoint
+from yolov7fast.checkpoint.released_weights import local_weights, released_for
+from yolov7fast.core.errors import UserError, shown
+from yolov7fast.core.files.paths import check_file, check_img_size
+from yolov7fast.core.text import printable
+from yolov7fast.data.class_weights import labels_to_class_weights, labels_to_image_weights
+from yolov7fast.data.data_yaml import DataYaml
+from yolov7fast.data.dataset import LoadImagesAndLabels
+from yolov7fast.evaluation.eval_config import TRAINING_IOU, EvalConfig, OutputConfig
+from yolov7fast.evaluation.run_evaluation import run_evaluation
+from yolov7fast.losses.assigners import assigner_at, assigner_stages
+from yolov7fast.losses.loss_builder import build_loss
+from yolov7fast.losses.yolo_loss import LOSS_NAMES
+from yolov7fast.nn import compiling
+from yolov7fast.nn.head_config import HeadConfig
+from yolov7fast.nn.model import IAuxDetect, Model
+from yolov7fast.predictors.predictor import Predictor
+from yolov7fast.predictors.yolo_predictor import network_predictor
+from yolov7fast.training import hyperparameters as hyper
+from yolov7fast.training.checkpoints.resume import NothingToDo, Progress, run_folder_of
+from yolov7fast.training.config import YoloTrainConfig
+from yolov7fast.training.distributed import World, from_main, main_first
+from yolov7fast.training.family import Family, ResizeStage, class_names, stage_of
+from yolov7fast.training.optimizer import Rates
+from yolov7fast.training.yolo_network import build_model
+from yolov7fast.training.yolo_schedule import (
+    YoloSchedule,
+    build_optimizer,
+    freeze_layers,
+    scaled_weight_decay,
+    set_weight_decay,
+)
+
+log = logging.getLogger(__name__)
+DEFAULT_CFG = "cfg/training/yolov7.yaml"  # what a run trains that names no network
+
+
+class YoloFamily(Family):
+    """A YOLOv7 network with all that trains it."""
+
+    name = "yolo"
+    loss_names = (*LOSS_NAMES, "total")
+    config_class = YoloTrainConfig
+    epoch_files = ("epoch_*.pt", "best_*.pt")
+    strips_final_checkpoint = True
+    drawn_batches = 10
+    files = MappingProxyType({**Family.files, "cfg": partial(check_file, kind="cfg"), "weights": local_weights})
+    config: YoloTrainConfig
+    model: Model
+    dataset: LoadImagesAndLabels
+    losses: dict[str, Any]  # by assigner
+
+    # --- how runs start and resume ------------------------------------------------------------------------------------
+
+    @classmethod
+    def find_files(cls, config: YoloTrainConfig, missing_ok: bool = False) -> YoloTrainConfig:
+        if config.assigner and not missing_ok:
+            hyper.check_assigner(config.assigner, "--assigner")
+        config = super().find_files(config, missing_ok)
+        if config.cfg or config.weights:
+            return config
+        cfg = check_file(DEFAULT_CFG, "cfg")
+        if not config.resume:  # a resumed run has its network from the checkpoint
+            log.info("Neither --cfg nor --weights is given: training %s from scratch", cfg)
+        return replace(config, cfg=cfg)
+
+    @classmethod
+    def resume_options(cls, options: dict[str, Any], checkpoint: Path) -> dict[str, Any]:
+        hyp = run_folder_of(checkpoint) / "hyp.yaml"
+        changed = {"hyp": str(hyp)} if hyp.is_file() else {}
+        cfg = options["cfg"] if Path(options["cfg"]).is_file() else ""
+        return options | changed | {"cfg": cfg, "weights": str(checkpoint)}
+
+    @classmethod
+    def complete_checkpoint(cls, path: Path) -> tuple[dict[str, Any], Path]:
+        """A finished run's last.pt is stripped; its last epoch_*.pt still holds the whole state."""
+        for candidate in sorted(path.parent.glob("epoch_*.pt"), reverse=True):
+            checkpoint = load_checkpoint(candidate)
+            if isinstance(checkpoint, dict) and checkpoint.get("epoch", -1) >= 0:
+                return checkpoint, candidate
+        raise NothingToDo(
+            f"--resume {path}: the file is stripped (its run is finished) and no epoch_*.pt is in its folder"
+        )
+
+    @classmethod
+    def automatic_batch(cls, config: YoloTrainConfig, device: torch.device, world: World) -> int:
+        from yolov7fast.training.memory_plan import batch_that_fits
+
+        with main_first(world):
+            return batch_that_fits(config, device, world.size)
+
+    # --- building -----------------------------------------------------------------------------------------------------
+
+    def __init__(
+        self,
+        config: YoloTrainConfig,
+        data: DataYaml,
+        model: Model,
+        device: torch.device,
+        world: World,
+        resumed: bool = False,
+    ):
+        self.stored_hyp = hyper.load_hyp(config.hyp)  # as the run's hyp.yaml has it
+        self.hyp = hyp = hyper.effective_hyp(self.stored_hyp, config)
+        source = config.hyp if isinstance(config.hyp, str) else "of the run file"
+        log.info("hyperparameters: %s (%d values; --verbose lists them)", source, len(hyp))
+        log.debug("%s", ", ".join(f"{k}={v}" for k, v in hyp.items()))
+        frozen = freeze_layers(model, config.freeze)
+        if frozen:
+            log.info("frozen: %d parameters of layers %s", len(frozen), config.freeze)
+        if config.channels_last:
+            model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+        self.loss_factor = world.size * (4.0 if config.quad else 1.0)
+        self.grid = max(int(model.stride.max()), 32)
+        super().__init__(config, data, model, device, world, resumed)
+
+    @classmethod
+    def build_network(cls, config: YoloTrainConfig, data: DataYaml, checkpoint: dict[str, Any] | None) -> Model:
+        return build_model(config, hyper.load_hyp(config.hyp), len(class_names(data, config.single_cls)), checkpoint)
+
+    def plan_sizes(self) -> None:
+        """Round image sizes up to what the strides divide. A resumed run validates at the size that it began with."""
+        sizes = self.config.img_size if len(self.config.img_size) == 2 else self.config.img_size * 2
+        rounded = {size: check_img_size(size, self.grid) for size in dict.fromkeys(sizes)}  # each is reported once
+        size, test_size = (rounded[size] for size in sizes)
+        self.stages = self.planned_stages(size)
+        self.test_size = stage_of(self.stages, self.config.epochs - 1).size
+        if not self.config.resize_schedule or "img_size" in self.config.given:
+            self.test_size = test_size
+        self.test_size = self.config.test_size or self.test_size
+
+    def build_optimizer(self) -> torch.optim.Optimizer:
+        decay = scaled_weight_decay(self.hyp, self.stages[0].batch)
+        log.info("Scaled weight_decay = %g", decay)
+        optimizer = build_optimizer(self.model, self.hyp, adam=self.config.adam, weight_decay=decay)
+        log.info("Optimizer groups: %d other, %d decayed, %d bias", *(len(g["params"]) for g in optimizer.param_groups))
+        return optimizer
+
+    def loader_options(self, split: str) -> dict[str, Any]:
+        config = self.config
+        options = super().loader_options(split) | {
+            "hyp": dict(self.hyp),
+            "persistent_workers": config.persistent_workers or config.fast_dataloader,
+            "worker_tensor": config.worker_tensor or config.fast_dataloader,
+            "micro_batch": config.micro_batch,
+        }
+        if split == "val":
+            return options | {"pad": 0.5} | ({"cache": False} if config.notest else {})
+        chosen = {name: getattr(config, name) for name in ("rect", "image_weights", "quad")}
+        return options | chosen | {"augment": not config.overfit}
+
+    def fit_to_data(self, resumed: bool) -> None:
+        """Check the anchors of a fresh run, and give the network what its checkpoints hold besides weights."""
+        if self.config.sync_bn and self.world.is_distributed and self.device.type == "cuda":
+            self.model = cast(Model, nn.SyncBatchNorm.convert_sync_batchnorm(self.model)).to(self.device)
+        if self.world.is_main and not resumed:
+            if not self.config.noautoanchor:
+                from yolov7fast.data.autoanchor import check_anchors
+
+                check_anchors(self.dataset, model=self.model, thr=self.hyp["anchor_t"], imgsz=self.img_size)
+            self.model.half().float()  # as upstream does: start from weights that half precision can hold
+        self.attach_settings()
+
+    def wrapped(self) -> Callable:
+        net = super().wrapped()
+        return compiling.CompiledNet(net) if compiling.compile_wanted(self.config.compile) else net
+
+    def attach_settings(self) -> None:
+        """Give the network what a checkpoint's network carries besides its weights; the gains are for this size."""
+        model, head = self.model, cast(Any, self.model.model[-1])
+        model.nc = self.nc
+        model.hyp = hyper.scale_gains(
+            {**self.hyp, "weight_decay": scaled_weight_decay(self.hyp, self.stage.batch)},
+            levels=head.nl,
+            classes=self.nc,
+            img_size=self.img_size,
+            smoothing=self.config.label_smoothing,
+        )
+        model.gr = 1.0
+        model.class_weights = labels_to_class_weights(self.dataset.labels, self.nc).to(self.device) * self.nc
+        model.names = self.names
+
+    def build_loss(self) -> None:
+        self.schedule = YoloSchedule(
+            self.hyp, len(self.loader), self.config.epochs, self.stage.batch, self.config.linear_lr
+        )
+        self.build_losses()
+
+    def build_losses(self) -> None:
+        """By assigner. The plain one is for validation, too."""
+        self.assigners = assigner_stages(self.hyp, self.config.epochs)
+        if isinstance(self.model.model[-1], IAuxDetect) and any(stage.assigner == "plain" for stage in self.assigners):
+            scheduled = [key for key in (hyper.ASSIGNER_SCHEDULE, "loss_ota_from") if key in self.hyp]
+            remedy = f"remove {scheduled[0]} from the hyp file" if scheduled else "--assigner ota or tal"
+            raise UserError(f"networks with auxiliary heads have no plain loss: {remedy}")
+        assigners = dict.fromkeys(stage.assigner for stage in self.assigners if stage.assigner != "plain")
+        names = ["plain", *(assigners or ["ota"])]  # what a checkpoint holds of them is a list in this order
+        self.losses = {name: build_loss(self.model, name) for name in names}
+        self.assigner = self.assigners[0].assigner
+        if compiling.compile_wanted(self.config.compile):
+            from yolov7fast.losses.loss_builder import compile_loss
+
+            for loss in self.losses.values():
+                compile_loss(loss)
+
+    # --- epoch and step -----------------------------------------------------------------------------------------------
+
+    @property
+    def warmup(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.schedule.warmup
+
+    def enter_stage(self, stage: ResizeStage) -> None:
+        """Its batch decides accumulation and weight decay too; the warm-up stays as planned, in batches of the first
+        stage."""
+        super().enter_stage(stage)
+        self.attach_settings()
+        self.build_losses()
+        self.schedule = replace(self.schedule, total_batch=stage.batch)
+        set_weight_decay(self.optimizer, scaled_weight_decay(self.hyp, stage.batch))
+
+    def prepare_epoch(self, epoch: int, batch_index: int, per_class_ap: Sequence[float]) -> None:
+        """Choose loss and images of the epoch."""
+        self.assigner = assigner_at(self.assigners, epoch)
+        if self.config.image_weights and batch_index == 0:
+            self.dataset.indices = self.weighted_indices(per_class_ap)
+
+    def weighted_indices(self, per_class_ap: Sequence[float]) -> list[int]:
+        """Images drawn by the weight of their classes; classes of low AP weigh more."""
+        ap = np.array(per_class_ap) if len(per_class_ap) else np.zeros(self.nc)
+        class_weights = self.model.class_weights.cpu().numpy() * (1 - ap) ** 2 / self.nc
+        weights = labels_to_image_weights(self.dataset.labels, self.nc, class_weights)
+        drawn = random.choices(range(self.dataset.n), weights=list(weights), k=self.dataset.n)
+        return from_main(drawn, self.world)
+
+    def rates(self, global_step: int, epoch: int, batch_index: int) -> Rates:
+        return self.schedule.rates(global_step, epoch, batch_index)
+
+    def to_device(self, batch, device: torch.device):
+        images, targets, *rest = batch
+        images = images.to(device, non_blocking=True).float() / 255.0
+        if self.config.multi_scale:
+            images = self.rescaled(images)
+        if self.config.channels_last:
+            images = images.contiguous(memory_format=torch.channels_last)
+        self.width = images.shape[-1]
+        return images, targets, *rest
+
+    def rescaled(self, images: torch.Tensor) -> torch.Tensor:
+        """A random size between half and one and a half times the training size, in steps of the grid."""
+        size = random.randrange(self.img_size // 2, self.img_size * 3 // 2 + self.grid) // self.grid * self.grid
+        ratio = size / max(images.shape[2:])
+        if ratio == 1:
+            return images
+        shape = [math.ceil(side * ratio / self.grid) * self.grid for side in images.shape[2:]]
+        return F.interpolate(images, size=shape, mode="bilinear", align_corners=False)
+
+    def forward_loss(self, net: Callable, batch, mark: Callable[[str], None]) -> tuple[torch.Tensor, torch.Tensor]:
+        images, targets = batch[:2]
+        outputs = net(images)
+        mark("forward")
+        return self.losses[self.assigner](outputs, targets, images)
+
+    # --- validation ---------------------------------------------------------------------------------------------------
+
+    def predictor(self, config: EvalConfig) -> Predictor:
+        self.averaged.copy_attributes(self.model)
+        return network_predictor(self.averaged.ema, config.predict_options(), self.losses["plain"])
+
+    def class_groups(self) -> Mapping[str, Sequence[int]]:
+        config = getattr(self.model.model[-1], "head_config", None)
+        if config is None:
+            return {}
+        heads = HeadConfig.from_dict(config)
+        return {f"{h}: {name}": ids for h, (name, ids) in enumerate(zip(heads.names, heads.classes))}
+
+    # --- checkpoints --------------------------------------------------------------------------------------------------
+
+    def settings_files(self) -> Mapping[str, Mapping[str, Any]]:
+        return {"hyp.yaml": self.stored_hyp}
+
+    def save_initial(self) -> None:
+        """init.pt: the network before its first step, as a bare module."""
+        save_checkpoint(self.model, self.weights_dir / "init.pt")
+
+    def checkpoint(self, progress: Progress, results_text: str) -> dict[str, Any]:
+        """Upstream writes the best fitness as an array of one, and as a plain 0.0 as long as nothing beat zero."""
+        best = np.array([progress.best_fitness]) if progress.best_fitness else 0.0
+        return super().checkpoint(progress, results_text) | {"best_fitness": best, "img_size": self.test_size}
+
+    def checkpoint_content(self, progress: Progress) -> dict[str, Any]:
+        self.averaged.copy_attributes(self.model)
+        return {"model": deepcopy(self.model).half(), "ema": deepcopy(self.averaged.ema).half()}
+
+    def checkpoint_names(self, epoch: int, final: bool, is_best: bool) -> list[str]:
+        names = super().checkpoint_names(epoch, final, is_best)
+        if is_best and epoch >= 200:
+            names.append(f"best_{epoch:03d}.pt")
+        if epoch == 0 or (epoch + 1) % 25 == 0 or epoch >= self.config.epochs - 5 or final:
+            names.append(f"epoch_{epoch:03d}.pt")
+        return names
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "stage": self.stages.index(self.stage),
+            "indices": list(self.dataset.indices) if self.config.image_weights else [],
+            "balance": [list(loss.balance) for loss in self.losses.values()],
+            "hyp": dict(self.stored_hyp),
+        }
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Entering a stage resets its indices and losses, so that comes first.
+
+        Of hyper-parameters that have been edited since the checkpoint the new values count: some are in its optimizer.
+        """
+        stage = self.stages[state.get("stage", 0)]
+        if stage is not self.stage:
+            self.enter_stage(stage)
+        if state["indices"]:
+            self.dataset.indices = list(state["indices"])
+        changes = changed_values(state.get("hyp", self.stored_hyp), self.stored_hyp)  # older checkpoints have none
+        for loss, balance in zip(self.losses.values(), state["balance"], strict=not changes):
+            loss.balance = list(balance)
+        if changes:
+            self.use_hyp()
+            if self.world.is_main:
+                file = self.run_dir / "hyp.yaml"
+                log.warning("%s was edited after this checkpoint; its values are used: %s", file, ", ".join(changes))
+
+    def use_hyp(self) -> None:
+        """Replace the checkpoint's hyper-parameters in the optimizer that no batch sets."""
+        set_weight_decay(self.optimizer, scaled_weight_decay(self.hyp, self.stage.batch))
+        for group in self.optimizer.param_groups:
+            if "betas" in group:  # SGD's momentum is set for each batch
+                group["betas"] = (self.hyp["momentum"], group["betas"][1])
+
+    def load_foreign_checkpoint(self, checkpoint: dict[str, Any], progress: Progress) -> None:
+        """Resume from a file of upstream: epochs, best fitness and EMA."""
+        progress.epoch = checkpoint["epoch"] + 1
+        progress.global_step = progress.epoch * len(self.loader)
+        progress.best_fitness = float(np.asarray(checkpoint["best_fitness"]).reshape(-1)[0])
+        if self.ema and checkpoint.get("ema") is not None:
+            self.ema.ema.load_state_dict(checkpoint["ema"].float().state_dict())
+            self.ema.updates = checkpoint["updates"]
+
+    # --- messages and the end -----------------------------------------------------------------------------------------
+
+    def shorter_warmup(self) -> str:
+        """The length is the larger of two; the one that makes it that long is named."""
+        if round(self.hyp["warmup_epochs"] * len(self.loader)) >= self.warmup:
+            return "more --epochs, or lower warmup_epochs in the hyp file"
+        if "warmup_min_iters" in self.hyp:
+            return "more --epochs, or lower warmup_min_iters in the hyp file"
+        return "--hyp small, the hyper-parameters for small data sets"
+
+    def start_weights(self) -> str:
+        file = released_for(self.config.cfg)
+        return "" if self.config.weights or not file else f"--weights {file}, which is fetched on first use"
+
+    def command_flags(self, command: str) -> list[str]:
+        nms = ["--iou-thres", f"{TRAINING_IOU:g}"] if command == "test" else []
+        return ["--img-size", str(self.test_size), *nms, *super().command_flags(command)]
+
+    def write_final_files(self, last: Path) -> None:
+        self.final_coco_test([last, last.with_stem("best")])
+        super().write_final_files(last)
+
+    def final_coco_test(self, weights: Sequence[Path]) -> None:
+        """As upstream ends a COCO run: last and best with pycocotools, suppression at IoU 0.7."""
+        if not (Path(self.config.data).name.endswith("coco.yaml") and self.nc == 80):
+            return
+        config = EvalConfig(
+            img_size=self.test_size,
+            batch_size=self.val_batch,
+            iou_thres=0.7,
+            v5_metric=self.config.v5_metric,
+            half=self.config.amp != "off",
+            outputs=OutputConfig(save_json=True, plots=False, is_coco=True),
+        )
+        from yolov7fast.checkpoint.ensemble import attempt_load
+
+        for path in filter(Path.is_file, weights):
+            print(f"final test of {path}")
+            predictor = network_predictor(attempt_load(path, self.device), config.predict_options())
+            run_evaluation(predictor, self.val_loader, self.data, self.run_dir, config, weights=[str(path)])
+
+
+def changed_values(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """'lr0 0.01 -> 0.02' for each key that differs."""
+    values = {key: (before.get(key, "unset"), now.get(key, "unset")) for key in [*now, *before]}
+    return [f"{printable(key, 60)} {shown(old)} -> {shown(new)}" for key, (old, new) in values.items() if old != new]
