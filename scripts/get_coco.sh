@@ -153,17 +153,22 @@ get_annotations() {
 
 make_labels() { # split
     is_done "labels_$1" && return
-    # they appear all at once, so whatever is there is complete, or yours
-    [[ -n $(ls -A "$dir/labels/$1" 2>/dev/null) ]] ||
-        "$python" "$here/tools/coco_labels.py" "$dir/annotations/instances_$1.json" "$dir/labels/$1"
+    # the folder is moved into place as a whole, so existing files are complete, or yours
+    if [[ -z $(ls -A "$dir/labels/$1" 2>/dev/null) ]]; then
+        rm -rf "$dir/.got/converted" "$dir/labels/$1"
+        PYTHONPATH=$here "$python" -m yolov7fast data convert "$dir/annotations/instances_$1.json" \
+            "$dir/.got/converted" --to yolo --images none
+        mv "$dir/.got/converted/labels/${1%2017}" "$dir/labels/$1"
+        rm -rf "$dir/.got/converted"
+    fi
     mark_done "labels_$1"
 }
 
 check_space
 get_annotations
 for split in "${splits[@]}"; do
-    make_labels "$split"
     get_images "$split"
+    make_labels "$split"
 done
 for split in "${splits[@]}"; do
     echo "$dir/images/$split: $(find "$dir/images/$split" -name '*.jpg' | wc -l) images," \

@@ -16,7 +16,6 @@ from tests.mini_network import NAMES, ROOT, mini_model
 from tests.predictors.stubs import StubPredictor
 from yolov7fast.checkpoint.api import load_checkpoint
 from yolov7fast.cli.commands import detect as command
-from yolov7fast.cli.parser import parser_for
 from yolov7fast.core.errors import UserError
 from yolov7fast.inference import output as predict_output
 from yolov7fast.inference.api.detector import load
@@ -116,13 +115,6 @@ def test_mistakes_are_told_before_a_folder_is_made(weights, made, monkeypatch, a
     with pytest.raises(UserError, match=message):
         run(weights, made, *arguments)
     assert not Path("det").exists()
-
-
-def test_detr_s_command_names_weights_that_need_nms(weights, made):
-    flags = ["--weights", str(weights), "--source", str(made), "--device", "cpu"]
-    opt = parser_for("detect", "detr").parse_args(flags)
-    with pytest.raises(UserError, match=r"--weights .*\.pt: a network that needs NMS, .*: use python detect\.py"):
-        command.detect(opt, "detr")
 
 
 def test_size_is_rounded_up_to_the_stride_and_said(weights, made, caplog):

@@ -67,7 +67,7 @@ def test_commands_run_from_it_and_find_the_shipped_files(installed, tmp_path):
     assert overview.returncode == 0 and "trials" in overview.stdout and "train-detr" in overview.stdout
     flags = run(installed, tmp_path, "-m", "yolov7fast", "train", "--help")
     assert flags.stdout.startswith("usage: yolov7fast train [flags]") and "--fast-dataloader" in flags.stdout
-    drawn = run(installed, tmp_path, "-m", "yolov7fast", "make-shapes", "--train", "2", "--val", "1", "--size", "96")
+    drawn = run(installed, tmp_path, "-m", "yolov7fast", "data", "shapes", "--train", "2", "--val", "1", "--size", "96")
     assert drawn.returncode == 0 and (tmp_path / "data/shapes/images/val").is_dir()
     program = (
         "import sys; from yolov7fast.core.files.paths import check_file;"

@@ -1,1 +1,1 @@
-"""The parts of tools/compare_runs.py: runs (reading), figures (derived numbers), sections, plots, render."""
+"""The parts of `yolov7fast compare`: runs (reading), figures (derived numbers), sections, plots, render."""

@@ -1,17 +1,18 @@
-"""Shrink a data set once, so that training does not decode full-size images again and again.
+"""Shrink a data set once, so that training does not decode full-size images in every epoch.
 
-    python tools/resize_dataset.py coco coco320 --size 320
+    yolov7fast data resize coco coco320 --size 320
 
-SRC/images/**       to DST/images/**: longer side brought down to --size, aspect kept; smaller images are only copied
+SRC/images/**       to DST/images/**: longer side reduced to --size, aspect kept; smaller images are only copied
 SRC/labels/**.txt   to DST/labels/**: copied, because labels are fractions of the image
 SRC/annotations/*   to DST/annotations/*: copied with the original sizes, because evaluation scales predictions to the
                     recorded size, and COCO's small/medium/large figures then mean the same as on full-size images;
                     --scale-annotations writes boxes, polygons, areas and sizes of the shrunk images instead
 SRC/*.txt           image lists with lines that begin with ./ are copied
 
-A stopped run resumes where it was: every file is written under another name and renamed when complete.
+A stopped run resumes: every file is written under another name and renamed when complete.
 """
 
+import argparse
 import json
 import multiprocessing
 import os
@@ -25,14 +26,14 @@ from pathlib import Path
 import cv2
 from tqdm import tqdm
 
-from yolov7fast.cli.programs import program
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.atomic import write_atomically
 from yolov7fast.core.text import printable
 from yolov7fast.data.images import read_image
 
 IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp"}  # what can be written as well as read
-SETTINGS = "resized.json"  # in DST: what the folder was made with
+SETTINGS = "resized.json"  # in DST: the settings that the folder was made with
+SUMMARY = "shrink the images of a folder with images/, labels/ and annotations/ once, for faster decoding"
 
 
 def shrunk_size(height: int, width: int, size: int) -> tuple[int, int]:
@@ -167,15 +168,17 @@ def resize_dataset(
     return counts
 
 
-def main() -> int:
-    parser = program("resize-dataset").parser(__doc__)
+def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("source", type=Path, help="folder with images/ and labels/ (and annotations/)")
     parser.add_argument("target", type=Path, help="folder to write")
     parser.add_argument("--size", type=int, required=True, help="longer side in pixels, e.g. 320, 480, 640")
-    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes (default: %(default)s)")
-    parser.add_argument("--quality", type=int, default=95, help="JPEG quality (default: %(default)s)")
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes")
+    parser.add_argument("--quality", type=int, default=95, help="JPEG quality")
     parser.add_argument("--scale-annotations", action="store_true", help="annotations in pixels of the shrunk images")
-    opt = parser.parse_args()
+
+
+def run(opt: argparse.Namespace) -> int:
+    """Return the exit code: 1 if a file failed."""
     if opt.size < 32 or opt.workers < 1 or not 1 <= opt.quality <= 100:
         raise UserError("--size must be at least 32, --workers at least 1, --quality from 1 to 100")
     counts = resize_dataset(opt.source, opt.target, opt.size, opt.workers, opt.quality, opt.scale_annotations)

@@ -22,9 +22,7 @@ heads = partial(Flag, group=HEADS, where=YOLO, fixed=True)
 speed = partial(Flag, group=SPEED, where=YOLO)
 detection = partial(Flag, group=DETECTION)
 
-ONE_CHECKPOINT = {"nargs": None, "default": "", "help": "checkpoint of a DETR training"}
 DETECTED = TEST + DETECT
-YOLO_DETECTED = ("test yolo", "detect yolo")
 
 ROWS = [
     network(
@@ -44,7 +42,6 @@ ROWS = [
         where=DETECTED,
         upstream=DETECTED,
         nargs="+",
-        changed={"detr": ONE_CHECKPOINT},
     ),
     network(
         "--trust-torchscript",
@@ -99,14 +96,14 @@ ROWS = [
         upstream=DETECTED,
         low=0,
         high=1,
-        changed={"detect": {"default": 0.25}, "detect detr": {"default": 0.5}},
+        changed={"detect": {"default": 0.25, "help": "confidence threshold; for DETR checkpoints (.pth) 0.5"}},
     ),
     detection(
         "--iou-thres",
         float,
         0.65,
         "IoU above which NMS suppresses the weaker box",
-        where=YOLO_DETECTED,
+        where=DETECTED,
         upstream=DETECTED,
         low=0,
         high=1,
@@ -120,7 +117,7 @@ ROWS = [
         bool,
         False,
         "boxes suppress each other across classes, and so across heads",
-        where=YOLO_DETECTED,
+        where=DETECTED,
         upstream=DETECT,
     ),
     detection(
@@ -128,7 +125,7 @@ ROWS = [
         bool,
         False,
         "test-time augmentation: three passes",
-        where=YOLO_DETECTED,
+        where=DETECTED,
         upstream=DETECTED,
     ),
     detection(
@@ -136,7 +133,7 @@ ROWS = [
         bool,
         False,
         "single precision on CUDA, too, for cards whose half precision gives NaN (GTX 16xx); a CPU always uses it",
-        where=YOLO_DETECTED,
+        where=DETECTED,
     ),
     detection(
         "--slice",
@@ -160,7 +157,7 @@ ROWS = [
         bool,
         False,
         "accepted for upstream's sake, without effect: networks always run untraced",
-        where=YOLO_DETECTED,
+        where=DETECTED,
         upstream=DETECTED,
     ),
 ]

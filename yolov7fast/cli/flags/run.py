@@ -41,9 +41,7 @@ ANNOTATIONS_HELP = (
 PROJECTS = {
     "train detr": {"default": "outputs"},
     "test": {"default": "runs/test"},
-    "test detr": {"default": "runs/detr_test"},
     "detect": {"default": "runs/detect"},
-    "detect detr": {"default": "runs/detr_detect"},
 }
 
 ROWS = [
@@ -171,7 +169,7 @@ ROWS = [
         bool,
         False,
         "write labels and detections together, for auto-labelling; the figures mean nothing then",
-        where=("test yolo",),
+        where=TEST,
         upstream=TEST,
     ),
     results("--save-json", bool, False, JSON_HELP, where=TEST, upstream=TEST),
@@ -187,7 +185,7 @@ ROWS = [
         bool,
         False,
         "strip the checkpoints of all but the network, after detection",
-        where=("detect yolo",),
+        where=DETECT,
         upstream=DETECT,
     ),
     # --- logging ------------------------------------------------------------------------------------------------------

@@ -70,7 +70,7 @@ def chosen_heads(opt: Namespace, nc: int) -> dict[str, Any] | None:
 
 
 def _by_boxes(opt: Namespace, heads: int) -> HeadConfig:
-    """Classes grouped by shape and size of their boxes in the training set, as tools/group_classes.py does."""
+    """Classes grouped by shape and size of their boxes in the training set, as `yolov7fast data heads` does."""
     data = load_data_yaml(opt.data, val_fraction=opt.val_fraction, allow_download=opt.allow_download)
     return geometry_config(training_geometry(data, opt.img_size[0]), heads, use_area=True)
 

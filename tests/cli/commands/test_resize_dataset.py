@@ -12,7 +12,7 @@ import pytest
 from yolov7fast.cli.commands.resize_dataset import resize_dataset, shrunk_size
 from yolov7fast.core.errors import UserError
 
-ROOT = Path(__file__).resolve().parents[4]
+ROOT = Path(__file__).resolve().parents[3]
 SHAPES = {"wide": (30, 100), "tall": (120, 60), "small": (20, 40), "exact": (40, 48)}  # height, width
 
 
@@ -96,7 +96,8 @@ def test_a_stopped_run_goes_on_and_writes_nothing_twice(source, tmp_path):
 
 def test_an_unreadable_image_is_named_and_the_rest_goes_on(source, tmp_path):
     (source / "images/val/broken.jpg").write_bytes(b"not an image")
-    command = [sys.executable, "tools/resize_dataset.py", source, tmp_path / "out", "--size", "48", "--workers", "2"]
+    words = ["data", "resize", source, tmp_path / "out", "--size", "48", "--workers", "2"]
+    command = [sys.executable, "-m", "yolov7fast", *words]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 1
     assert "broken.jpg cannot be decoded" in done.stderr and "Traceback" not in done.stderr
