@@ -19,12 +19,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-if sys.version_info < (3, 11):
+if sys.version_info < (3, 11):  # noqa: UP036 - the interpreter may be any
     sys.exit(f"error: Python 3.11 or newer is needed; this is {sys.version.split()[0]}")
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from yolov7fast.core.torch_build import is_supported, nvidia_gpus, packages_for
+from yolov7fast.core.torch_build import is_supported, nvidia_gpus, packages_for  # noqa: E402
 
 # Prints the versions that pip knows of torch and torchvision, and whether a kernel runs on the GPU.
 PROBE = """
