@@ -6,7 +6,7 @@ from types import ModuleType
 from yolov7fast.core.errors import UserError
 
 
-def need(package: str, why: str, install: str = "-r requirements-export.txt") -> ModuleType:
+def need(package: str, why: str, install: str = "onnx onnxruntime onnxscript openvino") -> ModuleType:
     """The module `package`. why: what needs it, as the beginning of a sentence; install: what pip is to install."""
     try:
         return importlib.import_module(package)

@@ -1,6 +1,6 @@
 """DETR and RT-DETR networks of the package `transformers`, behind one small module of our own.
 
-`transformers` is an optional dependency (requirements-detr.txt) and is imported here alone, and only when a network is
+`transformers` is an optional dependency (group detr) and is imported here alone, and only when a network is
 built. No file of ours holds its classes: a checkpoint is a state dict and the configuration as plain values.
 """
 
@@ -24,7 +24,7 @@ from yolov7fast.nn.detr_pretrained import without_timm
 from yolov7fast.nn.detr_sizes import check_sizes
 
 log = logging.getLogger(__name__)
-HOW_TO_INSTALL = "DETR networks need the package transformers: .venv/bin/pip install -r requirements-detr.txt"
+HOW_TO_INSTALL = "DETR networks need the package transformers: python -m pip install 'transformers>=5'"
 
 
 class Architecture(NamedTuple):
