@@ -6,7 +6,7 @@
 #   --dir DIR         where to put it (default: ./coco, which data/coco.yaml names)
 #   --val-only        only the 5000 validation images (1 GB instead of 20 GB)
 #   --keep-zips       keep the archives after unpacking them
-#   --checksums FILE  lines "md5  archive" (default: scripts/coco.md5); an archive not listed is tested by unzip alone
+#   --checksums FILE  lines "md5  archive" (default: scripts/coco.md5); an archive not listed is only tested by unzip
 #
 # Environment: COCO_URL (default http://images.cocodataset.org) another mirror; PYTHON the interpreter for the labels.
 set -euo pipefail
@@ -53,7 +53,7 @@ mkdir -p "$dir/.got" "$dir/images" "$dir/annotations" "$dir/labels"
 is_done() { [[ -f $dir/.got/$1 ]]; }
 mark_done() { touch "$dir/.got/$1"; }
 
-# Largest space, in kB, that a part of the work takes while its archive lies beside what was unpacked from it.
+# Largest space, in kB, that a part of the work takes while its archive and the unpacked files exist together.
 space_of() { # part
     case $1 in
         images_train2017) echo $((39 * 1048576)) ;;
@@ -105,7 +105,7 @@ fetch() { # path below the address
     fi
     if ! intact "$archive" "$part"; then
         rm -f "$part"
-        fail "$archive is damaged and was removed: run this command again to download it anew"
+        fail "$archive is damaged and was removed: run this command again to download it again"
     fi
     mv "$part" "$dir/$archive"
 }

@@ -169,7 +169,9 @@ def test_a_target_that_cannot_be_written_is_named(weights, tmp_path):
 )
 def test_a_missing_package_is_named_before_anything_is_done(weights, monkeypatch, package, flags):
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(UserError, match=f"needs the package {package}, .*pip install onnx onnxruntime onnxscript openvino"):
+    with pytest.raises(
+        UserError, match=f"needs the package {package}, .*pip install onnx onnxruntime onnxscript openvino"
+    ):
         run(weights, "--img", "64", *flags.split())
 
 

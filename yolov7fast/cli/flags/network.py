@@ -139,7 +139,7 @@ ROWS = [
         "--slice",
         int,
         0,
-        "detect on tiles of so many pixels, too, for small objects in large images; 0: on the image alone",
+        "detect on tiles of N pixels, too, for small objects in large images; 0: only on the whole image",
         where=DETECT,
         low=0,
     ),

@@ -30,13 +30,13 @@ logging = partial(Flag, group=LOGGING, where=TRAIN, upstream=TRAIN)
 
 MAX_SEED = 2**31 - 1  # NumPy's generator takes 32 bits, and every process adds its rank
 RESUME_HELP = (
-    "resume a run, given its folder or a checkpoint in it; alone: the newest last*; "
+    "resume a run, given its folder or a checkpoint in it; without a value: the newest last*; "
     "auto: start the run of --name, resume it, or do nothing where it is finished"
 )
 SAVE_EVERY_HELP = "minutes between checkpoints inside an epoch; 0: only at its end; default: 10, with --nosave 0"
 JSON_HELP = "write detections as COCO JSON and run pycocotools; always on for a data file named *coco.yaml"
 ANNOTATIONS_HELP = (
-    "COCO annotation file for --save-json; default: looked for beside the images, else built from the labels"
+    "COCO annotation file for --save-json; default: searched next to the images, else built from the labels"
 )
 PROJECTS = {
     "train detr": {"default": "outputs"},
@@ -121,7 +121,7 @@ ROWS = [
         "--local_rank",
         int,
         -1,
-        "set by old launchers; torchrun sets LOCAL_RANK instead",
+        "set by torch.distributed.launch; torchrun sets LOCAL_RANK instead",
         where=TRAIN,
         upstream=TRAIN,
         aliases=("--local-rank",),  # what torch.distributed.launch passes since torch 2.0
@@ -168,7 +168,7 @@ ROWS = [
         "--save-hybrid",
         bool,
         False,
-        "write labels and detections together, for auto-labelling; the figures mean nothing then",
+        "write labels and detections together, for auto-labelling; the metrics are meaningless then",
         where=TEST,
         upstream=TEST,
     ),
