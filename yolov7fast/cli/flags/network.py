@@ -2,18 +2,7 @@
 
 from functools import partial
 
-from yolov7fast.cli.flags.row import (
-    DETECT,
-    DETECTION,
-    DETR,
-    HEADS,
-    NETWORK,
-    SPEED,
-    TEST,
-    TRAIN,
-    YOLO,
-    Flag,
-)
+from yolov7fast.cli.flags.row import DETECT, DETECTION, DETR, HEADS, NETWORK, SPEED, TEST, TRAIN, YOLO, Flag
 from yolov7fast.cli.values import mapping
 
 network = partial(Flag, group=NETWORK)
@@ -120,14 +109,7 @@ ROWS = [
         where=DETECTED,
         upstream=DETECT,
     ),
-    detection(
-        "--augment",
-        bool,
-        False,
-        "test-time augmentation: three passes",
-        where=DETECTED,
-        upstream=DETECTED,
-    ),
+    detection("--augment", bool, False, "test-time augmentation: three passes", where=DETECTED, upstream=DETECTED),
     detection(
         "--no-half",
         bool,

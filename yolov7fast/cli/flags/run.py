@@ -58,16 +58,7 @@ ROWS = [
     folder("--exist-ok", bool, False, "write into an existing folder instead of counting up"),
     results("--rate", float, None, "price of the machine per hour: the run's page shows the cost", where=TRAIN, low=0),
     # --- checkpoints and resume ---------------------------------------------------------------------------------------
-    resume(
-        "--resume",
-        str,
-        False,
-        RESUME_HELP,
-        upstream=TRAIN,
-        nargs="?",
-        const=True,
-        trials=refused("--resume"),
-    ),
+    resume("--resume", str, False, RESUME_HELP, upstream=TRAIN, nargs="?", const=True, trials=refused("--resume")),
     resume(
         "--allow-changed-data",
         bool,
@@ -99,14 +90,7 @@ ROWS = [
         where=TRAIN,
         low=1,
     ),
-    validation(
-        "--v5-metric",
-        bool,
-        False,
-        "AP with recall extended to 1.0",
-        where=YOLO + TEST,
-        upstream=TRAIN + TEST,
-    ),
+    validation("--v5-metric", bool, False, "AP with recall extended to 1.0", where=YOLO + TEST, upstream=TRAIN + TEST),
     # --- devices and randomness ---------------------------------------------------------------------------------------
     devices(
         "--device",
