@@ -64,6 +64,7 @@ def write_deploy(weights: Path, cfg: Path, output: Path) -> float:
     """
     from yolov7fast.checkpoint.api import load_checkpoint, module_of, save_checkpoint
     from yolov7fast.checkpoint.release import local_weights
+    from yolov7fast.nn.heads import Detect
     from yolov7fast.nn.model import Model
     from yolov7fast.nn.reparam import to_deploy
 
@@ -74,7 +75,9 @@ def write_deploy(weights: Path, cfg: Path, output: Path) -> float:
     if getattr(trained.model[-1], "fused", False):
         raise UserError(f"{weights}: is already fused; give the weights as training wrote them")
     deploy = to_deploy(trained.state_dict(), cfg, trained.yaml.get("ch", 3), weights)
-    deploy.names, deploy.nc = trained.names, deploy.model[-1].nc
+    head = deploy.model[-1]
+    assert isinstance(head, Detect)  # `to_deploy` refuses others
+    deploy.names, deploy.nc = trained.names, head.nc
     save_checkpoint({"model": deploy, "optimizer": None, "training_results": None, "epoch": -1}, output)
     return largest_difference(trained, deploy)
 
