@@ -1,21 +1,25 @@
-# Two commands for a newcomer: `make train` and `make test`. Each sets up .venv by itself, once.
+# Two commands for a newcomer: `make train` and `make test`. Each sets up .venv by itself, once; an installed torch that
+# can use the GPU is kept (scripts/choose_torch.py).
 PYTHON ?= python3
 VENV   := .venv
 PY     := $(VENV)/bin/python
 # arguments for train.py, e.g. make train ARGS="--data my.yaml --epochs 50"; empty: the project's own small data set
 ARGS   ?=
 
-.PHONY: train test test-slow test-random lint lint-quick format docs bench bench-full gpu-check test-overlay clean
+.PHONY: train test test-slow test-random test-torch lint lint-quick format docs bench bench-full gpu-check test-overlay clean
 
 train: $(VENV)/.run-ready
 ifeq ($(strip $(ARGS)),)
-	$(PY) tools/quickstart.py
+	$(PY) train.py --config configs/shapes.yaml
+	$(PY) detect.py --weights "$$(ls -td runs/train/shapes*/ | head -n 1)weights/best.pt" \
+	    --source data/shapes/images/val --img-size 224 --name shapes
 else
 	$(PY) train.py $(ARGS)
 endif
 
-# two processes, a file to each: what the tests of a file share is made once
-PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+# two processes; the tests of a file share a process and its fixtures
+PYTEST_FLAGS := -n 2 --dist loadfile --no-loadscope-reorder
+PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest $(PYTEST_FLAGS)
 
 test: $(VENV)/.dev-ready
 	$(PYTEST) -m "not slow" tests
@@ -29,8 +33,17 @@ SEED ?= $(shell date +%s)
 test-random: $(VENV)/.dev-ready
 	$(PYTEST) -m "not slow" --random-order-bucket=module --random-order-seed=$(SEED) tests
 
+# the tests that depend on torch with another version, in .venv-torch-VERSION: make test-torch VERSION=2.8.0
+OTHER := .venv-torch-$(VERSION)
+test-torch:
+	@test -n "$(VERSION)" || { echo "give the version: make test-torch VERSION=2.8.0" >&2; exit 2; }
+	$(PYTHON) scripts/choose_torch.py --venv $(OTHER) --torch $(VERSION)
+	$(OTHER)/bin/python -m pip install -q -r requirements.txt -r tests/requirements.txt -c $(OTHER)/torch-constraints.txt
+	OMP_NUM_THREADS=1 $(OTHER)/bin/python -m pytest $(PYTEST_FLAGS) -m "not slow" \
+	    tests/losses tests/nn tests/checkpoint tests/training
+
 # a real checkout of upstream as a user runs it: make test-overlay REPO=DIR
-test-overlay: $(VENV)/.overlay-ready
+test-overlay: $(VENV)/.dev-ready
 	@test -n "$(REPO)" || { echo "give the checkout: make test-overlay REPO=DIR" >&2; exit 2; }
 	OMP_NUM_THREADS=1 OVERLAY_REPO="$(abspath $(REPO))" $(PY) -m pytest -x tests/overlay/test_real_checkout.py
 
@@ -48,7 +61,7 @@ format: $(VENV)/.dev-ready
 	$(VENV)/bin/ruff format .
 
 # the site into site/: pages, links and anchors are checked; nothing is fetched
-docs: $(VENV)/.docs-ready
+docs: $(VENV)/.dev-ready
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict
 
 bench: $(VENV)/.run-ready
@@ -62,28 +75,17 @@ gpu-check: $(VENV)/.run-ready
 	$(PY) -m yolov7fast check $(ARGS)
 
 clean:
-	rm -rf $(VENV) .pytest_cache .ruff_cache .import_linter_cache build site *.egg-info
+	rm -rf $(VENV) .pytest_cache .ruff_cache .import_linter_cache build dist site *.egg-info
 
-$(VENV)/bin/python:
-	$(PYTHON) -m venv $(VENV)
+# torch first; the other packages are installed with a constraints file, so that none replaces it
+TORCH := $(VENV)/torch-constraints.txt
+$(TORCH): scripts/choose_torch.py yolov7fast/core/torch_build.py
+	$(PYTHON) scripts/choose_torch.py --venv $(VENV)
 
-$(VENV)/.run-ready: requirements.txt | $(VENV)/bin/python
-	$(PY) -m pip install -q -r requirements.txt
+$(VENV)/.run-ready: requirements.txt $(TORCH)
+	$(PY) -m pip install -q -r requirements.txt -c $(TORCH)
 	touch $@
 
-$(VENV)/.docs-ready: requirements-docs.txt $(VENV)/.run-ready
-	$(PY) -m pip install -q -r requirements-docs.txt
-	touch $@
-
-$(VENV)/.detr-ready: requirements-detr.txt $(VENV)/.run-ready
-	$(PY) -m pip install -q -r requirements-detr.txt
-	touch $@
-
-$(VENV)/.overlay-ready: requirements-overlay.txt $(VENV)/.dev-ready
-	$(PY) -m pip install -q -r requirements-overlay.txt
-	touch $@
-
-GROUPS := detr search export docs
-$(VENV)/.dev-ready: requirements-dev.txt $(GROUPS:%=requirements-%.txt) $(VENV)/.run-ready
-	$(PY) -m pip install -q -r requirements-dev.txt
+$(VENV)/.dev-ready: tests/requirements.txt $(VENV)/.run-ready
+	$(PY) -m pip install -q -r tests/requirements.txt -c $(TORCH)
 	touch $@

@@ -6,7 +6,7 @@
 #   --dir DIR         where to put it (default: ./coco, which data/coco.yaml names)
 #   --val-only        only the 5000 validation images (1 GB instead of 20 GB)
 #   --keep-zips       keep the archives after unpacking them
-#   --checksums FILE  lines "md5  archive" (default: scripts/coco.md5); an archive not listed is tested by unzip alone
+#   --checksums FILE  lines "md5  archive" (default: scripts/coco.md5); an archive not listed is only tested by unzip
 #
 # Environment: COCO_URL (default http://images.cocodataset.org) another mirror; PYTHON the interpreter for the labels.
 set -euo pipefail
@@ -53,7 +53,7 @@ mkdir -p "$dir/.got" "$dir/images" "$dir/annotations" "$dir/labels"
 is_done() { [[ -f $dir/.got/$1 ]]; }
 mark_done() { touch "$dir/.got/$1"; }
 
-# Largest space, in kB, that a part of the work takes while its archive lies beside what was unpacked from it.
+# Largest space, in kB, that a part of the work takes while its archive and the unpacked files exist together.
 space_of() { # part
     case $1 in
         images_train2017) echo $((39 * 1048576)) ;;
@@ -105,7 +105,7 @@ fetch() { # path below the address
     fi
     if ! intact "$archive" "$part"; then
         rm -f "$part"
-        fail "$archive is damaged and was removed: run this command again to download it anew"
+        fail "$archive is damaged and was removed: run this command again to download it again"
     fi
     mv "$part" "$dir/$archive"
 }
@@ -153,17 +153,22 @@ get_annotations() {
 
 make_labels() { # split
     is_done "labels_$1" && return
-    # they appear all at once, so whatever is there is complete, or yours
-    [[ -n $(ls -A "$dir/labels/$1" 2>/dev/null) ]] ||
-        "$python" "$here/tools/coco_labels.py" "$dir/annotations/instances_$1.json" "$dir/labels/$1"
+    # the folder is moved into place as a whole, so existing files are complete, or yours
+    if [[ -z $(ls -A "$dir/labels/$1" 2>/dev/null) ]]; then
+        rm -rf "$dir/.got/converted" "$dir/labels/$1"
+        PYTHONPATH=$here "$python" -m yolov7fast data convert "$dir/annotations/instances_$1.json" \
+            "$dir/.got/converted" --to yolo --images none
+        mv "$dir/.got/converted/labels/${1%2017}" "$dir/labels/$1"
+        rm -rf "$dir/.got/converted"
+    fi
     mark_done "labels_$1"
 }
 
 check_space
 get_annotations
 for split in "${splits[@]}"; do
-    make_labels "$split"
     get_images "$split"
+    make_labels "$split"
 done
 for split in "${splits[@]}"; do
     echo "$dir/images/$split: $(find "$dir/images/$split" -name '*.jpg' | wc -l) images," \

@@ -12,8 +12,8 @@
 # Environment
 #   REPO_URL     the project to clone         PROJECT_DIR  where to (default: /workspace/yolov7-fast, else ~/yolov7-fast)
 #   PYTHON       interpreter for the virtual environment (default: python3; 3.11 or newer)
-#   TORCH_INDEX  where pip finds torch when the driver is older than the default build's CUDA,
-#                e.g. https://download.pytorch.org/whl/cu128; kept for later runs, TORCH_INDEX= (empty) forgets it
+#   TORCH_INDEX  address to install torch from; default: by the driver, and an installed torch that can use the GPU
+#                is kept (scripts/choose_torch.py)
 #   TB_HOST      address TensorBoard listens on (default: 127.0.0.1, reached through an SSH tunnel); TB_PORT (6006)
 set -euo pipefail
 
@@ -104,25 +104,12 @@ check_python() {
         fail "$interpreter is Python $version, but 3.11 or newer is needed: $remedy"
 }
 
-# The address that torch was chosen from is kept in .venv: a later run without it must not put another build in its place.
 install_python() {
-    local kept=$project/.venv/torch_index before="" index
-    [[ -f $kept ]] && before=$(<"$kept")
-    index=${TORCH_INDEX-$before}
-    say "Python environment in $project/.venv"
-    [[ -x $project/.venv/bin/python ]] || run "$python" -m venv "$project/.venv"
-    local pip=("$project/.venv/bin/python" -m pip)
-    # pip would call the build that is there good enough, wherever it came from
-    [[ $index == "$before" ]] || run "${pip[@]}" uninstall -y -q torch torchvision
-    if [[ -n $index ]]; then
-        run "${pip[@]}" install torch torchvision --index-url "$index"
-        # the pinned versions of the rest; torch stays the build just chosen
-        run bash -c "grep -v '^torch' '$project/requirements.txt' | '${pip[0]}' -m pip install -r /dev/stdin"
-    else
-        run "${pip[@]}" install -r "$project/requirements.txt"
-    fi
-    "$dry" || echo "$index" >"$kept"
-    run touch "$project/.venv/.run-ready" # make's own mark: `make train` need not install again, with another torch
+    local venv=$project/.venv
+    say "Python environment in $venv"
+    run "$python" "$project/scripts/choose_torch.py" --venv "$venv"
+    run "$venv/bin/python" -m pip install -r "$project/requirements.txt" -c "$venv/torch-constraints.txt"
+    run touch "$venv/.run-ready" # the file that make checks: `make train` does not install again
 }
 
 # Kilobytes of a file system: column 2 all, 4 free. Fails where df does, or where it says something else.
@@ -181,9 +168,8 @@ if torch.cuda.is_available():
         ok = float((a @ a)[0, 0]) == 1024  # an unsupported card fails here, not an hour into the training
         print(f"            {'computes' if ok else 'WRONG RESULTS: choose another machine'}")
 else:
-    print(f"CUDA        not usable (torch built for {torch.version.cuda or 'the CPU alone'})")
-    if torch.version.cuda:
-        print("            if nvidia-smi works, the driver is older than this CUDA: set TORCH_INDEX and run again")
+    print(f"CUDA        not usable (torch built for {torch.version.cuda or 'the CPU only'})")
+    print("            if nvidia-smi works, run this script again: it installs the build for the driver")
 print(f"CPU         {os.cpu_count()} cores, {len(os.sched_getaffinity(0))} usable")
 PYTHON
     resources

@@ -54,5 +54,5 @@ def test_coco_files_name_folders_and_the_80_classes(folder, golden):
 
 def test_only_full_size_coco_is_downloaded():
     assert read("coco.yaml")["download"] == "bash scripts/get_coco.sh"
-    for size in (320, 480, 640):  # made from it by tools/resize_dataset.py
+    for size in (320, 480, 640):  # made from it by `yolov7fast data resize`
         assert "download" not in read(f"coco{size}.yaml")

@@ -13,7 +13,7 @@ from yolov7fast.core.errors import UserError
 from yolov7fast.search.trial_training import Budget
 
 COMMANDS, FAMILIES = ("train", "test", "detect"), ("yolo", "detr")
-PLACES = [(command, family) for command in COMMANDS for family in FAMILIES]
+PLACES = [("train", "yolo"), ("train", "detr"), ("test", "yolo"), ("detect", "yolo")]
 
 
 def test_every_row_is_complete():
@@ -49,9 +49,7 @@ def test_the_narrower_place_has_the_last_word():
         ("train", "yolo"): 16,
         ("train", "detr"): 4,
         ("test", "yolo"): 32,
-        ("test", "detr"): 8,
         ("detect", "yolo"): 1,
-        ("detect", "detr"): 1,
     }
 
 

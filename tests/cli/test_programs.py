@@ -9,7 +9,7 @@ import pytest
 
 from tests.conftest import ROOT
 from yolov7fast import __main__ as entry
-from yolov7fast.cli.commands import quickstart
+from yolov7fast.cli.parser import parse_inference
 from yolov7fast.cli.programs import PROGRAMS, program, program_of
 from yolov7fast.core.errors import UserError
 
@@ -29,11 +29,11 @@ def test_every_script_is_in_the_table():
 
 def test_a_command_gets_the_words_behind_its_name(monkeypatch):
     seen = []
-    module = importlib.import_module("yolov7fast.cli.commands.make_shapes")
+    module = importlib.import_module("yolov7fast.cli.commands.data")
     monkeypatch.setattr(module, "main", lambda: seen.append(list(sys.argv)) or 5)
     monkeypatch.setattr(sys, "argv", ["yolov7fast"])
-    assert entry.run(["make-shapes", "here", "--val", "3"]) == 5
-    assert seen == [["yolov7fast make-shapes", "here", "--val", "3"]]
+    assert entry.run(["data", "shapes", "--val", "3"]) == 5
+    assert seen == [["yolov7fast data", "shapes", "--val", "3"]]
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,8 @@ def test_messages_name_a_command_as_the_user_started_it(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["train.py"])
     assert program("train").invocation == "python train.py"
     assert program_of("train", "detr").invocation == "python tools/train_detr.py"
-    assert program("data").invocation == "yolov7fast data"  # it has no script
+    assert program_of("test", "detr").invocation == "python test.py"  # opens checkpoints of every family
+    assert program("data").invocation == "python -m yolov7fast data"  # it has no script
     monkeypatch.setattr(sys, "argv", ["yolov7fast train"])
     assert program("train").invocation == "yolov7fast train"
 
@@ -62,12 +63,13 @@ def test_messages_name_a_command_as_the_user_started_it(monkeypatch):
 @pytest.mark.parametrize("typed", ["script", "package"])
 @pytest.mark.parametrize("row", PROGRAMS, ids=lambda row: row.name)
 def test_usage_names_the_program_as_messages_do(row, typed, monkeypatch, capsys):
-    """`python tools/X.py` in a checkout, `yolov7fast X` where that was typed."""
+    """`python tools/X.py` or `python -m yolov7fast X` in a checkout, `yolov7fast X` where that was typed."""
     monkeypatch.setattr(sys, "argv", [row.script if typed == "script" else f"yolov7fast {row.name}", "--help"])
     with pytest.raises(SystemExit) as stop:
         row.run()
     assert stop.value.code == 0
-    expected = f"python {row.script}" if typed == "script" and row.script else f"yolov7fast {row.name}"
+    in_checkout = f"python {row.script}" if row.script else f"python -m yolov7fast {row.name}"
+    expected = in_checkout if typed == "script" else f"yolov7fast {row.name}"
     assert row.invocation == expected
     assert capsys.readouterr().out.startswith(f"usage: {expected}")
 
@@ -92,29 +94,9 @@ def test_the_package_has_no_other_names():
         _ = yolov7fast.laod
 
 
-def test_quickstart_trains_detects_and_shows_where_to_look(tmp_path, monkeypatch, capsys):
-    started = []
-
-    def pretend(command, cwd):
-        started.append(command[1:])
-        folder = tmp_path / ("runs/train/shapes" if "--config" in command else "runs/detect/shapes")
-        folder.mkdir(parents=True)
-        (folder / "results.csv").write_text("epoch,metrics/mAP_0.5\n0,\n1,0.5\n2,0.25\n")
-        return subprocess.CompletedProcess(command, 0)
-
-    monkeypatch.setattr(quickstart, "CHECKOUT", tmp_path)
-    monkeypatch.setattr(quickstart.subprocess, "run", pretend)
-    monkeypatch.setattr(sys, "argv", ["quickstart.py"])
-    quickstart.main()
-    first, second = ([Path(words[0]).name, *words[1:3]] for words in started)
-    assert first == ["train.py", "--config", "configs/shapes.yaml"]
-    assert second == ["detect.py", "--weights", "runs/train/shapes/weights/best.pt"]
-    assert "mAP@.5 on the val images: 0.500" in capsys.readouterr().out
-
-
-def test_quickstart_explains_itself_without_training(monkeypatch, capsys):
-    monkeypatch.setattr(quickstart.subprocess, "run", None)
-    monkeypatch.setattr(sys, "argv", ["quickstart.py", "--help"])
-    with pytest.raises(SystemExit) as stop:
-        quickstart.main()
-    assert stop.value.code == 0 and "project's own data set" in capsys.readouterr().out
+def test_detr_checkpoints_have_their_own_defaults():
+    yolo, detr = (parse_inference("detect", ["--weights", name]) for name in ("best.pt", "best.pth"))
+    assert (yolo.img_size, yolo.conf_thres) == (640, 0.25) and (detr.img_size, detr.conf_thres) == (0, 0.5)
+    given = parse_inference("test", ["--weights", "a.pth", "b.pth", "--img", "320"])
+    assert (given.img_size, given.batch_size) == (320, 8)
+    assert parse_inference("test", ["--weights", "a.pth", "b.pt"]).batch_size == 32

@@ -32,7 +32,7 @@ def test_config_file_gives_defaults_and_the_command_line_wins(tmp_path):
         ("1: 320", "must hold a mapping"),
         ("resize_schedule: [1, 320]", "resize_schedule must be a list of"),
         ("name: '\udce9'", "not valid YAML in UTF-8"),
-        ("training: {1: 2}", "1 is no name of a flag"),
+        ("training: {1: 2}", "1 is not the name of a flag"),
         ("training: 5", "training is a heading with flags below it"),
         ("trainin: {epochs: 2}", "did you mean 'training'"),
         ("name: [a, b]", "name must be str"),

@@ -106,3 +106,52 @@ def test_what_was_begun_beside_is_done_when_the_block_is_left(gpu, error):
     except ValueError:
         pass
     assert gpu.now == 5 and gpu.current is gpu.main
+
+
+# --- a GPU that torch cannot use --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def driver(tmp_path, monkeypatch):
+    """Puts an nvidia-smi on PATH that lists one GPU with this driver, and says for which CUDA torch was built."""
+
+    def put(version: str, cuda: str | None) -> None:
+        path = tmp_path / "nvidia-smi"
+        path.write_text(f"#!/bin/sh\necho '{version}, NVIDIA GeForce RTX 5090'\n")
+        path.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        monkeypatch.setattr(torch.version, "cuda", cuda)
+        pretend_gpus(monkeypatch, 0)
+
+    return put
+
+
+@pytest.mark.parametrize(
+    ("version", "cuda", "build", "remedy"),
+    [
+        (
+            "570.124.06",
+            "13.0",
+            "CUDA 13.0",
+            "install --force-reinstall 'torch>=2.6,<2.14' torchvision --index-url .*cu128",
+        ),
+        ("580.65.06", None, "a build for the CPU", "install --force-reinstall torch==2.13.0 torchvision==0.28.0"),
+        ("570.124.06", "12.8", "CUDA 12.8", r"find out why: python -c 'import torch; torch.cuda.init\(\)'"),
+    ],
+)
+@pytest.mark.parametrize("device", ["", "0"])
+def test_a_gpu_that_torch_cannot_use_is_refused(driver, device, version, cuda, build, remedy):
+    driver(version, cuda)
+    listed = rf"nvidia-smi lists NVIDIA GeForce RTX 5090 \(driver {version}\), but torch .* \({build}\) cannot use it"
+    with pytest.raises(UserError, match=f"{listed}: .*{remedy}.*; or give --device cpu"):
+        select_device(device)
+
+
+@pytest.mark.parametrize("visible", ["", "-1"])
+def test_hidden_gpus_and_the_cpu_are_not_refused(driver, monkeypatch, visible):
+    driver("570.124.06", None)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert select_device("").type == "cpu"
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    assert select_device("cpu").type == "cpu"

@@ -25,8 +25,6 @@ SMALLER = {
     "detect": ("--img-size", "64", "--device", "cpu"),
     "profile": ("--iters", "2", "--warm-iters", "1", "--img-size", "64", "--batch-size", "2", "--workers", "0"),
     "plan": ("--img-size", "64", "--batch-size", "2"),
-    "draw-assignment": ("--img-size", "64", "--images", "1"),
-    "make-shapes": ("--train", "16", "--val", "8"),
 }
 
 

@@ -1,5 +1,6 @@
 """`yolov7fast check`: printed lines, exit code, and the Markdown file that is pasted into issues."""
 
+import os
 import re
 
 import pytest
@@ -61,8 +62,6 @@ def test_one_gpu_is_checked_and_its_children_see_the_same(visible, chosen, tmp_p
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     monkeypatch.setattr(check, "SECTIONS", {"environment": lambda *_: iter([CheckLine(*"abc")])})
-    monkeypatch.setattr(check, "select_device", lambda device: seen.append(check.os.environ["CUDA_VISIBLE_DEVICES"]))
-    monkeypatch.setattr(check, "machine_facts", lambda device: {})
-    with pytest.raises(AttributeError):  # no device
-        check.main(["--output", str(tmp_path)])
+    monkeypatch.setattr(check, "machine_facts", lambda _: seen.append(os.environ["CUDA_VISIBLE_DEVICES"]) or {})
+    check.main(["--output", str(tmp_path)])
     assert seen == [chosen]

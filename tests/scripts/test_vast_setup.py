@@ -36,7 +36,7 @@ def stub(folder: Path, name: str, text: str) -> str:
 
 
 def shellcheck() -> str | None:
-    """That of requirements-dev.txt lies beside the interpreter, which need not be on the PATH."""
+    """That of tests/requirements.txt lies next to the interpreter, which need not be on the PATH."""
     beside = Path(sys.executable).with_name("shellcheck")
     return str(beside) if beside.is_file() else shutil.which("shellcheck")
 
@@ -53,7 +53,7 @@ def bare_python(folder: Path) -> str:
 def test_scripts_parse_and_pass_shellcheck(script):
     assert subprocess.run(["bash", "-n", script]).returncode == 0
     if not shellcheck():
-        pytest.skip("shellcheck is not installed (pip install -r requirements-dev.txt)")
+        pytest.skip("shellcheck is not installed (pip install -r tests/requirements.txt)")
     done = subprocess.run([shellcheck(), script], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
 
@@ -111,54 +111,13 @@ def test_dry_run_lists_every_step_and_does_none(alone, tmp_path):
     assert done.returncode == 0, done.stderr
     steps = [line[2:] for line in done.stdout.splitlines() if line.startswith("+ ")]
     assert f"git clone https://example.org/copy.git {target}" in steps
-    assert f"{target}/.venv/bin/python -m pip install -r {target}/requirements.txt" in steps
+    pip, constraints = f"{target}/.venv/bin/python -m pip", f"{target}/.venv/torch-constraints.txt"
+    assert f"{sys.executable} {target}/scripts/choose_torch.py --venv {target}/.venv" in steps
+    assert f"{pip} install -r {target}/requirements.txt -c {constraints}" in steps
     named = [re.search(r"tmux new-(?:session|window).* -n (\w+)", step) for step in steps]
     assert [m.group(1) for m in named if m] == WINDOWS
     assert any("tensorboard.main" in step and "--host 127.0.0.1 --port 6006" in step for step in steps)
     assert not target.exists()
-
-
-def test_another_torch_build_can_be_chosen(tmp_path):
-    done = setup("--dry-run", "--no-tmux", TORCH_INDEX="https://download.pytorch.org/whl/cu128")
-    assert "pip install torch torchvision --index-url https://download.pytorch.org/whl/cu128" in done.stdout
-    assert "grep -v '^torch'" in done.stdout
-
-
-@pytest.fixture
-def installable(tmp_path) -> Path:
-    """A project whose .venv writes pip's command lines into the file `pip`, instead of installing anything."""
-    project = tmp_path / "project"
-    (project / "models").mkdir(parents=True)
-    (project / "scripts").mkdir()
-    (project / "requirements.txt").write_text("torch==1\nnumpy==2\n")
-    pip = f'if [ "$1" = -m ]; then shift 2; echo "$@" >>{project}/pip; else exec {sys.executable} -S -E "$@"; fi'
-    stub(project, "python", pip)
-    (project / ".venv" / "bin").mkdir(parents=True)
-    (project / "python").rename(project / ".venv" / "bin" / "python")
-    return Path(shutil.copy(SCRIPT, project / "scripts"))
-
-
-def test_a_chosen_torch_build_is_kept_by_later_runs(installable, tmp_path):
-    log = installable.parents[1] / "pip"
-    programs = ("git", "tmux", "htop", "unzip", "curl", "rsync")
-    path = {"PATH": [stub(tmp_path / "bin", name, ":") for name in programs][-1]}  # none is missing
-
-    def pip(**environment: str) -> list[str]:
-        log.write_text("")
-        done = setup("--no-tmux", script=installable, **path, **environment)
-        assert done.returncode == 0, done.stderr
-        return log.read_text().splitlines()
-
-    requirements = f"install -r {installable.parents[1]}/requirements.txt"
-    chosen = ["install torch torchvision --index-url https://example.org/cu128", "install -r /dev/stdin"]
-    replaced = "uninstall -y -q torch torchvision"
-    assert pip() == [requirements]
-    assert pip(TORCH_INDEX="https://example.org/cu128") == [replaced, *chosen]
-    assert pip() == chosen, "a rerun put the default build in its place"
-    assert pip(TORCH_INDEX="https://example.org/cu128") == chosen
-    assert pip(TORCH_INDEX="") == [replaced, requirements]
-    assert pip() == [requirements]
-    assert (installable.parents[1] / ".venv" / ".run-ready").is_file()  # what make goes by
 
 
 def test_without_project_and_address_it_asks_for_the_address(alone, tmp_path):

@@ -48,7 +48,7 @@ class Server:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    pytest.importorskip("psycopg", reason="needs the driver of requirements-search.txt")
+    pytest.importorskip("psycopg", reason="needs the driver of tests/requirements.txt")
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
     if not found:
         pytest.skip("needs PostgreSQL's programs: apt-get install postgresql")

@@ -107,7 +107,7 @@ class Help(argparse.RawDescriptionHelpFormatter):
 
 
 def parser_of(name: str, flags: Iterable[Flag]) -> Parser:
-    """The parser of a program that has flags of its own."""
+    """The parser of a program whose flags are not in the table of flags."""
     own = program(name)
     return Parser(flags, prog=own.invocation, description=own.summary)
 
@@ -117,3 +117,16 @@ def parser_for(command: str, family: str = "yolo") -> Parser:
     own = program_of(command, family)
     flags = flags_of(command, family).values()
     return Parser(flags, family, prog=own.invocation, description=own.summary)
+
+
+# defaults of `test` and `detect` for the checkpoints of DETR trainings; an image size of 0 is the trained one
+DETR_DEFAULTS = {"test": {"img_size": 0, "batch_size": 8}, "detect": {"img_size": 0, "conf_thres": 0.5}}
+
+
+def parse_inference(command: str, args: Sequence[str] | None = None) -> argparse.Namespace:
+    """The flags of `test` or `detect`; flags that are not given have DETR's defaults if all weights are .pth files."""
+    opt = parser_for(command).parse_args(args)
+    weights = [opt.weights] if isinstance(opt.weights, str) else opt.weights
+    if all(path.endswith(".pth") for path in weights):
+        vars(opt).update({name: v for name, v in DETR_DEFAULTS[command].items() if name not in opt.given})
+    return opt

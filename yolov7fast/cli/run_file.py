@@ -111,7 +111,7 @@ def without_sections(values: Mapping[str, Any], where) -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for key, value in values.items():
         if not isinstance(key, str):
-            raise UserError(f"{where}: {shown(key)} is no name of a flag; flags are written as 'epochs: 2'")
+            raise UserError(f"{where}: {shown(key)} is not the name of a flag; flags are written as 'epochs: 2'")
         if key in SECTIONS and isinstance(value, Mapping | None):  # None: all keys below it are left out
             flat |= without_sections(value or {}, where)
         elif key not in SECTIONS or key == "data":  # which names a file, too

@@ -1,6 +1,6 @@
 """DETR and RT-DETR networks of the package `transformers`.
 
-`transformers` is an optional dependency (requirements-detr.txt), imported only here and only when a network is built.
+`transformers` is an optional dependency (group detr), imported only here and only when a network is built.
 Checkpoints do not contain its classes: they hold a state dict and the configuration as plain values.
 """
 
@@ -23,7 +23,7 @@ from yolov7fast.core.text import printable
 from yolov7fast.nn.detr_config import check_sizes
 
 log = logging.getLogger(__name__)
-HOW_TO_INSTALL = "DETR networks need the package transformers: .venv/bin/pip install -r requirements-detr.txt"
+HOW_TO_INSTALL = "DETR networks need the package transformers: python -m pip install 'transformers>=5'"
 
 
 class Architecture(NamedTuple):

@@ -142,7 +142,7 @@ class HeadConfig:
         if nc != self.nc:
             raise UserError(
                 f"{where} is for {self.nc} classes, the data set has {nc}: make one for it with"
-                f" python tools/group_classes.py --data DATA.yaml --heads N, or {instead}"
+                f" yolov7fast data heads DATA.yaml --heads N, or {instead}"
             )
         if heads and heads != self.heads:
             raise UserError(
@@ -232,7 +232,7 @@ def choose_head_config(
     if geometry:
         if from_boxes is None:
             raise UserError(
-                "--geometry-grouping needs the training set: make a file with tools/group_classes.py instead"
+                "--geometry-grouping needs the training set: make a file with `yolov7fast data heads` instead"
             )
         return from_boxes(heads or min(DEFAULT_HEADS, nc))
     return HeadConfig.consecutive(nc, heads or min(DEFAULT_HEADS, nc)) if standard or heads else None

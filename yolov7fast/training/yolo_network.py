@@ -100,7 +100,7 @@ def chosen_heads(config: YoloTrainConfig, nc: int) -> dict[str, Any] | None:
 
 
 def _by_boxes(config: YoloTrainConfig, heads: int) -> HeadConfig:
-    """Classes grouped by shape and size of their boxes in the training set, as tools/group_classes.py does."""
+    """Classes grouped by shape and size of their boxes in the training set, as `yolov7fast data heads` does."""
     from yolov7fast.data.class_groups import geometry_config, training_geometry
 
     data = load_data_yaml(config.data, val_fraction=config.val_fraction, allow_download=config.allow_download)

@@ -9,7 +9,7 @@ import yaml
 SCRIPT = "tools/train_detr.py"
 needs_transformers = pytest.mark.skipif(
     importlib.util.find_spec("transformers") is None,
-    reason="transformers is not installed: .venv/bin/pip install -r requirements-detr.txt",
+    reason="transformers is not installed: pip install -r tests/requirements.txt",
 )
 BACKBONE = {"embedding_size": 8, "hidden_sizes": [8, 16, 24, 32], "depths": [1, 1, 1, 1], "layer_type": "basic"}
 ATTENTION = {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32}

@@ -22,7 +22,7 @@ from yolov7fast.cli.checks import check_test
 from yolov7fast.cli.commands.detect import detect
 from yolov7fast.cli.commands.test import run as measure
 from yolov7fast.cli.commands.train import run as run_training
-from yolov7fast.cli.parser import parser_for
+from yolov7fast.cli.parser import parse_inference, parser_for
 from yolov7fast.core.errors import UserError
 from yolov7fast.data.shapes import NAMES
 from yolov7fast.evaluation.eval_result import MAP
@@ -136,15 +136,16 @@ def test_a_checkpoint_is_measured_and_detects(finished, tmp_path, shapes_small):
     weights = str(run / "best.pth")
     common = ["--weights", weights, "--device", "cpu", "--project", str(tmp_path)]
     data = ["--data", str(shapes_small / "shapes.yaml"), "--workers", "0"]
-    opt = parser_for("test", "detr").parse_args([*common, *data])
-    check_test(opt, "detr")
+    opt = parse_inference("test", [*common, *data])
+    assert opt.img_size == 0  # the trained size
+    check_test(opt)
     result = measure(opt)
     figures = json.loads((tmp_path / "exp" / "metrics.json").read_text())
     assert figures["images"] == result.seen == 8 and "small" in figures["sizes"]
     last = (run / "results.txt").read_text().splitlines()[-1].split()
     assert result.metrics[MAP] == pytest.approx(float(last[11]), abs=1e-4)  # as validation found it
     images = ["--source", str(shapes_small / "images" / "val"), "--conf-thres", "0.01", "--name", "seen"]
-    assert detect(parser_for("detect", "detr").parse_args([*common, *images]), "detr").images == 8
+    assert detect(parse_inference("detect", [*common, *images])).images == 8
     assert len(list((tmp_path / "seen").glob("*.jpg"))) == 8
     assert set(figures["losses"]) == set() and figures["settings"]["precision"] == "float32"
 

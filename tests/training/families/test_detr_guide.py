@@ -17,7 +17,7 @@ from tests.conftest import ROOT
 from tests.search.test_guide import LINKED
 from tests.training.families.detr_commands import needs_transformers
 from yolov7fast.cli.checks import check_train
-from yolov7fast.cli.parser import parser_for
+from yolov7fast.cli.parser import parse_inference, parser_for
 from yolov7fast.cli.run_file import merge
 from yolov7fast.nn.detr_model import build
 
@@ -96,10 +96,11 @@ def test_the_tutorials_commands_parse():
     commands = tutorial()
     assert len(commands) == 7
     for script, *arguments in commands:
-        kind = re.fullmatch(r"tools/(\w+)_detr\.py", script)
-        if kind:
-            opt = parser_for(kind[1], "detr").parse_args(arguments)
-            assert not getattr(opt, "config", "") or (ROOT / opt.config).is_file()
+        if script in ("test.py", "detect.py"):
+            parse_inference(script.removesuffix(".py"), arguments)
+        elif script == "tools/train_detr.py":
+            opt = parser_for("train", "detr").parse_args(arguments)
+            assert not opt.config or (ROOT / opt.config).is_file()
     assert {"experiments/detr_lr.json", "configs/rtdetr_small.yaml"} <= set(commands[3])
 
 

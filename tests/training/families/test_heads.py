@@ -127,7 +127,7 @@ def test_flags_choose_the_heads(shapes_small, tmp_path):
         (["--head-config", "FILE", "--standard-grouping"], "one of --head-config, --standard-grouping"),
         (["--head-config", "FILE", "--single-cls"], "--single-cls leaves one class.*leave out --head-config"),
         (["--heads", "5"], "4 classes cannot be shared out over 5 heads"),
-        (["--head-config", str(SHIPPED["standard"])], "is for 80 classes, the data set has 4.*group_classes"),
+        (["--head-config", str(SHIPPED["standard"])], "is for 80 classes, the data set has 4.*yolov7fast data heads"),
         (["--head-config", "nothere.yaml"], "nothere.yaml cannot be read"),
     ],
 )

@@ -148,10 +148,10 @@ def test_the_commands_of_the_last_lines_are_understood(tmp_path, capsys):
             assert opt.iou_thres == 0.6 and opt.single_cls and opt.keep_partial_labels and opt.v5_metric
 
 
-def test_detr_has_commands_of_its_own(tmp_path, capsys):
+def test_a_detr_checkpoint_is_opened_by_the_same_commands(tmp_path, capsys):
     *_, test, detect = last_lines(capsys, tmp_path, Progress(epoch=50), family=DetrFamily)
-    assert test.startswith("  python tools/test_detr.py --weights ") and test.endswith("best.pth --data my.yaml")
-    assert detect.startswith("  python tools/detect_detr.py ")
+    assert test.startswith("  python test.py --weights ") and "best.pth --data my.yaml" in test
+    assert detect.startswith("  python detect.py ")
 
 
 def test_a_run_that_ended_by_its_iterations_says_so(tmp_path, capsys):

@@ -86,7 +86,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise UserError(f"--output: folder {output} cannot be made ({error.strerror}); give another place") from None
     if not opt.device:  # one GPU, in this process and in its children
         os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
-    device, sections = select_device(opt.device), {}
+    # a GPU that torch cannot use is a line of the report here, not an error
+    device = select_device(opt.device) if opt.device or torch.cuda.is_available() else torch.device("cpu")
+    sections = {}
     with tempfile.TemporaryDirectory(prefix="yolov7fast_check_") as scratch, quiet("yolov7fast"):
         for name in tqdm(opt.only, desc="checking"):
             sections[name] = run_section(name, device, Path(scratch))

@@ -1,6 +1,6 @@
 """Compare training runs: accuracy, losses, time, cost, settings, and which one for which need.
 
-    python tools/compare_runs.py runs/train/A runs/train/B --rate 1.5
+    yolov7fast compare runs/train/A runs/train/B --rate 1.5
 
 Writes report.md, report.html (one page with the plots inside) and plots/*.svg to the output folder.
 """

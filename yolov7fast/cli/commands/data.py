@@ -1,17 +1,23 @@
-"""Check and convert data sets.
+"""Check, convert, shrink, group or draw data sets.
 
-    yolov7fast data check DATA                      what is wrong or odd in it: a table here, and a page with images
+    yolov7fast data check DATA                      report what is wrong or unusual: a table, and a page with images
     yolov7fast data convert DATA FOLDER --to coco   write it in another format
+    yolov7fast data resize FOLDER TARGET --size 320 shrink images once, so that training decodes small ones
+    yolov7fast data heads DATA --heads 3            assign classes to the heads of a multi-head network
+    yolov7fast data shapes [FOLDER]                 draw the project's own small data set
 
 DATA: a data YAML, a folder or .zip (YOLO, COCO JSON, Pascal VOC, CSV), a COCO .json, a .csv of boxes.
 """
 
 import argparse
 import os
-import sys
 from collections import Counter
 from pathlib import Path
+from shlex import quote
 
+import yaml
+
+from yolov7fast.cli.commands import group_classes, resize_dataset
 from yolov7fast.cli.programs import program
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.atomic import write_atomically
@@ -26,33 +32,27 @@ from yolov7fast.data.formats.dataset_files import plain_name
 from yolov7fast.data.formats.prepare import check_fraction, divide
 from yolov7fast.data.formats.recognise import recognise
 from yolov7fast.data.formats.write_dataset import FORMATS, IMAGES, write_as
+from yolov7fast.data.shapes import NAMES, make_shapes
 
 DEFAULT_SIZE = 640  # pixels, as train.py's
+SHAPES = "data/shapes"  # named by data/shapes.yaml
 
 
 def main(args: list[str] | None = None) -> int:
-    """Returns the exit code: of `check` 0 (nothing, or notes), 3 (warnings) or 4 (errors)."""
-    opt = _parser().parse_args(args)
-    log_to_stderr()
-    return opt.run(opt)
-
-
-def _parser() -> argparse.ArgumentParser:
+    """Return the exit code: of `check` 0 (nothing, or notes), 3 (warnings) or 4 (errors); of `resize` 1 on failures."""
     parser = program("data").parser(__doc__)
-    commands = parser.add_subparsers(required=True, metavar="check|convert")
-    _add_check(commands)
-    _add_convert(commands)
-    return parser
+    commands = parser.add_subparsers(required=True, metavar="|".join(SUBCOMMANDS))
+    for name, (text, add_flags, run) in SUBCOMMANDS.items():
+        style = argparse.ArgumentDefaultsHelpFormatter
+        one = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.", formatter_class=style)
+        add_flags(one)
+        one.set_defaults(run=run)
+    opt = parser.parse_args(args)
+    log_to_stderr()
+    return opt.run(opt) or 0
 
 
-def _add_check(commands) -> None:
-    check = commands.add_parser(
-        "check",
-        help="find what is wrong or odd",
-        description="Find what is wrong or odd in a data set, where, and what to do. "
-        "Exit code 0: nothing, or notes alone; 3: warnings; 4: errors.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-    )
+def _check_flags(check: argparse.ArgumentParser) -> None:
     check.add_argument("data", help="data YAML, folder, .zip, COCO .json or .csv")
     unset = argparse.SUPPRESS  # what is not given is assumed, and the report says so
     size_help = f"training size that boxes are judged by; {DEFAULT_SIZE} is assumed"
@@ -61,23 +61,23 @@ def _add_check(commands) -> None:
     check.add_argument("--cfg", default=unset, help=cfg_help)
     check.add_argument("--output", default="", metavar="FOLDER", help="where index.html goes; empty: runs/check/NAME")
     check.add_argument("--fix", default="", metavar="FOLDER", help="write a corrected copy of the labels into FOLDER")
-    check.set_defaults(run=run_check)
 
 
-def _add_convert(commands) -> None:
-    convert = commands.add_parser(
-        "convert",
-        help="write a data set in another format",
-        description="Write a data set as YOLO, COCO JSON or Pascal VOC into a new folder.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-    )
+def _convert_flags(convert: argparse.ArgumentParser) -> None:
     convert.add_argument("data", help="data YAML, folder, .zip, COCO .json or .csv")
     convert.add_argument("folder", help="new or empty folder")
     convert.add_argument("--to", choices=FORMATS, required=True, help="format to write")
     convert.add_argument("--images", choices=IMAGES, default="copy", help="copy image files, link to them, or neither")
-    convert.add_argument("--boxes", action="store_true", help="boxes alone: leave out polygons and masks")
+    convert.add_argument("--boxes", action="store_true", help="boxes only: leave out polygons and masks")
     convert.add_argument("--val-fraction", type=float, default=0.0, metavar="X", help="split off a validation set")
-    convert.set_defaults(run=run_convert)
+
+
+def _shapes_flags(shapes: argparse.ArgumentParser) -> None:
+    shapes.add_argument("folder", nargs="?", default=SHAPES, help="where to write it")
+    shapes.add_argument("--train", type=int, default=200, help="training images")
+    shapes.add_argument("--val", type=int, default=60, help="validation images")
+    shapes.add_argument("--size", type=int, default=400, help="longer side of the largest image")
+    shapes.add_argument("--seed", type=int, default=0, help="another seed draws other images")
 
 
 # --- check ------------------------------------------------------------------------------------------------------------
@@ -98,7 +98,7 @@ def run_check(opt: argparse.Namespace) -> int:
     remedy = f" (assumed: give {assumed} of your training)" if assumed else ""
     print(f"\nBoxes are judged at {img_size} pixels, by the anchors of {printable(cfg)}{remedy}")
     counts = Counter(finding.severity for finding in examined.report.findings)
-    found = ", ".join(counted(counts[s], s) for s in SEVERITIES if counts[s]) or "nothing odd"
+    found = ", ".join(counted(counts[s], s) for s in SEVERITIES if counts[s]) or "nothing found"
     print(f"{found}; page: {page}")
     if opt.fix:
         _fix(examined, Path(opt.fix))
@@ -115,7 +115,7 @@ def _data(given: str) -> str:
 
 
 def _page_of(output: str, path: str) -> Path:
-    """index.html in a folder of its own for each data set."""
+    """index.html in a separate folder for each data set."""
     given = Path(os.path.abspath(path))
     name = given.parent.name if given.stem in ("data", "dataset") and given.suffix else given.stem
     return Path(output or Path("runs", "check", plain_name(name))) / "index.html"
@@ -132,7 +132,7 @@ def _write_page(examined: Examined, page: Path, path: str) -> None:
 
 
 def _refuse_inside(target: str, path: str) -> None:
-    """A copy inside the data set would be read as a part of it the next time."""
+    """Refuse a copy inside the data set, which would be read as a part of it the next time."""
     source, folder = Path(path).resolve(), Path(target).resolve()
     if source.is_dir() and (folder == source or source in folder.parents):
         raise UserError(f"--fix {target} lies in the data set's own folder: name a new folder outside of it")
@@ -186,5 +186,30 @@ def _split_off(annotated: AnnotatedSet, fraction: float, path: str) -> None:
     annotated.splits = {"train": [samples[i] for i in train], "val": [samples[i] for i in val], **rest}
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+# --- shapes -----------------------------------------------------------------------------------------------------------
+
+
+def run_shapes(opt: argparse.Namespace) -> None:
+    """Draw the data set; a folder other than the default one gets its own data.yaml."""
+    if min(opt.train, opt.val) < 1 or opt.size < 64 or opt.seed < 0:
+        raise UserError("--train and --val must be at least 1, --size at least 64, --seed at least 0")
+    folder, data = make_shapes(opt.folder, opt.train, opt.val, opt.size, opt.seed), "data/shapes.yaml"
+    if opt.folder != SHAPES:
+        data = str(folder / "data.yaml")
+        splits = {split: str((folder / "images" / split).resolve()) for split in ("train", "val")}
+        write_atomically(data, yaml.safe_dump({**splits, "nc": len(NAMES), "names": list(NAMES)}, sort_keys=False))
+    print(f"shapes: {folder}; train on it with --data {quote(data)}")
+
+
+SUBCOMMANDS = {
+    "check": (
+        "report what is wrong or unusual in a data set, where, and what to do; exit code 0: nothing, or notes only, "
+        "3: warnings, 4: errors",
+        _check_flags,
+        run_check,
+    ),
+    "convert": ("write a data set as YOLO, COCO JSON or Pascal VOC into a new folder", _convert_flags, run_convert),
+    "resize": (resize_dataset.SUMMARY, resize_dataset.add_flags, resize_dataset.run),
+    "heads": (group_classes.SUMMARY, group_classes.add_flags, group_classes.run),
+    "shapes": ("draw the project's own small data set", _shapes_flags, run_shapes),
+}

@@ -7,8 +7,7 @@ from tqdm import tqdm
 
 from yolov7fast.checkpoint.checkpoint_reader import strip_checkpoint
 from yolov7fast.cli.checks import check_detect
-from yolov7fast.cli.parser import parser_for
-from yolov7fast.cli.programs import program_of
+from yolov7fast.cli.parser import parse_inference
 from yolov7fast.core.device import select_device
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.paths import increment_path
@@ -21,31 +20,27 @@ from yolov7fast.inference.sources import open_source
 from yolov7fast.predictors.predictor import PredictOptions, Predictor, input_size, load_predictor
 
 
-def detect(opt: Namespace, family: str = "yolo") -> DetectSummary:
-    """Run detection with weights of any family; family: whose command line the options come from."""
-    check_detect(opt, family)
+def detect(opt: Namespace) -> DetectSummary:
+    """Run detection with weights of any family."""
+    check_detect(opt)
     options = PredictOptions(
         conf_thres=opt.conf_thres,
-        iou_thres=getattr(opt, "iou_thres", 1.0),  # DETR suppresses nothing
+        iou_thres=opt.iou_thres,
         classes=opt.classes,
-        agnostic=getattr(opt, "agnostic_nms", False),
-        augment=getattr(opt, "augment", False),
-        half=not getattr(opt, "no_half", False),
+        agnostic=opt.agnostic_nms,
+        augment=opt.augment,
+        half=not opt.no_half,
         trust_torchscript=opt.trust_torchscript,
     )
-    predictor = load_predictor(opt.weights, select_device(opt.device), options)
-    if predictor.uses_nms and not hasattr(opt, "iou_thres"):
-        command = program_of("detect", "yolo").invocation
-        raise UserError(f"--weights {opt.weights[0]}: a network that needs NMS, not a DETR: use {command}")
-    summary = detect_with(opt, predictor)
-    if getattr(opt, "update", False):
+    summary = detect_with(opt, load_predictor(opt.weights, select_device(opt.device), options))
+    if opt.update:
         for path in opt.weights:
             strip_checkpoint(path)
     return summary
 
 
 def detect_with(opt: Namespace, predictor: Predictor) -> DetectSummary:
-    """Run a predictor over the source of the command. A size of 0 means the one that it was trained for."""
+    """Run a predictor over the source of the command. A size of 0 is the trained one."""
     names = predictor.names
     unknown = [c for c in opt.classes or [] if not 0 <= c < len(names)]
     if unknown:
@@ -80,8 +75,8 @@ def _report(summary: DetectSummary, save_dir: Path, output: PredictionOutput, sk
     tqdm.write(f"{'Stopped' if summary.stopped else 'Done'}. ({summary.seconds:.3f}s)")
 
 
-def main(family: str = "yolo") -> int:
-    """The exit code: 0, 1 where something was skipped, 130 where the user stopped it."""
+def main() -> int:
+    """The exit code: 0, 1 if a source was skipped, 130 if the user stopped it."""
     log_to_stderr()
-    summary = detect(parser_for("detect", family).parse_args(), family)
+    summary = detect(parse_inference("detect"))
     return 130 if summary.stopped else 1 if summary.skipped else 0

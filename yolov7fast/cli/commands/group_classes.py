@@ -1,57 +1,29 @@
-"""Distribute the classes of a data set over the heads of a multi-head network, by the geometry of their boxes.
+"""Assign the classes of a data set to the heads of a multi-head network, by the geometry of their boxes.
 
-    python tools/group_classes.py --data data/shapes.yaml --heads 2 --img-size 320
+    yolov7fast data heads data/shapes.yaml --heads 2 --img-size 320
 
-Reads the training labels, groups classes whose boxes are alike in aspect ratio and area (k-means on the class means),
-prints a table, and writes the head configuration (for --head-config) and a plot of the groups beside it.
+Groups classes whose training boxes are similar in aspect ratio and area (k-means on the class means), prints a table,
+and writes the head configuration (for --head-config) and a plot of the groups next to it.
 """
 
-import json
+import argparse
 from pathlib import Path
 
 import numpy as np
 import yaml
 
-from yolov7fast.cli.programs import program
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.atomic import write_atomically
-from yolov7fast.core.text import printable
-from yolov7fast.data.class_groups import (
-    ClassGeometry,
-    class_geometry,
-    geometry_config,
-    group_ratio,
-    training_geometry,
-)
+from yolov7fast.data.class_groups import ClassGeometry, geometry_config, group_ratio, training_geometry
 from yolov7fast.data.data_yaml import load_data_yaml
 from yolov7fast.evaluation.curve_plots import figure, line_colours
 from yolov7fast.nn.head_config import HeadConfig
 
-
-def read_annotations(path: str | Path, nc: int) -> ClassGeometry:
-    """Geometry from a COCO instances file, in pixels of the original images; categories in order of their ids."""
-    try:
-        content = json.loads(Path(path).read_bytes())
-        classes = {category: i for i, category in enumerate(sorted({c["id"] for c in content["categories"]}))}
-        rows = np.array([(classes[a["category_id"]], *box_sides(a["bbox"])) for a in content["annotations"]], float)
-    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
-        reason = printable(f"{type(error).__name__}: {error}", 200)
-        raise UserError(f"{path} is not a readable COCO instances file ({reason})") from None
-    if not np.isfinite(rows).all():
-        raise UserError(f"{path}: a bbox has sides that are not finite")
-    if len(classes) != nc:
-        raise UserError(f"{path} has {len(classes)} categories, the data yaml {nc} classes")
-    cls, width, height = rows.reshape(-1, 3).T
-    return class_geometry(cls, width, height, nc)
-
-
-def box_sides(bbox: list[float]) -> tuple[float, float]:
-    _, _, width, height = bbox
-    return width, height
+SUMMARY = "assign the classes of a data set to the heads of a multi-head network, by the shape of their boxes"
 
 
 def table(config: HeadConfig, geometry: ClassGeometry, names: list[str]) -> str:
-    """The groups in words: one line a head, then its classes."""
+    """The groups as text: one line for each head, then its classes."""
     total = geometry.count.sum()
     lines = [f"{'head':<8}{'shape':<8}{'classes':>8}{'boxes':>10}{'boxes %':>8}{'w/h':>7}{'side':>7}"]
     for h, ids in enumerate(config.classes):
@@ -65,43 +37,35 @@ def table(config: HeadConfig, geometry: ClassGeometry, names: list[str]) -> str:
     return "\n".join(lines)
 
 
-def config_text(config: HeadConfig, names: list[str], title: str, notes: list[str], data: dict | None = None) -> str:
-    """The YAML file: readable by a person, the name of every class in a comment.
-
-    data: keys that are ignored here and make the file serve as data yaml too (train, val).
-    """
-    lines = [f"# {line}" for line in title.splitlines()]
-    lines += ["", f"nc: {config.nc}  # classes in all", f"heads: {config.heads}  # number of heads"]
-    lines += [f"grouping: {config.grouping}  # how the groups came about", "", "head_assignments:"]
+def config_text(config: HeadConfig, names: list[str], title: str, notes: list[str]) -> str:
+    """The YAML file, with the name of every class in a comment. notes: one for each head."""
+    lines = [f"# {title}", "", f"nc: {config.nc}  # number of classes", f"heads: {config.heads}  # number of heads"]
+    lines += [f"grouping: {config.grouping}  # how the groups were chosen", "", "head_assignments:"]
     for h, ids in enumerate(config.classes):
         name = yaml.safe_dump(config.names[h], default_flow_style=True).splitlines()[0]
         lines += [f"  head_{h}:  # {notes[h]}", f"    name: {name}"]
         lines += [f"    weight: {config.weights[h]!r}  # of this head in the loss"]
         lines += ["    classes:  # global ids; their order gives the ids within the head"]
         lines += [f"      - {c}  # {' '.join(names[c].split())}" for c in ids]
-    values = {**(data or {}), "names": names}
-    lines += ["", "# not needed for the heads: names for error messages" + " and, with nc, a data yaml" * bool(data)]
-    lines += yaml.safe_dump(
-        values, sort_keys=False, allow_unicode=True, width=110, default_flow_style=None
-    ).splitlines()
+    dumped = yaml.safe_dump({"names": names}, allow_unicode=True, width=110, default_flow_style=None)
+    lines += ["", "# not needed for the heads: names for error messages", *dumped.splitlines()]
     return "\n".join(lines) + "\n"
 
 
-def checked_output(output: Path, inputs: list[str]) -> Path:
-    """Where the file may be written; the plot goes beside it."""
+def check_output(output: Path, data: str) -> None:
+    """Refuse a file that cannot be written, or that is the input."""
     if output.suffix not in (".yaml", ".yml"):
         raise UserError(f"--output {output}: a head configuration is a YAML file; give a name that ends in .yaml")
     if output.is_dir():
         raise UserError(f"--output {output} is a folder; give the name of a file in it")
-    if any(Path(file).exists() and output.exists() and output.samefile(file) for file in inputs):
+    if output.exists() and output.samefile(data):
         raise UserError(f"--output {output} is what the classes are read from; give another name")
     if not output.parent.is_dir():
         raise UserError(f"--output {output}: there is no folder {output.parent}; make it, or give another")
-    return output
 
 
 def write(output: Path, text: str, exist_ok: bool) -> None:
-    """Write the file, but never over one that says something else: it may have been edited."""
+    """Write the file; one with other content, which may have been edited, is only replaced with --exist-ok."""
     if output.exists() and not exist_ok and output.read_bytes() != text.encode():
         raise UserError(f"{output} exists and differs: give another name with --output, or --exist-ok to replace it")
     write_atomically(output, text)
@@ -129,36 +93,29 @@ def draw(config: HeadConfig, geometry: ClassGeometry, names: list[str], path: Pa
         ax.legend(fontsize=8)
 
 
-def main() -> None:
-    parser = program("group-classes").parser(__doc__)
-    parser.add_argument("--data", required=True, help="data yaml")
-    parser.add_argument("--heads", type=int, default=4, help="number of heads (default: %(default)s)")
-    parser.add_argument("--img-size", type=int, default=640, help="size boxes are measured at (default: %(default)s)")
-    parser.add_argument(
-        "--balanced", action="store_true", help="give every head the same number of classes, or one less"
-    )
-    parser.add_argument("--ratio-only", action="store_true", help="leave the area out: the exact grouping by w/h alone")
-    parser.add_argument("--annotations", default="", help="COCO instances file to read boxes from, not the label files")
-    parser.add_argument("--output", type=Path, help="file to write (default: DATA_Nheads_geometry.yaml beside DATA)")
-    parser.add_argument("--exist-ok", action="store_true", help="replace a file of that name that says something else")
-    opt = parser.parse_args()
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("data", help="data YAML, folder, .zip, COCO .json or .csv")
+    parser.add_argument("--heads", type=int, default=4, help="number of heads")
+    parser.add_argument("--img-size", type=int, default=640, help="size boxes are measured at")
+    parser.add_argument("--balanced", action="store_true", help="give every head as many classes, or one less")
+    parser.add_argument("--ratio-only", action="store_true", help="ignore the area: exact grouping by w/h only")
+    parser.add_argument("--output", type=Path, help="file to write; default: DATA_Nheads_geometry.yaml next to DATA")
+    parser.add_argument("--exist-ok", action="store_true", help="replace an existing file with other content")
+
+
+def run(opt: argparse.Namespace) -> None:
     if opt.img_size < 32:
         raise UserError("--img-size must be at least 32")
     data = load_data_yaml(opt.data)
-    beside = Path(data.path).with_name(f"{Path(data.path).stem}_{opt.heads}heads_geometry.yaml")
-    output = checked_output(opt.output or beside, [data.path, opt.annotations])
-    if opt.annotations:
-        geometry = read_annotations(opt.annotations, data.nc)
-    else:
-        geometry = training_geometry(data, opt.img_size)
+    path = Path(data.path)
+    output = opt.output or path.with_name(f"{path.stem}_{opt.heads}heads_geometry.yaml")
+    check_output(output, data.path)
+    geometry = training_geometry(data, opt.img_size)
     config = geometry_config(geometry, opt.heads, not opt.ratio_only, opt.balanced)
     print(table(config, geometry, data.names))
     notes = [f"mean w/h {group_ratio(geometry, ids):.2f}" for ids in config.classes]
-    title = (
-        f"Heads for {Path(data.path).name}, grouped by box geometry at {opt.img_size} pixels (tools/group_classes.py)."
-    )
+    title = f"Heads for {path.name}, grouped by box geometry at {opt.img_size} pixels (yolov7fast data heads)."
     write(output, config_text(config, data.names, title, notes), opt.exist_ok)
-    draw(config, geometry, data.names, output.with_suffix(".png"))
-    print(
-        f"written: {output} and {output.with_suffix('.png')}\nuse it with: --heads {opt.heads} --head-config {output}"
-    )
+    plot = output.with_suffix(".png")
+    draw(config, geometry, data.names, plot)
+    print(f"written: {output} and {plot}\nuse it with: --heads {opt.heads} --head-config {output}")

@@ -1,4 +1,4 @@
-"""Run a script of a YOLOv7 checkout with this project's loss, loader, metrics and repairs put in."""
+"""Run a script of a YOLOv7 checkout with this project's loss, loader, metrics and repairs."""
 
 import argparse
 import os
@@ -35,7 +35,7 @@ def overlay_parser() -> argparse.ArgumentParser:
     ):
         parts.add_argument(f"--{name}", action=argparse.BooleanOptionalAction, default=True, help=text)
     more = parser.add_argument_group("off by default: they change pixels, files or timing")
-    more.add_argument("--cache-images", metavar="disk", help="decode and resize once, into one file beside the labels")
+    more.add_argument("--cache-images", metavar="disk", help="decode and resize once, into one file next to the labels")
     more.add_argument("--compile", action="store_true", help="torch.compile the network while it trains")
     more.add_argument(
         "--seed", type=int, help="samples follow from (seed, epoch, index); resumed runs begin again at epoch 0's"

@@ -146,7 +146,7 @@ def table(profile: Mapping, title: str) -> str:
 
 
 def comparison(plain: Mapping, ota: Mapping) -> str:
-    """Ratios of OTA to the plain loss: the whole iteration, and the loss alone."""
+    """Ratios of OTA to the plain loss: the whole iteration, and the loss only."""
     whole, ms = ota["total_ms"] / plain["total_ms"], [profile["stages"]["loss"]["mean_ms"] for profile in (ota, plain)]
     return (
         f"\nmeasured in turn, batch by batch: an iteration with OTA takes {whole:.3f} times one with the plain loss; "

@@ -1,21 +1,20 @@
-"""Shrink a data set once, so that training does not decode full-size images again and again.
+"""Shrink a data set once, so that training does not decode full-size images in every epoch.
 
-    python tools/resize_dataset.py coco coco320 --size 320
+    yolov7fast data resize coco coco320 --size 320
 
-SRC/images/**       to DST/images/**: longer side brought down to --size, aspect kept; smaller images are only copied
+SRC/images/**       to DST/images/**: longer side reduced to --size, aspect kept; smaller images are only copied
 SRC/labels/**.txt   to DST/labels/**: copied, because labels are fractions of the image
 SRC/annotations/*   to DST/annotations/*: copied with the original sizes, because evaluation scales predictions to the
-                    recorded size, and COCO's small/medium/large figures then mean the same as on full-size images;
-                    --scale-annotations writes boxes, polygons, areas and sizes of the shrunk images instead
+                    recorded size, so that COCO's small, medium and large mean the same as on full-size images
 SRC/*.txt           image lists with lines that begin with ./ are copied
 
-A stopped run resumes where it was: every file is written under another name and renamed when complete.
+A stopped run resumes: every file is written under another name and renamed when complete.
 """
 
+import argparse
 import json
 import multiprocessing
 import os
-import shutil
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -25,14 +24,15 @@ from pathlib import Path
 import cv2
 from tqdm import tqdm
 
-from yolov7fast.cli.programs import program
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.atomic import write_atomically
 from yolov7fast.core.text import printable
 from yolov7fast.data.image_io import read_image
 
 IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp"}  # what can be written as well as read
-SETTINGS = "resized.json"  # in DST: what the folder was made with
+QUALITY = 95  # of JPEG files
+SETTINGS = "resized.json"  # in DST: the settings that the folder was made with
+SUMMARY = "shrink the images of a folder with images/, labels/ and annotations/ once, for faster decoding"
 
 
 def shrunk_size(height: int, width: int, size: int) -> tuple[int, int]:
@@ -46,8 +46,8 @@ def shrunk_size(height: int, width: int, size: int) -> tuple[int, int]:
     return max(round(height * size / longer), 1), max(round(width * size / longer), 1)
 
 
-def resize_file(job: tuple[Path, Path], size: int, quality: int) -> tuple[str, str]:
-    """Bring one file (source, target) over; returns what was done and, for "failed", why."""
+def resize_file(job: tuple[Path, Path], size: int) -> tuple[str, str]:
+    """Shrink or copy one file (source, target); returns what was done and, for "failed", why."""
     source, target = job
     if target.exists():
         return "present", ""
@@ -61,7 +61,7 @@ def resize_file(job: tuple[Path, Path], size: int, quality: int) -> tuple[str, s
             write_atomically(target, source.read_bytes(), durable=False)
             return "copied", ""
         image = cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA)
-        settings = [cv2.IMWRITE_JPEG_QUALITY, quality] if source.suffix.lower() in {".jpg", ".jpeg"} else []
+        settings = [cv2.IMWRITE_JPEG_QUALITY, QUALITY] if source.suffix.lower() in {".jpg", ".jpeg"} else []
         write_atomically(target, cv2.imencode(source.suffix.lower(), image, settings)[1].tobytes(), durable=False)
         return "shrunk", ""
     except (UserError, OSError, cv2.error) as error:
@@ -75,60 +75,21 @@ def files_below(folder: Path, suffixes: set[str]) -> Iterator[Path]:
         yield from (Path(parent, name) for name in sorted(files) if Path(name).suffix.lower() in suffixes)
 
 
-def scale_annotations(source: Path, target: Path, size: int) -> None:
-    """Write a COCO instances file for the shrunk images. Run-length masks cannot be scaled and are left out."""
-    try:
-        content = scaled_content(json.loads(source.read_bytes()), size, source.name)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
-        reason = printable(f"{type(error).__name__}: {error}", 200)
-        raise UserError(f"{source} is not a readable COCO instances file ({reason}); fix or remove it") from None
-    write_atomically(target, json.dumps(content).encode(), durable=False)
-
-
-def scaled_content(content: dict, size: int, name: str) -> dict:
-    """The content of an annotation file with sizes, boxes, areas and polygons of the shrunk images."""
-    ratios = {}
-    for image in content.get("images", []):
-        height, width = shrunk_size(image["height"], image["width"], size)
-        ratios[image["id"]] = (width / image["width"], height / image["height"])
-        image["height"], image["width"] = height, width
-    for item in tqdm(content.get("annotations", []), desc=name, unit="box", leave=False):
-        if item.get("image_id") not in ratios:
-            continue
-        rx, ry = ratios[item["image_id"]]
-        if "bbox" in item:
-            item["bbox"] = [round(v * r, 3) for v, r in zip(item["bbox"], (rx, ry, rx, ry))]
-        if "area" in item:
-            item["area"] = round(item["area"] * rx * ry, 4)
-        if isinstance(item.get("segmentation"), list):
-            item["segmentation"] = [
-                [round(v * (ry if i % 2 else rx), 3) for i, v in enumerate(ring)] for ring in item["segmentation"]
-            ]
-        else:
-            item.pop("segmentation", None)
-    return content
-
-
-def bring_annotations(source: Path, target: Path, size: int, scale: bool) -> int:
-    """Annotation files and relative image lists; returns how many."""
+def copy_annotations(source: Path, target: Path) -> int:
+    """Copy annotation files and relative image lists; returns how many."""
     found = sorted((source / "annotations").glob("*.json"))
+    lists = sorted(source.glob("*.txt"))
+    found += [path for path in lists if all(line.startswith("./") for line in path.read_text().split("\n") if line)]
     for path in found:
-        (target / "annotations").mkdir(exist_ok=True)
-        goal = target / "annotations" / path.name
-        if goal.exists():
-            continue
-        if scale:
-            scale_annotations(path, goal, size)
-        else:
+        goal = target / path.relative_to(source)
+        goal.parent.mkdir(exist_ok=True)
+        if not goal.exists():
             write_atomically(goal, path.read_bytes(), durable=False)
-    lists = [p for p in sorted(source.glob("*.txt")) if all(t.startswith("./") for t in p.read_text().split("\n") if t)]
-    for path in lists:
-        shutil.copyfile(path, target / path.name)
-    return len(found) + len(lists)
+    return len(found)
 
 
 def open_target(source: Path, target: Path, settings: dict) -> None:
-    """Check the two folders and write down what the target is made with, so that no two sizes get mixed."""
+    """Check the two folders and write the settings into the target, so that two sizes are never mixed."""
     if not (source / "images").is_dir():
         raise UserError(f"{source} has no folder images/: expected {source}/images and {source}/labels")
     a, b = source.resolve(), target.resolve()
@@ -145,11 +106,9 @@ def open_target(source: Path, target: Path, settings: dict) -> None:
     write_atomically(note, json.dumps(settings).encode(), durable=False)
 
 
-def resize_dataset(
-    source: Path, target: Path, size: int, workers: int = 1, quality: int = 95, scale: bool = False
-) -> Counter:
+def resize_dataset(source: Path, target: Path, size: int, workers: int = 1) -> Counter:
     """Do the whole work; returns counts of shrunk, copied, label, present (by an earlier run), failed, other files."""
-    open_target(source, target, {"size": size, "quality": quality, "scaled_annotations": scale})
+    open_target(source, target, {"size": size, "quality": QUALITY, "scaled_annotations": False})
     # a list of problems names files of the source
     labels = (path for path in files_below(source / "labels", {".txt"}) if not path.name.endswith(".problems.txt"))
     files = [*files_below(source / "images", IMAGE_SUFFIXES), *labels]
@@ -157,28 +116,28 @@ def resize_dataset(
     for folder in {goal.parent for _, goal in jobs}:
         folder.mkdir(parents=True, exist_ok=True)
     counts: Counter = Counter()
-    work = partial(resize_file, size=size, quality=quality)
+    work = partial(resize_file, size=size)
     with multiprocessing.get_context("spawn").Pool(workers, cv2.setNumThreads, (0,)) as pool:
         for done, why in tqdm(pool.imap_unordered(work, jobs, chunksize=16), total=len(jobs), unit="file"):
             counts[done] += 1
             if why:
                 tqdm.write(f"failed: {why}", file=sys.stderr)
-    counts["other"] = bring_annotations(source, target, size, scale)
+    counts["other"] = copy_annotations(source, target)
     return counts
 
 
-def main() -> int:
-    parser = program("resize-dataset").parser(__doc__)
+def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("source", type=Path, help="folder with images/ and labels/ (and annotations/)")
     parser.add_argument("target", type=Path, help="folder to write")
     parser.add_argument("--size", type=int, required=True, help="longer side in pixels, e.g. 320, 480, 640")
-    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes (default: %(default)s)")
-    parser.add_argument("--quality", type=int, default=95, help="JPEG quality (default: %(default)s)")
-    parser.add_argument("--scale-annotations", action="store_true", help="annotations in pixels of the shrunk images")
-    opt = parser.parse_args()
-    if opt.size < 32 or opt.workers < 1 or not 1 <= opt.quality <= 100:
-        raise UserError("--size must be at least 32, --workers at least 1, --quality from 1 to 100")
-    counts = resize_dataset(opt.source, opt.target, opt.size, opt.workers, opt.quality, opt.scale_annotations)
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes")
+
+
+def run(opt: argparse.Namespace) -> int:
+    """Return the exit code: 1 if a file failed."""
+    if opt.size < 32 or opt.workers < 1:
+        raise UserError("--size must be at least 32, --workers at least 1")
+    counts = resize_dataset(opt.source, opt.target, opt.size, opt.workers)
     print(
         f"{opt.target}: {counts['shrunk']} images shrunk, {counts['copied']} copied (not larger), "
         f"{counts['label']} labels, {counts['other']} annotation and list files, "

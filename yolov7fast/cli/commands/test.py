@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from yolov7fast.cli.checks import check_test
-from yolov7fast.cli.parser import parser_for
+from yolov7fast.cli.parser import parse_inference
 from yolov7fast.core.device import select_device
 from yolov7fast.core.files.atomic import atomic_file, atomic_path
 from yolov7fast.core.files.paths import increment_path
@@ -25,7 +25,7 @@ STUDY_SIZES = range(256, 1536 + 128, 128)
 
 
 def run(opt: Namespace) -> EvalResult | None:
-    """What the command does with its checked options; the result of a single evaluation."""
+    """Run the command with its checked options; returns the result of a single evaluation."""
     data = load_data_yaml(opt.data, val_fraction=opt.val_fraction, allow_download=opt.allow_download)
     save_dir = increment_path(Path(opt.project) / opt.name, exist_ok=opt.exist_ok)
     result = None
@@ -72,9 +72,9 @@ def study(opt: Namespace, data: DataYaml, save_dir: Path, **changes) -> None:
     print(f"study: {', '.join(map(str, files))}, study.zip, study.png")
 
 
-def main(family: str = "yolo") -> int:
+def main() -> int:
     log_to_stderr()
-    opt = parser_for("test", family).parse_args()
-    check_test(opt, family)
+    opt = parse_inference("test")
+    check_test(opt)
     run(opt)
     return 0

@@ -11,7 +11,6 @@ speed = partial(Flag, group=SPEED)
 
 SIZE = Trials(budget="size")
 SOURCE_HELP = "image, folder, glob, video, camera number, rtsp/rtmp/http(s) address, or .txt list of these"
-TASK_HELP = "train, val or test: the split to measure"
 CACHE_HELP = "keep resized images: ram (the bare flag) or disk, a packed memory-mapped file"
 FAST_HELP = {
     "test": {"help": "workers write samples straight into shared batch buffers"},
@@ -28,7 +27,7 @@ ROWS = [
         where=TRAIN + TEST,
         upstream=TRAIN + TEST,
         fixed=True,
-        changed={"detr": {"aliases": ("--dataset",)}, "train detr": {"default": "data/shapes.yaml"}},
+        changed={"train detr": {"aliases": ("--dataset",), "default": "data/shapes.yaml"}},
     ),
     data(
         "--img-size",
@@ -46,21 +45,19 @@ ROWS = [
         "--img-size",
         int,
         640,
-        "longer side, rounded up to the stride; exported files and, given 0, checkpoints name their own",
+        "longer side, rounded up to the stride; 0: the trained size, the default for DETR (.pth) and exported files",
         where=TEST + DETECT,
         upstream=TEST + DETECT,
         low=0,
-        changed={"detr": {"default": 0}},
     ),
     data("--source", str, "inference/images", SOURCE_HELP, where=DETECT, upstream=DETECT),
     data(
         "--task",
         str,
         "val",
-        f"{TASK_HELP}; speed; study: sizes 256 to 1536",
+        "train, val or test: the split to measure; speed; study: sizes 256 to 1536",
         where=TEST,
         upstream=TEST,
-        changed={"detr": {"help": TASK_HELP}},
     ),
     data(
         "--single-cls",

@@ -2,18 +2,7 @@
 
 from functools import partial
 
-from yolov7fast.cli.flags.row import (
-    DETECT,
-    DETECTION,
-    DETR,
-    HEADS,
-    NETWORK,
-    SPEED,
-    TEST,
-    TRAIN,
-    YOLO,
-    Flag,
-)
+from yolov7fast.cli.flags.row import DETECT, DETECTION, DETR, HEADS, NETWORK, SPEED, TEST, TRAIN, YOLO, Flag
 from yolov7fast.cli.values import mapping
 
 network = partial(Flag, group=NETWORK)
@@ -22,9 +11,7 @@ heads = partial(Flag, group=HEADS, where=YOLO, fixed=True)
 speed = partial(Flag, group=SPEED, where=YOLO)
 detection = partial(Flag, group=DETECTION)
 
-ONE_CHECKPOINT = {"nargs": None, "default": "", "help": "checkpoint of a DETR training"}
 DETECTED = TEST + DETECT
-YOLO_DETECTED = ("test yolo", "detect yolo")
 
 ROWS = [
     network(
@@ -44,7 +31,6 @@ ROWS = [
         where=DETECTED,
         upstream=DETECTED,
         nargs="+",
-        changed={"detr": ONE_CHECKPOINT},
     ),
     network(
         "--trust-torchscript",
@@ -99,14 +85,14 @@ ROWS = [
         upstream=DETECTED,
         low=0,
         high=1,
-        changed={"detect": {"default": 0.25}, "detect detr": {"default": 0.5}},
+        changed={"detect": {"default": 0.25, "help": "confidence threshold; for DETR checkpoints (.pth) 0.5"}},
     ),
     detection(
         "--iou-thres",
         float,
         0.65,
         "IoU above which NMS suppresses the weaker box",
-        where=YOLO_DETECTED,
+        where=DETECTED,
         upstream=DETECTED,
         low=0,
         high=1,
@@ -120,29 +106,22 @@ ROWS = [
         bool,
         False,
         "boxes suppress each other across classes, and so across heads",
-        where=YOLO_DETECTED,
+        where=DETECTED,
         upstream=DETECT,
     ),
-    detection(
-        "--augment",
-        bool,
-        False,
-        "test-time augmentation: three passes",
-        where=YOLO_DETECTED,
-        upstream=DETECTED,
-    ),
+    detection("--augment", bool, False, "test-time augmentation: three passes", where=DETECTED, upstream=DETECTED),
     detection(
         "--no-half",
         bool,
         False,
         "single precision on CUDA, too, for cards whose half precision gives NaN (GTX 16xx); a CPU always uses it",
-        where=YOLO_DETECTED,
+        where=DETECTED,
     ),
     detection(
         "--slice",
         int,
         0,
-        "detect on tiles of so many pixels, too, for small objects in large images; 0: on the image alone",
+        "detect on tiles of N pixels, too, for small objects in large images; 0: only on the whole image",
         where=DETECT,
         low=0,
     ),
@@ -160,7 +139,7 @@ ROWS = [
         bool,
         False,
         "accepted for upstream's sake, without effect: networks always run untraced",
-        where=YOLO_DETECTED,
+        where=DETECTED,
         upstream=DETECTED,
     ),
 ]

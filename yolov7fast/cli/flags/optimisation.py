@@ -65,11 +65,10 @@ ROWS = [
         changed={
             "train detr": {"default": 4},
             "train yolo": {"type": count_or_auto, "help": BATCH_HELP},
-            "test": {"default": 32, "help": "images per batch"},
-            "test detr": {"default": 8},
+            "test": {"default": 32, "help": "images per batch; for DETR checkpoints (.pth) 8"},
             "detect": {
                 "default": 1,
-                "help": "images of one shape that the network sees at once; reading and writing continue beside it",
+                "help": "images of one shape per batch; files are read and written in parallel",
             },
         },
     ),

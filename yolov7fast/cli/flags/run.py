@@ -30,20 +30,18 @@ logging = partial(Flag, group=LOGGING, where=TRAIN, upstream=TRAIN)
 
 MAX_SEED = 2**31 - 1  # NumPy's generator takes 32 bits, and every process adds its rank
 RESUME_HELP = (
-    "resume a run, given its folder or a checkpoint in it; alone: the newest last*; "
+    "resume a run, given its folder or a checkpoint in it; without a value: the newest last*; "
     "auto: start the run of --name, resume it, or do nothing where it is finished"
 )
 SAVE_EVERY_HELP = "minutes between checkpoints inside an epoch; 0: only at its end; default: 10, with --nosave 0"
 JSON_HELP = "write detections as COCO JSON and run pycocotools; always on for a data file named *coco.yaml"
 ANNOTATIONS_HELP = (
-    "COCO annotation file for --save-json; default: looked for beside the images, else built from the labels"
+    "COCO annotation file for --save-json; default: searched next to the images, else built from the labels"
 )
 PROJECTS = {
     "train detr": {"default": "outputs"},
     "test": {"default": "runs/test"},
-    "test detr": {"default": "runs/detr_test"},
     "detect": {"default": "runs/detect"},
-    "detect detr": {"default": "runs/detr_detect"},
 }
 
 ROWS = [
@@ -60,16 +58,7 @@ ROWS = [
     folder("--exist-ok", bool, False, "write into an existing folder instead of counting up"),
     results("--rate", float, None, "price of the machine per hour: the run's page shows the cost", where=TRAIN, low=0),
     # --- checkpoints and resume ---------------------------------------------------------------------------------------
-    resume(
-        "--resume",
-        str,
-        False,
-        RESUME_HELP,
-        upstream=TRAIN,
-        nargs="?",
-        const=True,
-        trials=refused("--resume"),
-    ),
+    resume("--resume", str, False, RESUME_HELP, upstream=TRAIN, nargs="?", const=True, trials=refused("--resume")),
     resume(
         "--allow-changed-data",
         bool,
@@ -101,14 +90,7 @@ ROWS = [
         where=TRAIN,
         low=1,
     ),
-    validation(
-        "--v5-metric",
-        bool,
-        False,
-        "AP with recall extended to 1.0",
-        where=YOLO + TEST,
-        upstream=TRAIN + TEST,
-    ),
+    validation("--v5-metric", bool, False, "AP with recall extended to 1.0", where=YOLO + TEST, upstream=TRAIN + TEST),
     # --- devices and randomness ---------------------------------------------------------------------------------------
     devices(
         "--device",
@@ -123,7 +105,7 @@ ROWS = [
         "--local_rank",
         int,
         -1,
-        "set by old launchers; torchrun sets LOCAL_RANK instead",
+        "set by torch.distributed.launch; torchrun sets LOCAL_RANK instead",
         where=TRAIN,
         upstream=TRAIN,
         aliases=("--local-rank",),  # what torch.distributed.launch passes since torch 2.0
@@ -170,8 +152,8 @@ ROWS = [
         "--save-hybrid",
         bool,
         False,
-        "write labels and detections together, for auto-labelling; the figures mean nothing then",
-        where=("test yolo",),
+        "write labels and detections together, for auto-labelling; the metrics are meaningless then",
+        where=TEST,
         upstream=TEST,
     ),
     results("--save-json", bool, False, JSON_HELP, where=TEST, upstream=TEST),
@@ -187,7 +169,7 @@ ROWS = [
         bool,
         False,
         "strip the checkpoints of all but the network, after detection",
-        where=("detect yolo",),
+        where=DETECT,
         upstream=DETECT,
     ),
     # --- logging ------------------------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ CHECKS = {
     "unsupported image format": Check(ERROR, "image", "Save the image as JPEG or PNG; training leaves it out."),
     "image under 10 pixels": Check(ERROR, "image", "Remove it; training leaves it out."),
     "tiny image": Check(WARNING, "image", "Check that it is not a thumbnail; a larger original shows more."),
-    "huge image": Check(WARNING, "image", "Shrink it beforehand (tools/resize_dataset.py), or cut it into tiles."),
+    "huge image": Check(WARNING, "image", "Shrink it beforehand (yolov7fast data resize), or cut it into tiles."),
     "rotated by EXIF": Check(
         WARNING, "image", "Training turns it upright: check that the boxes fit the upright image."
     ),

@@ -9,7 +9,7 @@ import yaml
 from tests.nn.parity import CFG, assert_close, build, build_filled, build_narrow, description, fill, image
 from yolov7fast.checkpoint.checkpoint_reader import load_checkpoint, save_checkpoint
 from yolov7fast.checkpoint.ensemble import attempt_load
-from yolov7fast.cli.commands.reparameterize import convert
+from yolov7fast.cli.commands.export import write_deploy
 from yolov7fast.core.errors import UserError
 from yolov7fast.nn.model import Model
 from yolov7fast.nn.reparameterize import to_deploy
@@ -93,7 +93,7 @@ def test_file_to_file(name, half, tmp_path):
     weights, cfg, output = tmp_path / "best.pt", tmp_path / "deploy.yaml", tmp_path / "deploy.pt"
     cfg.write_text(narrow_deploy(name))
     save_checkpoint({"epoch": -1, "model": copy.deepcopy(trained).half() if half else trained, "ema": None}, weights)
-    assert convert(weights, cfg, output) < 1e-4
+    assert write_deploy(weights, cfg, output) < 1e-4
     written = load_checkpoint(output)
     assert list(written) == ["model", "optimizer", "training_results", "epoch"]
     assert written["model"].model[1].conv.weight.dtype == (torch.half if half else torch.float)
@@ -119,6 +119,6 @@ def test_weights_with_nothing_to_merge(monkeypatch, tmp_path):
     with pytest.raises(UserError, match="no head with implicit vectors"):
         to_deploy(deploy.state_dict(), CFG / "deploy" / "yolov7-tiny.yaml")
     fused = build_narrow("training/yolov7-tiny", nc=2).fuse()
-    monkeypatch.setattr("yolov7fast.cli.commands.reparameterize.load_checkpoint", lambda path: {"model": fused})
+    monkeypatch.setattr("yolov7fast.checkpoint.checkpoint_reader.load_checkpoint", lambda path: {"model": fused})
     with pytest.raises(UserError, match=r"fused.pt: is already fused"):
-        convert(tmp_path / "fused.pt", CFG / "deploy" / "yolov7-tiny.yaml", tmp_path / "out.pt")
+        write_deploy(tmp_path / "fused.pt", CFG / "deploy" / "yolov7-tiny.yaml", tmp_path / "out.pt")

@@ -12,7 +12,7 @@ import pytest
 from yolov7fast.cli.commands.resize_dataset import resize_dataset, shrunk_size
 from yolov7fast.core.errors import UserError
 
-ROOT = Path(__file__).resolve().parents[4]
+ROOT = Path(__file__).resolve().parents[3]
 SHAPES = {"wide": (30, 100), "tall": (120, 60), "small": (20, 40), "exact": (40, 48)}  # height, width
 
 
@@ -71,18 +71,6 @@ def test_images_labels_annotations_and_lists_are_brought_over(source, tmp_path):
     assert not (target / "elsewhere.txt").exists()  # still points at the source
 
 
-def test_annotations_can_be_scaled_to_the_new_size(source, tmp_path):
-    target = tmp_path / "coco50"
-    resize_dataset(source, target, 50, scale=True)
-    content = json.loads((target / "annotations/instances_val.json").read_text())
-    assert (content["images"][0]["height"], content["images"][0]["width"]) == (15, 50)
-    first, crowd = content["annotations"]
-    assert first["bbox"] == [5, 2.5, 20, 10]
-    assert first["segmentation"] == [[5, 2.5, 25, 2.5, 25, 12.5]]
-    assert first["area"] == 175
-    assert crowd["bbox"] == [0, 0, 5, 5] and "segmentation" not in crowd
-
-
 def test_a_stopped_run_goes_on_and_writes_nothing_twice(source, tmp_path):
     target = tmp_path / "coco48"
     resize_dataset(source, target, 48)
@@ -96,7 +84,8 @@ def test_a_stopped_run_goes_on_and_writes_nothing_twice(source, tmp_path):
 
 def test_an_unreadable_image_is_named_and_the_rest_goes_on(source, tmp_path):
     (source / "images/val/broken.jpg").write_bytes(b"not an image")
-    command = [sys.executable, "tools/resize_dataset.py", source, tmp_path / "out", "--size", "48", "--workers", "2"]
+    words = ["data", "resize", source, tmp_path / "out", "--size", "48", "--workers", "2"]
+    command = [sys.executable, "-m", "yolov7fast", *words]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 1
     assert "broken.jpg cannot be decoded" in done.stderr and "Traceback" not in done.stderr
@@ -117,17 +106,3 @@ def test_foreign_and_nested_targets_and_wrong_sources_are_refused(source, tmp_pa
             resize_dataset(source, target, 48)
     with pytest.raises(UserError, match="no folder images/"):
         resize_dataset(tmp_path / "mine", tmp_path / "out", 48)
-
-
-NO_SIZE = '{"images": [{"id": 1}]}'
-
-
-@pytest.mark.parametrize(
-    "text", ["[]", "{", NO_SIZE, NO_SIZE.replace("1}", '1, "width": 0, "height": 0}'), "[" * 99999]
-)
-def test_a_malformed_annotation_file_ends_in_one_line(text, source, tmp_path):
-    (source / "annotations/bad.json").write_text(text)
-    with pytest.raises(UserError, match=r"bad\.json is not a readable COCO") as caught:
-        resize_dataset(source, tmp_path / "small", 64, scale=True)
-    assert len(str(caught.value).splitlines()) == 1
-    assert not (tmp_path / "small/annotations/bad.json").exists()

@@ -1,14 +1,13 @@
-"""tools/make_shapes.py FOLDER: what it writes can be trained on."""
+"""`yolov7fast data shapes FOLDER` writes a data set that can be trained on."""
 
-from yolov7fast.cli.programs import program
+from yolov7fast.cli.commands.data import main
 from yolov7fast.data.data_yaml import load_data_yaml
 from yolov7fast.data.labels import find_images
 
 
-def test_a_folder_of_ones_own_gets_a_data_yaml(tmp_path, monkeypatch, capsys):
+def test_another_folder_gets_a_data_yaml(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.argv", ["make-shapes", "mine", "--train", "2", "--val", "1", "--size", "96"])
-    program("make-shapes").run()
+    assert main(["shapes", "mine", "--train", "2", "--val", "1", "--size", "96"]) == 0
     assert "--data mine/data.yaml" in capsys.readouterr().out
     monkeypatch.chdir("/")
     data = load_data_yaml(str(tmp_path / "mine" / "data.yaml"))

@@ -1,1 +1,0 @@
-"""Commands that write data sets or read nothing but one."""
