@@ -23,6 +23,7 @@ YOLO = {  # network, image size, assigner
     "multi-head": ("cfg/training/yolov7-tiny-1b4h.yaml", 64, "ota"),
 }
 DETR = {"detr": "detr", "rt-detr": "rtdetr_v2"}
+STEP = ("training/step.py", "(__call__)")  # path and function of a line of the training step
 Step = Callable[[int], None]  # called with the global step
 
 
@@ -41,7 +42,7 @@ def yolo_step(kind: str, amp: str, folder: Path) -> Step:
 def detr_step(kind: str, amp: str, folder: Path, data: Path) -> Step:
     """A step of a small network on the first batch of a data set."""
     file = run_file(folder, data, DETR[kind])
-    opt: Namespace = parser_for("train", "detr").parse_args(["--run-file", file, "--device", "0", "--amp", amp])
+    opt: Namespace = parser_for("train", "detr").parse_args(["--config", file, "--device", "0", "--amp", amp])
     family = build_family(family_class("detr"), opt, CUDA, World())
     parts = (family, family.model.train(), family.net, family.optimizer, family.ema, CUDA)
     step = TrainStep(*parts, amp=choose_amp(amp, CUDA), clip_norm=family.clip_norm)
