@@ -71,7 +71,7 @@ class FakeCuda:
 
     def read(self, host: int, size: int) -> None:
         """Copies are executed but kernels are not, so what kernels should have computed is replaced: by `feeds`, else
-        as `COMPUTED` says; flags are true and other single numbers (`item`, the number of places of `nonzero`) are 0."""
+        as `COMPUTED` says; flags are true, other single numbers (`item`, how many places `nonzero` has found) are 0."""
         if self.feeds and len(self.feeds[0]) == size:
             ctypes.memmove(host, self.feeds.pop(0), size)
             return
