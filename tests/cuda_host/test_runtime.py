@@ -8,7 +8,7 @@ import torch
 from fake_cuda_hooks import FAKE
 
 from tests.small_network import small_network
-from yolov7fast.predictors.nms import non_max_suppression
+from yolov7fast.predictors.nms import nms_operator, non_max_suppression
 
 
 @pytest.fixture(autouse=True)
@@ -74,14 +74,15 @@ def test_a_forked_child_has_no_device():
 
 
 def test_suppression_of_fed_candidates_runs_to_its_end():
-    """Three candidates pass each filter, two of the first image and one of the second."""
+    """Three candidates pass each filter, two of the first image and one of the second; all are kept."""
     prediction = torch.rand(2, 50, 9).cuda()
-    count = np.int32(3).tobytes()
-    FAKE.feeds = [count, count, np.array([2, 1], np.int64).tobytes()]
+    nms_operator("cuda")  # tries torchvision's operator once, which reads, too
+    three, two, one = (np.int32(number).tobytes() for number in (3, 2, 1))
+    FAKE.feeds = [three, three, np.array([2, 1], np.int64).tobytes(), two, one]
     found = non_max_suppression(prediction, 0.25, 0.5)
     fed, FAKE.feeds = FAKE.feeds, []
     assert not fed, f"{len(fed)} of the reads did not happen"
-    assert [x.device.type for x in found] == ["cuda", "cuda"] and all(x.shape[1] == 6 for x in found)
+    assert [(x.device.type, *x.shape) for x in found] == [("cuda", 2, 6), ("cuda", 1, 6)]
 
 
 def test_two_devices(run):
