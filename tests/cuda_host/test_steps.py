@@ -11,13 +11,13 @@ from tests.training.families.detr_commands import needs_transformers
 
 AMP = ("off", "fp16", "bf16")
 # most kernels and matrix products of a step (batch 2, an eighth of the width, convolutions image by image); the fp16
-# step of today needs 3 to 5% less
-LAUNCHES = {"plain": 1750, "ota": 1860, "tal": 1920, "auxiliary heads": 3450, "multi-head": 2200}
-DETR_LAUNCHES = {"detr": 1650, "rt-detr": 3200}
+# step, the longest, needs 5% less
+LAUNCHES = {"plain": 1750, "ota": 1860, "tal": 1920, "auxiliary heads": 3680, "multi-head": 2630}
+DETR_LAUNCHES = {"detr": 1650, "rt-detr": 4430}
 # DETR: transformers' own code sends tensors to the device from pageable memory, layer by layer and image by image
 DETR_WAITS = {
     "detr": {"pageable copy to the device": 28, "pageable copy to the host": 1, "cudaStreamSynchronize": 37},
-    "rt-detr": {"pageable copy to the device": 40, "pageable copy to the host": 1, "cudaStreamSynchronize": 50},
+    "rt-detr": {"pageable copy to the device": 65, "pageable copy to the host": 1, "cudaStreamSynchronize": 81},
 }
 
 
