@@ -19,6 +19,7 @@ COMPUTED = {
     ("losses/", "(__init__)"): 2.0,  # anchors in cells and strides, which have been through `half().float()`
     ("losses/", "(to_host)"): 1.0,  # DETR's cost matrix; its last element says that boxes are finite
     ("training/", "(sync_metrics)"): 0.0,  # means of the loss, number of batches whose loss is not finite
+    ("training/", "(wrapped)"): None,  # as it is: numbers that processes have exchanged by copies
     ("predictors/nms", "(non_max_suppression)"): 0.0,  # candidates of each image
 }
 PACKAGES = ("yolov7fast", "tests", "benchmarks")
@@ -77,6 +78,8 @@ class FakeCuda:
             return
         places = call_places()[:1]
         known = [value for parts, value in COMPUTED.items() if places and all(part in places[0] for part in parts)]
+        if known == [None]:
+            return
         if known and size % 4 == 0:
             ctypes.memmove(host, (ctypes.c_float * (size // 4))(*([known[0]] * (size // 4))), size)
         elif size in (4, 8):
