@@ -19,6 +19,7 @@ COMPUTED = {
     ("losses/", "(__init__)"): 2.0,  # anchors in cells and strides, which have been through `half().float()`
     ("losses/", "(to_host)"): 1.0,  # DETR's cost matrix; its last element says that boxes are finite
     ("training/", "(sync_metrics)"): 0.0,  # means of the loss, number of batches whose loss is not finite
+    ("training/", "(forward_loss)"): None,  # so are the buckets of gradients
     ("training/", "(wrapped)"): None,  # as it is: numbers that processes have exchanged by copies
     ("predictors/nms", "(non_max_suppression)"): 0.0,  # candidates of each image
 }
