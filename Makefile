@@ -6,7 +6,7 @@ PY     := $(VENV)/bin/python
 # arguments for train.py, e.g. make train ARGS="--data my.yaml --epochs 50"; empty: the project's own small data set
 ARGS   ?=
 
-.PHONY: train test test-slow test-random test-torch lint lint-quick format docs bench bench-full gpu-check test-overlay clean
+.PHONY: train test test-slow test-random test-torch lint lint-quick format docs bench bench-full gpu-check test-overlay test-cuda-host clean
 
 train: $(VENV)/.run-ready
 ifeq ($(strip $(ARGS)),)
@@ -47,6 +47,15 @@ test-overlay: $(VENV)/.dev-ready
 	@test -n "$(REPO)" || { echo "give the checkout: make test-overlay REPO=DIR" >&2; exit 2; }
 	OMP_NUM_THREADS=1 OVERLAY_REPO="$(abspath $(REPO))" $(PY) -m pytest -x tests/overlay/test_real_checkout.py
 
+# torch's CUDA host code on a fake runtime (tests/cuda_host), in a separate environment with a CUDA build of torch (7 GB);
+# CUDA_VENV=DIR uses one that exists. `make test` skips these tests: they are collected only under the fake runtime
+CUDA_VENV ?= .venv-cuda
+FAKE_CUDA := $(abspath $(CUDA_VENV))/fake_cuda
+test-cuda-host: $(CUDA_VENV)/.cuda-ready
+	$(MAKE) -s -C tests/cuda_host/runtime VENV=$(abspath $(CUDA_VENV)) OUT=$(FAKE_CUDA)
+	LD_PRELOAD=$(FAKE_CUDA)/libfake_cuda.so LD_LIBRARY_PATH=$(FAKE_CUDA) PYTHONPATH=$(CURDIR)/tests/cuda_host/preload \
+	  OMP_NUM_THREADS=1 $(CUDA_VENV)/bin/python -m pytest tests/cuda_host $(ARGS)
+
 # style, which package may import which, types; pyright looks for no newer version of itself
 lint: lint-quick
 	$(VENV)/bin/lint-imports
@@ -84,6 +93,13 @@ $(TORCH): scripts/choose_torch.py yolov7fast/core/torch_build.py
 
 $(VENV)/.run-ready: requirements.txt $(TORCH)
 	$(PY) -m pip install -q -r requirements.txt -c $(TORCH)
+	touch $@
+
+CUDA_TORCH := torch==2.8.0 torchvision==0.23.0 pytest pytest-timeout transformers
+$(CUDA_VENV)/.cuda-ready: requirements.txt
+	test -x $(CUDA_VENV)/bin/python || $(PYTHON) -m venv $(CUDA_VENV)
+	sed '/^torch/d; s/ *#.*//' $^ > $(CUDA_VENV)/requirements.txt
+	$(CUDA_VENV)/bin/python -m pip install -q $(CUDA_TORCH) -r $(CUDA_VENV)/requirements.txt
 	touch $@
 
 $(VENV)/.dev-ready: tests/requirements.txt $(VENV)/.run-ready

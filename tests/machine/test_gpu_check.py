@@ -159,6 +159,19 @@ def test_a_nan_under_fp16_is_found(small_step, tmp_path, monkeypatch):
     }
 
 
+def test_the_comparison_runs_with_cudnn(tmp_path, monkeypatch):
+    """`cudnn.flags` switches it off unless told otherwise: another path than training takes would be compared."""
+    enabled = []
+
+    def step_change(*_):
+        enabled.append(torch.backends.cudnn.enabled)
+        return 1.0, torch.ones(3), 2
+
+    monkeypatch.setattr(gpu_check, "step_change", step_change)
+    assert all(line.status == PASSED for line in gpu_check.check_correctness(CPU, tmp_path))
+    assert all(enabled) and len(enabled) == 12
+
+
 # --- speed ------------------------------------------------------------------------------------------------------------
 
 

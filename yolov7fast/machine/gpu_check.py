@@ -182,7 +182,7 @@ def check_correctness(device: torch.device, folder: Path) -> Iterator[CheckLine]
     """One step of each loss in each precision against the CPU."""
     for assigner, (amp, most) in product(("plain", "ota"), TOLERANCE.items()):
         loss, change, last = step_change(torch.device("cpu"), folder, assigner, "off")
-        with torch.backends.cudnn.flags(allow_tf32=False):
+        with torch.backends.cudnn.flags(enabled=torch.backends.cudnn.enabled, allow_tf32=False):  # else off
             found, moved, _ = step_change(device, folder, assigner, amp)
         part = slice(None) if amp == "off" else slice(-last, None)
         errors = abs(found / loss - 1), float((moved - change)[part].norm() / change[part].norm())

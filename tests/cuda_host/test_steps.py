@@ -1,0 +1,74 @@
+"""Whole training steps: no error of device, dtype or order; waits, copies and launches within a written budget."""
+
+from collections import Counter
+
+import pytest
+import torch
+from fake_cuda_hooks import FAKE
+
+from tests.cuda_host.training_steps import DETR, YOLO, detr_step, yolo_step
+from tests.training.families.detr_commands import needs_transformers
+
+AMP = ("off", "fp16", "bf16")
+# most kernels and matrix products of a step (batch 2, an eighth of the width, convolutions image by image); the fp16
+# step, the longest, needs 5% less
+LAUNCHES = {"plain": 1750, "ota": 1860, "tal": 1920, "auxiliary heads": 3680, "multi-head": 2630}
+DETR_LAUNCHES = {"detr": 1650, "rt-detr": 4430}
+# DETR: transformers' own code sends tensors to the device from pageable memory, layer by layer and image by image
+DETR_WAITS = {
+    "detr": {"pageable copy to the device": 28, "pageable copy to the host": 1, "cudaStreamSynchronize": 37},
+    "rt-detr": {"pageable copy to the device": 65, "pageable copy to the host": 1, "cudaStreamSynchronize": 81},
+}
+
+
+def counted_step(step) -> tuple[Counter, list]:
+    """Counters of the third step, and where it waited: the optimizer's state exists, the allocator has its blocks."""
+    step(0)
+    step(1)
+    torch.cuda.synchronize()
+    FAKE.waits.clear()
+    with FAKE.counted() as counts:
+        step(2)
+    return counts, list(FAKE.waits)
+
+
+def report(kind: str, amp: str, counts: Counter, waits: list) -> None:
+    """Shown by `pytest -rP` and where a test fails."""
+    print(kind, amp, dict(counts))
+    for wait, times in Counter(map(str, waits)).items():
+        print(f"{times:4d} x {wait}")
+
+
+@pytest.mark.parametrize("amp", AMP)
+@pytest.mark.parametrize("kind", YOLO)
+def test_a_yolo_step_waits_for_nothing(kind, amp, tmp_path):
+    counts, waits = counted_step(yolo_step(kind, amp, tmp_path))
+    report(kind, amp, counts, waits)
+    assert waits == []
+    assert counts["h2d_pageable"] == counts["d2h_pageable"] == 0 and 1 <= counts["h2d_pinned"] <= 5
+    assert counts["malloc"] == counts["host_alloc"] == 0, "the step still grows"
+    assert counts["launch"] + counts["gemm"] <= LAUNCHES[kind]
+
+
+@needs_transformers
+@pytest.mark.parametrize("amp", AMP)
+@pytest.mark.parametrize("kind", DETR)
+def test_a_detr_step_waits_as_often_as_written(kind, amp, tmp_path, shapes_small):
+    counts, waits = counted_step(detr_step(kind, amp, tmp_path, shapes_small))
+    report(kind, amp, counts, waits)
+    by_kind = Counter(wait[0] for wait in waits)
+    assert all(number <= DETR_WAITS[kind].get(what, 0) for what, number in by_kind.items()), by_kind
+    assert counts["launch"] + counts["gemm"] <= DETR_LAUNCHES[kind]
+
+
+def test_a_planted_wait_is_found_with_its_line(tmp_path):
+    step = yolo_step("plain", "off", tmp_path)
+    values = torch.ones(3, device="cuda")
+    _, waits = counted_step(lambda number: (step(number), values.sum().item()))
+    assert len(waits) == 1 and "test_steps.py" in waits[0][2][0] and "cudaStreamSynchronize" in str(waits[0])
+
+
+def test_a_planted_pageable_copy_is_found(tmp_path):
+    step = yolo_step("plain", "off", tmp_path)
+    _, waits = counted_step(lambda number: (step(number), torch.ones(3).to("cuda", non_blocking=True)))
+    assert [wait[0] for wait in waits] == ["pageable copy to the device"]
