@@ -5,6 +5,7 @@ import gzip
 import json
 import os
 import shutil
+import signal
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # two test processes on two cores must not fight over threads
@@ -26,6 +27,10 @@ VISIBLE = {name: value for name, value in os.environ.items() if name == "CUDA_VI
 LONGEST = ("training", "search", "overlay", "docs", "inference", "data", "cli", "evaluation", "nn")
 
 cv2.setNumThreads(0)  # as `data.dataset` sets it when it is imported
+# a shell starts background jobs, and nohup starts programs, with these ignored, and child processes would inherit that
+for number, default in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL)):
+    if signal.getsignal(number) == signal.SIG_IGN:
+        signal.signal(number, default)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

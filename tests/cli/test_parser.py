@@ -10,6 +10,7 @@ import torch
 from yolov7fast.cli.checks import check_detect, check_test, check_train
 from yolov7fast.cli.flags import flags_of
 from yolov7fast.cli.parser import parser_for
+from yolov7fast.cli.train_command import config_of
 from yolov7fast.core.errors import UserError
 from yolov7fast.training.distributed import world_from_environment
 from yolov7fast.training.yolo_schedule import freeze_layers
@@ -121,8 +122,9 @@ def test_overfit_takes_its_number_of_images_from_the_subset(tmp_path, family, in
     path.write_text(f"training: {{{in_file}}}\n")
     opt = parser_for("train", family).parse_args(["--config", str(path), *arguments])
     check_train(opt, family)
-    assert opt.overfit == images and type(opt.overfit) is int
-    assert opt.subset_size == (0 if images else 100)
+    config = config_of(opt, family)
+    assert config.overfit == images and type(config.overfit) is int
+    assert config.subset_size == (0 if images else 100)
 
 
 def test_two_numbers_of_images_in_a_run_file_are_blamed_on_it(tmp_path):

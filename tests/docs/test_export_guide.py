@@ -27,7 +27,7 @@ def test_its_commands_run(tmp_path, monkeypatch, capsys):
         small = {"export": ("--img-size", "64"), "test": ("--workers", "0"), "detect": ("--conf-thres", "0.05")}
         run_line(words, monkeypatch, *small.get(script, ()))
         ran.append(script)
-    assert ran == ["export", "detect_onnx", "test", "detect", "export"]
+    assert ran == ["export", "detect_onnx", "test", "detect", "export", "export"]
     assert "proved by onnxruntime" in capsys.readouterr().out
     assert (tmp_path / "result.jpg").is_file()
     model = onnx.load(tmp_path / "best.onnx")

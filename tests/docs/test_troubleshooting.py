@@ -21,7 +21,7 @@ def test_thirty_questions_are_answered_by_number():
 
 def test_its_flags_exist():
     known = {name for flag in TABLE for name in (flag.name, *flag.aliases)}
-    known |= {"--cfg", "--output", "--nms", "--shm-size", "--nproc_per_node", "--hyp", "--name"}
+    known |= {"--cfg", "--deploy-cfg", "--output", "--nms", "--shm-size", "--nproc_per_node", "--hyp", "--name"}
     found = set(re.findall(r"(?<![\w-])--[a-z][\w-]+", TEXT))
     assert {flag for flag in found if not any(name.startswith(flag) for name in known)} == set()
 

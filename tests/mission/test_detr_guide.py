@@ -14,6 +14,7 @@ from yolov7fast.cli import overfit
 from yolov7fast.cli.checks import check_train
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.cli.programs import Program
+from yolov7fast.cli.train_command import config_of
 from yolov7fast.core.process import child
 from yolov7fast.core.text import counted
 from yolov7fast.reports import run_plots as plot
@@ -32,7 +33,8 @@ def test_a_run_file_of_the_guide_is_pasted_as_it_is(tmp_path, text):
     path.write_text(text + "\n")
     opt = parser_for("train", "detr").parse_args(["--config", str(path)])
     check_train(opt, "detr")
-    assert (opt.overfit, opt.subset_size) == ((10, 0) if "overfit: true" in text else (0, opt.subset_size))
+    config = config_of(opt, "detr")
+    assert (config.overfit, config.subset_size) == ((10, 0) if "overfit: true" in text else (0, opt.subset_size))
     assert opt.amp == ("off" if "amp: false" in text else "auto") and opt.resume is False
     assert opt.resize_schedule == ("1:640,20:800,40:960" if "640" in text else "")
     assert opt.subset_seed == (42 if "42" in text else 0)

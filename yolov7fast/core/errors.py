@@ -118,7 +118,7 @@ def shown(value: Any, limit: int = 80) -> str:
     return printable(_Repr().repr(value), limit)
 
 
-def need(package: str, why: str, install: str = "-r requirements-export.txt") -> ModuleType:
+def need(package: str, why: str, install: str = "onnx onnxruntime onnxscript openvino") -> ModuleType:
     """Import an optional package. why: what needs it, beginning the message; install: arguments of pip."""
     try:
         return importlib.import_module(package)

@@ -74,8 +74,10 @@ def test_ctrl_c_before_training_ends_without_a_traceback(capsys):
     def interrupted():
         raise KeyboardInterrupt
 
+    before = signal.getsignal(signal.SIGINT)
     with pytest.raises(SystemExit) as left:
         run_command(interrupted)
+    signal.signal(signal.SIGINT, before)
     assert left.value.code == 130
     assert capsys.readouterr().err == "interrupted\n"
 

@@ -12,6 +12,7 @@ from tests.training.families.detr_commands import BACKBONE, NETWORKS, needs_tran
 from yolov7fast.checkpoint.checkpoint_reader import CheckpointError, load_checkpoint, save_checkpoint
 from yolov7fast.cli.checks import check_train
 from yolov7fast.cli.parser import parser_for
+from yolov7fast.cli.train_command import config_of
 from yolov7fast.core.errors import UserError
 from yolov7fast.losses import detr_loss
 from yolov7fast.losses.detr_loss import PARTS, attach_loss, matcher_timed
@@ -298,7 +299,8 @@ def test_sections_inheritance_and_the_command_line(tmp_path, shapes_small):
         ["--config", str(tmp_path / "over.yaml"), "--max-epochs", "7", "--overfit"]
     )
     check_train(opt, "detr")
-    assert (opt.lr, opt.backbone_lr, opt.amp, opt.epochs, opt.overfit) == (5e-4, 1e-3, "off", 7, 10)
+    config = config_of(opt, "detr")
+    assert (config.lr, config.backbone_lr, config.amp, config.epochs, config.overfit) == (5e-4, 1e-3, "off", 7, 10)
     assert opt.resize_schedule == "1:64,2:96" and opt.network == NETWORKS["detr"]
     assert parser_for("train", "detr").parse_args(["--config", str(tmp_path / "detr.yaml")]).amp == "auto"
 

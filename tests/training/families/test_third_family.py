@@ -21,7 +21,7 @@ from yolov7fast.training.step import TrainStep
 ROOT = Path(__file__).resolve().parents[3]
 TEXT = (ROOT / "docs" / "extending_family.md").read_text()
 FILES = dict(re.findall(r"```python\n# yolov7fast/training/(\S+\.py)\n(.*?)```", TEXT, re.S))
-ROW = re.search(r"```python\n# yolov7fast/checkpoint/family\.py, in FAMILIES\n(.*?)```", TEXT, re.S)
+ROW = re.search(r"```python\n# yolov7fast/checkpoint/families\.py, in FAMILIES\n(.*?)```", TEXT, re.S)
 COMMANDS = re.search(r"```bash\n(.*?)```", TEXT, re.S)
 
 
