@@ -115,11 +115,10 @@ def test_an_automatic_batch_that_is_too_large_begins_again_with_half(run, tmp_pa
     words = on_gpu(small_run(tmp_path, shapes_small), "--epochs", "1")
     words[words.index("--batch-size") + 1] = "auto"
     done = run("train.py", *words, FAKE_CUDA_OOM_AT="3", FAKE_CUDA_OOM_TIMES="2")
-    assert "begins anew with batch 8" in done.stderr + done.stdout
+    assert "starts again with batch 8" in done.stderr + done.stdout
     assert len(results(tmp_path)) == 2
 
 
-@pytest.mark.xfail(strict=True, reason="the error of a refused cudaHostRegister is not cleared; fixed on branch w_data")
 def test_refused_page_locking_costs_speed_only(run, tmp_path, shapes_small):
     words = on_gpu(small_run(tmp_path, shapes_small), "--epochs", "1", "--fast-dataloader")
     words[words.index("--workers") + 1] = "2"
