@@ -47,7 +47,7 @@ def test_trials_that_fail_are_recorded_and_do_not_stop_the_others(tmp_path, fake
 
 def test_a_full_disk_ends_the_trials_with_one_line_and_no_child_left(tmp_path, monkeypatch, capsys):
     """After the first trial has begun nothing more can be written; with room again, --resume does the rest."""
-    writes = count()
+    writes, others = count(), running_children()
 
     def full(path):
         if next(writes) > 3:
@@ -61,15 +61,14 @@ def test_a_full_disk_ends_the_trials_with_one_line_and_no_child_left(tmp_path, m
     assert ended.value.code == 2
     last = capsys.readouterr().err.splitlines()[-1]
     assert last.startswith(f"error: cannot write {tmp_path}/out/") and "No space left" in last
-    assert not running_children()
+    assert not running_children() - others
     assert run("--output-dir", str(tmp_path / "out"), "--resume") == 0
     assert column(tmp_path, "status") == ["completed", "completed"]
 
 
-def running_children() -> list[str]:
-    """Processes that this one has started and that still run, but for the server that other tests start theirs from."""
-    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-    return [child for child in children if b"fork_server" not in Path(f"/proc/{child}/cmdline").read_bytes()]
+def running_children() -> set[str]:
+    """Processes that this one has started and that still run; other tests may have left some, such as a fork server."""
+    return set(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())
 
 
 def test_a_database_that_fails_in_the_midst_of_a_search_is_named(tmp_path):
@@ -251,6 +250,7 @@ def test_the_time_budget_ends_what_runs_also_what_does_not_listen(tmp_path, fake
 
 def test_the_second_ctrl_c_kills_what_does_not_stop(tmp_path, fake, monkeypatch):
     read, hanging = TrialRunner.read_epochs, tmp_path / "out" / "trial_001" / "hanging"
+    others = running_children()
 
     def interrupted(self, trial, run):
         read(self, trial, run)
@@ -261,7 +261,7 @@ def test_the_second_ctrl_c_kills_what_does_not_stop(tmp_path, fake, monkeypatch)
         patch.setattr(TrialRunner, "read_epochs", interrupted)
         fake(trial_001="deaf")
         assert run(*listed(tmp_path, SIX[:2])) == 130
-    assert not running_children() and not list((tmp_path / "out").glob("trials_*.csv"))
+    assert not running_children() - others and not list((tmp_path / "out").glob("trials_*.csv"))
     fake()
     assert run("--output-dir", str(tmp_path / "out"), "--resume") == 0
     assert column(tmp_path, "status") == ["completed"] * 2
