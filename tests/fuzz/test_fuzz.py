@@ -10,6 +10,7 @@ from tests.fuzz.target import Target, text
 from tests.fuzz.targets import DETR, TARGETS
 from tests.training.families.detr_commands import needs_transformers
 from yolov7fast.core.errors import UserError
+from yolov7fast.core.process.memory import keep_freed_memory
 from yolov7fast.nn import detr_model
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="holds cases to limits by Linux's means")
@@ -73,7 +74,7 @@ def endless(folder):
 
 
 def greedy(folder):
-    block = bytearray(400 << 20)  # four times the limit: the kernel may reclaim other pages meanwhile, which hides some
+    block = bytearray(400 << 20)
     block[::4096] = b"x" * len(block[::4096])
 
 
@@ -106,3 +107,18 @@ def test_a_case_fails_by_time_memory_tracebacks_and_messages_that_name_no_file(t
     (result,) = files.run(files.cases([5]))
     assert (result.case, result.target, result.refused) == (5, "kind", use in (talkative, silent))
     assert problem in result.problem and bool(problem) == bool(result.problem)
+
+
+def test_memory_that_malloc_keeps_hides_no_greedy_case(tmp_path, monkeypatch):
+    monkeypatch.setattr("tests.fuzz.runner.MEMORY", 100 << 20)
+
+    def use(folder):  # what the first case frees stays in the heap, as in a process that loads images
+        assert keep_freed_memory()
+        blocks = [bytearray(20 << 20) for _ in range(22)]
+        for block in blocks:
+            block[::4096] = b"x" * len(block[::4096])
+        del block, blocks
+        greedy(folder)
+
+    files = Files(tmp_path, [Target("kind", "file.txt", (same,), text("file.txt", "content"), use)])
+    assert all(" MiB" in result.problem for result in files.run(files.cases([5, 6])))
