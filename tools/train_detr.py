@@ -10,8 +10,14 @@ from yolov7fast.core.process.signals import end_on_signals
 if __name__ == "__main__":
     end_on_signals()  # first: the imports take seconds
 
-from yolov7fast.cli.commands.train import main
 from yolov7fast.core.errors import run_command
 
+
+def main() -> int:
+    from yolov7fast.cli.commands import train  # imported here, so that a failed import is reported in one line
+
+    return train.main(family="detr")
+
+
 if __name__ == "__main__":
-    run_command(lambda: main(family="detr"))
+    run_command(main)

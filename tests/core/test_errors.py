@@ -1,5 +1,8 @@
 """Values in error messages: one line, short, in a bounded time, whatever they are."""
 
+import resource
+import subprocess
+import sys
 from collections import OrderedDict
 from pathlib import Path
 
@@ -9,6 +12,8 @@ import torch
 from torch import nn
 
 from yolov7fast.core.errors import run_command, shown
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def bomb(depth: int) -> list:
@@ -71,3 +76,17 @@ def test_memory_that_ran_out_ends_a_command_with_one_line(greedy, capsys):
 def test_other_errors_keep_their_traceback():
     with pytest.raises(RuntimeError, match="a fault of this program"):
         run_command(lambda: (_ for _ in ()).throw(RuntimeError("a fault of this program")))
+
+
+@pytest.mark.parametrize("program", ["train.py", "test.py", "tools/train_detr.py"])
+def test_a_program_that_has_no_memory_for_its_imports_ends_with_one_line(program):
+    limit = 500_000 << 10  # less than torch's libraries
+    ended = subprocess.run(
+        [sys.executable, ROOT / program],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)),
+    )
+    assert ended.returncode == 2 and ended.stderr.startswith("error: out of memory ("), ended.stderr
+    assert ended.stderr.count("\n") == 1

@@ -141,9 +141,21 @@ def build(architecture: str, names: Sequence[str], settings: Mapping[str, Any], 
     with _as_user_errors("model.network"):
         network = getattr(library, kind.network)(config)
         thaw(network)
+        spread_queries(network)
         model = Detector(network, architecture, names, True)
     try_out(model)
     return model
+
+
+def spread_queries(network: nn.Module) -> None:
+    """Draw DETR's query embeddings from N(0, 1), as the published training does.
+
+    transformers draws them with a standard deviation of 0.02: all queries then start with almost the same prediction,
+    and classes are learnt only after the queries have diverged.
+    """
+    for name, parameter in network.named_parameters():
+        if name.endswith("query_position_embeddings.weight"):
+            nn.init.normal_(parameter)
 
 
 TRIED_SIZE = 64
