@@ -26,31 +26,10 @@ class Batch(NamedTuple):
 
 
 class Matches(NamedTuple):
-    """Outcome of matching: the k of n detections that took a label, in ascending order of the labels."""
+    """Outcome of matching n detections."""
 
-    n: int
-    found: np.ndarray  # (k,) int64 rows of detections
-    taken: np.ndarray  # (k,) int64 rows of their labels
-    iou: np.ndarray  # (k,) float32
-
-    @property
-    def hits(self) -> np.ndarray:
-        """(k, 10) bool: right at IoU thresholds .50, .55, ..., .95."""
-        return self.iou[:, None] > IOU_THRESHOLDS
-
-    @property
-    def correct(self) -> np.ndarray:
-        """(n, 10) bool: `hits` of all detections."""
-        correct = np.zeros((self.n, len(IOU_THRESHOLDS)), bool)
-        correct[self.found] = self.hits
-        return correct
-
-    @property
-    def label(self) -> np.ndarray:
-        """(n,) int64 row of the label that the detection took, -1 for none."""
-        label = np.full(self.n, -1)
-        label[self.found] = self.taken
-        return label
+    label: np.ndarray  # (n,) int64 row of the label that the detection took, -1 for none
+    correct: np.ndarray  # (n, 10) bool: right at IoU thresholds .50, .55, ..., .95
 
 
 def native_batch(detections: list[torch.Tensor], targets: torch.Tensor, shapes, hw: tuple[int, int]) -> Batch:
@@ -140,4 +119,7 @@ def match(batch: Batch) -> Matches:
     best = closest(det, iou)
     det, label, iou = det[best], label[best], iou[best]  # ascending: best score of an image first
     taken, first = np.unique(label, return_index=True)
-    return Matches(len(batch.detections), det[first], taken, iou[first])
+    found = Matches(np.full(len(batch.detections), -1), np.zeros((len(batch.detections), len(IOU_THRESHOLDS)), bool))
+    found.label[det[first]] = taken
+    found.correct[det[first]] = iou[first, None] > IOU_THRESHOLDS
+    return found
