@@ -185,7 +185,6 @@ def test_drawings_of_the_first_batches_survive_a_loader_that_reuses_its_memory(s
 
     sink = ImageSink(tmp_path, NAMES)
     evaluate(perfect, reusing(), nc=3, sinks=[sink])
-    sink.close()
     assert sorted(drawn) == sorted(f"test_batch{i}_{kind}.jpg" for i in range(3) for kind in ("labels", "pred"))
     for i in range(3):
         assert drawn[f"test_batch{i}_labels.jpg"][0] == i
@@ -199,7 +198,6 @@ def test_a_drawing_that_fails_costs_no_figures(stub_loader, tmp_path, monkeypatc
     monkeypatch.setattr("yolov7fast.evaluation.eval_outputs.plot_images", fail)
     sink = ImageSink(tmp_path, NAMES)
     assert evaluate(perfect, stub_loader, nc=3, sinks=[sink]).metrics[MAP] == pytest.approx(1)
-    sink.close()
     assert "no ink" in caplog.text
 
 

@@ -4,6 +4,7 @@ How they look was judged by eye; here stands what can be held by a test.
 """
 
 import gc
+import math
 import threading
 
 import cv2
@@ -17,7 +18,7 @@ from yolov7fast.core.errors import UserError
 from yolov7fast.evaluation import curve_plots as plots_curves
 from yolov7fast.evaluation.curve_plots import plot_confusion, plot_mc_curve, plot_pr_curve
 from yolov7fast.reports.run_plots import plot_evolution, plot_labels, plot_results, plot_study
-from yolov7fast.reports.run_results import read_results
+from yolov7fast.reports.run_results import read_curves
 
 
 def size_of(path) -> tuple[int, int]:
@@ -116,11 +117,10 @@ def test_results_file_is_read_by_epoch_with_gaps_for_what_was_not_measured(tmp_p
     no_obj_loss = (*FULL[:1], 0, *FULL[2:])
     lines = [results_line(0, 2, untested), results_line(1, 2, FULL), "torn\n", results_line(1, 2, no_obj_loss)]
     file.write_text("".join(lines) + results_line(2, 2, FULL)[:60] + "\n")
-    run = read_results(file)
-    assert run["epoch"].tolist() == [0, 1, 2] and run["last_epoch"][0] == 2
-    assert np.isnan(run["map"][0]) and run["map"][1] == 0.25 and np.isnan(run["map"][2])
-    assert np.isnan(run["obj"][1]), "the last line of an epoch counts, and a loss of 0 is a gap"
-    assert run["memory"].tolist() == [3.2] * 3
+    run = read_curves(file)
+    assert run.epoch.tolist() == [0, 1, 2] and run.planned == 3
+    np.testing.assert_equal(run.metrics()["map"], [math.nan, 0.25, math.nan])
+    assert np.isnan(run.losses()["obj"][1]), "the last line of an epoch counts, and a loss of 0 is a gap"
 
 
 def test_results_png_of_files_that_differ_in_length_and_columns(tmp_path, legends):
@@ -159,11 +159,11 @@ def test_epochs_without_validation_are_no_points(tmp_path, panels):
 
 def test_panels_have_the_names_of_the_losses_in_results_csv(tmp_path, panels):
     (tmp_path / "results.txt").write_text(results_line(0, 0, FULL))
-    heading = "epoch,train/box,train/giou,train/cls,train/total,val/box,val/giou,val/cls"
-    (tmp_path / "results.csv").write_text(f"{heading}\n0,1,2,3,6,4,5,6\n")
+    heading = "epoch,train/box,train/giou,train/cls,train/total,val/box,val/giou,val/cls,metrics/precision"
+    (tmp_path / "results.csv").write_text(f"{heading}\n0,1,2,3,6,4,5,6,0.6\n")
     plot_results(tmp_path)
     assert panels["GIoU"] == [([0], [2.0])] and panels["val GIoU"] == [([0], [5.0])]
-    assert "Objectness" not in panels and panels["Precision"] == [([0], [0.6])], "results.txt has what the table lacks"
+    assert "Objectness" not in panels and panels["Precision"] == [([0], [0.6])]
 
 
 def test_results_without_a_file_or_an_epoch_say_so(tmp_path):

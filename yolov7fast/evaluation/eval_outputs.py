@@ -4,7 +4,6 @@ import csv
 import logging
 import math
 from collections.abc import Sequence
-from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,7 +13,6 @@ from yolov7fast.core.boxes import xyxy2xywh
 from yolov7fast.core.drawing import class_name, plot_images
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.atomic import atomic_file
-from yolov7fast.core.process.threads import SideThread
 from yolov7fast.core.text import counted
 from yolov7fast.data.data_yaml import DataYaml
 from yolov7fast.data.labels import check_class_range
@@ -68,13 +66,9 @@ def thresholds_text(config: EvalConfig, uses_nms: bool) -> str:
 
 def training_flags(config: EvalConfig, uses_nms: bool) -> str:
     """The flags of test.py that give the thresholds of validation in training; empty where they are the same."""
-    training = EvalConfig()
-    flags = []
-    if config.conf_thres != training.conf_thres:
-        flags.append(f"--conf-thres {training.conf_thres:g}")
-    if uses_nms and config.iou_thres != training.iou_thres:
-        flags.append(f"--iou-thres {training.iou_thres:g}")
-    return " ".join(flags)
+    training, names = EvalConfig(), ("conf_thres", "iou_thres") if uses_nms else ("conf_thres",)
+    wanted = {name: getattr(training, name) for name in names if getattr(training, name) != getattr(config, name)}
+    return " ".join(f"--{name.replace('_', '-')} {value:g}" for name, value in wanted.items())
 
 
 def print_speed(result: EvalResult, precision: str) -> None:
@@ -210,29 +204,29 @@ class JsonSink:
 
 
 class ImageSink:
-    """`test_batch{0,1,2}_{labels,pred}.jpg`, drawn in a background thread; `close` waits for it."""
+    """`test_batch{0,1,2}_{labels,pred}.jpg`; a drawing that fails is logged."""
 
     image_batches = DRAWN_BATCHES
 
     def __init__(self, save_dir: Path, names):
         self.save_dir, self.names = save_dir, names
-        self.pool = SideThread("drawings")
-        self.drawings: list[Future] = []
 
     def __call__(self, batch: SeenBatch) -> None:
         if batch.batch_index >= DRAWN_BATCHES:
             return
         images = batch.images[:DRAWN_IMAGES].cpu()
         paths = list(batch.paths[: len(images)])
-        for kind, targets in (("labels", batch.targets.cpu()), ("pred", detections_as_targets(batch))):
-            fname = self.save_dir / f"test_batch{batch.batch_index}_{kind}.jpg"
-            self.drawings.append(self.pool.submit(plot_images, images, targets, paths, fname, self.names))
+        try:
+            for kind, targets in (("labels", batch.targets.cpu()), ("pred", detections_as_targets(batch))):
+                fname = self.save_dir / f"test_batch{batch.batch_index}_{kind}.jpg"
+                plot_images(images, targets, paths, fname, self.names)
+        except Exception as error:
+            log_failed_drawing(self.save_dir, error)
 
-    def close(self) -> None:
-        """Wait for the drawings; a failed one is logged."""
-        self.pool.shutdown()
-        for error in filter(None, (drawing.exception() for drawing in self.drawings)):
-            log.warning("an image in %s could not be drawn: %s", self.save_dir, error)
+
+def log_failed_drawing(save_dir: Path, error: Exception) -> None:
+    """Drawings never end a run."""
+    log.warning("an image in %s could not be drawn: %s", save_dir, error)
 
 
 def detections_as_targets(batch: SeenBatch) -> np.ndarray:
@@ -265,7 +259,6 @@ class Outputs:
         self.closed_sinks: list[ClosedSink] = []
         self.rows: JsonSink | None = None
         self.matrix: ConfusionMatrix | None = None
-        self.drawings: ImageSink | None = None
         self._check_labels()
         save_dir.mkdir(parents=True, exist_ok=True)
         wanted = config.outputs
@@ -301,8 +294,7 @@ class Outputs:
 
     def _add_drawings(self) -> None:
         self.matrix = ConfusionMatrix(len(self.names))
-        self.drawings = ImageSink(self.save_dir, self.names)
-        self.sinks += [self.drawings, self.matrix]
+        self.sinks += [ImageSink(self.save_dir, self.names), self.matrix]
 
     def finish(self, result: EvalResult, predictor: Predictor) -> EvalResult:
         """Print and write the result; metrics of pycocotools replace ours in it where it ran."""
@@ -322,10 +314,11 @@ class Outputs:
             settings = {"weights": self.weights, "data": self.data.path, "precision": predictor.precision}
             settings |= config.settings() | ({} if predictor.uses_nms else {"iou_thres": None, "agnostic": None})
             write_files(result, self.names, self.save_dir, settings)
-        if self.matrix is not None and self.drawings is not None:
-            curves = (result, self.matrix.matrix, self.names, self.save_dir)
-            self.drawings.drawings.append(self.drawings.pool.submit(draw_curves, *curves))
-            self.drawings.close()
+        if self.matrix is not None:
+            try:
+                draw_curves(result, self.matrix.matrix, self.names, self.save_dir)
+            except Exception as error:
+                log_failed_drawing(self.save_dir, error)
         return result
 
     def _finish_json(self, result: EvalResult, sink: JsonSink) -> EvalResult:
@@ -337,8 +330,3 @@ class Outputs:
             result = result.with_coco(stats)
             print_coco(result)
         return result
-
-    def close(self) -> None:
-        """Stop the drawing thread of an evaluation that did not finish."""
-        if self.drawings is not None:
-            self.drawings.pool.shutdown(cancel_futures=True)

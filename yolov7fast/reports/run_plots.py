@@ -63,7 +63,7 @@ def _panels(run: RunCurves) -> list[tuple[str, np.ndarray]]:
     metrics, rows = run.metrics(), []
     for losses, prefix, names in (
         (run.losses(), "", ("precision", "recall")),
-        (run.val_losses(), "val ", ("map50", "map")),
+        (run.losses("val/"), "val ", ("map50", "map")),
     ):
         parts = [part for part in losses if part != "total"][:LOSS_PANELS]
         rows += [(prefix + LOSS_TITLES.get(part, part), losses[part]) for part in parts]
