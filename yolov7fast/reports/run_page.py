@@ -232,7 +232,8 @@ def _charts(run: Run) -> list[tuple[str, list[Chart]]]:
         if part in run.val_losses:
             lines.append(Line("validation", epoch, run.val_losses[part].tolist()))
         losses.append(Chart(f"loss_{part}", "Total loss" if part == "total" else f"Loss: {part}", "epoch", lines))
-    lines = [Line(LABELS[name], epoch, run.metrics[name].tolist()) for name in LABELS]
+    names = ("map", "map50", "precision", "recall")
+    lines = [Line(LABELS[name], epoch, run.metrics[name].tolist()) for name in names]
     average = Chart("ap", "Average precision", "epoch", [lines[0], lines[1]], low=0.0)
     two = Chart("pr", "Precision and recall", "epoch", [lines[2], lines[3]], low=0.0)
     names = [name for name in ("lr0", "lr1", "lr2") if name in run.figures and np.nanmax(run.figures[name]) > 0]
