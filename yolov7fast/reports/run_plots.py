@@ -234,5 +234,5 @@ def _against(ax, name: str, values: Sequence[str], curves: Sequence[TrialCurve],
         ax.set_xlim(-0.5, max(len(places), 1) - 0.5)
     elif 0 < WIDE * float(places[0]) <= float(places[-1]):
         ax.set_xscale("log")
-        ax.xaxis.set_major_formatter("{x:g}")  # the figures of this package read no formulas
+        ax.xaxis.set_major_formatter("{x:g}")  # formulas are switched off in these plots
     ax.set(xlabel=name, ylabel="final mAP@.5:.95", title=f"{short(name)} (open: not completed)")
