@@ -20,7 +20,6 @@ from yolov7fast.evaluation.eval_outputs import (
     print_speed,
     print_table,
     write_files,
-    write_per_class_ap,
 )
 from yolov7fast.evaluation.eval_result import MAP, MAP50, SUMMARY
 from yolov7fast.predictors.nms import non_max_suppression
@@ -122,13 +121,6 @@ def test_single_class_counts_every_detection_as_class_0(stub_loader):
     assert matrix.matrix.tolist() == [[32, 0], [0, 0]]
 
 
-def test_upstreams_return_value_has_its_places(stub_loader, stub_predict):
-    result = evaluate(stub_predict, stub_loader, nc=3, config=EvalConfig(img_size=320, batch_size=4))
-    figures, per_class_ap, times = result.as_upstream()
-    assert figures == (*(result.metrics[name] for name in SUMMARY), 1.0, 2.0, 0.0)
-    assert per_class_ap is result.per_class_ap and times == (10.0, 5.0, 15.0, 320, 320, 4)
-
-
 def test_sizes_without_labels_show_a_dash(stub_loader, tmp_path, capsys):
     for _, targets, _, _ in stub_loader:
         targets[:, 4:] = 0.02  # all boxes are small
@@ -212,15 +204,6 @@ def test_tables_as_files(stub_loader, stub_predict, tmp_path):
     assert document["per_class"] == per_class_rows(result, NAMES)
     assert set(document["sizes"]) == {"all", "small", "medium", "large"}
     assert document["losses"] == {"box": 1.0, "giou": 2.0}
-
-
-def test_ap_of_each_class_as_a_file(stub_loader, stub_predict, tmp_path):
-    result = evaluate(stub_predict, stub_loader, nc=3)
-    write_per_class_ap(result, NAMES, tmp_path / "new" / "ap.json")
-    document = json.loads((tmp_path / "new" / "ap.json").read_text())
-    assert document["map50"] == pytest.approx(result.summary[MAP50])
-    assert document["map"] == pytest.approx(result.summary[MAP])
-    assert document["per_class"]["1"] == {"ap50": result.classes.ap[1, 0], "ap": result.per_class_ap[1], "name": "b"}
 
 
 @pytest.mark.parametrize("read", [0, 3], ids=["without images", "with images"])

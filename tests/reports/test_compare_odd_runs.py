@@ -47,11 +47,6 @@ def test_time_is_estimated_from_the_files_where_there_is_no_csv(tmp_path):
     assert any("estimated from file times" in note for note in old.notes)
 
 
-def test_copied_files_of_equal_age_give_no_time(tmp_path):
-    run = write_run(tmp_path / "copy", STUDY["noota"], epochs=10, csv=False)
-    assert read_run(run).seconds is None
-
-
 def test_a_missing_time_is_the_median_of_the_others(tmp_path):
     run = write_run(tmp_path / "gap", STUDY["noota"], epochs=5)
     lines = (run / "results.csv").read_text().splitlines()

@@ -216,10 +216,6 @@ def test_grid_is_at_most_1280_and_takes_tensors_pixels_and_confidences(tmp_path)
     assert drawn[320:640, :240].any()
 
 
-def test_a_batch_without_targets_is_drawn():
-    assert plot_images(np.full((1, 3, 32, 32), 90, np.uint8), np.zeros((0, 6)), fname=None).shape == (32, 32, 3)
-
-
 @pytest.mark.parametrize("height, width", [(60, 80), (480, 640), (3000, 4000)])
 def test_boxes_and_labels_grow_with_the_image_and_stay_inside(height, width):
     image = np.zeros((height, width, 3), np.uint8)

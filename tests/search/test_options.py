@@ -22,8 +22,3 @@ def test_a_damaged_ledger_is_named(tmp_path, damage, message):
     options.check(options.resumed(asked, stored))
     with pytest.raises(UserError, match=rf"{message}.*{tmp_path / options.FILE}"):
         options.check(options.resumed(asked, stored | damage))
-
-
-def test_a_flag_of_the_command_line_is_named_alone():
-    with pytest.raises(UserError, match=r"give --base-config FILE, the run file that every trial builds on$"):
-        options.check(options.parser().parse_args([]))

@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 from yolov7fast.core.device import wait_for_device
 from yolov7fast.core.process.threads import ThreadPool
-from yolov7fast.evaluation.average_precision import ClassAP, Curves, SizeAP, ap_by_size, class_metrics
+from yolov7fast.evaluation.average_precision import ap_by_size, class_metrics
 from yolov7fast.evaluation.detection_matching import Batch, match, native_batch
 from yolov7fast.evaluation.eval_config import EvalConfig
 from yolov7fast.evaluation.eval_result import FURTHER, SUMMARY, EvalResult, Speed
@@ -138,8 +138,7 @@ class Records:
         self.detections.append((matches.correct, dets[:, 4], dets[:, 5], _area(dets), taken))
         self.labels.append((batch.labels[:, 0], label_area))
 
-    def metrics(self, v5_metric: bool) -> tuple[ClassAP, Curves, dict[str, SizeAP], np.ndarray]:
-        """Metrics of the labelled classes, curves, metrics by size, and the class of every label (m,) int."""
+    def result(self, v5_metric: bool, nc: int, seen: int, losses: dict[str, float], speed: Speed) -> EvalResult:
         if not self.detections:
             self.add(Batch(np.zeros((0, 6), "f4"), np.zeros(0, int), np.zeros((0, 5), "f4"), np.zeros(0, int)))
         (*found, area, taken), (label_cls, label_area) = (
@@ -147,16 +146,12 @@ class Records:
         )
         classes, curves = class_metrics(*found, label_cls, v5_metric)
         sizes = ap_by_size(*found, label_cls, area, taken, label_area, v5_metric)
-        return classes, curves, sizes, label_cls.astype(int)
-
-    def result(self, v5_metric: bool, nc: int, seen: int, losses: dict[str, float], speed: Speed) -> EvalResult:
-        classes, curves, sizes, label_cls = self.metrics(v5_metric)
         ap = classes.ap.mean(1)
         columns = (classes.p, classes.r, classes.ap[:, 0], ap)
         summary = {name: float(x.mean()) if len(x) else 0.0 for name, x in zip(SUMMARY, columns)}
         per_class_ap = np.full(nc, summary[SUMMARY[-1]])
         per_class_ap[classes.classes] = ap
-        labels = np.bincount(label_cls, minlength=nc)
+        labels = np.bincount(label_cls.astype(int), minlength=nc)
         return EvalResult(summary, losses, per_class_ap, seen, labels, classes, curves, sizes, speed)
 
 

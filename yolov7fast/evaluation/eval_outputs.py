@@ -5,7 +5,7 @@ import logging
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -134,9 +134,9 @@ def write_files(result: EvalResult, names: Sequence[str], save_dir: Path, settin
     write_json(document, save_dir / "metrics.json", indent=1)
 
 
-def _without_nan(figures: dict[str, float]) -> dict[str, float | None]:
+def _without_nan(values: dict[str, float]) -> dict[str, float | None]:
     """NaN becomes null: JSON has no NaN."""
-    return {name: None if math.isnan(value) else value for name, value in figures.items()}
+    return {name: None if math.isnan(value) else value for name, value in values.items()}
 
 
 def write_per_class_ap(result: EvalResult, names: Sequence[str], path: str | Path) -> None:
@@ -239,13 +239,6 @@ def detections_as_targets(batch: SeenBatch) -> np.ndarray:
     return np.concatenate(rows)
 
 
-class ClosedSink(Protocol):
-    """A sink that completes its file when the evaluation is done."""
-
-    def __call__(self, batch: SeenBatch) -> None: ...
-    def close(self) -> None: ...
-
-
 class Outputs:
     """Everything that one evaluation writes, according to its configuration.
 
@@ -256,7 +249,7 @@ class Outputs:
         self.save_dir, self.data, self.config, self.data_set, self.weights = save_dir, data, config, data_set, weights
         self.names = ["item"] if config.single_cls and data.nc > 1 else data.names
         self.sinks: list[Sink] = []
-        self.closed_sinks: list[ClosedSink] = []
+        self.closed_sinks: list[Any] = []
         self.rows: JsonSink | None = None
         self.matrix: ConfusionMatrix | None = None
         self._check_labels()
@@ -269,8 +262,8 @@ class Outputs:
         if wanted.plots:
             self._add_drawings()
 
-    def add(self, sink: ClosedSink) -> None:
-        """Add a sink that sees every batch and is closed when the evaluation is complete."""
+    def add(self, sink: Any) -> None:
+        """Add a sink that sees every batch; its method `close` is called when the evaluation is complete."""
         self.sinks.append(sink)
         self.closed_sinks.append(sink)
 

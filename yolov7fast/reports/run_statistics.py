@@ -11,17 +11,8 @@ from yolov7fast.reports.run_results import Run
 LATE_EPOCHS = 10  # the last measured epochs, over which stability is judged
 # settings that differ between any two runs and explain nothing
 IGNORED_SETTINGS = {
-    "name",
-    "save_dir",
-    "project",
-    "exist_ok",
-    "resume",
-    "hyp",
-    "config",
-    "given",
-    "global_rank",
-    "bucket",
-}
+    "name", "save_dir", "project", "exist_ok", "resume", "hyp", "config", "given", "global_rank", "bucket",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
