@@ -240,14 +240,6 @@ def test_an_odd_size_is_rounded_and_said(shapes_small, untrained, in_tmp, caplog
     assert result.speed.img_size == 96 and "using 96" in caplog.text
 
 
-def test_single_class_counts_all_as_one(shapes_small, untrained, in_tmp):
-    result = on_shapes(shapes_small, untrained, "--single-cls", "--save-json")
-    assert result.labels.shape == (1,) and result.per_class_ap.shape == (1,)
-    assert {row["category_id"] for row in json.loads(Path("runs/test/exp/untrained_predictions.json").read_text())} == {
-        0
-    }
-
-
 # --- mistakes ---------------------------------------------------------------------------------------------------------
 
 
@@ -296,12 +288,6 @@ def test_a_set_without_labels_is_refused_unless_boxes_are_wanted(unlabelled, unt
     result = on_shapes(unlabelled, untrained, "--save-json", "--name", "boxes")
     assert result.coco is None and "all figures will be 0" in caplog.text
     assert json.loads(Path("runs/test/boxes/untrained_predictions.json").read_text())
-
-
-def test_packed_images_go_where_the_user_says(shapes_small, untrained, in_tmp):
-    on_shapes(shapes_small, untrained, "--cache-images", "disk", "--cache-dir", "packs")
-    assert [path.suffix for path in Path("packs").iterdir()] == [".pack"]
-    assert not list(shapes_small.rglob("*.pack"))
 
 
 def test_a_label_beyond_nc_is_named(shapes_small, untrained, in_tmp):

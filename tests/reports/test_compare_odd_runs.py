@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from tests.reports.recorded_study import CSV_HEADER, STUDY, rows_of, write_run
+from tests.reports.recorded_study import STUDY, rows_of, write_run
 from yolov7fast.reports.comparison import build_report
 from yolov7fast.reports.html_page import to_markdown
 from yolov7fast.reports.run_results import read_run, read_runs
@@ -45,17 +45,6 @@ def test_time_is_estimated_from_the_files_where_there_is_no_csv(tmp_path):
     old = read_run(run)
     assert old.time_source == "file times" and old.total_hours == pytest.approx(1, abs=0.01)
     assert any("estimated from file times" in note for note in old.notes)
-
-
-def test_a_missing_time_is_the_median_of_the_others(tmp_path):
-    run = write_run(tmp_path / "gap", STUDY["noota"], epochs=5)
-    lines = (run / "results.csv").read_text().splitlines()
-    fields = lines[3].split(",")
-    fields[CSV_HEADER.split(",").index("seconds")] = ""
-    lines[3] = ",".join(fields)
-    (run / "results.csv").write_text("\n".join(lines) + "\n")
-    gap = read_run(run)
-    assert gap.seconds == pytest.approx([1.81 * 36] * 5) and any("median" in note for note in gap.notes)
 
 
 def test_an_epoch_that_was_not_validated_is_a_gap(tmp_path):

@@ -1,4 +1,4 @@
-"""Trials as a user runs them, with a stand-in for train.py: how each kind of end is recorded, kills, resuming."""
+"""Trials as a user runs them, with a stub of train.py: how each kind of end is recorded, kills, resuming."""
 
 import contextlib
 import csv

@@ -17,7 +17,7 @@ class OutputConfig:
     save_txt: bool = False  # labels/*.txt
     save_conf: bool = False  # with the score in each line
     save_hybrid: bool = False  # labels and detections together, in labels/*.txt
-    save_json: bool = False  # COCO rows, and pycocotools' figures
+    save_json: bool = False  # COCO rows, and pycocotools' numbers
     annotations: str | None = None  # COCO annotation file; None: looked for, else built from the labels
     is_coco: bool = False  # class ids are COCO's 80, whatever the names
     plots: bool = True  # grids of the first batches, curves, confusion matrix

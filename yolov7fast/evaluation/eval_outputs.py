@@ -49,8 +49,8 @@ def print_table(result: EvalResult, names: Sequence[str], per_class: bool) -> No
         for row in per_class_rows(result, names):
             print(ROW % (row["name"], result.seen, row["labels"], row["P"], row["R"], row["AP50"], row["AP"]))
     print(SIZE_HEADER)
-    for size, figures in result.sizes.items():
-        print(SIZE_ROW % (size, result.seen, figures.labels, *map(_shown, (figures.ap50, figures.ap, figures.ar))))
+    for size, found in result.sizes.items():
+        print(SIZE_ROW % (size, result.seen, found.labels, *map(_shown, (found.ap50, found.ap, found.ar))))
 
 
 def _shown(value: float) -> str:
@@ -59,7 +59,7 @@ def _shown(value: float) -> str:
 
 
 def thresholds_text(config: EvalConfig, uses_nms: bool) -> str:
-    """The thresholds that a table's figures depend on."""
+    """The thresholds that a table depends on."""
     nms = f"NMS IoU {config.iou_thres:g}" if uses_nms else "no NMS"
     return f"Thresholds: confidence {config.conf_thres:g}, {nms}"
 
@@ -122,7 +122,7 @@ def write_files(result: EvalResult, names: Sequence[str], save_dir: Path, settin
         **dict(zip(JSON_NAMES, (result.summary[name] for name in SUMMARY))),
         "further": _without_nan(dict(result.further)),
         "losses": dict(result.losses),
-        "sizes": {size: _without_nan(figures._asdict()) for size, figures in result.sizes.items()},
+        "sizes": {size: _without_nan(found._asdict()) for size, found in result.sizes.items()},
         "times": {
             "inference_ms": result.speed.inference_ms,
             "nms_ms": result.speed.nms_ms,

@@ -15,8 +15,8 @@ from yolov7fast.core.text import printable
 
 WIDTH, HEIGHT = 520, 300
 LEFT, RIGHT, TOP, BOTTOM = 58, 14, 10, 40  # margins around the plot
-MOST_POINTS = 400  # of a line: more cannot be seen at this width
-MOST_LINES = 24
+MAX_POINTS = 400  # of a line: more cannot be seen at this width
+MAX_LINES = 24
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#a66f00", "#2f8fc9", "#8c564b", "#6b6b6b")
 # for files, which have no style sheet
 FILE_STYLE = "text{font:14px sans-serif;fill:#5b6478}.frame{stroke:#dfe3ea}polyline,line{stroke-width:2}"
@@ -48,7 +48,7 @@ class Chart:
 
     def __post_init__(self):
         known = [line for line in map(_measured, self.lines) if line.x]
-        object.__setattr__(self, "drawn", known[:MOST_LINES])
+        object.__setattr__(self, "drawn", known[:MAX_LINES])
 
     def __bool__(self) -> bool:
         return bool(self.drawn)
@@ -150,9 +150,9 @@ def short(value: float) -> str:
 def _measured(line: Line) -> Line:
     """The points that were measured, thinned out evenly where there are too many; first and last stay."""
     points = [(float(x), float(y)) for x, y in zip(line.x, line.y) if y is not None and math.isfinite(y)]
-    if len(points) > MOST_POINTS:
-        stride = (len(points) - 1) / (MOST_POINTS - 1)
-        points = [points[round(i * stride)] for i in range(MOST_POINTS)]
+    if len(points) > MAX_POINTS:
+        stride = (len(points) - 1) / (MAX_POINTS - 1)
+        points = [points[round(i * stride)] for i in range(MAX_POINTS)]
     return Line(line.name, [x for x, _ in points], [y for _, y in points])
 
 

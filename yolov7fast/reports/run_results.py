@@ -142,7 +142,7 @@ class Run:
     hyp: dict[str, Any] = field(default_factory=dict)
     weights: dict[str, int] = field(default_factory=dict)  # file name -> bytes
     profile: dict[str, Any] = field(default_factory=dict)  # of profile.json; empty: none
-    notes: list[str] = field(default_factory=list)  # what a reader should know of the figures
+    notes: list[str] = field(default_factory=list)  # what a reader should know about the numbers
 
     @property
     def hours(self) -> np.ndarray | None:

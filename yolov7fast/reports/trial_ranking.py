@@ -42,7 +42,7 @@ ENDED = (COMPLETED, PRUNED, FAILED)  # final; all others are resumed
 ORDER = (COMPLETED, INTERRUPTED, PRUNED, FAILED)  # of the ranking
 RANKING = ("rank", "setting", "status", "seeds", "map_mean", "map_deviation", "map50_mean", "loss_mean", "wall_time")
 LEAST_DIFFERENCE = 1e-4  # of mAP: settings that differ by less count as equal
-MOST = 1 << 40  # trainings
+MAX_TRAININGS = 1 << 40
 
 
 class CurvePoint(NamedTuple):
@@ -72,7 +72,7 @@ class TrialRun:
         self.curve = [CurvePoint(*point) for point in self.curve]
         numbers = [self.seconds, *(value for point in self.curve for value in point if value is not None)]
         is_plain = isinstance(self.params, dict) and all(isinstance(value, int | float) for value in numbers)
-        if self.status not in (*ENDED, INTERRUPTED, RUNNING) or not is_plain or not is_whole(self.id, 0, MOST):
+        if self.status not in (*ENDED, INTERRUPTED, RUNNING) or not is_plain or not is_whole(self.id, 0, MAX_TRAININGS):
             raise ValueError("it has other values than trials have")
 
     @property
