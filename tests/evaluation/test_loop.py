@@ -129,7 +129,7 @@ def test_sizes_without_labels_show_a_dash(stub_loader, tmp_path, capsys):
 # --- what is written --------------------------------------------------------------------------------------------------
 
 
-def test_label_files_are_begun_anew_by_each_run(stub_loader, tmp_path):
+def test_each_run_overwrites_label_files(stub_loader, tmp_path):
     for _ in range(2):
         evaluate(perfect, stub_loader, nc=3, sinks=[TextSink(tmp_path, save_conf=True)])
     lines = [line for file in tmp_path.glob("*.txt") for line in file.read_text().splitlines()]

@@ -144,13 +144,13 @@ def test_a_trial_without_heartbeat_is_retried_by_another_machine(tmp_path, fake,
 
 def test_a_trial_that_another_machine_has_taken_over_ends_this_one_with_a_line(tmp_path, monkeypatch):
     """This machine was silent for too long, as a suspended one: its trial is over when it reports the next epoch."""
-    judge = TrialRunner.judge
+    judge = TrialRunner.reason_to_prune
 
     def lose(self, trial, run, point):
         self.study.tell(trial.number, state=optuna.trial.TrialState.FAIL, skip_if_finished=True)
         return judge(self, trial, run, point)
 
-    monkeypatch.setattr(TrialRunner, "judge", lose)
+    monkeypatch.setattr(TrialRunner, "reason_to_prune", lose)
     storage = f"sqlite:///{tmp_path}/shared.db"
     with pytest.raises(UserError, match="another machine has taken over setting 1; continue"):
         run(*searched(tmp_path, "--trials", "2", "--storage", storage, "--pruner", "none"))

@@ -241,5 +241,5 @@ def test_an_ended_trial_keeps_its_best_weights_alone(tmp_path, base, best):
         path.parent.mkdir(exist_ok=True)
         path.touch()
     (tmp_path / "results.csv").touch()
-    training_for(base)(base, Budget()).tidy(tmp_path)
+    training_for(base)(base, Budget()).delete_checkpoints(tmp_path)
     assert [path for path in tmp_path.rglob("*.pt*")] == [tmp_path / best] and (tmp_path / "results.csv").is_file()

@@ -119,7 +119,7 @@ def recall_and_precision(
     is wrong, and where it is right. Of the points only those that shape the area are kept: right detections, those
     just before them, and the last one.
     """
-    found = tp.any(1)
+    found: np.ndarray = np.any(tp, axis=1)
     shaping = np.flatnonzero(found | np.append(found[1:], True))
     wrong, taken, tp = counts_wrong[shaping, None].astype(int), counts_right[shaping, None].astype(int), tp[shaping]
     counted = counts_wrong.cumsum()[shaping, None] + (tp * (taken - wrong)).cumsum(0)
@@ -145,8 +145,8 @@ def ap_by_size(tp, conf, pred_cls, target_cls, det_area, match_area, target_area
             rows = rows_of[int(cls)]
             own, taken = ((area[rows] >= low) & (area[rows] <= high) for area in (det_area, match_area))
             curves = recall_and_precision(tp[rows], own, taken, labels) if len(rows) else [([0.0], [0.0])] * tp.shape[1]
-            ap.append([compute_ap(*curve, v5_metric)[0] for curve in curves])
+            ap.append([compute_ap(recall, precision, v5_metric)[0] for recall, precision in curves])
             recalls.append([recall[-1] for recall, _ in curves])
-        means = (np.mean(ap, 0)[0], np.mean(ap), np.mean(recalls)) if ap else (np.nan,) * 3
-        result[name] = SizeAP(int(in_range.sum()), *map(float, means))
+        ap50, mean, ar = (np.mean(ap, 0)[0], np.mean(ap), np.mean(recalls)) if ap else (np.nan,) * 3
+        result[name] = SizeAP(int(in_range.sum()), float(ap50), float(mean), float(ar))
     return result

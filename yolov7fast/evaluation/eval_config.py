@@ -12,7 +12,7 @@ TRAINING_IOU = 0.6  # NMS IoU of the validations in training, as upstream has it
 
 @dataclass(frozen=True)
 class OutputConfig:
-    """Outputs of an evaluation besides its metrics."""
+    """Further outputs of an evaluation."""
 
     save_txt: bool = False  # labels/*.txt
     save_conf: bool = False  # with the score in each line

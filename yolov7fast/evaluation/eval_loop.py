@@ -141,11 +141,10 @@ class Records:
     def result(self, v5_metric: bool, nc: int, seen: int, losses: dict[str, float], speed: Speed) -> EvalResult:
         if not self.detections:
             self.add(Batch(np.zeros((0, 6), "f4"), np.zeros(0, int), np.zeros((0, 5), "f4"), np.zeros(0, int)))
-        (*found, area, taken), (label_cls, label_area) = (
-            [np.concatenate(column) for column in zip(*part)] for part in (self.detections, self.labels)
-        )
-        classes, curves = class_metrics(*found, label_cls, v5_metric)
-        sizes = ap_by_size(*found, label_cls, area, taken, label_area, v5_metric)
+        correct, score, cls, area, taken = (np.concatenate(column) for column in zip(*self.detections))
+        label_cls, label_area = (np.concatenate(column) for column in zip(*self.labels))
+        classes, curves = class_metrics(correct, score, cls, label_cls, v5_metric)
+        sizes = ap_by_size(correct, score, cls, label_cls, area, taken, label_area, v5_metric)
         ap = classes.ap.mean(1)
         columns = (classes.p, classes.r, classes.ap[:, 0], ap)
         summary = {name: float(x.mean()) if len(x) else 0.0 for name, x in zip(SUMMARY, columns)}
