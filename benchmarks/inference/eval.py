@@ -19,7 +19,7 @@ import torch
 from benchmarks.inference import slow_metrics
 from benchmarks.measure import cpu_seconds, in_turn, machine, note, quick_parser, write_json
 from benchmarks.photographs import ROOT
-from yolov7fast.evaluation.average_precision import ap_by_size, ap_per_class, class_metrics, rank_by_class, rank_found
+from yolov7fast.evaluation.average_precision import ap_by_size, ap_per_class
 from yolov7fast.evaluation.detection_matching import Batch, match, native_batch
 from yolov7fast.predictors.nms import CLASS_OFFSET, greedy_nms, non_max_suppression
 
@@ -71,20 +71,14 @@ def synthetic(images: int, boxes: int = 300, classes: int = 80, seed: int = 0) -
 
 
 def flat(batches: list[Batch], correct: list[np.ndarray]):
-    """Arrays over all detections and labels, as AP takes them; correct: of all detections or of right ones."""
+    """Arrays over all detections and labels, as AP takes them."""
     score, cls = (np.concatenate([b.detections[:, i] for b in batches]) for i in (4, 5))
     return np.concatenate(correct), score, cls, np.concatenate([b.labels[:, 0] for b in batches])
 
 
 def fast_side(batches: list[Batch]):
-    """As the evaluation loop does it: of the matches only the detections that found a label are kept."""
-    matches, n = [match(batch) for batch in batches], 0
-    found = []
-    for of_batch in matches:
-        found.append(of_batch.found + n)
-        n += of_batch.n
-    hits, score, cls, target_cls = flat(batches, [of_batch.hits for of_batch in matches])
-    return class_metrics(rank_found(np.concatenate(found), hits, score, cls, target_cls), score)[0]
+    """As the evaluation loop does it."""
+    return ap_per_class(*flat(batches, [match(batch).correct for batch in batches]))
 
 
 def loop_side(images: list[tuple[np.ndarray, np.ndarray]], batches: list[Batch]):
@@ -109,7 +103,6 @@ def compare(name: str, batches: list[Batch], runs: int) -> dict[str, float]:
     for got, want in zip(fast_side(batches), loop_side(images, batches)):
         np.testing.assert_allclose(got, want, atol=1e-9)
     records = flat(batches, fast_flags)
-    ranked = rank_by_class(*records)
     seconds = in_turn(
         {
             "match_loop": lambda: cpu_seconds(lambda: [slow_metrics.match_image(*image) for image in images]),
@@ -118,7 +111,7 @@ def compare(name: str, batches: list[Batch], runs: int) -> dict[str, float]:
             "ap": lambda: cpu_seconds(lambda: ap_per_class(*records)),
             "both_loop": lambda: cpu_seconds(lambda: loop_side(images, batches)),
             "both": lambda: cpu_seconds(lambda: fast_side(batches)),
-            "by_size": lambda: cpu_seconds(lambda: _by_size(batches, records, ranked)),
+            "by_size": lambda: cpu_seconds(lambda: _by_size(batches, records)),
         },
         runs,
     )
@@ -128,12 +121,12 @@ def compare(name: str, batches: list[Batch], runs: int) -> dict[str, float]:
     return seconds
 
 
-def _by_size(batches, records, ranked):
+def _by_size(batches, records):
     det = np.concatenate([b.detections for b in batches])
     label = np.concatenate([b.labels for b in batches])
     det_area = (det[:, 2] - det[:, 0]) * (det[:, 3] - det[:, 1])
     label_area = (label[:, 3] - label[:, 1]) * (label[:, 4] - label[:, 2])
-    return ap_by_size(ranked, records[3], det_area, det_area, label_area)
+    return ap_by_size(*records, det_area, det_area, label_area)
 
 
 def suppression(runs: int) -> dict[str, float]:

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from tests.evaluation.test_loop import NAMES, blind, perfect, stub_loader
+from tests.evaluation.test_loop import NAMES, perfect, stub_loader
 from tests.training.commands import small_run
 from yolov7fast.cli.commands.train import run as train
 from yolov7fast.cli.parser import parser_for
@@ -41,14 +41,6 @@ def test_an_evaluation_prints_and_writes_it(stub_loader, tmp_path, capsys):
     assert capsys.readouterr().out.splitlines()[1].split() == ["boxes_per_label", "1"]
     write_files(result, NAMES, tmp_path, {})
     assert json.loads((tmp_path / "metrics.json").read_text())["further"] == {NAME: 1.0}
-
-
-def test_what_was_not_measured_is_a_dash_and_null(stub_loader, tmp_path, capsys):
-    result = evaluate(blind, stub_loader, nc=3)
-    print_table(result, NAMES, per_class=False)
-    assert capsys.readouterr().out.splitlines()[1].split() == ["boxes_per_label", "-"]
-    write_files(result, NAMES, tmp_path, {})
-    assert json.loads((tmp_path / "metrics.json").read_text())["further"] == {NAME: None}
 
 
 def test_training_has_a_column_for_it(shapes_small, tmp_path, monkeypatch):

@@ -42,15 +42,6 @@ def test_recorded_case(golden, name):
     np.testing.assert_array_equal(prediction, before)
 
 
-def test_groups_of_images_do_not_change_the_result(golden, monkeypatch):
-    prediction = torch.from_numpy(golden("eval_nms.npz")["A"])
-    labels = [torch.zeros(0, 5), torch.from_numpy(golden("eval_nms.npz")["A_labels0"]), torch.zeros(0, 5)]
-    whole = non_max_suppression(prediction, 0.001, 0.65, multi_label=True, labels=labels)
-    monkeypatch.setattr(yolov7fast.predictors.nms, "GROUP_ROWS", 1)
-    single = non_max_suppression(prediction, 0.001, 0.65, multi_label=True, labels=labels)
-    assert all(torch.equal(a, b) for a, b in zip(whole, single))
-
-
 @pytest.mark.parametrize("n, classes, spread", [(1, 1, 50), (130, 3, 60), (900, 2, 20), (6000, 5, 300), (6000, 1, 5)])
 def test_greedy_equals_the_plain_loop(n, classes, spread):
     rng = np.random.default_rng(n + classes)

@@ -1,4 +1,4 @@
-"""Validation as training asks for it: a network in memory, its loss, a loader of its own, images."""
+"""Validation as training asks for it: a network in memory, its loss, a separate loader, images."""
 
 from copy import deepcopy
 from types import SimpleNamespace

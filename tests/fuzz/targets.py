@@ -45,7 +45,7 @@ from yolov7fast.data.data_yaml import load_data_yaml
 from yolov7fast.data.labels import find_images
 from yolov7fast.nn.head_config import HeadConfig
 from yolov7fast.nn.model import Model
-from yolov7fast.reports.trial_ranking import ORDER, rank, ranking, verdict
+from yolov7fast.reports.trial_ranking import STATUS_ORDER, rank, ranking, verdict
 from yolov7fast.search.database import SettingTable
 from yolov7fast.search.runner import setting_columns, write_csv
 from yolov7fast.search.trial_training import Budget, YoloTrialTraining, read_space, read_trials
@@ -133,7 +133,7 @@ def use_ledger(folder: Path) -> None:
     attributes = {f"run {k}": run for k, run in enumerate(records)} | {"settings": plan.get("settings")}
     trials = SimpleNamespace(seeds=range(len(records)), url=str(folder / "trials.json"))
     runs = SettingTable.runs(trials, 1, create_trial(state=TrialState.WAITING, user_attrs=attributes))
-    begun = [run for run in runs if run.status in ORDER]
+    begun = [run for run in runs if run.status in STATUS_ORDER]
     opt = options.resumed(options.parser().parse_args(["--output-dir", str(folder), "--resume"]), plan["options"])
     options.check(opt)
     runner.check_unchanged(plan, json.loads(json.dumps(plan)), opt)

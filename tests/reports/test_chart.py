@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from yolov7fast.reports.charts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Bars, Chart, Line
+from yolov7fast.reports.charts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Chart, Line
 
 
 def points(chart: Chart) -> list[tuple[float, float]]:
@@ -44,9 +44,5 @@ def test_lines_without_height_or_of_any_size_are_drawn(values):
 
 def test_names_in_files_are_text():
     hostile = "</text><script>alert(1)</script>\x1b"
-    for plot in (
-        Chart("a", hostile, hostile, [Line(hostile, [0, 1], [0, 1])]),
-        Bars("b", hostile, "ms", [hostile], [(hostile, [1.0])]),
-    ):
-        root = ElementTree.fromstring(plot.file_svg())
-        assert not [e for e in root.iter() if e.tag.endswith("script")]
+    chart = Chart("a", hostile, hostile, [Line(hostile, [0, 1], [0, 1])])
+    assert not [e for e in ElementTree.fromstring(chart.file_svg()).iter() if e.tag.endswith("script")]

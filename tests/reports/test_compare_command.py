@@ -9,10 +9,9 @@ from yolov7fast.core.errors import UserError
 from yolov7fast.reports.run_results import read_run, read_runs
 
 
-@pytest.mark.parametrize("output", ["file", "file/below"])
-def test_an_output_below_a_file_is_a_user_error(output, study, tmp_path, monkeypatch):
+def test_an_output_below_a_file_is_a_user_error(study, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("mine")
-    monkeypatch.setattr(sys, "argv", ["compare_runs.py", str(study[0]), "--output", str(tmp_path / output)])
+    monkeypatch.setattr(sys, "argv", ["compare_runs.py", str(study[0]), "--output", str(tmp_path / "file/below")])
     with pytest.raises(UserError, match=r"--output .* cannot be written to"):
         main()
     assert (tmp_path / "file").read_text() == "mine"

@@ -186,4 +186,4 @@ def test_a_reload_keeps_the_order_and_a_button_pauses_refreshing(tmp_path):
         order = "return [...document.querySelectorAll('#classes tbody')[0].rows].map(r => r.cells[0].textContent)"
         assert page.run(order) == ["c", "b", "a"]
         assert page.run("return document.querySelector('#live button').textContent") == "Refresh again"
-        assert "No sign of life" in page.run("return document.querySelector('#live .silent').textContent")
+        assert "No update for" in page.run("return document.querySelector('#live .stalled').textContent")

@@ -42,6 +42,6 @@ def column(folder: Path, name: str) -> list[str]:
 
 
 def in_a_process(*flags: str) -> subprocess.CompletedProcess:
-    """The same in a process of its own, which a trial may kill."""
+    """The same in a separate process, which a trial may kill."""
     script = str(ROOT / "tests" / "search" / "fake_trials.py")
     return subprocess.run([sys.executable, script, *flags], cwd=ROOT, capture_output=True, text=True, timeout=120)

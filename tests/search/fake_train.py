@@ -1,4 +1,4 @@
-"""Stands in for train.py in tests of the trial runner: same files, flags and exit codes, a network of one number.
+"""A stub of train.py for tests of the trial runner: same files, flags and exit codes, a network of one number.
 
 Its mAP depends on lr0, the seed and the epochs before, so an epoch lost or done twice shows. FAKE={"trial_003": "..."}
 makes a trial misbehave in its second epoch ("*": all others):

@@ -1,6 +1,5 @@
-"""tools/run_trials.py with another train.py: TRAIN=script.py python tests/search/fake_trials.py (its flags)"""
+"""tools/run_trials.py with fake_train.py in place of train.py: python tests/search/fake_trials.py (its flags)"""
 
-import os
 import sys
 import types
 from pathlib import Path
@@ -14,7 +13,7 @@ from yolov7fast.search import trial_options as options
 from yolov7fast.search.trial_training import YoloTrialTraining
 
 ROOT = Path(__file__).resolve().parents[2]
-SCRIPT = ROOT / os.environ.get("TRAIN", "tests/search/fake_train.py")
+SCRIPT = ROOT / "tests/search/fake_train.py"
 
 
 class FakeTrainer(YoloTrialTraining):
@@ -22,7 +21,7 @@ class FakeTrainer(YoloTrialTraining):
         super().__init__(base_config, budget, [sys.executable, str(SCRIPT)])
 
     def prepare(self):
-        """The stand-in needs no data set; others are given one that is there."""
+        """It needs no data set."""
 
 
 def run(*arguments: str) -> int:

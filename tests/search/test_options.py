@@ -17,13 +17,8 @@ from yolov7fast.search import trial_options as options
 )
 def test_a_damaged_ledger_is_named(tmp_path, damage, message):
     base = ["--base-config", "configs/tiny_smoke.yaml", "--trials-file", "experiments/lr_bs.json"]
-    stored = {name: getattr(options.parser().parse_args(base), name) for name in options.KEPT}
+    stored = {name: getattr(options.parser().parse_args(base), name) for name in options.STORED_FLAGS}
     asked = options.parser().parse_args(["--output-dir", str(tmp_path), "--resume"])
     options.check(options.resumed(asked, stored))
     with pytest.raises(UserError, match=rf"{message}.*{tmp_path / options.FILE}"):
         options.check(options.resumed(asked, stored | damage))
-
-
-def test_a_flag_of_the_command_line_is_named_alone():
-    with pytest.raises(UserError, match=r"give --base-config FILE, the run file that every trial builds on$"):
-        options.check(options.parser().parse_args([]))

@@ -88,8 +88,3 @@ def test_the_plot_is_drawn_from_any_mixture(tmp_path, trainer):
     write_results(tmp_path / "trials_b.csv", [TrialRun(0, 0, 0, {}, "failed")], trainer)
     sizes = [(tmp_path / f"ranking_{name}.png").stat().st_size for name in "ab"]
     assert sizes[0] > sizes[1] > 1000
-
-
-def test_a_run_reads_back_as_it_was_written():
-    written_run = run(3, 1, 0.2, "pruned", batch_size=8)
-    assert TrialRun(3, 1, 3, written_run.params, **json.loads(json.dumps(written_run.record))) == written_run

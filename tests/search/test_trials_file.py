@@ -42,28 +42,22 @@ def test_names_may_be_plain_or_dotted(tmp_path, trainer):
     ("trial", "complaint"),
     [
         ({"lr": 0.1}, "trial 2: unknown setting 'lr'; did you mean 'lrf'?"),
-        ({"training.batchsize": 8}, "trial 2: unknown setting 'training.batchsize'; did you mean 'batch_size'?"),
         ({"hyp.momentun": 0.9}, "did you mean 'hyp.momentum'?"),
-        ({"hyp.batch_size": 8}, "unknown setting 'hyp.batch_size'"),
         ({"lr0": 20}, "trial 2: lr0 is 20, outside 0 to 10"),
         ({"momentum": "much"}, "trial 2: momentum must be a number"),
         ({"batch_size": 0}, "trial 2: --batch-size is 0; it must be at least 1"),
-        ({"batch_size": 1.5}, "trial 2: batch_size must be int, not 1.5"),
         ({"adam": "yes"}, "trial 2: adam is a switch"),
         ({"overfit": 11}, "trial 2: --overfit 11 and --subset-size 100 name different numbers"),
         ({"hyp": "nowhere.yaml"}, "trial 2: nowhere.yaml does not exist"),
-        ({"data": "nowhere.yaml"}, "trial 2: nowhere.yaml does not exist"),
         ({"lr0": 0.1, "hyp.lr0": 0.1}, "trial 2: 'lr0' is given twice"),
         ({"epochs": 3}, "trial 2: 'epochs' is set for all trials by the budget"),
         ({"name": "mine"}, "trial 2: 'name' is not for trials to set: use --output-dir"),
-        ({"seed": 3}, "use --seed and --repeat"),
         (["lr0"], "trial 2 must be an object"),
         ({"lr0": float("nan")}, "trial 2: lr0 is nan"),
         ({"label_smoothing": "nan"}, "trial 2: label_smoothing must be finite, not 'nan'"),
         ({"freeze": []}, "trial 2: freeze is an empty list"),
         ({"resize_schedule": "1:320"}, "trial 2: 'resize_schedule' is set for all trials by the budget"),
         ({"cfg": "data/shapes.yaml"}, "trial 2: cfg data/shapes.yaml describes no network"),
-        ({"cfg": "LICENSE"}, "trial 2: cfg LICENSE"),
     ],
 )
 def test_what_a_trial_cannot_be_is_named_before_anything_runs(tmp_path, trainer, trial, complaint):
@@ -71,17 +65,6 @@ def test_what_a_trial_cannot_be_is_named_before_anything_runs(tmp_path, trainer,
     with pytest.raises(UserError) as error:
         read_trials(path, trainer)
     assert complaint in str(error.value) and str(path) in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "complaint"),
-    [("t.json", "[{", "line 1: not valid JSON"), ("t.json", "{}", "a list of trials"), ("t.yaml", "a: [", "YAML")],
-)
-def test_files_that_are_no_trials(tmp_path, trainer, name, text, complaint):
-    path = tmp_path / name
-    path.write_text(text)
-    with pytest.raises(UserError, match=complaint):
-        read_trials(path, trainer)
 
 
 def test_the_run_file_of_a_trial_gives_train_py_these_settings(tmp_path, trainer):
@@ -161,13 +144,9 @@ def test_any_key_of_the_networks_configuration_can_be_tried(tmp_path, detr_train
     ("trial", "complaint"),
     [
         ({"network.num_querys": 20}, "unknown setting 'network.num_querys'; did you mean 'network.num_queries'?"),
-        ({"network.id2label": 3}, "unknown setting"),
         ({"network.num_queries": 20.5}, "network.num_queries must be like 30, not 20.5"),
-        ({"network.auxiliary_loss": 1}, "network.auxiliary_loss must be like True, not 1"),
-        ({"network.backbone_config": 3}, "network.backbone_config must be like"),
         ({"network.backbone_config.layer_type": "deep"}, "must be like 'basic', not 'deep'"),
         ({"network.eos_coefficient": float("inf")}, "network.eos_coefficient must be finite"),
-        ({"lr": float("nan")}, "lr must be finite"),
         ({"profile": 5}, "'profile' is not for trials to set"),
     ],
 )
@@ -186,12 +165,9 @@ def test_a_range_of_broken_numbers_for_queries_is_refused(tmp_path, detr_trainer
     ("text", "name"),
     [
         ("data: {dataset: data/shapes.yaml}\n", "DetrTrialTraining"),
-        ("model: {network: {num_queries: 20}}\n", "DetrTrialTraining"),
-        ("training: {optimizer: {backbone_lr: 0.001}}\n", "DetrTrialTraining"),
         ("family: detr\ncfg: x.yaml\n", "DetrTrialTraining"),  # what is named counts
         ("epochs: 3\ndata: data/shapes.yaml\n", "YoloTrialTraining"),
         ("cfg: x.yaml\nlr: 0.1\n", "YoloTrialTraining"),  # a mistake, which the trainer names
-        ("epoch: 3\n", "YoloTrialTraining"),
     ],
 )
 def test_the_command_follows_from_the_base(tmp_path, text, name):
@@ -213,20 +189,15 @@ def test_ranges_of_a_search(tmp_path, trainer):
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("lr: {uniform: [0, 1]}", "unknown setting 'lr'"),
         ("lr0: {uniform: [0, 20]}", "lr0 is 20, outside"),
         ("lr0: {log_uniform: [0, 1]}", "both above 0"),
         ("lr0: {uniform: [1, 0.5]}", "low < high"),
-        ("lr0: {uniform: 3}", r"takes \[low, high\]"),
         ("lr0: {normal: [0, 1]}", "must be one of log_uniform"),
-        ("lr0: 0.1", "must be one of log_uniform"),
         ("batch_size: {int: [8.5, 16]}", "whole numbers"),
         ("batch_size: {int: [8, 16], step: 0}", "step must be"),
         ("batch_size: {choice: [8, many]}", "batch_size must be int, not 'many'"),
-        ("batch_size: {choice: 8}", "choice takes a list"),
         ("- lr0", "must hold the settings to search"),
         ("batch_size: {uniform: [8, 16]}", r"batch_size must be int, not 12\.9\d*; .* write {int: \[8, 16\]}"),
-        ("workers: {log_uniform: [1, 8]}", r"write {int: \[1, 8\]}"),
         ("lr0: {choice: [0.01, .nan]}", "lr0 is nan"),
     ],
 )
@@ -270,5 +241,5 @@ def test_an_ended_trial_keeps_its_best_weights_alone(tmp_path, base, best):
         path.parent.mkdir(exist_ok=True)
         path.touch()
     (tmp_path / "results.csv").touch()
-    training_for(base)(base, Budget()).tidy(tmp_path)
+    training_for(base)(base, Budget()).delete_checkpoints(tmp_path)
     assert [path for path in tmp_path.rglob("*.pt*")] == [tmp_path / best] and (tmp_path / "results.csv").is_file()

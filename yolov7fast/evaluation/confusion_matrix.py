@@ -24,19 +24,17 @@ class ConfusionMatrix:
     one to one. A pair counts at [predicted, true], a missed label at [background, true], a detection without a label at
     [predicted, background]; every image counts.
 
-    upstream: count as WongKinYiu/yolov7 does: pairs at [true, predicted], so transposed against the titles of its
-    plot; images without labels or detections, and false positives in images without a pair, are left out. (If one box
-    has several classes, upstream's choice depends on an unstable sort; here the best score is taken.)
+    upstream differs: it counts pairs at [true, predicted] and leaves out images without labels or detections, and false
+    positives of images without a pair.
     """
 
     image_batches = 0
 
-    def __init__(self, nc: int, conf: float = 0.25, iou_thres: float = 0.45, upstream: bool = False):
+    def __init__(self, nc: int, conf: float = 0.25, iou_thres: float = 0.45):
         self.matrix = np.zeros((nc + 1, nc + 1))
         self.nc = nc
         self.conf = conf
         self.iou_thres = iou_thres
-        self.upstream = upstream
 
     def __call__(self, batch) -> None:
         """A sink of the evaluation loop; it reads no images."""
@@ -52,8 +50,6 @@ class ConfusionMatrix:
 
     def update(self, batch: Batch) -> Pairing:
         """Count a batch of images, detections and labels in the same pixels; returns what was paired."""
-        if self.upstream:
-            batch = _only_images_with_both(batch)
         sure = batch.detections[:, 4] > self.conf
         dets, det_image = batch.detections[sure], batch.det_image[sure]
         true, predicted = batch.labels[:, 0].astype(int), dets[:, 5].astype(int)
@@ -61,11 +57,7 @@ class ConfusionMatrix:
         missed = np.delete(true, t)
         single = np.ones(len(dets), bool)
         single[d] = False
-        if self.upstream:
-            np.add.at(self.matrix, (true[t], predicted[d]), 1)
-            single &= np.isin(det_image, det_image[d])
-        else:
-            np.add.at(self.matrix, (predicted[d], true[t]), 1)
+        np.add.at(self.matrix, (predicted[d], true[t]), 1)
         np.add.at(self.matrix[self.nc], missed, 1)
         np.add.at(self.matrix[:, self.nc], predicted[single], 1)
         return Pairing(dets, det_image, d, t)
@@ -80,10 +72,3 @@ class ConfusionMatrix:
         t, d, iou = t[chosen], d[chosen], iou[chosen]
         chosen = closest(t, iou)
         return d[chosen], t[chosen]
-
-
-def _only_images_with_both(batch: Batch) -> Batch:
-    """The images of a batch that have labels and detections of any score."""
-    det_ok = np.isin(batch.det_image, batch.label_image)
-    label_ok = np.isin(batch.label_image, batch.det_image)
-    return Batch(batch.detections[det_ok], batch.det_image[det_ok], batch.labels[label_ok], batch.label_image[label_ok])

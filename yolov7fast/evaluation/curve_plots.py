@@ -36,21 +36,14 @@ def _font_families() -> list[str]:
 
 
 @contextmanager
-def new_figure(size: tuple[float, float], dpi: int = 200, **settings) -> Iterator[Figure]:
-    """A fresh figure of `size` inches, to be drawn and saved in the block; `settings`: more of matplotlib's."""
-    look: dict[Any, Any] = {"axes.spines.top": False, "axes.spines.right": False, **settings}
+def figure(path: str | os.PathLike, size: tuple[float, float], dpi: int = 200) -> Iterator[Figure]:
+    """A new figure of `size` inches, saved to `path` when the block ends without error."""
+    look: dict[Any, Any] = {"axes.spines.top": False, "axes.spines.right": False}
     look |= {"font.family": _font_families(), "text.parse_math": False}  # `$` in a name is a character
     with _LOCK, matplotlib.rc_context(look), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph")  # no font for a name: boxes, no warning
         fig = Figure(figsize=size, dpi=dpi, layout="constrained")
         FigureCanvasAgg(fig)
-        yield fig
-
-
-@contextmanager
-def figure(path: str | os.PathLike, size: tuple[float, float], dpi: int = 200) -> Iterator[Figure]:
-    """A fresh figure of `size` inches, saved to `path` when the block ends without error."""
-    with new_figure(size, dpi) as fig:
         yield fig
         with atomic_file(Path(path), durable=False) as file:
             fig.savefig(file, dpi=dpi, format=Path(path).suffix.removeprefix("."))

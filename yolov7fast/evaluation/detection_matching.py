@@ -9,6 +9,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from yolov7fast.core.boxes import scale_coords, xywh2xyxy
+
 IOU_THRESHOLDS = np.linspace(0.5, 0.95, 10, dtype=np.float32)
 
 
@@ -26,31 +28,10 @@ class Batch(NamedTuple):
 
 
 class Matches(NamedTuple):
-    """Outcome of matching: the k of n detections that took a label, in ascending order of the labels."""
+    """Outcome of matching n detections."""
 
-    n: int
-    found: np.ndarray  # (k,) int64 rows of detections
-    taken: np.ndarray  # (k,) int64 rows of their labels
-    iou: np.ndarray  # (k,) float32
-
-    @property
-    def hits(self) -> np.ndarray:
-        """(k, 10) bool: right at IoU thresholds .50, .55, ..., .95."""
-        return self.iou[:, None] > IOU_THRESHOLDS
-
-    @property
-    def correct(self) -> np.ndarray:
-        """(n, 10) bool: `hits` of all detections."""
-        correct = np.zeros((self.n, len(IOU_THRESHOLDS)), bool)
-        correct[self.found] = self.hits
-        return correct
-
-    @property
-    def label(self) -> np.ndarray:
-        """(n,) int64 row of the label that the detection took, -1 for none."""
-        label = np.full(self.n, -1)
-        label[self.found] = self.taken
-        return label
+    label: np.ndarray  # (n,) int64 row of the label that the detection took, -1 for none
+    correct: np.ndarray  # (n, 10) bool: right at IoU thresholds .50, .55, ..., .95
 
 
 def native_batch(detections: list[torch.Tensor], targets: torch.Tensor, shapes, hw: tuple[int, int]) -> Batch:
@@ -59,38 +40,20 @@ def native_batch(detections: list[torch.Tensor], targets: torch.Tensor, shapes, 
 
     shapes: per image ((h0, w0), ((ratio_h, ratio_w), (pad_w, pad_h))); hw: size of the network input.
     """
-    geometry = _Geometry.of(shapes)
-    counts = [len(d) for d in detections]
-    det_image = np.repeat(np.arange(len(counts)), counts)
-    dets = torch.cat([torch.zeros(0, 6), *(d[:, :6].float().cpu() for d in detections)]).numpy()
-    dets[:, :4] = geometry.to_native(dets[:, :4], det_image)
-    rows = targets.float().cpu().numpy()
-    label_image = rows[:, 0].astype(np.int64)
     h, w = hw
-    xywh = rows[:, 2:6] * np.array([w, h, w, h], np.float32)
-    half = xywh[:, 2:] / 2
-    xyxy = np.concatenate((xywh[:, :2] - half, xywh[:, :2] + half), 1)
-    labels = np.concatenate((rows[:, 1:2], geometry.to_native(xyxy, label_image)), 1)
-    return Batch(dets, det_image, labels, label_image)
-
-
-class _Geometry(NamedTuple):
-    """How the images of a batch were letterboxed; float32 as in `core.boxes.scale_coords`, for many."""
-
-    limit: np.ndarray  # (B, 4) w, h, w, h of the native image
-    pad: np.ndarray  # (B, 4) x, y, x, y
-    gain: np.ndarray  # (B, 1) height ratio
-
-    @classmethod
-    def of(cls, shapes):
-        limit = np.array([(w0, h0, w0, h0) for (h0, w0), _ in shapes], np.float32).reshape(-1, 4)
-        pad = np.array([(*p, *p) for _, (_, p) in shapes], np.float32).reshape(-1, 4)
-        gain = np.array([[ratio[0]] for _, (ratio, _) in shapes], np.float32).reshape(-1, 1)
-        return cls(limit, pad, gain)
-
-    def to_native(self, xyxy: np.ndarray, image: np.ndarray) -> np.ndarray:
-        boxes = (xyxy - self.pad[image]) / self.gain[image]
-        return np.clip(boxes, 0, self.limit[image])
+    rows, dets, labels = targets.float().cpu().numpy(), [np.zeros((0, 6), np.float32)], [np.zeros((0, 5), np.float32)]
+    for image, (size, ratio_pad) in enumerate(shapes):
+        found = detections[image][:, :6].float().cpu().numpy().copy()
+        scale_coords(hw, found, size, ratio_pad)
+        own = rows[rows[:, 0] == image, 1:]
+        own[:, 1:] = xywh2xyxy(own[:, 1:] * np.array([w, h, w, h], np.float32))
+        scale_coords(hw, own[:, 1:], size, ratio_pad)
+        dets.append(found)
+        labels.append(own)
+    images = np.arange(-1, len(shapes))
+    counts = ([len(part) for part in parts] for parts in (dets, labels))
+    det_image, label_image = (np.repeat(images, count) for count in counts)
+    return Batch(np.concatenate(dets), det_image, np.concatenate(labels), label_image)
 
 
 def pairs_of_equal_key(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -140,4 +103,7 @@ def match(batch: Batch) -> Matches:
     best = closest(det, iou)
     det, label, iou = det[best], label[best], iou[best]  # ascending: best score of an image first
     taken, first = np.unique(label, return_index=True)
-    return Matches(len(batch.detections), det[first], taken, iou[first])
+    found = Matches(np.full(len(batch.detections), -1), np.zeros((len(batch.detections), len(IOU_THRESHOLDS)), bool))
+    found.label[det[first]] = taken
+    found.correct[det[first]] = iou[first, None] > IOU_THRESHOLDS
+    return found

@@ -12,12 +12,12 @@ TRAINING_IOU = 0.6  # NMS IoU of the validations in training, as upstream has it
 
 @dataclass(frozen=True)
 class OutputConfig:
-    """Outputs of an evaluation besides its metrics."""
+    """Further outputs of an evaluation."""
 
     save_txt: bool = False  # labels/*.txt
     save_conf: bool = False  # with the score in each line
     save_hybrid: bool = False  # labels and detections together, in labels/*.txt
-    save_json: bool = False  # COCO rows, and pycocotools' figures
+    save_json: bool = False  # COCO rows, and pycocotools' numbers
     annotations: str | None = None  # COCO annotation file; None: looked for, else built from the labels
     is_coco: bool = False  # class ids are COCO's 80, whatever the names
     plots: bool = True  # grids of the first batches, curves, confusion matrix

@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 from yolov7fast.core.device import wait_for_device
 from yolov7fast.core.process.threads import ThreadPool
-from yolov7fast.evaluation.average_precision import ClassAP, Curves, SizeAP, ap_by_size, class_metrics, rank_found
+from yolov7fast.evaluation.average_precision import ap_by_size, class_metrics
 from yolov7fast.evaluation.detection_matching import Batch, match, native_batch
 from yolov7fast.evaluation.eval_config import EvalConfig
 from yolov7fast.evaluation.eval_result import FURTHER, SUMMARY, EvalResult, Speed
@@ -129,40 +129,28 @@ class Records:
     """Matched detections and labels of all batches so far, from which the metrics are computed."""
 
     def __init__(self):
-        self.detections: list[tuple[np.ndarray, ...]] = []  # score, class, area
-        self.found: list[tuple[np.ndarray, ...]] = []  # detections that took a label: row, hits (k, 10), label's area
+        self.detections: list[tuple[np.ndarray, ...]] = []  # correct (k, 10), score, class, area, area of its label
         self.labels: list[tuple[np.ndarray, ...]] = []  # class, area
-        self.n = 0  # detections
 
     def add(self, batch: Batch) -> None:
         matches, dets, label_area = match(batch), batch.detections, _area(batch.labels[:, 1:])
-        self.detections.append((dets[:, 4], dets[:, 5], _area(dets)))
-        self.found.append((matches.found + self.n, matches.hits, label_area.take(matches.taken)))
+        taken = np.append(label_area, 0)[matches.label]  # 0 for a detection without a label
+        self.detections.append((matches.correct, dets[:, 4], dets[:, 5], _area(dets), taken))
         self.labels.append((batch.labels[:, 0], label_area))
-        self.n += len(dets)
-
-    def metrics(self, v5_metric: bool) -> tuple[ClassAP, Curves, dict[str, SizeAP], np.ndarray]:
-        """Metrics of the labelled classes, curves, metrics by size, and the class of every label (m,) int."""
-        if not self.detections:
-            self.add(Batch(np.zeros((0, 6), "f4"), np.zeros(0, int), np.zeros((0, 5), "f4"), np.zeros(0, int)))
-        (score, cls, area), (found, hits, found_area), (label_cls, label_area) = (
-            [np.concatenate(column) for column in zip(*part)] for part in (self.detections, self.found, self.labels)
-        )
-        taken = np.zeros(self.n, np.float32)
-        taken[found] = found_area
-        ranking = rank_found(found, hits, score, cls, label_cls)
-        classes, curves = class_metrics(ranking, score, v5_metric)
-        sizes = ap_by_size(ranking, label_cls, area, taken, label_area, v5_metric)
-        return classes, curves, sizes, label_cls.astype(int)
 
     def result(self, v5_metric: bool, nc: int, seen: int, losses: dict[str, float], speed: Speed) -> EvalResult:
-        classes, curves, sizes, label_cls = self.metrics(v5_metric)
+        if not self.detections:
+            self.add(Batch(np.zeros((0, 6), "f4"), np.zeros(0, int), np.zeros((0, 5), "f4"), np.zeros(0, int)))
+        correct, score, cls, area, taken = (np.concatenate(column) for column in zip(*self.detections))
+        label_cls, label_area = (np.concatenate(column) for column in zip(*self.labels))
+        classes, curves = class_metrics(correct, score, cls, label_cls, v5_metric)
+        sizes = ap_by_size(correct, score, cls, label_cls, area, taken, label_area, v5_metric)
         ap = classes.ap.mean(1)
         columns = (classes.p, classes.r, classes.ap[:, 0], ap)
         summary = {name: float(x.mean()) if len(x) else 0.0 for name, x in zip(SUMMARY, columns)}
         per_class_ap = np.full(nc, summary[SUMMARY[-1]])
         per_class_ap[classes.classes] = ap
-        labels = np.bincount(label_cls, minlength=nc)
+        labels = np.bincount(label_cls.astype(int), minlength=nc)
         return EvalResult(summary, losses, per_class_ap, seen, labels, classes, curves, sizes, speed)
 
 

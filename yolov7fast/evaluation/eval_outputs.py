@@ -4,9 +4,8 @@ import csv
 import logging
 import math
 from collections.abc import Sequence
-from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +13,6 @@ from yolov7fast.core.boxes import xyxy2xywh
 from yolov7fast.core.drawing import class_name, plot_images
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.atomic import atomic_file
-from yolov7fast.core.process.threads import SideThread
 from yolov7fast.core.text import counted
 from yolov7fast.data.data_yaml import DataYaml
 from yolov7fast.data.labels import check_class_range
@@ -51,8 +49,8 @@ def print_table(result: EvalResult, names: Sequence[str], per_class: bool) -> No
         for row in per_class_rows(result, names):
             print(ROW % (row["name"], result.seen, row["labels"], row["P"], row["R"], row["AP50"], row["AP"]))
     print(SIZE_HEADER)
-    for size, figures in result.sizes.items():
-        print(SIZE_ROW % (size, result.seen, figures.labels, *map(_shown, (figures.ap50, figures.ap, figures.ar))))
+    for size, found in result.sizes.items():
+        print(SIZE_ROW % (size, result.seen, found.labels, *map(_shown, (found.ap50, found.ap, found.ar))))
 
 
 def _shown(value: float) -> str:
@@ -61,20 +59,16 @@ def _shown(value: float) -> str:
 
 
 def thresholds_text(config: EvalConfig, uses_nms: bool) -> str:
-    """The thresholds that a table's figures depend on."""
+    """The thresholds that a table depends on."""
     nms = f"NMS IoU {config.iou_thres:g}" if uses_nms else "no NMS"
     return f"Thresholds: confidence {config.conf_thres:g}, {nms}"
 
 
 def training_flags(config: EvalConfig, uses_nms: bool) -> str:
     """The flags of test.py that give the thresholds of validation in training; empty where they are the same."""
-    training = EvalConfig()
-    flags = []
-    if config.conf_thres != training.conf_thres:
-        flags.append(f"--conf-thres {training.conf_thres:g}")
-    if uses_nms and config.iou_thres != training.iou_thres:
-        flags.append(f"--iou-thres {training.iou_thres:g}")
-    return " ".join(flags)
+    training, names = EvalConfig(), ("conf_thres", "iou_thres") if uses_nms else ("conf_thres",)
+    wanted = {name: getattr(training, name) for name in names if getattr(training, name) != getattr(config, name)}
+    return " ".join(f"--{name.replace('_', '-')} {value:g}" for name, value in wanted.items())
 
 
 def print_speed(result: EvalResult, precision: str) -> None:
@@ -128,7 +122,7 @@ def write_files(result: EvalResult, names: Sequence[str], save_dir: Path, settin
         **dict(zip(JSON_NAMES, (result.summary[name] for name in SUMMARY))),
         "further": _without_nan(dict(result.further)),
         "losses": dict(result.losses),
-        "sizes": {size: _without_nan(figures._asdict()) for size, figures in result.sizes.items()},
+        "sizes": {size: _without_nan(found._asdict()) for size, found in result.sizes.items()},
         "times": {
             "inference_ms": result.speed.inference_ms,
             "nms_ms": result.speed.nms_ms,
@@ -140,9 +134,9 @@ def write_files(result: EvalResult, names: Sequence[str], save_dir: Path, settin
     write_json(document, save_dir / "metrics.json", indent=1)
 
 
-def _without_nan(figures: dict[str, float]) -> dict[str, float | None]:
+def _without_nan(values: dict[str, float]) -> dict[str, float | None]:
     """NaN becomes null: JSON has no NaN."""
-    return {name: None if math.isnan(value) else value for name, value in figures.items()}
+    return {name: None if math.isnan(value) else value for name, value in values.items()}
 
 
 def write_per_class_ap(result: EvalResult, names: Sequence[str], path: str | Path) -> None:
@@ -210,29 +204,29 @@ class JsonSink:
 
 
 class ImageSink:
-    """`test_batch{0,1,2}_{labels,pred}.jpg`, drawn in a background thread; `close` waits for it."""
+    """`test_batch{0,1,2}_{labels,pred}.jpg`; a drawing that fails is logged."""
 
     image_batches = DRAWN_BATCHES
 
     def __init__(self, save_dir: Path, names):
         self.save_dir, self.names = save_dir, names
-        self.pool = SideThread("drawings")
-        self.drawings: list[Future] = []
 
     def __call__(self, batch: SeenBatch) -> None:
         if batch.batch_index >= DRAWN_BATCHES:
             return
         images = batch.images[:DRAWN_IMAGES].cpu()
         paths = list(batch.paths[: len(images)])
-        for kind, targets in (("labels", batch.targets.cpu()), ("pred", detections_as_targets(batch))):
-            fname = self.save_dir / f"test_batch{batch.batch_index}_{kind}.jpg"
-            self.drawings.append(self.pool.submit(plot_images, images, targets, paths, fname, self.names))
+        try:
+            for kind, targets in (("labels", batch.targets.cpu()), ("pred", detections_as_targets(batch))):
+                fname = self.save_dir / f"test_batch{batch.batch_index}_{kind}.jpg"
+                plot_images(images, targets, paths, fname, self.names)
+        except Exception as error:
+            log_failed_drawing(self.save_dir, error)
 
-    def close(self) -> None:
-        """Wait for the drawings; a failed one is logged."""
-        self.pool.shutdown()
-        for error in filter(None, (drawing.exception() for drawing in self.drawings)):
-            log.warning("an image in %s could not be drawn: %s", self.save_dir, error)
+
+def log_failed_drawing(save_dir: Path, error: Exception) -> None:
+    """Drawings never end a run."""
+    log.warning("an image in %s could not be drawn: %s", save_dir, error)
 
 
 def detections_as_targets(batch: SeenBatch) -> np.ndarray:
@@ -245,13 +239,6 @@ def detections_as_targets(batch: SeenBatch) -> np.ndarray:
     return np.concatenate(rows)
 
 
-class ClosedSink(Protocol):
-    """A sink that completes its file when the evaluation is done."""
-
-    def __call__(self, batch: SeenBatch) -> None: ...
-    def close(self) -> None: ...
-
-
 class Outputs:
     """Everything that one evaluation writes, according to its configuration.
 
@@ -262,10 +249,9 @@ class Outputs:
         self.save_dir, self.data, self.config, self.data_set, self.weights = save_dir, data, config, data_set, weights
         self.names = ["item"] if config.single_cls and data.nc > 1 else data.names
         self.sinks: list[Sink] = []
-        self.closed_sinks: list[ClosedSink] = []
+        self.closed_sinks: list[Any] = []
         self.rows: JsonSink | None = None
         self.matrix: ConfusionMatrix | None = None
-        self.drawings: ImageSink | None = None
         self._check_labels()
         save_dir.mkdir(parents=True, exist_ok=True)
         wanted = config.outputs
@@ -276,8 +262,8 @@ class Outputs:
         if wanted.plots:
             self._add_drawings()
 
-    def add(self, sink: ClosedSink) -> None:
-        """Add a sink that sees every batch and is closed when the evaluation is complete."""
+    def add(self, sink: Any) -> None:
+        """Add a sink that sees every batch; its method `close` is called when the evaluation is complete."""
         self.sinks.append(sink)
         self.closed_sinks.append(sink)
 
@@ -301,8 +287,7 @@ class Outputs:
 
     def _add_drawings(self) -> None:
         self.matrix = ConfusionMatrix(len(self.names))
-        self.drawings = ImageSink(self.save_dir, self.names)
-        self.sinks += [self.drawings, self.matrix]
+        self.sinks += [ImageSink(self.save_dir, self.names), self.matrix]
 
     def finish(self, result: EvalResult, predictor: Predictor) -> EvalResult:
         """Print and write the result; metrics of pycocotools replace ours in it where it ran."""
@@ -322,10 +307,11 @@ class Outputs:
             settings = {"weights": self.weights, "data": self.data.path, "precision": predictor.precision}
             settings |= config.settings() | ({} if predictor.uses_nms else {"iou_thres": None, "agnostic": None})
             write_files(result, self.names, self.save_dir, settings)
-        if self.matrix is not None and self.drawings is not None:
-            curves = (result, self.matrix.matrix, self.names, self.save_dir)
-            self.drawings.drawings.append(self.drawings.pool.submit(draw_curves, *curves))
-            self.drawings.close()
+        if self.matrix is not None:
+            try:
+                draw_curves(result, self.matrix.matrix, self.names, self.save_dir)
+            except Exception as error:
+                log_failed_drawing(self.save_dir, error)
         return result
 
     def _finish_json(self, result: EvalResult, sink: JsonSink) -> EvalResult:
@@ -337,8 +323,3 @@ class Outputs:
             result = result.with_coco(stats)
             print_coco(result)
         return result
-
-    def close(self) -> None:
-        """Stop the drawing thread of an evaluation that did not finish."""
-        if self.drawings is not None:
-            self.drawings.pool.shutdown(cancel_futures=True)

@@ -58,7 +58,7 @@ class EvalResult:
     sizes: Mapping[str, SizeAP]  # all, small, medium, large
     speed: Speed
     coco: Mapping[str, float] | None = None
-    further: Mapping[str, float] = field(default_factory=dict)  # figures of `further_metrics`, by name
+    further: Mapping[str, float] = field(default_factory=dict)  # values of the metrics in FURTHER, by name
 
     @property
     def metrics(self) -> dict[str, float]:

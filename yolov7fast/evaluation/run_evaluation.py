@@ -55,14 +55,11 @@ def run_evaluation(
     returns True, `EvaluationStopped` is raised.
     """
     outputs = Outputs(Path(save_dir), data, config, loader.dataset, list(weights))
-    try:
-        if config.v5_metric:
-            print("Testing with YOLOv5 AP metric...")
-        predictor.warm_up(config.img_size)
-        result = evaluate(predictor, loader, len(outputs.names), config, [*outputs.sinks, *sinks], should_stop)
-        return outputs.finish(result, predictor)
-    finally:
-        outputs.close()
+    if config.v5_metric:
+        print("Testing with YOLOv5 AP metric...")
+    predictor.warm_up(config.img_size)
+    result = evaluate(predictor, loader, len(outputs.names), config, [*outputs.sinks, *sinks], should_stop)
+    return outputs.finish(result, predictor)
 
 
 def check_classes(predictor: Predictor, data: DataYaml, weights: Sequence[str]) -> None:

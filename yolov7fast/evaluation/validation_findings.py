@@ -4,45 +4,20 @@ import heapq
 import math
 from collections.abc import Mapping, Sequence
 from itertools import count
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from yolov7fast.evaluation.confusion_matrix import ConfusionMatrix, Pairing
+from yolov7fast.evaluation.confusion_matrix import ConfusionMatrix
 from yolov7fast.evaluation.eval_loop import SeenBatch
 from yolov7fast.evaluation.eval_outputs import per_class_rows
 from yolov7fast.evaluation.eval_result import EvalResult
 
 FIRST, WORST = 8, 20  # images shown
-MOST_BOXES = 150  # of one kind in an image
-MOST_CELLS = 10_000  # of the confusion matrix, the largest
-MOST_CURVES = 12  # of single classes
+MAX_BOXES = 150  # of one kind in an image
+MAX_CELLS = 10_000  # of the confusion matrix, the largest
+MAX_CURVES = 12  # of single classes
 CURVE_POINTS = 101
-
-
-class ImageErrors(NamedTuple):
-    """By image of a batch: how many labels were missed, detections were false, pairs have the wrong class."""
-
-    missed: np.ndarray
-    false: np.ndarray
-    wrong: np.ndarray
-    missed_labels: np.ndarray  # (m,) bool, by label
-    odd_detections: np.ndarray  # (n,) bool, by detection of the pairing: false, or of the wrong class
-
-    @classmethod
-    def of(cls, batch: SeenBatch, pairing: Pairing) -> "ImageErrors":
-        native, images = batch.native, len(batch.paths)
-        missed, false = np.ones(len(native.labels), bool), np.ones(len(pairing.detections), bool)
-        missed[pairing.labels] = false[pairing.paired] = False
-        wrong = np.zeros(len(false), bool)
-        wrong[pairing.paired] = pairing.detections[pairing.paired, 5] != native.labels[pairing.labels, 0]
-        return cls(
-            np.bincount(native.label_image[missed], minlength=images),
-            np.bincount(pairing.det_image[false], minlength=images),
-            np.bincount(pairing.det_image[wrong], minlength=images),
-            missed,
-            false | wrong,
-        )
 
 
 class FindingsSink:
@@ -57,41 +32,42 @@ class FindingsSink:
         self.order = count()
 
     def __call__(self, batch: SeenBatch) -> None:
-        pairing = self.matrix.update(batch.native)
-        errors = ImageErrors.of(batch, pairing)
-        total = errors.missed + errors.false + errors.wrong
-        for i in range(len(batch.paths)):
+        pairing, labels = self.matrix.update(batch.native), batch.native.labels
+        missed, false = np.ones(len(labels), bool), np.ones(len(pairing.detections), bool)  # by label, by detection
+        missed[pairing.labels] = false[pairing.paired] = False
+        wrong = np.zeros(len(false), bool)
+        wrong[pairing.paired] = pairing.detections[pairing.paired, 5] != labels[pairing.labels, 0]
+        for i, path in enumerate(batch.paths):
+            own, found = batch.native.label_image == i, pairing.det_image == i
+            errors = {
+                "missed": int(missed[own].sum()),
+                "false": int(false[found].sum()),
+                "wrong": int(wrong[found].sum()),
+            }
+            total = sum(errors.values())
             is_first = len(self.first) < FIRST
-            is_bad = total[i] > 0 and (len(self.worst) < WORST or total[i] > self.worst[0][0])
+            is_bad = total > 0 and (len(self.worst) < WORST or total > self.worst[0][0])
             if not is_first and not is_bad:
                 continue
-            image = self._image(batch, pairing, errors, i)
+            (height, width), _ = batch.shapes[i]
+            scale = np.array([width, height, width, height], np.float32)
+            rows, dets, odd = labels[own], pairing.detections[found], (false | wrong)[found]
+            image = {  # boxes as fractions of the image's sides: [class, left, top, right, bottom, odd, score]
+                "path": str(path),
+                "size": [int(width), int(height)],
+                **errors,
+                "labels": _boxes(rows[:, 0], rows[:, 1:] / scale, missed[own], np.ones(len(rows))),
+                "detections": _boxes(dets[:, 5], dets[:, :4] / scale, odd, dets[:, 4]),
+            }
             if is_first:
                 self.first.append(image)
             if is_bad:
                 push = heapq.heappush if len(self.worst) < WORST else heapq.heappushpop
-                push(self.worst, (int(total[i]), -next(self.order), image))
-
-    def _image(self, batch: SeenBatch, pairing: Pairing, errors: ImageErrors, i: int) -> dict[str, Any]:
-        """Boxes as fractions of the image's sides: [class, left, top, right, bottom, odd, score]."""
-        (height, width), _ = batch.shapes[i]
-        native, scale = batch.native, np.array([width, height, width, height], np.float32)
-        own, found = native.label_image == i, pairing.det_image == i
-        labels, dets = native.labels[own], pairing.detections[found]
-        return {
-            "path": str(batch.paths[i]),
-            "size": [int(width), int(height)],
-            "missed": int(errors.missed[i]),
-            "false": int(errors.false[i]),
-            "wrong": int(errors.wrong[i]),
-            "labels": _boxes(labels[:, 0], labels[:, 1:] / scale, errors.missed_labels[own]),
-            "detections": _boxes(dets[:, 5], dets[:, :4] / scale, errors.odd_detections[found], dets[:, 4]),
-        }
+                push(self.worst, (total, -next(self.order), image))
 
 
-def _boxes(cls: np.ndarray, xyxy: np.ndarray, odd: np.ndarray, score: np.ndarray | None = None) -> list[list]:
-    score = np.ones(len(cls)) if score is None else score
-    rows = zip(cls[:MOST_BOXES], xyxy, odd, score)
+def _boxes(cls: np.ndarray, xyxy: np.ndarray, odd: np.ndarray, score: np.ndarray) -> list[list]:
+    rows = zip(cls[:MAX_BOXES], xyxy, odd, score)
     return [[int(c), *(round(float(v), 4) for v in box), int(o), round(float(s), 3)] for c, box, o, s in rows]
 
 
@@ -106,7 +82,7 @@ def findings(
         "summary": dict(result.metrics),
         "names": [str(name) for name in names],
         "classes": rows,
-        "sizes": {size: _known(figures._asdict()) for size, figures in result.sizes.items()},
+        "sizes": {size: _known(metrics._asdict()) for size, metrics in result.sizes.items()},
         "heads": [_head(name, classes, rows) for name, classes in groups.items()],
         "matrix": _sparse(sink.matrix.matrix),
         "curves": _curves(result, names),
@@ -116,8 +92,8 @@ def findings(
     }
 
 
-def _known(figures: Mapping[str, float]) -> dict[str, float | None]:
-    return {name: None if math.isnan(value) else float(value) for name, value in figures.items()}
+def _known(metrics: Mapping[str, float]) -> dict[str, float | None]:
+    return {name: None if math.isnan(value) else float(value) for name, value in metrics.items()}
 
 
 def _head(name: str, classes: Sequence[int], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -131,7 +107,7 @@ def _sparse(matrix: np.ndarray) -> list[list[int]]:
     """[predicted, true, count] of the cells that are not empty, the fullest first."""
     rows, columns = np.nonzero(matrix)
     counts = matrix[rows, columns].astype(int)
-    order = np.argsort(-counts, kind="stable")[:MOST_CELLS]
+    order = np.argsort(-counts, kind="stable")[:MAX_CELLS]
     return np.stack((rows, columns, counts), 1)[order].tolist()
 
 
@@ -140,7 +116,7 @@ def _curves(result: EvalResult, names: Sequence[str]) -> dict[str, Any]:
     curves, ap50 = result.curves, result.classes.ap[:, 0]
     if not len(ap50):
         return {"x": [], "lines": []}
-    chosen = np.sort(np.argsort(ap50, kind="stable")[:MOST_CURVES])
+    chosen = np.sort(np.argsort(ap50, kind="stable")[:MAX_CURVES])
     at = np.linspace(0, len(curves.x) - 1, CURVE_POINTS).round().astype(int)
     named = [("all classes", ap50.mean(), curves.pr.mean(0))] if len(ap50) > 1 else []
     named += [(str(names[int(result.classes.classes[i])]), ap50[i], curves.pr[i]) for i in chosen.tolist()]

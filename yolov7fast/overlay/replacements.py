@@ -13,13 +13,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import nn
 
 from yolov7fast.core import boxes
 from yolov7fast.data.loading.create_dataloader import create_dataloader
-from yolov7fast.evaluation.average_precision import class_metrics, rank_by_class
+from yolov7fast.evaluation.average_precision import class_metrics
 from yolov7fast.losses import yolo_loss as yolo
 from yolov7fast.nn.compiling import CompiledNet
 from yolov7fast.overlay.checkout import Patches
@@ -191,10 +190,9 @@ def ap_per_class_for(module: ModuleType) -> Callable:
 
     def ap_per_class(tp, conf, pred_cls, target_cls, v5_metric=False, plot=False, save_dir=".", names=()):
         """(precision, recall, AP, F1, class ids) of the classes that have labels."""
-        ranking = rank_by_class(tp, conf, pred_cls, target_cls)
-        found, curves = class_metrics(ranking, np.asarray(conf), v5_metric)
+        found, curves = class_metrics(tp, conf, pred_cls, target_cls, v5_metric)
         if plot:
-            drawn = [row for row, detections in zip(curves.pr, ranking.counts) if detections]
+            drawn = [row for row, detections in zip(curves.pr, curves.detections) if detections]
             module.plot_pr_curve(curves.x, drawn, found.ap, Path(save_dir) / "PR_curve.png", names)
             for values, file, label in (
                 (curves.f1, "F1_curve.png", "F1"),

@@ -1,4 +1,4 @@
-"""Line charts and stacked bars as SVG: for a page, whose script shows values, or as separate files.
+"""Line charts as SVG: for a page, whose script shows values, or as separate files.
 
 Coordinates are those of a box of WIDTH x HEIGHT, which a page scales to its column. Colours are the classes c0 to c7 of
 the style sheet, which has a light and a dark value for each; a line beyond the eighth is dashed.
@@ -15,20 +15,13 @@ from yolov7fast.core.text import printable
 
 WIDTH, HEIGHT = 520, 300
 LEFT, RIGHT, TOP, BOTTOM = 58, 14, 10, 40  # margins around the plot
-MOST_POINTS = 400  # of a line: more cannot be seen at this width
-MOST_LINES = 24
-COLOUR_COUNT = 8
-# of the style sheet, for files that have none
-FILE_STYLE = (
-    "text{font:14px sans-serif;fill:#5b6478}.frame{stroke:#dfe3ea}.line{fill:none;stroke-width:2}"
-    + "".join(
-        f".c{i}{{stroke:{colour};fill:{colour}}}"
-        for i, colour in enumerate(
-            ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#a66f00", "#2f8fc9", "#8c564b", "#6b6b6b")
-        )
-    )
-    + "polyline.line{fill:none}"
-)
+MAX_POINTS = 400  # of a line: more cannot be seen at this width
+MAX_LINES = 24
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#a66f00", "#2f8fc9", "#8c564b", "#6b6b6b")
+# for files, which have no style sheet
+FILE_STYLE = "text{font:14px sans-serif;fill:#5b6478}.frame{stroke:#dfe3ea}polyline,line{stroke-width:2}"
+FILE_STYLE += "".join(f".c{i}{{stroke:{colour};fill:{colour}}}" for i, colour in enumerate(COLOURS))
+FILE_STYLE += "polyline.line{fill:none}"
 
 
 class Line(NamedTuple):
@@ -55,7 +48,7 @@ class Chart:
 
     def __post_init__(self):
         known = [line for line in map(_measured, self.lines) if line.x]
-        object.__setattr__(self, "drawn", known[:MOST_LINES])
+        object.__setattr__(self, "drawn", known[:MAX_LINES])
 
     def __bool__(self) -> bool:
         return bool(self.drawn)
@@ -121,61 +114,18 @@ class Chart:
             f'<line class="line {style}" x2="22" y1="-4" y2="-4"/><text x="30">{_text(name)}</text></g>'
             for i, (name, style, _) in enumerate(self.legend)
         )
-        return _file(HEIGHT + 20 * len(self.legend) + 12, self.title, self.inner_svg() + legend)
-
-
-@dataclass(frozen=True)
-class Bars:
-    """Stacked bars: for each row a value of each part."""
-
-    name: str
-    title: str
-    unit: str
-    rows: Sequence[str]
-    parts: Sequence[tuple[str, Sequence[float]]]  # name, value in each row
-
-    def __bool__(self) -> bool:
-        return bool(self.rows)
-
-    @property
-    def longest(self) -> float:
-        return max((sum(values[i] for _, values in self.parts) for i in range(len(self.rows))), default=0.0) or 1.0
-
-    @property
-    def legend(self) -> list[tuple[str, str, str]]:
-        return [(name, style_of(i), "") for i, (name, _) in enumerate(self.parts)]
-
-    def segments(self, row: int) -> list[tuple[str, str, float, str]]:
-        """(name, colour classes, percentage of the longest bar, value) of the parts of a row that are not empty."""
-        shown = []
-        for i, (name, values) in enumerate(self.parts):
-            if values[row] > 0:
-                shown.append((name, style_of(i), 100 * values[row] / self.longest, f"{short(values[row])} {self.unit}"))
-        return shown
-
-    def file_svg(self) -> str:
-        parts = []
-        for row, label in enumerate(self.rows):
-            left, top = 120.0, 14 + 34 * row
-            parts.append(f'<text x="112" y="{top + 17}" text-anchor="end">{_text(label, 16)}</text>')
-            for name, style, percentage, value in self.segments(row):
-                width = percentage / 100 * (WIDTH - 134)
-                title = f"<title>{_text(name)}: {value}</title>"
-                parts.append(
-                    f'<rect class="{style}" x="{left:.1f}" y="{top}" width="{width:.1f}" height="24">{title}</rect>'
-                )
-                left += width
-        below = 34 * len(self.rows) + 34
-        for i, (name, style, _) in enumerate(self.legend):
-            place = f"translate({20 + 165 * (i % 3)},{below + 22 * (i // 3)})"
-            swatch = f'<rect class="{style}" y="-11" width="14" height="12"/>'
-            parts.append(f'<g transform="{place}">{swatch}<text x="20">{_text(name, 18)}</text></g>')
-        return _file(below + 22 * ((len(self.legend) + 2) // 3) + 4, self.title, "".join(parts))
+        height = HEIGHT + 20 * len(self.legend) + 42
+        return (
+            '<?xml version="1.0" encoding="utf-8"?>\n'
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 -30 {WIDTH} {height}" width="{WIDTH * 1.5:g}">'
+            f'<style>{FILE_STYLE}</style><rect y="-30" width="100%" height="100%" fill="#fff"/>'
+            f'<text x="{LEFT}" y="-10" font-weight="600">{_text(self.title)}</text>{self.inner_svg()}{legend}</svg>\n'
+        )
 
 
 def style_of(index: int) -> str:
     """Classes of the line with this number."""
-    return f"c{index % COLOUR_COUNT}" + (f" dash{index // COLOUR_COUNT}" if index >= COLOUR_COUNT else "")
+    return f"c{index % len(COLOURS)}" + (f" dash{index // len(COLOURS)}" if index >= len(COLOURS) else "")
 
 
 def ticks(low: float, high: float, count: int, whole: bool = False) -> list[float]:
@@ -200,9 +150,9 @@ def short(value: float) -> str:
 def _measured(line: Line) -> Line:
     """The points that were measured, thinned out evenly where there are too many; first and last stay."""
     points = [(float(x), float(y)) for x, y in zip(line.x, line.y) if y is not None and math.isfinite(y)]
-    if len(points) > MOST_POINTS:
-        stride = (len(points) - 1) / (MOST_POINTS - 1)
-        points = [points[round(i * stride)] for i in range(MOST_POINTS)]
+    if len(points) > MAX_POINTS:
+        stride = (len(points) - 1) / (MAX_POINTS - 1)
+        points = [points[round(i * stride)] for i in range(MAX_POINTS)]
     return Line(line.name, [x for x, _ in points], [y for _, y in points])
 
 
@@ -210,14 +160,5 @@ def _rounded(value: float) -> float:
     return float(f"{value:.5g}")
 
 
-def _text(text: str, limit: int = 60) -> str:
-    return escape(printable(text, limit))
-
-
-def _file(height: int, title: str, inner: str) -> str:
-    return (
-        '<?xml version="1.0" encoding="utf-8"?>\n'
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 -30 {WIDTH} {height + 30}" width="{WIDTH * 1.5:g}">'
-        f'<style>{FILE_STYLE}</style><rect y="-30" width="100%" height="100%" fill="#fff"/>'
-        f'<text x="{LEFT}" y="-10" font-weight="600">{_text(title)}</text>{inner}</svg>\n'
-    )
+def _text(text: str) -> str:
+    return escape(printable(text, 60))

@@ -1,7 +1,7 @@
 """Pages and reports: Jinja2 templates to single-file HTML, and a report as data with its Markdown and HTML forms.
 
 A template extends `base.html` and fills its blocks `heading`, `summary`, `nav` and `content`; `macros.html` has
-sortable tables, bars, charts and tiles. All values are escaped, and control characters are written out. The only script
+sortable tables, charts and tiles. All values are escaped, and control characters are written out. The only script
 is ours.
 """
 
@@ -18,11 +18,10 @@ import jinja2
 from markupsafe import Markup, escape
 
 from yolov7fast.core.text import printable
-from yolov7fast.reports.charts import Bars, Chart
+from yolov7fast.reports.charts import COLOURS, Chart
 
 FOLDER = Path(__file__).parent / "templates"
 SCRIPTS = ("tables.js", "charts.js", "live.js")
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c564b", "#7f7f7f")
 
 
 @cache
@@ -67,9 +66,6 @@ def render(template: str, **values: Any) -> str:
     return _environment().get_template(template).render(style=style, script=script, script_hash=digest, **values)
 
 
-Plot = Chart | Bars
-
-
 @dataclass(frozen=True)
 class Cell:
     """A table cell; the winner of its row is set in bold."""
@@ -99,7 +95,7 @@ class Bullets:
 @dataclass
 class Section:
     title: str
-    blocks: list[ReportTable | Text | Bullets | list[Plot]] = field(default_factory=list)
+    blocks: list[ReportTable | Text | Bullets | list[Chart]] = field(default_factory=list)
 
 
 @dataclass
@@ -150,5 +146,5 @@ def to_html(report: ComparisonReport) -> str:
 
 
 def _kind(block: Any) -> str:
-    """The name of a block, plot or cell in the template."""
+    """The name of a block or cell in the template."""
     return type(block).__name__.lower()

@@ -9,6 +9,7 @@ import math
 import os
 import time
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -23,102 +24,63 @@ from yolov7fast.reports.html_page import COLOURS, render
 from yolov7fast.reports.run_results import Run, read_run
 from yolov7fast.reports.run_statistics import best, duration, last
 
-STEPS = ((320, 72), (288, 60), (224, 50), (160, 40))  # longer side and quality: the first that fits is taken
-REDUCED = {2: cv2.IMREAD_REDUCED_COLOR_2, 4: cv2.IMREAD_REDUCED_COLOR_4, 8: cv2.IMREAD_REDUCED_COLOR_8}
+LIMIT = 1_500_000  # bytes of a page
+IMAGE_BUDGETS = (900_000, 450_000, 150_000, 0)  # bytes: the next smaller one if the page gets too large
+THUMBNAIL_SIDE, MOSAIC_SIDE = 320, 768  # pixels
+MOSAICS = 3
+MAX_TABLE_CLASSES = 24  # up to which the confusion matrix is a table
+MAX_CONFUSIONS = 40
+MAX_NAMED_BOXES = 12  # in an image; with more boxes no names are drawn
+STALLED_SECONDS = 600  # without a new page, after which a running run may be dead
+REFRESH_SECONDS = 20  # between loads of the page of a run that is training
 
 
-class Thumbnails:
-    """Creates thumbnails and caches them: a page is rendered many times with the same images."""
-
-    def __init__(self):
-        self._made: dict[tuple[str, int, int], str] = {}
-
-    def fit(self, paths: Sequence[str], bytes_in_all: int, scale: float = 1.0) -> dict[str, str]:
-        """Data URL by path; files that cannot be read are left out, and the last ones if nothing else fits.
-
-        scale: factor of the sides in STEPS, for larger images.
-        """
-        paths = list(dict.fromkeys(paths))
-        made: dict[str, str] = {}
-        for side, quality in STEPS:
-            made = {path: url for path in paths if (url := self._url(path, round(side * scale), quality))}
-            if sum(map(len, made.values())) <= bytes_in_all:
-                break
-        kept, used = {}, 0
-        for path, url in made.items():
-            used += len(url)
-            if used > bytes_in_all:
-                break
-            kept[path] = url
-        return kept
-
-    def forget_others(self, paths: Sequence[str]) -> None:
-        """Keep the images of these files alone."""
-        wanted = set(paths)
-        self._made = {key: url for key, url in self._made.items() if key[0] in wanted}
-
-    def _url(self, path: str, side: int, quality: int) -> str:
-        key = path, side, quality
-        if key not in self._made:
-            self._made[key] = _encoded(_small(path, side), quality)
-        return self._made[key]
+def thumbnails(paths: Sequence[str], bytes_in_all: int, side: int = THUMBNAIL_SIDE) -> dict[str, str]:
+    """Data URL by path; files that cannot be read are left out, and the last ones where the limit is reached."""
+    found, used = {}, 0
+    for path in dict.fromkeys(paths):
+        url = thumbnail(path, os.stat(path).st_mtime_ns, side) if os.path.isfile(path) else ""
+        used += len(url)
+        if used > bytes_in_all:
+            break
+        if url:
+            found[path] = url
+    return found
 
 
-def _small(path: str, side: int) -> np.ndarray | None:
-    """The image with its longer side brought to `side`; a large JPEG is decoded at a fraction of its size."""
-    try:
-        size = max(_size_of(path))
-        factor = max((f for f in REDUCED if size >= side * f * 2), default=1)
-        image = decode_file(path, REDUCED.get(factor, cv2.IMREAD_COLOR))
-    except (OSError, cv2.error, ValueError):
-        return None
-    if image is None:
-        return None
-    scale = side / max(image.shape[:2])
-    width, height = (max(round(n * scale), 1) for n in image.shape[1::-1])
-    return cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA if scale < 1 else cv2.INTER_LINEAR)
+@lru_cache(maxsize=64)  # a page is rendered many times with the same images
+def thumbnail(path: str, modified: int, side: int) -> str:
+    """The image with a longer side of at most `side` pixels as a data URL; empty where it cannot be decoded.
 
-
-def _size_of(path: str) -> tuple[int, int]:
-    from PIL import Image  # reads the header alone
-
-    with Image.open(Path(path)) as image:
-        return image.size
-
-
-def _encoded(image: np.ndarray | None, quality: int) -> str:
-    """As a data URL; empty where there is no image."""
+    modified: time of the file, so that a changed one is read again.
+    """
+    image = decode_file(path)
     if image is None:
         return ""
-    ok, data = cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, quality])
-    return "data:image/jpeg;base64," + base64.b64encode(data.tobytes()).decode() if ok else ""
+    scale = min(side / max(image.shape[:2]), 1.0)
+    width, height = (max(round(n * scale), 1) for n in image.shape[1::-1])
+    small = cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA)
+    return data_url(small, "jpeg", [cv2.IMWRITE_JPEG_QUALITY, 72])
+
+
+def data_url(image: np.ndarray, kind: str, options: Sequence[int] = ()) -> str:
+    _, data = cv2.imencode(f".{kind}", image, options)
+    return f"data:image/{kind};base64,{base64.b64encode(data.tobytes()).decode()}"
 
 
 def heat_map(matrix: np.ndarray) -> str:
     """A matrix of 0 to 1 as an image of one pixel a cell: white to blue."""
     light, dark = np.array([255, 255, 255]), np.array([120, 60, 0])  # BGR
     pixels = light + matrix[..., None].clip(0, 1) ** 0.5 * (dark - light)
-    ok, data = cv2.imencode(".png", pixels.astype(np.uint8))
-    return "data:image/png;base64," + base64.b64encode(data.tobytes()).decode() if ok else ""
+    return data_url(pixels.astype(np.uint8), "png")
 
 
-LIMIT = 1_500_000  # bytes of a page
-IMAGE_BUDGETS = (900_000, 450_000, 150_000, 0)  # bytes: the next smaller one if the page gets too large
-MOSAICS = 3
-FULL_MATRIX = 24  # classes up to which the confusion matrix is a table
-MOST_CONFUSIONS = 40
-MOST_NAMES = 12  # boxes of an image up to which they are named
-SILENCE = 600  # seconds without a sign of life after which a running run may be dead
-EVERY = 20  # seconds between loads of the page of a run that is training
-
-
-def run_page(folder: Path, state: Mapping[str, Any], thumbnails: Thumbnails | None = None) -> str:
+def run_page(folder: Path, state: Mapping[str, Any]) -> str:
     """The page; the image budget is reduced until the page is within its limit."""
     values = page_values(folder, state)
-    thumbnails = thumbnails or Thumbnails()
     page = ""
     for budget in IMAGE_BUDGETS:
-        page = render("run.html", **values, **_images(folder, state.get("validation") or {}, thumbnails, budget))
+        page = render("run.html", **values, **_images(folder, state.get("validation") or {}, budget))
         if len(page.encode()) <= LIMIT:
             break
     return page
@@ -126,13 +88,16 @@ def run_page(folder: Path, state: Mapping[str, Any], thumbnails: Thumbnails | No
 
 def page_values(folder: Path, state: Mapping[str, Any]) -> dict[str, Any]:
     """The values of the template without images."""
-    run, found = _read(folder), state.get("validation") or {}
-    progress = state.get("progress") or {}
+    found = state.get("validation") or {}
+    try:
+        run = read_run(folder)
+    except UserError:
+        run = None  # not one epoch is done
     return {
         "title": f"{folder.name}: training",
         "name": folder.name,
         "state": state,
-        "progress": _progress(progress, run),
+        "progress": _progress(state.get("progress") or {}, run),
         "cards": _cards(run, state),
         "facts": state.get("facts") or {},
         "settings": state.get("settings") or {},
@@ -146,13 +111,6 @@ def page_values(folder: Path, state: Mapping[str, Any]) -> dict[str, Any]:
         "commands": state.get("commands") or [],
         "next": state.get("next") or [],
     }
-
-
-def _read(folder: Path) -> Run | None:
-    try:
-        return read_run(folder)
-    except UserError:
-        return None  # not one epoch is done
 
 
 # --- the head of the page ---------------------------------------------------------------------------------------------
@@ -174,8 +132,8 @@ def _progress(progress: Mapping[str, Any], run: Run | None) -> dict[str, Any]:
         "text": f"epoch {min(epoch, epochs - 1)}/{epochs - 1}" + (f", batch {batch} of {batches}" if batch else ""),
         "left": duration(left / 3600) if math.isfinite(left) else "",
         "fraction": done / total if total else 0.0,
-        "every": EVERY,
-        "silence": SILENCE,
+        "refresh": REFRESH_SECONDS,
+        "stalled": STALLED_SECONDS,
         "updated": progress.get("updated", 0),
         "updated_text": time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(progress.get("updated", 0))),
         "losses": progress.get("losses") or {},
@@ -232,7 +190,8 @@ def _charts(run: Run) -> list[tuple[str, list[Chart]]]:
         if part in run.val_losses:
             lines.append(Line("validation", epoch, run.val_losses[part].tolist()))
         losses.append(Chart(f"loss_{part}", "Total loss" if part == "total" else f"Loss: {part}", "epoch", lines))
-    lines = [Line(LABELS[name], epoch, run.metrics[name].tolist()) for name in LABELS]
+    names = ("map", "map50", "precision", "recall")
+    lines = [Line(LABELS[name], epoch, run.metrics[name].tolist()) for name in names]
     average = Chart("ap", "Average precision", "epoch", [lines[0], lines[1]], low=0.0)
     two = Chart("pr", "Precision and recall", "epoch", [lines[2], lines[3]], low=0.0)
     names = [name for name in ("lr0", "lr1", "lr2") if name in run.figures and np.nanmax(run.figures[name]) > 0]
@@ -262,48 +221,43 @@ def _matrix(found: Mapping[str, Any]) -> dict[str, Any]:
         counts[row, column] = value
     fractions = counts / np.maximum(counts.sum(0, keepdims=True), 1)
     predicted, true = [*names, "missed"], [*names, "background"]
-    if nc <= FULL_MATRIX:
+    if nc <= MAX_TABLE_CLASSES:
         rows = [
             (predicted[r], [(true[c], int(counts[r, c]), float(fractions[r, c])) for c in range(nc + 1)])
             for r in range(nc + 1)
         ]
         return nothing | {"true": true, "rows": rows}
-    wrong = [(predicted[r], true[c], n, float(fractions[r, c])) for r, c, n in cells if r != c][:MOST_CONFUSIONS]
+    wrong = [(predicted[r], true[c], n, float(fractions[r, c])) for r, c, n in cells if r != c][:MAX_CONFUSIONS]
     return nothing | {"image": heat_map(fractions), "wrong": wrong, "side": nc + 1}
 
 
 # --- images -----------------------------------------------------------------------------------------------------------
 
 
-def _images(folder: Path, found: Mapping[str, Any], thumbnails: Thumbnails, budget: int) -> dict[str, Any]:
+def _images(folder: Path, found: Mapping[str, Any], budget: int) -> dict[str, Any]:
     """First batches, first validation images and the worst ones, within `budget` bytes."""
-    batches = [str(p) for i in range(MOSAICS) if (p := folder / f"train_batch{i}.jpg").is_file()]
-    first, worst = found.get("first") or [], found.get("worst") or []
-    paths = [image["path"] for image in (*worst, *first)]
-    mosaics = thumbnails.fit(batches, budget // 3, scale=2.4)
-    small = thumbnails.fit(paths, budget - budget // 3)
-    thumbnails.forget_others([*batches, *paths])
-    names = found.get("names") or []
-    tiles = {
-        kind: [
-            _tile(image, names, f"{kind}{i}", small[image["path"]])
-            for i, image in enumerate(images)
-            if image["path"] in small
-        ]
-        for kind, images in (("first", first), ("worst", worst))
-    }
-    return {
-        "mosaics": [(os.path.basename(path), url) for path, url in mosaics.items()],
-        **tiles,
-    }
+    images = {kind: found.get(kind) or [] for kind in ("worst", "first")}
+    batches = [str(folder / f"train_batch{i}.jpg") for i in range(MOSAICS)]
+    mosaics = thumbnails(batches, budget // 3, MOSAIC_SIDE)
+    small = thumbnails([image["path"] for listed in images.values() for image in listed], budget - budget // 3)
+    shown: dict[str, Any] = {"mosaics": [(os.path.basename(path), url) for path, url in mosaics.items()]}
+    for kind, listed in images.items():
+        known = [image for image in listed if image["path"] in small]
+        names = found.get("names") or []
+        shown[kind] = [_tile(image, names, f"{kind}{i}", small[image["path"]]) for i, image in enumerate(known)]
+    return shown
 
 
 def _tile(image: Mapping[str, Any], names: Sequence[str], key: str, url: str) -> dict[str, Any]:
     """An image with its labels and its detections, for the macro `pair`."""
-    width, height = image["size"]
-    scale = 320 / max(width, height)
-    width, height = width * scale, height * scale
+    scale = THUMBNAIL_SIDE / max(image["size"])
+    width, height = (side * scale for side in image["size"])
     counted = [f"{image[kind]} {kind}" for kind in ("missed", "false", "wrong") if image[kind]]
+    sides = []
+    for side in ("labels", "detections"):
+        boxes = image[side]
+        is_named = len(boxes) <= MAX_NAMED_BOXES
+        sides.append((side, [_box(box, names, width, height, is_named, side == "detections") for box in boxes]))
     return {
         "key": key,
         "src": url,
@@ -311,17 +265,11 @@ def _tile(image: Mapping[str, Any], names: Sequence[str], key: str, url: str) ->
         "height": round(height, 1),
         "label": os.path.basename(image["path"]),
         "count": ", ".join(counted).replace("wrong", "of the wrong class") or "nothing missed or false",
-        "sides": [
-            ("labels", [_box(b, names, width, height, len(image["labels"]), False) for b in image["labels"]]),
-            (
-                "detections",
-                [_box(b, names, width, height, len(image["detections"]), True) for b in image["detections"]],
-            ),
-        ],
+        "sides": sides,
     }
 
 
-def _box(box: Sequence[float], names: Sequence[str], width: float, height: float, count: int, scored: bool) -> dict:
+def _box(box: Sequence[float], names: Sequence[str], width: float, height: float, is_named: bool, scored: bool) -> dict:
     cls, left, top, right, bottom, odd, score = box
     cls = int(cls)
     name = names[cls] if cls < len(names) else f"class {cls}"
@@ -336,7 +284,7 @@ def _box(box: Sequence[float], names: Sequence[str], width: float, height: float
         "colour": COLOURS[cls % len(COLOURS)],
         "name": name + (", wrong" if odd and scored else ", missed" if odd else ""),
         "odd": bool(odd),
-        "shown": name[:24] if count <= MOST_NAMES else "",
+        "shown": name[:24] if is_named else "",
     }
 
 

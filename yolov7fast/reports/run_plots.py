@@ -63,7 +63,7 @@ def _panels(run: RunCurves) -> list[tuple[str, np.ndarray]]:
     metrics, rows = run.metrics(), []
     for losses, prefix, names in (
         (run.losses(), "", ("precision", "recall")),
-        (run.val_losses(), "val ", ("map50", "map")),
+        (run.losses("val/"), "val ", ("map50", "map")),
     ):
         parts = [part for part in losses if part != "total"][:LOSS_PANELS]
         rows += [(prefix + LOSS_TITLES.get(part, part), losses[part]) for part in parts]
@@ -176,8 +176,8 @@ def _panel(ax, title: str) -> None:
 
 
 MAX_PANELS = 8  # further settings are left to the CSV
-FEW = 6  # up to so many values of a setting are drawn at equal distances
-WIDE = 20  # a range over so many times its lowest value has a logarithmic axis
+MAX_LISTED_VALUES = 6  # up to so many values of a setting are drawn at equal distances
+LOG_AXIS_RATIO = 20  # a range over so many times its lowest value has a logarithmic axis
 
 
 class TrialCurve(NamedTuple):
@@ -225,14 +225,14 @@ def _against(ax, name: str, values: Sequence[str], curves: Sequence[TrialCurve],
     shown = [(value, curve) for value, curve in zip(values, curves) if curve.points]
     numeric = all(math.isfinite(number(value)) for value, _ in shown)
     places = sorted({value for value, _ in shown}, key=float if numeric else str)
-    is_listed = not numeric or len(places) <= FEW
+    is_listed = not numeric or len(places) <= MAX_LISTED_VALUES
     for value, curve in shown:
         x, colour = places.index(value) if is_listed else float(value), colours[curve.setting]
         ax.scatter(x, curve.points[-1][1], s=40, facecolors=colour if curve.is_completed else "none", edgecolors=colour)
     if is_listed:
         ax.set_xticks(range(len(places)), [short(place) for place in places])
         ax.set_xlim(-0.5, max(len(places), 1) - 0.5)
-    elif 0 < WIDE * float(places[0]) <= float(places[-1]):
+    elif 0 < LOG_AXIS_RATIO * float(places[0]) <= float(places[-1]):
         ax.set_xscale("log")
-        ax.xaxis.set_major_formatter("{x:g}")  # the figures of this package read no formulas
+        ax.xaxis.set_major_formatter("{x:g}")  # formulas are switched off in these plots
     ax.set(xlabel=name, ylabel="final mAP@.5:.95", title=f"{short(name)} (open: not completed)")

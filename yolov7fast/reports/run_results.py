@@ -1,7 +1,7 @@
 """Reads a training run back from its folder: curves, times, settings, files. Missing values stay unknown (NaN).
 
 results.csv names its columns. results.txt, the only table of upstream's runs, has a line per epoch: `epoch/last`,
-memory, then numbers (COLUMNS). Where both have a number, results.csv counts: it leaves empty what an epoch did not
+memory, then numbers (TEXT_COLUMNS). Where both have an epoch, results.csv counts: it leaves empty what an epoch did not
 measure, while results.txt repeats the last validation. A resumed run may repeat epochs; the last line of an epoch
 counts.
 """
@@ -20,48 +20,63 @@ import numpy as np
 from yolov7fast.core.errors import UserError, one_line, shown
 from yolov7fast.core.files.settings_files import read_yaml
 from yolov7fast.core.text import printable
-from yolov7fast.evaluation.eval_result import MAP, MAP50, PRECISION, RECALL, validation_loss
+from yolov7fast.evaluation.eval_result import MAP, MAP50, PRECISION, RECALL
 
-# what stands in each column of a line, by position
-COLUMNS = (
-    "epoch", "memory", "box", "obj", "cls", "total", "labels", "img_size",
-    "precision", "recall", "map50", "map", "val_box", "val_obj", "val_cls",
+# what stands in each column of a line after epoch and memory, by the name of that column in results.csv
+TEXT_COLUMNS = (
+    "train/box", "train/obj", "train/cls", "train/total", "labels", "img_size",
+    PRECISION, RECALL, MAP50, MAP, "val/box", "val/obj", "val/cls",
 )  # fmt: skip
 LONGEST_EPOCH = 9  # digits
-TEXT_LOSSES = ("box", "obj", "cls", "total", "val_box", "val_obj", "val_cls")
-METRICS = ("precision", "recall", "map50", "map")
+METRICS = {"precision": PRECISION, "recall": RECALL, "map50": MAP50, "map": MAP}
+Rows = Mapping[int, Mapping[str, Any]]  # by epoch: fields by column of results.csv
 
 
-def read_results(path: str | os.PathLike) -> dict[str, np.ndarray]:
-    """Columns of a results.txt as float arrays of one length, sorted by epoch; zeros that mean "not measured" are NaN.
+@dataclass(frozen=True)
+class RunCurves:
+    """The table of a run; its columns are float arrays (n,) with NaN where something was not measured."""
 
-    Not measured: a loss of exactly 0, and the four metrics of an epoch whose metrics and validation losses are all 0
-    (training without validation writes such lines). `epoch` and `last_epoch` (from `3/299`) are whole numbers.
-    """
-    rows: dict[int, list[float]] = {}
-    last_epoch = 0
+    epoch: np.ndarray  # (n,) ascending
+    rows: Rows
+    planned: int  # epochs the run was started for, by its results.txt; 0: unknown
+
+    def column(self, name: str) -> np.ndarray:
+        return np.array([number(self.rows[epoch].get(name)) for epoch in self.epoch.tolist()])
+
+    def losses(self, prefix: str = "train/") -> dict[str, np.ndarray]:
+        """Losses by part, "total" last; prefix: `train/`, or `val/` for those of validation."""
+        names = dict.fromkeys(name for row in self.rows.values() for name in row if name and name.startswith(prefix))
+        return {name.removeprefix(prefix): self.column(name) for name in names}
+
+    def metrics(self) -> dict[str, np.ndarray]:
+        return {name: self.column(column) for name, column in METRICS.items()}
+
+
+def read_curves(text: Path) -> RunCurves:
+    """The curves of a results.txt and of the results.csv next to it; one of them is enough."""
+    table = text.with_suffix(".csv")
+    rows, planned = read_text(text) if text.is_file() else ({}, 0)
+    if table.is_file():
+        rows |= read_csv(table)
+    if not rows:
+        raise UserError(f"{text} holds no epoch; expected lines like '0/99 1.2G 0.09 0.04 0.08 ...'")
+    return RunCurves(np.array(sorted(rows)), rows, planned)
+
+
+def read_text(path: Path) -> tuple[dict[int, Mapping[str, Any]], int]:
+    """The epochs of a results.txt, and how many were planned (from `3/299`)."""
+    rows: dict[int, Mapping[str, Any]] = {}
+    planned = 0
     try:
-        lines = Path(path).read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from error
-    for line in lines:
-        fields = line.split()
-        if not fields:
-            continue
+    for fields in filter(None, map(str.split, lines)):
         epoch, _, last = fields[0].partition("/")
-        current = epoch_number(epoch)
-        if current is None:
-            continue  # a header or a comment
-        last_epoch = max(last_epoch, epoch_number(last) or current)
-        rows[current] = [number(fields[i].rstrip("G")) if i < len(fields) else math.nan for i in range(1, len(COLUMNS))]
-    if not rows:
-        raise UserError(f"{path} holds no epoch; expected lines like '0/99 1.2G 0.09 0.04 0.08 ...'")
-    epochs = sorted(rows)
-    table = np.array([rows[e] for e in epochs], float)
-    columns = {"epoch": np.array(epochs), "last_epoch": np.full(len(epochs), last_epoch)}
-    columns |= {name: table[:, i] for i, name in enumerate(COLUMNS[1:])}
-    _blank_unmeasured(columns)
-    return columns
+        if (current := epoch_number(epoch)) is not None:  # else a header or a comment
+            rows[current] = _measured(dict(zip(TEXT_COLUMNS, map(number, fields[2:]))))
+            planned = max(planned, (epoch_number(last) or current) + 1)
+    return rows, planned
 
 
 def epoch_number(text: str) -> int | None:
@@ -69,66 +84,18 @@ def epoch_number(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) <= LONGEST_EPOCH else None
 
 
-def _blank_unmeasured(columns: dict[str, np.ndarray]) -> None:
-    """Zeros that stand for "not measured" become NaN, in place."""
-    tested = [np.nan_to_num(columns[k]) != 0 for k in (*METRICS, "val_box", "val_obj", "val_cls")]
-    untested = ~np.any(tested, axis=0)
-    for key in METRICS:
-        columns[key][untested] = np.nan
-    for key in TEXT_LOSSES:
-        columns[key][columns[key] == 0] = np.nan
+def _measured(row: dict[str, float]) -> dict[str, float]:
+    """A line of results.txt without its zeros that mean "not measured".
 
-
-LOSSES = ("box", "obj", "cls", "total")  # parts of the loss in results.txt, in its order
-CSV_METRICS = {"precision": PRECISION, "recall": RECALL, "map50": MAP50, "map": MAP}
-Rows = Mapping[int, Mapping[str, str]]  # fields of results.csv by epoch
-
-
-class RunCurves:
-    """Columns over all epochs (n,) float; NaN where a figure was not measured."""
-
-    def __init__(self, epoch: np.ndarray, columns: Mapping[str, np.ndarray] | None, rows: Rows):
-        """epoch (n,) ascending; columns: of `read_results`; rows: of `read_csv`."""
-        self.epoch, self.columns, self.rows = epoch, columns, rows
-        names = [name for name in next(iter(rows.values()), {}) if name]  # fields beyond the header have none
-        parts = [n.removeprefix("train/") for n in names if n.startswith("train/")]
-        val_parts = [n.removeprefix("val/") for n in names if n.startswith("val/")]
-        self.parts, self.val_parts = parts or list(LOSSES), val_parts or list(LOSSES[:-1])
-
-    def of_csv(self, name: str) -> np.ndarray:
-        return np.array([number(self.rows.get(int(e), {}).get(name)) for e in self.epoch])
-
-    def of_text(self, name: str) -> np.ndarray:
-        values = np.full(len(self.epoch), np.nan)
-        if self.columns is not None:
-            values[np.searchsorted(self.epoch, self.columns["epoch"])] = self.columns[name]
-        return values
-
-    def _merged(self, csv_name: str, text_name: str | None) -> np.ndarray:
-        """results.csv where it has the column and the epoch (an empty field: not measured), else results.txt."""
-        named = np.array([csv_name in self.rows.get(int(e), {}) for e in self.epoch])
-        return np.where(named, self.of_csv(csv_name), self.of_text(text_name) if text_name else np.nan)
-
-    def losses(self) -> dict[str, np.ndarray]:
-        """Training losses by part, "total" last."""
-        return {part: self._merged(f"train/{part}", part if part in LOSSES else None) for part in self.parts}
-
-    def val_losses(self) -> dict[str, np.ndarray]:
-        return {
-            part: self._merged(validation_loss(part), f"val_{part}" if part in LOSSES else None)
-            for part in self.val_parts
-        }
-
-    def metrics(self) -> dict[str, np.ndarray]:
-        """precision, recall, map50, map."""
-        return {name: self._merged(CSV_METRICS[name], name) for name in METRICS}
-
-
-def read_curves(text: Path) -> RunCurves:
-    """The curves of a results.txt and of the results.csv next to it, if there is one."""
-    columns, table = read_results(text), text.with_suffix(".csv")
-    rows = read_csv(table) if table.is_file() else {}
-    return RunCurves(np.array(sorted({*rows, *columns["epoch"].tolist()})), columns, rows)
+    Those are a loss of exactly 0, and the four metrics of an epoch whose metrics and validation losses are all 0
+    (training without validation writes such lines).
+    """
+    tested = any(value != 0 for name, value in row.items() if name.startswith(("metrics/", "val/")))
+    return {
+        name: value
+        for name, value in row.items()
+        if (tested and name.startswith("metrics/")) or value != 0 or not name.startswith(("metrics/", "val/", "train/"))
+    }
 
 
 def read_csv(path: Path) -> dict[int, dict[str, str]]:
@@ -175,7 +142,7 @@ class Run:
     hyp: dict[str, Any] = field(default_factory=dict)
     weights: dict[str, int] = field(default_factory=dict)  # file name -> bytes
     profile: dict[str, Any] = field(default_factory=dict)  # of profile.json; empty: none
-    notes: list[str] = field(default_factory=list)  # what a reader should know of the figures
+    notes: list[str] = field(default_factory=list)  # what a reader should know about the numbers
 
     @property
     def hours(self) -> np.ndarray | None:
@@ -208,41 +175,33 @@ def read_run(path: str | os.PathLike) -> Run:
     """A run from its folder, or from the results.txt in it."""
     folder = Path(path)
     folder = folder.parent if folder.is_file() else folder
-    text, table = folder / "results.txt", folder / "results.csv"
     if not folder.is_dir():
         raise UserError(f"run folder {path} does not exist")
-    if not text.is_file() and not table.is_file():
+    if not any((folder / name).is_file() for name in ("results.txt", "results.csv")):
         raise UserError(
             f"{folder} holds neither results.txt nor results.csv: not a training run, or not one epoch done"
         )
     notes: list[str] = []
-    rows = read_csv(table) if table.is_file() else {}
-    if table.is_file() and not rows:
-        notes.append("its results.csv holds no epoch")
-    columns = read_results(text) if text.is_file() and (text.stat().st_size or not rows) else None
-    if columns is None and not rows:
-        raise UserError(f"{table} holds no epoch")
-    epoch = np.array(sorted(set(rows) | set(columns["epoch"].tolist() if columns else ())))
-    curves = RunCurves(epoch, columns, rows)
-    seconds, time_source = _times(folder, epoch, curves.of_csv("seconds"), notes)
+    curves = read_curves(folder / "results.txt")
+    epoch, done = curves.epoch, int(curves.epoch[-1]) + 1
+    seconds, time_source = _times(folder, epoch, curves.column("seconds"), notes)
     opt = _read_yaml(folder / "opt.yaml", notes)
-    planned = int(columns["last_epoch"][0]) + 1 if columns else _planned(opt, int(epoch[-1]) + 1, notes)
-    holes = epoch[-1] + 1 - len(epoch)
-    if holes:
+    planned = max(curves.planned or _planned(opt, done, notes), done)
+    if holes := done - len(epoch):
         notes.append(f"{holes} epochs are missing from its results")
-    if len(epoch) < planned and not holes:
+    elif len(epoch) < planned:
         notes.append(f"ended after {len(epoch)} of {planned} epochs")
     return Run(
         name=folder.name,
         folder=folder,
         epoch=epoch,
-        planned=max(planned, int(epoch[-1]) + 1),
+        planned=planned,
         losses=curves.losses(),
-        val_losses=curves.val_losses(),
+        val_losses=curves.losses("val/"),
         metrics=curves.metrics(),
         seconds=seconds,
         time_source=time_source,
-        figures={name: values for name in FIGURES if np.isfinite(values := curves.of_csv(name)).any()},
+        figures={name: values for name in FIGURES if np.isfinite(values := curves.column(name)).any()},
         opt=opt,
         hyp=_read_yaml(folder / "hyp.yaml", notes),
         weights={p.name: p.stat().st_size for p in checkpoints(folder)},

@@ -8,9 +8,11 @@ import numpy as np
 
 from yolov7fast.reports.run_results import Run
 
-LATE = 10  # epochs that count as late
+LATE_EPOCHS = 10  # the last measured epochs, over which stability is judged
 # settings that differ between any two runs and explain nothing
-IDLE_SETTINGS = {"name", "save_dir", "project", "exist_ok", "resume", "hyp", "config", "given", "global_rank", "bucket"}
+IGNORED_SETTINGS = {
+    "name", "save_dir", "project", "exist_ok", "resume", "hyp", "config", "given", "global_rank", "bucket",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,7 @@ class Late:
     scatter: float  # std around that trend
 
 
-def late(run: Run, values: np.ndarray, count: int = LATE) -> Late:
+def late(run: Run, values: np.ndarray, count: int = LATE_EPOCHS) -> Late:
     """How a curve behaves over its last `count` measured epochs."""
     known = np.isfinite(values)
     epoch, values = run.epoch[known][-count:], values[known][-count:]
@@ -107,7 +109,7 @@ def cost(run: Run, rate: float | None) -> float:
     return math.nan if rate is None else run.total_hours * rate
 
 
-def weights_bytes(run: Run) -> float:
+def weights_megabytes(run: Run) -> float:
     """Megabytes of the weights one would deploy: the best, else the last."""
     name = deployed(run)
     return run.weights[name] / 1e6 if name else math.nan
@@ -124,7 +126,7 @@ def ratio(a: float, b: float) -> float:
 
 def settings(run: Run) -> dict[str, Any]:
     """Options and hyper-parameters under one roof; an option that is set wins over the hyper-parameter of its name."""
-    opt = {key: value for key, value in run.opt.items() if key not in IDLE_SETTINGS}
+    opt = {key: value for key, value in run.opt.items() if key not in IGNORED_SETTINGS}
     return opt | {key: value for key, value in run.hyp.items() if opt.get(key) is None}
 
 

@@ -38,11 +38,11 @@ def interval(one: "RankedSetting", other: "RankedSetting", found: "Sequence[Rank
 
 
 COMPLETED, INTERRUPTED, PRUNED, FAILED, RUNNING = "completed", "interrupted", "pruned", "failed", "running"
-ENDED = (COMPLETED, PRUNED, FAILED)  # final; all others are resumed
-ORDER = (COMPLETED, INTERRUPTED, PRUNED, FAILED)  # of the ranking
+FINAL_STATUSES = (COMPLETED, PRUNED, FAILED)  # final; all others are resumed
+STATUS_ORDER = (COMPLETED, INTERRUPTED, PRUNED, FAILED)  # of the ranking
 RANKING = ("rank", "setting", "status", "seeds", "map_mean", "map_deviation", "map50_mean", "loss_mean", "wall_time")
 LEAST_DIFFERENCE = 1e-4  # of mAP: settings that differ by less count as equal
-MOST = 1 << 40  # trainings
+MAX_TRAININGS = 1 << 40
 
 
 class CurvePoint(NamedTuple):
@@ -72,7 +72,11 @@ class TrialRun:
         self.curve = [CurvePoint(*point) for point in self.curve]
         numbers = [self.seconds, *(value for point in self.curve for value in point if value is not None)]
         is_plain = isinstance(self.params, dict) and all(isinstance(value, int | float) for value in numbers)
-        if self.status not in (*ENDED, INTERRUPTED, RUNNING) or not is_plain or not is_whole(self.id, 0, MOST):
+        if (
+            self.status not in (*FINAL_STATUSES, INTERRUPTED, RUNNING)
+            or not is_plain
+            or not is_whole(self.id, 0, MAX_TRAININGS)
+        ):
             raise ValueError("it has other values than trials have")
 
     @property
@@ -136,7 +140,7 @@ class RankedSetting:
 
     def __init__(self, setting: int, runs: Sequence[TrialRun]):
         self.setting, self.run = setting, runs[0]  # whose settings are those of all
-        self.status = min((run.status for run in runs), key=ORDER.index)
+        self.status = min((run.status for run in runs), key=STATUS_ORDER.index)
         self.seconds = sum(run.seconds for run in runs)
         counted = [run for run in runs if run.status == self.status]
         self.values = [run.final.map for run in counted if run.final.map is not None]
@@ -155,7 +159,9 @@ def rank(runs: Sequence[TrialRun]) -> list[RankedSetting]:
     """Settings from best to worst: completed ones by mean final mAP, then interrupted, pruned and failed ones."""
     settings = dict.fromkeys(run.setting for run in runs)
     found = [RankedSetting(setting, [run for run in runs if run.setting == setting]) for setting in settings]
-    return sorted(found, key=lambda p: (ORDER.index(p.status), -(p.map if p.map is not None else -1.0), p.setting))
+    return sorted(
+        found, key=lambda p: (STATUS_ORDER.index(p.status), -(p.map if p.map is not None else -1.0), p.setting)
+    )
 
 
 def ranking(ranked: Sequence[RankedSetting], params: Mapping[str, Sequence[str]]) -> list[list[Any]]:

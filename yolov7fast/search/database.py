@@ -20,7 +20,7 @@ from optuna.storages import RDBStorage, RetryHeartbeatStaleTrialCallback
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from yolov7fast.core.errors import UserError, one_line
-from yolov7fast.reports.trial_ranking import ENDED, FAILED, RUNNING, TrialRun
+from yolov7fast.reports.trial_ranking import FAILED, FINAL_STATUSES, RUNNING, TrialRun
 
 HEARTBEAT_SECONDS, GRACE_SECONDS = 30, 300  # in a shared database: a trial without heartbeat for so long is retried
 DRIVERS = ("sqlalchemy", "sqlite3", "optuna.exceptions")  # modules of exceptions that concern a database
@@ -155,18 +155,18 @@ class SettingTable:
     def save(self, trial: Trial, run: TrialRun) -> None:
         trial.set_user_attr(f"{RUN}{self.seeds.index(run.seed)}", run.record)
 
-    def begun(self) -> list[TrialRun]:
+    def started_runs(self) -> list[TrialRun]:
         """Trainings that have a result, also those of other machines, by id."""
         runs = [run for setting, trial in sorted(self.current().items()) for run in self.runs(setting, trial)]
         return [run for run in runs if run.status != RUNNING]
 
-    def waiting(self, count: int) -> int:
+    def waiting_settings(self, count: int) -> int:
         """Settings that no process has taken; count: all that a list has or a search draws."""
         current = self.current()
         return sum(t.state == TrialState.WAITING for t in current.values()) + max(0, count - len(current))
 
-    def left(self, count: int) -> int:
+    def unfinished_runs(self, count: int) -> int:
         """Trainings that have not ended."""
         current = self.current()
         open_ = [run for s, trial in current.items() if self.is_open(s, trial) for run in self.runs(s, trial)]
-        return sum(run.status not in ENDED for run in open_) + len(self.seeds) * max(0, count - len(current))
+        return sum(run.status not in FINAL_STATUSES for run in open_) + len(self.seeds) * max(0, count - len(current))

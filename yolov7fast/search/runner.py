@@ -32,8 +32,8 @@ from yolov7fast.core.process.signals import ASKING, StopRequest
 from yolov7fast.core.text import counted
 from yolov7fast.reports.trial_ranking import (
     COMPLETED,
-    ENDED,
     FAILED,
+    FINAL_STATUSES,
     INTERRUPTED,
     PRUNED,
     RUNNING,
@@ -48,12 +48,12 @@ from yolov7fast.reports.trial_ranking import (
 )
 from yolov7fast.search import database
 from yolov7fast.search import trial_options as options
-from yolov7fast.search.trial_options import FILE, KEPT, REMEDY
+from yolov7fast.search.trial_options import FILE, REMEDY, STORED_FLAGS
 from yolov7fast.search.trial_training import Budget, Space, TrialTraining, read_space, read_trials, training_for
 
 LOCK, DATABASE, VERSION = ".lock", "study.db", 5
-KINDS = {"options": dict, "base": dict, "space": dict, "trials": list, "files": dict, "timestamp": str}
-JUDGED_BY = 3  # a trial that may be pruned is validated so many times at least
+FIELD_TYPES = {"options": dict, "base": dict, "space": dict, "trials": list, "files": dict, "timestamp": str}
+MIN_VALIDATIONS = 3  # a trial that may be pruned is validated so many times at least
 SHARED = ("repeat", "budget_epochs", "budget_subset", "budget_size")  # options that machines must agree in
 
 
@@ -65,7 +65,7 @@ def run_trials(opt: Namespace, make_training: Callable[[str, Budget], TrialTrain
         opt = options.resumed(opt, stored["options"])
     options.check(opt)
     prunes = bool(opt.early_stop_threshold) or (opt.search and opt.pruner != "none")
-    budget = Budget(opt.budget_epochs, opt.budget_subset, opt.budget_size, JUDGED_BY if prunes else 0)
+    budget = Budget(opt.budget_epochs, opt.budget_subset, opt.budget_size, MIN_VALIDATIONS if prunes else 0)
     training = (make_training or training_for(opt.base_config))(opt.base_config, budget)
     space = read_space(opt.search, training) if opt.search else {}
     plan = make_plan(opt, training, space)
@@ -96,7 +96,7 @@ def make_plan(opt: Namespace, training: TrialTraining, space: Space) -> dict[str
     plan = {
         "version": VERSION,
         "timestamp": datetime.now().strftime("%Y%m%d_%H%M%S"),
-        "options": {name: getattr(opt, name) for name in KEPT},
+        "options": {name: getattr(opt, name) for name in STORED_FLAGS},
         "base": read_yaml_chain(training.base_config),  # with all it inherits
         "space": {name: str(distribution) for name, distribution in space.items()},
         "trials": read_trials(opt.trials_file, training) if opt.trials_file else [],
@@ -113,7 +113,7 @@ def read_plan(folder: Path) -> dict[str, Any]:
     plan = read_json(path, remedy=REMEDY)
     if not isinstance(plan, dict) or plan.get("version") != VERSION:
         raise UserError(f"{path} is no record of trials of version {VERSION}; choose another --output-dir")
-    damaged = [name for name, kind in KINDS.items() if not isinstance(plan.get(name), kind)]
+    damaged = [name for name, kind in FIELD_TYPES.items() if not isinstance(plan.get(name), kind)]
     if damaged or not re.fullmatch(r"\w{1,40}", plan["timestamp"], re.ASCII):  # it becomes part of file names
         raise UserError(f"{path} is damaged: '{[*damaged, 'timestamp'][0]}' is not what trials have; {REMEDY}")
     return plan
@@ -186,7 +186,7 @@ class TrialRunner:
         epochs = self.training.epochs({}) * len(self.trials.seeds)
         with self.stop, tqdm(total=0, unit="epoch", desc="trials", dynamic_ncols=True) as self.bar:
             try:
-                while not self.stopping and (left := self.trials.waiting(self.count)):
+                while not self.stopping and (left := self.trials.waiting_settings(self.count)):
                     self.bar.total = self.bar.n + left * epochs
                     parts: dict[str, Any] = {"catch": NoResult, "callbacks": [self.stop_when_done]}
                     self.study.optimize(self.objective, n_trials=left, n_jobs=len(self.jobs), **parts)
@@ -204,14 +204,14 @@ class TrialRunner:
 
     def stop_when_done(self, study: optuna.Study, _: Any) -> None:
         """Optuna's callback after each trial: also where other machines have taken the rest."""
-        if self.stopping or not self.trials.waiting(self.count):
+        if self.stopping or not self.trials.waiting_settings(self.count):
             study.stop()
 
     def report(self) -> int:
         """Write and print the results of all started trainings; returns the exit code."""
-        if runs := self.trials.begun():
+        if runs := self.trials.started_runs():
             write_results(self.table, runs, self.training)
-        left, ended = self.trials.left(self.count), sum(run.status in ENDED for run in runs)
+        left, ended = self.trials.unfinished_runs(self.count), sum(run.status in FINAL_STATUSES for run in runs)
         if left and (self.stopping or not self.is_shared):
             print(f"{self.stopping or 'interrupted'}: {left} of {left + ended} trials are not done.")
             print(f"Resume with: {program('trials').invocation} --output-dir {quote(str(self.folder))} --resume")
@@ -246,14 +246,14 @@ class TrialRunner:
         for run in runs:
             if fault:
                 run.status, run.reason = FAILED, fault
-            elif run.status not in ENDED:
+            elif run.status not in FINAL_STATUSES:
                 self.train(trial, run, device)
             self.trials.save(trial, run)
             with self.writing:  # so that no older table replaces a newer one
-                write_csv(self.table, self.trials.begun(), self.training)
+                write_csv(self.table, self.trials.started_runs(), self.training)
             if run.status == INTERRUPTED:
                 raise NoResult
-            self.training.tidy(self.folder / run.name)
+            self.training.delete_checkpoints(self.folder / run.name)
             if self.space and run.status != COMPLETED:
                 break
         if runs[0].status == PRUNED:
@@ -278,21 +278,21 @@ class TrialRunner:
         run.status, run.reason, run.curve = RUNNING, "", []
         self.active[run.id] = run
 
-        def look() -> float | None:
+        def update() -> float | None:
             self.read_epochs(trial, run)
             is_to_end = run.status == PRUNED or self.stopping
             return None if not is_to_end else 0.0 if self.fault else child.GRACE_SECONDS
 
-        look()  # epochs of an earlier process
+        update()  # epochs of an earlier process
         if run.curve:
             tqdm.write(f"{run.name} resumes after {counted(run.epochs, 'epoch')}")
         if run.status != PRUNED and run.epochs < self.training.epochs(run.params):
             output = self.folder / run.name / child.OUTPUT
-            code = child.follow(self.command(run, device), output, look, len(self.jobs))
+            code = child.follow(self.command(run, device), output, update, len(self.jobs))
             run.seconds += time.monotonic() - began
-            look()  # what an ended process has written is complete
+            update()  # what an ended process has written is complete
         if run.status != PRUNED:
-            run.status, run.reason = self.verdict(run, code)
+            run.status, run.reason = self.outcome(run, code)
         self.bar.update(max(0, self.training.epochs(run.params) - (self.bar.n - before)))
         found = "" if run.final.map is None else f", mAP@.5:.95 {run.final.map:.4g}"
         tqdm.write(f"{run.name} {run.status}{found}{run.reason and f': {run.reason}'}")
@@ -312,10 +312,10 @@ class TrialRunner:
             if point.epoch >= run.epochs and run.status != PRUNED:
                 run.curve.append(point)
                 self.bar.update()
-                if reason := self.judge(trial, run, point):
+                if reason := self.reason_to_prune(trial, run, point):
                     run.status, run.reason = PRUNED, reason
 
-    def judge(self, trial: Trial, run: TrialRun, point: CurvePoint) -> str:
+    def reason_to_prune(self, trial: Trial, run: TrialRun, point: CurvePoint) -> str:
         """Why a training is pruned after this epoch, or ''."""
         step, epochs = point.epoch + 1, self.training.epochs(run.params)
         if point.map is None or step >= epochs:
@@ -327,12 +327,12 @@ class TrialRunner:
         own = run.best_map50(point.epoch)
         if 2 * step < epochs or not own < self.threshold:
             return ""
-        others = {other.id: other for other in self.trials.begun()} | self.active
+        others = {other.id: other for other in self.trials.started_runs()} | self.active
         if not any(other.best_map50(point.epoch) >= self.threshold for other in others.values()):
             return ""
         return f"mAP@.5 {own:.3f} after epoch {point.epoch}, under {self.threshold:g}, which another trial has passed"
 
-    def verdict(self, run: TrialRun, code: int) -> tuple[str, str]:
+    def outcome(self, run: TrialRun, code: int) -> tuple[str, str]:
         """Status and reason of a training whose process has ended."""
         was_asked = self.stopping or -code in ASKING or code - 128 in ASKING
         if code and was_asked and run.epochs < self.training.epochs(run.params):
@@ -346,8 +346,8 @@ class TrialRunner:
 
 # --- tables of results ------------------------------------------------------------------------------------------------
 
-LEADING = ("trial_id", "status", "final_map", "final_loss")
-TRAILING = ("wall_time", "best_epoch", "final_map50", "setting", "seed", "reason")
+FIRST_COLUMNS = ("trial_id", "status", "final_map", "final_loss")
+LAST_COLUMNS = ("wall_time", "best_epoch", "final_map50", "setting", "seed", "reason")
 
 
 def setting_columns(runs: Sequence[TrialRun], training: TrialTraining) -> dict[str, list[str]]:
@@ -356,9 +356,9 @@ def setting_columns(runs: Sequence[TrialRun], training: TrialTraining) -> dict[s
     A setting that a run lacks has the value of the base configuration.
     """
     used = dict.fromkeys(name for run in runs for name in run.params)
-    names = [name for name in {**training.spelt, **used} if name in used]
+    names = [name for name in {**training.user_names, **used} if name in used]
     values = {name: [run.params.get(name, training.base_value(name)) for run in runs] for name in names}
-    return {training.spelt.get(name, name): list(map(as_text, found)) for name, found in values.items()}
+    return {training.user_names.get(name, name): list(map(as_text, found)) for name, found in values.items()}
 
 
 def as_text(value: Any) -> str:
@@ -370,7 +370,7 @@ def as_text(value: Any) -> str:
 def write_csv(path: Path, runs: Sequence[TrialRun], training: TrialTraining) -> None:
     """One row for each started training, written atomically."""
     params = setting_columns(runs, training)
-    rows: list[list[Any]] = [[*LEADING, *(f"param_{name}" for name in params), *TRAILING]]
+    rows: list[list[Any]] = [[*FIRST_COLUMNS, *(f"param_{name}" for name in params), *LAST_COLUMNS]]
     for run, *values in zip(runs, *params.values()):
         rest = [f"{run.seconds:.1f}", run.best_epoch, run.final.map50, run.setting, run.seed, run.reason]
         rows.append([run.id, run.status, run.final.map, run.final_loss, *values, *rest])

@@ -27,7 +27,7 @@ from yolov7fast.search import trial_options as options
 from yolov7fast.search.runner import run_trials
 
 SHORT = {"batch": "batch_size", "size": "img_size"}  # further names of axes
-MOST_RUNS = 1000
+MAX_RUNS = 1000
 AXIS = re.compile(r"[a-z][a-z0-9_.-]*")
 VALUE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -44,8 +44,8 @@ def configurations(axes: Sequence[str]) -> list[dict[str, str]]:
         if name in values or len(set(found)) < len(found):
             raise UserError(f"--axes {shown(text)}: give an axis, and each value of it, once")
         values[name] = found
-    if math.prod(map(len, values.values())) > MOST_RUNS:
-        raise UserError(f"--axes: more than {MOST_RUNS} combinations: leave values out")
+    if math.prod(map(len, values.values())) > MAX_RUNS:
+        raise UserError(f"--axes: more than {MAX_RUNS} combinations: leave values out")
     return [dict(zip(values, combination)) for combination in itertools.product(*values.values())]
 
 

@@ -52,7 +52,9 @@ FLAGS = [
     places("--jobs", int, None, "trials side by side; default: one for each of --devices, else 1", low=1),
     places("--devices", str, "", "GPUs to divide among trials, such as 0,1; default: all if --jobs is above 1"),
 ]
-KEPT = {flag.dest: flag for flag in FLAGS if flag.fixed or flag.dest == "trials"}  # what makes these trials themselves
+STORED_FLAGS = {
+    flag.dest: flag for flag in FLAGS if flag.fixed or flag.dest == "trials"
+}  # what makes these trials themselves
 STATUS_HELP = """\
 Each trial ends as completed, pruned, failed (a crash, no memory, a loss that is not a number: the reason is recorded)
 or interrupted. trials_{timestamp}.csv is rewritten after every trial; final_map is mAP@.5:.95 of the last validation,
@@ -91,7 +93,7 @@ def _check(opt: Namespace) -> None:
 def resumed(opt: Namespace, stored: dict[str, Any]) -> Namespace:
     """The flags of the trials that are resumed; the command line may change some of them."""
     values, file = dict(vars(opt)), Path(opt.output_dir) / FILE
-    for name, flag in KEPT.items():
+    for name, flag in STORED_FLAGS.items():
         if name not in stored:
             raise UserError(f"{file} is damaged: it lacks the option {name}; {REMEDY}")
         value = check_flag_value(flag, stored[name], file)

@@ -32,7 +32,7 @@ from yolov7fast.nn.detr_config import check_network_setting, network_settings
 from yolov7fast.reports.run_results import number
 from yolov7fast.training.hyperparameters import KEYS, check_hyp, load_hyp
 
-FULL_RUN = 20  # epochs of a full run, in those of a trial, where the base configuration has no more than the trial
+FULL_RUN_FACTOR = 20  # epochs of a full run, in those of a trial, where the base has no more than the trial
 
 
 class Budget(NamedTuple):
@@ -62,7 +62,7 @@ class TrialTraining:
         self.program = program_of("train", self.family)
         self.command = command or self.program.child()
         self.base_config, self.budget = run_file.find_run_file(base_config), budget
-        self.spelt: dict[str, str] = {}  # settings of the user's file: the one name -> as written there, in its order
+        self.user_names: dict[str, str] = {}  # setting -> its name in the user's file, in its order
         self.files: set[tuple[str, str]] = set()  # what checked settings read, each with its kind
         self.data_sets: set[tuple[str, float]] = set()  # of checked settings, each with val_fraction
         self.flags = flags_of("train", self.family)
@@ -86,7 +86,7 @@ class TrialTraining:
         return {options["data"]: "data"}
 
     def name(self, key: str, where: str) -> str:
-        """The one name of a setting that may be spelt in several ways; every complaint begins with `where`."""
+        """The one name of a setting that may be written in several ways; every complaint begins with `where`."""
         plain = _plain(key)
         flag, inner = run_file.find_flag(plain, self.flags), plain.removeprefix(self.prefix)
         if flag is None and inner not in self.known:
@@ -97,7 +97,7 @@ class TrialTraining:
             raise UserError(f"{where}: '{key}' is not for trials to set: use {instead}")
         if name in self.budgeted:
             raise UserError(f"{where}: '{key}' is set for all trials by the budget; leave out one of the two")
-        self.spelt.setdefault(name, key)
+        self.user_names.setdefault(name, key)
         return name
 
     def value(self, name: str, value: Any, where: str) -> Any:
@@ -164,7 +164,7 @@ class TrialTraining:
         few = f"with eval_interval {wanted} a trial of {epochs} epochs has too few validations to be pruned by"
         return f"{few}: trials are validated every {used} epochs" if used != wanted and epochs > 1 else ""
 
-    def tidy(self, folder: Path) -> None:
+    def delete_checkpoints(self, folder: Path) -> None:
         """Keep only the best weights of a trial that has ended: all checkpoints would fill the disk."""
         for path in folder.rglob(f"*{self.suffix}*"):
             if path != folder / self.weights / f"best{self.suffix}":
@@ -195,7 +195,7 @@ class TrialTraining:
         if self.budget.size and self.budget.size > (max(size) if isinstance(size, list) else size):
             content["img_size"] = self.budget.size
         trial, full = self.epochs(settings), self.base["epochs"]
-        content["epochs"] = full if full > trial else FULL_RUN * trial
+        content["epochs"] = full if full > trial else FULL_RUN_FACTOR * trial
         return content, [self.program.invocation, "--config", str(path)]
 
     def _over_base(self, settings: Mapping[str, Any], folder: Path) -> dict[str, Any]:
@@ -249,14 +249,13 @@ class DetrTrialTraining(TrialTraining):
 
 # --- files of settings ------------------------------------------------------------------------------------------------
 
-TAKES = {
+RANGES = {  # kind -> what it takes
     "log_uniform": "[low, high] with low < high, both above 0",
     "uniform": "[low, high] with low < high",
     "int": "[low, high], whole numbers with low < high; its step must be one of at least 1",
     "choice": "a list of values, such as {choice: [16, 32]}",
 }
-MOST_TRIALS = 1_000  # of a list: each is a training, and is checked as one, which takes some 10 ms
-GOLDEN = (5**0.5 - 1) / 2
+GOLDEN_RATIO = (5**0.5 - 1) / 2
 Space = dict[str, BaseDistribution]  # the range of each setting
 EXAMPLE = "lr0: {log_uniform: [0.001, 0.1]}"
 
@@ -278,11 +277,6 @@ def read_trials(path: str | Path, training: TrialTraining) -> list[dict[str, Any
     content = read_file(path)
     if not isinstance(content, list) or not content:
         raise UserError(f'{path} must hold a list of trials, such as [{{"lr0": 0.01}}, {{"lr0": 0.02}}]')
-    if len(content) > MOST_TRIALS:
-        raise UserError(
-            f"{path} lists {len(content):,} trials, and at most {MOST_TRIALS:,} are possible: split the file, or give "
-            "ranges with --search"
-        )
     trials = []
     for k, entry in enumerate(content, 1):
         where = f"{path}: trial {k}"
@@ -307,7 +301,7 @@ def read_space(path: str | Path, training: TrialTraining) -> Space:
         if isinstance(space[name], FloatDistribution):
             low, high = values
             try:
-                training.value(name, low + GOLDEN * (high - low), where)  # not whole, whatever the ends are
+                training.value(name, low + GOLDEN_RATIO * (high - low), where)  # not whole, whatever the ends are
             except UserError as error:
                 raise UserError(f"{error}; for whole numbers write {{int: [{int(low)}, {int(high)}]}}") from None
     return space
@@ -332,22 +326,21 @@ def by_name(entry: Mapping[str, Any], training: TrialTraining, where: str) -> di
 
 def _distribution(entry: Any, where: str) -> tuple[BaseDistribution, list]:
     """The distribution of a range, and its choices or both ends (whole numbers as int)."""
-    kinds = [kind for kind in TAKES if isinstance(entry, Mapping) and kind in entry]
+    kinds = [kind for kind in RANGES if isinstance(entry, Mapping) and kind in entry]
     if len(kinds) != 1 or set(entry) - {kinds[0], *(["step"] if kinds == ["int"] else [])}:
-        raise UserError(f"{where} must be one of {', '.join(TAKES)} (int may have a step), such as {EXAMPLE}")
+        raise UserError(f"{where} must be one of {', '.join(RANGES)} (int may have a step), such as {EXAMPLE}")
     kind, values, step = kinds[0], entry[kinds[0]], entry.get("step", 1)
-    listed = values if isinstance(values, list) else []
-    ends = [math.nan if isinstance(value, bool) else number(value) for value in listed]
-    is_range = len(ends) == 2 and all(map(math.isfinite, ends)) and ends[0] < ends[1]
-    is_whole_range = is_range and ends[0].is_integer() and ends[1].is_integer() and is_whole(step, 1, LARGEST_INTEGER)
-    is_choice = bool(listed) and all(isinstance(value, str | int | float) for value in listed)
-    possible = {"choice": is_choice, "int": is_whole_range, "uniform": is_range}
-    if not possible.get(kind, is_range and ends[0] > 0):
-        raise UserError(f"{where}: {kind} takes {TAKES[kind]}, not {shown(entry)}")
-    if kind == "choice":
-        return CategoricalDistribution(listed), listed
-    low, high = ends
-    values = [int(end) if end.is_integer() else end for end in ends]
-    if kind == "int":
-        return IntDistribution(int(low), int(high), step=step), values
-    return FloatDistribution(low, high, log=kind == "log_uniform"), values
+    ends = values if isinstance(values, list) and all(isinstance(v, int | float | str) for v in values) else []
+    try:  # what is possible otherwise is for Optuna to judge
+        if kind == "choice":
+            return CategoricalDistribution(ends), ends
+        low, high = (number(math.nan if isinstance(end, bool) else end) for end in ends)
+        whole = low.is_integer() and high.is_integer() and is_whole(step, 1, LARGEST_INTEGER)
+        if not low < high or not math.isfinite(high - low) or (kind == "int" and not whole):
+            raise ValueError
+        ends = [int(end) if end.is_integer() else end for end in (low, high)]
+        if kind == "int":
+            return IntDistribution(int(low), int(high), step=step), ends
+        return FloatDistribution(low, high, log=kind == "log_uniform"), ends
+    except ValueError:
+        raise UserError(f"{where}: {kind} takes {RANGES[kind]}, not {shown(entry)}") from None

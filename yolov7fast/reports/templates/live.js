@@ -1,4 +1,4 @@
-// The page of a run in progress loads itself anew while it is looked at; a button pauses that.
+// The page of a run in progress reloads while it is visible; a button pauses that.
 const live = document.getElementById("live");
 if (live) {
   const key = `paused ${location.pathname}`;
@@ -12,13 +12,13 @@ if (live) {
     show();
   });
   show();
-  const silent = Date.now() / 1000 - Number(live.dataset.updated);
-  if (silent > Number(live.dataset.silence)) {
-    live.querySelector(".silent").textContent =
-      `No sign of life for ${Math.round(silent / 60)} min: was it killed? Resume it with the command below.`;
+  const age = Date.now() / 1000 - Number(live.dataset.updated);
+  if (age > Number(live.dataset.stalled)) {
+    live.querySelector(".stalled").textContent =
+      `No update for ${Math.round(age / 60)} min: was it killed? Resume it with the command below.`;
   }
   setInterval(() => {
     const reading = document.querySelector(".chart.reading, summary:focus");
     if (!paused && !reading && document.visibilityState === "visible") location.reload();
-  }, 1000 * Number(live.dataset.every));
+  }, 1000 * Number(live.dataset.refresh));
 }

@@ -1,6 +1,6 @@
 "use strict";
 // Tables sort by the column whose head is pressed, by mouse or keyboard: first one way, then the other.
-// The order is kept for the time that the page is open, since the page of a run loads itself anew.
+// The order is kept for the time that the page is open, since the page of a run reloads.
 document.querySelectorAll("table").forEach((table, place) => {
   const heads = [...table.querySelectorAll("th")];
   const body = table.tBodies[0];

@@ -30,7 +30,7 @@ from yolov7fast.core.files.atomic import write_atomically
 from yolov7fast.core.files.paths import CHECKOUT
 from yolov7fast.core.process.threads import SideThread
 from yolov7fast.core.text import counted, printable
-from yolov7fast.reports.run_page import EVERY, Thumbnails, run_page
+from yolov7fast.reports.run_page import REFRESH_SECONDS, run_page
 from yolov7fast.training.checkpoints.resume import Progress
 from yolov7fast.training.config import TrainConfig
 from yolov7fast.training.family import Family
@@ -78,7 +78,6 @@ class RunPage:
         self.state: dict[str, Any] = self._stored() if resumed else {}
         self.state.setdefault("warnings", [])
         self.state["progress"] = {"status": RUNNING}
-        self.thumbnails = Thumbnails()
         self.executor = SideThread("page")
         self.pending: Future | None = None
         self.failed = False
@@ -146,7 +145,7 @@ class RunPage:
     def is_due(self) -> bool:
         """Whether the page of a long epoch is old enough to be written again, and the last one is done."""
         busy = self.pending is not None and not self.pending.done()
-        return not busy and time.monotonic() - self.written > EVERY
+        return not busy and time.monotonic() - self.written > REFRESH_SECONDS
 
     @harmless
     def epoch_done(
@@ -186,7 +185,7 @@ class RunPage:
         self.facts = self.facts or self.find_facts()
         state = {**json.loads(snapshot), **self.facts}
         write_atomically(self.folder / STATE, json.dumps(state), durable=False)
-        write_atomically(self.folder / PAGE, run_page(self.folder, state, self.thumbnails), durable=False)
+        write_atomically(self.folder / PAGE, run_page(self.folder, state), durable=False)
 
     def fail(self, error: Exception) -> None:
         """Warn once; training continues."""
