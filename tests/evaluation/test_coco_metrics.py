@@ -2,6 +2,7 @@
 
 import json
 import logging
+import sys
 from copy import deepcopy
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from yolov7fast.evaluation.coco_metrics import (
     detection_rows,
     find_annotations,
     ground_truth,
+    write_json,
 )
 
 NAMES = ["RBC", "WBC", "Platelets"]
@@ -138,6 +140,11 @@ def test_categories_follow_the_names_of_the_file(tmp_path):
     assert ground_truth(path, one_image(), ["cat", "dog"], False).categories == [3, 7]
 
 
+def test_categories_of_other_names_follow_the_order_of_ids(tmp_path):
+    path = annotated(tmp_path / "a.json", [(139, "000000000139", 320, 240)], [(7, "x"), (3, "y")])
+    assert ground_truth(path, one_image(), ["cat", "dog"], False).categories == [3, 7]
+
+
 def test_a_shrunken_copy_is_scaled_to_the_recorded_size(tmp_path):
     path = annotated(
         tmp_path / "a.json", [(139, "000000000139", 640, 480)], [(1, "a"), (2, "b")], [(139, 2, [100, 100, 50, 40])]
@@ -186,13 +193,23 @@ def test_coco_is_known_by_its_names_not_by_the_yaml(golden):
     assert ground_truth(None, labels, other, True).categories == coco80_to_coco91_class()
 
 
-def test_nothing_in_there_ends_a_run(caplog):
+def test_nothing_in_there_ends_a_run(monkeypatch, caplog, tmp_path):
     truth = ground_truth(None, one_image(), ["a", "b"], False)
     rows = [{"image_id": 139, "category_id": 1, "bbox": [1, 1, 5, 5], "score": 0.5}]
     assert set(coco_stats(truth, []).values()) == {0.0}
     assert coco_stats(truth, [{**rows[0], "bbox": "broken"}]) is None
     assert "pycocotools failed" in caplog.text
+    monkeypatch.setitem(sys.modules, "pycocotools.coco", None)
+    assert coco_stats(truth, rows) is None
+    assert "our own metrics are kept" in caplog.messages[-1] and "pycocotools.coco" in caplog.messages[-1]
     unlabelled = ImageList(["1.jpg"], np.array([[10, 10]], float), [np.zeros((0, 5))])
     with caplog.at_level(logging.WARNING):
         assert coco_stats(ground_truth(None, unlabelled, ["a"], False), rows) is None
     assert "there are no labels" in caplog.text
+
+
+def test_json_is_written_whole_or_not_at_all(tmp_path):
+    write_json([1], tmp_path / "a.json")
+    with pytest.raises(TypeError):
+        write_json([object()], tmp_path / "a.json")
+    assert json.loads((tmp_path / "a.json").read_text()) == [1]

@@ -20,6 +20,7 @@ from yolov7fast.evaluation.eval_outputs import (
     print_speed,
     print_table,
     write_files,
+    write_per_class_ap,
 )
 from yolov7fast.evaluation.eval_result import MAP, MAP50, SUMMARY
 from yolov7fast.predictors.nms import non_max_suppression
@@ -233,3 +234,26 @@ def test_an_error_of_a_sink_ends_the_evaluation(stub_loader):
 
     with pytest.raises(OSError, match="no room"):
         evaluate(perfect, stub_loader, nc=3, sinks=[Failing()])
+
+
+def test_a_detector_that_knows_the_answers_is_perfect(stub_loader):
+    result = evaluate(perfect, stub_loader, nc=3)
+    assert result.metrics == pytest.approx(dict.fromkeys(SUMMARY, 1))
+    assert result.fitness == pytest.approx(1)
+    assert result.per_class_ap.tolist() == pytest.approx([1, 1, 1])
+
+
+def test_upstreams_return_value_has_its_places(stub_loader, stub_predict):
+    result = evaluate(stub_predict, stub_loader, nc=3, config=EvalConfig(img_size=320, batch_size=4))
+    figures, per_class_ap, times = result.as_upstream()
+    assert figures == (*(result.metrics[name] for name in SUMMARY), 1.0, 2.0, 0.0)
+    assert per_class_ap is result.per_class_ap and times == (10.0, 5.0, 15.0, 320, 320, 4)
+
+
+def test_ap_of_each_class_as_a_file(stub_loader, stub_predict, tmp_path):
+    result = evaluate(stub_predict, stub_loader, nc=3)
+    write_per_class_ap(result, NAMES, tmp_path / "new" / "ap.json")
+    document = json.loads((tmp_path / "new" / "ap.json").read_text())
+    assert document["map50"] == pytest.approx(result.summary[MAP50])
+    assert document["map"] == pytest.approx(result.summary[MAP])
+    assert document["per_class"]["1"] == {"ap50": result.classes.ap[1, 0], "ap": result.per_class_ap[1], "name": "b"}

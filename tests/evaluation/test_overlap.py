@@ -12,6 +12,7 @@ from tests.mini_network import NAMES, mini_model
 from tests.simulated_device import SIMULATED, simulated_device
 from tests.training.families.detr_commands import NETWORKS, needs_transformers
 from yolov7fast.core.device import HostMark
+from yolov7fast.core.errors import UserError
 from yolov7fast.evaluation.coco_metrics import GroundTruth
 from yolov7fast.evaluation.eval_loop import EvaluationStopped, evaluate
 from yolov7fast.evaluation.eval_outputs import JsonSink
@@ -208,6 +209,17 @@ def test_a_stopped_evaluation_gives_up_what_was_launched_and_waits_for_the_devic
         evaluate(detector, batches(5), 3, sinks=[seen], should_stop=lambda: next(stops))
     assert detector.trace == ["launch 0", "launch 1", "finish 0", "launch 2", "finish 1"]
     assert waited == [1]
+
+
+def test_a_loader_that_fails_is_heard_and_the_device_waited_for(waited):
+    def failing():
+        yield from batches(2)
+        raise UserError("no such image")
+
+    detector = Ahead()
+    with pytest.raises(UserError, match="no such image"):
+        evaluate(detector, failing(), 3)
+    assert detector.trace == ["launch 0", "launch 1", "finish 0"] and waited == [1]
 
 
 def test_a_loader_may_reuse_its_memory_once_the_next_batch_is_asked_for():

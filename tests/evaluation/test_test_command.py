@@ -181,6 +181,13 @@ def test_pycocotools_on_bccd_as_recorded(golden, bccd_yaml, trained, in_tmp):
     assert len(json.loads((in_tmp / "runs/test/exp/mini_predictions.json").read_text())) == 26100
 
 
+@pytest.mark.slow
+def test_fast_loader_gives_the_same_figures(bccd_yaml, trained, in_tmp):
+    given = f"--weights {trained} --data {bccd_yaml} --img 320 --batch 16".split()
+    plain, fast = run(*given), run(*given, "--fast-dataloader", "--workers", "2")
+    assert fast.metrics == plain.metrics
+
+
 # --- the project's own data set ---------------------------------------------------------------------------------------
 
 
@@ -219,6 +226,12 @@ def test_no_half_runs_in_single_precision(shapes_small, untrained, in_tmp, monke
     assert ", in float32\n" in capsys.readouterr().out
 
 
+def test_run_folders_count_up_unless_told(shapes_small, untrained, in_tmp):
+    for more in ((), (), ("--exist-ok",)):
+        on_shapes(shapes_small, untrained, *more, "--name", "n", "--conf", "0.5")
+    assert sorted(p.name for p in (in_tmp / "runs/test").iterdir()) == ["n", "n2"]
+
+
 def test_task_speed_measures_each_weights_file(shapes_small, untrained, in_tmp, capsys):
     assert on_shapes(shapes_small, untrained, "--task", "speed") is None
     assert capsys.readouterr().out.count("Speed: ") == 1
@@ -240,6 +253,14 @@ def test_an_odd_size_is_rounded_and_said(shapes_small, untrained, in_tmp, caplog
     assert result.speed.img_size == 96 and "using 96" in caplog.text
 
 
+def test_single_class_counts_all_as_one(shapes_small, untrained, in_tmp):
+    result = on_shapes(shapes_small, untrained, "--single-cls", "--save-json")
+    assert result.labels.shape == (1,) and result.per_class_ap.shape == (1,)
+    assert {row["category_id"] for row in json.loads(Path("runs/test/exp/untrained_predictions.json").read_text())} == {
+        0
+    }
+
+
 # --- mistakes ---------------------------------------------------------------------------------------------------------
 
 
@@ -247,12 +268,15 @@ def test_an_odd_size_is_rounded_and_said(shapes_small, untrained, in_tmp, caplog
     "arguments, message",
     [
         ("--conf 1.5", "--conf-thres is 1.5; it must be"),
+        ("--iou -0.1", "--iou-thres is -0.1; it must be"),
         ("--img -1", "--img-size is -1; it must be at least 0"),
+        ("--batch 0", "--batch-size is 0; it must be"),
         ("--task validate", "--task validate is not known: it is one of train, val, test, speed, study"),
         ("--annotations a.json", "--annotations is read by --save-json only"),
         ("--save-json --annotations a.json", "a.json does not exist"),
         ("--task test", "has no key 'test:'"),
         ("--weights nowhere.pt", "nowhere.pt does not exist"),
+        ("--data nowhere.yaml", "nowhere.yaml does not exist"),
         ("--device 7", "--device 7: torch"),
     ],
 )
@@ -288,6 +312,12 @@ def test_a_set_without_labels_is_refused_unless_boxes_are_wanted(unlabelled, unt
     result = on_shapes(unlabelled, untrained, "--save-json", "--name", "boxes")
     assert result.coco is None and "all figures will be 0" in caplog.text
     assert json.loads(Path("runs/test/boxes/untrained_predictions.json").read_text())
+
+
+def test_packed_images_go_where_the_user_says(shapes_small, untrained, in_tmp):
+    on_shapes(shapes_small, untrained, "--cache-images", "disk", "--cache-dir", "packs")
+    assert [path.suffix for path in Path("packs").iterdir()] == [".pack"]
+    assert not list(shapes_small.rglob("*.pack"))
 
 
 def test_a_label_beyond_nc_is_named(shapes_small, untrained, in_tmp):

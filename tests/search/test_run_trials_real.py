@@ -2,6 +2,7 @@
 
 import csv
 import json
+import signal
 import subprocess
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import pytest
 import yaml
 
 from tests.training.commands import small_network, train
+
+SPACE = "lr0: {log_uniform: [0.003, 0.03]}\nbatch_size: {choice: [4, 8]}\nmomentum: {uniform: [0.8, 0.95]}\n"
 
 
 def base_config(folder: Path, shapes: Path) -> str:
@@ -53,3 +56,24 @@ def test_real_trials_complete_and_fail_as_they_should(tmp_path, shapes_small):
     assert (stored["epochs"], stored["subset_size"], stored["img_size"], stored["batch_size"]) == (1, 8, [96], 8)
     assert yaml.safe_load((tmp_path / "out" / "trial_001" / "hyp.yaml").read_text())["lr0"] == 0.02
     assert f"python train.py --config {tmp_path}/out/best.yaml" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(2400)
+def test_a_search_of_six_killed_once_ends_with_the_same_table(tmp_path, shapes_small):
+    (tmp_path / "space.yaml").write_text(SPACE)
+    flags = ("--base-config", base_config(tmp_path, shapes_small), "--search", str(tmp_path / "space.yaml"))
+    flags = (*flags, "--trials", "6", "--budget-epochs", "3")
+    whole = trials(*flags, "--output-dir", str(tmp_path / "whole"))
+    assert whole.returncode == 0, whole.stderr
+    expected = table(tmp_path / "whole")
+    assert len(expected) == 6
+    victim = max(i for i, row in enumerate(expected) if row["status"] == "completed")
+    broken = tmp_path / "broken"
+    script = {"script": "tests/search/fake_trials.py", "TRAIN": "tests/search/killing_train.py"}
+    killed = trials(*flags, "--output-dir", str(broken), **script, VICTIM=f"trial_{victim + 1:03d} 1")
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    resumed = trials("--output-dir", str(broken), "--resume")
+    assert resumed.returncode == 0, resumed.stderr
+    assert "Resuming" in (broken / f"trial_{victim + 1:03d}" / "output.txt").read_text()
+    assert table(broken) == expected
