@@ -1,5 +1,6 @@
 """detect.py where something is wrong or stops it: mistakes of the user, damaged images, signals, exit codes."""
 
+import os
 import re
 import struct
 import sys
@@ -43,6 +44,29 @@ def test_thin_images_and_impossible_headers_are_skipped_by_a_line_each(weights, 
     assert re.search(r"1a.png is 5000x3 pixels, too thin for --img-size 320", lines[0])
     assert re.search(r"1b.png is 1x5000 pixels, too thin", lines[1])
     assert re.search("1d.png is too large: ", lines[2])
+
+
+def test_names_that_are_not_utf8_are_detected_on_and_written_as_escapes(weights, made, capsys):
+    content = (made / "0.png").read_bytes()
+    for name in (b"caf\xe9.png", b"two\nlines.png"):
+        Path(os.fsdecode(os.fsencode(made) + b"/" + name)).write_bytes(content)
+    os.mkfifo(made / "fifo.png")
+    (made / os.fsdecode(b"\xff.mp4")).write_bytes(b"no video")
+    summary = run(weights, made, "--save-txt", "--save-csv", "--save-crop", "--conf", "0.01")
+    assert (summary.images, summary.skipped) == (5, 1)
+    printed = capsys.readouterr().out.encode().decode()  # as a terminal in UTF-8 takes it
+    assert r"made/caf\udce9.png: " in printed and r"made/two\nlines.png: " in printed and r"\udcff.mp4" in printed
+    table = Path("det/exp/predictions.csv").read_text(encoding="utf-8")
+    assert r"caf\udce9.png" in table
+    assert {"caf�.png", "two\nlines.png"} <= {path.name for path in Path("det/exp").iterdir()}
+
+
+def test_a_size_of_zero_is_the_trained_one_and_a_fifo_is_no_source(weights, made, caplog):
+    run(weights, made / "0.png", "--img-size", "0", "--nosave")
+    assert "do not say at which size they were trained: 640 pixels" in caplog.text
+    os.mkfifo(made / "fifo.png")
+    with pytest.raises(UserError, match=r"fifo\.png is no regular file"):
+        run(weights, made / "fifo.png")
 
 
 def test_a_thin_image_is_an_error_from_python(weights):
@@ -112,7 +136,7 @@ def test_mistakes_are_told_before_a_folder_is_made(weights, made, monkeypatch, a
 
 def test_size_is_rounded_up_to_the_stride_and_said(weights, made, caplog):
     run(weights, made, "--img-size", "300", "--nosave")
-    assert "using 320" in caplog.text
+    assert caplog.text.count("using 320") == 1
 
 
 def test_update_strips_the_weights(made, workplace):

@@ -28,24 +28,6 @@ def test_items_come_in_order_and_are_made_by_another_thread():
     assert set(makers) == {"read ahead_0"} and reading_threads() == []
 
 
-def test_no_more_is_read_ahead_than_asked_for():
-    made, second_taken = [], threading.Event()
-
-    def items():
-        for number in range(10):
-            made.append(number)
-            if number == 4:
-                second_taken.wait(10)  # with two taken, one in hand and two waiting, the reader is at number 4
-            yield number
-
-    reader = read_ahead(items(), depth=2)
-    assert next(reader) == 0 and next(reader) == 1
-    second_taken.set()
-    assert next(reader) == 2
-    reader.close()
-    assert len(made) <= 7 and reading_threads() == []
-
-
 def test_an_error_of_the_reader_is_raised_where_its_item_was_expected():
     def items():
         yield 1

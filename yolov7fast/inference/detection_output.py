@@ -51,12 +51,11 @@ class PredictionOutput:
         self.label_count = 0  # text files written
         self._names: dict[str, str] = {}  # source path -> name of its results
         self._videos: dict[str, _Video] = {}
-        self._drawn: tuple[Frame, np.ndarray] | None = None  # the last image, drawn once for file and window
         (self.save_dir / "labels" if save_txt else self.save_dir).mkdir(parents=True, exist_ok=True)
         self._csv = None
         if save_csv:
             self._csv = Replacement(self.save_dir / "predictions.csv")
-            self._csv_file = self._csv.temporary.open("w", newline="", encoding="utf-8")
+            self._csv_file = self._csv.temporary.open("w", newline="", encoding="utf-8", errors="backslashreplace")
             self._rows = csv.writer(self._csv_file)
             self._rows.writerow(COLUMNS)
 
@@ -85,9 +84,7 @@ class PredictionOutput:
 
     def drawn(self, frame: Frame, boxes: torch.Tensor) -> np.ndarray:
         """A copy of the original with its boxes and labels."""
-        if self._drawn is None or self._drawn[0] is not frame:
-            self._drawn = frame, draw_detections(frame.original, boxes, self.names)
-        return self._drawn[1]
+        return draw_detections(frame.original, boxes, self.names)
 
     def _write_text(self, frame: Frame, name: str, boxes: torch.Tensor) -> None:
         """One `class x y w h [score]` per line, normalised, by ascending score; no file without detections."""
@@ -184,6 +181,12 @@ class _Video:
         if opened:
             self.part.commit()
             LOGGER.info("video saved in: %s", self.path)
+
+
+def class_counts(boxes: torch.Tensor, names: Names) -> str:
+    """The number of detections (k, 6) by class, for example '21 RBC, 1 WBC', in ascending order of class ids."""
+    classes, counts = boxes[:, 5].unique(return_counts=True)
+    return ", ".join(f"{n} {class_name(names, c)}" for c, n in zip(classes.tolist(), counts.tolist()))
 
 
 def draw_detections(image: np.ndarray, boxes: torch.Tensor, names: Names) -> np.ndarray:

@@ -4,16 +4,15 @@ import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 from yolov7fast.core.errors import UserError
 from yolov7fast.overlay import known_code, repairs
-from yolov7fast.overlay.batch_comparison import BatchComparison
+from yolov7fast.overlay.batch_comparison import BatchComparison, without_ties
 from yolov7fast.overlay.checkout import Checkout, Patches
 from yolov7fast.overlay.replacements import (
     REPLACED,
-    LoaderOptions,
     ap_per_class_for,
-    box_iou_for,
     compile_training,
     fast_create_dataloader,
     non_max_suppression,
@@ -71,23 +70,22 @@ def install(repo: str | Path | None = None, **switches) -> Patches:
         sys.exit(2)
 
 
-def put_in(checkout: Checkout, settings: OverlaySettings, script: Path | None = None) -> Patches:
+def put_in(checkout: Checkout, settings: OverlaySettings) -> Patches:
     """Repair and replace the checkout's modules in memory; `undo()` of the result reverses it.
 
-    script: the script that will be run, whose missing packages are reported. A failure leaves nothing replaced.
+    A failure leaves nothing replaced.
     """
     patches, check = Patches(), BatchComparison(settings.check)
     if not settings.force:
         refuse_edited(checkout, settings)
-    checkout.check_dependencies(script)
     try:
         if settings.repairs:
             repairs.before_imports(patches)
         checkout.put_first()
         if settings.repairs:
             repairs.after_imports(checkout, patches)
-        put_in_loss(checkout, settings, patches, check)
-        put_in_loader(checkout, settings, patches, check)
+        put_in_loss(checkout.module("utils.loss"), settings, patches, check)
+        put_in_loader(checkout.module("utils.datasets"), settings, patches, check)
         if settings.metrics:
             put_in_metrics(checkout, patches, check)
         if settings.compile:
@@ -123,28 +121,26 @@ def refuse_edited(checkout: Checkout, settings: OverlaySettings) -> None:
     )
 
 
-def put_in_loss(checkout: Checkout, settings: OverlaySettings, patches: Patches, check: BatchComparison) -> None:
-    module = checkout.module("utils.loss")
+def put_in_loss(module: ModuleType, settings: OverlaySettings, patches: Patches, check: BatchComparison) -> None:
     for name, ours in REPLACED.items():
         if settings.loss and hasattr(module, name):
             patches.set(module, name, check.loss(ours, getattr(module, name), module))
 
 
-def put_in_loader(checkout: Checkout, settings: OverlaySettings, patches: Patches, check: BatchComparison) -> None:
-    module = checkout.module("utils.datasets")
+def put_in_loader(module: ModuleType, settings: OverlaySettings, patches: Patches, check: BatchComparison) -> None:
     theirs = module.create_dataloader
     if settings.fast_dataloader:
-        options = LoaderOptions(settings.cache_images, settings.seed)
-        patches.set(module, "create_dataloader", check.loader(fast_create_dataloader(options), theirs, options))
+        ours = fast_create_dataloader(settings.cache_images, settings.seed)
+        changing = [] if settings.seed is None else ["--seed"]
+        patches.set(module, "create_dataloader", check.loader(ours, theirs, changing))
     elif settings.loss:
         patches.set(module, "create_dataloader", own_create_dataloader(theirs))
 
 
 def put_in_metrics(checkout: Checkout, patches: Patches, check: BatchComparison) -> None:
     general, metrics = checkout.module("utils.general"), checkout.module("utils.metrics")
-    suppression = check.suppression(non_max_suppression, general.non_max_suppression)
+    suppression = check.function("suppression", non_max_suppression, general.non_max_suppression)
     patches.set(general, "non_max_suppression", suppression)
-    average_precision = check.average_precision(ap_per_class_for(metrics), metrics.ap_per_class)
+    ours = ap_per_class_for(metrics)  # the last comparison: the first evaluation ends the check
+    average_precision = check.function("average precision", ours, metrics.ap_per_class, without_ties, last=True)
     patches.set(metrics, "ap_per_class", average_precision)
-    if not checkout.differences(known_code.MATCHING):  # another evaluation loop may need other overlaps
-        patches.set(general, "box_iou", box_iou_for(general.box_iou))

@@ -78,7 +78,6 @@ class Predictor(ABC):
     border: float = 0.0  # padding of rectangular evaluation batches, in strides
     precision: str = "float32"  # or float16, int8
     uses_nms: bool = True  # whether `options.iou_thres` has an effect
-    thread_safe: bool = False  # whether several threads may call it at once, as networks on the CPU
     runs_ahead: bool = False  # whether `launch` returns before the device has finished (`NetworkPredictor`)
 
     @abstractmethod

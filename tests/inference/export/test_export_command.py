@@ -153,18 +153,3 @@ def test_a_missing_package_is_named_before_anything_is_done(weights, monkeypatch
         UserError, match=f"needs the package {package}, .*pip install onnx onnxruntime onnxscript openvino"
     ):
         run(weights, "--img", "64", *flags.split())
-
-
-@pytest.mark.slow
-def test_the_benchmark_prints_one_table_of_all_formats(weights, photographs, capsys):
-    flags = ["--weights", str(weights), "--data", str(photographs), "--img-size", "96", "--runs", "1", "--threads", "1"]
-    text = command.benchmark(command.parser().parse_args(flags))
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()]
-    assert rows[0] == ["format", "MB", "mAP@.5:.95", "ms, batch 1", "ms, batch 8", "largest difference"]
-    assert [row[0] for row in rows[2:]] == [
-        *("PyTorch", "ONNX", "ONNX --nms", "ONNX --half", "TorchScript", "OpenVINO", "OpenVINO --nms"),
-    ]
-    by_name = {row[0]: row for row in rows[2:]}
-    assert by_name["ONNX"][2] == by_name["OpenVINO"][2] == by_name["TorchScript"][2] == by_name["PyTorch"][2]
-    assert all(float(row[3]) > 0 and float(row[4]) > 0 for row in rows[2:])
-    assert "times as fast as PyTorch" in capsys.readouterr().out

@@ -31,7 +31,7 @@ def overlay_parser() -> argparse.ArgumentParser:
         ("loss", "ComputeLoss, ComputeLossOTA and ComputeLossAuxOTA without loops over images"),
         ("repairs", "what stops on NumPy 2, torch >= 2.6, a torchvision that does not load, devices named by hand"),
         ("fast-dataloader", "samples written straight into shared batches by workers that stay"),
-        ("metrics", "suppression, matching and average precision"),
+        ("metrics", "NMS and average precision"),
     ):
         parts.add_argument(f"--{name}", action=argparse.BooleanOptionalAction, default=True, help=text)
     more = parser.add_argument_group("off by default: they change pixels, files or timing")
@@ -68,7 +68,7 @@ def main(argv: list[str] | None = None) -> int:
     settings, checkout = OverlaySettings(**opt), Checkout(repo)
     path = checkout.script(script)
     os.chdir(checkout.root)
-    put_in(checkout, settings, path)
+    put_in(checkout, settings)
     sys.argv = [str(path), *(with_rank(script, arguments) if settings.repairs else arguments)]
     try:
         runpy.run_path(str(path), run_name="__main__")

@@ -2,7 +2,6 @@
 
 import io
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -54,7 +53,6 @@ class ExportedFile:
     """A written file."""
 
     path: Path
-    file_format: str
     report: ProofReport
     accuracy: Accuracy | None  # if a data set was given
 
@@ -84,28 +82,23 @@ def export_files(
     done = []
     for file_format in formats:
         target = (folder or source.weights.parent) / (source.weights.stem + SUFFIXES[file_format])
-
-        def checked(path: Path, file_format: str = file_format, target: Path = target) -> ExportedFile:
-            report = prove(path, source, plan, images, target)
-            accuracy = check(path, target) if check and check.possible else None
-            return ExportedFile(target, file_format, report, accuracy)
-
         with atomic_path(target, suffix=SUFFIXES[file_format]) as path:
-            if file_format == "onnx":
-                path.write_bytes(model.SerializeToString())
-                done.append(checked(path))
-            elif file_format == "torchscript":
-                write_torchscript(source, plan, metadata, path)
-                done.append(checked(path))
-            else:  # the .bin file gets its name first, so that no .xml exists without it
-                written = path.with_suffix(".bin")
-                try:
-                    with atomic_path(target.with_suffix(".bin"), suffix=".bin") as weights:
-                        write_openvino(model, plan, metadata, path)
-                        done.append(checked(path))
-                        os.replace(written, weights)
-                finally:
-                    written.unlink(missing_ok=True)
+            weights = path.with_suffix(".bin")  # of an .xml file
+            try:
+                if file_format == "onnx":
+                    path.write_bytes(model.SerializeToString())
+                elif file_format == "torchscript":
+                    write_torchscript(source, plan, metadata, path)
+                else:
+                    write_openvino(model, plan, metadata, path)
+                report = prove(path, source, plan, images, target)
+                accuracy = check(path, target) if check and check.possible else None
+                if weights.exists():  # gets its name first, so that no .xml exists without it
+                    with atomic_path(target.with_suffix(".bin")) as written:
+                        weights.replace(written)
+            finally:
+                weights.unlink(missing_ok=True)
+        done.append(ExportedFile(target, report, accuracy))
     return done
 
 

@@ -49,10 +49,7 @@ def onnx_model(source: ExportSource, plan: ExportPlan, metadata: ExportMetadata)
         optimizer = need("onnxscript.optimizer", "--simplify")
         with tracer_warnings_hidden():
             model = optimizer.optimize(model)
-    del model.metadata_props[:]
-    for key, value in metadata.to_text().items():
-        entry = model.metadata_props.add()
-        entry.key, entry.value = key, value
+    onnx.helper.set_model_props(model, metadata.to_text())
     model.producer_name, model.producer_version = "yolov7fast", metadata.version
     onnx.checker.check_model(model)
     return model
@@ -115,14 +112,8 @@ def _trace(source: ExportSource, plan: ExportPlan, inputs: Mapping[str, torch.Te
 
 def set_shape(value, shape: Sequence[int | str]) -> None:
     """Set the shape of a graph input or output; strings are names of dynamic sizes."""
-    dimensions = value.type.tensor_type.shape
-    del dimensions.dim[:]
-    for size in shape:
-        dimension = dimensions.dim.add()
-        if isinstance(size, str):
-            dimension.dim_param = size
-        else:
-            dimension.dim_value = size
+    helper = need("onnx", "--format onnx").helper
+    value.type.CopyFrom(helper.make_tensor_type_proto(value.type.tensor_type.elem_type, shape))
 
 
 def _set_output_shapes(model, source: ExportSource, plan: ExportPlan, batch: int | str) -> None:
@@ -175,12 +166,11 @@ class GraphBuilder:
 
     def replace_outputs(self, outputs: Mapping[str, tuple[Any, Sequence[int | str]]]) -> None:
         """Replace the graph's outputs. outputs: name -> dtype and shape."""
+        helper = self.onnx.helper
         del self.graph.output[:]
         for name, (dtype, shape) in outputs.items():
-            kind = self.onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
-            value = self.onnx.helper.make_tensor_value_info(name, kind, None)
-            set_shape(value, shape)
-            self.graph.output.append(value)
+            kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+            self.graph.output.append(helper.make_tensor_value_info(name, kind, shape))
 
 
 def detection_outputs(batch: int | str, topk: int) -> dict[str, tuple[Any, list[int | str]]]:
