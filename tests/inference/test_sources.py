@@ -1,6 +1,7 @@
 """Sources of images: files, lists, videos, streams; what cannot be read is named."""
 
 import threading
+from types import SimpleNamespace
 from typing import ClassVar
 
 import cv2
@@ -51,7 +52,7 @@ def test_folder_gives_images_then_videos_and_names_what_is_broken(folder):
 def test_frames_of_a_video_are_counted_from_one(folder):
     frames = list(open_source(str(folder / "clip.avi"), 64, 32).frames())
     assert [(f.number, f.total, f.kind, f.fps) for f in frames] == [(i, 3, "video", 10.0) for i in (1, 2, 3)]
-    assert open_source(str(folder)).total == 3 + 3, "images and frames; the broken video counts as one"
+    assert open_source(str(folder)).total == 3 + 3 + 1, "images, frames, and one for the broken video"
     assert frames[1].prefix == f"video 1/1 (2/3) {folder / 'clip.avi'}: "
 
 
@@ -101,13 +102,11 @@ def test_a_video_cut_short_is_read_as_far_as_it_goes(tmp_path):
 
 @pytest.mark.parametrize("fps, used", [(0, 30.0), (float("nan"), 30.0), (24, 24), (1e9, 30.0)])
 def test_a_header_without_a_sensible_rate_counts_as_thirty(tmp_path, monkeypatch, fps, used):
-    class Headed(cv2.VideoCapture):
-        def get(self, prop):
-            return fps if prop == cv2.CAP_PROP_FPS else super().get(prop)
-
-    video = make_video(tmp_path / "a.avi", 1)
-    monkeypatch.setattr(sources.cv2, "VideoCapture", Headed)
-    assert [frame.fps for frame in open_source(video).frames()] == [used]
+    capture = cv2.VideoCapture(make_video(tmp_path / "a.avi", 1))
+    header = {cv2.CAP_PROP_FPS: fps, cv2.CAP_PROP_FRAME_COUNT: 1}
+    headed = SimpleNamespace(read=capture.read, release=capture.release, get=header.get)
+    monkeypatch.setattr(sources.cv2, "VideoCapture", lambda path: headed)
+    assert [frame.fps for frame in open_source(str(tmp_path / "a.avi")).frames()] == [used]
 
 
 def test_images_to_detect_on_are_as_recorded(golden, bccd, tmp_path):

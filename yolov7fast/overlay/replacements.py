@@ -6,6 +6,7 @@ samples are the checkout's own, bit for bit.
 
 import copy
 from collections.abc import Callable, Iterator
+from functools import partial
 from inspect import signature
 from pathlib import Path
 from types import ModuleType
@@ -201,17 +202,6 @@ def ap_per_class_for(module: ModuleType) -> Callable:
 # --- torch.compile ----------------------------------------------------------------------------------------------------
 
 
-class _Eager(nn.Module):
-    """A network's original call."""
-
-    def __init__(self, network: nn.Module, call: Callable):
-        super().__init__()
-        self.network, self.call = network, call
-
-    def forward(self, images: torch.Tensor):
-        return self.call(self.network, images)
-
-
 def compile_training(network_class: type[nn.Module], patches: Patches) -> None:
     """Compile networks of this class at their first training step; evaluation, EMA and files see them unchanged."""
     original = network_class.__call__
@@ -221,8 +211,7 @@ def compile_training(network_class: type[nn.Module], patches: Patches) -> None:
         if not self.training or len(args) != 1 or kwargs or torch.compiler.is_compiling():
             return original(self, *args, **kwargs)
         if not now or now[0][0] is not self:
-            eager = _Eager(self, original)
-            now[:] = [(self, CompiledNet(eager, lambda eager: torch.compile(eager.network.forward)))]
+            now[:] = [(self, CompiledNet(partial(original, self), lambda _: torch.compile(self.forward)))]
         return now[0][1](args[0])
 
     patches.set(network_class, "__call__", call)

@@ -31,8 +31,6 @@ def run(opt: Namespace) -> list:
     files = export_files(source, plan_of(opt, source), formats, data)
     for file in files:
         print(f"{file.path} ({file.size / 1e6:.1f} MB): proved by {file.report}")
-        if file.accuracy:
-            print(f"{file.path}: {file.accuracy}")
     return files
 
 
