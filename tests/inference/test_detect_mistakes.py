@@ -58,6 +58,8 @@ def test_names_that_are_not_utf8_are_detected_on_and_written_as_escapes(weights,
     assert r"made/caf\udce9.png: " in printed and r"made/two\nlines.png: " in printed and r"\udcff.mp4" in printed
     table = Path("det/exp/predictions.csv").read_text(encoding="utf-8")
     assert r"caf\udce9.png" in table
+    Path("list.txt").write_bytes(b"made/caf\xe9.png\n")
+    assert run(weights, "list.txt", "--nosave").images == 1
     assert {"caf�.png", "two\nlines.png"} <= {path.name for path in Path("det/exp").iterdir()}
 
 

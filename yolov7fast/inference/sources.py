@@ -93,7 +93,7 @@ def read_list(path: str | os.PathLike) -> list[str]:
     path = Path(path)
     if not path.is_file():
         raise UserError(f"source list {path} does not exist")
-    lines = [line.strip() for line in path.read_text(encoding="utf-8", errors="replace").splitlines()]
+    lines = [line.strip() for line in path.read_text(encoding="utf-8", errors="surrogateescape").splitlines()]
     entries = [line for line in lines if line and not line.startswith("#")]
     if not entries:
         raise UserError(f"source list {path} is empty; write one file, camera number or address per line")

@@ -46,14 +46,10 @@ class OverlaySettings:
         if self.check < 0:
             raise UserError(f"--check {self.check}: give the number of batches to compare")
 
-    def known(self) -> dict[str, tuple[str, dict[str, str]]]:
-        """Part -> (flag that keeps the checkout's own code, places -> hashes), for the parts that replace code."""
-        parts = {
-            "loss": ("--no-loss", known_code.LOSS),
-            "fast_dataloader": ("--no-fast-dataloader", known_code.LOADER),
-            "metrics": ("--no-metrics", known_code.METRICS),
-        }
-        return {name: part for name, part in parts.items() if getattr(self, name)}
+    def known(self) -> dict[str, dict[str, str]]:
+        """Flag that keeps the checkout's own code -> places and hashes, for the parts that replace code."""
+        parts = {"loss": known_code.LOSS, "fast_dataloader": known_code.LOADER, "metrics": known_code.METRICS}
+        return {f"--no-{name.replace('_', '-')}": part for name, part in parts.items() if getattr(self, name)}
 
 
 def install(repo: str | Path | None = None, **switches) -> Patches:
@@ -110,15 +106,14 @@ def summary(settings: OverlaySettings) -> str:
 
 def refuse_edited(checkout: Checkout, settings: OverlaySettings) -> None:
     """Raise a UserError if the code to be replaced differs from upstream's."""
-    found = {flag: checkout.differences(places) for flag, places in settings.known().values()}
-    if not any(found.values()):
-        return
+    found = {flag: checkout.differences(places) for flag, places in settings.known().items()}
     places = ", ".join(dict.fromkeys(place for differing in found.values() for place in differing))
     keep = " ".join(flag for flag, differing in found.items() if differing)
-    raise UserError(
-        f"{checkout.root} differs from upstream in {places}: add {keep} to keep its code, or --force to replace it "
-        "(--check compares the two)"
-    )
+    if places:
+        raise UserError(
+            f"{checkout.root} differs from upstream in {places}: add {keep} to keep its code, or --force to replace it "
+            "(--check compares the two)"
+        )
 
 
 def put_in_loss(module: ModuleType, settings: OverlaySettings, patches: Patches, check: BatchComparison) -> None:

@@ -118,9 +118,3 @@ def table(rows: Sequence[FormatRow]) -> str:
         cells = [row.name, f"{row.megabytes:.1f}", f"{row.accuracy:.4f}", *times, str(row.difference or "")]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
-
-
-def best_gain(rows: Sequence[FormatRow]) -> tuple[str, float]:
-    """The fastest exported format at batch 1, and its speed relative to PyTorch."""
-    fastest = min(rows[1:], key=lambda row: row.milliseconds[0])
-    return fastest.name, rows[0].milliseconds[0] / fastest.milliseconds[0]
