@@ -32,7 +32,7 @@ def test_its_commands_run(tmp_path, monkeypatch, capsys):
     assert (tmp_path / "result.jpg").is_file()
     model = onnx.load(tmp_path / "best.onnx")
     keys = {entry.key: entry.value for entry in model.metadata_props}
-    listed = re.search(r"## What a file says of itself\n(.*?)\n\n", TEXT, re.S)
+    listed = re.search(r"## Metadata\n(.*?)\n\n", TEXT, re.S)
     assert listed and set(re.findall(r"`([a-z_]+)`", listed[1].split("as JSON:")[1])) <= set(keys)
     assert json.loads(keys["names"])
 
@@ -52,4 +52,4 @@ def test_its_outputs_and_bounds_are_those_of_the_code():
     assert f"by default {MAX_DETECTIONS}" in TEXT
     assert BOUNDS == (1e-3, 1e-4) and "**1e-3 px or 1e-4 of score**" in TEXT
     assert HALF_BOUNDS == (2.0, 0.05) and "allowed 2 px and 0.05" in TEXT
-    assert ROUNDING_LIMIT == (0.05, 5e-4) and "up to 0.1 px and 1e-3" in TEXT
+    assert ROUNDING_LIMIT == (0.05, 5e-4) and "up to 0.1 px\nand 1e-3" in TEXT
