@@ -73,11 +73,9 @@ def test_the_script_sees_its_own_arguments_and_folder(known_repo, inside, capsys
     [
         (["--", "prune.py"], r"prune\.py was not found in .*; its scripts: detect\.py, test\.py, train\.py"),
         ([], "no script was given"),
-        (["--"], "no script was given"),
         (["--no-fast-dataloader", "--seed", "1", "--", "train.py"], "--seed is done by the overlay's loader"),
         (["--no-fast-dataloader", "--cache-images", "disk", "--", "train.py"], "--cache-images is done by"),
         (["--cache-images", "ram", "--", "train.py"], "--cache-images ram"),
-        (["--check", "-1", "--", "train.py"], "--check -1"),
         (["--check", "train.py", "--epochs", "1"], r"--check train\.py: not a number of batches; .* after `--`"),
         (["--epochs", "1", "--", "train.py"], "unrecognized arguments: --epochs; flags of the script follow"),
     ],

@@ -45,11 +45,9 @@ def epochs(create, folder, count=2, **settings) -> list[str]:
     "settings",
     [
         {"workers": 0},
-        {"workers": 2},
         {"workers": 2, "cache": True},
         {"workers": 2, "image_weights": True},
         {"workers": 2, "quad": True},
-        {"workers": 2, "rect": True},
         {"workers": 2, "rect": True, "augment": False, "pad": 0.5},
     ],
     ids=lambda settings: " ".join(f"{key}={value}" for key, value in settings.items()),

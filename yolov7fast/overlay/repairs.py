@@ -7,6 +7,7 @@ from functools import wraps
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import torch
@@ -177,7 +178,7 @@ class _TorchvisionStub(ModuleType):
         super().__init__(path, "A stub of yolov7fast.overlay.")
         self.__spec__ = ModuleSpec(path, loader=None, is_package="." not in path)
 
-    def __getattr__(self, name: str) -> Callable:
+    def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
 
