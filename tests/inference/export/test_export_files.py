@@ -14,7 +14,7 @@ from tests.training.families.detr_commands import needs_transformers
 from yolov7fast.inference.export.export_files import export_files
 from yolov7fast.inference.export.export_network import load_source
 from yolov7fast.inference.export.export_plan import ExportPlan, NmsSettings
-from yolov7fast.inference.export.export_proof import BOUNDS, Difference
+from yolov7fast.inference.export.export_proof import BOUNDS
 from yolov7fast.predictors.export_metadata import AXES, ExportForm
 
 
@@ -105,13 +105,6 @@ def test_torchscript_answers_bit_by_bit_as_the_checkpoint(mini, tmp_path):
     file = exported(mini, tmp_path, ExportPlan(ExportForm.RAW, (64, 96), free=AXES), "torchscript")
     assert file.path.name == "mini.torchscript.pt"
     assert file.report.difference == (0.0, 0.0)
-
-
-def test_openvino_is_written_as_a_pair_of_files_with_the_same_answer(mini, tmp_path):
-    file = exported(mini, tmp_path, ExportPlan(ExportForm.NMS, (64, 96), free=AXES, nms=NmsSettings(0.001)), "openvino")
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["mini.bin", "mini.xml"]
-    assert file.report.difference.within(Difference(1e-3, 1e-4)) and file.report.detections > 0
-    assert file.size > file.path.stat().st_size
 
 
 CONFIGURATIONS = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "cfg").glob("*/*.yaml"))
