@@ -96,11 +96,10 @@ def put_in(checkout: Checkout, settings: OverlaySettings) -> Patches:
 
 def summary(settings: OverlaySettings) -> str:
     """The installed parts as one line of text."""
-    values = {name: getattr(settings, name) for name in ("loss", "repairs", "fast_dataloader", "metrics")}
-    parts = [name.replace("_", "-") for name, on in values.items() if on]
-    parts += ["compile"] if settings.compile else []
-    parts += [f"cache-images {settings.cache_images}"] if settings.cache_images else []
-    parts += [f"seed {settings.seed}"] if settings.seed is not None else []
+    chosen = {name.replace("_", "-"): value for name, value in vars(settings).items() if name not in ("check", "force")}
+    parts = [
+        name if on is True else f"{name} {on}" for name, on in chosen.items() if on is not None and on is not False
+    ]
     return ", ".join(parts) or "nothing"
 
 

@@ -2,7 +2,7 @@
 
 Evaluation and inference use `Predictor` only. To add a detector, subclass `Predictor`, write a function
 `load_predictor(files, device, options)` in the same module, and name the module in the family's row in
-`checkpoint.family`. `tests/predictors/test_predictor.py` checks what every predictor guarantees.
+`checkpoint/families.py`. `tests/predictors/test_predictor.py` checks what every predictor guarantees.
 """
 
 import logging
