@@ -203,6 +203,13 @@ def test_recordings_among_streams_are_played_to_their_end_frame_by_frame(tmp_pat
     source.close()
 
 
+def test_a_stream_whose_name_is_not_utf8_is_skipped(camera, tmp_path):
+    (tmp_path / "list.txt").write_bytes(b"0\n\xff.mp4\n")  # OpenCV would crash
+    source = open_source(str(tmp_path / "list.txt"), 64)
+    assert source.skipped == [r"video \udcff.mp4: OpenCV reads names in UTF-8 only; rename the file"]
+    source.close()
+
+
 def test_streams_of_unequal_shape_share_a_square(tmp_path, caplog):
     videos = [
         make_video(tmp_path / "wide.avi", 1, size=(128, 32)),

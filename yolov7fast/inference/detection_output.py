@@ -122,8 +122,7 @@ class PredictionOutput:
     def _name(self, source: str) -> str:
         """The file name of the results of a source, with a number if another source has the same stem."""
         if source not in self._names:
-            name = os.fsencode(Path(source).name).decode(errors="replace")  # OpenCV accepts only UTF-8 names
-            stem, suffix = os.path.splitext(name)
+            stem, suffix = os.path.splitext(utf8_name(source))
             taken = {os.path.splitext(other)[0] for other in self._names.values()}
             unique, count = stem, 2
             while unique in taken:
@@ -197,14 +196,19 @@ def draw_detections(image: np.ndarray, boxes: torch.Tensor, names: Names) -> np.
     return image
 
 
+def utf8_name(path: str | Path) -> str:
+    """The file name without undecodable bytes, which crash OpenCV."""
+    return os.fsencode(Path(path).name).decode(errors="replace")
+
+
 def writable_path(path: Path) -> Path:
     """The path, with the suffix .jpg if OpenCV cannot write its format, such as .dng."""
-    return path if cv2.haveImageWriter(str(path)) else path.with_suffix(".jpg")
+    return path if cv2.haveImageWriter(utf8_name(path)) else path.with_suffix(".jpg")
 
 
 def show_on_screen(frame: Frame, image: np.ndarray) -> bool:
     """Show an image in a window; False when the user pressed q."""
-    cv2.imshow(Path(frame.path).name, image)
+    cv2.imshow(utf8_name(frame.path), image)
     return cv2.waitKey(1) & 0xFF != ord("q")
 
 

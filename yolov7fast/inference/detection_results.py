@@ -12,7 +12,7 @@ from yolov7fast.core.boxes import xyxy2xywh
 from yolov7fast.core.drawing import class_name, save_image
 from yolov7fast.core.errors import need
 from yolov7fast.core.files.paths import increment_path
-from yolov7fast.inference.detection_output import class_counts, draw_detections, writable_path
+from yolov7fast.inference.detection_output import class_counts, draw_detections, utf8_name, writable_path
 
 XYXY = ("xmin", "ymin", "xmax", "ymax")
 XYWH = ("xcenter", "ycenter", "width", "height")
@@ -134,7 +134,7 @@ class Results:
         folder.mkdir(parents=True, exist_ok=True)
         written: set[Path] = set()
         for index, image in enumerate(self.inputs):
-            path = writable_path(folder / image.name)
+            path = writable_path(folder / utf8_name(image.name))
             if path in written:  # images with the same name from different folders
                 path = path.with_stem(f"{path.stem}_{index}")
             save_image(self.drawn(index), path)

@@ -34,6 +34,7 @@ LOGGER = logging.getLogger(__name__)
 VIDEO_SUFFIXES = ("mov", "avi", "mp4", "mpg", "mpeg", "m4v", "wmv", "mkv")
 STREAM_PREFIXES = ("rtsp://", "rtmp://", "http://", "https://")
 STREAM_FPS = 30.0  # of recordings of streams
+NOT_UTF8 = "video {}: OpenCV reads names in UTF-8 only; rename the file"
 LIVE_STEP = 4  # every fourth frame of a live stream is decoded
 
 
@@ -144,7 +145,7 @@ class LoadImages:
         videos = [f for f in files if f.rsplit(".", 1)[-1].lower() in VIDEO_SUFFIXES]
         for video in videos:
             if not is_utf8(video):  # OpenCV reads videos by name only
-                self._skip(f"video {printable(video)}: OpenCV reads names in UTF-8 only; rename the file")
+                self._skip(NOT_UTF8.format(printable(video)))
         self.files = images + list(filter(is_utf8, videos))
         self.nf, self.image_count = len(self.files), len(images)
         self.mode = "image"
@@ -248,6 +249,8 @@ class _Stream:
     """One source of LoadStreams. A thread keeps the newest frame of a live source; a recording is read on demand."""
 
     def __init__(self, source: str, name: str, changed: threading.Condition):
+        if not is_utf8(source):
+            raise UserError(NOT_UTF8.format(printable(source)))
         self.source, self.name, self.changed = source, name, changed
         self.number = 0  # frames returned
         self.ended = False
