@@ -1,7 +1,7 @@
 """Upstream's entries for torch.hub: `torch.hub.load(FOLDER, "custom", "best.pt", source="local")`.
 
-A detector takes file names, addresses, PIL images, arrays and tensors of RGB values, and lists of them, at `size=640`;
-`conf`, `iou` and `classes` are attributes; its answer is described in docs/python.md.
+A detector takes file names, http addresses, PIL images, arrays and tensors of RGB values, and lists of them, at
+`size=640`; `conf`, `iou` and `classes` are attributes. docs/python.md describes its results.
 """
 
 from pathlib import Path
@@ -11,9 +11,9 @@ DEPLOY = Path(__file__).resolve().parent / "cfg" / "deploy"
 
 
 def custom(path_or_model="path/to/model.pt", autoshape=True):
-    """A detector of your own weights (a path), or of a network or checkpoint in memory.
+    """The detector of a weights file, or of a network or checkpoint in memory.
 
-    autoshape=False: the network itself, which takes tensors (B, 3, H, W) of 0..1.
+    autoshape=False: return the network itself, which takes tensors (B, 3, H, W) in 0..1.
     """
     from yolov7fast.inference.detector import from_weights
 
@@ -27,7 +27,7 @@ def _create(name, pretrained, channels, classes, autoshape):
 
 
 def yolov7(pretrained=True, channels=3, classes=80, autoshape=True):
-    """YOLOv7. pretrained: with the weights of ./yolov7.pt, which upstream publishes; else fresh ones."""
+    """YOLOv7. pretrained: with upstream's published weights (./yolov7.pt); otherwise with random weights."""
     return _create("yolov7", pretrained, channels, classes, autoshape)
 
 

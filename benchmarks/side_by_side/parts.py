@@ -23,7 +23,7 @@ from yolov7fast.data.labels import find_images, img2label_paths
 from yolov7fast.overlay import replacements
 from yolov7fast.overlay.checkout import Checkout
 from yolov7fast.overlay.repairs import torchvision_loads
-from yolov7fast.overlay.replacements import HostTargets, LoaderOptions, fast_create_dataloader
+from yolov7fast.overlay.replacements import HostTargets, fast_create_dataloader
 from yolov7fast.training.hyperparameters import load_hyp, scale_gains
 
 NETWORK = "cfg/training/yolov7-tiny.yaml"
@@ -195,7 +195,7 @@ def loader_part(case: Case) -> Works:
         return Side(run)
 
     theirs = case.checkout.module("utils.datasets").create_dataloader
-    sides = {"upstream": side(theirs), "overlay": side(fast_create_dataloader(LoaderOptions()))}
+    sides = {"upstream": side(theirs), "overlay": side(fast_create_dataloader())}
     yield f"{LOADER_BATCHES} batches of {case.workers} workers", sides
 
 

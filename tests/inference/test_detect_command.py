@@ -1,10 +1,8 @@
 """detect.py from end to end: recorded runs, every kind of source, crops, tables, slices and exported files."""
 
 import csv
-import logging
 import re
 import shutil
-import sys
 from pathlib import Path
 
 import cv2
@@ -21,7 +19,6 @@ from yolov7fast.cli.commands import detect as command
 from yolov7fast.cli.commands import test as test_command
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.core.errors import UserError
-from yolov7fast.inference import detection_loop
 from yolov7fast.inference.detection_loop import batched, describe, predict_source
 from yolov7fast.inference.detection_output import PredictionOutput
 from yolov7fast.inference.export.export_files import export_files
@@ -125,20 +122,6 @@ def test_flags_are_those_recorded(golden):
         assert (type_name, action.default, action.nargs) == (text, entry["default"], nargs)
 
 
-@pytest.mark.parametrize(
-    "short, name, value",
-    [
-        ("--img", "img_size", 96),
-        ("--conf", "conf_thres", 0.5),
-        ("--iou", "iou_thres", 0.5),
-        ("--class", "classes", [2]),
-    ],
-)
-def test_abbreviations_in_the_wild_work(short, name, value):
-    text = str(value[0] if isinstance(value, list) else value)
-    assert getattr(parser_for("detect").parse_args([short, text]), name) == value
-
-
 # --- kinds of sources -------------------------------------------------------------------------------------------------
 
 
@@ -230,19 +213,6 @@ def test_a_truncated_jpeg_is_reported_once_by_name(weights, made, capfd, caplog)
     assert all("cut.jpg" in line for line in lines if "Premature" in line), "the decoder's own line would break the bar"
 
 
-def test_what_is_logged_stands_above_the_bar(weights, made, monkeypatch):
-    (made / "broken.jpg").write_bytes(b"no image")
-    above = []
-    monkeypatch.setattr("tqdm.std.tqdm.write", lambda text, **_: above.append(text))
-    console = logging.StreamHandler(sys.stderr)
-    logging.getLogger().addHandler(console)
-    try:
-        run(weights, made, "--nosave")
-    finally:
-        logging.getLogger().removeHandler(console)
-    assert any("broken.jpg cannot be decoded" in text for text in above)
-
-
 @pytest.fixture
 def images(tmp_path, monkeypatch) -> Path:
     monkeypatch.chdir(tmp_path)
@@ -307,27 +277,6 @@ def test_overlapped_and_one_after_the_other_give_the_same(mini, images, capsys):
     assert [line.split("images/")[1][:5] for line in lines] == [f"{i}.png" for i in range(5)] * 2
 
 
-def test_batches_in_lanes_give_the_same_in_the_same_order(mini, images, monkeypatch):
-    """With two of PyTorch's threads two batches are run on at once, each with one of them."""
-    predictor = YoloPredictor(mini.model, PredictOptions(conf_thres=0.05))
-    before, found = torch.get_num_threads(), []
-    torch.set_num_threads(2)
-    try:
-        assert detection_loop.lanes_of(predictor, 1) == 1 and detection_loop.lanes_of(predictor, 2) == 2
-        for lanes in (1, 2):
-            monkeypatch.setattr(detection_loop, "MOST_LANES", lanes)
-            output = PredictionOutput(Path(f"lanes{lanes}"), NAMES, save_img=False, save_csv=True)
-            predict_source(LoadImages("images", 160), predictor, output, 2)
-            found.append(table(f"lanes{lanes}"))
-            assert torch.get_num_threads() == 2
-    finally:
-        torch.set_num_threads(before)
-    assert len(found[0]) > 10
-    for one, two in zip(*found, strict=True):
-        assert float(one.pop("confidence")) == pytest.approx(float(two.pop("confidence")), abs=1e-5)
-        assert one == two
-
-
 def test_an_error_while_writing_ends_the_run_with_its_reason(images):
     output = PredictionOutput(Path("out"), ["cat", "dog"])
     Path("out/2.png").mkdir()  # a folder stands where an image must go
@@ -357,15 +306,6 @@ def test_slices_find_small_objects_that_the_whole_image_hides(images):
         assert summary.detections == count
     (row,) = table("out1")
     assert [int(row[name]) for name in ("x1", "y1", "x2", "y2")] == [300, 100, 312, 112]
-
-
-def test_slices_by_their_flags(mini, images):
-    plain = detect(mini.weights, "--img", "64", "--conf-thres", "0.05", "--nosave")
-    sliced = detect(
-        *(mini.weights, "--img", "64", "--conf-thres", "0.05", "--nosave"),
-        *("--slice", "64", "--slice-overlap", "0.5", "--batch-size", "4"),
-    )
-    assert sliced.detections > plain.detections
 
 
 # --- exported files ---------------------------------------------------------------------------------------------------

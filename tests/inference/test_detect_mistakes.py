@@ -1,5 +1,6 @@
 """detect.py where something is wrong or stops it: mistakes of the user, damaged images, signals, exit codes."""
 
+import os
 import re
 import struct
 import sys
@@ -31,18 +32,46 @@ def png_of_size(width: int, height: int) -> bytes:
     return bytes(content)
 
 
-def test_thin_images_and_impossible_headers_are_skipped_by_a_line_each(weights, made, caplog):
+def test_thin_images_and_impossible_headers_are_skipped_by_a_line_each(weights, made, caplog, capsys, monkeypatch):
     cv2.imwrite(str(made / "1a.png"), np.zeros((3, 5000, 3), np.uint8))
     cv2.imwrite(str(made / "1b.png"), np.zeros((5000, 1, 3), np.uint8))
     cv2.imwrite(str(made / "1c.png"), np.zeros((20, 5000, 3), np.uint8))  # one pixel high for the network
     (made / "1d.png").write_bytes(png_of_size(40_000, 40_000))
-    summary = run(weights, made)
-    assert (summary.images, summary.skipped) == (4, 3)
+    arguments = ["--weights", str(weights), "--source", str(made), "--img", "320", "--project", "det"]
+    monkeypatch.setattr(sys, "argv", ["detect.py", *arguments])
+    assert command.main() == 1
+    printed = capsys.readouterr().out
+    assert "4 images, " in printed and "3 sources skipped: " in printed
     lines = [record.getMessage() for record in caplog.records if "skipped" in record.getMessage()]
     assert len(lines) == 3 and all("\n" not in line for line in lines)
     assert re.search(r"1a.png is 5000x3 pixels, too thin for --img-size 320", lines[0])
     assert re.search(r"1b.png is 1x5000 pixels, too thin", lines[1])
     assert re.search("1d.png is too large: ", lines[2])
+
+
+def test_names_that_are_not_utf8_are_detected_on_and_written_as_escapes(weights, made, capsys):
+    content = (made / "0.png").read_bytes()
+    for name in (b"caf\xe9.png", b"two\nlines.png"):
+        Path(os.fsdecode(os.fsencode(made) + b"/" + name)).write_bytes(content)
+    os.mkfifo(made / "fifo.png")
+    (made / os.fsdecode(b"\xff.mp4")).write_bytes(b"no video")
+    summary = run(weights, made, "--save-txt", "--save-csv", "--save-crop", "--conf", "0.01")
+    assert (summary.images, summary.skipped) == (5, 1)
+    printed = capsys.readouterr().out.encode().decode()  # as a terminal in UTF-8 takes it
+    assert r"made/caf\udce9.png: " in printed and r"made/two\nlines.png: " in printed and r"\udcff.mp4" in printed
+    table = Path("det/exp/predictions.csv").read_text(encoding="utf-8")
+    assert r"caf\udce9.png" in table
+    Path("list.txt").write_bytes(b"made/caf\xe9.png\n")
+    assert run(weights, "list.txt", "--nosave").images == 1
+    assert {"caf�.png", "two\nlines.png"} <= {path.name for path in Path("det/exp").iterdir()}
+
+
+def test_a_size_of_zero_is_the_trained_one_and_a_fifo_is_no_source(weights, made, caplog):
+    run(weights, made / "0.png", "--img-size", "0", "--nosave")
+    assert "do not say at which size they were trained: 640 pixels" in caplog.text
+    os.mkfifo(made / "fifo.png")
+    with pytest.raises(UserError, match=r"fifo\.png is no regular file"):
+        run(weights, made / "fifo.png")
 
 
 def test_a_thin_image_is_an_error_from_python(weights):
@@ -94,9 +123,7 @@ def test_ctrl_c_ends_with_all_files_complete(workplace):
     "arguments, message",
     [
         (["--conf-thres", "1.5"], "--conf-thres is 1.5; it must be"),
-        (["--iou-thres", "-1"], "--iou-thres is -1.0; it must be"),
         (["--img-size", "-1"], "--img-size is -1; it must be at least 0"),
-        (["--batch-size", "0"], "--batch-size is 0; it must be"),
         (["--classes", "1", "9"], r"--classes \[9\]: the weights know 0 RBC, 1 WBC, 2 Platelets"),
         (["--source", "nowhere"], "nowhere does not exist"),
         (["--weights", "nowhere.pt"], r"nowhere\.pt"),
@@ -112,7 +139,7 @@ def test_mistakes_are_told_before_a_folder_is_made(weights, made, monkeypatch, a
 
 def test_size_is_rounded_up_to_the_stride_and_said(weights, made, caplog):
     run(weights, made, "--img-size", "300", "--nosave")
-    assert "using 320" in caplog.text
+    assert caplog.text.count("using 320") == 1
 
 
 def test_update_strips_the_weights(made, workplace):

@@ -1,5 +1,6 @@
 """What a detector answers with, as upstream's hub results are used."""
 
+import os
 import sys
 
 import numpy as np
@@ -48,6 +49,12 @@ def test_save_writes_every_image_into_a_folder(results, tmp_path):
     assert results.save(tmp_path / "out") == tmp_path / "out"
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["a.jpg", "b.bmp"]
     assert np.array_equal(np.asarray(Image.open(tmp_path / "out" / "b.bmp")), results.imgs[1])
+
+
+def test_an_image_whose_name_is_not_utf8_is_saved(tmp_path):
+    image = InputImage(os.fsdecode(b"caf\xe9.png"), cells(0, 40, 50))
+    folder = Results([image], [torch.zeros(0, 6)], ["cat"]).save(tmp_path / os.fsdecode(b"\xff"))
+    assert [path.name for path in folder.iterdir()] == ["caf\ufffd.png"]
 
 
 def test_images_of_one_name_are_all_saved(tmp_path):

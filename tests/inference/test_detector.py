@@ -14,7 +14,7 @@ from tests.mini_network import NAMES, ROOT, mini_model
 from yolov7fast.cli.commands.detect import detect
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.core.errors import UserError
-from yolov7fast.inference.detector import Detector
+from yolov7fast.inference.detector import ImageDetector
 
 LOW = 0.05
 
@@ -122,7 +122,7 @@ def test_unknown_options_and_thresholds_out_of_range_are_refused(model, folder):
 def test_a_model_prints_what_it_is(weights):
     assert "load" in dir(yolov7fast) and "train" in dir(yolov7fast)
     model = yolov7fast.load(weights, "cpu", size=96, conf=0.3)
-    assert repr(model) == f"Detector(Yolo, {len(model.names)} classes, size=96, conf=0.3)"
+    assert repr(model) == f"ImageDetector(Yolo, {len(model.names)} classes, size=96, conf=0.3)"
 
 
 def hub(entry: str, *arguments, **options):
@@ -154,7 +154,7 @@ def test_a_network_in_memory_stays_as_it_is(folder):
 def test_named_networks_are_fresh_or_published(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     model = hub("yolov7_tiny", pretrained=False, classes=5)
-    assert isinstance(model, Detector) and len(model.names) == 5
+    assert isinstance(model, ImageDetector) and len(model.names) == 5
     with pytest.raises(UserError, match=r"yolov7-tiny\.pt could not be fetched"):
         hub("yolov7_tiny")
     entries = set(dir(importlib.import_module("hubconf")))

@@ -48,7 +48,7 @@ def repo(tmp_path, shapes) -> Path:
 def known_repo(repo, monkeypatch) -> Path:
     """The same, whose code counts as upstream's."""
     checkout = Checkout(repo)
-    for part in ("LOSS", "LOADER", "METRICS", "MATCHING"):
+    for part in ("LOSS", "LOADER", "METRICS"):
         digests = {place: checkout.digest(place) for place in getattr(known_code, part)}
         monkeypatch.setattr(known_code, part, {place: digest for place, digest in digests.items() if digest})
     return repo

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from yolov7fast.core.errors import UserError
-from yolov7fast.overlay.batch_comparison import BatchComparison, difference
-from yolov7fast.overlay.replacements import LoaderOptions
+from yolov7fast.overlay.batch_comparison import BatchComparison, difference, without_ties
 
 
 def rows(text: str) -> dict[str, tuple[str, str]]:
@@ -76,7 +75,7 @@ def test_average_precision_is_compared_without_equal_scores(capsys):
         return lambda right, scores, *rest: (right[np.lexsort((sign * np.arange(len(scores)), -scores))].cumsum(0),)
 
     right = np.arange(20).reshape(10, 2) % 3 == 0
-    run = BatchComparison(1).average_precision(side(1), side(-1))
+    run = BatchComparison(1).function("average precision", side(1), side(-1), without_ties, last=True)
     run(right, np.repeat(np.float32(0.5), 10), np.zeros(10), np.zeros(3))
     assert rows(capsys.readouterr().out) == {"average precision": ("1", "none")}
 
@@ -96,7 +95,7 @@ def test_loaders_of_pytorchs_own_are_compared_and_their_processes_ended(capsys, 
     def create(path, prefix=""):
         return torch.utils.data.DataLoader(Batches(), batch_size=None, num_workers=workers), None
 
-    loader, _ = BatchComparison(2).loader(create, create, LoaderOptions())("path", prefix="\x1b[34mtrain: \x1b[0m")
+    loader, _ = BatchComparison(2).loader(create, create)("path", prefix="\x1b[34mtrain: \x1b[0m")
     assert rows(capsys.readouterr().out) == {"samples train": ("2", "none")}
     assert {process.pid for process in multiprocessing.active_children()} == before
     assert len(loader) == 4

@@ -1,55 +1,8 @@
-"""Matching, average precision and suppression under the checkout's names."""
+"""Average precision under the checkout's name."""
 
 from importlib import import_module
 
 import numpy as np
-import pytest
-import torch
-
-from yolov7fast.core.boxes import box_iou
-from yolov7fast.overlay.replacements import box_iou_for, overlaps_of_winners
-
-
-def greedy(ious: torch.Tensor, labels: int) -> dict[int, int]:
-    """Detection -> label by the loop of an evaluation script."""
-    if not ious.numel():
-        return {}
-    overlap, label = ious.max(1)
-    taken: dict[int, int] = {}
-    for j in (overlap > 0.5).nonzero().view(-1).tolist():
-        if label[j].item() not in taken.values():
-            taken[j] = label[j].item()
-        if len(taken) == labels:
-            break
-    return taken
-
-
-@pytest.mark.parametrize("detections, labels", [(60, 5), (7, 20), (1, 1), (0, 3), (3, 0)])
-def test_winners_alone_give_the_matching_of_all_overlaps(detections, labels):
-    generator = torch.Generator().manual_seed(detections + labels)
-    matched = 0
-    for _ in range(50):
-        low = torch.rand(detections + labels, 2, generator=generator) * 20
-        boxes = torch.cat((low, low + 10 + torch.rand(detections + labels, 2, generator=generator) * 10), 1)
-        found, wanted = boxes[:detections], boxes[detections:]
-        expected = greedy(box_iou(found, wanted), labels)
-        winners = overlaps_of_winners(found, wanted)
-        assert winners.shape == (detections, labels)
-        assert greedy(winners, labels) == expected
-        rows = winners.max(1).values if winners.numel() else torch.zeros(0)
-        assert int((rows > 0.5).sum()) == len(expected), "the loop runs over winners alone"
-        matched += len(expected)
-    assert matched or not detections or not labels
-
-
-def test_overlaps_of_winners_are_given_to_the_evaluation_script_alone(tmp_path):
-    boxes = torch.tensor([[0, 0, 10, 10.0], [0, 0, 10, 9.0]])
-    replaced = box_iou_for(lambda a, b: "all of them")
-    assert replaced(boxes, boxes[:1]) == "all of them"
-    code = compile("result = box_iou(a, b)", str(tmp_path / "test.py"), "exec")
-    names = {"box_iou": replaced, "a": boxes, "b": boxes[:1]}
-    exec(code, names)
-    assert names["result"].tolist() == [[1.0], [0.0]]
 
 
 def test_average_precision_is_the_checkouts_with_its_own_plots(known_repo, inside, tmp_path):

@@ -91,14 +91,6 @@ def first_step(said: str) -> str:
     return STEP.search(said)[1]
 
 
-@pytest.fixture(scope="module")
-def no_ota(repo, cells) -> Path:
-    hyp = yaml.safe_load((repo / "data/hyp.scratch.tiny.yaml").read_text())
-    path = cells / "hyp.yaml"
-    path.write_text(yaml.safe_dump({**hyp, "loss_ota": 0}))
-    return path
-
-
 def compared(said: str) -> set[str]:
     """Names of what `--check` compared."""
     return {name.strip() for name in re.findall(r"^(.{28}) *\d+ +(?:none|\d\S+) +[\d.]+ ms", said, re.M)}
@@ -113,22 +105,6 @@ def test_training_with_ota(repo, cells):
     assert (cells / "labels/train.cache").is_file() and (cells / f"labels/train{SUFFIX}").is_file()
 
 
-def test_training_with_the_plain_loss(repo, cells, no_ota):
-    caches = {path: path.read_bytes() for path in (cells / "labels").glob("*.cache")}
-    ours = train(repo, cells, "plain", hyp=no_ota)
-    assert first_step(ours) == first_step(train(repo, cells, "plain_alone", hyp=no_ota, switches=ALONE))
-    assert caches == {path: path.read_bytes() for path in caches}, "a label cache of one project was touched"
-
-
-@pytest.mark.parametrize("flag", ["--image-weights", "--rect", "--cache-images"])
-def test_training_with_other_samples(repo, cells, flag):
-    name = flag.strip("-")
-    ours = train(repo, cells, name, flag, switches=["--check", "2"])
-    assert "samples train" in compared(ours)
-    alone = train(repo, cells, f"{name}_alone", flag, switches=ALONE)
-    assert first_step(ours) == first_step(alone)
-
-
 def test_two_processes_under_torchrun(repo, cells):
     """Same losses as the checkout's own parts, over DistributedDataParallel; the CPU stands in for two GPUs."""
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "tests/overlay/without_gpus.py"]
@@ -136,12 +112,6 @@ def test_two_processes_under_torchrun(repo, cells):
     ours = train(repo, cells, "two", **settings)
     assert ours.count("overlay: loss, repairs, fast-dataloader, metrics put into") == 1
     assert first_step(ours) == first_step(train(repo, cells, "two_alone", switches=ALONE, **settings))
-
-
-def test_a_run_is_resumed(repo, cells):
-    train(repo, cells, "long", epochs=2)
-    said = overlay(repo, "train.py", "--resume", repo / "runs/train/long/weights/epoch_000.pt")
-    assert re.search(r"^ *1/1 ", said, re.M), "the second epoch was not run"
 
 
 def test_an_auxiliary_head(repo, cells):

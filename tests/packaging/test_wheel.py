@@ -102,4 +102,4 @@ def test_a_foreign_program_loads_a_checkpoint(installed, tmp_path):
         "print(*found, utils.mine, 'models' in sys.modules)"
     )
     done = run(installed, tmp_path, "-c", program)
-    assert done.stdout.split() == ["False", "Detector", "2", "1", "False"], done.stderr
+    assert done.stdout.split() == ["False", "ImageDetector", "2", "1", "False"], done.stderr

@@ -11,8 +11,6 @@ from yolov7fast.predictors.predictor import Prediction, PredictOptions, Predicto
 class StubPredictor(Predictor):
     """A function of (images, shapes, targets) as a predictor."""
 
-    thread_safe = True
-
     def __init__(self, function: Callable, names: Sequence[str], options: PredictOptions | None = None):
         self.function, self.names, self.options = function, names, options or PredictOptions()
 

@@ -36,22 +36,15 @@ def test_every_key_comes_back():
         ({"stride": "many"}, "file.onnx is damaged: its metadata cannot be read"),
         ({"stride": "0"}, r"file.onnx is damaged: .*stride is 0"),
         ({"size": "[64, 1e9]"}, r"size is \[64, 1000000000\.0\]"),
-        ({"size": "[64]"}, r"size is \[64\]"),
-        ({"batch": "99999999999"}, "batch is 99999999999"),
         ({"names": '"cat"'}, "names is 'cat'"),
-        ({"names": "[1, 2]"}, r"names is \[1, 2\]"),
         ({"kind": "rcnn"}, "kind is 'rcnn'"),
         ({"free": '["depth"]'}, r"free is \['depth'\]"),
-        ({"conf_thres": '"high"'}, "file.onnx is damaged"),
         ({"size": "[65536, 65536]"}, r"size is \[65536, 65536\]"),
         ({"batch": "60000"}, "a batch of 60000 images of .* needs too much memory"),
-        ({"stride": "2048"}, "stride is 2048"),
         ({"anchors": "[1, 2]"}, r"anchors is \[1, 2\]"),
         ({"head_classes": "[[3]]"}, r"head_classes is \[\[3\]\]"),
         ({"iou_thres": "NaN"}, "iou_thres is nan"),
-        ({"topk": "-1"}, "topk is -1"),
         ({"anchors": "[" * 9999}, "file.onnx is damaged"),
-        ({"form": "other"}, "file.onnx is damaged"),
         ({"names": None}, "file.onnx is damaged"),
     ],
 )
@@ -63,8 +56,18 @@ def test_other_files_are_refused_in_one_line(change, message):
 
 @pytest.mark.parametrize(
     "text",
-    ["{", "[1]", "null", '"text"', "[" * 100_000, '{"a":' * 100_000, "9" * 5000, '{"yolov7fast": 1}', " " * 20_000_000],
-    ids=lambda text: text[:12],
+    [
+        "{",
+        "[1]",
+        "null",
+        "[" * 100_000,
+        '{"a":' * 100_000,
+        "9" * 5000,
+        '{"yolov7fast": 1}',
+        " " * 20_000_000,
+        b"\xff{}",
+    ],
+    ids=lambda text: str(text[:12]),
 )
 def test_metadata_of_torchscript_that_is_none_is_refused_in_one_line(text):
     with pytest.raises(UserError, match=r"x.torchscript.pt (is damaged: its metadata|has no metadata)") as error:

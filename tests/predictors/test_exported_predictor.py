@@ -1,5 +1,7 @@
 """Exported files behind the interface of every detector: same boxes as the checkpoint, from the file's own metadata."""
 
+import re
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -13,8 +15,9 @@ from tests.mini_network import NAMES
 from tests.training.commands import ROOT
 from tests.training.families.detr_commands import needs_transformers
 from yolov7fast.core.errors import UserError
-from yolov7fast.inference.export.export_files import export_files
+from yolov7fast.inference.export.export_files import ExportedFile, export_files
 from yolov7fast.inference.export.export_plan import ExportPlan, NmsSettings
+from yolov7fast.inference.export.export_proof import BOUNDS
 from yolov7fast.predictors.detr_predictor import DetrPredictor
 from yolov7fast.predictors.export_metadata import AXES, ExportForm
 from yolov7fast.predictors.predictor import PredictOptions, input_size, load_predictor
@@ -52,7 +55,6 @@ def assert_same(found, wanted, atol=1e-3):
     ("plan", "file_format"),
     [
         (ExportPlan(ExportForm.NMS, (64, 64), free=AXES, uint8=True), "onnx"),
-        (ExportPlan(ExportForm.NMS, (64, 64), free=AXES), "openvino"),
         (ExportPlan(ExportForm.GRID, (64, 64), free=AXES, uint8=True), "torchscript"),
         (ExportPlan(ExportForm.RAW, (64, 64)), "onnx"),  # a batch of 1: three images are three runs
         (ExportPlan(ExportForm.RAW, (64, 64), batch=2), "torchscript"),  # and the last is filled up
@@ -61,13 +63,40 @@ def assert_same(found, wanted, atol=1e-3):
     ids=lambda value: value if isinstance(value, str) else f"{value.form}-{value.batch}",
 )
 def test_boxes_are_those_of_the_checkpoint_at_thresholds_of_the_moment(source, images, tmp_path, plan, file_format):
-    predictor = exported(source, tmp_path, plan, file_format)
+    compare_boxes(exported(source, tmp_path, plan, file_format), source, images)
+
+
+def compare_boxes(predictor, source, images) -> None:
+    """The boxes of an exported file and of its checkpoint, before and after the thresholds are changed."""
     original = YoloPredictor(source.model, OPTIONS)
     assert_same(predictor(images).detections, original(images).detections)
     predictor.options = original.options = replace(OPTIONS, conf_thres=0.05, iou_thres=0.3, classes=[0])
     found = predictor(images)
     assert_same(found.detections, original(images).detections)
     assert found.inference_ms > 0
+
+
+@pytest.fixture(scope="module")
+def openvino_file(source, tmp_path_factory) -> ExportedFile:
+    plan = ExportPlan(ExportForm.NMS, (64, 64), free=AXES, nms=NmsSettings(0.001))
+    return export_files(source, plan, ["openvino"], folder=tmp_path_factory.mktemp("openvino"))[0]
+
+
+def test_openvino_is_a_pair_of_files_with_the_boxes_of_the_checkpoint(source, images, openvino_file):
+    assert sorted(path.name for path in openvino_file.path.parent.iterdir()) == ["mini.bin", "mini.xml"]
+    assert openvino_file.report.difference.within(BOUNDS) and openvino_file.report.detections > 0
+    assert openvino_file.size > openvino_file.path.stat().st_size
+    compare_boxes(load_predictor(openvino_file.path, CPU, OPTIONS), source, images)
+
+
+def test_operators_outside_openvino_are_refused(openvino_file, tmp_path):
+    text = openvino_file.path.read_text()
+    changed = re.sub(r'type="Sigmoid" version="\w+"', 'type="Spawn" version="elsewhere"', text, count=1)
+    assert changed != text
+    (tmp_path / "mini.xml").write_text(changed)
+    shutil.copy(openvino_file.path.with_suffix(".bin"), tmp_path)
+    with pytest.raises(UserError, match=r"mini\.xml cannot be loaded by OpenVINO: .*Spawn"):
+        load_predictor(tmp_path / "mini.xml", CPU, PredictOptions())
 
 
 def test_the_file_says_names_stride_and_size(source, tmp_path):
@@ -151,9 +180,8 @@ def test_rtdetr_files_get_the_rows_that_their_queries_need(images, tmp_path):
         torch.testing.assert_close(a[:, 4], b[:, 4], atol=1e-4, rtol=0)
 
 
-def test_signals_are_survived_after_openvino_files_were_closed(source, tmp_path):
+def test_signals_are_survived_after_openvino_files_were_closed(openvino_file):
     """In any order: its plugin replaces the stack that signal handlers run on. A crash would end pytest: a process."""
-    (file,) = export_files(source, ExportPlan(ExportForm.GRID, (64, 64)), ["openvino"], folder=tmp_path)
     program = (
         "import faulthandler, gc, os, signal, sys\n"
         "from yolov7fast.predictors.runtime_sessions import open_session\n"
@@ -163,5 +191,5 @@ def test_signals_are_survived_after_openvino_files_were_closed(source, tmp_path)
         "signal.signal(signal.SIGUSR1, lambda *_: print('survived'))\n"
         "os.kill(os.getpid(), signal.SIGUSR1)\n"
     )
-    done = subprocess.run([sys.executable, "-c", program, file.path], cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", program, openvino_file.path], cwd=ROOT, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "survived\n"), done.stderr

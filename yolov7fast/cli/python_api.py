@@ -19,9 +19,9 @@ from yolov7fast.evaluation.eval_result import SUMMARY, fitness_of
 class TrainingRun:
     """The result of a training."""
 
-    folder: Path | None  # of the run; None: it made none
-    exit_code: int  # as the command's: 0 unless it was stopped, or did not memorise what --overfit asked for
-    metrics: Mapping[str, float]  # of the best epoch, by the columns of results.csv; empty without a validation
+    folder: Path | None  # of the run, if one was created
+    exit_code: int  # of the command: 0 unless it was stopped, or did not memorise the images of --overfit
+    metrics: Mapping[str, float]  # of the best epoch, by the columns of results.csv; empty without validation
     last: Mapping[str, float]  # of the last epoch
 
     @property
@@ -35,16 +35,16 @@ class TrainingRun:
 def train(family: str = "yolo", **flags: Any) -> TrainingRun:
     """Train a detector; keywords are the flags of train.py, with underscores: `batch_size=16, img_size=[640, 640]`.
 
-    family: yolo, or detr for the flags of tools/train_detr.py. A mistake raises `core.errors.UserError`, whose text is
-    the line that the command prints.
+    family: yolo, or detr for the flags of tools/train_detr.py. Mistakes raise `core.errors.UserError` with the message
+    that the command prints.
     """
     code, folder = start_training(options_of(family, flags), family)
-    best, last = figures(folder / "results.csv") if folder else ({}, {})
+    best, last = best_and_last_epoch(folder / "results.csv") if folder else ({}, {})
     return TrainingRun(folder, code, best, last)
 
 
 def options_of(family: str, flags: Mapping[str, Any]) -> Namespace:
-    """Keywords as the options that a command line of the same flags would give."""
+    """The parsed options of a command line with the same flags."""
     table = flags_of("train", family)
     given = dict(flags)
     config = given.pop("config", None)
@@ -57,8 +57,8 @@ def options_of(family: str, flags: Mapping[str, Any]) -> Namespace:
     return opt
 
 
-def figures(path: Path) -> tuple[dict[str, float], dict[str, float]]:
-    """The rows of a results.csv of the best and of the last epoch; fields that are empty are left out."""
+def best_and_last_epoch(path: Path) -> tuple[dict[str, float], dict[str, float]]:
+    """The rows of the best and the last epoch of a results.csv, without empty fields."""
     if not path.is_file():
         return {}, {}
     with path.open(newline="") as file:

@@ -20,17 +20,17 @@ from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
 from yolov7fast.core.boxes import scale_coords
-from yolov7fast.core.drawing import Names, class_name
+from yolov7fast.core.drawing import Names
 from yolov7fast.core.errors import UserError
-from yolov7fast.core.process.threads import ThreadPool, in_order
-from yolov7fast.inference.detection_output import PredictionOutput, Show
+from yolov7fast.core.process.threads import ThreadPool
+from yolov7fast.core.text import printable
+from yolov7fast.inference.detection_output import PredictionOutput, Show, class_counts
 from yolov7fast.inference.slicing import Slicing, merge, tile_frames
 from yolov7fast.inference.sources import Frame, LoadImages, LoadStreams
 from yolov7fast.predictors.predictor import Predictor
 
 READ_AHEAD = 2  # batches
 UNWRITTEN = 64  # results that may wait to be written, which bounds memory
-MOST_LANES = 4  # batches that a CPU works on at once
 T = TypeVar("T")
 
 
@@ -88,19 +88,18 @@ def predict_source(
             line = frame.prefix + describe(item.boxes, predictor.names, predictor.options.conf_thres)
             tqdm.write(f"{line}, Done. ({item.inference_ms:.1f}ms) Inference, ({item.nms_ms:.1f}ms) NMS")
             if saved:
-                tqdm.write(f" The image with the result is saved in: {saved}")
+                tqdm.write(f" The image with the result is saved in: {printable(str(saved))}")
             summary.images += 1
             summary.detections += len(item.boxes)
             bar.update()
 
     batches = read_ahead(batched(source, batch_size)) if overlapped else batched(source, batch_size)
-    lanes = lanes_of(predictor, batch_size) if overlapped else 1
-    found = detect_batches(batches, predictor, source, batch_size, slicing, lanes)
     with progress_bar(source) as bar, closing(output), closing(source), ThreadPool(1, "writer") as writer:
         try:
-            with closing(batches), closing(found):
-                for batch in found:
-                    for item in batch:
+            with closing(batches):
+                for frames in batches:
+                    for item in detect_batch(frames, predictor):
+                        item = detect_tiles(item, predictor, source.img_size, batch_size, slicing) if slicing else item
                         waiting.append((item, writer.submit(output.write, item.frame, item.boxes)))
                         report(UNWRITTEN if overlapped else 0)
                         if show and not show(item.frame, output.drawn(item.frame, item.boxes)):
@@ -156,35 +155,6 @@ def read_ahead(items: Iterable[T], depth: int = READ_AHEAD) -> Generator[T, None
                 future.cancel()
 
 
-def lanes_of(predictor: Predictor, batch_size: int) -> int:
-    """Number of batches to run at once: on a CPU, threads that share one small layer often wait for each other."""
-    return min(torch.get_num_threads(), MOST_LANES) if batch_size > 1 and predictor.thread_safe else 1
-
-
-def detect_batches(
-    batches: Iterable[Sequence[Frame]],
-    predictor: Predictor,
-    source: LoadImages | LoadStreams,
-    batch_size: int,
-    slicing: Slicing | None,
-    lanes: int = 1,
-) -> Generator[list[Detected], None, None]:
-    """The detections of each batch in order, with `lanes` batches at once."""
-
-    def detect(frames: Sequence[Frame]) -> list[Detected]:
-        found = detect_batch(frames, predictor)
-        return [detect_tiles(f, predictor, source.img_size, batch_size, slicing) for f in found] if slicing else found
-
-    if lanes == 1:
-        yield from map(detect, batches)
-        return
-    threads = torch.get_num_threads()
-    try:
-        yield from in_order(detect, batches, lanes, lambda: torch.set_num_threads(max(threads // lanes, 1)))
-    finally:
-        torch.set_num_threads(threads)
-
-
 def detect_tiles(whole: Detected, predictor: Predictor, img_size: int, batch_size: int, slicing: Slicing) -> Detected:
     """The detections of a frame merged with those of its tiles; times are sums."""
     tiles = tile_frames(whole.frame, slicing, img_size, predictor.stride, predictor.fixed_size)
@@ -236,8 +206,5 @@ def letterbox_shapes(frame: Frame, size: Sequence[int]) -> tuple:
 
 
 def describe(boxes: torch.Tensor, names: Names, conf_thres: float) -> str:
-    """The number of detections by class, for example '21 RBC, 1 WBC', in ascending order of class ids."""
-    if not len(boxes):
-        return f"no detections above {conf_thres:g} (--conf-thres)"
-    classes, counts = boxes[:, 5].unique(return_counts=True)
-    return ", ".join(f"{n} {class_name(names, c)}" for c, n in zip(classes.tolist(), counts.tolist()))
+    """The number of detections by class, or that there is none."""
+    return class_counts(boxes, names) or f"no detections above {conf_thres:g} (--conf-thres)"

@@ -51,12 +51,11 @@ class PredictionOutput:
         self.label_count = 0  # text files written
         self._names: dict[str, str] = {}  # source path -> name of its results
         self._videos: dict[str, _Video] = {}
-        self._drawn: tuple[Frame, np.ndarray] | None = None  # the last image, drawn once for file and window
         (self.save_dir / "labels" if save_txt else self.save_dir).mkdir(parents=True, exist_ok=True)
         self._csv = None
         if save_csv:
             self._csv = Replacement(self.save_dir / "predictions.csv")
-            self._csv_file = self._csv.temporary.open("w", newline="", encoding="utf-8")
+            self._csv_file = self._csv.temporary.open("w", newline="", encoding="utf-8", errors="backslashreplace")
             self._rows = csv.writer(self._csv_file)
             self._rows.writerow(COLUMNS)
 
@@ -85,9 +84,7 @@ class PredictionOutput:
 
     def drawn(self, frame: Frame, boxes: torch.Tensor) -> np.ndarray:
         """A copy of the original with its boxes and labels."""
-        if self._drawn is None or self._drawn[0] is not frame:
-            self._drawn = frame, draw_detections(frame.original, boxes, self.names)
-        return self._drawn[1]
+        return draw_detections(frame.original, boxes, self.names)
 
     def _write_text(self, frame: Frame, name: str, boxes: torch.Tensor) -> None:
         """One `class x y w h [score]` per line, normalised, by ascending score; no file without detections."""
@@ -125,8 +122,7 @@ class PredictionOutput:
     def _name(self, source: str) -> str:
         """The file name of the results of a source, with a number if another source has the same stem."""
         if source not in self._names:
-            name = os.fsencode(Path(source).name).decode(errors="replace")  # OpenCV accepts only UTF-8 names
-            stem, suffix = os.path.splitext(name)
+            stem, suffix = os.path.splitext(utf8_name(source))
             taken = {os.path.splitext(other)[0] for other in self._names.values()}
             unique, count = stem, 2
             while unique in taken:
@@ -186,6 +182,12 @@ class _Video:
             LOGGER.info("video saved in: %s", self.path)
 
 
+def class_counts(boxes: torch.Tensor, names: Names) -> str:
+    """The number of detections (k, 6) by class, for example '21 RBC, 1 WBC', in ascending order of class ids."""
+    classes, counts = boxes[:, 5].unique(return_counts=True)
+    return ", ".join(f"{n} {class_name(names, c)}" for c, n in zip(classes.tolist(), counts.tolist()))
+
+
 def draw_detections(image: np.ndarray, boxes: torch.Tensor, names: Names) -> np.ndarray:
     """A copy of a BGR image with boxes (k, 6) and "name score" labels; the best detections are drawn last."""
     image, rows = np.ascontiguousarray(image).copy(), boxes.flip(0).tolist()
@@ -194,14 +196,19 @@ def draw_detections(image: np.ndarray, boxes: torch.Tensor, names: Names) -> np.
     return image
 
 
+def utf8_name(path: str | Path) -> str:
+    """The file name without undecodable bytes, which crash OpenCV."""
+    return os.fsencode(Path(path).name).decode(errors="replace")
+
+
 def writable_path(path: Path) -> Path:
     """The path, with the suffix .jpg if OpenCV cannot write its format, such as .dng."""
-    return path if cv2.haveImageWriter(str(path)) else path.with_suffix(".jpg")
+    return path if cv2.haveImageWriter(utf8_name(path)) else path.with_suffix(".jpg")
 
 
 def show_on_screen(frame: Frame, image: np.ndarray) -> bool:
     """Show an image in a window; False when the user pressed q."""
-    cv2.imshow(Path(frame.path).name, image)
+    cv2.imshow(utf8_name(frame.path), image)
     return cv2.waitKey(1) & 0xFF != ord("q")
 
 

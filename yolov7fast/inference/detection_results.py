@@ -12,7 +12,7 @@ from yolov7fast.core.boxes import xyxy2xywh
 from yolov7fast.core.drawing import class_name, save_image
 from yolov7fast.core.errors import need
 from yolov7fast.core.files.paths import increment_path
-from yolov7fast.inference.detection_output import draw_detections, writable_path
+from yolov7fast.inference.detection_output import class_counts, draw_detections, utf8_name, writable_path
 
 XYXY = ("xmin", "ymin", "xmax", "ymax")
 XYWH = ("xcenter", "ycenter", "width", "height")
@@ -108,18 +108,13 @@ class Results:
         lines = []
         for number, (image, rows) in enumerate(zip(self.inputs, self.pred), 1):
             height, width = image.bgr.shape[:2]
-            lines.append(f"image {number}/{len(self)}: {height}x{width} {self._counts(rows)}")
+            counts = class_counts(rows, self.names) or "(no detections)"
+            lines.append(f"image {number}/{len(self)}: {height}x{width} {counts}")
         times = "/".join(f"{ms:.1f}" for ms in self.times)
         return "\n".join([*lines, f"Speed: {times} ms pre-process/inference/NMS per image"])
 
     def __repr__(self) -> str:
         return f"<Results of {len(self)} images, {sum(map(len, self.pred))} detections>"
-
-    def _counts(self, rows: torch.Tensor) -> str:
-        if not len(rows):
-            return "(no detections)"
-        classes, counts = rows[:, 5].unique(return_counts=True)
-        return ", ".join(f"{n} {class_name(self.names, c)}" for c, n in zip(classes.tolist(), counts.tolist()))
 
     def print(self) -> None:
         print(self)
@@ -139,7 +134,7 @@ class Results:
         folder.mkdir(parents=True, exist_ok=True)
         written: set[Path] = set()
         for index, image in enumerate(self.inputs):
-            path = writable_path(folder / image.name)
+            path = writable_path(folder / utf8_name(image.name))
             if path in written:  # images with the same name from different folders
                 path = path.with_stem(f"{path.stem}_{index}")
             save_image(self.drawn(index), path)

@@ -43,7 +43,7 @@ OPTIONS = {  # of a call -> field of PredictOptions
 }
 
 
-class Detector:
+class ImageDetector:
     """A detector that is called with images. Its boxes are those of detect.py.
 
     `conf`, `iou`, `classes`, `agnostic`, `augment` and `size` may be changed between calls.
@@ -58,7 +58,7 @@ class Detector:
     def __repr__(self) -> str:
         size = self.size or self.predictor.img_size
         kind = type(self.predictor).__name__.removesuffix("Predictor")
-        return f"Detector({kind}, {counted(len(self.names), 'class', 'classes')}, size={size}, conf={self.conf:g})"
+        return f"ImageDetector({kind}, {counted(len(self.names), 'class', 'classes')}, size={size}, conf={self.conf:g})"
 
     @property
     def names(self) -> Sequence[str]:
@@ -121,7 +121,7 @@ def load(
     agnostic: bool = False,
     augment: bool = False,
     trust_torchscript: bool = False,
-) -> Detector:
+) -> ImageDetector:
     """The detector of a checkpoint or an exported file.
 
     Args:
@@ -139,13 +139,15 @@ def load(
     options = PredictOptions(conf, iou, classes, agnostic, augment=augment, trust_torchscript=trust_torchscript)
     predictor = load_predictor(weights, select_device(device), options)
     exported = all(map(is_exported, listed(weights)))
-    return Detector(predictor, size if size is not None else 0 if exported else DEFAULT_SIZE)
+    return ImageDetector(predictor, size if size is not None else 0 if exported else DEFAULT_SIZE)
 
 
 # --- torch.hub --------------------------------------------------------------------------------------------------------
 
 
-def from_weights(weights: str | Path | nn.Module | Mapping[str, Any], autoshape: bool = True) -> Detector | nn.Module:
+def from_weights(
+    weights: str | Path | nn.Module | Mapping[str, Any], autoshape: bool = True
+) -> ImageDetector | nn.Module:
     """The detector of a file, or of a network or checkpoint in memory; the network itself if autoshape is False."""
     if isinstance(weights, str | Path):
         return load(weights) if autoshape else attempt_load(weights, map_location=select_device(""))
@@ -155,14 +157,14 @@ def from_weights(weights: str | Path | nn.Module | Mapping[str, Any], autoshape:
 
 def from_description(
     name: str, cfg: Path, pretrained: bool, channels: int, classes: int, autoshape: bool
-) -> Detector | nn.Module:
+) -> ImageDetector | nn.Module:
     """A network of cfg/deploy with upstream's published weights, or with random ones."""
     network = attempt_load(f"{name}.pt") if pretrained else Model(cfg, ch=channels, nc=classes)
     return _hub_entry(network.eval(), autoshape)
 
 
-def _hub_entry(network: Any, autoshape: bool) -> Detector | nn.Module:
-    return Detector(network_predictor(network.to(select_device("")), PredictOptions())) if autoshape else network
+def _hub_entry(network: Any, autoshape: bool) -> ImageDetector | nn.Module:
+    return ImageDetector(network_predictor(network.to(select_device("")), PredictOptions())) if autoshape else network
 
 
 # --- images -----------------------------------------------------------------------------------------------------------

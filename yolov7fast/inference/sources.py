@@ -34,6 +34,7 @@ LOGGER = logging.getLogger(__name__)
 VIDEO_SUFFIXES = ("mov", "avi", "mp4", "mpg", "mpeg", "m4v", "wmv", "mkv")
 STREAM_PREFIXES = ("rtsp://", "rtmp://", "http://", "https://")
 STREAM_FPS = 30.0  # of recordings of streams
+NOT_UTF8 = "video {}: OpenCV reads names in UTF-8 only; rename the file"
 LIVE_STEP = 4  # every fourth frame of a live stream is decoded
 
 
@@ -93,19 +94,17 @@ def read_list(path: str | os.PathLike) -> list[str]:
     path = Path(path)
     if not path.is_file():
         raise UserError(f"source list {path} does not exist")
-    lines = [line.strip() for line in path.read_text(encoding="utf-8", errors="replace").splitlines()]
+    lines = [line.strip() for line in path.read_text(encoding="utf-8", errors="surrogateescape").splitlines()]
     entries = [line for line in lines if line and not line.startswith("#")]
     if not entries:
         raise UserError(f"source list {path} is empty; write one file, camera number or address per line")
+    near = [str(path.parent / entry) for entry in entries]
+    return [n if not is_stream(e) and not _exists(e) and _exists(n) else e for e, n in zip(entries, near)]
 
-    def exists(entry: str) -> bool:
-        return os.path.exists(entry) or bool(glob.glob(entry))
 
-    def found(entry: str) -> str:
-        in_folder = str(path.parent / entry)
-        return in_folder if not is_stream(entry) and not exists(entry) and exists(in_folder) else entry
-
-    return list(map(found, entries))
+def _exists(path: str) -> bool:
+    """Whether a path or a glob names a file."""
+    return os.path.exists(path) or bool(glob.glob(path))
 
 
 def expand(source: str) -> list[str]:
@@ -120,11 +119,7 @@ def expand(source: str) -> list[str]:
         return sorted(matching_files(path))
     if os.path.exists(path):
         raise UserError(f"source {source} is no regular file")
-    # help with a mistyped path: list the nearest folder that exists
-    folder = next((p for p in Path(path).parents if p.is_dir()), Path("/"))
-    names = sorted(p.name for p in folder.iterdir() if not p.name.startswith("."))
-    hint = f"; {folder} holds: {', '.join(names[:6])}{', ...' if len(names) > 6 else ''}" if names else ""
-    raise UserError(f"source {source} does not exist{hint}")
+    raise UserError(f"source {source} does not exist")
 
 
 class LoadImages:
@@ -150,7 +145,7 @@ class LoadImages:
         videos = [f for f in files if f.rsplit(".", 1)[-1].lower() in VIDEO_SUFFIXES]
         for video in videos:
             if not is_utf8(video):  # OpenCV reads videos by name only
-                self._skip(f"video {printable(video)}: OpenCV reads names in UTF-8 only; rename the file")
+                self._skip(NOT_UTF8.format(printable(video)))
         self.files = images + list(filter(is_utf8, videos))
         self.nf, self.image_count = len(self.files), len(images)
         self.mode = "image"
@@ -216,13 +211,14 @@ class LoadImages:
         if warnings:
             LOGGER.warning("image %s is damaged (%s): only what can be read of it is used", path, warnings[0])
         relative = os.path.relpath(path)
-        shown = path if relative.startswith(os.pardir) else relative
+        shown = printable(path if relative.startswith(os.pardir) else relative)
         yield Frame(path, image, original, "image", prefix=f"image {index + 1}/{self.nf} {shown}: ")
 
     def _video(self, path: str, index: int) -> Iterator[Frame]:
         capture = cv2.VideoCapture(path)
         total = max(int(capture.get(cv2.CAP_PROP_FRAME_COUNT)), 0)
-        fps = valid_fps(capture.get(cv2.CAP_PROP_FPS))
+        fps = capture.get(cv2.CAP_PROP_FPS)
+        fps = fps if 0 < fps < 1000 else STREAM_FPS  # headers may lack a plausible rate
         number = 0
         try:
             while True:
@@ -233,7 +229,7 @@ class LoadImages:
                 image = self._input(original, f"video {path}")
                 if image is None:
                     return
-                prefix = f"video {index + 1}/{self.nf} ({number}/{max(total, number)}) {path}: "
+                prefix = f"video {index + 1}/{self.nf} ({number}/{max(total, number)}) {printable(path)}: "
                 yield Frame(path, image, original, "video", number, total, prefix, fps, capture)
         finally:
             capture.release()
@@ -246,11 +242,6 @@ class LoadImages:
         """Do nothing, as no file stays open; for symmetry with LoadStreams."""
 
 
-def valid_fps(fps: float) -> float:
-    """The frame rate of a header, or 30 if it is not plausible."""
-    return fps if 0 < fps < 1000 else STREAM_FPS
-
-
 # --- streams ----------------------------------------------------------------------------------------------------------
 
 
@@ -258,6 +249,8 @@ class _Stream:
     """One source of LoadStreams. A thread keeps the newest frame of a live source; a recording is read on demand."""
 
     def __init__(self, source: str, name: str, changed: threading.Condition):
+        if not is_utf8(source):
+            raise UserError(NOT_UTF8.format(printable(source)))
         self.source, self.name, self.changed = source, name, changed
         self.number = 0  # frames returned
         self.ended = False
@@ -272,7 +265,13 @@ class _Stream:
         self.thread = threading.Thread(target=self._read, name=f"stream {name}", daemon=True) if self.live else None
 
     def _open(self) -> cv2.VideoCapture:
-        return cv2.VideoCapture(int(self.source) if self.source.isdigit() else self.source)
+        opencv_log = cv2.utils.logging
+        level = opencv_log.getLogLevel()
+        opencv_log.setLogLevel(opencv_log.LOG_LEVEL_ERROR)  # our own message names a source that cannot be opened
+        try:
+            return cv2.VideoCapture(int(self.source) if self.source.isdigit() else self.source)
+        finally:
+            opencv_log.setLogLevel(level)
 
     def _read(self) -> None:
         """Keep the newest frame of a live source until it ends or is closed; reconnect once."""
@@ -323,7 +322,7 @@ class LoadStreams:
     ended. Images of different shapes are padded to one square.
 
     Args:
-        sources: one source, several, or a text file that lists them.
+        sources: one video, camera or address, several, or a text file that lists them.
         img_size: longer side of the letterboxed images.
         stride: their sides are multiples of it.
         square: always pad to img_size x img_size.
@@ -339,7 +338,10 @@ class LoadStreams:
         square: bool = False,
     ):
         self.img_size, self.stride = img_size, stride
-        sources = _listed(str(sources)) if isinstance(sources, str | os.PathLike) else list(sources)
+        if isinstance(sources, str | os.PathLike):
+            name = str(sources)
+            is_list = not is_stream(name) and name.rpartition(".")[2].lower() not in VIDEO_SUFFIXES
+            sources = read_list(name) if is_list else [name]
         self.skipped: list[str] = []
         self.streams: list[_Stream] = []
         self._changed = threading.Condition()
@@ -400,13 +402,6 @@ class LoadStreams:
         """Stop the reader threads and release the devices."""
         for stream in self.streams:
             stream.close()
-
-
-def _listed(source: str) -> list[str]:
-    """The sources in a list, which is any file that is no image or video, or the source itself."""
-    suffix = source.rpartition(".")[2].lower()
-    is_list = suffix == "txt" or (os.path.isfile(source) and suffix not in IMG_FORMATS + VIDEO_SUFFIXES)
-    return read_list(source) if is_list and not is_stream(source) else [source]
 
 
 def clean_name(source: str) -> str:

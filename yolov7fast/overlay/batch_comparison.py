@@ -10,7 +10,7 @@ import random
 import re
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -22,7 +22,7 @@ from yolov7fast.overlay.checkout import Patches
 from yolov7fast.overlay.replacements import plain_tensor
 
 TOLERANCE = 1e-5
-HEADER = f"{'check':<28}{'batches':>8}{'difference':>12}{'checkout':>12}{'overlay':>12}{'faster':>9}"
+HEADER = f"\n{'check':<28}{'batches':>8}{'difference':>12}{'checkout':>12}{'overlay':>12}{'faster':>9}"
 
 
 class BatchComparison:
@@ -30,25 +30,17 @@ class BatchComparison:
 
     def __init__(self, batches: int):
         self.batches = batches
-        self._printed = False
-        self._open: list[_Comparison] = []
+        self.rows: list[_Row] = []
 
-    def new(self, name: str, expected: list[str] | None = None) -> "_Comparison":
-        self._open.append(_Comparison(self, name, expected))
-        return self._open[-1]
-
-    def finish_all(self) -> None:
-        """Print the rows that have fewer batches than requested, because no more will follow."""
-        for comparison in self._open:
-            comparison.finish()
-
-    # --- what is compared ---------------------------------------------------------------------------------------------
+    def new_row(self, name: str, expected: Sequence[str] = ()) -> "_Row":
+        self.rows.append(_Row(self, name, expected))
+        return self.rows[-1]
 
     def loss(self, ours: type, theirs: type, module: ModuleType) -> type:
         """A loss class that runs both in its first calls and is `ours` afterwards. module: the module of `theirs`."""
         if not self.batches:
             return ours
-        comparison = self.new(ours.__name__)
+        row = self.new_row(ours.__name__)
 
         class ComparedLoss(ours):
             def __init__(self, model, *args, **kwargs):
@@ -59,95 +51,94 @@ class BatchComparison:
                 named.undo()
 
             def __call__(self, p, targets, *images):
-                if not comparison.complete:
+                if not row.complete:
                     own = copy.copy(self)
                     mine = _loss_side(lambda *a: ours.__call__(own, *a), p, targets, images)
-                    comparison.add(mine, _loss_side(self._theirs, p, plain_tensor(targets), images))
+                    row.add(mine, _loss_side(self._theirs, p, plain_tensor(targets), images))
                 return super().__call__(p, targets, *images)
 
         return ComparedLoss
 
-    def loader(self, ours: Callable, theirs: Callable, options) -> Callable:
-        """A `create_dataloader` that compares the first batches of both, then calls ours with the same random state."""
+    def loader(self, ours: Callable, theirs: Callable, expected: Sequence[str] = ()) -> Callable:
+        """A `create_dataloader` that compares the first batches of both, then calls ours with the same random state.
+
+        expected: flags that make the samples differ.
+        """
         if not self.batches:
             return ours
-        changed = [f"--{name.replace('_', '-')}" for name, value in options._asdict().items() if value]
-        changed = [flag for flag in changed if flag != "--cache-images"]  # keeps every pixel
 
         def create(*args, **kwargs):
-            comparison = self.new(f"samples {_bare(kwargs.get('prefix', ''))}".strip(), expected=changed)
-            before = _random_state()
+            prefix = re.sub(r"\x1b\[\d+m|:", "", kwargs.get("prefix", ""))  # without colour codes
+            row = self.new_row(f"samples {prefix}".strip(), expected)
+            state = random.getstate(), np.random.get_state(), torch.get_rng_state()
             taken = []
-            for side in (theirs, ours):
-                _set_random_state(before)
+            for side in (ours, theirs):
+                _set_random_state(state)
                 taken.append(_first_batches(side, args, kwargs, self.batches))
-            _set_random_state(before)
-            for their_batch, our_batch in zip(*taken):
-                comparison.add(our_batch, their_batch)
-            comparison.finish()
+            _set_random_state(state)
+            for our_batch, their_batch in zip(*taken):
+                row.add(our_batch, their_batch)
+            row.finish()
             return ours(*args, **kwargs)
 
         return create
 
-    def suppression(self, ours: Callable, theirs: Callable) -> Callable:
-        """A `non_max_suppression` that runs both in its first calls."""
-        return self._function(self.new("suppression"), ours, theirs)
+    def function(
+        self, name: str, ours: Callable, theirs: Callable, prepare: Callable = copy.deepcopy, last: bool = False
+    ) -> Callable:
+        """A function that runs both sides in its first calls and is `ours` afterwards.
 
-    def average_precision(self, ours: Callable, theirs: Callable) -> Callable:
-        """An `ap_per_class` that runs both in its first calls; all comparisons end with the first evaluation."""
-        return self._function(self.new("average precision"), ours, theirs, _without_ties, last=True)
-
-    def _function(self, comparison: "_Comparison", ours, theirs, prepare: Callable = copy.deepcopy, last=False):
-        """prepare: makes the arguments of one side from those that were given."""
+        Args:
+            name: of the row.
+            ours: the overlay's function.
+            theirs: the checkout's function.
+            prepare: makes the arguments of one side from those that were given.
+            last: no batches follow after the first call: all rows are printed.
+        """
         if not self.batches:
             return ours
+        row = self.new_row(name)
 
         def run(*args, **kwargs):
-            if comparison.complete:
-                return ours(*args, **kwargs)
-            quiet = {key: value for key, value in kwargs.items() if key != "plot"}
-            comparison.add(*(_timed(lambda side=side: side(*prepare(args), **quiet)) for side in (ours, theirs)))
-            if last:
-                self.finish_all()
+            if not row.complete:
+                quiet = {key: value for key, value in kwargs.items() if key != "plot"}
+                row.add(*(_timed(lambda side=side: side(*prepare(args), **quiet)) for side in (ours, theirs)))
+                for unfinished in self.rows if last else ():
+                    unfinished.finish()
             return ours(*args, **kwargs)
 
         return run
 
-    def print_row(self, row: str) -> None:
-        """Print a row of the table, below its header if it is the first."""
-        print(f"\n{row}" if self._printed else f"\n{HEADER}\n{row}", flush=True)
-        self._printed = True
 
+class _Row:
+    """Differences and times of one part, batch by batch. expected: flags that make the two sides differ."""
 
-class _Comparison:
-    """Differences and times of one part, batch by batch."""
-
-    def __init__(self, check: BatchComparison, name: str, expected: list[str] | None = None):
-        """expected: flags that make the two sides differ."""
-        self.check, self.name, self.expected = check, name, expected or []
+    def __init__(self, table: BatchComparison, name: str, expected: Sequence[str]):
+        self.table, self.name, self.expected = table, name, expected
         self.differences: list[float] = []
         self.seconds: list[tuple[float, float]] = []
         self.complete = False
 
     def add(self, ours: tuple[Any, float], theirs: tuple[Any, float]) -> None:
-        if self.complete:
-            return
+        """Add the results of a batch and the seconds they took."""
         self.differences.append(difference(ours[0], theirs[0]))
         self.seconds.append((ours[1], theirs[1]))
-        if len(self.differences) == self.check.batches:
+        if len(self.differences) == self.table.batches:
             self.finish()
 
     def finish(self) -> None:
-        """Print the row; a difference beyond the tolerance ends the run."""
+        """Print the row, below the header if it is the first; a difference beyond the tolerance ends the run."""
         if self.complete or not self.differences:
             return
+        if not any(row.complete for row in self.table.rows):
+            print(HEADER, end="")
         self.complete = True
         worst = max(self.differences)
         ours, theirs = (statistics.median(side) for side in zip(*self.seconds))
         text = "none" if worst == 0 else f"{worst:.1e}"
         times = f"{theirs * 1e3:9.1f} ms{ours * 1e3:9.1f} ms{theirs / max(ours, 1e-9):8.2f}x"
         note = f"   differ because of {', '.join(self.expected)}" if self.expected and worst else ""
-        self.check.print_row(f"{self.name:<28}{len(self.differences):>8}{text:>12}{times}{note}")
+        print(f"\n{self.name:<28}{len(self.differences):>8}{text:>12}{times}{note}", flush=True)
         if worst > TOLERANCE and not self.expected:
             raise UserError(
                 f"--check: {self.name} differs by {worst:.1e}, more than {TOLERANCE:.0e}; keep "
@@ -159,20 +150,28 @@ def difference(ours: Any, theirs: Any) -> float:
     """Largest difference of two results, relative to the largest number; whole numbers and text must be equal."""
     if isinstance(ours, tuple | list):
         if not isinstance(theirs, tuple | list) or len(ours) != len(theirs):
-            return float("inf")
+            return math.inf
         return max((difference(a, b) for a, b in zip(ours, theirs)), default=0.0)
     if not isinstance(ours, torch.Tensor | np.ndarray | float):
-        return 0.0 if ours == theirs else float("inf")
+        return 0.0 if ours == theirs else math.inf
     a, b = (torch.as_tensor(x).detach().cpu() for x in (ours, theirs))
     if a.shape != b.shape:
-        return float("inf")
-    if not a.is_floating_point():
-        return 0.0 if torch.equal(a, b) else float("inf")
-    a, b = a.double(), b.double()
-    if torch.equal(a, b) or not a.numel():
+        return math.inf
+    if a.dtype == b.dtype and torch.equal(a, b):
         return 0.0
-    worst = float((a - b).abs().max() / b.abs().max().clamp(min=1e-12))
-    return float("inf") if math.isnan(worst) else worst
+    worst = float((a.double() - b).abs().max() / b.double().abs().max().clamp(min=1e-12))
+    return worst if a.is_floating_point() and not math.isnan(worst) else math.inf
+
+
+def without_ties(args: tuple) -> tuple:
+    """Arguments of `ap_per_class` with all scores different, in the same order.
+
+    Upstream sorts equal scores, of which an untrained network has many, in any order.
+    """
+    right, scores, *rest = args
+    order, unequal = np.argsort(-scores, kind="stable"), np.empty(len(scores), np.float32)
+    unequal[order] = np.arange(len(scores), 0, -1, dtype=np.float32) / (len(scores) + 1)
+    return right, unequal, *rest
 
 
 def _loss_side(loss: Callable, p, targets, images) -> tuple[Any, float]:
@@ -199,29 +198,12 @@ def _first_batches(create: Callable, args, kwargs, count: int) -> list[tuple[Any
         now = time.perf_counter()
         taken.append(((images.clone(), plain_tensor(targets).clone(), list(paths)), now - start))
         start = time.perf_counter()
-    _close(loader, batches)
-    return taken
-
-
-def _close(loader, batches) -> None:
-    """End the worker processes of a loader; those of PyTorch belong to an iterator."""
     if hasattr(loader, "close"):
         loader.close()
-        return
     for iterator in (vars(loader).get("iterator"), vars(loader).get("_iterator"), batches):
-        if hasattr(iterator, "_shutdown_workers"):
+        if hasattr(iterator, "_shutdown_workers"):  # the worker processes of PyTorch's loaders
             iterator._shutdown_workers()
-
-
-def _without_ties(args: tuple) -> tuple:
-    """Arguments of `ap_per_class` with all scores different, in the same order.
-
-    Upstream sorts equal scores, of which an untrained network has many, in any order.
-    """
-    right, scores, *rest = args
-    order, unequal = np.argsort(-scores, kind="stable"), np.empty(len(scores), np.float32)
-    unequal[order] = np.arange(len(scores), 0, -1, dtype=np.float32) / (len(scores) + 1)
-    return right, unequal, *rest
+    return taken
 
 
 def _timed(work: Callable) -> tuple[Any, float]:
@@ -233,16 +215,7 @@ def _timed(work: Callable) -> tuple[Any, float]:
     return result, time.perf_counter() - start
 
 
-def _random_state() -> tuple:
-    return random.getstate(), np.random.get_state(), torch.get_rng_state()
-
-
 def _set_random_state(state: tuple) -> None:
     random.setstate(state[0])
     np.random.set_state(state[1])
     torch.set_rng_state(state[2])
-
-
-def _bare(prefix: str) -> str:
-    """A prefix without colour codes and colon."""
-    return re.sub(r"\x1b\[\d+m|:", "", prefix).strip()

@@ -7,7 +7,6 @@ import sys
 import textwrap
 from collections.abc import Mapping
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -19,9 +18,6 @@ FILES += ("utils/metrics.py", "utils/torch_utils.py")
 NAMES = ("utils/loss.py:ComputeLoss", "utils/loss.py:ComputeLossOTA", "utils/datasets.py:create_dataloader")
 PACKAGES = ("models", "utils")
 FIRST = "models.experimental"  # imported first, as scripts do: the modules import each other in circles
-REPLACED = ("utils.loss", "utils.datasets", "utils.general", "utils.metrics", "models.yolo", FIRST)
-PIP_NAMES = {"cv2": "opencv-python", "yaml": "pyyaml", "PIL": "pillow", "sklearn": "scikit-learn"}
-STUBBED = ("torchvision",)  # replaced by the repairs if absent or broken
 
 
 ABSENT = object()
@@ -87,34 +83,14 @@ class Checkout:
     def digest(self, place: str) -> str | None:
         """Hash of the source of a function or class, without importing it; None if there is none of that name."""
         file, _, name = place.partition(":")
-        source = _definitions(*self._read(self.root / file)).get(name)
-        return None if source is None else hashlib.sha256(normalised(source).encode()).hexdigest()
+        lines, nodes = self._read(self.root / file)
+        for node in reversed(nodes):
+            if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name:
+                source = normalised("\n".join(lines[node.lineno - 1 : node.end_lineno]))
+                return hashlib.sha256(source.encode()).hexdigest()
+        return None
 
     # --- its modules --------------------------------------------------------------------------------------------------
-
-    def check_dependencies(self, script: Path | None = None) -> None:
-        """Raise a UserError that names all missing packages that the script and the replaced modules import."""
-        needed = self._imports([script] if script else [], set())
-        missing = sorted(name for name in needed if name not in (*STUBBED, *sys.modules) and find_spec(name) is None)
-        if missing:
-            raise UserError(_not_installed(self.root, missing))
-
-    def _imports(self, files: list[Path], seen: set[Path]) -> set[str]:
-        """Top-level names of what these files and `REPLACED` import from elsewhere, followed through the checkout."""
-        files = [*files, *(self.root / f"{name.replace('.', '/')}.py" for name in REPLACED)]
-        elsewhere = set()
-        while files:
-            path = files.pop()
-            if path in seen:
-                continue
-            seen.add(path)
-            for name in _imported(self._read(path)[1]):
-                places = [self.root / f"{name.replace('.', '/')}{end}" for end in (".py", "/__init__.py")]
-                own = [place for place in places if place.is_file()]
-                files += own
-                if not own and not (self.root / name.partition(".")[0]).is_dir():
-                    elsewhere.add(name.partition(".")[0])
-        return elsewhere
 
     def put_first(self) -> None:
         """Make `models`, `utils` and `test` the checkout's modules, as when one of its scripts is run."""
@@ -123,9 +99,7 @@ class Checkout:
                 where = vars(sys.modules[name]).get("__file__") or list(sys.modules[name].__path__)
                 raise UserError(f"`{name}` was imported from {where} already: install the overlay before other imports")
         here = Path(__file__).resolve().parents[2]
-        last = (
-            [str(here)] if (here / "models").is_dir() else []
-        )  # a source checkout of this project has these names too
+        last = [str(here)] if (here / "models").is_dir() else []  # a source checkout of this project has the same names
         rest = [entry for entry in sys.path if entry not in (str(self.root), "", *last)]
         sys.path[:] = [str(self.root), *rest, *last]
         importlib.invalidate_caches()
@@ -154,12 +128,11 @@ class Checkout:
 
     def without(self, error: ModuleNotFoundError) -> UserError:
         """The error for a failed import in the checkout."""
-        return UserError(_not_installed(self.root, [(error.name or "a module").partition(".")[0]]))
-
-
-def _not_installed(root: Path, names: list[str]) -> str:
-    listed = " ".join(PIP_NAMES.get(name, name) for name in names)
-    return f"{root} needs {', '.join(names)}, not installed here: pip install {listed}"
+        name = (error.name or "a module").partition(".")[0]
+        return UserError(
+            f"{self.root} needs {name}, which is not installed here: install it (upstream imports more packages than "
+            "this project: pip install pandas seaborn requests)"
+        )
 
 
 def _parsed(path: Path) -> tuple[list[str], list[ast.stmt]]:
@@ -171,23 +144,6 @@ def _parsed(path: Path) -> tuple[list[str], list[ast.stmt]]:
         return text.splitlines(), ast.parse(text).body
     except (SyntaxError, ValueError) as error:
         raise UserError(f"{path} is not Python that this version can read: {error}") from None
-
-
-def _definitions(lines: list[str], nodes: list[ast.stmt]) -> dict[str, str]:
-    """Source of every function and class at a file's top level, by name."""
-    defined = [node for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)]
-    return {node.name: "\n".join(lines[node.lineno - 1 : node.end_lineno]) for node in defined}
-
-
-def _imported(nodes: list[ast.stmt]) -> list[str]:
-    """Dotted names that a file always imports; imports in `try` and in functions are optional."""
-    names = []
-    for node in nodes:
-        if isinstance(node, ast.Import):
-            names += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            names += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-    return names
 
 
 def normalised(source: str) -> str:

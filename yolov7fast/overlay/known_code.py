@@ -45,7 +45,3 @@ METRICS = {
     "utils/metrics.py:ap_per_class": "edd2f167836a9b12540cc137c89d550e98960608888c63ad9f1ba63483080ad4",
     "utils/metrics.py:compute_ap": "e9c894102c1ea769c7959f5228a8c267422c731bbebce80af486d409ed2d20bd",
 }
-MATCHING = {
-    "test.py:test": "a67e3b33b5112a35c5cd17d146bf7ba94c9643aa13d4999de9d01c0dd947fca8",
-    "utils/general.py:box_iou": "851a4d99749e86bb94c79f7e02f990d8f893a697f6b58144bda6917f13daa1ea",
-}

@@ -4,16 +4,15 @@ import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 from yolov7fast.core.errors import UserError
 from yolov7fast.overlay import known_code, repairs
-from yolov7fast.overlay.batch_comparison import BatchComparison
+from yolov7fast.overlay.batch_comparison import BatchComparison, without_ties
 from yolov7fast.overlay.checkout import Checkout, Patches
 from yolov7fast.overlay.replacements import (
     REPLACED,
-    LoaderOptions,
     ap_per_class_for,
-    box_iou_for,
     compile_training,
     fast_create_dataloader,
     non_max_suppression,
@@ -47,14 +46,10 @@ class OverlaySettings:
         if self.check < 0:
             raise UserError(f"--check {self.check}: give the number of batches to compare")
 
-    def known(self) -> dict[str, tuple[str, dict[str, str]]]:
-        """Part -> (flag that keeps the checkout's own code, places -> hashes), for the parts that replace code."""
-        parts = {
-            "loss": ("--no-loss", known_code.LOSS),
-            "fast_dataloader": ("--no-fast-dataloader", known_code.LOADER),
-            "metrics": ("--no-metrics", known_code.METRICS),
-        }
-        return {name: part for name, part in parts.items() if getattr(self, name)}
+    def known(self) -> dict[str, dict[str, str]]:
+        """Flag that keeps the checkout's own code -> places and hashes, for the parts that replace code."""
+        parts = {"loss": known_code.LOSS, "fast_dataloader": known_code.LOADER, "metrics": known_code.METRICS}
+        return {f"--no-{name.replace('_', '-')}": part for name, part in parts.items() if getattr(self, name)}
 
 
 def install(repo: str | Path | None = None, **switches) -> Patches:
@@ -71,23 +66,22 @@ def install(repo: str | Path | None = None, **switches) -> Patches:
         sys.exit(2)
 
 
-def put_in(checkout: Checkout, settings: OverlaySettings, script: Path | None = None) -> Patches:
+def put_in(checkout: Checkout, settings: OverlaySettings) -> Patches:
     """Repair and replace the checkout's modules in memory; `undo()` of the result reverses it.
 
-    script: the script that will be run, whose missing packages are reported. A failure leaves nothing replaced.
+    A failure leaves nothing replaced.
     """
     patches, check = Patches(), BatchComparison(settings.check)
     if not settings.force:
         refuse_edited(checkout, settings)
-    checkout.check_dependencies(script)
     try:
         if settings.repairs:
             repairs.before_imports(patches)
         checkout.put_first()
         if settings.repairs:
             repairs.after_imports(checkout, patches)
-        put_in_loss(checkout, settings, patches, check)
-        put_in_loader(checkout, settings, patches, check)
+        put_in_loss(checkout.module("utils.loss"), settings, patches, check)
+        put_in_loader(checkout.module("utils.datasets"), settings, patches, check)
         if settings.metrics:
             put_in_metrics(checkout, patches, check)
         if settings.compile:
@@ -102,49 +96,45 @@ def put_in(checkout: Checkout, settings: OverlaySettings, script: Path | None = 
 
 def summary(settings: OverlaySettings) -> str:
     """The installed parts as one line of text."""
-    values = {name: getattr(settings, name) for name in ("loss", "repairs", "fast_dataloader", "metrics")}
-    parts = [name.replace("_", "-") for name, on in values.items() if on]
-    parts += ["compile"] if settings.compile else []
-    parts += [f"cache-images {settings.cache_images}"] if settings.cache_images else []
-    parts += [f"seed {settings.seed}"] if settings.seed is not None else []
+    chosen = {name.replace("_", "-"): value for name, value in vars(settings).items() if name not in ("check", "force")}
+    parts = [
+        name if on is True else f"{name} {on}" for name, on in chosen.items() if on is not None and on is not False
+    ]
     return ", ".join(parts) or "nothing"
 
 
 def refuse_edited(checkout: Checkout, settings: OverlaySettings) -> None:
     """Raise a UserError if the code to be replaced differs from upstream's."""
-    found = {flag: checkout.differences(places) for flag, places in settings.known().values()}
-    if not any(found.values()):
-        return
+    found = {flag: checkout.differences(places) for flag, places in settings.known().items()}
     places = ", ".join(dict.fromkeys(place for differing in found.values() for place in differing))
     keep = " ".join(flag for flag, differing in found.items() if differing)
-    raise UserError(
-        f"{checkout.root} differs from upstream in {places}: add {keep} to keep its code, or --force to replace it "
-        "(--check compares the two)"
-    )
+    if places:
+        raise UserError(
+            f"{checkout.root} differs from upstream in {places}: add {keep} to keep its code, or --force to replace it "
+            "(--check compares the two)"
+        )
 
 
-def put_in_loss(checkout: Checkout, settings: OverlaySettings, patches: Patches, check: BatchComparison) -> None:
-    module = checkout.module("utils.loss")
+def put_in_loss(module: ModuleType, settings: OverlaySettings, patches: Patches, check: BatchComparison) -> None:
     for name, ours in REPLACED.items():
         if settings.loss and hasattr(module, name):
             patches.set(module, name, check.loss(ours, getattr(module, name), module))
 
 
-def put_in_loader(checkout: Checkout, settings: OverlaySettings, patches: Patches, check: BatchComparison) -> None:
-    module = checkout.module("utils.datasets")
+def put_in_loader(module: ModuleType, settings: OverlaySettings, patches: Patches, check: BatchComparison) -> None:
     theirs = module.create_dataloader
     if settings.fast_dataloader:
-        options = LoaderOptions(settings.cache_images, settings.seed)
-        patches.set(module, "create_dataloader", check.loader(fast_create_dataloader(options), theirs, options))
+        ours = fast_create_dataloader(settings.cache_images, settings.seed)
+        changing = [] if settings.seed is None else ["--seed"]
+        patches.set(module, "create_dataloader", check.loader(ours, theirs, changing))
     elif settings.loss:
         patches.set(module, "create_dataloader", own_create_dataloader(theirs))
 
 
 def put_in_metrics(checkout: Checkout, patches: Patches, check: BatchComparison) -> None:
     general, metrics = checkout.module("utils.general"), checkout.module("utils.metrics")
-    suppression = check.suppression(non_max_suppression, general.non_max_suppression)
+    suppression = check.function("suppression", non_max_suppression, general.non_max_suppression)
     patches.set(general, "non_max_suppression", suppression)
-    average_precision = check.average_precision(ap_per_class_for(metrics), metrics.ap_per_class)
+    ours = ap_per_class_for(metrics)  # the last comparison: the first evaluation ends the check
+    average_precision = check.function("average precision", ours, metrics.ap_per_class, without_ties, last=True)
     patches.set(metrics, "ap_per_class", average_precision)
-    if not checkout.differences(known_code.MATCHING):  # another evaluation loop may need other overlaps
-        patches.set(general, "box_iou", box_iou_for(general.box_iou))

@@ -2,12 +2,12 @@
 
 import os
 import sys
-import warnings
 from collections.abc import Callable
 from functools import wraps
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,13 +24,7 @@ from yolov7fast.predictors.nms import greedy_nms
 NUMPY_NAMES = {"trapz": getattr(np, "trapezoid", None), "int": int, "float": float, "bool": bool, "object": object}
 LOSSES = ("ComputeLoss", "ComputeLossOTA", "ComputeLossAuxOTA", "ComputeLossBinOTA")
 NETWORKS = ("models.common", "models.experimental", "models.yolo")
-OUTDATED = (  # warnings about calls that still work
-    r"`torch\.cuda\.amp\.",
-    r"torch\.meshgrid: in an upcoming release",
-    r"Detected call of `lr_scheduler\.step\(\)` before `optimizer\.step\(\)`",
-)
 LAUNCHED = ("train.py", "train_aux.py")  # scripts with the flag --local_rank
-SUBMODULES = ("ops", "utils", "transforms", "models", "datasets", "io")  # of torchvision
 
 
 def before_imports(patches: Patches) -> None:
@@ -40,8 +34,6 @@ def before_imports(patches: Patches) -> None:
             patches.set(np, name, meaning)
     if not torchvision_loads():
         put_in_torchvision(patches)
-    for message in OUTDATED:
-        warnings.filterwarnings("ignore", message)
 
 
 def after_imports(checkout: Checkout, patches: Patches) -> None:
@@ -163,12 +155,12 @@ def put_in_torchvision(patches: Patches) -> None:
 
     Any other name can be imported, and raises a `UserError` when it is called.
     """
-    top = _stub_module("torchvision")
+    top = _TorchvisionStub("torchvision")
     top.__path__ = []  # so that submodules can be imported by name
-    for part in SUBMODULES:
-        module = _stub_module(f"torchvision.{part}")
-        setattr(top, part, module)
-        patches.set_item(sys.modules, module.__name__, module)
+    for name in ("ops", "utils", "transforms", "models", "datasets", "io"):
+        part = _TorchvisionStub(f"torchvision.{name}")
+        setattr(top, name, part)
+        patches.set_item(sys.modules, part.__name__, part)
     top.ops.nms = nms
     patches.set_item(sys.modules, "torchvision", top)
 
@@ -179,22 +171,21 @@ def nms(boxes: torch.Tensor, scores: torch.Tensor, iou_threshold: float) -> torc
     return torch.from_numpy(greedy_nms(rows, order, iou_threshold, most=len(boxes))).to(boxes.device)
 
 
-def _stub_module(path: str) -> ModuleType:
-    """An empty module with a spec, without which `importlib.util.find_spec` raises."""
-    module = ModuleType(path, "A stub of yolov7fast.overlay.")
-    module.__spec__ = ModuleSpec(path, loader=None, is_package="." not in path)
+class _TorchvisionStub(ModuleType):
+    """A module with a spec, without which `importlib.util.find_spec` raises, and with functions of any name."""
 
-    def absent(name: str):
+    def __init__(self, path: str):
+        super().__init__(path, "A stub of yolov7fast.overlay.")
+        self.__spec__ = ModuleSpec(path, loader=None, is_package="." not in path)
+
+    def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
-            raise AttributeError(f"module {path!r} has no attribute {name!r}")
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
 
         def missing(*_, **__):
             raise UserError(
-                f"{path}.{name} was called, but the installed torchvision does not load with torch "
+                f"{self.__name__}.{name} was called, but the installed torchvision does not load with torch "
                 f"{torch.__version__}: install the torchvision built for this torch"
             )
 
         return missing
-
-    module.__getattr__ = absent
-    return module

@@ -5,18 +5,16 @@ samples are the checkout's own, bit for bit.
 """
 
 import copy
-import os
-import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from inspect import signature
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
 
-from yolov7fast.core import boxes
 from yolov7fast.data.loading.create_dataloader import create_dataloader
 from yolov7fast.evaluation.average_precision import class_metrics
 from yolov7fast.losses import yolo_loss as yolo
@@ -113,13 +111,6 @@ REPLACED = {cls.__name__: cls for cls in (ComputeLoss, ComputeLossOTA, ComputeLo
 # --- loader -----------------------------------------------------------------------------------------------------------
 
 
-class LoaderOptions(NamedTuple):
-    """Options that change pixels, files or timing; off by default."""
-
-    cache_images: str | None = None  # "disk": images decoded and resized once, in a file that all workers map
-    seed: int | None = None
-
-
 class ScriptLoader:
     """A loader with the attributes that scripts use: length, iteration, `num_workers`, `sampler`, `dataset`.
 
@@ -143,23 +134,24 @@ class ScriptLoader:
         return getattr(self.loader, name)
 
 
-def fast_create_dataloader(options: LoaderOptions) -> Callable:
+def fast_create_dataloader(cache_images: str | None = None, seed: int | None = None) -> Callable:
     """A replacement of `utils.datasets.create_dataloader`.
 
     With a seed, samples depend on (seed, epoch, index) and all workers fill one batch. Without, each worker makes whole
     batches as PyTorch's do, in shared memory; several processes, image weights and `--quad` keep PyTorch's loader.
+    cache_images: "disk" decodes and resizes images once, into a file that all workers map.
     """
 
     def create(*args, **kwargs):
         """(loader, data set). Upstream's parameters, in its order, are the first of our function."""
         call = PARAMETERS.bind(*args, **kwargs)
         call.apply_defaults()
-        given, keyed = call.arguments, options.seed is not None
+        given, keyed = call.arguments, seed is not None
         ours = {
-            "cache": options.cache_images or given["cache"],
+            "cache": cache_images or given["cache"],
             "worker_tensor": not given["quad"] and (keyed or (given["rank"] < 0 and not given["image_weights"])),
             "micro_batch": 0 if keyed else given["batch_size"],
-            "seed": options.seed,
+            "seed": seed,
         }
         loader, dataset = create_dataloader(**given | ours)
         return ScriptLoader(loader), dataset
@@ -205,45 +197,7 @@ def ap_per_class_for(module: ModuleType) -> Callable:
     return ap_per_class
 
 
-def box_iou_for(original: Callable) -> Callable:
-    """`box_iou` that returns `overlaps_of_winners` to the matching in `test.py`, and the original IoU elsewhere."""
-
-    def box_iou(box1: torch.Tensor, box2: torch.Tensor) -> torch.Tensor:
-        caller = os.path.basename(sys._getframe(1).f_code.co_filename)
-        return overlaps_of_winners(box1, box2) if caller == "test.py" else original(box1, box2)
-
-    return box_iou
-
-
-def overlaps_of_winners(detections: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """(n, m) IoU of xyxy boxes, with rows of zeros for detections that cannot be matched.
-
-    The script matches each detection, best first, with its closest label if that is still free. A detection whose
-    closest label goes to a better one stays unmatched, so the script's loop, with one read from the device for each
-    row that is not zero, can skip it.
-    """
-    iou = boxes.box_iou(detections, labels)
-    if not iou.numel():
-        return iou
-    overlap, label = iou.max(1)
-    turn = torch.arange(len(iou), device=iou.device)
-    above = torch.where(overlap > 0.5, turn, len(iou))  # a detection below 0.5 takes no label from others
-    first = torch.full((iou.shape[1],), len(iou), device=iou.device).scatter_reduce_(0, label, above, "amin")
-    return iou * (first[label] == turn)[:, None]
-
-
 # --- torch.compile ----------------------------------------------------------------------------------------------------
-
-
-class _Eager(nn.Module):
-    """A network's original call."""
-
-    def __init__(self, network: nn.Module, call: Callable):
-        super().__init__()
-        self.network, self.call = network, call
-
-    def forward(self, images: torch.Tensor):
-        return self.call(self.network, images)
 
 
 def compile_training(network_class: type[nn.Module], patches: Patches) -> None:
@@ -255,8 +209,7 @@ def compile_training(network_class: type[nn.Module], patches: Patches) -> None:
         if not self.training or len(args) != 1 or kwargs or torch.compiler.is_compiling():
             return original(self, *args, **kwargs)
         if not now or now[0][0] is not self:
-            eager = _Eager(self, original)
-            now[:] = [(self, CompiledNet(eager, lambda eager: torch.compile(eager.network.forward)))]
+            now[:] = [(self, CompiledNet(partial(original, self), lambda _: torch.compile(self.forward)))]
         return now[0][1](args[0])
 
     patches.set(network_class, "__call__", call)

@@ -1,1 +1,1 @@
-"""Detectors behind one interface (`base.Predictor`); `registry.load_predictor` opens weights of any family."""
+"""Predictors of all families with one interface; `predictor.load_predictor` opens weights files."""

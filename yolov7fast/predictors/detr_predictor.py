@@ -146,7 +146,6 @@ class DetrPredictor(NetworkPredictor):
         super().__init__(parameter.device)
         self.model, self.options, self.with_loss, self.img_size = model.eval(), options, with_loss, img_size
         self.precision = str(parameter.dtype).removeprefix("torch.")
-        self.thread_safe = self.device.type == "cpu" and not with_loss
         self.names = model.names
         if with_loss:
             attach_loss(model)

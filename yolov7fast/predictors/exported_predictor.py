@@ -2,8 +2,7 @@
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +89,7 @@ class ExportedPredictor(Predictor):
         with file_errors(self.path, self.session.runtime, "run"):
             outputs = run_in_batches(self.session, inputs, self.metadata.fixed_batch)
         end = time.perf_counter()
-        with one_thread(), file_errors(self.path, "its own metadata", "read"):
+        with file_errors(self.path, "its own metadata", "read"):
             detections = self._detections(outputs, inputs, (height, width))
         return Prediction(detections, (end - start) * 1e3, (time.perf_counter() - end) * 1e3)
 
@@ -101,7 +100,7 @@ class ExportedPredictor(Predictor):
             rows = content(shapes).numpy() if len(shapes) else np.array([[0, 0, images.shape[3], images.shape[2]]])
             inputs["content"] = np.array(np.broadcast_to(rows, (len(images), 4)), np.float32)
             images = F.pad(images, (0, 0, 0, self._missing_rows(*images.shape[2:])))
-        planes = images.numpy()  # NumPy, to keep PyTorch's threads idle (see `one_thread`)
+        planes = images.numpy()
         if self.metadata.dtype == "uint8":
             return {"images": np.ascontiguousarray(planes[:, ::-1].transpose(0, 2, 3, 1)), **inputs}
         return {"images": np.divide(planes, np.float32(255), dtype=np.float32), **inputs}
@@ -134,17 +133,6 @@ class ExportedPredictor(Predictor):
     def warm_up(self, img_size: int) -> None:
         """Run once: runtimes optimise for a shape on its first use."""
         self(torch.zeros(1, 3, img_size, img_size, dtype=torch.uint8))
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Run PyTorch on one thread, since its spinning threads would take cores from the runtime's threads."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def check_options(path: Path, metadata: ExportMetadata, options: PredictOptions) -> None:

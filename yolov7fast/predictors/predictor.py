@@ -2,7 +2,7 @@
 
 Evaluation and inference use `Predictor` only. To add a detector, subclass `Predictor`, write a function
 `load_predictor(files, device, options)` in the same module, and name the module in the family's row in
-`checkpoint.family`. `tests/predictors/test_predictor.py` checks what every predictor guarantees.
+`checkpoint/families.py`. `tests/predictors/test_predictor.py` checks what every predictor guarantees.
 """
 
 import logging
@@ -78,7 +78,6 @@ class Predictor(ABC):
     border: float = 0.0  # padding of rectangular evaluation batches, in strides
     precision: str = "float32"  # or float16, int8
     uses_nms: bool = True  # whether `options.iou_thres` has an effect
-    thread_safe: bool = False  # whether several threads may call it at once, as networks on the CPU
     runs_ahead: bool = False  # whether `launch` returns before the device has finished (`NetworkPredictor`)
 
     @abstractmethod

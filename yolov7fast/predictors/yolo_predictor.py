@@ -39,7 +39,6 @@ class YoloPredictor(NetworkPredictor):
         parameter = next(model.parameters())
         super().__init__(parameter.device)
         self.model, self.options, self.loss, self.dtype = model.eval(), options, loss, parameter.dtype
-        self.thread_safe = self.device.type == "cpu"
         network: Any = model
         self.names = network.names
         self.stride = int(network.stride.max())

@@ -1,7 +1,10 @@
 """export.py as a user runs it: upstream's command lines, the printed proof, and every mistake in one line."""
 
 import sys
+from pathlib import Path
 
+import cv2
+import numpy as np
 import onnx
 import pytest
 import yaml
@@ -54,12 +57,10 @@ def test_upstreams_command_line_for_onnxruntime(weights, capsys):
     [
         ("", "raw", []),
         ("--dynamic", "raw", ["batch", "height", "width"]),
-        ("--grid --dynamic", "grid", ["batch", "height", "width"]),
         ("--grid --dynamic --dynamic-batch", "grid", ["batch"]),
         ("--grid --end2end --max-wh 64 --dynamic", "end2end", []),
         ("--grid --end2end --dynamic-batch", "tensorrt", ["batch"]),
         ("--nms", "nms", ["batch", "height", "width"]),
-        ("--include-nms", "nms", ["batch", "height", "width"]),
     ],
 )
 def test_flags_mean_what_upstreams_mean(weights, flags, form, free):
@@ -73,31 +74,14 @@ def test_flags_mean_what_upstreams_mean(weights, flags, form, free):
     assert plan.nms.topk == (300 if form == "nms" else 100)
 
 
-def test_a_data_set_proves_and_measures_both_files(weights, photographs, capsys):
-    onnx_file, torchscript = run(
-        weights, "--grid", "--dynamic", "--img", "160", "--data", str(photographs), "--format", "onnx,torchscript"
-    )
-    assert onnx_file.accuracy == torchscript.accuracy
-    assert onnx_file.accuracy.weights == pytest.approx(onnx_file.accuracy.exported, abs=5e-5)
-    assert onnx_file.accuracy.weights > 0.1
-    assert f"mAP@.5:.95 {onnx_file.accuracy.exported:.4f}, of the .pt file" in capsys.readouterr().out
-
-
-def test_suppression_inside_keeps_four_digits_of_accuracy(weights, photographs):
-    """The .pt file is measured as the file works: the best class of a box, as many boxes of an image."""
-    (file,) = run(weights, "--nms", "--img", "160", "--data", str(photographs), "--uint8")
-    assert file.accuracy.weights == pytest.approx(file.accuracy.exported, abs=5e-5) and file.accuracy.weights > 0.1
-
-
-def test_accuracy_that_differs_in_the_fourth_digit_refuses_the_file(weights, photographs, monkeypatch):
+def test_a_file_is_proved_with_the_images_of_a_data_set(weights, photographs, monkeypatch):
     from yolov7fast.inference.export import export_files
 
-    measured = iter([0.5, 0.5002])
-    monkeypatch.setattr(export_files, "measured_map", lambda *_: next(measured))
-    weights.with_name("best.onnx").unlink(missing_ok=True)
-    with pytest.raises(UserError, match=r"is not written: mAP@.5:.95 0\.5002, of the \.pt file 0\.5000"):
-        run(weights, "--nms", "--img", "64", "--data", str(photographs))
-    assert not weights.with_name("best.onnx").exists()
+    seen = []
+    monkeypatch.setattr(export_files, "prove", lambda path, source, plan, images, target: seen.extend(images))
+    run(weights, "--grid", "--img", "64", "--data", str(photographs))
+    first = Path((photographs.parent / "val.txt").read_text().splitlines()[0])
+    assert len(seen) == 6 and np.array_equal(seen[0], cv2.imread(str(first)))
 
 
 @pytest.mark.parametrize(
@@ -105,7 +89,6 @@ def test_accuracy_that_differs_in_the_fourth_digit_refuses_the_file(weights, pho
     [
         ("--end2end", "--end2end needs --grid"),
         ("--img 100", r"--img-size 100 100: the height must be a multiple of 32, the largest stride of .*; take 96"),
-        ("--img 64 100", r"--img-size 64 100: the width must be a multiple of 32"),
         ("--img 64 64 64", "give one size, or height and width"),
         ("--format coreml", "--format coreml is not known; it is one of onnx, torchscript, openvino"),
         ("--format onxx", r"--format onxx is not known; did you mean 'onnx'\?"),
@@ -116,7 +99,6 @@ def test_accuracy_that_differs_in_the_fourth_digit_refuses_the_file(weights, pho
         ("--max-wh 640", "--max-wh belongs to NMS inside the file"),
         ("--fp16", "--fp16 is for CoreML files, which are not written here"),
         ("--device 0", "--device 0: networks are traced on the CPU"),
-        ("--conf-thres 2", r"--conf-thres 2\.0 is out of range"),
     ],
 )
 def test_bad_flags_are_named_in_one_line_and_nothing_is_written(weights, flags, message):
@@ -153,18 +135,3 @@ def test_a_missing_package_is_named_before_anything_is_done(weights, monkeypatch
         UserError, match=f"needs the package {package}, .*pip install onnx onnxruntime onnxscript openvino"
     ):
         run(weights, "--img", "64", *flags.split())
-
-
-@pytest.mark.slow
-def test_the_benchmark_prints_one_table_of_all_formats(weights, photographs, capsys):
-    flags = ["--weights", str(weights), "--data", str(photographs), "--img-size", "96", "--runs", "1", "--threads", "1"]
-    text = command.benchmark(command.parser().parse_args(flags))
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()]
-    assert rows[0] == ["format", "MB", "mAP@.5:.95", "ms, batch 1", "ms, batch 8", "largest difference"]
-    assert [row[0] for row in rows[2:]] == [
-        *("PyTorch", "ONNX", "ONNX --nms", "ONNX --half", "TorchScript", "OpenVINO", "OpenVINO --nms"),
-    ]
-    by_name = {row[0]: row for row in rows[2:]}
-    assert by_name["ONNX"][2] == by_name["OpenVINO"][2] == by_name["TorchScript"][2] == by_name["PyTorch"][2]
-    assert all(float(row[3]) > 0 and float(row[4]) > 0 for row in rows[2:])
-    assert "times as fast as PyTorch" in capsys.readouterr().out

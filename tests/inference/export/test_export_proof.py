@@ -13,9 +13,9 @@ from yolov7fast.inference.export.export_proof import (
     OTHER,
     DenseRows,
     Difference,
-    paired,
+    YoloComparison,
+    paired_difference,
     prove,
-    rows_difference,
     sample_images,
 )
 from yolov7fast.predictors.export_metadata import AXES, ExportForm
@@ -97,10 +97,10 @@ def test_beyond_the_bounds_the_rounding_of_the_checkpoint_itself_is_allowed(mini
     plan = ExportPlan(ExportForm.GRID, (64, 64))
     (file,) = export_files(mini, plan, ["onnx"], folder=tmp_path)
     monkeypatch.setattr(proof, "BOUNDS", Difference(1e-9, 1e-9))
-    monkeypatch.setattr(proof.YoloProof, "rounding", lambda self, batch: [Difference(0.04, 4e-4)] * len(batch.images))
+    monkeypatch.setattr(proof, "rounding_error", lambda _, batch: [Difference(0.04, 4e-4)] * len(batch.images))
     report = prove(file.path, mini, plan, sample_images(None), file.path)
     assert "within float32 rounding of the .pt file itself" in str(report)
-    monkeypatch.setattr(proof.YoloProof, "rounding", lambda self, batch: [Difference(1e-9, 1e-9)] * len(batch.images))
+    monkeypatch.setattr(proof, "rounding_error", lambda _, batch: [Difference(1e-9, 1e-9)] * len(batch.images))
     with pytest.raises(UserError, match="is not written"):
         prove(file.path, mini, plan, sample_images(None), file.path)
 
@@ -113,18 +113,18 @@ def test_rows_are_compared_image_by_image():
     other = DenseRows(boxes.clone(), scores.clone())
     other.boxes[1, int(scores[1].amax(-1).argmax())] += 0.5
     other.scores[0, 7, 2] += 0.25
-    first, second = rows_difference(other, DenseRows(boxes, scores))
+    first, second = YoloComparison.compare(other, DenseRows(boxes, scores))
     assert first == pytest.approx((0.0, 0.25)) and second == pytest.approx((0.5, 0.0), abs=1e-6)
-    assert rows_difference(DenseRows(boxes[:, :4], scores), DenseRows(boxes, scores)) == [OTHER, OTHER]
+    assert YoloComparison.compare(DenseRows(boxes[:, :4], scores), DenseRows(boxes, scores)) == [OTHER, OTHER]
     other.scores[0, 0, 0] = float("nan")
-    assert rows_difference(other, DenseRows(boxes, scores))[0].score == float("inf")
+    assert YoloComparison.compare(other, DenseRows(boxes, scores))[0].score == float("inf")
 
 
 def test_detections_in_any_order_are_paired_by_class_and_place():
     rows = torch.tensor([[0.0, 0, 9, 9, 0.9, 1], [50, 50, 80, 80, 0.5, 1], [50, 50, 80, 80, 0.4, 0]])
-    assert paired(rows.flip(0), rows) == Difference()
+    assert paired_difference(rows.flip(0), rows) == Difference()
     changed = rows.clone()
     changed[1, 4] = 0.75
-    assert paired(changed.flip(0), rows) == Difference(0.0, 0.25)
+    assert paired_difference(changed.flip(0), rows) == Difference(0.0, 0.25)
     changed[1, 5] = 0
-    assert paired(changed, rows) == OTHER and paired(rows[:2], rows) == OTHER
+    assert paired_difference(changed, rows) == OTHER and paired_difference(rows[:2], rows) == OTHER

@@ -12,7 +12,7 @@ from yolov7fast.core.device import select_device
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.paths import increment_path
 from yolov7fast.core.process.output import log_to_stderr
-from yolov7fast.core.text import counted
+from yolov7fast.core.text import counted, printable
 from yolov7fast.inference.detection_loop import DetectSummary, predict_source
 from yolov7fast.inference.detection_output import PredictionOutput, open_window
 from yolov7fast.inference.slicing import Slicing
@@ -71,7 +71,7 @@ def _report(summary: DetectSummary, save_dir: Path, output: PredictionOutput, sk
         tqdm.write(f"Results saved to {save_dir}{labels}")
     if skipped:
         more = "; ..." if len(skipped) > 5 else ""
-        tqdm.write(f"{counted(len(skipped), 'source')} skipped: {'; '.join(skipped[:5])}{more}")
+        tqdm.write(f"{counted(len(skipped), 'source')} skipped: {'; '.join(map(printable, skipped[:5]))}{more}")
     tqdm.write(f"{'Stopped' if summary.stopped else 'Done'}. ({summary.seconds:.3f}s)")
 
 

@@ -31,8 +31,6 @@ def run(opt: Namespace) -> list:
     files = export_files(source, plan_of(opt, source), formats, data)
     for file in files:
         print(f"{file.path} ({file.size / 1e6:.1f} MB): proved by {file.report}")
-        if file.accuracy:
-            print(f"{file.path}: {file.accuracy}")
     return files
 
 
@@ -42,7 +40,7 @@ def benchmark(opt: Namespace) -> str:
 
     from yolov7fast.data.data_yaml import load_data_yaml
     from yolov7fast.inference.export.export_network import load_source
-    from yolov7fast.inference.export.format_benchmark import best_gain, run_benchmark, table
+    from yolov7fast.inference.export.format_benchmark import run_benchmark, table
 
     if not opt.data:
         raise UserError("--benchmark measures accuracy, too: give --data FILE, whose val images are used")
@@ -51,9 +49,11 @@ def benchmark(opt: Namespace) -> str:
     data, source = load_data_yaml(opt.data), load_source(opt.weights)
     with tempfile.TemporaryDirectory() as folder:
         rows = run_benchmark(source, data, opt.img_size[0], Path(folder), opt.runs)
-    name, gain = best_gain(rows)
-    text, threads = table(rows), torch.get_num_threads()
-    print(f"\n{text}\n\nFastest at batch 1 on {threads} threads: {name}, {gain:.2f} times as fast as PyTorch.")
+    pytorch, *exported = rows
+    fastest = min(exported, key=lambda row: row.milliseconds[0])
+    gain, threads = pytorch.milliseconds[0] / fastest.milliseconds[0], torch.get_num_threads()
+    text = table(rows)
+    print(f"\n{text}\n\nFastest at batch 1 on {threads} threads: {fastest.name}, {gain:.2f} times as fast as PyTorch.")
     return text
 
 

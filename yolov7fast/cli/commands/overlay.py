@@ -16,7 +16,7 @@ USAGE = "--repo DIR [switches] -- train.py [arguments of the script]"
 
 
 class OverlayParser(argparse.ArgumentParser):
-    """One line that says where flags of the overlay and of the script go, in place of argparse's usage."""
+    """Reports errors in one line that shows where the flags of the script belong."""
 
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message}; flags of the script follow its name: {self.prog} {USAGE}")
@@ -26,23 +26,29 @@ def overlay_parser() -> argparse.ArgumentParser:
     row = program("overlay")
     parser = OverlayParser(prog=row.invocation, usage=f"%(prog)s {USAGE}", description=__doc__)
     parser.add_argument("--repo", required=True, metavar="DIR", help="checkout of WongKinYiu/yolov7 or of a fork")
-    parts = parser.add_argument_group("parts, on by default; same samples bit by bit, same losses to 1e-5")
+    parts = parser.add_argument_group("parts, on by default: same samples bit for bit, same losses within 1e-5")
     for name, text in (
         ("loss", "ComputeLoss, ComputeLossOTA and ComputeLossAuxOTA without loops over images"),
-        ("repairs", "what stops on NumPy 2, torch >= 2.6, a torchvision that does not load, devices named by hand"),
-        ("fast-dataloader", "samples written straight into shared batches by workers that stay"),
-        ("metrics", "suppression, matching and average precision"),
+        ("repairs", "for NumPy 2, torch >= 2.6, a torchvision that cannot be imported, hard-coded devices"),
+        ("fast-dataloader", "persistent workers write samples into shared memory"),
+        ("metrics", "NMS and average precision"),
     ):
         parts.add_argument(f"--{name}", action=argparse.BooleanOptionalAction, default=True, help=text)
     more = parser.add_argument_group("off by default: they change pixels, files or timing")
-    more.add_argument("--cache-images", metavar="disk", help="decode and resize once, into one file next to the labels")
-    more.add_argument("--compile", action="store_true", help="torch.compile the network while it trains")
+    more.add_argument("--cache-images", metavar="disk", help="decode and resize images once, into a file")
+    more.add_argument("--compile", action="store_true", help="torch.compile the network in training")
     more.add_argument(
-        "--seed", type=int, help="samples follow from (seed, epoch, index); resumed runs begin again at epoch 0's"
+        "--seed", type=int, help="samples depend on (seed, epoch, index); a resumed run restarts at epoch 0"
     )
-    care = parser.add_argument_group("care")
+    care = parser.add_argument_group("checks")
     care.add_argument(
-        "--check", type=batches, nargs="?", const=3, default=0, metavar="N", help="compare both sides on N batches (3)"
+        "--check",
+        type=batches,
+        nargs="?",
+        const=3,
+        default=0,
+        metavar="N",
+        help="compare with the checkout's code on N batches (3)",
     )
     care.add_argument("--force", action="store_true", help="replace code of a fork that is not upstream's")
     parser.add_argument("script", nargs=argparse.REMAINDER, help="script in DIR and its arguments")
@@ -50,7 +56,7 @@ def overlay_parser() -> argparse.ArgumentParser:
 
 
 def batches(text: str) -> int:
-    """The number of `--check`; without a number and without `--`, the script's name is taken for it."""
+    """The number of `--check`; without `--` argparse takes the script's name for it."""
     try:
         return int(text)
     except ValueError:
@@ -68,7 +74,7 @@ def main(argv: list[str] | None = None) -> int:
     settings, checkout = OverlaySettings(**opt), Checkout(repo)
     path = checkout.script(script)
     os.chdir(checkout.root)
-    put_in(checkout, settings, path)
+    put_in(checkout, settings)
     sys.argv = [str(path), *(with_rank(script, arguments) if settings.repairs else arguments)]
     try:
         runpy.run_path(str(path), run_name="__main__")

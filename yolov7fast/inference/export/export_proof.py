@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from scipy.optimize import linear_sum_assignment
 
 from yolov7fast.core.errors import UserError, need
 from yolov7fast.data.augment.transforms import letterbox
@@ -115,15 +116,15 @@ def prove(path: Path, source: ExportSource, plan: ExportPlan, images: list[np.nd
 
     Raises UserError if the difference exceeds the bounds.
     """
-    compare = (YoloProof if source.is_yolo else DetrProof)(path, source, plan)
+    comparison: Any = (YoloComparison if source.is_yolo else DetrComparison)(path, source, plan)
     bounds = HALF_BOUNDS if plan.half else BOUNDS
     tried, largest, decided, undecided = cases(plan, source), Difference(), 0, 0
     for number, case in enumerate(tried):
         batch = make_batch(images, case, first=sum(c.batch for c in tried[:number]))
-        found = compare.differences(batch)
+        found = comparison.differences(batch)
         rounding = [Difference()] * len(found)
         if not all(difference.within(bounds) for difference in found):
-            rounding = compare.rounding(batch)
+            rounding = rounding_error(comparison, batch)
         for difference, own in zip(found, rounding):
             if not own.within(ROUNDING_LIMIT):
                 undecided += 1
@@ -140,7 +141,7 @@ def prove(path: Path, source: ExportSource, plan: ExportPlan, images: list[np.nd
             "pixels with rounding, as with a barely trained network; train it longer"
         )
     note = f"{TENSORRT_PLUGIN} itself was not run: only TensorRT has it" if plan.form is ExportForm.TENSORRT else ""
-    return ProofReport(compare.file.runtime, tried, decided, largest, bounds, undecided, compare.selected, note)
+    return ProofReport(comparison.file.runtime, tried, decided, largest, bounds, undecided, comparison.selected, note)
 
 
 # --- images -----------------------------------------------------------------------------------------------------------
@@ -191,7 +192,14 @@ class DenseRows(NamedTuple):
     scores: torch.Tensor
 
 
-class YoloProof:
+def rounding_error(comparison: Any, batch: ProofBatch) -> list[Difference]:
+    """The rounding error of the network on each image: float32 compared with float64."""
+    model = comparison.source.model
+    exact = comparison.expected(batch, deepcopy(model).double())
+    return comparison.compare(comparison.expected(batch, model), exact)
+
+
+class YoloComparison:
     """Compares rows before NMS, and the selection of NMS."""
 
     def __init__(self, path: Path, source: ExportSource, plan: ExportPlan):
@@ -207,25 +215,20 @@ class YoloProof:
         if self.inside is not None:
             inside = self.inside.run(inputs)
             boxes, score, label = (torch.from_numpy(inside[name]) for name in ("boxes", "score", "label"))
-            detections = selected_rows(boxes, score, label, self.plan.nms)
-            self.selected += sum(map(len, detections))
-            choice = in_order(included_detections(outputs, self.file.metadata, len(boxes)), detections)
-            rows = rows_difference(DenseRows(boxes, score[..., None]), wanted)
-            return [a.with_(b) for a, b in zip(choice, rows)]
+            chosen = selected_rows(boxes, score, label, self.plan.nms)
+            self.selected += sum(map(len, chosen))
+            found = included_detections(outputs, self.file.metadata, len(boxes))
+            choice = map(ordered_difference, found, chosen)
+            return [a.with_(b) for a, b in zip(choice, self.compare(DenseRows(boxes, score[..., None]), wanted))]
         if self.plan.form is ExportForm.TENSORRT:
             boxes, scores = (torch.from_numpy(outputs[name]) for name in ("boxes", "scores"))
-            return rows_difference(DenseRows(boxes, scores), wanted)
+            return self.compare(DenseRows(boxes, scores), wanted)
         predictions = dense_predictions(outputs, self.file.metadata)
-        return rows_difference(DenseRows(predictions[..., :4], predictions[..., 4:]), wanted)
-
-    def rounding(self, batch: ProofBatch) -> list[Difference]:
-        """The rounding error of the network on each image: float32 compared with float64."""
-        exact = self.expected(batch, deepcopy(self.source.model).double())
-        return rows_difference(self.expected(batch, self.source.model), exact)
+        return self.compare(DenseRows(predictions[..., :4], predictions[..., 4:]), wanted)
 
     @torch.no_grad()
     def expected(self, batch: ProofBatch, model: Any) -> DenseRows:
-        """The result of the network for the rows of the file."""
+        """The result of a network, in its own precision, for the rows of the file."""
         images = torch.from_numpy(batch.planes())
         predictions = model(images.to(next(model.parameters()).dtype) / 255.0)[0]
         if not self.plan.form.has_nms:
@@ -236,6 +239,17 @@ class YoloProof:
         if self.plan.form is ExportForm.TENSORRT:
             return DenseRows(predictions[..., :4], scores)
         return DenseRows(boxes, scores.amax(-1, keepdim=True))
+
+    @staticmethod
+    def compare(found: DenseRows, wanted: DenseRows) -> list[Difference]:
+        """The difference on each image: all scores, and the boxes of the best rows."""
+        if found.boxes.shape != wanted.boxes.shape or found.scores.shape != wanted.scores.shape:
+            return [OTHER] * len(wanted.boxes)
+        best = wanted.scores.amax(-1)
+        rows = best.topk(min(BEST_ROWS, best.shape[1])).indices[..., None].expand(-1, -1, 4)
+        boxes = (found.boxes.gather(1, rows) - wanted.boxes.gather(1, rows)).abs().amax((1, 2))
+        scores = (found.scores - wanted.scores).abs().amax((1, 2))
+        return list(map(difference_of, boxes, scores))
 
 
 def without_plugin(path: Path) -> OnnxSession:
@@ -250,17 +264,6 @@ def without_plugin(path: Path) -> OnnxSession:
     for name in node.input:
         model.graph.output.append(onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None))
     return OnnxSession(model.SerializeToString(), path)
-
-
-def rows_difference(found: DenseRows, wanted: DenseRows) -> list[Difference]:
-    """The difference on each image: all scores, and the boxes of the best rows."""
-    if found.boxes.shape != wanted.boxes.shape or found.scores.shape != wanted.scores.shape:
-        return [OTHER] * len(wanted.boxes)
-    best = wanted.scores.amax(-1)
-    rows = best.topk(min(BEST_ROWS, best.shape[1])).indices[..., None].expand(-1, -1, 4)
-    boxes = (found.boxes.gather(1, rows) - wanted.boxes.gather(1, rows)).abs().amax((1, 2))
-    scores = (found.scores - wanted.scores).abs().amax((1, 2))
-    return [difference_of(box, score) for box, score in zip(boxes, scores)]
 
 
 def difference_of(box: torch.Tensor, score: torch.Tensor) -> Difference:
@@ -280,20 +283,16 @@ def selected_rows(boxes, score, label, settings: NmsSettings) -> list[torch.Tens
     return kept
 
 
-def in_order(found: list[torch.Tensor], wanted: list[torch.Tensor]) -> list[Difference]:
-    """The difference on each image between detections that must be the same in the same order."""
-    differences = []
-    for a, b in zip(found, wanted):
-        a = a[:MAX_DETECTIONS]  # `predictors.nms` keeps no more; a file may
-        if a.shape != b.shape or not torch.equal(a[:, 5], b[:, 5]):
-            differences.append(OTHER)
-        else:
-            boxes, scores = (a[:, :4] - b[:, :4]).abs(), (a[:, 4] - b[:, 4]).abs()
-            differences.append(difference_of(boxes.max(), scores.max()) if len(a) else Difference())
-    return differences
+def ordered_difference(found: torch.Tensor, wanted: torch.Tensor) -> Difference:
+    """The difference between detections (k, 6) of an image that must be the same in the same order."""
+    found = found[:MAX_DETECTIONS]  # `predictors.nms` keeps no more; a file may
+    if found.shape != wanted.shape or not torch.equal(found[:, 5], wanted[:, 5]):
+        return OTHER
+    apart = (found - wanted).abs()
+    return difference_of(apart[:, :4].max(), apart[:, 4].max()) if len(found) else Difference()
 
 
-class DetrProof:
+class DetrComparison:
     """Compares detections, since a network that selects its queries may return them in another order."""
 
     def __init__(self, path: Path, source: ExportSource, plan: ExportPlan):
@@ -301,6 +300,7 @@ class DetrProof:
         self.file = open_session(path, thresholds={"conf_thres": LOW_SCORE} if plan.form is ExportForm.NMS else None)
 
     def differences(self, batch: ProofBatch) -> list[Difference]:
+        """The difference on each image between the file and the network."""
         inputs = file_inputs(batch, self.plan, True)
         outputs, metadata = self.file.run(inputs), self.file.metadata
         if self.plan.form is ExportForm.NMS:
@@ -309,11 +309,7 @@ class DetrProof:
             size = batch.images.shape[1], batch.images.shape[2]
             found = query_detections(outputs, metadata, torch.from_numpy(inputs["content"]), size)
         self.selected += sum(map(len, found))
-        return list(map(paired, found, self.expected(batch, self.source.model)))
-
-    def rounding(self, batch: ProofBatch) -> list[Difference]:
-        exact = self.expected(batch, deepcopy(self.source.model).double())
-        return list(map(paired, self.expected(batch, self.source.model), exact))
+        return self.compare(found, self.expected(batch, self.source.model))
 
     @torch.no_grad()
     def expected(self, batch: ProofBatch, model: Any) -> list[torch.Tensor]:
@@ -328,18 +324,20 @@ class DetrProof:
             found = [rows[rows[:, 4] > LOW_SCORE][: self.plan.nms.topk] for rows in found]
         return [rows.float() for rows in found]
 
+    @staticmethod
+    def compare(found: list[torch.Tensor], wanted: list[torch.Tensor]) -> list[Difference]:
+        """The difference on each image between detections in any order."""
+        return list(map(paired_difference, found, wanted))
 
-def paired(found: torch.Tensor, wanted: torch.Tensor) -> Difference:
-    """The difference between detections (k, 6) of an image, each paired with the nearest unpaired one of its class."""
+
+def paired_difference(found: torch.Tensor, wanted: torch.Tensor) -> Difference:
+    """The difference between detections (k, 6) of an image in any order, matched within classes at the least cost."""
     if len(found) != len(wanted):
         return OTHER
-    total, left = Difference(), list(range(len(wanted)))
-    for row in found:
-        same = [i for i in left if wanted[i, 5] == row[5]]
-        if not same:
-            return OTHER
-        boxes, scores = (wanted[same, :4] - row[:4]).abs().amax(1), (wanted[same, 4] - row[4]).abs()
-        nearest = int((boxes + 100 * scores).argmin())
-        left.remove(same[nearest])
-        total = total.with_(difference_of(boxes[nearest], scores[nearest]))
-    return total
+    boxes = (found[:, None, :4] - wanted[:, :4]).abs().amax(-1)
+    scores = (found[:, None, 4] - wanted[:, 4]).abs()
+    cost = (boxes + 100 * scores).nan_to_num(1e9) + 1e9 * (found[:, None, 5] != wanted[:, 5])
+    rows, columns = linear_sum_assignment(cost.double().numpy())
+    if (found[rows, 5] != wanted[columns, 5]).any():
+        return OTHER
+    return difference_of(boxes[rows, columns].max(), scores[rows, columns].max()) if len(rows) else Difference()

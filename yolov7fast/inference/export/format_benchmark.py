@@ -11,8 +11,10 @@ from tqdm import tqdm
 
 from yolov7fast.data.data_yaml import DataYaml
 from yolov7fast.evaluation.eval_config import EvalConfig
-from yolov7fast.evaluation.run_evaluation import check_classes
-from yolov7fast.inference.export.export_files import ACCURACY_BATCH, ACCURACY_IOU, CPU, export_files, measured_map
+from yolov7fast.evaluation.eval_loop import evaluate
+from yolov7fast.evaluation.eval_result import MAP
+from yolov7fast.evaluation.run_evaluation import LoaderConfig, check_classes, evaluation_loader
+from yolov7fast.inference.export.export_files import export_files
 from yolov7fast.inference.export.export_network import ExportSource
 from yolov7fast.inference.export.export_plan import ExportPlan
 from yolov7fast.inference.export.export_proof import Difference, ProofCase, make_batch, sample_images
@@ -60,16 +62,24 @@ def run_benchmark(source: ExportSource, data: DataYaml, size: int, folder: Path,
         plan = ExportPlan(form, (size, size), free=AXES, half=half)
         (file,) = export_files(source, plan, [file_format], folder=target)
         files.append((name, file.path, file.size, file.report.difference))
-    predictors = [load_predictor(path, CPU, PredictOptions(half=False)) for _, path, *_ in files]
+    predictors = [load_predictor(path, torch.device("cpu"), PredictOptions(half=False)) for _, path, *_ in files]
     times = time_in_turn(predictors, size, runs, data)
-    config = EvalConfig(img_size=size, batch_size=ACCURACY_BATCH, iou_thres=ACCURACY_IOU)
+    config = EvalConfig(img_size=size, batch_size=16, iou_thres=0.65)  # as test.py
     rows = []
     for (name, _, size_bytes, difference), predictor, milliseconds in zip(files, predictors, times):
         check_classes(predictor, data, [str(source.weights)])
         predictor.options = replace(config.predict_options(), half=False)
-        accuracy = measured_map(predictor, data, config)
-        rows.append(FormatRow(name, size_bytes / 1e6, accuracy, milliseconds, difference))
+        rows.append(FormatRow(name, size_bytes / 1e6, measured_map(predictor, data, config), milliseconds, difference))
     return rows
+
+
+def measured_map(predictor: Predictor, data: DataYaml, config: EvalConfig) -> float:
+    """mAP@.5:.95 on the val images."""
+    loader = evaluation_loader(predictor, data, config, LoaderConfig(workers=0))
+    try:
+        return evaluate(predictor, loader, data.nc, config).metrics[MAP]
+    finally:
+        loader.close()
 
 
 def time_in_turn(
@@ -108,9 +118,3 @@ def table(rows: Sequence[FormatRow]) -> str:
         cells = [row.name, f"{row.megabytes:.1f}", f"{row.accuracy:.4f}", *times, str(row.difference or "")]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
-
-
-def best_gain(rows: Sequence[FormatRow]) -> tuple[str, float]:
-    """The fastest exported format at batch 1, and its speed relative to PyTorch."""
-    fastest = min(rows[1:], key=lambda row: row.milliseconds[0])
-    return fastest.name, rows[0].milliseconds[0] / fastest.milliseconds[0]

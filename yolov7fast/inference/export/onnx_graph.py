@@ -49,10 +49,7 @@ def onnx_model(source: ExportSource, plan: ExportPlan, metadata: ExportMetadata)
         optimizer = need("onnxscript.optimizer", "--simplify")
         with tracer_warnings_hidden():
             model = optimizer.optimize(model)
-    del model.metadata_props[:]
-    for key, value in metadata.to_text().items():
-        entry = model.metadata_props.add()
-        entry.key, entry.value = key, value
+    onnx.helper.set_model_props(model, metadata.to_text())
     model.producer_name, model.producer_version = "yolov7fast", metadata.version
     onnx.checker.check_model(model)
     return model
@@ -115,14 +112,8 @@ def _trace(source: ExportSource, plan: ExportPlan, inputs: Mapping[str, torch.Te
 
 def set_shape(value, shape: Sequence[int | str]) -> None:
     """Set the shape of a graph input or output; strings are names of dynamic sizes."""
-    dimensions = value.type.tensor_type.shape
-    del dimensions.dim[:]
-    for size in shape:
-        dimension = dimensions.dim.add()
-        if isinstance(size, str):
-            dimension.dim_param = size
-        else:
-            dimension.dim_value = size
+    helper = need("onnx", "--format onnx").helper
+    value.type.CopyFrom(helper.make_tensor_type_proto(value.type.tensor_type.elem_type, shape))
 
 
 def _set_output_shapes(model, source: ExportSource, plan: ExportPlan, batch: int | str) -> None:
@@ -150,37 +141,32 @@ def _set_output_shapes(model, source: ExportSource, plan: ExportPlan, batch: int
 # --- NMS as graph nodes -----------------------------------------------------------------------------------------------
 
 
-class GraphBuilder:
-    """Appends nodes to a graph; each result has the given name."""
+class NmsGraph:
+    """Appends nodes, constants and outputs to the graph of a model."""
 
-    def __init__(self, model):
+    def __init__(self, model: Any):
         self.onnx = need("onnx", "NMS inside the file")
         self.graph = model.graph
 
-    def add(
-        self, op: str, inputs: Sequence[str], name: str | Sequence[str], domain: str = "", **attributes: Any
-    ) -> str:
-        names = [name] if isinstance(name, str) else list(name)
-        node = self.onnx.helper.make_node(op, list(inputs), names, name=f"{op}_{names[0]}", domain=domain, **attributes)
-        self.graph.node.append(node)
-        return names[0]
+    def add(self, nodes: str) -> None:
+        """Append nodes in ONNX's text syntax, one per line: `result = Operator <attribute = 1> (input, input)`."""
+        for line in nodes.strip().splitlines():
+            node = self.onnx.parser.parse_node(line)
+            node.name = f"{node.op_type}_{node.output[0]}"
+            self.graph.node.append(node)
 
-    def constant(self, name: str, values: Any, dtype: Any = np.int64) -> str:
-        self.graph.initializer.append(self.onnx.numpy_helper.from_array(np.array(values, dtype), name))
-        return name
-
-    def threshold(self, name: str, settings: NmsSettings) -> str:
-        """A threshold as a named constant, so that `runtime_sessions` can replace it."""
-        return self.constant(name, [getattr(settings, name)], np.float32)
+    def constants(self, dtype: Any, **values: Any) -> None:
+        """Append named constants. `runtime_sessions` replaces the thresholds by their names."""
+        for name, value in values.items():
+            self.graph.initializer.append(self.onnx.numpy_helper.from_array(np.array(value, dtype), name))
 
     def replace_outputs(self, outputs: Mapping[str, tuple[Any, Sequence[int | str]]]) -> None:
         """Replace the graph's outputs. outputs: name -> dtype and shape."""
+        helper = self.onnx.helper
         del self.graph.output[:]
         for name, (dtype, shape) in outputs.items():
-            kind = self.onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
-            value = self.onnx.helper.make_tensor_value_info(name, kind, None)
-            set_shape(value, shape)
-            self.graph.output.append(value)
+            kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+            self.graph.output.append(helper.make_tensor_value_info(name, kind, shape))
 
 
 def detection_outputs(batch: int | str, topk: int) -> dict[str, tuple[Any, list[int | str]]]:
@@ -195,47 +181,55 @@ def detection_outputs(batch: int | str, topk: int) -> dict[str, tuple[Any, list[
 
 def add_nms(model, settings: NmsSettings, batch: int | str) -> None:
     """NMS on boxes (B, N, 4), score (B, N) and label (B, N), with the outputs of `detection_outputs`."""
-    graph = GraphBuilder(model)
+    graph = NmsGraph(model)
     _select(graph, settings)
-    graph.add("GatherND", ["score", "places"], "kept_scores")
-    graph.add("Shape", ["score"], "score_shape")
-    graph.add("ConstantOfShape", ["score_shape"], "no_scores")
-    graph.add("ScatterND", ["no_scores", "places", "kept_scores"], "score_if_kept")
+    graph.add("""
+        kept_scores = GatherND (score, places)
+        score_shape = Shape (score)
+        no_scores = ConstantOfShape (score_shape)
+        score_if_kept = ScatterND (no_scores, places, kept_scores)
+    """)
     _pack(graph, settings.topk, batch)
 
 
 def add_threshold(model, settings: NmsSettings, batch: int | str) -> None:
     """Boxes above the confidence threshold, for networks that need no NMS (DETR); inputs and outputs as `add_nms`."""
-    graph = GraphBuilder(model)
-    graph.add("Greater", ["score", graph.threshold("conf_thres", settings)], "is_confident")
-    graph.constant("no_score", 0, np.float32)
-    graph.add("Where", ["is_confident", "score", "no_score"], "score_if_kept")
+    graph = NmsGraph(model)
+    graph.constants(np.float32, conf_thres=[settings.conf_thres], no_score=0)
+    graph.add("""
+        is_confident = Greater (score, conf_thres)
+        score_if_kept = Where (is_confident, score, no_score)
+    """)
     _pack(graph, settings.topk, batch)
 
 
 def add_end2end(model, settings: NmsSettings) -> None:
     """NMS with one output, `output` (S, 7): image, x1, y1, x2, y2, class, score."""
-    graph = GraphBuilder(model)
+    graph = NmsGraph(model)
     _select(graph, settings)
-    graph.add("GatherND", ["boxes", "places"], "kept_boxes")
-    graph.constant("column", [1])
-    for source, kept in (("label", "kept_class"), ("score", "kept_score")):
-        graph.add("GatherND", [source, "places"], f"{kept}_row")
-        graph.add("Unsqueeze", [f"{kept}_row", "column"], kept)
-    graph.add("Gather", ["selected", graph.constant("image_column", [0])], "image_whole", axis=1)
-    graph.add("Cast", ["image_whole"], "kept_image", to=graph.onnx.TensorProto.FLOAT)
-    graph.add("Concat", ["kept_image", "kept_boxes", "kept_class", "kept_score"], "output", axis=1)
+    graph.constants(np.int64, column=[1], image_column=[0])
+    graph.add("""
+        kept_boxes = GatherND (boxes, places)
+        kept_class_row = GatherND (label, places)
+        kept_class = Unsqueeze (kept_class_row, column)
+        kept_score_row = GatherND (score, places)
+        kept_score = Unsqueeze (kept_score_row, column)
+        image_whole = Gather <axis = 1> (selected, image_column)
+        kept_image = Cast <to = 1> (image_whole)
+        output = Concat <axis = 1> (kept_image, kept_boxes, kept_class, kept_score)
+    """)
     graph.replace_outputs({"output": (np.float32, ["detections", 7])})
 
 
 def add_tensorrt(model, settings: NmsSettings, batch: int | str) -> None:
     """TensorRT's NMS plugin on boxes xywh (B, N, 4) and scores (B, N, classes)."""
-    graph = GraphBuilder(model)
+    graph = NmsGraph(model)
     outputs = detection_outputs(batch, settings.topk)
-    graph.add(
+    node = graph.onnx.helper.make_node(
         TENSORRT_PLUGIN,
         ["boxes", "scores"],
         list(outputs),
+        name=f"{TENSORRT_PLUGIN}_num_dets",
         domain=PLUGIN_DOMAIN,
         background_class=-1,
         box_coding=1,
@@ -245,48 +239,56 @@ def add_tensorrt(model, settings: NmsSettings, batch: int | str) -> None:
         score_activation=0,
         score_threshold=settings.conf_thres,
     )
+    graph.graph.node.append(node)
     graph.replace_outputs(outputs)
     model.opset_import.append(graph.onnx.helper.make_opsetid(PLUGIN_DOMAIN, 1))
 
 
-def _select(graph: GraphBuilder, settings: NmsSettings) -> None:
+def _select(graph: NmsGraph, settings: NmsSettings) -> None:
     """Add NMS -> `selected` (S, 3): image, 0, row; `places` (S, 2): image, row."""
-    thresholds = [graph.threshold(name, settings) for name in ("iou_thres", "conf_thres")]
+    graph.constants(np.float32, iou_thres=[settings.iou_thres], conf_thres=[settings.conf_thres])
     moved = "boxes"
     if settings.class_offset:
-        graph.constant("class_offset", settings.class_offset, np.float32)
-        graph.add("Mul", ["label", "class_offset"], "offset")
-        graph.add("Unsqueeze", ["offset", graph.constant("last_axis", [-1])], "offset_column")
-        moved = graph.add("Add", ["boxes", "offset_column"], "boxes_apart")
-    graph.add("Unsqueeze", ["score", graph.constant("class_axis", [1])], "score_rows")
-    graph.constant("most", [settings.topk])
-    graph.add("NonMaxSuppression", [moved, "score_rows", "most", *thresholds], "selected")
-    graph.constant("image_and_row", [0, 2])
-    graph.add("Gather", ["selected", "image_and_row"], "places", axis=1)
+        moved = "boxes_apart"
+        graph.constants(np.float32, class_offset=settings.class_offset)
+        graph.constants(np.int64, last_axis=[-1])
+        graph.add("""
+            offset = Mul (label, class_offset)
+            offset_column = Unsqueeze (offset, last_axis)
+            boxes_apart = Add (boxes, offset_column)
+        """)
+    graph.constants(np.int64, class_axis=[1], most=[settings.topk], image_and_row=[0, 2])
+    graph.add(f"""
+        score_rows = Unsqueeze (score, class_axis)
+        selected = NonMaxSuppression ({moved}, score_rows, most, iou_thres, conf_thres)
+        places = Gather <axis = 1> (selected, image_and_row)
+    """)
 
 
-def _pack(graph: GraphBuilder, topk: int, batch: int | str) -> None:
-    """`score_if_kept` (B, N), 0 for removed boxes -> K rows per image, best first, also if N is smaller than K."""
-    graph.constant("topk", [topk])
-    graph.add("Shape", ["score_if_kept"], "batch_size", end=1)
-    graph.add("Concat", ["batch_size", "topk"], "spare_shape", axis=0)
-    graph.add("ConstantOfShape", ["spare_shape"], "spare")
-    graph.add("Concat", ["score_if_kept", "spare"], "score_and_spare", axis=1)
-    graph.add("TopK", ["score_and_spare", "topk"], ["det_scores", "picked"], axis=1)
-    graph.constant("nothing", 0, np.float32)
-    graph.add("Greater", ["det_scores", "nothing"], "is_detection")
-    graph.add("Cast", ["is_detection"], "ones", to=graph.onnx.TensorProto.INT32)
-    graph.add("ReduceSum", ["ones", graph.constant("row_axis", [1])], "num_dets", keepdims=1)
-    # rows after the last detection may point at the spare ones: they read row 0 and are set to zero
-    graph.constant("first_row", 0)
-    graph.add("Where", ["is_detection", "picked", "first_row"], "rows")
-    graph.add("GatherElements", ["label", "rows"], "row_classes", axis=1)
-    graph.add("Cast", ["row_classes"], "whole_classes", to=graph.onnx.TensorProto.INT32)
-    graph.constant("no_class", -1, np.int32)
-    graph.add("Where", ["is_detection", "whole_classes", "no_class"], "det_classes")
-    graph.constant("column_axis", [2])
-    graph.add("Unsqueeze", ["rows", "column_axis"], "row_column")
-    graph.add("GatherND", ["boxes", "row_column"], "row_boxes", batch_dims=1)
-    graph.add("Unsqueeze", ["is_detection", "column_axis"], "is_detection_column")
-    graph.add("Where", ["is_detection_column", "row_boxes", "nothing"], "det_boxes")
+def _pack(graph: NmsGraph, topk: int, batch: int | str) -> None:
+    """`score_if_kept` (B, N), 0 for removed boxes -> K rows per image, best first, also if N is smaller than K.
+
+    Rows after the last detection may point at the spare ones: they read row 0 and are set to zero.
+    """
+    graph.constants(np.int64, topk=[topk], row_axis=[1], first_row=0, column_axis=[2])
+    graph.constants(np.float32, nothing=0)
+    graph.constants(np.int32, no_class=-1)
+    graph.add("""
+        batch_size = Shape <end = 1> (score_if_kept)
+        spare_shape = Concat <axis = 0> (batch_size, topk)
+        spare = ConstantOfShape (spare_shape)
+        score_and_spare = Concat <axis = 1> (score_if_kept, spare)
+        det_scores, picked = TopK <axis = 1> (score_and_spare, topk)
+        is_detection = Greater (det_scores, nothing)
+        ones = Cast <to = 6> (is_detection)
+        num_dets = ReduceSum <keepdims = 1> (ones, row_axis)
+        rows = Where (is_detection, picked, first_row)
+        row_classes = GatherElements <axis = 1> (label, rows)
+        whole_classes = Cast <to = 6> (row_classes)
+        det_classes = Where (is_detection, whole_classes, no_class)
+        row_column = Unsqueeze (rows, column_axis)
+        row_boxes = GatherND <batch_dims = 1> (boxes, row_column)
+        is_detection_column = Unsqueeze (is_detection, column_axis)
+        det_boxes = Where (is_detection_column, row_boxes, nothing)
+    """)
     graph.replace_outputs(detection_outputs(batch, topk))
