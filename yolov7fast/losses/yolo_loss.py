@@ -163,7 +163,7 @@ class YoloLoss:
         box, cls, count, correction = torch.stack([c.sum(1) for c in columns.split(counts, 1)], 1)
         empty = self.objectness_criterion(predicted.all_objectness, 0.0)
         empty = torch.stack([level.mean() for level in empty.split(cells)])
-        return self.means(box, empty + correction / plan.area, cls, count)
+        return self.means(Terms(box, empty + correction / plan.area, cls), count)
 
     def candidate_terms(self, predicted: Predicted, positives: Positives, trained: torch.Tensor | None) -> torch.Tensor:
         """(4, n) for each candidate: box loss, class loss, weight, correction of the objectness loss.
@@ -182,10 +182,10 @@ class YoloLoss:
         weight = positives.mask if positives.weight is None else positives.weight
         return torch.stack([(1.0 - ciou) * weight, cls * weight, weight.to(ciou.dtype), correction * positives.last])
 
-    def means(self, box: torch.Tensor, objectness: torch.Tensor, cls: torch.Tensor, count: torch.Tensor) -> Terms:
+    def means(self, sums: Terms, count: torch.Tensor) -> Terms:
         """Means from the sums over positives and their number (or weight); objectness is a mean already."""
         count = count.clamp(min=1)
-        return Terms(box / count, objectness, cls / (count * self.nc))
+        return Terms(sums.box / count, sums.objectness, sums.cls / (count * self.nc))
 
     def class_rows(self, logits: torch.Tensor, cls: torch.Tensor, trained: torch.Tensor | None) -> torch.Tensor:
         """(n,) class loss of each candidate, summed over the trained classes; 0 if there is only one class."""
