@@ -219,22 +219,6 @@ class YoloLoss:
         balance = torch.cat([moved, weights[self.levels :]])
         self.balance = balance / balance[self.layout.stride.tolist().index(16)]
 
-    # --- inspection ---------------------------------------------------------------------------------------------------
-
-    @torch.no_grad()
-    def assigned_cells(self, p: list, targets: torch.Tensor, height: int) -> np.ndarray:
-        """(m, 6) level, image, anchor, row, column, target row of each positive, on the host."""
-        raw = self.raw_outputs(p)
-        plan = self.plan(targets, raw, LEAD_REACH, height if self.assigner.compares else None)
-        given = self.match(self.predicted(raw, plan), plan)
-        counts, rows = [len(c) for c in plan.cells], []
-        by_output = zip(plan.cells, given.positive_mask.split(counts), given.matched_gt.split(counts))
-        for output, (cells, mask, target) in enumerate(by_output):
-            place = np.unravel_index(cells[mask].cpu().numpy(), raw[output].shape[:4])
-            level = np.full(len(place[0]), output // self.layout.heads)
-            rows.append(np.stack([level, *place, target[mask].cpu().numpy()], 1))
-        return np.concatenate(rows)
-
 
 class AuxiliaryLoss(YoloLoss):
     """The loss of a lead and an auxiliary head, whose raw outputs follow each other in `raw`.
