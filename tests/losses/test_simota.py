@@ -132,9 +132,9 @@ def check_random(seed: int, most: int = 9) -> None:
             assert [len(a) for a in ours] == [len(b) for b in theirs]  # copies of a cell counted alike
 
 
-@pytest.mark.parametrize("block", range(11))
+@pytest.mark.parametrize("block", range(5))
 def test_random_cases_agree_with_the_slow_assigner(block):
-    """220 cases: empty images, one box, identical boxes, borders, outside, crowds; 1-80 classes, 3-5 levels."""
+    """100 cases: empty images, one box, identical boxes, borders, outside, crowds; 1-80 classes, 3-5 levels."""
     for seed in range(block * 20, block * 20 + 20):
         check_random(seed)
 
