@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import signal
 import sys
 import threading
@@ -16,7 +17,8 @@ OWN = ("models", "tests", "tools", "utils", "yolov7fast")  # packages whose modu
 # pytest-timeout has the first; the first loader with workers installs the second for the rest of the process
 SIGNALS = set(signal.Signals) - {signal.SIGALRM, signal.SIGCHLD}
 KEPT = ("yolov7fast.data.loading.torch_loader._gated",)  # goes with SIGCHLD
-ENVIRONMENT = ("PYTEST_", "TORCHINDUCTOR_", "TF_CPP_")  # variables set by pytest, torch, and for TensorBoard
+# variables set by pytest, by torch, by its CUDA builds, and for TensorBoard
+ENVIRONMENT = ("PYTEST_", "TORCHINDUCTOR_", "CUDA_MODULE_LOADING", "TF_CPP_")
 
 
 def process_state() -> dict[str, Any]:
@@ -54,8 +56,8 @@ def loaded_modules() -> dict[str, tuple[ModuleType | None, dict[str, Any]]]:
 
 
 def own_names(module: ModuleType) -> dict[str, Any]:
-    """Module-level names, without those that Dynamo writes for compiled functions."""
-    return {key: value for key, value in vars(module).items() if not key.startswith("__")}
+    """Module-level names, without those that Dynamo writes for compiled functions (`__...`; `_ID_c0` in torch 2.8)."""
+    return {k: v for k, v in vars(module).items() if not k.startswith("__") and not re.fullmatch(r"_\d+_c\d+", k)}
 
 
 def shown(value: Any) -> str:

@@ -36,7 +36,7 @@ MODULES = {"pip", "http.server", "venv", "pytest", "torch.distributed.launch"}
 MODULES |= {"models.yolo"}  # run by tests/nn/test_summary.py
 ONSTART = "vast_onstart.sh"  # takes the flags of train.py
 ALONE = ("docs/detect_onnx.py",)  # a program for readers to copy, without a parser
-MADE_THERE = {"docs/extending_family.md": ["train-spots"]}  # commands that a page teaches to make
+MADE_THERE = {"docs/extending.md": ["train-spots"]}  # commands that a page teaches to make
 
 
 class Command(NamedTuple):

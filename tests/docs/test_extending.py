@@ -1,67 +1,43 @@
-"""The worked examples of a block, an augmentation, an assigner, a metric and an output format work as written down.
+"""docs/extending.md: every section's change works as written down.
 
-A flag and a family are tested in test_extending_flag.py and tests/training/families/test_third_family.py.
+The family of detectors is tested in tests/training/families/test_third_family.py.
 """
 
+import json
+import os
 import re
+import shutil
+import subprocess
+import sys
 from typing import NamedTuple
 
 import pytest
 from torch import nn
 
-from tests.docs.worked_example import ROOT, carry_out, copy_package, lint, patched, run_shown_tests, shown_test
+from tests.docs.worked_example import ROOT, SECTIONS, carry_out, copy_package, lint, patched, run_shown_tests
+from tests.small_network import small_network
+from yolov7fast.checkpoint.checkpoint_reader import save_checkpoint
 from yolov7fast.nn import model_parser
 from yolov7fast.nn.model import Model
 
-
-class Example(NamedTuple):
-    """What a page touches, and how many tests it shows."""
-
-    files: list[str]
-    tests: int
-
-
+# section -> files that it touches, and how many tests it shows
 EXAMPLES = {
-    "extending_block.md": Example(
-        ["yolov7fast/nn/blocks.py", "yolov7fast/nn/model_parser.py", "tests/nn/test_separable_conv.py"], 3
-    ),
-    "extending_augmentation.md": Example(
-        [
-            "yolov7fast/data/augment/erase.py",
-            "yolov7fast/data/dataset.py",
-            "yolov7fast/training/hyperparameters.py",
-            "tests/data/augment/test_erase.py",
-        ],
-        2,
-    ),
-    "extending_assigner.md": Example(
-        ["yolov7fast/losses/overlap.py", "yolov7fast/losses/assigners.py", "tests/losses/test_overlap.py"], 5
-    ),
-    "extending_metric.md": Example(
-        [
-            "yolov7fast/evaluation/mean_iou.py",
-            "yolov7fast/evaluation/eval_result.py",
-            "tests/evaluation/test_mean_iou.py",
-        ],
-        3,
-    ),
-    "extending_output.md": Example(
-        [
-            "yolov7fast/evaluation/jsonl_output.py",
-            "yolov7fast/evaluation/eval_config.py",
-            "yolov7fast/evaluation/eval_outputs.py",
-            "yolov7fast/cli/flags/run.py",
-            "tests/evaluation/test_jsonl_output.py",
-        ],
-        2,
-    ),
+    "A block": (3, 3),
+    "A loss term": (4, 8),
+    "An assigner": (3, 5),
+    "An augmentation": (4, 2),
+    "A flag": (2, 0),
+    "A metric": (3, 3),
+    "An output format": (5, 2),
 }
+FLAG = SECTIONS["A flag"]
 
 
 class Changed(NamedTuple):
     """One copy of the package with all examples carried out: they touch different lines."""
 
-    touched: dict[str, list[str]]  # by document
+    folder: str
+    touched: dict[str, list[str]]  # by section
     lint: str
     output: str  # of the tests they show
 
@@ -70,26 +46,34 @@ class Changed(NamedTuple):
 def changed(tmp_path_factory) -> Changed:
     folder = tmp_path_factory.mktemp("copy")
     copy_package(folder)
-    touched = {document: carry_out(document, folder) for document in EXAMPLES}
+    touched = {section: carry_out(section, folder) for section in EXAMPLES}
     files = [file for listed in touched.values() for file in listed]
-    output = run_shown_tests(folder, [shown_test(listed) for listed in touched.values()])
-    return Changed(touched, lint(folder, files), output)
+    output = run_shown_tests(folder, [file for file in files if file.startswith("tests/")])
+    return Changed(str(folder), touched, lint(folder, files), output)
 
 
-@pytest.mark.parametrize("document", EXAMPLES)
-def test_the_change_is_shown_whole(changed, document):
-    example, touched = EXAMPLES[document], changed.touched[document]
-    assert touched == example.files
+@pytest.mark.parametrize("section", EXAMPLES)
+def test_the_change_is_shown_whole(changed, section):
+    files, tests = EXAMPLES[section]
+    touched = changed.touched[section]
+    assert len(touched) == files
     assert not [line for line in changed.lint.splitlines() if any(file in line for file in touched)], changed.lint
-    passed = re.findall(rf"^PASSED {re.escape(shown_test(touched))}::", changed.output, re.M)
-    assert len(passed) == example.tests, changed.output
+    shown = [file for file in touched if file.startswith("tests/")]
+    passed = [line for line in changed.output.splitlines() if any(f"PASSED {file}::" in line for file in shown)]
+    assert len(passed) == tests, changed.output
+
+
+def test_the_table_names_every_section_and_its_files(changed):
+    text = (ROOT / "docs" / "extending.md").read_text()
+    listed = dict(re.findall(r"^\| \[([^\]]+)\]\(#.*\| (\d) \|$", text, re.M))
+    assert [name.capitalize() for name in listed] == [name.capitalize() for name in SECTIONS]
+    assert [int(count) for count in listed.values()][:-1] == [files for files, _ in EXAMPLES.values()]
 
 
 def test_the_rule_that_a_block_may_bring_gives_it_its_width(monkeypatch):
-    """The page of a block shows a rule beside its example."""
-    page = (ROOT / "docs" / "extending_block.md").read_text()
+    """The section of a block also shows a rule."""
     shown = vars(model_parser).copy()
-    exec(re.search(r"```python\n(def known_width.*?)```", page, re.S)[1], shown)
+    exec(re.search(r"```python\n(def known_width.*?)```", SECTIONS["A block"], re.S)[1], shown)
     made = []
 
     class Gate(nn.Identity):
@@ -101,7 +85,7 @@ def test_the_rule_that_a_block_may_bring_gives_it_its_width(monkeypatch):
     model_parser.register("Gate", Gate, shown["known_width"])
     rows = [[-1, 1, "Conv", [24, 3, 8]], [-1, 1, "Gate", [16]]]
     model = Model({"nc": 1, "anchors": [[4, 5]], "backbone": rows, "head": [[[1], 1, "Detect", ["nc", "anchors"]]]})
-    assert made == [(24, 16)] and model.model[-1].m[0].in_channels == 24
+    assert set(made) == {(24, 16)} and model.model[-1].m[0].in_channels == 24
 
 
 def test_a_document_that_no_longer_fits_the_code_is_noticed():
@@ -109,7 +93,58 @@ def test_a_document_that_no_longer_fits_the_code_is_noticed():
         patched("a = 1\n", "-a = 2\n+a = 3\n", "x.py")
 
 
-def test_the_index_lists_every_page():
-    index = (ROOT / "docs" / "extending.md").read_text()
-    pages = {path.name for path in (ROOT / "docs").glob("extending_*.md")}
-    assert set(re.findall(r"\]\((extending_\w+\.md)\)", index)) == pages and len(pages) == 7
+# --- the flag ---------------------------------------------------------------------------------------------------------
+
+# test.py several times in one process: [exit code, standard output, standard error] of each
+SEVERAL = """
+import contextlib, io, json, runpy, sys
+found = []
+for flags in json.loads(sys.argv[1]):
+    sys.argv = ["test.py", *flags]
+    out, err, code = io.StringIO(), io.StringIO(), 0
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            runpy.run_path("test.py", run_name="__main__")
+        except SystemExit as left:
+            code = left.code or 0
+    found.append([code, out.getvalue(), err.getvalue()])
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture(scope="module")
+def runs(changed, tmp_path_factory, shapes_small) -> dict[str, list]:
+    """What test.py of the copy says to --help, to a value beyond the limit, without the flag and with it."""
+    folder = tmp_path_factory.mktemp("runs")
+    for name in ("test.py", "pyproject.toml"):
+        shutil.copy(ROOT / name, changed.folder)
+    save_checkpoint({"epoch": -1, "model": small_network(4, list("abcd"))}, folder / "untrained.pt")
+    flags = ["--weights", str(folder / "untrained.pt"), "--data", str(shapes_small / "shapes.yaml"), "--img", "64"]
+    flags += ["--workers", "0", "--device", "cpu", "--project", str(folder)]
+    asked = {"help": ["--help"], "refused": ["--fail-under", "1.5"], "without": flags}
+    asked["with"] = [*flags, "--fail-under", "0.9"]
+    command = [sys.executable, "-c", SEVERAL, json.dumps(list(asked.values()))]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": changed.folder}
+    done = subprocess.run(command, cwd=changed.folder, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return dict(zip(asked, json.loads(done.stdout.splitlines()[-1])))
+
+
+def test_the_row_alone_gives_help_and_limits(runs):
+    expected = re.search(r"--help +# (.*)", FLAG)[1]
+    code, out, _ = runs["help"]
+    assert code == 0 and " ".join(expected.split()) in " ".join(out.split())
+    code, _, err = runs["refused"]
+    assert code == 2 and err.strip() == re.search(r"1\.5 +# (error: .*)", FLAG)[1]
+
+
+def test_its_use_decides_the_exit_code(runs):
+    assert runs["without"][0] == 0, runs["without"][2]
+    code, out, _ = runs["with"]
+    assert code == 1 and "below --fail-under 0.9" in out
+
+
+@pytest.mark.parametrize("name", ["--output-dir", "--search", "register", "changed", "upstream", "fixed"])
+def test_the_fields_it_names_exist(name):
+    source = "".join(path.read_text() for path in (ROOT / "yolov7fast" / "cli" / "flags").glob("*.py"))
+    assert name in FLAG and name in source

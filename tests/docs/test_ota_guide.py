@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from tests.docs.guide import ROOT, blocks
-from yolov7fast.losses.candidates import plan_chunks
-from yolov7fast.losses.simota import GroundTruthBoxes, MatchingChunk, Predictions, SimOTA
+from yolov7fast.losses.simota import GroundTruthBoxes, MatchingChunk, Predictions, SimOTA, plan_chunks
 
 TEXT = (ROOT / "docs" / "ota.md").read_text()
 

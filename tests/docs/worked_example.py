@@ -1,4 +1,4 @@
-"""Carries out what a worked example in docs/ shows: on a copy of the package, by its new files and its diffs."""
+"""Carries out what docs/extending.md shows: on a copy of the package, by new files and diffs."""
 
 import os
 import re
@@ -8,6 +8,9 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+SECTIONS = {  # of the page, by heading
+    part.partition("\n")[0]: part for part in re.split("^## ", (ROOT / "docs/extending.md").read_text(), flags=re.M)[1:]
+}
 STEP = re.compile(
     r"^\*\*`(?P<file>[^`]+)`\*\*(?P<new> \(new\))?\n(?P<blocks>(?:\n```(?:python|diff)\n.*?^```\n)+)", re.S | re.M
 )
@@ -19,13 +22,13 @@ def copy_package(folder: Path) -> None:
     shutil.copytree(ROOT / "yolov7fast", folder / "yolov7fast")
 
 
-def carry_out(document: str, folder: Path) -> list[str]:
-    """Change the copy in `folder` as the document says; returns the files touched, in its order.
+def carry_out(section: str, folder: Path) -> list[str]:
+    """Change the copy in `folder` as a section says; returns the files touched, in its order.
 
     A new file is a block of Python; a change is a diff whose old lines stand in the file exactly once.
     """
     touched = []
-    for step in STEP.finditer((ROOT / "docs" / document).read_text()):
+    for step in STEP.finditer(SECTIONS[section]):
         path = folder / step["file"]
         for block in BLOCK.finditer(step["blocks"]):
             if block["kind"] == "python":
@@ -46,12 +49,6 @@ def patched(text: str, diff: str, name: str) -> str:
     new = "".join(f"{line[1:]}\n" for line in lines if line[0] != "-")
     assert text.count(old) == 1, f"{name}: these lines are not there exactly once:\n{old}"
     return text.replace(old, new)
-
-
-def shown_test(touched: list[str]) -> str:
-    """The one test file among those a document touches."""
-    (test,) = [file for file in touched if file.startswith("tests/")]
-    return test
 
 
 def run_shown_tests(folder: Path, tests: list[str]) -> str:

@@ -10,7 +10,7 @@ import torch
 from benchmarks.losses import dense
 from benchmarks.op_counter import OpCounter
 from tests.losses.loss_golden import LOSSES, stand_in
-from yolov7fast.losses import candidates
+from yolov7fast.losses import simota
 from yolov7fast.losses.candidates import LEAD_REACH
 from yolov7fast.losses.yolo_loss import ComputeLossOTA
 from yolov7fast.training.memory_plan import PeakMemory
@@ -89,7 +89,7 @@ def test_a_crowded_image_beside_others_is_matched_as_without_chunks(monkeypatch)
     rows, raw = dense.targets(3, 330, 300), [m[:3] for m in random_maps(3, 128, dense.CLASSES)]
     loss, results = ComputeLossOTA(stand_in("p5", dense.CLASSES)), []
     for limit in (1 << 30, 1 << 18, 1 << 13):
-        monkeypatch.setattr(candidates, "MAX_PAIRS", limit)
+        monkeypatch.setattr(simota, "MAX_PAIRS", limit)
         plan = loss.plan(rows, raw, LEAD_REACH, 128)
         value, items = loss.on_device(raw, plan)
         results.append((len(plan.gt.chunks), items, *torch.autograd.grad(value, raw)))

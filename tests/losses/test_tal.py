@@ -65,9 +65,9 @@ def check_random(seed: int, dtype: torch.dtype) -> int:
     return skipped
 
 
-@pytest.mark.parametrize("block", range(10))
+@pytest.mark.parametrize("block", range(4))
 def test_random_cases_agree_with_the_slow_version(block):
-    """200 cases: empty images, one box, identical boxes, borders, outside, crowds; 1-80 classes, 3-5 levels."""
+    """80 cases: empty images, one box, identical boxes, borders, outside, crowds; 1-80 classes, 3-5 levels."""
     skipped = sum(check_random(seed, torch.float64) for seed in range(block * 20, block * 20 + 20))
     assert skipped <= 1
     assert sum(check_random(seed, torch.float32) for seed in range(block * 20, block * 20 + 20, 5)) <= 1

@@ -78,8 +78,6 @@ def prepared(model: Model) -> Model:
     for m in model.modules():
         if isinstance(m, IN_PLACE):
             m.inplace = True
-        elif isinstance(m, nn.Upsample):
-            m.recompute_scale_factor = None  # files of PyTorch before 1.11 come with another value
     stride = int(model.stride.max())
     if not 1 <= stride <= LARGEST_STRIDE:
         raise ValueError(f"its largest stride is {stride}")

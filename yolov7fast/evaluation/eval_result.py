@@ -1,6 +1,6 @@
 """The result of an evaluation, the names of its metrics, and further metrics (`FURTHER`).
 
-The names are columns of results.csv and tags of the loggers. `docs/extending_metric.md` adds a metric, step by step.
+The names are columns of results.csv and tags of the loggers. `docs/extending.md` adds a metric, step by step.
 """
 
 from collections.abc import Callable, Mapping

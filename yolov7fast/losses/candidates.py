@@ -17,9 +17,8 @@ import torch
 from yolov7fast.core.boxes import xywh2xyxy
 from yolov7fast.core.device import send
 from yolov7fast.core.errors import UserError
-from yolov7fast.losses.simota import GroundTruthBoxes, MatchingChunk
+from yolov7fast.losses.simota import GroundTruthBoxes, MatchingChunk, plan_chunks
 
-MAX_PAIRS = 1 << 23  # (box, candidate) pairs of a chunk, which limits memory to about 250 MB
 LEAD_REACH = 0.5  # the ordinary rule: the centre cell and the nearer neighbour on each axis
 AUX_REACH = 1.0  # the auxiliary head's rule: the centre cell and all four neighbours
 
@@ -90,41 +89,6 @@ def first_on_cell(level: np.ndarray, cell: np.ndarray) -> np.ndarray:
     return first[cell]
 
 
-def plan_chunks(candidate_image: np.ndarray, gt_image: np.ndarray) -> list[np.ndarray]:
-    """The fields of each `MatchingChunk`, one after another; each chunk has at most MAX_PAIRS pairs.
-
-    candidate_image: (n,), gt_image: (N,) int64. Images without candidates are left out. If one chunk is not enough,
-    images with similar numbers of candidates share a chunk, and the boxes of an image too large for one are split.
-    """
-    num_images = int(candidate_image.max(initial=-1)) + 1
-    gt_image = np.minimum(gt_image, num_images)
-    candidates, gt_idx = _pad_by_group(candidate_image, num_images), _pad_by_group(gt_image, num_images + 1)[:-1]
-    num_candidates, num_gt = (candidates >= 0).sum(1), (gt_idx >= 0).sum(1)
-    left = np.argsort(-num_candidates, kind="stable")
-    left = left[num_candidates[left] > 0]
-    chunks = []
-    while len(left):
-        widest = num_candidates[left[0]]
-        pairs = np.arange(1, len(left) + 1) * np.maximum.accumulate(num_gt[left]) * widest
-        count = max(1, int((pairs <= MAX_PAIRS).sum()))
-        images, left = left[:count], left[count:]
-        step = max(1, MAX_PAIRS // (count * widest))
-        for start in range(0, num_gt[images].max(), step):
-            stop = min(start + step, num_gt[images].max())
-            chunks += [candidates[images, :widest], gt_idx[images, start:stop]]
-    return chunks
-
-
-def _pad_by_group(group: np.ndarray, num_groups: int) -> np.ndarray:
-    """(num_groups, most) int64: the members of each group in ascending order, padded with -1."""
-    counts = np.bincount(group, minlength=num_groups)
-    order = np.argsort(group, kind="stable")
-    rank = np.arange(len(group)) - np.repeat(np.cumsum(counts) - counts, counts)
-    padded = np.full((num_groups, counts.max(initial=0)), -1)
-    padded[group[order], rank] = order
-    return padded
-
-
 class LossPlan(NamedTuple):
     """What is known of a batch before any prediction, on the device: n candidates, N targets.
 
@@ -146,7 +110,6 @@ class LossPlan(NamedTuple):
     gt: GroundTruthBoxes | None  # None: the assigner does not compare predictions with boxes
     trained: torch.Tensor | None = None  # (n, C) bool, class columns that the candidate's head trains; None: all
     fixed: torch.Tensor | None = None  # (n, C) logits that replace the others for the assigner
-    places: torch.Tensor | None = None  # (4, n) int64 image, anchor, row, column; None: raw outputs are contiguous
 
 
 @dataclass(frozen=True)
@@ -209,8 +172,6 @@ def make_plan(
         "balance": np.array(level_weights, np.float64 if raw[0].dtype == torch.float64 else np.float32),
         "gains": np.array(gains, np.float32),
     }
-    if not all(m.is_contiguous() for m in raw):
-        known["places"] = np.stack([found.image, found.anchor, found.row, found.column])
     matched = []
     if height is not None:
         width = sizes[0][1] * layout.stride[0] if exact else height  # upstream's, which differs for non-square images

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch.nn.utils.rnn import pad_sequence
 
 from yolov7fast.core.boxes import xywh2xyxy
-from yolov7fast.nn.detr_model import Detector, transformers
+from yolov7fast.nn.detr_model import DetrNetwork, transformers
 
 PARTS = {"box": ("loss_bbox",), "giou": ("loss_giou",), "cls": ("loss_ce", "loss_vfl")}  # name -> keys begin with
 Targets = Sequence[Mapping[str, torch.Tensor]]  # of each image: class_labels (g,), boxes (g, 4) xywhn
@@ -138,7 +138,7 @@ class SetLoss:
     then call it together: validation, which only the first one does, uses a separate loss.
     """
 
-    def __init__(self, detector: Detector):
+    def __init__(self, detector: DetrNetwork):
         self.compute = detector.network.loss_function
         self.weights = {name: 1.0 for name in PARTS}  # RT-DETR's parts are weighted already
         config = detector.network.config
@@ -197,7 +197,7 @@ def _float(value):
     return value.float() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
 
 
-def attach_loss(detector: Detector) -> SetLoss:
+def attach_loss(detector: DetrNetwork) -> SetLoss:
     """The network's `SetLoss`, which is created if needed."""
     present = detector.network.loss_function
     loss = present if isinstance(present, SetLoss) else SetLoss(detector)

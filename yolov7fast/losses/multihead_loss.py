@@ -56,17 +56,14 @@ class MultiHeadLoss(YoloLoss):
         _, _, trained, fixed = self.constants(raw[0].device)
         return plan._replace(trained=trained.index_select(0, head), fixed=fixed.index_select(0, head))
 
-    def means(self, box: torch.Tensor, objectness: torch.Tensor, cls: torch.Tensor, count: torch.Tensor) -> Terms:
+    def means(self, sums: Terms, count: torch.Tensor) -> Terms:
         """From (levels x heads,) to (levels,)."""
-        weights, sizes, _, _ = self.constants(box.device)
-        box, objectness, cls, count = (x.view(self.levels, self.heads) for x in (box, objectness, cls, count))
-        if self.per_head:
-            count = count.clamp(min=1)
-            box, cls = box / count, cls / (count * sizes)
-        else:
-            count = count.sum(1, keepdim=True).clamp(min=1)
-            box, cls = box / count, cls / (count * self.nc)
-        return Terms(*((x * weights).sum(1) for x in (box, objectness * self.objectness_weight, cls)))
+        weights, sizes, _, _ = self.constants(count.device)
+        sums, count = Terms(*(x.view(self.levels, self.heads) for x in sums)), count.view(self.levels, self.heads)
+        count = (count if self.per_head else count.sum(1, keepdim=True)).clamp(min=1)
+        objectness = sums.objectness * self.objectness_weight
+        cls = sums.cls / (count * (sizes if self.per_head else self.nc))
+        return Terms(*((x * weights).sum(1) for x in (sums.box / count, objectness, cls)))
 
 
 def objectness_weight(heads: int) -> int:

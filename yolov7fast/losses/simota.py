@@ -1,6 +1,7 @@
 """SimOTA, the simplified optimal transport assignment of YOLOX (Ge et al., 2021), for a whole batch at once.
 
-1. Candidates: the cells near the centre of a box whose anchor fits it (`losses.candidates`, on the host).
+1. Candidates: the cells near the centre of a box whose anchor fits it (`candidates.find_candidates`), padded so that
+   the images of a batch are matched together (`plan_chunks`); both on the host.
 2. Cost matrix (B, num_gt, num_candidates): class cost plus weighted overlap cost of every pair.
 3. Dynamic k: a box takes the k candidates of lowest cost, k being the sum of its best overlaps.
 4. Conflict resolution: a candidate taken by several boxes is assigned to the one with the lowest cost.
@@ -22,6 +23,7 @@ from yolov7fast.core.boxes import box_iou
 IOU_WEIGHT = 3.0  # of the overlap cost against the class cost
 LOG_FLOOR = float(np.float32(1e-8))  # added to an IoU before its logarithm, the same for fp32 and fp64
 LEAD_TOP, AUX_TOP = 10, 20  # how many of a box's best overlaps determine its k
+MAX_PAIRS = 1 << 23  # (box, candidate) pairs of a chunk, which limits memory to about 250 MB
 
 
 class Predictions(NamedTuple):
@@ -78,6 +80,47 @@ class Assigner:
         raise NotImplementedError
 
 
+# --- candidates, padded (on the host) ---------------------------------------------------------------------------------
+
+
+def plan_chunks(candidate_image: np.ndarray, gt_image: np.ndarray) -> list[np.ndarray]:
+    """The fields of each `MatchingChunk`, one after another; each chunk has at most MAX_PAIRS pairs.
+
+    candidate_image: (n,), gt_image: (N,) int64. Images without candidates are left out. If one chunk is not enough,
+    images with similar numbers of candidates share a chunk, and the boxes of an image too large for one are split.
+    """
+    num_images = int(candidate_image.max(initial=-1)) + 1
+    candidates, gt_idx = pad_by_group(candidate_image, num_images), pad_by_group(gt_image, num_images)
+    num_candidates, num_gt = (candidates >= 0).sum(1), (gt_idx >= 0).sum(1)
+    left = np.argsort(-num_candidates, kind="stable")
+    left = left[num_candidates[left] > 0]
+    chunks = []
+    while len(left):
+        widest = num_candidates[left[0]]
+        pairs = np.arange(1, len(left) + 1) * np.maximum.accumulate(num_gt[left]) * widest
+        count = max(1, int((pairs <= MAX_PAIRS).sum()))
+        images, left = left[:count], left[count:]
+        step = max(1, MAX_PAIRS // (count * widest))
+        for start in range(0, num_gt[images].max(), step):
+            stop = min(start + step, num_gt[images].max())
+            chunks += [candidates[images, :widest], gt_idx[images, start:stop]]
+    return chunks
+
+
+def pad_by_group(group: np.ndarray, num_groups: int) -> np.ndarray:
+    """(num_groups, most) int64: the members of each group in ascending order, padded with -1; other groups are left
+    out."""
+    order = np.argsort(group, kind="stable")
+    order = order[group[order] < num_groups]
+    counts = np.bincount(group[order], minlength=num_groups)
+    padded = np.full((num_groups, counts.max(initial=0)), -1)
+    padded[np.arange(padded.shape[1]) < counts[:, None]] = order
+    return padded
+
+
+# --- cost matrix, dynamic k, conflict resolution (on the device) ------------------------------------------------------
+
+
 class Pairs(NamedTuple):
     """All pairs of boxes and candidates of the images of a chunk."""
 
@@ -88,11 +131,11 @@ class Pairs(NamedTuple):
 
     def of_candidates(self, values: torch.Tensor) -> torch.Tensor:
         """(B, 1, P) from (n,) values of the candidates."""
-        return values[self.candidates][:, None]
+        return values[self.candidates].unsqueeze(1)
 
     def of_class(self, values: torch.Tensor) -> torch.Tensor:
         """(B, G, P) from (n, C) values: for each pair the value of the box's class."""
-        return values[self.candidates[:, None], self.gt_labels[..., None]]
+        return values[self.candidates.unsqueeze(1), self.gt_labels.unsqueeze(2)]
 
 
 @dataclass(frozen=True)
@@ -120,7 +163,7 @@ class SimOTA(Assigner):
         for chunk in gt.chunks:
             taken, cost, preferred = self.match_chunk(chunk, predictions.boxes, gt.boxes, gt.labels, features)
             num_taken.index_put_((taken,), torch.ones_like(taken), accumulate=True)
-            matched_gt.index_put_((taken,), chunk.gt_idx[..., None].expand_as(taken), accumulate=True)
+            matched_gt.index_put_((taken,), chunk.gt_idx.unsqueeze(2).expand_as(taken), accumulate=True)
             best = lowest[chunk.candidates]  # of earlier chunks, if the boxes of an image are split
             lowest[chunk.candidates] = torch.minimum(best, cost)
             preferred_gt[chunk.candidates] = torch.where(cost < best, preferred, preferred_gt[chunk.candidates])
@@ -143,15 +186,15 @@ class SimOTA(Assigner):
         """
         candidates, gt_idx = chunk
         is_candidate, is_gt = candidates >= 0, gt_idx >= 0
-        valid_mask = is_gt[..., None] & is_candidate[:, None]
+        padding = ~(is_gt.unsqueeze(2) & is_candidate.unsqueeze(1))
         gt_boxes, gt_labels = gt_boxes[gt_idx], gt_labels[gt_idx]
         iou = box_iou(gt_boxes, boxes[:, candidates].permute(1, 2, 0)).nan_to_num_(0)  # two empty boxes: no overlap
-        pairs = Pairs(candidates, gt_boxes, gt_labels, torch.where(valid_mask, iou, 0))
-        cost = torch.where(valid_mask, self.cost_matrix(pairs, features), torch.inf)
+        pairs = Pairs(candidates, gt_boxes, gt_labels, iou.masked_fill(padding, 0))
+        cost = self.cost_matrix(pairs, features).masked_fill(padding, torch.inf)
         k = self.dynamic_k(pairs, cost) * is_gt
         index = lowest_cost(cost, k, is_candidate.sum(1), self.top)
-        taken = candidates[:, None].expand_as(cost).gather(2, index)
-        taken = torch.where(torch.arange(index.shape[2], device=k.device) < k[..., None], taken, -1)
+        taken = candidates.unsqueeze(1).expand_as(cost).gather(2, index)
+        taken = torch.where(torch.arange(index.shape[2], device=k.device) < k.unsqueeze(2), taken, -1)
         lowest, preferred = self.conflict_cost(pairs, cost).min(1)
         return taken, lowest, gt_idx.gather(1, preferred)
 

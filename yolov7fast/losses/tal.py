@@ -37,9 +37,9 @@ class TAL(SimOTA):
 
     def prepare(self, predictions: Predictions) -> tuple[torch.Tensor, ...]:
         """Class logits (n, C); log of objectness, centre x and y of the cell and half its side in pixels, (n,) each."""
-        centre_x, centre_y = ((predictions.cell[:2] + 0.5) * predictions.stride).unbind()
-        objectness = F.logsigmoid(predictions.objectness)[:, 0]
-        return predictions.class_logits, objectness, centre_x, centre_y, predictions.stride[0] / 2
+        centre_x, centre_y, *_ = ((predictions.cell + 0.5) * predictions.stride).unbind()
+        objectness = F.logsigmoid(predictions.objectness).squeeze(1)
+        return predictions.class_logits, objectness, centre_x, centre_y, predictions.stride.squeeze(0) / 2
 
     def cost_matrix(self, pairs: Pairs, features: tuple[torch.Tensor, ...]) -> torch.Tensor:
         """Minus the logarithm of the alignment; infinite for cells outside the box."""
@@ -47,10 +47,10 @@ class TAL(SimOTA):
         objectness, x, y, half = map(pairs.of_candidates, others)
         logit = pairs.of_class(logits) if logits.shape[1] > 1 else None
         cost = self.misalignment(pairs.iou, objectness, logit)
-        left, top, right, bottom = pairs.gt_boxes[..., None].unbind(2)  # (B, G, 1) each
-        inside = (x - (left + right) / 2).abs() <= torch.maximum((right - left) / 2, half)
-        inside &= (y - (top + bottom) / 2).abs() <= torch.maximum((bottom - top) / 2, half)
-        return torch.where(inside, cost, torch.inf)
+        left, top, right, bottom = pairs.gt_boxes.unsqueeze(3).unbind(2)  # (B, G, 1) each
+        outside = (x - (left + right) / 2).abs() > torch.maximum((right - left) / 2, half)
+        outside |= (y - (top + bottom) / 2).abs() > torch.maximum((bottom - top) / 2, half)
+        return cost.masked_fill_(outside, torch.inf)
 
     def misalignment(self, iou: torch.Tensor, objectness: torch.Tensor, logit: torch.Tensor | None) -> torch.Tensor:
         """-log(score^alpha x iou^beta); objectness: its logarithm; logit: of the box's class.
@@ -66,7 +66,7 @@ class TAL(SimOTA):
 
     def conflict_cost(self, pairs: Pairs, cost: torch.Tensor) -> torch.Tensor:
         """Prefers the highest IoU among the boxes that contain the cell's centre."""
-        return torch.where(cost < torch.inf, -pairs.iou, torch.inf)
+        return (-pairs.iou).masked_fill_(cost == torch.inf, torch.inf)
 
     def weigh(
         self, given: Assignment, predictions: Predictions, features: tuple[torch.Tensor, ...], gt: GroundTruthBoxes
@@ -78,7 +78,7 @@ class TAL(SimOTA):
         positive, row = given.positive_mask, given.matched_gt
         iou = bbox_iou(predictions.boxes, gt.boxes[row], x1y1x2y2=True, eps=0).nan_to_num_(0)
         logits, objectness, *_ = features
-        logit = logits.gather(1, gt.labels[row][:, None])[:, 0] if logits.shape[1] > 1 else None
+        logit = logits.gather(1, gt.labels[row].unsqueeze(1)).squeeze(1) if logits.shape[1] > 1 else None
         cost = torch.where(positive, self.misalignment(iou, objectness, logit), torch.inf)
         least = cost.new_full((len(gt.labels),), torch.inf).scatter_reduce_(0, row, cost, "amin")
         best = torch.zeros_like(least).scatter_reduce_(0, row, iou * positive, "amax")

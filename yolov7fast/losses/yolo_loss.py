@@ -10,7 +10,7 @@ Everything is computed in fp32 (fp64 for fp64 outputs).
 ("upstream") know these losses.
 """
 
-from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -125,7 +125,7 @@ class YoloLoss:
         return self.total(terms, terms.objectness, raw[0].shape[0], plan)
 
     def predicted(self, raw: list[torch.Tensor], plan: LossPlan) -> Predicted:
-        rows, all_objectness = read_cells(plan.places, plan.cells, raw)
+        rows, all_objectness = ReadCells.apply(*plan.cells, *raw)
         box, objectness, classes = rows.split([4, 1, rows.shape[1] - 5], 1)
         xy, wh = box.T.sigmoid().chunk(2)
         box = torch.cat([decode_xy(xy), decode_wh(wh, plan.anchor)])
@@ -148,7 +148,7 @@ class YoloLoss:
     def positives(self, plan: LossPlan, given: Assignment) -> Positives:
         """Each candidate's target, relative to its cell."""
         box = plan.target_box.index_select(1, given.matched_gt) * plan.scale - plan.corner
-        cls = plan.target_class.index_select(0, given.matched_gt)[:, None]
+        cls = plan.target_class.index_select(0, given.matched_gt).unsqueeze(1)
         last = last_on_cell(given.positive_mask, plan.first_duplicate)
         return Positives(given.positive_mask, last, box, cls, given.weight, given.objectness)
 
@@ -163,7 +163,7 @@ class YoloLoss:
         box, cls, count, correction = torch.stack([c.sum(1) for c in columns.split(counts, 1)], 1)
         empty = self.objectness_criterion(predicted.all_objectness, 0.0)
         empty = torch.stack([level.mean() for level in empty.split(cells)])
-        return self.means(box, empty + correction / plan.area, cls, count)
+        return self.means(Terms(box, empty + correction / plan.area, cls), count)
 
     def candidate_terms(self, predicted: Predicted, positives: Positives, trained: torch.Tensor | None) -> torch.Tensor:
         """(4, n) for each candidate: box loss, class loss, weight, correction of the objectness loss.
@@ -182,10 +182,10 @@ class YoloLoss:
         weight = positives.mask if positives.weight is None else positives.weight
         return torch.stack([(1.0 - ciou) * weight, cls * weight, weight.to(ciou.dtype), correction * positives.last])
 
-    def means(self, box: torch.Tensor, objectness: torch.Tensor, cls: torch.Tensor, count: torch.Tensor) -> Terms:
+    def means(self, sums: Terms, count: torch.Tensor) -> Terms:
         """Means from the sums over positives and their number (or weight); objectness is a mean already."""
         count = count.clamp(min=1)
-        return Terms(box / count, objectness, cls / (count * self.nc))
+        return Terms(sums.box / count, sums.objectness, sums.cls / (count * self.nc))
 
     def class_rows(self, logits: torch.Tensor, cls: torch.Tensor, trained: torch.Tensor | None) -> torch.Tensor:
         """(n,) class loss of each candidate, summed over the trained classes; 0 if there is only one class."""
@@ -218,27 +218,6 @@ class YoloLoss:
         moved = weights[: self.levels] * 0.9999 + 0.0001 / objectness.float()
         balance = torch.cat([moved, weights[self.levels :]])
         self.balance = balance / balance[self.layout.stride.tolist().index(16)]
-
-    # --- inspection ---------------------------------------------------------------------------------------------------
-
-    def assigned_cells(self, p: list, targets: torch.Tensor, height: int) -> np.ndarray:
-        """(m, 6) level, image, anchor, row, column, target row of each positive, on the host."""
-        return self.weighted_cells(p, targets, height)[0]
-
-    @torch.no_grad()
-    def weighted_cells(self, p: list, targets: torch.Tensor, height: int) -> tuple[np.ndarray, np.ndarray]:
-        """Of each positive, on the host: (m, 6) level, image, anchor, row, column, target row, and (m,) its weight."""
-        raw = self.raw_outputs(p)
-        plan = self.plan(targets, raw, LEAD_REACH, height if self.assigner.compares else None)
-        given = self.match(self.predicted(raw, plan), plan)
-        counts, rows = [len(c) for c in plan.cells], []
-        by_output = zip(plan.cells, given.positive_mask.split(counts), given.matched_gt.split(counts))
-        for output, (cells, mask, target) in enumerate(by_output):
-            place = np.unravel_index(cells[mask].cpu().numpy(), raw[output].shape[:4])
-            level = np.full(len(place[0]), output // self.layout.heads)
-            rows.append(np.stack([level, *place, target[mask].cpu().numpy()], 1))
-        weight = given.positive_mask.float() if given.weight is None else given.weight
-        return np.concatenate(rows), weight[given.positive_mask].cpu().numpy()
 
 
 class AuxiliaryLoss(YoloLoss):
@@ -288,7 +267,8 @@ class ComputeLossAuxOTA(AuxiliaryLoss):
 # --- binary cross-entropy and reading of candidate cells --------------------------------------------------------------
 
 
-class FocalBCE(NamedTuple):
+@dataclass(frozen=True)
+class FocalBCE:
     """Element-wise binary cross-entropy with logits. gamma: exponent of the focal factor, 0 for none."""
 
     positive_weight: float
@@ -315,59 +295,35 @@ class FocalBCE(NamedTuple):
         return x * -by if self.positive_weight == 1 else by * ((self.positive_weight - 1) * F.softplus(-x) - x)
 
 
-def read_cells(
-    places: torch.Tensor | None, cells: Sequence[torch.Tensor], raw: Sequence[torch.Tensor]
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """(n, widest) rows of the candidates' cells, and the objectness of all cells of all raw outputs, concatenated.
+class ReadCells(torch.autograd.Function):
+    """Reads the raw outputs: rows (n, widest) of the candidates' cells, and the objectness of all cells, concatenated.
 
-    cells: of each raw output, the flat indices of its candidates; places: see `_ReadCells`. Both results are in the
-    precision of the loss; rows of outputs with fewer classes are padded with zeros.
-    """
-    return _ReadCells.apply(places, *cells, *raw)
-
-
-class _ReadCells(torch.autograd.Function):
-    """Indexing with a backward that writes one gradient per raw output, where autograd would write three and add them,
-    and rounds the objectness gradient to the output's precision once.
-
-    A raw output may have any memory format (a permuted convolution output); it is not copied, and its gradient has the
-    same format. Such an output is indexed by `places`, (4, n) image, anchor, row, column; a contiguous one by the flat
-    indices of its cells.
+    Arguments: of each raw output the flat indices of its candidates, then the raw outputs. Results are in the precision
+    of the loss; rows of outputs with fewer classes are padded with zeros. Backward writes one gradient per raw output,
+    where autograd would write three and add them, in the same order on every run.
     """
 
     @staticmethod
-    def forward(ctx, places, *cells_and_raw):
+    def forward(ctx, *cells_and_raw):
         cells, raw = cells_and_raw[: len(cells_and_raw) // 2], cells_and_raw[len(cells_and_raw) // 2 :]
-        ctx.save_for_backward(places, *cells)
-        ctx.layouts, ctx.dtype = [(m.shape, m.stride()) for m in raw], raw[0].dtype
+        ctx.save_for_backward(*cells)
+        ctx.shapes, ctx.dtype = [m.shape for m in raw], raw[0].dtype
         precision = torch.promote_types(ctx.dtype, torch.float32)
         width = max(m.shape[-1] for m in raw)
-        rows, objectness = [], []
-        for c, place, m in zip(cells, _by_output(places, cells), raw):
-            flat = m.view(-1, m.shape[-1]) if m.is_contiguous() else None
-            row = m[place] if flat is None else flat.index_select(0, c)
-            rows.append(row if row.shape[1] == width else F.pad(row, (0, width - row.shape[1])))
-            objectness.append(m[..., 4].reshape(-1) if flat is None else flat[:, 4])
-        return torch.cat(rows).to(precision), torch.cat(objectness).to(precision)
+        flat = [m.reshape(-1, m.shape[-1]) for m in raw]
+        rows = [m.index_select(0, c) for m, c in zip(flat, cells)]
+        rows = [row if row.shape[1] == width else F.pad(row, (0, width - row.shape[1])) for row in rows]
+        return torch.cat(rows).to(precision), torch.cat([m.select(1, 4) for m in flat]).to(precision)
 
     @staticmethod
     def backward(ctx, *grad_outputs):
-        grad_rows, grad_objectness = grad_outputs
-        places, *cells = ctx.saved_tensors
-        grads = []
-        rows = grad_rows.split([len(c) for c in cells])
-        objectness = grad_objectness.split([shape[:-1].numel() for shape, _ in ctx.layouts])
-        by_output = _by_output(places, cells)
-        for c, place, (shape, stride), row, obj in zip(cells, by_output, ctx.layouts, rows, objectness):
-            grad = grad_rows.new_empty_strided(shape, stride, dtype=ctx.dtype).zero_()
-            where, to = ((c,), grad.view(-1, shape[-1])) if grad.is_contiguous() else (place, grad)
-            to.index_put_(where, row[:, : shape[-1]].to(ctx.dtype), accumulate=True)  # in the same order on every run
-            obj = obj.index_put((c,), row[:, 4], accumulate=True)
-            grad[..., 4] = obj.view(shape[:-1])
+        cells, grads = ctx.saved_tensors, []
+        rows = grad_outputs[0].split([len(c) for c in cells])
+        objectness = grad_outputs[1].split([shape[:-1].numel() for shape in ctx.shapes])
+        for c, shape, row, obj in zip(cells, ctx.shapes, rows, objectness):
+            grad = row.new_zeros(shape, dtype=ctx.dtype)
+            flat = grad.view(-1, shape[-1])
+            flat.index_put_((c,), row[:, : shape[-1]].to(ctx.dtype), accumulate=True)
+            flat.select(1, 4).copy_(obj.index_put((c,), row.select(1, 4), accumulate=True))  # rounded once
             grads.append(grad)
-        return None, *[None] * len(cells), *grads
-
-
-def _by_output(places: torch.Tensor | None, cells: Sequence) -> Iterable[tuple[torch.Tensor, ...] | None]:
-    """Image, anchor, row and column of the candidates of each raw output; None if it is contiguous."""
-    return [None] * len(cells) if places is None else [p.unbind() for p in places.split([len(c) for c in cells], 1)]
+        return *[None] * len(cells), *grads

@@ -76,7 +76,7 @@ def transformers() -> ModuleType:
         raise UserError(HOW_TO_INSTALL) from None
 
 
-class Detector(nn.Module):
+class DetrNetwork(nn.Module):
     """A network of transformers with its input normalisation and the names of its classes."""
 
     network: Any  # of the architecture's class in transformers
@@ -126,7 +126,7 @@ def cells(height: int, width: int, strides: Sequence[int]) -> int:
 # --- building ---------------------------------------------------------------------------------------------------------
 
 
-def build(architecture: str, names: Sequence[str], settings: Mapping[str, Any], pretrained: str = "") -> Detector:
+def build(architecture: str, names: Sequence[str], settings: Mapping[str, Any], pretrained: str = "") -> DetrNetwork:
     """A network for the classes `names`.
 
     settings: keys of the architecture's configuration in transformers, `backbone_config` among them. pretrained: a
@@ -136,13 +136,13 @@ def build(architecture: str, names: Sequence[str], settings: Mapping[str, Any], 
     library, kind = transformers(), architecture_of(architecture)
     labels = {"id2label": dict(enumerate(names)), "label2id": {name: i for i, name in enumerate(names)}}
     if pretrained:
-        return Detector(_pretrained(library, kind, pretrained, labels, settings), architecture, names, False)
+        return DetrNetwork(_pretrained(library, kind, pretrained, labels, settings), architecture, names, False)
     config = _configuration(library, kind, settings, labels)
     with _as_user_errors("model.network"):
         network = getattr(library, kind.network)(config)
         thaw(network)
         spread_queries(network)
-        model = Detector(network, architecture, names, True)
+        model = DetrNetwork(network, architecture, names, True)
     try_out(model)
     return model
 
@@ -162,7 +162,7 @@ TRIED_SIZE = 64
 
 
 @torch.no_grad()
-def try_out(model: Detector) -> None:
+def try_out(model: DetrNetwork) -> None:
     """Run one image, so that incompatible settings are reported before anything is written."""
     with _as_user_errors("model.network", "; these values do not go together: take one back to its default"):
         height = model.least_height(TRIED_SIZE, TRIED_SIZE)
@@ -174,7 +174,7 @@ def try_out(model: Detector) -> None:
     model.train()
 
 
-def rebuild(description: Mapping[str, Any], origin: str | Path) -> Detector:
+def rebuild(description: Mapping[str, Any], origin: str | Path) -> DetrNetwork:
     """The network of a checkpoint's description, without its weights. origin: file name for messages."""
     library = transformers()
     name = description.get("architecture")
@@ -194,7 +194,7 @@ def rebuild(description: Mapping[str, Any], origin: str | Path) -> Detector:
             thaw(network)
         else:
             train_upper_stages(network)
-        return Detector(network, name, description["names"], description["live_norms"])
+        return DetrNetwork(network, name, description["names"], description["live_norms"])
     except Exception as error:  # transformers answers values that it cannot use with exceptions of every kind
         raise CheckpointError(f"{origin} is damaged: its network cannot be built ({one_line(error, 150)})") from None
 

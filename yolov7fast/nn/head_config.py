@@ -104,12 +104,12 @@ class HeadConfig:
             raise UserError(f"{where}: heads is {heads}, but head_assignments lacks {_some(missing)}")
         if extra := [str(key) for key in sections if key not in expected]:
             raise UserError(f"{where}: heads is {heads}, but head_assignments also has {_some(extra)}")
-        names, full_head = content.get("names"), content.get("full_head", False)
+        full_head = content.get("full_head", False)
         if not isinstance(full_head, bool):
             raise UserError(f"{where}: full_head must be true or false, not {shown(full_head)}")
-        parsed = [_section(sections[key], key, nc, names, where) for key in expected]
+        parsed = [_section(sections[key], key, nc, where) for key in expected]
         classes = tuple(ids for ids, _, _ in parsed)
-        _check_partition(classes, nc, names, where if "nc" in content else f"{where}, which gives no nc")
+        _check_partition(classes, nc, where if "nc" in content else f"{where}, which gives no nc")
         return cls(
             nc,
             classes,
@@ -167,13 +167,7 @@ def _some(words: Sequence[str]) -> str:
     return ", ".join(printable(word, 40) for word in words[:5]) + (", ..." if len(words) > 5 else "")
 
 
-def _label(cls: int, names: Any) -> str:
-    """A class in error messages: its number, and its name if the file has names."""
-    known = isinstance(names, Sequence) and not isinstance(names, str) and 0 <= cls < len(names)
-    return f"class {cls} ({printable(names[cls], 40)})" if known else f"class {cls}"
-
-
-def _section(section: Any, key: str, nc: int, names: Any, where: str) -> tuple[tuple[int, ...], float, str]:
+def _section(section: Any, key: str, nc: int, where: str) -> tuple[tuple[int, ...], float, str]:
     """Class ids, weight and name of one head."""
     ids = section.get("classes") if isinstance(section, Mapping) else None
     if not isinstance(ids, list) or not ids:
@@ -185,7 +179,7 @@ def _section(section: Any, key: str, nc: int, names: Any, where: str) -> tuple[t
         if not 0 <= c < nc:
             raise UserError(f"{where}: {key} lists class {c}, but nc is {nc}: classes are 0 to {nc - 1}")
         if c in seen:
-            raise UserError(f"{where}: {key} lists {_label(c, names)} twice")
+            raise UserError(f"{where}: {key} lists class {c} twice")
         seen.add(c)
     weight = section.get("weight", 1.0)
     if isinstance(weight, bool) or not isinstance(weight, int | float) or not LEAST_WEIGHT <= weight <= MOST_WEIGHT:
@@ -194,18 +188,16 @@ def _section(section: Any, key: str, nc: int, names: Any, where: str) -> tuple[t
     return tuple(ids), float(weight), _text(section.get("name") or "")
 
 
-def _check_partition(classes: Sequence[Sequence[int]], nc: int, names: Any, where: str) -> None:
+def _check_partition(classes: Sequence[Sequence[int]], nc: int, where: str) -> None:
     """UserError unless every class is in exactly one head."""
     owner: dict[int, int] = {}
     for h, ids in enumerate(classes):
         for c in ids:
             if c in owner:
-                raise UserError(f"{where}: {_label(c, names)} is in head_{owner[c]} and in head_{h}; keep one of them")
+                raise UserError(f"{where}: class {c} is in head_{owner[c]} and in head_{h}; keep one of them")
             owner[c] = h
     if absent := [c for c in range(nc) if c not in owner]:
-        raise UserError(
-            f"{where}: {len(absent)} of {nc} classes in no head: {_some([_label(c, names) for c in absent])}"
-        )
+        raise UserError(f"{where}: {len(absent)} of {nc} classes in no head: {_some([f'class {c}' for c in absent])}")
 
 
 def choose_head_config(

@@ -71,8 +71,8 @@ class Detect(nn.Module):
 
     def split_anchors(self, x: torch.Tensor) -> torch.Tensor:
         """(B, A*O, H, W) -> (B, A, H, W, O)"""
-        b, _, h, w = x.shape
-        return x.view(b, self.na, self.no, h, w).permute(0, 1, 3, 4, 2).contiguous()
+        b, c, h, w = x.shape
+        return x.view(b, self.na, c // self.na, h, w).permute(0, 1, 3, 4, 2).contiguous()
 
     def predictions(self, raw: list) -> torch.Tensor:
         """Raw outputs of all levels -> (B, sum of A*H*W, O)."""

@@ -11,7 +11,7 @@ import inspect
 import logging
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, cast
@@ -28,7 +28,6 @@ from yolov7fast.nn import heads
 from yolov7fast.nn.class_paths import class_path
 
 LOGGER = logging.getLogger(__name__)
-SUSPICIOUS = 1e8  # product of a row's arguments from which its weights are counted before it is built
 MOST_WEIGHTS = 10**9  # of a network
 MOST_ANCHORS = 100  # for each level
 LARGEST_ANCHOR = 1e6  # pixels
@@ -334,8 +333,7 @@ def parse_model(d: dict, ch: list[int], file: str = "model description") -> tupl
         resolved = row.block.rule(row)
         if not is_whole(resolved.width, 0, MOST_CHANNELS):
             row.fail(f"its output has {shown(resolved.width)} channels: at most {MOST_CHANNELS:,} are possible")
-        check_weights(row, resolved, weights)
-        layer: Any = build_layer(row, resolved)
+        layer: Any = build_layer(row, resolved, MOST_WEIGHTS - weights)
         layer.i, layer.f, layer.type = i, row.sources, class_path(row.block.cls)
         layer.np = sum(p.numel() for p in layer.parameters())
         weights += layer.np
@@ -378,36 +376,12 @@ def make_row(d: dict, index: int, written: Any, widths: list[int], file: str) ->
     )
 
 
-def check_weights(row: Row, resolved: Resolved, so_far: int) -> None:
-    """UserError for a layer with too many weights, counted on the meta device if its arguments are large.
+def build_layer(row: Row, resolved: Resolved, most_weights: int) -> nn.Module:
+    """The module of a row; where repeated, a Sequential of modules with the same arguments.
 
-    so_far: weights of the layers before it.
+    most_weights: of all repeats. They are counted on the meta device, without memory or random draws.
     """
-    sizes = [max(abs(value), 1) for value in flat_numbers(resolved.args)]
-    kernel = max(sizes[2:], default=1)  # counts twice: it is a square
-    if so_far + math.prod(sizes) * kernel * max(resolved.repeats, 1) <= SUSPICIOUS:
-        return
-    try:
-        with torch.device("meta"):  # no memory, no random draw
-            weights = sum(p.numel() for p in row.block.cls(*resolved.args).parameters()) * max(resolved.repeats, 1)
-    except Exception:  # reported when it is built
-        return
-    if so_far + weights > MOST_WEIGHTS:
-        row.fail(f"with it the network would have {so_far + weights:,} weights; at most {MOST_WEIGHTS:,} are possible")
-
-
-def flat_numbers(args: Iterable[Any]) -> Iterator[float]:
-    """The numbers among a row's arguments and in lists among them."""
-    for value in args:
-        if isinstance(value, list):
-            yield from flat_numbers(value)
-        elif isinstance(value, int | float) and not isinstance(value, bool):
-            yield value
-
-
-def build_layer(row: Row, resolved: Resolved) -> nn.Module:
-    """The module of a row; where repeated, a Sequential of modules with the same arguments."""
-    cls, args = row.block.cls, resolved.args
+    cls, args, repeats = row.block.cls, resolved.args, max(resolved.repeats, 1)
     signature = inspect.signature(cls)
     try:
         signature.bind(*args)
@@ -416,9 +390,13 @@ def build_layer(row: Row, resolved: Resolved) -> nn.Module:
         hint = f", of which the sources give {supplied}" if supplied else ""
         row.fail(f"the arguments {shown(row.args)} do not fit {cls.__name__}{signature}{hint}")
     try:
-        modules = [cls(*args) for _ in range(max(resolved.repeats, 1))]
+        with torch.device("meta"):
+            weights = sum(p.numel() for p in cls(*args).parameters()) * repeats
+        if weights > most_weights:
+            raise UserError(f"has {weights:,} weights; at most {MOST_WEIGHTS:,} are possible in a network")
+        modules = [cls(*args) for _ in range(repeats)]
     except Exception as error:  # PyTorch raises exceptions of every type for invalid values
         if is_out_of_memory(error):
             raise
         row.fail(f"cannot be built from {shown(row.args)}: {one_line(error, 200)}")
-    return nn.Sequential(*modules) if resolved.repeats > 1 else modules[0]
+    return nn.Sequential(*modules) if repeats > 1 else modules[0]

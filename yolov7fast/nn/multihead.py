@@ -47,14 +47,6 @@ class MultiHeadDetect(Detect):
             for k, head in enumerate(self.heads)
         ]
 
-    def split_anchors(self, x: torch.Tensor) -> torch.Tensor:
-        """(B, A*O, H, W) -> (B, A, H, W, O) without a copy.
-
-        The loss reads one column (objectness) of every cell, which is contiguous in this memory format.
-        """
-        b, c, h, w = x.shape
-        return x.view(b, self.na, c // self.na, h, w).permute(0, 1, 3, 4, 2)
-
     def features(self, x: list[torch.Tensor], k: int) -> list[torch.Tensor]:
         """The feature maps that head k reads."""
         return x
@@ -70,10 +62,10 @@ class MultiHeadDetect(Detect):
         return pred
 
     def own_columns(self, raw: torch.Tensor, k: int) -> torch.Tensor:
-        """The output of head k, contiguous, without the columns of other heads' classes."""
+        """The output of head k, without the columns of other heads' classes."""
         width = raw.shape[-1] - 5
         if len(self.class_columns[k]) == width:
-            return raw.contiguous()
+            return raw
         first, last = self.place_bounds[k]
         return raw.index_select(-1, self.places[first:last])
 

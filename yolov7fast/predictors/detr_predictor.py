@@ -13,7 +13,7 @@ from yolov7fast.core.errors import UserError, shown
 from yolov7fast.core.files.settings_files import is_whole
 from yolov7fast.data.detr_dataset import content, padding_mask
 from yolov7fast.losses.detr_loss import PARTS, attach_loss
-from yolov7fast.nn.detr_model import Architecture, Detector, rebuild
+from yolov7fast.nn.detr_model import Architecture, DetrNetwork, rebuild
 from yolov7fast.predictors.predictor import (
     DEFAULT,
     LARGEST_SIDE,
@@ -39,7 +39,7 @@ class BatchLayout(NamedTuple):
     width: int
 
     @classmethod
-    def of(cls, shapes, canvas, model: Detector, grid: int = 1) -> "BatchLayout":
+    def of(cls, shapes, canvas, model: DetrNetwork, grid: int = 1) -> "BatchLayout":
         """The layout of a loaded batch.
 
         Args:
@@ -135,7 +135,11 @@ class DetrPredictor(NetworkPredictor):
     stride = GRID
 
     def __init__(
-        self, model: Detector, options: PredictOptions = DEFAULT, with_loss: bool = False, img_size: int | None = None
+        self,
+        model: DetrNetwork,
+        options: PredictOptions = DEFAULT,
+        with_loss: bool = False,
+        img_size: int | None = None,
     ):
         for wanted, flag in ((options.augment, "--augment"), (options.hybrid, "--save-hybrid")):
             if wanted:
@@ -189,7 +193,7 @@ def load_predictor(files: Sequence[WeightsFile], device: torch.device, options: 
     return DetrPredictor(model, options, img_size=size)
 
 
-def load_network(file: WeightsFile) -> Detector:
+def load_network(file: WeightsFile) -> DetrNetwork:
     """The network of a checkpoint with its EMA weights, which a stripped file stores as `model`."""
     model = rebuild(file.content, file.path)
     try:

@@ -20,7 +20,7 @@ from yolov7fast.data.detr_dataset import DetrDataset
 from yolov7fast.evaluation.eval_config import EvalConfig
 from yolov7fast.evaluation.eval_result import EvalResult
 from yolov7fast.losses.detr_loss import PARTS, attach_loss, matcher_timed
-from yolov7fast.nn.detr_model import Detector, build, rebuild
+from yolov7fast.nn.detr_model import DetrNetwork, build, rebuild
 from yolov7fast.predictors.detr_predictor import GRID, BatchLayout, DetrPredictor
 from yolov7fast.predictors.predictor import Predictor
 from yolov7fast.training.checkpoints.resume import Progress
@@ -67,7 +67,7 @@ class DetrFamily(Family):
     }
     epoch_files = ("checkpoint_epoch_*.pth",)
     config: DetrTrainConfig
-    model: Detector
+    model: DetrNetwork
 
     # --- how runs start and resume ------------------------------------------------------------------------------------
 
@@ -85,7 +85,7 @@ class DetrFamily(Family):
         )
 
     @classmethod
-    def build_network(cls, config: DetrTrainConfig, data: DataYaml, checkpoint: dict[str, Any] | None) -> Detector:
+    def build_network(cls, config: DetrTrainConfig, data: DataYaml, checkpoint: dict[str, Any] | None) -> DetrNetwork:
         if checkpoint is not None:
             return rebuild(checkpoint, config.resume)
         names = class_names(data, config.single_cls)

@@ -17,7 +17,7 @@ from yolov7fast.cli.commands.train import run
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.core.errors import UserError
 from yolov7fast.losses.detr_loss import PARTS, SetLoss, attach_loss
-from yolov7fast.nn.detr_model import ARCHITECTURES, Detector, build
+from yolov7fast.nn.detr_model import ARCHITECTURES, DetrNetwork, build
 from yolov7fast.training.config import DetrTrainConfig
 from yolov7fast.training.detr_family import DetrFamily, DropSchedule
 from yolov7fast.training.distributed import World
@@ -33,7 +33,7 @@ def start(*arguments: str) -> int:
 
 
 @pytest.fixture(params=ARCHITECTURES)
-def detector(request) -> Detector:
+def detector(request) -> DetrNetwork:
     torch.manual_seed(0)
     return build(request.param, NAMES, copy.deepcopy(NETWORKS[request.param]) | {"dropout": 0.0})
 
@@ -67,7 +67,7 @@ def steps(tmp_path_factory, shapes_small) -> tuple[list, int]:
     """What the network and the loss see in the training steps of a run with many flags, and its exit code."""
     seen, folder = [], tmp_path_factory.mktemp("steps")
     with pytest.MonkeyPatch.context() as patch:
-        forward, compute = Detector.forward, SetLoss.__call__
+        forward, compute = DetrNetwork.forward, SetLoss.__call__
 
         def watched(self, images, mask, labels=None):
             if self.training:
@@ -80,7 +80,7 @@ def steps(tmp_path_factory, shapes_small) -> tuple[list, int]:
                 seen[-1] |= {"dtype": logits.dtype, "loss": found[0].item()}
             return found
 
-        patch.setattr(Detector, "forward", watched)
+        patch.setattr(DetrNetwork, "forward", watched)
         patch.setattr(SetLoss, "__call__", compared)
         flags = ["--subset-size", "8", "--resize-schedule", "1:64:4,2:96:2", "--max-iter", "5", "--amp", "bf16"]
         plain = ["--scale-min", "1", "--crop", "0"]

@@ -1,4 +1,4 @@
-"""A further family of detectors, as docs/extending_family.md shows it whole: it trains, is killed, resumes, detects."""
+"""A further family of detectors, as docs/extending.md shows it whole: it trains, is killed, resumes, detects."""
 
 import os
 import re
@@ -19,7 +19,7 @@ from yolov7fast.training.family import Family, family_class
 from yolov7fast.training.step import TrainStep
 
 ROOT = Path(__file__).resolve().parents[3]
-TEXT = (ROOT / "docs" / "extending_family.md").read_text()
+TEXT = (ROOT / "docs" / "extending.md").read_text().partition("## A family of detectors")[2]
 FILES = dict(re.findall(r"```python\n# yolov7fast/training/(\S+\.py)\n(.*?)```", TEXT, re.S))
 ROW = re.search(r"```python\n# yolov7fast/checkpoint/families\.py, in FAMILIES\n(.*?)```", TEXT, re.S)
 COMMANDS = re.search(r"```bash\n(.*?)```", TEXT, re.S)
