@@ -47,7 +47,7 @@ def test_an_unreadable_file_is_named_in_one_sentence(options, workers):
 def test_a_loader_that_is_forgotten_ends_its_workers():
     loader = make_loader(FakeDataset(24), 4, 2, worker_tensor=True)
     next(iter(loader))
-    processes = loader._workers.processes
+    processes = list(loader._iterators[0]._workers)
     del loader
     assert all(p.exitcode is not None for p in processes)
 
@@ -111,8 +111,7 @@ way, loaders, pids = sys.argv[1], [], []
 for options in ({"worker_tensor": True}, {"worker_tensor": True, "seed": 1}, {}):
     loaders.append(make_loader(FakeDataset(24, seed=1), 4, 2, **options))
     next(iter(loaders[-1]))
-    workers = loaders[-1]._workers.processes if options else loaders[-1]._iterators[0]._workers
-    pids += [w.pid for w in workers]
+    pids += [worker.pid for worker in loaders[-1]._iterators[0]._workers]
 print(*pids, flush=True)
 if way == "error":
     raise ValueError("an error of the caller")

@@ -45,7 +45,7 @@ def stopping_held_back() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def set_up_worker() -> None:
+def set_up_worker(worker_id: int) -> None:
     """Prepare a new worker: it ignores stop signals, ends soon after its parent, and keeps freed memory."""
     for number in ASKING:
         signal.signal(number, signal.SIG_IGN)
