@@ -4,8 +4,6 @@ Images are uint8 arrays (H, W, 3) in BGR order, as OpenCV reads them. Sizes are 
 """
 
 import contextlib
-import fnmatch
-import glob
 import logging
 import multiprocessing
 import os
@@ -167,24 +165,9 @@ def list_files(
 
 
 def matching_files(pattern: str) -> list[str]:
-    """Return the regular files that match a glob pattern, in which `**` matches any number of folders."""
-    parts = pattern.split(os.sep)
-    if "**" not in parts:
-        return [path for path in glob.glob(pattern) if os.path.isfile(path)]
-    plain = next(i for i, part in enumerate(parts) if glob.has_magic(part))
-    base = os.sep.join(parts[:plain]) or os.sep
-    if not os.path.isdir(base):
-        return []
-    files, _ = list_files(base, lambda name: True)
-    return [path for path in files if _fits(os.path.relpath(path, base).split(os.sep), parts[plain:])]
-
-
-def _fits(names: list[str], patterns: list[str]) -> bool:
-    if not patterns:
-        return not names
-    if patterns[0] == "**":
-        return _fits(names, patterns[1:]) or (bool(names) and _fits(names[1:], patterns))
-    return bool(names) and fnmatch.fnmatchcase(names[0], patterns[0]) and _fits(names[1:], patterns[1:])
+    """Return the regular files that match a glob pattern; `**` matches any number of folders, but no links to them."""
+    path = Path(pattern)
+    return [str(file) for file in Path(path.anchor).glob(str(path.relative_to(path.anchor))) if file.is_file()]
 
 
 def file_workers(files: int, many: int) -> Executor:

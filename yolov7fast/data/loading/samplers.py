@@ -32,7 +32,7 @@ class BatchOrder:
         """shuffle: None: with several processes (`rank` >= 0), as upstream. endless: continue into the next epoch."""
         self.seed = seed
         self.endless = endless
-        self.start = (0, 0)  # epoch and batch at which the next iterator begins; only with a seed
+        self.start: tuple[int, int] = (0, 0)  # epoch and batch at which the next iterator begins; only with a seed
         self.sampler = DistributedSampler(
             dataset,
             num_replicas=world_size if rank >= 0 else 1,

@@ -153,7 +153,7 @@ class _GroupTask(NamedTuple):
     """A group of samples to be made."""
 
     slot: int
-    count: int  # images of its batch
+    images: int  # of its batch
     shape: tuple[int, int]  # (H, W)
     first: int  # index in the batch of its first image
     keys: list
@@ -197,7 +197,7 @@ class _GroupSource(BatchSource):
         super().__init__(dataset)
         self._buffer = buffer
 
-    def make(self, keys: _GroupTask) -> tuple[np.ndarray, list[str], list]:
-        task = keys
-        images = self._buffer.images(task.slot, task.count, task.shape).numpy()
+    def make(self, keys: Any) -> tuple[np.ndarray, list[str], list]:
+        task: _GroupTask = keys
+        images = self._buffer.images(task.slot, task.images, task.shape).numpy()
         return write_samples(self.dataset, task.keys, images, task.first)

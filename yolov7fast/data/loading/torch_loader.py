@@ -80,9 +80,10 @@ class BatchLoader:
         self._next = (0, 0)  # (epoch, batch) that the next iteration begins with
         self._ahead: tuple[int, int] | None = None  # (epoch, batch) that `_take` gives next
         self._iterators: list = []  # none or one
+        self._at_once = tasks is not None  # shared batches are not in the queues
         # At exit: before its queues close (at priority 10) and before multiprocessing ends all children, which torch
         # would report as an error.
-        self._closing = util.Finalize(self, _end_workers, (self._iterators,), exitpriority=100)
+        self._closing = util.Finalize(self, _end_workers, (self._iterators, self._at_once), exitpriority=100)
         if not order.keyed and order.endless:
             self._new_iterator()
 
@@ -118,7 +119,7 @@ class BatchLoader:
     def _new_iterator(self) -> None:
         self._check_open()
         if self._source.indices is None:
-            _end_workers(self._iterators)
+            _end_workers(self._iterators, self._at_once)
         else:
             self._source.indices.publish(self.dataset.indices)
         restrict_torch_handler()
@@ -199,7 +200,7 @@ class BatchSource(Dataset):
                 raise
             return failure
 
-    def make(self, keys: list) -> tuple:
+    def make(self, keys: Any) -> tuple:
         in_worker = get_worker_info() is not None
         if self.collate_fn is None:
             return make_batch(self.dataset, keys, shared=in_worker)
@@ -280,11 +281,16 @@ def _dead_workers(iterator, seconds: float = 0) -> list:
     return [w for w in workers if w.sentinel in ended or not w.is_alive()]
 
 
-def _end_workers(iterators: list) -> None:
-    """Empty the list and end the workers of its iterator now, not when the garbage collector finds it."""
+def _end_workers(iterators: list, at_once: bool = False) -> None:
+    """Empty the list and end the workers of its iterator now, not when the garbage collector finds it.
+
+    at_once: kill them, as they hold nothing that needs a clean-up; otherwise they finish what they are sending.
+    """
     while iterators:
         iterator = iterators.pop()
         for worker in getattr(iterator, "_workers", ()):
             worker.terminate = worker.kill  # torch sends SIGTERM, which workers ignore
+            if at_once:
+                worker.kill()
         if hasattr(iterator, "_shutdown_workers"):  # missing without workers
             iterator._shutdown_workers()
