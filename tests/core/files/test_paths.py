@@ -70,16 +70,13 @@ def test_latest_run_is_the_newest_last_checkpoint(in_empty_folder, monkeypatch):
     ("name", "kind", "file"),
     [
         ("yolov7-tiny", "cfg", "cfg/training/yolov7-tiny.yaml"),
-        ("yolov7-tiny-silu", "cfg", "cfg/deploy/yolov7-tiny-silu.yaml"),
         ("tiny", "hyp", "data/hyp.scratch.tiny.yaml"),
-        ("tiny.noota", "hyp", "data/hyp.scratch.tiny.noota.yaml"),
         ("small", "hyp", "data/hyp.small.yaml"),
         ("data/hyp.shapes.yaml", "hyp", "data/hyp.small.yaml"),  # its name in older versions
         ("coco320", "data", "data/coco320.yaml"),
         ("tiny_smoke", "run file", "configs/tiny_smoke.yaml"),
         ("lr_bs", "experiment", "experiments/lr_bs.json"),
         ("cfg/training/yolov7.yaml", "", "cfg/training/yolov7.yaml"),
-        ("data/coco.yaml", "data", "data/coco.yaml"),
     ],
 )
 def test_shipped_files_are_found_from_any_folder(in_empty_folder, name, kind, file):

@@ -29,7 +29,7 @@ def shared():
         loader.close()
 
 
-@pytest.mark.parametrize("micro_batch", [0, 3, 100])
+@pytest.mark.parametrize("micro_batch", [0, 3])
 def test_any_group_size_gives_the_same_batches(shared, micro_batch):
     want = copied(make_loader(FakeDataset(17, seed=1), 7, 0, seed=1))
     assert copied(shared(FakeDataset(17, seed=1), 7, micro_batch=micro_batch, seed=1)) == want
