@@ -60,8 +60,7 @@ def _renew_locks() -> None:
     _LOCK, _STDERR_LOCK = threading.RLock(), threading.RLock()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_locks)
+os.register_at_fork(after_in_child=_renew_locks)
 
 
 def open_closed_streams() -> None:
@@ -103,8 +102,6 @@ def output_is_lost() -> bool:
 
 def _has_no_reader(descriptor: int) -> bool:
     """Whether it is a pipe whose other end is closed."""
-    if not hasattr(select, "poll"):
-        return False
     poll = select.poll()
     poll.register(descriptor, 0)
     return any(events & select.POLLERR for _, events in poll.poll(0))

@@ -81,9 +81,8 @@ def _reset_after_fork() -> None:
     _side_work = threading.RLock()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=lambda: _side_work.acquire(),
-        after_in_parent=lambda: _side_work.release(),
-        after_in_child=_reset_after_fork,
-    )
+os.register_at_fork(
+    before=lambda: _side_work.acquire(),
+    after_in_parent=lambda: _side_work.release(),
+    after_in_child=_reset_after_fork,
+)

@@ -223,37 +223,27 @@ def _find(folder: Path, want: _Wanted) -> tuple[Path, np.ndarray] | None:
     return None
 
 
-Index = tuple[list[str], np.ndarray]  # source paths and table of a pack
+def _read_index(path: Path, img_size: int, mode: str) -> tuple[list[str], np.ndarray] | None:
+    """Return source paths and table of a pack; None if it is missing, damaged, foreign, or of another size or mode.
 
-
-def _read_index(path: Path, img_size: int, mode: str) -> Index | None:
-    """Return the index of a pack; None if it is missing, truncated, damaged, foreign or of another size or mode."""
+    The header is checked before it is used, the rest by its checksum.
+    """
     try:
-        with open(path, "rb") as f, mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ) as buffer:
-            return _parse_index(buffer, img_size, mode)
-    except (OSError, ValueError):  # missing or empty
+        with open(path, "rb") as file:
+            head = file.read(HEADER)
+            meta = json.loads(head.removeprefix(MAGIC).rstrip(b"\0"))
+            wanted = {"version": VERSION, "img_size": img_size, "mode": mode, "bytes": os.path.getsize(path)}
+            if not head.startswith(MAGIC) or any(meta.get(key) != value for key, value in wanted.items()):
+                return None
+            file.seek(meta["table_at"])
+            index = file.read()
+        if zlib.crc32(index) != meta["index_crc"]:
+            return None
+        table = np.frombuffer(index, np.int64, meta["n"] * COLUMNS).reshape(-1, COLUMNS)
+        names = index[table.nbytes :].split(b"\0")[:-1]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
-
-
-def _parse_index(buffer: mmap.mmap, img_size: int, mode: str) -> Index | None:
-    """Return the index of a mapped pack. The header is checked before it is used, the index by its checksum."""
-    head = buffer[:HEADER]
-    try:
-        meta = json.loads(head[len(MAGIC) :].rstrip(b"\0")) if head.startswith(MAGIC) else None
-    except (ValueError, RecursionError):
-        return None
-    wanted = {"version": VERSION, "img_size": img_size, "mode": mode, "bytes": len(buffer)}
-    if not isinstance(meta, dict) or any(meta.get(key) != value for key, value in wanted.items()):
-        return None
-    n, table_at = meta.get("n"), meta.get("table_at")
-    if not (isinstance(n, int) and isinstance(table_at, int) and n >= 0 and HEADER <= table_at <= len(buffer)):
-        return None
-    names_at = table_at + n * COLUMNS * 8
-    if names_at > len(buffer) or zlib.crc32(buffer[table_at:]) != meta.get("index_crc"):
-        return None
-    table = np.frombuffer(buffer[table_at:names_at], np.int64).reshape(n, COLUMNS)
-    names = buffer[names_at:].split(b"\0")[:-1]
-    return ([os.fsdecode(name) for name in names], table) if len(names) == n else None
+    return ([os.fsdecode(name) for name in names], table) if len(names) == len(table) else None
 
 
 def _build(path: Path, want: _Wanted, prefix: str) -> tuple[Path, np.ndarray]:

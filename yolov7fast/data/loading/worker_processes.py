@@ -35,9 +35,6 @@ def stopping_held_back() -> Iterator[None]:
 
     Signals that arrive within the block are delivered to this process at its end.
     """
-    if not hasattr(signal, "pthread_sigmask"):  # a system that cannot fork
-        yield
-        return
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ASKING)
     try:
         yield
