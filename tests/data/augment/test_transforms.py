@@ -1,7 +1,5 @@
 """Letterbox, warp, colour and blending against recorded figures."""
 
-import threading
-
 import numpy as np
 import pytest
 
@@ -18,7 +16,6 @@ from yolov7fast.data.augment.transforms import (
     polygon_box,
     random_perspective,
     resample_polygon,
-    scratch,
     visible_source,
     warp_image,
 )
@@ -152,11 +149,3 @@ def test_mixup_equals_truncated_float64_arithmetic(ratio):
     rng = np.random.default_rng(1)
     a, b = rng.integers(0, 256, (2, 50, 60, 3), dtype=np.uint8)
     np.testing.assert_array_equal(mixup(a, b, ratio), (a * ratio + b * (1 - ratio)).astype(np.uint8))
-
-
-def test_threads_do_not_share():
-    mine, theirs = scratch("a test", (8,)), []
-    thread = threading.Thread(target=lambda: theirs.append(scratch("a test", (8,))))
-    thread.start()
-    thread.join()
-    assert not np.shares_memory(mine, theirs[0])

@@ -7,7 +7,6 @@ polygons are (k, 2) arrays of points. Sizes are (height, width). Padding is grey
 """
 
 import math
-import threading
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -21,27 +20,6 @@ GREY_PIXEL = (GREY, GREY, GREY, GREY)
 IDENTITY = np.eye(3)
 LEVELS = np.arange(256, dtype=np.float64)  # of a channel
 POLYGON_POINTS = 1000  # to which a polygon is resampled before it is warped
-
-
-class _Scratch(threading.local):
-    """Working memory that is reused for every sample: page faults of new arrays take longer than the work on them.
-
-    Each thread has its own arrays. An array holds undefined values and is valid until its name is requested again.
-    """
-
-    def __init__(self):
-        self._held: dict[str, np.ndarray] = {}
-
-    def __call__(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
-        """Return a uint8 array of this shape."""
-        size = math.prod(shape)
-        held = self._held.get(name)
-        if held is None or held.size < size:
-            held = self._held[name] = np.empty(size, np.uint8)
-        return held[:size].reshape(shape)
-
-
-scratch = _Scratch()
 
 
 # --- letterbox --------------------------------------------------------------------------------------------------------
@@ -139,20 +117,19 @@ def draw_warp(
     return Warp(matrix, zoom, (h, w), size, bool(perspective))
 
 
-def warp_image(img: np.ndarray, warp: Warp, name: str = "warped") -> np.ndarray:
-    """Apply a warp (linear interpolation, grey outside): (H, W, 4) in the scratch array `name`.
+def warp_image(img: np.ndarray, warp: Warp) -> np.ndarray:
+    """Apply a warp (linear interpolation, grey outside): (H, W, 4).
 
     Three channels are made four; a warp that changes nothing gives the image itself.
     """
     if warp.changes_nothing:
         return img
     if img.shape[2] == 3:
-        img = cv2.cvtColor(img, cv2.COLOR_BGR2BGRA, dst=scratch("bgra", (*img.shape[:2], 4)))
+        img = cv2.cvtColor(img, cv2.COLOR_BGR2BGRA)
     size = warp.size[1], warp.size[0]
-    out = scratch(name, (*warp.size, 4))
     if warp.projective:
-        return cv2.warpPerspective(img, warp.matrix, size, dst=out, borderValue=GREY_PIXEL)
-    return cv2.warpAffine(img, warp.matrix[:2], size, dst=out, borderValue=GREY_PIXEL)
+        return cv2.warpPerspective(img, warp.matrix, size, borderValue=GREY_PIXEL)
+    return cv2.warpAffine(img, warp.matrix[:2], size, borderValue=GREY_PIXEL)
 
 
 def visible_source(warp: Warp) -> tuple[int, int, int, int]:
@@ -290,13 +267,9 @@ def draw_colour(rng: RandomSource, hgain: float, sgain: float, vgain: float) -> 
 
 def apply_colour(img: np.ndarray, colour: Colour, out: np.ndarray | None = None) -> np.ndarray:
     """Return a BGR(A) image as BGR, in `out` or new, with hue, saturation and value mapped by their tables."""
-    h, w = img.shape[:2]
-    hsv = cv2.cvtColor(img, cv2.COLOR_BGR2HSV, dst=scratch("hsv", (h, w, 3)))
-    planes = list(scratch("planes", (3, h, w)))
-    cv2.split(hsv, planes)
-    for plane, table in zip(planes, colour.tables):
-        cv2.LUT(plane, table, dst=plane)
-    return cv2.cvtColor(cv2.merge(planes, hsv), cv2.COLOR_HSV2BGR, dst=out)
+    planes = cv2.split(cv2.cvtColor(img, cv2.COLOR_BGR2HSV))
+    mapped = [cv2.LUT(plane, table) for plane, table in zip(planes, colour.tables)]
+    return cv2.cvtColor(cv2.merge(mapped), cv2.COLOR_HSV2BGR, dst=out)
 
 
 def augment_hsv(img: np.ndarray, hgain=0.5, sgain=0.5, vgain=0.5, rng: RandomSource = GLOBAL) -> None:
