@@ -14,6 +14,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -95,18 +96,15 @@ def walk(
         seen.add(real)
         try:
             with os.scandir(folder) as listing:
-                entries = []
-                for entry in listing:
-                    entries_seen += 1
-                    if entries_seen > MOST_ENTRIES:
-                        raise UserError(
-                            f"{root} holds more than {MOST_ENTRIES:,} files and folders (reached in {folder}); name "
-                            "the folder of the images, or a text file that lists them"
-                        )
-                    entries.append(entry)
+                entries = sorted(islice(listing, MOST_ENTRIES + 1 - entries_seen), key=lambda entry: entry.name)
         except OSError:
             continue
-        entries.sort(key=lambda entry: entry.name)
+        entries_seen += len(entries)
+        if entries_seen > MOST_ENTRIES:
+            raise UserError(
+                f"{root} holds more than {MOST_ENTRIES:,} files and folders (reached in {folder}); name the folder of "
+                "the images, or a text file that lists them"
+            )
         below = []
         for entry in entries:
             if not _is_folder(entry):
@@ -146,8 +144,7 @@ def list_files(
             files.append(entry.path)
         else:
             left_out.append(entry.path)
-    real_folders = {path: os.path.realpath(path) for path in {os.path.dirname(file) for file in files if links}}
-    known = {os.path.join(real_folders[os.path.dirname(f)], os.path.basename(f)) for f in files if links}
+    known = {os.path.realpath(file) for file in files} if links else set()
     for path in sorted(links):
         real = os.path.realpath(path)
         if real in known or (os.path.exists(path) and not os.path.isfile(path)):

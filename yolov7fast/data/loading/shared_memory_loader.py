@@ -28,7 +28,7 @@ from yolov7fast.data.loading.samplers import BatchOrder
 from yolov7fast.data.loading.torch_loader import BatchLoader, BatchSource
 
 LOGGER = logging.getLogger(__name__)
-SMALLEST_GROUP = 4  # samples; each group is a message that the main process receives
+SMALLEST_GROUP = 8  # samples; the main process spends about 0.07 ms on the message of each group
 BATCHES_AHEAD = 3  # at least as many batches are being made
 HELD = 2  # batches that the caller may still read: the last one and the one being taken
 QUEUED = 2  # further batches that the device may not have copied yet

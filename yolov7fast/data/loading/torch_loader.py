@@ -285,12 +285,14 @@ def _end_workers(iterators: list, at_once: bool = False) -> None:
     """Empty the list and end the workers of its iterator now, not when the garbage collector finds it.
 
     at_once: kill them, as they hold nothing that needs a clean-up; otherwise they finish what they are sending.
+    If Ctrl-C interrupts this, the call at exit does the rest.
     """
     while iterators:
-        iterator = iterators.pop()
+        iterator = iterators[-1]
         for worker in getattr(iterator, "_workers", ()):
             worker.terminate = worker.kill  # torch sends SIGTERM, which workers ignore
             if at_once:
                 worker.kill()
         if hasattr(iterator, "_shutdown_workers"):  # missing without workers
             iterator._shutdown_workers()
+        iterators.pop()
