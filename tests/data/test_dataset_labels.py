@@ -1,6 +1,5 @@
 """Labels of a data set: what becomes of them, what is missing or broken, subsets, weights of classes."""
 
-import os
 from pathlib import Path
 
 import numpy as np
@@ -57,14 +56,6 @@ def test_a_list_of_images_that_do_not_exist_names_the_first_and_the_report(tmp_p
         assert "2 x missing image; the first: missing image, " + str(tmp_path / "images/a.jpg") in str(caught.value)
         assert str(tmp_path / "list.problems.txt") in str(caught.value)
     assert len((tmp_path / "list.problems.txt").read_text().splitlines()) == 4
-
-
-def test_an_image_that_vanishes_is_named_when_it_is_needed(tmp_path):
-    source = make_set(tmp_path)
-    found = LoadImagesAndLabels(source, 64)
-    os.unlink(found.img_files[2])
-    with pytest.raises(UserError, match=r"2\.png"):
-        found[2]
 
 
 def test_a_subset_keeps_order_and_labels(tmp_path):

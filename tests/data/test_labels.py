@@ -134,11 +134,8 @@ def test_the_recorded_pairs_meet_their_recorded_fate(data, tmp_path):
         ("\n\n" + BOX + "\n" + BOX.replace("0 ", "1 ", 1), "wrong columns", [4]),
         (BOX + "cat 0.5 0.5 0.2 0.2\n", "not a number", [2]),
         (BOX + "1 nan 0.5 0.2 0.2\n1 inf 0.5 0.2 0.2\n", "non-finite", [2, 3]),
-        (BOX + "nan 0.5 0.5 0.2 0.2\ninf 0.5 0.5 0.2 0.2\n-inf 0.5 0.5 0.2 0.2\n", "non-finite", [2, 3, 4]),
-        ("nan .1 .1 .5 .1 .5 .4 .1 .4\n", "non-finite", [1]),
         (BOX + "-1 0.5 0.5 0.2 0.2\n", "bad class", [2]),
         ("\n1e30 0.5 0.5 0.2 0.2\n" + BOX + "16777218 0.5 0.5 0.2 0.2\n", "bad class", [2, 4]),
-        ("1e30 .1 .1 .5 .1 .5 .4 .1 .4\n", "bad class", [1]),
         ("0 -0.1 0.5 0.2 0.2\n0 0.5 1.1 0.2 0.2\n", "box outside", [1, 2]),
         (BOX + "1 0.5 0.5 0.2 0.2\n" + BOX + BOX, "duplicate row", [3, 4]),
         ("0 .1 .1 .5 .1 .5 .4 .1 .4\n0 .1 .1 .5 .1 .5 .4 .1 .4 .7\n0\n", "wrong columns", [2, 3]),
@@ -160,7 +157,6 @@ PARTIAL = "0 .1 .1 .5 .1 .5 .4 .1 .4"
     "text, classes, dropped, polygons",
     [
         ("0 0.5 0.5 0.2\n" + BOX + "0 0.5 0.5 0.2 0.2 0.9\n", [0], [1, 3], 0),
-        ("\n\n" + BOX + "\n" + BOX.replace("0 ", "1 ", 1), [0, 1], [4], 0),
         (BOX + "cat 0.5 0.5 0.2 0.2\n1 nan 0.5 0.2 0.2\n2 0.5 0.5 0.1 0.1\n", [0, 2], [2, 3], 0),
         (BOX + "1 0.5 0.5 0.2 0.2\n" + BOX + BOX, [0, 1], [3, 4], 0),
         (f"{PARTIAL}\n{PARTIAL} .7\n0\n", [0], [2, 3], 1),
@@ -227,7 +223,7 @@ def by_pillow(path) -> np.ndarray:
         return np.asarray(image.convert("RGB"))[..., ::-1].astype(int)
 
 
-KINDS = "CMYK.jpg L.jpg L.png P.png RGBA.png 1.png 16bit.png grey16.png 16bit.tif plain.bmp plain.webp plain.tif"
+KINDS = "CMYK.jpg L.jpg P.png RGBA.png 1.png 16bit.png grey16.png 16bit.tif plain.bmp plain.webp"
 
 
 @pytest.mark.parametrize("kind", KINDS.split())
@@ -239,10 +235,6 @@ def test_unusual_images_are_kept_and_become_8_bit_colour(kind, tmp_path):
     assert (image.img.shape, image.img.dtype) == ((40, 60, 3), np.uint8)
     limit = 1 if kind in ("CMYK.jpg", "16bit.tif") else 0  # OpenCV rounds inks otherwise, and 16 bits of TIFF
     assert np.abs(image.img - by_pillow(path)).max() <= limit
-    if kind in ("16bit.png", "RGBA.png", "plain.bmp", "plain.tif"):
-        np.testing.assert_array_equal(image.img, synth(40, 60))
-    if kind == "grey16.png":
-        np.testing.assert_array_equal(image.img, np.repeat(synth(40, 60)[..., 2:], 3, 2))
 
 
 @pytest.mark.parametrize("form, fraction", [("jpg", 0.0), ("jpg", 0.1), ("png", 0.5), ("bmp", 0.5), ("webp", 0.5)])

@@ -41,7 +41,7 @@ def odd(tmp_path) -> str:
     return path
 
 
-@pytest.mark.parametrize("suffix", [".png", ".jpg", ".bmp", ".tif", ".webp"])
+@pytest.mark.parametrize("suffix", [".png", ".jpg"])
 def test_a_name_that_is_no_utf8_gives_the_pixels_that_any_name_gives(tmp_path, suffix):
     plain = str(tmp_path / f"plain{suffix}")
     cv2.imwrite(plain, synth(48, 64))
@@ -105,14 +105,6 @@ def test_a_gigantic_image_is_refused_by_its_header(tmp_path, monkeypatch):
         assert read_facts([str(path)])[0]["state"] == TOO_LARGE  # by now Pillow's own limit is off in this process
         assert check_pair(str(path), str(tmp_path / "huge.txt")).labels is None
     assert width * height > MOST_LOOKED_AT and decoded == []
-
-
-def test_a_gigantic_image_does_not_end_detection(tmp_path):
-    write_png_header(tmp_path / "0.png", 40000, 40000)
-    cv2.imwrite(str(tmp_path / "1.png"), synth(48, 64))
-    source = LoadImages(str(tmp_path))
-    assert [Path(frame.path).name for frame in source.frames()] == ["1.png"]
-    assert "0.png is too large: " in source.skipped[0]
 
 
 @pytest.mark.parametrize("shape", [(48, 64), (48, 64, 3)], ids=["grey", "colour"])

@@ -177,7 +177,6 @@ def change_pickle(content: bytes, rng: random.Random) -> bytes:
     return change_member(content, rng, ("data.pkl",))
 
 
-ARCHIVE: tuple[Mutation, ...] = (*BYTES, change_member, change_member, change_member)
 TENSORS = (
     torch.zeros(0),
     torch.zeros(3),

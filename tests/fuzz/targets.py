@@ -24,7 +24,7 @@ from tests.fuzz.data_files import (
     use_pack,
     use_voc,
 )
-from tests.fuzz.mutations import ARCHIVE, BYTES, JSON, TEXT, YAML
+from tests.fuzz.mutations import BYTES, JSON, TEXT, YAML
 from tests.fuzz.run_files import (
     CHECKPOINT,
     make_run,
@@ -202,7 +202,7 @@ TARGETS = (
     ),
     Target("ledger", "trials.json", JSON, text("trials.json", LEDGER), use_ledger, 6),
     Target("labels", "labels/train/000.txt", TEXT, make_set, use_labels, 6),
-    Target("label cache", f"labels/*{SUFFIX}", ARCHIVE, make_set, use_label_cache, 5),
+    Target("label cache", f"labels/*{SUFFIX}", BYTES, make_set, use_label_cache, 5),
     Target("pack", "images-*.pack", BYTES, make_pack, use_pack, 4),
     Target("png", "images/train/000.png", BYTES, make_set, use_image, 4),
     Target("jpeg", "images/train/000.jpg", BYTES, make_jpeg, use_image, 4),

@@ -10,7 +10,7 @@ from yolov7fast.cli.parser import parser_for
 from yolov7fast.core.errors import UserError
 from yolov7fast.data.caches.image_cache import ImagesInMemory, PackedImages
 from yolov7fast.data.loading.shared_memory_loader import SharedMemoryLoader
-from yolov7fast.data.loading.torch_loader import EndlessLoader, ReweightedLoader
+from yolov7fast.data.loading.torch_loader import BatchLoader
 from yolov7fast.training.yolo_family import YoloFamily
 
 pytestmark = pytest.mark.timeout(120)
@@ -51,7 +51,7 @@ def both(family) -> list:
 
 def test_without_flags_the_loaders_are_upstreams(build):
     family = build()
-    assert [type(loader) for loader in both(family)] == [EndlessLoader] * 2
+    assert [type(loader) for loader in both(family)] == [BatchLoader] * 2
     assert [loader.dataset._images for loader in both(family)] == [None] * 2
 
 
@@ -63,20 +63,20 @@ def test_micro_collate_is_used_where_asked_for(flag, build):
 def test_the_size_of_groups_is_the_one_given(build):
     for size in (3, 4):
         family = build("--worker-tensor", "--micro-batch", str(size))
-        assert [loader.micro_batch for loader in both(family)] == [size] * 2
+        assert [loader._tasks.micro_batch for loader in both(family)] == [size] * 2
 
 
 @pytest.mark.parametrize("flags, stay", [([], False), (["--persistent-workers"], True)])
 def test_under_image_weights_workers_stay_where_asked_for(flags, stay, build):
     loader = build("--image-weights", *flags).loader
-    assert type(loader) is ReweightedLoader
+    assert type(loader) is BatchLoader and not loader.batch_sampler.endless
     assert loader._loader.persistent_workers is stay
     assert (loader._source.indices is not None) is stay
 
 
 def test_fast_dataloader_keeps_workers_too(build):
     loader = build("--image-weights", "--fast-dataloader").loader
-    assert type(loader) is SharedMemoryLoader and not loader.endless
+    assert type(loader) is SharedMemoryLoader and loader._source.indices is not None
 
 
 @pytest.mark.parametrize(

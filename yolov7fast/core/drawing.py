@@ -40,11 +40,6 @@ def class_name(names: Names, class_id: int) -> str:
     return printable(names[class_id], LONGEST_NAME)
 
 
-def box_style(height: int, width: int) -> tuple[int, int]:
-    """(line width, font size) in pixels, proportional to the image."""
-    return max(round((height + width) * 0.0015), 1), max(round((height + width) * 0.0125), 8)
-
-
 def draw_text(img: np.ndarray, text: str, corner: tuple[int, int], size: int, colour, background=None) -> None:
     """Write `text` in place with its top left corner at (x, y), moved into the image if needed.
 
@@ -71,9 +66,11 @@ def draw_boxes(
 ) -> None:
     """Draw xyxy boxes in place, then their labels, so that no line crosses a label.
 
-    A label is drawn above its box, or inside if there is no space. `style`: (line width, font size) in pixels.
+    A label is drawn above its box, or inside if there is no space. `style`: (line width, font size) in pixels;
+    default: proportional to the image.
     """
-    line, size = style or box_style(*img.shape[:2])
+    sides = sum(img.shape[:2])
+    line, size = style or (max(round(sides * 0.0015), 1), max(round(sides * 0.0125), 8))
     height = size + 2 * max(size // 6, 1)
     corners = [[int(v) for v in box] for box in boxes]
     for (x1, y1, x2, y2), colour in zip(corners, colours):

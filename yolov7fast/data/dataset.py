@@ -63,7 +63,7 @@ cv2.setNumThreads(0)  # workers share the cores, so OpenCV's threads would only 
 class Augmented(NamedTuple):
     """A sample before its flips."""
 
-    img: np.ndarray  # uint8 (H, W, 3) BGR in scratch memory
+    img: np.ndarray  # uint8 (H, W, 3) BGR
     labels: np.ndarray  # float32 (m, 5): class, x1, y1, x2, y2 in pixels
     shapes: tuple | None  # ((h0, w0), ((h / h0, w / w0), (dw, dh))); None for a mosaic
 
@@ -296,7 +296,7 @@ class LoadImagesAndLabels(Dataset):
     def _draft_pasted(self, plan: MosaicPlan, rng: RandomSource) -> tuple[Scene, np.ndarray]:
         """Draw a mosaic with copy-paste on its canvas."""
         canvas, labels, segments = self._draw_mosaic(plan)
-        canvas, labels, segments = copy_paste(canvas.copy(), labels, segments, self.hyp["copy_paste"], rng)
+        canvas, labels, segments = copy_paste(canvas, labels, segments, self.hyp["copy_paste"], rng)
         warp = self._draw_mosaic_warp(rng)
         return Scene([], [], warp, canvas), warp_labels(labels, segments, warp)
 
@@ -304,7 +304,7 @@ class LoadImagesAndLabels(Dataset):
         return draw_warp(rng, self.hyp, (2 * self.img_size, 2 * self.img_size), self.mosaic_border)
 
     def _draw_mosaic(self, plan: MosaicPlan) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
-        """Return canvas (scratch memory), label rows and polygons of a mosaic, in pixels of the canvas."""
+        """Return canvas, label rows and polygons of a mosaic, in pixels of the canvas."""
         images = [self.load_image(i).img for i in plan.tiles]
         shapes = [img.shape[:2] for img in images]
         where = layout(plan, shapes, self.img_size)

@@ -4,8 +4,6 @@ Images are uint8 arrays (H, W, 3) in BGR order, as OpenCV reads them. Sizes are 
 """
 
 import contextlib
-import fnmatch
-import glob
 import logging
 import multiprocessing
 import os
@@ -16,6 +14,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -97,18 +96,15 @@ def walk(
         seen.add(real)
         try:
             with os.scandir(folder) as listing:
-                entries = []
-                for entry in listing:
-                    entries_seen += 1
-                    if entries_seen > MOST_ENTRIES:
-                        raise UserError(
-                            f"{root} holds more than {MOST_ENTRIES:,} files and folders (reached in {folder}); name "
-                            "the folder of the images, or a text file that lists them"
-                        )
-                    entries.append(entry)
+                entries = sorted(islice(listing, MOST_ENTRIES + 1 - entries_seen), key=lambda entry: entry.name)
         except OSError:
             continue
-        entries.sort(key=lambda entry: entry.name)
+        entries_seen += len(entries)
+        if entries_seen > MOST_ENTRIES:
+            raise UserError(
+                f"{root} holds more than {MOST_ENTRIES:,} files and folders (reached in {folder}); name the folder of "
+                "the images, or a text file that lists them"
+            )
         below = []
         for entry in entries:
             if not _is_folder(entry):
@@ -148,8 +144,7 @@ def list_files(
             files.append(entry.path)
         else:
             left_out.append(entry.path)
-    real_folders = {path: os.path.realpath(path) for path in {os.path.dirname(file) for file in files if links}}
-    known = {os.path.join(real_folders[os.path.dirname(f)], os.path.basename(f)) for f in files if links}
+    known = {os.path.realpath(file) for file in files} if links else set()
     for path in sorted(links):
         real = os.path.realpath(path)
         if real in known or (os.path.exists(path) and not os.path.isfile(path)):
@@ -167,24 +162,9 @@ def list_files(
 
 
 def matching_files(pattern: str) -> list[str]:
-    """Return the regular files that match a glob pattern, in which `**` matches any number of folders."""
-    parts = pattern.split(os.sep)
-    if "**" not in parts:
-        return [path for path in glob.glob(pattern) if os.path.isfile(path)]
-    plain = next(i for i, part in enumerate(parts) if glob.has_magic(part))
-    base = os.sep.join(parts[:plain]) or os.sep
-    if not os.path.isdir(base):
-        return []
-    files, _ = list_files(base, lambda name: True)
-    return [path for path in files if _fits(os.path.relpath(path, base).split(os.sep), parts[plain:])]
-
-
-def _fits(names: list[str], patterns: list[str]) -> bool:
-    if not patterns:
-        return not names
-    if patterns[0] == "**":
-        return _fits(names, patterns[1:]) or (bool(names) and _fits(names[1:], patterns))
-    return bool(names) and fnmatch.fnmatchcase(names[0], patterns[0]) and _fits(names[1:], patterns[1:])
+    """Return the regular files that match a glob pattern; `**` matches any number of folders, but no links to them."""
+    path = Path(pattern)
+    return [str(file) for file in Path(path.anchor).glob(str(path.relative_to(path.anchor))) if file.is_file()]
 
 
 def file_workers(files: int, many: int) -> Executor:

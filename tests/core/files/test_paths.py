@@ -46,21 +46,6 @@ def test_several_files_of_one_name_are_named(in_empty_folder):
     assert check_file("two/a.yaml") == "two/a.yaml"
 
 
-def test_a_missing_file_is_told_with_what_there_is(in_empty_folder):
-    (in_empty_folder / "data").mkdir()
-    (in_empty_folder / "data/coco.yaml").touch()
-    (in_empty_folder / ".hidden").mkdir()
-    (in_empty_folder / ".hidden/x.yaml").touch()
-    with pytest.raises(UserError, match=r"cocoo\.yaml does not exist.*there is: data/coco\.yaml$"):
-        check_file("cocoo.yaml")
-    for name in "abcdefg":
-        (in_empty_folder / "data" / f"{name}.yaml").touch()
-    with pytest.raises(UserError, match=r"there is: data/coco\.yaml, .* and 3 more$"):
-        check_file("cocoo.yaml")
-    with pytest.raises(UserError, match=r"there is no \.txt file"):
-        check_file("list.txt")
-
-
 @pytest.mark.parametrize("i", range(5))
 def test_image_size_is_rounded_up_as_recorded_and_said(golden, caplog, i):
     size, stride, want = golden("eval_misc.json")["check_img_size"][i]
@@ -81,34 +66,17 @@ def test_latest_run_is_the_newest_last_checkpoint(in_empty_folder, monkeypatch):
     assert latest_run() == os.path.join("runs", "exp2", "weights", "last.pt")
 
 
-def test_a_missing_data_yaml_is_answered_with_data_yamls_alone(in_empty_folder):
-    for folder, name, text in (
-        ("runs/exp", "opt.yaml", "data: a\n"),
-        ("runs/exp", "hyp.yaml", "lr0: 0.1\n"),
-        ("sets", "cells.yaml", "names: [a]\n"),
-    ):
-        (in_empty_folder / folder).mkdir(parents=True, exist_ok=True)
-        (in_empty_folder / folder / name).write_text(text)
-    with pytest.raises(UserError, match=r"there is: sets/cells\.yaml; shipped"):
-        check_file("cell.yaml", "data")
-    with pytest.raises(UserError, match=r"there is: runs/exp/hyp\.yaml; shipped"):
-        check_file("hip.yaml", "hyp")
-
-
 @pytest.mark.parametrize(
     ("name", "kind", "file"),
     [
         ("yolov7-tiny", "cfg", "cfg/training/yolov7-tiny.yaml"),
-        ("yolov7-tiny-silu", "cfg", "cfg/deploy/yolov7-tiny-silu.yaml"),
         ("tiny", "hyp", "data/hyp.scratch.tiny.yaml"),
-        ("tiny.noota", "hyp", "data/hyp.scratch.tiny.noota.yaml"),
         ("small", "hyp", "data/hyp.small.yaml"),
         ("data/hyp.shapes.yaml", "hyp", "data/hyp.small.yaml"),  # its name in older versions
         ("coco320", "data", "data/coco320.yaml"),
         ("tiny_smoke", "run file", "configs/tiny_smoke.yaml"),
         ("lr_bs", "experiment", "experiments/lr_bs.json"),
         ("cfg/training/yolov7.yaml", "", "cfg/training/yolov7.yaml"),
-        ("data/coco.yaml", "data", "data/coco.yaml"),
     ],
 )
 def test_shipped_files_are_found_from_any_folder(in_empty_folder, name, kind, file):

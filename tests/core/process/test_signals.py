@@ -71,8 +71,7 @@ run_command(main)
 """
 
 
-@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1"])
-@pytest.mark.parametrize("moment", ["import", "work"])
+@pytest.mark.parametrize("name, moment", [("SIGTERM", "import"), ("SIGINT", "work"), ("SIGHUP", "work")])
 def test_a_signal_outside_the_training_loop_ends_a_command_with_one_line(name, moment, tmp_path):
     """While modules are imported at once, later in order: files that are being written are removed."""
     number = getattr(signal, name)

@@ -2,13 +2,7 @@
 
 import numpy as np
 
-from yolov7fast.data.augment.copy_paste import (
-    _fill,
-    _filled_crop,
-    copy_paste,
-    cut_out,
-    paste_in,
-)
+from yolov7fast.data.augment.copy_paste import copy_paste, cut_out, paste_in
 from yolov7fast.data.augment.random_source import KeyedRandom
 
 SQUARE = np.array([[10, 10], [20, 10], [20, 20], [10, 20]], np.float32)
@@ -49,17 +43,6 @@ def test_a_cut_out_is_black_outside_its_outline_and_never_inside():
     assert (found.label, found.img.shape) == (3, (20, 20, 3))
     assert (found.img[1, 1] == (255, 7, 255)).all()  # value 0 turned 255, as recorded figures need
     assert (found.img[19, 19] == 0).all()
-
-
-def test_filling_a_crop_equals_cropping_a_filled_canvas():
-    rng = np.random.default_rng(0)
-    for _ in range(500):
-        polygon = (rng.random((rng.integers(1, 12), 2)) * 160 - 30).clip(0, 100).astype(np.float32)
-        box = np.concatenate((polygon.min(0), polygon.max(0))) + rng.uniform(-1, 1, 4)  # labels differ by rounding
-        x1, y1, x2, y2 = box = box.astype(int).clip(0, 99).tolist()
-        canvas = np.zeros((100, 100, 3), np.uint8)
-        _fill(canvas, polygon)
-        np.testing.assert_array_equal(_filled_crop(polygon, box, (100, 100)), canvas[y1:y2, x1:x2])
 
 
 def test_without_cut_outs_the_same_numbers_are_drawn():

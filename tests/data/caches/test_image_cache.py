@@ -93,10 +93,6 @@ def damage_cut(path):
     os.truncate(path, path.stat().st_size - 10)
 
 
-def damage_foreign(path):
-    path.write_bytes(b"something else entirely" * 1000)
-
-
 def damage_header(path):
     data = bytearray(path.read_bytes())
     data[8:40] = b"\xff" * 32
@@ -107,15 +103,6 @@ def damage_table(path):
     data = path.read_bytes()
     where = data.index(b"/") - image_cache.COLUMNS * 8 * len(SIZES)
     path.write_bytes(data[:where] + np.int64(1 << 40).tobytes() + data[where + 8 :])
-
-
-def damage_empty(path):
-    path.write_bytes(b"")
-
-
-def damage_names(path):
-    data = path.read_bytes()
-    path.write_bytes(data[:-3] + bytes([data[-3] ^ 1]) + data[-2:])
 
 
 def change_header(path, **changes):
@@ -129,14 +116,10 @@ def change_header(path, **changes):
 
 DAMAGES = {
     "cut": damage_cut,
-    "foreign": damage_foreign,
     "header": damage_header,
     "table": damage_table,
-    "names": damage_names,
-    "empty": damage_empty,
+    "empty": lambda path: path.write_bytes(b""),
     "a huge count": partial(change_header, n=10**15),
-    "a count that is no number": partial(change_header, n="6"),
-    "a table beyond the end": partial(change_header, table_at=10**12),
     "a deep header": lambda path: path.write_bytes(image_cache.MAGIC + b"[" * 4088 + bytes(100)),
 }
 
@@ -170,21 +153,9 @@ def test_a_flipped_pixel_is_noticed_on_first_use_and_the_image_decoded_anew(numb
     assert_same(pack, images)
     assert_same(pack, images)
     assert caplog.text.count("its checksum differs") == 1 and os.path.basename(images[number]) in caplog.text
-    assert "the next run builds it again" in caplog.text and not path.exists()
+    assert "the next run has it built again" in caplog.text and not path.exists()
     assert_same(open_pack(images, tmp_path), images)
     assert len(builds) == 2 and caplog.text.count("its checksum differs") == 1
-
-
-def test_a_damaged_pack_that_cannot_be_removed_is_named(images, tmp_path, monkeypatch, caplog):
-    pack = open_pack(images, tmp_path)
-    flip_pixel(pack.path, 2)
-
-    def refuse(*args, **options):
-        raise PermissionError
-
-    monkeypatch.setattr(type(pack.path), "unlink", refuse)
-    assert_same(pack, images)
-    assert "remove the file to have it built again" in caplog.text
 
 
 def build_in_process(images, tmp_path, barrier, results):

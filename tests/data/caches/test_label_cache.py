@@ -1,9 +1,8 @@
 """The label cache: when it is used, when it is rebuilt, what is reported, and that nothing in it is ever executed."""
 
+import io
 import os
-import pickle
 import signal
-import tracemalloc
 
 import numpy as np
 import pytest
@@ -73,9 +72,8 @@ def test_the_cache_lies_beside_the_labels_under_a_name_of_our_own(tree):
     assert cache_path("x", [str(tree / "labels/v1.0/a.txt")]) == tree / "labels/v1.0.yolov7fast.cache"
 
 
-@pytest.mark.parametrize("name", ["t.cache", "t.cache.npy"])
-def test_the_cache_of_upstream_is_neither_read_nor_written(name, tree):
-    theirs = tree / "labels" / name
+def test_the_cache_of_upstream_is_neither_read_nor_written(tree):
+    theirs = tree / "labels" / "t.cache"
     theirs.write_bytes(b"another project's")
     os.utime(theirs, (1, 1))
     assert load(tree).counts.total == 4
@@ -187,52 +185,11 @@ class Bomb:
         return open, (str(self.path), "w")
 
 
-def rewrite(cache, change, sealed=False):
-    """The cache with members changed; sealed: with the checksum of what it holds then."""
-    with np.load(cache) as archive:
-        arrays = dict(archive)
-    change(arrays)
-    if sealed and set(label_cache.CONTENTS) <= set(arrays):
-        arrays["checksum"] = np.frombuffer(label_cache._checksum(arrays), np.uint8)
-    with open(cache, "wb") as f:
-        np.savez(f, **arrays)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda a: a.update(labels=a["labels"].astype(np.float64)),
-        lambda a: a.update(rows=a["rows"][:-1]),
-        lambda a: a.update(shapes=a["shapes"][:, :1]),
-        lambda a: a.update(header=np.frombuffer(a["header"].tobytes().replace(b"/a.png", b"/z.png"), np.uint8)),
-        lambda a: a.update(header=np.frombuffer(b"[" * 100_000, np.uint8)),
-        lambda a: a.pop("points"),
-        lambda a: a.update(digest=np.zeros(1000, np.uint8)),
-    ],
-    ids=["dtype", "a length less", "columns", "other image", "deep", "missing", "long digest"],
-)
-def test_a_cache_whose_parts_do_not_fit_is_rebuilt(change, tree, checks):
-    """Also where its checksum fits them."""
+def test_a_cache_with_a_flipped_bit_is_rebuilt_with_one_line(tree, checks, caplog):
     first = load(tree)
-    rewrite(tree / CACHE, change, sealed=True)
-    assert_same(load(tree), first)
-    assert len(checks) == 8
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda a: a.update(labels=a["labels"] * np.float32(0.5)),
-        lambda a: a.update(shapes=a["shapes"] + 1),
-        lambda a: a.update(header=np.frombuffer(a["header"].tobytes().replace(b"a.png", b"b.png"), np.uint8)),
-        lambda a: a.update(checksum=a["checksum"] ^ 1),
-    ],
-    ids=["labels", "shapes", "names", "checksum"],
-)
-def test_a_cache_with_other_contents_than_were_written_is_rebuilt_with_one_line(change, tree, checks, caplog):
-    """All parts fit each other, and the archive's own checksums are right."""
-    first = load(tree)
-    rewrite(tree / CACHE, change)
+    data = bytearray((tree / CACHE).read_bytes())
+    data[-5] ^= 1
+    (tree / CACHE).write_bytes(data)
     caplog.clear()
     assert_same(load(tree), first)
     assert len(checks) == 8
@@ -240,38 +197,21 @@ def test_a_cache_with_other_contents_than_were_written_is_rebuilt_with_one_line(
         f"train: {tree / CACHE} is damaged or of another version, so it is not used"
     ]
     assert_same(load(tree), first)
-    assert len(checks) == 8  # it was written anew
+    assert len(checks) == 8  # it was written again
 
 
-def test_a_cache_that_unpacks_to_gigabytes_is_not_unpacked(tree, checks):
-    """A compressed archive of zeros with the right digest: one array is a gigabyte, the file a megabyte."""
-    first = load(tree)
-    with np.load(tree / CACHE) as archive:
-        arrays = dict(archive)
-    arrays["header"] = np.zeros(1 << 28, np.uint8)
-    with open(tree / CACHE, "wb") as f:
-        np.savez_compressed(f, **arrays)
-    del arrays
-    tracemalloc.start()
-    try:
-        assert_same(load(tree), first)
-        assert tracemalloc.get_traced_memory()[1] < 20e6
-    finally:
-        tracemalloc.stop()
-
-
-@pytest.mark.parametrize("kind", ["torch", "pickle", "npz with objects", "noise", "empty", "cut short", "folder"])
+@pytest.mark.parametrize("kind", ["torch", "objects", "empty", "cut short", "folder"])
 def test_a_foreign_or_damaged_cache_is_rebuilt_and_never_executed(kind, tree, checks):
     cache, fuse = tree / CACHE, tree / "fuse"
     if kind == "torch":
         torch.save({"version": 0.1, "x": Bomb(fuse)}, cache)
-    elif kind == "pickle":
-        cache.write_bytes(pickle.dumps(Bomb(fuse)))
-    elif kind == "npz with objects":
-        with open(cache, "wb") as f:
-            np.savez(f, header=np.array([Bomb(fuse)], dtype=object))
-    elif kind == "noise":
-        cache.write_bytes(bytes(range(256)))
+    elif kind == "objects":  # with the right digest and checksum
+        load(tree)
+        checks.clear()
+        contents = io.BytesIO()
+        np.save(contents, np.array([Bomb(fuse)], dtype=object))
+        head = cache.read_bytes()[: len(label_cache.MAGIC) + 32]
+        cache.write_bytes(head + label_cache._checksum(contents.getvalue()) + contents.getvalue())
     elif kind == "empty":
         cache.touch()
     elif kind == "folder":

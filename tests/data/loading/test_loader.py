@@ -15,7 +15,7 @@ pytestmark = pytest.mark.timeout(60)
 
 # Recorded from upstream: 12 integers, batch 2, rank 0 of 2, set_epoch(e) before epoch e.
 PERMUTATIONS = [[8, 5, 7, 2, 3, 11], [1, 6, 11, 5, 2, 10], [0, 3, 10, 6, 8, 4], [10, 1, 4, 3, 2, 8]]
-LAG = {0: [0, 1, 2, 3], 1: [0, 0, 1, 2], 2: [0, 0, 0, 1]}
+LAG = {0: [0, 1, 2, 3], 2: [0, 0, 0, 1]}
 BASE_SEED = 7692698082559361259  # the first base seed after torch.manual_seed(1)
 
 
@@ -39,7 +39,7 @@ def seed_all(seed=1):
     torch.manual_seed(seed)
 
 
-@pytest.mark.parametrize("workers", [0, 1, 2])
+@pytest.mark.parametrize("workers", [0, 2])
 def test_distributed_order_lags_as_recorded(make, workers):
     loader = make(FakeDataset(12), 2, workers, rank=0, world_size=2)
     for epoch, permutation in enumerate(LAG[workers]):
@@ -104,7 +104,7 @@ def keyed_epochs():
     return [copied(loader) for _ in range(3)]
 
 
-KEYED = [(0, False), (1, False), (2, False), (1, True), (3, True)]  # workers, shared memory
+KEYED = [(0, False), (2, False), (2, True)]  # workers, shared memory
 
 
 @pytest.mark.parametrize("workers, shared", KEYED)
@@ -115,7 +115,7 @@ def test_keyed_samples_do_not_depend_on_workers(make, keyed_epochs, workers, sha
         assert copied(loader) == keyed_epochs[epoch]
 
 
-@pytest.mark.parametrize("workers, shared", [(0, False), (2, False), (2, True)])
+@pytest.mark.parametrize("workers, shared", KEYED)
 def test_keyed_epoch_begins_at_any_batch(make, keyed_epochs, workers, shared):
     loader = make(FakeDataset(11, seed=7), 4, workers, seed=7, shuffle=True, worker_tensor=shared)
     for epoch, start in [(1, 2), (2, 0), (0, 1), (1, 0), (2, 1)]:
@@ -124,7 +124,7 @@ def test_keyed_epoch_begins_at_any_batch(make, keyed_epochs, workers, shared):
         assert len(loader) == 3
 
 
-@pytest.mark.parametrize("workers, shared", [(0, False), (2, False), (2, True)])
+@pytest.mark.parametrize("workers, shared", KEYED)
 def test_keyed_epoch_left_early_does_not_shift_the_next(make, keyed_epochs, workers, shared):
     loader = make(FakeDataset(11, seed=7), 4, workers, seed=7, shuffle=True, worker_tensor=shared)
     for _ in loader:

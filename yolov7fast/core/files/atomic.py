@@ -195,8 +195,6 @@ def clear_abandoned(folder: Path) -> None:
 
 def _flush(path: Path) -> None:
     """Wait until a file's content, or a folder's entries, are on the disk."""
-    if path.is_dir() and os.name != "posix":
-        return  # folders cannot be opened
     handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
     try:
         os.fsync(handle)

@@ -5,6 +5,7 @@ themselves), and a forked worker would keep the lock of a killed process.
 """
 
 import contextlib
+import fcntl
 import os
 import socket
 from collections.abc import Iterator
@@ -14,18 +15,13 @@ from pathlib import Path
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.text import printable
 
-try:
-    import fcntl
-except ImportError:  # not a POSIX system
-    fcntl = None
-
 NAME = ".lock"  # of the lock file in a folder
 MOST_BYTES = 200  # read of another process's note
 _held: set[int] = set()  # file descriptors of this process's folder locks
 
 
 class NoLocks(Exception):
-    """This system, or the file system of the path, has no locks."""
+    """The file system of the path has no locks."""
 
 
 def try_lock(path: Path, is_folder: bool = False, wait: bool = False) -> int | None:
@@ -33,8 +29,6 @@ def try_lock(path: Path, is_folder: bool = False, wait: bool = False) -> int | N
 
     None if another process or thread has the lock, unless `wait`. Raises `NoLocks`.
     """
-    if fcntl is None:
-        raise NoLocks
     while True:
         if is_folder:
             path.mkdir(exist_ok=True)
@@ -87,8 +81,7 @@ def _close_inherited() -> None:
     _held.clear()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_close_inherited)
+os.register_at_fork(after_in_child=_close_inherited)
 
 
 class FolderLock:

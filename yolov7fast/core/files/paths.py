@@ -29,7 +29,6 @@ KINDS: dict[str, tuple[str, ...]] = {
 }
 RENAMED = {"data/hyp.shapes.yaml": "data/hyp.small.yaml"}  # names of older versions, in users' scripts and run files
 FOLDERS = {pattern.split("/")[0] for patterns in KINDS.values() for pattern in patterns}
-SIGNS = {"data": b"names:", "cfg": b"backbone:", "hyp": b"lr0:"}  # a line of each file of a kind begins with it
 SKIPPED_FOLDERS = {"__pycache__", "node_modules", "site-packages"}  # and all whose name begins with a dot
 MOST_NAME_BYTES, MOST_PATH_BYTES = 255, 4095  # of a name in a path, and of a path, on Linux
 
@@ -66,8 +65,7 @@ def check_file(file: str | Path, kind: str = "") -> str:
     shipped = shipped_file(file, kind)
     if shipped:
         return str(shipped.relative_to(Path.cwd()) if shipped.is_relative_to(Path.cwd()) else shipped)
-    hint = similar_files(file, kind) + nearest_shipped(file, kind)
-    raise UserError(f"{file} does not exist, here or in any folder below {Path.cwd()}{hint}")
+    raise UserError(f"{file} does not exist, here or in any folder below {Path.cwd()}{nearest_shipped(file, kind)}")
 
 
 def check_path(path: str | Path) -> None:
@@ -75,34 +73,6 @@ def check_path(path: str | Path) -> None:
     longest = max((len(os.fsencode(part)) for part in Path(path).parts), default=0)
     if longest > MOST_NAME_BYTES or len(os.fsencode(path)) > MOST_PATH_BYTES or "\0" in str(path):
         raise UserError(f"{shown(str(path))} cannot be a path: a name has at most {MOST_NAME_BYTES} bytes")
-
-
-def similar_files(file: str, kind: str, limit: int = 5) -> str:
-    """'; there is: a, b, c': files of the same kind with the most similar names, in the file's folder or else below
-    the working directory."""
-    suffix = Path(file).suffix
-    if not suffix:
-        return ""
-    for candidates in (Path(file).parent.glob(f"*{suffix}"), walk_files(".")):
-        found = sorted(path for path in candidates if path.suffix == suffix and _is_of_kind(path, kind))
-        if found:
-            break
-    else:
-        return f"; there is no {' '.join(filter(None, (kind, suffix)))} file below {Path.cwd()}"
-    found.sort(key=lambda path: -difflib.SequenceMatcher(None, path.name, Path(file).name).ratio())
-    more = f" and {len(found) - limit} more" if len(found) > limit else ""
-    return f"; there is: {', '.join(map(str, found[:limit]))}{more}"
-
-
-def _is_of_kind(path: Path, kind: str) -> bool:
-    """Whether a YAML file has the key that files of a kind have; True for other files and kinds."""
-    if kind not in SIGNS or path.suffix not in (".yaml", ".yml"):
-        return True
-    try:
-        with path.open("rb") as file:
-            return any(line.startswith(SIGNS[kind]) for line in file.read(1 << 20).splitlines())
-    except OSError:
-        return False
 
 
 def walk_files(root: str | Path) -> Iterator[Path]:

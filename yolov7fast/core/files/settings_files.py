@@ -75,7 +75,11 @@ def parse_yaml(content: bytes | str, name: str, origin: str = "") -> Any:
     except Unbounded as error:
         raise UserError(f"{name} {error}") from None
     except Exception as error:  # the parser's errors, and those of its constructors, such as KeyError and IndexError
-        reason = str(error) if isinstance(error, yaml.YAMLError | ValueError) else f"{type(error).__name__} {error}"
+        reason = (
+            str(error)
+            if isinstance(error, yaml.YAMLError | ValueError)
+            else "a value does not fit its tag, or recursion is too deep"
+        )
         remedy = "; use spaces instead of tabs" if r"'\t' that cannot start" in reason else ""
         reason = printable(" ".join(reason.split()), 300)
         raise UserError(f"{name} is not valid YAML in UTF-8: {reason}{remedy}") from None
@@ -99,14 +103,6 @@ class _Loader(yaml.SafeLoader):
             raise Unbounded(
                 f"has merge keys that give more than {MOST_MERGED:,} entries (line {node.start_mark.line + 1})"
             )
-
-    def construct_object(self, node, deep=False):
-        """Report tags that do not fit their value, such as `!!int ''`, which raise IndexError and others."""
-        try:
-            return super().construct_object(node, deep)
-        except (KeyError, IndexError, AttributeError, TypeError) as error:
-            reason = f"{shown(node.value)} is no {node.tag.rpartition(':')[2]}"
-            raise yaml.constructor.ConstructorError(None, None, reason, node.start_mark) from error
 
 
 def count_values(

@@ -4,7 +4,6 @@ A closed pipe (`| head`), a full disk under a redirected output or a closed term
 """
 
 import contextlib
-import io
 import logging
 import os
 import re
@@ -55,14 +54,13 @@ def quiet(*loggers: str, level: int = logging.WARNING) -> Iterator[None]:
             logger.setLevel(before)
 
 
-def _renew_lock() -> None:
+def _renew_locks() -> None:
     """In a forked process: a thread of the parent may have held the locks."""
     global _LOCK, _STDERR_LOCK
     _LOCK, _STDERR_LOCK = threading.RLock(), threading.RLock()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_lock)
+os.register_at_fork(after_in_child=_renew_locks)
 
 
 def open_closed_streams() -> None:
@@ -104,8 +102,6 @@ def output_is_lost() -> bool:
 
 def _has_no_reader(descriptor: int) -> bool:
     """Whether it is a pipe whose other end is closed."""
-    if not hasattr(select, "poll"):
-        return False
     poll = select.poll()
     poll.register(descriptor, 0)
     return any(events & select.POLLERR for _, events in poll.poll(0))
@@ -124,30 +120,17 @@ class Log:
 
     def __init__(self):
         self.path: Path | None = None
-        self._handle: int | None = None
         self._pending = ""
 
     def add(self, line: str) -> None:
         self._pending = (self._pending + line)[-MOST_PENDING:]
-        if self.path is None:
-            return
-        with contextlib.suppress(OSError):
-            if self._handle is not None and os.fstat(self._handle).st_nlink == 0:  # removed: begin a new one
-                os.close(self._handle)
-                self._handle = None
-            if self._handle is None:
-                self._handle = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
-            data = self._pending.encode(errors="replace")
-            written = os.write(self._handle, data)
-            self._pending = data[written:].decode(errors="replace")
-
-    def close(self) -> None:
-        if self._handle is not None:
-            os.close(self._handle)
-        self.path = self._handle = None
+        if self.path is not None:
+            with contextlib.suppress(OSError), open(self.path, "ab", buffering=0) as file:
+                written = file.write(self._pending.encode(errors="replace"))
+                self._pending = self._pending.encode(errors="replace")[written:].decode(errors="replace")
 
 
-class Stream(io.TextIOBase):
+class Stream:
     """Writes to a stream while that works, and to the log, without the text that a terminal would overwrite."""
 
     def __init__(self, original: TextIO | None, log: Log, prefix: str):
@@ -159,20 +142,8 @@ class Stream(io.TextIOBase):
     def __getattr__(self, name: str) -> Any:
         return getattr(self._original, name)
 
-    @property
-    def encoding(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return getattr(self._original, "encoding", None) or "utf-8"
-
-    def fileno(self) -> int:
-        if self._original is None:
-            raise io.UnsupportedOperation("this process has no such stream")
-        return self._original.fileno()
-
     def isatty(self) -> bool:
-        return not self._lost and self._original is not None and self._original.isatty()
-
-    def writable(self) -> bool:
-        return True
+        return not self._lost and getattr(self._original, "isatty", bool)()
 
     def write(self, text: str) -> int:
         with _LOCK:
@@ -224,7 +195,7 @@ class RunOutput:
     def __init__(self, prefix: str = ""):
         self.log, self.prefix = Log(), prefix
         self.before: tuple[Any, Any] = (sys.stdout, sys.stderr)
-        self.streams = tuple(Stream(original, self.log, prefix) for original in self.before)
+        self.streams: tuple[Any, ...] = tuple(Stream(original, self.log, prefix) for original in self.before)
 
     def keep_log(self, path: Path, heading: str = "") -> None:
         """Append all output to a file from now on, beginning with what was printed before."""
@@ -254,10 +225,10 @@ def run_output(prefix: str = "") -> Iterator[RunOutput]:
             stream.finish()
         sys.stdout, sys.stderr = output.before
         _redirect_logging(output.streams[1], output.before[1])
-        output.log.close()
+        output.log.path = None
 
 
-def _redirect_logging(old: io.TextIOBase | TextIO | None, new: Any) -> None:
+def _redirect_logging(old: Any, new: Any) -> None:
     """Replace the stream in handlers of the logging module, which keep the one they were created with."""
     for handler in logging.getLogger().handlers:
         if isinstance(handler, logging.StreamHandler) and handler.stream is old and new is not None:

@@ -13,11 +13,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-ASKING = tuple(
-    getattr(signal, name)
-    for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1")
-    if hasattr(signal, name)  # Windows has only the first two
-)
+ASKING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1)
 
 
 def raise_interrupt() -> None:
@@ -104,7 +100,7 @@ class StopRequest:
 
     def __enter__(self) -> "StopRequest":
         for number in ASKING:
-            if number == getattr(signal, "SIGHUP", None) and signal.getsignal(number) == signal.SIG_IGN:
+            if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
                 continue  # nohup
             self._before[number] = signal.signal(number, self._note)
         return self

@@ -48,20 +48,17 @@ class ThreadPool(ThreadPoolExecutor):
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         super().shutdown(wait, cancel_futures=cancel_futures)
-        if wait:
-            for thread in self._threads:
-                _wait_until_gone(thread)
+        last = time.monotonic() + END_SECONDS
+        for thread in self._threads if wait else ():
+            while os.path.exists(f"/proc/self/task/{thread.native_id}") and time.monotonic() < last:
+                time.sleep(LOOK_SECONDS)
 
 
-def _wait_until_gone(thread: threading.Thread) -> None:
-    """Wait until the thread is gone from /proc, at most END_SECONDS; returns at once without /proc."""
-    last = time.monotonic() + END_SECONDS
-    while os.path.exists(f"/proc/self/task/{thread.native_id}") and time.monotonic() < last:
-        time.sleep(LOOK_SECONDS)
+_side_work = threading.RLock()  # held during a task of a side thread, and while the process is forked
 
 
 class SideThread(ThreadPool):
-    """One background thread that draws or writes. The process is forked only between two of its tasks.
+    """A background thread that draws or writes; one task of all side threads at a time, and none during a fork.
 
     A forked process, such as a loader's worker, has only the thread that forked it: a lock that another thread held,
     such as those inside OpenCV, stays locked, and the first call that needs it deadlocks.
@@ -71,54 +68,21 @@ class SideThread(ThreadPool):
         super().__init__(1, name)
 
     def submit(self, fn, /, *args, **kwargs) -> Future:
-        return super().submit(_unforked, fn, *args, **kwargs)
+        return super().submit(_alone, fn, *args, **kwargs)
 
 
-class _Turns:
-    """Lets tasks of side threads run in parallel, but not while the process is forked."""
-
-    def __init__(self):
-        self.changed = threading.Condition()
-        self.at_work: set[int] = set()  # threads
-        self.is_forking = False
-
-    def work(self, fn, /, *args, **kwargs):
-        me = threading.get_ident()
-        with self.changed:
-            self.changed.wait_for(lambda: not self.is_forking)
-            self.at_work.add(me)
-        try:
-            return fn(*args, **kwargs)
-        finally:
-            with self.changed:
-                self.at_work.discard(me)
-                self.changed.notify_all()
-
-    def begin_fork(self) -> None:
-        """Wait for running tasks; no task starts until `end_fork` is called by the same thread."""
-        self.changed.acquire()
-        self.is_forking = True
-        self.changed.wait_for(lambda: not self.at_work - {threading.get_ident()})
-
-    def end_fork(self) -> None:
-        self.is_forking = False
-        self.changed.notify_all()
-        self.changed.release()
-
-
-_turns = _Turns()
-
-
-def _unforked(fn, /, *args, **kwargs):
-    return _turns.work(fn, *args, **kwargs)
+def _alone(fn, /, *args, **kwargs):
+    with _side_work:
+        return fn(*args, **kwargs)
 
 
 def _reset_after_fork() -> None:
-    global _turns
-    _turns = _Turns()
+    global _side_work
+    _side_work = threading.RLock()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=lambda: _turns.begin_fork(), after_in_parent=lambda: _turns.end_fork(), after_in_child=_reset_after_fork
-    )
+os.register_at_fork(
+    before=lambda: _side_work.acquire(),
+    after_in_parent=lambda: _side_work.release(),
+    after_in_child=_reset_after_fork,
+)

@@ -30,24 +30,8 @@ def overlap(box: np.ndarray, boxes: np.ndarray) -> np.ndarray:
     return (hi - lo).clip(0).prod(1) / area
 
 
-def _fill(mask: np.ndarray, polygon: np.ndarray, corner: tuple[int, int] = (0, 0)) -> None:
-    """Fill a polygon with 255; `corner` (x, y) is the position of the mask on the polygon's canvas."""
-    offset = -corner[0], -corner[1]
-    cv2.drawContours(mask, [polygon.astype(np.int32)], -1, (255,) * mask.shape[2], cv2.FILLED, offset=offset)
-
-
-def _filled_crop(polygon: np.ndarray, box: list[int], size: tuple[int, int]) -> np.ndarray:
-    """Return the part `box` (x1, y1, x2, y2) of a polygon filled on a black canvas of `size`, uint8 (h, w, 3).
-
-    Only a part of the canvas is allocated. It must hold the whole outline: OpenCV draws clipped lines differently.
-    """
-    x1, y1, x2, y2 = box
-    low, high = polygon.min(0).astype(int).tolist(), polygon.max(0).astype(int).tolist()
-    left, top = max(min(x1, low[0]) - 1, 0), max(min(y1, low[1]) - 1, 0)
-    right, bottom = min(max(x2, high[0]) + 2, size[1]), min(max(y2, high[1]) + 2, size[0])
-    mask = np.zeros((bottom - top, right - left, 3), np.uint8)
-    _fill(mask, polygon, (left, top))
-    return mask[y1 - top : y2 - top, x1 - left : x2 - left].copy()
+def _fill(mask: np.ndarray, polygon: np.ndarray, value: int = 255) -> None:
+    cv2.drawContours(mask, [polygon.astype(np.int32)], -1, (value,) * 4, cv2.FILLED)
 
 
 def copy_paste(img, labels, segments, probability: float, rng: RandomSource):
@@ -80,12 +64,15 @@ def cut_out(img, labels, segments, rng: RandomSource, fraction: float = 0.5) -> 
     Inside the polygon a channel value of 0 becomes 255: image and mask are one array upstream.
     """
     h, w = img.shape[:2]
+    mask = np.zeros((h, w, 3), np.uint8)
     found = []
     for j in rng.sample(range(len(segments)), k=round(fraction * len(segments))) if segments else ():
-        x1, y1, x2, y2 = box = labels[j, 1:5].astype(int).clip(0, [w - 1, h - 1, w - 1, h - 1]).tolist()
+        x1, y1, x2, y2 = labels[j, 1:5].astype(int).clip(0, [w - 1, h - 1, w - 1, h - 1]).tolist()
         if x2 <= x1 or y2 <= y1:
             continue
-        crop = _filled_crop(segments[j], box, (h, w))
+        _fill(mask, segments[j])
+        crop = mask[y1:y2, x1:x2].copy()
+        _fill(mask, segments[j], 0)
         source = img[y1:y2, x1:x2]
         np.copyto(crop, source, where=(crop & source) > 0)
         found.append(CutOut(labels[j, 0], crop))

@@ -21,7 +21,6 @@ from yolov7fast.data.augment.transforms import (
     Warp,
     apply_colour,
     mixup,
-    scratch,
     visible_source,
     warp_image,
 )
@@ -158,12 +157,12 @@ def draw_canvas(
     size: tuple[int, int],
     visible: tuple[int, int, int, int] | None = None,
 ) -> np.ndarray:
-    """Copy images to a grey canvas: uint8 (h, w, 4) in scratch memory; the fourth channel makes the warp faster.
+    """Copy images to a grey canvas: uint8 (h, w, 4); the fourth channel makes the warp faster.
 
     visible: rectangle (x1, y1, x2, y2) that the warp reads; pixels outside it are undefined.
     """
     left, top, right, bottom = visible or (0, 0, size[1], size[0])
-    canvas = scratch("canvas", (*size, 4))
+    canvas = np.empty((*size, 4), np.uint8)
     canvas[top:bottom, left:right] = GREY
     for img, (ox, oy) in zip(images, origins):
         if img is None:
@@ -183,21 +182,20 @@ def visible_images(origins: Sequence[tuple[int, int]], shapes: Sequence[tuple[in
     ]
 
 
-def render_scene(scene: Scene, name: str = "warped") -> np.ndarray:
-    """Render one scene: uint8 (H, W, 4) in the scratch array `name`, BGR first."""
+def render_scene(scene: Scene) -> np.ndarray:
+    """Render one scene: uint8 (H, W, 4), BGR first."""
     canvas = scene.canvas
     if canvas is None:
         canvas = draw_canvas(scene.images, scene.origins, scene.warp.source, visible_source(scene.warp))
-    return warp_image(canvas, scene.warp, name)
+    return warp_image(canvas, scene.warp)
 
 
 def render_geometry(draft: SampleDraft) -> np.ndarray:
-    """Render a sample without colour changes: uint8 (H, W, 4) in scratch memory, BGR first."""
+    """Render a sample without colour changes: uint8 (H, W, 4), BGR first."""
     first = render_scene(draft.scenes[0])
-    return mixup(first, render_scene(draft.scenes[1], "warped2"), draft.blend) if draft.scenes[1:] else first
+    return mixup(first, render_scene(draft.scenes[1]), draft.blend) if draft.scenes[1:] else first
 
 
 def render(draft: SampleDraft, colour: Colour) -> np.ndarray:
-    """Render a sample: uint8 (H, W, 3) BGR in scratch memory."""
-    img = render_geometry(draft)
-    return apply_colour(img, colour, out=scratch("coloured", (*img.shape[:2], 3)))
+    """Render a sample: uint8 (H, W, 3) BGR."""
+    return apply_colour(render_geometry(draft), colour)

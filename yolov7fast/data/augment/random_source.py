@@ -7,27 +7,8 @@
 
 import hashlib
 import random as python_random
-from typing import Protocol
 
 import numpy as np
-
-
-class RandomSource(Protocol):
-    """What augmentations call: methods of Python's `random` and, prefixed `np_`, of NumPy's generator."""
-
-    def random(self) -> float: ...
-
-    def uniform(self, a: float, b: float) -> float: ...
-
-    def randint(self, a: int, b: int) -> int: ...
-
-    def choices(self, population, *, k: int) -> list: ...
-
-    def sample(self, population, k: int) -> list: ...
-
-    def np_uniform(self, low: float, high: float, size: int) -> np.ndarray: ...
-
-    def np_beta(self, a: float, b: float) -> float: ...
 
 
 class GlobalRandom:
@@ -63,3 +44,6 @@ class KeyedRandom(python_random.Random):
 
     def np_beta(self, a: float, b: float) -> float:
         return self.betavariate(a, b)
+
+
+RandomSource = GlobalRandom | KeyedRandom

@@ -6,9 +6,7 @@ same bits in the other three. Label rows are float32 [class, x1, y1, x2, y2] in 
 polygons are (k, 2) arrays of points. Sizes are (height, width). Padding is grey, 114 in every channel.
 """
 
-import functools
 import math
-import threading
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -22,31 +20,6 @@ GREY_PIXEL = (GREY, GREY, GREY, GREY)
 IDENTITY = np.eye(3)
 LEVELS = np.arange(256, dtype=np.float64)  # of a channel
 POLYGON_POINTS = 1000  # to which a polygon is resampled before it is warped
-
-
-class _Scratch(threading.local):
-    """Working memory that is reused for every sample: page faults of new arrays take longer than the work on them.
-
-    Each thread has its own arrays. An array holds undefined values and is valid until its name is requested again.
-    """
-
-    def __init__(self):
-        self._held: dict[str, np.ndarray] = {}
-        self._last: dict[str, np.ndarray] = {}  # the last view of each name, usually requested again
-
-    def __call__(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
-        """Return a uint8 array of this shape."""
-        last = self._last.get(name)
-        if last is None or last.shape != shape:
-            size = math.prod(shape)
-            held = self._held.get(name)
-            if held is None or held.size < size:
-                held = self._held[name] = np.empty(size, np.uint8)
-            last = self._last[name] = held[:size].reshape(shape)
-        return last
-
-
-scratch = _Scratch()
 
 
 # --- letterbox --------------------------------------------------------------------------------------------------------
@@ -112,12 +85,6 @@ class Warp(NamedTuple):
     projective: bool  # the last row of the matrix matters
 
     @property
-    def is_upright(self) -> bool:
-        """Whether axis-aligned boxes stay axis-aligned: no rotation, shear, perspective or mirroring."""
-        (a, b, _), (c, d, _) = self.matrix[:2].tolist()
-        return not self.projective and b == c == 0 and a > 0 and d > 0
-
-    @property
     def changes_nothing(self) -> bool:
         return self.size == self.source and bool((self.matrix == IDENTITY).all())
 
@@ -150,20 +117,19 @@ def draw_warp(
     return Warp(matrix, zoom, (h, w), size, bool(perspective))
 
 
-def warp_image(img: np.ndarray, warp: Warp, name: str = "warped") -> np.ndarray:
-    """Apply a warp (linear interpolation, grey outside): (H, W, 4) in the scratch array `name`.
+def warp_image(img: np.ndarray, warp: Warp) -> np.ndarray:
+    """Apply a warp (linear interpolation, grey outside): (H, W, 4).
 
     Three channels are made four; a warp that changes nothing gives the image itself.
     """
     if warp.changes_nothing:
         return img
     if img.shape[2] == 3:
-        img = cv2.cvtColor(img, cv2.COLOR_BGR2BGRA, dst=scratch("bgra", (*img.shape[:2], 4)))
+        img = cv2.cvtColor(img, cv2.COLOR_BGR2BGRA)
     size = warp.size[1], warp.size[0]
-    out = scratch(name, (*warp.size, 4))
     if warp.projective:
-        return cv2.warpPerspective(img, warp.matrix, size, dst=out, borderValue=GREY_PIXEL)
-    return cv2.warpAffine(img, warp.matrix[:2], size, dst=out, borderValue=GREY_PIXEL)
+        return cv2.warpPerspective(img, warp.matrix, size, borderValue=GREY_PIXEL)
+    return cv2.warpAffine(img, warp.matrix[:2], size, borderValue=GREY_PIXEL)
 
 
 def visible_source(warp: Warp) -> tuple[int, int, int, int]:
@@ -191,7 +157,7 @@ def warp_labels(labels: np.ndarray, segments: list[np.ndarray], warp: Warp) -> n
     if not len(labels):
         return labels
     use_segments = any(segment.any() for segment in segments)
-    boxes = _warp_polygons(segments, len(labels), warp) if use_segments else _warp_corners(labels, warp)
+    boxes = _warp_polygons(segments, warp) if use_segments else _warp_corners(labels, warp)
     keep = box_candidates(labels[:, 1:5].T * warp.zoom, boxes.T, area_thr=0.01 if use_segments else 0.10)
     labels = labels[keep]
     labels[:, 1:5] = boxes[keep]
@@ -210,40 +176,17 @@ def _transform(points: np.ndarray, warp: Warp) -> np.ndarray:
 
 def _warp_corners(labels: np.ndarray, warp: Warp) -> np.ndarray:
     """Return float64 boxes (n, 4) around the warped corners of rows (n, 5), clipped to the output."""
-    if warp.is_upright:  # each corner keeps its role
-        (zoom_x, _, shift_x), (_, zoom_y, shift_y) = warp.matrix[:2].tolist()
-        boxes = labels[:, 1:5] * np.array((zoom_x, zoom_y, zoom_x, zoom_y))
-        boxes += np.array((shift_x, shift_y, shift_x, shift_y))
-    else:
-        n = len(labels)
-        xy = _transform(labels[:, [1, 2, 3, 4, 1, 4, 3, 2]].reshape(n * 4, 2), warp).reshape(n, 12)
-        a, b, c, d = xy[:, 0:2], xy[:, 3:5], xy[:, 6:8], xy[:, 9:11]
-        boxes = np.empty((n, 4))
-        np.minimum(np.minimum(a, b), np.minimum(c, d), out=boxes[:, :2])
-        np.maximum(np.maximum(a, b), np.maximum(c, d), out=boxes[:, 2:])
+    n = len(labels)
+    corners = _transform(labels[:, [1, 2, 3, 4, 1, 4, 3, 2]].reshape(n * 4, 2), warp).reshape(n, 4, 3)[:, :, :2]
     h, w = warp.size
-    np.maximum(boxes, 0, out=boxes)
-    return np.minimum(boxes, np.array((w, h, w, h), np.float64), out=boxes)
+    return np.concatenate((corners.min(1), corners.max(1)), 1).clip(0, (w, h, w, h))
 
 
-@functools.lru_cache(maxsize=1024)
-def _resampling(corners: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the positions of the new points of a closed polygon with `corners` corners, and those next to a corner."""
-    at = np.linspace(0, corners - 1, POLYGON_POINTS)
-    nearest = np.arange(corners) * ((POLYGON_POINTS - 1) / max(corners - 1, 1))
-    adjacent = np.concatenate([np.floor(nearest) + step for step in (-1, 0, 1, 2)]).clip(0, POLYGON_POINTS - 1)
-    return at, at[np.unique(adjacent.astype(int))]
-
-
-def resample_polygon(segment: np.ndarray, only_ends: bool = False) -> np.ndarray:
-    """Close a polygon (k, 2) and spread 1000 points along it, evenly in the index of the corner: (1000, 2) float64.
-
-    only_ends: only the points next to corners, which include the extreme coordinates.
-    """
+def resample_polygon(segment: np.ndarray) -> np.ndarray:
+    """Close a polygon (k, 2) and spread 1000 points along it, evenly in the index of the corner: (1000, 2) float64."""
     closed = np.concatenate((segment, segment[0:1]), axis=0)
-    at = _resampling(len(closed))[only_ends]
-    corner = np.arange(len(closed))
-    return np.stack([np.interp(at, corner, closed[:, axis]) for axis in range(2)], axis=1)
+    at = np.linspace(0, len(closed) - 1, POLYGON_POINTS)
+    return np.stack([np.interp(at, np.arange(len(closed)), closed[:, axis]) for axis in range(2)], axis=1)
 
 
 def polygon_box(points: np.ndarray, width: int, height: int) -> np.ndarray:
@@ -254,34 +197,17 @@ def polygon_box(points: np.ndarray, width: int, height: int) -> np.ndarray:
     return np.array([x.min(), y.min(), x.max(), y.max()]) if x.any() else np.zeros(4)
 
 
-def _warp_polygons(segments: list[np.ndarray], n: int, warp: Warp) -> np.ndarray:
-    """Return float64 boxes (n, 4) of n warped polygons."""
-    boxes = np.zeros((n, 4))
-    seen, whole = _visibility(segments, warp)
-    for i in np.flatnonzero(seen).tolist():
-        points = _transform(resample_polygon(segments[i], only_ends=bool(whole[i])), warp)[:, :2]
-        boxes[i] = polygon_box(points, warp.size[1], warp.size[0])
-    return boxes
-
-
-def _visibility(segments: list[np.ndarray], warp: Warp) -> tuple[np.ndarray, np.ndarray]:
-    """Return two (n,) bool masks: polygons that may be visible in the output, and those certainly inside it.
-
-    Decided by the corners, with a margin of a hundredth of a pixel, for warps that keep boxes axis-aligned. The extreme
-    points of a polygon that is inside are next to its corners, so most polygons do not need all 1000 points.
-    """
-    n = len(segments)
-    if not warp.is_upright:
-        return np.ones(n, bool), np.zeros(n, bool)
+def _warp_polygons(segments: list[np.ndarray], warp: Warp) -> np.ndarray:
+    """Return float64 boxes (n, 4) of n warped polygons; those that are certainly outside the output are skipped."""
+    h, w = warp.size
+    corners = _transform(np.concatenate(segments), warp)[:, :2]
     starts = np.cumsum([0, *map(len, segments[:-1])])
-    points = np.concatenate(segments)
-    zoom, shift = warp.matrix[[0, 1], [0, 1]], warp.matrix[:2, 2]
-    low = np.minimum.reduceat(points, starts, axis=0) * zoom + shift
-    high = np.maximum.reduceat(points, starts, axis=0) * zoom + shift
-    size = np.array(warp.size[::-1], np.float64)
-    seen = (high > -0.01) & (low < size + 0.01)
-    whole = (low > 0.01) & (high < size - 0.01)
-    return seen[:, 0] & seen[:, 1], whole[:, 0] & whole[:, 1]
+    low, high = np.minimum.reduceat(corners, starts), np.maximum.reduceat(corners, starts)
+    seen = ((high > -0.01) & (low < (w + 0.01, h + 0.01))).all(1) | warp.projective
+    boxes = np.zeros((len(segments), 4))
+    for i in np.flatnonzero(seen).tolist():
+        boxes[i] = polygon_box(_transform(resample_polygon(segments[i]), warp)[:, :2], w, h)
+    return boxes
 
 
 def box_candidates(box1, box2, wh_thr=2, ar_thr=20, area_thr=0.1, eps=1e-16):
@@ -341,13 +267,9 @@ def draw_colour(rng: RandomSource, hgain: float, sgain: float, vgain: float) -> 
 
 def apply_colour(img: np.ndarray, colour: Colour, out: np.ndarray | None = None) -> np.ndarray:
     """Return a BGR(A) image as BGR, in `out` or new, with hue, saturation and value mapped by their tables."""
-    h, w = img.shape[:2]
-    hsv = cv2.cvtColor(img, cv2.COLOR_BGR2HSV, dst=scratch("hsv", (h, w, 3)))
-    planes = list(scratch("planes", (3, h, w)))
-    cv2.split(hsv, planes)
-    for plane, table in zip(planes, colour.tables):
-        cv2.LUT(plane, table, dst=plane)
-    return cv2.cvtColor(cv2.merge(planes, hsv), cv2.COLOR_HSV2BGR, dst=out)
+    planes = cv2.split(cv2.cvtColor(img, cv2.COLOR_BGR2HSV))
+    mapped = [cv2.LUT(plane, table) for plane, table in zip(planes, colour.tables)]
+    return cv2.cvtColor(cv2.merge(mapped), cv2.COLOR_HSV2BGR, dst=out)
 
 
 def augment_hsv(img: np.ndarray, hgain=0.5, sgain=0.5, vgain=0.5, rng: RandomSource = GLOBAL) -> None:

@@ -25,7 +25,6 @@ import zlib
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from tqdm import tqdm
@@ -92,11 +91,11 @@ class PackedImages:
     opens the file again.
     """
 
-    def __init__(self, path: Path, rows: np.ndarray, img_size: int, mode: str):
-        """rows: int64 (n, 8), the table rows of the images, in order. mode: `linear`, or `area` for evaluation."""
+    def __init__(self, path: Path, rows: np.ndarray, img_files: Sequence[str], img_size: int, augment: bool):
+        """rows: int64 (n, 8), the table rows of these images, in order."""
         self.path = path
         self._rows = rows
-        self._img_size, self._mode = img_size, mode
+        self._source = img_files, img_size, augment
         with open(path, "rb") as f:
             self._map = mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ)
         self._pixels = np.frombuffer(self._map, np.uint8)
@@ -134,7 +133,7 @@ class PackedImages:
                         if path.exists():
                             LOGGER.warning(f"{prefix}{path} is damaged, or its images have changed: it is built again")
                         found = _build(path, want, prefix)
-            return cls(*found, img_size, want.mode)
+            return cls(*found, img_files, img_size, augment)
         except OSError as error:
             raise UserError(
                 f"cannot keep packed images in {folder} ({error.strerror or error}); name a place with --cache-dir"
@@ -149,32 +148,26 @@ class PackedImages:
         pixels = self._pixels[offset : offset + h * w * 3]
         if not self._checked[i]:
             if zlib.crc32(pixels.data) != crc:
-                return self._decode_source(offset)
+                return self._decode_source(i)
             self._checked[i] = True
         return LoadedImage(pixels.reshape(h, w, 3), (h0, w0), (h, w))
 
-    def _decode_source(self, offset: int) -> LoadedImage:
+    def _decode_source(self, i: int) -> LoadedImage:
         """Decode a damaged image from its source file and remove the pack, so that the next run builds it again."""
-        index = _parse_index(self._map, self._img_size, self._mode)
-        if index is None:
-            raise UserError(f"packed images {self.path} are damaged; remove the file, then start again")
-        names, table = index
-        source = names[int(np.flatnonzero(table[:, 0] == offset)[0])]
+        img_files, img_size, augment = self._source
         if not self._reported:
             self._reported = True
-            try:
+            with contextlib.suppress(OSError):
                 self.path.unlink(missing_ok=True)
-                remedy = "the file is removed, and the next run builds it again"
-            except OSError:
-                remedy = "remove the file to have it built again"
+            remedy = "remove the file to have" if self.path.exists() else "the file is removed; the next run has"
             LOGGER.warning(
-                f"packed images {self.path}: {source} is damaged there (its checksum differs); such images are decoded "
-                f"from their sources; {remedy}"
+                f"packed images {self.path}: {img_files[i]} is damaged there (its checksum differs); such images are "
+                f"decoded from their sources; {remedy} it built again"
             )
-        return load_resized(source, self._img_size, augment=self._mode != "area")
+        return load_resized(img_files[i], img_size, augment)
 
     def __reduce__(self):
-        return PackedImages, (self.path, self._rows, self._img_size, self._mode)
+        return PackedImages, (self.path, self._rows, *self._source)
 
 
 def _make_folder(folder: Path, prefix: str) -> None:
@@ -230,47 +223,27 @@ def _find(folder: Path, want: _Wanted) -> tuple[Path, np.ndarray] | None:
     return None
 
 
-Index = tuple[list[str], np.ndarray]  # source paths and table of a pack
+def _read_index(path: Path, img_size: int, mode: str) -> tuple[list[str], np.ndarray] | None:
+    """Return source paths and table of a pack; None if it is missing, damaged, foreign, or of another size or mode.
 
-
-def _read_index(path: Path, img_size: int, mode: str) -> Index | None:
-    """Return the index of a pack; None if it is missing, truncated, damaged, foreign or of another size or mode."""
+    The header is checked before it is used, the rest by its checksum.
+    """
     try:
-        with open(path, "rb") as f, mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ) as buffer:
-            return _parse_index(buffer, img_size, mode)
-    except (OSError, ValueError):  # missing or empty
+        with open(path, "rb") as file:
+            head = file.read(HEADER)
+            meta = json.loads(head.removeprefix(MAGIC).rstrip(b"\0"))
+            wanted = {"version": VERSION, "img_size": img_size, "mode": mode, "bytes": os.path.getsize(path)}
+            if not head.startswith(MAGIC) or any(meta.get(key) != value for key, value in wanted.items()):
+                return None
+            file.seek(meta["table_at"])
+            index = file.read()
+        if zlib.crc32(index) != meta["index_crc"]:
+            return None
+        table = np.frombuffer(index, np.int64, meta["n"] * COLUMNS).reshape(-1, COLUMNS)
+        names = index[table.nbytes :].split(b"\0")[:-1]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
-
-
-def _parse_index(buffer: mmap.mmap, img_size: int, mode: str) -> Index | None:
-    """Return the index of a mapped pack; every value is checked before it is used."""
-    meta = _parse_header(buffer[:HEADER])
-    wanted = {"version": VERSION, "img_size": img_size, "mode": mode, "bytes": len(buffer)}
-    if any(meta.get(key) != value for key, value in wanted.items()):
-        return None
-    n, table_at = meta.get("n"), meta.get("table_at")
-    if not (isinstance(n, int) and isinstance(table_at, int) and n >= 0 and HEADER <= table_at <= len(buffer)):
-        return None
-    names_at = table_at + n * COLUMNS * 8
-    if names_at > len(buffer) or zlib.crc32(buffer[table_at:]) != meta.get("index_crc"):
-        return None
-    table = np.frombuffer(buffer[table_at:names_at], np.int64).reshape(n, COLUMNS)
-    names = buffer[names_at:].split(b"\0")[:-1]
-    sides = table[:, 1:3]
-    if len(names) != n or (table < 0).any() or (sides < 1).any() or (sides > img_size).any():
-        return None
-    if (table[:, 0] > table_at - table[:, 1] * table[:, 2] * 3).any():
-        return None
-    return [os.fsdecode(name) for name in names], table
-
-
-def _parse_header(head: bytes) -> dict[str, Any]:
-    """Return the values of the header; none if it is damaged."""
-    try:
-        meta = json.loads(head[len(MAGIC) :].rstrip(b"\0")) if head.startswith(MAGIC) else {}
-    except (ValueError, RecursionError):
-        return {}
-    return meta if isinstance(meta, dict) else {}
+    return ([os.fsdecode(name) for name in names], table) if len(names) == len(table) else None
 
 
 def _build(path: Path, want: _Wanted, prefix: str) -> tuple[Path, np.ndarray]:

@@ -1,17 +1,18 @@
 """The label cache: labels of a whole data set, checked once in parallel, with a report of the problems.
 
-The cache is a NumPy archive without pickles next to the labels (`labels/train.yolov7fast.cache`; upstream's
-`labels/train.cache` is neither read nor written). It is used only if its content hash, over paths, sizes and times of
-all images and label files, is current and its checksum matches its contents; a stale, damaged or foreign file is
-replaced, never executed. Where the folder cannot be written, both files go to `cache_dir` or the user's cache folder.
+The cache is a file of NumPy arrays without pickles next to the labels (`labels/train.yolov7fast.cache`; upstream's
+`labels/train.cache` is neither read nor written). It begins with a content hash, over paths, sizes and times of all
+images and label files, and a checksum of the arrays, and is used only if both are right; a stale, damaged or foreign
+file is replaced, never executed. Where the folder cannot be written, cache and report go to `cache_dir` or the user's
+cache folder.
 """
 
 import contextlib
 import hashlib
+import io
 import json
 import logging
 import os
-import zipfile
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures.process import BrokenProcessPool
@@ -30,12 +31,11 @@ from yolov7fast.data.image_io import file_workers, truncation_was_reported
 from yolov7fast.data.labels import LINE_FAULTS, MIXED, TRUNCATED, Checked, Paths, Problem, check_pair, img2label_paths
 
 LOGGER = logging.getLogger(__name__)
-VERSION = 5
+VERSION = 6
+MAGIC = b"YOLOLABELS"
+CHECKSUM_BYTES = 16
 SUFFIX = ".yolov7fast.cache"
 PARTIAL = ".partial"  # in the name of a cache whose label files may have lost lines
-CONTENTS = ("digest", "header", "labels", "rows", "shapes", "points", "corners", "polygons")
-MEMBERS = (*CONTENTS, "checksum")
-DIGEST_BYTES = 64  # upper limit
 NAMED = 5  # truncated images named in a warning
 THREADS = 8
 MANY = 4000  # images from which on processes are used: parsing labels holds the interpreter lock
@@ -113,7 +113,7 @@ def load_labels(
     digest = content_hash(img_files, label_files, keep_partial)
     desc = f"{prefix}Scanning {str(cache_path(source, label_files)).removesuffix(SUFFIX)} images and labels... "
     for place in places:
-        if (table := _read(place, digest, img_files, prefix)) is not None:
+        if (table := _read(place, digest, prefix)) is not None:
             report = _report_of(place)
             table = table._replace(report=report if report.exists() else _write_report(place, table))
             n, where = table.counts.total, f"; problems: {table.report}" if table.report else ""
@@ -255,17 +255,17 @@ def _write(places: Sequence[Path], table: LabelTable, digest: str) -> Path | Non
     """Write the cache to the first writable place and return it; None only costs another scan next time."""
     polygons = [p for image in table.segments for p in image]
     header = {"counts": table.counts, "img_files": table.img_files, "problems": table.problems}
-    arrays = {
-        "digest": np.frombuffer(digest.encode(), np.uint8),
-        "header": np.frombuffer(json.dumps(header).encode(), np.uint8),
-        "labels": np.concatenate([np.zeros((0, 5), np.float32), *table.labels]),
-        "rows": np.array([len(x) for x in table.labels], np.int64),
-        "shapes": table.shapes,
-        "points": np.concatenate([np.zeros((0, 2), np.float32), *polygons]),
-        "corners": np.array([len(p) for p in polygons], np.int64),
-        "polygons": np.array([len(x) for x in table.segments], np.int64),
-    }
-    arrays["checksum"] = np.frombuffer(_checksum(arrays), np.uint8)
+    contents = io.BytesIO()
+    for array in (
+        np.frombuffer(json.dumps(header).encode(), np.uint8),
+        np.concatenate([np.zeros((0, 5), np.float32), *table.labels]),
+        np.array([len(x) for x in table.labels], np.int64),
+        table.shapes,
+        np.concatenate([np.zeros((0, 2), np.float32), *polygons]),
+        np.array([len(p) for p in polygons], np.int64),
+        np.array([len(x) for x in table.segments], np.int64),
+    ):
+        np.save(contents, array, allow_pickle=False)
     for i, place in enumerate(places):
         try:
             if i:
@@ -273,11 +273,20 @@ def _write(places: Sequence[Path], table: LabelTable, digest: str) -> Path | Non
             elif not is_writable(place.parent):
                 continue
             with atomic_file(place) as f:
-                np.savez(f, allow_pickle=False, **arrays)
+                f.write(_head(digest) + _checksum(contents.getbuffer()))
+                f.write(contents.getbuffer())
             return place
         except (OSError, UserError):
             continue
     return None
+
+
+def _head(digest: str) -> bytes:
+    return MAGIC + digest.encode()
+
+
+def _checksum(contents: bytes | memoryview) -> bytes:
+    return hashlib.blake2b(contents, digest_size=CHECKSUM_BYTES).digest()
 
 
 def is_writable(folder: Path) -> bool:
@@ -288,77 +297,39 @@ def is_writable(folder: Path) -> bool:
         return False
 
 
-def _read(place: Path, digest: str, img_files: Sequence[str], prefix: str) -> LabelTable | None:
+def _read(place: Path, digest: str, prefix: str) -> LabelTable | None:
     """Return the cached table; None if the file is missing, stale or, with a warning, damaged or foreign."""
-    if not os.path.exists(place):
+    try:
+        with open(place, "rb") as f:
+            head = f.read(len(_head(digest)))
+            if head.startswith(MAGIC) and head != _head(digest):
+                return None  # of other files, or of an earlier state of them
+            checksum, contents = f.read(CHECKSUM_BYTES), f.read()
+    except OSError:
         return None
     try:
-        arrays = _arrays(place, digest)
-        return None if arrays is None else _table(arrays, img_files)
+        if head != _head(digest) or checksum != _checksum(contents):
+            raise ValueError("not the contents that were written")
+        return _table(io.BytesIO(contents))
     except Exception:  # damaged files raise many types; the cache is rebuilt
         LOGGER.warning(f"{prefix}{place} is damaged or of another version, so it is not used")
         return None
 
 
-def _arrays(place: Path, digest: str) -> dict[str, np.ndarray] | None:
-    """Return the verified contents of the cache; None if it is of other files or of an earlier state of them."""
-    with zipfile.ZipFile(place) as archive:
-        if not _is_plausible(archive, place):
-            raise ValueError("not the members of this cache")
-    with np.load(place, allow_pickle=False) as archive:
-        if archive["digest"].tobytes() != digest.encode():
-            return None
-        arrays = {name: archive[name] for name in CONTENTS}
-        if archive["checksum"].tobytes() != _checksum(arrays):
-            raise ValueError("not the contents that were written")
-    return arrays
+def _table(contents: io.BytesIO) -> LabelTable:
+    header, labels, rows, shapes, points, corners, polygons = (np.load(contents, allow_pickle=False) for _ in range(7))
+    known = json.loads(header.tobytes())
+    return LabelTable(
+        known["img_files"],
+        _cut(labels, rows),
+        shapes,
+        _cut(_cut(points, corners), polygons),
+        Counts(*known["counts"]),
+        [Problem(*p) for p in known["problems"]],
+    )
 
 
-def _table(arrays: dict[str, np.ndarray], img_files: Sequence[str]) -> LabelTable:
-    header = json.loads(arrays["header"].tobytes())
-    labels = _cut(_typed(arrays["labels"], np.float32, 5), arrays["rows"])
-    polygons = _cut(_typed(arrays["points"], np.float32, 2), arrays["corners"])
-    ends = np.cumsum(arrays["polygons"]).tolist()
-    segments = [polygons[start:end] for start, end in zip([0, *ends], ends)]
-    shapes = _typed(arrays["shapes"], np.int64, 2)
-    problems = [Problem(*p) for p in header["problems"]]
-    table = LabelTable(header["img_files"], labels, shapes, segments, Counts(*header["counts"]), problems)
-    if not len(labels) == len(segments) == len(shapes) == len(table.img_files):
-        raise ValueError("not one entry of each kind for an image")
-    if not set(img_files).issuperset(table.img_files):
-        raise ValueError("not these images")
-    return table
-
-
-def _checksum(arrays: dict[str, np.ndarray]) -> bytes:
-    """Hash types, shapes and values of all members together: the archive's own checksums cover single members."""
-    digest = hashlib.blake2b(digest_size=16)
-    for name in CONTENTS:
-        array = np.ascontiguousarray(arrays[name])
-        digest.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
-        digest.update(array.data if array.size else b"")
-    return digest.digest()
-
-
-def _is_plausible(archive: zipfile.ZipFile, place: Path) -> bool:
-    """Return whether the archive has the expected members, uncompressed, so that it takes no more memory than its file
-    has bytes, and a short digest, which is read first."""
-    members = {entry.filename.removesuffix(".npy"): entry for entry in archive.infolist()}
-    if set(members) != set(MEMBERS) or any(e.compress_type != zipfile.ZIP_STORED for e in members.values()):
-        return False
-    sizes = [max(entry.file_size, entry.compress_size) for entry in members.values()]
-    return members["digest"].file_size <= 128 + DIGEST_BYTES and sum(sizes) <= os.path.getsize(place)
-
-
-def _typed(rows: np.ndarray, dtype: type, columns: int) -> np.ndarray:
-    if rows.dtype != dtype or rows.ndim != 2 or rows.shape[1] != columns:
-        raise ValueError("not an array of this cache")
-    return rows
-
-
-def _cut(rows: np.ndarray, lengths: np.ndarray) -> list[np.ndarray]:
-    """Split `rows` into consecutive parts of the given lengths."""
-    if lengths.dtype != np.int64 or (lengths < 0).any() or lengths.sum() != len(rows):
-        raise ValueError("not the lengths of these rows")
+def _cut(values, lengths: np.ndarray) -> list:
+    """Split `values` into consecutive parts of the given lengths."""
     ends = np.cumsum(lengths).tolist()
-    return [rows[start:end] for start, end in zip([0, *ends], ends)]
+    return [values[start:end] for start, end in zip([0, *ends], ends)]

@@ -18,7 +18,7 @@ def write_samples(dataset, keys: Sequence, images: np.ndarray, first: int = 0) -
 
     Returns their labels, float32 (N, 6) with the index in the batch in column 0, paths and shapes.
     """
-    labels, paths, shapes = [], [], []
+    labels, paths, shapes = [np.zeros((0, 6), np.float32)], [], []
     for index, key in enumerate(keys, first):
         if tuple(dataset.shape_of(key)) != images.shape[2:]:
             raise UserError(

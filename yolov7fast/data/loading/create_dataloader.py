@@ -4,16 +4,9 @@ A data set offers `len()`, `dataset.shape_of(key)` -> (H, W), `dataset.sample_in
 shapes), which writes the image into the uint8 array `out` (3, H, W), and, for a `collate_fn`, `dataset[key]` -> (image
 tensor, labels, path, shapes). A key is an index, or (epoch, index) when samples are keyed.
 
-| requested | loader | order and random numbers |
-| --- | --- | --- |
-| nothing | `EndlessLoader` | upstream's: generators of the process or of each worker |
-| image weights | `ReweightedLoader` | upstream's; `dataset.indices` is read again each epoch |
-| `seed` | `KeyedLoader` | a function of (seed, epoch, index), independent of the workers |
-| `worker_tensor` | `SharedMemoryLoader` | as above with `seed`; otherwise generators of each worker |
-
-Workers live through all epochs, except under image weights without `persistent_workers`. Every loader has `len()`
-(batches per epoch), `dataset`, `num_workers`, `set_epoch(epoch, start_batch=0)`, `close()`, and yields
-(imgs uint8 (B, 3, H, W), targets (N, 6) float32, paths, shapes) on the CPU.
+`BatchLoader` draws in upstream's order from generators of the process or of each worker; under image weights it reads
+`dataset.indices` again each epoch. With a `seed` samples are a function of (seed, epoch, index), independent of the
+workers. `SharedMemoryLoader` (`worker_tensor`) does the same, with the images of a batch made by all workers.
 """
 
 import os
@@ -24,9 +17,9 @@ from yolov7fast.core.text import counted
 from yolov7fast.data.dataset import LoadImagesAndLabels
 from yolov7fast.data.labels import Paths, Subset
 from yolov7fast.data.loading.collate import collate_quad
-from yolov7fast.data.loading.samplers import EpochOrder
+from yolov7fast.data.loading.samplers import BatchOrder
 from yolov7fast.data.loading.shared_memory_loader import SharedMemoryLoader
-from yolov7fast.data.loading.torch_loader import BatchSource, EndlessLoader, KeyedLoader, ReweightedLoader
+from yolov7fast.data.loading.torch_loader import BatchLoader, BatchSource
 
 
 def create_dataloader(
@@ -117,7 +110,7 @@ def make_loader(
     seed: int | None = None,
     shuffle: bool | None = None,
 ):
-    """Return the loader for these options (see the table above).
+    """Return the loader for these options.
 
     Args:
         workers: processes; 0 makes samples in this process, also with `worker_tensor`.
@@ -131,21 +124,19 @@ def make_loader(
         raise UserError("shuffling needs a seed to be reproducible: add --seed N")
     if micro_batch < 0:
         raise UserError(f"--micro-batch {micro_batch}: give the samples of one worker task, or 0 for the default")
-    ranks = {"rank": rank, "world_size": world_size}
+    order = BatchOrder(
+        dataset,
+        batch_size,
+        rank=rank,
+        world_size=world_size,
+        seed=seed,
+        shuffle=shuffle,
+        endless=not image_weights,
+    )
     if worker_tensor and workers > 0:
-        order = EpochOrder(dataset, batch_size, **ranks, seed=seed or 0, shuffle=shuffle)
-        return SharedMemoryLoader(
-            dataset, batch_size, workers, order, seed=seed, micro_batch=micro_batch, reweighted=image_weights
-        )
+        return SharedMemoryLoader(dataset, batch_size, workers, order, micro_batch)
     source = BatchSource(dataset, collate_fn, quad_seed=seed if quad else None)
-    if seed is not None:
-        order = EpochOrder(dataset, batch_size, **ranks, seed=seed, shuffle=shuffle)
-        return KeyedLoader(
-            source, workers, order, seed, reweighted=image_weights, persistent_workers=persistent_workers
-        )
-    if image_weights:
-        return ReweightedLoader(source, batch_size, workers, **ranks, persistent_workers=persistent_workers)
-    return EndlessLoader(source, batch_size, workers, **ranks)
+    return BatchLoader(source, workers, order, persistent_workers=persistent_workers)
 
 
 def worker_count(workers: int, batch_size: int, world_size: int = 1) -> int:

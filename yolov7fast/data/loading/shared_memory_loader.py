@@ -1,304 +1,203 @@
-"""`--worker-tensor`: all workers fill one batch together, in shared memory that is reused.
+"""`--worker-tensor`: workers write images straight into the memory of the batch, which is reused.
 
-Torch's workers make a whole batch each: the first batch takes as long as one worker needs for all of it, and every
+By default a worker makes a whole batch: the first batch takes as long as one worker needs for all of it, and every
 batch is new memory that is allocated, filled, copied and freed. Here a batch is divided into groups of `micro_batch`
-samples, each worker writes its groups directly into the batch's slot of a buffer, and the main process receives one
-message per worker with labels already numbered.
+samples, which go to the workers in turn; a worker writes the images of its groups into the batch's slot of a buffer
+and sends back only their labels.
+
+The buffer is an anonymous mapping. It has no name, so nothing is left behind however the processes end, and it does
+not count against /dev/shm, which is small in containers.
 """
 
 import contextlib
-import os
-import pickle
-import select
+import logging
+import mmap
+import sys
+import weakref
 from collections import deque
 from collections.abc import Iterator
 from itertools import chain
-from multiprocessing import get_all_start_methods, get_context, util
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from yolov7fast.core.errors import UserError
-from yolov7fast.data.loading.samplers import EpochByEpoch, EpochOrder
-from yolov7fast.data.loading.shared_memory_worker import (
-    BatchBuffer,
-    BatchTask,
-    ClaimBoard,
-    GroupDone,
-    NewIndices,
-    WorkerSetup,
-    framed,
-    run_worker,
-)
-from yolov7fast.data.loading.worker_processes import WorkerFailure, death_of, stopping_held_back
+from yolov7fast.data.loading.collate import write_samples
+from yolov7fast.data.loading.samplers import BatchOrder
+from yolov7fast.data.loading.torch_loader import BatchLoader, BatchSource
 
-HELD = 2  # batches that stay readable: the last one returned and the one before
+LOGGER = logging.getLogger(__name__)
+SMALLEST_GROUP = 8  # samples; the main process spends about 0.07 ms on the message of each group
+BATCHES_AHEAD = 3  # at least as many batches are being made
+HELD = 2  # batches that the caller may still read: the last one and the one being taken
+QUEUED = 2  # further batches that the device may not have copied yet
 
 
-def default_micro_batch(batch_size: int, workers: int) -> int:
-    """Return the group size: two groups of a batch per worker, so that others make the last group of a slow one."""
-    return max(-(-batch_size // (2 * workers)), 1)
+class SharedMemoryLoader(BatchLoader):
+    """A `BatchLoader` whose batches are views of shared memory.
 
+    The image tensor of a batch stays valid until the iterator has been advanced **twice more**. Copy it (or send it to
+    a device) to keep it longer. Targets are fresh memory.
 
-def batches_ahead(batch_size: int, workers: int, micro_batch: int) -> int:
-    """Return how many batches to prepare: three, or enough to keep every worker busy with two groups."""
-    return max(3, -(-2 * workers * micro_batch // batch_size))
-
-
-class SharedMemoryLoader(EpochByEpoch):
-    """Batches in order from worker processes that share their memory.
-
-    The image tensor of a batch is a view of a slot: it stays valid until the iterator has been advanced **twice
-    more**. Copy it (or send it to a device) to keep it longer. Targets are fresh memory.
-
-    With a `seed` samples are those of the other loaders, bit for bit, and free workers take the next group. Without
-    one, group g of the run belongs to worker g mod W, and worker k's generators are seeded as torch seeds its worker k:
-    reproducible for a number of workers and `micro_batch`, but equal to the default loader's samples only if a group is
-    a whole batch. Under image weights (`reweighted`) workers receive `dataset.indices` at the start of each epoch and
-    do not prepare batches of the next one.
+    With a seed samples are those of the other loaders, bit for bit. Without one, group g of the run belongs to worker
+    g mod W, whose generators are seeded as torch's: reproducible for a number of workers and `micro_batch`, but equal
+    to the default loader's samples only if a group is a whole batch.
     """
 
-    def __init__(
-        self, dataset, batch_size: int, workers: int, order: EpochOrder, *, seed=None, micro_batch=0, reweighted=False
-    ):
-        if "fork" not in get_all_start_methods():
-            raise UserError("--worker-tensor needs processes that fork (Linux, macOS): leave the flag out")
-        self.dataset = dataset
-        self.num_workers = workers
-        self.batch_sampler = order
-        self.endless = not reweighted
-        self._keyed = seed is not None
-        self.micro_batch = min(micro_batch or default_micro_batch(batch_size, workers), batch_size)
-        slots = HELD + batches_ahead(batch_size, workers, self.micro_batch)
+    def __init__(self, dataset, batch_size: int, workers: int, order: BatchOrder, micro_batch: int = 0):
+        """micro_batch: samples of a group; 0: two groups of a batch per worker, of at least SMALLEST_GROUP samples."""
+        if sys.platform != "linux":
+            raise UserError("--worker-tensor needs Linux: leave the flag out")
+        micro_batch = min(micro_batch or max(-(-batch_size // (2 * workers)), SMALLEST_GROUP), batch_size)
+        self._groups = -(-batch_size // micro_batch)
+        groups_per_worker = max(2, -(-BATCHES_AHEAD * self._groups // workers))
+        slots = HELD + QUEUED + -(-groups_per_worker * workers // self._groups)
         largest = max(h * w for h, w in map(dataset.shape_of, range(len(dataset))))
         self._buffer = BatchBuffer(slots, batch_size * 3 * largest)
-        self._board = ClaimBoard(slots)
-        self._free = deque(range(slots))
-        self._held: deque = deque()  # [slot, mark] of batches returned, oldest first
-        self._pending: deque[_PendingBatch] = deque()  # being made, in order
-        self._plan = iter(())
-        self._serial = self._group = 0
-        base_seed = int(torch.empty((), dtype=torch.int64).random_()) if seed is None else seed
-        self._workers = _Workers(
-            WorkerSetup(dataset, self._buffer, self._board, self.micro_batch, workers, base_seed, self._keyed)
+        self._tasks = _GroupTasks(dataset, order, self._groups, micro_batch, slots)
+        super().__init__(
+            _GroupSource(dataset, self._buffer),
+            workers,
+            order,
+            persistent_workers=True,
+            tasks=self._tasks,
+            prefetch_factor=groups_per_worker,
+            pin_memory=False,  # the buffer is
         )
+
+    def _new_iterator(self) -> None:
+        if self._buffer.pinned:  # workers are forked without pinned memory
+            torch.cuda.synchronize()
+            self._buffer.unpin()
+        super()._new_iterator()
         self._buffer.pin()
-        self._closing = util.Finalize(self, _shut, (self._workers, self._buffer, self._board), exitpriority=100)
-
-    def __len__(self) -> int:
-        """Batches of one epoch."""
-        return len(self.batch_sampler)
-
-    @property
-    def pinned(self) -> bool:
-        """Whether the batches are in page-locked memory."""
-        return self._buffer.pinned
-
-    def set_epoch(self, epoch: int, start_batch: int = 0) -> None:
-        """As in `EpochByEpoch`; a start in the middle of an epoch needs keyed samples."""
-        if start_batch and not self._keyed:
-            raise ValueError("an epoch can only begin in its middle when samples are keyed: give a seed")
-        super().set_epoch(epoch, start_batch)
-
-    def close(self) -> None:
-        """End the workers. Returned batches stay readable; the loader cannot be used afterwards."""
-        self._closing()
-
-    def _begin_at(self, epoch: int, start: int) -> None:
-        """Discard the batches being made and start from another one."""
-        with self._closing_on_error():
-            self._board.cancel(self._serial)
-            while self._pending:
-                self._wait_for(self._pending[0])
-                self._free.append(self._pending.popleft().slot)
-            if not self.endless:
-                self._workers.send(NewIndices(list(self.dataset.indices)))
-        self._plan = self.batch_sampler.onwards(epoch, start, endless=self.endless)
 
     def _take(self) -> tuple:
         """Return the next batch; workers make the following ones in the meantime."""
-        with self._closing_on_error():
-            self._recycle()
-            self._order_batches()
-            batch = self._pending[0]
-            self._wait_for(batch)
-            self._pending.popleft()
-            self._held.append([batch.slot, None])
-            self._order_batches()
-        return self._buffer.images(batch.slot, batch.count, batch.shape), *batch.labels()
+        tasks = self._tasks
+        if tasks.taken >= 0:  # the caller's work on the last batch is queued by now
+            tasks.read_by_device[tasks.taken] = self._buffer.mark()
+        groups = [self._fetch() for _ in range(self._groups)]
+        slot, count, shape = tasks.pending.popleft()
+        tasks.taken = slot
+        labels, paths, shapes = zip(*groups)
+        targets = torch.from_numpy(np.concatenate(labels))
+        return self._buffer.images(slot, count, shape), targets, tuple(chain(*paths)), tuple(chain(*shapes))
 
-    @contextlib.contextmanager
-    def _closing_on_error(self) -> Iterator[None]:
-        """Close the loader on any exception, Ctrl-C included: a message may have been read in part."""
-        if not self._closing.still_active():
-            raise RuntimeError("this loader was closed")
+    def close(self) -> None:
+        """End the workers. Returned batches stay readable; the loader cannot be used afterwards."""
+        super().close()
+        self._buffer.unpin()
+
+
+class BatchBuffer:
+    """Memory for `slots` batches of images, reused for the whole run. A page is allocated when it is first written."""
+
+    def __init__(self, slots: int, slot_bytes: int):
+        self.slot_bytes = -(-slot_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
         try:
-            yield
-        except BaseException:
-            self.close()
-            raise
+            self._map = mmap.mmap(-1, slots * self.slot_bytes)
+        except (OSError, ValueError, OverflowError) as error:
+            raise UserError(
+                f"no memory for {slots} batches of {slot_bytes / 1e6:.0f} MB each ({error}); use a smaller "
+                "--batch-size or image size, or fewer --workers"
+            ) from error
+        self._bytes = torch.frombuffer(self._map, dtype=torch.uint8)
+        self._unpin: weakref.finalize | None = None
 
-    def _recycle(self) -> None:
-        """Free the slots that the caller may no longer read and that the device has read."""
-        if self._held:
-            self._held[-1][1] = self._buffer.mark()  # the caller's work on the last batch is queued by now
-        while len(self._held) >= HELD:
-            slot, mark = self._held[0]
-            if mark is not None and not mark.query():
-                if self._free or self._pending:
-                    break
-                mark.synchronize()
-            self._held.popleft()
-            self._free.append(slot)
+    def images(self, slot: int, count: int, shape: tuple[int, int]) -> torch.Tensor:
+        """Return the memory of a slot as a batch of images: uint8 (count, 3, H, W)."""
+        start = slot * self.slot_bytes
+        return self._bytes[start : start + count * 3 * shape[0] * shape[1]].view(count, 3, *shape)
 
-    def _order_batches(self) -> None:
-        """Send tasks while there are free slots and batches to make."""
-        while self._free and (planned := next(self._plan, None)) is not None:
-            epoch, indices = planned
-            slot = self._free.popleft()
-            shape = tuple(self.dataset.shape_of(indices[0]))
-            key_epoch = epoch if self._keyed else None
-            task = BatchTask(self._serial, slot, key_epoch, list(indices), shape, self._group)
-            batch = _PendingBatch(task, self.micro_batch)
-            self._board.open(slot, self._serial)
-            self._pending.append(batch)
-            self._serial += 1
-            self._group += batch.groups
-            self._workers.send(task)
+    def pin(self) -> None:
+        """Page-lock the memory if CUDA is available, so that copies to the device are asynchronous.
 
-    def _wait_for(self, batch: "_PendingBatch") -> None:
-        """Receive messages of workers until this batch is complete."""
-        first = self._pending[0].serial
-        while batch.missing:
-            for done in self._workers.receive():
-                if isinstance(done, WorkerFailure):
-                    raise UserError(done.message)
-                if isinstance(done, str):
-                    raise RuntimeError(f"error in a data worker:\n{done}")
-                self._pending[done.serial - first].put(done)
-
-
-class _PendingBatch:
-    """A batch that is being made."""
-
-    def __init__(self, task: BatchTask, micro_batch: int):
-        self.serial, self.slot, self.count, self.shape = task.serial, task.slot, len(task.indices), task.shape
-        self._done: dict[int, GroupDone] = {}
-        self.groups = -(-self.count // micro_batch)  # how many it is divided into
+        A refusal (limits on locked memory) costs speed only.
+        """
+        if not torch.cuda.is_available() or self.pinned:
+            return
+        cudart: Any = torch.cuda.cudart()  # CUDA's runtime library, whose functions torch does not declare
+        code = int(cudart.cudaHostRegister(self._bytes.data_ptr(), self._bytes.numel(), 0))
+        if code == 0:
+            self._unpin = weakref.finalize(self, cudart.cudaHostUnregister, self._bytes.data_ptr())
+        else:
+            # CUDA keeps the error until it is read; torch reads and clears it when it checks a kernel launch
+            with contextlib.suppress(RuntimeError):
+                torch.ones(1, device="cuda")
+            LOGGER.info(
+                f"CUDA refused to page-lock {self._bytes.numel() / 1e6:.0f} MB of batches (error {code}): copies to "
+                "the GPU are slower; raise the limit with `ulimit -l unlimited`, or docker run --ulimit memlock=-1"
+            )
 
     @property
-    def missing(self) -> int:
-        """Number of groups that are not done yet."""
-        return self.groups - len(self._done)
+    def pinned(self) -> bool:
+        """Whether the memory is page-locked."""
+        return self._unpin is not None and self._unpin.alive
 
-    def put(self, done: GroupDone) -> None:
-        self._done[done.group] = done
+    def unpin(self) -> None:
+        if self._unpin is not None:
+            self._unpin()
 
-    def labels(self) -> tuple[torch.Tensor, tuple[str, ...], tuple]:
-        """Return targets, float32 (N, 6), paths and shapes."""
-        done = [self._done[group] for group in range(self.groups)]
-        targets = torch.from_numpy(np.concatenate([group.labels for group in done]))
-        return targets, tuple(chain(*(group.paths for group in done))), tuple(chain(*(group.shapes for group in done)))
+    def mark(self) -> "torch.cuda.Event | None":
+        """Return an event after the device's queued work, which may read this memory."""
+        if not self.pinned:
+            return None
+        event = torch.cuda.Event()
+        event.record()
+        return event
 
 
-class _Workers:
-    """The worker processes and the pipes to and from each.
+class _GroupTask(NamedTuple):
+    """A group of samples to be made."""
 
-    The main process never blocks on a task pipe: a worker that waits for the main process to read its results would
-    deadlock. What a pipe does not accept at once is sent while results are awaited, so pipes of any size work (the
-    system gives a user with many pipes small ones).
+    slot: int
+    images: int  # of its batch
+    shape: tuple[int, int]  # (H, W)
+    first: int  # index in the batch of its first image
+    keys: list
+
+
+class _GroupTasks:
+    """The batch sampler of torch's loader: the groups of each batch in turn, each batch in the next slot of a ring.
+
+    Every batch has the same number of groups, of which the last ones may be empty. Torch sends a task for every group
+    it has received, so at most a fixed number of batches is being made, and a slot is free when its turn comes.
     """
 
-    def __init__(self, setup: WorkerSetup):
-        context = get_context("fork")
-        self.processes, self._to, self._from = [], [], {}
-        self._unsent: dict[int, bytearray] = {}  # by task pipe; only those with something to send
-        self._poll = select.poll()
-        try:
-            for worker in range(setup.workers):
-                self._start(context, worker, setup)
-        except OSError as error:
-            self.kill()
-            raise UserError(f"cannot start {setup.workers} data workers ({error}); use fewer --workers") from error
+    def __init__(self, dataset, order: BatchOrder, groups: int, micro_batch: int, slots: int):
+        self._dataset, self._order = dataset, order
+        self._groups, self.micro_batch, self._slots = groups, micro_batch, slots
+        self.taken = -1  # slot of the batch that was returned last
+        self.read_by_device: list = [None] * slots  # marks after the work that reads a slot
+        self.pending: deque[tuple[int, int, tuple[int, int]]] = deque()  # slot, images and shape of batches being made
 
-    def _start(self, context, worker: int, setup: WorkerSetup) -> None:
-        tasks, to_worker = context.Pipe(duplex=False)
-        from_worker, results = context.Pipe(duplex=False)
-        _widen(results)
-        os.set_blocking(to_worker.fileno(), False)
-        process = context.Process(
-            target=run_worker, args=(worker, setup, tasks, results), daemon=True, name=f"data worker {worker}"
-        )
-        with stopping_held_back():
-            process.start()
-        tasks.close()
-        results.close()
-        self.processes.append(process)
-        self._to.append(to_worker)
-        self._from[from_worker.fileno()] = from_worker
-        self._poll.register(from_worker, select.POLLIN)
-        self._poll.register(process.sentinel, select.POLLIN)
+    def __len__(self) -> int:
+        return len(self._order)
 
-    def send(self, message) -> None:
-        """Send a message to every worker, now or while results are awaited."""
-        data = framed(message)
-        for pipe in self._to:
-            fd = pipe.fileno()
-            if fd not in self._unsent:
-                self._unsent[fd] = bytearray()
-                self._poll.register(fd, select.POLLOUT)
-            self._unsent[fd] += data
-            self._flush(fd)
-
-    def _flush(self, fd: int) -> None:
-        """Write what a task pipe accepts; keep the rest."""
-        rest = self._unsent[fd]
-        try:
-            while rest:
-                del rest[: os.write(fd, rest)]
-        except BlockingIOError:
-            return
-        except BrokenPipeError:  # dead: `receive` reports it
-            pass
-        del self._unsent[fd]
-        self._poll.unregister(fd)
-
-    def receive(self) -> list["GroupDone | WorkerFailure | str"]:
-        """Return the next message, a worker's answers for a batch; a dead worker raises `UserError`."""
-        while True:
-            ready = [fd for fd, _ in self._poll.poll()]
-            dead = [p for p in self.processes if p.sentinel in ready]
-            if dead:
-                raise death_of(dead)
-            for fd in self._unsent.keys() & ready:
-                self._flush(fd)
-            answered = next((fd for fd in ready if fd in self._from), None)
-            if answered is None:
-                continue
-            try:
-                return pickle.loads(self._from[answered].recv_bytes())
-            except (EOFError, OSError):
-                self._poll.unregister(answered)  # closed, or cut off in a message: its process is ending
-
-    def kill(self) -> None:
-        """Kill all workers: they hold nothing that needs a clean-up."""
-        for process in self.processes:
-            process.kill()
-        for process in self.processes:
-            process.join()
-        for pipe in (*self._to, *self._from.values()):
-            pipe.close()
+    def __iter__(self) -> Iterator[_GroupTask]:
+        self.pending.clear()
+        slot = self.taken
+        for keys in self._order:
+            slot = (slot + 1) % self._slots
+            mark = self.read_by_device[slot]
+            if mark is not None and not mark.query():
+                mark.synchronize()
+            shape = tuple(self._dataset.shape_of(keys[0]))
+            self.pending.append((slot, len(keys), shape))
+            for first in range(0, self._groups * self.micro_batch, self.micro_batch):
+                yield _GroupTask(slot, len(keys), shape, first, keys[first : first + self.micro_batch])
 
 
-def _shut(workers: _Workers, buffer: BatchBuffer, board: ClaimBoard) -> None:
-    workers.kill()
-    buffer.unpin()
-    board.close()
+class _GroupSource(BatchSource):
+    """What torch's workers call: a `_GroupTask` in; its labels (k, 6), paths and shapes out."""
 
+    def __init__(self, dataset, buffer: BatchBuffer):
+        super().__init__(dataset)
+        self._buffer = buffer
 
-def _widen(pipe) -> None:
-    """Enlarge a pipe so that it holds the messages of several batches while the main process computes (Linux)."""
-    with contextlib.suppress(ImportError, AttributeError, OSError):
-        import fcntl
-
-        fcntl.fcntl(pipe.fileno(), fcntl.F_SETPIPE_SZ, 1 << 20)
+    def make(self, keys: Any) -> tuple[np.ndarray, list[str], list]:
+        task: _GroupTask = keys
+        images = self._buffer.images(task.slot, task.images, task.shape).numpy()
+        return write_samples(self.dataset, task.keys, images, task.first)

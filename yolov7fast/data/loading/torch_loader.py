@@ -1,6 +1,6 @@
-"""Loaders based on torch's: upstream's order of draws, and the same with samples keyed by (epoch, index).
+"""The loader based on torch's: upstream's order of draws, or samples keyed by (epoch, index).
 
-All yield (imgs uint8 (B, 3, H, W), targets (N, 6) float32, paths, shapes), on the CPU. A worker makes a whole batch.
+It yields (imgs uint8 (B, 3, H, W), targets (N, 6) float32, paths, shapes), on the CPU. A worker makes a whole batch.
 """
 
 import contextlib
@@ -11,10 +11,10 @@ import threading
 from collections.abc import Callable, Iterator
 from multiprocessing import active_children, util
 from multiprocessing.connection import wait
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
-from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampler, get_worker_info
+from torch.utils.data import DataLoader, Dataset, get_worker_info
 from torch.utils.data._utils import signal_handling
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
@@ -22,7 +22,7 @@ from yolov7fast.core.errors import UserError
 from yolov7fast.core.process.memory import keep_freed_memory
 from yolov7fast.data.augment.random_source import KeyedRandom
 from yolov7fast.data.loading.collate import make_batch
-from yolov7fast.data.loading.samplers import EpochByEpoch, EpochOrder, KeyedBatches, RestartingBatches, upstream_sampler
+from yolov7fast.data.loading.samplers import BatchOrder
 from yolov7fast.data.loading.worker_processes import (
     WorkerFailure,
     death_of,
@@ -32,44 +32,94 @@ from yolov7fast.data.loading.worker_processes import (
 )
 
 
-class _TorchLoader:
-    """Common base: torch's loader inside, errors as messages, workers ended in order."""
+class BatchLoader:
+    """Batches of torch's loader, with errors as messages and workers that are ended in order.
 
-    def __init__(self, source: "BatchSource", workers: int, batches, *, generator=None, send_indices: bool = False):
-        """batches: batch sampler. send_indices: keep the workers and send them new `dataset.indices`."""
+    * Default: upstream's loader. One iterator serves all epochs and is created here; an epoch is the next `len()`
+      batches. Leaving an epoch early therefore shifts the next one, and workers keep the data set as it is now.
+    * Image weights (`order.endless` is False): every epoch reads `dataset.indices` again and starts new workers. With
+      `persistent_workers` they stay, the new indices are sent to them, and their generators continue instead of
+      starting from a new base seed.
+    * With a seed (`order.keyed`) any epoch can begin at any batch. Workers continue from one epoch into the next as
+      long as epochs are requested in order; otherwise (a resumed run, an epoch left early) they are restarted.
+    """
+
+    def __init__(
+        self,
+        source: "BatchSource",
+        workers: int,
+        order: BatchOrder,
+        *,
+        persistent_workers: bool = False,
+        tasks=None,
+        **options: Any,
+    ):
+        """tasks: batch sampler of torch's loader; None: `order`. options: further ones of torch's loader."""
         self.dataset = source.dataset
         self.num_workers = workers
-        self.batch_sampler = batches
+        self.batch_sampler = order
         self._source = source
+        send_indices = persistent_workers and not order.endless and workers > 0
         if not workers:
             keep_freed_memory()  # samples are made in this process
         if send_indices:
             source.indices = _SharedIndices(self.dataset)
+        options.setdefault("pin_memory", torch.cuda.is_available())  # elsewhere it only warns
         self._loader = DataLoader(
             source,
-            batch_sampler=batches,
+            batch_sampler=order if tasks is None else tasks,
             num_workers=workers,
             collate_fn=_as_it_is,
-            pin_memory=torch.cuda.is_available(),  # elsewhere it only warns
-            worker_init_fn=_set_up_torch_worker,
+            worker_init_fn=set_up_worker,
             multiprocessing_context="fork" if workers and sys.platform == "linux" else None,
             persistent_workers=send_indices,
-            generator=generator,
+            # a separate generator: starting workers must not advance the one that training draws from
+            generator=torch.Generator().manual_seed(order.seed) if order.seed is not None else None,
+            **options,
         )
+        self._next = (0, 0)  # (epoch, batch) that the next iteration begins with
+        self._ahead: tuple[int, int] | None = None  # (epoch, batch) that `_take` gives next
         self._iterators: list = []  # none or one
+        self._at_once = tasks is not None  # shared batches are not in the queues
         # At exit: before its queues close (at priority 10) and before multiprocessing ends all children, which torch
         # would report as an error.
-        self._closing = util.Finalize(self, _end_workers, (self._iterators,), exitpriority=100)
+        self._closing = util.Finalize(self, _end_workers, (self._iterators, self._at_once), exitpriority=100)
+        if not order.keyed and order.endless:
+            self._new_iterator()
 
     def __len__(self) -> int:
         """Batches of one epoch."""
         return len(self.batch_sampler)
 
+    @property
+    def sampler(self) -> "BatchLoader":
+        """What upstream's scripts call `set_epoch` of."""
+        return self
+
+    def set_epoch(self, epoch: int, start_batch: int = 0) -> None:
+        """Set the epoch, and the batch within it, of the next iteration. Default: the epoch after the last one."""
+        if not self.batch_sampler.keyed:
+            if start_batch:
+                raise ValueError("an epoch can only begin in its middle when samples are keyed: give a seed")
+            self.batch_sampler.sampler.set_epoch(epoch)
+        self._next = (epoch, start_batch)
+
+    def __iter__(self) -> Iterator[tuple]:
+        order = self.batch_sampler
+        epoch, start = self._next
+        self._next = (epoch + 1, 0)
+        if self._ahead != (epoch, start) and (order.keyed or not order.endless):
+            order.start = (epoch, start)
+            self._new_iterator()
+        for batch in range(start, len(self)):
+            last = batch + 1 == len(self)
+            self._ahead = (epoch + 1, 0) if last and order.endless else (epoch, batch + 1)
+            yield self._take()
+
     def _new_iterator(self) -> None:
-        if self._loader is None:
-            raise RuntimeError("this loader was closed")
+        self._check_open()
         if self._source.indices is None:
-            _end_workers(self._iterators)
+            _end_workers(self._iterators, self._at_once)
         else:
             self._source.indices.publish(self.dataset.indices)
         restrict_torch_handler()
@@ -77,17 +127,25 @@ class _TorchLoader:
         with stopping_held_back():
             try:
                 self._iterators[:] = [iter(self._loader)]
-            except OSError as error:  # its queues need locks, which live in /dev/shm
+            except OSError as error:  # no processes; or no locks for its queues, which live in /dev/shm
                 setattr(_MultiProcessingDataLoaderIter, "_shutdown", True)  # noqa: B010 - missing if __init__ failed
                 for worker in active_children():
                     if worker not in others:
                         worker.kill()
-                self._fail(failure_of(error) or error)
+                text = f"cannot start {self.num_workers} data workers ({error}); use fewer --workers"
+                self._fail(failure_of(error) or UserError(text))
+
+    def _check_open(self) -> None:
+        if not self._closing.still_active():
+            raise RuntimeError("this loader was closed")
+
+    def _take(self) -> tuple:
+        """Return the next batch."""
+        return self._fetch()
 
     def _fetch(self):
-        """Return the next batch; a worker's death or failure becomes a `UserError`."""
-        if self._loader is None:
-            raise RuntimeError("this loader was closed")
+        """Return torch's next result; a worker's death or failure becomes a `UserError`."""
+        self._check_open()
         iterator = self._iterators[0]
         if dead := _dead_workers(iterator):
             self._fail(death_of(dead))
@@ -109,87 +167,6 @@ class _TorchLoader:
     def close(self) -> None:
         """End the workers. The loader cannot be used afterwards."""
         self._closing()
-        self._loader = None
-
-
-class _UpstreamOrder(_TorchLoader):
-    """Common base of the loaders without a seed: an epoch starts at its first batch."""
-
-    def __init__(self, source, workers: int, batches, sampler, **options):
-        self.sampler = sampler
-        super().__init__(source, workers, batches, **options)
-
-    def __iter__(self) -> Iterator[tuple]:
-        for _ in range(len(self)):
-            yield self._fetch()
-
-    def set_epoch(self, epoch: int, start_batch: int = 0) -> None:
-        """Pass the epoch, which selects the permutation, to the distributed sampler."""
-        if start_batch:
-            raise ValueError("an epoch can only begin in its middle when samples are keyed: give a seed")
-        if isinstance(self.sampler, DistributedSampler):
-            self.sampler.set_epoch(epoch)
-
-
-class EndlessLoader(_UpstreamOrder):
-    """Upstream's loader: one iterator for all epochs, created here; an epoch is the next `len()` batches.
-
-    Leaving an epoch early therefore shifts the next one, workers keep the data set as it is now, and the order of a
-    distributed sampler lags (see `RestartingBatches`).
-    """
-
-    def __init__(self, source: "BatchSource", batch_size: int, workers: int, *, rank: int = -1, world_size: int = 1):
-        sampler = upstream_sampler(source.dataset, rank, world_size)
-        super().__init__(source, workers, RestartingBatches(sampler, batch_size), sampler)
-        self._new_iterator()
-
-
-class ReweightedLoader(_UpstreamOrder):
-    """Upstream's loader under image weights: every epoch reads `dataset.indices` again.
-
-    By default each epoch starts new workers. With `persistent_workers` they stay, the new indices are sent to them,
-    and their generators continue instead of starting from a new base seed.
-    """
-
-    def __init__(
-        self, source, batch_size: int, workers: int, *, rank: int = -1, world_size: int = 1, persistent_workers=False
-    ):
-        sampler = upstream_sampler(source.dataset, rank, world_size)
-        batches = BatchSampler(sampler, batch_size, drop_last=False)
-        super().__init__(source, workers, batches, sampler, send_indices=persistent_workers and workers > 0)
-
-    def __iter__(self) -> Iterator[tuple]:
-        self._new_iterator()
-        yield from super().__iter__()
-
-
-class KeyedLoader(_TorchLoader, EpochByEpoch):
-    """Samples and order are a function of (seed, epoch, index): any epoch can begin at any batch.
-
-    Workers continue from one epoch into the next as long as epochs are requested in order; otherwise (a resumed run,
-    an epoch left early) they are restarted. Under image weights (`reweighted`) every epoch restarts them, since its
-    indices are not known earlier, unless `persistent_workers` has the indices sent.
-    """
-
-    def __init__(
-        self, source, workers: int, order: EpochOrder, seed: int, *, reweighted=False, persistent_workers=False
-    ):
-        self.endless = not reweighted
-        super().__init__(
-            source,
-            workers,
-            KeyedBatches(order, endless=self.endless),
-            # a separate generator: starting workers must not advance the one that training draws from
-            generator=torch.Generator().manual_seed(seed),
-            send_indices=reweighted and persistent_workers and workers > 0,
-        )
-
-    def _begin_at(self, epoch: int, start: int) -> None:
-        self.batch_sampler.start = (epoch, start)
-        self._new_iterator()
-
-    def _take(self) -> tuple:
-        return self._fetch()
 
 
 # --- in the workers ---------------------------------------------------------------------------------------------------
@@ -211,34 +188,33 @@ class BatchSource(Dataset):
     def __len__(self) -> int:
         return len(self.dataset)
 
-    def __getitems__(self, keys: list):
+    def __getitems__(self, keys):
         """Return the batch of these keys; torch calls this with the keys of a whole batch."""
         try:
             if self.indices is not None:
                 self.indices.apply(self.dataset)
-            in_worker = get_worker_info() is not None
-            if self.collate_fn is None:
-                return make_batch(self.dataset, keys, shared=in_worker)
-            batch = self._collate(self.collate_fn, keys, [self.dataset[key] for key in keys])
-            if in_worker:
-                for tensor in batch[:2]:
-                    tensor.share_memory_()  # torch would when sending, in a thread whose errors are lost: a hang
-            return batch
+            return self.make(keys)
         except Exception as error:
             failure = failure_of(error)
             if failure is None:
                 raise
             return failure
 
-    def _collate(self, collate_fn: Callable, keys: list, samples: list) -> tuple:
-        if self.quad_seed is None:
-            return collate_fn(samples)
+    def make(self, keys: Any) -> tuple:
+        in_worker = get_worker_info() is not None
+        if self.collate_fn is None:
+            return make_batch(self.dataset, keys, shared=in_worker)
+        samples = [self.dataset[key] for key in keys]
         before = random.getstate()
-        random.setstate(KeyedRandom(self.quad_seed, *keys[0], len(keys)).getstate())
-        try:
-            return collate_fn(samples)
-        finally:
+        if self.quad_seed is not None:
+            random.setstate(KeyedRandom(self.quad_seed, *keys[0], len(keys)).getstate())
+        batch = self.collate_fn(samples)
+        if self.quad_seed is not None:
             random.setstate(before)
+        if in_worker:
+            for tensor in batch[:2]:
+                tensor.share_memory_()  # torch would when sending, in a thread whose errors are lost: a hang
+        return batch
 
 
 class _SharedIndices:
@@ -263,10 +239,6 @@ class _SharedIndices:
 
 def _as_it_is(batch):
     return batch
-
-
-def _set_up_torch_worker(worker_id: int) -> None:
-    set_up_worker()
 
 
 # --- ended workers ----------------------------------------------------------------------------------------------------
@@ -309,11 +281,18 @@ def _dead_workers(iterator, seconds: float = 0) -> list:
     return [w for w in workers if w.sentinel in ended or not w.is_alive()]
 
 
-def _end_workers(iterators: list) -> None:
-    """Empty the list and end the workers of its iterator now, not when the garbage collector finds it."""
+def _end_workers(iterators: list, at_once: bool = False) -> None:
+    """Empty the list and end the workers of its iterator now, not when the garbage collector finds it.
+
+    at_once: kill them, as they hold nothing that needs a clean-up; otherwise they finish what they are sending.
+    If Ctrl-C interrupts this, the call at exit does the rest.
+    """
     while iterators:
-        iterator = iterators.pop()
+        iterator = iterators[-1]
         for worker in getattr(iterator, "_workers", ()):
             worker.terminate = worker.kill  # torch sends SIGTERM, which workers ignore
+            if at_once:
+                worker.kill()
         if hasattr(iterator, "_shutdown_workers"):  # missing without workers
             iterator._shutdown_workers()
+        iterators.pop()

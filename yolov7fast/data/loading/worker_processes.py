@@ -35,9 +35,6 @@ def stopping_held_back() -> Iterator[None]:
 
     Signals that arrive within the block are delivered to this process at its end.
     """
-    if not hasattr(signal, "pthread_sigmask"):  # a system that cannot fork
-        yield
-        return
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ASKING)
     try:
         yield
@@ -45,7 +42,7 @@ def stopping_held_back() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def set_up_worker() -> None:
+def set_up_worker(worker_id: int) -> None:
     """Prepare a new worker: it ignores stop signals, ends soon after its parent, and keeps freed memory."""
     for number in ASKING:
         signal.signal(number, signal.SIG_IGN)
