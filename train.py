@@ -8,7 +8,6 @@ if __name__ == "__main__":
     end_on_signals()  # first: the imports take seconds
 
 from yolov7fast.cli.parser import parser_for
-from yolov7fast.core.errors import run_command
 
 parser = parser_for("train")
 
@@ -20,5 +19,7 @@ def main(opt: Namespace) -> int:
 
 
 if __name__ == "__main__":
+    from yolov7fast.core.errors import run_command  # here: the text up to the next line must be a whole program
+
     opt = parser.parse_args()
     run_command(lambda: main(opt))

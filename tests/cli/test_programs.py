@@ -10,8 +10,8 @@ import pytest
 from tests.conftest import ROOT
 from yolov7fast import __main__ as entry
 from yolov7fast.cli.parser import parse_inference
-from yolov7fast.cli.programs import PROGRAMS, program, program_of
 from yolov7fast.core.errors import UserError
+from yolov7fast.core.programs import PROGRAMS, program, program_of
 
 
 @pytest.mark.parametrize("row", PROGRAMS, ids=lambda row: row.name)
@@ -76,7 +76,7 @@ def test_usage_names_the_program_as_messages_do(row, typed, monkeypatch, capsys)
 
 def test_children_are_started_by_the_script_or_by_the_package(monkeypatch):
     assert program("train").child() == [sys.executable, str(ROOT / "train.py")]
-    monkeypatch.setattr("yolov7fast.cli.programs.CHECKOUT", None)
+    monkeypatch.setattr("yolov7fast.core.programs.CHECKOUT", None)
     assert program("train").child() == [sys.executable, "-m", "yolov7fast", "train"]
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 from yolov7fast.cli.flags import Flag, flags_of
 from yolov7fast.cli.overfit import overfit_images
-from yolov7fast.cli.parser import Parser
 from yolov7fast.core.errors import UserError, shown
 from yolov7fast.core.files.paths import check_path
 from yolov7fast.core.resize_schedule import parse_resize_schedule
@@ -33,13 +32,6 @@ def check_limits(opt: Any, flags: Mapping[str, Flag]) -> None:
                 raise UserError(f"{spelt}; it must be in {flag.low:g}..{flag.high:.10g}")
             if too_low:
                 raise UserError(f"{spelt}; it must be at least {flag.low:g}")
-
-
-def parse_within_limits(parser: Parser) -> Namespace:
-    """The flags of the command line; one outside the limits of its row is refused."""
-    opt = parser.parse_args()
-    check_limits(opt, parser.flags)
-    return opt
 
 
 def check_train(opt: Any, family: str = "yolo") -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from yolov7fast.cli.flags import flags_of
 from yolov7fast.cli.parser import parser_for
-from yolov7fast.cli.run_file import check_flag_name, check_flag_value
+from yolov7fast.cli.run_file import check_flag_name
 from yolov7fast.cli.train_command import start_training
 from yolov7fast.evaluation.eval_result import SUMMARY, fitness_of
 
@@ -52,7 +52,7 @@ def options_of(family: str, flags: Mapping[str, Any]) -> Namespace:
     for key, value in given.items():
         name = check_flag_name(key, table, "train()")
         plain = str(value) if isinstance(value, Path) else list(value) if isinstance(value, tuple) else value
-        setattr(opt, name, check_flag_value(table[name], plain, "train()"))
+        setattr(opt, name, table[name].value_of(plain, "train()"))
     opt.given = sorted({*opt.given, *(check_flag_name(key, table, "train()") for key in given)})
     return opt
 

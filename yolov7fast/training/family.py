@@ -173,11 +173,6 @@ class Family(ABC):
         return options
 
     @classmethod
-    def complete_checkpoint(cls, path: Path) -> tuple[dict[str, Any], Path]:
-        """The whole state of a complete run, whose last checkpoint `path` was stripped of it."""
-        raise UserError(f"--resume {path}: the file is stripped of its training state; start a new run with --weights")
-
-    @classmethod
     def automatic_batch(cls, config: Any, device: torch.device, world: World) -> int:
         """--batch-size auto: the batch over all processes that this machine can train. All processes call this."""
         raise UserError(f"--batch-size auto is not known for the {cls.name} family: give a number")

@@ -19,7 +19,6 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from yolov7fast.checkpoint.checkpoint_reader import load_checkpoint
 from yolov7fast.checkpoint.checkpoint_writer import save_checkpoint
 from yolov7fast.checkpoint.released_weights import local_weights, released_for
 from yolov7fast.core.errors import UserError, shown
@@ -39,7 +38,7 @@ from yolov7fast.nn.model import IAuxDetect, Model
 from yolov7fast.predictors.predictor import Predictor
 from yolov7fast.predictors.yolo_predictor import network_predictor
 from yolov7fast.training import hyperparameters as hyper
-from yolov7fast.training.checkpoints.resume import NothingToDo, Progress, run_folder_of
+from yolov7fast.training.checkpoints.resume import Progress, run_folder_of
 from yolov7fast.training.config import YoloTrainConfig
 from yolov7fast.training.distributed import World, from_main, main_first
 from yolov7fast.training.family import Family, ResizeStage, class_names, stage_of
@@ -92,17 +91,6 @@ class YoloFamily(Family):
         changed = {"hyp": str(hyp)} if hyp.is_file() else {}
         cfg = options["cfg"] if Path(options["cfg"]).is_file() else ""
         return options | changed | {"cfg": cfg, "weights": str(checkpoint)}
-
-    @classmethod
-    def complete_checkpoint(cls, path: Path) -> tuple[dict[str, Any], Path]:
-        """A finished run's last.pt is stripped; its last epoch_*.pt still holds the whole state."""
-        for candidate in sorted(path.parent.glob("epoch_*.pt"), reverse=True):
-            checkpoint = load_checkpoint(candidate)
-            if isinstance(checkpoint, dict) and checkpoint.get("epoch", -1) >= 0:
-                return checkpoint, candidate
-        raise NothingToDo(
-            f"--resume {path}: the file is stripped (its run is finished) and no epoch_*.pt is in its folder"
-        )
 
     @classmethod
     def automatic_batch(cls, config: YoloTrainConfig, device: torch.device, world: World) -> int:

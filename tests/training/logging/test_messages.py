@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from yolov7fast.cli.parser import parser_for
-from yolov7fast.cli.train_command import command_facts, config_of
+from yolov7fast.cli.train_command import config_of
 from yolov7fast.evaluation.eval_result import MAP, MAP50
 from yolov7fast.training.checkpoints.resume import Progress
 from yolov7fast.training.detr_family import DetrFamily
@@ -22,10 +22,6 @@ from yolov7fast.training.yolo_schedule import YoloSchedule
 def config(*flags: str, family: str = "yolo", folder="runs/train/exp"):
     opt = parser_for("train", family).parse_args(["--data", "my.yaml", *flags])
     return replace(config_of(opt, family), save_dir=str(folder))
-
-
-def command(family: str = "yolo"):
-    return command_facts(parser_for("train", family).parse_args([]), family)
 
 
 def family(config, images: int = 205, batches: int = 10, generate: str | None = None) -> YoloFamily:
@@ -119,7 +115,7 @@ def last_lines(capsys, folder, progress: Progress, *flags: str, family=YoloFamil
         (folder / name).touch()
     made = object.__new__(family)
     made.config, made.test_size, made.world = config(*flags, family=family.name, folder=folder), 320, World()
-    messages.print_end(Outcome({}, progress, 0, 0.1), made, command(family.name))
+    messages.print_end(Outcome({}, progress, 0, 0.1), made)
     return capsys.readouterr().out.splitlines()
 
 
@@ -176,5 +172,5 @@ def test_printed_commands_are_quoted(tmp_path, capsys, caplog):
         for logger in make_loggers(made.config, folder, None):
             logger.close()
     assert f"tensorboard --logdir '{folder}'" in caplog.text
-    assert messages.print_end(Outcome({}, Progress(epoch=1), 130, 0.1), made, command()) == 130
+    assert messages.print_end(Outcome({}, Progress(epoch=1), 130, 0.1), made) == 130
     assert capsys.readouterr().out == f"stopped in epoch 1/2; resume with: python train.py --resume '{folder}'\n"

@@ -32,7 +32,7 @@ from yolov7fast.core.process.threads import SideThread
 from yolov7fast.core.text import counted, printable
 from yolov7fast.reports.run_page import EVERY, Thumbnails, run_page
 from yolov7fast.training.checkpoints.resume import Progress
-from yolov7fast.training.config import TrainConfig
+from yolov7fast.training.config import NOT_STORED, TrainConfig
 from yolov7fast.training.family import Family
 
 log = logging.getLogger(__name__)
@@ -100,16 +100,10 @@ class RunPage:
     # --- what the run hands over: cheap, and on its own thread --------------------------------------------------------
 
     @harmless
-    def begin(
-        self,
-        family: Family,
-        progress: Progress,
-        defaults: Mapping[str, Any],
-        next_steps: Sequence[tuple[str, str]],
-    ) -> None:
+    def begin(self, family: Family, progress: Progress, next_steps: Sequence[tuple[str, str]]) -> None:
         """What is run; the page appears before the first step.
 
-        defaults: of the options; next_steps: (what for, command) that a user may want after the run.
+        next_steps: (what for, command) that a user may want after the run.
         """
         config = family.config
         self.limits = config.epochs, config.max_iter
@@ -120,7 +114,7 @@ class RunPage:
             "images_per_epoch": len(family.dataset),
             "batches_per_epoch": len(family.loader) * config.world_size,
         }
-        settings, device = changed_settings(config, defaults), family.device
+        settings, device = changed_settings(config), family.device
         self.find_facts = lambda: {"settings": settings, "facts": machine_facts(device)}
         self.progress(progress, len(family.loader), {}, device)
         self.write()
@@ -203,8 +197,8 @@ def _now() -> str:
 
 # follow from others, or are facts of the command line
 NOT_SHOWN = {
-    *("given", "config", "save_dir", "resume", "local_rank", "global_rank", "world_size", "total_batch_size"),
-    *("test_size", "bucket", "rate"),
+    *NOT_STORED,
+    *("save_dir", "resume", "local_rank", "global_rank", "world_size", "shuffled", "test_size", "bucket", "rate"),
 }
 LONGEST = 300  # characters of a value
 
@@ -214,13 +208,11 @@ def command_line() -> str:
     return shlex.join(sys.argv if sys.argv[0].startswith("yolov7fast ") else ["python", *sys.argv])
 
 
-def changed_settings(config: TrainConfig, defaults: Mapping[str, Any]) -> dict[str, str]:
+def changed_settings(config: TrainConfig) -> dict[str, str]:
     """Options that differ from their defaults."""
-    return {
-        name: str(value)[:LONGEST]
-        for name, value in asdict(config).items()
-        if name not in NOT_SHOWN and name in defaults and value != defaults[name]
-    }
+    values, defaults = asdict(config), asdict(type(config)())
+    changed = {name: value for name, value in values.items() if name not in NOT_SHOWN and value != defaults[name]}
+    return {name: str(value)[:LONGEST] for name, value in changed.items()}
 
 
 def machine_facts(device: torch.device) -> dict[str, str]:
