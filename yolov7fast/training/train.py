@@ -35,6 +35,7 @@ from yolov7fast.training.logging.loggers import check_loggers, make_loggers
 from yolov7fast.training.logging.page import COMPLETE, FAILED, STOPPED, RunPage
 from yolov7fast.training.logging.reporter import Reporter
 from yolov7fast.training.optimizer import load_optimizer
+from yolov7fast.training.peers import peers_watched
 from yolov7fast.training.start import can_halve_batch, completed, make_run_folder, refuse_overtaken
 from yolov7fast.training.trainer import Outcome, Trainer
 
@@ -62,7 +63,10 @@ def train(
     The folder is made when everything is built, so that a mistake leaves none.
     """
     config, device = prepare_process(config, family_class, world, checkpoint)
-    with FolderLock(Path(config.save_dir), wanted=world.is_main and config.keep_files) as lock:
+    with (
+        peers_watched(world, config.dist_timeout),
+        FolderLock(Path(config.save_dir), wanted=world.is_main and config.keep_files) as lock,
+    ):
         keep_log(output, config, world, only_in_existing=True)
         if world.is_main:
             refuse_overtaken(config)
