@@ -39,9 +39,11 @@ class Heartbeat:
         counts, changed = dict.fromkeys(others, 0), dict.fromkeys(others, self.last)
         start = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")  # torchrun keeps its store when it restarts a run
         with contextlib.suppress(dist.DistStoreError, RuntimeError):  # rank 0 has ended: collectives fail, too
+            from torch.distributed.distributed_c10d import PrefixStore, TCPStore  # not in builds that cannot distribute
+
             address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-            store = dist.TCPStore(address, port, None, False, seconds, wait_for_workers=False)
-            store = dist.PrefixStore(f"alive/{start}", store)
+            store = TCPStore(address, port, None, False, seconds, wait_for_workers=False)
+            store = PrefixStore(f"alive/{start}", store)
             while not self.ended.wait(self.seconds / BEATS):
                 store.add(str(own), 1)
                 found, now = {rank: store.add(str(rank), 0) for rank in others}, time.monotonic()

@@ -73,9 +73,6 @@ def test_validation_has_a_loss_and_the_checkpoint_knows_its_heads(trained, shape
     found = evaluate_weights(data, weights, 8, 64, save_dir=trained / "test", plots=False, device="cpu", workers=0)
     assert len(found[1]) == 4
     assert json.loads((trained / "test" / "metrics.json").read_text())["images"] == 8
-
-
-def test_the_page_of_the_run_has_a_row_for_each_head(trained):
     heads = json.loads((trained / "page.json").read_text())["validation"]["heads"]
     assert [(head["name"], head["classes"]) for head in heads] == [("0: alone", 1), ("1: others", 3)]
     assert "By head" in (trained / "index.html").read_text()
@@ -128,7 +125,6 @@ def test_flags_choose_the_heads(shapes_small, tmp_path):
         (["--head-config", "FILE", "--single-cls"], "--single-cls leaves one class.*leave out --head-config"),
         (["--heads", "5"], "4 classes cannot be shared out over 5 heads"),
         (["--head-config", str(SHIPPED["standard"])], "is for 80 classes, the data set has 4.*yolov7fast data heads"),
-        (["--head-config", "nothere.yaml"], "nothere.yaml cannot be read"),
     ],
 )
 def test_heads_that_do_not_fit_are_refused(arguments, message, tmp_path):
@@ -171,9 +167,9 @@ def test_transfer_lists_what_is_kept_fresh_and_dropped(caplog):
     with caplog.at_level(logging.INFO):
         log_transfer(several, one.state_dict(), ())
     kept, fresh, dropped = (record.getMessage() for record in caplog.records)
-    assert kept == "kept (332): model.0-76, model.77.anchors, model.77.anchor_grid"
+    assert kept.startswith("kept (332): model.0.") and kept.endswith(" and 326 more")
     assert fresh.startswith("fresh (24): model.77.heads.0.0.weight, model.77.heads.0.0.bias")
-    assert dropped.startswith("dropped (12): model.77.m.0.weight") and dropped.endswith("model.77.im.2.implicit")
+    assert dropped.startswith("dropped (12): model.77.m.0.weight")
 
 
 def test_anchors_count_as_taken_only_where_they_are_the_same():
@@ -214,4 +210,4 @@ def test_a_one_head_checkpoint_starts_a_multi_head_run(tmp_path, shapes_small):
     done = train(*command, *weights, "--loss-ota", "0")
     assert done.returncode == 0, done.stderr
     text = done.stdout + done.stderr
-    assert "Transferred 332/344 items" in text and "kept (332): model.0-76" in text
+    assert "Transferred 332/344 items" in text and "kept (332): model.0." in text

@@ -4,6 +4,7 @@ import shlex
 import sys
 from pathlib import Path
 
+from yolov7fast.checkpoint.released_weights import released_for
 from yolov7fast.core.programs import program, program_of
 from yolov7fast.core.text import counted, styled
 from yolov7fast.data.loading.create_dataloader import why_fewer
@@ -60,13 +61,14 @@ def warmup_warning(family: Family, total: int) -> str:
 
 def scratch_warning(family: Family) -> str:
     """The warning that a network without start weights is to learn from a small data set; empty: it is not."""
-    images, flag = len(family.dataset), family.start_weights()
-    is_part = family.config.subset_size or family.config.overfit  # of a larger set, to try something out
-    if images >= SMALL_SET or is_part or family.data.generate or not flag:
+    config, images = family.config, len(family.dataset)
+    file = released_for(getattr(config, "cfg", ""))
+    is_part = config.subset_size or config.overfit  # of a larger set, to try something out
+    if images >= SMALL_SET or is_part or family.data.generate or config.weights or not file:
         return ""
     return (
         f"no start weights (--weights is empty), so all is learnt from {counted(images, 'image')} alone; start weights "
-        f"usually give a far better detector. Add {flag}"
+        f"usually give a far better detector. Add --weights {file}, which is fetched on first use"
     )
 
 

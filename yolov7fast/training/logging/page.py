@@ -19,7 +19,7 @@ from concurrent.futures import Future
 from dataclasses import asdict
 from pathlib import Path
 from statistics import median
-from typing import Any, Concatenate, ParamSpec
+from typing import Any
 
 import cv2
 import numpy as np
@@ -41,18 +41,17 @@ MOST_WARNINGS, MOST_COMMANDS = 100, 20
 RUNNING, COMPLETE, STOPPED, FAILED = "running", "complete", "stopped", "failed"
 
 
-P = ParamSpec("P")
-
-
-def harmless(method: Callable[Concatenate["RunPage", P], None]) -> Callable[Concatenate["RunPage", P], None]:
-    """Turn what a method of the page raises into one warning."""
+def harmless(method: Callable[..., None]) -> Callable[..., None]:
+    """Turn what a method of the page raises into one warning; training continues."""
 
     @functools.wraps(method)
-    def guarded(self: "RunPage", *args: P.args, **kwargs: P.kwargs) -> None:
+    def guarded(self: "RunPage", *args: Any, **kwargs: Any) -> None:
         try:
             method(self, *args, **kwargs)
         except Exception as error:
-            self.fail(error)
+            if not self.failed:
+                log.warning("the page %s cannot be written (%s); training continues", self.folder / PAGE, error)
+            self.failed = True
 
     return guarded
 
@@ -181,12 +180,6 @@ class RunPage:
         state = {**json.loads(snapshot), **self.facts}
         write_atomically(self.folder / STATE, json.dumps(state), durable=False)
         write_atomically(self.folder / PAGE, run_page(self.folder, state, self.thumbnails), durable=False)
-
-    def fail(self, error: Exception) -> None:
-        """Warn once; training continues."""
-        if not self.failed:
-            log.warning("the page %s cannot be written (%s); training continues", self.folder / PAGE, error)
-        self.failed = True
 
 
 def _now() -> str:
