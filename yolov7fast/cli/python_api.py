@@ -1,6 +1,5 @@
 """Training from Python: `run = train(data="my.yaml", cfg="cfg/training/yolov7-tiny.yaml", epochs=100)`."""
 
-import csv
 import math
 from argparse import Namespace
 from collections.abc import Mapping
@@ -13,6 +12,7 @@ from yolov7fast.cli.parser import parser_for
 from yolov7fast.cli.run_file import check_flag_name
 from yolov7fast.cli.train_command import start_training
 from yolov7fast.evaluation.eval_result import SUMMARY, fitness_of
+from yolov7fast.reports.run_results import number, read_csv
 
 
 @dataclass(frozen=True)
@@ -59,22 +59,10 @@ def options_of(family: str, flags: Mapping[str, Any]) -> Namespace:
 
 def figures(path: Path) -> tuple[dict[str, float], dict[str, float]]:
     """The rows of a results.csv of the best and of the last epoch; fields that are empty are left out."""
-    if not path.is_file():
-        return {}, {}
-    with path.open(newline="") as file:
-        rows = [_numbers(row) for row in csv.DictReader(file)]
+    rows = []
+    for row in (read_csv(path) if path.is_file() else {}).values():
+        values = {name.strip(): number(text) for name, text in row.items() if name}
+        rows.append({name: value for name, value in values.items() if math.isfinite(value)})
     measured = [row for row in rows if all(name in row for name in SUMMARY)]
     best = max(measured, key=fitness_of) if measured else {}
     return best, rows[-1] if rows else {}
-
-
-def _numbers(row: Mapping[str, str]) -> dict[str, float]:
-    found = {}
-    for name, text in row.items():
-        try:
-            value = float(text)
-        except (TypeError, ValueError):
-            continue
-        if math.isfinite(value):
-            found[name.strip()] = value
-    return found

@@ -3,7 +3,6 @@
 import json
 import logging
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,13 +14,10 @@ from yolov7fast.checkpoint.checkpoint_writer import save_checkpoint
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.core.errors import UserError
 from yolov7fast.evaluation.run_evaluation import test as evaluate_weights
-from yolov7fast.losses.multihead_loss import MultiHeadLoss
 from yolov7fast.nn.head_config import SHIPPED, HeadConfig
 from yolov7fast.nn.model import Model
 from yolov7fast.nn.model_parser import read_description
-from yolov7fast.training.config import YoloTrainConfig
 from yolov7fast.training.hyperparameters import load_hyp
-from yolov7fast.training.yolo_family import YoloFamily
 from yolov7fast.training.yolo_network import (
     anchors_agree,
     build_model,
@@ -88,16 +84,6 @@ def test_a_killed_run_resumes_exactly_and_without_the_head_file(trained, tmp_pat
     assert_same_weights(trained / "weights/epoch_001.pt", tmp_path / "runs/run/weights/epoch_001.pt")
 
 
-def test_both_losses_are_those_of_several_heads():
-    model = Model(read_description(ROOT / TINY) | {"width_multiple": 0.125}, nc=4)
-    model.hyp, model.gr = load_hyp("data/hyp.small.yaml"), 1.0
-    config, dataset = YoloTrainConfig(epochs=2), SimpleNamespace(labels=[])
-    family = SimpleNamespace(model=model, hyp=model.hyp, config=config, dataset=dataset, names=["a", "b", "c", "d"])
-    YoloFamily.build_losses(family)
-    assert {name: type(loss) for name, loss in family.losses.items()} == dict.fromkeys(("plain", "ota"), MultiHeadLoss)
-    assert not family.losses["plain"].assigner.compares and family.losses["ota"].assigner.compares
-
-
 # --- which heads ------------------------------------------------------------------------------------------------------
 
 
@@ -120,10 +106,7 @@ def test_flags_choose_the_heads(shapes_small, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--heads", "4", "--head-config", "FILE"], "--heads 4, but .*heads.yaml has 2 heads"),
-        (["--head-config", "FILE", "--standard-grouping"], "one of --head-config, --standard-grouping"),
         (["--head-config", "FILE", "--single-cls"], "--single-cls leaves one class.*leave out --head-config"),
-        (["--heads", "5"], "4 classes cannot be shared out over 5 heads"),
         (["--head-config", str(SHIPPED["standard"])], "is for 80 classes, the data set has 4.*yolov7fast data heads"),
     ],
 )
@@ -141,20 +124,6 @@ def test_mistakes_in_a_network_from_weights_name_the_file(tmp_path, shapes_small
     opt = options("--weights", str(tmp_path / "three.pt"), "--data", str(shapes_small / "shapes.yaml"))
     with pytest.raises(UserError, match=r"three\.pt, layer 77 .* is for 3 classes, the data set has 4: .* give --cfg"):
         build_model(opt, load_hyp("data/hyp.small.yaml"), 4)
-
-
-@pytest.mark.parametrize(
-    ("last_row", "message"),
-    [
-        ([[74, 75, 76], 1, "MultiheadDetect", ["nc", "anchors"]], "the nearest known name is `MultiHeadDetect`"),
-        ([[74, 75, 76], 1, "MultiHeadDetect", ["nc"]], "arguments of MultiHeadDetect .* begin with nc and anchors"),
-    ],
-)
-def test_a_last_row_that_is_wrong_is_named_when_heads_are_given(last_row, message):
-    description = read_description(ROOT / TINY)
-    description["head"][-1] = last_row
-    with torch.device("meta"), pytest.raises(UserError, match=message):
-        Model(description, heads=2)
 
 
 # --- a start from one head --------------------------------------------------------------------------------------------
