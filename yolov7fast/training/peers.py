@@ -8,12 +8,14 @@ import contextlib
 import os
 import threading
 import time
+import uuid
 from collections.abc import Iterator
 from datetime import timedelta
+from typing import Any
 
 import torch.distributed as dist
 
-from yolov7fast.training.distributed import World
+from yolov7fast.training.distributed import World, from_main
 
 BEATS = 10  # within the time after which a process counts as stopped
 LAST_CALL = 5.0  # seconds
@@ -27,7 +29,9 @@ class Heartbeat:
     """
 
     def __init__(self, world: World, seconds: float):
+        """All processes must call this."""
         self.world, self.seconds, self.ended = world, seconds, threading.Event()
+        self.start = from_main(uuid.uuid4().hex, world)  # torchrun keeps its store when it restarts a run
         self.last = time.monotonic()  # when the counts were read
         self.threads = [threading.Thread(target=work, daemon=True) for work in (self._beat, self._watch)]
         for thread in self.threads:
@@ -37,13 +41,11 @@ class Heartbeat:
         seconds, own = timedelta(seconds=self.seconds), self.world.rank
         others = [rank for rank in range(self.world.size) if rank != own]
         counts, changed = dict.fromkeys(others, 0), dict.fromkeys(others, self.last)
-        start = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")  # torchrun keeps its store when it restarts a run
         with contextlib.suppress(dist.DistStoreError, RuntimeError):  # rank 0 has ended: collectives fail, too
-            from torch.distributed.distributed_c10d import PrefixStore, TCPStore  # not in builds that cannot distribute
-
+            library: Any = dist  # whose type stubs lack the public store classes
             address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-            store = TCPStore(address, port, None, False, seconds, wait_for_workers=False)
-            store = PrefixStore(f"alive/{start}", store)
+            store = library.TCPStore(address, port, None, False, seconds, wait_for_workers=False)
+            store = library.PrefixStore(f"alive/{self.start}", store)
             while not self.ended.wait(self.seconds / BEATS):
                 store.add(str(own), 1)
                 found, now = {rank: store.add(str(rank), 0) for rank in others}, time.monotonic()
