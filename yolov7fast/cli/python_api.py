@@ -39,7 +39,7 @@ def train(family: str = "yolo", **flags: Any) -> TrainingRun:
     the line that the command prints.
     """
     code, folder = start_training(options_of(family, flags), family)
-    best, last = figures(folder / "results.csv") if folder else ({}, {})
+    best, last = best_and_last(folder / "results.csv") if folder else ({}, {})
     return TrainingRun(folder, code, best, last)
 
 
@@ -57,7 +57,7 @@ def options_of(family: str, flags: Mapping[str, Any]) -> Namespace:
     return opt
 
 
-def figures(path: Path) -> tuple[dict[str, float], dict[str, float]]:
+def best_and_last(path: Path) -> tuple[dict[str, float], dict[str, float]]:
     """The rows of a results.csv of the best and of the last epoch; fields that are empty are left out."""
     rows = []
     for row in (read_csv(path) if path.is_file() else {}).values():

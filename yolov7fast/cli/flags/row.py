@@ -81,7 +81,7 @@ class Flag:
         return command in self.where or f"{command} {family}" in self.where
 
     def at(self, command: str, family: str) -> "Flag":
-        """The row as it stands for one command of one family: the narrower place has the last word."""
+        """The row as it stands for one command of one family: what a narrower place says overrides the rest."""
         fields: dict[str, Any] = {}
         for place in (command, family, f"{command} {family}"):
             fields |= self.changed.get(place, {})
