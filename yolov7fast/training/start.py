@@ -105,15 +105,15 @@ def resumed_config(
 
 def complete_checkpoint(path: Path, family: type[Family]) -> tuple[dict[str, Any], Path]:
     """The whole state of a finished run, whose last checkpoint `path` is stripped: that of its last epoch's file."""
-    pattern = family.epoch_files[0]
-    files = sorted(path.parent.glob(pattern), key=lambda file: (len(file.name), file.name))
+    patterns = family.epoch_files[:1]
+    files = sorted((file for each in patterns for file in path.parent.glob(each)), key=lambda f: (len(f.name), f.name))
     for candidate in reversed(files):
         checkpoint = load_checkpoint(candidate)
         if isinstance(checkpoint, dict) and checkpoint.get("epoch", -1) >= 0:
             return checkpoint, candidate
     raise NothingToDo(
-        f"--resume {path}: the file is stripped (its run is finished) and no {pattern} is in its folder; start a new "
-        f"run with --weights {path}"
+        f"--resume {path}: the file is stripped (its run is finished) and no {''.join(patterns) or 'file of an epoch'} "
+        f"is in its folder; start a new run with --weights {path}"
     )
 
 

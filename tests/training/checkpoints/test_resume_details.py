@@ -3,15 +3,13 @@
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
 import yolov7fast.training.family
-from tests.training.commands import ROOT, assert_same_weights, here, small_run, train
+from tests.training.commands import assert_same_weights, here, small_run
 from yolov7fast.checkpoint.checkpoint_reader import load_checkpoint, save_checkpoint
 from yolov7fast.core.errors import UserError, one_line
 from yolov7fast.training.config import YoloTrainConfig
@@ -45,30 +43,6 @@ def kill(*_, **__):
 
 
 # --- signals ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("loader", [[], pytest.param(["--worker-tensor"], marks=pytest.mark.slow)])
-def test_a_signal_to_all_processes_of_a_run_does_not_cost_its_checkpoint(tmp_path, shapes_small, loader):
-    """As systemd, Slurm and torchrun send it: the workers get it too."""
-    arguments = small_run(tmp_path, shapes_small, "--epochs", "2", "--seed", "5", *loader, "--workers", "2")
-    process = subprocess.Popen(
-        [sys.executable, "-u", str(ROOT / "train.py"), *arguments],
-        cwd=ROOT,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-    with process:
-        for line in process.stdout:
-            if "gpu_mem" in line:  # the first epoch has begun
-                os.killpg(process.pid, signal.SIGTERM)
-                break
-        output = process.stdout.read()
-        assert process.wait(timeout=120) == 143, output
-    done = train("--resume", str(tmp_path / "runs" / "run"))
-    assert done.returncode == 0, done.stderr
 
 
 # --- complete runs ----------------------------------------------------------------------------------------------------
