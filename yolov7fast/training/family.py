@@ -210,6 +210,7 @@ class Family(ABC):
         """
         self.config, self.data, self.model, self.device, self.world = config, data, model, device, world
         self.run_dir = Path(config.save_dir)
+        self.weights_dir = weights_dir_of(self.run_dir, self.weights_folder, config.resume)
         self.names = class_names(data, config.single_cls)
         self.nc = len(self.names)
         self.val_loader = self.validation_set = None
@@ -390,11 +391,6 @@ class Family(ABC):
         return self.ema
 
     # --- checkpoints --------------------------------------------------------------------------------------------------
-
-    @property
-    def weights_dir(self) -> Path:
-        """Where this run's checkpoints lie."""
-        return weights_dir_of(self.run_dir, self.weights_folder, self.config.resume)
 
     @abstractmethod
     def checkpoint_content(self, progress: Progress) -> dict[str, Any]:

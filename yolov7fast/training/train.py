@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from socket import gethostname
 from typing import Any
+from uuid import uuid4
 
 import cv2
 import numpy as np
@@ -22,6 +23,7 @@ import torch
 from yolov7fast.core.device import select_device
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.locks import FolderLock
+from yolov7fast.core.process.heartbeat import peers_watched
 from yolov7fast.core.process.output import RunOutput
 from yolov7fast.core.programs import program_of
 from yolov7fast.evaluation.eval_result import FURTHER
@@ -35,7 +37,6 @@ from yolov7fast.training.logging.loggers import check_loggers, make_loggers
 from yolov7fast.training.logging.page import COMPLETE, FAILED, STOPPED, RunPage
 from yolov7fast.training.logging.reporter import Reporter
 from yolov7fast.training.optimizer import load_optimizer
-from yolov7fast.training.peers import peers_watched
 from yolov7fast.training.start import can_halve_batch, completed, make_run_folder, refuse_overtaken
 from yolov7fast.training.trainer import Outcome, Trainer
 
@@ -64,7 +65,7 @@ def train(
     """
     config, device = prepare_process(config, family_class, world, checkpoint)
     with (
-        peers_watched(world, config.dist_timeout),
+        peers_watched(world.rank, world.size, from_main(uuid4().hex, world), config.dist_timeout),
         FolderLock(Path(config.save_dir), wanted=world.is_main and config.keep_files) as lock,
     ):
         keep_log(output, config, world, only_in_existing=True)
@@ -73,8 +74,8 @@ def train(
 
         data = load_run_data(config, world)
         model = family_class.build_network(config, data, checkpoint).to(device)
+        # optimizer, EMA, loaders, loss and schedule, in upstream's order: see `Family.__init__`
         family = family_class(config, data, model, device, world, resumed=checkpoint is not None)
-        # optimizer, EMA, loaders and loss are built by `Family.__init__`, in upstream's order
         reporter = Reporter(Path(config.save_dir), family.loss_names, (*family.metric_names, *FURTHER))
         with closing(reporter), closing(family):
             trainer = Trainer(family, config, world, reporter)

@@ -229,7 +229,7 @@ def _commit() -> str:
     """Of the checkout that runs; nothing where the program is installed, or git does not know."""
     if CHECKOUT is None:
         return ""
-    words = ["git", "-C", str(CHECKOUT), "describe", "--always", "--dirty", "--abbrev=12"]
+    words = ["git", "--no-optional-locks", "-C", str(CHECKOUT), "describe", "--always", "--dirty", "--abbrev=12"]
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):

@@ -1,4 +1,4 @@
-"""Heartbeats of the processes of a run: one that has stopped (SIGSTOP, a hanging driver) ends those that wait for it.
+"""Heartbeats of the processes of a training: one that is stopped (SIGSTOP, a hanging driver) ends the others.
 
 A process that dies closes its connections, which its peers notice at once. One that is stopped does not: the others
 would wait in NCCL or, while rank 0 validates alone, for hours.
@@ -8,14 +8,11 @@ import contextlib
 import os
 import threading
 import time
-import uuid
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
-
-from yolov7fast.training.distributed import World, from_main
 
 BEATS = 10  # within the time after which a process counts as stopped
 LAST_CALL = 5.0  # seconds
@@ -28,18 +25,18 @@ class Heartbeat:
     The store lies in rank 0 (or in torchrun): a call waits without a limit where that process is stopped.
     """
 
-    def __init__(self, world: World, seconds: float):
-        """All processes must call this."""
-        self.world, self.seconds, self.ended = world, seconds, threading.Event()
-        self.start = from_main(uuid.uuid4().hex, world)  # torchrun keeps its store when it restarts a run
+    def __init__(self, rank: int, size: int, start: str, seconds: float):
+        """start: a name that all processes share, and no earlier start of the run: torchrun keeps its store."""
+        self.rank, self.size, self.start, self.seconds = rank, size, start, seconds
+        self.ended = threading.Event()
         self.last = time.monotonic()  # when the counts were read
         self.threads = [threading.Thread(target=work, daemon=True) for work in (self._beat, self._watch)]
         for thread in self.threads:
             thread.start()
 
     def _beat(self) -> None:
-        seconds, own = timedelta(seconds=self.seconds), self.world.rank
-        others = [rank for rank in range(self.world.size) if rank != own]
+        seconds, own = timedelta(seconds=self.seconds), self.rank
+        others = [rank for rank in range(self.size) if rank != own]
         counts, changed = dict.fromkeys(others, 0), dict.fromkeys(others, self.last)
         with contextlib.suppress(dist.DistStoreError, RuntimeError):  # rank 0 has ended: collectives fail, too
             library: Any = dist  # whose type stubs lack the public store classes
@@ -72,16 +69,16 @@ class Heartbeat:
         """End the process, whose main thread cannot be interrupted in a collective."""
         if self.ended.is_set():
             return
-        line = f"error: rank {self.world.rank}: {reason} for {self.seconds / 60:g} minutes (--dist-timeout); read its "
+        line = f"error: rank {self.rank}: {reason} for {self.seconds / 60:g} minutes (--dist-timeout); read its "
         with contextlib.suppress(OSError):
             os.write(2, f"{line}own message, then resume with --resume\n".encode())
         os._exit(2)
 
 
 @contextlib.contextmanager
-def peers_watched(world: World, minutes: float) -> Iterator[None]:
-    """In the block, end this process with one line if a peer has not run for so many minutes."""
-    heartbeat = Heartbeat(world, 60 * minutes) if world.is_distributed else None
+def peers_watched(rank: int, size: int, start: str, minutes: float) -> Iterator[None]:
+    """In the block, end this process with one line if one of `size` has not run for so many minutes."""
+    heartbeat = Heartbeat(rank, size, start, 60 * minutes) if size > 1 else None
     try:
         yield
     finally:
