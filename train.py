@@ -19,7 +19,7 @@ def main(opt: Namespace) -> int:
 
 
 if __name__ == "__main__":
-    from yolov7fast.core.errors import run_command
+    from yolov7fast.core.errors import run_command  # here: the text up to the next line must be a whole program
 
     opt = parser.parse_args()
     run_command(lambda: main(opt))

@@ -1,13 +1,19 @@
-"""`yolov7fast COMMAND [flags]`, also as `python -m yolov7fast`: one name for all commands of `cli.programs`."""
+"""`yolov7fast COMMAND [flags]`, also as `python -m yolov7fast`: one name for all commands of `core.programs`."""
 
 import sys
 
 from yolov7fast import __version__
-from yolov7fast.cli.programs import PACKAGE, Program, programs
+from yolov7fast.checkpoint.families import FAMILIES
 from yolov7fast.core.errors import UserError, run_command
+from yolov7fast.core.programs import PACKAGE, PROGRAMS, Program, program_of
 from yolov7fast.core.text import nearest
 
 HELP = ("-h", "--help", "help")
+
+
+def programs() -> list[Program]:
+    """The table, and `train-NAME` for each family without a row."""
+    return [*PROGRAMS, *(row for row in (program_of("train", name) for name in FAMILIES) if row not in PROGRAMS)]
 
 
 def overview() -> str:

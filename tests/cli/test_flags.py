@@ -6,7 +6,7 @@ import pytest
 
 from yolov7fast.cli import flags as table
 from yolov7fast.cli.checks import check_limits, check_train
-from yolov7fast.cli.flags import TABLE, Flag, fixed_on_resume, flags_of, register
+from yolov7fast.cli.flags import TABLE, Flag, flags_of, register
 from yolov7fast.cli.flags.row import GROUPS, chosen
 from yolov7fast.cli.parser import Parser, parser_for
 from yolov7fast.core.errors import UserError
@@ -31,15 +31,42 @@ def test_a_command_has_one_row_for_each_of_its_flags(command, family):
     assert [name for name, count in names.items() if count > 1] == []
 
 
+NEVER_RARE = {  # flags that users' documents name
+    *(
+        "fast_dataloader",
+        "persistent_workers",
+        "worker_tensor",
+        "loss_ota",
+        "workers",
+        "batch_size",
+        "data",
+        "img_size",
+    ),
+    *("cfg", "weights", "hyp", "epochs", "nosave", "noautoanchor", "name", "project", "device", "config"),
+    *("resume", "subset_size", "subset_seed", "overfit", "max_iter", "eval_interval", "resize_schedule", "amp"),
+}
+
+
 @pytest.mark.parametrize(("command", "family"), PLACES)
-def test_help_stands_under_headings_with_defaults(command, family):
-    text = " ".join(parser_for(command, family).format_help().split())
+def test_help_stands_under_headings_with_defaults_and_rare_flags_are_in_help_all(command, family, capsys):
+    printed = {}
+    for asked in ("--help", "--help-all"):
+        with pytest.raises(SystemExit) as left:
+            parser_for(command, family).parse_args([asked])
+        printed[asked] = " ".join(capsys.readouterr().out.split())
+        assert left.value.code == 0
+    text = printed["--help-all"]
     unbroken = text.replace(" ", "")  # lines also break behind hyphens
-    for name, flag in flags_of(command, family).items():
+    flags = flags_of(command, family)
+    for name, flag in flags.items():
         assert flag.name in text and flag.help.replace(" ", "") in unbroken, name
+        assert (f" {flag.name} " in printed["--help"] or f" {flag.name}," in printed["--help"]) != flag.rare, name
+        assert not (flag.rare and name in NEVER_RARE), name
+    rare = sum(flag.rare for flag in flags.values())
+    assert 0 < rare < len(flags) / 2 and f"--help-all show {rare} rarely used flags" in printed["--help"]
     assert "data:" in text and "network:" in text and "devices:" in text
     assert "(default: False)" not in text and "(default: None)" not in text
-    batch = flags_of(command, family)["batch_size"]
+    batch = flags["batch_size"]
     assert f"{batch.help} (default: {batch.default})" in text
 
 
@@ -73,10 +100,11 @@ def test_what_is_no_number_passes_no_limit(value):
 
 
 def test_what_makes_a_run_that_run_is_fixed_on_resume():
+    fixed = {family: {n for n, flag in flags_of("train", family).items() if flag.fixed} for family in FAMILIES}
     shared = {"weights", "data", "batch_size", "img_size", "single_cls", "seed", "subset_size", "resize_schedule"}
-    assert shared < set(fixed_on_resume("yolo")) and shared < set(fixed_on_resume("detr"))
-    assert {"hyp", "loss_ota", "freeze"} < set(fixed_on_resume("yolo"))
-    assert not {"epochs", "workers", "device", "name", "patience"} & set(fixed_on_resume("yolo"))
+    assert shared < fixed["yolo"] and shared < fixed["detr"]
+    assert {"hyp", "loss_ota", "freeze"} < fixed["yolo"]
+    assert not {"epochs", "workers", "device", "name", "patience"} & fixed["yolo"]
 
 
 def test_a_further_family_has_the_shared_flags_and_its_own_rows(monkeypatch):

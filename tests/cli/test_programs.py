@@ -10,8 +10,8 @@ import pytest
 from tests.conftest import ROOT
 from yolov7fast import __main__ as entry
 from yolov7fast.cli.parser import parse_inference
-from yolov7fast.cli.programs import PROGRAMS, program, program_of
 from yolov7fast.core.errors import UserError
+from yolov7fast.core.programs import PROGRAMS, program, program_of
 
 
 @pytest.mark.parametrize("row", PROGRAMS, ids=lambda row: row.name)
@@ -60,23 +60,21 @@ def test_messages_name_a_command_as_the_user_started_it(monkeypatch):
     assert program("train").invocation == "yolov7fast train"
 
 
-@pytest.mark.parametrize("typed", ["script", "package"])
 @pytest.mark.parametrize("row", PROGRAMS, ids=lambda row: row.name)
-def test_usage_names_the_program_as_messages_do(row, typed, monkeypatch, capsys):
-    """`python tools/X.py` or `python -m yolov7fast X` in a checkout, `yolov7fast X` where that was typed."""
-    monkeypatch.setattr(sys, "argv", [row.script if typed == "script" else f"yolov7fast {row.name}", "--help"])
+def test_usage_names_the_program_as_messages_do(row, monkeypatch, capsys):
+    """`python tools/X.py` in a checkout, `yolov7fast X` where that was typed."""
+    monkeypatch.setattr(sys, "argv", [row.script or f"yolov7fast {row.name}", "--help"])
     with pytest.raises(SystemExit) as stop:
         row.run()
     assert stop.value.code == 0
-    in_checkout = f"python {row.script}" if row.script else f"python -m yolov7fast {row.name}"
-    expected = in_checkout if typed == "script" else f"yolov7fast {row.name}"
+    expected = f"python {row.script}" if row.script else f"yolov7fast {row.name}"
     assert row.invocation == expected
     assert capsys.readouterr().out.startswith(f"usage: {expected}")
 
 
 def test_children_are_started_by_the_script_or_by_the_package(monkeypatch):
     assert program("train").child() == [sys.executable, str(ROOT / "train.py")]
-    monkeypatch.setattr("yolov7fast.cli.programs.CHECKOUT", None)
+    monkeypatch.setattr("yolov7fast.core.programs.CHECKOUT", None)
     assert program("train").child() == [sys.executable, "-m", "yolov7fast", "train"]
 
 

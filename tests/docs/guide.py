@@ -12,7 +12,7 @@ import yaml
 
 from tests.inference.detect_runs import cells
 from tests.mini_network import NAMES, write_mini_weights
-from yolov7fast.cli.programs import program
+from yolov7fast.core.programs import program
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import pytest
 
-from yolov7fast.cli.programs import PROGRAMS, Program
+from yolov7fast.core.programs import PROGRAMS, Program
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = (

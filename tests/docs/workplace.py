@@ -13,7 +13,7 @@ from tests.docs.shell import ROOT, Block, Command, program_of_name, program_of_s
 from tests.drawing import draw_nothing
 from tests.inference.detect_runs import cells
 from yolov7fast.checkpoint.checkpoint_writer import save_checkpoint
-from yolov7fast.cli.programs import Program
+from yolov7fast.core.programs import Program
 from yolov7fast.data.shapes import NAMES
 from yolov7fast.nn.model import Model
 

@@ -15,8 +15,9 @@ from tests.fuzz.target import ROOT
 from yolov7fast.checkpoint.checkpoint_reader import load_checkpoint, save_checkpoint, state_dict_of
 from yolov7fast.checkpoint.ensemble import attempt_load
 from yolov7fast.cli.commands.train import run as train
+from yolov7fast.cli.flags import flags_of
 from yolov7fast.cli.parser import parser_for
-from yolov7fast.cli.train_command import command_facts, config_of
+from yolov7fast.cli.train_command import config_of
 from yolov7fast.core.process.child import last_words
 from yolov7fast.predictors.predictor import DEFAULT, load_predictor
 from yolov7fast.predictors.yolo_predictor import YoloPredictor
@@ -96,7 +97,7 @@ def use_run(folder: Path) -> None:
 def use_detr_run(folder: Path) -> None:
     """Resume a DETR run as far as its options and its progress."""
     opt = parser_for("train", "detr").parse_args(["--resume", str(folder / "run")])
-    resumed_config(config_of(opt, "detr"), family_class("detr"), command_facts(opt, "detr"))
+    resumed_config(config_of(opt, "detr"), family_class("detr"), flags_of("train", "detr"))
 
 
 def use_detr(folder: Path) -> None:

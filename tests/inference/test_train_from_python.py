@@ -4,7 +4,7 @@ import pytest
 
 import yolov7fast
 from tests.training.commands import small_network
-from yolov7fast.cli.python_api import best_and_last_epoch, options_of
+from yolov7fast.cli.python_api import best_and_last, options_of
 from yolov7fast.core.errors import UserError
 
 
@@ -40,10 +40,10 @@ def test_unknown_families_are_named():
 def test_metrics_are_those_of_the_best_and_the_last_epoch(tmp_path):
     names = "epoch,train/box,metrics/precision,metrics/recall,metrics/mAP_0.5,metrics/mAP_0.5:0.95"
     (tmp_path / "results.csv").write_text(f"{names}\r\n0,.5,.1,.1,.3,.2\r\n1,.4,.1,.1,.6,.4\r\n2,.3,,,,\r\n")
-    best, last = best_and_last_epoch(tmp_path / "results.csv")
+    best, last = best_and_last(tmp_path / "results.csv")
     assert best["epoch"] == 1 and best["metrics/mAP_0.5:0.95"] == 0.4
     assert last == {"epoch": 2.0, "train/box": 0.3}
-    assert best_and_last_epoch(tmp_path / "nosuch.csv") == ({}, {})
+    assert best_and_last(tmp_path / "nosuch.csv") == ({}, {})
 
 
 def test_a_run_returns_its_folder_weights_and_metrics_and_can_be_loaded(tmp_path, shapes_small):

@@ -13,9 +13,9 @@ from tests.training.families.detr_commands import needs_transformers
 from yolov7fast.cli import overfit
 from yolov7fast.cli.checks import check_train
 from yolov7fast.cli.parser import parser_for
-from yolov7fast.cli.programs import Program
 from yolov7fast.cli.train_command import config_of
 from yolov7fast.core.process import child
+from yolov7fast.core.programs import Program
 from yolov7fast.core.text import counted
 from yolov7fast.reports import run_plots as plot
 from yolov7fast.training.logging.messages import FELL_TO

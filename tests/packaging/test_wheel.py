@@ -73,7 +73,7 @@ def test_commands_run_from_it_and_find_the_shipped_files(installed, tmp_path):
     program = (
         "import sys; from yolov7fast.core.files.paths import check_file;"
         "from yolov7fast.data.data_yaml import load_data_yaml;"
-        "from yolov7fast.cli.programs import program; from yolov7fast.cli.parser import parser_for;"
+        "from yolov7fast.core.programs import program; from yolov7fast.cli.parser import parser_for;"
         "print(check_file('yolov7-tiny', 'cfg')); print(check_file('data/hyp.scratch.p5.yaml', 'hyp'));"
         "print(load_data_yaml('shapes').nc); print(program('train').child()[1:]);"
         "print(parser_for('train').parse_args(['--config', 'tiny_smoke']).cfg); print('torch' in sys.modules)"

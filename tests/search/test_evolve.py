@@ -56,10 +56,10 @@ def test_the_evolved_set_holds_what_the_command_line_changes(run_dir, monkeypatc
 
     monkeypatch.setattr("yolov7fast.search.evolve.run_training", run_training)
     monkeypatch.setattr(evolve, "__defaults__", ("", 2))
-    assert evolve_with_trainings(config, YoloFamily, None, World()) == 0
+    assert evolve_with_trainings(config, YoloFamily, World()) == 0
     assert load_hyp(run_dir / "hyp_evolved.yaml").items() >= change.items() and seen == [("evolve", True, False)] * 2
     with pytest.raises(UserError, match="one process"):
-        evolve_with_trainings(config, YoloFamily, None, World(rank=0, size=2))
+        evolve_with_trainings(config, YoloFamily, World(rank=0, size=2))
 
 
 def test_stopping_says_how_to_resume_and_the_same_command_does(run_dir, capsys):

@@ -3,6 +3,7 @@
 FATAL_RANK=r FATAL="step n" kills one of them, FATAL="step n|step m" in the first start of torchrun, and in its second;
 RECORD=FOLDER keeps which images made up which step of which process; NORM_BY_IMAGE=1 normalises each image by itself;
 FAR_RANK=r has another --project;
+STOPPED=FILE names the process that FATAL="stop n" has stopped: the other one kills it when it ends;
 BAD_RANK=r BAD_STEP=n makes the loss of one process's n-th batch a number that is none.
 """
 
@@ -10,6 +11,7 @@ import atexit
 import hashlib
 import itertools
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -54,6 +56,21 @@ def report_group_threads() -> None:
     print(f"threads of the group at the end: {sum('gloo' in name for name in names)}")
 
 
+def kill_stopped_at_exit(file: Path) -> None:
+    """`os._exit`, with which a process ends that has lost a peer, runs no atexit function."""
+    leave = os._exit
+
+    def left(code: int = 0) -> None:
+        if file.is_file():
+            os.kill(int(file.read_text()), signal.SIGKILL)
+            file.unlink()
+            print(f"exit code {code} of the process that was left", file=sys.stderr, flush=True)
+        leave(code)
+
+    os._exit = left
+    atexit.register(lambda: left(2) if file.is_file() else None)
+
+
 def break_loss(step: int) -> None:
     whole, numbers = YoloFamily.forward_loss, itertools.count()
 
@@ -86,6 +103,8 @@ if __name__ == "__main__":
         start = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
         if start < len(moments):
             arm(moments[start])
+    elif os.environ.get("STOPPED"):
+        kill_stopped_at_exit(Path(os.environ["STOPPED"]))
     if os.environ.get("RECORD"):
         record_batches(Path(os.environ["RECORD"]), os.environ.get("RANK", "0"))
     if os.environ.get("NORM_BY_IMAGE"):

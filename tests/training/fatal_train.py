@@ -1,6 +1,7 @@
 """train.py that kills itself, as `kill -9` would, at a chosen moment: FATAL="step 7", "write 3", "rename 2", "text 1".
 
-step N: before the N-th step of this process; write N: in the middle of the N-th write of a checkpoint's bytes;
+step N: before the N-th step of this process; stop N: the same with SIGSTOP; validate N: SIGSTOP in a
+validation; write N: in the middle of the N-th write of a checkpoint's bytes;
 rename N: after the N-th temporary file of a checkpoint is complete, before it takes its name (the copy of the one
 before it, previous.pt, not counted); text N: the same of opt.yaml, hyp.yaml, results.txt and results.csv.
 """
@@ -14,6 +15,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import yolov7fast.core.files.atomic
+import yolov7fast.training.family
 import yolov7fast.training.step
 from yolov7fast.cli.commands.train import run
 from yolov7fast.cli.parser import parser_for
@@ -22,6 +24,12 @@ from yolov7fast.core.errors import run_command
 
 def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def stop() -> None:
+    """Stop all threads of this process; a peer ends it when it leaves (`agreeing_train`)."""
+    Path(os.environ["STOPPED"]).write_text(str(os.getpid()))
+    os.kill(os.getpid(), signal.SIGSTOP)
 
 
 class Countdown:
@@ -36,12 +44,14 @@ class Countdown:
 def arm(moment: str) -> None:
     kind, count = moment.split()
     due = Countdown(int(count))
-    if kind == "step":
+    if kind == "validate":
+        yolov7fast.training.family.Family.validate = lambda *_, **__: stop()
+    elif kind in ("step", "stop"):
         whole = yolov7fast.training.step.TrainStep.__call__
 
         def step(self, *args, **kwargs):
             if due():
-                die()
+                die() if kind == "step" else stop()
             return whole(self, *args, **kwargs)
 
         yolov7fast.training.step.TrainStep.__call__ = step

@@ -10,7 +10,7 @@ import torch
 import yolov7fast.training.family
 import yolov7fast.training.yolo_family
 from yolov7fast.cli.parser import parser_for
-from yolov7fast.cli.train_command import command_facts, config_of
+from yolov7fast.cli.train_command import config_of
 from yolov7fast.evaluation.eval_result import SUMMARY
 from yolov7fast.training.config import YoloTrainConfig
 from yolov7fast.training.distributed import World
@@ -114,7 +114,7 @@ def observe(monkeypatch, arguments: list[str], *, double: bool = False) -> tuple
     """Train by the command's own path; returns what was seen and the config."""
     monkeypatch.setattr(ObservedFamily, "double", double)
     opt = parser_for("train").parse_args(arguments)
-    train(config_of(opt, "yolo"), ObservedFamily, command_facts(opt, "yolo"), World())
+    train(config_of(opt, "yolo"), ObservedFamily, World())
     return ObservedFamily.seen, ObservedFamily.seen["family"].config
 
 

@@ -4,9 +4,7 @@ import shutil
 
 import pytest
 
-from tests.training.commands import small_run
-from yolov7fast.cli.commands.train import run as train
-from yolov7fast.cli.parser import parser_for
+from tests.training.commands import here, small_run
 from yolov7fast.core.errors import UserError
 from yolov7fast.data.caches.image_cache import ImagesInMemory, PackedImages
 from yolov7fast.data.loading.shared_memory_loader import SharedMemoryLoader
@@ -34,9 +32,8 @@ def build(tmp_path, shapes_small, monkeypatch):
     monkeypatch.setattr(YoloFamily, "close", lambda family: None)
 
     def run(*flags, data=shapes_small):
-        arguments = small_run(tmp_path, data, "--workers", "2", "--cache-dir", str(tmp_path / "packs"), *flags)
         with pytest.raises(Built):
-            train(parser_for("train").parse_args(arguments))
+            here(*small_run(tmp_path, data, "--workers", "2", "--cache-dir", str(tmp_path / "packs"), *flags))
         return made[-1]
 
     yield run
@@ -49,26 +46,29 @@ def both(family) -> list:
     return [family.loader, family.val_loader]
 
 
-def test_without_flags_the_loaders_are_upstreams(build):
-    family = build()
-    assert [type(loader) for loader in both(family)] == [BatchLoader] * 2
-    assert [loader.dataset._images for loader in both(family)] == [None] * 2
+@pytest.mark.parametrize(
+    ("flags", "loader", "cache"),
+    [
+        ([], BatchLoader, None),
+        (["--cache-images", "disk"], BatchLoader, PackedImages),
+        (["--worker-tensor", "--micro-batch", "3", "--cache-images"], SharedMemoryLoader, ImagesInMemory),
+        (["--fast-dataloader", "--cache-images", "ram"], SharedMemoryLoader, ImagesInMemory),
+    ],
+)
+def test_loaders_and_caches_are_those_asked_for(flags, loader, cache, build, tmp_path):
+    built = both(build(*flags))
+    assert [type(each) for each in built] == [loader] * 2
+    caches = [each.dataset._images for each in built]
+    assert [type(each) if each else None for each in caches] == [cache] * 2
+    if cache is PackedImages:
+        assert {each.path.parent for each in caches} == {tmp_path / "packs"}
+    if "--micro-batch" in flags:
+        assert [each._tasks.micro_batch for each in built] == [3] * 2
 
 
-@pytest.mark.parametrize("flag", ["--worker-tensor", "--fast-dataloader"])
-def test_micro_collate_is_used_where_asked_for(flag, build):
-    assert [type(loader) for loader in both(build(flag))] == [SharedMemoryLoader] * 2
-
-
-def test_the_size_of_groups_is_the_one_given(build):
-    for size in (3, 4):
-        family = build("--worker-tensor", "--micro-batch", str(size))
-        assert [loader._tasks.micro_batch for loader in both(family)] == [size] * 2
-
-
-@pytest.mark.parametrize("flags, stay", [([], False), (["--persistent-workers"], True)])
-def test_under_image_weights_workers_stay_where_asked_for(flags, stay, build):
-    loader = build("--image-weights", *flags).loader
+@pytest.mark.parametrize("stay", [False, True])
+def test_under_image_weights_workers_stay_where_asked_for(stay, build):
+    loader = build("--image-weights", *["--persistent-workers"] * stay).loader
     assert type(loader) is BatchLoader and not loader.batch_sampler.endless
     assert loader._loader.persistent_workers is stay
     assert (loader._source.indices is not None) is stay
@@ -77,18 +77,6 @@ def test_under_image_weights_workers_stay_where_asked_for(flags, stay, build):
 def test_fast_dataloader_keeps_workers_too(build):
     loader = build("--image-weights", "--fast-dataloader").loader
     assert type(loader) is SharedMemoryLoader and loader._source.indices is not None
-
-
-@pytest.mark.parametrize(
-    "flags, kind",
-    [(["disk"], PackedImages), (["ram"], ImagesInMemory), ([], ImagesInMemory)],
-    ids=["disk", "ram", "bare"],
-)
-def test_images_are_cached_where_asked_for(flags, kind, build, tmp_path):
-    caches = [loader.dataset._images for loader in both(build("--cache-images", *flags))]
-    assert [type(cache) for cache in caches] == [kind] * 2
-    if kind is PackedImages:
-        assert {cache.path.parent for cache in caches} == {tmp_path / "packs"}
 
 
 def test_a_validation_label_beyond_nc_is_named_before_training(build, shapes_small, tmp_path):

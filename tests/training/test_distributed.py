@@ -15,7 +15,7 @@ from tests.processes import run_group
 from tests.training.commands import assert_same_weights, small_run, torchrun, train, weights_of
 from yolov7fast.checkpoint.checkpoint_reader import load_checkpoint
 from yolov7fast.core.errors import UserError
-from yolov7fast.training.distributed import World, name_of_start, world_from_environment
+from yolov7fast.training.distributed import World, join, name_of_start, world_from_environment
 from yolov7fast.training.hyperparameters import load_hyp
 
 # A loss that is a mean over all cells, with steps large enough to stand out from rounding.
@@ -202,7 +202,25 @@ def test_a_killed_process_ends_the_other_with_a_message(tmp_path, shapes_small):
     assert "another process of this run has ended or cannot be reached" in done.stderr, done.stderr[-3000:]
 
 
-def test_a_batch_that_the_processes_cannot_divide_is_refused(tmp_path, shapes_small):
-    done = group(*small_run(tmp_path, shapes_small), "--batch-size", "3")
-    assert done.returncode != 0
-    assert "--batch-size 3 must be a multiple of the number of processes, 2" in done.stderr
+@pytest.mark.parametrize(
+    ("rank", "moment"),
+    [("1", "stop 3"), ("0", "stop 3"), ("0", "validate 1")],
+    ids=["rank 1", "rank 0", "rank 0 in a validation"],
+)
+def test_a_stopped_process_ends_the_other_within_the_timeout(tmp_path, shapes_small, rank, moment):
+    """SIGSTOP keeps its connections open. The survivor never trains on; load only makes it end earlier."""
+    arguments = small_run(tmp_path, shapes_small, "--epochs", "2", "--seed", "3", "--dist-timeout", "0.1")
+    stopped = {"FATAL_RANK": rank, "FATAL": moment, "STOPPED": str(tmp_path / "stopped")}
+    done = group(*arguments, **stopped)
+    survivor = 1 - int(rank)
+    assert "exit code 2 of the process that was left" in done.stderr, done.stderr[-3000:]
+    lines = [line for line in done.stderr.splitlines() if f"error: rank {survivor}: " in line]
+    assert len(lines) == 1 and "then resume with --resume" in lines[0], done.stderr[-3000:]
+    assert "Traceback" not in done.stderr and "weights agree" not in done.stdout
+    last = tmp_path / "runs/run/weights/last.pt"
+    assert load_checkpoint(last)["resume"]["progress"]["global_step"] == 0
+
+
+def test_a_batch_that_the_processes_cannot_divide_is_refused():
+    with pytest.raises(UserError, match="--batch-size 3 must be a multiple of the number of processes, 2"):
+        join(World(0, 0, 2), torch.device("cpu"), 3)

@@ -8,13 +8,12 @@ from typing import Any
 
 from yolov7fast.cli.flags import Flag, flags_of
 from yolov7fast.cli.overfit import overfit_images
-from yolov7fast.cli.parser import Parser
 from yolov7fast.core.errors import UserError, shown
 from yolov7fast.core.files.paths import check_path
 from yolov7fast.core.resize_schedule import parse_resize_schedule
 from yolov7fast.data.data_yaml import SPLITS
 
-TASKS = {"yolo": (*SPLITS, "speed", "study")}  # other families measure splits
+TASKS = (*SPLITS, "speed", "study")
 
 
 def check_limits(opt: Any, flags: Mapping[str, Flag]) -> None:
@@ -33,13 +32,6 @@ def check_limits(opt: Any, flags: Mapping[str, Flag]) -> None:
                 raise UserError(f"{spelt}; it must be in {flag.low:g}..{flag.high:.10g}")
             if too_low:
                 raise UserError(f"{spelt}; it must be at least {flag.low:g}")
-
-
-def parse_within_limits(parser: Parser) -> Namespace:
-    """The flags of the command line; one outside the limits of its row is refused."""
-    opt = parser.parse_args()
-    check_limits(opt, parser.flags)
-    return opt
 
 
 def check_train(opt: Any, family: str = "yolo") -> None:
@@ -111,20 +103,19 @@ def _check_detr(opt: Any) -> None:
         raise UserError(f"--resize-schedule {opt.resize_schedule}: sizes of at least 32 pixels")
 
 
-def check_test(opt: Namespace, family: str = "yolo") -> None:
+def check_test(opt: Namespace) -> None:
     """Refuse values that cannot work before anything is loaded; weights become a list."""
-    _check_inference(opt, flags_of("test", family))
+    _check_inference(opt, flags_of("test"))
     opt.save_json |= opt.data.endswith("coco.yaml")
-    tasks = TASKS.get(family, SPLITS)
-    if opt.task not in tasks:
-        raise UserError(f"--task {opt.task} is not known: it is one of {', '.join(tasks)}")
+    if opt.task not in TASKS:
+        raise UserError(f"--task {opt.task} is not known: it is one of {', '.join(TASKS)}")
     if opt.annotations and not opt.save_json:
         raise UserError("--annotations is read by --save-json only: add that flag")
 
 
-def check_detect(opt: Namespace, family: str = "yolo") -> None:
+def check_detect(opt: Namespace) -> None:
     """Refuse values that cannot work before anything is loaded; weights become a list."""
-    _check_inference(opt, flags_of("detect", family))
+    _check_inference(opt, flags_of("detect"))
 
 
 def _check_inference(opt: Namespace, flags: Mapping[str, Flag]) -> None:

@@ -2,21 +2,23 @@
 
 import argparse
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from yolov7fast.cli.flags import Flag, flags_of, removed
 from yolov7fast.cli.flags.row import GROUPS
-from yolov7fast.cli.programs import program, program_of
+from yolov7fast.cli.run_file import merge, read_run_file
 from yolov7fast.core.errors import LONGEST, UserError, one_line
+from yolov7fast.core.programs import program_of
 from yolov7fast.core.text import nearest, printable
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse with four additions.
+    """argparse with five additions.
 
-    Flags stand under the headings of their rows. An abbreviation that fits several flags means upstream's one, if there
-    is exactly one: new flags never break an old command line. `--config FILE` gives defaults. The result's `given`
-    names what stands on the command line.
+    Flags are grouped under the headings of their rows, and `--help` leaves out rare ones, which `--help-all` shows. An
+    abbreviation that fits several flags means upstream's one, if there is exactly one: new flags never break an old
+    command line. `--config FILE` gives defaults. The result's `given` and `in_file` name the flags of the command line
+    and of that file.
     """
 
     def __init__(self, flags: Iterable[Flag], family: str = "", **kwargs: Any):
@@ -30,8 +32,11 @@ class Parser(argparse.ArgumentParser):
         for group in sorted(groups, key=lambda group: order.get(group, len(order))):
             place = self.add_argument_group(group) if group else self
             for flag in (flag for flag in self.flags.values() if flag.group == group):
-                help = flag.help.replace("%", "%%")
+                help = argparse.SUPPRESS if flag.rare else flag.help.replace("%", "%%")
                 place.add_argument(flag.name, *flag.aliases, dest=flag.dest, help=help, **flag.arguments())
+        if rare := sum(flag.rare for flag in self.flags.values()):
+            self._upstream_names.add("--help")  # whose abbreviations it keeps
+            self.add_argument("--help-all", action=HelpAll, help=f"show {rare} rarely used flags, too, and exit")
 
     def _get_option_tuples(self, option_string: str):
         matches = super()._get_option_tuples(option_string)
@@ -43,12 +48,16 @@ class Parser(argparse.ArgumentParser):
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         opt = super().parse_args(args, namespace)  # first, so that --help shows the defaults
+        in_file: dict[str, Any] = {}
         if getattr(opt, "config", ""):
             in_file = self._read_config(opt.config)
             self.set_defaults(**in_file)
             opt = super().parse_args(args, namespace)
-            self._merge_mappings(opt, in_file)
-        opt.given = sorted(self._parse_given(args))
+            for name, value in in_file.items():  # mappings are merged key by key, as files are over their base
+                over = getattr(opt, name)
+                if isinstance(value, Mapping) and isinstance(over, Mapping):
+                    setattr(opt, name, merge(value, over))
+        opt.given, opt.in_file = sorted(self._parse_given(args)), sorted(in_file)
         return opt
 
     def error(self, message: str):
@@ -74,22 +83,25 @@ class Parser(argparse.ArgumentParser):
                 action.default = default
 
     def _read_config(self, path: str) -> dict[str, Any]:
-        from yolov7fast.cli.run_file import read_run_file
-
         try:
             return read_run_file(path, self.flags, self.family)
         except UserError as error:
             self.exit(2, f"error: {one_line(error)}\n")
 
-    @staticmethod
-    def _merge_mappings(opt: argparse.Namespace, in_file: Mapping[str, Any]) -> None:
-        """A mapping on the command line is merged over the run file's key by key, as files are over their base."""
-        from yolov7fast.cli.run_file import merge
 
-        for name, value in in_file.items():
-            over = getattr(opt, name)
-            if isinstance(value, Mapping) and isinstance(over, Mapping):
-                setattr(opt, name, merge(value, over))
+class HelpAll(argparse.Action):
+    """Print the help with the rare flags, too, and exit."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, **kwargs: Any):
+        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, default=argparse.SUPPRESS, **kwargs)
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
+        assert isinstance(parser, Parser)
+        for action in parser._actions:
+            if action.help == argparse.SUPPRESS:
+                action.help = parser.flags[action.dest].help.replace("%", "%%")
+        parser.print_help()
+        parser.exit()
 
 
 class Help(argparse.RawDescriptionHelpFormatter):
@@ -104,12 +116,6 @@ class Help(argparse.RawDescriptionHelpFormatter):
             return text
         shown = " ".join(map(str, default)) if isinstance(default, list) else str(default)
         return f"{text} (default: {shown.replace('%', '%%')})"
-
-
-def parser_of(name: str, flags: Iterable[Flag]) -> Parser:
-    """The parser of a program whose flags are not in the table of flags."""
-    own = program(name)
-    return Parser(flags, prog=own.invocation, description=own.summary)
 
 
 def parser_for(command: str, family: str = "yolo") -> Parser:

@@ -1,6 +1,5 @@
 """Training from Python: `run = train(data="my.yaml", cfg="cfg/training/yolov7-tiny.yaml", epochs=100)`."""
 
-import csv
 import math
 from argparse import Namespace
 from collections.abc import Mapping
@@ -10,9 +9,10 @@ from typing import Any
 
 from yolov7fast.cli.flags import flags_of
 from yolov7fast.cli.parser import parser_for
-from yolov7fast.cli.run_file import check_flag_name, check_flag_value
+from yolov7fast.cli.run_file import check_flag_name
 from yolov7fast.cli.train_command import start_training
 from yolov7fast.evaluation.eval_result import SUMMARY, fitness_of
+from yolov7fast.reports.run_results import number, read_csv
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ def train(family: str = "yolo", **flags: Any) -> TrainingRun:
     that the command prints.
     """
     code, folder = start_training(options_of(family, flags), family)
-    best, last = best_and_last_epoch(folder / "results.csv") if folder else ({}, {})
+    best, last = best_and_last(folder / "results.csv") if folder else ({}, {})
     return TrainingRun(folder, code, best, last)
 
 
@@ -52,29 +52,17 @@ def options_of(family: str, flags: Mapping[str, Any]) -> Namespace:
     for key, value in given.items():
         name = check_flag_name(key, table, "train()")
         plain = str(value) if isinstance(value, Path) else list(value) if isinstance(value, tuple) else value
-        setattr(opt, name, check_flag_value(table[name], plain, "train()"))
+        setattr(opt, name, table[name].value_of(plain, "train()"))
     opt.given = sorted({*opt.given, *(check_flag_name(key, table, "train()") for key in given)})
     return opt
 
 
-def best_and_last_epoch(path: Path) -> tuple[dict[str, float], dict[str, float]]:
-    """The rows of the best and the last epoch of a results.csv, without empty fields."""
-    if not path.is_file():
-        return {}, {}
-    with path.open(newline="") as file:
-        rows = [_numbers(row) for row in csv.DictReader(file)]
+def best_and_last(path: Path) -> tuple[dict[str, float], dict[str, float]]:
+    """The rows of a results.csv of the best and of the last epoch; fields that are empty are left out."""
+    rows = []
+    for row in (read_csv(path) if path.is_file() else {}).values():
+        values = {name.strip(): number(text) for name, text in row.items() if name}
+        rows.append({name: value for name, value in values.items() if math.isfinite(value)})
     measured = [row for row in rows if all(name in row for name in SUMMARY)]
     best = max(measured, key=fitness_of) if measured else {}
     return best, rows[-1] if rows else {}
-
-
-def _numbers(row: Mapping[str, str]) -> dict[str, float]:
-    found = {}
-    for name, text in row.items():
-        try:
-            value = float(text)
-        except (TypeError, ValueError):
-            continue
-        if math.isfinite(value):
-            found[name.strip()] = value
-    return found

@@ -1,17 +1,16 @@
 """Run files: yaml of flags, with inheritance, checked against the table of flags."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from shlex import quote
 from typing import Any
 
 from yolov7fast.checkpoint.families import FAMILIES, FAMILY_KEY, entry_of
 from yolov7fast.cli.flags import Flag, flags_of, removed
-from yolov7fast.cli.programs import program_of
-from yolov7fast.cli.values import BadValue
 from yolov7fast.core.errors import UserError, shown
 from yolov7fast.core.files.paths import check_path, nearest_shipped, shipped_file
 from yolov7fast.core.files.settings_files import read_yaml
+from yolov7fast.core.programs import program_of
 from yolov7fast.core.text import nearest, printable
 
 SECTIONS = ("training", "data", "model", "run", "optimizer", "augment")  # headings a run file may group flags under
@@ -63,28 +62,27 @@ def read_run_file(path: str | Path, flags: Mapping[str, Flag], family: str = "")
     family: whose flags these are; a file that names another one is refused.
     """
     values = without_sections(read_yaml_chain(path), path)
-    named = values.pop(FAMILY_KEY, family)
-    if family and named != family:
-        entry_of(str(named), str(path))
-        start = program_of("train", named).invocation
+    other = values.pop(FAMILY_KEY, family)
+    if family and other != family:
+        entry_of(str(other), str(path))
+        start = program_of("train", other).invocation
         raise UserError(
-            f"{path} is a run file of the {named} family; start it with: {start} --config {quote(str(path))}"
+            f"{path} is a run file of the {other} family; start it with: {start} --config {quote(str(path))}"
         )
-    return {check_flag_name(key, flags, path): value for key, value in _checked_types(values, flags, path)}
+    named = {check_flag_name(key, flags, path): value for key, value in values.items()}
+    return {name: flags[name].value_of(value, path) for name, value in named.items()}
 
 
-def flags_beside(name: str, path: str | Path, flags: Mapping[str, Flag]) -> set[str]:
+def flags_set_with(name: str, path: str | Path, flags: Mapping[str, Flag]) -> set[str]:
     """The flags in the run file that switches `name` on, and in those built on it; none if no file does."""
     found: set[str] = set()
     file = find_run_file(path)
     while True:
         values = read_yaml(file, "run file") or {}
         base = values.pop("base", None)
-        own = {
-            check_flag_name(key, flags, file): v
-            for key, v in without_sections(values, file).items()
-            if key != FAMILY_KEY
-        }
+        flat = without_sections(values, file)
+        flat.pop(FAMILY_KEY, None)
+        own = {check_flag_name(key, flags, file): value for key, value in flat.items()}
         found |= own.keys()
         if name in own:
             return found if own[name] else set()
@@ -139,49 +137,3 @@ def check_flag_name(key: str, flags: Mapping[str, Flag], where) -> str:
         near = nearest(key.lstrip("-").replace("-", "_"), [*flags, *SECTIONS])
         raise UserError(f"{where}: unknown flag '{printable(key, 60)}'{near}")
     return dest
-
-
-def _checked_types(values: Mapping[str, Any], flags: Mapping[str, Flag], where):
-    for key, value in values.items():
-        yield key, check_flag_value(flags[check_flag_name(key, flags, where)], value, where)
-
-
-def check_flag_value(flag: Flag, value: Any, where) -> Any:
-    """The value as argparse would have made it, or a UserError naming flag and place. None is the flag's default."""
-    if value is None:
-        return flag.default
-    if flag.is_switch:
-        if not isinstance(value, bool):
-            raise UserError(f"{where}: {flag.dest} is a switch: true or false, not {shown(value)}")
-        return value
-    choices = flag.choices or ()
-    if value is False and "off" in choices:
-        return "off"  # YAML reads a bare `off` as false
-    if isinstance(value, bool) and flag.const is not None:  # the bare flag, or its absence
-        return flag.const if value else flag.default
-    if flag.nargs == "+":
-        return [_convert(flag, item, where) for item in (value if isinstance(value, list) else [value])]
-    if value == flag.default and type(value) is type(flag.default):
-        return value
-    if choices and not _is_among(value, choices):
-        raise UserError(f"{where}: {flag.dest} must be one of {list(choices)}, not {shown(value)}")
-    return _convert(flag, value, where)
-
-
-def _is_among(value: Any, choices: Sequence[Any]) -> bool:
-    """As `in`, for which `true` is 1."""
-    return any(value == choice and isinstance(value, bool) == isinstance(choice, bool) for choice in choices)
-
-
-def _convert(flag: Flag, value: Any, where) -> Any:
-    cut = flag.type is int and isinstance(value, float) and not value.is_integer()
-    no_text = flag.type is str and isinstance(value, list | Mapping)
-    try:
-        if isinstance(value, bool) or cut or no_text:
-            raise TypeError
-        return flag.type(value)
-    except BadValue as error:
-        raise UserError(f"{where}: {flag.dest} {error}") from None
-    except (TypeError, ValueError, OverflowError):
-        kind = getattr(flag.type, "__name__", "another kind")
-        raise UserError(f"{where}: {flag.dest} must be {kind}, not {shown(value)}") from None

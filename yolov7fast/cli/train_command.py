@@ -10,20 +10,17 @@ from pathlib import Path
 from signal import SIGINT
 from typing import TYPE_CHECKING, Any
 
-from yolov7fast.checkpoint.families import FAMILIES
 from yolov7fast.cli.checks import check_train
-from yolov7fast.cli.flags import fixed_on_resume, flags_of
+from yolov7fast.cli.flags import flags_of
 from yolov7fast.cli.overfit import with_overfit
-from yolov7fast.cli.parser import parser_for
-from yolov7fast.cli.programs import PROGRAMS, program, program_of
-from yolov7fast.cli.run_file import check_flag_value, flags_beside, read_run_file
+from yolov7fast.cli.run_file import flags_set_with
 from yolov7fast.core.errors import UserError, one_line
 from yolov7fast.core.process.output import RunOutput, log_to_stderr, run_output
 from yolov7fast.core.process.signals import words
 
 if TYPE_CHECKING:
     from yolov7fast.training.config import TrainConfig
-    from yolov7fast.training.start import CommandFacts
+    from yolov7fast.training.distributed import World
 
 log = logging.getLogger(__name__)
 
@@ -36,10 +33,19 @@ def start_training(opt: Namespace, family: str = "yolo") -> tuple[int, Path | No
     with run_output(f"rank {world.rank}: " if world.rank > 0 else "") as output:
         log_to_stderr(logging.INFO if world.is_main else logging.WARNING)
         with verbose_logging(getattr(opt, "verbose", False)), final_message_logged(output):
-            return run_command(opt, family, world, output)
+            return run_config(config_of(opt, family), family, world, output)
 
 
-def run_command(opt: Namespace, family: str, world: Any, output: RunOutput) -> tuple[int, Path | None]:
+def config_of(opt: Namespace, family: str) -> "TrainConfig":
+    """The config of parsed flags, with the settings of --overfit."""
+    from yolov7fast.training.family import family_class
+
+    in_file = flags_set_with("overfit", opt.config, flags_of("train", family)) if opt.config and opt.overfit else set()
+    config = family_class(family).config_class.from_options(vars(opt))
+    return with_overfit(config, family, kept={*config.given, *in_file})
+
+
+def run_config(config: Any, family: str, world: "World", output: RunOutput) -> tuple[int, Path | None]:
     """Run what the flags ask for: a training, or a search, report or measurement in its place."""
     from yolov7fast.nn.compiling import diagnosis_wanted
     from yolov7fast.training.checkpoints.resume import NothingToDo
@@ -47,12 +53,11 @@ def run_command(opt: Namespace, family: str, world: Any, output: RunOutput) -> t
     from yolov7fast.training.start import AUTO, start_or_resume
     from yolov7fast.training.train import run_training
 
-    command, trained = command_facts(opt, family), family_class(family)
-    config: Any = config_of(opt, family)
+    trained = family_class(family)
     if is_search := getattr(config, "evolve", False):
         config = replace(config, resume=False)  # a search resumes from its table
     try:
-        config, checkpoint = start_or_resume(config, trained, command)
+        config, checkpoint = start_or_resume(config, trained, flags_of("train", family))
     except NothingToDo as error:
         if config.resume != AUTO:
             raise
@@ -62,7 +67,7 @@ def run_command(opt: Namespace, family: str, world: Any, output: RunOutput) -> t
     if is_search:
         from yolov7fast.search.evolve import evolve_with_trainings
 
-        return evolve_with_trainings(config, trained, command, world), None
+        return evolve_with_trainings(config, trained, world), None
     if family == "yolo" and diagnosis_wanted():
         from yolov7fast.training.yolo_network import diagnose_compilation
 
@@ -70,41 +75,9 @@ def run_command(opt: Namespace, family: str, world: Any, output: RunOutput) -> t
     if getattr(config, "profile", 0):
         from yolov7fast.training.detr_family import profile_steps
 
-        return profile_steps(config, command, world, checkpoint), None
-    outcome = run_training(config, trained, command, world, checkpoint, output)
+        return profile_steps(config, world, checkpoint), None
+    outcome = run_training(config, trained, world, checkpoint, output)
     return outcome.exit_code, outcome.folder
-
-
-def config_of(opt: Namespace, family: str) -> "TrainConfig":
-    """The config of parsed flags, with the settings of --overfit."""
-    from yolov7fast.training.family import family_class
-
-    in_file = flags_beside("overfit", opt.config, flags_of("train", family)) if opt.config and opt.overfit else set()
-    config = family_class(family).config_class.from_options(vars(opt))
-    return with_overfit(config, family, kept={*config.given, *in_file})
-
-
-def command_facts(opt: Namespace, family: str) -> "CommandFacts":
-    """What a run must know of this command."""
-    from yolov7fast.training.start import CommandFacts
-
-    flags = flags_of("train", family)
-    in_file = read_run_file(opt.config, flags, family) if opt.config else {}
-
-    def checked(options: dict[str, Any], where: str) -> dict[str, Any]:
-        return {n: check_flag_value(flags[n], value, where) if n in flags else value for n, value in options.items()}
-
-    used = {name: program_of(name, family) for name in ("test", "detect")}
-    used = {name: row if row in PROGRAMS else program_of(name, "yolo") for name, row in used.items()}  # for any family
-    others = {name: program(name) for name in ("export", "compare")}
-    trained = {f"train {name}": program_of("train", name) for name in FAMILIES}
-    return CommandFacts(
-        defaults=vars(parser_for("train", family).parse_args([])),
-        fixed=fixed_on_resume(family),
-        given={*opt.given, *in_file},
-        checked=checked,
-        invocations={name: row.invocation for name, row in {**used, **others, **trained}.items()},
-    )
 
 
 @contextmanager

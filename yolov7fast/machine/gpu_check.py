@@ -19,9 +19,9 @@ from torch.nn.utils import parameters_to_vector
 
 from yolov7fast.checkpoint.checkpoint_reader import load_checkpoint
 from yolov7fast.cli.parser import parser_for
-from yolov7fast.cli.programs import program
 from yolov7fast.core.errors import one_line
 from yolov7fast.core.files.paths import check_file
+from yolov7fast.core.programs import program
 from yolov7fast.data.data_yaml import DataYaml
 from yolov7fast.data.shapes import NAMES, make_shapes
 from yolov7fast.machine.profiler import ProfiledFamily, build_step, measure

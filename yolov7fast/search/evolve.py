@@ -24,7 +24,6 @@ from yolov7fast.training import hyperparameters as hyper
 from yolov7fast.training.config import YoloTrainConfig
 from yolov7fast.training.distributed import World
 from yolov7fast.training.family import Family, summary_columns
-from yolov7fast.training.start import CommandFacts
 from yolov7fast.training.train import run_training
 from yolov7fast.training.trainer import Outcome
 
@@ -132,14 +131,14 @@ def evolve(
     return 0
 
 
-def evolve_with_trainings(config: YoloTrainConfig, family: type[Family], command: CommandFacts, world: World) -> int:
+def evolve_with_trainings(config: YoloTrainConfig, family: type[Family], world: World) -> int:
     """--evolve: each generation is a training without checkpoints, which validates after its last epoch only."""
     if world.is_distributed:
         raise UserError("--evolve runs in one process: start it without torchrun")
     generation = replace(config, name="evolve", exist_ok=True, notest=True, nosave=True, keep_files=False)
 
     def train(child: dict[str, Any]) -> Outcome:
-        return run_training(replace(generation, hyp=child), family, command, world)
+        return run_training(replace(generation, hyp=child), family, world)
 
     hyp = hyper.with_assigner(hyper.load_hyp(config.hyp), config.loss_ota, config.assigner)  # stored in the set
     return evolve(hyp, Path(config.project) / "evolve", train, config.bucket)

@@ -21,7 +21,6 @@ import yaml
 from optuna.trial import Trial
 from tqdm import tqdm
 
-from yolov7fast.cli.programs import program
 from yolov7fast.cli.run_file import read_yaml_chain
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.atomic import write_atomically
@@ -29,6 +28,7 @@ from yolov7fast.core.files.locks import exclusive
 from yolov7fast.core.files.settings_files import read_json
 from yolov7fast.core.process import child
 from yolov7fast.core.process.signals import ASKING, StopRequest
+from yolov7fast.core.programs import program
 from yolov7fast.core.text import counted
 from yolov7fast.reports.trial_ranking import (
     COMPLETED,

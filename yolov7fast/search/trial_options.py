@@ -9,9 +9,8 @@ from typing import Any
 from yolov7fast.cli.checks import check_limits
 from yolov7fast.cli.flags import Flag
 from yolov7fast.cli.parser import Parser
-from yolov7fast.cli.programs import program
-from yolov7fast.cli.run_file import check_flag_value
 from yolov7fast.core.errors import UserError, shown
+from yolov7fast.core.programs import program
 
 FILE = "trials.json"
 REMEDY = "restore it from a copy, or choose another --output-dir"
@@ -96,7 +95,7 @@ def resumed(opt: Namespace, stored: dict[str, Any]) -> Namespace:
     for name, flag in STORED_FLAGS.items():
         if name not in stored:
             raise UserError(f"{file} is damaged: it lacks the option {name}; {REMEDY}")
-        value = check_flag_value(flag, stored[name], file)
+        value = flag.value_of(stored[name], file)
         if name not in opt.given:
             values[name] = value
         elif flag.fixed and values[name] != value:

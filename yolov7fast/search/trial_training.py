@@ -22,10 +22,10 @@ from yolov7fast.cli import run_file
 from yolov7fast.cli.checks import check_train
 from yolov7fast.cli.flags import flags_of
 from yolov7fast.cli.parser import parser_for
-from yolov7fast.cli.programs import program_of
 from yolov7fast.core.errors import UserError, shown
 from yolov7fast.core.files.paths import check_file
 from yolov7fast.core.files.settings_files import LARGEST_INTEGER, is_whole, read_json, read_yaml
+from yolov7fast.core.programs import program_of
 from yolov7fast.core.text import nearest, printable
 from yolov7fast.data.data_yaml import load_data_yaml
 from yolov7fast.nn.detr_config import check_network_setting, network_settings
@@ -73,7 +73,7 @@ class TrialTraining:
             amount = getattr(budget, flag.trials.budget) if flag.trials.budget else None
             if amount is not None:
                 value = flag.default if flag.trials.reset else amount
-                self.budgeted[name] = run_file.check_flag_value(flag, value, "the budget")
+                self.budgeted[name] = flag.value_of(value, "the budget")
             if self.base[name] and not flag.trials.in_base:
                 raise UserError(f"{base_config}: '{name}' cannot be in what trials build on; leave it out")
         self.checked({}, f"{base_config} with this budget")
@@ -107,7 +107,7 @@ class TrialTraining:
         elif value == [] and self.flags[name].nargs == "+":
             raise UserError(f"{where}: {name} is an empty list; give at least one value")
         else:
-            checked = run_file.check_flag_value(self.flags[name], value, where)
+            checked = self.flags[name].value_of(value, where)
         try:  # comparisons with NaN are false, so that limits let it through
             json.dumps(checked, allow_nan=False, default=str)
         except ValueError:

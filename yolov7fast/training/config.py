@@ -13,7 +13,10 @@ from yolov7fast.training.checkpoints.resume import Limits
 AUTO_BATCH = "auto"  # --batch-size auto: what fits into memory; a resumed run keeps the batch that was chosen
 SAVE_MINUTES = 10.0  # between checkpoints inside an epoch, unless --save-every or --nosave says otherwise
 # facts of one command line, not settings of the run
-NOT_STORED = ("given", "config", "starts_over", "resume_time", "allow_changed_data", "automatic_batch", "keep_files")
+NOT_STORED = (
+    *("given", "in_file", "config", "starts_over", "resume_time", "allow_changed_data", "automatic_batch"),
+    "keep_files",
+)
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,7 @@ class TrainConfig:
     shuffled: bool | None = None  # whether epochs are permuted
     test_size: int = 0  # of validation; 0: the last stage of the resize schedule has it
     given: tuple[str, ...] = ()  # flags on the command line
+    in_file: tuple[str, ...] = ()  # flags in the run file
     automatic_batch: bool = False  # `batch_size` was chosen for --batch-size auto
     starts_over: bool = False  # tables of results that a lost process left in the folder are removed
     resume_time: int = 0  # st_mtime_ns of the checkpoint when it was read
@@ -87,8 +91,8 @@ class TrainConfig:
     def from_options(cls, options: Mapping[str, Any]) -> Self:
         """The config of parsed flags or of a stored `opt.yaml`; keys without a field are left out."""
         known: dict[str, Any] = {name: value for name, value in options.items() if name in cls.names()}
-        known["given"] = tuple(known.get("given", ()))
-        return cls(**known)
+        lists = {name: tuple(known.get(name, ())) for name in ("given", "in_file")}
+        return cls(**{**known, **lists})
 
     @classmethod
     def names(cls) -> set[str]:

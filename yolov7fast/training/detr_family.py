@@ -5,7 +5,6 @@ import math
 import resource
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -14,7 +13,6 @@ from torch import nn
 from tqdm import tqdm
 
 from yolov7fast.checkpoint.checkpoint_reader import load_checkpoint, state_dict_of, transfer_weights
-from yolov7fast.core.errors import UserError
 from yolov7fast.data.data_yaml import DataYaml
 from yolov7fast.data.detr_dataset import DetrDataset
 from yolov7fast.evaluation.eval_config import EvalConfig
@@ -29,7 +27,6 @@ from yolov7fast.training.distributed import World
 from yolov7fast.training.family import Family, class_names, load_run_data
 from yolov7fast.training.logging.bottleneck import DISK_CACHE, FAST_LOADER, WORKERS, Advice, Remedy
 from yolov7fast.training.optimizer import Rates
-from yolov7fast.training.start import CommandFacts
 from yolov7fast.training.step import TrainStep, choose_amp
 from yolov7fast.training.timing import STAGES, StageTimer
 from yolov7fast.training.train import prepare_process
@@ -70,19 +67,6 @@ class DetrFamily(Family):
     model: DetrNetwork
 
     # --- how runs start and resume ------------------------------------------------------------------------------------
-
-    @classmethod
-    def complete_checkpoint(cls, path: Path) -> tuple[dict[str, Any], Path]:
-        """A finished run's last.pth is stripped; its last checkpoint_epoch_N.pth still holds the whole state."""
-        files = sorted(path.parent.glob("checkpoint_epoch_*.pth"), key=lambda file: (len(file.name), file.name))
-        for candidate in reversed(files):
-            checkpoint = load_checkpoint(candidate)
-            if isinstance(checkpoint, dict) and checkpoint.get("resume"):
-                return checkpoint, candidate
-        raise UserError(
-            f"--resume {path}: the file is stripped (its run is finished) and no checkpoint_epoch_*.pth is in its "
-            f"folder; start a new run with --weights {path}"
-        )
 
     @classmethod
     def build_network(cls, config: DetrTrainConfig, data: DataYaml, checkpoint: dict[str, Any] | None) -> DetrNetwork:
@@ -240,11 +224,9 @@ class DropSchedule:
         return {**asdict(self), "base": list(self.base), **place}
 
 
-def profile_steps(
-    config: DetrTrainConfig, command: CommandFacts, world: World, checkpoint: dict[str, Any] | None
-) -> int:
+def profile_steps(config: DetrTrainConfig, world: World, checkpoint: dict[str, Any] | None) -> int:
     """--profile N: run a few steps on the real loader and print their times by stage; the matcher is `assignment`."""
-    config, device = prepare_process(config, DetrFamily, command, world, checkpoint)
+    config, device = prepare_process(config, DetrFamily, world, checkpoint)
     data = load_run_data(config, world)
     model = DetrFamily.build_network(config, data, checkpoint).to(device)
     family = DetrFamily(config, data, model, device, world, resumed=checkpoint is not None)

@@ -75,6 +75,27 @@ def subset_of(config: TrainConfig) -> Subset | None:
     return Subset(config.overfit) if config.overfit else None
 
 
+def check_labels(dataset, config: TrainConfig, data: DataYaml, nc: int) -> None:
+    """Refuse a class beyond the last and, with --strict-labels, a label that is left out or misread.
+
+    Such a class would be learnt as another one, or end a step with an index out of range.
+    """
+    check_class_range(dataset.labels, dataset.label_files, nc, data.path)
+    if config.strict_labels and (lost := dataset.first_loss):
+        raise UserError(
+            f"--strict-labels: {lost.kind}, {printable(lost.place)}: {printable(lost.text, 200)}; for all of them: "
+            f"yolov7fast data check {config.data}"
+        )
+
+
+def warn_of_data(dataset, validation_set, config: TrainConfig, img_size: int) -> None:
+    """Log what looks wrong in the data, such as images that are in both splits."""
+    if validation_set is not None and (twins := same_images(dataset, validation_set)):
+        log.warning(f"data: {twins}")
+    if signs := odd_signs(dataset, validation_set, img_size):
+        log.warning(closer_look(signs, config.data, img_size, getattr(config, "cfg", "")))
+
+
 class Validation(NamedTuple):
     """What a validation measured.
 
@@ -108,13 +129,13 @@ class ResizeStage(NamedTuple):
     batch: int
 
 
-def plan_stages(schedule: str, size: int, batch: int, *, processes: int, grid: int) -> list[ResizeStage]:
-    """The stages of --resize-schedule; without a schedule one stage of `size`.
+def plan_stages(config: TrainConfig, size: int, processes: int, grid: int) -> list[ResizeStage]:
+    """The stages of --resize-schedule; without a schedule one stage of `size`. grid: the largest stride.
 
-    batch: images in all, until a stage names another, which then holds for those after it; grid: the largest stride.
+    A stage has the run's batch, until one names another, which then holds for those after it.
     """
-    stages = []
-    for stage in parse_resize_schedule(schedule) or [RequestedStage(0, size)]:
+    stages, batch = [], config.batch_size
+    for stage in parse_resize_schedule(config.resize_schedule) or [RequestedStage(0, size)]:
         batch = stage.batch or batch
         if batch % processes:
             raise UserError(
@@ -173,11 +194,6 @@ class Family(ABC):
         return options
 
     @classmethod
-    def complete_checkpoint(cls, path: Path) -> tuple[dict[str, Any], Path]:
-        """The whole state of a complete run, whose last checkpoint `path` was stripped of it."""
-        raise UserError(f"--resume {path}: the file is stripped of its training state; start a new run with --weights")
-
-    @classmethod
     def automatic_batch(cls, config: Any, device: torch.device, world: World) -> int:
         """--batch-size auto: the batch over all processes that this machine can train. All processes call this."""
         raise UserError(f"--batch-size auto is not known for the {cls.name} family: give a number")
@@ -194,6 +210,7 @@ class Family(ABC):
         """
         self.config, self.data, self.model, self.device, self.world = config, data, model, device, world
         self.run_dir = Path(config.save_dir)
+        self.weights_dir = weights_dir_of(self.run_dir, self.weights_folder, config.resume)
         self.names = class_names(data, config.single_cls)
         self.nc = len(self.names)
         self.val_loader = self.validation_set = None
@@ -227,12 +244,8 @@ class Family(ABC):
 
     def plan_sizes(self) -> None:
         """Set the stages of the resize schedule, and `test_size`, the size of validation: that of the last epoch."""
-        self.stages = self.planned_stages(self.config.img_size)
+        self.stages = plan_stages(self.config, self.config.img_size, self.world.size, self.grid)
         self.test_size = stage_of(self.stages, self.config.epochs - 1).size
-
-    def planned_stages(self, size: int) -> list[ResizeStage]:
-        config = self.config
-        return plan_stages(config.resize_schedule, size, config.batch_size, processes=self.world.size, grid=self.grid)
 
     def loader_options(self, split: str) -> dict[str, Any]:
         """The keywords of `create_dataloader` for `train` or `val`; the default does not augment.
@@ -270,7 +283,7 @@ class Family(ABC):
                 dataset_class=self.dataset_class,
                 **self.loader_options("train"),
             )
-        self.check_labels(self.dataset)
+        check_labels(self.dataset, config, self.data, self.nc)
         if world.is_main and self.val_loader is None:
             split = "train" if config.overfit else "val"
             self.val_batch = config.test_batch_size or batch * 2
@@ -281,28 +294,8 @@ class Family(ABC):
                 subset=subset if config.overfit else None,
                 **self.loader_options("val"),
             )
-            self.check_labels(self.validation_set)
-            self.warn_of_data(None if config.overfit else self.validation_set)
-
-    def check_labels(self, dataset) -> None:
-        """Refuse a class beyond the last and, with --strict-labels, a label that is left out or misread.
-
-        Such a class would be learnt as another one, or end a step with an index out of range.
-        """
-        check_class_range(dataset.labels, dataset.label_files, self.nc, self.data.path)
-        if self.config.strict_labels and (lost := dataset.first_loss):
-            raise UserError(
-                f"--strict-labels: {lost.kind}, {printable(lost.place)}: {printable(lost.text, 200)}; for all of them: "
-                f"yolov7fast data check {self.config.data}"
-            )
-
-    def warn_of_data(self, validation_set) -> None:
-        """Log what looks wrong in the data, such as images that are in both splits."""
-        if validation_set is not None and (twins := same_images(self.dataset, validation_set)):
-            log.warning(f"data: {twins}")
-        signs = odd_signs(self.dataset, validation_set, self.img_size)
-        if signs:
-            log.warning(closer_look(signs, self.config.data, self.img_size, getattr(self.config, "cfg", "")))
+            check_labels(self.validation_set, config, self.data, self.nc)
+            warn_of_data(self.dataset, None if config.overfit else self.validation_set, config, self.img_size)
 
     def wrapped(self) -> Callable:
         """What the step calls: the network itself, or with several processes one that averages gradients."""
@@ -399,11 +392,6 @@ class Family(ABC):
 
     # --- checkpoints --------------------------------------------------------------------------------------------------
 
-    @property
-    def weights_dir(self) -> Path:
-        """Where this run's checkpoints lie."""
-        return weights_dir_of(self.run_dir, self.weights_folder, self.config.resume)
-
     @abstractmethod
     def checkpoint_content(self, progress: Progress) -> dict[str, Any]:
         """Network and EMA, as checkpoints of this family hold them, and further entries."""
@@ -452,10 +440,6 @@ class Family(ABC):
     def shorter_warmup(self) -> str:
         """What a user whose warm-up is too long adds or changes: '--hyp small'."""
         return "more --epochs"
-
-    def start_weights(self) -> str:
-        """The flag with start weights for this network, where a run has none; empty: it has some, or none are known."""
-        return ""
 
     def command_flags(self, command: str) -> list[str]:
         """The flags with which `test` measures as this run's validations did, or `detect` sees as they saw."""

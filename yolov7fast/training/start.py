@@ -1,18 +1,20 @@
 """How a run starts: fresh, resumed from a checkpoint, or again in the folder of a run that has none yet."""
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from shlex import quote
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from yolov7fast.checkpoint.families import FAMILY_KEY, WEIGHTS_FOLDER, family_of
+from yolov7fast.checkpoint.checkpoint_reader import load_checkpoint
+from yolov7fast.checkpoint.families import FAMILY_KEY, family_of
 from yolov7fast.core.errors import UserError, one_line, shown
 from yolov7fast.core.files.atomic import clear_abandoned, write_atomically
 from yolov7fast.core.files.paths import increment_path
 from yolov7fast.core.files.settings_files import is_whole, read_yaml
+from yolov7fast.core.programs import program_of
 from yolov7fast.core.text import counted
 from yolov7fast.training.checkpoints.resume import (
     MOST,
@@ -31,48 +33,37 @@ from yolov7fast.training.config import AUTO_BATCH, TrainConfig
 from yolov7fast.training.distributed import World, from_main, lowest
 from yolov7fast.training.family import Family
 
+if TYPE_CHECKING:  # the table of flags belongs to the commands, which hand it over
+    from yolov7fast.cli.flags import Flag
+
 AUTO = "auto"  # --resume auto: start the run, resume it, or leave it alone where it is finished
 AS_BEGUN = ("weights", "cfg", "hyp")  # resuming takes these from the run itself; opt.yaml keeps what it began with
-
-
-@dataclass(frozen=True)
-class CommandFacts:
-    """What a run must know of the command that starts it."""
-
-    defaults: Mapping[str, Any]  # of its flags
-    fixed: Collection[str]  # flags that cannot change when a run is resumed
-    given: Collection[str]  # flags that the user gave, on the command line or in a run file
-    checked: Callable[[dict[str, Any], str], dict[str, Any]]  # stored flags and their file -> flags of the right types
-    invocations: Mapping[str, str]  # what starts a command: `train FAMILY`, `test`, `detect`, `export`, `compare`
-
-    def start_of(self, family: str) -> str:
-        """What starts a training of a family, such as `python train.py`."""
-        return self.invocations.get(f"train {family}", f"yolov7fast train-{family}")
 
 
 # --- fresh or resumed -------------------------------------------------------------------------------------------------
 
 
 def start_or_resume(
-    config: TrainConfig, family: type[Family], command: CommandFacts
+    config: TrainConfig, family: type[Family], flags: Mapping[str, "Flag"]
 ) -> tuple[TrainConfig, dict[str, Any] | None]:
     """The config of the run to train, and its checkpoint; None: it starts from the beginning.
 
     `--resume auto` resumes the run of --project and --name, or starts it: a run that was killed before its first
     checkpoint starts again in its folder. `NothingToDo` is raised where the run to be resumed is finished.
+
+    Args:
+        flags: the family's row of each flag: the type of its value and whether it may change when resuming.
     """
     if config.resume == AUTO:
         folder = Path(config.project) / config.name
-        places = (folder / family.weights_folder, folder / WEIGHTS_FOLDER)  # versions before this one had the second
-        begun = [place / f"last{family.checkpoint_suffix}" for place in places]
-        if not any(last.is_file() or previous_of(last).is_file() for last in begun):
+        if not last_checkpoint(folder, family.checkpoint_suffix):
             return replace(config, resume=False, exist_ok=True, starts_over=True), None
         config = replace(config, resume=str(folder))
-    return resumed_config(config, family, command) if config.resume else (config, None)
+    return resumed_config(config, family, flags) if config.resume else (config, None)
 
 
 def resumed_config(
-    config: TrainConfig, family: type[Family], command: CommandFacts
+    config: TrainConfig, family: type[Family], flags: Mapping[str, "Flag"]
 ) -> tuple[TrainConfig, dict[str, Any] | None]:
     """The config of the run that `--resume` names, with the flags that may change, and its checkpoint.
 
@@ -80,22 +71,27 @@ def resumed_config(
     """
     run_dir = Path(str(config.resume))
     if (run_dir / "opt.yaml").is_file() and not last_checkpoint(run_dir, family.checkpoint_suffix):
-        return config_to_start_again(config, run_dir, family, command), None
+        options = options_of_run(config, run_dir, run_dir, family, flags)
+        print(f"{run_dir} has no checkpoint yet: the run starts again with the options in its opt.yaml")
+        place = run_dir if run_dir.name else run_dir.resolve()
+        options |= {"project": str(place.parent), "name": place.name, "exist_ok": True, "save_dir": ""}
+        options |= {"resume": False, "starts_over": True, "shuffled": None}
+        return family.config_class.from_options(options), None
     target = find_checkpoint(config.resume, family.checkpoint_suffix)
     before = target.stat().st_mtime_ns if target.is_file() else 0
     checkpoint, path = read_resumable(target)
     if not isinstance(checkpoint, dict) or "epoch" not in checkpoint:
         raise UserError(f"--resume {path}: this file holds weights only; start a new run with --weights {path}")
     if (other := family_of(checkpoint)) != family.name:
-        resume = f"{command.start_of(other)} --resume {quote(str(path))}"
+        resume = f"{program_of('train', other).invocation} --resume {quote(str(path))}"
         raise UserError(f"--resume {path}: a checkpoint of the {other} family; resume with: {resume}")
     if not is_whole(checkpoint["epoch"], -1, MOST):
         raise UserError(f"--resume {path}: damaged: its epoch is {shown(checkpoint['epoch'])}")
     stripped = checkpoint["epoch"] == -1 and not checkpoint.get("resume")
     if stripped and family.strips_final_checkpoint:
-        checkpoint, path = family.complete_checkpoint(path)
+        checkpoint, path = complete_checkpoint(path, family)
     run_dir = run_folder_of(path)
-    options = options_of_run(config, run_dir, path, family, command)
+    options = options_of_run(config, run_dir, path, family, flags)
     options |= {"resume": str(path), "save_dir": str(run_dir), "resume_time": before if path == target else 0}
     with damage_named(path):
         ended = how_it_ended(checkpoint, options)
@@ -107,36 +103,39 @@ def resumed_config(
     return family.config_class.from_options(family.resume_options(options, path)), checkpoint
 
 
+def complete_checkpoint(path: Path, family: type[Family]) -> tuple[dict[str, Any], Path]:
+    """The whole state of a finished run, whose last checkpoint `path` is stripped: that of its last epoch's file."""
+    patterns = family.epoch_files[:1]
+    files = sorted((file for each in patterns for file in path.parent.glob(each)), key=lambda f: (len(f.name), f.name))
+    for candidate in reversed(files):
+        checkpoint = load_checkpoint(candidate)
+        if isinstance(checkpoint, dict) and checkpoint.get("epoch", -1) >= 0:
+            return checkpoint, candidate
+    raise NothingToDo(
+        f"--resume {path}: the file is stripped (its run is finished) and no {''.join(patterns) or 'file of an epoch'} "
+        f"is in its folder; start a new run with --weights {path}"
+    )
+
+
 def options_of_run(
-    config: TrainConfig, run_dir: Path, source: Path, family: type[Family], command: CommandFacts
+    config: TrainConfig, run_dir: Path, source: Path, family: type[Family], flags: Mapping[str, "Flag"]
 ) -> dict[str, Any]:
     """What opt.yaml of a run says, with the given flags that may change. source: what --resume named."""
-    options = {**command.defaults, **stored_options(run_dir, source, family, command)}
+    options = {name: flag.default for name, flag in flags.items()} | stored_options(run_dir, source, family, flags)
     found = family.find_files(config, missing_ok=True)  # short names of files become paths, as in opt.yaml
-    for name in sorted(command.given):
-        same = options[name] in (getattr(config, name), getattr(found, name)) or leaves_batch_open(name, config)
-        if name in command.fixed and not same:
+    for name in sorted({*config.given, *config.in_file}):
+        value, fixed = getattr(config, name), flags[name].fixed
+        is_open = name == "batch_size" and value == AUTO_BATCH  # which agrees with any stored batch
+        if fixed and not is_open and options[name] not in (value, getattr(found, name)):
             file = "" if name in config.given else f" of the run file {config.config}"
             raise UserError(
                 f"--{name.replace('_', '-')}{file} cannot change when resuming (the run has {shown(options[name])}); "
                 "leave it out, or start a new run with --weights instead"
             )
-        if name not in command.fixed:
-            options[name] = getattr(config, name)
+        if not fixed:
+            options[name] = value
     given = sorted({*config.given, "img_size"})
     return options | {"batch_size": options["total_batch_size"], "given": given, "local_rank": config.local_rank}
-
-
-def config_to_start_again(
-    config: TrainConfig, run_dir: Path, family: type[Family], command: CommandFacts
-) -> TrainConfig:
-    """The config of a run that has no checkpoint yet: the same options, in the same folder."""
-    options = options_of_run(config, run_dir, run_dir, family, command)
-    print(f"{run_dir} has no checkpoint yet: the run starts again with the options in its opt.yaml")
-    place = run_dir if run_dir.name else run_dir.resolve()
-    options |= {"project": str(place.parent), "name": place.name, "exist_ok": True, "save_dir": ""}
-    options |= {"resume": False, "starts_over": True, "shuffled": None}
-    return family.config_class.from_options(options)
 
 
 def trained_so_far(checkpoint: dict[str, Any]) -> str:
@@ -146,12 +145,9 @@ def trained_so_far(checkpoint: dict[str, Any]) -> str:
     return f"{epochs} and {counted(batches, 'batch', 'batches')}" if batches else epochs
 
 
-def leaves_batch_open(name: str, config: TrainConfig) -> bool:
-    """Whether this is --batch-size auto, which agrees with any stored batch."""
-    return name == "batch_size" and config.batch_size == AUTO_BATCH
-
-
-def stored_options(run_dir: Path, checkpoint: Path, family: type[Family], command: CommandFacts) -> dict[str, Any]:
+def stored_options(
+    run_dir: Path, checkpoint: Path, family: type[Family], flags: Mapping[str, "Flag"]
+) -> dict[str, Any]:
     """What opt.yaml of a run says; a run of another family is refused."""
     path = run_dir / "opt.yaml"
     remedy = f"so the run's options are unknown: restore it from a copy, or start a new run with --weights {checkpoint}"
@@ -164,12 +160,12 @@ def stored_options(run_dir: Path, checkpoint: Path, family: type[Family], comman
         if unknown := [key for key in options if not isinstance(key, str)]:
             raise UserError(f"{path}: {shown(unknown[0])} is no name of an option")
         if (other := str(options.get(FAMILY_KEY, family.name))) != family.name:
-            start = command.start_of(other)
+            start = program_of("train", other).invocation
             raise UserError(f"--resume {run_dir}: a run of the {other} family; resume with: {start} --resume {run_dir}")
         for key, least in (("total_batch_size", 1), ("test_size", 0)):
             if not is_whole(options.get(key) or least, least, MOST):
                 raise UserError(f"{path}: {key} is {shown(options[key])}, which is no such number")
-        return command.checked(options, str(path))
+        return {n: flags[n].value_of(value, path) if n in flags else value for n, value in options.items()}
     except UserError as error:
         if str(error).startswith("--resume"):
             raise
@@ -225,11 +221,6 @@ def order_is_shuffled(config: TrainConfig, world: World, resumed: bool) -> bool:
         return config.shuffled
     rank = config.global_rank if resumed else world.rank  # opt.yaml of older runs has the former
     return getattr(config, "shuffle", not config.overfit) or rank != -1
-
-
-def half_batch(config: TrainConfig) -> TrainConfig:
-    """The config of a run that starts again because `--batch-size auto` chose too large a batch."""
-    return replace(config, batch_size=config.batch_size // 2, starts_over=True)
 
 
 def can_halve_batch(

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from socket import gethostname
 from typing import Any
+from uuid import uuid4
 
 import cv2
 import numpy as np
@@ -22,7 +23,9 @@ import torch
 from yolov7fast.core.device import select_device
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.locks import FolderLock
+from yolov7fast.core.process.heartbeat import peers_watched
 from yolov7fast.core.process.output import RunOutput
+from yolov7fast.core.programs import program_of
 from yolov7fast.evaluation.eval_result import FURTHER
 from yolov7fast.training.checkpoints.data_changes import REMEDY, check_unchanged
 from yolov7fast.training.checkpoints.resume import damage_named, progress_of
@@ -34,14 +37,7 @@ from yolov7fast.training.logging.loggers import check_loggers, make_loggers
 from yolov7fast.training.logging.page import COMPLETE, FAILED, STOPPED, RunPage
 from yolov7fast.training.logging.reporter import Reporter
 from yolov7fast.training.optimizer import load_optimizer
-from yolov7fast.training.start import (
-    CommandFacts,
-    can_halve_batch,
-    completed,
-    half_batch,
-    make_run_folder,
-    refuse_overtaken,
-)
+from yolov7fast.training.start import can_halve_batch, completed, make_run_folder, refuse_overtaken
 from yolov7fast.training.trainer import Outcome, Trainer
 
 log = logging.getLogger(__name__)
@@ -55,7 +51,6 @@ class BatchTooLarge(Exception):
 def train(
     config: TrainConfig,
     family_class: type[Family],
-    command: CommandFacts,
     world: World,
     checkpoint: dict[str, Any] | None = None,
     output: RunOutput | None = None,
@@ -64,19 +59,22 @@ def train(
 
     Args:
         config: of the run, see `start.start_or_resume`.
-        command: what started it, for messages and the run's page.
         output: what is printed, to be kept in the run's folder.
 
     The folder is made when everything is built, so that a mistake leaves none.
     """
-    config, device = prepare_process(config, family_class, command, world, checkpoint)
-    with FolderLock(Path(config.save_dir), wanted=world.is_main and config.keep_files) as lock:
+    config, device = prepare_process(config, family_class, world, checkpoint)
+    with (
+        peers_watched(world.rank, world.size, from_main(uuid4().hex, world), config.dist_timeout),
+        FolderLock(Path(config.save_dir), wanted=world.is_main and config.keep_files) as lock,
+    ):
         keep_log(output, config, world, only_in_existing=True)
         if world.is_main:
             refuse_overtaken(config)
 
         data = load_run_data(config, world)
         model = family_class.build_network(config, data, checkpoint).to(device)
+        # optimizer, EMA, loaders, loss and schedule, in upstream's order: see `Family.__init__`
         family = family_class(config, data, model, device, world, resumed=checkpoint is not None)
         reporter = Reporter(Path(config.save_dir), family.loss_names, (*family.metric_names, *FURTHER))
         with closing(reporter), closing(family):
@@ -94,16 +92,15 @@ def train(
                     resume(trainer, checkpoint, is_changed)
                 else:
                     trainer.save_initial()
-                announce(trainer, command, is_fresh=checkpoint is None)
+                announce(trainer, is_fresh=checkpoint is None)
                 outcome = trainer.fit()
                 reporter.ended(STOPPED if outcome.interrupted else COMPLETE)
-        return outcome._replace(exit_code=messages.print_end(outcome, family, command))
+        return outcome._replace(exit_code=messages.print_end(outcome, family))
 
 
 def run_training(
     config: TrainConfig,
     family_class: type[Family],
-    command: CommandFacts,
     world: World,
     checkpoint: dict[str, Any] | None = None,
     output: RunOutput | None = None,
@@ -112,15 +109,16 @@ def run_training(
     with peer_failure_as_user_error(world):
         while True:
             try:
-                outcome = train(config, family_class, command, world, checkpoint, output)
+                outcome = train(config, family_class, world, checkpoint, output)
                 break
             except BatchTooLarge as error:
-                config = half_batch(error.args[0])
+                batch = error.args[0].batch_size // 2
+                config = replace(error.args[0], batch_size=batch, starts_over=True)
             torch.cuda.empty_cache()
             log.warning(
                 "--batch-size auto: the first steps ran out of memory; the run starts again with batch %d, and more "
                 "batches accumulate to the same nominal batch",
-                config.batch_size,
+                batch,
             )
     leave()
     return outcome
@@ -130,13 +128,13 @@ def run_training(
 
 
 def prepare_process(
-    config: Any, family_class: type[Family], command: CommandFacts, world: World, checkpoint: dict[str, Any] | None
+    config: Any, family_class: type[Family], world: World, checkpoint: dict[str, Any] | None
 ) -> tuple[Any, torch.device]:
     """Find files and device, join the process group, seed the generators: the completed config and the device."""
     if world.is_main:
         check_loggers(config)
     config = family_class.find_files(config)
-    device = one_device(config, world, command.start_of(family_class.name))
+    device = one_device(config, world, program_of("train", family_class.name).invocation)
     batch = world.size if config.batch_size == AUTO_BATCH else config.batch_size
     device = join(world, device, batch, config.dist_timeout)
     check_same_start(checkpoint, world)
@@ -258,7 +256,7 @@ def open_reports(reporter: Reporter, config: TrainConfig, checkpoint: dict[str, 
         reporter.page = RunPage(reporter.run_dir, resumed=checkpoint is not None)
 
 
-def announce(trainer: Trainer, command: CommandFacts, is_fresh: bool) -> None:
+def announce(trainer: Trainer, is_fresh: bool) -> None:
     """Print what is going to be done, and show it on the page and to loggers."""
     family, reporter = trainer.family, trainer.reporter
     if not trainer.progress.finished and trainer.world.is_main:
@@ -266,7 +264,7 @@ def announce(trainer: Trainer, command: CommandFacts, is_fresh: bool) -> None:
     for logger in reporter.loggers:
         logger.begin(family)
     if reporter.page is not None:
-        reporter.page.begin(family, trainer.progress, command.defaults, messages.next_steps(family, command))
+        reporter.page.begin(family, trainer.progress, messages.next_steps(family))
 
 
 # --- resuming and failing ---------------------------------------------------------------------------------------------

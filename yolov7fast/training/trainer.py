@@ -345,7 +345,7 @@ class Trainer:
         return EpochResult(found, is_best, out_of_patience, time.time() - started)
 
     def epoch_row(self, epoch: int, seconds: float, result: EpochResult) -> EpochRow:
-        """The figures of an epoch whose batches are all done."""
+        """The numbers of an epoch whose batches are all done."""
         progress = self.progress
         rates = self.family.rates(progress.global_step - 1, epoch, progress.batch_index - 1)
         return EpochRow(

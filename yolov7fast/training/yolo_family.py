@@ -19,9 +19,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from yolov7fast.checkpoint.checkpoint_reader import load_checkpoint
 from yolov7fast.checkpoint.checkpoint_writer import save_checkpoint
-from yolov7fast.checkpoint.released_weights import local_weights, released_for
+from yolov7fast.checkpoint.released_weights import local_weights
 from yolov7fast.core.errors import UserError, shown
 from yolov7fast.core.files.paths import check_file, check_img_size
 from yolov7fast.core.text import printable
@@ -39,10 +38,10 @@ from yolov7fast.nn.model import IAuxDetect, Model
 from yolov7fast.predictors.predictor import Predictor
 from yolov7fast.predictors.yolo_predictor import network_predictor
 from yolov7fast.training import hyperparameters as hyper
-from yolov7fast.training.checkpoints.resume import NothingToDo, Progress, run_folder_of
+from yolov7fast.training.checkpoints.resume import Progress, run_folder_of
 from yolov7fast.training.config import YoloTrainConfig
 from yolov7fast.training.distributed import World, from_main, main_first
-from yolov7fast.training.family import Family, ResizeStage, class_names, stage_of
+from yolov7fast.training.family import Family, ResizeStage, class_names, plan_stages, stage_of
 from yolov7fast.training.optimizer import Rates
 from yolov7fast.training.yolo_network import build_model
 from yolov7fast.training.yolo_schedule import (
@@ -94,17 +93,6 @@ class YoloFamily(Family):
         return options | changed | {"cfg": cfg, "weights": str(checkpoint)}
 
     @classmethod
-    def complete_checkpoint(cls, path: Path) -> tuple[dict[str, Any], Path]:
-        """A finished run's last.pt is stripped; its last epoch_*.pt still holds the whole state."""
-        for candidate in sorted(path.parent.glob("epoch_*.pt"), reverse=True):
-            checkpoint = load_checkpoint(candidate)
-            if isinstance(checkpoint, dict) and checkpoint.get("epoch", -1) >= 0:
-                return checkpoint, candidate
-        raise NothingToDo(
-            f"--resume {path}: the file is stripped (its run is finished) and no epoch_*.pt is in its folder"
-        )
-
-    @classmethod
     def automatic_batch(cls, config: YoloTrainConfig, device: torch.device, world: World) -> int:
         from yolov7fast.training.memory_plan import batch_that_fits
 
@@ -145,7 +133,7 @@ class YoloFamily(Family):
         sizes = self.config.img_size if len(self.config.img_size) == 2 else self.config.img_size * 2
         rounded = {size: check_img_size(size, self.grid) for size in dict.fromkeys(sizes)}  # each is reported once
         size, test_size = (rounded[size] for size in sizes)
-        self.stages = self.planned_stages(size)
+        self.stages = plan_stages(self.config, size, self.world.size, self.grid)
         self.test_size = stage_of(self.stages, self.config.epochs - 1).size
         if not self.config.resize_schedule or "img_size" in self.config.given:
             self.test_size = test_size
@@ -373,10 +361,6 @@ class YoloFamily(Family):
         if "warmup_min_iters" in self.hyp:
             return "more --epochs, or lower warmup_min_iters in the hyp file"
         return "--hyp small, the hyper-parameters for small data sets"
-
-    def start_weights(self) -> str:
-        file = released_for(self.config.cfg)
-        return "" if self.config.weights or not file else f"--weights {file}, which is fetched on first use"
 
     def command_flags(self, command: str) -> list[str]:
         nms = ["--iou-thres", f"{TRAINING_IOU:g}"] if command == "test" else []

@@ -1,9 +1,7 @@
 """The network of a YOLO run: from its description, with its heads, and with what fits of the start weights."""
 
 import logging
-import re
-from collections.abc import Collection, Iterable, Mapping
-from itertools import groupby
+from collections.abc import Collection, Mapping
 from typing import Any, cast
 
 import torch
@@ -30,7 +28,7 @@ from yolov7fast.training import hyperparameters as hyper
 from yolov7fast.training.config import YoloTrainConfig
 
 log = logging.getLogger(__name__)
-SHOWN = 40  # names in a list
+SHOWN = 6  # names in a list
 
 
 def build_model(config: YoloTrainConfig, hyp: Mapping[str, float], nc: int, checkpoint: Any = None) -> Model:
@@ -161,28 +159,12 @@ def anchors_agree(model: nn.Module, weights: Mapping[str, torch.Tensor]) -> bool
     )
 
 
-def log_transfer(model: nn.Module, weights: Mapping[str, torch.Tensor], exclude: Iterable[str]) -> None:
+def log_transfer(model: nn.Module, weights: Mapping[str, torch.Tensor], exclude: Collection[str]) -> None:
     """List what of the weights is kept, what starts fresh here, and what is dropped."""
     own = model.state_dict()
-    fits = {n for n, v in weights.items() if n in own and v.shape == own[n].shape}
-    kept = {n for n in fits if not any(word in n for word in exclude)}
-    for word, names, of in (
-        ("kept", kept, own),
-        ("fresh", own.keys() - kept, own),
-        ("dropped", weights.keys() - kept, weights),
-    ):
-        log.info("%s (%d): %s", word, len(names), listed(names, of))
-
-
-def listed(names: Collection[str], of: Collection[str]) -> str:
-    """Entries of a state dict as text: complete layers by number, `model.0-76`, other entries by name."""
-    layer = {name: int(name.split(".")[1]) if re.match(r"model\.\d+\.", name) else -1 for name in of}
-    numbers = sorted(set(layer.values()))
-    whole = sorted(set(numbers) - {layer[name] for name in of if name not in names} - {-1})
-    parts = []
-    for _, group in groupby(enumerate(whole), lambda place: numbers.index(place[1]) - place[0]):
-        first, *_, last = [number for _, number in group] * 2
-        parts.append(f"model.{first}" if first == last else f"model.{first}-{last}")
-    parts += [name for name in of if name in names and layer[name] not in whole]
-    more = f" and {len(parts) - SHOWN} more" if len(parts) > SHOWN else ""
-    return (", ".join(parts[:SHOWN]) + more) or "nothing"
+    fits = {name for name, value in weights.items() if name in own and value.shape == own[name].shape}
+    kept = {name for name in fits if not any(word in name for word in exclude)}
+    rest = [name for name in own if name not in kept], [name for name in weights if name not in kept]
+    for word, names in (("kept", sorted(kept)), ("fresh", rest[0]), ("dropped", rest[1])):
+        more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+        log.info("%s (%d): %s%s", word, len(names), ", ".join(names[:SHOWN]) or "nothing", more)

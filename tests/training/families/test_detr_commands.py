@@ -58,6 +58,9 @@ def test_a_run_writes_what_every_run_writes(finished):
     assert float(rows[1]["peak_memory_gb"]) > 0 and 0 <= float(rows[1]["metrics/AP_small"]) <= 1
     parts = [float(rows[1][f"train/{name}"]) for name in ("box", "giou", "cls")]
     assert sum(parts) == pytest.approx(float(rows[1]["train/total"]), rel=1e-3)
+    losses = json.loads((run / "metrics.json").read_text())["losses"]
+    assert list(losses) == ["box", "giou", "cls"]
+    assert losses["giou"] == pytest.approx(float(rows[1]["val/giou"]), rel=1e-4)
 
 
 def test_a_killed_run_ends_with_the_same_weights(finished, tmp_path, shapes_small):
@@ -86,35 +89,28 @@ def test_a_finished_run_keeps_its_state_in_the_files_of_epochs_alone(finished):
         assert (run / name).stat().st_size < (run / "checkpoint_epoch_2.pth").stat().st_size / 3
     averaged = whole["ema"]
     assert all(torch.equal(averaged[key], value) for key, value in load_checkpoint(run / "last.pth")["model"].items())
-
-
-def test_checkpoints_hold_plain_values_that_torch_opens_safely(finished):
-    run, _ = finished
     for path in run.glob("*.pth"):
-        content = torch.load(path, weights_only=True)
-        assert set(content["model"]) and content["names"] == list(NAMES)
-    schedule, ended = (torch.load(run / f"checkpoint_epoch_{n}.pth", weights_only=True)["scheduler"] for n in (1, 2))
-    assert (schedule["kind"], schedule["global_step"], schedule["epoch"]) == ("step", 4, 1)
-    assert schedule["last_lr"] == pytest.approx([1e-3, 1e-3])  # of the next iteration: the drop comes after it
-    assert ended["global_step"] == 8 and ended["last_lr"] == pytest.approx([1e-4, 1e-4])
+        assert torch.load(path, weights_only=True)["names"] == list(NAMES)  # plain values alone
+    begun = load_checkpoint(run / "checkpoint_epoch_1.pth")["scheduler"]
+    assert (begun["kind"], begun["global_step"], begun["epoch"]) == ("step", 4, 1)
+    assert begun["last_lr"] == pytest.approx([1e-3, 1e-3])  # of the next iteration: the drop comes after it
+    assert whole["scheduler"]["last_lr"] == pytest.approx([1e-4, 1e-4])
 
 
 def test_a_run_is_resumed_from_the_file_of_an_epoch_also_as_its_run_file_says(finished, tmp_path, shapes_small, capsys):
-    """The finished run again from its first epoch on: once by the flag, once by `training.resume`."""
+    """The finished run again from its first epoch on: DETR's by the flag, RT-DETR's by `training.resume`."""
     run, architecture = finished
-    again = tmp_path / "runs" / "run"
-    for number in (1, 2):
-        shutil.copytree(run, again, dirs_exist_ok=True)
-        options = yaml.safe_load((again / "opt.yaml").read_text()) | {"save_dir": str(again)}
-        (again / "opt.yaml").write_text(yaml.safe_dump(options))
-        checkpoint = str(again / "checkpoint_epoch_1.pth")
-        in_file = {"resume": checkpoint} if number == 2 else {}
-        config = run_file(tmp_path, shapes_small, architecture, **in_file)
-        (again / "checkpoint_epoch_2.pth").unlink()
-        assert start("--config", config, *([] if in_file else ["--resume", checkpoint])) == 0
-        assert f"Resuming {checkpoint} after 1 epoch\n" in capsys.readouterr().out
-        assert_same_weights(run / "checkpoint_epoch_2.pth", again / "checkpoint_epoch_2.pth")
-        assert (again / "results.txt").read_text() == (run / "results.txt").read_text()
+    again = Path(shutil.copytree(run, tmp_path / "runs" / "run"))
+    options = yaml.safe_load((again / "opt.yaml").read_text()) | {"save_dir": str(again)}
+    (again / "opt.yaml").write_text(yaml.safe_dump(options))
+    checkpoint = str(again / "checkpoint_epoch_1.pth")
+    in_file = {} if architecture == "detr" else {"resume": checkpoint}
+    config = run_file(tmp_path, shapes_small, architecture, **in_file)
+    (again / "checkpoint_epoch_2.pth").unlink()
+    assert start("--config", config, *([] if in_file else ["--resume", checkpoint])) == 0
+    assert f"Resuming {checkpoint} after 1 epoch\n" in capsys.readouterr().out
+    assert_same_weights(run / "checkpoint_epoch_2.pth", again / "checkpoint_epoch_2.pth")
+    assert (again / "results.txt").read_text() == (run / "results.txt").read_text()
 
 
 def test_a_finished_run_trains_on_with_more_epochs(finished, tmp_path):
@@ -148,14 +144,6 @@ def test_a_checkpoint_is_measured_and_detects(finished, tmp_path, shapes_small):
     assert detect(parse_inference("detect", [*common, *images])).images == 8
     assert len(list((tmp_path / "seen").glob("*.jpg"))) == 8
     assert set(figures["losses"]) == set() and figures["settings"]["precision"] == "float32"
-
-
-def test_its_validation_names_the_giou_loss(finished):
-    run, _ = finished
-    losses = json.loads((run / "metrics.json").read_text())["losses"]
-    (*_, last) = csv.DictReader((run / "results.csv").open())
-    assert list(losses) == ["box", "giou", "cls"]
-    assert losses["giou"] == pytest.approx(float(last["val/giou"]), rel=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import torch
 
 from tests.training.families.detr_commands import NETWORKS, needs_transformers
 from yolov7fast.core.errors import UserError
-from yolov7fast.nn.detr_model import ARCHITECTURES, RESNETS, build, resnet_config, transformers, without_timm
+from yolov7fast.nn.detr_model import RESNETS, build, resnet_config, transformers, without_timm
 
 pytestmark = needs_transformers
 NAMES = ["ball", "box", "cone", "star"]
@@ -75,8 +75,7 @@ def test_weights_with_timms_backbone_need_no_timm(tmp_path, kind, name):
 @pytest.mark.parametrize(
     ("name", "weights"),  # parameters of the published ResNets without their class layer
     [
-        *(("resnet18", 11176512), ("resnet34", 21284672), ("resnet50", 23508032)),
-        *(("resnet101", 42500160), ("resnet152", 58143808)),
+        *(("resnet18", 11176512), ("resnet50", 23508032)),
     ],
 )
 def test_backbones_by_name_have_their_published_size(name, weights):
@@ -113,16 +112,13 @@ def test_published_weights_that_cannot_be_used_are_refused(tmp_path, config, com
     ("settings", "complaint"),
     [
         ({"num_querys": 5}, "did you mean 'num_queries'"),
-        ({"backbone_config": {"depth": [1]}}, "did you mean 'depths'"),
         ({"num_labels": 7}, "the classes are those of the data yaml"),
-        ({"num_queries": -3}, "num_queries is -3"),
     ],
 )
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_settings_beside_published_weights_are_checked_too(tmp_path, architecture, settings, complaint):
-    build(architecture, NAMES, copy.deepcopy(NETWORKS[architecture])).network.save_pretrained(tmp_path)
+def test_settings_beside_published_weights_are_checked_too(tmp_path, settings, complaint):
+    build("detr", NAMES, copy.deepcopy(NETWORKS["detr"])).network.save_pretrained(tmp_path)
     with pytest.raises(UserError, match=complaint):
-        build(architecture, NAMES, settings, str(tmp_path))
+        build("detr", NAMES, settings, str(tmp_path))
 
 
 def test_settings_beside_published_weights_count(tmp_path):
@@ -132,34 +128,24 @@ def test_settings_beside_published_weights_count(tmp_path):
     assert started.network.config.encoder_layers == 1  # what is not said stays as published
 
 
-@pytest.mark.parametrize("source", ["/nowhere", "./nowhere", "no/where/at/all", "~/nowhere", "nobody/nothing", ""])
+@pytest.mark.parametrize("source", ["/nowhere", "nobody/nothing", ""])
 def test_weights_that_are_nowhere_are_refused(tmp_path, source):
     with pytest.raises(UserError, match=r"config\.json and model\.safetensors"):
         build("detr", NAMES, {}, source or str(tmp_path))  # a folder that exists, but is empty
-
-
-@pytest.mark.parametrize("content", ["{", "[]"])
-def test_a_configuration_that_cannot_be_read_is_refused(tmp_path, content):
-    (tmp_path / "config.json").write_text(content)
-    with pytest.raises(UserError, match=r"model\.pretrained"):
-        build("detr", NAMES, {}, str(tmp_path))
 
 
 @pytest.mark.parametrize(
     ("architecture", "settings", "complaint"),
     [
         ("detr", {"num_queries": 20.5}, "num_queries"),
-        ("detr", {"num_queries": -3}, "num_queries is -3"),
+        ("detr", {"backbone_config": {"depth": [1]}}, "did you mean 'depths'"),
         ("detr", {"d_model": 33}, "d_model is 33, not a multiple of encoder_attention_heads, 2"),
-        ("detr", {"d_model": 30}, "d_model is 30; it must be a multiple of 4"),
         ("rtdetr_v2", {"d_model": 33}, "d_model is 33, not a multiple of decoder_attention_heads, 2"),
         ("rtdetr_v2", {"encoder_hidden_dim": 33}, "encoder_hidden_dim is 33"),
-        ("detr", {"encoder_attention_heads": 0}, "encoder_attention_heads is 0"),
         ("detr", {"dropout": 3.0}, "dropout is 3.0"),
         ("detr", {"activation_function": "nope"}, "unknown value 'nope'"),
         ("detr", {"backbone_config": 5}, "backbone_config is 5"),
         ("detr", {"backbone_config": {"model_type": "nix"}}, "nix"),
-        ("detr", {"backbone_config": {"depths": [1, 1]}}, "stage4"),
         ("detr", {"num_labels": 7}, "leave out 'num_labels'"),
     ],
 )

@@ -12,7 +12,7 @@ import yaml
 import yolov7fast.losses.detr_loss
 from tests.training.commands import torchrun
 from tests.training.families.detr_commands import NETWORKS, needs_transformers, run_file
-from yolov7fast.checkpoint.checkpoint_reader import load_checkpoint, save_checkpoint
+from yolov7fast.checkpoint.checkpoint_reader import save_checkpoint
 from yolov7fast.cli.commands.train import run
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.core.errors import UserError
@@ -41,8 +41,7 @@ def detector(request) -> DetrNetwork:
 # --- labels -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-@pytest.mark.parametrize(("split", "number"), [("train", 4), ("train", 9), ("val", 4)])
+@pytest.mark.parametrize(("architecture", "split", "number"), [("detr", "train", 4), ("rtdetr_v2", "val", 9)])
 def test_a_class_beyond_the_last_is_refused_with_its_file_and_line(
     tmp_path, shapes_small, monkeypatch, architecture, split, number
 ):
@@ -80,10 +79,17 @@ def steps(tmp_path_factory, shapes_small) -> tuple[list, int]:
                 seen[-1] |= {"dtype": logits.dtype, "loss": found[0].item()}
             return found
 
+        def stepped(self, closure=None):
+            every = [p.grad for group in self.param_groups for p in group["params"] if p.grad is not None]
+            seen[-1]["norm"] = float(torch.stack([g.norm() for g in every]).norm())
+            return optimizer_step(self, closure)
+
+        optimizer_step = torch.optim.AdamW.step
+        patch.setattr(torch.optim.AdamW, "step", stepped)
         patch.setattr(DetrNetwork, "forward", watched)
         patch.setattr(SetLoss, "__call__", compared)
         flags = ["--subset-size", "8", "--resize-schedule", "1:64:4,2:96:2", "--max-iter", "5", "--amp", "bf16"]
-        plain = ["--scale-min", "1", "--crop", "0"]
+        plain = ["--scale-min", "1", "--crop", "0", "--clip-norm", "0.05"]
         code = start("--config", run_file(folder, shapes_small), *flags, *plain)
     return seen, code
 
@@ -99,32 +105,14 @@ def test_a_resize_schedule_changes_the_size_in_the_midst_of_a_run(steps):
     assert [step["side"] for step in steps[0]] == [64, 64, 96, 96, 96]
 
 
+def test_gradients_are_clipped_to_the_norm(steps):
+    assert all(step["norm"] == pytest.approx(0.05, rel=1e-3) for step in steps[0])  # without, they are above 1
+
+
 def test_half_precision_trains_on_a_cpu(steps):
     seen, _ = steps
     assert {step["dtype"] for step in seen} == {torch.bfloat16}
     assert all(step["loss"] > 0 and step["loss"] < float("inf") for step in seen)
-
-
-def test_gradients_are_clipped_to_the_norm_and_steps_differ(tmp_path, shapes_small, monkeypatch):
-    norms, weights = {}, {}
-    plain_step = torch.optim.AdamW.step
-
-    def watched(self, closure=None):
-        every = [p.grad for group in self.param_groups for p in group["params"] if p.grad is not None]
-        norms[name].append(float(torch.stack([g.norm() for g in every]).norm()))
-        return plain_step(self, closure)
-
-    monkeypatch.setattr(torch.optim.AdamW, "step", watched)
-    for name, limit in (("clipped", "0.05"), ("free", "0")):
-        norms[name], folder = [], tmp_path / name
-        folder.mkdir()
-        config = run_file(folder, shapes_small, "detr")
-        assert start("--config", config, "--clip-norm", limit, "--max-iter", "3", "--notest") == 0
-        weights[name] = load_checkpoint(folder / "runs" / "run" / "checkpoint_epoch_1.pth")["resume"]["model"]
-    assert max(norms["clipped"]) <= 0.05 * 1.0001
-    assert min(norms["free"]) > 0.05  # so that clipping had something to do
-    name = "network.class_labels_classifier.weight"
-    assert not torch.equal(weights["clipped"][name], weights["free"][name])
 
 
 def test_weights_of_a_checkpoint_are_taken_as_far_as_they_fit(detector, tmp_path):
@@ -162,12 +150,6 @@ def test_a_cosine_ends_with_the_last_step_of_all_stages():
     schedule = DropSchedule((1.0,), batches=batches, epochs=config.epochs, kind="cosine", final=0.1)
     assert schedule.rates(12, 2).lrs == pytest.approx((0.55,))  # half of the steps, half of the way
     assert schedule.rates(24, 4).lrs == pytest.approx((0.1,))
-
-
-def test_a_stages_batch_that_the_processes_cannot_divide_is_refused():
-    config = DetrTrainConfig(resize_schedule="1:64:4,3:96:3", img_size=64, batch_size=4)
-    with pytest.raises(UserError, match="the batch 3 of epoch 3 must be a multiple of the number of processes, 2"):
-        unbuilt(config, World(0, 0, 2)).plan_sizes()
 
 
 @pytest.mark.parametrize(("count", "rank", "mentioned"), [(4, -1, True), (1, -1, False), (4, 0, False)])

@@ -3,7 +3,6 @@
 import json
 import logging
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,13 +14,10 @@ from yolov7fast.checkpoint.checkpoint_writer import save_checkpoint
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.core.errors import UserError
 from yolov7fast.evaluation.run_evaluation import test as evaluate_weights
-from yolov7fast.losses.multihead_loss import MultiHeadLoss
 from yolov7fast.nn.head_config import SHIPPED, HeadConfig
 from yolov7fast.nn.model import Model
 from yolov7fast.nn.model_parser import read_description
-from yolov7fast.training.config import YoloTrainConfig
 from yolov7fast.training.hyperparameters import load_hyp
-from yolov7fast.training.yolo_family import YoloFamily
 from yolov7fast.training.yolo_network import (
     anchors_agree,
     build_model,
@@ -73,9 +69,6 @@ def test_validation_has_a_loss_and_the_checkpoint_knows_its_heads(trained, shape
     found = evaluate_weights(data, weights, 8, 64, save_dir=trained / "test", plots=False, device="cpu", workers=0)
     assert len(found[1]) == 4
     assert json.loads((trained / "test" / "metrics.json").read_text())["images"] == 8
-
-
-def test_the_page_of_the_run_has_a_row_for_each_head(trained):
     heads = json.loads((trained / "page.json").read_text())["validation"]["heads"]
     assert [(head["name"], head["classes"]) for head in heads] == [("0: alone", 1), ("1: others", 3)]
     assert "By head" in (trained / "index.html").read_text()
@@ -89,16 +82,6 @@ def test_a_killed_run_resumes_exactly_and_without_the_head_file(trained, tmp_pat
     done = train("--resume", str(tmp_path / "runs" / "run"))
     assert done.returncode == 0, done.stderr
     assert_same_weights(trained / "weights/epoch_001.pt", tmp_path / "runs/run/weights/epoch_001.pt")
-
-
-def test_both_losses_are_those_of_several_heads():
-    model = Model(read_description(ROOT / TINY) | {"width_multiple": 0.125}, nc=4)
-    model.hyp, model.gr = load_hyp("data/hyp.small.yaml"), 1.0
-    config, dataset = YoloTrainConfig(epochs=2), SimpleNamespace(labels=[])
-    family = SimpleNamespace(model=model, hyp=model.hyp, config=config, dataset=dataset, names=["a", "b", "c", "d"])
-    YoloFamily.build_losses(family)
-    assert {name: type(loss) for name, loss in family.losses.items()} == dict.fromkeys(("plain", "ota"), MultiHeadLoss)
-    assert not family.losses["plain"].assigner.compares and family.losses["ota"].assigner.compares
 
 
 # --- which heads ------------------------------------------------------------------------------------------------------
@@ -123,12 +106,8 @@ def test_flags_choose_the_heads(shapes_small, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--heads", "4", "--head-config", "FILE"], "--heads 4, but .*heads.yaml has 2 heads"),
-        (["--head-config", "FILE", "--standard-grouping"], "one of --head-config, --standard-grouping"),
         (["--head-config", "FILE", "--single-cls"], "--single-cls leaves one class.*leave out --head-config"),
-        (["--heads", "5"], "4 classes cannot be shared out over 5 heads"),
         (["--head-config", str(SHIPPED["standard"])], "is for 80 classes, the data set has 4.*yolov7fast data heads"),
-        (["--head-config", "nothere.yaml"], "nothere.yaml cannot be read"),
     ],
 )
 def test_heads_that_do_not_fit_are_refused(arguments, message, tmp_path):
@@ -147,20 +126,6 @@ def test_mistakes_in_a_network_from_weights_name_the_file(tmp_path, shapes_small
         build_model(opt, load_hyp("data/hyp.small.yaml"), 4)
 
 
-@pytest.mark.parametrize(
-    ("last_row", "message"),
-    [
-        ([[74, 75, 76], 1, "MultiheadDetect", ["nc", "anchors"]], "the nearest known name is `MultiHeadDetect`"),
-        ([[74, 75, 76], 1, "MultiHeadDetect", ["nc"]], "arguments of MultiHeadDetect .* begin with nc and anchors"),
-    ],
-)
-def test_a_last_row_that_is_wrong_is_named_when_heads_are_given(last_row, message):
-    description = read_description(ROOT / TINY)
-    description["head"][-1] = last_row
-    with torch.device("meta"), pytest.raises(UserError, match=message):
-        Model(description, heads=2)
-
-
 # --- a start from one head --------------------------------------------------------------------------------------------
 
 
@@ -171,9 +136,9 @@ def test_transfer_lists_what_is_kept_fresh_and_dropped(caplog):
     with caplog.at_level(logging.INFO):
         log_transfer(several, one.state_dict(), ())
     kept, fresh, dropped = (record.getMessage() for record in caplog.records)
-    assert kept == "kept (332): model.0-76, model.77.anchors, model.77.anchor_grid"
+    assert kept.startswith("kept (332): model.0.") and kept.endswith(" and 326 more")
     assert fresh.startswith("fresh (24): model.77.heads.0.0.weight, model.77.heads.0.0.bias")
-    assert dropped.startswith("dropped (12): model.77.m.0.weight") and dropped.endswith("model.77.im.2.implicit")
+    assert dropped.startswith("dropped (12): model.77.m.0.weight")
 
 
 def test_anchors_count_as_taken_only_where_they_are_the_same():
@@ -214,4 +179,4 @@ def test_a_one_head_checkpoint_starts_a_multi_head_run(tmp_path, shapes_small):
     done = train(*command, *weights, "--loss-ota", "0")
     assert done.returncode == 0, done.stderr
     text = done.stdout + done.stderr
-    assert "Transferred 332/344 items" in text and "kept (332): model.0-76" in text
+    assert "Transferred 332/344 items" in text and "kept (332): model.0." in text

@@ -19,7 +19,6 @@ from yolov7fast.training.family import summary_columns
 from yolov7fast.training.logging import bottleneck
 from yolov7fast.training.logging.loggers import TensorBoardLogger
 from yolov7fast.training.logging.reporter import EpochRow, Reporter
-from yolov7fast.training.start import CommandFacts
 
 COLUMNS = summary_columns(("box", "obj", "cls", "total"))
 PER_EPOCH = (
@@ -131,8 +130,7 @@ def train_fake(folder, family: FakeFamily, **flags) -> None:
             return family
 
     config = TrainConfig(**{"data": "my.yaml", "project": str(folder), "name": "run", "epochs": 1, **flags})
-    command = CommandFacts({}, (), (), lambda *_: {}, {})
-    training_run.train(replace(config, keep_files=False), Built, command, World())
+    training_run.train(replace(config, keep_files=False), Built, World())
 
 
 def test_no_memory_left_is_reported_with_the_flags_that_help(tmp_path, monkeypatch):

@@ -14,11 +14,11 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
-from yolov7fast.cli.programs import program
 from yolov7fast.core.device import select_device
 from yolov7fast.core.errors import UserError, one_line
 from yolov7fast.core.files.atomic import write_atomically
 from yolov7fast.core.process.output import quiet
+from yolov7fast.core.programs import program
 from yolov7fast.core.text import printable
 from yolov7fast.machine import gpu_check
 from yolov7fast.machine.gpu_check import FAILED, CheckLine

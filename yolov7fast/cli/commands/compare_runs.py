@@ -7,10 +7,10 @@ Writes report.md, report.html (one page with the plots inside) and plots/*.svg t
 
 from pathlib import Path
 
-from yolov7fast.cli.programs import program
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.atomic import write_atomically
 from yolov7fast.core.files.paths import increment_path
+from yolov7fast.core.programs import program
 from yolov7fast.reports.comparison import build_report
 from yolov7fast.reports.html_page import Bullets, ComparisonReport, to_html, to_markdown
 from yolov7fast.reports.run_results import read_runs

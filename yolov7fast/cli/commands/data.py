@@ -18,10 +18,10 @@ from shlex import quote
 import yaml
 
 from yolov7fast.cli.commands import group_classes, resize_dataset
-from yolov7fast.cli.programs import program
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.atomic import write_atomically
 from yolov7fast.core.process.output import log_to_stderr
+from yolov7fast.core.programs import program
 from yolov7fast.core.text import counted, printable
 from yolov7fast.data.checks.check_findings import ERROR, EXIT_CODES, SEVERITIES, as_text
 from yolov7fast.data.checks.dataset_checks import DEFAULT_CFG

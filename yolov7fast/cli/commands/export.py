@@ -7,14 +7,16 @@ import tempfile
 from argparse import Namespace
 from pathlib import Path
 
-from yolov7fast.cli.checks import parse_within_limits
+from yolov7fast.cli.checks import check_limits
 from yolov7fast.cli.flags.export import ROWS
-from yolov7fast.cli.parser import Parser, parser_of
+from yolov7fast.cli.parser import Parser
 from yolov7fast.core.errors import UserError
+from yolov7fast.core.programs import program
 
 
 def parser() -> Parser:
-    return parser_of("export", ROWS)
+    own = program("export")
+    return Parser(ROWS, prog=own.invocation, description=own.summary)
 
 
 def run(opt: Namespace) -> list:
@@ -95,7 +97,8 @@ def largest_difference(trained, deploy) -> float:
 
 
 def main() -> int:
-    opt = parse_within_limits(parser())
+    opt = (own := parser()).parse_args()
+    check_limits(opt, own.flags)
     if opt.benchmark:
         benchmark(opt)
     elif opt.deploy_cfg:

@@ -6,8 +6,8 @@ import runpy
 import sys
 from typing import NoReturn
 
-from yolov7fast.cli.programs import program
 from yolov7fast.core.errors import UserError
+from yolov7fast.core.programs import program
 from yolov7fast.overlay.checkout import Checkout
 from yolov7fast.overlay.parts import OverlaySettings, put_in
 from yolov7fast.overlay.repairs import with_rank

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from yolov7fast.cli.checks import check_limits
 from yolov7fast.cli.flags import Flag, flags_of
 from yolov7fast.cli.parser import Parser
-from yolov7fast.cli.programs import program
 from yolov7fast.core.errors import UserError
+from yolov7fast.core.programs import program
 
 TAKEN = (*("cfg", "data", "hyp", "img_size", "adam", "amp", "loss_ota", "assigner", "heads"), "single_cls")
 COCO_CLASSES = 80

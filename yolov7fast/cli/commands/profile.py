@@ -18,12 +18,12 @@ import torch
 from yolov7fast.cli.checks import check_limits, check_train
 from yolov7fast.cli.flags import Flag, flags_of
 from yolov7fast.cli.parser import Parser
-from yolov7fast.cli.programs import program
 from yolov7fast.cli.train_command import config_of
 from yolov7fast.cli.values import AUTO
 from yolov7fast.core.device import select_device
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.atomic import write_atomically
+from yolov7fast.core.programs import program
 from yolov7fast.data.data_yaml import DataYaml, load_data_yaml
 from yolov7fast.losses.assigners import assigner_stages
 from yolov7fast.machine.profiler import batches, build_step, measure

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from yolov7fast.cli.commands.compare_runs import write_report
 from yolov7fast.cli.parser import parser_for
-from yolov7fast.cli.programs import program
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.paths import check_file
+from yolov7fast.core.programs import program
 
 
 def parser() -> argparse.ArgumentParser:

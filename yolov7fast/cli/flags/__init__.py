@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from yolov7fast.cli.flags import data, network, optimisation, run
 from yolov7fast.cli.flags.row import Flag
 
-__all__ = ["TABLE", "Flag", "fixed_on_resume", "flags_of", "register", "removed"]
+__all__ = ["TABLE", "Flag", "flags_of", "register", "removed"]
 
 # flags that earlier versions had, and why they are gone
 REMOVED = {
@@ -33,8 +33,3 @@ def removed(flag: str) -> str:
     """Why a flag of earlier versions is gone; empty for any other text."""
     why = REMOVED.get(flag.partition("=")[0].lstrip("-").replace("-", "_"), "")
     return f"{flag.partition('=')[0]} {why}" if why else ""
-
-
-def fixed_on_resume(family: str) -> tuple[str, ...]:
-    """Options that make a run that run: they cannot change when it is resumed."""
-    return tuple(name for name, flag in flags_of("train", family).items() if flag.fixed)

@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from yolov7fast.cli.values import count_or_auto
+from yolov7fast.cli.values import BadValue, count_or_auto
+from yolov7fast.core.errors import UserError, shown
 
 # headings of --help, in this order
 DATA, NETWORK, HEADS = "data", "network", "several heads"
@@ -64,6 +65,7 @@ class Flag:
     const: Any = None  # the value of the bare flag
     choices: Sequence[Any] | None = None
     fixed: bool = False  # makes a run that run: it cannot change when resuming
+    rare: bool = False  # shown by --help-all only
     trials: Trials = MAY_SET
     changed: Mapping[Place, Mapping[str, Any]] = field(default_factory=dict)  # fields of this row that differ there
 
@@ -79,7 +81,7 @@ class Flag:
         return command in self.where or f"{command} {family}" in self.where
 
     def at(self, command: str, family: str) -> "Flag":
-        """The row as it stands for one command of one family: the narrower place has the last word."""
+        """The row as it stands for one command of one family: what a narrower place says overrides the rest."""
         fields: dict[str, Any] = {}
         for place in (command, family, f"{command} {family}"):
             fields |= self.changed.get(place, {})
@@ -94,3 +96,40 @@ class Flag:
         optional = {"nargs": self.nargs, "const": self.const, "choices": self.choices, "metavar": metavar}
         given = {name: value for name, value in optional.items() if value is not None}
         return {"type": self.type, "default": self.default, **given}
+
+    def value_of(self, value: Any, where: object) -> Any:
+        """The value of a run file or `opt.yaml` as argparse would have made it; None is the default.
+
+        where: the file, for the error.
+        """
+        if value is None:
+            return self.default
+        if self.is_switch:
+            if not isinstance(value, bool):
+                raise UserError(f"{where}: {self.dest} is a switch: true or false, not {shown(value)}")
+            return value
+        choices = self.choices or ()
+        if value is False and "off" in choices:
+            return "off"  # YAML reads a bare `off` as false
+        if isinstance(value, bool) and self.const is not None:  # the bare flag, or its absence
+            return self.const if value else self.default
+        if self.nargs == "+":
+            return [self._convert(item, where) for item in (value if isinstance(value, list) else [value])]
+        if value == self.default and type(value) is type(self.default):
+            return value
+        if choices and not any(value == each and isinstance(value, bool) == isinstance(each, bool) for each in choices):
+            raise UserError(f"{where}: {self.dest} must be one of {list(choices)}, not {shown(value)}")
+        return self._convert(value, where)
+
+    def _convert(self, value: Any, where: object) -> Any:
+        cut = self.type is int and isinstance(value, float) and not value.is_integer()
+        no_text = self.type is str and isinstance(value, list | Mapping)
+        try:
+            if isinstance(value, bool) or cut or no_text:
+                raise TypeError
+            return self.type(value)
+        except BadValue as error:
+            raise UserError(f"{where}: {self.dest} {error}") from None
+        except (TypeError, ValueError, OverflowError):
+            kind = getattr(self.type, "__name__", "another kind")
+            raise UserError(f"{where}: {self.dest} must be {kind}, not {shown(value)}") from None

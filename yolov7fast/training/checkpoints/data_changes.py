@@ -7,7 +7,7 @@ same one. Pixels are not part of it.
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,23 +21,11 @@ REMEDY = "restore it, or add --allow-changed-data"
 Fingerprint = dict[str, Any]  # what `fingerprint` makes: plain values, as a checkpoint holds them
 
 
-class LabelledImages(Protocol):
-    """labels: float32 (m, 5) of each image; segments: outlines of each image, perhaps none."""
+def fingerprint(sets: Mapping[str, Any], names: Sequence[str]) -> Fingerprint:
+    """The paths of the images below the folder that all share, each with a digest of its labels, by split.
 
-    img_files: Sequence[str]
-    labels: Sequence[np.ndarray]
-    segments: Sequence[Sequence[np.ndarray]]
-
-
-class Split(NamedTuple):
-    """The images of a split, by their path below the folder that all share, each with a digest of its labels."""
-
-    names: list[str]
-    digests: list[bytes]
-
-
-def fingerprint(sets: Mapping[str, LabelledImages], names: Sequence[str]) -> Fingerprint:
-    """sets: the data sets of a run by their splits; names: of the classes."""
+    sets: data sets with `img_files`, `labels` (float32 (m, 5) of each image) and `segments`; names: of the classes.
+    """
     splits = {}
     for split, dataset in sets.items():
         digests = b"".join(map(_digest, dataset.labels, dataset.segments))
@@ -57,7 +45,16 @@ def changes(stored: Fingerprint, present: Fingerprint) -> str:
         found.append(f"classes were {shown(before)} and are {shown(now)}")
     for name, split in present["splits"].items():
         if name in stored["splits"]:
-            found += [f"{name}: {text}" for text in _changes_of(_split(stored["splits"][name]), _split(split))]
+            old, new = _digests(stored["splits"][name]), _digests(split)
+            kinds = {
+                "with other labels": [file for file in new if file in old and old[file] != new[file]],
+                "new": [file for file in new if file not in old],
+                "gone": [file for file in old if file not in new],
+            }
+            for kind, files in kinds.items():
+                first = ", ".join(printable(file, 30) for file in files[:NAMED])
+                more = ", ..." if len(files) > NAMED else ""
+                found += [f"{name}: {counted(len(files), 'image')} {kind} ({first}{more})"] if files else []
     return "; ".join(found)
 
 
@@ -86,25 +83,9 @@ def _below_shared_folder(files: Sequence[str]) -> list[str]:
     return [os.path.abspath(path)[len(folder) :].lstrip(os.sep) for path in files]
 
 
-def _split(stored: Mapping[str, Any]) -> Split:
+def _digests(stored: Mapping[str, Any]) -> dict[str, bytes]:
+    """The digest of each file's labels."""
     names = stored["files"].split("\0") if stored["files"] else []
     content = stored["digests"].numpy().tobytes()
     digests = [content[i : i + DIGEST_BYTES] for i in range(0, len(content), DIGEST_BYTES)]
-    if len(digests) != len(names):
-        raise ValueError("not the digests of these files")
-    return Split(names, digests)
-
-
-def _changes_of(before: Split, now: Split) -> list[str]:
-    old, new = dict(zip(before.names, before.digests)), dict(zip(now.names, now.digests))
-    kinds = {
-        "with other labels": [name for name in now.names if name in old and old[name] != new[name]],
-        "new": [name for name in now.names if name not in old],
-        "gone": [name for name in before.names if name not in new],
-    }
-    return [_told(kind, files) for kind, files in kinds.items() if files]
-
-
-def _told(kind: str, files: Sequence[str]) -> str:
-    first = ", ".join(printable(name, 30) for name in files[:NAMED])
-    return f"{counted(len(files), 'image')} {kind} ({first}{', ...' if len(files) > NAMED else ''})"
+    return dict(zip(names, digests, strict=True))

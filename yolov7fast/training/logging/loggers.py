@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -18,21 +18,27 @@ from yolov7fast.training.family import Family
 log = logging.getLogger(__name__)
 
 
-class Logger(Protocol):
-    """Takes scalars by tag after each epoch; plots and checkpoints if it wants them."""
+class Logger:
+    """Takes scalars by tag after each epoch; by default neither plots nor checkpoints."""
 
     def begin(self, family: Family) -> None:
         """Log what is known before the first step."""
 
-    def epoch(self, scalars: dict[str, float], epoch: int) -> None: ...
+    def epoch(self, scalars: dict[str, float], epoch: int) -> None:
+        """Log the scalars of an epoch by their tags."""
 
     def wants_plots(self, epoch: int) -> bool:
         """Whether it shows the plots of this epoch's validation."""
-        ...
+        return False
 
-    def plot(self, path: Path, epoch: int) -> None: ...
-    def checkpoint(self, path: Path, epoch: int) -> None: ...
-    def close(self) -> None: ...
+    def plot(self, path: Path, epoch: int) -> None:
+        """Log one of them."""
+
+    def checkpoint(self, path: Path, epoch: int) -> None:
+        """Upload a checkpoint."""
+
+    def close(self) -> None:
+        """Write what is left."""
 
 
 def check_loggers(config: TrainConfig) -> None:
@@ -57,18 +63,14 @@ def make_loggers(config: TrainConfig, run_dir: Path, checkpoint: dict[str, Any] 
     return loggers
 
 
-class TensorBoardLogger:
+class TensorBoardLogger(Logger):
     """Scalars by epoch, and the class histogram once."""
 
     def __init__(self, run_dir: Path):
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-        self.run_dir = run_dir
-        self.begin_file()
-
-    def begin_file(self) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self.writer = SummaryWriter(str(self.run_dir))
+        self.run_dir, self.writer = run_dir, SummaryWriter(str(run_dir))
 
     def begin(self, family: Family) -> None:
         classes = np.concatenate(list(family.dataset.labels), 0)[:, 0]
@@ -77,25 +79,16 @@ class TensorBoardLogger:
     def epoch(self, scalars: dict[str, float], epoch: int) -> None:
         if not any(self.run_dir.glob("events.out.tfevents.*")):  # removed: the writer's thread would end in a traceback
             self.writer.close()
-            self.begin_file()
+            self.writer = type(self.writer)(str(self.run_dir))
         for tag, value in scalars.items():
             self.writer.add_scalar(tag, value, epoch)
         self.writer.flush()
-
-    def wants_plots(self, epoch: int) -> bool:
-        return False
-
-    def plot(self, path: Path, epoch: int) -> None:
-        """TensorBoard gets no images."""
-
-    def checkpoint(self, path: Path, epoch: int) -> None:
-        """TensorBoard keeps no checkpoints."""
 
     def close(self) -> None:
         self.writer.close()
 
 
-class WandbLogger:
+class WandbLogger(Logger):
     """Weights & Biases, where --wandb is given and the package is installed."""
 
     def __init__(self, config: TrainConfig, run_dir: Path, run_id: str | None = None):

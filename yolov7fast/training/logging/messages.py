@@ -4,12 +4,13 @@ import shlex
 import sys
 from pathlib import Path
 
+from yolov7fast.checkpoint.released_weights import released_for
+from yolov7fast.core.programs import program, program_of
 from yolov7fast.core.text import counted, styled
 from yolov7fast.data.loading.create_dataloader import why_fewer
 from yolov7fast.evaluation.eval_result import MAP, MAP50
 from yolov7fast.training.checkpoints.resume import Progress
 from yolov7fast.training.family import Family
-from yolov7fast.training.start import CommandFacts
 from yolov7fast.training.trainer import Outcome
 
 SMALL_SET = 5000  # training images, below which start weights make most of the difference
@@ -60,33 +61,34 @@ def warmup_warning(family: Family, total: int) -> str:
 
 def scratch_warning(family: Family) -> str:
     """The warning that a network without start weights is to learn from a small data set; empty: it is not."""
-    images, flag = len(family.dataset), family.start_weights()
-    is_part = family.config.subset_size or family.config.overfit  # of a larger set, to try something out
-    if images >= SMALL_SET or is_part or family.data.generate or not flag:
+    config, images = family.config, len(family.dataset)
+    file = released_for(getattr(config, "cfg", ""))
+    is_part = config.subset_size or config.overfit  # of a larger set, to try something out
+    if images >= SMALL_SET or is_part or family.data.generate or config.weights or not file:
         return ""
     return (
         f"no start weights (--weights is empty), so all is learnt from {counted(images, 'image')} alone; start weights "
-        f"usually give a far better detector. Add {flag}"
+        f"usually give a far better detector. Add --weights {file}, which is fetched on first use"
     )
 
 
 # --- last -------------------------------------------------------------------------------------------------------------
 
 
-def print_end(outcome: Outcome, family: Family, command: CommandFacts) -> int:
+def print_end(outcome: Outcome, family: Family) -> int:
     """Print how the run ended; returns the exit code: of its signal, of the verdict of --overfit, or 0."""
-    config, start = family.config, command.start_of(family.name)
+    config, start = family.config, program_of("train", family.name).invocation
     if not family.world.is_main or not config.keep_files:
         return outcome.interrupted
     if outcome.interrupted:
         resume = f"{start} --resume {shlex.quote(config.save_dir)}"
         print(f"stopped in epoch {outcome.progress.epoch}/{config.epochs - 1}; resume with: {resume}")
         return outcome.interrupted
-    print_results(outcome, family, command)
+    print_results(outcome, family)
     return overfit_verdict(outcome) if config.overfit else 0
 
 
-def print_results(outcome: Outcome, family: Family, command: CommandFacts) -> None:
+def print_results(outcome: Outcome, family: Family) -> None:
     """How long the run took, its best epoch with its file, and the commands that come next."""
     config, progress, folder = family.config, outcome.progress, Path(family.config.save_dir)
     by_iterations = 0 < config.max_iter <= progress.global_step and progress.epoch < config.epochs
@@ -101,7 +103,7 @@ def print_results(outcome: Outcome, family: Family, command: CommandFacts) -> No
     print(f"Results in {folder}: {', '.join(name for name in SHOWN if (folder / name).is_file())}")
     if found and not config.overfit:
         print("Next, measure it and find objects with it:")
-        for line in next_commands(found[0], family, command):
+        for line in next_commands(found[0], family):
             print(f"  {line}")
 
 
@@ -113,26 +115,26 @@ def best_text(progress: Progress) -> str:
     return f"{progress.best_epoch}/{progress.epoch - 1}, mAP@.5 {map50:.3f}, mAP@.5:.95 {map_:.3f}: "
 
 
-def next_commands(weights: Path, family: Family, command: CommandFacts) -> list[str]:
+def next_commands(weights: Path, family: Family) -> list[str]:
     """The commands that measure a checkpoint as training did, and that detect with it."""
     file, data = shlex.quote(str(weights)), shlex.quote(str(family.config.data))
     rest = {"test": ["--data", data], "detect": ["--source", "FOLDER"]}
     return [
-        " ".join([command.invocations[name], "--weights", file, *flags, *family.command_flags(name)])
+        " ".join([program(name).invocation, "--weights", file, *flags, *family.command_flags(name)])
         for name, flags in rest.items()
     ]
 
 
-def next_steps(family: Family, command: CommandFacts) -> list[tuple[str, str]]:
+def next_steps(family: Family) -> list[tuple[str, str]]:
     """(what for, command) that a user may want after the run, for its page."""
     best = family.weights_dir / f"best{family.checkpoint_suffix}"
     weights, data, folder = (shlex.quote(str(text)) for text in (best, family.config.data, family.config.save_dir))
-    starts = command.invocations
+    resume = f"{program_of('train', family.name).invocation} --resume {folder}"
     return [
-        ("Measure the best weights", f"{starts['test']} --weights {weights} --data {data}"),
-        ("Resume; of a complete run, add --epochs N", f"{command.start_of(family.name)} --resume {folder}"),
-        ("Export for other runtimes", f"{starts['export']} --weights {weights}"),
-        ("Compare with another run", f"{starts['compare']} {folder} OTHER_RUN"),
+        ("Measure the best weights", f"{program('test').invocation} --weights {weights} --data {data}"),
+        ("Resume; of a complete run, add --epochs N", resume),
+        ("Export for other runtimes", f"{program('export').invocation} --weights {weights}"),
+        ("Compare with another run", f"{program('compare').invocation} {folder} OTHER_RUN"),
     ]
 
 

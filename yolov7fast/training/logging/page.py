@@ -19,7 +19,7 @@ from concurrent.futures import Future
 from dataclasses import asdict
 from pathlib import Path
 from statistics import median
-from typing import Any, Concatenate, ParamSpec
+from typing import Any
 
 import cv2
 import numpy as np
@@ -32,7 +32,7 @@ from yolov7fast.core.process.threads import SideThread
 from yolov7fast.core.text import counted, printable
 from yolov7fast.reports.run_page import REFRESH_SECONDS, run_page
 from yolov7fast.training.checkpoints.resume import Progress
-from yolov7fast.training.config import TrainConfig
+from yolov7fast.training.config import NOT_STORED, TrainConfig
 from yolov7fast.training.family import Family
 
 log = logging.getLogger(__name__)
@@ -41,18 +41,17 @@ MOST_WARNINGS, MOST_COMMANDS = 100, 20
 RUNNING, COMPLETE, STOPPED, FAILED = "running", "complete", "stopped", "failed"
 
 
-P = ParamSpec("P")
-
-
-def harmless(method: Callable[Concatenate["RunPage", P], None]) -> Callable[Concatenate["RunPage", P], None]:
-    """Turn what a method of the page raises into one warning."""
+def harmless(method: Callable[..., None]) -> Callable[..., None]:
+    """Turn what a method of the page raises into one warning; training continues."""
 
     @functools.wraps(method)
-    def guarded(self: "RunPage", *args: P.args, **kwargs: P.kwargs) -> None:
+    def guarded(self: "RunPage", *args: Any, **kwargs: Any) -> None:
         try:
             method(self, *args, **kwargs)
         except Exception as error:
-            self.fail(error)
+            if not self.failed:
+                log.warning("the page %s cannot be written (%s); training continues", self.folder / PAGE, error)
+            self.failed = True
 
     return guarded
 
@@ -99,16 +98,10 @@ class RunPage:
     # --- what the run hands over: cheap, and on its own thread --------------------------------------------------------
 
     @harmless
-    def begin(
-        self,
-        family: Family,
-        progress: Progress,
-        defaults: Mapping[str, Any],
-        next_steps: Sequence[tuple[str, str]],
-    ) -> None:
+    def begin(self, family: Family, progress: Progress, next_steps: Sequence[tuple[str, str]]) -> None:
         """What is run; the page appears before the first step.
 
-        defaults: of the options; next_steps: (what for, command) that a user may want after the run.
+        next_steps: (what for, command) that a user may want after the run.
         """
         config = family.config
         self.limits = config.epochs, config.max_iter
@@ -119,7 +112,7 @@ class RunPage:
             "images_per_epoch": len(family.dataset),
             "batches_per_epoch": len(family.loader) * config.world_size,
         }
-        settings, device = changed_settings(config, defaults), family.device
+        settings, device = changed_settings(config), family.device
         self.find_facts = lambda: {"settings": settings, "facts": machine_facts(device)}
         self.progress(progress, len(family.loader), {}, device)
         self.write()
@@ -187,12 +180,6 @@ class RunPage:
         write_atomically(self.folder / STATE, json.dumps(state), durable=False)
         write_atomically(self.folder / PAGE, run_page(self.folder, state), durable=False)
 
-    def fail(self, error: Exception) -> None:
-        """Warn once; training continues."""
-        if not self.failed:
-            log.warning("the page %s cannot be written (%s); training continues", self.folder / PAGE, error)
-        self.failed = True
-
 
 def _now() -> str:
     return time.strftime("%Y-%m-%d %H:%M")
@@ -202,8 +189,8 @@ def _now() -> str:
 
 # follow from others, or are facts of the command line
 NOT_SHOWN = {
-    *("given", "config", "save_dir", "resume", "local_rank", "global_rank", "world_size", "total_batch_size"),
-    *("test_size", "bucket", "rate"),
+    *NOT_STORED,
+    *("save_dir", "resume", "local_rank", "global_rank", "world_size", "shuffled", "test_size", "bucket", "rate"),
 }
 LONGEST = 300  # characters of a value
 
@@ -213,13 +200,11 @@ def command_line() -> str:
     return shlex.join(sys.argv if sys.argv[0].startswith("yolov7fast ") else ["python", *sys.argv])
 
 
-def changed_settings(config: TrainConfig, defaults: Mapping[str, Any]) -> dict[str, str]:
+def changed_settings(config: TrainConfig) -> dict[str, str]:
     """Options that differ from their defaults."""
-    return {
-        name: str(value)[:LONGEST]
-        for name, value in asdict(config).items()
-        if name not in NOT_SHOWN and name in defaults and value != defaults[name]
-    }
+    values, defaults = asdict(config), asdict(type(config)())
+    changed = {name: value for name, value in values.items() if name not in NOT_SHOWN and value != defaults[name]}
+    return {name: str(value)[:LONGEST] for name, value in changed.items()}
 
 
 def machine_facts(device: torch.device) -> dict[str, str]:
@@ -243,7 +228,7 @@ def _commit() -> str:
     """Of the checkout that runs; nothing where the program is installed, or git does not know."""
     if CHECKOUT is None:
         return ""
-    words = ["git", "-C", str(CHECKOUT), "describe", "--always", "--dirty", "--abbrev=12"]
+    words = ["git", "--no-optional-locks", "-C", str(CHECKOUT), "describe", "--always", "--dirty", "--abbrev=12"]
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):

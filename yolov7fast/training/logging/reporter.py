@@ -1,4 +1,4 @@
-"""What a run reports: progress text, results.txt and results.csv, and the same figures for loggers."""
+"""What a run reports: progress text, results.txt and results.csv, and the same numbers for loggers."""
 
 import csv
 import io
@@ -23,8 +23,11 @@ RATES = ("lr0", "lr1", "lr2")
 
 
 class EpochRow(NamedTuple):
-    """One epoch's figures. means: loss parts, total last; metrics: of the last validation, by columns of results.csv;
-    validated: that it was this epoch's."""
+    """The numbers of an epoch.
+
+    means: loss parts, total last; metrics: of the last validation, by columns of results.csv; validated: it was this
+    epoch's.
+    """
 
     epoch: int
     epochs: int
@@ -97,7 +100,7 @@ class Reporter:
         return ["epoch", *train, "labels", "img_size", *self.summary, *RATES, *times, *self.metric_names]
 
     def epoch_done(self, row: EpochRow) -> None:
-        """Write an epoch's figures everywhere; a full disk costs these lines for now, not the run."""
+        """Write an epoch's numbers everywhere; a full disk costs these lines for now, not the run."""
         tables = ((self.results_txt, self._txt_line(row)), (self.results_csv, self._csv_lines(row)))
         for table, lines in tables:
             with unless_the_disk_is_full():
@@ -114,7 +117,7 @@ class Reporter:
                     table.write(table.text)
 
     def _txt_line(self, row: EpochRow) -> str:
-        """As upstream writes it: an epoch without validation repeats the figures of the last one."""
+        """As upstream writes it: an epoch without validation repeats the numbers of the last one."""
         text = progress_text(row.epoch, row.epochs, row.memory_gb, row.means, row.labels, row.img_size)
         return text + "".join("%10.4g" % row.metrics.get(name, 0.0) for name in self.summary) + "\n"
 

@@ -8,7 +8,6 @@ import importlib
 import sys
 from typing import Any, NamedTuple
 
-from yolov7fast.checkpoint.families import FAMILIES
 from yolov7fast.core.files.paths import CHECKOUT
 
 PACKAGE = "yolov7fast"
@@ -61,11 +60,6 @@ PROGRAMS = (
     Program("check", "check", "Check this machine: environment, results, speed, resume."),
     Program("overlay", "overlay", "Run a checkout of upstream with this project's parts.", "tools/overlay.py"),
 )
-
-
-def programs() -> list[Program]:
-    """The table, and `train-NAME` for each family without a row."""
-    return [*PROGRAMS, *(row for row in (program_of("train", name) for name in FAMILIES) if row not in PROGRAMS)]
 
 
 def program(name: str) -> Program:
