@@ -89,7 +89,7 @@ def test_an_image_whose_voc_file_cannot_be_read_is_left_out_and_no_background(tm
     assert "objects could not be read" not in caplog.text
     assert findings(root)["unreadable label"] == 1
     written = write_as("yolo", recognise(root).read(), tmp_path / "out")
-    assert written.changes["images left out whose annotations cannot be used"] == 1
+    assert written.changes["image left out: its annotations cannot be used"] == 1
     assert not list((tmp_path / "out").rglob("009.*"))
 
 

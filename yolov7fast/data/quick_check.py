@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
+from yolov7fast.data.autoanchor import box_sizes
 
 if TYPE_CHECKING:
     from yolov7fast.data.dataset import LoadImagesAndLabels
@@ -71,10 +71,8 @@ def _has_equal(path: str, others: Sequence[str]) -> bool:
 
 def boxes_below(data: "LoadImagesAndLabels", img_size: int) -> tuple[int, int]:
     """Return the numbers of boxes with a side below 3 pixels at `img_size` and of all boxes."""
-    sizes = img_size * data.shapes / data.shapes.max(1, keepdims=True)
-    wh = [rows[:, 3:5] * size for rows, size in zip(data.labels, sizes)]
-    every = np.concatenate([np.zeros((0, 2)), *wh])
-    return int((every < SMALLEST_SIDE).any(1).sum()), len(every)
+    wh = box_sizes(data, img_size)
+    return int((wh < SMALLEST_SIDE).any(1).sum()), len(wh)
 
 
 def closer_look(signs: Sequence[str], data: str, img_size: int, cfg: str = "") -> str:

@@ -60,7 +60,7 @@ def test_polygons_stay_polygons_and_crowds_stay_crowds(tmp_path):
     assert [a["iscrowd"] for a in again["annotations"]][:2] == [1, 0]
     assert all(len(a["segmentation"][0]) == 8 for a in again["annotations"][1:])
     written = write_as("yolo", annotated, tmp_path / "yolo", images="none")
-    assert written.changes["crowd regions left out"] == 1
+    assert written.changes["crowd region left out"] == 1
     assert (tmp_path / "yolo" / "labels" / "train" / "000.txt").read_text() == ""
     assert len((tmp_path / "yolo" / "labels" / "train" / "001.txt").read_text().split()) == 2 * 9
     boxes = write_as("yolo", annotated, tmp_path / "boxes", images="none", boxes_only=True)
@@ -77,9 +77,9 @@ def test_what_training_does_not_take_is_left_out_or_cut_and_counted(tmp_path):
     file.write_text(json.dumps(content))
     written = write_as("yolo", recognise(root).read(), tmp_path / "out", images="none", boxes_only=True)
     assert dict(written.changes) == {
-        "boxes without area left out": 1,
-        "boxes cut at the edge of the image": 1,
-        "objects given twice, kept once": 1,
+        "box without area left out": 1,
+        "box cut at the edge of the image": 1,
+        "object given twice, kept once": 1,
     }
     rows = np.loadtxt(tmp_path / "out" / "labels" / "train" / "000.txt", ndmin=2)
     assert len(rows) == 2

@@ -150,13 +150,12 @@ def test_a_folder_without_labels_says_what_was_looked_for_and_what_is_there(tmp_
         ("image,x1,y1,x2,y2,label", "0.png,10,20,40,50,cat", (10, 20, 40, 50)),
         ("filename;xmin;ymin;w;h;class", "0.png;10;20;30;30;cat", (10, 20, 40, 50)),
         ("path,cx,cy,w,h,category", "a/b/0.png,25,35,30,30,cat", (10, 20, 40, 50)),
-        (None, "0.png,10,20,40,50,cat", (10, 20, 40, 50)),
         ("ImageID,LabelName,XMin,XMax,YMin,YMax", "0,cat,0.25,0.5,0.5,1.0", (24, 32, 48, 64)),
     ],
 )
 def test_columns_of_a_csv_are_known_by_their_names(tmp_path, header, row, box):
     draw(0, tmp_path / "images" / "0.png")  # 96 x 64
-    (tmp_path / "boxes.csv").write_text("\n".join([header, row] if header else [row]) + "\n")
+    (tmp_path / "boxes.csv").write_text(f"{header}\n{row}\n")
     annotated = recognise(tmp_path).read()
     (sample,) = annotated.samples
     assert annotated.names == ["cat"]

@@ -169,9 +169,9 @@ def run_convert(opt: argparse.Namespace) -> int:
         _split_off(annotated, opt.val_fraction, path)
     written = write_as(opt.to, annotated, Path(opt.folder), opt.images, opt.boxes)
     faults = sum(len(sample.faults) for sample in annotated.samples)
-    changes = written.changes + Counter({"objects left out that cannot be read": faults})
+    changes = written.changes + Counter({"object left out that cannot be read": faults})
     for what, count in changes.items():
-        print(f"  {count:,} {what}")
+        print(f"  {count:,} x {what}")
     print(f"written: {written.entry}")
     return 0
 

@@ -1,4 +1,4 @@
-"""CSV files with one box a row; columns are identified by their names, or by position if there is no header."""
+"""CSV files with one box a row; columns are identified by the names in the first row."""
 
 import csv
 import math
@@ -31,7 +31,6 @@ COLUMNS = {  # content of a column -> its possible names, lower case, without se
 }
 CORNERS = ("left", "top", "right", "bottom")
 BOX_FORMS = (CORNERS, ("left", "top", "box width", "box height"), ("cx", "cy", "box width", "box height"))
-NO_HEADER = ("image", *CORNERS, "class")  # columns of a file without a header
 LONGEST_FIELD = 1 << 16
 LARGEST_FRACTION = 1.5  # a file whose coordinates are all at most this is read as fractions of the image
 
@@ -67,7 +66,7 @@ def of_file(path: Path) -> CsvLayout:
 
 
 def looks_like_boxes(path: Path) -> bool:
-    """Whether the first row names the columns of boxes, or is itself a box."""
+    """Whether the first row names the columns of boxes."""
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:
             first = next(csv.reader([file.readline(LONGEST_FIELD)], delimiter=_delimiter(file)), [])
@@ -78,15 +77,9 @@ def looks_like_boxes(path: Path) -> bool:
 
 def _columns(first: list[str]) -> dict[str, int] | None:
     """Position of each known column, from the first row; None without columns for the image and the box."""
-    if _is_headless(first):
-        return {what: i for i, what in enumerate(NO_HEADER)}
     plain = ["".join(c for c in name.lower() if c.isalnum()) for name in first]
     found = {what: plain.index(n) for what, names in COLUMNS.items() for n in names[::-1] if n in plain}
     return found if "image" in found and any(all(c in found for c in form) for form in BOX_FORMS) else None
-
-
-def _is_headless(row: list[str]) -> bool:
-    return len(row) == len(NO_HEADER) and (all(_number(v) is not None for v in row[1:5]) or not any(row[1:]))
 
 
 def _number(text: str) -> float | None:
@@ -133,7 +126,7 @@ class _CsvFile:
             )
         if "class" not in columns:
             notes.append(f"{path.name} has no column of classes: all objects are of one class, 'object'")
-        for line, cells in rows if _is_headless(first) else rows[1:]:
+        for line, cells in rows[1:]:
             self._add(line, {what: cells[i].strip() for what, i in columns.items() if i < len(cells)}, columns, split)
         boxes = [row.box for images in self.splits.values() for own in images.values() for row in own]
         largest = max((abs(v) for box in boxes for v in box), default=0.0)

@@ -36,7 +36,7 @@ from yolov7fast.data.labels import img2label_paths
 from yolov7fast.data.near_duplicates import groups_of, near_pairs
 
 log = logging.getLogger(__name__)
-VERSION = 2
+VERSION = 3
 YAML_NAME = "data.yaml"
 THREADS = 8  # that read headers of images
 
@@ -181,8 +181,10 @@ def _convert(found: Found, build: Path, folder: Path, said: str, val_fraction: f
         write_atomically(build / f"{split}.txt", "\n".join(listed) + "\n")
         hidden = len(samples) < 1000
         for sample, name in tqdm(zip(samples, listed), f"labels {split}", len(samples), False, disable=hidden):
-            _label_file(build, name).write_text("".join(f"{line}\n" for line in label_lines(sample, changes)))
-    notes += [f"{count} {what}" for what, count in changes.items() if not what.startswith("crowd")]
+            _label_file(build, name).write_text(
+                "".join(f"{line}\n" for line in label_lines(sample, len(annotated.names), changes))
+            )
+    notes += [f"{count} x {what}" for what, count in changes.items() if not what.startswith("crowd")]
     counts = AnnotatedSet(annotated.kind, annotated.root, annotated.names, splits).counts()
     text = f"data: {found.kind} ({found.evidence}) in {said}: {counts}; labels converted to {folder}"
     # the COCO file by which pycocotools can evaluate the validation split: crowds and areas are then COCO's own
