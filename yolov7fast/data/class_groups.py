@@ -1,8 +1,7 @@
 """Grouping of classes by the geometry of their boxes, for the heads of a multi-head network.
 
 Classes are grouped by the mean of ln(w/h) over their boxes (0 is square) and optionally by the mean of ln(sqrt(w*h)).
-On one axis the optimal grouping is contiguous in sorted order and found by dynamic programming; on two axes,
-k-means with several seeded starts is used.
+The groups are the best of several seeded starts of k-means.
 """
 
 import logging
@@ -79,29 +78,6 @@ def training_geometry(data: DataYaml, img_size: int) -> ClassGeometry:
 # ---- grouping points -------------------------------------------------------------------------------------------------
 
 
-def partition_line(values: np.ndarray, k: int) -> np.ndarray:
-    """Return the optimal groups 0..k-1 of values (n,), ascending with the group mean (exact k-means on one axis)."""
-    order = np.argsort(values, kind="stable")
-    x = np.asarray(values, np.float64)[order]
-    n = len(x)
-    total, square = np.concatenate(([0.0], x.cumsum())), np.concatenate(([0.0], (x * x).cumsum()))
-    ends = np.arange(n + 1)
-    length = np.maximum(ends[None] - ends[:, None], 1)
-    spread = square[None] - square[:, None] - (total[None] - total[:, None]) ** 2 / length  # of x[start:end]
-    spread[ends[:, None] >= ends[None]] = np.inf  # groups are not empty
-    best, cuts = spread[0], []
-    for _ in range(k - 1):
-        cost = best[:, None] + spread  # previous groups end at row, the new one at column
-        cuts.append(cost.argmin(0))
-        best = cost.min(0)
-    groups, end = np.empty(n, np.int64), n
-    for g in range(k - 1, -1, -1):
-        start = int(cuts[g - 1][end]) if g else 0
-        groups[order[start:end]] = g
-        end = start
-    return groups
-
-
 def k_means(points: np.ndarray, k: int) -> np.ndarray:
     """Return the group 0..k-1 of each of the points (n, d): the best of several seeded starts; no group is empty."""
     from scipy.cluster.vq import ClusterError, kmeans2  # slow to import and seldom needed
@@ -129,9 +105,7 @@ def group_classes(geometry: ClassGeometry, heads: int, use_area: bool = False) -
     """
     if not 1 <= heads <= geometry.nc:
         raise UserError(f"{geometry.nc} classes cannot be distributed over {heads} heads: ask for 1 to {geometry.nc}")
-    if not use_area:
-        return partition_line(geometry.log_ratio, heads)
-    axes = (geometry.log_ratio, geometry.log_side)
+    axes = (geometry.log_ratio, geometry.log_side) if use_area else (geometry.log_ratio,)
     groups = k_means(np.stack([(a - a.mean()) / (a.std() or 1.0) for a in axes], 1), heads)
     centres = [geometry.log_ratio[groups == g].mean() for g in range(heads)]
     return np.argsort(np.argsort(centres, kind="stable"))[groups]

@@ -7,7 +7,6 @@ file, so a second pass costs one `stat` per file.
 import contextlib
 import hashlib
 import io
-import json
 import os
 import stat
 from collections.abc import Sequence
@@ -215,11 +214,10 @@ def _stored(place: Path) -> tuple[dict[str, int], np.ndarray, np.ndarray]:
     """Return the cache: row of each path, stamps (k, 2), FACTS (k,); empty if missing, old or damaged."""
     try:
         with np.load(place, allow_pickle=False) as stored:
-            header = json.loads(bytes(stored["header"]))
-            stamps, facts = stored["stamps"], stored["facts"]
-        paths = header["paths"]
-        right = header["version"] == VERSION and facts.dtype == FACTS and facts.shape == (len(paths),)
-        if right and stamps.dtype == np.int64 and stamps.shape == (len(paths), 2):
+            paths, stamps, facts = stored["paths"].tolist(), stored["stamps"], stored["facts"]
+            sizes = (len(paths),), (len(paths), 2)
+            right = stored["version"] == VERSION and facts.dtype == FACTS and (facts.shape, stamps.shape) == sizes
+        if right and stamps.dtype == np.int64:
             return {path: i for i, path in enumerate(paths)}, stamps, facts
     except Exception:  # damaged files raise many types; the cache is rewritten
         pass
@@ -228,9 +226,8 @@ def _stored(place: Path) -> tuple[dict[str, int], np.ndarray, np.ndarray]:
 
 def _write(place: Path, paths: Sequence[str], stamps: np.ndarray, facts: np.ndarray) -> None:
     """Write the cache; if the folder is not writable, the next pass takes as long as this one."""
-    header = np.frombuffer(json.dumps({"version": VERSION, "paths": list(paths)}).encode(), np.uint8)
     with contextlib.suppress(UserError), atomic_file(place, durable=False) as file:
-        np.savez(file, header=header, stamps=stamps, facts=facts)
+        np.savez(file, version=VERSION, paths=np.array(paths, dtype=str), stamps=stamps, facts=facts)
 
 
 def loaded_sizes(facts: np.ndarray) -> np.ndarray:

@@ -1,9 +1,9 @@
 """Data checks at the start of training that read no pixels: a small part of `yolov7fast data check`."""
 
+import filecmp
 import os
 import shlex
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from yolov7fast.data.autoanchor import box_sizes
@@ -57,16 +57,9 @@ def _has_equal(path: str, others: Sequence[str]) -> bool:
     name = os.path.basename(path)
     others = sorted(others, key=lambda other: os.path.basename(other) != name)  # a copy usually keeps its name
     try:
-        size, content = os.path.getsize(path), None
-        for other in (file for file in others if os.path.getsize(file) == size):
-            if os.path.realpath(other) == os.path.realpath(path):
-                return True
-            content = content or Path(path).read_bytes()
-            if Path(other).read_bytes() == content:
-                return True
+        return any(os.path.samefile(path, other) or filecmp.cmp(path, other, shallow=False) for other in others)
     except OSError:  # gone since it was checked
-        pass
-    return False
+        return False
 
 
 def boxes_below(data: "LoadImagesAndLabels", img_size: int) -> tuple[int, int]:

@@ -17,7 +17,6 @@ from tests.data.formats.drawn_sets import (
     write_yolo,
 )
 from yolov7fast.data.formats.annotated_set import AnnotatedSet
-from yolov7fast.data.formats.coco_format import decode_rle
 from yolov7fast.data.formats.recognise import recognise
 
 TOLERANCE = 1e-6  # of the image's side
@@ -104,25 +103,3 @@ def test_csv_boxes_are_those_that_supervision_reads_from_the_same_set_in_yolo(tm
     ]
     annotated = recognise(write_csv(tmp_path / "csv")).read()
     assert_equal(ours(annotated), theirs(*read))
-
-
-def test_run_length_masks_are_decoded_as_pycocotools_does():
-    from pycocotools import mask as coco_mask
-
-    rng = np.random.default_rng(0)
-    for _ in range(50):
-        h, w = rng.integers(1, 40, 2)
-        mask = (rng.random((h, w)) < rng.random()).astype(np.uint8)
-        packed = coco_mask.encode(np.asfortranarray(mask))
-        assert (decode_rle({"size": packed["size"], "counts": packed["counts"].decode()}) == mask).all()
-        assert (decode_rle({"size": [int(h), int(w)], "counts": _plain_counts(mask)}) == mask).all()
-
-
-def _plain_counts(mask: np.ndarray) -> list[int]:
-    counts, value = [0], 0
-    for v in mask.T.ravel().tolist():
-        if v != value:
-            counts.append(0)
-            value = v
-        counts[-1] += 1
-    return counts

@@ -120,9 +120,9 @@ CSV = "filename,class,xmin,ymin,xmax,ymax\n0.png,a,1,2,3,4\n"
     ("names", "content", "words"),
     [
         (["annotations/instances_train2014.json", "annotations/instances_train2017.json"], COCO, "2 annotation files"),
-        (["annotations/a.json", "annotations/b.json"], COCO, "which of"),
+        (["annotations/a.json", "annotations/b.json"], COCO, "2 annotation files"),
         (["a.yaml", "b.yaml"], YAML, "several data YAML files"),
-        (["a.csv", "b.csv"], CSV, "several CSV files"),
+        (["a.csv", "b.csv"], CSV, "2 annotation files"),
     ],
 )
 def test_several_files_for_one_split_are_an_error_that_names_them_and_a_flag_to_paste(tmp_path, names, content, words):

@@ -3,9 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from shlex import quote
 from typing import NamedTuple
 
 import numpy as np
+
+from yolov7fast.core.errors import UserError
 
 SPLITS = ("train", "val", "test")
 # faults for which training leaves the image out, because its objects are not known
@@ -103,3 +106,21 @@ def split_of(name: str) -> str | None:
         if any(word.startswith(beginnings) for word in words):
             return split
     return None
+
+
+def files_by_split(root: Path, files: Sequence[Path]) -> dict[str, Path]:
+    """Annotation files by split, known from their names or folders; a single file may be for training.
+
+    Two files for one split, or several of which one belongs to none, are an error that names them.
+    """
+    splits: dict[str, Path] = {}
+    for path in files:
+        split = split_of(path.stem) or split_of(path.parent.name) or ("train" if len(files) == 1 else "")
+        if not split or split in splits:
+            names = ", ".join(str(file.relative_to(root)) for file in files)
+            raise UserError(
+                f"{root}: {len(files)} annotation files ({names}), not one for each of train, val and test; give the "
+                f"one to train on (--data {quote(str(files[0]))}), or move the others elsewhere"
+            )
+        splits[split] = path
+    return {split: splits[split] for split in SPLITS if split in splits}

@@ -4,12 +4,11 @@ import csv
 import math
 from collections import defaultdict
 from pathlib import Path
-from shlex import quote
 from typing import NamedTuple
 
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.text import printable
-from yolov7fast.data.formats.annotated_set import SPLITS, AnnotatedSet, Fault, Sample, split_of
+from yolov7fast.data.formats.annotated_set import SPLITS, AnnotatedSet, Fault, Sample, files_by_split, split_of
 from yolov7fast.data.formats.dataset_files import ImageFinder
 from yolov7fast.data.image_io import image_size
 
@@ -48,16 +47,9 @@ def find(root: Path) -> CsvLayout | None:
     files = [p for p in sorted(root.glob("*.csv")) if looks_like_boxes(p)]
     if not files:
         files = [p for p in sorted(root.glob("*/*.csv")) if split_of(p.parent.name) and looks_like_boxes(p)]
-    if len(files) == 1:
-        return of_file(files[0])._replace(root=root)
-    names = ", ".join(str(p.relative_to(root)) for p in files)
-    splits: dict[str | None, Path] = {}
-    for path in files:
-        split = split_of(path.stem) or split_of(path.parent.name)
-        if split is None or split in splits:
-            raise UserError(f"{root}: several CSV files ({names}); give one of them: --data {quote(str(files[0]))}")
-        splits[split] = path
-    return CsvLayout(root, splits, names) if splits else None
+    if len(files) <= 1:
+        return of_file(files[0])._replace(root=root) if files else None
+    return CsvLayout(root, {**files_by_split(root, files)}, ", ".join(str(p.relative_to(root)) for p in files))
 
 
 def of_file(path: Path) -> CsvLayout:

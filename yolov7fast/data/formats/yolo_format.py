@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.settings_files import read_yaml
-from yolov7fast.data.data_yaml import DataYaml, Source, candidates, class_names
+from yolov7fast.data.data_yaml import DataYaml, Source, candidates, class_names, source_of
 from yolov7fast.data.formats.annotated_set import SPLITS, AnnotatedSet, Fault, Sample, split_of
 from yolov7fast.data.formats.dataset_files import has_images, unpacked_folder
 from yolov7fast.data.labels import (
@@ -78,12 +78,9 @@ def of_yaml(path: Path, own_first: bool = True) -> DataYaml:
         raise UserError(f"{path} lacks the key 'names:'")
     if values.get("kpt_shape"):
         raise UserError(f"{path}: kpt_shape: this is a data set of key points; boxes or polygons are needed")
-    names = class_names(values["names"], str(path))
-    nc = values.get("nc", len(names))
-    if nc != len(names):
-        raise UserError(f"{path}: nc is {nc!r}, but there are {len(names)} names; make them agree")
+    names = class_names(values, str(path))
     values["val"] = next((values[word] for word in VAL_WORDS if values.get(word)), None)
-    sources = {split: _resolve(values.get(split), split, path, values.get("path"), own_first) for split in SPLITS}
+    sources = {split: _resolve(values, split, path, own_first) for split in SPLITS}
     if not any(sources.values()):
         raise UserError(f"{path} names no images: it needs 'train:' and 'val:'")
     return _data(path, names, sources)
@@ -93,13 +90,10 @@ def _data(path: Path, names: list[str], sources: Mapping[str, Source | None]) ->
     return DataYaml(str(path), len(names), names, sources.get("train"), sources.get("val"), sources.get("test"))
 
 
-def _resolve(value: Any, split: str, path: Path, base: Any, own_first: bool) -> list[str] | None:
+def _resolve(values: Mapping[str, Any], split: str, path: Path, own_first: bool) -> list[str] | None:
     """The sources of a split as absolute paths."""
-    if value is None:
-        return None
-    entries = value if isinstance(value, list) else [value]
-    if not all(isinstance(entry, str) and entry for entry in entries):
-        raise UserError(f"{path}: {split} must be a folder, a text file of image paths, or a list of these")
+    source, base = source_of(values, split, str(path)), values.get("path")
+    entries = source if isinstance(source, list) else [source] if source else []
     found = []
     for entry in entries:
         named = candidates(entry, str(path), base if isinstance(base, str) else None)
