@@ -59,6 +59,8 @@ def of_file(path: Path) -> CsvLayout:
 
 def looks_like_boxes(path: Path) -> bool:
     """Whether the first row names the columns of boxes."""
+    if not path.is_file():  # opening a FIFO may never end
+        return False
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:
             first = next(csv.reader([file.readline(LONGEST_FIELD)], delimiter=_delimiter(file)), [])

@@ -9,7 +9,7 @@ from tqdm import tqdm
 
 from yolov7fast.core.errors import UserError
 from yolov7fast.data.formats.annotated_set import SPLITS, AnnotatedSet, Fault, Sample, split_of
-from yolov7fast.data.formats.dataset_files import ImageFinder
+from yolov7fast.data.formats.dataset_files import ImageFinder, text_lines
 from yolov7fast.data.image_io import image_size
 
 KIND = "Pascal VOC"
@@ -51,10 +51,7 @@ def _by_lists(root: Path, files: list[Path]) -> dict[str, list[Path]]:
     for path in sorted((root / "ImageSets" / "Main").glob("*.txt")):
         if path.stem not in (*SPLITS, "trainval", "default", "valid"):  # aeroplane_train.txt and the like
             continue
-        try:
-            stems = [line.split()[0] for line in path.read_text(encoding="utf-8").splitlines() if line.split()]
-        except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"{path} cannot be read ({error}); a list has one image name a line") from None
+        stems = [line.split()[0] for line in text_lines(path, "one image name a line") if line.split()]
         missing = [stem for stem in stems if stem not in by_stem]
         if missing:
             raise UserError(f"{path}: '{missing[0]}' has no {files[0].parent.name}/{missing[0]}.xml; correct the list")
@@ -89,10 +86,8 @@ def read(layout: VocLayout) -> AnnotatedSet:
 
 def _label_map(root: Path, found: set[str]) -> list[str]:
     """Class names of CVAT's labelmap.txt (`name:colour:parts:actions` a line) if it names all classes that occur."""
-    try:
-        lines = (root / "labelmap.txt").read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError):
-        return []
+    path = root / "labelmap.txt"
+    lines = text_lines(path, "lines such as name:colour:parts:actions") if path.exists() else []
     names = [line.split(":")[0] for line in lines if line.strip() and not line.startswith("#")]
     names = [name for name in dict.fromkeys(names) if name != "background" or name in found]
     return names if found <= set(names) else []

@@ -17,7 +17,8 @@ from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.settings_files import read_yaml
 from yolov7fast.data.data_yaml import DataYaml, Source, candidates, class_names, source_of
 from yolov7fast.data.formats.annotated_set import SPLITS, AnnotatedSet, Fault, Sample, split_of
-from yolov7fast.data.formats.dataset_files import has_images, unpacked_folder
+from yolov7fast.data.formats.dataset_files import has_images, text_lines, unpacked_folder
+from yolov7fast.data.image_io import is_image_name
 from yolov7fast.data.labels import (
     LAST_CLASS,
     POLYGON_TOKENS,
@@ -117,10 +118,7 @@ def _may_read(path: Path, root: Path) -> bool:
 
 def _of_darknet(path: Path) -> DataYaml:
     """darknet's `obj.data`: lines such as `train = data/train.txt`, `names = data/obj.names`."""
-    try:
-        pairs = [line.split("=", 1) for line in path.read_text(encoding="utf-8").splitlines() if "=" in line]
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} cannot be read ({error})") from None
+    pairs = [line.split("=", 1) for line in text_lines(path, "lines such as train = train.txt") if "=" in line]
     values = {key.strip(): value.strip() for key, value in pairs}
 
     def file_of(key: str) -> str | None:
@@ -155,7 +153,7 @@ def _sources_of_folders(root: Path) -> dict[str, str]:
 
 def _has_labels(images: Path) -> bool:
     """Whether at least one image of a folder has a label file where YOLO looks for it."""
-    some = [entry.path for entry in os.scandir(images) if entry.is_file()][:2000]
+    some = [entry.path for entry in os.scandir(images) if is_image_name(entry.name)][:2000]
     return any(os.path.isfile(label_of(path)) for path in some)
 
 
@@ -172,10 +170,9 @@ def _class_names(root: Path, sources: dict[str, str]) -> tuple[list[str], str]:
 
 
 def _read_names(path: Path) -> list[str]:
-    try:
-        names = [line.strip() for line in path.read_text(encoding="utf-8-sig").rstrip().splitlines()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} cannot be read ({error}); it has one class name a line") from None
+    names = [line.strip() for line in text_lines(path, "one class name a line")]
+    while names and not names[-1]:
+        names.pop()
     if not names:
         raise UserError(f"{path} is empty; it has one class name a line")
     return names
