@@ -217,6 +217,8 @@ def _leave_out_unusable(annotated: AnnotatedSet, evidence: str, said: str) -> No
         annotated.splits[split] = [s for s in samples if not s.unusable]
     if not annotated.samples:
         raise UserError(f"{said}: {annotated.notes[-1]}; no image is left")
+    if not annotated.names:
+        raise UserError(f"{said}: {evidence} has no object that can be read, so there is no class to learn")
 
 
 def _place(fault: Fault, line_word: str = "line") -> str:
