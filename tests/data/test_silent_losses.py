@@ -116,6 +116,20 @@ def test_coco_images_that_share_an_id_are_an_error_and_left_out(tmp_path, caplog
     assert {f.check: f.count for f in report.findings}["image id given twice"] == 2
 
 
+def test_an_image_of_two_entries_is_an_error_and_left_out(tmp_path, caplog):
+    """Each entry would be trained with the objects of the other as background."""
+    root = write_coco(tmp_path / "set")
+
+    def share(content):
+        content["images"][1]["file_name"] = content["images"][0]["file_name"]
+
+    edit_coco(root, share)
+    caplog.set_level("INFO")
+    assert val_images(root) == ["010.png", "011.png"]
+    assert "image named twice, 2 entries name" in caplog.text
+    assert findings(root)["image named twice"] == 2
+
+
 @pytest.mark.parametrize("factor, odd", [((2, 2), 0), ((2, 1), 1)], ids=["scaled", "another aspect ratio"])
 def test_sizes_of_another_aspect_ratio_are_reported(tmp_path, caplog, factor, odd):
     root = write_coco(tmp_path / "set")
@@ -162,15 +176,6 @@ def test_validation_images_that_are_all_training_images_are_one_warning(tmp_path
     text = same_images(train_set, val_set)
     assert bool(text) == (how != "one differs")
     assert not text or "16 of 16 compared validation images are training images too" in text
-
-
-def test_a_run_begins_with_that_warning(tmp_path, caplog):
-    root = write_yolo(tmp_path / "set")
-    for part in ("images", "labels"):
-        shutil.rmtree(root / "valid" / part)
-        shutil.copytree(root / "train" / part, root / "valid" / part)
-    assert train(tmp_path, root) == 0
-    assert len([line for line in caplog.messages if "the validation images are training images too" in line]) == 1
 
 
 # --- label files without end ------------------------------------------------------------------------------------------

@@ -31,14 +31,6 @@ def test_heads_are_ordered_from_tall_to_wide_on_the_projects_own_data(shapes, tm
     assert HeadConfig.load(tmp_path / "ratio.yaml").names == ("tall", "square", "wide")
 
 
-def test_the_default_file_is_next_to_the_data_file(shapes_small, tmp_path, capsys):
-    data = tmp_path / "mine.yaml"
-    data.write_text((shapes_small / "shapes.yaml").read_text())
-    run(capsys, data, "--heads", 4)
-    assert HeadConfig.load(tmp_path / "mine_4heads_geometry.yaml").sizes == (1, 1, 1, 1)
-    assert (tmp_path / "mine_4heads_geometry.png").is_file()
-
-
 def test_too_many_heads_are_refused(shapes_small, tmp_path, capsys):
     with pytest.raises(UserError, match="4 classes cannot be distributed over 9 heads: ask for 1 to 4"):
         run(capsys, shapes_small / "shapes.yaml", "--heads", 9, "--output", tmp_path / "x.yaml")

@@ -7,13 +7,52 @@ import numpy as np
 import pytest
 import supervision as sv
 
-from tests.data.formats.drawn_sets import NAMES, write_coco, write_csv, write_voc, write_yolo
-from tests.data.formats.test_agreement import assert_equal, drawn, ours, theirs
+from tests.data.formats.drawn_sets import NAMES, SIZES, boxes_of, splits, write_coco, write_csv, write_voc, write_yolo
 from yolov7fast.core.errors import UserError
+from yolov7fast.data.formats.annotated_set import AnnotatedSet
 from yolov7fast.data.formats.recognise import recognise
 from yolov7fast.data.formats.write_dataset import write_as
 
 WRITERS = {"yolo": write_yolo, "coco": write_coco, "voc": write_voc, "csv": write_csv}
+
+
+TOLERANCE = 1e-6  # of the image's side
+
+
+def ours(annotated: AnnotatedSet) -> dict[str, list[tuple]]:
+    """Sorted (class name, box as fractions) of every image, by file name."""
+    return {
+        Path(s.image).name: sorted((annotated.names[c], *box) for c, box in zip(s.classes, s.fractions.tolist()))
+        for s in annotated.samples
+    }
+
+
+def theirs(*read: sv.DetectionDataset) -> dict[str, list[tuple]]:
+    found = {}
+    for data in read:
+        for path, image, detections in data:
+            h, w = image.shape[:2]
+            boxes = np.asarray(detections.xyxy, np.float64) / (w, h, w, h)
+            names = [data.classes[c] for c in detections.class_id]
+            found[Path(path).name] = sorted((n, *box) for n, box in zip(names, boxes.tolist()))
+    return found
+
+
+def assert_equal(a: dict[str, list[tuple]], b: dict[str, list[tuple]]) -> None:
+    assert a.keys() == b.keys()
+    for name in a:
+        assert [row[0] for row in a[name]] == [row[0] for row in b[name]], name
+        np.testing.assert_allclose(
+            np.array([row[1:] for row in a[name]]), np.array([row[1:] for row in b[name]]), rtol=0, atol=TOLERANCE
+        )
+
+
+def drawn() -> dict[str, list[tuple]]:
+    found = {}
+    for i in (i for indices in splits().values() for i in indices):
+        w, h = SIZES[i % len(SIZES)]
+        found[f"{i:03}.png"] = sorted((NAMES[c], x1 / w, y1 / h, x2 / w, y2 / h) for c, x1, y1, x2, y2 in boxes_of(i))
+    return found
 
 
 @pytest.mark.parametrize("source", WRITERS)

@@ -1,5 +1,7 @@
 """The representation that every reader returns and every writer takes: images with their objects."""
 
+import os
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,10 +11,11 @@ from typing import NamedTuple
 import numpy as np
 
 from yolov7fast.core.errors import UserError
+from yolov7fast.core.text import printable
 
 SPLITS = ("train", "val", "test")
 # faults for which training leaves the image out, because its objects are not known
-UNUSABLE = ("unreadable label", "too many objects", "image id given twice")
+UNUSABLE = ("unreadable label", "too many objects", "image id given twice", "image named twice")
 ASPECT_SLACK = 0.02  # relative difference of aspect ratio between annotation and file
 
 
@@ -92,6 +95,18 @@ class AnnotatedSet:
     def samples(self) -> list[Sample]:
         """The samples of all splits, split by split."""
         return [sample for samples in self.splits.values() for sample in samples]
+
+    def mark_repeated_images(self) -> "AnnotatedSet":
+        """Add a fault to images that several entries of a split name: each entry has only a part of the objects."""
+        for samples in self.splits.values():
+            by_image = defaultdict(list)
+            for sample in samples:
+                by_image[os.path.realpath(sample.image)].append(sample)
+            for own in (own for own in by_image.values() if len(own) > 1 and os.path.isfile(own[0].image)):
+                text = f"{len(own)} entries name {printable(own[0].name, 200)}, each with a part of its objects"
+                for sample in own:
+                    sample.faults.append(Fault("image named twice", sample.label_file, 0, text))
+        return self
 
     def counts(self) -> str:
         """'train 205 images, val 87 images, 3 classes'."""

@@ -48,7 +48,7 @@ def find(root: Path) -> tuple[DataYaml, str] | None:
         )
     if described:
         return of_yaml(described[0]), described[0].name
-    darknet = sorted(root.glob("*.data"))
+    darknet = sorted(path for path in root.glob("*.data") if path.is_file())
     if len(darknet) == 1:
         return _of_darknet(darknet[0]), darknet[0].name
     sources = _sources_of_folders(root)
@@ -60,7 +60,7 @@ def find(root: Path) -> tuple[DataYaml, str] | None:
 
 def _yamls(root: Path) -> list[Path]:
     """YAML files in `root` that describe a data set; only data.yaml if there is one."""
-    files = sorted([*root.glob("*.yaml"), *root.glob("*.yml")])
+    files = sorted(path for path in (*root.glob("*.yaml"), *root.glob("*.yml")) if path.is_file())
     found = []
     for path in [path for path in files if path.stem in ("data", "dataset")] or files:
         values = read_yaml(path)
