@@ -97,10 +97,6 @@ class Place(NamedTuple):
     image: int = -1  # index of the image in the report, -1: none
     other: int = -1  # the other image of a pair
 
-    def __str__(self) -> str:
-        where = f"{self.file}:{self.line}" if self.line else self.file
-        return f"{where} ({self.text})" if self.text else where
-
 
 @dataclass
 class Finding:

@@ -114,6 +114,15 @@ class AnnotatedSet:
         return ", ".join([*parts, f"{len(self.names)} class{'es' * (len(self.names) != 1)}"])
 
 
+class Layout(NamedTuple):
+    """The annotation files of a COCO, VOC or CSV data set."""
+
+    root: Path
+    splits: dict[str, list[Path]]  # under "": the splits are in a column of the file, or it is all training data
+    evidence: str  # the files that identified it
+    direct: Path  # the file or folder that selects this format, as --data
+
+
 def split_of(name: str) -> str | None:
     """The split that a folder, list or annotation file belongs to by its name: train2017, valid, _test, ..."""
     words = name.lower().replace("-", "_").replace(".", "_").split("_")
@@ -123,12 +132,12 @@ def split_of(name: str) -> str | None:
     return None
 
 
-def files_by_split(root: Path, files: Sequence[Path]) -> dict[str, Path]:
+def files_by_split(root: Path, files: Sequence[Path]) -> dict[str, list[Path]]:
     """Annotation files by split, known from their names or folders; a single file may be for training.
 
     Two files for one split, or several of which one belongs to none, are an error that names them.
     """
-    splits: dict[str, Path] = {}
+    splits: dict[str, list[Path]] = {}
     for path in files:
         split = split_of(path.stem) or split_of(path.parent.name) or ("train" if len(files) == 1 else "")
         if not split or split in splits:
@@ -137,5 +146,5 @@ def files_by_split(root: Path, files: Sequence[Path]) -> dict[str, Path]:
                 f"{root}: {len(files)} annotation files ({names}), not one for each of train, val and test; give the "
                 f"one to train on (--data {quote(str(files[0]))}), or move the others elsewhere"
             )
-        splits[split] = path
+        splits[split] = [path]
     return {split: splits[split] for split in SPLITS if split in splits}

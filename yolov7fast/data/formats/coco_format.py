@@ -9,7 +9,7 @@ import os
 import re
 from collections import Counter, defaultdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from tqdm import tqdm
@@ -17,7 +17,7 @@ from tqdm import tqdm
 from yolov7fast.core.errors import UserError, shown
 from yolov7fast.core.files.settings_files import is_number, is_whole
 from yolov7fast.core.text import printable
-from yolov7fast.data.formats.annotated_set import AnnotatedSet, Fault, Sample, files_by_split, split_of
+from yolov7fast.data.formats.annotated_set import AnnotatedSet, Fault, Layout, Sample, files_by_split, split_of
 from yolov7fast.data.formats.dataset_files import ImageFinder
 from yolov7fast.data.image_io import image_size
 
@@ -29,34 +29,24 @@ LARGEST_SIDE = 1e6  # pixels
 MOST_SHOWN = 20  # categories in a message
 
 
-class CocoLayout(NamedTuple):
-    """The annotation files of a COCO data set."""
-
-    root: Path
-    splits: dict[str, Path]  # JSON files
-    evidence: str
-
-
-def find(root: Path) -> CocoLayout | None:
+def find(root: Path) -> Layout | None:
     """The layout below `root`, or None. Two files for one split are an error that names them."""
     for name in FOLDERS:
         files = sorted(path for path in (root / name).glob("*.json") if looks_like_coco(path))
         instances = [path for path in files if path.stem.startswith("instances")]
         if files:
             evidence = f"{name}/{'instances_' if instances else ''}*.json"
-            return CocoLayout(root, files_by_split(root, instances or files), evidence)
+            return Layout(root, files_by_split(root, instances or files), evidence, root / name)
     files = sorted(p for p in root.glob("*/*.json") if split_of(p.parent.name) and looks_like_coco(p))
-    if files:
-        evidence = f"{', '.join(p.parent.name for p in files)}/{files[0].name}"
-        return CocoLayout(root, files_by_split(root, files), evidence)
-    files = sorted(p for p in root.glob("*.json") if looks_like_coco(p))
-    return CocoLayout(root, files_by_split(root, files), ", ".join(p.name for p in files)) if files else None
+    files = files or sorted(p for p in root.glob("*.json") if looks_like_coco(p))
+    evidence = ", ".join(str(p.relative_to(root)) for p in files)
+    return Layout(root, files_by_split(root, files), evidence, files[0]) if files else None
 
 
-def of_file(path: Path) -> CocoLayout:
+def of_file(path: Path) -> Layout:
     """The layout of one annotation file: `annotations/x.json` belongs to the folder above."""
     root = path.parent.parent if path.parent.name in FOLDERS else path.parent
-    return CocoLayout(root, {split_of(path.stem) or "train": path}, path.name)
+    return Layout(root, {split_of(path.stem) or "train": [path]}, path.name, path)
 
 
 def looks_like_coco(path: Path) -> bool:
@@ -71,22 +61,24 @@ def looks_like_coco(path: Path) -> bool:
     return bool(re.search(rb'"(images|annotations|categories|licenses)"\s*:\s*\[|"info"\s*:\s*\{', head))
 
 
-def read(layout: CocoLayout) -> AnnotatedSet:
+def read(layout: Layout) -> AnnotatedSet:
     """All samples of all splits; the splits' categories must agree."""
-    contents = {split: load_annotations(path) for split, path in layout.splits.items()}
+    contents = {split: load_annotations(path) for split, (path,) in layout.splits.items()}
     named: dict[int, str] = {}
     for split, content in contents.items():
         for category in content["categories"]:
             before = named.setdefault(category["id"], category["name"])
             if before != category["name"]:
                 raise UserError(
-                    f"{layout.splits[split]}: category {category['id']} is {category['name']!r}, "
+                    f"{layout.splits[split][0]}: category {category['id']} is {category['name']!r}, "
                     f"but {before!r} in another annotation file; make the files agree"
                 )
     ids = sorted(named)
     classes = {category: i for i, category in enumerate(ids)}
     finder = ImageFinder(layout.root)
-    splits = {split: _read_split(content, layout.splits[split], classes, finder) for split, content in contents.items()}
+    splits = {}
+    for split, content in contents.items():
+        splits[split] = _read_split(content, layout.splits[split][0], classes, finder)
     notes = [] if ids == list(range(len(ids))) else [f"category ids -> classes: {_mapping_text(ids, named)}"]
     crowds = sum(int(s.crowd.sum()) for samples in splits.values() for s in samples)
     if crowds:

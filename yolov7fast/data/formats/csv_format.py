@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.text import printable
-from yolov7fast.data.formats.annotated_set import SPLITS, AnnotatedSet, Fault, Sample, files_by_split, split_of
+from yolov7fast.data.formats.annotated_set import SPLITS, AnnotatedSet, Fault, Layout, Sample, files_by_split, split_of
 from yolov7fast.data.formats.dataset_files import ImageFinder
 from yolov7fast.data.image_io import image_size
 
@@ -34,27 +34,18 @@ LONGEST_FIELD = 1 << 16
 LARGEST_FRACTION = 1.5  # a file whose coordinates are all at most this is read as fractions of the image
 
 
-class CsvLayout(NamedTuple):
-    """CSV files of a data set; a file under None has its splits in a column, or is all training data."""
-
-    root: Path
-    files: dict[str | None, Path]
-    evidence: str
-
-
-def find(root: Path) -> CsvLayout | None:
+def find(root: Path) -> Layout | None:
     """One CSV in `root`, one for each split (train.csv, val.csv), or one in each split's folder (Roboflow)."""
     files = [p for p in sorted(root.glob("*.csv")) if looks_like_boxes(p)]
-    if not files:
-        files = [p for p in sorted(root.glob("*/*.csv")) if split_of(p.parent.name) and looks_like_boxes(p)]
+    files = files or [p for p in sorted(root.glob("*/*.csv")) if split_of(p.parent.name) and looks_like_boxes(p)]
     if len(files) <= 1:
         return of_file(files[0])._replace(root=root) if files else None
-    return CsvLayout(root, {**files_by_split(root, files)}, ", ".join(str(p.relative_to(root)) for p in files))
+    return Layout(root, files_by_split(root, files), ", ".join(str(p.relative_to(root)) for p in files), files[0])
 
 
-def of_file(path: Path) -> CsvLayout:
+def of_file(path: Path) -> Layout:
     """The layout of one CSV file."""
-    return CsvLayout(path.parent, {None: path}, path.name)
+    return Layout(path.parent, {"": [path]}, path.name, path)
 
 
 def looks_like_boxes(path: Path) -> bool:
@@ -104,8 +95,8 @@ class _BoxRow(NamedTuple):
 class _CsvFile:
     """The rows of one file by split and image, and what could not be read."""
 
-    def __init__(self, path: Path, split: str | None, notes: list[str]):
-        """split: of all rows; None: as their column says."""
+    def __init__(self, path: Path, split: str, notes: list[str]):
+        """split: of all rows; empty: as their column says."""
         self.path = path
         self.splits: dict[str, dict[str, list[_BoxRow]]] = defaultdict(dict)
         self.faults: dict[str, list[Fault]] = defaultdict(list)
@@ -138,7 +129,7 @@ class _CsvFile:
         except (OSError, ValueError, csv.Error) as error:
             raise UserError(f"{self.path} cannot be read as CSV in UTF-8 ({printable(error, 200)})") from None
 
-    def _add(self, line: int, cells: dict[str, str], columns: dict[str, int], split: str | None) -> None:
+    def _add(self, line: int, cells: dict[str, str], columns: dict[str, int], split: str) -> None:
         image, target = cells.get("image", ""), split or split_of(cells.get("split", "")) or "train"
         images, faults = self.splits[target], self.faults[target]
         if not image:
@@ -164,10 +155,10 @@ class _CsvFile:
             own.append(_BoxRow(line, name, box, (width, height) if min(width, height) > 0 else None))
 
 
-def read(layout: CsvLayout) -> AnnotatedSet:
+def read(layout: Layout) -> AnnotatedSet:
     """All samples. Classes are the names that occur, in alphabetical order (numbers in numerical order)."""
     notes: list[str] = []
-    files = [_CsvFile(path, split, notes) for split, path in layout.files.items()]
+    files = [_CsvFile(path, split, notes) for split, (path,) in layout.splits.items()]
     found = {row.name for file in files for images in file.splits.values() for own in images.values() for row in own}
     names = sorted(found, key=lambda n: (0, int(n), n) if n.isascii() and n.isdigit() and len(n) < 20 else (1, 0, n))
     ids = {name: i for i, name in enumerate(names)}

@@ -3,12 +3,12 @@
 import math
 import xml.parsers.expat
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from tqdm import tqdm
 
 from yolov7fast.core.errors import UserError
-from yolov7fast.data.formats.annotated_set import SPLITS, AnnotatedSet, Fault, Sample, split_of
+from yolov7fast.data.formats.annotated_set import SPLITS, AnnotatedSet, Fault, Layout, Sample, split_of
 from yolov7fast.data.formats.dataset_files import ImageFinder, text_lines
 from yolov7fast.data.image_io import image_size
 
@@ -19,29 +19,21 @@ SIDES = ("bndbox/xmin", "bndbox/ymin", "bndbox/xmax", "bndbox/ymax")
 DEEPEST = 20  # levels of elements; annotation files have five
 
 
-class VocLayout(NamedTuple):
-    """The annotation files of a VOC data set."""
-
-    root: Path
-    splits: dict[str, list[Path]]  # XML files
-    evidence: str
-
-
-def find(root: Path) -> VocLayout | None:
+def find(root: Path) -> Layout | None:
     """The layout below `root`, or None if there are no XML annotations where VOC and its exporters put them."""
     for name in FOLDERS:
         files = sorted((root / name).glob("*.xml"))
         if files:
-            return VocLayout(root, _by_lists(root, files), f"{name}/*.xml")
+            return Layout(root, _by_lists(root, files), f"{name}/*.xml", root / name)
     splits: dict[str, list[Path]] = {}
     for folder in sorted(p for p in root.iterdir() if p.is_dir()):
         split, files = split_of(folder.name), sorted(folder.glob("*.xml"))
         if split and files:
             splits[split] = splits.get(split, []) + files
     if splits:
-        return VocLayout(root, splits, f"{', '.join(splits)}/*.xml")
+        return Layout(root, splits, f"{', '.join(splits)}/*.xml", next(iter(splits.values()))[0].parent)
     files = sorted(root.glob("*.xml"))
-    return VocLayout(root, {"train": files}, "*.xml") if files else None
+    return Layout(root, {"train": files}, "*.xml", root) if files else None
 
 
 def _by_lists(root: Path, files: list[Path]) -> dict[str, list[Path]]:
@@ -64,7 +56,7 @@ def _by_lists(root: Path, files: list[Path]) -> dict[str, list[Path]]:
     return splits or {"train": files}
 
 
-def read(layout: VocLayout) -> AnnotatedSet:
+def read(layout: Layout) -> AnnotatedSet:
     """All samples; classes are the names that occur, in alphabetical order, unless labelmap.txt lists them."""
     parsed: dict[str, list[_VocFile]] = {}
     for split, paths in layout.splits.items():
