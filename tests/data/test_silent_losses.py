@@ -130,6 +130,15 @@ def test_an_image_of_two_entries_is_an_error_and_left_out(tmp_path, caplog):
     assert findings(root)["image named twice"] == 2
 
 
+def test_a_coco_image_of_too_many_objects_is_an_error_and_left_out(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr("yolov7fast.data.formats.annotated_set.MOST_OBJECTS", 1)
+    root = write_coco(tmp_path / "set")
+    caplog.set_level("INFO")
+    assert val_images(root) == ["008.png", "009.png", "011.png"]
+    assert "too many objects, 2 objects; at most 1 are read" in caplog.text
+    assert findings(root)["too many objects"] >= 1
+
+
 @pytest.mark.parametrize("factor, odd", [((2, 2), 0), ((2, 1), 1)], ids=["scaled", "another aspect ratio"])
 def test_sizes_of_another_aspect_ratio_are_reported(tmp_path, caplog, factor, odd):
     root = write_coco(tmp_path / "set")

@@ -180,6 +180,14 @@ def test_columns_of_a_csv_are_known_by_their_names(tmp_path, header, row, box):
     assert (sample.fractions[0] * (96, 64, 96, 64)).tolist() == pytest.approx(box)
 
 
+def test_a_csv_row_of_a_class_without_a_box_is_a_fault_and_one_without_both_a_background_image(tmp_path):
+    for i in (0, 1):
+        draw(i, tmp_path / "images" / f"{i}.png")
+    (tmp_path / "boxes.csv").write_text("filename,class,xmin,ymin,xmax,ymax\n0.png,cat,,,,\n1.png,,,,,\n")
+    samples = recognise(tmp_path).read().samples
+    assert [[(fault.kind, fault.line) for fault in sample.faults] for sample in samples] == [[("not a number", 2)], []]
+
+
 def test_a_csv_whose_columns_are_unclear_is_an_error_that_names_what_is_needed(tmp_path):
     (tmp_path / "boxes.csv").write_text("filename,class,x,y,width,height\na.png,cat,1,2,3,4\n")
     with pytest.raises(UserError, match="xmin, ymin, xmax, ymax"):

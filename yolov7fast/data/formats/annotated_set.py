@@ -12,6 +12,7 @@ import numpy as np
 
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.text import printable
+from yolov7fast.data.labels import MOST_OBJECTS
 
 SPLITS = ("train", "val", "test")
 # faults for which training leaves the image out, because its objects are not known
@@ -96,11 +97,17 @@ class AnnotatedSet:
         """The samples of all splits, split by split."""
         return [sample for samples in self.splits.values() for sample in samples]
 
-    def mark_repeated_images(self) -> "AnnotatedSet":
-        """Add a fault to images that several entries of a split name: each entry has only a part of the objects."""
+    def mark_unusable(self) -> "AnnotatedSet":
+        """Add a fault to images of too many objects, and to those that several entries of a split name.
+
+        Each of these entries has only a part of the image's objects.
+        """
         for samples in self.splits.values():
             by_image = defaultdict(list)
             for sample in samples:
+                if (count := len(sample.classes)) > MOST_OBJECTS:
+                    text = f"{count:,} objects; at most {MOST_OBJECTS:,} are read"
+                    sample.faults.append(Fault("too many objects", sample.image, 0, text))
                 by_image[os.path.realpath(sample.image)].append(sample)
             for own in (own for own in by_image.values() if len(own) > 1 and os.path.isfile(own[0].image)):
                 text = f"{len(own)} entries name {printable(own[0].name, 200)}, each with a part of its objects"

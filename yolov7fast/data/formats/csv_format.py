@@ -140,7 +140,7 @@ class _CsvFile:
         texts = [cells.get(what, "") for what in form]
         values = [value for text in texts if (value := _number(text)) is not None]
         name = cells.get("class", "") if "class" in columns else "object"
-        if not any(texts):  # an image without objects
+        if not any((*texts, cells.get("class", ""))):  # an image without objects
             return
         if len(values) < 4:
             faults.append(Fault("not a number", str(self.path), line, f"box {', '.join(texts)[:60]}"))

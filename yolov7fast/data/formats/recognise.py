@@ -53,7 +53,7 @@ def recognise(path: str | Path) -> Found:
 
 
 def _found(module, layout) -> Found:
-    return Found(module.KIND, layout.root, layout.evidence, lambda: module.read(layout).mark_repeated_images())
+    return Found(module.KIND, layout.root, layout.evidence, lambda: module.read(layout).mark_unusable())
 
 
 def _found_yolo(data: DataYaml, evidence: str, root: Path) -> Found:
