@@ -7,13 +7,12 @@ import pytest
 
 from yolov7fast.core.errors import UserError
 from yolov7fast.data.class_groups import (
-    assign_balanced,
     class_geometry,
     geometry_config,
     group_classes,
     group_ratio,
+    k_means,
     label_geometry,
-    partition_line,
 )
 
 
@@ -36,14 +35,12 @@ def cost(values: np.ndarray, groups: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize("k", [1, 2, 3, 5])
-def test_partition_of_a_line_is_the_best_of_all(k):
+def test_groups_are_the_best_of_all(k):
     values = np.random.RandomState(k).randn(6)
     every = (np.array(g) for g in itertools.product(range(k), repeat=6) if len(set(g)) == k)
-    groups = partition_line(values, k)
+    groups = k_means(values[:, None], k)
     assert len(set(groups.tolist())) == k
     assert cost(values, groups) == pytest.approx(min(cost(values, g) for g in every))
-    means = [values[groups == g].mean() for g in range(k)]
-    assert means == sorted(means)
 
 
 def test_area_separates_classes_of_one_shape():
@@ -51,26 +48,6 @@ def test_area_separates_classes_of_one_shape():
     geometry = class_geometry(np.arange(4), side, side, 4)
     groups = group_classes(geometry, 2, use_area=True)
     assert groups[0] == groups[1] != groups[2] == groups[3]
-
-
-@pytest.mark.parametrize(("nc", "heads"), [(80, 4), (80, 8), (10, 3), (4, 4), (7, 1)])
-@pytest.mark.parametrize("use_area", [False, True])
-def test_balanced_heads_differ_by_one_class_at_most(nc, heads, use_area):
-    rng = np.random.RandomState(0)
-    cls = rng.randint(0, nc, 4000)
-    geometry = class_geometry(cls, np.exp(rng.randn(4000) + cls % 5) + 2, np.exp(rng.randn(4000)) + 2, nc)
-    config = geometry_config(geometry, heads, use_area, balanced=True)
-    assert max(config.sizes) - min(config.sizes) <= 1 and sum(config.sizes) == nc
-    ratios = [group_ratio(geometry, ids) for ids in config.classes]
-    assert ratios == sorted(ratios)  # head 0 holds the tall ones
-    assert geometry_config(geometry, heads, use_area, balanced=True) == config  # no chance in it
-
-
-def test_balanced_assignment_is_the_cheapest_of_all():
-    distance = np.random.RandomState(1).rand(5, 2)
-    every = [g for g in itertools.product(range(2), repeat=5) if abs(sum(g) * 2 - 5) == 1]
-    best = min(distance[np.arange(5), g].sum() for g in every)
-    assert distance[np.arange(5), assign_balanced(distance)].sum() == pytest.approx(best)
 
 
 def test_boxes_are_measured_at_training_size():

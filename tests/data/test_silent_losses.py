@@ -89,7 +89,7 @@ def test_an_image_whose_voc_file_cannot_be_read_is_left_out_and_no_background(tm
     assert "objects could not be read" not in caplog.text
     assert findings(root)["unreadable label"] == 1
     written = write_as("yolo", recognise(root).read(), tmp_path / "out")
-    assert written.changes["images left out whose annotations cannot be used"] == 1
+    assert written.changes["image left out: its annotations cannot be used"] == 1
     assert not list((tmp_path / "out").rglob("009.*"))
 
 
@@ -114,6 +114,29 @@ def test_coco_images_that_share_an_id_are_an_error_and_left_out(tmp_path, caplog
     report = examine(root).report
     assert report.severity == "error"
     assert {f.check: f.count for f in report.findings}["image id given twice"] == 2
+
+
+def test_an_image_of_two_entries_is_an_error_and_left_out(tmp_path, caplog):
+    """Each entry would be trained with the objects of the other as background."""
+    root = write_coco(tmp_path / "set")
+
+    def share(content):
+        content["images"][1]["file_name"] = content["images"][0]["file_name"]
+
+    edit_coco(root, share)
+    caplog.set_level("INFO")
+    assert val_images(root) == ["010.png", "011.png"]
+    assert "image named twice, 2 entries name" in caplog.text
+    assert findings(root)["image named twice"] == 2
+
+
+def test_a_coco_image_of_too_many_objects_is_an_error_and_left_out(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr("yolov7fast.data.formats.annotated_set.MOST_OBJECTS", 1)
+    root = write_coco(tmp_path / "set")
+    caplog.set_level("INFO")
+    assert val_images(root) == ["008.png", "009.png", "011.png"]
+    assert "too many objects, 2 objects; at most 1 are read" in caplog.text
+    assert findings(root)["too many objects"] >= 1
 
 
 @pytest.mark.parametrize("factor, odd", [((2, 2), 0), ((2, 1), 1)], ids=["scaled", "another aspect ratio"])
@@ -162,15 +185,6 @@ def test_validation_images_that_are_all_training_images_are_one_warning(tmp_path
     text = same_images(train_set, val_set)
     assert bool(text) == (how != "one differs")
     assert not text or "16 of 16 compared validation images are training images too" in text
-
-
-def test_a_run_begins_with_that_warning(tmp_path, caplog):
-    root = write_yolo(tmp_path / "set")
-    for part in ("images", "labels"):
-        shutil.rmtree(root / "valid" / part)
-        shutil.copytree(root / "train" / part, root / "valid" / part)
-    assert train(tmp_path, root) == 0
-    assert len([line for line in caplog.messages if "the validation images are training images too" in line]) == 1
 
 
 # --- label files without end ------------------------------------------------------------------------------------------

@@ -103,7 +103,8 @@ def use_detr_run(folder: Path) -> None:
 def use_detr(folder: Path) -> None:
     """Open a DETR checkpoint for detection."""
     path = str(folder / "run/weights/last.pth")
-    load_predictor([path], torch.device("cpu"), DEFAULT)(torch.zeros(1, 3, 64, 64, dtype=torch.uint8))
+    shapes = [((64, 64), ((1.0, 1.0), (0.0, 0.0)))]
+    load_predictor([path], torch.device("cpu"), DEFAULT)(torch.zeros(1, 3, 64, 64, dtype=torch.uint8), shapes)
 
 
 def use_results(folder: Path) -> None:

@@ -114,7 +114,7 @@ KINDS = {
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("cases", [100, pytest.param(5000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("cases", [50, pytest.param(5000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_good_objects_are_read_and_damaged_ones_named(kind, cases, tmp_path):
     file, make, write = KINDS[kind]

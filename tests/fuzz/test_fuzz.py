@@ -14,7 +14,7 @@ from yolov7fast.core.process.memory import keep_freed_memory
 from yolov7fast.nn import detr_model
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="holds cases to limits by Linux's means")
-QUICK, ALL, AT_A_TIME = 300, 5000, 500
+QUICK, ALL, AT_A_TIME = 200, 5000, 500
 
 
 @pytest.fixture(scope="module")

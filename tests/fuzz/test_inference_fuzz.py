@@ -93,7 +93,7 @@ def image(rng: random.Random) -> bytes:
     """An image whose header claims another size; some are thin."""
     width, height = (rng.choice((0, 1, 3, 5000, 40_000, 2**16 - 1, 2**31 - 1)) for _ in range(2))
     ending = rng.choice((".png", ".jpg", ".bmp", ".webp"))
-    content = bytearray(cv2.imencode(ending, cells(0, *rng.choice(((120, 160), (1, 3000), (3000, 2)))))[1])
+    content = bytearray(cv2.imencode(ending, cv2.resize(cells(0), rng.choice(((160, 120), (3000, 1), (2, 3000)))))[1])
     if rng.random() < 0.2:
         return bytes(content)
     match ending:

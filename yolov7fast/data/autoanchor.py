@@ -65,11 +65,11 @@ def box_sizes(dataset, img_size: int, scale: np.ndarray | float = 1.0) -> np.nda
 
 def anchor_fit(wh: np.ndarray, anchors: np.ndarray, thr: float) -> tuple[float, float]:
     """Return (best possible recall, anchors per target) of boxes (n, 2) and anchors (k, 2), float32 in pixels."""
-    near = _matches(wh, anchors) > 1 / thr
+    near = side_ratios(wh, anchors) > 1 / thr
     return _mean(near.max(1)), _mean(near.sum(1))
 
 
-def _matches(wh: np.ndarray, anchors: np.ndarray) -> np.ndarray:
+def side_ratios(wh: np.ndarray, anchors: np.ndarray) -> np.ndarray:
     """Return the worse side ratio, up to 1, of boxes (n, 2) and anchors (k, 2): (n, k)."""
     r = wh[:, None] / anchors[None]
     return np.minimum(r, 1 / r).min(2)
@@ -117,7 +117,7 @@ def cluster(wh: np.ndarray, n: int) -> np.ndarray:
 
 def anchor_fitness(anchors: np.ndarray, wh: np.ndarray, thr: float) -> float:
     """Return the mean best match of boxes (n, 2), float32; 0 for boxes that no anchor fits."""
-    best = _matches(wh, anchors.astype(np.float32)).max(1)
+    best = side_ratios(wh, anchors.astype(np.float32)).max(1)
     return _mean(best * (best > 1 / thr))
 
 
@@ -145,5 +145,5 @@ def _describe(anchors: np.ndarray, wh: np.ndarray, thr: float, img_size: int) ->
     sizes = ",  ".join(f"{round(w)},{round(h)}" for w, h in anchors.tolist())
     LOGGER.info(
         f"autoanchor: {len(anchors)} anchors at {img_size}, thr {1 / thr:.2f}: {recall:.4f} best possible recall, "
-        f"{per_target:.2f} anchors past it, mean best match {_matches(wh, k).max(1).mean():.3f}: {sizes}"
+        f"{per_target:.2f} anchors past it, mean best match {side_ratios(wh, k).max(1).mean():.3f}: {sizes}"
     )

@@ -1,8 +1,7 @@
 """Grouping of classes by the geometry of their boxes, for the heads of a multi-head network.
 
 Classes are grouped by the mean of ln(w/h) over their boxes (0 is square) and optionally by the mean of ln(sqrt(w*h)).
-On one axis the optimal grouping is contiguous in sorted order and found by dynamic programming; on two axes, or with
-equal group sizes, k-means with several seeded starts is used.
+The groups are the best of several seeded starts of k-means.
 """
 
 import logging
@@ -79,46 +78,7 @@ def training_geometry(data: DataYaml, img_size: int) -> ClassGeometry:
 # ---- grouping points -------------------------------------------------------------------------------------------------
 
 
-def partition_line(values: np.ndarray, k: int) -> np.ndarray:
-    """Return the optimal groups 0..k-1 of values (n,), ascending with the group mean (exact k-means on one axis)."""
-    order = np.argsort(values, kind="stable")
-    x = np.asarray(values, np.float64)[order]
-    n = len(x)
-    total, square = np.concatenate(([0.0], x.cumsum())), np.concatenate(([0.0], (x * x).cumsum()))
-    ends = np.arange(n + 1)
-    length = np.maximum(ends[None] - ends[:, None], 1)
-    spread = square[None] - square[:, None] - (total[None] - total[:, None]) ** 2 / length  # of x[start:end]
-    spread[ends[:, None] >= ends[None]] = np.inf  # groups are not empty
-    best, cuts = spread[0], []
-    for _ in range(k - 1):
-        cost = best[:, None] + spread  # previous groups end at row, the new one at column
-        cuts.append(cost.argmin(0))
-        best = cost.min(0)
-    groups, end = np.empty(n, np.int64), n
-    for g in range(k - 1, -1, -1):
-        start = int(cuts[g - 1][end]) if g else 0
-        groups[order[start:end]] = g
-        end = start
-    return groups
-
-
-def assign_balanced(distance: np.ndarray) -> np.ndarray:
-    """Return the nearest group of each point under group sizes that differ by at most one; distance (n, k).
-
-    An assignment problem: every group has n // k mandatory places and an optional one. Dummy points, for which only the
-    optional places are cheap, make the matrix square.
-    """
-    from scipy.optimize import linear_sum_assignment  # slow to import and seldom needed
-
-    n, k = distance.shape
-    places = np.concatenate((np.repeat(np.arange(k), n // k), np.arange(k)))
-    dummy = np.zeros((len(places) - n, len(places)))
-    dummy[:, :-k] = 1e6 * (1 + distance.max())
-    _, place_of = linear_sum_assignment(np.concatenate((distance[:, places], dummy)))
-    return places[place_of[:n]]
-
-
-def k_means(points: np.ndarray, k: int, balanced: bool = False) -> np.ndarray:
+def k_means(points: np.ndarray, k: int) -> np.ndarray:
     """Return the group 0..k-1 of each of the points (n, d): the best of several seeded starts; no group is empty."""
     from scipy.cluster.vq import ClusterError, kmeans2  # slow to import and seldom needed
 
@@ -128,44 +88,25 @@ def k_means(points: np.ndarray, k: int, balanced: bool = False) -> np.ndarray:
             _, groups = kmeans2(points, k, iter=100, minit="++", missing="raise", seed=SEED + start)  # type: ignore[call-arg]
         except ClusterError:  # a group became empty
             continue
-        if balanced:
-            groups = _balance(points, groups, k)
-        cost = ((points - _means(points, groups, k)[groups]) ** 2).sum()
-        if len(set(groups.tolist())) == k and cost < best_cost - 1e-12:
+        means = np.stack([points[groups == g].mean(0) for g in range(k)])
+        cost = ((points - means[groups]) ** 2).sum()
+        if cost < best_cost - 1e-12:
             best, best_cost = groups, cost
     return best
-
-
-def _balance(points: np.ndarray, groups: np.ndarray, k: int) -> np.ndarray:
-    """Return groups of equal size: balanced assignment to the group means, repeated until it is stable."""
-    for _ in range(100):
-        distance = ((points[:, None] - _means(points, groups, k)[None]) ** 2).sum(2)
-        before, groups = groups, assign_balanced(distance)
-        if (before == groups).all():
-            break
-    return groups
-
-
-def _means(points: np.ndarray, groups: np.ndarray, k: int) -> np.ndarray:
-    return np.stack([points[groups == g].mean(0) for g in range(k)])
 
 
 # ---- a head configuration --------------------------------------------------------------------------------------------
 
 
-def group_classes(geometry: ClassGeometry, heads: int, use_area: bool = False, balanced: bool = False) -> np.ndarray:
+def group_classes(geometry: ClassGeometry, heads: int, use_area: bool = False) -> np.ndarray:
     """Return the head of each class (nc,): head 0 has the tallest, the last head the widest.
 
     use_area: the size of boxes counts as much as their shape (both are brought to unit variance first).
-    balanced: numbers of classes of any two heads differ by at most one.
     """
     if not 1 <= heads <= geometry.nc:
         raise UserError(f"{geometry.nc} classes cannot be distributed over {heads} heads: ask for 1 to {geometry.nc}")
-    if not use_area and not balanced:
-        return partition_line(geometry.log_ratio, heads)
-    axes = [geometry.log_ratio, geometry.log_side] if use_area else [geometry.log_ratio]
-    points = np.stack([(a - a.mean()) / (a.std() or 1.0) for a in axes], 1)
-    groups = k_means(points, heads, balanced)
+    axes = (geometry.log_ratio, geometry.log_side) if use_area else (geometry.log_ratio,)
+    groups = k_means(np.stack([(a - a.mean()) / (a.std() or 1.0) for a in axes], 1), heads)
     centres = [geometry.log_ratio[groups == g].mean() for g in range(heads)]
     return np.argsort(np.argsort(centres, kind="stable"))[groups]
 
@@ -175,15 +116,10 @@ def group_ratio(geometry: ClassGeometry, classes: Sequence[int]) -> float:
     return float(np.exp(geometry.log_ratio[list(classes)].mean()))
 
 
-def shape_word(ratio: float) -> str:
-    """Return "tall", "square" or "wide"."""
-    return "tall" if ratio < TALL else "wide" if ratio > WIDE else "square"
-
-
-def geometry_config(geometry: ClassGeometry, heads: int, use_area: bool = False, balanced: bool = False) -> HeadConfig:
+def geometry_config(geometry: ClassGeometry, heads: int, use_area: bool = False) -> HeadConfig:
     """Return a head configuration for the boxes of a data set: weights 1, heads named by the shape of their classes."""
-    groups = group_classes(geometry, heads, use_area, balanced)
+    groups = group_classes(geometry, heads, use_area)
     classes = tuple(tuple(int(c) for c in np.flatnonzero(groups == h)) for h in range(heads))
-    names = tuple(shape_word(group_ratio(geometry, ids)) for ids in classes)
-    grouping = "geometry" + "_area" * use_area + "_balanced" * balanced
-    return HeadConfig(geometry.nc, classes, (1.0,) * heads, names, grouping)
+    ratios = [group_ratio(geometry, ids) for ids in classes]
+    names = tuple("tall" if ratio < TALL else "wide" if ratio > WIDE else "square" for ratio in ratios)
+    return HeadConfig(geometry.nc, classes, (1.0,) * heads, names, "geometry" + "_area" * use_area)

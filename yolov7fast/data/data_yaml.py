@@ -12,12 +12,13 @@ from typing import Any
 
 from yolov7fast.core.errors import UserError, shown
 from yolov7fast.core.files.paths import check_file, check_path
-from yolov7fast.core.files.settings_files import read_yaml
+from yolov7fast.core.files.settings_files import is_whole, read_yaml
 from yolov7fast.core.text import printable
 from yolov7fast.data.download import Fetch, ensure_present, surroundings
 
 Source = str | list[str]  # a folder, a text file of image paths, or several of these
 SPLITS = ("train", "val", "test")
+LARGEST_NC = 1 << 31
 TEXT_KEYS = ("download", "generate", "annotations", "path")
 
 
@@ -107,35 +108,21 @@ def _checked(values: dict[str, Any], path: str) -> DataYaml:
             f"{path} lacks the key{'s' * (len(missing) > 1)} {', '.join(f'{k}:' for k in missing)}"
             f"{remedy if 'val' in missing else ''}"
         )
-    names = class_names(values["names"], path)
-    nc = values["nc"] if values.get("nc") is not None else len(names)
-    if isinstance(nc, bool) or not isinstance(nc, int) or nc < 1:
-        raise UserError(f"{path}: nc must be a whole number of classes, at least 1, not {shown(nc)}")
-    if len(names) != nc:
-        raise UserError(f"{path}: nc is {shown(nc)}, but there are {len(names)} names; make them agree")
+    names = class_names(values, path)
     for key in TEXT_KEYS:
         if values.get(key) is not None and not isinstance(values[key], str):
             raise UserError(f"{path}: {key} must be text, not {shown(values[key])}")
-    root, download, annotations = values.get("path") or None, values.get("download"), values.get("annotations")
+    root, annotations = values.get("path") or None, values.get("annotations")
 
     def resolved(entry: str) -> str:
         return next(filter(os.path.lexists, candidates(entry, path, root)), next(candidates(entry, path, root)))
 
     sources = {}
     for key in SPLITS:
-        source = _source(values.get(key), key, path)
+        source = source_of(values, key, path)
         sources[key] = [resolved(item) for item in source] if isinstance(source, list) else source and resolved(source)
-    annotations = annotations and resolved(annotations)
-    return DataYaml(
-        path,
-        nc,
-        names,
-        **sources,
-        download=download,
-        annotations=annotations,
-        root=root,
-        generate=values.get("generate"),
-    )
+    others = {"root": root, "download": values.get("download"), "generate": values.get("generate")}
+    return DataYaml(path, len(names), names, **sources, **others, annotations=annotations and resolved(annotations))
 
 
 def candidates(entry: str, path: str, root: str | None) -> Iterator[str]:
@@ -153,21 +140,27 @@ def candidates(entry: str, path: str, root: str | None) -> Iterator[str]:
         yield os.path.join(folder, bare)
 
 
-def class_names(names, path: str) -> list[str]:
-    """Return the list of class names, which may be given as a mapping from class id."""
+def class_names(values: Mapping[str, Any], path: str) -> list[str]:
+    """Return the list of `names`, which may be given as a mapping from class id; `nc`, if given, must be its length."""
+    names, nc = values["names"], values.get("nc")
     if isinstance(names, dict):
         if sorted(names, key=str) != sorted(range(len(names)), key=str):
             raise UserError(f"{path}: names must be a list, or number the classes from 0 to {len(names) - 1}")
         names = [names[i] for i in range(len(names))]
-    if not isinstance(names, list) or not all(isinstance(name, str | int | float) for name in names):
+    if not isinstance(names, list) or not names or not all(isinstance(name, str | int | float) for name in names):
         raise UserError(f"{path}: names must be a list of class names, not {shown(names)}")
+    if nc is not None and not is_whole(nc, 1, LARGEST_NC):
+        raise UserError(f"{path}: nc must be a whole number of classes, at least 1, not {shown(nc)}")
+    if len(names) != (nc or len(names)):
+        raise UserError(f"{path}: nc is {nc}, but there are {len(names)} names; make them agree")
     return [str(name) for name in names]
 
 
-def _source(value, key: str, path: str) -> Source | None:
-    if value is None or isinstance(value, str):
-        return value
-    if isinstance(value, list) and value and all(isinstance(item, str) for item in value):
+def source_of(values: Mapping[str, Any], key: str, path: str) -> Source | None:
+    """Return the checked value of a split."""
+    value = values.get(key)
+    items = value if isinstance(value, list) and value else [value]
+    if value is None or all(isinstance(item, str) for item in items):
         return value
     raise UserError(
         f"{path}: {key} must be a folder, a text file of image paths, or a list of these, not {shown(value)}"

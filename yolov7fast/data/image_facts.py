@@ -7,11 +7,9 @@ file, so a second pass costs one `stat` per file.
 import contextlib
 import hashlib
 import io
-import json
 import os
 import stat
 from collections.abc import Sequence
-from concurrent.futures import Executor, Future
 from pathlib import Path
 
 import cv2
@@ -24,13 +22,12 @@ from yolov7fast.core.files.atomic import atomic_file
 from yolov7fast.data.formats.dataset_files import cache_folder, plain_name
 from yolov7fast.data.image_io import EXIF_ORIENTATION, decode_file, file_workers
 
-VERSION = 3
+VERSION = 4
 GOOD, MISSING, UNREADABLE, TRUNCATED, TOO_LARGE = range(5)  # states of a file
 MOST_LOOKED_AT = 100_000_000  # pixels; larger images are not decoded here
 MOST_BYTES = 1 << 30  # of a file that is read here
 THUMB = 16  # side in pixels of the thumbnail that near duplicates are compared by
 HASHED = 32  # side in pixels of the image that the perceptual hash is computed from
-LEAST = 24  # minimum shorter side in pixels of a reduced decoding: three per wave of the hash
 GREY_STEP = 4  # largest difference of colour channels in a grey image
 FLAT_STEP = 6  # grey levels between the darkest and the brightest part of an image of one colour
 CHUNK = 64
@@ -52,11 +49,6 @@ FACTS = np.dtype(
         ("error", "S160"),
     ]
 )
-
-
-# how a JPEG is decoded at a fraction of its size, smallest first
-REDUCED = ((8, cv2.IMREAD_REDUCED_COLOR_8), (4, cv2.IMREAD_REDUCED_COLOR_4), (2, cv2.IMREAD_REDUCED_COLOR_2))
-REDUCED += ((1, cv2.IMREAD_COLOR),)
 # the eight lowest cosines over HASHED pixels
 COSINES = np.cos(np.pi / HASHED * np.outer(np.arange(8), np.arange(HASHED) + 0.5)).astype(np.float32)
 COSINES[0] /= np.sqrt(2)
@@ -106,24 +98,13 @@ def _decode(data: bytes, fact: np.void) -> np.ndarray | None:
         if image.width * image.height > MOST_LOOKED_AT:
             fact["state"] = TOO_LARGE
             return None
-        if _is_plain_jpeg(image, data):
-            how = next(flag for factor, flag in REDUCED if min(image.size) >= factor * LEAST or factor == 1)
-            pixels = cv2.imdecode(np.frombuffer(data, np.uint8), how)
-            if pixels is not None:
-                return pixels
         if ";16" in str(image.tile[:1]):  # Pillow's name of the pixels in the file: I;16, RGB;16B and the like
             fact["bits"] = _used_bits(data)
         fact["orientation"] = _orientation(image)  # of a PNG without EXIF, Pillow loads the pixels for it
         if image.format in ("JPEG", "MPO"):
-            image.draft("L" if image.mode == "L" else "RGB", (HASHED, HASHED))
+            image.draft("L" if image.mode == "L" else "RGB", (HASHED, HASHED))  # decodes at a fraction of the size
         image.load()
         return _pixels(image)
-
-
-def _is_plain_jpeg(image: Image.Image, data: bytes) -> bool:
-    """Return whether OpenCV can decode it at reduced size: a complete JPEG of one image without EXIF."""
-    complete = data[-4096:].rfind(b"\xff\xd9") >= 0
-    return image.format == "JPEG" and complete and b"Exif" not in data[:4096]
 
 
 def _used_bits(data: bytes) -> int:
@@ -188,62 +169,30 @@ def _describe(small: np.ndarray, facts: np.ndarray) -> None:
 
 def look_at(paths: Sequence[str], source: str, desc: str = "looking at images") -> np.ndarray:
     """Return FACTS (n,) of images, cached where a file has not changed. source: name of the data set in the cache."""
-    with Looking(paths, source) as looking:
-        return looking.finish(desc)
-
-
-class Looking:
-    """`look_at` in two steps: creating it starts the processes, `finish` waits for them.
-
-    In between the caller can do other work, such as reading labels.
-    """
-
-    def __init__(self, paths: Sequence[str], source: str, stamps: np.ndarray | None = None):
-        """stamps: `stamps_of(paths)`, if the caller has them."""
-        self.paths = list(paths)
-        self._place = _place(source)
-        self._stamps = stamps_of(paths) if stamps is None else stamps
-        self._facts = np.zeros(len(paths), FACTS)
-        self._todo = self._recall()
-        self._pool: Executor | None = None
-        self._parts: list[Future] = []
-        if self._todo:
-            chunks = [self._todo[i : i + CHUNK] for i in range(0, len(self._todo), CHUNK)]
-            self._pool = file_workers(len(self._todo), MANY)
-            self._parts = [self._pool.submit(read_facts, [self.paths[i] for i in chunk]) for chunk in chunks]
-
-    def _recall(self) -> list[int]:
-        """Fill in cached facts; return the positions of the other images."""
-        places, stamps, facts = _stored(self._place)
-        before = np.array([places.get(path, -1) for path in self.paths], np.int64)
-        known = before >= 0
-        known[known] = (stamps[before[known]] == self._stamps[known]).all(1)
-        self._facts[known] = facts[before[known]]
-        return np.flatnonzero(~known).tolist()
-
-    def finish(self, desc: str = "looking at images") -> np.ndarray:
-        """Return FACTS (n,) of all images and write them to the cache."""
-        done = 0
-        with tqdm(total=len(self._todo), desc=desc, unit="img", leave=False, disable=not self._todo) as bar:
-            for future in self._parts:
-                part = future.result()
-                self._facts[self._todo[done : done + len(part)]] = part
-                done += len(part)
+    place, stamps = _place(source), _stamps(paths)
+    rows, old_stamps, old_facts = _stored(place)
+    before = np.array([rows.get(path, -1) for path in paths], np.int64)
+    known = before >= 0
+    known[known] = (old_stamps[before[known]] == stamps[known]).all(1)
+    facts = np.zeros(len(paths), FACTS)
+    facts[known] = old_facts[before[known]]
+    todo = np.flatnonzero(~known)
+    if not len(todo):
+        return facts
+    parts = np.split(todo, range(CHUNK, len(todo), CHUNK))
+    pool = file_workers(len(todo), MANY)
+    try:
+        with tqdm(total=len(todo), desc=desc, unit="img", leave=False) as bar:
+            for part, found in zip(parts, pool.map(read_facts, [[paths[i] for i in part] for part in parts])):
+                facts[part] = found
                 bar.update(len(part))
-        if self._parts:
-            _write(self._place, self.paths, self._stamps, self._facts)
-            self._parts = []
-        return self._facts
-
-    def __enter__(self) -> "Looking":
-        return self
-
-    def __exit__(self, *_) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
+    finally:
+        pool.shutdown(cancel_futures=True)
+    _write(place, paths, stamps, facts)
+    return facts
 
 
-def stamps_of(paths: Sequence[str]) -> np.ndarray:
+def _stamps(paths: Sequence[str]) -> np.ndarray:
     """Return (n, 2) int64 sizes and times (ns) of files, (-1, -1) for a missing one."""
     stamps = []
     for path in paths:
@@ -265,11 +214,10 @@ def _stored(place: Path) -> tuple[dict[str, int], np.ndarray, np.ndarray]:
     """Return the cache: row of each path, stamps (k, 2), FACTS (k,); empty if missing, old or damaged."""
     try:
         with np.load(place, allow_pickle=False) as stored:
-            header = json.loads(bytes(stored["header"]))
-            stamps, facts = stored["stamps"], stored["facts"]
-        paths = header["paths"]
-        right = header["version"] == VERSION and facts.dtype == FACTS and facts.shape == (len(paths),)
-        if right and stamps.dtype == np.int64 and stamps.shape == (len(paths), 2):
+            paths, stamps, facts = stored["paths"].tolist(), stored["stamps"], stored["facts"]
+            sizes = (len(paths),), (len(paths), 2)
+            right = stored["version"] == VERSION and facts.dtype == FACTS and (facts.shape, stamps.shape) == sizes
+        if right and stamps.dtype == np.int64:
             return {path: i for i, path in enumerate(paths)}, stamps, facts
     except Exception:  # damaged files raise many types; the cache is rewritten
         pass
@@ -278,9 +226,8 @@ def _stored(place: Path) -> tuple[dict[str, int], np.ndarray, np.ndarray]:
 
 def _write(place: Path, paths: Sequence[str], stamps: np.ndarray, facts: np.ndarray) -> None:
     """Write the cache; if the folder is not writable, the next pass takes as long as this one."""
-    header = np.frombuffer(json.dumps({"version": VERSION, "paths": list(paths)}).encode(), np.uint8)
     with contextlib.suppress(UserError), atomic_file(place, durable=False) as file:
-        np.savez(file, header=header, stamps=stamps, facts=facts)
+        np.savez(file, version=VERSION, paths=np.array(paths, dtype=str), stamps=stamps, facts=facts)
 
 
 def loaded_sizes(facts: np.ndarray) -> np.ndarray:

@@ -1,12 +1,12 @@
 """Data checks at the start of training that read no pixels: a small part of `yolov7fast data check`."""
 
+import filecmp
 import os
 import shlex
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
+from yolov7fast.data.autoanchor import box_sizes
 
 if TYPE_CHECKING:
     from yolov7fast.data.dataset import LoadImagesAndLabels
@@ -57,24 +57,15 @@ def _has_equal(path: str, others: Sequence[str]) -> bool:
     name = os.path.basename(path)
     others = sorted(others, key=lambda other: os.path.basename(other) != name)  # a copy usually keeps its name
     try:
-        size, content = os.path.getsize(path), None
-        for other in (file for file in others if os.path.getsize(file) == size):
-            if os.path.realpath(other) == os.path.realpath(path):
-                return True
-            content = content or Path(path).read_bytes()
-            if Path(other).read_bytes() == content:
-                return True
+        return any(os.path.samefile(path, other) or filecmp.cmp(path, other, shallow=False) for other in others)
     except OSError:  # gone since it was checked
-        pass
-    return False
+        return False
 
 
 def boxes_below(data: "LoadImagesAndLabels", img_size: int) -> tuple[int, int]:
     """Return the numbers of boxes with a side below 3 pixels at `img_size` and of all boxes."""
-    sizes = img_size * data.shapes / data.shapes.max(1, keepdims=True)
-    wh = [rows[:, 3:5] * size for rows, size in zip(data.labels, sizes)]
-    every = np.concatenate([np.zeros((0, 2)), *wh])
-    return int((every < SMALLEST_SIDE).any(1).sum()), len(every)
+    wh = box_sizes(data, img_size)
+    return int((wh < SMALLEST_SIDE).any(1).sum()), len(wh)
 
 
 def closer_look(signs: Sequence[str], data: str, img_size: int, cfg: str = "") -> str:

@@ -60,8 +60,7 @@ def _suspicious(examined: Examined) -> list[tuple[int, list[Place]]]:
 
 def _random(examined: Examined) -> list[int]:
     """Random images, the same on every run; images with objects if there are any."""
-    full = [i for i, sample in enumerate(examined.samples) if len(sample.classes)]
-    picked = full or list(range(len(examined.samples)))
+    picked = [i for i, s in enumerate(examined.samples) if len(s.classes)] or list(range(len(examined.samples)))
     return sorted(random.Random(0).sample(picked, min(RANDOM, len(picked))))
 
 

@@ -9,11 +9,11 @@ import cv2
 import numpy as np
 import pytest
 
-from yolov7fast.cli.commands.resize_dataset import resize_dataset, shrunk_size
+from yolov7fast.cli.commands.resize_dataset import resize_dataset
 from yolov7fast.core.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[3]
-SHAPES = {"wide": (30, 100), "tall": (120, 60), "small": (20, 40), "exact": (40, 48)}  # height, width
+SHAPES = {"wide": (30, 100), "tall": (120, 60), "thin": (100, 1), "small": (20, 40), "exact": (40, 48)}  # height, width
 
 
 @pytest.fixture
@@ -48,20 +48,11 @@ def sizes(folder: Path) -> dict[str, tuple[int, int]]:
     return {path.stem: cv2.imread(str(path)).shape[:2] for path in sorted((folder / "images/val").iterdir())}
 
 
-def test_longer_side_becomes_the_size_and_smaller_images_stay():
-    assert shrunk_size(480, 640, 320) == (240, 320)
-    assert shrunk_size(427, 640, 320) == (214, 320)  # rounded: 213.5
-    assert shrunk_size(640, 3, 320) == (320, 2)
-    assert shrunk_size(2000, 2, 320) == (320, 1)  # never 0
-    assert shrunk_size(200, 320, 320) == (200, 320)
-    assert all(max(shrunk_size(h, 500, s)) == s for h in range(300, 700) for s in (320, 480))
-
-
 def test_images_labels_annotations_and_lists_are_brought_over(source, tmp_path):
     target = tmp_path / "coco48"
     counts = resize_dataset(source, target, 48)
-    assert sizes(target) == {"wide": (14, 48), "tall": (48, 24), "small": (20, 40), "exact": (40, 48)}
-    assert (counts["shrunk"], counts["copied"], counts["label"], counts["failed"]) == (2, 2, 4, 0)
+    assert sizes(target) == {"wide": (14, 48), "tall": (48, 24), "thin": (48, 1), "small": (20, 40), "exact": (40, 48)}
+    assert (counts["shrunk"], counts["copied"], counts["failed"]) == (3, 9, 0)
     for name in ("small", "exact"):  # not larger: byte for byte
         path = f"images/val/{name}.jpg"
         assert (target / path).read_bytes() == (source / path).read_bytes()
@@ -78,7 +69,7 @@ def test_a_stopped_run_goes_on_and_writes_nothing_twice(source, tmp_path):
     (target / "images/val/wide.jpg").unlink()
     (target / "images/val/.wide.jpg.tmp").write_bytes(b"half a file")
     counts = resize_dataset(source, target, 48)
-    assert (counts["shrunk"], counts["present"]) == (1, 7)
+    assert (counts["shrunk"], counts["present"]) == (1, 11)
     assert {p: p.read_bytes() for p in target.rglob("*") if p.is_file()} == whole
 
 
@@ -89,7 +80,7 @@ def test_an_unreadable_image_is_named_and_the_rest_goes_on(source, tmp_path):
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 1
     assert "broken.jpg cannot be decoded" in done.stderr and "Traceback" not in done.stderr
-    assert "2 images shrunk, 2 copied" in done.stdout and "1 failed" in done.stdout
+    assert "3 images shrunk, 9 files copied" in done.stdout and "1 failed" in done.stdout
 
 
 def test_two_sizes_never_mix_in_one_folder(source, tmp_path):

@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 
 import pytest
 
@@ -19,13 +18,16 @@ from yolov7fast.data.labels import find_images
 OPTIONS = {"img_size": 320, "cfg": "cfg/training/yolov7-tiny.yaml"}
 
 
-@pytest.fixture
-def fixed(seeded, tmp_path):
+@pytest.fixture(scope="module")
+def fixed(seeded, tmp_path_factory):
     folder, _ = seeded
-    before = tree(folder)
-    listed, counts = write_fixed(examine(folder, **OPTIONS), tmp_path / "fixed")
+    out = tmp_path_factory.mktemp("fixed")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("YOLOV7FAST_CACHE", str(out / "cache"))
+        before = tree(folder)
+        listed, counts = write_fixed(examine(folder, **OPTIONS), out / "fixed")
     assert tree(folder) == before
-    return tmp_path / "fixed", listed, counts
+    return out / "fixed", listed, counts
 
 
 def test_the_copy_has_none_of_the_defects_that_have_one_right_answer(fixed):
@@ -98,17 +100,14 @@ def test_other_formats_are_corrected_as_a_yolo_copy(tmp_path, capsys, monkeypatc
     assert len(rows) == 3
 
 
-def test_labels_are_never_corrected_in_place(seeded, tmp_path, monkeypatch):
+def test_labels_are_never_corrected_in_place(clean, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "250")
-    (tmp_path / "cfg.yaml").write_text("anchors:\n  - [10,13, 16,30, 33,23]\n")
-    root = shutil.copytree(seeded[0], tmp_path / "set")
-    before = tree(root)
-    for inside in (root, root / "images", root / "new"):
-        with pytest.raises(UserError, match="lies in the data set's own folder"):
-            main(["check", str(root), "--cfg", "cfg.yaml", "--fix", str(inside)])
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "file").touch()
+    before = tree(clean)
+    for inside in (clean, clean / "images", clean / "new"):
+        with pytest.raises(UserError, match="lies in the data set's own folder"):
+            main(["check", str(clean), "--fix", str(inside)])
     with pytest.raises(UserError, match="not empty"):
-        main(["check", str(root), "--cfg", "cfg.yaml", "--fix", "other"])
-    assert tree(root) == before
+        main(["check", str(clean), "--cfg", "yolov7-tiny", "--fix", "other"])
+    assert tree(clean) == before

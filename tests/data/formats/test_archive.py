@@ -57,7 +57,7 @@ def test_a_link_is_refused(tmp_path, own_cache):
 
 
 def test_a_bomb_is_refused_before_anything_is_written(tmp_path, own_cache):
-    path = packed(tmp_path / "a.zip", {f"{i}.txt": bytes(40_000_000) for i in range(5)})
+    path = packed(tmp_path / "a.zip", {f"{i}.txt": bytes(20_000_000) for i in range(9)})
     assert path.stat().st_size < 1_000_000
     with pytest.raises(UserError, match="claims to hold"):
         unpack(path)

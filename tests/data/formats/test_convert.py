@@ -7,13 +7,52 @@ import numpy as np
 import pytest
 import supervision as sv
 
-from tests.data.formats.drawn_sets import NAMES, write_coco, write_csv, write_voc, write_yolo
-from tests.data.formats.test_agreement import assert_equal, drawn, ours, theirs
+from tests.data.formats.drawn_sets import NAMES, SIZES, boxes_of, splits, write_coco, write_csv, write_voc, write_yolo
 from yolov7fast.core.errors import UserError
+from yolov7fast.data.formats.annotated_set import AnnotatedSet
 from yolov7fast.data.formats.recognise import recognise
 from yolov7fast.data.formats.write_dataset import write_as
 
 WRITERS = {"yolo": write_yolo, "coco": write_coco, "voc": write_voc, "csv": write_csv}
+
+
+TOLERANCE = 1e-6  # of the image's side
+
+
+def ours(annotated: AnnotatedSet) -> dict[str, list[tuple]]:
+    """Sorted (class name, box as fractions) of every image, by file name."""
+    return {
+        Path(s.image).name: sorted((annotated.names[c], *box) for c, box in zip(s.classes, s.fractions.tolist()))
+        for s in annotated.samples
+    }
+
+
+def theirs(*read: sv.DetectionDataset) -> dict[str, list[tuple]]:
+    found = {}
+    for data in read:
+        for path, image, detections in data:
+            h, w = image.shape[:2]
+            boxes = np.asarray(detections.xyxy, np.float64) / (w, h, w, h)
+            names = [data.classes[c] for c in detections.class_id]
+            found[Path(path).name] = sorted((n, *box) for n, box in zip(names, boxes.tolist()))
+    return found
+
+
+def assert_equal(a: dict[str, list[tuple]], b: dict[str, list[tuple]]) -> None:
+    assert a.keys() == b.keys()
+    for name in a:
+        assert [row[0] for row in a[name]] == [row[0] for row in b[name]], name
+        np.testing.assert_allclose(
+            np.array([row[1:] for row in a[name]]), np.array([row[1:] for row in b[name]]), rtol=0, atol=TOLERANCE
+        )
+
+
+def drawn() -> dict[str, list[tuple]]:
+    found = {}
+    for i in (i for indices in splits().values() for i in indices):
+        w, h = SIZES[i % len(SIZES)]
+        found[f"{i:03}.png"] = sorted((NAMES[c], x1 / w, y1 / h, x2 / w, y2 / h) for c, x1, y1, x2, y2 in boxes_of(i))
+    return found
 
 
 @pytest.mark.parametrize("source", WRITERS)
@@ -60,7 +99,7 @@ def test_polygons_stay_polygons_and_crowds_stay_crowds(tmp_path):
     assert [a["iscrowd"] for a in again["annotations"]][:2] == [1, 0]
     assert all(len(a["segmentation"][0]) == 8 for a in again["annotations"][1:])
     written = write_as("yolo", annotated, tmp_path / "yolo", images="none")
-    assert written.changes["crowd regions left out"] == 1
+    assert written.changes["crowd region left out"] == 1
     assert (tmp_path / "yolo" / "labels" / "train" / "000.txt").read_text() == ""
     assert len((tmp_path / "yolo" / "labels" / "train" / "001.txt").read_text().split()) == 2 * 9
     boxes = write_as("yolo", annotated, tmp_path / "boxes", images="none", boxes_only=True)
@@ -77,9 +116,9 @@ def test_what_training_does_not_take_is_left_out_or_cut_and_counted(tmp_path):
     file.write_text(json.dumps(content))
     written = write_as("yolo", recognise(root).read(), tmp_path / "out", images="none", boxes_only=True)
     assert dict(written.changes) == {
-        "boxes without area left out": 1,
-        "boxes cut at the edge of the image": 1,
-        "objects given twice, kept once": 1,
+        "box without area left out": 1,
+        "box cut at the edge of the image": 1,
+        "object given twice, kept once": 1,
     }
     rows = np.loadtxt(tmp_path / "out" / "labels" / "train" / "000.txt", ndmin=2)
     assert len(rows) == 2

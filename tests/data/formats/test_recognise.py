@@ -16,6 +16,7 @@ from tests.data.formats.drawn_sets import (
     write_yolo,
     yolo_text,
 )
+from tests.data.formats.test_convert import assert_equal, drawn, ours
 from yolov7fast.core.errors import UserError
 from yolov7fast.data.formats.recognise import recognise
 
@@ -41,6 +42,7 @@ def summary(path) -> tuple[str, dict[str, int], list[str]]:
 def test_each_layout_is_recognised_also_one_folder_down_and_in_a_zip(tmp_path, write, kind):
     wanted = (kind, {"train": 8, "val": 4}, NAMES)
     root = write(tmp_path / "outer" / "set")
+    assert_equal(ours(recognise(root).read()), drawn())
     assert summary(root) == wanted
     assert summary(tmp_path / "outer") == wanted
     assert summary(shutil.make_archive(str(tmp_path / "packed"), "zip", tmp_path / "outer")) == wanted
@@ -120,9 +122,9 @@ CSV = "filename,class,xmin,ymin,xmax,ymax\n0.png,a,1,2,3,4\n"
     ("names", "content", "words"),
     [
         (["annotations/instances_train2014.json", "annotations/instances_train2017.json"], COCO, "2 annotation files"),
-        (["annotations/a.json", "annotations/b.json"], COCO, "which of"),
+        (["annotations/a.json", "annotations/b.json"], COCO, "2 annotation files"),
         (["a.yaml", "b.yaml"], YAML, "several data YAML files"),
-        (["a.csv", "b.csv"], CSV, "several CSV files"),
+        (["a.csv", "b.csv"], CSV, "2 annotation files"),
     ],
 )
 def test_several_files_for_one_split_are_an_error_that_names_them_and_a_flag_to_paste(tmp_path, names, content, words):
@@ -144,23 +146,46 @@ def test_a_folder_without_labels_says_what_was_looked_for_and_what_is_there(tmp_
         recognise(tmp_path / "nowhere")
 
 
+@pytest.mark.parametrize("write", [write_coco, write_csv, write_voc])
+def test_fifos_and_links_to_themselves_next_to_a_data_set_neither_hang_nor_end_the_search(tmp_path, write):
+    """Reading a FIFO does not end; asking for the kind of such a link raises an error."""
+    root = write(tmp_path / "set")
+    for folder in (root, root / "images", root / "train2017", root / "JPEGImages"):
+        if folder.is_dir():
+            (folder / "000a.png").symlink_to("000a.png")
+    for name in ("x.yaml", "obj.data", "x.csv", "x.json", "classes.txt"):
+        os.mkfifo(root / name)
+    assert summary(root)[1:] == ({"train": 8, "val": 4}, NAMES)
+    os.mkfifo(root / "labelmap.txt")
+    if write is write_voc:
+        with pytest.raises(UserError, match=r"labelmap\.txt cannot be read \(no regular file\)"):
+            summary(root)
+
+
 @pytest.mark.parametrize(
     ("header", "row", "box"),
     [
         ("image,x1,y1,x2,y2,label", "0.png,10,20,40,50,cat", (10, 20, 40, 50)),
         ("filename;xmin;ymin;w;h;class", "0.png;10;20;30;30;cat", (10, 20, 40, 50)),
         ("path,cx,cy,w,h,category", "a/b/0.png,25,35,30,30,cat", (10, 20, 40, 50)),
-        (None, "0.png,10,20,40,50,cat", (10, 20, 40, 50)),
         ("ImageID,LabelName,XMin,XMax,YMin,YMax", "0,cat,0.25,0.5,0.5,1.0", (24, 32, 48, 64)),
     ],
 )
 def test_columns_of_a_csv_are_known_by_their_names(tmp_path, header, row, box):
     draw(0, tmp_path / "images" / "0.png")  # 96 x 64
-    (tmp_path / "boxes.csv").write_text("\n".join([header, row] if header else [row]) + "\n")
+    (tmp_path / "boxes.csv").write_text(f"{header}\n{row}\n")
     annotated = recognise(tmp_path).read()
     (sample,) = annotated.samples
     assert annotated.names == ["cat"]
     assert (sample.fractions[0] * (96, 64, 96, 64)).tolist() == pytest.approx(box)
+
+
+def test_a_csv_row_of_a_class_without_a_box_is_a_fault_and_one_without_both_a_background_image(tmp_path):
+    for i in (0, 1):
+        draw(i, tmp_path / "images" / f"{i}.png")
+    (tmp_path / "boxes.csv").write_text("filename,class,xmin,ymin,xmax,ymax\n0.png,cat,,,,\n1.png,,,,,\n")
+    samples = recognise(tmp_path).read().samples
+    assert [[(fault.kind, fault.line) for fault in sample.faults] for sample in samples] == [[("not a number", 2)], []]
 
 
 def test_a_csv_whose_columns_are_unclear_is_an_error_that_names_what_is_needed(tmp_path):
@@ -172,7 +197,6 @@ def test_a_csv_whose_columns_are_unclear_is_an_error_that_names_what_is_needed(t
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("{", "not readable as JSON"),
         ("[]", "no COCO data set"),
         ('{"images": [], "categories": {}}', "needs 'categories'"),
         ('{"images": [{"id": 1}], "categories": []}', "needs 'images'"),

@@ -26,10 +26,10 @@ from yolov7fast.core.text import counted, printable
 from yolov7fast.data.checks.check_findings import ERROR, EXIT_CODES, SEVERITIES, as_text
 from yolov7fast.data.checks.dataset_checks import DEFAULT_CFG
 from yolov7fast.data.checks.examine import Examined, examine
+from yolov7fast.data.checks.fix import CORRECTED, write_fixed
 from yolov7fast.data.data_yaml import find_data
-from yolov7fast.data.formats.annotated_set import AnnotatedSet
 from yolov7fast.data.formats.dataset_files import plain_name
-from yolov7fast.data.formats.prepare import check_fraction, divide
+from yolov7fast.data.formats.prepare import split_off
 from yolov7fast.data.formats.recognise import recognise
 from yolov7fast.data.formats.write_dataset import FORMATS, IMAGES, write_as
 from yolov7fast.data.shapes import NAMES, make_shapes
@@ -88,23 +88,26 @@ def run_check(opt: argparse.Namespace) -> int:
     if img_size < 32:
         raise UserError(f"--img-size is {img_size}; it must be at least 32")
     path = _data(opt.data)
-    page = _page_of(opt.output, path)
     if opt.fix:
         _refuse_inside(opt.fix, path)
     examined = examine(path, img_size, cfg)
-    _write_page(examined, page, path)
-    print(as_text(examined.report))
+    report = examined.report
+    page = _write_page(examined, opt.output, path)
+    print(as_text(report))
     assumed = " and ".join(flag for flag in ("--img-size", "--cfg") if flag[2:].replace("-", "_") not in vars(opt))
     remedy = f" (assumed: give {assumed} of your training)" if assumed else ""
     print(f"\nBoxes are judged at {img_size} pixels, by the anchors of {printable(cfg)}{remedy}")
-    counts = Counter(finding.severity for finding in examined.report.findings)
+    counts = Counter(finding.severity for finding in report.findings)
     found = ", ".join(counted(counts[s], s) for s in SEVERITIES if counts[s]) or "nothing found"
     print(f"{found}; page: {page}")
     if opt.fix:
-        _fix(examined, Path(opt.fix))
-    else:
-        _offer_fix(examined)
-    return EXIT_CODES[examined.report.severity]
+        listed, changes = write_fixed(examined, Path(opt.fix))
+        print(f"corrected copy: {Path(opt.fix) / 'data.yaml'}; {sum(changes.values())} changes, listed in {listed}")
+        for what, count in changes.most_common():
+            print(f"  {count:>8,}  {what}")
+    elif errors := [f.check for f in report.findings if f.severity == ERROR and f.check in CORRECTED]:
+        print(f"--fix FOLDER writes a corrected copy of the labels: it can correct {', '.join(errors)}")
+    return EXIT_CODES[report.severity]
 
 
 def _data(given: str) -> str:
@@ -114,21 +117,19 @@ def _data(given: str) -> str:
     return path
 
 
-def _page_of(output: str, path: str) -> Path:
-    """index.html in a separate folder for each data set."""
-    given = Path(os.path.abspath(path))
-    name = given.parent.name if given.stem in ("data", "dataset") and given.suffix else given.stem
-    return Path(output or Path("runs", "check", plain_name(name))) / "index.html"
-
-
-def _write_page(examined: Examined, page: Path, path: str) -> None:
+def _write_page(examined: Examined, output: str, path: str) -> Path:
+    """Write index.html into `output`, or into a separate folder for each data set."""
     from yolov7fast.reports.data_check_page import as_page  # templates are loaded only where they are needed
 
+    given = Path(os.path.abspath(path))
+    name = given.parent.name if given.stem in ("data", "dataset") and given.suffix else given.stem
+    page = Path(output or Path("runs", "check", plain_name(name))) / "index.html"
     try:
         page.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"cannot write {page.parent} ({error.strerror or error}); choose another --output") from None
     write_atomically(page, as_page(examined, f"Data check: {printable(path, 200)}"))
+    return page
 
 
 def _refuse_inside(target: str, path: str) -> None:
@@ -136,23 +137,6 @@ def _refuse_inside(target: str, path: str) -> None:
     source, folder = Path(path).resolve(), Path(target).resolve()
     if source.is_dir() and (folder == source or source in folder.parents):
         raise UserError(f"--fix {target} lies in the data set's own folder: name a new folder outside of it")
-
-
-def _fix(examined: Examined, folder: Path) -> None:
-    from yolov7fast.data.checks.fix import write_fixed
-
-    listed, counts = write_fixed(examined, folder)
-    print(f"corrected copy: {folder / 'data.yaml'}; {sum(counts.values())} changes, listed in {listed}")
-    for what, count in counts.most_common():
-        print(f"  {count:>8,}  {what}")
-
-
-def _offer_fix(examined: Examined) -> None:
-    from yolov7fast.data.checks.fix import CORRECTED
-
-    errors = [f.check for f in examined.report.findings if f.severity == ERROR and f.check in CORRECTED]
-    if errors:
-        print(f"--fix FOLDER writes a corrected copy of the labels: it can correct {', '.join(errors)}")
 
 
 # --- convert ----------------------------------------------------------------------------------------------------------
@@ -166,24 +150,14 @@ def run_convert(opt: argparse.Namespace) -> int:
     for note in annotated.notes:
         print(f"  {printable(note)}")
     if opt.val_fraction:
-        _split_off(annotated, opt.val_fraction, path)
+        print(f"  {split_off(annotated, opt.val_fraction, path)}")
     written = write_as(opt.to, annotated, Path(opt.folder), opt.images, opt.boxes)
     faults = sum(len(sample.faults) for sample in annotated.samples)
-    changes = written.changes + Counter({"objects left out that cannot be read": faults})
+    changes = written.changes + Counter({"object left out that cannot be read": faults})
     for what, count in changes.items():
-        print(f"  {count:,} {what}")
+        print(f"  {count:,} x {what}")
     print(f"written: {written.entry}")
     return 0
-
-
-def _split_off(annotated: AnnotatedSet, fraction: float, path: str) -> None:
-    check_fraction(bool(annotated.splits.get("val")), fraction, path)
-    samples = annotated.splits["train"]
-    names, images = [s.name for s in samples], [s.image for s in samples]
-    train, val, how = divide(names, images, fraction, str(annotated.root))
-    print(f"  {how}")
-    rest = {split: samples for split, samples in annotated.splits.items() if split not in ("train", "val")}
-    annotated.splits = {"train": [samples[i] for i in train], "val": [samples[i] for i in val], **rest}
 
 
 # --- shapes -----------------------------------------------------------------------------------------------------------

@@ -52,18 +52,6 @@ def config_text(config: HeadConfig, names: list[str], title: str, notes: list[st
     return "\n".join(lines) + "\n"
 
 
-def check_output(output: Path, data: str) -> None:
-    """Refuse a file that cannot be written, or that is the input."""
-    if output.suffix not in (".yaml", ".yml"):
-        raise UserError(f"--output {output}: a head configuration is a YAML file; give a name that ends in .yaml")
-    if output.is_dir():
-        raise UserError(f"--output {output} is a folder; give the name of a file in it")
-    if output.exists() and output.samefile(data):
-        raise UserError(f"--output {output} is what the classes are read from; give another name")
-    if not output.parent.is_dir():
-        raise UserError(f"--output {output}: there is no folder {output.parent}; make it, or give another")
-
-
 def write(output: Path, text: str, exist_ok: bool) -> None:
     """Write the file; one with other content, which may have been edited, is only replaced with --exist-ok."""
     if output.exists() and not exist_ok and output.read_bytes() != text.encode():
@@ -97,7 +85,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("data", help="data YAML, folder, .zip, COCO .json or .csv")
     parser.add_argument("--heads", type=int, default=4, help="number of heads")
     parser.add_argument("--img-size", type=int, default=640, help="size boxes are measured at")
-    parser.add_argument("--balanced", action="store_true", help="give every head as many classes, or one less")
     parser.add_argument("--ratio-only", action="store_true", help="ignore the area: exact grouping by w/h only")
     parser.add_argument("--output", type=Path, help="file to write; default: DATA_Nheads_geometry.yaml next to DATA")
     parser.add_argument("--exist-ok", action="store_true", help="replace an existing file with other content")
@@ -109,9 +96,10 @@ def run(opt: argparse.Namespace) -> None:
     data = load_data_yaml(opt.data)
     path = Path(data.path)
     output = opt.output or path.with_name(f"{path.stem}_{opt.heads}heads_geometry.yaml")
-    check_output(output, data.path)
+    if output.suffix not in (".yaml", ".yml") or output.is_dir() or (output.exists() and output.samefile(data.path)):
+        raise UserError(f"--output {output}: give the name of a new .yaml file, the head configuration")
     geometry = training_geometry(data, opt.img_size)
-    config = geometry_config(geometry, opt.heads, not opt.ratio_only, opt.balanced)
+    config = geometry_config(geometry, opt.heads, not opt.ratio_only)
     print(table(config, geometry, data.names))
     notes = [f"mean w/h {group_ratio(geometry, ids):.2f}" for ids in config.classes]
     title = f"Heads for {path.name}, grouped by box geometry at {opt.img_size} pixels (yolov7fast data heads)."

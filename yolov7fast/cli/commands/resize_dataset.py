@@ -17,7 +17,6 @@ import multiprocessing
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -27,65 +26,46 @@ from tqdm import tqdm
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.atomic import write_atomically
 from yolov7fast.core.text import printable
-from yolov7fast.data.image_io import read_image
+from yolov7fast.data.image_io import is_image_name, read_image, walk
 
-IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp"}  # what can be written as well as read
 QUALITY = 95  # of JPEG files
 SETTINGS = "resized.json"  # in DST: the settings that the folder was made with
 SUMMARY = "shrink the images of a folder with images/, labels/ and annotations/ once, for faster decoding"
 
 
-def shrunk_size(height: int, width: int, size: int) -> tuple[int, int]:
-    """(height, width) with the longer side exactly `size`, or unchanged where it is not larger.
-
-    Rounded, not truncated as in the loader: were the longer side a pixel short, the loader would resize once more.
-    """
-    longer = max(height, width)
-    if longer <= size:
-        return height, width
-    return max(round(height * size / longer), 1), max(round(width * size / longer), 1)
-
-
 def resize_file(job: tuple[Path, Path], size: int) -> tuple[str, str]:
-    """Shrink or copy one file (source, target); returns what was done and, for "failed", why."""
+    """Shrink or copy one file (source, target); returns what was done and, for "failed", why.
+
+    The longer side becomes exactly `size`: were it a pixel short, the loader would resize once more.
+    """
     source, target = job
     if target.exists():
         return "present", ""
     try:
-        if source.suffix.lower() not in IMAGE_SUFFIXES:
-            write_atomically(target, source.read_bytes(), durable=False)
-            return "label", ""
-        image = read_image(str(source))
-        height, width = shrunk_size(image.shape[0], image.shape[1], size)
-        if (height, width) == image.shape[:2]:
-            write_atomically(target, source.read_bytes(), durable=False)
-            return "copied", ""
-        image = cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA)
-        settings = [cv2.IMWRITE_JPEG_QUALITY, QUALITY] if source.suffix.lower() in {".jpg", ".jpeg"} else []
-        write_atomically(target, cv2.imencode(source.suffix.lower(), image, settings)[1].tobytes(), durable=False)
-        return "shrunk", ""
+        if is_image_name(source.name):
+            image = read_image(str(source))
+            longer = max(image.shape[:2])
+            if longer > size:
+                width, height = (max(round(side * size / longer), 1) for side in (image.shape[1], image.shape[0]))
+                image = cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA)
+                encoded = cv2.imencode(source.suffix.lower(), image, [cv2.IMWRITE_JPEG_QUALITY, QUALITY])[1]
+                write_atomically(target, encoded.tobytes(), durable=False)
+                return "shrunk", ""
+        write_atomically(target, source.read_bytes(), durable=False)
+        return "copied", ""
     except (UserError, OSError, cv2.error) as error:
         return "failed", f"{source}: {error}"
 
 
-def files_below(folder: Path, suffixes: set[str]) -> Iterator[Path]:
-    """Files below a folder, links followed, in a fixed order."""
-    for parent, folders, files in os.walk(folder, followlinks=True):
-        folders.sort()
-        yield from (Path(parent, name) for name in sorted(files) if Path(name).suffix.lower() in suffixes)
-
-
-def copy_annotations(source: Path, target: Path) -> int:
-    """Copy annotation files and relative image lists; returns how many."""
-    found = sorted((source / "annotations").glob("*.json"))
+def files_of(source: Path) -> list[Path]:
+    """The files to shrink or copy: images and labels, annotation files, and image lists with relative lines."""
+    found = [Path(entry.path) for entry in walk(source / "images") if is_image_name(entry.name)]
+    if (source / "labels").is_dir():  # a list of problems names files of the source
+        labels = [entry for entry in walk(source / "labels") if entry.name.endswith(".txt")]
+        found += [Path(entry.path) for entry in labels if not entry.name.endswith(".problems.txt")]
+    found += sorted((source / "annotations").glob("*.json"))
     lists = sorted(source.glob("*.txt"))
-    found += [path for path in lists if all(line.startswith("./") for line in path.read_text().split("\n") if line)]
-    for path in found:
-        goal = target / path.relative_to(source)
-        goal.parent.mkdir(exist_ok=True)
-        if not goal.exists():
-            write_atomically(goal, path.read_bytes(), durable=False)
-    return len(found)
+    return found + [p for p in lists if all(line.startswith("./") for line in p.read_text().split("\n") if line)]
 
 
 def open_target(source: Path, target: Path, settings: dict) -> None:
@@ -107,22 +87,18 @@ def open_target(source: Path, target: Path, settings: dict) -> None:
 
 
 def resize_dataset(source: Path, target: Path, size: int, workers: int = 1) -> Counter:
-    """Do the whole work; returns counts of shrunk, copied, label, present (by an earlier run), failed, other files."""
+    """Do the whole work; returns counts of shrunk, copied, present (by an earlier run) and failed files."""
     open_target(source, target, {"size": size, "quality": QUALITY, "scaled_annotations": False})
-    # a list of problems names files of the source
-    labels = (path for path in files_below(source / "labels", {".txt"}) if not path.name.endswith(".problems.txt"))
-    files = [*files_below(source / "images", IMAGE_SUFFIXES), *labels]
-    jobs = [(path, target / path.relative_to(source)) for path in files]
+    jobs = [(path, target / path.relative_to(source)) for path in files_of(source)]
     for folder in {goal.parent for _, goal in jobs}:
         folder.mkdir(parents=True, exist_ok=True)
     counts: Counter = Counter()
-    work = partial(resize_file, size=size)
     with multiprocessing.get_context("spawn").Pool(workers, cv2.setNumThreads, (0,)) as pool:
-        for done, why in tqdm(pool.imap_unordered(work, jobs, chunksize=16), total=len(jobs), unit="file"):
+        results = pool.imap_unordered(partial(resize_file, size=size), jobs, chunksize=16)
+        for done, why in tqdm(results, total=len(jobs), unit="file"):
             counts[done] += 1
             if why:
                 tqdm.write(f"failed: {why}", file=sys.stderr)
-    counts["other"] = copy_annotations(source, target)
     return counts
 
 
@@ -139,8 +115,7 @@ def run(opt: argparse.Namespace) -> int:
         raise UserError("--size must be at least 32, --workers at least 1")
     counts = resize_dataset(opt.source, opt.target, opt.size, opt.workers)
     print(
-        f"{opt.target}: {counts['shrunk']} images shrunk, {counts['copied']} copied (not larger), "
-        f"{counts['label']} labels, {counts['other']} annotation and list files, "
-        f"{counts['present']} present before, {counts['failed']} failed"
+        f"{opt.target}: {counts['shrunk']} images shrunk, {counts['copied']} files copied (labels, annotations, "
+        f"smaller images), {counts['present']} present before, {counts['failed']} failed"
     )
     return 1 if counts["failed"] else 0

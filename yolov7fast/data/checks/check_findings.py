@@ -50,6 +50,7 @@ CHECKS = {
     "image id given twice": Check(
         ERROR, "image", "Give each image a different id, and its annotations too; training leaves these images out."
     ),
+    "image named twice": Check(ERROR, "image", "Merge the entries of the image into one; training leaves it out."),
     "wrong columns": Check(ERROR, "line", "Write 'class cx cy w h', or class and at least 4 points of a polygon."),
     "not a number": Check(ERROR, "line", "Correct or remove the line; training leaves the whole image out."),
     "not finite": Check(ERROR, "line", "Correct or remove the line; training leaves the whole image out."),
@@ -95,10 +96,6 @@ class Place(NamedTuple):
     text: str
     image: int = -1  # index of the image in the report, -1: none
     other: int = -1  # the other image of a pair
-
-    def __str__(self) -> str:
-        where = f"{self.file}:{self.line}" if self.line else self.file
-        return f"{where} ({self.text})" if self.text else where
 
 
 @dataclass

@@ -9,7 +9,7 @@ from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.paths import check_file
 from yolov7fast.core.files.settings_files import read_yaml
 from yolov7fast.core.text import counted
-from yolov7fast.data.autoanchor import cluster, evolve
+from yolov7fast.data.autoanchor import anchor_fitness, cluster, evolve, side_ratios
 from yolov7fast.data.checks.check_findings import DatasetCounts, Findings
 from yolov7fast.data.checks.label_checks import Objects
 from yolov7fast.data.formats.annotated_set import Sample
@@ -24,7 +24,6 @@ FEW_FOR_ANCHORS, MOST_FOR_ANCHORS = 50, 5000  # below the first none are searche
 GENERATIONS = 300  # of their evolution
 THRESHOLD = 4.0  # anchor_t of the shipped hyper-parameters
 SHOWN_SIZES = 12  # of images, the most frequent ones
-SMALLEST_ANCHOR = 2.0  # pixels: boxes smaller than the smallest anchor that the evolution makes are left out
 
 
 def anchors_of(cfg: str) -> np.ndarray:
@@ -115,7 +114,7 @@ def check_sizes(
     usable = (longer[objects.image] > 0) & (objects.wh > 0).all(1) & (objects.wh <= 1.01).all(1) & ~objects.crowd
     figures.sizes = _bins(np.sqrt(wh[usable].prod(1)), BINS)
     rows = np.flatnonzero(usable)
-    reached = best_match(wh[rows], anchors) > 1 / THRESHOLD
+    reached = _reached(wh[rows], anchors)
     for check, own, digits in (
         ("box below 3 pixels", rows[(wh[rows] < SMALLEST_SIDE).any(1)], 1),
         ("no anchor reaches", rows[~reached], 0),
@@ -126,48 +125,32 @@ def check_sizes(
             found.add(check, samples[i].label_file, int(objects.line[k]), text, i)
     figures.anchors_given = anchor_text(anchors)
     figures.reached = float(reached.mean()) if len(reached) else 1.0
-    if not reached.all():
+    if len(rows) >= FEW_FOR_ANCHORS and not reached.all():
         _better_anchors(wh[rows], len(anchors), figures)
     common = Counter(zip(facts["width"].tolist(), facts["height"].tolist())).most_common()
     known = [{"width": w, "height": h, "count": n} for (w, h), n in common if w > 0]
     figures.image_sizes = known[:SHOWN_SIZES]
 
 
-def best_match(wh: np.ndarray, anchors: np.ndarray) -> np.ndarray:
-    """(m,) the worse side ratio, up to 1, of each box with the anchor that fits it best."""
-    best = np.zeros(len(wh), wh.dtype)
-    for anchor in anchors.astype(wh.dtype):
-        ratio = wh / anchor
-        sides = np.minimum(ratio, 1 / ratio)
-        np.maximum(best, np.minimum(sides[:, 0], sides[:, 1]), out=best)
-    return best
+def _reached(wh: np.ndarray, anchors: np.ndarray) -> np.ndarray:
+    """(m,) whether an anchor matches each box."""
+    return side_ratios(wh.astype(np.float32), anchors.astype(np.float32)).max(1, initial=0) > 1 / THRESHOLD
 
 
 def _better_anchors(wh: np.ndarray, n: int, figures: DatasetCounts) -> None:
     """Search n anchors by autoanchor's k-means and evolution, with the same random numbers on every run."""
-    if len(wh) < FEW_FOR_ANCHORS:
-        return
     state = np.random.get_state()
     np.random.seed(0)
-    some = wh if len(wh) <= MOST_FOR_ANCHORS else wh[np.random.permutation(len(wh))[:MOST_FOR_ANCHORS]]
-    some = some[(some >= SMALLEST_ANCHOR).any(1)]
-    rough = some.astype(np.float32)
-
-    def fitness(anchors: np.ndarray) -> float:
-        """Mean best match of all boxes, 0 for those without a match."""
-        best = best_match(rough, anchors)
-        return float(np.where(best > 1 / THRESHOLD, best, 0).mean())
-
+    some = wh[np.random.permutation(len(wh))[:MOST_FOR_ANCHORS]].astype(np.float32)
     try:
-        found = evolve(cluster(some, n), fitness, GENERATIONS)
+        found = evolve(cluster(some, n), lambda anchors: anchor_fitness(anchors, some, THRESHOLD), GENERATIONS)
     except UserError:  # boxes of one size
         return
     finally:
         np.random.set_state(state)
-    found = found[np.argsort(found.prod(1))]
-    then = float((best_match(wh, found) > 1 / THRESHOLD).mean())
+    then = float(_reached(wh, found).mean())
     if then > figures.reached:
-        figures.anchors_found, figures.reached_then = anchor_text(found), then
+        figures.anchors_found, figures.reached_then = anchor_text(found[np.argsort(found.prod(1))]), then
 
 
 def anchor_text(anchors: np.ndarray) -> str:

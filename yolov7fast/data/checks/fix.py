@@ -16,10 +16,9 @@ from yolov7fast.core.files.atomic import atomic_folder
 from yolov7fast.core.text import printable
 from yolov7fast.data.checks.check_findings import ERROR, WARNING, Place, place_text
 from yolov7fast.data.checks.examine import Examined
-from yolov7fast.data.checks.label_checks import ROUGH
 from yolov7fast.data.formats.annotated_set import Sample
 from yolov7fast.data.formats.dataset_files import link, unique_names
-from yolov7fast.data.formats.write_dataset import corners, join_rings, with_four_points, yolo_line, yolo_yaml
+from yolov7fast.data.formats.write_dataset import label_rows, yolo_yaml
 from yolov7fast.data.formats.yolo_format import KIND as YOLO
 from yolov7fast.data.image_facts import GOOD, TRUNCATED, loaded_sizes
 from yolov7fast.data.image_io import IMG_FORMATS
@@ -113,39 +112,16 @@ def correct(sample: Sample, nc: int, original: dict[int, str], size: np.ndarray)
     faults = {fault.line: fault for fault in reversed(sample.faults)}
     removed = [fault for fault in sample.faults if fault.line == 0 or fault.line not in sample.lines]
     changes = [LabelChange(fault.file, fault.line, f"line removed: {fault.kind}", fault.text) for fault in removed]
-    frame, polygons = np.array(sample.frame), any(sample.outlines)
-    kept: list[np.ndarray] = []
     lines: list[str] = []
-    for k, (cls, box, rings) in enumerate(zip(sample.classes.tolist(), sample.boxes, sample.outlines)):
+    for k, text, made in label_rows(sample, nc, size=size.tolist()):
         line = int(sample.lines[k])
-        before = original.get(line, f"{cls} {box.round(2).tolist()}")
-        path = with_four_points(join_rings(rings)) if rings else corners(box)
-        inside = np.clip(path / frame, 0, 1)
-        row = np.array((cls, *inside.min(0), *inside.max(0)))
-        sides = row[3:] - row[1:3]
-        reason = ""
-        if sample.crowd[k]:
-            reason = "crowd region left out"
-        elif cls >= nc:
-            reason = "object removed: class beyond nc"
-        elif (box[2:] <= box[:2]).any():
-            reason = "object removed: box without area"
-        elif ((sides < 0.5 / size) & (sides < (box[2:] - box[:2]) / frame)).any():  # clipped to under half a pixel
-            reason = "object removed: box outside the image"
-        elif any((np.abs(row - other) <= ROUGH).all() for other in kept):
-            reason = "object removed: duplicate box"
-        if reason:
-            changes.append(LabelChange(sample.label_file, line, reason, before))
-            continue
-        kept.append(row)
-        text = yolo_line(cls, inside, polygons)
-        if np.abs(inside * frame - path).max() > 1e-6 * frame.max():
-            changes.append(LabelChange(sample.label_file, line, "box cut at the edge of the image", before, text))
-        elif line in faults:
-            changes.append(LabelChange(sample.label_file, line, f"line rewritten: {faults[line].kind}", before, text))
-        else:
+        before = original.get(line, f"{sample.classes[k]} {sample.boxes[k].round(2).tolist()}")
+        if text and not made and line in faults:
+            made = [f"line rewritten: {faults[line].kind}"]
+        elif text and not made:
             text = original.get(line, text)
-        lines.append(text)
+        changes += [LabelChange(sample.label_file, line, what, before, text) for what in made]
+        lines += [text] if text else []
     return lines, changes
 
 

@@ -17,7 +17,6 @@ NEARLY = 0.9  # IoU from which on two boxes are nearly the same
 COVERS = 0.98  # of both sides, of a box that covers the image
 ROUGH = 1e-6  # of the image, within which two boxes are the same
 MOST_PAIRED = 2000  # boxes of an image up to which all pairs are compared
-PAIRS = 1 << 17  # compared at once
 
 
 @dataclass(frozen=True)
@@ -134,27 +133,15 @@ def _check_pairs(samples: Sequence[Sample], objects: Objects, annotated: Annotat
 
 
 def _close_pairs(objects: Objects) -> np.ndarray:
-    """(p, 2) rows a < b of objects of one image whose boxes have an IoU above NEARLY, in order.
-
-    The pairs of all images are compared together, up to PAIRS at once.
-    """
-    rows = np.arange(len(objects.image))
-    last = np.cumsum(objects.counts)[objects.image] - 1  # (m,) last object of the same image
-    following = np.where(objects.counts[objects.image] <= MOST_PAIRED, last - rows, 0)  # (m,) partners b > a
-    ends = np.cumsum(following)
-    areas = np.maximum(objects.wh, 0).prod(1)
+    """(p, 2) rows a < b of objects of one image whose boxes have an IoU above NEARLY, in order."""
     found = [np.zeros((0, 2), np.int64)]
-    start = 0
-    while start < len(rows):
-        before = int(ends[start - 1]) if start else 0
-        stop = max(int(np.searchsorted(ends, before + PAIRS, "right")), start + 1)
-        counts = following[start:stop]
-        a = np.repeat(rows[start:stop], counts)
-        b = a + 1 + before + np.arange(len(a)) - np.repeat(ends[start:stop] - counts, counts)
-        first, second = objects.box[a], objects.box[b]
-        sides = np.minimum(first[:, 2:], second[:, 2:]) - np.maximum(first[:, :2], second[:, :2])
-        inside = np.maximum(sides[:, 0], 0) * np.maximum(sides[:, 1], 0)
-        close = inside > NEARLY * (areas[a] + areas[b] - inside)
-        found.append(np.stack((a[close], b[close]), 1))
-        start = stop
+    ends = np.cumsum(objects.counts)
+    for k in np.flatnonzero((objects.counts > 1) & (objects.counts <= MOST_PAIRED)).tolist():
+        start = int(ends[k] - objects.counts[k])
+        box = objects.box[start : ends[k]]
+        sides = np.minimum(box[:, None, 2:], box[None, :, 2:]) - np.maximum(box[:, None, :2], box[None, :, :2])
+        inside = np.maximum(sides, 0).prod(2)
+        area = np.maximum(box[:, 2:] - box[:, :2], 0).prod(1)
+        close = inside > NEARLY * (area[:, None] + area - inside)
+        found.append(start + np.argwhere(np.triu(close, 1)))
     return np.concatenate(found)

@@ -1,15 +1,22 @@
 """The representation that every reader returns and every writer takes: images with their objects."""
 
+import os
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from shlex import quote
 from typing import NamedTuple
 
 import numpy as np
 
+from yolov7fast.core.errors import UserError
+from yolov7fast.core.text import printable
+from yolov7fast.data.labels import MOST_OBJECTS
+
 SPLITS = ("train", "val", "test")
 # faults for which training leaves the image out, because its objects are not known
-UNUSABLE = ("unreadable label", "too many objects", "image id given twice")
+UNUSABLE = ("unreadable label", "too many objects", "image id given twice", "image named twice")
 ASPECT_SLACK = 0.02  # relative difference of aspect ratio between annotation and file
 
 
@@ -90,10 +97,37 @@ class AnnotatedSet:
         """The samples of all splits, split by split."""
         return [sample for samples in self.splits.values() for sample in samples]
 
+    def mark_unusable(self) -> "AnnotatedSet":
+        """Add a fault to images of too many objects, and to those that several entries of a split name.
+
+        Each of these entries has only a part of the image's objects.
+        """
+        for samples in self.splits.values():
+            by_image = defaultdict(list)
+            for sample in samples:
+                if (count := len(sample.classes)) > MOST_OBJECTS:
+                    text = f"{count:,} objects; at most {MOST_OBJECTS:,} are read"
+                    sample.faults.append(Fault("too many objects", sample.image, 0, text))
+                by_image[os.path.realpath(sample.image)].append(sample)
+            for own in (own for own in by_image.values() if len(own) > 1 and os.path.isfile(own[0].image)):
+                text = f"{len(own)} entries name {printable(own[0].name, 200)}, each with a part of its objects"
+                for sample in own:
+                    sample.faults.append(Fault("image named twice", sample.label_file, 0, text))
+        return self
+
     def counts(self) -> str:
         """'train 205 images, val 87 images, 3 classes'."""
         parts = [f"{split} {len(samples):,} images" for split, samples in self.splits.items()]
         return ", ".join([*parts, f"{len(self.names)} class{'es' * (len(self.names) != 1)}"])
+
+
+class Layout(NamedTuple):
+    """The annotation files of a COCO, VOC or CSV data set."""
+
+    root: Path
+    splits: dict[str, list[Path]]  # under "": the splits are in a column of the file, or it is all training data
+    evidence: str  # the files that identified it
+    direct: Path  # the file or folder that selects this format, as --data
 
 
 def split_of(name: str) -> str | None:
@@ -103,3 +137,21 @@ def split_of(name: str) -> str | None:
         if any(word.startswith(beginnings) for word in words):
             return split
     return None
+
+
+def files_by_split(root: Path, files: Sequence[Path]) -> dict[str, list[Path]]:
+    """Annotation files by split, known from their names or folders; a single file may be for training.
+
+    Two files for one split, or several of which one belongs to none, are an error that names them.
+    """
+    splits: dict[str, list[Path]] = {}
+    for path in files:
+        split = split_of(path.stem) or split_of(path.parent.name) or ("train" if len(files) == 1 else "")
+        if not split or split in splits:
+            names = ", ".join(str(file.relative_to(root)) for file in files)
+            raise UserError(
+                f"{root}: {len(files)} annotation files ({names}), not one for each of train, val and test; give the "
+                f"one to train on (--data {quote(str(files[0]))}), or move the others elsewhere"
+            )
+        splits[split] = [path]
+    return {split: splits[split] for split in SPLITS if split in splits}

@@ -1,7 +1,7 @@
 """COCO JSON: `annotations/instances_*.json`, Roboflow's `train/_annotations.coco.json`, or one file with its images.
 
-Categories become classes 0, 1, ... in the order of their ids. Polygons and run-length masks are kept as outlines; crowd
-regions are marked, and training leaves them out, as COCO's own tools do.
+Categories become classes 0, 1, ... in the order of their ids. Polygons are kept as outlines, run-length masks are read
+as their boxes; crowd regions are marked, and training leaves them out, as COCO's own tools do.
 """
 
 import json
@@ -9,17 +9,15 @@ import os
 import re
 from collections import Counter, defaultdict
 from pathlib import Path
-from shlex import quote
-from typing import Any, NamedTuple
+from typing import Any
 
-import cv2
 import numpy as np
 from tqdm import tqdm
 
 from yolov7fast.core.errors import UserError, shown
 from yolov7fast.core.files.settings_files import is_number, is_whole
 from yolov7fast.core.text import printable
-from yolov7fast.data.formats.annotated_set import SPLITS, AnnotatedSet, Fault, Sample, split_of
+from yolov7fast.data.formats.annotated_set import AnnotatedSet, Fault, Layout, Sample, files_by_split, split_of
 from yolov7fast.data.formats.dataset_files import ImageFinder
 from yolov7fast.data.image_io import image_size
 
@@ -28,53 +26,27 @@ FOLDERS = ("annotations", "Annotations")
 PEEK = 1 << 16  # bytes in which a COCO file shows one of its lists
 FARTHEST = 1e9  # pixels from the corner of an image
 LARGEST_SIDE = 1e6  # pixels
-LARGEST_MASK = 1 << 28  # pixels; a larger mask is refused
+MOST_SHOWN = 20  # categories in a message
 
 
-class CocoLayout(NamedTuple):
-    """The annotation files of a COCO data set."""
-
-    root: Path
-    splits: dict[str, Path]  # JSON files
-    evidence: str
-
-
-def find(root: Path) -> CocoLayout | None:
+def find(root: Path) -> Layout | None:
     """The layout below `root`, or None. Two files for one split are an error that names them."""
     for name in FOLDERS:
         files = sorted(path for path in (root / name).glob("*.json") if looks_like_coco(path))
         instances = [path for path in files if path.stem.startswith("instances")]
         if files:
-            return _layout(root, instances or files, f"{name}/{'instances_' if instances else ''}*.json")
+            evidence = f"{name}/{'instances_' if instances else ''}*.json"
+            return Layout(root, files_by_split(root, instances or files), evidence, root / name)
     files = sorted(p for p in root.glob("*/*.json") if split_of(p.parent.name) and looks_like_coco(p))
-    if files:
-        return _layout(root, files, f"{', '.join(p.parent.name for p in files)}/{files[0].name}")
-    files = sorted(p for p in root.glob("*.json") if looks_like_coco(p))
-    return _layout(root, files, ", ".join(p.name for p in files)) if files else None
+    files = files or sorted(p for p in root.glob("*.json") if looks_like_coco(p))
+    evidence = ", ".join(str(p.relative_to(root)) for p in files)
+    return Layout(root, files_by_split(root, files), evidence, files[0]) if files else None
 
 
-def of_file(path: Path) -> CocoLayout:
+def of_file(path: Path) -> Layout:
     """The layout of one annotation file: `annotations/x.json` belongs to the folder above."""
     root = path.parent.parent if path.parent.name in FOLDERS else path.parent
-    return CocoLayout(root, {split_of(path.stem) or "train": path}, path.name)
-
-
-def _layout(root: Path, files: list[Path], evidence: str) -> CocoLayout:
-    splits: dict[str, list[Path]] = defaultdict(list)
-    example = f"--data {quote(str(files[0]))}"
-    for path in files:
-        split = split_of(path.stem) or split_of(path.parent.name)
-        if split is None and len(files) > 1:
-            names = ", ".join(str(p.relative_to(root)) for p in files)
-            raise UserError(f"{root}: which of {names} is for training? Name one: {example}")
-        splits[split or "train"].append(path)
-    for split, paths in splits.items():
-        if len(paths) > 1:
-            raise UserError(
-                f"{root}: {len(paths)} annotation files for {split}: {', '.join(p.name for p in paths)}; "
-                f"give one of them (--data {quote(str(paths[0]))}), or move the others elsewhere"
-            )
-    return CocoLayout(root, {split: splits[split][0] for split in SPLITS if split in splits}, evidence)
+    return Layout(root, {split_of(path.stem) or "train": [path]}, path.name, path)
 
 
 def looks_like_coco(path: Path) -> bool:
@@ -89,22 +61,24 @@ def looks_like_coco(path: Path) -> bool:
     return bool(re.search(rb'"(images|annotations|categories|licenses)"\s*:\s*\[|"info"\s*:\s*\{', head))
 
 
-def read(layout: CocoLayout) -> AnnotatedSet:
+def read(layout: Layout) -> AnnotatedSet:
     """All samples of all splits; the splits' categories must agree."""
-    contents = {split: load_annotations(path) for split, path in layout.splits.items()}
+    contents = {split: load_annotations(path) for split, (path,) in layout.splits.items()}
     named: dict[int, str] = {}
     for split, content in contents.items():
         for category in content["categories"]:
             before = named.setdefault(category["id"], category["name"])
             if before != category["name"]:
                 raise UserError(
-                    f"{layout.splits[split]}: category {category['id']} is {category['name']!r}, "
+                    f"{layout.splits[split][0]}: category {category['id']} is {category['name']!r}, "
                     f"but {before!r} in another annotation file; make the files agree"
                 )
     ids = sorted(named)
     classes = {category: i for i, category in enumerate(ids)}
     finder = ImageFinder(layout.root)
-    splits = {split: _read_split(content, layout.splits[split], classes, finder) for split, content in contents.items()}
+    splits = {}
+    for split, content in contents.items():
+        splits[split] = _read_split(content, layout.splits[split][0], classes, finder)
     notes = [] if ids == list(range(len(ids))) else [f"category ids -> classes: {_mapping_text(ids, named)}"]
     crowds = sum(int(s.crowd.sum()) for samples in splits.values() for s in samples)
     if crowds:
@@ -113,15 +87,9 @@ def read(layout: CocoLayout) -> AnnotatedSet:
 
 
 def _mapping_text(ids: list[int], named: dict[int, str]) -> str:
-    """'3 (cat) -> 0, 7 (dog) -> 1'; runs of consecutive ids, '1-11 -> 0-10, 13 -> 11', for more than ten."""
-    if len(ids) <= 10:
-        return ", ".join(f"{category} ({printable(named[category], 30)}) -> {i}" for i, category in enumerate(ids))
-    starts = [i for i, category in enumerate(ids) if i == 0 or category != ids[i - 1] + 1]
-    parts = []
-    for first, end in zip(starts, [*starts[1:], len(ids)]):
-        sides = [(ids[first], ids[end - 1]), (first, end - 1)]
-        parts.append(" -> ".join(str(a) if a == b else f"{a}-{b}" for a, b in sides))
-    return ", ".join(parts)
+    """'3 (cat) -> 0, 7 (dog) -> 1', of the first categories."""
+    shown_ids = [f"{category} ({printable(named[category], 30)}) -> {i}" for i, category in enumerate(ids[:MOST_SHOWN])]
+    return ", ".join([*shown_ids, *(["and so on"] if len(ids) > MOST_SHOWN else [])])
 
 
 def load_annotations(path: Path) -> dict[str, Any]:
@@ -214,67 +182,9 @@ def _sample(image: dict, items: list, path: Path, classes: dict, finder: ImageFi
     return sample
 
 
-# --- masks ------------------------------------------------------------------------------------------------------------
-
-
 def outlines(segmentation: Any) -> list[np.ndarray]:
-    """Rings (k, 2) in pixels of a polygon list or a run-length mask; none if it cannot be read."""
-    if isinstance(segmentation, list):
-        parts = [p for p in segmentation if isinstance(p, list) and len(p) >= 6 and len(p) % 2 == 0]
-        known = [p for p in parts if all(is_number(v, -FARTHEST, FARTHEST) for v in p)]
-        return [np.array(p, np.float64).reshape(-1, 2) for p in known]
-    mask = decode_rle(segmentation) if isinstance(segmentation, dict) else None
-    if mask is None:
-        return []
-    found, _ = cv2.findContours(mask, cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_SIMPLE)
-    return [_outer_edge(contour.reshape(-1, 2)) for contour in found]
-
-
-def _outer_edge(contour: np.ndarray) -> np.ndarray:
-    """A contour (n, 2) through pixel centres, moved to the outer edges of these pixels."""
-    points = contour.astype(np.float64)
-    middle = (points.min(0) + points.max(0)) / 2
-    ring = points + (points > middle)
-    if len(ring) >= 3 and (np.ptp(ring, axis=0) > 0).all():
-        return ring
-    (left, top), (right, bottom) = points.min(0), points.max(0) + 1  # a dot or a line of pixels
-    return np.array([(left, top), (right, top), (right, bottom), (left, bottom)])
-
-
-def decode_rle(segmentation: dict) -> np.ndarray | None:
-    """uint8 (h, w) mask of COCO's run lengths, plain or packed; None if they are damaged.
-
-    pycocotools is not used: for damaged counts it returns memory that was never written.
-    """
-    size, counts = segmentation.get("size"), segmentation.get("counts")
-    if not (isinstance(size, list) and len(size) == 2 and all(is_whole(s, 1, LARGEST_MASK) for s in size)):
-        return None
-    h, w = size
-    if isinstance(counts, str):
-        counts = _unpack_counts(counts.encode("latin1", "replace"))
-    if h * w > LARGEST_MASK or not isinstance(counts, list) or not all(is_whole(c, 0, h * w) for c in counts):
-        return None
-    if sum(counts) != h * w:
-        return None
-    return np.repeat((np.arange(len(counts)) % 2).astype(np.uint8), counts).reshape(w, h).T.copy()
-
-
-def _unpack_counts(packed: bytes) -> list[int] | None:
-    """COCO's packed run lengths: five bits a character; from the fourth on, differences to the count two before."""
-    counts: list[int] = []
-    position = 0
-    while position < len(packed):
-        value, shift = 0, 0
-        while True:
-            if position >= len(packed) or shift > 60:
-                return None
-            bits = packed[position] - 48
-            position += 1
-            value |= (bits & 0x1F) << shift
-            shift += 5
-            if not bits & 0x20:
-                if bits & 0x10:
-                    value -= 1 << shift
-                break
-        counts.append(value + counts[-2] if len(counts) > 2 else value)
-    return counts
+    """Rings (k, 2) in pixels of a list of polygons; none for run-length masks, whose objects are read as boxes."""
+    parts = segmentation if isinstance(segmentation, list) else []
+    parts = [p for p in parts if isinstance(p, list) and len(p) >= 6 and len(p) % 2 == 0]
+    known = [p for p in parts if all(is_number(v, -FARTHEST, FARTHEST) for v in p)]
+    return [np.array(p, np.float64).reshape(-1, 2) for p in known]

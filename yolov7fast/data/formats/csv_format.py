@@ -1,15 +1,14 @@
-"""CSV files with one box a row; columns are identified by their names, or by position if there is no header."""
+"""CSV files with one box a row; columns are identified by the names in the first row."""
 
 import csv
 import math
 from collections import defaultdict
 from pathlib import Path
-from shlex import quote
 from typing import NamedTuple
 
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.text import printable
-from yolov7fast.data.formats.annotated_set import SPLITS, AnnotatedSet, Fault, Sample, split_of
+from yolov7fast.data.formats.annotated_set import SPLITS, AnnotatedSet, Fault, Layout, Sample, files_by_split, split_of
 from yolov7fast.data.formats.dataset_files import ImageFinder
 from yolov7fast.data.image_io import image_size
 
@@ -31,43 +30,28 @@ COLUMNS = {  # content of a column -> its possible names, lower case, without se
 }
 CORNERS = ("left", "top", "right", "bottom")
 BOX_FORMS = (CORNERS, ("left", "top", "box width", "box height"), ("cx", "cy", "box width", "box height"))
-NO_HEADER = ("image", *CORNERS, "class")  # columns of a file without a header
 LONGEST_FIELD = 1 << 16
 LARGEST_FRACTION = 1.5  # a file whose coordinates are all at most this is read as fractions of the image
 
 
-class CsvLayout(NamedTuple):
-    """CSV files of a data set; a file under None has its splits in a column, or is all training data."""
-
-    root: Path
-    files: dict[str | None, Path]
-    evidence: str
-
-
-def find(root: Path) -> CsvLayout | None:
+def find(root: Path) -> Layout | None:
     """One CSV in `root`, one for each split (train.csv, val.csv), or one in each split's folder (Roboflow)."""
     files = [p for p in sorted(root.glob("*.csv")) if looks_like_boxes(p)]
-    if not files:
-        files = [p for p in sorted(root.glob("*/*.csv")) if split_of(p.parent.name) and looks_like_boxes(p)]
-    if len(files) == 1:
-        return of_file(files[0])._replace(root=root)
-    names = ", ".join(str(p.relative_to(root)) for p in files)
-    splits: dict[str | None, Path] = {}
-    for path in files:
-        split = split_of(path.stem) or split_of(path.parent.name)
-        if split is None or split in splits:
-            raise UserError(f"{root}: several CSV files ({names}); give one of them: --data {quote(str(files[0]))}")
-        splits[split] = path
-    return CsvLayout(root, splits, names) if splits else None
+    files = files or [p for p in sorted(root.glob("*/*.csv")) if split_of(p.parent.name) and looks_like_boxes(p)]
+    if len(files) <= 1:
+        return of_file(files[0])._replace(root=root) if files else None
+    return Layout(root, files_by_split(root, files), ", ".join(str(p.relative_to(root)) for p in files), files[0])
 
 
-def of_file(path: Path) -> CsvLayout:
+def of_file(path: Path) -> Layout:
     """The layout of one CSV file."""
-    return CsvLayout(path.parent, {None: path}, path.name)
+    return Layout(path.parent, {"": [path]}, path.name, path)
 
 
 def looks_like_boxes(path: Path) -> bool:
-    """Whether the first row names the columns of boxes, or is itself a box."""
+    """Whether the first row names the columns of boxes."""
+    if not path.is_file():  # opening a FIFO may never end
+        return False
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:
             first = next(csv.reader([file.readline(LONGEST_FIELD)], delimiter=_delimiter(file)), [])
@@ -78,15 +62,9 @@ def looks_like_boxes(path: Path) -> bool:
 
 def _columns(first: list[str]) -> dict[str, int] | None:
     """Position of each known column, from the first row; None without columns for the image and the box."""
-    if _is_headless(first):
-        return {what: i for i, what in enumerate(NO_HEADER)}
     plain = ["".join(c for c in name.lower() if c.isalnum()) for name in first]
     found = {what: plain.index(n) for what, names in COLUMNS.items() for n in names[::-1] if n in plain}
     return found if "image" in found and any(all(c in found for c in form) for form in BOX_FORMS) else None
-
-
-def _is_headless(row: list[str]) -> bool:
-    return len(row) == len(NO_HEADER) and (all(_number(v) is not None for v in row[1:5]) or not any(row[1:]))
 
 
 def _number(text: str) -> float | None:
@@ -117,8 +95,8 @@ class _BoxRow(NamedTuple):
 class _CsvFile:
     """The rows of one file by split and image, and what could not be read."""
 
-    def __init__(self, path: Path, split: str | None, notes: list[str]):
-        """split: of all rows; None: as their column says."""
+    def __init__(self, path: Path, split: str, notes: list[str]):
+        """split: of all rows; empty: as their column says."""
         self.path = path
         self.splits: dict[str, dict[str, list[_BoxRow]]] = defaultdict(dict)
         self.faults: dict[str, list[Fault]] = defaultdict(list)
@@ -133,7 +111,7 @@ class _CsvFile:
             )
         if "class" not in columns:
             notes.append(f"{path.name} has no column of classes: all objects are of one class, 'object'")
-        for line, cells in rows if _is_headless(first) else rows[1:]:
+        for line, cells in rows[1:]:
             self._add(line, {what: cells[i].strip() for what, i in columns.items() if i < len(cells)}, columns, split)
         boxes = [row.box for images in self.splits.values() for own in images.values() for row in own]
         largest = max((abs(v) for box in boxes for v in box), default=0.0)
@@ -151,7 +129,7 @@ class _CsvFile:
         except (OSError, ValueError, csv.Error) as error:
             raise UserError(f"{self.path} cannot be read as CSV in UTF-8 ({printable(error, 200)})") from None
 
-    def _add(self, line: int, cells: dict[str, str], columns: dict[str, int], split: str | None) -> None:
+    def _add(self, line: int, cells: dict[str, str], columns: dict[str, int], split: str) -> None:
         image, target = cells.get("image", ""), split or split_of(cells.get("split", "")) or "train"
         images, faults = self.splits[target], self.faults[target]
         if not image:
@@ -162,7 +140,7 @@ class _CsvFile:
         texts = [cells.get(what, "") for what in form]
         values = [value for text in texts if (value := _number(text)) is not None]
         name = cells.get("class", "") if "class" in columns else "object"
-        if not any(texts):  # an image without objects
+        if not any((*texts, cells.get("class", ""))):  # an image without objects
             return
         if len(values) < 4:
             faults.append(Fault("not a number", str(self.path), line, f"box {', '.join(texts)[:60]}"))
@@ -177,10 +155,10 @@ class _CsvFile:
             own.append(_BoxRow(line, name, box, (width, height) if min(width, height) > 0 else None))
 
 
-def read(layout: CsvLayout) -> AnnotatedSet:
+def read(layout: Layout) -> AnnotatedSet:
     """All samples. Classes are the names that occur, in alphabetical order (numbers in numerical order)."""
     notes: list[str] = []
-    files = [_CsvFile(path, split, notes) for split, path in layout.files.items()]
+    files = [_CsvFile(path, split, notes) for split, (path,) in layout.splits.items()]
     found = {row.name for file in files for images in file.splits.values() for own in images.values() for row in own}
     names = sorted(found, key=lambda n: (0, int(n), n) if n.isascii() and n.isdigit() and len(n) < 20 else (1, 0, n))
     ids = {name: i for i, name in enumerate(names)}

@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 
 from yolov7fast.core.errors import UserError
+from yolov7fast.core.text import printable
 from yolov7fast.data.image_io import is_image_name, walk
 
 CACHE_VARIABLE = "YOLOV7FAST_CACHE"
@@ -53,6 +54,16 @@ def has_images(folder: Path) -> bool:
             return any(is_image_name(entry.name) for entry in entries)
     except OSError:
         return False
+
+
+def text_lines(path: Path, holds: str) -> list[str]:
+    """The lines of a text file in UTF-8. holds: what the file should hold, for the message if it cannot be read."""
+    try:
+        if not path.is_file():  # opening a FIFO may never end
+            raise OSError("no regular file")
+        return path.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} cannot be read ({printable(error, 200)}); it has {holds}") from None
 
 
 def link(file: str, target: Path) -> None:

@@ -36,7 +36,7 @@ from yolov7fast.data.labels import img2label_paths
 from yolov7fast.data.near_duplicates import groups_of, near_pairs
 
 log = logging.getLogger(__name__)
-VERSION = 2
+VERSION = 3
 YAML_NAME = "data.yaml"
 THREADS = 8  # that read headers of images
 
@@ -86,6 +86,16 @@ def divide(names: Sequence[str], images: Sequence[str], fraction: float, source:
     return train, val, how
 
 
+def split_off(annotated: AnnotatedSet, fraction: float, said: str) -> str:
+    """Move a fraction of the training images to a validation split; returns a line that says how."""
+    check_fraction(bool(annotated.splits.get("val")), fraction, said)
+    samples, root = annotated.splits.get("train", []), str(annotated.root)
+    train, val, how = divide([s.name for s in samples], [s.image for s in samples], fraction, root)
+    rest = {split: samples for split, samples in annotated.splits.items() if split not in ("train", "val")}
+    annotated.splits = {"train": [samples[i] for i in train], "val": [samples[i] for i in val], **rest}
+    return how
+
+
 def split_by_hash(names: Sequence[str], fraction: float, pairs: np.ndarray) -> tuple[list[int], list[int]]:
     """(train, val positions): the lowest hashes of names go to validation; duplicates, pairs (p, 2), stay together.
 
@@ -123,7 +133,7 @@ def _prepare_yolo(found: Found, data: DataYaml, said: str, val_fraction: float) 
     splits = yolo_format.images_by_split(data)
     notes = []
     if val_fraction:
-        images = splits["train"]
+        images = splits.get("train", [])
         names = [os.path.relpath(image, found.root) for image in images]
         train, val, how = divide(names, images, val_fraction, str(found.root))
         splits = {**splits, "train": [images[i] for i in train], "val": [images[i] for i in val]}
@@ -161,55 +171,54 @@ def _can_be_listed(image: str) -> bool:
 def _convert(found: Found, build: Path, folder: Path, said: str, val_fraction: float) -> None:
     """Fill the folder `build`, which will be named `folder`, with labels, links to images and the data YAML."""
     annotated = found.read()
-    splits, notes = _usable(annotated, found.evidence, said)
-    notes += _aspect_notes([s for samples in splits.values() for s in samples], said)
-    check_fraction(bool(splits.get("val")), val_fraction, said)
+    notes = annotated.notes
+    _leave_out_unusable(annotated, found.evidence, said)
+    notes += _aspect_notes(annotated.samples, said)
+    check_fraction(bool(annotated.splits.get("val")), val_fraction, said)
     if val_fraction:
-        samples = splits["train"]
-        train, val, how = divide([s.name for s in samples], [s.image for s in samples], val_fraction, str(found.root))
-        splits = {**splits, "train": [samples[i] for i in train], "val": [samples[i] for i in val]}
-        notes.append(how)
-    if faults := [fault for samples in splits.values() for sample in samples for fault in sample.faults]:
+        notes.append(split_off(annotated, val_fraction, said))
+    if faults := [fault for sample in annotated.samples for fault in sample.faults]:
         place = printable(_place(faults[0], annotated.line_word))
         notes.append(
             f"{len(faults)} objects could not be read, first {place}: {printable(faults[0].text, 100)}; "
             f"for all of them: yolov7fast data check {quote(said)}"
         )
     changes: Counter = Counter()
-    for split, samples in splits.items():
+    nc = len(annotated.names)
+    for split, samples in annotated.splits.items():
         listed = _link_images(build, split, [sample.image for sample in samples])
         write_atomically(build / f"{split}.txt", "\n".join(listed) + "\n")
         hidden = len(samples) < 1000
         for sample, name in tqdm(zip(samples, listed), f"labels {split}", len(samples), False, disable=hidden):
-            _label_file(build, name).write_text("".join(f"{line}\n" for line in label_lines(sample, changes)))
-    notes += [f"{count} {what}" for what, count in changes.items() if not what.startswith("crowd")]
-    counts = AnnotatedSet(annotated.kind, annotated.root, annotated.names, splits).counts()
-    text = f"data: {found.kind} ({found.evidence}) in {said}: {counts}; labels converted to {folder}"
+            _label_file(build, name).write_text("".join(f"{line}\n" for line in label_lines(sample, nc, changes)))
+    notes += [f"{count} x {what}" for what, count in changes.items() if not what.startswith("crowd")]
+    text = f"data: {found.kind} ({found.evidence}) in {said}: {annotated.counts()}; labels converted to {folder}"
     # the COCO file by which pycocotools can evaluate the validation split: crowds and areas are then COCO's own
-    files = {sample.label_file for sample in splits.get("val", ())}
+    files = {sample.label_file for sample in annotated.splits["val"]}
     own = annotated.line_word == "annotation" and len(files) == 1 and not val_fraction
-    _write_yaml(build, folder, annotated.names, splits, text, notes, said, files.pop() if own else None)
+    _write_yaml(build, folder, annotated.names, annotated.splits, text, notes, said, files.pop() if own else None)
 
 
-def _usable(annotated: AnnotatedSet, evidence: str, said: str) -> tuple[dict[str, list[Sample]], list[str]]:
-    """(samples by split without missing images and unusable annotations, notes that count them)."""
-    notes = list(annotated.notes)
+def _leave_out_unusable(annotated: AnnotatedSet, evidence: str, said: str) -> None:
+    """Remove missing images and those whose annotations cannot be used; notes count them."""
     missing = [s for s in annotated.samples if not os.path.isfile(s.image)]
-    first = printable(missing[0].image) if missing else ""
+    first = f"first {printable(missing[0].image)}" if missing else "it names none"
     if len(missing) == len(annotated.samples):
-        named = f" (first: {first})" if missing else ""
-        raise UserError(f"{said}: none of the {len(missing)} images that {evidence} names exists{named}")
+        raise UserError(f"{said}: none of the {len(missing)} images that {evidence} names exists ({first})")
     if missing:
-        notes.append(f"{len(missing)} images that the annotations name are missing, first {first}")
-    there = {split: [s for s in own if os.path.isfile(s.image)] for split, own in annotated.splits.items()}
-    faults = [s.unusable for samples in there.values() for s in samples if s.unusable]
-    if faults:
+        annotated.notes.append(f"{len(missing)} images that the annotations name are missing, {first}")
+    for split, samples in annotated.splits.items():
+        annotated.splits[split] = [s for s in samples if os.path.isfile(s.image)]
+    if faults := [s.unusable for s in annotated.samples if s.unusable]:
         first = f"first {printable(_place(faults[0]))}: {faults[0].kind}, {printable(faults[0].text, 200)}"
-        notes.append(f"{counted(len(faults), 'image')} left out because their annotations cannot be used, {first}")
-    splits = {split: [s for s in samples if not s.unusable] for split, samples in there.items()}
-    if not any(splits.values()):
-        raise UserError(f"{said}: {notes[-1]}; no image is left")
-    return splits, notes
+        count = counted(len(faults), "image")
+        annotated.notes.append(f"{count} left out because their annotations cannot be used, {first}")
+    for split, samples in annotated.splits.items():
+        annotated.splits[split] = [s for s in samples if not s.unusable]
+    if not annotated.samples:
+        raise UserError(f"{said}: {annotated.notes[-1]}; no image is left")
+    if not annotated.names:
+        raise UserError(f"{said}: {evidence} has no object that can be read, so there is no class to learn")
 
 
 def _place(fault: Fault, line_word: str = "line") -> str:

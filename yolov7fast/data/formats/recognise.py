@@ -53,7 +53,7 @@ def recognise(path: str | Path) -> Found:
 
 
 def _found(module, layout) -> Found:
-    return Found(module.KIND, layout.root, layout.evidence, lambda: module.read(layout))
+    return Found(module.KIND, layout.root, layout.evidence, lambda: module.read(layout).mark_unusable())
 
 
 def _found_yolo(data: DataYaml, evidence: str, root: Path) -> Found:
@@ -90,14 +90,9 @@ def _choices(folder: Path) -> list[tuple[Found, Path]]:
         data, evidence = found
         direct = Path(data.path) if Path(data.path).is_file() else folder / "labels"
         choices.append((_found_yolo(data, evidence, folder), direct))
-    if layout := coco_format.find(folder):
-        direct = next(iter(layout.splits.values()))
-        direct = direct.parent if direct.parent.name in coco_format.FOLDERS else direct
-        choices.append((_found(coco_format, layout), direct))
-    if layout := voc_format.find(folder):
-        choices.append((_found(voc_format, layout), next(files[0].parent for files in layout.splits.values())))
-    if layout := csv_format.find(folder):
-        choices.append((_found(csv_format, layout), next(iter(layout.files.values()))))
+    for module in (coco_format, voc_format, csv_format):
+        if layout := module.find(folder):
+            choices.append((_found(module, layout), layout.direct))
     return choices
 
 
@@ -106,8 +101,7 @@ def _of_part(folder: Path) -> Found | None:
     root = folder.parent
     if folder.name == "labels" and (found := yolo_format.find(root)):
         return _found_yolo(*found, root)
-    if folder.name in coco_format.FOLDERS and any(folder.glob("*.json")) and (layout := coco_format.find(root)):
-        return _found(coco_format, layout)
-    if folder.name in voc_format.FOLDERS and any(folder.glob("*.xml")) and (layout := voc_format.find(root)):
-        return _found(voc_format, layout)
+    for module, pattern in ((coco_format, "*.json"), (voc_format, "*.xml")):
+        if folder.name in module.FOLDERS and any(folder.glob(pattern)) and (layout := module.find(root)):
+            return _found(module, layout)
     return None

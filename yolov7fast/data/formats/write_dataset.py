@@ -4,7 +4,7 @@ import json
 import os
 import shutil
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 from xml.sax.saxutils import escape
@@ -66,41 +66,58 @@ def yolo_yaml(annotated: AnnotatedSet) -> str:
 # --- YOLO lines -------------------------------------------------------------------------------------------------------
 
 
-def label_lines(sample: Sample, changes: Counter, boxes_only: bool = False, size=None) -> list[str]:
-    """Lines `class cx cy w h`, or `class x y x y ...` for all objects if any has an outline.
+def label_lines(sample: Sample, nc: int, changes: Counter, boxes_only: bool = False, size=None) -> list[str]:
+    """The lines of a label file, with what was changed counted in `changes`; see `label_rows`."""
+    rows = list(label_rows(sample, nc, boxes_only, size))
+    changes.update(what for _, _, made in rows for what in made)
+    return [line for _, line, _ in rows if line]
 
-    Crowd regions, boxes without area, repeated objects and everything outside the image are left out or cut, and
-    counted in `changes`. size: (width, height) of the image, needed where the frame is (1, 1).
+
+def label_rows(
+    sample: Sample, nc: int, boxes_only: bool = False, size: Sequence[float] | None = None
+) -> Iterator[tuple[int, str, list[str]]]:
+    """(position, line, changes) of each object; the line is empty if the object is left out.
+
+    Lines are `class cx cy w h`, or `class x y x y ...` for all objects if any has an outline. Crowd regions, boxes
+    without area, repeated objects and everything outside the image are left out or cut. size: (width, height) of the
+    image, needed where the frame is (1, 1).
     """
     frame = np.array(sample.frame)
     polygons = not boxes_only and any(sample.outlines)
-    width, height = size or sample.frame
-    pixel = (frame[0] / width, frame[1] / height) if width > 1 else (0.002, 0.002)
-    lines: dict[tuple, str] = {}
-    for cls, box, crowd, rings in zip(sample.classes.tolist(), sample.boxes, sample.crowd, sample.outlines):
-        if crowd:
-            changes["crowd regions left out"] += 1
-            continue
-        path = corners(box)
+    width, height = sample.frame if size is None else size
+    known = width > 1
+    pixel = frame / (width, height) if known else np.array((0.002, 0.002))  # its sides in the frame
+    seen = set()
+    for k, (cls, box, rings) in enumerate(zip(sample.classes.tolist(), sample.boxes, sample.outlines)):
+        path, made = corners(box), []
         if polygons and rings:
             joined = join_rings(rings)
             if _agrees(joined, box, pixel):
                 path = with_four_points(joined)
             else:
-                changes["outlines replaced by their boxes, which they do not fit"] += 1
+                made.append("outline replaced by its box, which it does not fit")
         inside = np.clip(path / frame, 0, 1)
-        (left, top), (right, bottom) = inside.min(0), inside.max(0)
-        if right <= left or bottom <= top:
-            changes["boxes without area left out"] += 1
+        low, high = inside.min(0), inside.max(0)
+        sides = high - low
+        key = (cls, *np.round((*(low + high) / 2, *sides), ROUGH).tolist())
+        reason = ""
+        if sample.crowd[k]:
+            reason = "crowd region left out"
+        elif cls >= nc:
+            reason = "object of a class beyond nc left out"
+        elif (box[2:] <= box[:2]).any():
+            reason = "box without area left out"
+        elif ((sides <= known * 0.5 * pixel / frame) & (sides < (box[2:] - box[:2]) / frame)).any():
+            reason = "box outside the image left out"  # less than half a pixel is inside
+        elif key in seen:
+            reason = "object given twice, kept once"
+        if reason:
+            yield k, "", [reason]
             continue
-        if np.abs(inside * frame - path).max() > 1e-3 * max(pixel):
-            changes["boxes cut at the edge of the image"] += 1
-        key = (cls, *(round(v, ROUGH) for v in ((left + right) / 2, (top + bottom) / 2, right - left, bottom - top)))
-        if key in lines:
-            changes["objects given twice, kept once"] += 1
-            continue
-        lines[key] = yolo_line(cls, inside, polygons)
-    return list(lines.values())
+        seen.add(key)
+        if np.abs(inside * frame - path).max() > 1e-3 * pixel.max():
+            made.append("box cut at the edge of the image")
+        yield k, yolo_line(cls, inside, polygons), made
 
 
 def yolo_line(cls: int, path: np.ndarray, polygon: bool) -> str:
@@ -137,7 +154,7 @@ def with_four_points(path: np.ndarray) -> np.ndarray:
     return path if len(path) >= 4 else np.concatenate((path, path[: 4 - len(path)]))
 
 
-def _agrees(path: np.ndarray, box: np.ndarray, pixel: tuple[float, float]) -> bool:
+def _agrees(path: np.ndarray, box: np.ndarray, pixel: np.ndarray) -> bool:
     """Whether the extent of a path (n, 2) is its box, up to a pixel or a tenth of their union. pixel: its sides."""
     own = np.concatenate((path.min(0), path.max(0)))
     if (np.abs(own - box) <= MOST_PIXELS * np.array((*pixel, *pixel))).all():
@@ -160,8 +177,8 @@ def _placed(target: _Target, split: str, samples: list[Sample], folder: str, nam
     for sample, name in tqdm(zip(samples, names), f"writing {split}", len(samples), False, unit="img", disable=hidden):
         size = None if sample.unusable else image_size(sample.image)
         if size is None:
-            reason = "whose annotations cannot be used" if sample.unusable else "that are missing or cannot be read"
-            target.changes[f"images left out {reason}"] += 1
+            reason = "its annotations cannot be used" if sample.unusable else "it is missing or cannot be read"
+            target.changes[f"image left out: {reason}"] += 1
             continue
         if target.images == "copy":
             shutil.copyfile(sample.image, place / name)
@@ -176,8 +193,10 @@ def _kept(sample: Sample, target: _Target, size: tuple[int, int]) -> Iterator[tu
     clipped = np.clip(sample.boxes * (scale * 2), 0, size * 2)
     crowds = sample.crowd.tolist()
     for cls, box, crowd, rings in zip(sample.classes.tolist(), clipped.tolist(), crowds, sample.outlines):
-        if box[2] <= box[0] or box[3] <= box[1]:
-            target.changes["boxes without area left out"] += 1
+        beyond = cls >= len(target.annotated.names)
+        if beyond or box[2] <= box[0] or box[3] <= box[1]:
+            what = "object of a class beyond nc" if beyond else "box without area"
+            target.changes[f"{what} left out"] += 1
             continue
         yield cls, [_round(v) for v in box], crowd, [ring * scale for ring in rings]
 
@@ -197,7 +216,7 @@ def _write_yolo(target: _Target) -> str:
         labels = target.folder / "labels" / split
         labels.mkdir(parents=True)
         for sample, name, size in _placed(target, split, samples, f"images/{split}"):
-            lines = label_lines(sample, target.changes, target.boxes_only, size)
+            lines = label_lines(sample, len(target.annotated.names), target.changes, target.boxes_only, size)
             (labels / f"{os.path.splitext(name)[0]}.txt").write_text("".join(f"{line}\n" for line in lines))
     (target.folder / "data.yaml").write_text(yolo_yaml(target.annotated), encoding="utf-8")
     return "data.yaml"
@@ -250,10 +269,10 @@ def _voc_text(name: str, size: tuple[int, int], objects: list, target: _Target) 
     parts.append(f"  <size><width>{size[0]}</width><height>{size[1]}</height><depth>3</depth></size>\n")
     for cls, (left, top, right, bottom), crowd, rings in objects:
         if crowd:
-            target.changes["crowd regions left out"] += 1
+            target.changes["crowd region left out"] += 1
             continue
         if rings:
-            target.changes["outlines written as boxes"] += 1
+            target.changes["outline written as a box"] += 1
         sides = (("xmin", left + 1), ("ymin", top + 1), ("xmax", right), ("ymax", bottom))  # pixels count from 1
         box = "".join(f"<{side}>{_round(value)}</{side}>" for side, value in sides)
         kind = escape("".join(c if c.isprintable() else "_" for c in target.annotated.names[cls]))

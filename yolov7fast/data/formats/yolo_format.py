@@ -15,9 +15,10 @@ from tqdm import tqdm
 
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.settings_files import read_yaml
-from yolov7fast.data.data_yaml import DataYaml, Source, candidates, class_names
+from yolov7fast.data.data_yaml import DataYaml, Source, candidates, class_names, source_of
 from yolov7fast.data.formats.annotated_set import SPLITS, AnnotatedSet, Fault, Sample, split_of
-from yolov7fast.data.formats.dataset_files import has_images, unpacked_folder
+from yolov7fast.data.formats.dataset_files import has_images, text_lines, unpacked_folder
+from yolov7fast.data.image_io import is_image_name
 from yolov7fast.data.labels import (
     LAST_CLASS,
     POLYGON_TOKENS,
@@ -47,7 +48,7 @@ def find(root: Path) -> tuple[DataYaml, str] | None:
         )
     if described:
         return of_yaml(described[0]), described[0].name
-    darknet = sorted(root.glob("*.data"))
+    darknet = sorted(path for path in root.glob("*.data") if path.is_file())
     if len(darknet) == 1:
         return _of_darknet(darknet[0]), darknet[0].name
     sources = _sources_of_folders(root)
@@ -59,7 +60,7 @@ def find(root: Path) -> tuple[DataYaml, str] | None:
 
 def _yamls(root: Path) -> list[Path]:
     """YAML files in `root` that describe a data set; only data.yaml if there is one."""
-    files = sorted([*root.glob("*.yaml"), *root.glob("*.yml")])
+    files = sorted(path for path in (*root.glob("*.yaml"), *root.glob("*.yml")) if path.is_file())
     found = []
     for path in [path for path in files if path.stem in ("data", "dataset")] or files:
         values = read_yaml(path)
@@ -78,12 +79,9 @@ def of_yaml(path: Path, own_first: bool = True) -> DataYaml:
         raise UserError(f"{path} lacks the key 'names:'")
     if values.get("kpt_shape"):
         raise UserError(f"{path}: kpt_shape: this is a data set of key points; boxes or polygons are needed")
-    names = class_names(values["names"], str(path))
-    nc = values.get("nc", len(names))
-    if nc != len(names):
-        raise UserError(f"{path}: nc is {nc!r}, but there are {len(names)} names; make them agree")
+    names = class_names(values, str(path))
     values["val"] = next((values[word] for word in VAL_WORDS if values.get(word)), None)
-    sources = {split: _resolve(values.get(split), split, path, values.get("path"), own_first) for split in SPLITS}
+    sources = {split: _resolve(values, split, path, own_first) for split in SPLITS}
     if not any(sources.values()):
         raise UserError(f"{path} names no images: it needs 'train:' and 'val:'")
     return _data(path, names, sources)
@@ -93,13 +91,10 @@ def _data(path: Path, names: list[str], sources: Mapping[str, Source | None]) ->
     return DataYaml(str(path), len(names), names, sources.get("train"), sources.get("val"), sources.get("test"))
 
 
-def _resolve(value: Any, split: str, path: Path, base: Any, own_first: bool) -> list[str] | None:
+def _resolve(values: Mapping[str, Any], split: str, path: Path, own_first: bool) -> list[str] | None:
     """The sources of a split as absolute paths."""
-    if value is None:
-        return None
-    entries = value if isinstance(value, list) else [value]
-    if not all(isinstance(entry, str) and entry for entry in entries):
-        raise UserError(f"{path}: {split} must be a folder, a text file of image paths, or a list of these")
+    source, base = source_of(values, split, str(path)), values.get("path")
+    entries = source if isinstance(source, list) else [source] if source else []
     found = []
     for entry in entries:
         named = candidates(entry, str(path), base if isinstance(base, str) else None)
@@ -123,10 +118,7 @@ def _may_read(path: Path, root: Path) -> bool:
 
 def _of_darknet(path: Path) -> DataYaml:
     """darknet's `obj.data`: lines such as `train = data/train.txt`, `names = data/obj.names`."""
-    try:
-        pairs = [line.split("=", 1) for line in path.read_text(encoding="utf-8").splitlines() if "=" in line]
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} cannot be read ({error})") from None
+    pairs = [line.split("=", 1) for line in text_lines(path, "lines such as train = train.txt") if "=" in line]
     values = {key.strip(): value.strip() for key, value in pairs}
 
     def file_of(key: str) -> str | None:
@@ -161,7 +153,7 @@ def _sources_of_folders(root: Path) -> dict[str, str]:
 
 def _has_labels(images: Path) -> bool:
     """Whether at least one image of a folder has a label file where YOLO looks for it."""
-    some = [entry.path for entry in os.scandir(images) if entry.is_file()][:2000]
+    some = [entry.path for entry in os.scandir(images) if is_image_name(entry.name)][:2000]
     return any(os.path.isfile(label_of(path)) for path in some)
 
 
@@ -178,10 +170,9 @@ def _class_names(root: Path, sources: dict[str, str]) -> tuple[list[str], str]:
 
 
 def _read_names(path: Path) -> list[str]:
-    try:
-        names = [line.strip() for line in path.read_text(encoding="utf-8-sig").rstrip().splitlines()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} cannot be read ({error}); it has one class name a line") from None
+    names = [line.strip() for line in text_lines(path, "one class name a line")]
+    while names and not names[-1]:
+        names.pop()
     if not names:
         raise UserError(f"{path} is empty; it has one class name a line")
     return names
