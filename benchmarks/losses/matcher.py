@@ -13,21 +13,26 @@ from types import SimpleNamespace
 import torch
 
 from benchmarks.measure import cpu_seconds, in_turn, note, quick_parser, show_machine, write_json
-from yolov7fast.losses.detr_loss import loss_modules, match_layers
+from yolov7fast.losses.detr_loss import MatchCosts, match_layers
 
 IMAGES, QUERIES, CLASSES = 8, 300, 80
 WANTED_AT = 150  # objects an image
 
 
 def matchers() -> dict[str, tuple]:
-    """(matcher, layers) of each kind, with the weights of transformers' configurations."""
-    detr, rt_detr = loss_modules()
+    """(costs, transformers' matcher, layers) of each kind, with the weights of transformers' configurations."""
+    from transformers.loss.loss_for_object_detection import HungarianMatcher
+    from transformers.loss.loss_rt_detr import RTDetrHungarianMatcher
+
     costs = SimpleNamespace(matcher_class_cost=2.0, matcher_bbox_cost=5.0, matcher_giou_cost=2.0)
     costs.use_focal_loss, costs.matcher_alpha, costs.matcher_gamma = True, 0.25, 2.0
-    return {"DETR": (detr.HungarianMatcher(1, 5, 2), 6), "RT-DETR": (rt_detr.RTDetrHungarianMatcher(costs), 7)}
+    return {
+        "DETR": (MatchCosts(1, 5, 2), HungarianMatcher(1, 5, 2), 6),
+        "RT-DETR": (MatchCosts(2.0, 5.0, 2.0, (0.25, 2.0)), RTDetrHungarianMatcher(costs), 7),
+    }
 
 
-def inputs(layers: int, objects: int) -> tuple[list[dict[str, torch.Tensor]], list[dict[str, torch.Tensor]]]:
+def inputs(layers: int, objects: int) -> tuple[torch.Tensor, torch.Tensor, list[dict[str, torch.Tensor]]]:
     """Boxes of 2 to 30% of the side; half of the queries lie near an object, as in a network that has learnt."""
     torch.manual_seed(0)
     targets, predicted = [], torch.rand(layers, IMAGES, QUERIES, 4) * torch.tensor([1.0, 1.0, 0.28, 0.28])
@@ -38,18 +43,23 @@ def inputs(layers: int, objects: int) -> tuple[list[dict[str, torch.Tensor]], li
         near = boxes[torch.randint(objects, (layers, QUERIES // 2))]
         predicted[:, image, : QUERIES // 2] = (near + torch.randn(near.shape) * 0.01).clamp(0.001, 1)
     logits = torch.randn(layers, IMAGES, QUERIES, CLASSES) * 2
-    return [{"logits": a, "pred_boxes": b} for a, b in zip(logits, predicted)], targets
+    return logits, predicted, targets
 
 
-def compare(results: dict, kind: str, matcher, layers: int, objects: int, runs: int) -> None:
-    outputs, targets = inputs(layers, objects)
-    alone = [matcher(layer, targets) for layer in outputs]
-    for ours, theirs in zip(match_layers(matcher, outputs, targets), alone, strict=True):
-        assert all(torch.equal(a, b) for x, y in zip(ours, theirs) for a, b in zip(x, y)), "assignments differ"
+def compare(results: dict, kind: str, costs: MatchCosts, matcher, layers: int, objects: int, runs: int) -> None:
+    logits, boxes, targets = inputs(layers, objects)
+    outputs = [{"logits": a, "pred_boxes": b} for a, b in zip(logits, boxes)]
+    alone = [
+        (layer, image, int(query), int(wanted) + image * objects)
+        for layer, output in enumerate(outputs)
+        for image, matched in enumerate(matcher(output, targets))
+        for query, wanted in zip(*matched)
+    ]
+    assert sorted(alone) == sorted(map(tuple, match_layers(costs, logits, boxes, targets).T.tolist())), "they differ"
     seconds = in_turn(
         {
             "one by one": partial(cpu_seconds, lambda: [matcher(layer, targets) for layer in outputs]),
-            "together": partial(cpu_seconds, lambda: match_layers(matcher, outputs, targets)),
+            "together": partial(cpu_seconds, lambda: match_layers(costs, logits, boxes, targets)),
         },
         runs,
     )
@@ -66,9 +76,9 @@ def main(argv: list[str] | None = None) -> int:
     torch.set_num_threads(1)
     runs = 3 if opt.quick else 11
     results: dict = {"machine": show_machine(), "runs": runs, "cases": []}
-    for kind, (matcher, layers) in matchers().items():
+    for kind, (costs, matcher, layers) in matchers().items():
         for objects in (WANTED_AT,) if opt.quick else (10, 50, WANTED_AT):
-            compare(results, kind, matcher, layers, objects, runs)
+            compare(results, kind, costs, matcher, layers, objects, runs)
     write_json(opt.json, results)
     return 0
 

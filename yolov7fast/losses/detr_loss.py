@@ -1,200 +1,261 @@
 """The set loss of DETR and RT-DETR (class, L1 and GIoU losses of every decoder layer) and its Hungarian matcher.
 
-transformers matches layer by layer: every query of the batch against every object of the batch, with two host syncs
-and a copy of the cost table for each layer. Here the queries of an image are matched with its own objects only, all
-layers together, with one host sync.
+The losses are those of transformers' criteria, which measure layer by layer with several host syncs each. Here all
+layers are matched and measured together, with one host sync: the copy of the cost matrix, which SciPy reads.
 
-Shape letters: L layer, B image, Q query, G object (padded to the largest number in an image).
+Shape letters: L layer, B image, Q query, C class, G object (padded to the largest number in an image), N matched pair,
+T object (of all images, one after the other).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib import import_module
-from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch.nn.utils.rnn import pad_sequence
 
-from yolov7fast.core.boxes import xywh2xyxy
-from yolov7fast.nn.detr_model import DetrNetwork, transformers
+from yolov7fast.core.device import send
+from yolov7fast.nn.detr_model import DetrNetwork
 
-PARTS = {"box": ("loss_bbox",), "giou": ("loss_giou",), "cls": ("loss_ce", "loss_vfl")}  # name -> keys begin with
+PARTS = ("box", "giou", "cls")
 Targets = Sequence[Mapping[str, torch.Tensor]]  # of each image: class_labels (g,), boxes (g, 4) xywhn
-Found = list[tuple[torch.Tensor, torch.Tensor]]  # of each image: matched queries, ascending, and their objects
 
 
 class BoxesNotFinite(Exception):
     """A predicted box is NaN or infinite."""
 
 
-def cost_block(matcher: Any, logits: torch.Tensor, boxes: torch.Tensor, targets: Targets) -> torch.Tensor:
-    """(L, B, Q, G): the cost of assigning a query to an object, with the weights of `matcher`.
+class MatchCosts(NamedTuple):
+    """Weights of the parts of the matching cost, and alpha and gamma of the focal class cost (None: minus softmax)."""
 
-    matcher: one of transformers' matchers;  logits: (L, B, Q, C);  boxes: (L, B, Q, 4). The arithmetic is that of
-    transformers, so that the assignments are the same. Columns of padding are not used.
+    cls: float
+    box: float
+    giou: float
+    focal: tuple[float, float] | None = None
+
+
+# --- matching ---------------------------------------------------------------------------------------------------------
+
+
+def cost_block(costs: MatchCosts, logits: torch.Tensor, boxes: torch.Tensor, targets: Targets) -> torch.Tensor:
+    """(L, B, Q, G): the cost of assigning a query to an object. logits: (L, B, Q, C);  boxes: (L, B, Q, 4).
+
+    The arithmetic is that of transformers, so that the assignments are the same. Columns of padding are not used.
     """
     wanted = pad_sequence([t["boxes"] for t in targets], batch_first=True).to(boxes)  # (B, G, 4)
     classes = pad_sequence([t["class_labels"] for t in targets], batch_first=True)  # (B, G)
-    focal = getattr(matcher, "use_focal_loss", False)
-    score = logits.sigmoid() if focal else logits.softmax(-1)
+    score = logits.sigmoid() if costs.focal else logits.softmax(-1)
     score = score.gather(3, classes[None, :, None].expand(*logits.shape[:3], -1))
-    if focal:
-        negative = (1 - matcher.alpha) * (score**matcher.gamma) * (-(1 - score + 1e-8).log())
-        positive = matcher.alpha * ((1 - score) ** matcher.gamma) * (-(score + 1e-8).log())
+    if costs.focal:
+        alpha, gamma = costs.focal
+        negative = (1 - alpha) * (score**gamma) * (-(1 - score + 1e-8).log())
+        positive = alpha * ((1 - score) ** gamma) * (-(score + 1e-8).log())
         class_cost = positive - negative
     else:
         class_cost = -score
     box_cost = torch.cdist(boxes, wanted[None].expand(len(boxes), -1, -1, -1), p=1)
-    cost = matcher.bbox_cost * box_cost + matcher.class_cost * class_cost
-    cost = cost + matcher.giou_cost * -_giou(boxes, wanted)
+    cost = costs.box * box_cost + costs.cls * class_cost
+    cost = cost - costs.giou * iou_and_giou(boxes[..., None, :], wanted[:, None])[1]
     most = torch.finfo(cost.dtype).max  # NaN is matched last
     return torch.nan_to_num(cost, nan=most, posinf=most, neginf=most)
 
 
-def _giou(boxes: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
-    """(L, B, Q, G) GIoU of xywh boxes (L, B, Q, 4) and (B, G, 4)."""
-    a, b = (xywh2xyxy(x.reshape(-1, 4)).view(x.shape) for x in (boxes, wanted))
-    left, top, right, bottom = a[..., None, :].unbind(-1)  # (L, B, Q, 1)
-    left2, top2, right2, bottom2 = b[:, None].unbind(-1)  # (B, 1, G)
+def iou_and_giou(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """IoU and GIoU of xywh boxes (..., 4) and (..., 4), whose leading dimensions are broadcast."""
+    left, top, right, bottom = _corners(a)
+    left2, top2, right2, bottom2 = _corners(b)
     width = (torch.minimum(right, right2) - torch.maximum(left, left2)).clamp(min=0)
     inter = width * (torch.minimum(bottom, bottom2) - torch.maximum(top, top2)).clamp(min=0)
     union = (right - left) * (bottom - top) + (right2 - left2) * (bottom2 - top2) - inter
     width = (torch.maximum(right, right2) - torch.minimum(left, left2)).clamp(min=0)
     around = width * (torch.maximum(bottom, bottom2) - torch.minimum(top, top2)).clamp(min=0)
-    return inter / union - (around - union) / around
+    iou = inter / union
+    return iou, iou - (around - union) / around
+
+
+def _corners(boxes: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    centre, half = boxes[..., :2], boxes[..., 2:] / 2
+    return *(centre - half).unbind(-1), *(centre + half).unbind(-1)
 
 
 def to_host(values: torch.Tensor) -> np.ndarray:
-    """Copy to the host: the only host sync of a step."""
+    """Copy to the host: the only host sync of the loss."""
     return values.cpu().numpy()
 
 
 @torch.no_grad()
-def match_layers(matcher: Any, layers: Sequence[Mapping[str, torch.Tensor]], targets: Targets) -> list[Found]:
-    """The matching of each layer, as `matcher` computes it. layers: logits (B, Q, C), pred_boxes (B, Q, 4)."""
+def match_layers(costs: MatchCosts, logits: torch.Tensor, boxes: torch.Tensor, targets: Targets) -> np.ndarray:
+    """(4, N) layer, image, query and object (0..T-1) of the matched pairs. logits: (L, B, Q, C);  boxes: (L, B, Q, 4).
+
+    A query is matched with objects of its image only.
+    """
     from scipy.optimize import linear_sum_assignment
 
     sizes = [len(t["boxes"]) for t in targets]
-    logits, boxes = (torch.stack([layer[key] for layer in layers]) for key in ("logits", "pred_boxes"))
-    cost = cost_block(matcher, logits, boxes, targets)
+    cost = cost_block(costs, logits, boxes, targets)
     finite = torch.isfinite(boxes).all().to(cost.dtype)
     block = to_host(torch.cat([cost.transpose(2, 3).reshape(-1), finite[None]]))  # objects in rows: SciPy's own order
     if not block[-1]:
         raise BoxesNotFinite
     block = block[:-1].reshape(*cost.shape[:2], cost.shape[3], cost.shape[2])
-    found = []
-    for layer in block:
-        of_images = [linear_sum_assignment(table[:size]) for table, size in zip(layer, sizes)]
-        of_images = [(queries, objects, np.argsort(queries)) for objects, queries in of_images]
-        found.append([(torch.from_numpy(q[order]), torch.from_numpy(o[order])) for q, o, order in of_images])
-    return found
+    first = np.cumsum([0, *sizes])
+    found = [np.zeros((4, 0), np.int64)]
+    for layer, tables in enumerate(block):
+        for image, table in enumerate(tables):
+            objects, queries = linear_sum_assignment(table[: sizes[image]])
+            where = np.full_like(queries, layer), np.full_like(queries, image)
+            found.append(np.stack([*where, queries, objects + first[image]]))
+    return np.concatenate(found, 1)
 
 
-def loss_modules() -> tuple[ModuleType, ModuleType]:
-    """The modules of transformers with the losses and matchers of DETR and of RT-DETR."""
-    name = transformers().__name__
-    detr, rt_detr = (import_module(f"{name}.loss.{part}") for part in ("loss_for_object_detection", "loss_rt_detr"))
-    return detr, rt_detr
+def denoising_pairs(sizes: Sequence[int], groups: int, layers: int) -> np.ndarray:
+    """(4, N) layer, image, query and object of RT-DETR's denoising queries that are to find an object.
 
-
-@contextmanager
-def matched_together(around: Callable[[Callable[[], list[Found]]], list[Found]]) -> Iterator[None]:
-    """Inside the block transformers' set losses get the matchings of all their layers from `match_layers`.
-
-    around: calls the function it is given, which computes the matchings, and returns its result.
+    A group has for every image as many of them as the image with the most objects, then as many that are to find none.
     """
-    modules = loss_modules()
-    criteria = modules[0].ImageLoss, modules[1].RTDetrLoss
-    kept = [(criterion, criterion.forward) for criterion in criteria]
+    image = np.repeat(np.arange(len(sizes)), sizes)
+    place = np.arange(len(image)) - np.repeat(np.cumsum(sizes) - sizes, sizes)  # within its image
+    layer, group, wanted = (
+        x.ravel() for x in np.meshgrid(*map(np.arange, (layers, groups, len(image))), indexing="ij")
+    )
+    return np.stack([layer, image[wanted], place[wanted] + group * 2 * max(sizes), wanted])
 
-    def together(forward):
-        def run(self, outputs, targets):
-            layers = [outputs, *outputs.get("auxiliary_outputs", ())]
-            found = around(lambda: match_layers(self.matcher, layers, targets))
-            of_layer = {id(layer["logits"]): matching for layer, matching in zip(layers, found, strict=True)}
-            del self.matcher  # a registered module, which a plain function cannot replace
-            self.matcher = lambda layer, _: of_layer[id(layer["logits"])]
-            return forward(self, outputs, targets)
 
-        return run
+# --- losses of matched pairs ------------------------------------------------------------------------------------------
 
-    for criterion, forward in kept:
-        criterion.forward = together(forward)
-    try:
-        yield
-    finally:
-        for criterion, forward in kept:
-            criterion.forward = forward
+
+def cross_entropy(logits: torch.Tensor, target: torch.Tensor, background_weight: float) -> torch.Tensor:
+    """Sum over layers of the weighted mean of all queries. The last class, the background, has that weight, others 1.
+
+    logits: (L, B, Q, C);  target: class of each query, (L, B, Q).
+    """
+    weight = torch.where(target == logits.shape[-1] - 1, background_weight, 1.0)
+    loss = -logits.log_softmax(-1).gather(3, target.unsqueeze(3)).squeeze(3)
+    return ((loss * weight).sum((1, 2)) / weight.sum((1, 2))).sum()
+
+
+def varifocal(
+    logits: torch.Tensor, place: tuple[torch.Tensor, ...], iou: torch.Tensor, alpha: float, gamma: float
+) -> torch.Tensor:
+    """Sum over all logits (L, B, Q, C). The target is the IoU at `place`, the matched queries' classes, and else 0."""
+    score = torch.zeros_like(logits).index_put(place, iou)
+    negative = torch.ones_like(logits).index_put(place, torch.zeros_like(iou))
+    weight = alpha * logits.detach().sigmoid() ** gamma * negative + score
+    return F.binary_cross_entropy_with_logits(logits, score, weight, reduction="sum")
 
 
 class SetLoss:
     """Replaces the loss function of a network of transformers. It is computed in full precision.
 
-    transformers divides by the number of boxes of one process. With several processes (`shared`), whose gradients are
-    averaged, each divides by the mean number instead, as one process would for the whole batch. All processes must
-    then call it together: validation, which only the first one does, uses a separate loss.
+    With several processes (`shared`), whose gradients are averaged, each divides by the mean number of boxes of a
+    process, as one process would for the whole batch. All processes must then call it together: validation, which only
+    the first one does, uses a separate loss.
     """
 
     def __init__(self, detector: DetrNetwork):
-        self.compute = detector.network.loss_function
-        self.weights = {name: 1.0 for name in PARTS}  # RT-DETR's parts are weighted already
         config = detector.network.config
-        if detector.kind.has_background:
-            self.weights |= {"box": config.bbox_loss_coefficient, "giou": config.giou_loss_coefficient}
-        # DETR's class loss is a mean over queries; everything else is divided by the number of boxes
-        self.by_boxes = [name for name in PARTS if name != "cls" or not detector.kind.has_background]
+        self.has_background = detector.kind.has_background
+        self.all_layers = config.auxiliary_loss
+        if self.has_background:
+            self.costs = MatchCosts(config.class_cost, config.bbox_cost, config.giou_cost)
+            self.weights = {"box": config.bbox_loss_coefficient, "giou": config.giou_loss_coefficient, "cls": 1.0}
+            self.background_weight = config.eos_coefficient
+        else:
+            focal = (config.matcher_alpha, config.matcher_gamma) if config.use_focal_loss else None
+            costs = config.matcher_class_cost, config.matcher_bbox_cost, config.matcher_giou_cost
+            self.costs = MatchCosts(*costs, focal)
+            weights = config.weight_loss_bbox, config.weight_loss_giou, config.weight_loss_vfl
+            self.weights = dict(zip(PARTS, weights))
+            self.focal = config.focal_loss_alpha, config.focal_loss_gamma
         self.shared = False
         self.mark: Callable[[str], None] = lambda stage: None
         self.timed = False  # the matcher is timed as a separate stage
 
-    def __call__(self, logits: torch.Tensor, labels, device, boxes: torch.Tensor, config, *args, **kwargs):
-        """(total, {part: value} with that sum, per-layer outputs). Outputs that are NaN or infinite give a loss of NaN,
-        which the training step handles."""
+    def __call__(
+        self,
+        logits: torch.Tensor,
+        labels: Targets,
+        device: Any,
+        boxes: torch.Tensor,
+        config: Any,
+        outputs_class: torch.Tensor | None = None,
+        outputs_coord: torch.Tensor | None = None,
+        enc_topk_logits: torch.Tensor | None = None,
+        enc_topk_bboxes: torch.Tensor | None = None,
+        denoising_meta_values: Mapping[str, Any] | None = None,
+        **_: Any,
+    ) -> tuple[torch.Tensor, dict[str, torch.Tensor], None]:
+        """(total, {part: value} with that sum, None). Outputs that are NaN or infinite give a loss of NaN, which the
+        training step handles.
+
+        logits: (B, Q, C) of the last layer;  boxes: (B, Q, 4). outputs_...: of all decoder layers, (L, B, Q, C) in DETR
+        and (B, L, Q, C) in RT-DETR, there with denoising queries first; enc_...: of RT-DETR's encoder, (B, Q, C).
+        """
         self.mark("forward")
-        factor = _mean_count_factor(labels, device) if self.shared else None
         with torch.autocast(logits.device.type, enabled=False):
-            wide = [_float(value) for value in (logits, boxes, *args)]
-            kwargs = {key: _float(value) for key, value in kwargs.items()}
+            extra = denoising_meta_values["dn_num_split"][0] if denoising_meta_values else 0  # queries
+            layers, denoising = [(logits[:, extra:], boxes[:, extra:])], None
+            if self.all_layers and self.has_background:
+                layers += zip(outputs_class[:-1], outputs_coord[:-1])
+            elif self.all_layers:
+                of_layers = outputs_class.transpose(0, 1), outputs_coord.transpose(0, 1)
+                layers += zip(*(x[:-1, :, extra:] for x in of_layers))
+                layers.append((enc_topk_logits, enc_topk_bboxes))
+                denoising = [x[:, :, :extra].float() for x in of_layers] if extra else None
+            all_logits, all_boxes = (torch.stack([x.float() for x in of_kind]) for of_kind in zip(*layers))
             try:
-                with matched_together(self._matching):
-                    total, found, layers = self.compute(wide[0], labels, device, wide[1], config, *wide[2:], **kwargs)
-            except (BoxesNotFinite, ValueError) as error:
-                if isinstance(error, ValueError) and all(bool(torch.isfinite(value).all()) for value in wide[:2]):
-                    raise
-                lost = wide[1].sum() * torch.nan
+                pairs = self._matching(all_logits, all_boxes, labels)
+            except BoxesNotFinite:
+                lost = all_boxes.sum() * torch.nan
                 return lost, dict.fromkeys(PARTS, lost.detach()), None
-        parts = {name: self._part(name, found) for name in PARTS}
-        if factor is not None:
-            total = total + (factor - 1) * sum(parts[name] for name in self.by_boxes)
-            parts |= {name: parts[name] * factor for name in self.by_boxes}
-        return total, {name: part.detach() for name, part in parts.items()}, layers
+            count = self._box_count(labels, logits.device)
+            parts = self._losses(all_logits, all_boxes, labels, pairs, count)
+            if denoising is not None:
+                sizes, groups = [len(t["boxes"]) for t in labels], denoising_meta_values["dn_num_group"]
+                pairs = denoising_pairs(sizes, groups, len(denoising[0]))
+                more = self._losses(*denoising, labels, pairs, count * groups)
+                parts = {name: parts[name] + more[name] for name in PARTS}
+        total = parts["box"] + parts["giou"] + parts["cls"]
+        return total, {name: part.detach() for name, part in parts.items()}, None
 
-    def _matching(self, match: Callable[[], list[Found]]) -> list[Found]:
+    def _matching(self, logits: torch.Tensor, boxes: torch.Tensor, labels: Targets) -> np.ndarray:
         if not self.timed:
-            return match()
+            return match_layers(self.costs, logits, boxes, labels)
         self.mark("loss")
-        found = match()
+        pairs = match_layers(self.costs, logits, boxes, labels)
         self.mark("assignment")
-        return found
+        return pairs
 
-    def _part(self, name: str, found: dict[str, torch.Tensor]) -> torch.Tensor:
-        of_layers = [value for key, value in found.items() if key.startswith(PARTS[name])]
-        return self.weights[name] * torch.stack(of_layers).sum()
+    def _box_count(self, labels: Targets, device: torch.device) -> float | torch.Tensor:
+        """What the losses of boxes are divided by."""
+        own = float(sum(len(label["class_labels"]) for label in labels))
+        if not self.shared:
+            return max(own, 1.0)
+        count = torch.full((), own, device=device)
+        dist.all_reduce(count)
+        return (count / dist.get_world_size()).clamp(min=1.0)
 
-
-def _mean_count_factor(labels: list[dict[str, torch.Tensor]], device) -> torch.Tensor:
-    """The number of boxes of this process, which transformers divides by, over the mean of all processes."""
-    own = float(sum(len(label["class_labels"]) for label in labels))
-    count = torch.tensor(own, device=device)
-    dist.all_reduce(count)
-    return max(own, 1.0) / (count / dist.get_world_size()).clamp(min=1.0)
-
-
-def _float(value):
-    return value.float() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+    def _losses(
+        self, logits: torch.Tensor, boxes: torch.Tensor, labels: Targets, pairs: np.ndarray, count: float | torch.Tensor
+    ) -> dict[str, torch.Tensor]:
+        """The parts of the loss, summed over layers and weighted. logits: (L, B, Q, C);  boxes: (L, B, Q, 4)."""
+        (on_device,) = send([pairs], logits.device)
+        *query, wanted = on_device  # (N,) each; query: layer, image, query
+        found = boxes[tuple(query)]
+        gt_boxes = torch.cat([label["boxes"] for label in labels]).to(boxes)[wanted]
+        gt_classes = torch.cat([label["class_labels"] for label in labels])[wanted]
+        iou, giou = iou_and_giou(found, gt_boxes)
+        parts = {"box": (found - gt_boxes).abs().sum() / count, "giou": (1 - giou).sum() / count}
+        if self.has_background:
+            background = torch.full(logits.shape[:3], logits.shape[3] - 1, device=logits.device)
+            target = background.index_put(tuple(query), gt_classes)
+            parts["cls"] = cross_entropy(logits, target, self.background_weight)
+        else:
+            parts["cls"] = varifocal(logits, (*query, gt_classes), iou.detach(), *self.focal) / count
+        return {name: part * self.weights[name] for name, part in parts.items()}
 
 
 def attach_loss(detector: DetrNetwork) -> SetLoss:
