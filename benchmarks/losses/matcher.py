@@ -14,6 +14,7 @@ import torch
 
 from benchmarks.measure import cpu_seconds, in_turn, note, quick_parser, show_machine, write_json
 from yolov7fast.losses.detr_loss import MatchCosts, match_layers
+from yolov7fast.nn.detr_model import transformers
 
 IMAGES, QUERIES, CLASSES = 8, 300, 80
 WANTED_AT = 150  # objects an image
@@ -21,6 +22,7 @@ WANTED_AT = 150  # objects an image
 
 def matchers() -> dict[str, tuple]:
     """(costs, transformers' matcher, layers) of each kind, with the weights of transformers' configurations."""
+    transformers()  # first, as it hides a torchvision that cannot be imported
     from transformers.loss.loss_for_object_detection import HungarianMatcher
     from transformers.loss.loss_rt_detr import RTDetrHungarianMatcher
 

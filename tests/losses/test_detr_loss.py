@@ -11,13 +11,14 @@ from benchmarks.op_counter import OpCounter
 from tests.training.families.detr_commands import NETWORKS, needs_transformers
 from yolov7fast.losses import detr_loss
 from yolov7fast.losses.detr_loss import PARTS, BoxesNotFinite, MatchCosts, SetLoss, match_layers
-from yolov7fast.nn.detr_model import build
+from yolov7fast.nn.detr_model import build, transformers
 
 LAYERS, IMAGES, QUERIES, CLASSES = 4, 3, 40, 5
 
 
 def matchers_of(kind: str):
     """(costs, transformers' matcher with the same)"""
+    transformers()  # first, as it hides a torchvision that cannot be imported
     costs = MatchCosts(2.0, 5.0, 2.0, (0.25, 2.0) if kind == "focal" else None)
     if kind == "detr":
         module = import_module("transformers.loss.loss_for_object_detection")
