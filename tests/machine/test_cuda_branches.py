@@ -9,7 +9,6 @@ from torch import nn
 from tests.training.test_step import scalar_step
 from yolov7fast.predictors.predictor import PredictOptions
 from yolov7fast.predictors.yolo_predictor import YoloPredictor, wants_half
-from yolov7fast.search.runner import devices_of
 from yolov7fast.training import detr_family as detr_optimization
 from yolov7fast.training import distributed
 from yolov7fast.training import yolo_schedule as yolo_optimization
@@ -112,8 +111,3 @@ def test_half_precision_and_the_warm_up_are_for_cuda():
         patch.setattr(torch, "zeros", lambda *shape, device, dtype: (shape, device, dtype))
         YoloPredictor.warm_up(predictor, 320)
     assert seen == [((1, 3, 320, 320), CUDA, torch.float16)]
-
-
-def test_trials_share_all_gpus(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert devices_of(SimpleNamespace(devices="", jobs=3)) == ["0", "1", "0"]

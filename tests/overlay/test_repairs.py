@@ -17,9 +17,8 @@ from yolov7fast.overlay.checkout import Patches
 
 @pytest.fixture
 def patches():
-    made = Patches()
-    yield made
-    made.undo()
+    with Patches() as made:
+        yield made
 
 
 def test_names_that_numpy_took_away_are_back_and_go_again(patches):
@@ -27,7 +26,7 @@ def test_names_that_numpy_took_away_are_back_and_go_again(patches):
     repairs.before_imports(patches)
     assert np.trapz([0.0, 1.0], [0.0, 1.0]) == 0.5
     assert (np.int, np.float) == (int, float)
-    patches.undo()
+    patches.close()
     assert [name for name in ("trapz", "int", "float") if not hasattr(np, name)] == missing
 
 

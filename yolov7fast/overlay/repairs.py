@@ -160,9 +160,9 @@ def put_in_torchvision(patches: Patches) -> None:
     for name in ("ops", "utils", "transforms", "models", "datasets", "io"):
         part = _TorchvisionStub(f"torchvision.{name}")
         setattr(top, name, part)
-        patches.set_item(sys.modules, part.__name__, part)
+        patches.set_module(part)
     top.ops.nms = nms
-    patches.set_item(sys.modules, "torchvision", top)
+    patches.set_module(top)
 
 
 def nms(boxes: torch.Tensor, scores: torch.Tensor, iou_threshold: float) -> torch.Tensor:
