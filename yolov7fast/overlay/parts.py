@@ -92,11 +92,9 @@ def put_in(checkout: Checkout, settings: OverlaySettings) -> Patches:
 
 def summary(settings: OverlaySettings) -> str:
     """The installed parts as one line of text."""
-    chosen = {name.replace("_", "-"): value for name, value in vars(settings).items() if name not in ("check", "force")}
-    parts = (
-        name if on is True else f"{name} {on}" for name, on in chosen.items() if on is not None and on is not False
-    )
-    return ", ".join(parts) or "nothing"
+    chosen = {name: value for name, value in vars(settings).items() if value is not None and value is not False}
+    parts = (name if on is True else f"{name} {on}" for name, on in chosen.items() if name not in ("check", "force"))
+    return ", ".join(parts).replace("_", "-") or "nothing"
 
 
 def refuse_edited(checkout: Checkout, settings: OverlaySettings) -> None:
