@@ -1,4 +1,4 @@
-"""The tables of a search: columns, ranking, what is noise, the plot."""
+"""The tables of a search: columns, ranking, what is noise."""
 
 import csv
 import json
@@ -105,8 +105,9 @@ def test_a_ranking_in_which_nothing_differs_recommends_nothing(maps):
     assert best_settings(places[:1]) is not None  # one setting alone is what there is
 
 
-def test_the_plot_is_drawn_from_any_mixture(tmp_path, trainer):
+def test_results_are_written_for_any_mixture(tmp_path, trainer):
     runs = [*repeated(0.2, 0.3), run(6, 2, 0.1, "pruned", data="other.yaml"), TrialRun(7, 3, 0, {"lr0": 1.0}, "failed")]
-    write_results(tmp_path / "trials_a.csv", runs, trainer)
-    write_results(tmp_path / "trials_b.csv", [TrialRun(0, 0, 0, {}, "failed")], trainer)
-    assert all((tmp_path / f"ranking_{name}.png").stat().st_size > 1000 for name in "ab")
+    for name, trials in (("a", runs), ("b", [TrialRun(0, 0, 0, {}, "failed")])):
+        write_results(tmp_path / f"trials_{name}.csv", trials, trainer)
+        assert (tmp_path / f"ranking_{name}.txt").stat().st_size > 50
+        assert (tmp_path / "best.yaml").exists() == (name == "a")

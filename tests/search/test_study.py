@@ -10,7 +10,6 @@ from tests.search.fake_trials import ROOT
 from yolov7fast.cli.commands import study as command
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.process import child
-from yolov7fast.reports import run_plots as plot
 from yolov7fast.search.trial_training import TrialTraining
 
 AXES = ["assigner=plain,tal", "batch=16,64"]
@@ -50,7 +49,6 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(type(command.program("train")), "child", lambda self: [sys.executable, str(script)])
     monkeypatch.setattr(TrialTraining, "prepare", lambda self: None)
-    monkeypatch.setattr(plot, "plot_trials", lambda *_: None)
     monkeypatch.setattr(child, "LOOK_SECONDS", 0.02)
     return tmp_path
 

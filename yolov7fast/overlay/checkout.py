@@ -36,9 +36,12 @@ class Patches(ExitStack):
     def set_module(self, module: ModuleType) -> None:
         """Imports of its name give this module."""
         name = module.__name__
-        before = sys.modules.get(name, ABSENT)
+        before: Any = sys.modules.get(name, ABSENT)
         sys.modules[name] = module
-        self.callback(sys.modules.pop if before is ABSENT else sys.modules.__setitem__, name, before)
+        if before is ABSENT:
+            self.callback(sys.modules.pop, name, None)
+        else:
+            self.callback(sys.modules.__setitem__, name, before)
 
 
 class Checkout:

@@ -155,7 +155,7 @@ def put_in_torchvision(patches: Patches) -> None:
     Any other name can be imported, and raises a `UserError` when it is called.
     """
     parts = {name: _TorchvisionStub(f"torchvision.{name}") for name in TORCHVISION_PARTS}
-    parts["ops"].nms = nms
+    vars(parts["ops"])["nms"] = nms
     top = _TorchvisionStub("torchvision")
     vars(top).update(parts, __path__=[])  # with a path, so that submodules can be imported by name
     for module in (top, *parts.values()):

@@ -376,19 +376,13 @@ def write_csv(path: Path, runs: Sequence[TrialRun], training: TrialTraining) -> 
 
 
 def write_results(table: Path, runs: Sequence[TrialRun], training: TrialTraining) -> None:
-    """Write and print the ranking, its noise, the plot, and the command of a full run with the best settings."""
-    from yolov7fast.reports.run_plots import TrialCurve, plot_trials  # matplotlib takes a second to load
-
-    stamp, ranked = table.stem.removeprefix("trials_"), rank(runs)
-    text, image = (table.with_name(f"ranking_{stamp}{end}") for end in (".txt", ".png"))
+    """Write and print the ranking, its noise, and the command of a full run with the best settings."""
+    ranked, text = rank(runs), table.with_name(table.name.replace("trials_", "ranking_")).with_suffix(".txt")
     cells = ranking(ranked, setting_columns([place.run for place in ranked], training))
     summary = "\n\n".join(filter(None, [aligned(cells), verdict(ranked)]))
     write_csv(table, runs, training)
     write_atomically(text, summary + "\n")
-    points = [[(p.epoch, p.map) for p in run.validated if run.status != FAILED and p.map is not None] for run in runs]
-    curves = [TrialCurve(run.name, run.setting, known, run.status == COMPLETED) for run, known in zip(runs, points)]
-    plot_trials(image, curves, setting_columns(runs, training), [place.setting for place in ranked])
-    print(f"\n{summary}\n\nwritten: {table}, {text.name}, {image.name}")
+    print(f"\n{summary}\n\nwritten: {table}, {text.name}")
     best, path = best_settings(ranked), table.with_name("best.yaml")
     if best is None:
         path.unlink(missing_ok=True)  # of an earlier part of these trials
