@@ -7,7 +7,7 @@ import pytest
 CURVES = ("PR_curve.png", "F1_curve.png", "P_curve.png", "R_curve.png", "confusion_matrix.png")
 DRAWN_BY = {  # place of use -> the function
     "yolov7fast.evaluation.eval_outputs.draw_curves": "yolov7fast.evaluation.eval_outputs.draw_curves",
-    "yolov7fast.training.family.plot_results": "yolov7fast.reports.run_plots.plot_results",
+    "yolov7fast.training.logging.reporter.plot_results": "yolov7fast.reports.run_plots.plot_results",
 }
 
 

@@ -54,5 +54,5 @@ def test_a_stub_that_is_left_is_found(monkeypatch, is_hidden):
     patches = Patches()
     repairs.put_in_torchvision(patches)
     assert any("sys.modules['torchvision']" in line for line in changes(*before))
-    patches.undo()
+    patches.close()
     assert changes(*before) == []

@@ -108,15 +108,12 @@ def main(argv: list[str] | None = None) -> int:
     torch.set_num_threads(1)
     rows: list[dict] = []
     with tempfile.TemporaryDirectory() as folder:
-        patches = put_in(checkout, OverlaySettings(loss=False, fast_dataloader=False, metrics=False))
-        try:
+        with put_in(checkout, OverlaySettings(loss=False, fast_dataloader=False, metrics=False)):
             case = Case.of(opt, checkout, Path(folder))
             wanted = [part for part in PARTS if opt.parts is None or part.name in opt.parts]
             for part in tqdm(wanted, desc="both sides in turn", leave=False):
                 if case.images is not None or not part.needs_images:
                     rows += measure(part, case)
-        finally:
-            patches.undo()
         if opt.epochs and case.images is not None:
             rows += measure_epochs(checkout, case, opt.epochs, opt.rounds, Path(folder))
     found = show_machine()

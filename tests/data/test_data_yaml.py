@@ -50,9 +50,8 @@ def test_a_bad_file_is_refused_by_key(in_data_folder, text, message):
         load(in_data_folder, text)
 
 
-def test_a_missing_file_names_its_neighbours(in_data_folder):
-    (in_data_folder / "good.yaml").write_text(GOOD)
-    with pytest.raises(UserError, match=r"bad\.yaml does not exist.*good\.yaml"):
+def test_a_missing_file_is_named_with_the_shipped_ones(in_data_folder):
+    with pytest.raises(UserError, match=r"bad\.yaml does not exist.*shipped: coco, coco320"):
         load_data_yaml("bad.yaml")
     with pytest.raises(UserError, match="--data is empty"):
         load_data_yaml("")

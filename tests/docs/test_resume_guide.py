@@ -1,4 +1,4 @@
-"""docs/resume.md, docs/several_gpus.md: commands parse as they stand; the first one runs, resumes and leaves alone."""
+"""docs/resume.md, docs/gpus.md: commands parse as they stand; the first one runs, resumes and leaves alone."""
 
 import re
 import shlex
@@ -13,8 +13,9 @@ from yolov7fast.cli.parser import parser_for
 from yolov7fast.training.config import SAVE_MINUTES
 from yolov7fast.training.distributed import MINUTES
 
-TEXT = "".join((ROOT / "docs" / name).read_text() for name in ("resume.md", "several_gpus.md"))
-COMMANDS = [block.replace("\\\n", " ").strip() for block in re.findall(r"```bash\n(.*?)```", TEXT, re.S)]
+TEXT = "".join((ROOT / "docs" / name).read_text() for name in ("resume.md", "gpus.md"))
+BLOCKS = [block.replace("\\\n", " ").strip() for block in re.findall(r"```bash\n(.*?)```", TEXT, re.S)]
+COMMANDS = [block for block in BLOCKS if "--seed 0" in block]
 
 
 def flags_of(command: str) -> list[str]:

@@ -23,9 +23,18 @@ def site(tmp_path_factory):
 
 
 def test_every_page_is_built_and_in_the_navigation(site):
+    """Translations are linked from the pages that they translate."""
     navigation = (ROOT / "mkdocs.yml").read_text().split("\nnav:")[1]
     for page in (ROOT / "docs").glob("*.md"):
-        assert (site / f"{page.stem}.html").is_file() and page.name in navigation, page.name
+        assert (site / f"{page.stem}.html").is_file(), page.name
+        if page.name.endswith(".zh-TW.md"):
+            assert f"({page.name})" in (ROOT / "docs" / page.name.replace(".zh-TW", "")).read_text(), page.name
+        else:
+            assert page.name in navigation, page.name
+
+
+def test_the_navigation_has_at_most_25_pages():
+    assert (ROOT / "mkdocs.yml").read_text().split("\nnav:")[1].count(".md") <= 25
 
 
 def test_nothing_is_fetched_from_elsewhere(site):

@@ -45,7 +45,7 @@ def test_an_evaluation_prints_and_writes_it(stub_loader, tmp_path, capsys):
 
 def test_training_has_a_column_for_it(shapes_small, tmp_path, monkeypatch):
     monkeypatch.setattr("yolov7fast.evaluation.eval_outputs.draw_curves", lambda *_: None)  # seconds, and not asked for
-    monkeypatch.setattr("yolov7fast.training.family.plot_results", lambda **_: None)
+    monkeypatch.setattr("yolov7fast.training.logging.reporter.plot_results", lambda **_: None)
     arguments = small_run(tmp_path, shapes_small, "--epochs", "1", "--max-iter", "1", "--nosave", "--seed", "1")
     assert train(parser_for("train").parse_args(arguments)) == 0
     (row,) = csv.DictReader((tmp_path / "runs" / "run" / "results.csv").open())

@@ -35,7 +35,7 @@ class Interrupting:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     monkeypatch.setattr("yolov7fast.evaluation.eval_outputs.draw_curves", lambda *_: None)
-    monkeypatch.setattr("yolov7fast.training.family.plot_results", lambda **_: None)
+    monkeypatch.setattr("yolov7fast.training.logging.reporter.plot_results", lambda **_: None)
 
 
 def start(*arguments: str) -> int:

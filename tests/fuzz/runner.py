@@ -22,13 +22,21 @@ from typing import NamedTuple
 from tests.fuzz.target import Target
 from yolov7fast.core.errors import LONGEST, UserError, one_line
 
-SECONDS = 10.0  # of CPU time that a case may take: other work on the machine does not count
 HANGS = 600.0  # seconds on the clock after which a case hangs, however busy the machine is
-MEMORY = 1 << 30  # bytes that a case may take
 ADDRESSES = 3 << 30  # bytes of address space, which threads and libraries take generously
 SEED = 20261117
 AT_ONCE = 100  # cases of one child
 C_LIBRARY = ctypes.CDLL(None)
+
+
+class Limits(NamedTuple):
+    """What a case may take: seconds of CPU time (other work on the machine does not count) and bytes of memory."""
+
+    seconds: float = 10.0
+    memory: int = 1 << 30
+
+
+LIMITS = Limits()
 
 
 class Result(NamedTuple):
@@ -40,6 +48,7 @@ class Result(NamedTuple):
     problem: str
     refused: bool
     seconds: float  # of CPU time
+    memory: int  # bytes taken at the peak
 
 
 @dataclass(frozen=True)
@@ -78,19 +87,19 @@ class Files:
         kept = [replace(target, mutations=(same,)) for target in self.targets]
         return [Case(number, target, *self.content[target.name]) for number, target in enumerate(kept)]
 
-    def run(self, todo: Sequence[Case]) -> list[Result]:
-        return run_all(todo, self.folder)
+    def run(self, todo: Sequence[Case], limits: Limits = LIMITS) -> list[Result]:
+        return run_all(todo, self.folder, limits)
 
 
 def same(content: bytes, rng: random.Random) -> bytes:
     return content
 
 
-def run_all(todo: Sequence[Case], folder: Path) -> list[Result]:
+def run_all(todo: Sequence[Case], folder: Path, limits: Limits = LIMITS) -> list[Result]:
     """Every case, in order; a child that hangs or dies costs its case alone."""
     results: list[Result] = []
     while len(results) < len(todo):
-        results += [Result(*line) for line in run_child(todo[len(results) : len(results) + AT_ONCE], folder)]
+        results += [Result(*line) for line in run_child(todo[len(results) : len(results) + AT_ONCE], folder, limits)]
     return results
 
 
@@ -110,7 +119,7 @@ def run_drawn(name: str, path: Path, draw: Callable[[int], tuple[bytes, Callable
     return results
 
 
-def run_child(todo: Sequence[Case], folder: Path) -> Iterator[list]:
+def run_child(todo: Sequence[Case], folder: Path, limits: Limits) -> Iterator[list]:
     """The results of the cases up to the first that takes too long or kills its process, that one included."""
     reader, writer = os.pipe()
     sys.stdout.flush()
@@ -118,7 +127,7 @@ def run_child(todo: Sequence[Case], folder: Path) -> Iterator[list]:
     pid = os.fork()
     if pid == 0:
         os.close(reader)
-        child(todo, folder, writer)
+        child(todo, folder, limits, writer)
     os.close(writer)
     done, text, problem = 0, b"", ""
     try:
@@ -137,13 +146,13 @@ def run_child(todo: Sequence[Case], folder: Path) -> Iterator[list]:
         os.kill(pid, signal.SIGKILL)  # of an ended one that was not waited for, this does nothing
         _, status = os.waitpid(pid, 0)
     if problem and os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGPROF:
-        problem = f"took more than {SECONDS:g} s"
+        problem = f"took more than {limits.seconds:g} s"
     if problem:
         case = todo[done]
-        yield [case.number, case.target.name, case.mutated()[1], problem, False, SECONDS]
+        yield [case.number, case.target.name, case.mutated()[1], problem, False, limits.seconds, 0]
 
 
-def child(todo: Sequence[Case], folder: Path, writer: int) -> None:
+def child(todo: Sequence[Case], folder: Path, limits: Limits, writer: int) -> None:
     """Never returns: the process belongs to the cases."""
     import torch
 
@@ -158,25 +167,28 @@ def child(todo: Sequence[Case], folder: Path, writer: int) -> None:
     gc.freeze()
     for case in todo:
         started = time.process_time()
-        signal.setitimer(signal.ITIMER_PROF, SECONDS)  # its signal ends the process, whatever it is in
+        signal.setitimer(signal.ITIMER_PROF, limits.seconds)  # its signal ends the process, whatever it is in
         try:
-            result = [case.number, case.target.name, *judge(case, folder)]
+            mutation, problem, refused, taken = judge(case, folder)
         except BaseException as error:
-            result = [case.number, case.target.name, "", f"{type(error).__name__}: {error}"[:500], False]
-        result.append(time.process_time() - started)
+            mutation, problem, refused, taken = "", f"{type(error).__name__}: {error}"[:500], False, 0
+        if not problem and taken > limits.memory:
+            problem = f"took {taken >> 20} MiB"
+        seconds = time.process_time() - started
+        result = Result(case.number, case.target.name, mutation, problem, refused, seconds, taken)
         os.write(writer, json.dumps(result).encode() + b"\n")
     os._exit(0)
 
 
-def judge(case: Case, folder: Path) -> tuple[str, str, bool]:
-    """(mutation, problem, refused): write the file, use it, look at what came of it."""
+def judge(case: Case, folder: Path) -> tuple[str, str, bool, int]:
+    """(mutation, problem, refused, bytes taken): write the file, use it, look at what came of it."""
     content, mutation = case.mutated()
     path = case.path
     path.write_bytes(content)
     gc.collect()
     C_LIBRARY.malloc_trim(0)  # freed memory that malloc keeps would hide what the case takes
     forget_peak()
-    before, problem, refused = memory("VmRSS"), "", False
+    before, problem, refused = memory("VmRSS") + memory("VmSwap"), "", False
     printed = io.StringIO()
     try:
         with contextlib.redirect_stderr(printed):
@@ -189,10 +201,7 @@ def judge(case: Case, folder: Path) -> tuple[str, str, bool]:
         frames = traceback.extract_tb(error.__traceback__)
         place = " < ".join(f"{Path(f.filename).name}:{f.lineno}" for f in frames[:-6:-1])
         problem = f"{type(error).__name__}: {' '.join(str(error).split())[:200]} [{place}]"
-    taken = memory("VmHWM") - before
-    if not problem and taken > MEMORY:
-        problem = f"took {taken >> 20} MiB"
-    return mutation, problem, refused
+    return mutation, problem, refused, memory("VmHWM") + memory("VmSwap") - before
 
 
 def fault_of(line: str, path: Path, folder: Path) -> str:
@@ -204,7 +213,7 @@ def fault_of(line: str, path: Path, folder: Path) -> str:
 
 
 def memory(field: str) -> int:
-    """Bytes: VmSize, VmRSS, or VmHWM, the peak of VmRSS."""
+    """Bytes: VmSize, VmRSS, VmHWM (the peak of VmRSS), or VmSwap: pages that were swapped out left VmRSS."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(f"{field}:"):
             return int(line.split()[1]) << 10

@@ -145,7 +145,7 @@ def use_ledger(folder: Path) -> None:
 
 
 LEDGER = {
-    "version": 5,
+    "version": 6,
     "timestamp": "20261117_101010",
     "options": {
         **{

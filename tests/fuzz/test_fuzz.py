@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from tests.fuzz.runner import Files, Result, same
+from tests.fuzz.runner import Files, Limits, Result, same
 from tests.fuzz.target import Target, text
 from tests.fuzz.targets import DETR, TARGETS
 from tests.training.families.detr_commands import needs_transformers
@@ -15,6 +15,7 @@ from yolov7fast.nn import detr_model
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="holds cases to limits by Linux's means")
 QUICK, ALL, AT_A_TIME = 200, 5000, 500
+MEMORY = 100 << 20  # bytes that a greedy case may take
 
 
 @pytest.fixture(scope="module")
@@ -100,20 +101,16 @@ def silent(folder):
         (silent, ""),
     ],
 )
-def test_a_case_fails_by_time_memory_tracebacks_and_messages_that_name_no_file(tmp_path, monkeypatch, use, problem):
-    monkeypatch.setattr("tests.fuzz.runner.SECONDS", 1.0 if use is endless else 10.0)
-    monkeypatch.setattr("tests.fuzz.runner.MEMORY", 100 << 20)  # a gigabyte takes seconds where memory is slow
+def test_a_case_fails_by_time_memory_tracebacks_and_messages_that_name_no_file(tmp_path, use, problem):
     files = Files(tmp_path, [Target("kind", "file.txt", (same,), text("file.txt", "content"), use)])
-    (result,) = files.run(files.cases([5]))
+    (result,) = files.run(files.cases([5]), Limits(1.0 if use is endless else 10.0, MEMORY))
     assert (result.case, result.target, result.refused) == (5, "kind", use in (talkative, silent))
-    assert problem in result.problem and bool(problem) == bool(result.problem)
+    assert problem in result.problem and bool(problem) == bool(result.problem), result
 
 
-def test_memory_that_malloc_keeps_hides_no_greedy_case(tmp_path, monkeypatch):
-    monkeypatch.setattr("tests.fuzz.runner.MEMORY", 100 << 20)
-
+def test_memory_that_malloc_keeps_hides_no_greedy_case(tmp_path):
     def use(folder):  # what the first case frees stays in the heap, as in a process that loads images
-        assert keep_freed_memory()
+        keep_freed_memory()
         blocks = [bytearray(20 << 20) for _ in range(22)]
         for block in blocks:
             block[::4096] = b"x" * len(block[::4096])
@@ -121,4 +118,5 @@ def test_memory_that_malloc_keeps_hides_no_greedy_case(tmp_path, monkeypatch):
         greedy(folder)
 
     files = Files(tmp_path, [Target("kind", "file.txt", (same,), text("file.txt", "content"), use)])
-    assert all(" MiB" in result.problem for result in files.run(files.cases([5, 6])))
+    results = files.run(files.cases([5, 6]), Limits(memory=MEMORY))
+    assert all(" MiB" in result.problem for result in results), results

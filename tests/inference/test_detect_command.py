@@ -106,6 +106,7 @@ def test_flags_are_those_recorded(golden):
     mine = {action.option_strings[0]: action for action in parser_for("detect")._actions if action.dest != "help"}
     new = {
         "--batch-size",
+        "--help-all",
         "--save-crop",
         "--save-csv",
         "--slice",

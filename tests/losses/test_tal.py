@@ -82,7 +82,7 @@ def test_a_box_smaller_than_a_cell_is_not_lost():
 
 
 def slow_loss(maps, targets, positives, anchors, nc):
-    """Box, objectness and class loss from the formulas of docs/assigners.md."""
+    """Box, objectness and class loss from the formulas of docs/ota.md."""
     box = obj = cls = torch.zeros(1)
     for level, m in enumerate(maps):
         ny, nx = m.shape[2:4]

@@ -11,15 +11,11 @@ import yaml
 from tests.conftest import ROOT
 from tests.drawing import draw_nothing
 from tests.training.commands import assert_same_weights, here, small_run
-from yolov7fast.cli.parser import parser_for
-from yolov7fast.cli.train_command import config_of
 from yolov7fast.core.errors import UserError
 from yolov7fast.training import memory_plan
-from yolov7fast.training.distributed import World
 from yolov7fast.training.hyperparameters import load_hyp
 from yolov7fast.training.memory_plan import (
     GIB,
-    GPU_RESERVE,
     BatchLimits,
     Workload,
     allowed_batches,
@@ -59,21 +55,17 @@ def even_work() -> EvenWork:
         (16, 1000, 2, [16, 8, 4, 2]),
         (64, 10, 1, [8, 4, 2, 1]),
         (64, 1000, 48, [48]),
-        (64, 1000, 128, [128]),
     ],
 )
 def test_batches_divide_the_nominal_one_and_the_replicas_divide_them(nominal, images, replicas, allowed):
     assert allowed_batches(BatchLimits(nominal, images, replicas)) == allowed
 
 
-@pytest.mark.parametrize(("gigabytes", "batch"), [(100, 64), (6, 32), (4, 16), (1.3, 1)])
-def test_the_largest_that_leaves_a_tenth_free(gigabytes, batch):
-    assert choose_batch(even_work(), int(gigabytes * GIB), BatchLimits(64, 1000)) == batch
-
-
-def test_what_does_not_fit_at_all_is_refused_with_a_remedy():
+def test_the_largest_that_leaves_a_tenth_free_and_none_is_refused():
+    limits = BatchLimits(64, 1000)
+    assert [choose_batch(even_work(), int(gigabytes * GIB), limits) for gigabytes in (100, 6, 1.3)] == [64, 32, 1]
     with pytest.raises(UserError, match=r"not even 1 image.* of 64 pixels fit into 1\.00 GB; lower --img-size"):
-        choose_batch(even_work(), GIB, BatchLimits(64, 1000))
+        choose_batch(even_work(), GIB, limits)
 
 
 # --- free memory ------------------------------------------------------------------------------------------------------
@@ -87,21 +79,6 @@ def test_available_ram_respects_the_limit_of_a_container(tmp_path, monkeypatch):
     assert available_ram(tmp_path) == 5_000_000
     (tmp_path / "memory.max").write_text("2048000\n")
     assert available_ram(tmp_path) == 1_024_000
-
-
-# --- the flag ---------------------------------------------------------------------------------------------------------
-
-
-def test_a_gpu_is_planned_in_half_precision(tmp_path, shapes_small, monkeypatch):
-    """A GPU that is not there: what the choice is given."""
-    config = config_of(parser_for("train").parse_args(small_run(tmp_path, shapes_small)), "yolo")
-    given = []
-    monkeypatch.setattr(memory_plan, "choose_batch", lambda *arguments: given.extend(arguments) or 16)
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (7 * GIB, 8 * GIB))
-    assert YoloFamily.automatic_batch(config, CUDA, World()) == 16
-    work, capacity, limits = given
-    assert (work.dtype, work.reserve) == (torch.float16, GPU_RESERVE) and capacity == 7 * GIB
-    assert (limits.nominal, limits.replicas) == (16, 1)
 
 
 # --- whole runs -------------------------------------------------------------------------------------------------------

@@ -1,24 +1,15 @@
 """Branches that only run with CUDA, with `torch.cuda` simulated."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 from torch import nn
 
 from tests.training.test_step import scalar_step
-from yolov7fast.predictors.predictor import PredictOptions
-from yolov7fast.predictors.yolo_predictor import YoloPredictor, wants_half
-from yolov7fast.search.runner import devices_of
 from yolov7fast.training import detr_family as detr_optimization
 from yolov7fast.training import distributed
 from yolov7fast.training import yolo_schedule as yolo_optimization
 from yolov7fast.training.checkpoints import resume
-from yolov7fast.training.detr_family import peak_memory_gb
 from yolov7fast.training.distributed import World
-from yolov7fast.training.family import Family
-from yolov7fast.training.logging import page as facts
-from yolov7fast.training.logging import reporter
 from yolov7fast.training.optimizer import Rates
 
 CUDA = torch.device("cuda", 0)
@@ -49,19 +40,6 @@ def test_optimizers_of_a_gpu_are_fused(module, monkeypatch):
     assert all(group["fused"] for optimizer in built for group in optimizer.param_groups)
 
 
-def test_memory_and_names_are_those_of_the_gpu(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: f"card {index}")
-    monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda device: 3e9)
-    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 2e9)
-    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 1e9)
-    monkeypatch.setattr(torch.version, "cuda", "12.8")
-    found = facts.machine_facts(CUDA)
-    assert found["Device"] == "card 0, card 1" and found["torch"].endswith("CUDA 12.8")
-    assert facts.peak_memory(CUDA) == (3.0, "GPU, at most")
-    assert peak_memory_gb(CUDA) == 2.0 and reporter.memory_gb(CUDA) == 1.0
-
-
 def test_random_states_of_all_gpus_are_kept_and_put_back(monkeypatch):
     put_back = []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -88,32 +66,3 @@ def test_a_process_takes_the_gpu_of_its_rank(monkeypatch):
     assert calls == {"device": 1, "backend": "cuda:nccl,cpu:gloo"}
     with pytest.raises(distributed.UserError, match="process 2 has no GPU: 2 are visible"):
         distributed.join(World(2, 2, 4), CUDA, 16)
-
-
-def test_networks_are_spread_over_processes(monkeypatch):
-    seen = []
-    monkeypatch.setattr(
-        "yolov7fast.training.family.DistributedDataParallel",
-        lambda model, **options: seen.append(options) or "process",
-    )
-    family = SimpleNamespace(device=CUDA, world=World(), model="net", finds_unused_parameters=False)
-    assert Family.wrapped(family) == "net"
-    family.world = World(1, 1, 2)
-    assert Family.wrapped(family) == "process" and seen[0]["device_ids"] == [1]
-
-
-def test_half_precision_and_the_warm_up_are_for_cuda():
-    parameter = SimpleNamespace(device=CUDA, dtype=torch.float32)
-    model = SimpleNamespace(parameters=lambda: iter([parameter]))
-    assert wants_half(model, PredictOptions(half=True)) and not wants_half(model, PredictOptions(half=False))
-    seen = []
-    predictor = SimpleNamespace(device=CUDA, dtype=torch.float16, model=lambda images: seen.append(images))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch, "zeros", lambda *shape, device, dtype: (shape, device, dtype))
-        YoloPredictor.warm_up(predictor, 320)
-    assert seen == [((1, 3, 320, 320), CUDA, torch.float16)]
-
-
-def test_trials_share_all_gpus(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert devices_of(SimpleNamespace(devices="", jobs=3)) == ["0", "1", "0"]

@@ -3,6 +3,7 @@
 import contextlib
 import gc
 
+import numpy as np
 import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
@@ -66,7 +67,6 @@ def check(cfg: str, size: int, batch: int = 2, dtype: torch.dtype = torch.float3
     ("cfg", "dtype"),
     [
         ("yolov7-tiny", torch.float32),
-        ("yolov7-tiny", torch.bfloat16),
         ("yolov7-tiny-1b4h-attn", torch.bfloat16),
     ],
 )
@@ -78,6 +78,22 @@ def test_predicted_activations_are_what_the_allocator_hands_out(cfg, dtype):
 @pytest.mark.parametrize("cfg", CFGS)
 def test_predicted_activations_of_every_network(cfg):
     check(cfg, 256, batch=1)
+
+
+def rows(count: int) -> np.ndarray:
+    return np.tile(np.array([[0, 0.5, 0.5, 0.2, 0.4]], np.float32), (count, 1))
+
+
+def test_the_first_sample_holds_the_four_densest_images_and_the_others_the_mean():
+    labels, mosaic = [rows(n) for n in (1, 9, 4, 8, 5, 7, 1)], {"mosaic": 1.0, "mixup": 0.0}  # mean 5
+    for hyp, expected in (
+        (mosaic, [9 + 8 + 7 + 5, 20, 20]),
+        (mosaic | {"mixup": 0.1}, [2 * 29, 20]),
+        ({"mosaic": 0.0, "mixup": 0.1}, [9, 5]),
+    ):
+        assert torch.bincount(dense_targets(labels, hyp, len(expected))[:, 0].long()).tolist() == expected
+    found = dense_targets([rows(1)], mosaic, 1)
+    torch.testing.assert_close(found[:, 4:], torch.tensor([[0.1, 0.2]] * 4))  # boxes of a mosaic have half their size
 
 
 def test_more_boxes_take_more_memory():

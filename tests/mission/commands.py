@@ -1,4 +1,4 @@
-"""The commands of the user's documents as text, as they stand there; docs/commands.md shows them to readers."""
+"""The commands of the user's documents as text, as they stand there."""
 
 TINY = "--data data/coco320.yaml --img 320 --cfg cfg/training/yolov7-tiny.yaml"
 SMALL = f"python train.py --workers 2 --batch-size 2 --epochs 1 --nosave {TINY}"

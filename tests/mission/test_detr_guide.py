@@ -17,7 +17,6 @@ from yolov7fast.cli.train_command import config_of
 from yolov7fast.core.process import child
 from yolov7fast.core.programs import Program
 from yolov7fast.core.text import counted
-from yolov7fast.reports import run_plots as plot
 from yolov7fast.training.logging.messages import FELL_TO
 
 STAND_IN = Path(__file__).with_name("stand_in_detr.py")
@@ -117,7 +116,6 @@ def test_trials_give_the_table_of_the_guide(place, command, monkeypatch):
     (place.folder / "experiments" / "my_trials.json").write_text(commands.MY_TRIALS)
     monkeypatch.setattr(Program, "child", lambda self: [sys.executable, str(STAND_IN)])
     monkeypatch.setattr(child, "LOOK_SECONDS", 0.05)
-    monkeypatch.setattr(plot, "plot_trials", lambda *_: None)
     assert place.run(command) == 0
     head, *trials = table_of(place.folder / re.search(r"--output-dir (\S+)", command)[1])
     assert ",".join(head).startswith(f"{HEADER},")

@@ -79,7 +79,7 @@ class Inside:
 
     def leave(self) -> None:
         while self.put:
-            self.put.pop().undo()
+            self.put.pop().close()
         _take_modules()
         sys.modules.update(self.kept)
         sys.path[:], sys.argv[:] = self.path, self.argv

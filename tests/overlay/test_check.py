@@ -4,12 +4,11 @@ import json
 import multiprocessing
 import re
 
-import numpy as np
 import pytest
 import torch
 
 from yolov7fast.core.errors import UserError
-from yolov7fast.overlay.batch_comparison import BatchComparison, difference, without_ties
+from yolov7fast.overlay.batch_comparison import BatchComparison, difference
 
 
 def rows(text: str) -> dict[str, tuple[str, str]]:
@@ -23,14 +22,9 @@ def test_the_table_has_a_row_for_everything_that_was_compared(known_repo, inside
     table = rows(capsys.readouterr().out)
     assert table["samples"] == ("1", "none")  # the last loader made was the evaluation's, of one batch
     assert table["ComputeLossOTA"][0] == "2" and table["ComputeLoss"][0] == "1"
-    assert {"suppression", "average precision"} <= table.keys()
-
-
-def test_a_check_does_not_change_the_run(known_repo, inside):
-    for name, switches in (("with", ["--check"]), ("without", [])):
-        inside.run(known_repo, *switches, "--", "train.py", "--name", name)
-    one, two = (json.loads((known_repo / f"{name}.json").read_text()) for name in ("with", "without"))
-    assert one == two
+    checked = json.loads((known_repo / "run.json").read_text())
+    inside.run(known_repo, "--", "train.py", "--workers", "1")
+    assert json.loads((known_repo / "run.json").read_text()) == checked, "a check does not change the run"
 
 
 def edit(repo, file, old, new):
@@ -46,17 +40,11 @@ def test_a_loss_that_differs_ends_the_run(known_repo, inside):
     assert not (known_repo / "last.pt").exists()
 
 
-def test_samples_that_were_asked_to_differ_do_not_end_it(known_repo, inside, capsys):
-    inside.run(known_repo, "--seed", "1", "--check", "--", "train.py")
-    assert "differ because of --seed" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     "ours, theirs, apart",
     [
         (torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.5]), 0.2),
         (torch.tensor([1, 2]), torch.tensor([1, 3]), float("inf")),
-        (torch.tensor([1, 2]), torch.tensor([1, 2]), 0.0),
         (torch.zeros(2), torch.zeros(3), float("inf")),
         (torch.zeros(0), torch.zeros(0), 0.0),
         (torch.tensor([float("nan")]), torch.tensor([1.0]), float("inf")),
@@ -66,18 +54,6 @@ def test_samples_that_were_asked_to_differ_do_not_end_it(known_repo, inside, cap
 )
 def test_differences_are_relative_to_the_largest_number(ours, theirs, apart):
     assert difference(ours, theirs) == pytest.approx(apart)
-
-
-def test_average_precision_is_compared_without_equal_scores(capsys):
-    """Upstream sorts them in any order; here one side takes them backwards."""
-
-    def side(sign):
-        return lambda right, scores, *rest: (right[np.lexsort((sign * np.arange(len(scores)), -scores))].cumsum(0),)
-
-    right = np.arange(20).reshape(10, 2) % 3 == 0
-    run = BatchComparison(1).function("average precision", side(1), side(-1), without_ties, last=True)
-    run(right, np.repeat(np.float32(0.5), 10), np.zeros(10), np.zeros(3))
-    assert rows(capsys.readouterr().out) == {"average precision": ("1", "none")}
 
 
 class Batches(torch.utils.data.Dataset):

@@ -29,8 +29,6 @@ def kept() -> HostTargets:
     [
         lambda t: t.to("meta"),
         lambda t: t.to(torch.device("meta"), non_blocking=True),
-        lambda t: t.to(torch.empty(1, device="meta")),
-        lambda t: t.to("meta").float(),
         lambda t: t.detach().clone().contiguous().to("meta", torch.float16),
     ],
 )

@@ -44,7 +44,6 @@ def epochs(create, folder, count=2, **settings) -> list[str]:
 @pytest.mark.parametrize(
     "settings",
     [
-        {"workers": 0},
         {"workers": 2, "cache": True},
         {"workers": 2, "image_weights": True},
         {"workers": 2, "quad": True},

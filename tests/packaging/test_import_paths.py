@@ -30,7 +30,7 @@ NAMES = {
     ),
     "utils.loss": ("ComputeLoss", "ComputeLossAuxOTA", "ComputeLossOTA"),
     "utils.metrics": ("ConfusionMatrix", "ap_per_class", "compute_ap", "fitness"),
-    "utils.plots": ("plot_images", "plot_labels", "plot_mc_curve", "plot_pr_curve", "plot_results"),
+    "utils.plots": ("plot_images", "plot_mc_curve", "plot_pr_curve", "plot_results"),
     "utils.torch_utils": ("ModelEMA", "select_device", "time_synchronized"),
 }
 OURS = {"models.multihead": ("MultiHeadDetect", "MultiHeadDetectAttention")}  # a class path in our own checkpoints

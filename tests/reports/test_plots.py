@@ -13,11 +13,11 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 
-from yolov7fast.core.drawing import box_style, class_colour, class_name, draw_boxes, plot_images, save_image
+from yolov7fast.core.drawing import class_colour, class_name, draw_boxes, plot_images, save_image
 from yolov7fast.core.errors import UserError
 from yolov7fast.evaluation import curve_plots as plots_curves
 from yolov7fast.evaluation.curve_plots import plot_confusion, plot_mc_curve, plot_pr_curve
-from yolov7fast.reports.run_plots import plot_evolution, plot_labels, plot_results, plot_study
+from yolov7fast.reports.run_plots import plot_evolution, plot_results, plot_study
 from yolov7fast.reports.run_results import read_curves
 
 
@@ -69,15 +69,6 @@ def test_confusion_matrix_is_drawn_for_any_number_of_classes(tmp_path, nc, named
     assert np.array_equal(matrix, before)
 
 
-def test_label_statistics_are_drawn(tmp_path):
-    nc = 80
-    rng = np.random.default_rng(0)
-    labels = np.column_stack([rng.integers(0, nc, 300), rng.random((300, 4))])
-    plot_labels(labels, tmp_path / "labels.jpg", [f"class {i}" for i in range(nc)])
-    plot_labels(np.zeros((0, 5)), tmp_path / "none.jpg")
-    assert size_of(tmp_path / "labels.jpg") == size_of(tmp_path / "none.jpg") == (1500, 1500)
-
-
 def test_figures_are_freed_and_may_be_drawn_from_threads(tmp_path):
     x = np.linspace(0, 1, 10)
 
@@ -123,15 +114,11 @@ def test_results_file_is_read_by_epoch_with_gaps_for_what_was_not_measured(tmp_p
     assert np.isnan(run.losses()["obj"][1]), "the last line of an epoch counts, and a loss of 0 is a gap"
 
 
-def test_results_png_of_files_that_differ_in_length_and_columns(tmp_path, legends):
-    for name, count, values in (("A", 30, (*FULL, 7, 8)), ("B", 3, FULL[:7])):
-        (tmp_path / name).mkdir()
-        lines = [results_line(e, count - 1, values) for e in range(count)]
-        (tmp_path / name / "results.txt").write_text("".join(lines))
-    assert plot_results(tmp_path / "A") == tmp_path / "A" / "results.png"
-    plot_results(tmp_path, files=sorted(tmp_path.glob("*/results.txt")), path=tmp_path / "both.png")
-    assert size_of(tmp_path / "both.png") == size_of(tmp_path / "A" / "results.png") == (2800, 1200)
-    assert legends == [[], ["A", "B"]]
+@pytest.mark.parametrize("values", [(*FULL, 7, 8), FULL[:7]])
+def test_results_png_of_lines_with_more_or_fewer_columns(tmp_path, values):
+    (tmp_path / "results.txt").write_text("".join(results_line(e, 29, values) for e in range(30)))
+    assert plot_results(tmp_path) == tmp_path / "results.png"
+    assert size_of(tmp_path / "results.png") == (2800, 1200)
 
 
 @pytest.fixture
@@ -167,7 +154,7 @@ def test_panels_have_the_names_of_the_losses_in_results_csv(tmp_path, panels):
 
 
 def test_results_without_a_file_or_an_epoch_say_so(tmp_path):
-    with pytest.raises(UserError, match="no results"):
+    with pytest.raises(UserError, match="holds no epoch"):
         plot_results(tmp_path)
     (tmp_path / "results.txt").write_text("hello\n")
     with pytest.raises(UserError, match="no epoch"):
@@ -221,8 +208,7 @@ def test_boxes_and_labels_grow_with_the_image_and_stay_inside(height, width):
     image = np.zeros((height, width, 3), np.uint8)
     corners = [(width * 0.9, 0, width, height * 0.2), (0, height * 0.9, width * 0.1, height)]
     draw_boxes(image, corners, ["a long class name 0.99"] * 2, [class_colour(0)] * 2)
-    line, font = box_style(height, width)
-    assert 0.001 <= line / (height + width) <= 0.01 and 0.01 <= font / (height + width) <= 0.06
+    font = max(round((height + width) * 0.0125), 8)
     assert (image[: font * 2].any(-1).sum(1).max()) >= min(font * 4, width * 0.5), "the text moved inside, unclipped"
 
 
@@ -240,8 +226,7 @@ def test_names_that_are_no_plain_text_are_drawn_as_characters(tmp_path, legends)
     plot_pr_curve(np.linspace(0, 1, 10), precision, np.full(len(ids), 0.5), tmp_path / "pr.png", ODD_NAMES, ids)
     texts = " ".join(map(str, legends))
     assert "\\x1b[31mred" in texts.replace("\\\\", "\\") and "\x1b" not in texts and len(texts) < 1000
-    plot_labels(np.array([[i, 0.5, 0.5, 0.2, 0.2] for i in ids]), tmp_path / "labels.png", ODD_NAMES)
     plot_confusion(np.eye(len(ids) + 1), tmp_path / "matrix.png", ODD_NAMES)
     draw_boxes(np.zeros((64, 64, 3), np.uint8), np.array([[1, 1, 40, 40]]), [class_name(ODD_NAMES, 2)], [(0, 0, 0)])
-    for name in ("pr", "labels", "matrix"):
+    for name in ("pr", "matrix"):
         size_of(tmp_path / f"{name}.png")

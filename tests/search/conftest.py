@@ -6,16 +6,14 @@ import pytest
 
 from tests.search.fake_trials import ROOT
 from yolov7fast.core.process import child
-from yolov7fast.reports import run_plots as plot
 from yolov7fast.search.trial_training import Budget, YoloTrialTraining
 
 
 @pytest.fixture
 def quick(monkeypatch):
-    """From the project's root, without waiting, and without plots."""
+    """From the project's root, and without waiting."""
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(child, "LOOK_SECONDS", 0.02)
-    monkeypatch.setattr(plot, "plot_trials", lambda path, *_: path.touch())  # drawn in tests/search/test_results.py
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """tools/run_trials.py with fake_train.py in place of train.py: python tests/search/fake_trials.py (its flags)"""
 
 import sys
-import types
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -30,8 +29,4 @@ def run(*arguments: str) -> int:
 
 if __name__ == "__main__":
     child.LOOK_SECONDS = 0.02
-    # not drawn here: loading what draws takes longer than all the trials
-    sys.modules["yolov7fast.reports.run_plots"] = types.SimpleNamespace(
-        TrialCurve=lambda *_: None, plot_trials=lambda *_: None
-    )
     run_command(lambda: run(*sys.argv[1:]))

@@ -7,7 +7,7 @@ import pytest
 
 from yolov7fast.core.errors import UserError
 from yolov7fast.evaluation.eval_result import SUMMARY
-from yolov7fast.search.evolve import RESULTS, evolve, evolve_with_trainings
+from yolov7fast.search.evolve import evolve, evolve_with_trainings
 from yolov7fast.training.checkpoints.resume import Progress
 from yolov7fast.training.config import YoloTrainConfig
 from yolov7fast.training.distributed import World
@@ -74,11 +74,3 @@ def test_stopping_says_how_to_resume_and_the_same_command_does(run_dir, capsys):
     assert "stopped in generation 2 of 9; resume with the same command" in said and "1 training" in said
     evolve(HYP, run_dir, trained, generations=1)
     assert len(np.loadtxt(run_dir / "evolve.txt", ndmin=2)) == 2
-
-
-def test_a_table_of_the_working_folder_is_taken_over(run_dir, capsys):
-    evolve(HYP, run_dir, trained, generations=1)
-    (run_dir / "evolve.txt").rename("evolve.txt")
-    evolve(HYP, run_dir, trained, generations=1)
-    assert np.loadtxt(run_dir / "evolve.txt", ndmin=2).shape == (2, RESULTS + 29)
-    assert "resuming the evolution of" in capsys.readouterr().out

@@ -1,7 +1,6 @@
 """Trials as a user runs them, with a stub of train.py: how each kind of end is recorded, kills, resuming."""
 
 import contextlib
-import csv
 import errno
 import fcntl
 import json
@@ -20,7 +19,6 @@ from tests.search.fake_runs import SIX, column, in_a_process, listed, table
 from tests.search.fake_trials import ROOT, run
 from yolov7fast.core.errors import UserError, one_line, run_command
 from yolov7fast.core.process import child
-from yolov7fast.reports import run_plots as plot
 from yolov7fast.search.runner import TrialRunner
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -40,7 +38,7 @@ def test_trials_that_fail_are_recorded_and_do_not_stop_the_others(tmp_path, fake
     printed = capsys.readouterr().out
     assert printed.index("0.1227") < printed.index("0.0307")  # the ranking: lr0 0.04 before 0.01
     assert f"python train.py --config {tmp_path}/out/best.yaml" in printed
-    assert list((tmp_path / "out").glob("ranking_*.png")) and list((tmp_path / "out").glob("ranking_*.txt"))
+    assert list((tmp_path / "out").glob("ranking_*.txt"))
     assert "lr0: 0.04" in (tmp_path / "out" / "best.yaml").read_text()
     assert [p.name for p in (tmp_path / "out" / "trial_001" / "weights").iterdir()] == ["best.pt"]
 
@@ -88,7 +86,6 @@ def recorded(tmp_path_factory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(ROOT)
         patch.setattr(child, "LOOK_SECONDS", 0.02)
-        patch.setattr(plot, "plot_trials", lambda path, *_: path.touch())
         assert run(*listed(folder, SIX[:1])) == 0
     return folder / "out"
 
@@ -97,9 +94,10 @@ def recorded(tmp_path_factory) -> Path:
     "change",
     [
         lambda plan: plan.update(trials=None),
-        lambda plan: plan.pop("base"),
         lambda plan: plan.update(timestamp="../../x"),
         lambda plan: plan["options"].pop("repeat"),
+        lambda plan: plan["options"].update(early_stop_threshold=7.0),
+        lambda plan: plan["options"].update(trials_file=""),
         lambda plan: plan.update(version=1, runs=[]),
     ],
 )
@@ -116,7 +114,6 @@ def test_a_damaged_record_of_trials_is_named_in_one_line(tmp_path, recorded, cha
 @pytest.mark.parametrize(
     "change",
     [
-        lambda run: run.update(seconds="x"),
         lambda run: run.update(curve=[[0, "low"]]),
         lambda run: run.update(status="lost"),
     ],
@@ -141,14 +138,6 @@ def test_a_study_that_is_no_database_is_named(tmp_path, recorded, content, compl
     if content:
         (tmp_path / "out" / "study.db").write_bytes(content * 1000)
     with pytest.raises(UserError, match=rf"study\.db.*{complaint}"):
-        run("--output-dir", str(tmp_path / "out"), "--resume")
-
-
-@pytest.mark.parametrize("content", [b"[]", b"{", b"[" * 100_000])
-def test_a_record_of_trials_that_is_no_json_is_named(tmp_path, content):
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "trials.json").write_bytes(content)
-    with pytest.raises(UserError, match=r"trials\.json"):
         run("--output-dir", str(tmp_path / "out"), "--resume")
 
 
@@ -177,15 +166,14 @@ def test_repeated_settings_are_ranked_by_their_mean(tmp_path, capsys):
     assert column(tmp_path, "seed") == ["5", "6", "7"] * 2
     assert column(tmp_path, "setting") == ["1"] * 3 + ["2"] * 3
     assert len(set(column(tmp_path, "final_map"))) == 6
-    printed = capsys.readouterr().out
-    assert "map_deviation" in printed and "more than the noise" in printed
-    (ranking,) = (tmp_path / "out").glob("ranking_*.csv")
-    with ranking.open() as f:
-        best = next(csv.DictReader(f))
+    assert "more than the noise" in capsys.readouterr().out
+    (ranking,) = (tmp_path / "out").glob("ranking_*.txt")
+    heads, best, *_ = (line.split() for line in ranking.read_text().splitlines())
+    found = dict(zip(heads, best))
     maps = [float(row["final_map"]) for row in table(tmp_path) if row["setting"] == "2"]
-    assert (best["rank"], best["setting"], best["seeds"], best["param_lr0"]) == ("1", "2", "3", "0.02")
-    assert float(best["map_mean"]) == pytest.approx(statistics.fmean(maps), rel=1e-5)
-    assert float(best["map_deviation"]) == pytest.approx(statistics.stdev(maps), rel=1e-3)
+    assert (found["rank"], found["setting"], found["seeds"], found["param_lr0"]) == ("1", "2", "3", "0.02")
+    assert float(found["map_mean"]) == pytest.approx(statistics.fmean(maps), abs=1e-4)
+    assert float(found["map_deviation"]) == pytest.approx(statistics.stdev(maps), rel=0.02)
 
 
 def test_jobs_share_devices_and_cores(tmp_path, fake, monkeypatch):
@@ -242,7 +230,7 @@ def test_the_time_budget_ends_what_runs_also_what_does_not_listen(tmp_path, fake
     monkeypatch.setattr(child.time, "monotonic", lambda: 1e6 * all(path.exists() for path in hanging))
     monkeypatch.setattr(child, "GRACE_SECONDS", -1.0)
     fake(trial_001="hang", trial_002="deaf")
-    assert run(*listed(tmp_path, SIX[:3], "--jobs", "2", "--devices", "cpu", "--time-budget", "1h")) == 0
+    assert run(*listed(tmp_path, SIX[:3], "--devices", "cpu,cpu", "--time-budget", "1h")) == 0
     assert column(tmp_path, "status") == ["interrupted", "interrupted"]
     assert set(column(tmp_path, "reason")) == {"the time budget is used up"}
     assert "3 of 3 trials are not done" in capsys.readouterr().out
@@ -267,14 +255,11 @@ def test_the_second_ctrl_c_kills_what_does_not_stop(tmp_path, fake, monkeypatch)
     assert column(tmp_path, "status") == ["completed"] * 2
 
 
-def test_more_trials_can_be_added_at_the_end_of_the_list(tmp_path):
-    assert run(*listed(tmp_path, SIX[:1])) == 0
-    assert run(*listed(tmp_path, SIX[:2]), "--resume") == 0
-    assert column(tmp_path, "status") == ["completed", "completed"]
-
-
-def test_what_cannot_be_gone_on_with_is_refused(tmp_path):
-    flags = listed(tmp_path, SIX[:1])
+def test_trials_may_be_added_to_the_list_and_other_changes_are_refused(tmp_path):
+    hyp, base = tmp_path / "hyp.yaml", tmp_path / "base.yaml"
+    hyp.write_text(Path("data/hyp.small.yaml").read_text())
+    base.write_text(f"base: {Path('configs/tiny_smoke.yaml').resolve()}\nhyp: {hyp}\n")
+    flags = listed(tmp_path, SIX[:1], "--base-config", str(base))
     with pytest.raises(UserError, match="no trials to resume"):
         run(*flags, "--resume")
     assert run(*flags) == 0
@@ -282,26 +267,13 @@ def test_what_cannot_be_gone_on_with_is_refused(tmp_path):
         run(*flags)
     with pytest.raises(UserError, match="--budget-epochs cannot change"):
         run(*flags, "--budget-epochs", "5", "--resume")
+    assert run(*listed(tmp_path, SIX[:2], "--base-config", str(base)), "--resume") == 0
+    assert column(tmp_path, "status") == ["completed", "completed"]
     with pytest.raises(UserError, match="has changed since these trials began"):
-        run(*listed(tmp_path, [SIX[1]]), "--resume")
-
-
-def test_a_changed_hyp_file_is_noticed_when_going_on(tmp_path):
-    hyp, base = tmp_path / "hyp.yaml", tmp_path / "base.yaml"
-    hyp.write_text(Path("data/hyp.small.yaml").read_text())
-    base.write_text(f"base: {Path('configs/tiny_smoke.yaml').resolve()}\nhyp: {hyp}\n")
-    flags = listed(tmp_path, SIX[:1], "--base-config", str(base))
-    assert run(*flags) == 0
-    assert run(*flags, "--resume") == 0
+        run(*listed(tmp_path, SIX[1:2], "--base-config", str(base)), "--resume")
     hyp.write_text(hyp.read_text() + "\n# momentum, too, matters\n")
     with pytest.raises(UserError, match=r"hyp\.yaml has changed since these trials began"):
-        run(*flags, "--resume")
-
-
-def test_an_output_folder_that_is_a_file_is_refused(tmp_path):
-    (tmp_path / "file").write_text("mine")
-    with pytest.raises(UserError, match="is a file; choose a folder"):
-        run(*listed(tmp_path, SIX[:1]), "--output-dir", str(tmp_path / "file" / "below"))
+        run(*listed(tmp_path, SIX[:2], "--base-config", str(base)), "--resume")
 
 
 @pytest.mark.parametrize(
@@ -319,3 +291,6 @@ def test_mistakes_are_named(tmp_path, flags, complaint):
     with pytest.raises(UserError, match=complaint):
         run(*flags, "--output-dir", str(tmp_path / "out"))
     assert not (tmp_path / "out").exists()
+    (tmp_path / "out").touch()
+    with pytest.raises(UserError, match="is a file; choose a folder"):
+        run(*listed(tmp_path, SIX[:1]), "--output-dir", str(tmp_path / "out" / "below"))

@@ -4,7 +4,8 @@ import contextlib
 import re
 import signal
 import sqlite3
-import statistics
+from pathlib import Path
+from typing import NamedTuple
 
 import optuna
 import pytest
@@ -23,19 +24,32 @@ def study_of(path, name: str = "study.db") -> optuna.Study:
     return optuna.load_study(study_name="trials", storage=f"sqlite:///{path / name}")
 
 
-def test_a_killed_search_resumes_to_the_same_table(tmp_path, fake):
+ASHA = ("--trials", "9", "--first-rung", "1")
+
+
+class Search(NamedTuple):
+    folder: Path
+    printed: str
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory) -> Search:
+    """A search that nothing disturbs."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    done = in_a_process(*searched(folder, *ASHA))
+    assert done.returncode == 0 and "Warning" not in done.stderr, done.stderr
+    return Search(folder, done.stdout)
+
+
+def test_a_killed_search_resumes_to_the_same_table(tmp_path, fake, undisturbed):
     """Draws, results, and the trials that are pruned."""
-    undisturbed = tmp_path / "a"
-    assert run(*searched(undisturbed)) == 0
-    assert set(column(undisturbed, "status")) == {"completed", "pruned"}
-    assert len(set(column(undisturbed, "param_lr0"))) == 6
-    flags = searched(tmp_path / "b")
+    flags = searched(tmp_path, *ASHA)
     fake(trial_003="kill runner")
     assert in_a_process(*flags).returncode == -signal.SIGKILL
-    assert len(table(tmp_path / "b")) == 2
+    assert len(table(tmp_path)) == 2
     assert run(*flags, "--resume", "--time-budget", "0.001s") == 0  # ends before it has begun
-    assert run("--output-dir", str(tmp_path / "b" / "out"), "--resume") == 0
-    assert table(tmp_path / "b") == table(undisturbed)
+    assert run("--output-dir", str(tmp_path / "out"), "--resume") == 0
+    assert table(tmp_path) == table(undisturbed.folder)
 
 
 def test_a_trial_drawn_but_not_stored_is_not_lost(tmp_path):
@@ -61,21 +75,20 @@ def test_failed_and_repeated_trials_reach_the_study(tmp_path, fake, capsys):
     assert len(study.trials) == 3  # what has failed is not retried
 
 
-def test_the_printed_command_trains_with_the_best_settings_of_the_study(tmp_path, capsys):
-    assert run(*searched(tmp_path, "--trials", "3", "--pruner", "none")) == 0
-    (printed,) = re.findall(r"python train\.py (--config \S+)", capsys.readouterr().out)
+def test_the_printed_command_trains_with_the_best_settings_of_the_study(undisturbed):
+    (printed,) = re.findall(r"python train\.py (--config \S+)", undisturbed.printed)
     opt = parser_for("train").parse_args(printed.split())
     hyp = load_hyp(opt.hyp)
     best = {"lr0": hyp["lr0"], "batch_size": opt.batch_size, "warmup_epochs": hyp["warmup_epochs"]}
-    assert best == study_of(tmp_path / "out").best_params
+    assert best == study_of(undisturbed.folder / "out").best_params
     assert opt.epochs > 4  # the full run's, not the budget's
 
 
-def test_asha_continues_the_best_third_at_each_rung(tmp_path):
+def test_asha_continues_the_best_third_at_each_rung(undisturbed):
     """mAP rises with lr0 at every epoch; rungs after 1 and 3 of 4 epochs."""
-    assert run(*searched(tmp_path, "--trials", "9", "--first-rung", "1")) == 0
+    folder = undisturbed.folder
     reached: dict[int, list[float]] = {1: [], 3: []}
-    for row in table(tmp_path):
+    for row in table(folder):
         lr0, last = float(row["param_lr0"]), 4
         for rung, values in reached.items():
             values.append(lr0)
@@ -83,28 +96,9 @@ def test_asha_continues_the_best_third_at_each_rung(tmp_path):
                 last = rung
                 break
         assert (row["status"], row["best_epoch"]) == ("completed" if last == 4 else "pruned", str(last - 1))
-    assert len(set(column(tmp_path, "best_epoch"))) > 1
-    left = {path.name for path in (tmp_path / "out").glob("trial_*/weights/*")}
+    assert len(set(column(folder, "best_epoch"))) > 1 and len(set(column(folder, "param_lr0"))) == 9
+    left = {path.name for path in (folder / "out").glob("trial_*/weights/*")}
     assert left == {"best.pt"}
-
-
-def test_hyperband(tmp_path):
-    assert run(*searched(tmp_path, "--pruner", "hyperband", "--trials", "3")) == 0
-    assert len(table(tmp_path)) == 3
-
-
-def test_median_prunes_what_is_below_the_median_of_those_that_ended(tmp_path):
-    """mAP rises with lr0 at every epoch; three trials complete before any is judged, from epoch 3 on."""
-    assert run(*searched(tmp_path, "--pruner", "median", "--first-rung", "3", "--trials", "5")) == 0
-    completed: list[float] = []
-    for row in table(tmp_path):
-        lr0 = float(row["param_lr0"])
-        is_below = len(completed) >= 3 and lr0 < statistics.median(completed)
-        assert row["status"] == ("pruned" if is_below else "completed")
-        assert row["best_epoch"] == ("2" if is_below else "3")
-        if not is_below:
-            completed.append(lr0)
-    assert len(completed) == 4
 
 
 # --- several machines -------------------------------------------------------------------------------------------------

@@ -10,9 +10,6 @@ from tests.search.fake_trials import ROOT
 from yolov7fast.cli.commands import study as command
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.process import child
-from yolov7fast.reports import run_plots as plot
-from yolov7fast.reports.trial_ranking import rank
-from yolov7fast.search.studies import StudyPart, configurations
 from yolov7fast.search.trial_training import TrialTraining
 
 AXES = ["assigner=plain,tal", "batch=16,64"]
@@ -52,7 +49,6 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(type(command.program("train")), "child", lambda self: [sys.executable, str(script)])
     monkeypatch.setattr(TrialTraining, "prepare", lambda self: None)
-    monkeypatch.setattr(plot, "plot_trials", lambda *_: None)
     monkeypatch.setattr(child, "LOOK_SECONDS", 0.02)
     return tmp_path
 
@@ -76,9 +72,7 @@ def test_a_study_trains_all_configurations_and_reports(folder, monkeypatch, caps
     )
     assert "Within the noise of configuration 3" in text and "configuration 4" in text  # both batches score alike
     assert (folder / "out" / "report.html").is_file() and "report.html" in capsys.readouterr().out
-    part = StudyPart("equal epochs", folder / "out" / "equal_epochs", configurations(AXES))
-    best = rank(part.runs())[0]
-    assert best.run.params == {"assigner": "tal", "batch_size": "16"} and best.map50 == pytest.approx(0.4205)
+    assert "| 3 | assigner tal, batch_size 16 | 3 | 0.4205 |" in text
     assert run(folder, monkeypatch, "--repeat", "2") == 0
     assert len(started(folder)) == 8  # nothing is trained twice
     with pytest.raises(UserError, match="--repeat cannot change"):

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import pwd
 import shutil
 import socket
 import subprocess
@@ -20,54 +19,39 @@ from tests.search.fake_trials import ROOT
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
-class Server:
-    """PostgreSQL on a free port of loopback, its data in a separate folder; root runs it as the user `postgres`."""
-
-    def __init__(self, programs: Path, folder: Path):
-        self.programs, self.folder = programs, folder
-        self.user = "postgres" if os.geteuid() == 0 else None
-        if self.user:
-            shutil.chown(folder, self.user)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
-        self.url = f"postgresql+psycopg://study@127.0.0.1:{self.port}/postgres"
-        self.call("initdb", "-A", "trust", "-U", "study", "--no-sync")
-
-    def call(self, program: str, *arguments: str) -> None:
-        command = [str(self.programs / program), "-D", str(self.folder / "data"), *arguments]
-        subprocess.run(command, cwd=self.folder, user=self.user, check=True, stdout=subprocess.DEVNULL, timeout=120)
-
-    def start(self) -> None:
-        options = f"-p {self.port} -h 127.0.0.1 -k {self.folder} -c fsync=off"
-        self.call("pg_ctl", "-w", "-l", str(self.folder / "log"), "-o", options, "start")
-
-    def stop(self) -> None:
-        self.call("pg_ctl", "-w", "-m", "fast", "stop")
-
-
 @pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
+def server() -> Iterator[str]:
+    """The address of a PostgreSQL server on a free port of loopback; root runs it as the user `postgres`."""
     pytest.importorskip("psycopg", reason="needs the driver of tests/requirements.txt")
-    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
     if not found:
         pytest.skip("needs PostgreSQL's programs: apt-get install postgresql")
-    if os.geteuid() == 0 and "postgres" not in {entry.pw_name for entry in pwd.getpwall()}:
-        pytest.skip("root needs the user postgres to run PostgreSQL as")
     folder = Path(tempfile.mkdtemp(prefix="postgresql_"))  # pytest's own folders are closed to other users
+    user = "postgres" if os.geteuid() == 0 else None
+    if user:
+        shutil.chown(folder, user)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+
+    def call(program: str, *arguments: str) -> None:
+        command = [str(found[-1] / program), "-D", str(folder / "data"), *arguments]
+        subprocess.run(command, cwd=folder, user=user, check=True, stdout=subprocess.DEVNULL, timeout=120)
+
     try:
-        server = Server(found[-1].parent, folder)
-        server.start()
-        yield server
-        server.stop()
+        call("initdb", "-A", "trust", "-U", "study", "--no-sync")
+        options = f"-p {port} -h 127.0.0.1 -k {folder} -c fsync=off"
+        call("pg_ctl", "-w", "-l", str(folder / "log"), "-o", options, "start")
+        yield f"postgresql+psycopg://study@127.0.0.1:{port}/postgres"
+        call("pg_ctl", "-w", "-m", "fast", "stop")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextlib.contextmanager
-def worker(folder: Path, server: Server, trials: int, *extra: str) -> Iterator[subprocess.Popen]:
+def worker(folder: Path, url: str) -> Iterator[subprocess.Popen]:
     """A machine: a process with a separate output folder; its output goes to `folder`/log."""
-    flags = searched(folder, "--trials", str(trials), "--pruner", "none", "--storage", server.url, *extra)
+    flags = searched(folder, "--trials", "8", "--pruner", "none", "--storage", url, "--study", "shared")
     command = [sys.executable, str(ROOT / "tests" / "search" / "fake_trials.py"), *flags]
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT)
@@ -90,10 +74,10 @@ def done_in(folder: Path) -> set[str]:
 
 def test_two_machines_share_trials_without_doing_one_twice(tmp_path, server):
     a, b = tmp_path / "a", tmp_path / "b"
-    with worker(a, server, 8, "--study", "shared") as one, worker(b, server, 8, "--study", "shared") as other:
+    with worker(a, server) as one, worker(b, server) as other:
         assert ended(one, a) == ended(other, b) == 0
     assert not done_in(a) & done_in(b) and done_in(a) and done_in(b)
     assert done_in(a) | done_in(b) >= {f"trial_{k:03d}" for k in range(1, 9)}
     assert len(done_in(a) | done_in(b)) <= 9  # both may draw the last one
-    study = optuna.load_study(study_name="shared", storage=server.url)
+    study = optuna.load_study(study_name="shared", storage=server)
     assert [trial.state.name for trial in study.trials] == ["COMPLETE"] * len(study.trials)

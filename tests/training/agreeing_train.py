@@ -25,6 +25,7 @@ from yolov7fast.cli.commands.train import run
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.core.errors import run_command
 from yolov7fast.training.distributed import from_all
+from yolov7fast.training.step import TrainStep
 from yolov7fast.training.trainer import Trainer
 from yolov7fast.training.yolo_family import YoloFamily
 
@@ -82,18 +83,14 @@ def break_loss(step: int) -> None:
 
 
 def record_batches(folder: Path, rank: str) -> None:
-    whole = YoloFamily.rates
+    whole = TrainStep.__call__
 
-    def rates(self, global_step, epoch, batch_index):
-        self.at_step = global_step
-        return whole(self, global_step, epoch, batch_index)
-
-    def files(self, batch):
+    def step(self, batch, global_step, *args):
         with (folder / f"rank{rank}.txt").open("a") as record:
-            record.write(f"{self.at_step} {' '.join(Path(path).name for path in batch[2])}\n")
-        return list(batch[2])
+            record.write(f"{global_step} {' '.join(Path(path).name for path in batch[2])}\n")
+        return whole(self, batch, global_step, *args)
 
-    YoloFamily.rates, YoloFamily.batch_files = rates, files
+    TrainStep.__call__ = step
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ from torch import nn
 
 from yolov7fast.evaluation.eval_loop import EvaluationStopped
 from yolov7fast.evaluation.eval_result import SUMMARY
-from yolov7fast.training.checkpoints.resume import previous_of
 from yolov7fast.training.config import TrainConfig
 from yolov7fast.training.distributed import World
 from yolov7fast.training.ema import ModelEMA
@@ -27,7 +26,15 @@ class Scalar(nn.Module):
 
 
 class Batches(list):
+    """Batches as loaders yield them: numbers in place of images, labels, paths."""
+
     num_workers = 0
+
+    def __init__(self, numbers):
+        super().__init__((number, [0], [f"image of {number}"]) for number in numbers)
+
+    def set_epoch(self, epoch: int, start_batch: int) -> None:
+        pass
 
     def close(self) -> None:
         pass
@@ -42,6 +49,10 @@ class FakeFamily:
     metric_names = ()
     epoch_files = ("epoch_*.pt",)
     loss_factor, clip_norm = 1.0, 0.0
+    test_size = width = 32
+    drawn_batches, saves_initial, wandb_id = 0, False, None
+    settings_files, names = {}, ()
+    dataset = validation_set = None
     device = torch.device("cpu")
     advice = {}  # noqa: RUF012 (never changed)
 
@@ -58,6 +69,27 @@ class FakeFamily:
         self.writes_epochs = False
         self.stops_in_validation = False  # or only after it, as with a validation of one batch
 
+    # --- building: all is there
+
+    stages = (None,)
+
+    def build_optimizer(self) -> torch.optim.Optimizer:
+        return self.optimizer
+
+    def build_loaders(self, stage) -> None:
+        pass
+
+    def fit_to_data(self, resumed) -> None:
+        pass
+
+    def wrapped(self) -> nn.Module:
+        return self.model
+
+    def build_loss(self) -> None:
+        pass
+
+    # --- training
+
     def start_epoch(self, epoch, batch_index, per_class_ap) -> None:
         self.events.append(f"epoch {epoch}")
 
@@ -65,20 +97,11 @@ class FakeFamily:
         return Rates((0.1,), 0.9, 1)
 
     def to_device(self, batch, device):
-        return torch.tensor([batch])
+        return torch.tensor([batch[0]])
 
     def forward_loss(self, net, batch, mark):
         loss = net.weight * batch
         return loss, loss.detach()
-
-    def batch_info(self, batch) -> tuple[int, int]:
-        return 1, 32
-
-    def batch_files(self, batch) -> list[str]:
-        return [f"image of {batch}"]
-
-    def draw_batch(self, batch, global_step) -> None:
-        pass
 
     def validate(self, epoch, final, draw, should_stop) -> Validation:
         self.events.append("validate")
@@ -88,19 +111,11 @@ class FakeFamily:
         fitness = self.fitnesses.pop(0) if self.fitnesses else 0.0
         return Validation(dict.fromkeys(SUMMARY, 0.0), [], fitness, {})
 
-    def checkpoint(self, progress, results_text) -> dict[str, Any]:
-        return {"epoch": progress.epoch - 1, "training_results": results_text, "optimizer": self.optimizer.state_dict()}
+    def checkpoint_content(self, progress) -> dict[str, Any]:
+        return {}
 
     def checkpoint_names(self, epoch, final, is_best) -> list[str]:
         return ["last.pt", f"epoch_{epoch}.pt"] if self.writes_epochs else ["last.pt"]
-
-    test_size = 32
-
-    def settings_files(self) -> dict:
-        return {}
-
-    def data_fingerprint(self) -> None:
-        """No data."""
 
     def state(self) -> dict[str, Any]:
         return {}
@@ -108,9 +123,8 @@ class FakeFamily:
     def load_state(self, state) -> None:
         pass
 
-    def finish(self) -> None:
+    def write_final_files(self, last) -> None:
         self.events.append("finish")
-        previous_of(self.folder / "weights" / "last.pt").unlink(missing_ok=True)
 
     def close(self) -> None:
         pass

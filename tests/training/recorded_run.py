@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 import yolov7fast.training.family
+import yolov7fast.training.logging.reporter
 import yolov7fast.training.yolo_family
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.cli.train_command import config_of
@@ -76,7 +77,7 @@ def replace_data(monkeypatch, batches) -> None:
     nothing = SimpleNamespace(metrics=dict.fromkeys(SUMMARY, 0.0), losses={}, per_class_ap=np.zeros(3), fitness=0.0)
     monkeypatch.setattr(yolov7fast.training.family, "run_evaluation", lambda *_, **__: nothing)
     monkeypatch.setattr(yolov7fast.training.family, "findings", lambda *_: {})
-    monkeypatch.setattr(yolov7fast.training.family, "plot_images", lambda *_: None)
+    monkeypatch.setattr(yolov7fast.training.logging.reporter, "plot_images", lambda *_: None)
 
 
 class ObservedFamily(YoloFamily):
@@ -88,11 +89,13 @@ class ObservedFamily(YoloFamily):
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         ObservedFamily.seen = {"steps": [], "family": self}
+
+    def build_loss(self):
+        super().build_loss()
         if self.double:
             self.model.double()
             self.ema.ema.double()
-            network = self.model
-            self.net = lambda images: network(images.double())
+            self.net = lambda images: self.model(images.double())
 
     def forward_loss(self, net, batch, mark):
         loss, items = super().forward_loss(net, batch, mark)

@@ -2,7 +2,7 @@
 
 alignment = score^ALPHA x IoU^BETA, of a box and a candidate whose cell's centre lies inside the box; the score is
 objectness x probability of the box's class. A box takes its `top` best aligned candidates; one taken by several boxes
-is assigned to the one with the highest IoU. Positives are weighted: see `TAL.weigh` and docs/assigners.md.
+is assigned to the one with the highest IoU. Positives are weighted: see `TAL.weigh` and docs/ota.md.
 
 The other steps are those of SimOTA. Everything is computed in logarithms: IoU^6 of a poor candidate underflows in
 single precision.

@@ -12,6 +12,7 @@ from yolov7fast.core.device import is_accelerator
 from yolov7fast.data.data_yaml import DataYaml
 from yolov7fast.training.config import YoloTrainConfig
 from yolov7fast.training.distributed import World
+from yolov7fast.training.ema import ModelEMA
 from yolov7fast.training.hyperparameters import load_hyp
 from yolov7fast.training.step import TrainStep, choose_amp
 from yolov7fast.training.timing import STAGES, StageTimer
@@ -80,6 +81,11 @@ def build_step(
     """The family and the training step of `train.py` with this config; targets: boxes an image of a random batch."""
     model = build_model(config, load_hyp(config.hyp), data.nc).to(device)
     family = ProfiledFamily(config, data, model, device, targets)
+    family.optimizer, family.ema = family.build_optimizer(), ModelEMA(model)
+    family.build_loaders(family.stages[0])
+    family.fit_to_data(resumed=False)
+    family.net = family.wrapped()
+    family.build_loss()
     family.model.train()
     amp = choose_amp(config.amp, device)
     return family, TrainStep(family, family.model, family.net, family.optimizer, family.ema, device, amp=amp)

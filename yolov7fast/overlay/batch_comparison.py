@@ -1,7 +1,7 @@
 """`--check`: runs the checkout's code and the overlay's on the first batches, and prints differences and times.
 
-Samples must be equal bit by bit; losses, their fp32 gradients and metrics within 1e-5 of the largest value. A larger
-difference ends the run, unless a flag that changes pixels was given.
+Samples must be equal bit by bit; losses and their fp32 gradients within 1e-5 of the largest value. A larger difference
+ends the run.
 """
 
 import copy
@@ -10,7 +10,7 @@ import random
 import re
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -26,14 +26,14 @@ HEADER = f"\n{'check':<28}{'batches':>8}{'difference':>12}{'checkout':>12}{'over
 
 
 class BatchComparison:
-    """Compares the first `batches` results of each part; with 0 nothing is compared or wrapped."""
+    """Compares the first `batches` results of losses and loaders; with 0 nothing is compared or wrapped."""
 
     def __init__(self, batches: int):
         self.batches = batches
         self.rows: list[_Row] = []
 
-    def new_row(self, name: str, expected: Sequence[str] = ()) -> "_Row":
-        self.rows.append(_Row(self, name, expected))
+    def new_row(self, name: str) -> "_Row":
+        self.rows.append(_Row(self, name))
         return self.rows[-1]
 
     def loss(self, ours: type, theirs: type, module: ModuleType) -> type:
@@ -45,10 +45,9 @@ class BatchComparison:
         class ComparedLoss(ours):
             def __init__(self, model, *args, **kwargs):
                 super().__init__(model, *args, **kwargs)
-                named = Patches()
-                named.set(module, ours.__name__, theirs)  # its constructor refers to itself by this name
-                self._theirs = theirs(model, *args, **kwargs)
-                named.undo()
+                with Patches() as named:
+                    named.set(module, ours.__name__, theirs)  # its constructor refers to itself by this name
+                    self._theirs = theirs(model, *args, **kwargs)
 
             def __call__(self, p, targets, *images):
                 if not row.complete:
@@ -59,17 +58,14 @@ class BatchComparison:
 
         return ComparedLoss
 
-    def loader(self, ours: Callable, theirs: Callable, expected: Sequence[str] = ()) -> Callable:
-        """A `create_dataloader` that compares the first batches of both, then calls ours with the same random state.
-
-        expected: flags that make the samples differ.
-        """
+    def loader(self, ours: Callable, theirs: Callable) -> Callable:
+        """A `create_dataloader` that compares the first batches of both, then calls ours with the same random state."""
         if not self.batches:
             return ours
 
         def create(*args, **kwargs):
             prefix = re.sub(r"\x1b\[\d+m|:", "", kwargs.get("prefix", ""))  # without colour codes
-            row = self.new_row(f"samples {prefix}".strip(), expected)
+            row = self.new_row(f"samples {prefix}".strip())
             state = random.getstate(), np.random.get_state(), torch.get_rng_state()
             taken = []
             for side in (ours, theirs):
@@ -83,44 +79,23 @@ class BatchComparison:
 
         return create
 
-    def function(
-        self, name: str, ours: Callable, theirs: Callable, prepare: Callable = copy.deepcopy, last: bool = False
-    ) -> Callable:
-        """A function that runs both sides in its first calls and is `ours` afterwards.
-
-        Args:
-            name: of the row.
-            ours: the overlay's function.
-            theirs: the checkout's function.
-            prepare: makes the arguments of one side from those that were given.
-            last: no batches follow after the first call: all rows are printed.
-        """
-        if not self.batches:
-            return ours
-        row = self.new_row(name)
-
-        def run(*args, **kwargs):
-            if not row.complete:
-                quiet = {key: value for key, value in kwargs.items() if key != "plot"}
-                row.add(*(_timed(lambda side=side: side(*prepare(args), **quiet)) for side in (ours, theirs)))
-                for unfinished in self.rows if last else ():
-                    unfinished.finish()
-            return ours(*args, **kwargs)
-
-        return run
+    def finish(self, error: type | None, *_: Any) -> None:
+        """Print what has fewer batches than were asked for, unless an error ends the run."""
+        for row in self.rows if error is None else ():
+            row.finish()
 
 
 class _Row:
-    """Differences and times of one part, batch by batch. expected: flags that make the two sides differ."""
+    """Differences and times of one part, batch by batch."""
 
-    def __init__(self, table: BatchComparison, name: str, expected: Sequence[str]):
-        self.table, self.name, self.expected = table, name, expected
+    def __init__(self, table: BatchComparison, name: str):
+        self.table, self.name = table, name
         self.differences: list[float] = []
         self.seconds: list[tuple[float, float]] = []
         self.complete = False
 
     def add(self, ours: tuple[Any, float], theirs: tuple[Any, float]) -> None:
-        """Add the results of a batch and the seconds they took."""
+        """Add the results of a batch, each with the seconds it took."""
         self.differences.append(difference(ours[0], theirs[0]))
         self.seconds.append((ours[1], theirs[1]))
         if len(self.differences) == self.table.batches:
@@ -137,9 +112,8 @@ class _Row:
         ours, theirs = (statistics.median(side) for side in zip(*self.seconds))
         text = "none" if worst == 0 else f"{worst:.1e}"
         times = f"{theirs * 1e3:9.1f} ms{ours * 1e3:9.1f} ms{theirs / max(ours, 1e-9):8.2f}x"
-        note = f"   differ because of {', '.join(self.expected)}" if self.expected and worst else ""
-        print(f"\n{self.name:<28}{len(self.differences):>8}{text:>12}{times}{note}", flush=True)
-        if worst > TOLERANCE and not self.expected:
+        print(f"\n{self.name:<28}{len(self.differences):>8}{text:>12}{times}", flush=True)
+        if worst > TOLERANCE:
             raise UserError(
                 f"--check: {self.name} differs by {worst:.1e}, more than {TOLERANCE:.0e}; keep "
                 "the checkout's own (see --help for the part's switch), or leave out --check to run all the same"
@@ -161,17 +135,6 @@ def difference(ours: Any, theirs: Any) -> float:
         return 0.0
     worst = float((a.double() - b).abs().max() / b.double().abs().max().clamp(min=1e-12))
     return worst if a.is_floating_point() and not math.isnan(worst) else math.inf
-
-
-def without_ties(args: tuple) -> tuple:
-    """Arguments of `ap_per_class` with all scores different, in the same order.
-
-    Upstream sorts equal scores, of which an untrained network has many, in any order.
-    """
-    right, scores, *rest = args
-    order, unequal = np.argsort(-scores, kind="stable"), np.empty(len(scores), np.float32)
-    unequal[order] = np.arange(len(scores), 0, -1, dtype=np.float32) / (len(scores) + 1)
-    return right, unequal, *rest
 
 
 def _loss_side(loss: Callable, p, targets, images) -> tuple[Any, float]:
@@ -200,9 +163,6 @@ def _first_batches(create: Callable, args, kwargs, count: int) -> list[tuple[Any
         start = time.perf_counter()
     if hasattr(loader, "close"):
         loader.close()
-    for iterator in (vars(loader).get("iterator"), vars(loader).get("_iterator"), batches):
-        if hasattr(iterator, "_shutdown_workers"):  # the worker processes of PyTorch's loaders
-            iterator._shutdown_workers()
     return taken
 
 

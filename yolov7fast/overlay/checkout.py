@@ -6,6 +6,7 @@ import importlib
 import sys
 import textwrap
 from collections.abc import Mapping
+from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -23,32 +24,24 @@ FIRST = "models.experimental"  # imported first, as scripts do: the modules impo
 ABSENT = object()
 
 
-class Patches:
-    """Names replaced in modules of a checkout, in memory, with the values that they had before."""
-
-    def __init__(self):
-        self._before: list[tuple[Any, str, Any]] = []
+class Patches(ExitStack):
+    """Names replaced in modules of a checkout, in memory; `close` restores what they were before."""
 
     def set(self, owner: Any, name: str, value: Any) -> None:
         """`owner.name = value`, of a module or class."""
-        self._before.append((owner, name, vars(owner).get(name, ABSENT)))
+        before = vars(owner).get(name, ABSENT)
         setattr(owner, name, value)
+        self.callback(delattr, owner, name) if before is ABSENT else self.callback(setattr, owner, name, before)
 
-    def set_item(self, mapping: dict, key: str, value: Any) -> None:
-        """`mapping[key] = value`, of a dictionary such as `sys.modules`."""
-        self._before.append((mapping, key, mapping.get(key, ABSENT)))
-        mapping[key] = value
-
-    def undo(self) -> None:
-        """Restore all values, the latest first."""
-        while self._before:
-            owner, name, value = self._before.pop()
-            if isinstance(owner, dict):
-                owner.pop(name) if value is ABSENT else owner.__setitem__(name, value)
-            elif value is ABSENT:
-                delattr(owner, name)
-            else:
-                setattr(owner, name, value)
+    def set_module(self, module: ModuleType) -> None:
+        """Imports of its name give this module."""
+        name = module.__name__
+        before: Any = sys.modules.get(name, ABSENT)
+        sys.modules[name] = module
+        if before is ABSENT:
+            self.callback(sys.modules.pop, name, None)
+        else:
+            self.callback(sys.modules.__setitem__, name, before)
 
 
 class Checkout:

@@ -8,12 +8,11 @@ from types import ModuleType
 
 from yolov7fast.core.errors import UserError
 from yolov7fast.overlay import known_code, repairs
-from yolov7fast.overlay.batch_comparison import BatchComparison, without_ties
+from yolov7fast.overlay.batch_comparison import BatchComparison
 from yolov7fast.overlay.checkout import Checkout, Patches
 from yolov7fast.overlay.replacements import (
     REPLACED,
     ap_per_class_for,
-    compile_training,
     fast_create_dataloader,
     non_max_suppression,
     own_create_dataloader,
@@ -29,7 +28,6 @@ class OverlaySettings:
     fast_dataloader: bool = True
     metrics: bool = True
     cache_images: str | None = None
-    compile: bool = False
     seed: int | None = None
     check: int = 0  # batches on which both sides are run and compared
     force: bool = False
@@ -67,14 +65,15 @@ def install(repo: str | Path | None = None, **switches) -> Patches:
 
 
 def put_in(checkout: Checkout, settings: OverlaySettings) -> Patches:
-    """Repair and replace the checkout's modules in memory; `undo()` of the result reverses it.
+    """Repair and replace the checkout's modules in memory; `close()` of the result reverses it.
 
     A failure leaves nothing replaced.
     """
-    patches, check = Patches(), BatchComparison(settings.check)
+    check = BatchComparison(settings.check)
     if not settings.force:
         refuse_edited(checkout, settings)
-    try:
+    with Patches() as patches:
+        patches.push(check.finish)
         if settings.repairs:
             repairs.before_imports(patches)
         checkout.put_first()
@@ -83,24 +82,19 @@ def put_in(checkout: Checkout, settings: OverlaySettings) -> Patches:
         put_in_loss(checkout.module("utils.loss"), settings, patches, check)
         put_in_loader(checkout.module("utils.datasets"), settings, patches, check)
         if settings.metrics:
-            put_in_metrics(checkout, patches, check)
-        if settings.compile:
-            compile_training(checkout.module("models.yolo").Model, patches)
-    except BaseException:
-        patches.undo()
-        raise
-    if os.environ.get("RANK", "0") == "0":
-        print(f"overlay: {summary(settings)} put into {checkout.root}", flush=True)
-    return patches
+            metrics = checkout.module("utils.metrics")
+            patches.set(checkout.module("utils.general"), "non_max_suppression", non_max_suppression)
+            patches.set(metrics, "ap_per_class", ap_per_class_for(metrics))
+        if os.environ.get("RANK", "0") == "0":
+            print(f"overlay: {summary(settings)} put into {checkout.root}", flush=True)
+        return patches.pop_all()
 
 
 def summary(settings: OverlaySettings) -> str:
     """The installed parts as one line of text."""
-    chosen = {name.replace("_", "-"): value for name, value in vars(settings).items() if name not in ("check", "force")}
-    parts = [
-        name if on is True else f"{name} {on}" for name, on in chosen.items() if on is not None and on is not False
-    ]
-    return ", ".join(parts) or "nothing"
+    chosen = {name: value for name, value in vars(settings).items() if value is not None and value is not False}
+    parts = (name if on is True else f"{name} {on}" for name, on in chosen.items() if name not in ("check", "force"))
+    return ", ".join(parts).replace("_", "-") or "nothing"
 
 
 def refuse_edited(checkout: Checkout, settings: OverlaySettings) -> None:
@@ -125,16 +119,7 @@ def put_in_loader(module: ModuleType, settings: OverlaySettings, patches: Patche
     theirs = module.create_dataloader
     if settings.fast_dataloader:
         ours = fast_create_dataloader(settings.cache_images, settings.seed)
-        changing = [] if settings.seed is None else ["--seed"]
-        patches.set(module, "create_dataloader", check.loader(ours, theirs, changing))
+        compared = check.loader(ours, theirs) if settings.seed is None else ours  # a seed changes the samples
+        patches.set(module, "create_dataloader", compared)
     elif settings.loss:
         patches.set(module, "create_dataloader", own_create_dataloader(theirs))
-
-
-def put_in_metrics(checkout: Checkout, patches: Patches, check: BatchComparison) -> None:
-    general, metrics = checkout.module("utils.general"), checkout.module("utils.metrics")
-    suppression = check.function("suppression", non_max_suppression, general.non_max_suppression)
-    patches.set(general, "non_max_suppression", suppression)
-    ours = ap_per_class_for(metrics)  # the last comparison: the first evaluation ends the check
-    average_precision = check.function("average precision", ours, metrics.ap_per_class, without_ties, last=True)
-    patches.set(metrics, "ap_per_class", average_precision)

@@ -1,5 +1,6 @@
 """Repairs in memory of what fails in a checkout with today's NumPy, PyTorch, torchvision and launcher."""
 
+import importlib
 import os
 import sys
 from collections.abc import Callable
@@ -24,6 +25,7 @@ from yolov7fast.predictors.nms import greedy_nms
 NUMPY_NAMES = {"trapz": getattr(np, "trapezoid", None), "int": int, "float": float, "bool": bool, "object": object}
 LOSSES = ("ComputeLoss", "ComputeLossOTA", "ComputeLossAuxOTA", "ComputeLossBinOTA")
 NETWORKS = ("models.common", "models.experimental", "models.yolo")
+TORCHVISION_PARTS = ("ops", "utils", "transforms", "models", "datasets", "io")
 LAUNCHED = ("train.py", "train_aux.py")  # scripts with the flag --local_rank
 
 
@@ -138,16 +140,13 @@ def _is_cuda(device) -> bool:
 def torchvision_loads() -> bool:
     """Whether the installed torchvision can be imported; modules left by a failed import are removed."""
     before = set(sys.modules)
-    if "torchvision" in before:
-        # the stub has no file, and where `nn.detr` has hidden torchvision there is no module
-        return bool(getattr(sys.modules["torchvision"], "__file__", None))
     try:
-        import torchvision  # noqa: F401
-    except Exception:  # ImportError if it is absent; RuntimeError if its operators do not fit torch
-        for name in [n for n in sys.modules if n.partition(".")[0] == "torchvision" and n not in before]:
-            del sys.modules[name]
+        return bool(getattr(importlib.import_module("torchvision"), "__file__", None))  # the stub has none
+    except Exception:  # ImportError if it is absent or hidden; RuntimeError if its operators do not fit torch
+        for name in set(sys.modules) - before:
+            if name.partition(".")[0] == "torchvision":
+                del sys.modules[name]
         return False
-    return True
 
 
 def put_in_torchvision(patches: Patches) -> None:
@@ -155,14 +154,12 @@ def put_in_torchvision(patches: Patches) -> None:
 
     Any other name can be imported, and raises a `UserError` when it is called.
     """
+    parts = {name: _TorchvisionStub(f"torchvision.{name}") for name in TORCHVISION_PARTS}
+    vars(parts["ops"])["nms"] = nms
     top = _TorchvisionStub("torchvision")
-    top.__path__ = []  # so that submodules can be imported by name
-    for name in ("ops", "utils", "transforms", "models", "datasets", "io"):
-        part = _TorchvisionStub(f"torchvision.{name}")
-        setattr(top, name, part)
-        patches.set_item(sys.modules, part.__name__, part)
-    top.ops.nms = nms
-    patches.set_item(sys.modules, "torchvision", top)
+    vars(top).update(parts, __path__=[])  # with a path, so that submodules can be imported by name
+    for module in (top, *parts.values()):
+        patches.set_module(module)
 
 
 def nms(boxes: torch.Tensor, scores: torch.Tensor, iou_threshold: float) -> torch.Tensor:
@@ -183,9 +180,7 @@ class _TorchvisionStub(ModuleType):
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
 
         def missing(*_, **__):
-            raise UserError(
-                f"{self.__name__}.{name} was called, but the installed torchvision does not load with torch "
-                f"{torch.__version__}: install the torchvision built for this torch"
-            )
+            why = f"the installed torchvision does not load with torch {torch.__version__}"
+            raise UserError(f"{self.__name__}.{name} was called, but {why}: install the one built for it")
 
         return missing

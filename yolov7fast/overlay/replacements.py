@@ -1,4 +1,4 @@
-"""This project's losses, loader, metrics and compiled training step, with the interfaces that checkouts call.
+"""This project's losses, loader and metrics, with the interfaces that checkouts call.
 
 Losses: same numbers to 1e-5, without a loop over images and without reads from the device. Loader: without a seed the
 samples are the checkout's own, bit for bit.
@@ -6,20 +6,16 @@ samples are the checkout's own, bit for bit.
 
 import copy
 from collections.abc import Callable, Iterator
-from functools import partial
 from inspect import signature
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import torch
-from torch import nn
 
 from yolov7fast.data.loading.create_dataloader import create_dataloader
 from yolov7fast.evaluation.average_precision import class_metrics
 from yolov7fast.losses import yolo_loss as yolo
-from yolov7fast.nn.compiling import CompiledNet
-from yolov7fast.overlay.checkout import Patches
 from yolov7fast.predictors import nms
 
 PARAMETERS = signature(create_dataloader)
@@ -195,21 +191,3 @@ def ap_per_class_for(module: ModuleType) -> Callable:
         return tuple(found)
 
     return ap_per_class
-
-
-# --- torch.compile ----------------------------------------------------------------------------------------------------
-
-
-def compile_training(network_class: type[nn.Module], patches: Patches) -> None:
-    """Compile networks of this class at their first training step; evaluation, EMA and files see them unchanged."""
-    original = network_class.__call__
-    now: list[tuple[nn.Module, CompiledNet]] = []  # the network in training: none or one
-
-    def call(self, *args, **kwargs):
-        if not self.training or len(args) != 1 or kwargs or torch.compiler.is_compiling():
-            return original(self, *args, **kwargs)
-        if not now or now[0][0] is not self:
-            now[:] = [(self, CompiledNet(partial(original, self), lambda _: torch.compile(self.forward)))]
-        return now[0][1](args[0])
-
-    patches.set(network_class, "__call__", call)

@@ -9,7 +9,7 @@ import numpy as np
 from yolov7fast.reports.advice import advice, cost_of_the_gain
 from yolov7fast.reports.charts import Chart, Line
 from yolov7fast.reports.html_page import Bullets, Cell, ComparisonReport, ReportTable, Section, Text
-from yolov7fast.reports.run_results import Run
+from yolov7fast.reports.run_results import Run, number
 from yolov7fast.reports.run_statistics import (
     LATE_EPOCHS,
     at_epoch,
@@ -70,13 +70,12 @@ DECIMALS = formatted(".3f")  # of accuracy, as training prints it
 DOLLARS, MEGABYTES = formatted(".2f", before="$"), formatted(".1f", " MB")
 
 
-class RunTable:
+class RunTable(ReportTable):
     """Rows with a value for each run and, for two runs, the change from the first to the second."""
 
     def __init__(self, runs: Sequence[Run], label: str = "", with_change: bool = False):
         self.with_change = with_change and len(runs) == 2
-        self.header = [label, *(run.name for run in runs), *(["change"] if self.with_change else [])]
-        self.rows: list[list[Cell | str]] = []
+        super().__init__([label, *(run.name for run in runs), *(["change"] if self.with_change else [])], [])
 
     def add(self, label: str, values: list[float], show: Callable[[float], str], higher: bool | None = None) -> None:
         """A row with its winner marked, unless another looks the same; higher: the better way, None: neither."""
@@ -87,9 +86,6 @@ class RunTable:
 
     def add_text(self, label: str, cells: Sequence[Cell | str], change: str = "") -> None:
         self.rows.append([label, *cells, *([change] if self.with_change else [])])
-
-    def block(self) -> ReportTable:
-        return ReportTable(self.header, self.rows)
 
 
 def _change(values: list[float]) -> str:
@@ -135,7 +131,7 @@ def summary(runs: list[Run], rate: float | None) -> Section:
     table.add_text("epochs done", [f"{len(run.epoch)} of {run.planned}" for run in runs])
     add_time_and_cost(table, runs, rate)
     table.add("weights file", [weights_megabytes(run) for run in runs], MEGABYTES, False)
-    blocks: list = [*map(Text, cost_of_the_gain(runs, rate)), table.block()]
+    blocks: list = [*map(Text, cost_of_the_gain(runs, rate)), table]
     if len(runs) > 1:
         blocks.append(Text("Bold: the winner of the row."))
     if notes := [f"**{run.name}**: {note}" for run in runs for note in run.notes]:
@@ -188,7 +184,6 @@ def losses(runs: list[Run]) -> Section:
         wanted.append((f"loss_{part}", title, part, lambda run, p=part: run.losses.get(p)))
     for part in dict.fromkeys(part for run in runs for part in run.val_losses):
         wanted.append((f"val_{part}", f"Validation loss: {part}", part, lambda run, p=part: run.val_losses.get(p)))
-    blocks[-1] = table.block()
     return Section("Loss", [*blocks, charts(runs, *wanted)])
 
 
@@ -200,7 +195,7 @@ def accuracy(runs: list[Run]) -> Section:
             if any(map(math.isfinite, values)):
                 table.add(f"{LABELS[name]}, epoch {epoch}", values, DECIMALS, True)
     drawn = charts(runs, *((f"metric_{name}", label, label, metric(name)) for name, label in LABELS.items()))
-    return Section("Accuracy and recall", [table.block() if table.rows else Text("No run was validated."), drawn])
+    return Section("Accuracy and recall", [table if table.rows else Text("No run was validated."), drawn])
 
 
 def stability(runs: list[Run]) -> Section:
@@ -221,7 +216,7 @@ def stability(runs: list[Run]) -> Section:
         f"The last {LATE_EPOCHS} measured epochs of each run. A trend means that the run was still changing; little "
         "scatter means that it was stable."
     )
-    return Section("Stability over the last ten epochs", [text, table.block()])
+    return Section("Stability over the last ten epochs", [text, table])
 
 
 def stage_times(runs: list[Run]) -> Section:
@@ -230,10 +225,13 @@ def stage_times(runs: list[Run]) -> Section:
         table = RunTable(profiled, "stage")
         for stage in dict.fromkeys(stage for run in profiled for stage in run.profile["stages"]):
             table.add_text(stage, [_stage(run.profile["stages"].get(stage)) for run in profiled])
-        table.add("total", [_profiled(run, "total_ms") for run in profiled], formatted(".1f", " ms"), False)
-        table.add("images per second", [_profiled(run, "images_per_s") for run in profiled], formatted(".0f"), True)
-        table.add("GPU busy", [_profiled(run, "gpu_busy") for run in profiled], formatted(".1%"), True)
-        blocks.append(table.block())
+        for key, label, show, higher in (
+            ("total_ms", "total", formatted(".1f", " ms"), False),
+            ("images_per_s", "images per second", formatted(".0f"), True),
+            ("gpu_busy", "GPU busy", formatted(".1%"), True),
+        ):
+            table.add(label, [number(run.profile.get(key)) for run in profiled], show, higher)
+        blocks.append(table)
     if missing := [run.name for run in runs if not run.profile]:
         command = "`python tests/profile_training_loop.py --data DATA --cfg CFG --output RUN_FOLDER`"
         text = f"Without a `profile.json`: {', '.join(missing)}. To measure where an iteration's time goes (YOLO): "
@@ -241,17 +239,11 @@ def stage_times(runs: list[Run]) -> Section:
     return Section("Stage times and GPU utilisation", blocks)
 
 
-def _profiled(run: Run, key: str) -> float:
-    value = run.profile.get(key)
-    return float(value) if isinstance(value, int | float) else math.nan
-
-
-def _stage(stage: dict | None) -> str:
+def _stage(stage: dict[str, float] | None) -> str:
     if stage is None:
         return ""
-    spread = f" ± {stage['std_ms']:.1f}" if stage.get("std_ms") is not None else ""
-    part = f" ({stage['fraction'] * 100:.1f}%)" if stage.get("fraction") is not None else ""
-    return f"{stage['mean_ms']:.1f}{spread} ms{part}" if math.isfinite(stage["mean_ms"]) else "unknown"
+    text = f"{stage['mean_ms']:.1f} ± {stage['std_ms']:.1f} ms ({stage['fraction'] * 100:.1f}%)"
+    return text if all(map(math.isfinite, stage.values())) else "unknown"
 
 
 def time_and_cost(runs: list[Run], rate: float | None) -> Section:
@@ -269,7 +261,7 @@ def time_and_cost(runs: list[Run], rate: float | None) -> Section:
     if any(value > 0 for value in memory):
         table.add("GPU memory, largest", memory, formatted(".2f", " GB"), False)
     table.add_text("time taken from", [run.time_source for run in runs])
-    blocks: list = [table.block(), charts(runs, ("minutes", "Minutes an epoch", "minutes", _measured_minutes))]
+    blocks: list = [table, charts(runs, ("minutes", "Minutes an epoch", "minutes", _measured_minutes))]
     if rate is None:
         blocks.append(Text("Give `--rate` (money per hour of the machine) to see costs."))
     return Section("Time and cost", blocks)
@@ -300,7 +292,7 @@ def equal_time(runs: list[Run]) -> Section:
         "mAP@.5:.95 that each run had reached after the same time, up to the length of the shortest run; then the time "
     )
     text += "to the accuracy that all of them reached."
-    return Section("Equal time", [Text(text), table.block()])
+    return Section("Equal time", [Text(text), table])
 
 
 def accuracy_by_hours(runs: list[Run]) -> Section:
@@ -318,4 +310,4 @@ def file_sizes(runs: list[Run]) -> Section:
             table.add(f"`{name}`", [run.weights.get(name, math.nan) / 1e6 for run in runs], MEGABYTES)
     sizes = [f"{sum(run.weights.values()) / 1e6:.1f} MB in {len(run.weights)}" for run in runs]
     table.add_text("all checkpoints", sizes)
-    return Section("File sizes", [table.block()])
+    return Section("File sizes", [table])

@@ -1,6 +1,5 @@
 """The report of `yolov7fast data check` as an HTML page, with contact sheets of suspicious and of random images."""
 
-import base64
 import os
 import random
 from collections import Counter, defaultdict
@@ -14,12 +13,11 @@ from yolov7fast.data.checks.check_findings import NOTE, SEVERITIES, Place, place
 from yolov7fast.data.checks.examine import Examined
 from yolov7fast.data.image_facts import GOOD, TRUNCATED
 from yolov7fast.data.image_io import read_unchecked_image
-from yolov7fast.reports.html_page import COLOURS, render
+from yolov7fast.reports.html_page import box_values, data_url, render
 
 SUSPICIOUS, RANDOM = 36, 12  # images shown
 EACH = 3  # of one check
 SIDE = 320  # pixels of the longer side of an image on the page
-QUALITY = 72
 MOST_BOXES, MOST_NAMES = 300, 25  # boxes drawn in one image; up to how many of them are named
 
 
@@ -73,28 +71,16 @@ def _tile(examined: Examined, index: int, findings: list[Place]) -> dict[str, An
     if image is None:
         return None
     height, width = image.shape[:2]
-    data = cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, QUALITY])[1]
     boxes = []
     for cls, box, line in zip(sample.classes.tolist()[:MOST_BOXES], sample.fractions, sample.lines):
-        left, top, right, bottom = (np.clip(box, -0.05, 1.05) * (width, height, width, height)).tolist()
+        corners = (np.clip(box, -0.05, 1.05) * (width, height, width, height)).tolist()
         name = names[cls] if cls < len(names) else f"class {cls}"
-        boxes.append(
-            {
-                "x": round(left, 1),
-                "y": round(top, 1),
-                "w": round(max(right - left, 0.5), 1),
-                "h": round(max(bottom - top, 0.5), 1),
-                "text_y": round(top - 4 if top > 16 else min(top + 14, height - 2), 1),
-                "colour": COLOURS[cls % len(COLOURS)],
-                "name": f"{name}, {word} {line}",
-                "odd": any(place.line == line for place in findings),
-                "shown": name[:24] if len(sample.classes) <= MOST_NAMES else "",
-            }
-        )
-    source = "data:image/jpeg;base64," + base64.b64encode(data.tobytes()).decode()
+        texts = {"name": f"{name}, {word} {line}", "shown": name[:24] if len(sample.classes) <= MOST_NAMES else ""}
+        boxes.append(box_values(corners, height, cls, odd=any(place.line == line for place in findings), **texts))
     reasons = [f"{place.text}, {word} {place.line}" if place.line else place.text for place in findings]
     label = f"{list(examined.annotated.splits)[examined.objects.split[index]]}: {os.path.basename(sample.image)}"
-    return {"width": width, "height": height, "src": source, "boxes": boxes, "label": label, "reasons": reasons}
+    size = {"width": width, "height": height}
+    return {**size, "src": data_url(image), "boxes": boxes, "label": label, "reasons": reasons}
 
 
 def _small(path: str) -> np.ndarray | None:

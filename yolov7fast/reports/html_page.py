@@ -14,7 +14,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import cv2
 import jinja2
+import numpy as np
 from markupsafe import Markup, escape
 
 from yolov7fast.core.text import printable
@@ -66,6 +68,26 @@ def render(template: str, **values: Any) -> str:
     return _environment().get_template(template).render(style=style, script=script, script_hash=digest, **values)
 
 
+def data_url(image: np.ndarray, kind: str = "jpeg") -> str:
+    """An image (h, w, 3) as a data URL: jpeg, or png for exact pixels."""
+    _, data = cv2.imencode(f".{kind}", image, [cv2.IMWRITE_JPEG_QUALITY, 72] if kind == "jpeg" else [])
+    return f"data:image/{kind};base64,{base64.b64encode(data.tobytes()).decode()}"
+
+
+def box_values(box: Sequence[float], height: float, cls: int, **texts: Any) -> dict[str, Any]:
+    """The values of a box in a template; box: xyxy in pixels of an image of that height."""
+    left, top, right, bottom = box
+    return {
+        "x": round(left, 1),
+        "y": round(top, 1),
+        "w": round(max(right - left, 0.5), 1),
+        "h": round(max(bottom - top, 0.5), 1),
+        "text_y": round(top - 4 if top > 16 else min(top + 14, height - 2), 1),
+        "colour": COLOURS[cls % len(COLOURS)],
+        **texts,
+    }
+
+
 @dataclass(frozen=True)
 class Cell:
     """A table cell; the winner of its row is set in bold."""
@@ -74,10 +96,10 @@ class Cell:
     best: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass
 class ReportTable:
     header: list[str]
-    rows: Sequence[Sequence[Cell | str]]
+    rows: list[Any]  # of lists of cells or text
 
 
 @dataclass(frozen=True)
@@ -147,4 +169,4 @@ def to_html(report: ComparisonReport) -> str:
 
 def _kind(block: Any) -> str:
     """The name of a block or cell in the template."""
-    return type(block).__name__.lower()
+    return "reporttable" if isinstance(block, ReportTable) else type(block).__name__.lower()

@@ -4,7 +4,6 @@ The state holds plain values: command, warnings, results of the last validation,
 time, during the run or after it. Images are embedded as data URLs within a size limit.
 """
 
-import base64
 import math
 import os
 import time
@@ -20,7 +19,7 @@ from yolov7fast.core.errors import UserError
 from yolov7fast.data.image_io import decode_file
 from yolov7fast.reports.charts import Chart, Line
 from yolov7fast.reports.comparison import LABELS
-from yolov7fast.reports.html_page import COLOURS, render
+from yolov7fast.reports.html_page import box_values, data_url, render
 from yolov7fast.reports.run_results import Run, read_run
 from yolov7fast.reports.run_statistics import best, duration, last
 
@@ -59,13 +58,7 @@ def thumbnail(path: str, modified: int, side: int) -> str:
         return ""
     scale = min(side / max(image.shape[:2]), 1.0)
     width, height = (max(round(n * scale), 1) for n in image.shape[1::-1])
-    small = cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA)
-    return data_url(small, "jpeg", [cv2.IMWRITE_JPEG_QUALITY, 72])
-
-
-def data_url(image: np.ndarray, kind: str, options: Sequence[int] = ()) -> str:
-    _, data = cv2.imencode(f".{kind}", image, options)
-    return f"data:image/{kind};base64,{base64.b64encode(data.tobytes()).decode()}"
+    return data_url(cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA))
 
 
 def heat_map(matrix: np.ndarray) -> str:
@@ -274,18 +267,9 @@ def _box(box: Sequence[float], names: Sequence[str], width: float, height: float
     cls = int(cls)
     name = names[cls] if cls < len(names) else f"class {cls}"
     name = f"{name[:40]} {score:.2f}" if scored else name[:40]
-    y = top * height
-    return {
-        "x": round(left * width, 1),
-        "y": round(y, 1),
-        "w": round(max((right - left) * width, 0.5), 1),
-        "h": round(max((bottom - top) * height, 0.5), 1),
-        "text_y": round(y - 4 if y > 16 else min(y + 14, height - 2), 1),
-        "colour": COLOURS[cls % len(COLOURS)],
-        "name": name + (", wrong" if odd and scored else ", missed" if odd else ""),
-        "odd": bool(odd),
-        "shown": name[:24] if is_named else "",
-    }
+    corners = (left * width, top * height, right * width, bottom * height)
+    fault = "" if not odd else ", wrong" if scored else ", missed"
+    return box_values(corners, height, cls, name=name + fault, odd=bool(odd), shown=name[:24] if is_named else "")
 
 
 # --- time -------------------------------------------------------------------------------------------------------------

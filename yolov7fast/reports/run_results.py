@@ -260,25 +260,14 @@ def _read_yaml(path: Path, notes: list[str]) -> dict[str, Any]:
 
 
 def _read_profile(path: Path, notes: list[str]) -> dict[str, Any]:
-    """The profile with checked stages: `mean_ms` a number (NaN: unknown), `std_ms` and `fraction` a number or None.
-
-    Empty if there is none, or it cannot be read.
-    """
+    """The profile, whose stages have the numbers `mean_ms`, `std_ms` and `fraction`; empty without one."""
     if not path.is_file():
         return {}
     try:
         profile = json.loads(path.read_text(encoding="utf-8"))
-        stages = {name: _stage(stage) for name, stage in profile["stages"].items()}
+        names = ("mean_ms", "std_ms", "fraction")
+        stages = {key: {name: number(stage.get(name)) for name in names} for key, stage in profile["stages"].items()}
+        return {**profile, "stages": stages}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        profile, stages = {}, {}
-    if not any(math.isfinite(stage["mean_ms"]) for stage in stages.values()):
         notes.append("its profile.json cannot be read")
         return {}
-    return {**profile, "stages": stages}
-
-
-def _stage(stage: dict[str, Any]) -> dict[str, Any]:
-    stage = {"fraction": stage.get("share"), **stage}  # its name in older profiles
-    further = {name: number(stage.get(name)) for name in ("std_ms", "fraction")}
-    further = {name: value if math.isfinite(value) else None for name, value in further.items()}
-    return {"mean_ms": number(stage["mean_ms"]), **further}

@@ -1,8 +1,8 @@
 """The Optuna study of trials: its database, its sampler and pruners, and the results it stores for each setting.
 
 One Optuna trial is one setting, trained with each seed in turn; its attribute `run K` holds the result of seed K. Where
-the process of a trial ends before it, by a kill, Ctrl-C or the loss of a machine, Optuna's callback enqueues the same
-setting again as another trial with the attributes of the first.
+the process of a trial ends before it, by a kill, Ctrl-C or the loss of a machine, the same setting is enqueued again as
+another trial with the attributes of the first.
 """
 
 import contextlib
@@ -14,9 +14,9 @@ from typing import Any
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.exceptions import ExperimentalWarning
-from optuna.pruners import BasePruner, HyperbandPruner, MedianPruner, NopPruner, SuccessiveHalvingPruner
+from optuna.pruners import BasePruner, MedianPruner, NopPruner, SuccessiveHalvingPruner
 from optuna.samplers import TPESampler
-from optuna.storages import RDBStorage, RetryHeartbeatStaleTrialCallback
+from optuna.storages import RDBStorage, fail_stale_trials
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from yolov7fast.core.errors import UserError, one_line
@@ -24,12 +24,11 @@ from yolov7fast.reports.trial_ranking import FAILED, FINAL_STATUSES, RUNNING, Tr
 
 HEARTBEAT_SECONDS, GRACE_SECONDS = 30, 300  # in a shared database: a trial without heartbeat for so long is retried
 DRIVERS = ("sqlalchemy", "sqlite3", "optuna.exceptions")  # modules of exceptions that concern a database
-SETTINGS, NUMBER, RUN = "settings", "setting", "run "  # attributes of a trial; RUN: with the index of a seed
-REDUCTION = 3  # at each rung one trial in so many continues
-Retry = RetryHeartbeatStaleTrialCallback
+# attributes of a trial; RUN: with the index of a seed; RETRIED: number of the first trial of the same setting
+SETTINGS, NUMBER, RUN, RETRIED = "settings", "setting", "run ", "retried"
+REDUCTION = 3  # of successive halving: at each rung one trial in so many continues
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
-warnings.filterwarnings("ignore", category=ExperimentalWarning)  # heartbeats and names of metrics; users can do nothing
 
 
 class KeyedSampler(TPESampler):
@@ -44,12 +43,10 @@ class KeyedSampler(TPESampler):
         return TPESampler(seed=key).sample_independent(study, trial, param_name, param_distribution)
 
 
-def make_pruner(name: str, epochs: int, first: int) -> BasePruner:
+def make_pruner(name: str, first: int) -> BasePruner:
     """Optuna's pruner of that name; first: epochs before it judges a trial for the first time."""
     if name == "asha":
         return SuccessiveHalvingPruner(min_resource=first, reduction_factor=REDUCTION)
-    if name == "hyperband":
-        return HyperbandPruner(min_resource=first, max_resource=epochs, reduction_factor=REDUCTION)
     return MedianPruner(n_startup_trials=3, n_warmup_steps=first) if name == "median" else NopPruner()
 
 
@@ -73,18 +70,26 @@ def open_study(url: str, name: str, plan: Mapping[str, Any], is_shared: bool, **
         options = {"engine_kwargs": {"connect_args": {"timeout": 60}}}
     if is_shared:
         options |= {"heartbeat_interval": HEARTBEAT_SECONDS, "grace_period": GRACE_SECONDS}
-        options["heartbeat_stale_trial_callback"] = Retry()
-    with failures_named(url, "cannot be opened", kinds=("",)):  # any driver's own classes
+        options["heartbeat_stale_trial_callback"] = retry
+    with failures_named(url, "cannot be opened", kinds=("",)), warnings.catch_warnings():  # any driver's own classes
+        warnings.simplefilter("ignore", ExperimentalWarning)  # heartbeats
         parts |= {"storage": RDBStorage(url, **options), "study_name": name, "direction": "maximize"}
         study = optuna.create_study(**parts, load_if_exists=True)
         if "plan" not in study.user_attrs:
-            study.set_metric_names(["mAP@.5:.95"])
             study.set_user_attr("plan", dict(plan))
         stored = study.user_attrs["plan"]
         if different := sorted(key for key in {*stored, *plan} if stored.get(key) != plan.get(key)):
             began = f"began with other settings ({', '.join(different)}); use the same, or another --study"
             raise UserError(f"the study '{name}' in {url} {began}")
+        fail_stale_trials(study)  # without heartbeats it does nothing
     return study
+
+
+def retry(study: optuna.Study, trial: FrozenTrial) -> None:
+    """Enqueue the setting of a trial again, with the results of the seeds that it has."""
+    attributes = {RETRIED: trial.number, **trial.user_attrs}
+    values = {"params": trial.params, "distributions": trial.distributions}
+    study.add_trial(optuna.create_trial(state=TrialState.WAITING, user_attrs=attributes, **values))
 
 
 def suggest(trial: Trial, space: Mapping[str, BaseDistribution]) -> dict[str, Any]:
@@ -108,29 +113,27 @@ class SettingTable:
 
     def numbered(self) -> list[tuple[int, FrozenTrial]]:
         """All trials, each with its setting; a retried trial has the setting of the first one."""
-        settings: dict[int, int] = {}
+        settings: list[int] = []  # by number of the trial
         trials = self.study.get_trials(deepcopy=False)
         for trial in trials:
-            first = Retry.retried_trial_number(trial)
-            settings[trial.number] = max(settings.values(), default=0) + 1 if first is None else settings[first]
-        return [(settings[trial.number], trial) for trial in trials]
+            first = trial.user_attrs.get(RETRIED)
+            settings.append(max(settings, default=0) + 1 if first is None else settings[first])
+        return list(zip(settings, trials))
 
     def current(self) -> dict[int, FrozenTrial]:
         return dict(self.numbered())
 
     def retry_unfinished(self, is_shared: bool) -> None:
-        """Enqueue again what an earlier process left: interrupted trials, and running ones whose process is gone.
+        """Enqueue again what an earlier process left: interrupted trials, and running ones that only it could train.
 
-        Those are all running ones, unless other machines may train them: then those without heartbeat.
+        In a shared database running trials without heartbeat are enqueued when it is opened.
         """
-        if is_shared:
-            optuna.storages.fail_stale_trials(self.study)
         current = self.current()
         for setting, trial in self.numbered():
             is_left = trial.state == TrialState.RUNNING and not is_shared
             is_stopped = trial.state == TrialState.FAIL and self.is_open(setting, trial)
             if (is_left or is_stopped) and current[setting].number == trial.number:
-                Retry()(self.study, trial)
+                retry(self.study, trial)
             if is_left:
                 self.study.tell(trial.number, state=TrialState.FAIL)
 

@@ -15,7 +15,7 @@ import numpy as np
 import yaml
 
 from yolov7fast.core.errors import UserError
-from yolov7fast.core.files.atomic import atomic_file, link_or_copy, write_atomically
+from yolov7fast.core.files.atomic import atomic_file, write_atomically
 from yolov7fast.core.text import counted
 from yolov7fast.evaluation.average_precision import fitness
 from yolov7fast.losses.yolo_loss import LOSS_NAMES
@@ -108,11 +108,7 @@ def evolve(
         train: one training with a mutated set; it writes no checkpoints.
         bucket: storage bucket with a copy of evolve.txt; empty: none.
     """
-    file, names, random, found = run_dir / STATE, genes(hyp), np.random.default_rng(), Path(STATE)
-    if found.is_file() and not file.exists():  # where upstream keeps it
-        run_dir.mkdir(parents=True, exist_ok=True)
-        link_or_copy(found, file)
-        print(f"resuming the evolution of {found.resolve()}; from now on its table is {file}")
+    file, names, random = run_dir / STATE, genes(hyp), np.random.default_rng()
     for generation in range(generations):
         bucket_copy(bucket, file, upload=False)
         history = read_history(file, names)

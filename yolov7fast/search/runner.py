@@ -51,7 +51,7 @@ from yolov7fast.search import trial_options as options
 from yolov7fast.search.trial_options import FILE, REMEDY, STORED_FLAGS
 from yolov7fast.search.trial_training import Budget, Space, TrialTraining, read_space, read_trials, training_for
 
-LOCK, DATABASE, VERSION = ".lock", "study.db", 5
+LOCK, DATABASE, VERSION = ".lock", "study.db", 6
 FIELD_TYPES = {"options": dict, "base": dict, "space": dict, "trials": list, "files": dict, "timestamp": str}
 MIN_VALIDATIONS = 3  # a trial that may be pruned is validated so many times at least
 SHARED = ("repeat", "budget_epochs", "budget_subset", "budget_size")  # options that machines must agree in
@@ -59,6 +59,13 @@ SHARED = ("repeat", "budget_epochs", "budget_subset", "budget_size")  # options 
 
 def run_trials(opt: Namespace, make_training: Callable[[str, Budget], TrialTraining] | None = None) -> int:
     """Check what the options describe, then run the trials; returns the exit code."""
+    return started_trials(opt, make_training)[0]
+
+
+def started_trials(
+    opt: Namespace, make_training: Callable[[str, Budget], TrialTraining] | None = None
+) -> tuple[int, list[TrialRun]]:
+    """The exit code, and all trainings that have begun."""
     folder, began = Path(opt.output_dir), time.monotonic()
     stored = read_plan(folder) if opt.resume else None
     if stored:
@@ -82,13 +89,12 @@ def run_trials(opt: Namespace, make_training: Callable[[str, Budget], TrialTrain
             raise UserError(f"{folder} holds trials already: --resume resumes them, or choose another --output-dir")
         if stored and not opt.storage and not (folder / DATABASE).is_file():
             raise UserError(f"{folder / DATABASE}, which holds the trials to resume, is missing; {REMEDY}")
-        if stored:  # another process may have worked here until it released the lock
-            check_unchanged(read_plan(folder), plan, opt)
         write_atomically(folder / FILE, json.dumps(plan, indent=1))
         url = opt.storage or f"sqlite:///{(folder / DATABASE).resolve()}"
         with database.failures_named(url):
             deadline = began + (options.seconds(opt.time_budget) or math.inf)
-            return TrialRunner(opt, training, plan, space, url, deadline).run()
+            runner = TrialRunner(opt, training, plan, space, url, deadline)
+            return runner.run(), runner.trials.started_runs()
 
 
 def make_plan(opt: Namespace, training: TrialTraining, space: Space) -> dict[str, Any]:
@@ -131,17 +137,6 @@ def check_unchanged(stored: dict[str, Any], plan: dict[str, Any], opt: Namespace
         raise UserError(f"{changed[0]} has changed since these trials began (see {record}); {remedy}")
 
 
-def devices_of(opt: Namespace) -> list[str | None]:
-    """The device of each job; several jobs share the devices in turn."""
-    named: list[str | None] = [part.strip() for part in opt.devices.split(",") if part.strip()]
-    jobs = opt.jobs or max(1, len(named))
-    if not named and jobs > 1:
-        import torch  # takes seconds to load
-
-        named = [str(i) for i in range(torch.cuda.device_count())]
-    return [named[i % len(named)] if named else None for i in range(jobs)]
-
-
 class NoResult(Exception):
     """Ends a trial that has failed, or that is interrupted and will be retried."""
 
@@ -152,7 +147,7 @@ class TrialRunner:
     def __init__(
         self, opt: Namespace, training: TrialTraining, plan: Mapping[str, Any], space: Space, url: str, deadline: float
     ):
-        """space: empty for a list; url: of the database; deadline: of time.monotonic()."""
+        """space: empty for a list; deadline: of time.monotonic()."""
         self.folder, self.training, self.space, self.deadline = Path(opt.output_dir), training, space, deadline
         self.table, self.settings = self.folder / f"trials_{plan['timestamp']}.csv", plan["trials"]
         self.count = opt.trials if space else len(self.settings)
@@ -160,11 +155,12 @@ class TrialRunner:
         seed, epochs = (training.base["seed"] or 0) if opt.seed is None else opt.seed, training.epochs({})
         first = opt.first_rung or max(1, min(2, epochs // 2), epochs // 9)  # before it, mAP is mostly chance
         same = {"base": plan["base"], "space": plan["space"], **{name: getattr(opt, name) for name in SHARED}}
-        pruner = database.make_pruner(opt.pruner if space else "none", epochs, first)
+        pruner = database.make_pruner(opt.pruner if space else "none", first)
         parts = {"sampler": database.KeyedSampler(seed), "pruner": pruner}
         self.study = database.open_study(url, opt.study, same, self.is_shared, **parts)
         self.trials = database.SettingTable(self.study, range(seed, seed + opt.repeat), url)
-        self.jobs, self.devices = devices_of(opt), queue.SimpleQueue()
+        self.jobs = [part.strip() for part in opt.devices.split(",") if part.strip()] or [""]  # the device of each
+        self.devices = queue.SimpleQueue()
         for device in self.jobs:
             self.devices.put(device)
         self.active: dict[int, TrialRun] = {}  # trainings of this process by id, also ended ones
@@ -223,6 +219,8 @@ class TrialRunner:
         """Mean of the final mAP@.5:.95 of a setting; any fault ends the trainings of all jobs."""
         device = self.devices.get()
         try:
+            if self.stopping:
+                raise NoResult
             return self.train_setting(trial, device)
         except (NoResult, optuna.TrialPruned):
             raise
@@ -235,10 +233,8 @@ class TrialRunner:
         finally:
             self.devices.put(device)
 
-    def train_setting(self, trial: Trial, device: str | None) -> float:
+    def train_setting(self, trial: Trial, device: str) -> float:
         """Train with each seed in turn; where settings are drawn, the other seeds only if the first one completes."""
-        if self.stopping:
-            raise NoResult
         (setting,) = (setting for setting, known in self.trials.numbered() if known.number == trial.number)
         trial.set_user_attr(database.NUMBER, setting)
         fault = "" if database.SETTINGS in trial.user_attrs else self.choose(trial, setting)
@@ -272,7 +268,7 @@ class TrialRunner:
         trial.set_user_attr(database.SETTINGS, params)
         return fault
 
-    def train(self, trial: Trial, run: TrialRun, device: str | None) -> None:
+    def train(self, trial: Trial, run: TrialRun, device: str) -> None:
         """Start a training, or resume it from its checkpoint, and follow it to its end."""
         code, began, before = 0, time.monotonic(), self.bar.n
         run.status, run.reason, run.curve = RUNNING, "", []
@@ -297,14 +293,14 @@ class TrialRunner:
         found = "" if run.final.map is None else f", mAP@.5:.95 {run.final.map:.4g}"
         tqdm.write(f"{run.name} {run.status}{found}{run.reason and f': {run.reason}'}")
 
-    def command(self, run: TrialRun, device: str | None) -> list[str]:
+    def command(self, run: TrialRun, device: str) -> list[str]:
         """The command that starts a training or resumes it."""
         folder = self.folder / run.name
         folder.mkdir(parents=True, exist_ok=True)
         content = self.training.run_file(run.params, run.seed, folder)
         write_atomically(folder / "trial.yaml", yaml.safe_dump(content, sort_keys=False))
         flags = ["--config", str(folder / "trial.yaml"), "--resume", "auto"]
-        return [*self.training.command, *flags, *([] if device is None else ["--device", device])]
+        return [*self.training.command, *flags, *(["--device", device] if device else [])]
 
     def read_epochs(self, trial: Trial, run: TrialRun) -> None:
         """Judge each new epoch once, in order; epochs after the one that it is pruned at do not count."""
@@ -368,36 +364,25 @@ def as_text(value: Any) -> str:
 
 
 def write_csv(path: Path, runs: Sequence[TrialRun], training: TrialTraining) -> None:
-    """One row for each started training, written atomically."""
+    """One row for each started training."""
     params = setting_columns(runs, training)
     rows: list[list[Any]] = [[*FIRST_COLUMNS, *(f"param_{name}" for name in params), *LAST_COLUMNS]]
     for run, *values in zip(runs, *params.values()):
         rest = [f"{run.seconds:.1f}", run.best_epoch, run.final.map50, run.setting, run.seed, run.reason]
         rows.append([run.id, run.status, run.final.map, run.final_loss, *values, *rest])
-    write_rows(path, rows)
-
-
-def write_rows(path: Path, rows: Sequence[Sequence[Any]]) -> None:
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(map(as_text, row) for row in rows)
     write_atomically(path, text.getvalue())
 
 
 def write_results(table: Path, runs: Sequence[TrialRun], training: TrialTraining) -> None:
-    """Write and print the ranking, its noise, the plot, and the command of a full run with the best settings."""
-    from yolov7fast.reports.run_plots import TrialCurve, plot_trials  # matplotlib takes a second to load
-
-    stamp, ranked = table.stem.removeprefix("trials_"), rank(runs)
-    text, rows, image = (table.with_name(f"ranking_{stamp}{end}") for end in (".txt", ".csv", ".png"))
+    """Write and print the ranking, its noise, and the command of a full run with the best settings."""
+    ranked, text = rank(runs), table.with_name(table.name.replace("trials_", "ranking_")).with_suffix(".txt")
     cells = ranking(ranked, setting_columns([place.run for place in ranked], training))
     summary = "\n\n".join(filter(None, [aligned(cells), verdict(ranked)]))
     write_csv(table, runs, training)
     write_atomically(text, summary + "\n")
-    write_rows(rows, cells)
-    points = [[(p.epoch, p.map) for p in run.validated if run.status != FAILED and p.map is not None] for run in runs]
-    curves = [TrialCurve(run.name, run.setting, known, run.status == COMPLETED) for run, known in zip(runs, points)]
-    plot_trials(image, curves, setting_columns(runs, training), [place.setting for place in ranked])
-    print(f"\n{summary}\n\nwritten: {table}, {text.name}, {rows.name}, {image.name}")
+    print(f"\n{summary}\n\nwritten: {table}, {text.name}")
     best, path = best_settings(ranked), table.with_name("best.yaml")
     if best is None:
         path.unlink(missing_ok=True)  # of an earlier part of these trials

@@ -4,13 +4,12 @@ Each part is a list of trials (`runner`) in a folder of the study; the report is
 with the means of each configuration in front. The same command resumes a study that was stopped.
 """
 
-import csv
 import itertools
 import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +21,9 @@ from yolov7fast.core.files.atomic import write_atomically
 from yolov7fast.reports.comparison import build_report
 from yolov7fast.reports.html_page import Bullets, ComparisonReport, ReportTable, Section, Text
 from yolov7fast.reports.run_results import Run, read_runs
-from yolov7fast.reports.trial_ranking import COMPLETED, TrialRun, rank, read_curve, readable, verdict
+from yolov7fast.reports.trial_ranking import COMPLETED, TrialRun, rank, readable, verdict
 from yolov7fast.search import trial_options as options
-from yolov7fast.search.runner import run_trials
+from yolov7fast.search.runner import started_trials
 
 SHORT = {"batch": "batch_size", "size": "img_size"}  # further names of axes
 MAX_RUNS = 1000
@@ -53,13 +52,14 @@ def text_of(configuration: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in configuration.items())
 
 
-@dataclass(frozen=True)
+@dataclass
 class StudyPart:
     """The trainings at equal epochs, or those at equal minutes, in one folder."""
 
     title: str
     folder: Path
     settings: list[dict[str, Any]]  # one configuration each
+    runs: list[TrialRun] = field(default_factory=list)  # completed trainings
 
     def train(self, base: Mapping[str, Any], *flags: str) -> int:
         """Train what is not done yet; returns the exit code of the trials."""
@@ -69,39 +69,28 @@ class StudyPart:
         write_atomically(list_file, json.dumps(self.settings))
         inputs = ["--base-config", str(base_file), "--trials-file", str(list_file), "--output-dir", str(self.folder)]
         resume = ["--resume"] if (self.folder / options.FILE).exists() else []
-        return run_trials(options.parser().parse_args([*inputs, *flags, *resume]))
-
-    def runs(self) -> list[TrialRun]:
-        """All completed trainings."""
-        (table,) = self.folder.glob("trials_*.csv")
-        with table.open(newline="", encoding="utf-8") as file:
-            rows = [row for row in csv.DictReader(file) if row["status"] == COMPLETED]
-        runs = []
-        for row in rows:
-            number, setting, seed = (int(row[key]) for key in ("trial_id", "setting", "seed"))
-            runs.append(TrialRun(number, setting, seed, self.settings[setting - 1], COMPLETED))
-            runs[-1].curve = read_curve(self.folder / runs[-1].name)
-        return runs
+        code, started = started_trials(options.parser().parse_args([*inputs, *flags, *resume]))
+        self.runs = [run for run in started if run.status == COMPLETED]
+        return code
 
     def compared(self) -> list[Run]:
         """The same as runs of the comparison page."""
-        runs = self.runs()
-        found = read_runs([self.folder / run.name for run in runs]) if runs else []
-        for page, run in zip(found, runs):
+        found = read_runs([self.folder / run.name for run in self.runs]) if self.runs else []
+        for page, run in zip(found, self.runs):
             page.name = f"{text_of(run.params)}, seed {run.seed} ({self.title})"
         return found
 
     def epoch_times(self) -> dict[int, float]:
         """Median seconds of an epoch, validation included, by number of the configuration."""
         seconds: dict[int, list[float]] = {}
-        for run, page in zip(self.runs(), self.compared()):
+        for run, page in zip(self.runs, self.compared()):
             if page.seconds is not None:
                 seconds.setdefault(run.setting, []).append(float(np.median(page.seconds)))
         return {setting: float(np.median(values)) for setting, values in seconds.items()}
 
     def section(self) -> Section:
         """Mean and deviation of each configuration over its seeds, and which differences are within the noise."""
-        ranked, times = rank(self.runs()), self.epoch_times()
+        ranked, times = rank(self.runs), self.epoch_times()
         header = ["configuration", "", "epochs", "mAP@.5", "mAP@.5:.95", "deviation", "seeds", "epoch time, s"]
         rows = []
         for place in ranked:

@@ -20,8 +20,8 @@ THRESHOLD_HELP = (
 )
 SIZE_HELP = "image size of each trial, instead of the base configuration's img_size and resize_schedule"
 PRUNER_HELP = (
-    "Optuna's pruner for --search. asha: at each rung the best third continues; hyperband: some trials are judged "
-    "later; median: those below the median end. Trials are validated at least 3 times"
+    "Optuna's pruner for --search. asha: at each rung the best third continues; median: those below the median end. "
+    "Trials are validated at least 3 times"
 )
 RUNG_HELP = "epochs before --pruner judges a trial for the first time; default: a ninth of its epochs, at least 2"
 STORAGE_HELP = "database URL of --search, which machines may share; default: SQLite in --output-dir"
@@ -44,12 +44,11 @@ FLAGS = [
     budget("--budget-size", int, None, SIZE_HELP, low=32),
     budget("--time-budget", str, "", "end after so long, such as 2h or 1h30m; --resume continues", fixed=False),
     pruning("--early-stop-threshold", float, 0.0, THRESHOLD_HELP),
-    pruning("--pruner", str, "asha", PRUNER_HELP, choices=("asha", "hyperband", "median", "none")),
+    pruning("--pruner", str, "asha", PRUNER_HELP, choices=("asha", "median", "none")),
     pruning("--first-rung", int, None, RUNG_HELP, low=1),
     places("--output-dir", str, "outputs/trials", "folder of the tables, the plot and one folder for each trial"),
     places("--resume", bool, False, "resume the trials in --output-dir"),
-    places("--jobs", int, None, "trials side by side; default: one for each of --devices, else 1", low=1),
-    places("--devices", str, "", "GPUs to divide among trials, such as 0,1; default: all if --jobs is above 1"),
+    places("--devices", str, "", "a trial at a time on each of these, such as 0,1; 0,0: two on the first GPU"),
 ]
 STORED_FLAGS = {
     flag.dest: flag for flag in FLAGS if flag.fixed or flag.dest == "trials"

@@ -5,7 +5,6 @@ Settings are flags of the command (`batch_size`, `training.batch_size`). One fla
 """
 
 import hashlib
-import json
 import math
 import os
 import re
@@ -63,8 +62,6 @@ class TrialTraining:
         self.command = command or self.program.child()
         self.base_config, self.budget = run_file.find_run_file(base_config), budget
         self.user_names: dict[str, str] = {}  # setting -> its name in the user's file, in its order
-        self.files: set[tuple[str, str]] = set()  # what checked settings read, each with its kind
-        self.data_sets: set[tuple[str, float]] = set()  # of checked settings, each with val_fraction
         self.flags = flags_of("train", self.family)
         defaults = vars(parser_for("train", self.family).parse_args([]))
         self.base = defaults | run_file.read_run_file(base_config, self.flags, self.family)
@@ -80,10 +77,6 @@ class TrialTraining:
 
     def inner_value(self, name: str, value: Any, where: str) -> Any:
         return value
-
-    def files_of(self, options: Mapping[str, Any]) -> dict[str, str]:
-        """The files that a training with these options reads its settings from, each with its kind."""
-        return {options["data"]: "data"}
 
     def name(self, key: str, where: str) -> str:
         """The one name of a setting that may be written in several ways; every complaint begins with `where`."""
@@ -102,35 +95,25 @@ class TrialTraining:
 
     def value(self, name: str, value: Any, where: str) -> Any:
         """The value as the command takes it."""
-        if name not in self.flags:
-            checked = self.inner_value(name, value, where)
-        elif value == [] and self.flags[name].nargs == "+":
-            raise UserError(f"{where}: {name} is an empty list; give at least one value")
-        else:
-            checked = self.flags[name].value_of(value, where)
-        try:  # comparisons with NaN are false, so that limits let it through
-            json.dumps(checked, allow_nan=False, default=str)
-        except ValueError:
-            raise UserError(f"{where}: {name} must be finite, not {value!r}") from None
-        return checked
+        if isinstance(value, float) and not math.isfinite(value):
+            raise UserError(f"{where}: {name} must be finite, not {value!r}")
+        return self.flags[name].value_of(value, where) if name in self.flags else self.inner_value(name, value, where)
 
     def checked(self, settings: Mapping[str, Any], where: str) -> dict[str, Any]:
         """The settings as the command takes them; those that cannot be, or not together, are refused."""
         values = {name: self.value(name, value, where) for name, value in settings.items()}
         options = self.options(values)
         try:
-            self.check_options(Namespace(**options))
-            check_file(options["weights"])
+            check_train(Namespace(**options), self.family)
+            self.check_files(options)
             load_data_yaml(options["data"], fetch=False, val_fraction=options["val_fraction"])
         except UserError as error:
             raise UserError(f"{where}: {error}") from None
-        self.files |= {file for file in self.files_of(options).items() if file[0]}
-        self.data_sets.add((options["data"], options["val_fraction"]))
         return values
 
-    def check_options(self, options: Namespace) -> None:
-        """Refuse flags that cannot be, as the command itself does."""
-        check_train(options, self.family)
+    def check_files(self, options: Mapping[str, Any]) -> None:
+        """Refuse files that are not there."""
+        check_file(options["weights"])
 
     def epochs(self, settings: Mapping[str, Any]) -> int:
         return self.options(settings)["epochs"]
@@ -159,10 +142,10 @@ class TrialTraining:
         return flags
 
     def note(self) -> str:
-        """A note for the user about changes to the base configuration."""
-        wanted, used, epochs = self.base["eval_interval"], self.base_value("eval_interval"), self.epochs({})
-        few = f"with eval_interval {wanted} a trial of {epochs} epochs has too few validations to be pruned by"
-        return f"{few}: trials are validated every {used} epochs" if used != wanted and epochs > 1 else ""
+        """What to tell the user of changes to the base configuration."""
+        wanted, used = self.base["eval_interval"], self.base_value("eval_interval")
+        few = f"eval_interval {wanted} leaves a trial too few validations to be pruned by"
+        return f"{few}: trials are validated every {used} epochs" if used != wanted and self.epochs({}) > 1 else ""
 
     def delete_checkpoints(self, folder: Path) -> None:
         """Keep only the best weights of a trial that has ended: all checkpoints would fill the disk."""
@@ -171,15 +154,18 @@ class TrialTraining:
                 path.unlink(missing_ok=True)
 
     def digests(self) -> dict[str, str]:
-        """SHA-256 by name of the files that trials read, except the base configuration; of a folder only the name."""
-        paths = {name: Path(name) if Path(name).is_dir() else Path(check_file(name, kind)) for name, kind in self.files}
-        contents = {name: path.read_bytes() if path.is_file() else b"" for name, path in sorted(paths.items())}
-        return {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
+        """SHA-256 by name of the files that the base configuration names."""
+        found = {}
+        for kind in ("data", "cfg", "hyp"):
+            value = self.base.get(kind)
+            name = value.get("base") if isinstance(value, Mapping) else value
+            if name and not Path(name).is_dir():
+                found[name] = hashlib.sha256(Path(check_file(name, kind)).read_bytes()).hexdigest()
+        return found
 
     def prepare(self) -> None:
-        """Fetch what must be there before several trainings start at once: the data sets."""
-        for data, val_fraction in self.data_sets:
-            load_data_yaml(data, val_fraction=val_fraction)
+        """Fetch the data set before several trainings start at once."""
+        load_data_yaml(self.base["data"], val_fraction=self.base["val_fraction"])
 
     def run_file(self, settings: Mapping[str, Any], seed: int, folder: Path) -> dict[str, Any]:
         """The content of one trial's run file; it trains in `folder`."""
@@ -219,18 +205,10 @@ class YoloTrialTraining(TrialTraining):
     def known(self) -> dict[str, Any]:
         return {name: self.base_hyp.get(name, key.default) for name, key in KEYS.items()}
 
-    def check_options(self, options: Namespace) -> None:
-        super().check_options(options)
-        load_hyp(options.hyp)
-        if options.cfg:  # its rows are read by the training itself, whose modules load slowly
-            content = read_yaml(path := check_file(options.cfg, "cfg"), "cfg")
-            if not isinstance(content, dict) or not ("base" in content or {"backbone", "head"} <= content.keys()):
-                raise UserError(f"cfg {path} describes no network; it must hold backbone and head, as those in cfg/ do")
-
-    def files_of(self, options: Mapping[str, Any]) -> dict[str, str]:
-        hyp = options["hyp"]
-        hyp_file = hyp.get("base", "") if isinstance(hyp, Mapping) else hyp
-        return super().files_of(options) | {options["cfg"]: "cfg", hyp_file: "hyp"}
+    def check_files(self, options: Mapping[str, Any]) -> None:
+        super().check_files(options)
+        load_hyp(options["hyp"])
+        check_file(options["cfg"], "cfg")
 
     def inner_value(self, name: str, value: Any, where: str) -> Any:
         return check_hyp(self.base_hyp | {name: value}, where)[name]

@@ -24,6 +24,7 @@ from yolov7fast.predictors.predictor import Predictor
 from yolov7fast.training.checkpoints.resume import Progress
 from yolov7fast.training.config import DetrTrainConfig
 from yolov7fast.training.distributed import World
+from yolov7fast.training.ema import ModelEMA
 from yolov7fast.training.family import Family, class_names, load_run_data
 from yolov7fast.training.logging.bottleneck import DISK_CACHE, FAST_LOADER, WORKERS, Advice, Remedy
 from yolov7fast.training.optimizer import Rates
@@ -44,6 +45,7 @@ class DetrFamily(Family):
     config_class = DetrTrainConfig
     grid = GRID
     checkpoint_suffix = ".pth"
+    shorter_warmup = "a lower --warmup-iters, or more --epochs"
     weights_folder = ""  # checkpoints lie in the run's folder itself
     strips_final_checkpoint = True
     metric_names = (AP_SMALL, PEAK_MEMORY)
@@ -146,27 +148,22 @@ class DetrFamily(Family):
     # --- validation and files -----------------------------------------------------------------------------------------
 
     def predictor(self, config: EvalConfig) -> Predictor:
-        return DetrPredictor(self.averaged.ema, config.predict_options(), with_loss=True)
+        return DetrPredictor(self.ema.ema, config.predict_options(), with_loss=True)
 
     def further_metrics(self, result: EvalResult) -> dict[str, float]:
         return {AP_SMALL: result.sizes["small"].ap, PEAK_MEMORY: peak_memory_gb(self.device)}
 
     def checkpoint_content(self, progress: Progress) -> dict[str, Any]:
-        """Plain values and state dicts; weights that `resume` holds too are stored once."""
+        """Plain values and state dicts; weights that `resume` holds too are stored once.
+
+        Rates follow from the schedule and the global step alone: `scheduler` is for readers of the file.
+        """
         return {
             **self.model.description(),
-            "img_size": self.test_size,
             "model": self.model.state_dict(),
-            "ema": self.averaged.ema.state_dict(),
+            "ema": self.ema.ema.state_dict(),
+            "scheduler": self.schedule.state(progress.global_step, progress.epoch),
         }
-
-    def shorter_warmup(self) -> str:
-        return "a lower --warmup-iters, or more --epochs"
-
-    def checkpoint(self, progress: Progress, results_text: str) -> dict[str, Any]:
-        """Rates follow from the schedule and the global step alone: `scheduler` is for readers of the file."""
-        schedule = self.schedule.state(progress.global_step, progress.epoch)
-        return super().checkpoint(progress, results_text) | {"scheduler": schedule}
 
     def checkpoint_names(self, epoch: int, final: bool, is_best: bool) -> list[str]:
         names = super().checkpoint_names(epoch, final, is_best)
@@ -229,7 +226,12 @@ def profile_steps(config: DetrTrainConfig, world: World, checkpoint: dict[str, A
     config, device = prepare_process(config, DetrFamily, world, checkpoint)
     data = load_run_data(config, world)
     model = DetrFamily.build_network(config, data, checkpoint).to(device)
-    family = DetrFamily(config, data, model, device, world, resumed=checkpoint is not None)
+    family = DetrFamily(config, data, model, device, world)
+    family.optimizer, family.ema = family.build_optimizer(), ModelEMA(model)
+    family.build_loaders(family.stages[0])
+    family.fit_to_data(resumed=checkpoint is not None)
+    family.net = family.wrapped()
+    family.build_loss()
     timer, total, global_step = StageTimer(device), WARM_STEPS + config.profile, 0
     parts = family.model.train(), family.net, family.optimizer, family.ema, device
     step = TrainStep(family, *parts, amp=choose_amp(config.amp, device), clip_norm=family.clip_norm)

@@ -8,7 +8,6 @@ A family must define `name`, `loss_names` and seven methods: `build_network`, `b
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from importlib import import_module
@@ -22,10 +21,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from yolov7fast.checkpoint.checkpoint_reader import strip_checkpoint
 from yolov7fast.checkpoint.families import WEIGHTS_FOLDER, entry_of
-from yolov7fast.core.drawing import plot_images
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.paths import check_img_size
-from yolov7fast.core.process.threads import SideThread
 from yolov7fast.core.resize_schedule import RequestedStage, parse_resize_schedule
 from yolov7fast.core.text import printable
 from yolov7fast.data.data_yaml import DataYaml, check_train_source, find_data, load_data_yaml
@@ -37,12 +34,9 @@ from yolov7fast.evaluation.eval_result import SUMMARY, EvalResult, validation_lo
 from yolov7fast.evaluation.run_evaluation import run_evaluation
 from yolov7fast.evaluation.validation_findings import FindingsSink, findings
 from yolov7fast.predictors.predictor import Predictor
-from yolov7fast.reports.run_plots import plot_results
-from yolov7fast.training.checkpoints.data_changes import Fingerprint, fingerprint
-from yolov7fast.training.checkpoints.resume import Progress, previous_of, weights_dir_of
+from yolov7fast.training.checkpoints.resume import Progress, weights_dir_of
 from yolov7fast.training.config import TrainConfig
 from yolov7fast.training.distributed import World, main_first
-from yolov7fast.training.ema import ModelEMA
 from yolov7fast.training.logging.bottleneck import Advice
 from yolov7fast.training.optimizer import Rates
 
@@ -129,13 +123,16 @@ class ResizeStage(NamedTuple):
     batch: int
 
 
-def plan_stages(config: TrainConfig, size: int, processes: int, grid: int) -> list[ResizeStage]:
-    """The stages of --resize-schedule; without a schedule one stage of `size`. grid: the largest stride.
+def plan_sizes(config: TrainConfig, grid: int, processes: int) -> tuple[list[ResizeStage], int]:
+    """The stages of --resize-schedule (without it one of --img-size) and the size of validation. grid: largest stride.
 
-    A stage has the run's batch, until one names another, which then holds for those after it.
+    A stage has the run's batch, until one names another, which then holds for those after it. Validation has the size
+    that a resumed run began with, else the second --img-size, else that of the last stage.
     """
+    sizes = config.img_size if isinstance(config.img_size, list) else [config.img_size]
+    rounded = {size: check_img_size(size, grid) for size in dict.fromkeys(sizes)}  # each is reported once
     stages, batch = [], config.batch_size
-    for stage in parse_resize_schedule(config.resize_schedule) or [RequestedStage(0, size)]:
+    for stage in parse_resize_schedule(config.resize_schedule) or [RequestedStage(0, rounded[sizes[0]])]:
         batch = stage.batch or batch
         if batch % processes:
             raise UserError(
@@ -143,7 +140,10 @@ def plan_stages(config: TrainConfig, size: int, processes: int, grid: int) -> li
                 f"processes, {processes}"
             )
         stages.append(ResizeStage(stage.epoch, check_img_size(stage.size, grid), batch))
-    return stages
+    test_size = stage_of(stages, config.epochs - 1).size
+    if isinstance(config.img_size, list) and (not config.resize_schedule or "img_size" in config.given):
+        test_size = rounded[sizes[-1]]
+    return stages, config.test_size or test_size
 
 
 def stage_of(stages: Sequence[ResizeStage], epoch: int) -> ResizeStage:
@@ -153,7 +153,7 @@ def stage_of(stages: Sequence[ResizeStage], epoch: int) -> ResizeStage:
 
 class Family(ABC):
     """A family of detectors. The class says how its runs are started and resumed; an instance is a network with its
-    loaders, loss, optimizer and EMA, ready to train."""
+    loaders, loss and optimizer, which `train.train` builds in the order of the methods below."""
 
     # --- constants of the family
     name: ClassVar[str]  # in checkpoints, opt.yaml and the table of families
@@ -164,10 +164,13 @@ class Family(ABC):
     metric_names: ClassVar[tuple[str, ...]] = ()  # columns of results.csv that a validation fills besides the summary
     advice: ClassVar[Mapping[str, Advice]] = MappingProxyType({})  # where it differs from that of `bottleneck`
     epoch_files: ClassVar[tuple[str, ...]] = ()  # patterns of checkpoints of single epochs, limited by --keep-epochs
+    saves_initial: ClassVar[bool] = False  # whether the network before its first step is kept as init.pt
     strips_final_checkpoint: ClassVar[bool] = False  # whether a complete run's last checkpoint loses its training state
     drawn_batches: ClassVar[int] = 3  # training batches that are plotted, from the first on
     dataset_class: ClassVar[type | None] = None  # a data set with another augmentation
     finds_unused_parameters: ClassVar[bool] = False  # whether a batch may leave parameters without a gradient
+    shorter_warmup: ClassVar[str] = "more --epochs"  # what a user whose warm-up is too long is told to add
+    test_flags: ClassVar[tuple[str, ...]] = ()  # further flags with which `test` measures as validations do
     files: ClassVar[Mapping[str, Callable[[str], str]]] = MappingProxyType(
         {"data": find_data}
     )  # flag -> how it is found
@@ -176,6 +179,13 @@ class Family(ABC):
     loss_factor: float = 1.0  # multiplies the loss
     clip_norm: float = 0.0  # largest norm of all gradients together; 0: not clipped
     warmup: int = 0  # iterations of the learning rate's warm-up
+    class_groups: Mapping[str, Sequence[int]] = MappingProxyType({})  # classes by head, where there are several
+    settings_files: Mapping[str, Mapping[str, Any]] = MappingProxyType({})  # file of the run folder -> its values
+    width: int = 0  # of the last batch, as the network saw it
+    wandb_id: str | None = None
+    optimizer: torch.optim.Optimizer
+    ema: Any  # a `ModelEMA`; None in all processes but the main one, which validates and saves
+    net: Callable  # what the step calls
 
     # --- how runs start and resume ------------------------------------------------------------------------------------
 
@@ -200,52 +210,27 @@ class Family(ABC):
 
     # --- building -----------------------------------------------------------------------------------------------------
 
-    def __init__(
-        self, config: Any, data: DataYaml, model: Any, device: torch.device, world: World, resumed: bool = False
-    ):
-        """Build what trains a network, in upstream's order, on which its random draws rest.
-
-        config: completed by `start.completed`; model: on the device, with start weights; resumed: a checkpoint's state
-        will be loaded.
-        """
-        self.config, self.data, self.model, self.device, self.world = config, data, model, device, world
-        self.run_dir = Path(config.save_dir)
-        self.weights_dir = weights_dir_of(self.run_dir, self.weights_folder, config.resume)
-        self.names = class_names(data, config.single_cls)
-        self.nc = len(self.names)
-        self.val_loader = self.validation_set = None
-        self.draws_plots = config.keep_files
-        self.plot_executor = SideThread("plots")
-        self.pending_plots: list[Future] = []
-        self.width = 0  # of the last batch, as the network saw it
-        self.wandb_id: str | None = None
-        self.plan_sizes()
-        self.optimizer = self.build_optimizer()
-        self.ema = ModelEMA(self.model) if world.is_main else None
-        self.build_loaders(self.stages[0])
-        self.fit_to_data(resumed)
-        self.net = self.wrapped()
-        self.build_loss()
-
     @classmethod
     @abstractmethod
     def build_network(cls, config: Any, data: DataYaml, checkpoint: dict[str, Any] | None) -> nn.Module:
         """The network with its start weights on the CPU: fresh, or as a checkpoint describes it."""
 
+    def __init__(self, config: Any, data: DataYaml, model: Any, device: torch.device, world: World):
+        """config: completed by `start.completed`; model: on the device, with start weights."""
+        self.config, self.data, self.model, self.device, self.world = config, data, model, device, world
+        self.run_dir = Path(config.save_dir)
+        self.weights_dir = weights_dir_of(self.run_dir, self.weights_folder, config.resume)
+        self.names = class_names(data, config.single_cls)
+        self.nc = len(self.names)
+        self.stages, self.test_size = plan_sizes(config, self.grid, world.size)
+        self.loader: Any = None
+        self.val_loader: Any = None
+        self.dataset: Any = None
+        self.validation_set: Any = None
+
     @abstractmethod
     def build_optimizer(self) -> torch.optim.Optimizer:
         """The optimizer of `model`."""
-
-    def fit_to_data(self, resumed: bool) -> None:
-        """Set what the network takes from the training set, such as anchors."""
-
-    def build_loss(self) -> None:
-        """Build what `forward_loss` needs, and the learning rate schedule: the length of an epoch is known."""
-
-    def plan_sizes(self) -> None:
-        """Set the stages of the resize schedule, and `test_size`, the size of validation: that of the last epoch."""
-        self.stages = plan_stages(self.config, self.config.img_size, self.world.size, self.grid)
-        self.test_size = stage_of(self.stages, self.config.epochs - 1).size
 
     def loader_options(self, split: str) -> dict[str, Any]:
         """The keywords of `create_dataloader` for `train` or `val`; the default does not augment.
@@ -297,6 +282,9 @@ class Family(ABC):
             check_labels(self.validation_set, config, self.data, self.nc)
             warn_of_data(self.dataset, None if config.overfit else self.validation_set, config, self.img_size)
 
+    def fit_to_data(self, resumed: bool) -> None:
+        """Set what the network takes from the training set, such as anchors. resumed: a checkpoint will be loaded."""
+
     def wrapped(self) -> Callable:
         """What the step calls: the network itself, or with several processes one that averages gradients."""
         if not self.world.is_distributed:
@@ -304,25 +292,26 @@ class Family(ABC):
         ids = [self.world.local_rank] if self.device.type == "cuda" else None
         return DistributedDataParallel(self.model, device_ids=ids, find_unused_parameters=self.finds_unused_parameters)
 
+    def build_loss(self) -> None:
+        """Build what `forward_loss` needs, and the learning rate schedule: the length of an epoch is known."""
+
     # --- epoch and step -----------------------------------------------------------------------------------------------
 
     def start_epoch(self, epoch: int, batch_index: int, per_class_ap: Sequence[float]) -> None:
-        """Prepare the epoch and place the loader at its batch `batch_index`; per_class_ap: of the last validation."""
+        """Choose stage, loss and images of an epoch of which `batch_index` batches are done.
+
+        per_class_ap: of the last validation.
+        """
         stage = stage_of(self.stages, epoch)
         if stage is not self.stage:
             where = f"{epoch}/{self.config.epochs - 1}"
             log.info("resize schedule: epoch %s begins at %d pixels, batch %d", where, stage.size, stage.batch)
             self.enter_stage(stage)
-        self.prepare_epoch(epoch, batch_index, per_class_ap)
-        self.loader.set_epoch(epoch, batch_index if self.config.seed is not None else 0)
 
     def enter_stage(self, stage: ResizeStage) -> None:
         """Change to another stage of the resize schedule."""
         self.loader.close()
         self.build_loaders(stage)
-
-    def prepare_epoch(self, epoch: int, batch_index: int, per_class_ap: Sequence[float]) -> None:
-        """Choose what changes between epochs; the loader is that of the epoch's stage."""
 
     @abstractmethod
     def rates(self, global_step: int, epoch: int, batch_index: int) -> Rates:
@@ -330,7 +319,7 @@ class Family(ABC):
 
     @abstractmethod
     def to_device(self, batch, device: torch.device) -> tuple[Any, ...]:
-        """The batch with its images on the device, ready for the network."""
+        """The batch with its images on the device, ready for the network; sets `width`."""
 
     @abstractmethod
     def forward_loss(self, net: Callable, batch, mark: Callable[[str], None]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -339,37 +328,24 @@ class Family(ABC):
         mark: called with the name of a stage that has ended, such as `forward`.
         """
 
-    def batch_info(self, batch) -> tuple[int, int]:
-        """Labels in the batch, and the width that the network saw of it."""
-        return batch[1].shape[0], self.width
-
-    def batch_files(self, batch) -> list[str]:
-        return list(batch[2])
-
-    def draw_batch(self, batch, global_step: int) -> None:
-        """Plot the first batches in a background thread; it gets copies, since the loader may reuse their memory."""
-        if global_step < self.drawn_batches and self.world.is_main and self.draws_plots:
-            images, targets, paths = batch[0].clone(), batch[1].clone(), batch[2]
-            file = self.run_dir / f"train_batch{global_step}.jpg"
-            self.pending_plots.append(self.plot_executor.submit(plot_images, images, targets, paths, file, self.names))
-
     # --- validation ---------------------------------------------------------------------------------------------------
 
     def validate(self, epoch: int, final: bool, draw: bool, should_stop: Callable[[], bool]) -> Validation:
         """Measure the EMA. should_stop: called after every batch; True raises `evaluation.loop.EvaluationStopped`."""
+        keeps_files = self.config.keep_files
         config = EvalConfig(
             img_size=self.test_size,
             batch_size=self.val_batch,
             single_cls=self.config.single_cls,
             v5_metric=getattr(self.config, "v5_metric", False),
             half=self.config.amp != "off",
-            outputs=OutputConfig(verbose=final and self.nc < 50, plots=draw and self.draws_plots),
+            outputs=OutputConfig(verbose=final and self.nc < 50, plots=draw and keeps_files),
         )
-        sinks = [FindingsSink(self.nc)] if self.draws_plots else []
+        sinks = [FindingsSink(self.nc)] if keeps_files else []
         where = self.val_loader, self.data, self.run_dir
         result = run_evaluation(self.predictor(config), *where, config, sinks=sinks, should_stop=should_stop)
         metrics = result.metrics | self.further_metrics(result)
-        found = findings(result, sinks[0], self.names, self.class_groups()) if sinks else {}
+        found = findings(result, sinks[0], self.names, self.class_groups) if sinks else {}
         return Validation(metrics, list(result.per_class_ap), result.fitness, result.losses, found)
 
     @abstractmethod
@@ -380,42 +356,15 @@ class Family(ABC):
         """The values of `metric_names`, by name."""
         return {}
 
-    def class_groups(self) -> Mapping[str, Sequence[int]]:
-        """Classes by the head that predicts them; empty where one head predicts all."""
-        return {}
-
-    @property
-    def averaged(self) -> ModelEMA:
-        """The EMA, which the main process has: the one that validates and saves."""
-        assert self.ema is not None
-        return self.ema
-
     # --- checkpoints --------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def checkpoint_content(self, progress: Progress) -> dict[str, Any]:
         """Network and EMA, as checkpoints of this family hold them, and further entries."""
 
-    def checkpoint(self, progress: Progress, results_text: str) -> dict[str, Any]:
-        """A checkpoint without what resuming needs. In the middle of an epoch, the one before is the last complete."""
-        return {
-            "epoch": progress.epoch - 1,
-            "best_fitness": progress.best_fitness,
-            "training_results": results_text,
-            **self.checkpoint_content(progress),
-            "updates": self.averaged.updates,
-            "optimizer": self.optimizer.state_dict(),
-            "wandb_id": self.wandb_id,
-        }
-
     def checkpoint_names(self, epoch: int, final: bool, is_best: bool) -> list[str]:
         """The files to write after an epoch, `last` first."""
         return [f"last{self.checkpoint_suffix}"] + [f"best{self.checkpoint_suffix}"] * is_best
-
-    def data_fingerprint(self) -> Fingerprint:
-        """Of the images, labels and classes that the run sees."""
-        sets: dict[str, Any] = {"train": self.dataset, "val": self.validation_set}
-        return fingerprint({name: each for name, each in sets.items() if each is not None}, self.data.names)
 
     def state(self) -> dict[str, Any]:
         """What resuming must remember of this family, beyond what every run remembers."""
@@ -428,40 +377,6 @@ class Family(ABC):
         """Resume from a checkpoint without our complete state, as far as possible."""
         raise UserError("this checkpoint holds no state to resume from; start a new run with --weights")
 
-    def settings_files(self) -> Mapping[str, Mapping[str, Any]]:
-        """Settings to write into the run folder besides opt.yaml, by file name."""
-        return {}
-
-    def save_initial(self) -> None:
-        """Save what a fresh run keeps of its first state; by default nothing, since the seed makes the same network."""
-
-    # --- messages and the end -----------------------------------------------------------------------------------------
-
-    def shorter_warmup(self) -> str:
-        """What a user whose warm-up is too long adds or changes: '--hyp small'."""
-        return "more --epochs"
-
-    def command_flags(self, command: str) -> list[str]:
-        """The flags with which `test` measures as this run's validations did, or `detect` sees as they saw."""
-        names = ("single_cls", "keep_partial_labels", "v5_metric") if command == "test" else ()
-        return [f"--{name.replace('_', '-')}" for name in names if getattr(self.config, name, False)]
-
-    def finish(self) -> None:
-        """Plots, then the family's final files; the previous checkpoint goes last, as a sign that all is done."""
-        if not self.world.is_main:
-            return
-        for plot in self.pending_plots:
-            if isinstance(error := plot.exception(), OSError | UserError):
-                log.warning("%s; training continues", error)
-            elif error is not None:
-                raise error
-        if not self.draws_plots:
-            return
-        plot_results(save_dir=self.run_dir)
-        last = self.weights_dir / f"last{self.checkpoint_suffix}"
-        self.write_final_files(last)
-        previous_of(last).unlink(missing_ok=True)
-
     def write_final_files(self, last: Path) -> None:
         """Where the family says so, strip best and last weights of what training needs. last: the last checkpoint."""
         if not self.strips_final_checkpoint:
@@ -471,8 +386,7 @@ class Family(ABC):
                 strip_checkpoint(path)
 
     def close(self) -> None:
-        """Stop the threads and processes of plots and loaders."""
-        self.plot_executor.shutdown(wait=True)
-        self.loader.close()
-        if self.val_loader is not None:
-            self.val_loader.close()
+        """Stop the processes of the loaders."""
+        for loader in (self.loader, self.val_loader):
+            if loader is not None:
+                loader.close()

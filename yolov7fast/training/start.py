@@ -256,5 +256,5 @@ def make_run_folder(config: TrainConfig, family: Family) -> None:
     if config.resume and (folder / "opt.yaml").is_file():
         begun = read_yaml(folder / "opt.yaml")
         stored |= {name: begun[name] for name in AS_BEGUN if name in begun}
-    for name, values in {**family.settings_files(), "opt.yaml": stored}.items():
+    for name, values in {**family.settings_files, "opt.yaml": stored}.items():
         write_atomically(folder / name, yaml.safe_dump(dict(values), sort_keys=False))

@@ -31,6 +31,7 @@ from yolov7fast.training.checkpoints.data_changes import REMEDY, check_unchanged
 from yolov7fast.training.checkpoints.resume import damage_named, progress_of
 from yolov7fast.training.config import AUTO_BATCH, TrainConfig
 from yolov7fast.training.distributed import World, from_main, join, leave, peer_failure_as_user_error
+from yolov7fast.training.ema import ModelEMA
 from yolov7fast.training.family import Family, load_run_data
 from yolov7fast.training.logging import messages
 from yolov7fast.training.logging.loggers import check_loggers, make_loggers
@@ -74,20 +75,21 @@ def train(
 
         data = load_run_data(config, world)
         model = family_class.build_network(config, data, checkpoint).to(device)
-        # optimizer, EMA, loaders, loss and schedule, in upstream's order: see `Family.__init__`
-        family = family_class(config, data, model, device, world, resumed=checkpoint is not None)
+        family = family_class(config, data, model, device, world)
         reporter = Reporter(Path(config.save_dir), family.loss_names, (*family.metric_names, *FURTHER))
         with closing(reporter), closing(family):
+            # upstream's order, on which its random draws and the first averaged weights rest
+            family.optimizer = family.build_optimizer()
+            family.ema = ModelEMA(model) if world.is_main else None
+            family.build_loaders(family.stages[0])
+            family.fit_to_data(resumed=checkpoint is not None)
+            family.net = family.wrapped()
+            family.build_loss()
             trainer = Trainer(family, config, world, reporter)
+
             with failures_reported(trainer, checkpoint):
                 is_changed = check_training_set(trainer, checkpoint)
-                if world.is_main:
-                    lock.take()
-                    make_run_folder(config, family)
-                    trainer.restore_folder = partial(restore_folder, config, family, lock, reporter)
-                keep_log(output, config, world)
-                open_reports(reporter, config, checkpoint, world)
-
+                open_run(trainer, lock, output, checkpoint)
                 if checkpoint is not None:
                     resume(trainer, checkpoint, is_changed)
                 else:
@@ -249,9 +251,15 @@ def restore_folder(config: TrainConfig, family: Family, lock: FolderLock, report
         reporter.write_tables()
 
 
-def open_reports(reporter: Reporter, config: TrainConfig, checkpoint: dict[str, Any] | None, world: World) -> None:
-    """Open loggers and the run's page, in the main process of a run that keeps files."""
-    if world.is_main and config.keep_files:
+def open_run(trainer: Trainer, lock: FolderLock, output: RunOutput | None, checkpoint: dict[str, Any] | None) -> None:
+    """Make the run's folder and open log, loggers and page: all that the run writes to."""
+    config, reporter = trainer.config, trainer.reporter
+    if trainer.world.is_main:
+        lock.take()
+        make_run_folder(config, trainer.family)
+        trainer.restore_folder = partial(restore_folder, config, trainer.family, lock, reporter)
+    keep_log(output, config, trainer.world)
+    if trainer.world.is_main and config.keep_files:
         reporter.loggers = make_loggers(config, reporter.run_dir, checkpoint)
         reporter.page = RunPage(reporter.run_dir, resumed=checkpoint is not None)
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
+from yolov7fast.checkpoint.checkpoint_writer import save_checkpoint
 from yolov7fast.checkpoint.families import FAMILY_KEY
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.atomic import write_atomically
@@ -17,12 +18,13 @@ from yolov7fast.core.process import signals
 from yolov7fast.core.process.signals import StopRequest
 from yolov7fast.core.text import styled
 from yolov7fast.evaluation.eval_loop import EvaluationStopped
-from yolov7fast.training.checkpoints.data_changes import Fingerprint
+from yolov7fast.training.checkpoints.data_changes import Fingerprint, fingerprint
 from yolov7fast.training.checkpoints.files import CheckpointFiles
 from yolov7fast.training.checkpoints.resume import (
     Progress,
     collect_state,
     names_to_write,
+    previous_of,
     progress_of,
     random_states,
     remove_old_epochs,
@@ -94,8 +96,9 @@ class Trainer:
 
     @cached_property
     def data_fingerprint(self) -> Fingerprint:
-        """Of what is trained on, for checkpoints."""
-        return self.family.data_fingerprint()
+        """Of the images, labels and classes that the run sees, for checkpoints."""
+        sets = {"train": self.family.dataset, "val": self.family.validation_set}
+        return fingerprint({name: each for name, each in sets.items() if each is not None}, self.family.names)
 
     def resume(self, state: dict[str, Any]) -> None:
         """Resume from a collected state: bit for bit, if the samples are keyed or the epoch had ended."""
@@ -123,8 +126,8 @@ class Trainer:
 
     def save_initial(self) -> None:
         """Before the first step of a fresh run: from now on it can be resumed."""
-        if self.world.is_main and self.config.keep_files:
-            self.family.save_initial()
+        if self.world.is_main and self.config.keep_files and self.family.saves_initial:
+            save_checkpoint(self.family.model, self.files.folder / "init.pt")
         if not self.config.nosave:
             self.save([self.files.last.name])
 
@@ -149,10 +152,17 @@ class Trainer:
                 if not self.finish_epoch(progress.epoch, time.time() - started, stop):
                     return self.interrupted(stop)
         self.files.retry_best(progress)
-        self.family.finish()
+        if self.world.is_main and self.config.keep_files:
+            self.finish()
         self.count_time()
         self.files.refuse_missing_best(progress)
         return self.outcome(0)
+
+    def finish(self) -> None:
+        """Plots, then the family's final files; the previous checkpoint goes last, as a sign that all is done."""
+        self.reporter.finish_plots()
+        self.family.write_final_files(self.files.last)
+        previous_of(self.files.last).unlink(missing_ok=True)
 
     def interrupted(self, stop: StopRequest) -> Outcome:
         """Save where the run is, unless that has just been done, and leave."""
@@ -180,6 +190,7 @@ class Trainer:
         if self.all_batches_done():  # the run was stopped in the validation
             return False
         family.start_epoch(epoch, progress.batch_index, progress.per_class_ap)
+        family.loader.set_epoch(epoch, progress.batch_index if config.seed is not None else 0)
         family.model.train()
         if family.ema is not None:
             family.ema.forget_pairs()
@@ -195,12 +206,13 @@ class Trainer:
                 progress.epoch_waited += waiting
                 self.timer.add("data", waiting * 1e3)
                 rates = family.rates(progress.global_step, epoch, progress.batch_index)
-                self.recent[progress.global_step] = family.batch_files(batch)
+                self.recent[progress.global_step] = list(batch[2])
                 step(batch, progress.global_step, rates, self.timer_for(progress.global_step))
-                family.draw_batch(batch, progress.global_step)
+                if self.world.is_main and config.keep_files and progress.global_step < family.drawn_batches:
+                    self.reporter.draw_batch(batch, progress.global_step, family.names)
                 progress.global_step += 1
                 progress.batch_index += 1
-                progress.labels, progress.img_size = family.batch_info(batch)
+                progress.labels, progress.img_size = len(batch[1]), family.width
                 progress.epoch_seconds = time.time() - began
                 self.show(bar, epoch)
                 asked_to_stop, save_due = any_rank([bool(stop), self.save_is_due()], self.world)
@@ -393,10 +405,20 @@ class Trainer:
         self.refuse_nonfinite_weights()
         self.restore_folder()
         self.count_time()
-        content = self.family.checkpoint(self.progress, self.reporter.text())
-        content[FAMILY_KEY] = self.family.name
-        content["resume"] = collect_state(self.step, self.progress, self.family.state(), random_of_ranks)
-        content["resume"]["data"] = self.data_fingerprint
+        family, progress = self.family, self.progress
+        state = collect_state(self.step, progress, family.state(), random_of_ranks)
+        content = {
+            "epoch": progress.epoch - 1,  # in the middle of an epoch, the one before is the last complete
+            "best_fitness": progress.best_fitness,
+            "training_results": self.reporter.text(),
+            **family.checkpoint_content(progress),
+            "updates": family.ema.updates,
+            "optimizer": family.optimizer.state_dict(),
+            "wandb_id": family.wandb_id,
+            "img_size": family.test_size,
+            FAMILY_KEY: family.name,
+            "resume": {**state, "data": self.data_fingerprint},
+        }
         if self.files.write(content, names, self.progress):
             self.saved_at = self.progress.epoch, self.progress.batch_index
 

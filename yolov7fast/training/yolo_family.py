@@ -19,10 +19,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from yolov7fast.checkpoint.checkpoint_writer import save_checkpoint
 from yolov7fast.checkpoint.released_weights import local_weights
 from yolov7fast.core.errors import UserError, shown
-from yolov7fast.core.files.paths import check_file, check_img_size
+from yolov7fast.core.files.paths import check_file
 from yolov7fast.core.text import printable
 from yolov7fast.data.class_weights import labels_to_class_weights, labels_to_image_weights
 from yolov7fast.data.data_yaml import DataYaml
@@ -41,7 +40,7 @@ from yolov7fast.training import hyperparameters as hyper
 from yolov7fast.training.checkpoints.resume import Progress, run_folder_of
 from yolov7fast.training.config import YoloTrainConfig
 from yolov7fast.training.distributed import World, from_main, main_first
-from yolov7fast.training.family import Family, ResizeStage, class_names, plan_stages, stage_of
+from yolov7fast.training.family import Family, ResizeStage, class_names
 from yolov7fast.training.optimizer import Rates
 from yolov7fast.training.yolo_network import build_model
 from yolov7fast.training.yolo_schedule import (
@@ -64,7 +63,10 @@ class YoloFamily(Family):
     config_class = YoloTrainConfig
     epoch_files = ("epoch_*.pt", "best_*.pt")
     strips_final_checkpoint = True
+    saves_initial = True
     drawn_batches = 10
+    shorter_warmup = "more --epochs, or lower warmup_epochs and warmup_min_iters in the hyp file, as --hyp small does"
+    test_flags = ("--iou-thres", f"{TRAINING_IOU:g}")
     files = MappingProxyType({**Family.files, "cfg": partial(check_file, kind="cfg"), "weights": local_weights})
     config: YoloTrainConfig
     model: Model
@@ -101,17 +103,14 @@ class YoloFamily(Family):
 
     # --- building -----------------------------------------------------------------------------------------------------
 
-    def __init__(
-        self,
-        config: YoloTrainConfig,
-        data: DataYaml,
-        model: Model,
-        device: torch.device,
-        world: World,
-        resumed: bool = False,
-    ):
-        self.stored_hyp = hyper.load_hyp(config.hyp)  # as the run's hyp.yaml has it
-        self.hyp = hyp = hyper.effective_hyp(self.stored_hyp, config)
+    @classmethod
+    def build_network(cls, config: YoloTrainConfig, data: DataYaml, checkpoint: dict[str, Any] | None) -> Model:
+        return build_model(config, hyper.load_hyp(config.hyp), len(class_names(data, config.single_cls)), checkpoint)
+
+    def __init__(self, config: YoloTrainConfig, data: DataYaml, model: Model, device: torch.device, world: World):
+        stored = hyper.load_hyp(config.hyp)  # as the run's hyp.yaml has it
+        self.settings_files = {"hyp.yaml": stored}
+        self.hyp = hyp = hyper.effective_hyp(stored, config)
         source = config.hyp if isinstance(config.hyp, str) else "of the run file"
         log.info("hyperparameters: %s (%d values; --verbose lists them)", source, len(hyp))
         log.debug("%s", ", ".join(f"{k}={v}" for k, v in hyp.items()))
@@ -122,22 +121,10 @@ class YoloFamily(Family):
             model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
         self.loss_factor = world.size * (4.0 if config.quad else 1.0)
         self.grid = max(int(model.stride.max()), 32)
-        super().__init__(config, data, model, device, world, resumed)
-
-    @classmethod
-    def build_network(cls, config: YoloTrainConfig, data: DataYaml, checkpoint: dict[str, Any] | None) -> Model:
-        return build_model(config, hyper.load_hyp(config.hyp), len(class_names(data, config.single_cls)), checkpoint)
-
-    def plan_sizes(self) -> None:
-        """Round image sizes up to what the strides divide. A resumed run validates at the size that it began with."""
-        sizes = self.config.img_size if len(self.config.img_size) == 2 else self.config.img_size * 2
-        rounded = {size: check_img_size(size, self.grid) for size in dict.fromkeys(sizes)}  # each is reported once
-        size, test_size = (rounded[size] for size in sizes)
-        self.stages = plan_stages(self.config, size, self.world.size, self.grid)
-        self.test_size = stage_of(self.stages, self.config.epochs - 1).size
-        if not self.config.resize_schedule or "img_size" in self.config.given:
-            self.test_size = test_size
-        self.test_size = self.config.test_size or self.test_size
+        if heads := getattr(model.model[-1], "head_config", None):
+            heads = HeadConfig.from_dict(heads)
+            self.class_groups = {f"{h}: {name}": ids for h, (name, ids) in enumerate(zip(heads.names, heads.classes))}
+        super().__init__(config, data, model, device, world)
 
     def build_optimizer(self) -> torch.optim.Optimizer:
         decay = scaled_weight_decay(self.hyp, self.stages[0].batch)
@@ -228,8 +215,8 @@ class YoloFamily(Family):
         self.schedule = replace(self.schedule, total_batch=stage.batch)
         set_weight_decay(self.optimizer, scaled_weight_decay(self.hyp, stage.batch))
 
-    def prepare_epoch(self, epoch: int, batch_index: int, per_class_ap: Sequence[float]) -> None:
-        """Choose loss and images of the epoch."""
+    def start_epoch(self, epoch: int, batch_index: int, per_class_ap: Sequence[float]) -> None:
+        super().start_epoch(epoch, batch_index, per_class_ap)
         self.assigner = assigner_at(self.assigners, epoch)
         if self.config.image_weights and batch_index == 0:
             self.dataset.indices = self.weighted_indices(per_class_ap)
@@ -273,33 +260,17 @@ class YoloFamily(Family):
     # --- validation ---------------------------------------------------------------------------------------------------
 
     def predictor(self, config: EvalConfig) -> Predictor:
-        self.averaged.copy_attributes(self.model)
-        return network_predictor(self.averaged.ema, config.predict_options(), self.losses["plain"])
-
-    def class_groups(self) -> Mapping[str, Sequence[int]]:
-        config = getattr(self.model.model[-1], "head_config", None)
-        if config is None:
-            return {}
-        heads = HeadConfig.from_dict(config)
-        return {f"{h}: {name}": ids for h, (name, ids) in enumerate(zip(heads.names, heads.classes))}
+        self.ema.copy_attributes(self.model)
+        return network_predictor(self.ema.ema, config.predict_options(), self.losses["plain"])
 
     # --- checkpoints --------------------------------------------------------------------------------------------------
 
-    def settings_files(self) -> Mapping[str, Mapping[str, Any]]:
-        return {"hyp.yaml": self.stored_hyp}
-
-    def save_initial(self) -> None:
-        """init.pt: the network before its first step, as a bare module."""
-        save_checkpoint(self.model, self.weights_dir / "init.pt")
-
-    def checkpoint(self, progress: Progress, results_text: str) -> dict[str, Any]:
+    def checkpoint_content(self, progress: Progress) -> dict[str, Any]:
         """Upstream writes the best fitness as an array of one, and as a plain 0.0 as long as nothing beat zero."""
         best = np.array([progress.best_fitness]) if progress.best_fitness else 0.0
-        return super().checkpoint(progress, results_text) | {"best_fitness": best, "img_size": self.test_size}
-
-    def checkpoint_content(self, progress: Progress) -> dict[str, Any]:
-        self.averaged.copy_attributes(self.model)
-        return {"model": deepcopy(self.model).half(), "ema": deepcopy(self.averaged.ema).half()}
+        self.ema.copy_attributes(self.model)
+        networks = {"model": deepcopy(self.model).half(), "ema": deepcopy(self.ema.ema).half()}
+        return {"best_fitness": best, **networks}
 
     def checkpoint_names(self, epoch: int, final: bool, is_best: bool) -> list[str]:
         names = super().checkpoint_names(epoch, final, is_best)
@@ -314,7 +285,7 @@ class YoloFamily(Family):
             "stage": self.stages.index(self.stage),
             "indices": list(self.dataset.indices) if self.config.image_weights else [],
             "balance": [list(loss.balance) for loss in self.losses.values()],
-            "hyp": dict(self.stored_hyp),
+            "hyp": dict(self.settings_files["hyp.yaml"]),
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
@@ -327,7 +298,8 @@ class YoloFamily(Family):
             self.enter_stage(stage)
         if state["indices"]:
             self.dataset.indices = list(state["indices"])
-        changes = changed_values(state.get("hyp", self.stored_hyp), self.stored_hyp)  # older checkpoints have none
+        stored = self.settings_files["hyp.yaml"]
+        changes = changed_values(state.get("hyp", stored), stored)  # older checkpoints have none
         for loss, balance in zip(self.losses.values(), state["balance"], strict=not changes):
             loss.balance = list(balance)
         if changes:
@@ -351,20 +323,6 @@ class YoloFamily(Family):
         if self.ema and checkpoint.get("ema") is not None:
             self.ema.ema.load_state_dict(checkpoint["ema"].float().state_dict())
             self.ema.updates = checkpoint["updates"]
-
-    # --- messages and the end -----------------------------------------------------------------------------------------
-
-    def shorter_warmup(self) -> str:
-        """The length is the larger of two; the one that makes it that long is named."""
-        if round(self.hyp["warmup_epochs"] * len(self.loader)) >= self.warmup:
-            return "more --epochs, or lower warmup_epochs in the hyp file"
-        if "warmup_min_iters" in self.hyp:
-            return "more --epochs, or lower warmup_min_iters in the hyp file"
-        return "--hyp small, the hyper-parameters for small data sets"
-
-    def command_flags(self, command: str) -> list[str]:
-        nms = ["--iou-thres", f"{TRAINING_IOU:g}"] if command == "test" else []
-        return ["--img-size", str(self.test_size), *nms, *super().command_flags(command)]
 
     def write_final_files(self, last: Path) -> None:
         self.final_coco_test([last, last.with_stem("best")])

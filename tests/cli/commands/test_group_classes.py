@@ -1,6 +1,5 @@
 """`yolov7fast data heads`: the head configuration of a data set."""
 
-import cv2
 import pytest
 
 from yolov7fast.cli.commands.data import main
@@ -13,15 +12,13 @@ def run(capsys, *words) -> str:
     return capsys.readouterr().out
 
 
-def test_table_file_and_image_for_a_data_set(shapes_small, tmp_path, capsys):
+def test_table_and_file_for_a_data_set(shapes_small, tmp_path, capsys):
     output = tmp_path / "heads.yaml"
     printed = run(capsys, shapes_small / "shapes.yaml", "--heads", 2, "--img-size", 320, "--output", output)
     config = HeadConfig.load(output)
     assert (config.nc, config.heads) == (4, 2)
     assert "head_0" in printed and "cone (2)" in printed and f"--head-config {output}" in printed
     assert "  # cone" in output.read_text()
-    image = cv2.imread(str(output.with_suffix(".png")))
-    assert image.shape == (840, 1200, 3) and image.std() > 10
 
 
 def test_heads_are_ordered_from_tall_to_wide_on_the_projects_own_data(shapes, tmp_path, capsys):

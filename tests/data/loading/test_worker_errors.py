@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -163,5 +164,11 @@ def test_no_process_and_no_memory_is_left_behind(way, code):
 
 
 def test_memory_settings_of_the_user_are_kept(monkeypatch):
+    options = []
+    monkeypatch.setattr("ctypes.CDLL", lambda name: SimpleNamespace(mallopt=lambda *option: options.append(option)))
+    keep_freed_memory()
+    assert options or any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ)
+    options.clear()
     monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "1000000")
-    assert not keep_freed_memory()
+    keep_freed_memory()
+    assert not options

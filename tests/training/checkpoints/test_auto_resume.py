@@ -208,7 +208,13 @@ def test_a_checkpoint_is_written_after_a_minute_then_every_ten_unless_asked_othe
     monkeypatch.setattr(time, "time", lambda: clock[0])
     family = FakeFamily(tmp_path, batches=[1.0] * 7)
     trainer = fake_trainer(tmp_path, family, epochs=1, save_every=given())
-    saved, family.draw_batch = [], lambda *_: clock.__setitem__(0, clock[0] + 250)
+    saved, rates = [], family.rates
+
+    def a_step_takes_250_seconds(*args):
+        clock[0] += 250
+        return rates(*args)
+
+    family.rates = a_step_takes_250_seconds
     trainer.save = lambda names: saved.append(trainer.progress.batch_index)
     trainer.fit()
     assert saved == [1, 4, 7, 0]  # after 250, 1000 and 1750 seconds, and at the end of the epoch

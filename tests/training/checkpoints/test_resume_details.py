@@ -9,11 +9,13 @@ import pytest
 import yaml
 
 import yolov7fast.training.family
+import yolov7fast.training.logging.reporter
 from tests.training.commands import assert_same_weights, here, small_run
 from yolov7fast.checkpoint.checkpoint_reader import load_checkpoint, save_checkpoint
 from yolov7fast.core.errors import UserError, one_line
 from yolov7fast.training.config import YoloTrainConfig
-from yolov7fast.training.family import plan_stages, stage_of
+from yolov7fast.training.family import plan_sizes, stage_of
+from yolov7fast.training.logging.reporter import Reporter
 from yolov7fast.training.yolo_family import YoloFamily
 
 
@@ -50,7 +52,7 @@ def kill(*_, **__):
 
 @pytest.mark.parametrize(
     ("module", "moment"),
-    [(yolov7fast.training.family, "plot_results"), (yolov7fast.training.family, "strip_checkpoint")],
+    [(yolov7fast.training.logging.reporter, "plot_results"), (yolov7fast.training.family, "strip_checkpoint")],
 )
 def test_a_run_killed_after_its_last_checkpoint_only_needs_its_end(
     tmp_path, shapes_small, monkeypatch, capsys, module, moment
@@ -144,7 +146,8 @@ def test_a_run_file_given_with_resume_counts(finished, tmp_path):
 
 def test_stages_keep_the_batch_of_the_one_before_and_must_be_divided_by_the_processes():
     def planned(schedule: str, processes: int = 2):
-        return plan_stages(YoloTrainConfig(resize_schedule=schedule, batch_size=4), 64, processes, 32)
+        config = YoloTrainConfig(img_size=[64], resize_schedule=schedule, batch_size=4)
+        return plan_sizes(config, grid=32, processes=processes)[0]
 
     stages = planned("1:60,2:96:8,3:128")
     assert [tuple(stage) for stage in stages] == [(0, 64, 4), (1, 96, 8), (2, 128, 8)]
@@ -183,12 +186,12 @@ def test_inside_a_later_stage_images_losses_and_decay_are_taken_up_exactly(tmp_p
     assert [batch for batch, *_ in whole] == [8, 4]
     assert all(decay == stored for _, decay, stored in whole)
 
-    def stopping(self, batch, number):
+    def stopping(self, batch, number, names):
         if number == 3:  # two batches of the first stage, two of the second
             os.kill(os.getpid(), signal.SIGTERM)
 
     with monkeypatch.context() as patched:
-        patched.setattr(YoloFamily, "draw_batch", stopping)
+        patched.setattr(Reporter, "draw_batch", stopping)
         assert here(*small_run(tmp_path / "b", shapes_small, *flags)) == 143
     assert here("--resume", str(tmp_path / "b" / "runs" / "run")) == 0
     assert seen[-1] == whole[-1]
@@ -219,16 +222,16 @@ def test_edited_hyper_parameters_are_used_and_named(tmp_path, shapes_small, capl
 def test_a_folder_that_is_removed_while_its_run_trains_is_made_again(
     tmp_path, shapes_small, monkeypatch, capsys, caplog
 ):
-    run, batch_info, steps = tmp_path / "runs" / "run", YoloFamily.batch_info, []
+    run, to_device, steps = tmp_path / "runs" / "run", YoloFamily.to_device, []
 
-    def removed(self, batch):
+    def removed(self, batch, device):
         steps.append(batch)
         if len(steps) == 6:
             run.rename(tmp_path / "removed")  # first: threads that draw write into the folder
             shutil.rmtree(tmp_path / "removed")
-        return batch_info(self, batch)
+        return to_device(self, batch, device)
 
-    monkeypatch.setattr(YoloFamily, "batch_info", removed)
+    monkeypatch.setattr(YoloFamily, "to_device", removed)
     assert here(*small_run(tmp_path, shapes_small, "--epochs", "3", "--seed", "5")) == 0
     assert f"{run / 'weights'} was removed: it is made again" in caplog.text
     assert rows(run) == 3 and len((run / "results.csv").read_text().splitlines()) == 4

@@ -21,6 +21,7 @@ from yolov7fast.nn.detr_model import ARCHITECTURES, DetrNetwork, build
 from yolov7fast.training.config import DetrTrainConfig
 from yolov7fast.training.detr_family import DetrFamily, DropSchedule
 from yolov7fast.training.distributed import World
+from yolov7fast.training.family import plan_sizes
 from yolov7fast.training.step import TrainStep
 from yolov7fast.training.train import one_device
 
@@ -144,7 +145,7 @@ def test_a_cosine_ends_with_the_last_step_of_all_stages():
     """16 images: 2 epochs of 4 steps, then 2 of 8. With stage 0's 4 steps an epoch rates would end in the midst."""
     config = DetrTrainConfig(epochs=4, batch_size=4, resize_schedule="1:64:4,3:96:2", img_size=64)
     family = unbuilt(config, World())
-    family.plan_sizes()
+    family.stages, _ = plan_sizes(config, 32, 1)
     batches = DetrFamily.mean_batches(family)
     assert batches * config.epochs == 2 * 4 + 2 * 8
     schedule = DropSchedule((1.0,), batches=batches, epochs=config.epochs, kind="cosine", final=0.1)

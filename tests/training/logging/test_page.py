@@ -19,7 +19,7 @@ def start(*arguments: str) -> int:
 def undrawn(monkeypatch):
     """Runs without matplotlib's plots, which take most of their time."""
     monkeypatch.setattr("yolov7fast.evaluation.eval_outputs.draw_curves", lambda *_: None)
-    monkeypatch.setattr("yolov7fast.training.family.plot_results", lambda **_: None)
+    monkeypatch.setattr("yolov7fast.training.logging.reporter.plot_results", lambda **_: None)
 
 
 def test_a_run_has_a_page_and_a_resumed_run_knows_its_past(tmp_path, shapes_small, undrawn):

@@ -126,7 +126,7 @@ def train_fake(folder, family: FakeFamily, **flags) -> None:
         find_files = staticmethod(lambda config: config)
         build_network = staticmethod(lambda *_: family.model)
 
-        def __new__(cls, *_, **__) -> FakeFamily:
+        def __new__(cls, *_) -> FakeFamily:
             return family
 
     config = TrainConfig(**{"data": "my.yaml", "project": str(folder), "name": "run", "epochs": 1, **flags})

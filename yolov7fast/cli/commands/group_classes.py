@@ -3,7 +3,7 @@
     yolov7fast data heads data/shapes.yaml --heads 2 --img-size 320
 
 Groups classes whose training boxes are similar in aspect ratio and area (k-means on the class means), prints a table,
-and writes the head configuration (for --head-config) and a plot of the groups next to it.
+and writes the head configuration (for --head-config).
 """
 
 import argparse
@@ -16,7 +16,6 @@ from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.atomic import write_atomically
 from yolov7fast.data.class_groups import ClassGeometry, geometry_config, group_ratio, training_geometry
 from yolov7fast.data.data_yaml import load_data_yaml
-from yolov7fast.evaluation.curve_plots import figure, line_colours
 from yolov7fast.nn.head_config import HeadConfig
 
 SUMMARY = "assign the classes of a data set to the heads of a multi-head network, by the shape of their boxes"
@@ -59,28 +58,6 @@ def write(output: Path, text: str, exist_ok: bool) -> None:
     write_atomically(output, text)
 
 
-def draw(config: HeadConfig, geometry: ClassGeometry, names: list[str], path: Path) -> None:
-    """Classes as dots over mean w/h and mean size, coloured by head, larger with more boxes."""
-    area = 20 + 180 * np.sqrt(geometry.count / geometry.count.max())
-    with figure(path, (10, 7), dpi=120) as fig:
-        ax = fig.subplots()
-        for h, (ids, colour) in enumerate(zip(config.classes, line_colours(config.heads))):
-            x, y = np.exp(geometry.log_ratio[list(ids)]), np.exp(geometry.log_side[list(ids)])
-            label = f"head_{h}: {config.names[h]}, {len(ids)} classes, w/h {group_ratio(geometry, ids):.2f}"
-            ax.scatter(x, y, area[list(ids)], color=colour, alpha=0.6, label=label)
-            for c, px, py in zip(ids, x, y):
-                ax.annotate(names[c], (px, py), (3, 3), textcoords="offset points", fontsize=7)
-        ax.set_xscale("log")
-        ax.set_yscale("log")
-        for axis in (ax.xaxis, ax.yaxis):
-            axis.set_major_formatter("{x:g}")
-            axis.set_minor_formatter("{x:g}")
-        ax.set_xlabel("mean width / height of a class's boxes")
-        ax.set_ylabel("mean side in pixels, sqrt(width * height)")
-        ax.set_title(f"{config.nc} classes on {config.heads} heads ({config.grouping})")
-        ax.legend(fontsize=8)
-
-
 def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("data", help="data YAML, folder, .zip, COCO .json or .csv")
     parser.add_argument("--heads", type=int, default=4, help="number of heads")
@@ -104,6 +81,4 @@ def run(opt: argparse.Namespace) -> None:
     notes = [f"mean w/h {group_ratio(geometry, ids):.2f}" for ids in config.classes]
     title = f"Heads for {path.name}, grouped by box geometry at {opt.img_size} pixels (yolov7fast data heads)."
     write(output, config_text(config, data.names, title, notes), opt.exist_ok)
-    plot = output.with_suffix(".png")
-    draw(config, geometry, data.names, plot)
-    print(f"written: {output} and {plot}\nuse it with: --heads {opt.heads} --head-config {output}")
+    print(f"written: {output}\nuse it with: --heads {opt.heads} --head-config {output}")

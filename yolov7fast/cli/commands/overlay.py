@@ -36,7 +36,6 @@ def overlay_parser() -> argparse.ArgumentParser:
         parts.add_argument(f"--{name}", action=argparse.BooleanOptionalAction, default=True, help=text)
     more = parser.add_argument_group("off by default: they change pixels, files or timing")
     more.add_argument("--cache-images", metavar="disk", help="decode and resize images once, into a file")
-    more.add_argument("--compile", action="store_true", help="torch.compile the network in training")
     more.add_argument(
         "--seed", type=int, help="samples depend on (seed, epoch, index); a resumed run restarts at epoch 0"
     )
@@ -74,10 +73,10 @@ def main(argv: list[str] | None = None) -> int:
     settings, checkout = OverlaySettings(**opt), Checkout(repo)
     path = checkout.script(script)
     os.chdir(checkout.root)
-    put_in(checkout, settings)
     sys.argv = [str(path), *(with_rank(script, arguments) if settings.repairs else arguments)]
-    try:
-        runpy.run_path(str(path), run_name="__main__")
-    except ModuleNotFoundError as error:
-        raise checkout.without(error) from error
+    with put_in(checkout, settings):
+        try:
+            runpy.run_path(str(path), run_name="__main__")
+        except ModuleNotFoundError as error:
+            raise checkout.without(error) from error
     return 0

@@ -26,25 +26,20 @@ from yolov7fast.core.files.atomic import write_atomically
 from yolov7fast.core.programs import program
 from yolov7fast.data.data_yaml import DataYaml, load_data_yaml
 from yolov7fast.losses.assigners import assigner_stages
-from yolov7fast.machine.profiler import batches, build_step, measure
+from yolov7fast.machine.profiler import build_step, measure
 from yolov7fast.nn.heads import IAuxDetect
 from yolov7fast.training.config import YoloTrainConfig
 from yolov7fast.training.hyperparameters import effective_hyp, load_hyp, with_assigner
 from yolov7fast.training.logging.bottleneck import advice_text, options_in_use
-from yolov7fast.training.step import TrainStep
 from yolov7fast.training.train import init_seeds
-from yolov7fast.training.yolo_family import YoloFamily
 
 CLASSES = 80  # of the random batch, as COCO has
-TRACED = 3  # iterations in a trace
 measurement = partial(Flag, group="measurement")
 PROFILE_FLAGS = [
     measurement("--iters", int, 30, "measured iterations of each loss", low=1),
     measurement("--warm-iters", int, 5, "iterations of each loss before the measurement", low=0),
     measurement("--compare-loss", bool, False, "measure the plain loss and OTA in turn, batch by batch"),
-    measurement("--synthetic", bool, False, "one random batch (the default without --data)"),
     measurement("--targets", int, 17, "boxes per image of the random batch", low=0),
-    measurement("--trace", str, "", "write a Chrome trace of three iterations to this file"),
     measurement("--output", str, "runs/profile", "folder for profile.json"),
 ]
 
@@ -60,71 +55,33 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     check_train(opt)
     if opt.batch_size == AUTO:
         raise UserError("--batch-size auto is for training: give the number of images to measure with")
-    if opt.synthetic and opt.data:
-        raise UserError(f"--synthetic and --data {opt.data}: measure on one of them; leave the other out")
-    opt.synthetic = not opt.data
-    return opt
-
-
-def check(opt: argparse.Namespace) -> None:
-    """Refuse before anything is built what could only fail after it."""
     check_limits(opt, {flag.dest: flag for flag in PROFILE_FLAGS})
-    make_folder(Path(opt.output), "--output")
-    if opt.trace and Path(opt.trace).is_dir():
-        raise UserError(f"--trace {opt.trace} is a folder; give the name of a file")
-    if opt.trace:
-        make_folder(Path(opt.trace).parent, "--trace")
-
-
-def make_folder(folder: Path, flag: str) -> None:
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        Path(opt.output).mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"{flag}: folder {folder} cannot be made ({error.strerror}); give another place") from None
-
-
-def trace_path(opt: argparse.Namespace, loss: str) -> Path:
-    """The file of a loss's trace: as given, or with the loss in its name where two are written."""
-    path = Path(opt.trace)
-    return path.with_name(f"{path.stem}_{loss}{path.suffix}") if opt.compare_loss else path
+        why = f"folder {opt.output} cannot be made ({error.strerror})"
+        raise UserError(f"--output: {why}; give another place") from None
+    return opt
 
 
 def profile_losses(
     opt: argparse.Namespace, config: YoloTrainConfig, data: DataYaml, device: torch.device, kinds: Sequence[str]
 ) -> dict[str, dict]:
-    """Build network, loader and step, measure each kind of loss, and write the traces that are wanted."""
+    """Build network, loader and step, and measure each kind of loss."""
     with tempfile.TemporaryDirectory() as folder:
         config = replace(config, save_dir=folder, keep_files=False)
-        family, step = build_step(config, data, device, opt.targets if opt.synthetic else None)
+        family, step = build_step(config, data, device, None if opt.data else opt.targets)
         if "plain" in kinds and isinstance(family.model.model[-1], IAuxDetect):
             raise UserError(f"--compare-loss: {opt.cfg or opt.weights} has auxiliary heads, which have no plain loss")
         try:
-            profiles = measure(family, step, kinds, opt.iters, opt.warm_iters, device)
-            for kind in kinds if opt.trace else ():
-                write_trace(family, step, kind, trace_path(opt, kind))
+            return measure(family, step, kinds, opt.iters, opt.warm_iters, device)
         finally:
             family.close()
-    return profiles
-
-
-def write_trace(family: YoloFamily, step: TrainStep, kind: str, path: Path) -> None:
-    """Write a Chrome trace of a few iterations with one kind of loss."""
-    activities = [torch.profiler.ProfilerActivity.CPU]
-    if torch.cuda.is_available():
-        activities.append(torch.profiler.ProfilerActivity.CUDA)
-    rates = family.schedule.rates(0, 0, 0)._replace(accumulate=1)
-    family.assigner = kind
-    with torch.profiler.profile(activities=activities) as profiler:
-        for number, batch in enumerate(batches(family.loader, TRACED)):
-            step(batch, number, rates)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    profiler.export_chrome_trace(str(path))
-    print(f"trace of {TRACED} iterations: {path} (open it in chrome://tracing or ui.perfetto.dev)")
 
 
 def input_text(opt: argparse.Namespace) -> str:
     """The first line of the output: what is measured on."""
-    if not opt.synthetic:
+    if opt.data:
         return f"measuring on {opt.data}"
     return (
         f"measuring on synthetic input: one random batch of {opt.batch_size} images of {opt.img_size[0]} pixels with "
@@ -163,7 +120,6 @@ def advice(profile: Mapping, in_use: Collection[str] = ()) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     opt = parse(argv)
-    check(opt)
     print(input_text(opt), flush=True)
     device = select_device(opt.device)
     init_seeds(1, opt.deterministic)
@@ -171,12 +127,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     hyp = effective_hyp(load_hyp(opt.hyp), config)
     hyp = with_assigner(hyp, 1, "") if opt.compare_loss else hyp
     config = replace(config, hyp=hyp, loss_ota=None, assigner="", auto_lr=False)
-    names = [str(number) for number in range(CLASSES)]
-    data = (
-        DataYaml("--synthetic", CLASSES, names)
-        if opt.synthetic
-        else load_data_yaml(opt.data, allow_download=opt.allow_download)
-    )
+    random_batch = DataYaml("a random batch", CLASSES, [str(number) for number in range(CLASSES)])
+    data = load_data_yaml(opt.data, allow_download=opt.allow_download) if opt.data else random_batch
     kinds = ("plain", "ota") if opt.compare_loss else (assigner_stages(hyp, opt.epochs)[-1].assigner,)
     network = Path(opt.cfg or opt.weights).stem
     setting = f"{network}, batch {opt.batch_size}, {opt.img_size[0]} pixels, {device.type}"
@@ -186,7 +138,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if opt.compare_loss:
         print(comparison(**profiles))
     last, output = profiles[kinds[-1]], Path(opt.output)
-    written = {"network": network, "synthetic": opt.synthetic, **last}
+    written = {"network": network, "synthetic": not opt.data, **last}
     written |= {"by_loss": profiles} if len(kinds) > 1 else {}
     write_atomically(output / "profile.json", json.dumps(written, indent=2) + "\n")
     print(f"\nwritten: {output / 'profile.json'}\n{advice(last, options_in_use(config, device))}")

@@ -55,7 +55,7 @@ def warmup_warning(family: Family, total: int) -> str:
         return ""
     return (
         f"the learning rate warms up for {counted(family.warmup, 'iteration')}, and this run has {total:,}: it will "
-        f"hardly learn. Add {family.shorter_warmup()}"
+        f"hardly learn. Add {family.shorter_warmup}"
     )
 
 
@@ -118,11 +118,14 @@ def best_text(progress: Progress) -> str:
 def next_commands(weights: Path, family: Family) -> list[str]:
     """The commands that measure a checkpoint as training did, and that detect with it."""
     file, data = shlex.quote(str(weights)), shlex.quote(str(family.config.data))
-    rest = {"test": ["--data", data], "detect": ["--source", "FOLDER"]}
-    return [
-        " ".join([program(name).invocation, "--weights", file, *flags, *family.command_flags(name)])
-        for name, flags in rest.items()
-    ]
+    names = ("single_cls", "keep_partial_labels", "v5_metric")
+    chosen = [f"--{name.replace('_', '-')}" for name in names if getattr(family.config, name, False)]
+    size = ["--img-size", str(family.test_size)]
+    commands = {
+        "test": ["--data", data, *size, *family.test_flags, *chosen],
+        "detect": ["--source", "FOLDER", *size],
+    }
+    return [" ".join([program(name).invocation, "--weights", file, *flags]) for name, flags in commands.items()]
 
 
 def next_steps(family: Family) -> list[tuple[str, str]]:

@@ -5,15 +5,19 @@ import io
 import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
+from yolov7fast.core.drawing import plot_images
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.atomic import write_atomically
+from yolov7fast.core.process.threads import SideThread
 from yolov7fast.evaluation.eval_result import SUMMARY, validation_loss
+from yolov7fast.reports.run_plots import plot_results
 from yolov7fast.training.family import summary_columns
 from yolov7fast.training.logging.loggers import Logger
 from yolov7fast.training.logging.page import RunPage
@@ -93,6 +97,8 @@ class Reporter:
         self.page: RunPage | None = None
         self.results_txt = Table(run_dir / "results.txt")
         self.results_csv = Table(run_dir / "results.csv")
+        self.plotting = SideThread("plots")
+        self.plots_of_batches: list[Future] = []
 
     def csv_columns(self) -> list[str]:
         train = [f"train/{name}" for name in self.loss_names]
@@ -186,6 +192,19 @@ class Reporter:
                 for path in sorted(self.run_dir.glob("test_batch*_pred.jpg")):
                     logger.plot(path, epoch)
 
+    def draw_batch(self, batch: Sequence, global_step: int, names: Sequence[str]) -> None:
+        """Plot a batch in a background thread; it gets copies, since the loader may reuse their memory."""
+        file = self.run_dir / f"train_batch{global_step}.jpg"
+        parts = batch[0].clone(), batch[1].clone(), batch[2]
+        self.plots_of_batches.append(self.plotting.submit(plot_images, *parts, file, names))
+
+    def finish_plots(self) -> None:
+        """Wait for the plots of batches, and draw the curves of results.txt."""
+        for plot in self.plots_of_batches:
+            with unless_the_disk_is_full():
+                plot.result()
+        plot_results(save_dir=self.run_dir)
+
     def checkpoint(self, path: Path, epoch: int) -> None:
         for logger in self.loggers:
             logger.checkpoint(path, epoch)
@@ -196,6 +215,7 @@ class Reporter:
             self.page.end(status, note)
 
     def close(self) -> None:
+        self.plotting.shutdown(wait=True)
         for logger in self.loggers:
             with unless_the_disk_is_full():
                 logger.close()
