@@ -161,7 +161,11 @@ class SetLoss:
         self.all_layers = config.auxiliary_loss
         if self.has_background:
             self.costs = MatchCosts(config.class_cost, config.bbox_cost, config.giou_cost)
-            self.weights = {"box": config.bbox_loss_coefficient, "giou": config.giou_loss_coefficient, "cls": 1.0}
+            self.weights: dict[str, float] = {
+                "box": config.bbox_loss_coefficient,
+                "giou": config.giou_loss_coefficient,
+                "cls": 1.0,
+            }
             self.background_weight = config.eos_coefficient
         else:
             focal = (config.matcher_alpha, config.matcher_gamma) if config.use_focal_loss else None
@@ -181,11 +185,11 @@ class SetLoss:
         device: Any,
         boxes: torch.Tensor,
         config: Any,
-        outputs_class: torch.Tensor | None = None,
-        outputs_coord: torch.Tensor | None = None,
-        enc_topk_logits: torch.Tensor | None = None,
-        enc_topk_bboxes: torch.Tensor | None = None,
-        denoising_meta_values: Mapping[str, Any] | None = None,
+        outputs_class: Any = None,
+        outputs_coord: Any = None,
+        enc_topk_logits: Any = None,
+        enc_topk_bboxes: Any = None,
+        denoising_meta_values: Any = None,
         **_: Any,
     ) -> tuple[torch.Tensor, dict[str, torch.Tensor], None]:
         """(total, {part: value} with that sum, None). Outputs that are NaN or infinite give a loss of NaN, which the
@@ -197,14 +201,13 @@ class SetLoss:
         self.mark("forward")
         with torch.autocast(logits.device.type, enabled=False):
             extra = denoising_meta_values["dn_num_split"][0] if denoising_meta_values else 0  # queries
-            layers, denoising = [(logits[:, extra:], boxes[:, extra:])], None
+            layers, denoising = [(logits[:, extra:], boxes[:, extra:])], []
             if self.all_layers and self.has_background:
                 layers += zip(outputs_class[:-1], outputs_coord[:-1])
             elif self.all_layers:
                 of_layers = outputs_class.transpose(0, 1), outputs_coord.transpose(0, 1)
-                layers += zip(*(x[:-1, :, extra:] for x in of_layers))
-                layers.append((enc_topk_logits, enc_topk_bboxes))
-                denoising = [x[:, :, :extra].float() for x in of_layers] if extra else None
+                layers += [*zip(*(x[:-1, :, extra:] for x in of_layers)), (enc_topk_logits, enc_topk_bboxes)]
+                denoising = [x[:, :, :extra].float() for x in of_layers] if extra else []
             all_logits, all_boxes = (torch.stack([x.float() for x in of_kind]) for of_kind in zip(*layers))
             try:
                 pairs = self._matching(all_logits, all_boxes, labels)
@@ -213,10 +216,10 @@ class SetLoss:
                 return lost, dict.fromkeys(PARTS, lost.detach()), None
             count = self._box_count(labels, logits.device)
             parts = self._losses(all_logits, all_boxes, labels, pairs, count)
-            if denoising is not None:
+            if denoising:
                 sizes, groups = [len(t["boxes"]) for t in labels], denoising_meta_values["dn_num_group"]
                 pairs = denoising_pairs(sizes, groups, len(denoising[0]))
-                more = self._losses(*denoising, labels, pairs, count * groups)
+                more = self._losses(denoising[0], denoising[1], labels, pairs, count * groups)
                 parts = {name: parts[name] + more[name] for name in PARTS}
         total = parts["box"] + parts["giou"] + parts["cls"]
         return total, {name: part.detach() for name, part in parts.items()}, None
