@@ -90,7 +90,7 @@ def test_names_are_compared_whole(refused, path, of):
     spelled = text(of or path.rpartition(".")[0]) + text(path[len(of or path.rpartition(".")[0]) + 1 :])
     for body in (by_global, spelled + pickle.STACK_GLOBAL):
         message = refused(body)
-        assert f"refers to {path}," in message and "nothing of it was run" in message
+        assert f"refers to {path}," in message and "no code was executed" in message
 
 
 def test_name_in_the_message_is_made_harmless(refused):
@@ -103,7 +103,7 @@ def test_name_in_the_message_is_made_harmless(refused):
 
 @pytest.mark.parametrize("path", ["models.yolo.Model", "models.common.Conv", "numpy.ndarray", "torch.HalfStorage"])
 def test_classes_are_not_called(refused, path):
-    assert f"calls {path}, which is not called here" in refused(call(path, plain("cfg.yaml")))
+    assert f"calls {path}, which is not allowed" in refused(call(path, plain("cfg.yaml")))
 
 
 @pytest.mark.parametrize("number", [10**4400, -(10**100)], ids=["4400 digits", "100 digits"])
@@ -204,7 +204,7 @@ def test_module_members_are_what_they_should_be(refused):
     assert "is damaged: w in _modules of a Conv is a list" in refused(
         module("models.common.Conv", _modules=mapping({"w": tensor_like}))
     )
-    assert "something else than a plain value" in refused(module("models.common.Conv", extra=name("models.yolo.Model")))
+    assert "to a value that is not plain" in refused(module("models.common.Conv", extra=name("models.yolo.Model")))
     assert "without a proper name" in refused(module("models.common.Conv", **{"a.b": plain(1)}))
 
 
@@ -294,7 +294,7 @@ def test_storage_that_claims_other_than_it_has_is_damaged(refused, count):
 )
 def test_tensor_outside_its_storage_is_damaged(refused, view):
     message = refused(tensor(storage(2), **view), {"0": bytes(8)})
-    assert "asks for more numbers than are stored" in message
+    assert "needs more numbers than are stored" in message
 
 
 @pytest.mark.parametrize("view", [{"size": (-1,)}, {"stride": (-1,)}, {"offset": -1}, {"size": (1.5,)}, {"size": 2}])

@@ -42,10 +42,10 @@ def test_the_assigner_of_each_epoch(change, expected):
     [
         ("plain", "must be .* rows"),
         ([[True, "plain"]], "must be .* rows"),
-        ([[0, "plain"], [0, "ota"]], "0 is no start there"),
-        ([[0, "plain"], [1.5, "ota"]], r"1\.5 is no start there"),
-        ([[0, "plain"], [float("nan"), "ota"]], "nan is no start there"),
-        ([[0, "plain"], [2, "atss"]], "no assigner 'atss'; known are ota, plain, tal"),
+        ([[0, "plain"], [0, "ota"]], "0 is not a valid start"),
+        ([[0, "plain"], [1.5, "ota"]], r"1\.5 is not a valid start"),
+        ([[0, "plain"], [float("nan"), "ota"]], "nan is not a valid start"),
+        ([[0, "plain"], [2, "atss"]], "unknown assigner 'atss'; known are ota, plain, tal"),
     ],
 )
 def test_a_wrong_schedule_is_answered_in_one_line(value, message):
@@ -71,7 +71,7 @@ def test_flags_have_the_last_word():
         assert assigner_stages(with_assigner(hyp, None, "tal"), 10) == [(0, "tal")]
     assert assigner_stages(with_assigner(scheduled, 1, ""), 10) == [(0, "ota")]
     assert assigner_stages(with_assigner(late, 1, ""), 10) == [(0, "plain"), (5, "ota")]  # as before the flag existed
-    with pytest.raises(UserError, match="--assigner: there is no assigner 'atss'"):
+    with pytest.raises(UserError, match="--assigner: unknown assigner 'atss'"):
         with_assigner(HYP, None, "atss")
     with pytest.raises(UserError, match="--assigner and --loss-ota both say"):
         check_train(parser_for("train").parse_args(["--assigner", "tal", "--loss-ota", "1"]))

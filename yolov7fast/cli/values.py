@@ -1,5 +1,7 @@
-"""Types of flags whose values are more than a number or a word: each takes the text of a command line, or what a run
-file holds there."""
+"""Types of flags whose values are more than a number or a word.
+
+Each takes the text of a command line or the value in a run file.
+"""
 
 import argparse
 from collections.abc import Mapping
@@ -29,7 +31,7 @@ def count_or_auto(value: str | float) -> int | str:
     return int(number)
 
 
-count_or_auto.__name__ = "int"  # as messages call it
+count_or_auto.__name__ = "int"  # its name in messages
 
 
 def mapping(value: str | Mapping[str, Any]) -> dict[str, Any]:

@@ -276,7 +276,7 @@ class Outputs:
             message += f" (looked in {Path(files[0]).parent})" if len(files) else ""
             if wanted.standalone and not (wanted.save_json or wanted.save_txt):
                 raise UserError(f"{message}: nothing to measure; --save-txt and --save-json write detections without")
-            log.warning("%s: all figures will be 0", message)
+            log.warning("%s: all metrics will be 0", message)
 
     def _add_json(self) -> None:
         wanted, images = self.config.outputs, self.data_set
@@ -300,7 +300,7 @@ class Outputs:
         if wanted.standalone:
             print_speed(result, predictor.precision)
             if flags := training_flags(config, predictor.uses_nms):
-                print(f"Validation in training has other thresholds: {flags} gives its figures")
+                print(f"Validation during training uses other thresholds: {flags} reproduces its values")
         if self.rows is not None:
             result = self._finish_json(result, self.rows)
         if wanted.standalone or self.matrix is not None:

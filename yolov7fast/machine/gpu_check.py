@@ -62,22 +62,22 @@ def check_environment(device: torch.device, folder: Path) -> Iterator[CheckLine]
     """GPU and driver, free memory of each kind, cores."""
     yield gpu_line(device)
     for name, (free, least, remedy) in free_memory(device).items():
-        yield judged(name, free >= least * GB, f"{free / GB:.2f} GB free, {least} GB wanted", remedy)
+        yield judged(name, free >= least * GB, f"{free / GB:.2f} GB free, {least} GB required", remedy)
     seen, quota = len(os.sched_getaffinity(0)), cpu_quota()
     cores = int(min(seen, max(quota or seen, 1)))
     wanted = CORES_PER_GPU * torch.cuda.device_count() if device.type == "cuda" else 1
-    ok, text = wanted <= cores > 0.75 * seen, f"{seen} visible, {cores} usable, {wanted} wanted"
+    ok, text = wanted <= cores > 0.75 * seen, f"{seen} visible, {cores} usable, {wanted} required"
     yield judged("cores", ok, text, f"--workers {cores} --fast-dataloader and OMP_NUM_THREADS={cores}, or more cores")
 
 
 def free_memory(device: torch.device) -> dict[str, tuple[float, float, str]]:
-    """Free bytes, wanted GB and remedy, by kind of memory."""
+    """Free bytes, required GB and remedy, by kind of memory."""
     files = "free some space: caches and checkpoints are written below this folder"
     found: dict[str, tuple[float, float, str]] = {
         "RAM": (available_ram(), 4, "fewer --workers, no --cache-images ram, or more memory"),
         "disk": (shutil.disk_usage(".").free, 5, files),
     }
-    if Path("/dev/shm").is_dir():  # wanted: 8 workers with 2 batches each of 16 images at 640 pixels
+    if Path("/dev/shm").is_dir():  # required: 8 workers with 2 batches each of 16 images at 640 pixels
         remedy = "--fast-dataloader, which does not use it, or start the container with --shm-size 8g"
         found["/dev/shm"] = (shutil.disk_usage("/dev/shm").free, 0.32, remedy)
     if device.type == "cuda":
@@ -87,7 +87,7 @@ def free_memory(device: torch.device) -> dict[str, tuple[float, float, str]]:
 
 
 def gpu_line(device: torch.device) -> CheckLine:
-    """Whether torch reaches the GPU that the driver shows, and its build holds code for it."""
+    """Whether torch can use the GPU that the driver lists, and its build contains code for it."""
     cards, build = nvidia_smi(), f"torch {torch.__version__}, CUDA {torch.version.cuda}"
     if device.type == "cuda":
         text = f"{torch.cuda.get_device_name(device)}, driver {cards[0].split(',')[0] if cards else '?'}, {build}"
@@ -96,9 +96,9 @@ def gpu_line(device: torch.device) -> CheckLine:
         except RuntimeError as error:
             return judged("GPU", False, f"{text}: {one_line(error)}", WHEELS)
     if not cards or os.environ.get("CUDA_VISIBLE_DEVICES") == "-1":
-        return CheckLine("GPU", SKIPPED, "no NVIDIA GPU, or not asked for")
+        return CheckLine("GPU", SKIPPED, "no NVIDIA GPU, or not selected")
     driver = "update the driver to 570 or newer, or: " if torch.version.cuda else ""
-    return judged("GPU", False, f"driver and card {cards[0]}, but {build} does not reach it", driver + WHEELS)
+    return judged("GPU", False, f"driver and card {cards[0]}, but {build} cannot use it", driver + WHEELS)
 
 
 def nvidia_smi() -> list[str]:
@@ -186,7 +186,7 @@ def check_correctness(device: torch.device, folder: Path) -> Iterator[CheckLine]
             found, moved, _ = step_change(device, folder, assigner, amp)
         part = slice(None) if amp == "off" else slice(-last, None)
         errors = abs(found / loss - 1), float((moved - change)[part].norm() / change[part].norm())
-        text = f"loss off by {errors[0]:.1e} (at most {most[0]:g}), weights by {errors[1]:.1e} ({most[1]:g})"
+        text = f"loss differs by {errors[0]:.1e} (at most {most[0]:g}), weights by {errors[1]:.1e} ({most[1]:g})"
         yield judged(f"step, {assigner}, --amp {amp}", errors[0] <= most[0] and errors[1] <= most[1], text)
 
 

@@ -128,7 +128,7 @@ class HeadConfig:
     def consecutive(cls, nc: int, heads: int = DEFAULT_HEADS) -> "HeadConfig":
         """Classes in order, divided evenly; the first heads take one more if nc is not a multiple of `heads`."""
         if not 1 <= heads <= nc:
-            raise UserError(f"{nc} classes cannot be shared out over {heads} heads: ask for 1 to {nc} heads")
+            raise UserError(f"{nc} classes cannot be divided among {heads} heads: ask for 1 to {nc} heads")
         ends = [0]
         for h in range(heads):
             ends.append(ends[-1] + nc // heads + (h < nc % heads))

@@ -153,7 +153,7 @@ def with_heads(rows: list, heads: dict | int, file: str) -> list:
     if name not in BLOCKS:
         return rows
     if name not in NAMES:
-        kind = "with auxiliary heads, which cannot be shared out" if name == "IAuxDetect" else "with one head"
+        kind = "with auxiliary heads, which cannot be divided" if name == "IAuxDetect" else "with one head"
         raise UserError(
             f"{file}: ends in {name}, a detection layer {kind}: for several heads take a description that ends in "
             f"{' or '.join(NAMES)}, such as cfg/training/yolov7-tiny-1b4h.yaml"

@@ -116,7 +116,7 @@ class _Row:
         if worst > TOLERANCE:
             raise UserError(
                 f"--check: {self.name} differs by {worst:.1e}, more than {TOLERANCE:.0e}; keep "
-                "the checkout's own (see --help for the part's switch), or leave out --check to run all the same"
+                "the checkout's own (see --help for the part's switch), or leave out --check"
             )
 
 

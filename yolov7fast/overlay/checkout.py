@@ -55,7 +55,7 @@ class Checkout:
         absent = [name for name in FILES if not (self.root / name).is_file()]
         absent = absent or [place for place in NAMES if self.digest(place) is None]
         if absent:
-            text = f"--repo {root} is no checkout that the overlay knows: {absent[0]} was not found"
+            text = f"--repo {root} is not a checkout that the overlay supports: {absent[0]} was not found"
             raise UserError(f"{text}; give the folder of WongKinYiu/yolov7 or of a fork of its main branch")
 
     def script(self, name: str) -> Path:

@@ -1,4 +1,4 @@
-"""Repairs in memory of what fails in a checkout with today's NumPy, PyTorch, torchvision and launcher."""
+"""Repairs in memory of code that fails with current versions of NumPy, PyTorch, torchvision and the launcher."""
 
 import importlib
 import os
@@ -73,8 +73,8 @@ def safe_load(checkout: Checkout, original: Callable) -> Callable:
             except CheckpointError:
                 if Path(f).suffix != ".cache":
                     raise
-                complaint = "is no label cache of this checkout: it is damaged, or another trainer's of the same name"
-                raise UserError(f"{f} {complaint}; delete it, and it is made again") from None
+                complaint = "is not a label cache of this checkout: it is damaged or was written by another trainer"
+                raise UserError(f"{f} {complaint}; delete it, and it is created again") from None
         return original(f, map_location, pickle_module, weights_only=weights_only, mmap=mmap, **options)
 
     return load
@@ -141,7 +141,7 @@ def torchvision_loads() -> bool:
     """Whether the installed torchvision can be imported; modules left by a failed import are removed."""
     before = set(sys.modules)
     try:
-        return bool(getattr(importlib.import_module("torchvision"), "__file__", None))  # the stub has none
+        return bool(getattr(importlib.import_module("torchvision"), "__file__", None))  # the stub has no version
     except Exception:  # ImportError if it is absent or hidden; RuntimeError if its operators do not fit torch
         for name in set(sys.modules) - before:
             if name.partition(".")[0] == "torchvision":

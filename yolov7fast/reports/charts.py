@@ -34,7 +34,7 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True)
 class Chart:
-    """Lines over one axis. `name`: of its file; limits of y that are None follow from the values."""
+    """Lines over one axis. `name`: of its file; limits of y that are None are computed from the values."""
 
     name: str
     title: str
@@ -148,7 +148,7 @@ def short(value: float) -> str:
 
 
 def _measured(line: Line) -> Line:
-    """The points that were measured, thinned out evenly where there are too many; first and last stay."""
+    """The measured points, evenly reduced if there are too many; the first and the last are kept."""
     points = [(float(x), float(y)) for x, y in zip(line.x, line.y) if y is not None and math.isfinite(y)]
     if len(points) > MAX_POINTS:
         stride = (len(points) - 1) / (MAX_POINTS - 1)

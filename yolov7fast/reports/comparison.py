@@ -1,4 +1,4 @@
-"""The comparison report of runs: one function per section, each computed from the runs alone."""
+"""The comparison report of runs: one function per section, each computed from the runs only."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -31,7 +31,7 @@ from yolov7fast.reports.run_statistics import (
 )
 
 LABELS = {"map50": "mAP@.5", "map": "mAP@.5:.95", "precision": "precision", "recall": "recall"}
-# the settings worth a line even where all runs agree
+# settings that are listed even if all runs agree
 MAIN_SETTINGS = (
     "cfg", "data", "weights", "epochs", "batch_size", "total_batch_size", "img_size", "adam", "lr0", "lrf", "momentum",
     "weight_decay", "mosaic", "mixup", "loss_ota", "assigner", "assigner_schedule", "noautoanchor", "workers",
@@ -157,7 +157,7 @@ def settings_section(runs: list[Run]) -> Section:
         count = f"{len(rows)} settings differ:" if len(rows) > 1 else "One setting differs:"
         blocks += [Text(count), ReportTable(["setting", *(run.name for run in runs)], rows)]
     elif len(runs) > 1:
-        blocks.append(Text("No setting differs: the runs vary by chance alone, or by code and machine."))
+        blocks.append(Text("No setting differs: differences between the runs are due to chance, code or machine."))
     if same := [[f"`{k}`", _setting(common[k])] for k in MAIN_SETTINGS if k in common and k not in differing]:
         heading = "Common to all:" if len(runs) > 1 else "Main settings:"
         blocks += [Text(heading), ReportTable(["setting", "value"], same)]
@@ -259,7 +259,7 @@ def time_and_cost(runs: list[Run], rate: float | None) -> Section:
     if any(map(math.isfinite, waits)):
         table.add("time waiting for data", waits, formatted(".1%"), False)
     if any(value > 0 for value in memory):
-        table.add("GPU memory, largest", memory, formatted(".2f", " GB"), False)
+        table.add("GPU memory, peak", memory, formatted(".2f", " GB"), False)
     table.add_text("time taken from", [run.time_source for run in runs])
     blocks: list = [table, charts(runs, ("minutes", "Minutes an epoch", "minutes", _measured_minutes))]
     if rate is None:

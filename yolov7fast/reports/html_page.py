@@ -1,8 +1,8 @@
 """Pages and reports: Jinja2 templates to single-file HTML, and a report as data with its Markdown and HTML forms.
 
 A template extends `base.html` and fills its blocks `heading`, `summary`, `nav` and `content`; `macros.html` has
-sortable tables, charts and tiles. All values are escaped, and control characters are written out. The only script
-is ours.
+sortable tables, charts and tiles. All values are escaped, and control characters are written out. The only script is
+part of this package.
 """
 
 import base64
@@ -62,7 +62,7 @@ def inline(text: str) -> Markup:
 
 
 def render(template: str, **values: Any) -> str:
-    """The page that a template of this folder makes of these values."""
+    """The page of a template of this folder with these values."""
     style, script = _text("style.css"), Markup("\n").join(map(_text, SCRIPTS))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return _environment().get_template(template).render(style=style, script=script, script_hash=digest, **values)

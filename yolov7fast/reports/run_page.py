@@ -1,7 +1,7 @@
 """The page of a training run as one HTML file, from its folder and its state (`page.json`).
 
-The state holds plain values: command, warnings, results of the last validation, progress. The page can be made at any
-time, during the run or after it. Images are embedded as data URLs within a size limit.
+The state holds plain values: command, warnings, results of the last validation, progress. The page can be rendered at
+any time, during the run or after it. Images are embedded as data URLs within a size limit.
 """
 
 import math
@@ -30,7 +30,7 @@ MOSAICS = 3
 MAX_TABLE_CLASSES = 24  # up to which the confusion matrix is a table
 MAX_CONFUSIONS = 40
 MAX_NAMED_BOXES = 12  # in an image; with more boxes no names are drawn
-STALLED_SECONDS = 600  # without a new page, after which a running run may be dead
+STALLED_SECONDS = 600  # without a new page, after which a run is shown as possibly dead
 REFRESH_SECONDS = 20  # between loads of the page of a run that is training
 
 
@@ -85,7 +85,7 @@ def page_values(folder: Path, state: Mapping[str, Any]) -> dict[str, Any]:
     try:
         run = read_run(folder)
     except UserError:
-        run = None  # not one epoch is done
+        run = None  # no epoch is complete
     return {
         "title": f"{folder.name}: training",
         "name": folder.name,
@@ -110,7 +110,7 @@ def page_values(folder: Path, state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _progress(progress: Mapping[str, Any], run: Run | None) -> dict[str, Any]:
-    """How far the run is: text, fraction, and the losses so far of the epoch."""
+    """The progress of the run: text, fraction, and the mean losses of the current epoch."""
     epoch, epochs = progress.get("epoch", 0), progress.get("epochs", 1)
     batch, batches = progress.get("batch", 0), progress.get("batches", 1) or 1
     total = epochs * batches
@@ -142,7 +142,7 @@ def _epoch_seconds(progress: Mapping[str, Any], run: Run | None) -> float:
 
 
 def _cards(run: Run | None, state: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """(figure, value, what to know of it)."""
+    """(name, value, note) of each tile."""
     if run is None:
         return []
     cards = []
@@ -257,7 +257,7 @@ def _tile(image: Mapping[str, Any], names: Sequence[str], key: str, url: str) ->
         "width": round(width, 1),
         "height": round(height, 1),
         "label": os.path.basename(image["path"]),
-        "count": ", ".join(counted).replace("wrong", "of the wrong class") or "nothing missed or false",
+        "count": ", ".join(counted).replace("wrong", "of the wrong class") or "no missed or false detections",
         "sides": sides,
     }
 
@@ -276,7 +276,7 @@ def _box(box: Sequence[float], names: Sequence[str], width: float, height: float
 
 
 def _times(run: Run, state: Mapping[str, Any]) -> dict[str, Any]:
-    """Seconds of the whole run by what they were spent on, and milliseconds of an iteration by stage."""
+    """Seconds of the whole run by activity, and milliseconds of an iteration by stage."""
     train, val = run.figures.get("train_seconds"), run.figures.get("val_seconds")
     if train is None or val is None:
         return {}

@@ -22,7 +22,7 @@ from yolov7fast.core.files.settings_files import read_yaml
 from yolov7fast.core.text import printable
 from yolov7fast.evaluation.eval_result import MAP, MAP50, PRECISION, RECALL
 
-# what stands in each column of a line after epoch and memory, by the name of that column in results.csv
+# the columns of a line after epoch and memory, by their names in results.csv
 TEXT_COLUMNS = (
     "train/box", "train/obj", "train/cls", "train/total", "labels", "img_size",
     PRECISION, RECALL, MAP50, MAP, "val/box", "val/obj", "val/cls",
@@ -80,7 +80,7 @@ def read_text(path: Path) -> tuple[dict[int, Mapping[str, Any]], int]:
 
 
 def epoch_number(text: str) -> int | None:
-    """The number of an epoch, or None where the text is none."""
+    """The number of an epoch, or None if the text is not one."""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= LONGEST_EPOCH else None
 
 
@@ -108,12 +108,12 @@ def read_csv(path: Path) -> dict[int, dict[str, str]]:
                 if 0 <= epoch < 10**LONGEST_EPOCH:
                     rows[int(epoch)] = row
         except csv.Error as error:
-            raise UserError(f"{path} is no table of epochs ({one_line(error, 100)}); restore it from a copy") from None
+            raise UserError(f"{path} is not a table of epochs ({one_line(error, 100)}); restore it") from None
     return rows
 
 
 def number(text: Any) -> float:
-    """A field as a number; NaN where it is none."""
+    """A field as a number; NaN if it is not one."""
     try:
         return float(text)
     except (TypeError, ValueError, OverflowError):
@@ -126,7 +126,7 @@ FIGURES = ("seconds", "train_seconds", "val_seconds", "iterations", "data_wait_s
 
 @dataclass
 class Run:
-    """One run. Arrays are by finished epoch, (n,); NaN where a figure was not measured."""
+    """One run. Arrays are by finished epoch, (n,); NaN where a value was not measured."""
 
     name: str
     folder: Path
@@ -142,7 +142,7 @@ class Run:
     hyp: dict[str, Any] = field(default_factory=dict)
     weights: dict[str, int] = field(default_factory=dict)  # file name -> bytes
     profile: dict[str, Any] = field(default_factory=dict)  # of profile.json; empty: none
-    notes: list[str] = field(default_factory=list)  # what a reader should know about the numbers
+    notes: list[str] = field(default_factory=list)  # notes on the numbers
 
     @property
     def hours(self) -> np.ndarray | None:
@@ -179,7 +179,7 @@ def read_run(path: str | os.PathLike) -> Run:
         raise UserError(f"run folder {path} does not exist")
     if not any((folder / name).is_file() for name in ("results.txt", "results.csv")):
         raise UserError(
-            f"{folder} holds neither results.txt nor results.csv: not a training run, or not one epoch done"
+            f"{folder} holds neither results.txt nor results.csv: not a training run, or no epoch is complete"
         )
     notes: list[str] = []
     curves = read_curves(folder / "results.txt")
@@ -220,7 +220,7 @@ def _planned(opt: dict[str, Any], done: int, notes: list[str]) -> int:
     """Epochs that the run was started for, by its options; else the epochs done."""
     wanted = opt.get("epochs")
     if wanted is not None and not 0 <= number(wanted) < 10**LONGEST_EPOCH:
-        notes.append(f"epochs in its opt.yaml is {shown(wanted)}, which is no number: taken as the {done} done")
+        notes.append(f"epochs in its opt.yaml is {shown(wanted)}, not a number: the {done} finished epochs are used")
         return done
     return int(number(wanted)) if wanted else done
 
@@ -241,9 +241,9 @@ def _times(folder: Path, epoch: np.ndarray, seconds: np.ndarray, notes: list[str
     ends = [f.stat().st_mtime for f in (folder / "results.txt", folder / "results.csv") if f.is_file()]
     span = max(ends) - min(starts) if starts else 0.0
     if span < 2 * len(epoch):  # no epoch takes less than two seconds
-        notes.append("its time is unknown: no results.csv with seconds, and the file times say nothing")
+        notes.append("its time is unknown: no results.csv with seconds, and the file times cannot be used")
         return None, "unknown"
-    notes.append("its time is estimated from file times (opt.yaml to results.txt): a pause would count as work")
+    notes.append("its time is estimated from file times (opt.yaml to results.txt): pauses are included")
     return np.full(len(epoch), span / len(epoch)), "file times"
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from yolov7fast.reports.run_results import Run
 
 LATE_EPOCHS = 10  # the last measured epochs, over which stability is judged
-# settings that differ between any two runs and explain nothing
+# settings that always differ and are not compared
 IGNORED_SETTINGS = {
     "name", "save_dir", "project", "exist_ok", "resume", "hyp", "config", "given", "global_rank", "bucket",
 }  # fmt: skip
@@ -17,7 +17,7 @@ IGNORED_SETTINGS = {
 
 @dataclass(frozen=True)
 class Point:
-    """A value and where on the curve it stands."""
+    """A value of a curve and its epoch."""
 
     value: float
     epoch: int
@@ -125,7 +125,7 @@ def ratio(a: float, b: float) -> float:
 
 
 def settings(run: Run) -> dict[str, Any]:
-    """Options and hyper-parameters under one roof; an option that is set wins over the hyper-parameter of its name."""
+    """Options and hyper-parameters in one mapping; an option that is set overrides the hyper-parameter of its name."""
     opt = {key: value for key, value in run.opt.items() if key not in IGNORED_SETTINGS}
     return opt | {key: value for key, value in run.hyp.items() if opt.get(key) is None}
 
@@ -152,7 +152,7 @@ def winner(values: list[float], higher_is_better: bool) -> int | None:
 
 
 def duration(hours: float) -> str:
-    """Hours as text: in minutes or seconds where that reads better."""
+    """Hours as text: in minutes or seconds if short."""
     if not math.isfinite(hours):
         return "unknown"
     return f"{hours:.2f} h" if hours >= 1 else f"{hours * 60:.1f} min" if hours * 60 >= 1 else f"{hours * 3600:.1f} s"

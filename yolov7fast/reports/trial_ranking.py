@@ -18,7 +18,8 @@ CONFIDENCE = 0.95
 
 
 def pooled_deviation(found: "Sequence[RankedSetting]") -> tuple[float, int]:
-    """Deviation of a seed, taken over all settings, and its degrees of freedom; NaN where none has two seeds.
+    """Standard deviation between seeds, pooled over all settings, and its degrees of freedom; NaN where none has two
+    seeds.
 
     Pooling is needed because few seeds alone estimate a deviation badly.
     """
@@ -135,7 +136,7 @@ def read_curve(folder: Path) -> list[CurvePoint]:
 class RankedSetting:
     """One setting over its seeds.
 
-    count: its seeds that came as far as any of them; values, map, spread: their final mAP, its mean and deviation.
+    count: its seeds with the most progress; values, map, spread: their final mAP, its mean and deviation.
     """
 
     def __init__(self, setting: int, runs: Sequence[TrialRun]):
@@ -188,7 +189,7 @@ def readable(value: float | None) -> str:
 
 
 def best_settings(ranked: Sequence[RankedSetting]) -> Mapping[str, Any] | None:
-    """The settings for a full run; None where none completed, or all came out equal."""
+    """The settings for a full run; None if none completed or all are equal."""
     completed, are_equal = _completed(ranked)
     return completed[0].run.params if completed and not are_equal else None
 
@@ -216,7 +217,7 @@ def verdict(ranked: Sequence[RankedSetting]) -> str:
     if math.isinf(limits[second]):
         return (
             f"Setting {best.setting} leads setting {second.setting} by {readable(leads[second])}. "
-            "With one seed each, how much of that is chance is unknown; --repeat 3 shows it."
+            "With one seed each, how much of this is chance is unknown; --repeat 3 shows it."
         )
     near, limit = [str(place.setting) for place in leads if leads[place] <= limits[place]], readable(limits[second])
     if not near:

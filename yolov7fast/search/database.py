@@ -64,7 +64,7 @@ def failures_named(url: str, what: str = "of the trials failed", kinds: tuple[st
 
 
 def open_study(url: str, name: str, plan: Mapping[str, Any], is_shared: bool, **parts: Any) -> optuna.Study:
-    """The study, created or joined; one that began with another plan is refused. parts: sampler and pruner."""
+    """The study, created or opened; one that was started with another plan is refused. parts: sampler and pruner."""
     options: dict[str, Any] = {"engine_kwargs": {"pool_pre_ping": True}}
     if url.startswith("sqlite"):
         options = {"engine_kwargs": {"connect_args": {"timeout": 60}}}
@@ -124,7 +124,8 @@ class SettingTable:
         return dict(self.numbered())
 
     def retry_unfinished(self, is_shared: bool) -> None:
-        """Enqueue again what an earlier process left: interrupted trials, and running ones that only it could train.
+        """Enqueue again the trials that an earlier process left: interrupted ones, and running ones that only it could
+        train.
 
         In a shared database running trials without heartbeat are enqueued when it is opened.
         """

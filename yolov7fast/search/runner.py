@@ -65,7 +65,7 @@ def run_trials(opt: Namespace, make_training: Callable[[str, Budget], TrialTrain
 def started_trials(
     opt: Namespace, make_training: Callable[[str, Budget], TrialTraining] | None = None
 ) -> tuple[int, list[TrialRun]]:
-    """The exit code, and all trainings that have begun."""
+    """The exit code, and all trainings that were started."""
     folder, began = Path(opt.output_dir), time.monotonic()
     stored = read_plan(folder) if opt.resume else None
     if stored:
@@ -118,10 +118,10 @@ def read_plan(folder: Path) -> dict[str, Any]:
         raise UserError(f"--resume: there are no trials to resume in {folder} ({FILE} is missing)")
     plan = read_json(path, remedy=REMEDY)
     if not isinstance(plan, dict) or plan.get("version") != VERSION:
-        raise UserError(f"{path} is no record of trials of version {VERSION}; choose another --output-dir")
+        raise UserError(f"{path} is not a record of trials of version {VERSION}; choose another --output-dir")
     damaged = [name for name, kind in FIELD_TYPES.items() if not isinstance(plan.get(name), kind)]
     if damaged or not re.fullmatch(r"\w{1,40}", plan["timestamp"], re.ASCII):  # it becomes part of file names
-        raise UserError(f"{path} is damaged: '{[*damaged, 'timestamp'][0]}' is not what trials have; {REMEDY}")
+        raise UserError(f"{path} is damaged: '{[*damaged, 'timestamp'][0]}' is invalid; {REMEDY}")
     return plan
 
 
@@ -142,7 +142,8 @@ class NoResult(Exception):
 
 
 class TrialRunner:
-    """Trains the settings of a study on this machine, as many at once as there are jobs, then reports."""
+    """Trains the settings of a study on this machine, several in parallel on several devices, and writes the
+    results."""
 
     def __init__(
         self, opt: Namespace, training: TrialTraining, plan: Mapping[str, Any], space: Space, url: str, deadline: float
@@ -153,7 +154,7 @@ class TrialRunner:
         self.count = opt.trials if space else len(self.settings)
         self.threshold, self.is_shared = opt.early_stop_threshold, bool(opt.storage)
         seed, epochs = (training.base["seed"] or 0) if opt.seed is None else opt.seed, training.epochs({})
-        first = opt.first_rung or max(1, min(2, epochs // 2), epochs // 9)  # before it, mAP is mostly chance
+        first = opt.first_rung or max(1, min(2, epochs // 2), epochs // 9)  # before it, mAP is mostly noise
         same = {"base": plan["base"], "space": plan["space"], **{name: getattr(opt, name) for name in SHARED}}
         pruner = database.make_pruner(opt.pruner if space else "none", first)
         parts = {"sampler": database.KeyedSampler(seed), "pruner": pruner}
@@ -216,7 +217,7 @@ class TrialRunner:
         return self.stop.exit_code or int(bool(runs) and all(run.status == FAILED for run in runs))
 
     def objective(self, trial: Trial) -> float:
-        """Mean of the final mAP@.5:.95 of a setting; any fault ends the trainings of all jobs."""
+        """Mean of the final mAP@.5:.95 of a setting; any error ends all trainings of this process."""
         device = self.devices.get()
         try:
             if self.stopping:
@@ -228,7 +229,7 @@ class TrialRunner:
             self.fault = self.lost = f"another machine has taken over setting {trial.user_attrs.get(database.NUMBER)}"
             raise
         except BaseException:
-            self.fault = self.fault or "another trial ended by a fault"
+            self.fault = self.fault or "another trial failed"
             raise
         finally:
             self.devices.put(device)

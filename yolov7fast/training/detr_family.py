@@ -1,4 +1,4 @@
-"""The DETR family: what trains detectors of transformers, their AdamW and learning rates, and `--profile`."""
+"""The DETR family: training of detectors of transformers, AdamW and its learning rates, and `--profile`."""
 
 import logging
 import math
@@ -38,7 +38,7 @@ WARM_STEPS = 3  # of --profile, before the measurement
 
 
 class DetrFamily(Family):
-    """A DETR network with all that trains it."""
+    """A DETR network with its loaders, loss and optimizer."""
 
     name = "detr"
     loss_names = (*PARTS, "total")
@@ -55,7 +55,7 @@ class DetrFamily(Family):
         "data": Advice("waiting for data", (FAST_LOADER, DISK_CACHE, WORKERS)),
         "loss": Advice("the loss, whose matcher runs on the host", (Remedy("--profile 50, which measures it"),)),
         "network": Advice(
-            "the network, as it should be",
+            "the network (the usual case)",
             (
                 Remedy("a smaller --img-size"),
                 Remedy("--resize-schedule"),

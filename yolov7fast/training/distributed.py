@@ -26,9 +26,8 @@ _patient: Any = None  # the group of those long waits
 
 @dataclass(frozen=True)
 class World:
-    """This process among all: rank is -1 when there is only one process.
-
-    launcher: torchrun's process, without which nobody ends the others when one is lost; 0: started in another way.
+    """This process among all: rank is -1 if there is only one process. launcher: torchrun's process, which ends the
+    others if one is lost; 0: started in another way.
     """
 
     rank: int = -1
@@ -83,7 +82,7 @@ def join(world: World, device: torch.device, total_batch: int, minutes: float = 
         torch.cuda.set_device(world.local_rank)
         device = torch.device("cuda", world.local_rank)
     if not dist.is_initialized():
-        # Its functions have the group of the moment as a default. Imported later, as DistributedDataParallel would,
+        # Its functions have the current group as a default. Imported later, as DistributedDataParallel would,
         # they would keep the group alive, and `leave` could not end it.
         importlib.import_module("torch.distributed.nn.functional")
         backend = "cuda:nccl,cpu:gloo" if device.type == "cuda" else "gloo"
@@ -93,7 +92,7 @@ def join(world: World, device: torch.device, total_batch: int, minutes: float = 
 
 
 def init_group(backend: str, minutes: float) -> None:
-    """As `init_process_group` does by itself, but under keys of this start alone."""
+    """As `init_process_group` does by itself, but under keys of this start only."""
     from torch.distributed.distributed_c10d import PrefixStore  # absent from builds that cannot distribute
     from torch.distributed.rendezvous import rendezvous
 
@@ -152,7 +151,8 @@ def leave() -> None:
 
 
 def any_rank(flags: Sequence[bool], world: World) -> list[bool]:
-    """For each flag whether any process says yes; a few bytes between hosts' CPUs, no device is touched."""
+    """For each flag whether any process says yes; a few bytes are exchanged between the hosts' CPUs, without the
+    devices."""
     if not world.is_distributed:
         return list(flags)
     votes = torch.tensor([int(flag) for flag in flags])
@@ -202,7 +202,7 @@ def main_first(world: World) -> Iterator[None]:
 
 @contextlib.contextmanager
 def peer_failure_as_user_error(world: World) -> Iterator[None]:
-    """A dead peer shows as a failing collective: raise one sentence instead of a traceback."""
+    """A dead peer causes a failing collective: raise one sentence instead of a traceback."""
     try:
         yield
     except (dist.DistBackendError, RuntimeError) as error:

@@ -1,4 +1,4 @@
-"""`Family`: what a family of detectors brings to training. Everything that families have in common is here.
+"""`Family`: the interface between a family of detectors and the training loop, with everything that families share.
 
 A family must define `name`, `loss_names` and seven methods: `build_network`, `build_optimizer`, `rates`, `to_device`,
 `forward_loss`, `predictor` and `checkpoint_content`. Every other method has a default that it may override.
@@ -70,9 +70,8 @@ def subset_of(config: TrainConfig) -> Subset | None:
 
 
 def check_labels(dataset, config: TrainConfig, data: DataYaml, nc: int) -> None:
-    """Refuse a class beyond the last and, with --strict-labels, a label that is left out or misread.
-
-    Such a class would be learnt as another one, or end a step with an index out of range.
+    """Refuse a class beyond the last and, with --strict-labels, a label that is left out or misread. Such a class would
+    be learned as another one, or cause an index out of range in a step.
     """
     check_class_range(dataset.labels, dataset.label_files, nc, data.path)
     if config.strict_labels and (lost := dataset.first_loss):
@@ -83,7 +82,7 @@ def check_labels(dataset, config: TrainConfig, data: DataYaml, nc: int) -> None:
 
 
 def warn_of_data(dataset, validation_set, config: TrainConfig, img_size: int) -> None:
-    """Log what looks wrong in the data, such as images that are in both splits."""
+    """Log possible problems of the data, such as images that are in both splits."""
     if validation_set is not None and (twins := same_images(dataset, validation_set)):
         log.warning(f"data: {twins}")
     if signs := odd_signs(dataset, validation_set, img_size):
@@ -91,7 +90,7 @@ def warn_of_data(dataset, validation_set, config: TrainConfig, img_size: int) ->
 
 
 class Validation(NamedTuple):
-    """What a validation measured.
+    """The results of a validation.
 
     metrics: by their columns in results.csv: those of `evaluation.result.SUMMARY` and of the family's `metric_names`;
     losses: by the parts of the loss (`loss_names` without the total); per_class_ap: AP@.5:.95 of each class;
@@ -169,7 +168,7 @@ class Family(ABC):
     drawn_batches: ClassVar[int] = 3  # training batches that are plotted, from the first on
     dataset_class: ClassVar[type | None] = None  # a data set with another augmentation
     finds_unused_parameters: ClassVar[bool] = False  # whether a batch may leave parameters without a gradient
-    shorter_warmup: ClassVar[str] = "more --epochs"  # what a user whose warm-up is too long is told to add
+    shorter_warmup: ClassVar[str] = "more --epochs"  # the advice for a warm-up that is too long
     test_flags: ClassVar[tuple[str, ...]] = ()  # further flags with which `test` measures as validations do
     files: ClassVar[Mapping[str, Callable[[str], str]]] = MappingProxyType(
         {"data": find_data}
@@ -283,17 +282,19 @@ class Family(ABC):
             warn_of_data(self.dataset, None if config.overfit else self.validation_set, config, self.img_size)
 
     def fit_to_data(self, resumed: bool) -> None:
-        """Set what the network takes from the training set, such as anchors. resumed: a checkpoint will be loaded."""
+        """Set properties of the network that depend on the training set, such as anchors. resumed: a checkpoint will be
+        loaded."""
 
     def wrapped(self) -> Callable:
-        """What the step calls: the network itself, or with several processes one that averages gradients."""
+        """The module that the step calls: the network itself or, with several processes, a wrapper that averages
+        gradients."""
         if not self.world.is_distributed:
             return self.model
         ids = [self.world.local_rank] if self.device.type == "cuda" else None
         return DistributedDataParallel(self.model, device_ids=ids, find_unused_parameters=self.finds_unused_parameters)
 
     def build_loss(self) -> None:
-        """Build what `forward_loss` needs, and the learning rate schedule: the length of an epoch is known."""
+        """Build the loss for `forward_loss`, and the learning rate schedule: the length of an epoch is known."""
 
     # --- epoch and step -----------------------------------------------------------------------------------------------
 
@@ -350,7 +351,7 @@ class Family(ABC):
 
     @abstractmethod
     def predictor(self, config: EvalConfig) -> Predictor:
-        """The averaged network as evaluation calls it, with its loss."""
+        """The EMA network as a predictor for evaluation, with its loss."""
 
     def further_metrics(self, result: EvalResult) -> dict[str, float]:
         """The values of `metric_names`, by name."""
@@ -367,21 +368,22 @@ class Family(ABC):
         return [f"last{self.checkpoint_suffix}"] + [f"best{self.checkpoint_suffix}"] * is_best
 
     def state(self) -> dict[str, Any]:
-        """What resuming must remember of this family, beyond what every run remembers."""
+        """The state of this family that resuming needs, in addition to that of every run."""
         return {}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Put back what `state` returned."""
+        """Restore the result of `state`."""
 
     def load_foreign_checkpoint(self, checkpoint: dict[str, Any], progress: Progress) -> None:
         """Resume from a checkpoint without our complete state, as far as possible."""
         raise UserError("this checkpoint holds no state to resume from; start a new run with --weights")
 
     def write_final_files(self, last: Path) -> None:
-        """Where the family says so, strip best and last weights of what training needs. last: the last checkpoint."""
+        """If the family asks for it, remove the training state from the best and last weights. last: the last
+        checkpoint."""
         if not self.strips_final_checkpoint:
             return
-        for path in (last.with_stem("best"), last):  # last, because a stripped one says that the run is complete
+        for path in (last.with_stem("best"), last):  # last, because a stripped file marks a complete run
             if path.is_file():
                 strip_checkpoint(path)
 

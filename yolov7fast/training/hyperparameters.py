@@ -103,14 +103,14 @@ def check_hyp(values: Mapping[str, Any], where: str) -> dict[str, Any]:
         checked[name] = _check_value(name, value, where)
     for name, key in KEYS.items():
         if name not in checked and key.default is None:
-            raise UserError(f"{where} lacks the key '{name}'; see data/hyp.scratch.p5.yaml for a complete file")
+            raise UserError(f"{where} has no key '{name}'; see data/hyp.scratch.p5.yaml for a complete file")
         if name not in checked and name not in OPTIONAL_ABSENT:
             checked[name] = key.default
     if checked["loss_ota"] not in (0, 1):
         raise UserError(f"{where}: loss_ota must be 0 (plain) or 1 (OTA), not {checked['loss_ota']}")
     for other in (ASSIGNER, "loss_ota_from"):
         if ASSIGNER_SCHEDULE in checked and other in checked:
-            raise UserError(f"{where}: {ASSIGNER_SCHEDULE} and {other} both say which assigner is used: remove one")
+            raise UserError(f"{where}: {ASSIGNER_SCHEDULE} and {other} both select the assigner: remove one")
     return checked
 
 
@@ -140,13 +140,13 @@ def _check_schedule(value: Any, where: str) -> list[list]:
             raise UserError(f"{where}: {example}, not {shown(row)}")
         start, name = row
         if not 0 <= start < 1e9 or (start > 1 and start != int(start)) or (start > 0) != bool(rows):
-            raise UserError(f"{where}: {example}; {shown(start)} is no start there (a fraction, or a whole epoch)")
+            raise UserError(f"{where}: {example}; {shown(start)} is not a valid start (a fraction, or a whole epoch)")
         rows.append([start, check_assigner(name, where)])
     return rows
 
 
 def with_assigner(hyp: Mapping[str, Any], loss_ota: int | None, assigner: str) -> dict[str, Any]:
-    """A set with --loss-ota and --assigner applied: a flag overrides the file, its schedule too."""
+    """A set with --loss-ota and --assigner applied: a flag overrides the file, including its schedule."""
     values = dict(hyp)
     if loss_ota is not None:
         values["loss_ota"] = loss_ota

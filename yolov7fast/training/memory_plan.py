@@ -46,7 +46,7 @@ WORKER_BYTES = 400 << 20  # of a loader process
 LARGEST_SCALE = 1.5  # of --multi-scale
 CGROUP = Path("/sys/fs/cgroup")
 
-# functions that autocast runs in the lower precision, as far as the blocks use them, and those it runs in float32
+# functions that autocast runs in the lower precision (those that the blocks use), and those that it runs in float32
 LOWERED = {F.conv2d, F.linear, F.conv_transpose2d, torch.matmul, torch.bmm, torch.Tensor.matmul, torch.Tensor.bmm}
 LOWERED |= {torch.Tensor.__matmul__, torch.Tensor.__rmatmul__}
 RAISED = {F.softmax, torch.softmax, torch.Tensor.softmax}
@@ -198,7 +198,7 @@ class MemoryPlan(NamedTuple):
 
 @dataclass(frozen=True)
 class Workload:
-    """A training, as far as its memory depends on it.
+    """The properties of a training on which its memory depends.
 
     labels: of the training set, for each image float32 (m, 5); dtype: of mixed precision, float32 without.
     """

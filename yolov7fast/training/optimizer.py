@@ -1,4 +1,4 @@
-"""What every optimizer goes through: rates that change by batch, and a saved state that is taken over."""
+"""Functions for every optimizer: learning rates that change by batch, and loading of a saved state."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -7,12 +7,12 @@ import torch
 
 from yolov7fast.core.errors import UserError
 
-# entries of a parameter group that say how a step is computed here, not what it computes
+# entries of a parameter group that choose the implementation of a step, not its result
 IMPLEMENTATION = ("fused", "foreach", "capturable", "differentiable")
 
 
 class Rates(NamedTuple):
-    """What one batch trains with: a learning rate for each optimizer group, momentum, batches to one optimizer step."""
+    """The rates of one batch: a learning rate for each optimizer group, momentum, batches per optimizer step."""
 
     lrs: tuple[float, ...]
     momentum: float
@@ -42,7 +42,7 @@ def begin_momentum(optimizer: torch.optim.Optimizer) -> None:
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
-    """Take over a saved state; how a step is computed (fused or not) stays as this machine has it.
+    """Load a saved state; the implementation of a step (fused or not) stays that of this machine.
 
     A file from another kind of machine, or from another program, says otherwise or nothing; and what this optimizer
     announced to the gradient scaler when it was built would not hold any more.

@@ -1,4 +1,4 @@
-"""How a run starts: fresh, resumed from a checkpoint, or again in the folder of a run that has none yet."""
+"""How a run starts: fresh, resumed from a checkpoint, or again in the folder of a run without a checkpoint."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -33,11 +33,11 @@ from yolov7fast.training.config import AUTO_BATCH, TrainConfig
 from yolov7fast.training.distributed import World, from_main, lowest
 from yolov7fast.training.family import Family
 
-if TYPE_CHECKING:  # the table of flags belongs to the commands, which hand it over
+if TYPE_CHECKING:  # the table of flags belongs to the commands, which pass it
     from yolov7fast.cli.flags import Flag
 
-AUTO = "auto"  # --resume auto: start the run, resume it, or leave it alone where it is finished
-AS_BEGUN = ("weights", "cfg", "hyp")  # resuming takes these from the run itself; opt.yaml keeps what it began with
+AUTO = "auto"  # --resume auto: start the run, resume it, or do nothing if it is finished
+AS_BEGUN = ("weights", "cfg", "hyp")  # a resumed run sets these itself; opt.yaml keeps the first values
 
 
 # --- fresh or resumed -------------------------------------------------------------------------------------------------
@@ -120,7 +120,7 @@ def complete_checkpoint(path: Path, family: type[Family]) -> tuple[dict[str, Any
 def options_of_run(
     config: TrainConfig, run_dir: Path, source: Path, family: type[Family], flags: Mapping[str, "Flag"]
 ) -> dict[str, Any]:
-    """What opt.yaml of a run says, with the given flags that may change. source: what --resume named."""
+    """The options in opt.yaml of a run, with the given flags that may change. source: the value of --resume."""
     options = {name: flag.default for name, flag in flags.items()} | stored_options(run_dir, source, family, flags)
     found = family.find_files(config, missing_ok=True)  # short names of files become paths, as in opt.yaml
     for name in sorted({*config.given, *config.in_file}):
@@ -148,7 +148,7 @@ def trained_so_far(checkpoint: dict[str, Any]) -> str:
 def stored_options(
     run_dir: Path, checkpoint: Path, family: type[Family], flags: Mapping[str, "Flag"]
 ) -> dict[str, Any]:
-    """What opt.yaml of a run says; a run of another family is refused."""
+    """The options in opt.yaml of a run; a run of another family is refused."""
     path = run_dir / "opt.yaml"
     remedy = f"so the run's options are unknown: restore it from a copy, or start a new run with --weights {checkpoint}"
     if not path.is_file():
@@ -158,13 +158,13 @@ def stored_options(
         if not isinstance(options, dict) or not {"epochs", "total_batch_size"} <= options.keys():
             raise UserError(f"--resume {checkpoint}: {path} is empty or cut off, {remedy}")
         if unknown := [key for key in options if not isinstance(key, str)]:
-            raise UserError(f"{path}: {shown(unknown[0])} is no name of an option")
+            raise UserError(f"{path}: {shown(unknown[0])} is not the name of an option")
         if (other := str(options.get(FAMILY_KEY, family.name))) != family.name:
             start = program_of("train", other).invocation
             raise UserError(f"--resume {run_dir}: a run of the {other} family; resume with: {start} --resume {run_dir}")
         for key, least in (("total_batch_size", 1), ("test_size", 0)):
             if not is_whole(options.get(key) or least, least, MOST):
-                raise UserError(f"{path}: {key} is {shown(options[key])}, which is no such number")
+                raise UserError(f"{path}: {key} is {shown(options[key])}, which is not a valid number")
         return {n: flags[n].value_of(value, path) if n in flags else value for n, value in options.items()}
     except UserError as error:
         if str(error).startswith("--resume"):
@@ -173,7 +173,7 @@ def stored_options(
 
 
 def how_it_ended(checkpoint: dict[str, Any], options: dict[str, Any]) -> str:
-    """Which limit a complete run has reached, with the remedy; nothing if there are batches to train."""
+    """The limit that a complete run has reached, with the remedy; empty if there are batches to train."""
     state, done = checkpoint.get("resume"), checkpoint["epoch"] + 1
     progress = progress_of(state) if state else Progress(epoch=done)
     if done >= options["epochs"] and not progress.batch_index:
@@ -193,13 +193,13 @@ def end_is_left(path: Path, stripped: bool, family: type[Family]) -> bool:
     return not (run_folder_of(path) / "results.png").is_file()
 
 
-# --- what follows from the flags --------------------------------------------------------------------------------------
+# --- values that follow from flags ------------------------------------------------------------------------------------
 
 
 def completed(
     config: TrainConfig, family: type[Family], device: Any, world: World, checkpoint: dict[str, Any] | None
 ) -> TrainConfig:
-    """The config with what follows from the flags: batch, order of the samples, and the run's folder.
+    """The config with the values that follow from the flags: batch, order of the samples, and the run's folder.
 
     All processes must call this: the main one chooses the folder, and the smallest automatic batch counts.
     """
@@ -244,7 +244,7 @@ def refuse_overtaken(config: TrainConfig) -> None:
 
 
 def make_run_folder(config: TrainConfig, family: Family) -> None:
-    """Make the folder and write down what is run: opt.yaml with every option, and the family's files of settings."""
+    """Create the folder and write the settings: opt.yaml with every option, and the family's files of settings."""
     folder = Path(config.save_dir)
     for place in (folder, family.weights_dir):
         place.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Where the time of an iteration goes: named stages, by CUDA events on a GPU and by a monotonic clock elsewhere."""
+"""Times of the stages of an iteration, measured by CUDA events on a GPU and by a monotonic clock elsewhere."""
 
 import time
 from collections import defaultdict
@@ -20,7 +20,7 @@ class NoTimer:
 
 
 class StageTimer(NoTimer):
-    """Collects milliseconds by stage and iteration. On CUDA nothing is waited for until `totals` is asked for.
+    """Collects milliseconds by stage and iteration. On CUDA the host does not wait before `totals` is called.
 
     `begin` opens an iteration; each `mark(stage)` closes the stage that ran since the mark before it. A stage marked
     more than once in an iteration is summed. After `follow`, the stages of all iterations add up to the time passed.
@@ -66,8 +66,8 @@ class StageTimer(NoTimer):
         self._last = now
 
     def add(self, stage: str, milliseconds: float) -> None:
-        """A stage of the iteration to come that the host measured, such as waiting for data. On CUDA it may overlap the
-        stages that the device measured; use `follow` where they are to add up."""
+        """Add a stage of the next iteration that was measured on the host, such as waiting for data. On CUDA it may
+        overlap the stages that the device measured; use `follow` where they are to add up."""
         self._times[stage][self._iteration + 1] += milliseconds
 
     def totals(self) -> dict[str, list[float]]:

@@ -42,7 +42,7 @@ from yolov7fast.training.start import can_halve_batch, completed, make_run_folde
 from yolov7fast.training.trainer import Outcome, Trainer
 
 log = logging.getLogger(__name__)
-LOG = "train.log"  # in the run's folder: all that the run prints
+LOG = "train.log"  # in the run's folder: everything that the run prints
 
 
 class BatchTooLarge(Exception):
@@ -60,9 +60,9 @@ def train(
 
     Args:
         config: of the run, see `start.start_or_resume`.
-        output: what is printed, to be kept in the run's folder.
+        output: the printed text, copied to the run's folder.
 
-    The folder is made when everything is built, so that a mistake leaves none.
+    The folder is created when everything is built, so that a mistake leaves none.
     """
     config, device = prepare_process(config, family_class, world, checkpoint)
     with (
@@ -176,7 +176,7 @@ def check_same_start(checkpoint: dict[str, Any] | None, world: World) -> None:
 
 
 def set_threads(config: TrainConfig) -> None:
-    """As the flags say; loader processes inherit OpenCV's."""
+    """Set the numbers of threads of the flags; loader processes inherit OpenCV's."""
     if config.torch_threads:
         torch.set_num_threads(config.torch_threads)
     if config.opencv_threads:
@@ -231,7 +231,7 @@ def check_training_set(trainer: Trainer, checkpoint: dict[str, Any] | None) -> b
 
 
 def keep_log(output: RunOutput | None, config: TrainConfig, world: World, only_in_existing: bool = False) -> None:
-    """From now on keep what is printed in the run's folder, too. only_in_existing: unless it is yet to be made."""
+    """Copy the output to the run's folder from now on. only_in_existing: only if the folder exists."""
     folder = Path(config.save_dir)
     if output is None or (only_in_existing and not folder.is_dir()):
         return
@@ -240,13 +240,12 @@ def keep_log(output: RunOutput | None, config: TrainConfig, world: World, only_i
 
 
 def restore_folder(config: TrainConfig, family: Family, lock: FolderLock, reporter: Reporter) -> None:
-    """Make the run's folder again where it was removed, so that what is in memory can be saved.
-
-    One that another process has made and taken in the meantime is refused.
+    """Create the run's folder again if it was removed, so that the state in memory can be saved. A folder that another
+    process has created and locked in the meantime is refused.
     """
     lock.renew()
     if not family.weights_dir.is_dir():
-        log.warning("%s was removed: it is made again, without the files of earlier epochs", family.weights_dir)
+        log.warning("%s was removed: it is created again, without the files of earlier epochs", family.weights_dir)
         make_run_folder(replace(config, starts_over=False), family)
         reporter.write_tables()
 
@@ -265,7 +264,7 @@ def open_run(trainer: Trainer, lock: FolderLock, output: RunOutput | None, check
 
 
 def announce(trainer: Trainer, is_fresh: bool) -> None:
-    """Print what is going to be done, and show it on the page and to loggers."""
+    """Print the settings of the run, and pass them to the page and the loggers."""
     family, reporter = trainer.family, trainer.reporter
     if not trainer.progress.finished and trainer.world.is_main:
         messages.print_header(family, is_fresh)
@@ -279,7 +278,8 @@ def announce(trainer: Trainer, is_fresh: bool) -> None:
 
 
 def resume(trainer: Trainer, checkpoint: dict[str, Any], is_changed: bool) -> None:
-    """Put a checkpoint's state back: our own complete one, or what of another file the family can use.
+    """Restore a checkpoint's state: a complete one of this project, or the parts of another file that the family can
+    use.
 
     is_changed: the data set is not the checkpoint's, so an epoch that was begun is run again.
     """

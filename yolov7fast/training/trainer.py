@@ -1,4 +1,5 @@
-"""The training loop. It knows epochs, steps, checkpoints and signals, but not which family of detectors it trains."""
+"""The training loop. It handles epochs, steps, checkpoints and signals, and does not depend on the family of
+detectors."""
 
 import logging
 import sys
@@ -58,7 +59,7 @@ class Outcome(NamedTuple):
 
 
 class EpochResult(NamedTuple):
-    """What the end of an epoch showed; `validation` is None where none was due."""
+    """The results of an epoch; `validation` is None if none was due."""
 
     validation: Validation | None = None
     is_best: bool = False
@@ -96,7 +97,7 @@ class Trainer:
 
     @cached_property
     def data_fingerprint(self) -> Fingerprint:
-        """Of the images, labels and classes that the run sees, for checkpoints."""
+        """Of the images, labels and classes of the run, for checkpoints."""
         sets = {"train": self.family.dataset, "val": self.family.validation_set}
         return fingerprint({name: each for name, each in sets.items() if each is not None}, self.family.names)
 
@@ -107,7 +108,7 @@ class Trainer:
         if self.world.is_main:
             self.files.check_best(self.progress)
         self.family.load_state(state["recipe"])
-        restore_own_random(state, self.world)  # last: building a loader draws from them
+        restore_own_random(state, self.world)  # last, because building a loader draws from them
         self.progress.finished = bool(self.config.limits.reached(self.progress))
         if self.config.seed is not None or self.progress.finished:
             return
@@ -142,7 +143,7 @@ class Trainer:
         self.clock = time.time()
         with StopRequest(signals.second_interrupt, self.world.launcher) as stop:
             while True:
-                if any_rank([bool(stop)], self.world)[0]:  # a signal may come in a validation, too
+                if any_rank([bool(stop)], self.world)[0]:  # a signal may arrive during a validation too
                     return self.interrupted(stop)
                 if progress.finished or progress.epoch >= config.epochs:
                     break
@@ -165,7 +166,7 @@ class Trainer:
         previous_of(self.files.last).unlink(missing_ok=True)
 
     def interrupted(self, stop: StopRequest) -> Outcome:
-        """Save where the run is, unless that has just been done, and leave."""
+        """Save the state of the run, unless it was just saved, and stop."""
         if from_main(self.saved_at != (self.progress.epoch, self.progress.batch_index), self.world):
             self.save([self.files.last.name])
         self.files.retry_best(self.progress)
@@ -177,7 +178,7 @@ class Trainer:
         return Outcome(self.progress.metrics, self.progress, code, last_loss, self.run_dir, exit_code=code)
 
     def count_time(self) -> None:
-        """Count the time since the last call as the run's: steps, validation, files."""
+        """Add the time since the last call to that of the run: steps, validation, files."""
         now = time.time()
         self.progress.seconds += now - self.clock
         self.clock = now
@@ -227,7 +228,7 @@ class Trainer:
         return False
 
     def all_batches_done(self) -> bool:
-        """Whether nothing but the end of the epoch is left to do."""
+        """Whether only the end of the epoch is left."""
         return 0 < len(self.family.loader) <= self.progress.batch_index
 
     def timer_for(self, global_step: int) -> NoTimer:
@@ -267,7 +268,7 @@ class Trainer:
         return self.progress.epoch_waited / max(self.progress.epoch_seconds, 1e-9)
 
     def sync_metrics(self) -> StepMetrics:
-        """Wait for the device and learn how the batches since the last sync went; too many bad ones end the run."""
+        """Read the results of the batches since the last sync; too many non-finite losses end the run."""
         metrics = self.step.sync_metrics()
         if metrics.nonfinite > self.config.skip_nonfinite:
             raise self.nonfinite_error(metrics.first_nonfinite, metrics.nonfinite)
@@ -275,7 +276,7 @@ class Trainer:
         return metrics
 
     def nonfinite_error(self, global_step: int, count: int) -> UserError:
-        """The loss of a batch is not finite: keep its file names for inspection and say what to try."""
+        """The loss of a batch is not finite: write its file names for inspection and name remedies."""
         path = self.run_dir / f"nonfinite_batch_{global_step}.txt"
         write_atomically(path, "\n".join(self.recent.get(global_step, [])) + "\n")
         allowed = self.config.skip_nonfinite
@@ -288,7 +289,8 @@ class Trainer:
     # --- the end of an epoch ------------------------------------------------------------------------------------------
 
     def finish_epoch(self, epoch: int, seconds: float, stop: StopRequest) -> bool:
-        """Validate, report, save; then the next epoch is on. False: stopped in the validation, which is left to do."""
+        """Validate, report, save and advance to the next epoch. False: stopped in the validation, which is not
+        complete."""
         progress, config = self.progress, self.config
         last = epoch + 1 >= config.epochs or self.out_of_iterations()
         self.restore_folder()
@@ -327,7 +329,7 @@ class Trainer:
             print(f"stopping early: no better fitness for {self.progress.epochs_since_best} epochs (--patience)")
 
     def update_page(self, means: list[float]) -> None:
-        """Show on the run's page how far it is."""
+        """Show the progress on the run's page."""
         if self.reporter.page is not None:
             losses, batches = dict(zip(self.family.loss_names, means)), len(self.family.loader)
             self.reporter.page.progress(self.progress, batches, losses, self.device)
@@ -340,7 +342,7 @@ class Trainer:
         """
         progress, config = self.progress, self.config
         started, found = time.time(), None
-        is_best = config.notest and progress.best_fitness == 0.0  # as upstream has it
+        is_best = config.notest and progress.best_fitness == 0.0  # as in upstream
         if last or (not config.notest and (epoch + 1) % config.eval_interval == 0):
             draw = last or self.reporter.wants_plots(epoch)
             try:
@@ -378,7 +380,7 @@ class Trainer:
         )
 
     def update_best(self, fitness: float) -> bool:
-        """Whether this epoch is the best so far; equal counts as best, as upstream has it."""
+        """Whether this epoch is the best so far; an equal epoch counts as best, as in upstream."""
         progress = self.progress
         if fitness > progress.best_fitness:
             progress.best_fitness = float(fitness)  # checkpoints of plain values hold it

@@ -1,6 +1,5 @@
-"""The YOLOv7 family: what trains a YOLOv7 network, validates it and writes its checkpoints.
-
-Checkpoints hold upstream's keys and class paths, so that either program reads both.
+"""The YOLOv7 family: training, validation and checkpoints of YOLOv7 networks. Checkpoints hold upstream's keys and
+class paths, so that either program reads both.
 """
 
 import logging
@@ -52,11 +51,11 @@ from yolov7fast.training.yolo_schedule import (
 )
 
 log = logging.getLogger(__name__)
-DEFAULT_CFG = "cfg/training/yolov7.yaml"  # what a run trains that names no network
+DEFAULT_CFG = "cfg/training/yolov7.yaml"  # the network of a run that names none
 
 
 class YoloFamily(Family):
-    """A YOLOv7 network with all that trains it."""
+    """A YOLOv7 network with its loaders, loss and optimizer."""
 
     name = "yolo"
     loss_names = (*LOSS_NAMES, "total")
@@ -65,7 +64,7 @@ class YoloFamily(Family):
     strips_final_checkpoint = True
     saves_initial = True
     drawn_batches = 10
-    shorter_warmup = "more --epochs, or lower warmup_epochs and warmup_min_iters in the hyp file, as --hyp small does"
+    shorter_warmup = "more --epochs, or choose --hyp small or a file with lower warmup_epochs and warmup_min_iters"
     test_flags = ("--iou-thres", f"{TRAINING_IOU:g}")
     files = MappingProxyType({**Family.files, "cfg": partial(check_file, kind="cfg"), "weights": local_weights})
     config: YoloTrainConfig
@@ -147,7 +146,7 @@ class YoloFamily(Family):
         return options | chosen | {"augment": not config.overfit}
 
     def fit_to_data(self, resumed: bool) -> None:
-        """Check the anchors of a fresh run, and give the network what its checkpoints hold besides weights."""
+        """Check the anchors of a fresh run, and set the attributes that checkpoints store with the network."""
         if self.config.sync_bn and self.world.is_distributed and self.device.type == "cuda":
             self.model = cast(Model, nn.SyncBatchNorm.convert_sync_batchnorm(self.model)).to(self.device)
         if self.world.is_main and not resumed:
@@ -163,7 +162,7 @@ class YoloFamily(Family):
         return compiling.CompiledNet(net) if compiling.compile_wanted(self.config.compile) else net
 
     def attach_settings(self) -> None:
-        """Give the network what a checkpoint's network carries besides its weights; the gains are for this size."""
+        """Set the attributes that a checkpoint stores with its network; the loss gains are for this size."""
         model, head = self.model, cast(Any, self.model.model[-1])
         model.nc = self.nc
         model.hyp = hyper.scale_gains(
@@ -266,7 +265,8 @@ class YoloFamily(Family):
     # --- checkpoints --------------------------------------------------------------------------------------------------
 
     def checkpoint_content(self, progress: Progress) -> dict[str, Any]:
-        """Upstream writes the best fitness as an array of one, and as a plain 0.0 as long as nothing beat zero."""
+        """Upstream writes the best fitness as an array of one value, and as a plain 0.0 while no fitness is above
+        zero."""
         best = np.array([progress.best_fitness]) if progress.best_fitness else 0.0
         self.ema.copy_attributes(self.model)
         networks = {"model": deepcopy(self.model).half(), "ema": deepcopy(self.ema.ema).half()}
@@ -291,7 +291,7 @@ class YoloFamily(Family):
     def load_state(self, state: dict[str, Any]) -> None:
         """Entering a stage resets its indices and losses, so that comes first.
 
-        Of hyper-parameters that have been edited since the checkpoint the new values count: some are in its optimizer.
+        Hyper-parameters that were edited since the checkpoint have their new values: some are in its optimizer.
         """
         stage = self.stages[state.get("stage", 0)]
         if stage is not self.stage:
@@ -329,7 +329,7 @@ class YoloFamily(Family):
         super().write_final_files(last)
 
     def final_coco_test(self, weights: Sequence[Path]) -> None:
-        """As upstream ends a COCO run: last and best with pycocotools, suppression at IoU 0.7."""
+        """Evaluate last and best with pycocotools and NMS IoU 0.7, as upstream does at the end of a COCO run."""
         if not (Path(self.config.data).name.endswith("coco.yaml") and self.nc == 80):
             return
         config = EvalConfig(

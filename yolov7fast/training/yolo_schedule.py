@@ -1,7 +1,7 @@
 """How a YOLO network is optimised: parameter groups, frozen layers, and rates as pure functions of the global step.
 
-Upstream moves its scheduler one epoch late and overwrites it while warming up; written out, the rate depends on nothing
-but the global step and the epoch, so a resumed run needs no scheduler state.
+Upstream moves its scheduler one epoch late and overwrites it while warming up; here the rate is a function of the
+global step and the epoch only, so a resumed run needs no scheduler state.
 """
 
 import math
@@ -77,7 +77,7 @@ def build_optimizer(
 
 
 def set_weight_decay(optimizer: torch.optim.Optimizer, weight_decay: float) -> None:
-    """Let the decayed weights of an optimizer of `build_optimizer` decay so much from now on."""
+    """Set the weight decay of the decayed weights of an optimizer of `build_optimizer`."""
     optimizer.param_groups[DECAYED]["weight_decay"] = weight_decay
 
 
@@ -115,7 +115,7 @@ class YoloSchedule:
         return max(round(self.hyp["warmup_epochs"] * self.batches), int(hyper.get(self.hyp, "warmup_min_iters")))
 
     def decay(self, epoch: int) -> float:
-        """The factor on lr0 that epoch `epoch` aims at."""
+        """The factor on lr0 in epoch `epoch`."""
         lrf = self.hyp["lrf"]
         if self.linear:
             return (1 - epoch / max(self.epochs - 1, 1)) * (1.0 - lrf) + lrf
@@ -141,7 +141,7 @@ class YoloSchedule:
 
 
 def scaled_weight_decay(hyp: Mapping[str, float], total_batch: int) -> float:
-    """Weight decay for the batch that one optimizer step really sees."""
+    """Weight decay for the effective batch of one optimizer step."""
     nominal = hyper.get(hyp, "nominal_batch")
     accumulate = max(round(nominal / total_batch), 1)
     return hyp["weight_decay"] * total_batch * accumulate / nominal

@@ -43,7 +43,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def run_section(name: str, device: torch.device, folder: Path) -> list[CheckLine]:
-    """Print and return the lines of a section; an exception is a failed line and stops the section only."""
+    """Print and return the lines of a section; an exception becomes a failed line and stops this section only."""
     lines = []
 
     def add(line: CheckLine) -> None:
@@ -54,7 +54,7 @@ def run_section(name: str, device: torch.device, folder: Path) -> list[CheckLine
     try:
         for line in SECTIONS[name](device, folder):
             add(line)
-    except Exception as error:  # a broken driver may raise anything; the other sections say more
+    except Exception as error:  # a broken driver may raise any exception; the other sections still run
         frame = traceback.extract_tb(error.__traceback__)[-1]
         text = f"{type(error).__name__}: {one_line(error, 300)} ({Path(frame.filename).name}:{frame.lineno})"
         add(CheckLine(name, FAILED, text, "report this line in an issue"))

@@ -32,7 +32,7 @@ def run(opt: Namespace) -> list:
     source = load_source(opt.weights)
     files = export_files(source, plan_of(opt, source), formats, data)
     for file in files:
-        print(f"{file.path} ({file.size / 1e6:.1f} MB): proved by {file.report}")
+        print(f"{file.path} ({file.size / 1e6:.1f} MB): verified with {file.report}")
     return files
 
 

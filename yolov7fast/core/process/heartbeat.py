@@ -16,13 +16,13 @@ import torch.distributed as dist
 
 BEATS = 10  # within the time after which a process counts as stopped
 LAST_CALL = 5.0  # seconds
-DONE = 1 << 40  # added to the count of a process that has left the run in good order
+DONE = 1 << 40  # added to the count of a process that has left the run normally
 
 
 class Heartbeat:
-    """Two threads: one counts in the processes' store and looks at the counts of the others, one looks at the first.
+    """Two threads: one increments a counter in the processes' store and reads the others', one watches the first.
 
-    The store lies in rank 0 (or in torchrun): a call waits without a limit where that process is stopped.
+    The store is in rank 0 (or in torchrun): a call waits without a limit if that process is stopped.
     """
 
     def __init__(self, rank: int, size: int, start: str, seconds: float):
@@ -84,4 +84,4 @@ def peers_watched(rank: int, size: int, start: str, minutes: float) -> Iterator[
     finally:
         if heartbeat is not None:
             heartbeat.ended.set()
-            heartbeat.threads[0].join(timeout=LAST_CALL)  # it tells the others that this process leaves
+            heartbeat.threads[0].join(timeout=LAST_CALL)  # tells the others that this process leaves

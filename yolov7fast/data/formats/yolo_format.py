@@ -268,7 +268,7 @@ def _read_text(label: str) -> str | Fault | None:
     """A label file's text, what is wrong with the file, or None if it does not exist."""
     try:
         if not stat.S_ISREG(os.stat(label).st_mode):
-            return Fault("unreadable label", label, 0, "no regular file")
+            return Fault("unreadable label", label, 0, "not a regular file")
         if fault := size_of_labels_fault(label):
             return Fault("too many objects", label, 0, fault)
         with open(label, "rb", buffering=0) as file:
@@ -276,7 +276,7 @@ def _read_text(label: str) -> str | Fault | None:
     except FileNotFoundError:
         return None
     except UnicodeDecodeError as error:
-        return Fault("unreadable label", label, 0, f"byte {error.start + 1} is no UTF-8 text")
+        return Fault("unreadable label", label, 0, f"byte {error.start + 1} is not UTF-8 text")
     except OSError as error:
         return Fault("unreadable label", label, 0, error.strerror or str(error))
 
@@ -330,7 +330,7 @@ def _numbers(row: list[str], polygons: bool) -> tuple[list[float] | None, tuple[
         wanted = "a polygon needs x and y for every point" if polygons else "a box needs 5: class cx cy w h"
         return None, ("wrong columns", f"{len(row)} numbers; {wanted}")
     if not 0 <= values[0] <= LAST_CLASS:
-        return None, ("bad class", f"class {values[0]:g} is {'negative' if values[0] < 0 else 'beyond all bounds'}")
+        return None, ("bad class", f"class {values[0]:g} is {'negative' if values[0] < 0 else 'out of range'}")
     fault = None
     if len(row) > BOX_TOKENS and not polygons:
         fault = ("wrong columns", f"{len(row)} numbers; a polygon needs at least 4 points")

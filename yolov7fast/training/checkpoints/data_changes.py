@@ -1,4 +1,4 @@
-"""Whether a run is resumed on the data it was begun with: checkpoints hold a fingerprint of images, labels and classes.
+"""Detects whether a run is resumed on other data: checkpoints contain a fingerprint of images, labels and classes.
 
 A fingerprint is made of what the data sets hold, not of paths and times: a data set that was moved or copied is the
 same one. Pixels are not part of it.
@@ -18,7 +18,7 @@ from yolov7fast.core.text import counted, printable
 DIGEST_BYTES = 8  # of an image's labels
 NAMED = 2  # files of a kind of change that a message names
 REMEDY = "restore it, or add --allow-changed-data"
-Fingerprint = dict[str, Any]  # what `fingerprint` makes: plain values, as a checkpoint holds them
+Fingerprint = dict[str, Any]  # the result of `fingerprint`: plain values, as stored in a checkpoint
 
 
 def fingerprint(sets: Mapping[str, Any], names: Sequence[str]) -> Fingerprint:
@@ -35,7 +35,7 @@ def fingerprint(sets: Mapping[str, Any], names: Sequence[str]) -> Fingerprint:
 
 
 def changes(stored: Fingerprint, present: Fingerprint) -> str:
-    """How the present data differs from that of a checkpoint, with counts and first files; nothing where it does not.
+    """How the current data differs from that of a checkpoint, with counts and first files; empty if it does not.
 
     A split that only one of them has is not compared: other processes than the first have no validation set.
     """

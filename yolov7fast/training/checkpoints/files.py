@@ -1,4 +1,5 @@
-"""The checkpoints of a run on the disk: which is kept when not all can be written; best weights are written later then.
+"""The checkpoints of a run on the disk: which ones are kept if not all can be written; the best weights are then
+written later.
 
 On a nearly full disk `last` comes first, for the run resumes from it, then `best`, then the files of single epochs.
 """
@@ -19,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class CheckpointFiles:
-    """Writes what a run remembers under its names in `folder`; only the main process has files."""
+    """Writes the checkpoints of a run in `folder`; only the main process has files."""
 
     def __init__(self, folder: Path, suffix: str):
         self.last, self.best = folder / f"last{suffix}", folder / f"best{suffix}"
@@ -51,7 +52,7 @@ class CheckpointFiles:
             self._waiting = serialised(content) if is_missing else None
             if is_missing:
                 progress.unwritten_best = progress.best_fitness
-            elif progress.best_fitness >= (progress.unwritten_best or 0.0):  # else better ones were lost
+            elif progress.best_fitness >= (progress.unwritten_best or 0.0):  # otherwise better ones would be lost
                 progress.unwritten_best = None
         elif self._waiting is not None:
             self.retry_best(progress)
@@ -72,7 +73,8 @@ class CheckpointFiles:
         self._waiting, progress.unwritten_best = None, None
 
     def check_best(self, progress: Progress) -> None:
-        """When resuming: best weights that waited in a process that is gone are lost, so what is there is the best."""
+        """When resuming: best weights that an ended process could not write are lost, so those on the disk are the
+        best."""
         if progress.unwritten_best is None:
             return
         there = fitness_in(self.best)
@@ -91,7 +93,7 @@ class CheckpointFiles:
         if progress.unwritten_best is not None:
             raise UserError(
                 f"{self.best} could not be written: the best weights (fitness {progress.unwritten_best:.4g}) are lost, "
-                "and what is there is older. The rest of the run is complete; free some space before the next one"
+                "and those on the disk are older. The rest of the run is complete; free some space before the next one"
             )
 
 

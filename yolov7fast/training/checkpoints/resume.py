@@ -1,4 +1,4 @@
-"""Resuming: everything a run must remember beyond upstream's checkpoint keys, and how the file is found."""
+"""Resuming: the state of a run beyond upstream's checkpoint keys, and how the file is found."""
 
 import logging
 import random
@@ -34,7 +34,7 @@ class NothingToDo(UserError):
 
 @dataclass
 class Progress:
-    """How far a run is: `batch_index` batches of `epoch` are done, `global_step` in all."""
+    """The progress of a run: `batch_index` batches of `epoch` are done, `global_step` in all."""
 
     epoch: int = 0
     batch_index: int = 0
@@ -47,7 +47,7 @@ class Progress:
     labels: int = 0  # of the last batch
     img_size: int = 0
     seconds: float = 0.0
-    epoch_seconds: float = 0.0  # that the done batches of `epoch` took, and how much of it was waiting for data
+    epoch_seconds: float = 0.0  # of the finished batches of `epoch`, and the part of it spent waiting for data
     epoch_waited: float = 0.0
     finished: bool = False
     last_loss: float | None = None  # mean of the last complete epoch
@@ -57,19 +57,19 @@ class Progress:
 
 
 class Limits(NamedTuple):
-    """What ends a run by itself; 0: no limit."""
+    """The limits that end a run; 0: no limit."""
 
     epochs: int
     max_iter: int = 0
     patience: int = 0
 
     def epoch_length(self, progress: Progress, batches: int) -> int:
-        """How many of an epoch's batches will be done by its end, those before an interruption included."""
+        """The number of an epoch's batches at its end, including those before an interruption."""
         left = max(self.max_iter - progress.global_step, 0) if self.max_iter else batches
         return min(batches, progress.batch_index + left)
 
     def reached(self, progress: Progress) -> str:
-        """Which limit a finished run has reached, and the remedy; nothing where it has not, or no longer."""
+        """The limit that a finished run has reached, and the remedy; empty if there are batches to train."""
         if not progress.finished:
             return ""
         if progress.epoch >= self.epochs:
@@ -107,7 +107,8 @@ def restore_random_states(states: dict[str, Any]) -> None:
 
 
 def restore_own_random(state: dict[str, Any], world: World) -> None:
-    """Put back the generators of this process. Files may hold those of the first alone: others stay as they began."""
+    """Restore the random states of this process. Files may contain those of the first process only: others keep
+    theirs."""
     states = state.get("random_ranks") or [state["random"]]
     if len(states) == world.size:
         restore_random_states(states[max(world.rank, 0)])
@@ -140,7 +141,7 @@ def collect_state(
 
 
 def progress_of(state: dict[str, Any], columns: Sequence[str] = ()) -> Progress:
-    """How far the run of a collected state is.
+    """The progress of the run of a collected state.
 
     columns: what version 1, which stored the last validation as a list, measured (`family.summary_columns`).
     """
@@ -153,7 +154,7 @@ def progress_of(state: dict[str, Any], columns: Sequence[str] = ()) -> Progress:
 
 
 def checked(progress: Progress) -> Progress:
-    """Itself, if its values are of their kinds and within bounds; else a ValueError."""
+    """Return it if all values have valid types and ranges; raise ValueError otherwise."""
     for name, value in asdict(progress).items():
         default = getattr(Progress(), name)
         if isinstance(default, dict | list):
@@ -172,7 +173,7 @@ def checked(progress: Progress) -> Progress:
 
 @contextmanager
 def damage_named(path: str | Path) -> Iterator[None]:
-    """What values of other kinds than a checkpoint's lead to becomes one line that names the file."""
+    """Errors caused by invalid values of a checkpoint become one line that names the file."""
     try:
         yield
     except torch.OutOfMemoryError:
@@ -188,7 +189,7 @@ def damage_named(path: str | Path) -> Iterator[None]:
 
 
 def restore_state(step: TrainStep, state: dict[str, Any]) -> None:
-    """Put a collected state back into model, EMA, gradients, scaler and means."""
+    """Restore a collected state in model, EMA, gradients, scaler and means."""
     if state["version"] not in (1, VERSION):
         raise UserError(
             f"the checkpoint's resume state has version {shown(state['version'])}, this program reads up to {VERSION}: "
@@ -215,7 +216,7 @@ def load_strictly(module: nn.Module, state: dict[str, torch.Tensor]) -> None:
         raise UserError(f"the checkpoint does not fit the network it is resumed with: {error}") from None
 
 
-# --- finding what to resume -------------------------------------------------------------------------------------------
+# --- finding the checkpoint -------------------------------------------------------------------------------------------
 
 
 def find_checkpoint(target: str | Literal[True], suffix: str = ".pt") -> Path:
@@ -231,7 +232,7 @@ def find_checkpoint(target: str | Literal[True], suffix: str = ".pt") -> Path:
     if path.is_dir():
         if found := last_checkpoint(path, suffix):
             return found
-        raise UserError(f"--resume {path}: no last{suffix} and no opt.yaml in this folder: no run was begun. {START}")
+        raise UserError(f"--resume {path}: no last{suffix} and no opt.yaml in this folder: no run was started. {START}")
     if not path.is_file() and not previous_of(path).is_file():
         raise UserError(f"--resume {path}: no such file or run folder. {START}")
     return path
@@ -252,12 +253,12 @@ def last_checkpoint(run_dir: Path, suffix: str) -> Path | None:
 
 
 def previous_of(path: Path) -> Path:
-    """Where the last but one checkpoint of a run is kept while it trains."""
+    """The path of the previous checkpoint of a run while it trains."""
     return path.with_name(f"previous{path.suffix}")
 
 
 def keep_as_previous(path: Path) -> None:
-    """Let `previous` be the present content of `path`, without a moment in which either is missing."""
+    """Make `previous` the current content of `path`; both exist at every moment."""
     try:
         link_or_copy(path, previous_of(path))
     except UserError as error:
@@ -294,12 +295,12 @@ def read_resumable(path: Path, note: Callable[[str], None] = print) -> tuple[Any
 def run_folder_of(checkpoint: Path) -> Path:
     """runs/train/exp for runs/train/exp/weights/last.pt, outputs/exp for outputs/exp/last.pth."""
     parent = checkpoint.resolve().parent
-    is_run = parent.name != WEIGHTS_FOLDER or (parent / "opt.yaml").is_file()  # a run may be called so, too
+    is_run = parent.name != WEIGHTS_FOLDER or (parent / "opt.yaml").is_file()  # a run may have this name too
     return checkpoint.parent if is_run else parent.parent
 
 
 def weights_dir_of(run_dir: Path, folder: str, resumed: str | bool = False) -> Path:
-    """Where a run's checkpoints lie: in the family's `folder` below it, or where the one that is resumed lies.
+    """The folder of a run's checkpoints: in the family's `folder` below it, or where the one that is resumed lies.
 
     Versions before this one had `weights/` in every family; such a run keeps it.
     """

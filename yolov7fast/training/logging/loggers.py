@@ -1,4 +1,4 @@
-"""Loggers that show a run elsewhere: TensorBoard, Weights & Biases."""
+"""Loggers of other programs: TensorBoard, Weights & Biases."""
 
 import logging
 import os
@@ -22,7 +22,7 @@ class Logger:
     """Takes scalars by tag after each epoch; by default neither plots nor checkpoints."""
 
     def begin(self, family: Family) -> None:
-        """Log what is known before the first step."""
+        """Log the settings of the run before the first step."""
 
     def epoch(self, scalars: dict[str, float], epoch: int) -> None:
         """Log the scalars of an epoch by their tags."""
@@ -32,13 +32,13 @@ class Logger:
         return False
 
     def plot(self, path: Path, epoch: int) -> None:
-        """Log one of them."""
+        """Log one of these plots."""
 
     def checkpoint(self, path: Path, epoch: int) -> None:
         """Upload a checkpoint."""
 
     def close(self) -> None:
-        """Write what is left."""
+        """Write the remaining data and close."""
 
 
 def check_loggers(config: TrainConfig) -> None:

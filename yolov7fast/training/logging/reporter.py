@@ -1,4 +1,4 @@
-"""What a run reports: progress text, results.txt and results.csv, and the same numbers for loggers."""
+"""The reports of a run: progress text, results.txt and results.csv, and the same numbers for loggers."""
 
 import csv
 import io
@@ -123,7 +123,7 @@ class Reporter:
                     table.write(table.text)
 
     def _txt_line(self, row: EpochRow) -> str:
-        """As upstream writes it: an epoch without validation repeats the numbers of the last one."""
+        """The line as upstream writes it: an epoch without validation repeats the numbers of the last one."""
         text = progress_text(row.epoch, row.epochs, row.memory_gb, row.means, row.labels, row.img_size)
         return text + "".join("%10.4g" % row.metrics.get(name, 0.0) for name in self.summary) + "\n"
 
@@ -144,7 +144,7 @@ class Reporter:
         return lines.getvalue()
 
     def _scalars(self, row: EpochRow) -> dict[str, float]:
-        """What loggers show of an epoch, by tag; without a validation, what it would have measured is left out."""
+        """The values of an epoch for loggers, by tag; without a validation, its metrics are left out."""
         parts = self.loss_names[:-1]
         scalars = {f"train/{part}_loss": value for part, value in zip(parts, row.means)}
         if row.validated:
@@ -182,11 +182,11 @@ class Reporter:
         return self.results_txt.text
 
     def wants_plots(self, epoch: int) -> bool:
-        """Whether a logger will show what the validation of this epoch draws."""
+        """Whether a logger will show the plots of this epoch's validation."""
         return any(logger.wants_plots(epoch) for logger in self.loggers)
 
     def plots(self, epoch: int) -> None:
-        """Hand the validation's plots to the loggers that want them."""
+        """Pass the validation's plots to the loggers that show them."""
         for logger in self.loggers:
             if logger.wants_plots(epoch):
                 for path in sorted(self.run_dir.glob("test_batch*_pred.jpg")):
@@ -210,7 +210,7 @@ class Reporter:
             logger.checkpoint(path, epoch)
 
     def ended(self, status: str, note: str = "") -> None:
-        """How the run ended, for its page."""
+        """Record how the run ended, for its page."""
         if self.page is not None:
             self.page.end(status, note)
 
@@ -224,7 +224,7 @@ class Reporter:
 
 
 def _measured(row: EpochRow) -> dict[str, float]:
-    """What the epoch's validation measured; NaN stands for what it could not, such as the AP of absent sizes."""
+    """The values of the epoch's validation; NaN for values that were not measured, such as the AP of absent sizes."""
     return {name: value for name, value in row.metrics.items() if row.validated and not math.isnan(value)}
 
 
