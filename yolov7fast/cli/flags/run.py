@@ -82,7 +82,14 @@ ROWS = [
     # --- validation ---------------------------------------------------------------------------------------------------
     validation("--notest", bool, False, "validate only after the last epoch", upstream=TRAIN),
     validation("--eval-interval", int, 1, "epochs between validations (the last epoch always has one)", low=1),
-    validation("--test-batch-size", int, None, "validation batch; default: twice the training batch", low=1, rare=True),
+    validation(
+        "--test-batch-size",
+        int,
+        None,
+        "images per validation batch; default: twice the training batch",
+        low=1,
+        rare=True,
+    ),
     validation(
         "--v5-metric",
         bool,
