@@ -71,19 +71,20 @@ def show(rows: list[dict]) -> None:
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--repo", "--reference", required=True, help="folder of a checkout of upstream")
-    parser.add_argument("--images", type=Path, default=BCCD / "images" / "train", help="images with labels")
-    parser.add_argument("--batch-size", type=int, default=64, help="of the losses")
-    parser.add_argument("--step-batch-size", type=int, default=16, help="of training steps, loaders and epochs")
-    parser.add_argument("--img-size", type=int, default=320)
-    parser.add_argument("--targets", type=int, default=17, help="boxes an image")
-    parser.add_argument("--classes", type=int, default=80)
+    shown = argparse.ArgumentDefaultsHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], formatter_class=shown)
+    parser.add_argument("--repo", "--reference", required=True, metavar="DIR", help="checkout of upstream")
+    parser.add_argument("--images", type=Path, default=BCCD / "images" / "train", help="folder of labelled images")
+    parser.add_argument("--batch-size", type=int, default=64, help="batch of the losses")
+    parser.add_argument("--step-batch-size", type=int, default=16, help="batch of steps, loaders and epochs")
+    parser.add_argument("--img-size", type=int, default=320, help="image size in pixels")
+    parser.add_argument("--targets", type=int, default=17, help="boxes an image, for the losses")
+    parser.add_argument("--classes", type=int, default=80, help="classes of the losses")
     parser.add_argument("--workers", type=int, default=2, help="loader processes")
-    parser.add_argument("--runs", type=int, default=5, help="timings of each task")
-    parser.add_argument("--epochs", type=int, default=1, help="length of the runs of train.py; 0 to leave them out")
-    parser.add_argument("--rounds", type=int, default=2, help="rounds of the two runs of train.py")
-    parser.add_argument("--parts", nargs="*", choices=[part.name for part in PARTS], help="these alone")
+    parser.add_argument("--runs", type=int, default=5, help="timings of each task, of which the median counts")
+    parser.add_argument("--epochs", type=int, default=1, help="epochs of each run of train.py; 0: no such runs")
+    parser.add_argument("--rounds", type=int, default=2, help="runs of train.py on each side")
+    parser.add_argument("--parts", nargs="*", choices=[part.name for part in PARTS], help="only these parts")
     parser.add_argument("--json", metavar="FILE", help="write the results to this file")
     return parser.parse_args(argv)
 
