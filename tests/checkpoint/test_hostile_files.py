@@ -311,7 +311,7 @@ def test_tensor_cannot_hold_hooks(refused):
 
 def test_persistent_ids_name_storages_only(refused):
     for body in (plain("storage"), plain(("storage", 1, "0", "cpu", 2)), plain(("module", 1, "a", "b"))):
-        assert "is not described as PyTorch does" in refused(body + pickle.BINPERSID)
+        assert "is not described in PyTorch's format" in refused(body + pickle.BINPERSID)
 
 
 def test_compressed_archive_is_not_unpacked(tmp_path):

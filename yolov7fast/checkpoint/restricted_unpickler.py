@@ -141,7 +141,7 @@ class RestrictedUnpickler(pickle._Unpickler):  # the one in Python: its opcodes 
             case ("module", Name(path) as name, _, _) if path in self.modules:
                 self.append(name)
             case _:
-                raise Damaged("the place of a tensor's numbers is not described as PyTorch does")
+                raise Damaged("a storage of a tensor is not described in PyTorch's format")
 
     # --- integers -----------------------------------------------------------------------------------------------------
 

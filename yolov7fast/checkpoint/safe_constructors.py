@@ -104,7 +104,7 @@ def whole_numbers(value: Any, what: str) -> tuple[int, ...]:
 def tensor(storage, offset, size, stride, requires_grad, hooks, metadata=None) -> torch.Tensor:
     """A tensor inside a storage. metadata (conjugate and negative bits) must be empty."""
     if not isinstance(storage, Storage) or metadata or type(requires_grad) is not bool:
-        raise Damaged("a tensor is not described as PyTorch describes one")
+        raise Damaged("a tensor is not described in PyTorch's format")
     no_hooks(hooks)
     size, stride = whole_numbers(size, "the shape of a tensor"), whole_numbers(stride, "the stride of a tensor")
     (offset,) = whole_numbers([offset], "the offset of a tensor")
@@ -119,7 +119,7 @@ def tensor(storage, offset, size, stride, requires_grad, hooks, metadata=None) -
 def parameter(data, requires_grad, hooks, state=None) -> nn.Parameter:
     """A parameter. state: Python attributes that newer versions of PyTorch store; ignored."""
     if type(data) is not torch.Tensor or type(requires_grad) is not bool:
-        raise Damaged("a parameter is not described as PyTorch describes one")
+        raise Damaged("a parameter is not described in PyTorch's format")
     no_hooks(hooks)
     return nn.Parameter(data, requires_grad)
 
@@ -137,7 +137,7 @@ def dtype(code, align=False, copy=True) -> np.dtype:
 def dtype_state(made: np.dtype, state: Any) -> None:
     """Set the state of a dtype of numbers: (version, byte order, no fields ..., flags 0)."""
     if not isinstance(state, tuple) or len(state) != 8 or state[1] not in ("<", ">", "|", "="):
-        raise Damaged("a NumPy type is not described as NumPy describes one")
+        raise Damaged("a NumPy type is not described in NumPy's format")
     if state[2:] != (None, None, None, -1, -1, 0):
         raise Forbidden("holds a NumPy array of a compound type, where only numbers are read")
     cast(Any, made).__setstate__((3, *state[1:]))
@@ -153,7 +153,7 @@ def array(kind, shape, code) -> np.ndarray:
 def array_state(made: np.ndarray, state: Any) -> None:
     """Set the state of an array: (version, shape, dtype, Fortran order, bytes of exactly that size)."""
     if not isinstance(state, tuple) or len(state) != 5:
-        raise Damaged("a NumPy array is not described as NumPy describes one")
+        raise Damaged("a NumPy array is not described in NumPy's format")
     _, shape, kind, fortran, data = state
     shape = whole_numbers(shape, "the shape of a NumPy array")
     check_bytes(kind, data, math.prod(shape))
@@ -209,7 +209,7 @@ def size(numbers=()) -> torch.Size:
 
 def device(kind, index=None) -> torch.device:
     if type(kind) is not str or not (index is None or type(index) is int):
-        raise Damaged("a device is not described as PyTorch describes one")
+        raise Damaged("a device is not described in PyTorch's format")
     return torch.device(kind) if index is None else torch.device(kind, index)
 
 

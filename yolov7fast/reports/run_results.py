@@ -1,9 +1,9 @@
 """Reads a training run back from its folder: curves, times, settings, files. Missing values stay unknown (NaN).
 
 results.csv names its columns. results.txt, the only table of upstream's runs, has a line per epoch: `epoch/last`,
-memory, then numbers (TEXT_COLUMNS). Where both have an epoch, results.csv counts: it leaves empty what an epoch did not
-measure, while results.txt repeats the last validation. A resumed run may repeat epochs; the last line of an epoch
-counts.
+memory, then numbers (TEXT_COLUMNS). If both contain an epoch, results.csv is used: its fields are empty if a value was
+not measured, while results.txt repeats the last validation. A resumed run may repeat epochs; the last line of an epoch
+is used.
 """
 
 import csv
@@ -104,7 +104,7 @@ class Run:
     val_losses: dict[str, np.ndarray]
     metrics: dict[str, np.ndarray]  # precision, recall, map50, map
     seconds: np.ndarray | None  # per epoch; None: unknown
-    time_source: str  # where the seconds come from
+    time_source: str  # origin of the seconds
     figures: dict[str, np.ndarray]  # further columns of results.csv
     opt: dict[str, Any] = field(default_factory=dict)
     hyp: dict[str, Any] = field(default_factory=dict)

@@ -78,7 +78,7 @@ class TrialRun:
             or not is_plain
             or not is_whole(self.id, 0, MAX_TRAININGS)
         ):
-            raise ValueError("it has other values than trials have")
+            raise ValueError("its values do not fit a trial")
 
     @property
     def record(self) -> dict[str, Any]:

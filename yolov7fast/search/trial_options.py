@@ -65,7 +65,7 @@ def parser() -> Parser:
 
 
 def check(opt: Namespace) -> None:
-    """Refuse impossible or contradicting flags, each by name, and with the file that most of them come from."""
+    """Refuse impossible or contradicting flags, each by name, and with the file that contains most of them."""
     try:
         _check(opt)
     except UserError as error:

@@ -1,4 +1,4 @@
-"""A training command as trials use it: its settings, the effect of a budget, the run file of one trial.
+"""The training command of trials: its settings, the effect of a budget, the run file of one trial.
 
 Settings are flags of the command (`batch_size`, `training.batch_size`). One flag of a family may hold inner settings:
 `hyp` the entries of the hyper-parameter file (`lr0`, `hyp.lr0`), `network` the keys of a DETR network's configuration.
@@ -31,7 +31,7 @@ from yolov7fast.nn.detr_config import check_network_setting, network_settings
 from yolov7fast.reports.run_results import number
 from yolov7fast.training.hyperparameters import KEYS, check_hyp, load_hyp
 
-FULL_RUN_FACTOR = 20  # epochs of a full run, in those of a trial, where the base has no more than the trial
+FULL_RUN_FACTOR = 20  # epochs of a full run as a multiple of a trial's, if the base has no more than the trial
 
 
 class Budget(NamedTuple):

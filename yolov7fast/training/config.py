@@ -1,8 +1,8 @@
 """The config of a training run: one frozen dataclass with a field for each flag and for values that follow from the
 flags.
 
-`TrainConfig` has what every family of detectors has, its subclasses add the flags of their family. Nothing changes a
-config after it is made: a function that must returns a new one (`dataclasses.replace`).
+`TrainConfig` has what every family of detectors has, its subclasses add the flags of their family. A config is never
+changed: functions return a new one (`dataclasses.replace`).
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ NOT_STORED = (
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """A run of any family. `docs/flags.md` says what each flag means."""
+    """A run of any family. `docs/flags.md` describes each flag."""
 
     # --- flags: data and loading
     data: str = "data/coco.yaml"
@@ -80,7 +80,7 @@ class TrainConfig:
     global_rank: int = -1  # of this process; -1: the only one
     save_dir: str = ""  # the run's folder; empty until it is chosen
     shuffled: bool | None = None  # whether epochs are permuted
-    test_size: int = 0  # of validation; 0: the last stage of the resize schedule has it
+    test_size: int = 0  # of validation; 0: that of the last stage of the resize schedule
     given: tuple[str, ...] = ()  # flags on the command line
     in_file: tuple[str, ...] = ()  # flags in the run file
     automatic_batch: bool = False  # `batch_size` was chosen for --batch-size auto

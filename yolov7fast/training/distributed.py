@@ -1,4 +1,4 @@
-"""One process or many: the rank of this one, and what the processes must agree on."""
+"""One or several processes: the rank of this process, and values that all processes share."""
 
 import contextlib
 import importlib
@@ -93,7 +93,7 @@ def join(world: World, device: torch.device, total_batch: int, minutes: float = 
 
 def init_group(backend: str, minutes: float) -> None:
     """As `init_process_group` does by itself, but under keys of this start only."""
-    from torch.distributed.distributed_c10d import PrefixStore  # absent from builds that cannot distribute
+    from torch.distributed.distributed_c10d import PrefixStore  # absent from builds without torch.distributed
     from torch.distributed.rendezvous import rendezvous
 
     start = timedelta(minutes=max(minutes, MINUTES))  # they may take longer to start than to answer in a step
@@ -108,17 +108,18 @@ def init_group(backend: str, minutes: float) -> None:
 
 
 def name_of_start(store: "Store", rank: int, size: int, timeout: timedelta) -> str:
-    """A name that this start of the processes shares and no earlier one had; all their later keys begin with it.
+    """A name that is shared by this start of the processes and differs from earlier ones; all later keys begin with it.
 
-    torchrun keeps its store when it restarts a run, with the addresses of the processes that are gone: one that is
-    early would read such an address and be refused. torchrun's count of restarts would not do, it differs by machine.
+    torchrun keeps its store when it restarts a run, with the addresses of processes that have ended: an early process
+    would read such an address and fail to connect. torchrun's count of restarts cannot be used, because it differs by
+    machine.
     """
     own = uuid.uuid4().hex
     deadline = time.monotonic() + timeout.total_seconds()
     try:
         if rank:
             store.set(f"waiting/{rank}", own)
-            name = store.get(f"start/{own}").decode()  # waits: only a first process that lives now can answer
+            name = store.get(f"start/{own}").decode()  # waits: only the running first process can answer
             store.set(f"joined/{name}/{rank}", "")
             return name
         for other in range(1, size):
@@ -126,7 +127,7 @@ def name_of_start(store: "Store", rank: int, size: int, timeout: timedelta) -> s
             while not store.check(joined):
                 if time.monotonic() > deadline:
                     raise dist.DistStoreError(f"rank {other} has not joined")
-                greeting = store.get(f"waiting/{other}").decode()  # it may still be that of one that is gone
+                greeting = store.get(f"waiting/{other}").decode()  # it may still be that of an ended process
                 store.set(f"start/{greeting}", own)
                 with contextlib.suppress(dist.DistStoreError):
                     store.wait(joined, timedelta(seconds=0.1))
@@ -139,10 +140,10 @@ def name_of_start(store: "Store", rank: int, size: int, timeout: timedelta) -> s
 
 
 def leave() -> None:
-    """End the process group and its threads: one that still has a tensor to drop when Python ends aborts the process.
-
-    For the end of a good run, when DistributedDataParallel is gone: if that held the last reference, its end would
-    wait for threads that wait for Python. After an error the group is left as it is, for other processes may be dead.
+    """End the process group and its threads: a group that still holds a tensor when Python exits aborts the process.
+    Called at the end of a successful run, when DistributedDataParallel has been deleted: if that held the last
+    reference, its destructor would wait for threads that wait for Python. After an error the group is kept, because
+    other processes may be dead.
     """
     global _patient
     if dist.is_available() and dist.is_initialized():
@@ -151,7 +152,7 @@ def leave() -> None:
 
 
 def any_rank(flags: Sequence[bool], world: World) -> list[bool]:
-    """For each flag whether any process says yes; a few bytes are exchanged between the hosts' CPUs, without the
+    """For each flag whether it is true in any process; a few bytes are exchanged between the hosts' CPUs, without the
     devices."""
     if not world.is_distributed:
         return list(flags)
@@ -170,7 +171,7 @@ def lowest(value: int, world: World) -> int:
 
 
 def from_main(value, world: World, patient: bool = False):
-    """Rank 0's value, on every rank. patient: rank 0 may have hours of work before."""
+    """Rank 0's value, on every rank. patient: rank 0 may work for hours first."""
     if not world.is_distributed:
         return value
     box = [value]
@@ -179,7 +180,7 @@ def from_main(value, world: World, patient: bool = False):
 
 
 def from_all(value, world: World) -> list:
-    """Every rank's value in order, on the main process; what others get is their own alone."""
+    """Every rank's value in order, on the main process; the others get only their own."""
     if not world.is_distributed:
         return [value]
     if not world.is_main:

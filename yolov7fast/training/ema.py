@@ -11,14 +11,15 @@ COPIED_ATTRIBUTES = ("yaml", "nc", "hyp", "gr", "names", "stride", "class_weight
 
 
 class ModelEMA:
-    """An average of the model's floating-point state; its decay ramps up, so the first weights are soon forgotten."""
+    """An average of the model's floating-point state; its decay ramps up, so that the first weights have little
+    effect."""
 
     def __init__(self, model: nn.Module, decay: float = 0.9999, ramp: float = 2000.0, updates: int = 0):
         self.ema: Any = deepcopy(model).eval()  # of the model's own class
         self.updates = updates
         self.decay = decay
         self.ramp = ramp
-        # once each: a tensor that serves under several names (tied layers) is averaged under its first
+        # once each: a tensor with several names (tied layers) is averaged under the first one
         self.names = {n for n, _ in self.ema.named_parameters()} | {n for n, _ in self.ema.named_buffers()}
         for parameter in self.ema.parameters():
             parameter.requires_grad_(False)
@@ -28,7 +29,7 @@ class ModelEMA:
 
     @torch.no_grad()
     def update(self, model: nn.Module) -> None:
-        """average <- d * average + (1 - d) * model, for floating entries; counters stay as they were copied."""
+        """average <- d * average + (1 - d) * model, for floating entries; counters are copied once."""
         self.updates += 1
         d = self.decay * (1 - math.exp(-self.updates / self.ramp))
         if self._paired is not model:
@@ -37,7 +38,7 @@ class ModelEMA:
         torch._foreach_add_(self._average, self._current, alpha=1.0 - d)  # pyright: ignore[reportPrivateImportUsage]
 
     def forget_pairs(self) -> None:
-        """Look the tensors up again at the next update: one of the networks may have other tensors by then."""
+        """Look up the tensors again at the next update: one of the networks may have new tensors by then."""
         self._paired = None
 
     def _pair(self, model: nn.Module) -> None:

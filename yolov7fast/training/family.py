@@ -50,7 +50,7 @@ def family_class(name: str) -> type["Family"]:
 
 
 def class_names(data: DataYaml, single_cls: bool) -> list[str]:
-    """Of the data set; with --single-cls all labels are one class."""
+    """Class names of the data set; with --single-cls all labels are one class."""
     return ["item"] if single_cls and len(data.names) != 1 else list(data.names)
 
 
@@ -94,7 +94,7 @@ class Validation(NamedTuple):
 
     metrics: by their columns in results.csv: those of `evaluation.result.SUMMARY` and of the family's `metric_names`;
     losses: by the parts of the loss (`loss_names` without the total); per_class_ap: AP@.5:.95 of each class;
-    findings: what the run's page shows of it (`evaluation.findings`); empty: nothing.
+    findings: its part of the run's page (`evaluation.validation_findings`); may be empty.
     """
 
     metrics: Mapping[str, float]
@@ -115,7 +115,7 @@ def summary_columns(loss_names: Sequence[str]) -> list[str]:
 
 
 class ResizeStage(NamedTuple):
-    """From `epoch` (counted from 0) on, train at `size`, which the strides divide, with `batch` images in all."""
+    """From `epoch` (counted from 0) on, train at `size`, a multiple of the stride, with `batch` images in all."""
 
     epoch: int
     size: int
@@ -125,8 +125,8 @@ class ResizeStage(NamedTuple):
 def plan_sizes(config: TrainConfig, grid: int, processes: int) -> tuple[list[ResizeStage], int]:
     """The stages of --resize-schedule (without it one of --img-size) and the size of validation. grid: largest stride.
 
-    A stage has the run's batch, until one names another, which then holds for those after it. Validation has the size
-    that a resumed run began with, else the second --img-size, else that of the last stage.
+    A stage without a batch uses that of the stage before it, the first one that of the run. The size of validation is
+    that of the resumed run, else the second --img-size, else that of the last stage.
     """
     sizes = config.img_size if isinstance(config.img_size, list) else [config.img_size]
     rounded = {size: check_img_size(size, grid) for size in dict.fromkeys(sizes)}  # each is reported once
@@ -169,7 +169,7 @@ class Family(ABC):
     dataset_class: ClassVar[type | None] = None  # a data set with another augmentation
     finds_unused_parameters: ClassVar[bool] = False  # whether a batch may leave parameters without a gradient
     shorter_warmup: ClassVar[str] = "more --epochs"  # the advice for a warm-up that is too long
-    test_flags: ClassVar[tuple[str, ...]] = ()  # further flags with which `test` measures as validations do
+    test_flags: ClassVar[tuple[str, ...]] = ()  # further flags with which `test` reproduces validations
     files: ClassVar[Mapping[str, Callable[[str], str]]] = MappingProxyType(
         {"data": find_data}
     )  # flag -> how it is found
@@ -178,13 +178,13 @@ class Family(ABC):
     loss_factor: float = 1.0  # multiplies the loss
     clip_norm: float = 0.0  # largest norm of all gradients together; 0: not clipped
     warmup: int = 0  # iterations of the learning rate's warm-up
-    class_groups: Mapping[str, Sequence[int]] = MappingProxyType({})  # classes by head, where there are several
+    class_groups: Mapping[str, Sequence[int]] = MappingProxyType({})  # classes by head, if there are several
     settings_files: Mapping[str, Mapping[str, Any]] = MappingProxyType({})  # file of the run folder -> its values
     width: int = 0  # of the last batch, as the network saw it
     wandb_id: str | None = None
     optimizer: torch.optim.Optimizer
     ema: Any  # a `ModelEMA`; None in all processes but the main one, which validates and saves
-    net: Callable  # what the step calls
+    net: Callable  # the module that the step calls
 
     # --- how runs start and resume ------------------------------------------------------------------------------------
 
@@ -199,7 +199,7 @@ class Family(ABC):
 
     @classmethod
     def resume_options(cls, options: dict[str, Any], checkpoint: Path) -> dict[str, Any]:
-        """The options of a resumed run: files of the run folder replace those it began with."""
+        """The options of a resumed run: files of the run folder replace those it started with."""
         return options
 
     @classmethod

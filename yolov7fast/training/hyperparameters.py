@@ -1,4 +1,4 @@
-"""Hyper-parameters: one table of keys with their limits; read once, validated, never changed in place."""
+"""Hyper-parameters: one table of keys with their limits; read once, validated, and never changed in place."""
 
 import logging
 import math
@@ -89,7 +89,7 @@ def load_hyp(source: str | Path | Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_hyp(values: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """A checked copy; missing keys with a harmless default are filled in, anything else missing is an error."""
+    """A checked copy; missing keys with a default are filled in, other missing keys are errors."""
     checked: dict[str, Any] = {}
     for name, value in values.items():
         if name == ASSIGNER:
@@ -161,7 +161,7 @@ def with_assigner(hyp: Mapping[str, Any], loss_ota: int | None, assigner: str) -
 
 
 def effective_hyp(hyp: Mapping[str, Any], config: Any) -> dict[str, Any]:
-    """The values of a hyp file with what the flags change; the file itself is stored as it was read."""
+    """The values of a hyp file with the changes of the flags; the file itself is stored as it was read."""
     values = with_assigner(hyp, config.loss_ota, config.assigner)
     if config.auto_lr:
         values = auto_lr(values, config.batch_size)

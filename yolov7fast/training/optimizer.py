@@ -30,8 +30,8 @@ def apply_rates(optimizer: torch.optim.Optimizer, rates: Rates) -> None:
 def begin_momentum(optimizer: torch.optim.Optimizer) -> None:
     """Give every parameter of a fused SGD a momentum of zero, from which the first step makes the gradient itself.
 
-    Left alone, torch makes these buffers at the first step, uninitialised, and a first step that finds an overflow
-    (usual with fp16) does not fill them: garbage would be the momentum of the second.
+    By default torch creates these buffers uninitialised at the first step, and a first step with an overflow (common
+    with fp16) does not fill them: the second step would use uninitialised memory as momentum.
     """
     if not isinstance(optimizer, torch.optim.SGD):
         return
@@ -44,8 +44,8 @@ def begin_momentum(optimizer: torch.optim.Optimizer) -> None:
 def load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
     """Load a saved state; the implementation of a step (fused or not) stays that of this machine.
 
-    A file from another kind of machine, or from another program, says otherwise or nothing; and what this optimizer
-    announced to the gradient scaler when it was built would not hold any more.
+    A file from another kind of machine or another program may differ or lack these entries, and they must match what
+    this optimizer has announced to the gradient scaler.
     """
     own = [{name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups]
     saved = state["param_groups"]

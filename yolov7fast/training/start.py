@@ -46,10 +46,10 @@ AS_BEGUN = ("weights", "cfg", "hyp")  # a resumed run sets these itself; opt.yam
 def start_or_resume(
     config: TrainConfig, family: type[Family], flags: Mapping[str, "Flag"]
 ) -> tuple[TrainConfig, dict[str, Any] | None]:
-    """The config of the run to train, and its checkpoint; None: it starts from the beginning.
+    """The config of the run to train, and its checkpoint; None: a fresh run.
 
     `--resume auto` resumes the run of --project and --name, or starts it: a run that was killed before its first
-    checkpoint starts again in its folder. `NothingToDo` is raised where the run to be resumed is finished.
+    checkpoint starts again in its folder. `NothingToDo` is raised if the run to be resumed is finished.
 
     Args:
         flags: the family's row of each flag: the type of its value and whether it may change when resuming.
@@ -125,7 +125,7 @@ def options_of_run(
     found = family.find_files(config, missing_ok=True)  # short names of files become paths, as in opt.yaml
     for name in sorted({*config.given, *config.in_file}):
         value, fixed = getattr(config, name), flags[name].fixed
-        is_open = name == "batch_size" and value == AUTO_BATCH  # which agrees with any stored batch
+        is_open = name == "batch_size" and value == AUTO_BATCH  # equals any stored batch
         if fixed and not is_open and options[name] not in (value, getattr(found, name)):
             file = "" if name in config.given else f" of the run file {config.config}"
             raise UserError(
@@ -139,7 +139,7 @@ def options_of_run(
 
 
 def trained_so_far(checkpoint: dict[str, Any]) -> str:
-    """'1 epoch and 3 batches': how far the run of a checkpoint is."""
+    """'1 epoch and 3 batches': the progress of a checkpoint's run."""
     state, epochs = checkpoint.get("resume"), counted(checkpoint["epoch"] + 1, "epoch")
     batches = progress_of(state).batch_index if state else 0
     return f"{epochs} and {counted(batches, 'batch', 'batches')}" if batches else epochs
@@ -215,8 +215,8 @@ def completed(
 
 
 def order_is_shuffled(config: TrainConfig, world: World, resumed: bool) -> bool:
-    """Whether epochs are permuted. Several processes always do that, as upstream does; a run keeps the order that it
-    began with, so that it can be resumed with another number of processes."""
+    """Whether epochs are permuted. Several processes always do that, as upstream does; a run keeps its first order, so
+    that it can be resumed with another number of processes."""
     if config.shuffled is not None:
         return config.shuffled
     rank = config.global_rank if resumed else world.rank  # opt.yaml of older runs has the former
@@ -249,7 +249,7 @@ def make_run_folder(config: TrainConfig, family: Family) -> None:
     for place in (folder, family.weights_dir):
         place.mkdir(parents=True, exist_ok=True)
         clear_abandoned(place)
-    if config.starts_over:  # of an epoch that was lost with its process
+    if config.starts_over:  # of an epoch that was not saved
         for name in ("results.txt", "results.csv"):
             (folder / name).unlink(missing_ok=True)
     stored = config.stored() | {"test_size": family.test_size, FAMILY_KEY: family.name}

@@ -62,7 +62,8 @@ class TrainStep:
         clip_norm: float = 0.0,
         vote_on_finite: bool = False,
     ):
-        """model: the plain network; net: what is called (the same, compiled or wrapped for several processes);
+        """model: the plain network; net: the module that is called (the same, compiled or wrapped for several
+        processes);
         loss_factor: multiplies the loss (world size, quad); keep_buffers: undo batch-norm updates of a skipped batch;
         clip_norm: largest norm of all gradients together, 0: not clipped; vote_on_finite: a batch whose loss is not
         finite in one process is skipped by all, so that none waits for gradients that another does not send."""
@@ -79,9 +80,7 @@ class TrainStep:
         """Clear the running means, or set those of an epoch that is resumed after `count` batches."""
         values = means if means is not None else [0.0] * len(self.family.loss_names)
         self.means = torch.tensor(values, device=self.device)
-        self.count: int | torch.Tensor = (
-            count  # a tensor once a device has decided, without a sync, whether a batch counts
-        )
+        self.count: int | torch.Tensor = count  # a tensor if the device decides, without a sync, whether a batch counts
 
     def __call__(self, batch, global_step: int, rates: Rates, timer: NoTimer = NoTimer()) -> None:  # noqa: B008 (stateless)
         """Train on one batch."""
@@ -152,7 +151,7 @@ class TrainStep:
         self.nonfinite_since_update = torch.zeros_like(self.nonfinite_since_update)
 
     def sync_metrics(self) -> StepMetrics:
-        """The one place where the host waits for the device: at the logging interval and at the end of an epoch."""
+        """The only place where the host waits for the device: at the logging interval and at the end of an epoch."""
         values = torch.cat([self.means.float(), self.nonfinite]).tolist()
         return StepMetrics(values[:-2], int(values[-2]), int(values[-1]) - 1)
 

@@ -78,7 +78,7 @@ def train(
         family = family_class(config, data, model, device, world)
         reporter = Reporter(Path(config.save_dir), family.loss_names, (*family.metric_names, *FURTHER))
         with closing(reporter), closing(family):
-            # upstream's order, on which its random draws and the first averaged weights rest
+            # upstream's order, which determines its random draws and the first averaged weights
             family.optimizer = family.build_optimizer()
             family.ema = ModelEMA(model) if world.is_main else None
             family.build_loaders(family.stages[0])
@@ -164,7 +164,8 @@ def torchrun_line(processes: int, start: str) -> str:
 
 
 def check_same_start(checkpoint: dict[str, Any] | None, world: World) -> None:
-    """All processes begin at the same iteration: on machines without shared storage one may not see the checkpoint."""
+    """All processes begin at the same iteration: on machines without shared storage some may not find the
+    checkpoint."""
     state = (checkpoint or {}).get("resume")
     own = progress_of(state).global_step if state else 0
     first = from_main(own, world)
@@ -251,7 +252,7 @@ def restore_folder(config: TrainConfig, family: Family, lock: FolderLock, report
 
 
 def open_run(trainer: Trainer, lock: FolderLock, output: RunOutput | None, checkpoint: dict[str, Any] | None) -> None:
-    """Make the run's folder and open log, loggers and page: all that the run writes to."""
+    """Create the run's folder and open the log, the loggers and the page."""
     config, reporter = trainer.config, trainer.reporter
     if trainer.world.is_main:
         lock.take()
@@ -281,7 +282,7 @@ def resume(trainer: Trainer, checkpoint: dict[str, Any], is_changed: bool) -> No
     """Restore a checkpoint's state: a complete one of this project, or the parts of another file that the family can
     use.
 
-    is_changed: the data set is not the checkpoint's, so an epoch that was begun is run again.
+    is_changed: the data set has changed, so an incomplete epoch is run again.
     """
     family, source = trainer.family, str(trainer.config.resume)
     with damage_named(source):

@@ -41,9 +41,9 @@ from yolov7fast.training.step import StepMetrics, TrainStep, choose_amp
 from yolov7fast.training.timing import NoTimer, StageTimer
 
 log = logging.getLogger(__name__)
-LOG_SECONDS = 0.5  # on a device that would have to be waited for, the progress bar is refreshed this often
+LOG_SECONDS = 0.5  # seconds between refreshes of the progress bar on a device that needs a sync
 FIRST_SAVE_MINUTES = 1.0  # after the start of a process, inside an epoch; the next ones by --save-every
-TIMED_EVERY = 10  # on CUDA, one step in so many is timed for the bottleneck report
+TIMED_EVERY = 10  # on CUDA, every n-th step is timed for the bottleneck report
 
 
 class Outcome(NamedTuple):
@@ -97,7 +97,7 @@ class Trainer:
 
     @cached_property
     def data_fingerprint(self) -> Fingerprint:
-        """Of the images, labels and classes of the run, for checkpoints."""
+        """The fingerprint of images, labels and classes of the run, for checkpoints."""
         sets = {"train": self.family.dataset, "val": self.family.validation_set}
         return fingerprint({name: each for name, each in sets.items() if each is not None}, self.family.names)
 
@@ -126,14 +126,14 @@ class Trainer:
             )
 
     def save_initial(self) -> None:
-        """Before the first step of a fresh run: from now on it can be resumed."""
+        """Save before the first step of a fresh run, so that it can be resumed."""
         if self.world.is_main and self.config.keep_files and self.family.saves_initial:
             save_checkpoint(self.family.model, self.files.folder / "init.pt")
         if not self.config.nosave:
             self.save([self.files.last.name])
 
     def restart_epoch(self) -> None:
-        """Run the finished batches of the present epoch again."""
+        """Run the finished batches of the current epoch again."""
         self.progress.global_step -= self.progress.batch_index
         self.progress.batch_index = 0
 
@@ -160,7 +160,8 @@ class Trainer:
         return self.outcome(0)
 
     def finish(self) -> None:
-        """Plots, then the family's final files; the previous checkpoint goes last, as a sign that all is done."""
+        """Write plots, then the family's final files; the previous checkpoint is removed last, which marks
+        completion."""
         self.reporter.finish_plots()
         self.family.write_final_files(self.files.last)
         previous_of(self.files.last).unlink(missing_ok=True)
@@ -232,7 +233,7 @@ class Trainer:
         return 0 < len(self.family.loader) <= self.progress.batch_index
 
     def timer_for(self, global_step: int) -> NoTimer:
-        """The clock of the bottleneck report, in the first epoch: always on a CPU, on some steps where it costs device
+        """The clock of the bottleneck report, in the first epoch: always on a CPU, on some steps if it needs device
         events."""
         timed = self.progress.epoch == 0 and (self.device.type == "cpu" or global_step % TIMED_EVERY == 0)
         return self.timer if timed else NoTimer()
@@ -247,8 +248,8 @@ class Trainer:
         return tqdm(total=batches, initial=done, disable=not self.world.is_main, dynamic_ncols=True)
 
     def show(self, bar: tqdm, epoch: int) -> None:
-        """Refresh the bar and check for losses that are not finite; on a device that must be waited for, only at the
-        logging interval."""
+        """Refresh the bar and check for losses that are not finite; on a device that needs a sync, only at the logging
+        interval."""
         bar.update()
         now = time.perf_counter()
         last = bar.n >= (bar.total or 0) or self.out_of_iterations()
@@ -264,7 +265,7 @@ class Trainer:
             self.update_page(metrics.means)
 
     def data_wait_fraction(self) -> float:
-        """Of the time of the epoch's batches so far."""
+        """Fraction of the time of the epoch's batches so far."""
         return self.progress.epoch_waited / max(self.progress.epoch_seconds, 1e-9)
 
     def sync_metrics(self) -> StepMetrics:
@@ -336,7 +337,7 @@ class Trainer:
             self.reporter.page.write()
 
     def validate_if_due(self, epoch: int, last: bool, stop: StopRequest) -> EpochResult | None:
-        """Validate where it is due; whether the epoch is the best so far, and whether patience is used up.
+        """Validate if it is due; returns whether the epoch is the best so far, and whether patience is used up.
 
         None: a signal stopped the validation after a batch.
         """
@@ -390,7 +391,7 @@ class Trainer:
     # --- checkpoints --------------------------------------------------------------------------------------------------
 
     def save_is_due(self) -> bool:
-        """Inside an epoch; the clock of the main process counts."""
+        """Save inside an epoch if it is due; the clock of the main process decides."""
         due = time.time() - self.last_save >= self.save_minutes * 60
         return self.save_minutes > 0 and self.world.is_main and due
 
@@ -410,7 +411,7 @@ class Trainer:
         family, progress = self.family, self.progress
         state = collect_state(self.step, progress, family.state(), random_of_ranks)
         content = {
-            "epoch": progress.epoch - 1,  # in the middle of an epoch, the one before is the last complete
+            "epoch": progress.epoch - 1,  # in the middle of an epoch, the previous one is the last complete
             "best_fitness": progress.best_fitness,
             "training_results": self.reporter.text(),
             **family.checkpoint_content(progress),

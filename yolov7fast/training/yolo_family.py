@@ -107,7 +107,7 @@ class YoloFamily(Family):
         return build_model(config, hyper.load_hyp(config.hyp), len(class_names(data, config.single_cls)), checkpoint)
 
     def __init__(self, config: YoloTrainConfig, data: DataYaml, model: Model, device: torch.device, world: World):
-        stored = hyper.load_hyp(config.hyp)  # as the run's hyp.yaml has it
+        stored = hyper.load_hyp(config.hyp)  # as in the run's hyp.yaml
         self.settings_files = {"hyp.yaml": stored}
         self.hyp = hyp = hyper.effective_hyp(stored, config)
         source = config.hyp if isinstance(config.hyp, str) else "of the run file"
@@ -183,14 +183,14 @@ class YoloFamily(Family):
         self.build_losses()
 
     def build_losses(self) -> None:
-        """By assigner. The plain one is for validation, too."""
+        """The losses by assigner. The plain one is also used for validation."""
         self.assigners = assigner_stages(self.hyp, self.config.epochs)
         if isinstance(self.model.model[-1], IAuxDetect) and any(stage.assigner == "plain" for stage in self.assigners):
             scheduled = [key for key in (hyper.ASSIGNER_SCHEDULE, "loss_ota_from") if key in self.hyp]
             remedy = f"remove {scheduled[0]} from the hyp file" if scheduled else "--assigner ota or tal"
             raise UserError(f"networks with auxiliary heads have no plain loss: {remedy}")
         assigners = dict.fromkeys(stage.assigner for stage in self.assigners if stage.assigner != "plain")
-        names = ["plain", *(assigners or ["ota"])]  # what a checkpoint holds of them is a list in this order
+        names = ["plain", *(assigners or ["ota"])]  # a checkpoint stores them as a list in this order
         self.losses = {name: build_loss(self.model, name) for name in names}
         self.assigner = self.assigners[0].assigner
         if compiling.compile_wanted(self.config.compile):
@@ -206,8 +206,8 @@ class YoloFamily(Family):
         return self.schedule.warmup
 
     def enter_stage(self, stage: ResizeStage) -> None:
-        """Its batch decides accumulation and weight decay too; the warm-up stays as planned, in batches of the first
-        stage."""
+        """Its batch also determines accumulation and weight decay; the warm-up stays as planned, in batches of the
+        first stage."""
         super().enter_stage(stage)
         self.attach_settings()
         self.build_losses()
@@ -221,7 +221,7 @@ class YoloFamily(Family):
             self.dataset.indices = self.weighted_indices(per_class_ap)
 
     def weighted_indices(self, per_class_ap: Sequence[float]) -> list[int]:
-        """Images drawn by the weight of their classes; classes of low AP weigh more."""
+        """Draw images by the weight of their classes; classes of low AP have more weight."""
         ap = np.array(per_class_ap) if len(per_class_ap) else np.zeros(self.nc)
         class_weights = self.model.class_weights.cpu().numpy() * (1 - ap) ** 2 / self.nc
         weights = labels_to_image_weights(self.dataset.labels, self.nc, class_weights)
@@ -309,7 +309,7 @@ class YoloFamily(Family):
                 log.warning("%s was edited after this checkpoint; its values are used: %s", file, ", ".join(changes))
 
     def use_hyp(self) -> None:
-        """Replace the checkpoint's hyper-parameters in the optimizer that no batch sets."""
+        """Replace those hyper-parameters in the optimizer that are not set by every batch."""
         set_weight_decay(self.optimizer, scaled_weight_decay(self.hyp, self.stage.batch))
         for group in self.optimizer.param_groups:
             if "betas" in group:  # SGD's momentum is set for each batch

@@ -77,7 +77,7 @@ def diagnose_compilation(config: YoloTrainConfig, checkpoint: dict[str, Any] | N
 
 
 def chosen_heads(config: YoloTrainConfig, nc: int) -> dict[str, Any] | None:
-    """The head configuration that the flags ask for, as the model takes it; None: the description's own."""
+    """The head configuration of the flags, as the model takes it; None: that of the description."""
     asked = [
         name for name in ("heads", "head_config", "standard_grouping", "geometry_grouping") if getattr(config, name)
     ]
@@ -127,7 +127,7 @@ HEAD_ENTRIES = (".heads.", ".attentions.")  # names in state dicts of the parts 
 def foreign_heads(model: Model, source: Any, origin: str) -> tuple[str, ...]:
     """Parts of names of entries that must be initialised because the weights' heads predict other classes; () if none.
 
-    Names and shapes agree nevertheless where two groupings have groups of equal size.
+    Names and shapes are equal if two groupings have groups of equal size.
     """
     network = find_weights(source, prefer_ema=False, origin=origin)
     ours = getattr(model.model[-1], "head_config", None)

@@ -111,7 +111,7 @@ class YoloSchedule:
 
     @property
     def warmup(self) -> int:
-        """The last global step that is still warming up."""
+        """The last global step of the warm-up."""
         return max(round(self.hyp["warmup_epochs"] * self.batches), int(hyper.get(self.hyp, "warmup_min_iters")))
 
     def decay(self, epoch: int) -> float:
@@ -122,7 +122,7 @@ class YoloSchedule:
         return ((1 - math.cos(epoch * math.pi / self.epochs)) / 2) * (lrf - 1) + 1
 
     def rates(self, global_step: int, epoch: int, batch_index: int | None = None) -> Rates:
-        """Rates of an iteration; batch_index: its place in the epoch, where epochs differ in length."""
+        """Rates of an iteration; batch_index: its index in the epoch, if epochs differ in length."""
         lr0, momentum = self.hyp["lr0"], self.hyp["momentum"]
         full = max(1, round(self.nominal_batch / self.total_batch))
         span = [0, self.warmup]
@@ -133,7 +133,7 @@ class YoloSchedule:
             accumulate = np.interp(global_step, span, [1, self.nominal_batch / self.total_batch]).round()
             warm_momentum = float(np.interp(global_step, span, [self.hyp["warmup_momentum"], momentum]))
             return Rates((lr, lr, bias_lr), warm_momentum, max(1, int(accumulate)))
-        # the epoch in which the warm-up ended stays at its own factor, a later one runs at that of the epoch before
+        # the epoch in which the warm-up ends keeps its own factor, a later one uses that of the previous epoch
         batch_index = global_step - epoch * self.batches if batch_index is None else batch_index
         ended_in_this_epoch = global_step - batch_index <= self.warmup
         lr = lr0 * self.decay(epoch if ended_in_this_epoch else epoch - 1)

@@ -1,7 +1,7 @@
 """Detects whether a run is resumed on other data: checkpoints contain a fingerprint of images, labels and classes.
 
-A fingerprint is made of what the data sets hold, not of paths and times: a data set that was moved or copied is the
-same one. Pixels are not part of it.
+A fingerprint depends on the content of the data sets, not on paths and times: a data set may be moved or copied. Pixels
+are not part of it.
 """
 
 import hashlib
@@ -15,14 +15,14 @@ import torch
 from yolov7fast.core.errors import UserError, shown
 from yolov7fast.core.text import counted, printable
 
-DIGEST_BYTES = 8  # of an image's labels
-NAMED = 2  # files of a kind of change that a message names
+DIGEST_BYTES = 8  # size of the digest of an image's labels
+NAMED = 2  # number of files that a message names for each kind of change
 REMEDY = "restore it, or add --allow-changed-data"
 Fingerprint = dict[str, Any]  # the result of `fingerprint`: plain values, as stored in a checkpoint
 
 
 def fingerprint(sets: Mapping[str, Any], names: Sequence[str]) -> Fingerprint:
-    """The paths of the images below the folder that all share, each with a digest of its labels, by split.
+    """The image paths relative to their common folder, each with a digest of its labels, by split.
 
     sets: data sets with `img_files`, `labels` (float32 (m, 5) of each image) and `segments`; names: of the classes.
     """
@@ -37,7 +37,7 @@ def fingerprint(sets: Mapping[str, Any], names: Sequence[str]) -> Fingerprint:
 def changes(stored: Fingerprint, present: Fingerprint) -> str:
     """How the current data differs from that of a checkpoint, with counts and first files; empty if it does not.
 
-    A split that only one of them has is not compared: other processes than the first have no validation set.
+    A split that only one of them has is not compared: only the first process has a validation set.
     """
     found = []
     before, now = (value["classes"].split("\0") for value in (stored, present))
@@ -59,13 +59,13 @@ def changes(stored: Fingerprint, present: Fingerprint) -> str:
 
 
 def check_unchanged(stored: Any, present: Fingerprint, file: str) -> str:
-    """The same for the entry of a checkpoint, which may hold anything. file: the checkpoint."""
+    """As `changes`, for the entry of a checkpoint, which may hold any value. file: the checkpoint."""
     if stored is None:  # written before there were fingerprints
         return ""
     try:
         return changes(stored, present)
     except (TypeError, KeyError, ValueError, AttributeError, RuntimeError):
-        raise UserError(f"{file}: its entry about the data set is damaged; resume from another checkpoint") from None
+        raise UserError(f"{file}: its fingerprint of the data set is damaged; resume from another checkpoint") from None
 
 
 def _digest(labels: np.ndarray, outlines: Sequence[np.ndarray]) -> bytes:
@@ -76,7 +76,7 @@ def _digest(labels: np.ndarray, outlines: Sequence[np.ndarray]) -> bytes:
 
 
 def _below_shared_folder(files: Sequence[str]) -> list[str]:
-    """Their paths without the folders that all of them have in common."""
+    """Their paths relative to their common folder."""
     if not files:
         return []
     folder = os.path.commonpath([os.path.dirname(os.path.abspath(path)) for path in files])

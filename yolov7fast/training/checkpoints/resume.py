@@ -143,7 +143,7 @@ def collect_state(
 def progress_of(state: dict[str, Any], columns: Sequence[str] = ()) -> Progress:
     """The progress of the run of a collected state.
 
-    columns: what version 1, which stored the last validation as a list, measured (`family.summary_columns`).
+    columns: the metrics of version 1, which stored the last validation as a list (`family.summary_columns`).
     """
     stored = dict(state["progress"])
     if state["version"] == 1:
@@ -220,7 +220,8 @@ def load_strictly(module: nn.Module, state: dict[str, torch.Tensor]) -> None:
 
 
 def find_checkpoint(target: str | Literal[True], suffix: str = ".pt") -> Path:
-    """The file `--resume` means: a file, a run folder, or (True) the newest last*.pt below the working directory."""
+    """The file that `--resume` names: a file, a run folder, or (True) the newest last*.pt below the working
+    directory."""
     if target is True:
         found = [p for p in walk_files(".") if p.suffix == suffix and p.name.startswith("last")]
         if not found:
@@ -241,7 +242,7 @@ def find_checkpoint(target: str | Literal[True], suffix: str = ".pt") -> Path:
 def last_checkpoint(run_dir: Path, suffix: str) -> Path | None:
     """The last checkpoint of a run, in either layout; the file may be missing if the one before it is there.
 
-    Of two layouts, in a folder that two versions wrote into, the one that was written last.
+    In a folder with both layouts, written by two versions, it is the newer one.
     """
     candidates = [run_dir / WEIGHTS_FOLDER / f"last{suffix}", run_dir / f"last{suffix}"]
     found: list[tuple[float, Path]] = []
@@ -272,7 +273,7 @@ def names_to_write(names: Sequence[str], epoch_files: Sequence[str], keep_epochs
 
 
 def remove_old_epochs(folder: Path, epoch_files: Sequence[str], keep_epochs: int | None) -> None:
-    """Leave the newest `keep_epochs` files of each pattern; None: all."""
+    """Keep only the newest `keep_epochs` files of each pattern; None: all."""
     for pattern in epoch_files if keep_epochs is not None else ():
         files = sorted(folder.glob(pattern), key=lambda path: (len(path.name), path.name))
         for path in files[: max(len(files) - (keep_epochs or 0), 0)]:

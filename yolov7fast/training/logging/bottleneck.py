@@ -46,12 +46,12 @@ ADVICE = {
         "validation", (Remedy("--eval-interval 5", "eval_interval"), Remedy("a larger --test-batch-size"))
     ),
 }
-NOTABLE = 0.25  # waiting for data or validating is mentioned from this fraction of the time on
+NOTABLE = 0.25  # fraction of the time above which waiting for data or validation is mentioned
 SWITCHES = ("fast_dataloader", "cache_images", "channels_last")
 
 
 def options_in_use(config: Any, device: torch.device) -> frozenset[str]:
-    """Options of remedies that a run uses already, or that could not help it."""
+    """Options of remedies that a run already uses, or that have no effect in it."""
     found = {name for name in SWITCHES if getattr(config, name, False)}
     if compile_wanted(getattr(config, "compile", False)):
         found.add("compile")
@@ -100,7 +100,7 @@ def advice_text(parts: Mapping[str, float], advice: Mapping[str, Advice], in_use
 
 
 def _to_try(advice: Advice, in_use: Collection[str]) -> str:
-    """'; try A, B or C': what is not in use."""
+    """'; try A, B or C': the options that are not in use."""
     texts = [remedy.text for remedy in advice.remedies if remedy.option not in in_use]
     *first, last = texts or [""]
     return f"; try {', '.join(first)}{' or ' if first else ''}{last}" if texts else ""

@@ -42,7 +42,7 @@ def print_header(family: Family, is_fresh: bool) -> None:
 
 
 def workers_text(family: Family) -> str:
-    """How many loader processes are used and, where --workers allows more, why not more."""
+    """The number of loader processes and, if --workers allows more, the reason."""
     config, used = family.config, counted(family.loader.num_workers, "dataloader worker")
     reason = why_fewer(config.workers, min(config.batch_per_process, len(family.dataset)), config.world_size)
     is_fewer = family.loader.num_workers < config.workers
@@ -63,7 +63,7 @@ def scratch_warning(family: Family) -> str:
     """The warning that a network without start weights is trained on a small data set; empty: it is not."""
     config, images = family.config, len(family.dataset)
     file = released_for(getattr(config, "cfg", ""))
-    is_part = config.subset_size or config.overfit  # of a larger set, to try something out
+    is_part = config.subset_size or config.overfit  # of a larger set, for an experiment
     if images >= SMALL_SET or is_part or family.data.generate or config.weights or not file:
         return ""
     return (
@@ -89,7 +89,7 @@ def print_end(outcome: Outcome, family: Family) -> int:
 
 
 def print_results(outcome: Outcome, family: Family) -> None:
-    """How long the run took, its best epoch with its file, and the commands that come next."""
+    """Print the duration of the run, its best epoch with its file, and the next commands."""
     config, progress, folder = family.config, outcome.progress, Path(family.config.save_dir)
     by_iterations = 0 < config.max_iter <= progress.global_step and progress.epoch < config.epochs
     done = counted(progress.epoch, "epoch")
@@ -108,7 +108,7 @@ def print_results(outcome: Outcome, family: Family) -> None:
 
 
 def best_text(progress: Progress) -> str:
-    """'21/25, mAP@.5 0.785, mAP@.5:.95 0.501: ' as the bar has it; empty: unknown."""
+    """'21/25, mAP@.5 0.785, mAP@.5:.95 0.501: ' as in the progress bar; empty: unknown."""
     if progress.best_epoch is None:
         return ""
     map50, map_ = (progress.best_metrics.get(name, 0.0) for name in (MAP50, MAP))

@@ -1,6 +1,5 @@
-"""`index.html` of a run, kept up to date by a background thread: the loop hands it plain values and never waits.
-
-An error here is one warning and no page: it never ends a run. The state behind the page is `page.json`, from which the
+"""`index.html` of a run, kept up to date by a background thread: the training loop passes plain values and never waits.
+An error here is logged as one warning and never ends a run. The state behind the page is `page.json`, from which the
 page of a resumed run continues.
 """
 
@@ -42,7 +41,7 @@ RUNNING, COMPLETE, STOPPED, FAILED = "running", "complete", "stopped", "failed"
 
 
 def harmless(method: Callable[..., None]) -> Callable[..., None]:
-    """Turn what a method of the page raises into one warning; training continues."""
+    """Convert an exception of a method of the page into one warning; training continues."""
 
     @functools.wraps(method)
     def guarded(self: "RunPage", *args: Any, **kwargs: Any) -> None:
@@ -225,7 +224,7 @@ def machine_facts(device: torch.device) -> dict[str, str]:
 
 
 def _commit() -> str:
-    """Of the checkout that runs; nothing where the program is installed, or git does not know."""
+    """The commit of the running checkout; empty if the program is installed or git cannot tell."""
     if CHECKOUT is None:
         return ""
     words = ["git", "--no-optional-locks", "-C", str(CHECKOUT), "describe", "--always", "--dirty", "--abbrev=12"]
@@ -252,7 +251,7 @@ def _device(device: torch.device) -> str:
 
 
 def peak_memory(device: torch.device) -> tuple[float, str]:
-    """GB at most so far, and of what."""
+    """Peak memory in GB so far, and its kind."""
     if device.type == "cuda":
         return torch.cuda.max_memory_reserved(device) / 1e9, "GPU, at most"
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9, "main process, at most"

@@ -67,7 +67,7 @@ def progress_text(epoch: int, epochs: int, memory: float, means: Sequence[float]
 class Table:
     """A text file that grows by lines. It is rewritten as a whole each time, so a kill never leaves half a line.
 
-    Its content is held here as well: a line that a full disk refused is written with the next one.
+    Its content is also kept in memory: a line that could not be written to a full disk is written with the next one.
     """
 
     def __init__(self, path: Path):
@@ -89,7 +89,7 @@ class Reporter:
     """Writes the files of a run; only the main process has one that writes."""
 
     def __init__(self, run_dir: Path, loss_names: Sequence[str], metric_names: Sequence[str] = ()):
-        """metric_names: what a validation measures besides the summary."""
+        """metric_names: metrics of a validation in addition to the summary."""
         self.run_dir = run_dir
         self.loss_names, self.metric_names = tuple(loss_names), tuple(metric_names)
         self.summary = summary_columns(loss_names)
@@ -106,7 +106,7 @@ class Reporter:
         return ["epoch", *train, "labels", "img_size", *self.summary, *RATES, *times, *self.metric_names]
 
     def epoch_done(self, row: EpochRow) -> None:
-        """Write an epoch's numbers everywhere; a full disk costs these lines for now, not the run."""
+        """Write an epoch's numbers to all files and loggers; on a full disk, lines are written later."""
         tables = ((self.results_txt, self._txt_line(row)), (self.results_csv, self._csv_lines(row)))
         for table, lines in tables:
             with unless_the_disk_is_full():
@@ -116,7 +116,7 @@ class Reporter:
                 logger.epoch(self._scalars(row), row.epoch)
 
     def write_tables(self) -> None:
-        """Write them again, where their files were removed."""
+        """Write the files again if they were removed."""
         for table in (self.results_txt, self.results_csv):
             if table.text:
                 with unless_the_disk_is_full():
@@ -128,7 +128,7 @@ class Reporter:
         return text + "".join("%10.4g" % row.metrics.get(name, 0.0) for name in self.summary) + "\n"
 
     def _csv_lines(self, row: EpochRow) -> str:
-        """The row of an epoch, after the heading where the table is new."""
+        """The row of an epoch, with the heading if the table is new."""
         measured = _measured(row)
         values = [row.epoch, *row.means, row.labels, row.img_size]
         values += [measured.get(name, "") for name in self.summary]
@@ -155,7 +155,7 @@ class Reporter:
         return scalars | {f"x/{name}": lr for name, lr in zip(RATES, row.lrs)}
 
     def rewind(self, training_results: str, epochs_done: int) -> None:
-        """Cut the files back to a run that is resumed after `epochs_done` epochs."""
+        """Truncate the files for a run that is resumed after `epochs_done` epochs."""
         self.results_txt.write(training_results)
         if self.results_csv.path.exists():
             lines = self._csv_rows()
