@@ -77,7 +77,7 @@ def _drain(loader, batches: int, use=None) -> None:
 
 
 def main_process(bench: Bench) -> None:
-    """CPU time of the main process for one batch of 64 from 2 workers: taken only, and taken and copied away."""
+    """CPU time of the main process for one batch of 64 from 2 workers: received only, and received and copied."""
     out = bench.results["main_cpu_ms_per_batch"] = {}
     batches = 8 if bench.quick else 24
     device = torch.empty((64, 3, 320, 320), dtype=torch.uint8)  # in place of the memory of a device
@@ -85,7 +85,7 @@ def main_process(bench: Bench) -> None:
     def cost(loader, use) -> float:
         return cpu_seconds(lambda: _drain(loader, batches, use)) / batches * 1e3
 
-    uses = {"taken": None, "taken and copied": lambda imgs: device[: len(imgs)].copy_(imgs)}
+    uses = {"received": None, "received and copied": lambda imgs: device[: len(imgs)].copy_(imgs)}
     for label, use in uses.items():
         loaders = {side: _loader(bench, 64, side == "fast", "disk") for side in ("default", "fast")}
         try:
@@ -97,7 +97,7 @@ def main_process(bench: Bench) -> None:
                 loader.close()
         out[label] = costs
         text = f"{costs['default']:.2f} -> {costs['fast']:.2f} ms"
-        must = "must <= 0.25x" if label == "taken" else ""
+        must = "must <= 0.25x" if label == "received" else ""
         bench.show(f"main process, batch of 64, {label}", text, costs["fast"] / costs["default"], must)
 
 

@@ -131,7 +131,7 @@ def _by_size(batches, records):
 
 
 def suppression(runs: int) -> dict[str, float]:
-    """One image's suppression: recorded output of a small trained network, and a crowd of 80 classes."""
+    """NMS of one image: recorded output of a small trained network, and a crowded image of 80 classes."""
     raw = torch.from_numpy(np.load(GOLDEN)["first_raw_pred"])[None]
     found = {}
     for name, prediction in (("recorded, 3 classes", raw), ("synthetic, 80 classes", crowd())):

@@ -1,4 +1,4 @@
-"""Checks of the flags of a command before anything is built: limits of the table, and flags that exclude others."""
+"""Checks of the flags of a command before anything is built: limits of the table, and flags that exclude each other."""
 
 import math
 from argparse import Namespace
@@ -104,7 +104,7 @@ def _check_detr(opt: Any) -> None:
 
 
 def check_test(opt: Namespace) -> None:
-    """Refuse values that cannot work before anything is loaded; weights become a list."""
+    """Refuse impossible values before anything is loaded; weights become a list."""
     _check_inference(opt, flags_of("test"))
     opt.save_json |= opt.data.endswith("coco.yaml")
     if opt.task not in TASKS:
@@ -114,7 +114,7 @@ def check_test(opt: Namespace) -> None:
 
 
 def check_detect(opt: Namespace) -> None:
-    """Refuse values that cannot work before anything is loaded; weights become a list."""
+    """Refuse impossible values before anything is loaded; weights become a list."""
     _check_inference(opt, flags_of("detect"))
 
 
@@ -129,4 +129,4 @@ def _check_inference(opt: Namespace, flags: Mapping[str, Flag]) -> None:
     if exported and getattr(opt, "no_half", False):
         raise UserError(f"--no-half is for .pt files; {exported[0]} has the precision it was exported in: leave it out")
     if len(exported) == len(opt.weights) and "img_size" not in getattr(opt, "given", ()):
-        opt.img_size = 0  # the one that the file names
+        opt.img_size = 0  # the precision that the file names

@@ -37,7 +37,7 @@ CORES_PER_GPU = 4
 WHEELS = "pip install --force-reinstall torch torchvision --index-url https://download.pytorch.org/whl/cu128"
 SYNC_WARNING = "synchronizing CUDA operation"
 TINY = "cfg/training/yolov7-tiny.yaml"
-# networks whose step must not wait for the device, with their image sizes and assigners
+# networks whose step must have no host sync, with their image sizes and assigners
 WATCHED = ((TINY, 64, ("plain", "ota")), ("cfg/training/yolov7-w6.yaml", 128, ("ota",)))
 # by precision: largest relative error of the loss and of the change of the weights. In half precision only the last
 # layer is compared: in an untrained network rounding errors grow on the way back.
@@ -111,7 +111,7 @@ def nvidia_smi() -> list[str]:
 
 
 def cpu_quota(file: Path = Path("/sys/fs/cgroup/cpu.max")) -> float | None:
-    """Cores that the container may use; None: all."""
+    """Number of cores that the container may use; None: all."""
     with contextlib.suppress(OSError, ValueError):  # no container, or "max"
         quota, period = map(int, file.read_text().split())
         return quota / period
@@ -139,7 +139,7 @@ def narrow_cfg(cfg: str, width: float, folder: Path) -> str:
 
 @contextlib.contextmanager
 def reported_syncs() -> Iterator[list[str]]:
-    """Source lines at which CUDA reports that the host waits while the block runs; complete after the block."""
+    """Source lines at which CUDA reports a host sync inside the block; complete after the block."""
     found, before = [], torch.cuda.get_sync_debug_mode()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -60,8 +60,9 @@ def with_rank(script: str, arguments: list[str]) -> list[str]:
 def safe_load(checkout: Checkout, original: Callable) -> Callable:
     """A replacement of `torch.load` that reads checkpoints and label caches without executing code in them.
 
-    Upstream calls it by path without `weights_only`: since 2.6 PyTorch refuses pickled networks then, and before it
-    executed them. The layers are built from the checkout's own classes. `original` serves all other calls. A
+    Upstream calls it with a path and without `weights_only`: PyTorch 2.6 and newer then refuse pickled networks; older
+    versions executed them. The layers are built from the checkout's own classes. Other calls are passed to `original`.
+    A
     `map_location` that is a function or a table gives the CPU.
     """
 
@@ -163,7 +164,7 @@ def put_in_torchvision(patches: Patches) -> None:
 
 
 def nms(boxes: torch.Tensor, scores: torch.Tensor, iou_threshold: float) -> torch.Tensor:
-    """Indices of the boxes (n, 4) xyxy that greedy suppression keeps, best first, of the best 30000."""
+    """Indices of the boxes (n, 4) xyxy kept by greedy NMS among the best 30000, best first."""
     rows, order = (x.detach().float().cpu().numpy() for x in (boxes, scores))
     return torch.from_numpy(greedy_nms(rows, order, iou_threshold, most=len(boxes))).to(boxes.device)
 

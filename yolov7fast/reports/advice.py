@@ -11,7 +11,7 @@ TIME_NOISE = 0.05  # fraction by which the times of two equal runs may differ
 
 
 def advice(runs: list[Run], rate: float | None) -> list[str]:
-    """One sentence per use case that the results can answer."""
+    """One sentence for each use case with a clear result."""
     if all(not best(run, "map").value >= LEARNT for run in runs):
         return [f"No run has reached a mAP@.5:.95 of {LEARNT}: too early to choose by accuracy."]
     if len(runs) == 1:
@@ -65,7 +65,7 @@ def _by_need(
 
 
 def _accuracy_differs(runs: list[Run]) -> bool:
-    """Whether any measure of accuracy differs in the decimals that are printed."""
+    """Whether any metric of accuracy differs in the printed decimals."""
     curves = [[last(run.metrics[name]) for run in runs] for name in runs[0].metrics]
     curves.append([best(run, "map").value for run in runs])
     return any(len({round(value, 3) for value in values if math.isfinite(value)}) > 1 for values in curves)
@@ -108,7 +108,7 @@ def _fixed_time(runs: list[Run]) -> list[str]:
 
 
 def _still_rising(runs: list[Run]) -> list[str]:
-    """Runs that were still rising clearly when they ended: by more in ten epochs than they scatter."""
+    """Runs whose mAP was still rising at the end: by more in ten epochs than its scatter."""
     sentences = []
     for run in runs:
         window = late(run, run.metrics["map"])

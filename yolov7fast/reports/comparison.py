@@ -40,7 +40,7 @@ MAIN_SETTINGS = (
 
 
 def build_report(runs: list[Run], rate: float | None) -> ComparisonReport:
-    """The whole comparison; `rate`: money per hour, or None."""
+    """The complete comparison; `rate`: price per hour, or None."""
     *others, final = (run.name for run in runs)
     sections = [
         summary(runs, rate),
@@ -66,7 +66,7 @@ def formatted(form: str, unit: str = "", before: str = "") -> Callable[[float], 
     return lambda value: f"{before}{value:{form}}{unit}" if math.isfinite(value) else "unknown"
 
 
-DECIMALS = formatted(".3f")  # of accuracy, as training prints it
+DECIMALS = formatted(".3f")  # decimals of accuracy, as printed by training
 DOLLARS, MEGABYTES = formatted(".2f", before="$"), formatted(".1f", " MB")
 
 
@@ -78,7 +78,8 @@ class RunTable(ReportTable):
         super().__init__([label, *(run.name for run in runs), *(["change"] if self.with_change else [])], [])
 
     def add(self, label: str, values: list[float], show: Callable[[float], str], higher: bool | None = None) -> None:
-        """A row with its winner marked, unless another looks the same; higher: the better way, None: neither."""
+        """A row with its best value marked, unless another prints the same; higher: whether higher is better, None:
+        neither."""
         texts = [show(value) for value in values]
         won = None if higher is None else winner(values, higher)
         cells = [Cell(text, i == won and texts.count(text) == 1) for i, text in enumerate(texts)]
@@ -89,7 +90,7 @@ class RunTable(ReportTable):
 
 
 def _change(values: list[float]) -> str:
-    """The last run against the first, in per cent, or as a factor from 2x on."""
+    """The last run relative to the first, in per cent, or as a factor of 2x and more."""
     factor = ratio(values[-1], values[0])
     if not math.isfinite(factor) or factor == 1:
         return "" if factor != 1 else "equal"

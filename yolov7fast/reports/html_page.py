@@ -46,7 +46,7 @@ def _environment() -> jinja2.Environment:
 
 @cache
 def _text(name: str) -> Markup:
-    """A file of this folder as it is."""
+    """The text of a file of this folder."""
     return Markup((FOLDER / name).read_text(encoding="utf-8"))
 
 
@@ -141,5 +141,5 @@ def _markdown_cell(cell: Cell | str) -> str:
 
 
 def to_html(report: ComparisonReport) -> str:
-    """One page: style, script and charts inside, nothing fetched."""
+    """One page: style, script and charts inside, without external files."""
     return render("report.html", title=report.title, sections=report.sections)

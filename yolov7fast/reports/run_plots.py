@@ -19,8 +19,8 @@ LOSS_PANELS = 3
 def plot_results(save_dir: str | os.PathLike) -> Path:
     """Draw the epochs of a run folder as 2 x 5 panels in results.png; returns its path.
 
-    Points are measured epochs: neither losses of 0 nor epochs without validation are drawn. The parts of the loss have
-    the names that results.csv gives them.
+    Points are measured epochs: neither losses of 0 nor epochs without validation are drawn. The parts of the loss are
+    named as in results.csv.
     """
     path = Path(save_dir) / "results.png"
     run = read_run(path.parent)

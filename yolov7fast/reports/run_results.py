@@ -32,7 +32,7 @@ METRICS = {"precision": PRECISION, "recall": RECALL, "map50": MAP50, "map": MAP}
 
 
 def read_text(path: Path) -> tuple[dict[int, Mapping[str, Any]], int]:
-    """The epochs of a results.txt, and how many were planned (from `3/299`)."""
+    """The epochs of a results.txt, and the planned number of epochs (from `3/299`)."""
     rows: dict[int, Mapping[str, Any]] = {}
     planned = 0
     try:
@@ -67,7 +67,7 @@ def _measured(row: dict[str, float]) -> dict[str, float]:
 
 
 def read_csv(path: Path) -> dict[int, dict[str, str]]:
-    """Rows of a results.csv by epoch; the last row of an epoch counts."""
+    """Rows of a results.csv by epoch; the last row of an epoch is used."""
     rows: dict[int, dict[str, str]] = {}
     with path.open(newline="", encoding="utf-8", errors="replace") as f:
         try:
@@ -99,7 +99,7 @@ class Run:
     name: str
     folder: Path
     epoch: np.ndarray  # numbers from 0, ascending; may have holes
-    planned: int  # epochs the run was started for
+    planned: int  # planned epochs
     losses: dict[str, np.ndarray]  # training loss by part, "total" last
     val_losses: dict[str, np.ndarray]
     metrics: dict[str, np.ndarray]  # precision, recall, map50, map
@@ -123,7 +123,7 @@ class Run:
 
 
 def read_runs(paths: list[str | os.PathLike]) -> list[Run]:
-    """Every run with a unique name: its folder's, with as many parents as needed."""
+    """The runs with unique names: those of their folders, with as many parent folders as needed."""
     runs = [read_run(path) for path in paths]
     folders = [run.folder.resolve() for run in runs]
     doubles = {str(f) for f in folders if folders.count(f) > 1}
@@ -199,7 +199,7 @@ def checkpoints(folder: Path) -> list[Path]:
 
 
 def _planned(opt: dict[str, Any], done: int, notes: list[str]) -> int:
-    """Epochs that the run was started for, by its options; else the epochs done."""
+    """The planned epochs according to its options, else the finished epochs."""
     wanted = opt.get("epochs")
     if wanted is not None and not 0 <= number(wanted) < 10**LONGEST_EPOCH:
         notes.append(f"epochs in its opt.yaml is {shown(wanted)}, not a number: the {done} finished epochs are used")
@@ -211,7 +211,7 @@ def _times(folder: Path, epoch: np.ndarray, seconds: np.ndarray, notes: list[str
     """Seconds per epoch (n,) and where they come from.
 
     Epochs without a time get the median of the others. Without any, the span between the first and the last file of the
-    run is distributed evenly, if it is long enough to be one (copied files have equal times).
+    run is distributed evenly, if it is long enough (copied files have equal times).
     """
     known = np.isfinite(seconds)
     if known.any():

@@ -21,7 +21,7 @@ def pooled_deviation(found: "Sequence[RankedSetting]") -> tuple[float, int]:
     """Standard deviation between seeds, pooled over all settings, and its degrees of freedom; NaN where none has two
     seeds.
 
-    Pooling is needed because few seeds alone estimate a deviation badly.
+    Pooling is needed because few seeds give a poor estimate of a deviation.
     """
     several = [repeated.values for repeated in found if len(repeated.values) > 1]
     freedom = sum(len(values) - 1 for values in several)
@@ -39,7 +39,7 @@ def interval(one: "RankedSetting", other: "RankedSetting", found: "Sequence[Rank
 
 
 COMPLETED, INTERRUPTED, PRUNED, FAILED, RUNNING = "completed", "interrupted", "pruned", "failed", "running"
-FINAL_STATUSES = (COMPLETED, PRUNED, FAILED)  # final; all others are resumed
+FINAL_STATUSES = (COMPLETED, PRUNED, FAILED)  # final states; trainings in other states are resumed
 STATUS_ORDER = (COMPLETED, INTERRUPTED, PRUNED, FAILED)  # of the ranking
 RANKING = ("rank", "setting", "status", "seeds", "map_mean", "map_deviation", "map50_mean", "loss_mean", "wall_time")
 LEAST_DIFFERENCE = 1e-4  # of mAP: settings that differ by less count as equal
@@ -104,7 +104,7 @@ class TrialRun:
 
     @property
     def final(self) -> CurvePoint:
-        """The last validation; a failed training has none that can be compared."""
+        """The last validation; NaN for a failed training."""
         return self.validated[-1] if self.validated and self.status != FAILED else CurvePoint(0, math.nan)
 
     @property
@@ -140,7 +140,7 @@ class RankedSetting:
     """
 
     def __init__(self, setting: int, runs: Sequence[TrialRun]):
-        self.setting, self.run = setting, runs[0]  # whose settings are those of all
+        self.setting, self.run = setting, runs[0]  # its settings are those of all seeds
         self.status = min((run.status for run in runs), key=STATUS_ORDER.index)
         self.seconds = sum(run.seconds for run in runs)
         counted = [run for run in runs if run.status == self.status]
@@ -182,7 +182,7 @@ def aligned(rows: Sequence[Sequence[Any]]) -> str:
 
 
 def readable(value: float | None) -> str:
-    """Four decimals, more where these would all be zero."""
+    """Four decimals, or more if these would all be zero."""
     if value is None:
         return "-"
     return f"{value:.4f}" if abs(value) >= 0.001 or value == 0 else f"{value:.2g}"
@@ -195,7 +195,7 @@ def best_settings(ranked: Sequence[RankedSetting]) -> Mapping[str, Any] | None:
 
 
 def _completed(ranked: Sequence[RankedSetting]) -> tuple[list[RankedSetting], bool]:
-    """Completed settings, best first; whether they are several with equal mAP."""
+    """Completed settings, best first; and whether there are several, all with equal mAP."""
     found = [place for place in ranked if place.status == COMPLETED and place.map is not None]
     maps = [place.map or 0.0 for place in found]
     return found, len(found) > 1 and max(maps) - min(maps) < LEAST_DIFFERENCE

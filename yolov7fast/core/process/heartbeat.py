@@ -26,7 +26,8 @@ class Heartbeat:
     """
 
     def __init__(self, rank: int, size: int, start: str, seconds: float):
-        """start: a name that all processes share, and no earlier start of the run: torchrun keeps its store."""
+        """start: a name that all processes share and that differs for each start of the run: torchrun keeps its
+        store."""
         self.rank, self.size, self.start, self.seconds = rank, size, start, seconds
         self.ended = threading.Event()
         self.last = time.monotonic()  # when the counts were read

@@ -1,4 +1,4 @@
-"""Batches from samples: written straight into the memory of the batch, or collated (upstream's two functions)."""
+"""Batches from samples: written directly into the memory of the batch, or collated (upstream's two functions)."""
 
 import random
 from collections.abc import Sequence
