@@ -23,7 +23,7 @@ from yolov7fast.checkpoint.released_weights import local_weights
 from yolov7fast.core.errors import UserError, shown
 from yolov7fast.core.files.paths import check_file
 from yolov7fast.core.text import printable
-from yolov7fast.data.class_weights import labels_to_class_weights, labels_to_image_weights
+from yolov7fast.data.class_groups import labels_to_class_weights, labels_to_image_weights
 from yolov7fast.data.data_yaml import DataYaml
 from yolov7fast.data.dataset import LoadImagesAndLabels
 from yolov7fast.evaluation.eval_config import TRAINING_IOU, EvalConfig, OutputConfig
