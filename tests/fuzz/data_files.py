@@ -3,6 +3,7 @@
 import contextlib
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from yolov7fast.data.formats.recognise import recognise
 from yolov7fast.data.formats.write_dataset import label_lines
 from yolov7fast.data.image_io import load_resized
 from yolov7fast.data.labels import check_pair, find_images
-from yolov7fast.evaluation.coco_metrics import ImageList, coco_stats, detection_rows, ground_truth
+from yolov7fast.evaluation.coco_metrics import coco_stats, detection_rows, ground_truth
 from yolov7fast.inference.sources import open_source
 
 NAMES = drawn_sets.NAMES
@@ -114,7 +115,9 @@ def use_coco(folder: Path) -> None:
 
 def use_annotations(folder: Path) -> None:
     files = [str(path) for path in sorted((folder / "train2017").glob("*.png"))]
-    images = ImageList(files, np.array([drawn_sets.SIZES[i] for i in range(3)]), [np.zeros((0, 5))] * 3)
+    images = SimpleNamespace(
+        img_files=files, shapes=np.array([drawn_sets.SIZES[i] for i in range(3)]), labels=[np.zeros((0, 5))] * 3
+    )
     truth = ground_truth(str(folder / "annotations/instances_train2017.json"), images, NAMES, False)
     coco_stats(truth, detection_rows(files[0], np.array([[1, 2, 30, 40, 0.9, 0]]), truth))
 
