@@ -20,6 +20,7 @@ if "fake_cuda" not in os.environ.get("LD_PRELOAD", ""):
     def pytest_pycollect_makemodule(module_path, parent):
         return Elsewhere.from_parent(parent, path=module_path)
 
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
