@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -49,7 +48,7 @@ def use_labels(folder: Path) -> None:
     for keep in (False, True):
         check_pair(str(folder / "images/train/000.png"), str(folder / "labels/train/000.txt"), keep)
     for sample in yolo_format.read_samples(images_of(folder), folder):
-        label_lines(sample, len(NAMES), Counter())
+        label_lines(sample, len(NAMES))
 
 
 def use_label_cache(folder: Path) -> None:
@@ -103,9 +102,8 @@ def use_image_list(folder: Path) -> None:
 
 
 def check_samples(annotated: Any) -> None:
-    changes: Counter = Counter()
     for sample in annotated.samples:
-        for line in label_lines(sample, len(annotated.names), changes):
+        for line in label_lines(sample, len(annotated.names))[0]:
             values = [float(word) for word in line.split()]
             must(np.isfinite(values).all() and 0 <= values[0] < len(annotated.names), f"line {line}")
 

@@ -7,7 +7,7 @@ from torch import nn
 from tests.training.test_step import scalar_step
 from yolov7fast.training import detr_family as detr_optimization
 from yolov7fast.training import distributed
-from yolov7fast.training import yolo_schedule as yolo_optimization
+from yolov7fast.training import optimizer as yolo_optimization
 from yolov7fast.training.checkpoints import resume
 from yolov7fast.training.distributed import World
 from yolov7fast.training.optimizer import Rates

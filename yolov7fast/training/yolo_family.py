@@ -22,7 +22,7 @@ from yolov7fast.checkpoint.released_weights import local_weights
 from yolov7fast.core.errors import UserError, shown
 from yolov7fast.core.files.paths import check_file
 from yolov7fast.core.text import printable
-from yolov7fast.data.class_weights import labels_to_class_weights, labels_to_image_weights
+from yolov7fast.data.class_groups import labels_to_class_weights, labels_to_image_weights
 from yolov7fast.data.data_yaml import DataYaml
 from yolov7fast.data.dataset import LoadImagesAndLabels
 from yolov7fast.evaluation.eval_config import TRAINING_IOU, EvalConfig
@@ -31,8 +31,8 @@ from yolov7fast.losses.assigners import assigner_at, assigner_stages
 from yolov7fast.losses.loss_builder import build_loss
 from yolov7fast.losses.yolo_loss import LOSS_NAMES
 from yolov7fast.nn import compiling
-from yolov7fast.nn.head_config import HeadConfig
 from yolov7fast.nn.model import IAuxDetect, Model
+from yolov7fast.nn.multihead import HeadConfig
 from yolov7fast.predictors.predictor import Predictor
 from yolov7fast.predictors.yolo_predictor import network_predictor
 from yolov7fast.training import hyperparameters as hyper
@@ -40,15 +40,15 @@ from yolov7fast.training.checkpoints.resume import Progress, run_folder_of
 from yolov7fast.training.config import YoloTrainConfig
 from yolov7fast.training.distributed import World, from_main, main_first
 from yolov7fast.training.family import Family, ResizeStage, class_names
-from yolov7fast.training.optimizer import Rates
-from yolov7fast.training.yolo_network import build_model
-from yolov7fast.training.yolo_schedule import (
+from yolov7fast.training.optimizer import (
+    Rates,
     YoloSchedule,
     build_optimizer,
     freeze_layers,
     scaled_weight_decay,
     set_weight_decay,
 )
+from yolov7fast.training.yolo_network import build_model
 
 log = logging.getLogger(__name__)
 DEFAULT_CFG = "cfg/training/yolov7.yaml"  # the network of a run that names none
