@@ -310,7 +310,7 @@ def test_a_set_without_labels_is_refused_unless_boxes_are_wanted(unlabelled, unt
     with pytest.raises(UserError, match="none of the 8 images has a label"):
         on_shapes(unlabelled, untrained)
     result = on_shapes(unlabelled, untrained, "--save-json", "--name", "boxes")
-    assert result.coco is None and "all figures will be 0" in caplog.text
+    assert result.coco is None and "all metrics will be 0" in caplog.text
     assert json.loads(Path("runs/test/boxes/untrained_predictions.json").read_text())
 
 

@@ -59,7 +59,7 @@ def test_a_schedule_stands_alone_and_in_order():
     with pytest.raises(UserError, match="ota would begin in epoch 1, before tal in epoch 3"):
         assigner_stages(check_hyp(HYP | schedule, "x"), 5)
     for other in ({"assigner": "ota"}, {"loss_ota_from": 0.5}):
-        with pytest.raises(UserError, match=f"assigner_schedule and {next(iter(other))} both say"):
+        with pytest.raises(UserError, match=f"assigner_schedule and {next(iter(other))} both select"):
             check_hyp(HYP | {"assigner_schedule": [[0, "ota"]]} | other, "x")
 
 
@@ -73,5 +73,5 @@ def test_flags_have_the_last_word():
     assert assigner_stages(with_assigner(late, 1, ""), 10) == [(0, "plain"), (5, "ota")]  # as before the flag existed
     with pytest.raises(UserError, match="--assigner: unknown assigner 'atss'"):
         with_assigner(HYP, None, "atss")
-    with pytest.raises(UserError, match="--assigner and --loss-ota both say"):
+    with pytest.raises(UserError, match="--assigner and --loss-ota both select"):
         check_train(parser_for("train").parse_args(["--assigner", "tal", "--loss-ota", "1"]))

@@ -127,5 +127,5 @@ def test_impossible_numbers_are_refused(repo, options, message):
 
 
 def test_a_folder_that_is_no_checkout_is_refused(tmp_path):
-    with pytest.raises(UserError, match="is no checkout"):
+    with pytest.raises(UserError, match="is not a checkout"):
         reference.main(["--reference", str(tmp_path)])
