@@ -49,7 +49,7 @@ def run_evaluation(
     sinks: Sequence[Sink] = (),
     should_stop: Callable[[], bool] = never,
 ) -> EvalResult:
-    """Measure a predictor on a loader; print and write the configured outputs.
+    """Evaluate a predictor on a loader; print and write the configured outputs.
 
     weights: files of the predictor, for the report. sinks: further sinks. should_stop: called after every batch; if it
     returns True, `EvaluationStopped` is raised.

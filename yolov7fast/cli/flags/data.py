@@ -24,9 +24,7 @@ SOURCE_HELP = "image, folder, glob, video, camera number, rtsp/rtmp/http(s) addr
 TASK_HELP = "train, val or test: the split to measure; speed; study: sizes 256 to 1536"
 PARTIAL_HELP = "keep the valid lines of a label file with invalid or duplicate lines, instead of leaving out its image"
 STRICT_HELP = "stop if an image or a line of a label file would be left out or misread"
-FRACTION_HELP = (
-    "of a data set without validation images: this fraction of the training images, by a hash of their names"
-)
+FRACTION_HELP = "fraction of the training images used for validation if the data set has none, by a hash of their names"
 FAST_HELP = {
     "test": {"help": "workers write samples straight into shared batch buffers"},
     "train detr": {"help": "loader processes that stay and write whole batches into shared memory"},
