@@ -56,9 +56,7 @@ class Assignment(NamedTuple):
 
     positive_mask: torch.Tensor  # (n,) bool
     matched_gt: torch.Tensor  # (n,) int64, row of targets; meaningless where not positive
-    weight: torch.Tensor | None = (
-        None  # (n,) in box and class loss, 0 where not positive; None: equal for all positives
-    )
+    weight: torch.Tensor | None = None  # (n,) in box and class loss, 0 where not positive; None: all equal
     objectness: torch.Tensor | None = None  # (n,) objectness target of positives; None: their overlap (CIoU)
 
 
