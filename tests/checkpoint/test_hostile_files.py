@@ -126,8 +126,8 @@ def test_calling_something_that_is_not_a_name_is_refused(refused):
 
 def test_new_objects_are_modules_made_without_arguments(refused):
     empty = pickle.EMPTY_TUPLE + pickle.NEWOBJ
-    assert "makes a new collections.OrderedDict" in refused(name("collections.OrderedDict") + empty)
-    assert "makes a new models.common.Conv" in refused(name("models.common.Conv") + plain((3, 8)) + pickle.NEWOBJ)
+    assert "creates a collections.OrderedDict" in refused(name("collections.OrderedDict") + empty)
+    assert "creates a models.common.Conv" in refused(name("models.common.Conv") + plain((3, 8)) + pickle.NEWOBJ)
 
 
 @pytest.mark.parametrize("attribute", ["__init__", "forward", "__class__", "fuse"])
