@@ -15,15 +15,37 @@ def custom(path_or_model="path/to/model.pt", autoshape=True):
 
     autoshape=False: return the network itself, which takes tensors (B, 3, H, W) in 0..1.
     """
-    from yolov7fast.inference.detector import from_weights
+    from copy import deepcopy
 
-    return from_weights(path_or_model, autoshape)
+    from torch import nn
+
+    from yolov7fast.checkpoint.ensemble import attempt_load, inference_network
+    from yolov7fast.core.device import select_device
+    from yolov7fast.inference.detector import load
+
+    if isinstance(path_or_model, (str, Path)):
+        return load(path_or_model) if autoshape else attempt_load(path_or_model, map_location=select_device(""))
+    given = deepcopy(path_or_model) if isinstance(path_or_model, nn.Module) else path_or_model  # fusing changes it
+    return _detector(inference_network(given, "the network"), autoshape)
 
 
 def _create(name, pretrained, channels, classes, autoshape):
-    from yolov7fast.inference.detector import from_description
+    from yolov7fast.checkpoint.ensemble import attempt_load
+    from yolov7fast.nn.model import Model
 
-    return from_description(name, DEPLOY / f"{name}.yaml", pretrained, channels, classes, autoshape)
+    network = attempt_load(f"{name}.pt") if pretrained else Model(DEPLOY / f"{name}.yaml", ch=channels, nc=classes)
+    return _detector(network.eval(), autoshape)
+
+
+def _detector(network, autoshape):
+    from yolov7fast.core.device import select_device
+    from yolov7fast.inference.detector import ImageDetector
+    from yolov7fast.predictors.predictor import PredictOptions
+    from yolov7fast.predictors.yolo_predictor import network_predictor
+
+    if not autoshape:
+        return network
+    return ImageDetector(network_predictor(network.to(select_device("")), PredictOptions()))
 
 
 def yolov7(pretrained=True, channels=3, classes=80, autoshape=True):

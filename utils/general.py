@@ -14,7 +14,7 @@ from yolov7fast.core.boxes import (
 )
 from yolov7fast.core.files.paths import check_file, check_img_size, increment_path
 from yolov7fast.core.files.paths import latest_run as get_latest_run
-from yolov7fast.data.class_weights import labels_to_class_weights, labels_to_image_weights
+from yolov7fast.data.class_groups import labels_to_class_weights, labels_to_image_weights
 from yolov7fast.evaluation.coco_metrics import coco80_to_coco91_class
 from yolov7fast.predictors.nms import non_max_suppression
 

@@ -2,7 +2,8 @@
 
     python -m benchmarks.inference.formats [--cfg FILE ...] [--img-size 160 320] [--threads 2] [--runs 10] [--json FILE]
 
-The weights are fresh, normalised by one pass; `yolov7fast benchmark` measures weights of your own, accuracy included.
+The weights are fresh, normalised by one pass; `benchmarks.inference.own_formats` measures your own weights,
+accuracy included.
 Files are in full precision and of one fixed size; every round runs all of them in turn, medians.
 """
 
@@ -14,12 +15,12 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
+from benchmarks.inference.own_formats import time_in_turn
 from benchmarks.measure import machine, write_json
 from yolov7fast.checkpoint.checkpoint_writer import save_checkpoint
 from yolov7fast.inference.export.export_files import export_files
 from yolov7fast.inference.export.export_network import load_source
 from yolov7fast.inference.export.export_plan import ExportPlan
-from yolov7fast.inference.export.format_benchmark import time_in_turn
 from yolov7fast.nn.model import Model
 from yolov7fast.predictors.export_metadata import ExportForm
 from yolov7fast.predictors.predictor import PredictOptions, load_predictor

@@ -20,7 +20,7 @@ from tests.data.data_golden import (
 )
 from yolov7fast.data.augment.mosaic import draw_four, draw_nine, render_geometry, render_scene
 from yolov7fast.data.augment.random_source import GLOBAL
-from yolov7fast.data.class_weights import labels_to_class_weights, labels_to_image_weights
+from yolov7fast.data.class_groups import labels_to_class_weights, labels_to_image_weights
 from yolov7fast.data.dataset import LoadImagesAndLabels
 from yolov7fast.data.loading.create_dataloader import create_dataloader
 
@@ -114,40 +114,26 @@ def test_mosaics_are_as_recorded(name, draw, data, arrays, dataset, monkeypatch)
         assert_streams(case["after"])
 
 
-@pytest.mark.parametrize("size", [320, 640])
-@pytest.mark.parametrize("hyp", ["tiny", "p5"])
-def test_training_samples_are_as_recorded(size, hyp, data, arrays, traces, thumbs, dataset, monkeypatch):
-    for case in (case for case in data["full"] if (case["size"], case["hyp"]) == (size, hyp)):
-        check_sample(dataset(size, hyp), case, arrays, traces, thumbs, monkeypatch)
+ALONE = {"mixup": 1, "paste_in": 0, "fliplr": 0, "hsv_h": 0, "hsv_s": 0, "hsv_v": 0}  # nothing but the blend
+GROUPS = {  # recorded cases -> hyper-parameters that they change, options of the data set
+    "full": ({}, {}),
+    "full_custom": ({}, {}),
+    "geometry": ({}, {}),
+    "mixup_only": (ALONE, {}),
+    "plain": ({"mosaic": 0, "paste_in": 0}, {}),
+    "eval_square": ({}, {"part": "val", "augment": False}),
+}
 
 
-def test_samples_with_the_custom_hyper_parameters_are_as_recorded(data, arrays, traces, dataset, monkeypatch):
-    for case in data["full_custom"]:
-        check_sample(dataset(case["size"], "custom"), case, arrays, traces, None, monkeypatch)
-
-
-def test_rotation_shear_perspective_and_flips_are_as_recorded(data, arrays, traces, dataset, monkeypatch):
-    for case in data["geometry"]:
-        hyp = data["hyp"][case["hyp"]] | case["override"]
-        check_sample(dataset(case["size"], hyp), case, arrays, traces, None, monkeypatch)
-
-
-def test_blended_mosaics_are_as_recorded(data, arrays, traces, dataset, monkeypatch):
-    hyp = data["hyp"]["tiny"] | {"mixup": 1, "paste_in": 0, "fliplr": 0, "hsv_h": 0, "hsv_s": 0, "hsv_v": 0}
-    for case in data["mixup_only"]:
-        check_sample(dataset(case["size"], hyp), case, arrays, traces, None, monkeypatch)
-
-
-def test_plain_training_samples_are_as_recorded(data, arrays, traces, dataset, monkeypatch):
-    for case in data["plain"]:
-        hyp = data["hyp"][case["hyp"].split()[0]] | {"mosaic": 0, "paste_in": 0}
-        check_sample(dataset(case["size"], hyp), case, arrays, traces, None, monkeypatch)
-
-
-def test_square_evaluation_samples_are_as_recorded(data, arrays, traces, dataset, monkeypatch):
-    for case in data["eval_square"]:
-        found = dataset(case["size"], "tiny", part="val", augment=False)
-        check_sample(found, case, arrays, traces, None, monkeypatch)
+@pytest.mark.parametrize("group", GROUPS)
+def test_samples_are_as_recorded(group, data, arrays, traces, thumbs, dataset, monkeypatch):
+    changes, options = GROUPS[group]
+    for case in data[group]:
+        name = {"full_custom": "custom", "mixup_only": "tiny", "eval_square": "tiny"}.get(group) or case["hyp"].split()[
+            0
+        ]
+        hyp = data["hyp"][name] | changes | case.get("override", {})
+        check_sample(dataset(case["size"], hyp, **options), case, arrays, traces, thumbs, monkeypatch)
 
 
 @pytest.fixture(scope="module")
@@ -178,26 +164,16 @@ def test_polygon_samples_with_copy_paste_and_paste_in_are_as_recorded(data, arra
 
 
 @same_pixels
-@pytest.mark.parametrize("number", [0, 1])
-@pytest.mark.parametrize("cache", [False, "ram"])
-def test_a_stream_of_samples_seeded_once_is_as_recorded(number, cache, data, dataset):
+@pytest.mark.parametrize("number, cache", [(0, False), (1, False), (1, "ram"), (0, "disk")])
+def test_a_stream_of_samples_seeded_once_is_as_recorded(number, cache, data, dataset, tmp_path):
     case = data["stream"][number]
-    found = dataset(case["size"], case["hyp"], cache_images=cache)
+    found = dataset(case["size"], case["hyp"], cache_images=cache, cache_dir=str(tmp_path) if cache else None)
     seed_all(case["seed"])
     for sample in case["samples"]:
         img, labels, _, _ = found[sample["index"]]
         assert (sha(labels), len(labels)) == (sample["labels_sha256"], sample["n"])
         assert sha(img) == sample["image_sha256"]
     assert_streams(case["after"])
-
-
-@same_pixels
-def test_samples_from_the_packed_disk_cache_are_as_recorded(data, dataset, tmp_path):
-    case = data["stream"][0]
-    found = dataset(case["size"], case["hyp"], cache_images="disk", cache_dir=str(tmp_path))
-    seed_all(case["seed"])
-    for sample in case["samples"]:
-        assert sha(found[sample["index"]][0]) == sample["image_sha256"]
 
 
 def check_batch(batch, record, arrays):

@@ -2,8 +2,8 @@
 
 import contextlib
 import os
-from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from yolov7fast.data.formats.recognise import recognise
 from yolov7fast.data.formats.write_dataset import label_lines
 from yolov7fast.data.image_io import load_resized
 from yolov7fast.data.labels import check_pair, find_images
-from yolov7fast.evaluation.coco_metrics import ImageList, coco_stats, detection_rows, ground_truth
+from yolov7fast.evaluation.coco_metrics import coco_stats, detection_rows, ground_truth
 from yolov7fast.inference.sources import open_source
 
 NAMES = drawn_sets.NAMES
@@ -48,7 +48,7 @@ def use_labels(folder: Path) -> None:
     for keep in (False, True):
         check_pair(str(folder / "images/train/000.png"), str(folder / "labels/train/000.txt"), keep)
     for sample in yolo_format.read_samples(images_of(folder), folder):
-        label_lines(sample, len(NAMES), Counter())
+        label_lines(sample, len(NAMES))
 
 
 def use_label_cache(folder: Path) -> None:
@@ -102,9 +102,8 @@ def use_image_list(folder: Path) -> None:
 
 
 def check_samples(annotated: Any) -> None:
-    changes: Counter = Counter()
     for sample in annotated.samples:
-        for line in label_lines(sample, len(annotated.names), changes):
+        for line in label_lines(sample, len(annotated.names))[0]:
             values = [float(word) for word in line.split()]
             must(np.isfinite(values).all() and 0 <= values[0] < len(annotated.names), f"line {line}")
 
@@ -116,7 +115,9 @@ def use_coco(folder: Path) -> None:
 
 def use_annotations(folder: Path) -> None:
     files = [str(path) for path in sorted((folder / "train2017").glob("*.png"))]
-    images = ImageList(files, np.array([drawn_sets.SIZES[i] for i in range(3)]), [np.zeros((0, 5))] * 3)
+    images = SimpleNamespace(
+        img_files=files, shapes=np.array([drawn_sets.SIZES[i] for i in range(3)]), labels=[np.zeros((0, 5))] * 3
+    )
     truth = ground_truth(str(folder / "annotations/instances_train2017.json"), images, NAMES, False)
     coco_stats(truth, detection_rows(files[0], np.array([[1, 2, 30, 40, 0.9, 0]]), truth))
 

@@ -26,6 +26,7 @@ HANGS = 600.0  # seconds on the clock after which a case hangs, however busy the
 ADDRESSES = 3 << 30  # bytes of address space, which threads and libraries take generously
 SEED = 20261117
 AT_ONCE = 100  # cases of one child
+ANONYMOUS = ("RssAnon", "RssShmem", "VmSwap")  # memory of the process, as opposed to pages of mapped files
 C_LIBRARY = ctypes.CDLL(None)
 
 
@@ -188,7 +189,7 @@ def judge(case: Case, folder: Path) -> tuple[str, str, bool, int]:
     gc.collect()
     C_LIBRARY.malloc_trim(0)  # freed memory that malloc keeps would hide what the case takes
     forget_peak()
-    before, problem, refused = memory("VmRSS") + memory("VmSwap"), "", False
+    before, files, problem, refused = memory(*ANONYMOUS), memory("RssFile"), "", False
     printed = io.StringIO()
     try:
         with contextlib.redirect_stderr(printed):
@@ -201,7 +202,9 @@ def judge(case: Case, folder: Path) -> tuple[str, str, bool, int]:
         frames = traceback.extract_tb(error.__traceback__)
         place = " < ".join(f"{Path(f.filename).name}:{f.lineno}" for f in frames[:-6:-1])
         problem = f"{type(error).__name__}: {' '.join(str(error).split())[:200]} [{place}]"
-    return mutation, problem, refused, memory("VmHWM") + memory("VmSwap") - before
+    # pages of mapped files that the kernel took back in the meantime would hide as many that the case took
+    peak = memory("VmHWM", "VmSwap") - min(files, memory("RssFile"))
+    return mutation, problem, refused, max(peak, memory(*ANONYMOUS)) - before
 
 
 def fault_of(line: str, path: Path, folder: Path) -> str:
@@ -212,12 +215,10 @@ def fault_of(line: str, path: Path, folder: Path) -> str:
     return "" if named else f"the message does not name the file: {line}"
 
 
-def memory(field: str) -> int:
-    """Bytes: VmSize, VmRSS, VmHWM (the peak of VmRSS), or VmSwap: pages that were swapped out left VmRSS."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(f"{field}:"):
-            return int(line.split()[1]) << 10
-    return 0
+def memory(*fields: str) -> int:
+    """The sum in bytes, of VmSize, VmHWM (the peak of VmRSS), its parts RssAnon, RssShmem and RssFile, or VmSwap."""
+    lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return sum(int(lines[field].split()[0]) for field in fields) << 10
 
 
 def forget_peak() -> None:

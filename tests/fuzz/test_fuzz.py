@@ -1,5 +1,7 @@
 """Damaged files of every kind that the project reads: each is used rightly, or one line says what is wrong with it."""
 
+import mmap
+import os
 import sys
 from collections import Counter
 
@@ -16,6 +18,7 @@ from yolov7fast.nn import detr_model
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="holds cases to limits by Linux's means")
 QUICK, ALL, AT_A_TIME = 200, 5000, 500
 MEMORY = 100 << 20  # bytes that a greedy case may take
+TAKEN: list = []  # by greedy cases, each in its own process
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +78,12 @@ def endless(folder):
 
 
 def greedy(folder):
-    block = bytearray(400 << 20)
+    """New pages that stay in use: neither the state of the heap nor a machine that swaps makes a difference."""
+    TAKEN.append(mmap.mmap(-1, 400 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+    fill(TAKEN[-1])
+
+
+def fill(block):
     block[::4096] = b"x" * len(block[::4096])
 
 
@@ -108,15 +116,38 @@ def test_a_case_fails_by_time_memory_tracebacks_and_messages_that_name_no_file(t
     assert problem in result.problem and bool(problem) == bool(result.problem), result
 
 
-def test_memory_that_malloc_keeps_hides_no_greedy_case(tmp_path):
-    def use(folder):  # what the first case frees stays in the heap, as in a process that loads images
-        keep_freed_memory()
-        blocks = [bytearray(20 << 20) for _ in range(22)]
-        for block in blocks:
-            block[::4096] = b"x" * len(block[::4096])
-        del block, blocks
-        greedy(folder)
+def free_in_the_heap(folder):
+    """As in a process that loads images: malloc keeps what is freed."""
+    keep_freed_memory()
+    blocks = [bytearray(20 << 20) for _ in range(22)]
+    for block in blocks:
+        fill(block)
 
-    files = Files(tmp_path, [Target("kind", "file.txt", (same,), text("file.txt", "content"), use)])
-    results = files.run(files.cases([5, 6]), Limits(memory=MEMORY))
-    assert all(" MiB" in result.problem for result in results), results
+
+def map_a_file(folder):
+    file = folder / "large"
+    file.touch()
+    os.truncate(file, 400 << 20)
+    with open(file, "rb") as opened:
+        TAKEN.append(mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ))
+    assert not any(TAKEN[-1][::4096])
+
+
+def take_from_the_heap(folder):
+    TAKEN.append(bytearray(400 << 20))
+    fill(TAKEN[-1])
+
+
+def take_as_a_file_leaves(folder):
+    TAKEN.pop().close()
+    greedy(folder)
+
+
+@pytest.mark.parametrize("hide, take", [(free_in_the_heap, take_from_the_heap), (map_a_file, take_as_a_file_leaves)])
+def test_no_memory_of_earlier_cases_hides_a_greedy_one(tmp_path, hide, take):
+    """What malloc keeps is used again, and mapped pages of files leave the process: neither lowers what was taken."""
+    uses = iter((hide, take))
+    target = Target("kind", "file.txt", (same,), text("file.txt", "content"), lambda folder: next(uses)(folder))
+    files = Files(tmp_path, [target])
+    _, greedy_one = files.run(files.cases([5, 6]), Limits(memory=MEMORY))
+    assert " MiB" in greedy_one.problem, greedy_one

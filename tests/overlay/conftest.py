@@ -11,9 +11,8 @@ import pytest
 import yaml
 
 from yolov7fast.cli.commands import overlay as command
-from yolov7fast.overlay import known_code
 from yolov7fast.overlay.checkout import Checkout
-from yolov7fast.overlay.parts import OverlaySettings, put_in
+from yolov7fast.overlay.parts import KNOWN, OverlaySettings, put_in
 
 STUB = Path(__file__).parent / "stub_checkout"
 ROOT = Path(__file__).resolve().parents[2]
@@ -48,9 +47,9 @@ def repo(tmp_path, shapes) -> Path:
 def known_repo(repo, monkeypatch) -> Path:
     """The same, whose code counts as upstream's."""
     checkout = Checkout(repo)
-    for part in ("LOSS", "LOADER", "METRICS"):
-        digests = {place: checkout.digest(place) for place in getattr(known_code, part)}
-        monkeypatch.setattr(known_code, part, {place: digest for place, digest in digests.items() if digest})
+    for part, places in KNOWN.items():
+        digests = {place: checkout.digest(place) for place in places}
+        monkeypatch.setitem(KNOWN, part, {place: digest for place, digest in digests.items() if digest})
     return repo
 
 

@@ -40,7 +40,7 @@ def test_runs_that_have_learnt_nothing_get_no_advice(tmp_path):
     early = [
         write_run(tmp_path / name, values | {"final": (0.1, 0.1, 0.1, 0.001)}, 3) for name, values in STUDY.items()
     ]
-    items = build_report(read_runs(early), 1.5).sections[-1].blocks[0].items
+    items = build_report(read_runs(early), 1.5).sections[-1].blocks[0]
     assert len(items) == 1 and "too early" in items[0]
 
 

@@ -18,7 +18,7 @@ def test_runs_of_different_length_are_compared_at_the_epochs_they_share(tmp_path
     rows = rows_of(report, "Accuracy and recall")
     assert max(int(label.rsplit(" ", 1)[1]) for label in rows) == 29
     assert rows_of(report, "Summary")["epochs done"][1] == "30 of 100"
-    assert "ended after 30 of 100 epochs" in to_markdown(report, "plots")
+    assert "ended after 30 of 100 epochs" in to_markdown(report)
     assert "cost" not in " ".join(rows_of(report, "Summary"))
 
 
@@ -32,7 +32,7 @@ def test_missing_epochs_columns_and_times_are_reported(tmp_path):
     assert odd.epoch.tolist() == [*range(5), *range(8, 20)] and odd.seconds is None
     assert not np.isfinite(odd.metrics["map"]).any() and odd.losses["box"][0] == pytest.approx(0.0609)
     assert any("3 epochs are missing" in note for note in odd.notes)
-    text = to_markdown(build_report([odd], 1.5), "plots")
+    text = to_markdown(build_report([odd], 1.5))
     assert "unknown" in text and not re.search(r"\bnan\b", text)
 
 
@@ -96,7 +96,7 @@ def test_files_that_are_not_as_they_should_be_leave_unknown_figures_and_a_note(t
     assert read_run(run).planned == 7
     (run / "opt.yaml").write_bytes(b"epochs: 7 # \xe9\n")
     assert read_run(run).planned == 3
-    assert "3 of 3" in to_markdown(build_report([read_run(run)], None), "plots")
+    assert "3 of 3" in to_markdown(build_report([read_run(run)], None))
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"stages": []}', '{"stages": {"loss": 3}}', "\xff"])
@@ -113,10 +113,10 @@ def test_a_profile_that_cannot_be_read_is_a_note_and_a_missing_number_an_unknown
 def test_the_report_says_how_stages_are_measured(tmp_path, study):
     bare = write_run(tmp_path / "bare", STUDY["ota"], epochs=3)
     (bare / "profile.json").unlink()
-    both = to_markdown(build_report(read_runs([study[0], bare]), None), "plots")
+    both = to_markdown(build_report(read_runs([study[0], bare]), None))
     assert "Without a `profile.json`: bare." in both and "python tests/profile_training_loop.py --data" in both
     assert "| forward | 50.2 \u00b1 1.0 ms" in both
-    assert "profile_training_loop" not in to_markdown(build_report(read_runs(study), None), "plots")
+    assert "profile_training_loop" not in to_markdown(build_report(read_runs(study), None))
 
 
 def test_weights_of_transformer_runs_count(tmp_path):
@@ -129,4 +129,4 @@ def test_weights_of_transformer_runs_count(tmp_path):
     assert rows_of(report, "File sizes")["`best.pth`"][0] == "4.0 MB"
     assert rows_of(report, "File sizes")["all checkpoints"][0] == "6.0 MB in 2"
     assert rows_of(report, "Summary")["weights file"][0] == "4.0 MB"
-    assert f"detr (`{run}/weights/best.pth`)" in "\n".join(report.sections[-1].blocks[0].items)
+    assert f"detr (`{run}/weights/best.pth`)" in "\n".join(report.sections[-1].blocks[0])

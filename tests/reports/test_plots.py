@@ -18,7 +18,7 @@ from yolov7fast.core.errors import UserError
 from yolov7fast.evaluation import curve_plots as plots_curves
 from yolov7fast.evaluation.curve_plots import plot_confusion, plot_mc_curve, plot_pr_curve
 from yolov7fast.reports.run_plots import plot_evolution, plot_results, plot_study
-from yolov7fast.reports.run_results import read_curves
+from yolov7fast.reports.run_results import read_run
 
 
 def size_of(path) -> tuple[int, int]:
@@ -108,10 +108,10 @@ def test_results_file_is_read_by_epoch_with_gaps_for_what_was_not_measured(tmp_p
     no_obj_loss = (*FULL[:1], 0, *FULL[2:])
     lines = [results_line(0, 2, untested), results_line(1, 2, FULL), "torn\n", results_line(1, 2, no_obj_loss)]
     file.write_text("".join(lines) + results_line(2, 2, FULL)[:60] + "\n")
-    run = read_curves(file)
+    run = read_run(file)
     assert run.epoch.tolist() == [0, 1, 2] and run.planned == 3
-    np.testing.assert_equal(run.metrics()["map"], [math.nan, 0.25, math.nan])
-    assert np.isnan(run.losses()["obj"][1]), "the last line of an epoch counts, and a loss of 0 is a gap"
+    np.testing.assert_equal(run.metrics["map"], [math.nan, 0.25, math.nan])
+    assert np.isnan(run.losses["obj"][1]), "the last line of an epoch counts, and a loss of 0 is a gap"
 
 
 @pytest.mark.parametrize("values", [(*FULL, 7, 8), FULL[:7]])
@@ -154,10 +154,10 @@ def test_panels_have_the_names_of_the_losses_in_results_csv(tmp_path, panels):
 
 
 def test_results_without_a_file_or_an_epoch_say_so(tmp_path):
-    with pytest.raises(UserError, match="holds no epoch"):
+    with pytest.raises(UserError, match="holds neither results"):
         plot_results(tmp_path)
     (tmp_path / "results.txt").write_text("hello\n")
-    with pytest.raises(UserError, match="no epoch"):
+    with pytest.raises(UserError, match="holds no epoch"):
         plot_results(tmp_path)
 
 

@@ -22,7 +22,7 @@ def onstart(
     train.chmod(0o755)
     (folder / "starts").write_text("")
     env = os.environ | {"TRAIN": str(train), "PAUSE": "0", **environment}
-    done = subprocess.run(["bash", str(SCRIPT), *flags], env=env, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(["bash", str(SCRIPT), *flags], env=env, capture_output=True, text=True)
     return done, (folder / "starts").read_text().splitlines()
 
 

@@ -1,4 +1,4 @@
-"""Grouping of classes by the geometry of their boxes, for the heads of a multi-head network.
+"""Class weights and image weights from class frequencies, and groups of classes for the heads of a multi-head network.
 
 Classes are grouped by the mean of ln(w/h) over their boxes (0 is square) and optionally by the mean of ln(sqrt(w*h)).
 The groups are the best of several seeded starts of k-means.
@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
 from yolov7fast.core.errors import UserError
 from yolov7fast.data.caches.label_cache import load_labels
@@ -20,6 +21,29 @@ log = logging.getLogger(__name__)
 MIN_SIDE = 1.0  # pixels: thinner boxes say nothing about shape
 TALL, WIDE = 0.75, 1.3  # w/h of a group below, above which it is called so
 STARTS, SEED = 32, 42  # of k-means
+
+
+def labels_to_class_weights(labels: Sequence[np.ndarray], nc: int = 80) -> torch.Tensor:
+    """Labels (m, 5) of every image -> (nc,) float64: one over the count of each class (0 counts as 1), sum 1."""
+    if not len(labels):
+        return torch.Tensor()
+    classes = np.concatenate(labels, 0)[:, 0].astype(int)
+    counts = np.bincount(classes, minlength=nc)
+    counts[counts == 0] = 1
+    weights = 1 / counts
+    return torch.from_numpy(weights / weights.sum())
+
+
+def labels_to_image_weights(
+    labels: Sequence[np.ndarray], nc: int = 80, class_weights: np.ndarray | None = None
+) -> np.ndarray:
+    """(n,) weights of images: the sum over their boxes of the weight of the box's class (1 if none are given)."""
+    weights = np.ones(nc) if class_weights is None else np.asarray(class_weights)
+    counts = np.array([np.bincount(rows[:, 0].astype(int), minlength=nc) for rows in labels])
+    return (weights.reshape(1, nc) * counts).sum(1)
+
+
+# --- geometry ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

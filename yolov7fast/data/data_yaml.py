@@ -63,15 +63,20 @@ def load_data_yaml(
     """
     if isinstance(data, DataYaml):
         return data
-    if not isinstance(data, Mapping):
-        data = _converted(data, val_fraction)
     if isinstance(data, Mapping):
         checked = _checked(dict(data), "the data description")
     else:
-        path = data
+        from yolov7fast.data.formats.prepare import prepare
+        from yolov7fast.data.formats.recognise import is_other_format
+
+        path = find_data(data)
         if not path:
             raise UserError("--data is empty: give a data yaml, such as data/coco.yaml")
-        checked = _checked(_read(path), path)
+        path = prepare(path, val_fraction) if val_fraction or is_other_format(path) else path
+        values = read_yaml(path)
+        if not isinstance(values, dict):
+            raise UserError(f"{path} must hold keys such as 'train:', 'val:', 'nc:' and 'names:'")
+        checked = _checked(values, path)
     if fetch:
         fetch_way = Fetch(checked.path, dataset_root(checked), checked.download, checked.generate)
         ensure_present(lambda: missing_sources(checked.val), fetch_way, allow_download)
@@ -82,22 +87,6 @@ def find_data(data: str | Path) -> str:
     """Return the existing path for `--data`; a file is also searched below the working directory."""
     check_path(data)
     return str(data) if Path(data).is_dir() else check_file(data, "data")
-
-
-def _converted(data: str | Path, val_fraction: float) -> str:
-    """Return the data YAML of a data set in any format."""
-    from yolov7fast.data.formats.prepare import prepare
-    from yolov7fast.data.formats.recognise import is_other_format
-
-    path = find_data(data)
-    return prepare(path, val_fraction) if path and (val_fraction or is_other_format(path)) else path
-
-
-def _read(path: str) -> dict[str, Any]:
-    values = read_yaml(path)
-    if not isinstance(values, dict):
-        raise UserError(f"{path} must hold keys such as 'train:', 'val:', 'nc:' and 'names:'")
-    return values
 
 
 def _checked(values: dict[str, Any], path: str) -> DataYaml:

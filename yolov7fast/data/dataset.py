@@ -47,7 +47,7 @@ from yolov7fast.data.caches.image_cache import open_cache
 from yolov7fast.data.caches.label_cache import cache_path, load_labels
 from yolov7fast.data.image_io import LoadedImage, load_resized, resized_shape
 from yolov7fast.data.labels import Paths, Subset, find_images, img2label_paths
-from yolov7fast.data.loading.collate import collate, collate_quad
+from yolov7fast.data.loading.batches import collate, collate_quad
 
 FOUR_TILES = 0.8  # probability that a mosaic has four images rather than nine
 Key = int | tuple[int, int]  # index, or (epoch, index)

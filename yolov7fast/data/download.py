@@ -34,10 +34,6 @@ class Fetch(NamedTuple):
     download: str | None
     generate: str | None
 
-    @property
-    def is_zip(self) -> bool:
-        return bool(self.download) and self.download.endswith(".zip")
-
 
 def ensure_present(missing: Callable[[], list[str]], way: Fetch, allow_download: bool) -> None:
     """Fetch the data set if `missing()` returns folders, then check that they exist."""
@@ -46,14 +42,19 @@ def ensure_present(missing: Callable[[], list[str]], way: Fetch, allow_download:
         return
     names = printable(", ".join(absent), SHOWN)
     if way.generate:
-        _generate(way)
+        if way.generate != "shapes":
+            raise UserError(f"{way.yaml}: generate: {printable(way.generate, 40)} is unknown; the only one is shapes")
+        if way.root is None:
+            raise UserError(f"{way.yaml}: generate: {_no_root(way)}")
+        print(f"drawing the data set shapes into {way.root}, as {way.yaml} says", flush=True)
+        make_shapes(way.root)
     elif not way.download:
         raise UserError(f"{way.yaml}: val: {names} does not exist{surroundings(absent[0])}{_yaml_comment(way.yaml)}")
     elif not allow_download:
         raise UserError(f"{way.yaml}: val: {names} does not exist; {_offer(way)}")
     else:
         print(f"{names} is missing: fetching it, as {way.yaml} says: {printable(way.download, SHOWN)}", flush=True)
-        _fetch_zip(way) if way.is_zip else _run_command(way)
+        _fetch_zip(way) if way.download.endswith(".zip") else _run_command(way)
     if missing():
         how = "drawing it" if way.generate else "the download"
         raise UserError(f"{way.yaml}: val: {names} is still missing after {how}")
@@ -62,7 +63,7 @@ def ensure_present(missing: Callable[[], list[str]], way: Fetch, allow_download:
 def _offer(way: Fetch) -> str:
     """Return what --allow-download would do."""
     what = printable(way.download, SHOWN)
-    if not way.is_zip:
+    if not str(way.download).endswith(".zip"):
         return f"--allow-download would run this command: {what}"
     if way.root is None:
         return f"fetch {what} yourself: {_no_root(way)}"
@@ -71,15 +72,6 @@ def _offer(way: Fetch) -> str:
 
 def _no_root(way: Fetch) -> str:
     return f"{way.yaml} gives the data set no folder of its own (add `path: FOLDER`)"
-
-
-def _generate(way: Fetch) -> None:
-    if way.generate != "shapes":
-        raise UserError(f"{way.yaml}: generate: {printable(way.generate, 40)} is unknown; the only one is shapes")
-    if way.root is None:
-        raise UserError(f"{way.yaml}: generate: {_no_root(way)}")
-    print(f"drawing the data set shapes into {way.root}, as {way.yaml} says", flush=True)
-    make_shapes(way.root)
 
 
 def _run_command(way: Fetch) -> None:

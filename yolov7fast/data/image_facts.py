@@ -1,7 +1,8 @@
-"""Facts about image files from one pass: decodable or not, size, content hash, perceptual hash.
+"""Facts about image files from one pass: decodable or not, size, content hash, perceptual hash; and duplicates by them.
 
 Each file is read once and JPEGs are decoded at a fraction of their size. Facts are cached by path, size and time of the
-file, so a second pass costs one `stat` per file.
+file, so a second pass costs one `stat` per file. Near duplicates differ in encoding, size or slightly in brightness:
+their perceptual hashes differ in few of their 64 bits, and their thumbnails are similar.
 """
 
 import contextlib
@@ -20,7 +21,7 @@ from tqdm import tqdm
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.atomic import atomic_file
 from yolov7fast.data.formats.dataset_files import cache_folder, plain_name
-from yolov7fast.data.image_io import EXIF_ORIENTATION, decode_file, file_workers
+from yolov7fast.data.image_io import EXIF_ORIENTATION, decode_file, file_stamps, file_workers
 
 VERSION = 4
 GOOD, MISSING, UNREADABLE, TRUNCATED, TOO_LARGE = range(5)  # states of a file
@@ -32,6 +33,11 @@ GREY_STEP = 4  # largest difference of colour channels in a grey image
 FLAT_STEP = 6  # grey levels between the darkest and the brightest part of an image of one colour
 CHUNK = 64
 MANY = 1000  # images from which on processes are used
+MOST_BITS = 12  # of 64 that may differ: resized and re-encoded images differ in up to 10
+MOST_DIFFERENCE = 6.0  # grey levels, mean over the thumbnail
+BLOCK = 1 << 17  # pairs whose hashes are compared at once: one megabyte
+THUMBS = 1 << 14  # pairs whose thumbnails are compared at once
+MANY_COMPARED = 50_000  # images from which on progress is shown
 
 FACTS = np.dtype(
     [
@@ -92,6 +98,7 @@ def _read(path: str, fact: np.void) -> np.ndarray | None:
 
 
 def _decode(data: bytes, fact: np.void) -> np.ndarray | None:
+    """Fill in what the decoder tells and return uint8 (h, w, 3), for hashes only."""
     with Image.open(io.BytesIO(data)) as image:
         fact["width"], fact["height"] = image.size
         fact["format"] = (image.format or "").lower().encode()
@@ -99,35 +106,19 @@ def _decode(data: bytes, fact: np.void) -> np.ndarray | None:
             fact["state"] = TOO_LARGE
             return None
         if ";16" in str(image.tile[:1]):  # Pillow's name of the pixels in the file: I;16, RGB;16B and the like
-            fact["bits"] = _used_bits(data)
-        fact["orientation"] = _orientation(image)  # of a PNG without EXIF, Pillow loads the pixels for it
+            pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
+            if pixels is not None and pixels.dtype == np.uint16:
+                fact["bits"] = int(pixels.max()).bit_length()
+        with contextlib.suppress(Exception):  # damaged EXIF is ignored by OpenCV too
+            value = image.getexif().get(EXIF_ORIENTATION, 1)  # of a PNG without EXIF, Pillow loads the pixels for it
+            fact["orientation"] = value if isinstance(value, int) and 1 <= value <= 8 else 1
         if image.format in ("JPEG", "MPO"):
             image.draft("L" if image.mode == "L" else "RGB", (HASHED, HASHED))  # decodes at a fraction of the size
         image.load()
-        return _pixels(image)
-
-
-def _used_bits(data: bytes) -> int:
-    """Return the bits that the largest value of a 16-bit image needs; 0 if OpenCV does not read it as one."""
-    pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
-    return int(pixels.max()).bit_length() if pixels is not None and pixels.dtype == np.uint16 else 0
-
-
-def _orientation(image: Image.Image) -> int:
-    try:
-        value = image.getexif().get(EXIF_ORIENTATION, 1)
-    except Exception:  # damaged EXIF is ignored by OpenCV too
-        return 1
-    return value if isinstance(value, int) and 1 <= value <= 8 else 1
-
-
-def _pixels(image: Image.Image) -> np.ndarray:
-    """Return uint8 (h, w, 3) of a loaded image, for hashes only."""
-    if image.mode in ("I", "F") or image.mode.startswith("I;16"):
-        plane = np.asarray(image, np.float32)
-        plane = (plane * (255 / max(float(plane.max()), 1.0))).clip(0, 255).astype(np.uint8)
-        return cv2.merge([plane] * 3)
-    return np.asarray(image if image.mode == "RGB" else image.convert("RGB"))
+        if image.mode in ("I", "F") or image.mode.startswith("I;16"):
+            plane = np.asarray(image, np.float32)
+            return cv2.merge([(plane * (255 / max(float(plane.max()), 1.0))).clip(0, 255).astype(np.uint8)] * 3)
+        return np.asarray(image if image.mode == "RGB" else image.convert("RGB"))
 
 
 def _judge_error(path: str, error: Exception, fact: np.void) -> np.ndarray | None:
@@ -169,7 +160,8 @@ def _describe(small: np.ndarray, facts: np.ndarray) -> None:
 
 def look_at(paths: Sequence[str], source: str, desc: str = "looking at images") -> np.ndarray:
     """Return FACTS (n,) of images, cached where a file has not changed. source: name of the data set in the cache."""
-    place, stamps = _place(source), _stamps(paths)
+    key = hashlib.blake2b(source.encode(errors="surrogateescape"), digest_size=6).hexdigest()
+    place, stamps = cache_folder("facts") / f"{plain_name(Path(source).name)}-{key}.npz", file_stamps(paths)
     rows, old_stamps, old_facts = _stored(place)
     before = np.array([rows.get(path, -1) for path in paths], np.int64)
     known = before >= 0
@@ -188,26 +180,9 @@ def look_at(paths: Sequence[str], source: str, desc: str = "looking at images") 
                 bar.update(len(part))
     finally:
         pool.shutdown(cancel_futures=True)
-    _write(place, paths, stamps, facts)
+    with contextlib.suppress(UserError), atomic_file(place, durable=False) as file:  # not written: read again next time
+        np.savez(file, version=VERSION, paths=np.array(paths, dtype=str), stamps=stamps, facts=facts)
     return facts
-
-
-def _stamps(paths: Sequence[str]) -> np.ndarray:
-    """Return (n, 2) int64 sizes and times (ns) of files, (-1, -1) for a missing one."""
-    stamps = []
-    for path in paths:
-        try:
-            status = os.stat(path)
-        except OSError:
-            stamps.append((-1, -1))
-        else:
-            stamps.append((status.st_size, status.st_mtime_ns))
-    return np.array(stamps, np.int64).reshape(-1, 2)
-
-
-def _place(source: str) -> Path:
-    key = hashlib.blake2b(source.encode(errors="surrogateescape"), digest_size=6).hexdigest()
-    return cache_folder("facts") / f"{plain_name(Path(source).name)}-{key}.npz"
 
 
 def _stored(place: Path) -> tuple[dict[str, int], np.ndarray, np.ndarray]:
@@ -224,13 +199,49 @@ def _stored(place: Path) -> tuple[dict[str, int], np.ndarray, np.ndarray]:
     return {}, np.zeros((0, 2), np.int64), np.zeros(0, FACTS)
 
 
-def _write(place: Path, paths: Sequence[str], stamps: np.ndarray, facts: np.ndarray) -> None:
-    """Write the cache; if the folder is not writable, the next pass takes as long as this one."""
-    with contextlib.suppress(UserError), atomic_file(place, durable=False) as file:
-        np.savez(file, version=VERSION, paths=np.array(paths, dtype=str), stamps=stamps, facts=facts)
-
-
 def loaded_sizes(facts: np.ndarray) -> np.ndarray:
     """Return (n, 2) widths and heights of images as loaded for training, EXIF rotation applied."""
     sizes = np.stack((facts["width"], facts["height"]), -1)
     return np.where((facts["orientation"] >= 5)[..., None], sizes[..., ::-1], sizes)
+
+
+# --- duplicates -------------------------------------------------------------------------------------------------------
+
+
+def exact_groups(digests: np.ndarray) -> list[list[int]]:
+    """Return groups of images whose files are equal; digests: (n, 2) uint64, (0, 0) = not read."""
+    read = np.flatnonzero(digests.any(1))
+    order = read[np.lexsort((digests[read, 1], digests[read, 0]))]  # stable: positions of equal files ascend
+    changes = 1 + np.flatnonzero((digests[order[1:]] != digests[order[:-1]]).any(1))
+    return [group.tolist() for group in np.split(order, changes) if len(group) > 1]
+
+
+def near_pairs(facts: np.ndarray) -> np.ndarray:
+    """Return positions i < j, (p, 2), of images in FACTS (n,) that look the same; equal files are included."""
+    usable = np.flatnonzero((facts["phash"] != 0) & ~facts["flat"])
+    hashes = facts["phash"][usable]
+    thumbs = facts["thumb"][usable].reshape(len(usable), facts.dtype["thumb"].itemsize)
+    found = [np.zeros((0, 2), np.int64)]
+    step = max(BLOCK // max(len(usable), 1), 1)
+    bar = tqdm(range(0, len(usable), step), "comparing images", leave=False, disable=len(usable) < MANY_COMPARED)
+    for start in bar:
+        rows, columns = hashes[start : start + step, None], hashes[None, start:]
+        close = np.flatnonzero(np.bitwise_count(rows ^ columns) <= MOST_BITS)
+        i, j = start + close // columns.shape[1], start + close % columns.shape[1]
+        i, j = i[i < j], j[i < j]
+        for part in range(0, len(i), THUMBS):
+            a, b = i[part : part + THUMBS], j[part : part + THUMBS]
+            alike = np.abs(thumbs[a].astype(np.int16) - thumbs[b]).mean(1) <= MOST_DIFFERENCE
+            found.append(np.stack((a[alike], b[alike]), 1))
+    return usable[np.concatenate(found)]
+
+
+def groups_of(n: int, pairs: np.ndarray) -> np.ndarray:
+    """Return for each of n images the smallest position that it is connected with by pairs (p, 2): (n,)."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    links = coo_array((np.ones(len(pairs), bool), (pairs[:, 0], pairs[:, 1])), shape=(n, n))
+    _, group = connected_components(links, directed=False)
+    _, first = np.unique(group, return_index=True)
+    return first[group]

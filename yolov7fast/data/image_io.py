@@ -12,7 +12,7 @@ import signal
 import sys
 import warnings
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
 from itertools import islice
 from pathlib import Path
@@ -159,6 +159,22 @@ def list_files(
             "no regular files; to use an image more than once, list its names in a text file"
         )
     return files, others
+
+
+def file_stamps(paths: Sequence[str]) -> np.ndarray:
+    """Return int64 (n, 2) sizes and modification times (ns) of files, (-1, -1) for a missing one."""
+
+    def stamp(path: str) -> tuple[int, int]:
+        try:
+            status = os.stat(path)
+        except OSError:
+            return -1, -1
+        return status.st_size, status.st_mtime_ns
+
+    with ThreadPool(8) as pool:  # on network file systems each stat is slow
+        parts = (paths[i : i + 1000] for i in range(0, len(paths), 1000))
+        found = pool.map(lambda part: [stamp(path) for path in part], parts)
+        return np.array([stamp for part in found for stamp in part], np.int64).reshape(-1, 2)
 
 
 def matching_files(pattern: str) -> list[str]:

@@ -5,10 +5,12 @@ points, a polygon. Faults of an image or its labels are reported as `Problem`s w
 line drops the whole image, as upstream does, unless partial labels are kept.
 """
 
+import contextlib
 import logging
 import os
 import random
 from collections.abc import Sequence
+from itertools import dropwhile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,6 +31,7 @@ from yolov7fast.data.image_io import (
 
 LOGGER = logging.getLogger(__name__)
 MIN_SIDE = 10  # pixels
+BOX_TOKENS = 5  # numbers of a line: class cx cy w h
 POLYGON_TOKENS = 8  # a line with more makes the whole file polygons
 LAST_CLASS = 2**24  # largest range of whole numbers that float32 holds exactly
 MOST_OBJECTS = 50_000  # lines of a label file
@@ -131,9 +134,10 @@ def _read_list(path: Path, prefix: str) -> list[str]:
     lines = text.strip().splitlines()
     hides = [not is_image_name(line) and is_image_name(line.rstrip()) for line in lines]
     if any(hides):
+        first = text[: len(text) - len(text.lstrip())].count("\n") + 1 + hides.index(True)
         LOGGER.warning(
             f"{prefix}{path}: {sum(hides)} images are left out because blanks follow their names (first: line "
-            f"{_blank_lines(text) + 1 + hides.index(True)}); remove the blanks to use them"
+            f"{first}); remove the blanks to use them"
         )
     folder = str(path.parent) + os.sep
     return [folder + line[2:] if line.startswith("./") else line for line in lines]
@@ -162,13 +166,8 @@ def _line_of_class(path: str, nc: int) -> int:
         lines = Path(path).read_text().splitlines()
     except (OSError, UnicodeDecodeError):  # gone since it was checked
         return 0
-    firsts = (line.split()[:1] for line in lines)
-    return next((i for i, first in enumerate(firsts, 1) if first and _is_number(first[0]) and float(first[0]) >= nc), 0)
-
-
-def _blank_lines(text: str) -> int:
-    """Return the number of blank lines at the start."""
-    return text[: len(text) - len(text.lstrip())].count("\n")
+    classes = (numbers_of(line.split()[:1], False)[0] for line in lines)
+    return next((i for i, values in enumerate(classes, 1) if values and values[0] >= nc), 0)
 
 
 # --- checking one pair ------------------------------------------------------------------------------------------------
@@ -237,8 +236,11 @@ def _check_image(path: str, notes: list[Problem]) -> tuple[int, int]:
         if truncated:
             text = "JPEG without end marker: missing pixels are grey"
             notes.append(Problem(TRUNCATED, path, 0, text, False))
-    elif exif and _turned(exif):
-        size = size[1], size[0]
+    elif exif:
+        with contextlib.suppress(Exception):  # damaged EXIF is ignored by OpenCV too
+            tags = Image.Exif()
+            tags.load(exif)
+            size = (size[1], size[0]) if is_quarter_turn(tags) else size
     return size
 
 
@@ -249,25 +251,20 @@ def _ends_with_marker(path: str) -> bool:
         return b"\xff\xd9" in f.read()
 
 
-def _turned(exif: bytes) -> bool:
-    """`is_quarter_turn` of raw EXIF data."""
+def read_lines(path: str) -> tuple[list[list[str]], tuple[str, str] | None]:
+    """Return the words of each line of a label file and kind and text of the file's fault, if it cannot be used."""
     try:
-        tags = Image.Exif()
-        tags.load(exif)
-        return is_quarter_turn(tags)
-    except Exception:  # damaged EXIF is ignored by OpenCV too
-        return False
-
-
-def size_of_labels_fault(path: str) -> str:
-    """Return why a label file is too large to be read; empty if it is not."""
-    size = os.path.getsize(path)
-    return f"{size:,} bytes; at most {MOST_BYTES:,} are read" if size > MOST_BYTES else ""
-
-
-def many_objects_fault(lines: int) -> str:
-    """Return why a label file of so many lines is left out; empty if it is not."""
-    return f"{lines:,} lines; at most {MOST_OBJECTS:,} are read" if lines > MOST_OBJECTS else ""
+        if not os.path.isfile(path):  # reading a FIFO may never end
+            return [], ("unreadable label", "no regular file")
+        if (size := os.path.getsize(path)) > MOST_BYTES:
+            return [], ("too many objects", f"{size:,} bytes; at most {MOST_BYTES:,} are read")
+        with open(path, encoding="utf-8") as file:
+            rows = [line.split() for line in file.read().rstrip().splitlines()]
+    except (OSError, UnicodeDecodeError) as error:
+        return [], ("unreadable label", str(error))
+    if len(rows) > MOST_OBJECTS:
+        return [], ("too many objects", f"{len(rows):,} lines; at most {MOST_OBJECTS:,} are read")
+    return rows, None
 
 
 Row = tuple[int, list[str]]  # line number and words of one line
@@ -275,19 +272,13 @@ Row = tuple[int, list[str]]  # line number and words of one line
 
 def _read_labels(path: str, notes: list[Problem], keep_partial: bool) -> tuple[np.ndarray, list[np.ndarray]]:
     """Return rows (m, 5) and polygons of a label file."""
-    try:
-        if size := size_of_labels_fault(path):
-            raise _Rejected(Problem("too many objects", path, 0, size, True))
-        with open(path) as f:
-            text = f.read()
-    except (OSError, UnicodeDecodeError) as error:
-        raise _Rejected(Problem("unreadable label", path, 0, str(error), True)) from error
-    rows = list(enumerate((line.split() for line in text.strip().splitlines()), _blank_lines(text) + 1))
+    lines, fault = read_lines(path)
+    if fault:
+        raise _Rejected(Problem(fault[0], path, 0, fault[1], True))
+    rows = list(dropwhile(lambda row: not row[1], enumerate(lines, 1)))  # blank lines at the start are allowed
     if not rows:
         notes.append(Problem("empty label", path, 0, "no objects", False))
         return np.zeros((0, 5), np.float32), []
-    if fault := many_objects_fault(len(rows)):
-        raise _Rejected(Problem("too many objects", path, 0, fault, True))
     dropped: list[Problem] = []
     labels, segments, faults = _parse(rows, path)
     while faults and keep_partial and all(fault.kind in LINE_FAULTS for fault in faults):
@@ -312,7 +303,11 @@ def _parse(rows: list[Row], path: str) -> tuple[np.ndarray, list[np.ndarray], li
     try:
         labels, segments = _numbers(words)
     except (ValueError, IndexError) as error:
-        return np.zeros((0, 5), np.float32), [], _format_faults(rows, path, str(error))
+        polygons = any(len(row) > POLYGON_TOKENS for row in words)
+        found = ((line, numbers_of(row, polygons)[1]) for line, row in rows)
+        faults = [Problem(fault[0], path, line, fault[1], True) for line, fault in found if fault]
+        unknown = Problem("unreadable label", path, 0, str(error)[:200], True)
+        return np.zeros((0, 5), np.float32), [], faults or [unknown]
     in_range = (labels >= 0).all() and (labels[:, 1:] <= 1).all() and (labels[:, 0] <= LAST_CLASS).all()
     if in_range and len(set(map(tuple, labels.tolist()))) == len(labels):
         return labels, segments, []
@@ -338,30 +333,27 @@ def segments2boxes(segments: Sequence[np.ndarray]) -> np.ndarray:
     return xyxy2xywh(np.array([[*s.min(0), *s.max(0)] for s in segments]))
 
 
-def _format_faults(rows: list[Row], path: str, error: str) -> list[Problem]:
-    """Return the lines that do not have one of the two forms, and why; the error itself if no line is at fault."""
-    polygons = any(len(row) > POLYGON_TOKENS for _, row in rows)
-    faults = []
-    for line, row in rows:
-        word = next((token for token in row if not _is_number(token)), None)
-        if word is not None:
-            faults.append(Problem("not a number", path, line, repr(word[:40]), True))
-        elif not row:
-            faults.append(Problem("wrong columns", path, line, "blank line between objects", True))
-        elif polygons and (len(row) < 3 or len(row) % 2 == 0):
-            faults.append(Problem("wrong columns", path, line, "a polygon needs x and y for every point", True))
-        elif not polygons and len(row) != 5:
-            text = f"{len(row)} numbers; a box needs 5: class cx cy w h"
-            faults.append(Problem("wrong columns", path, line, text, True))
-    return faults or [Problem("unreadable label", path, 0, error[:200], True)]
+def numbers_of(words: list[str], polygons: bool) -> tuple[list[float], tuple[str, str] | None]:
+    """Return the numbers of a line and kind and text of its fault, if it does not have the form of the file's lines."""
+    values: list[float] = []
+    for word in words:
+        try:
+            values.append(float(word))
+        except ValueError:
+            return values, ("not a number", repr(word[:40]))
+    n, fault = len(words), None
+    if not n:
+        fault = "blank line between objects"
+    elif polygons and (n < 3 or n % 2 == 0):
+        fault = f"{n} numbers; a polygon needs x and y for every point"
+    elif not polygons and n != BOX_TOKENS:
+        fault = f"{n} numbers; a box needs 5: class cx cy w h"
+    return values, ("wrong columns", fault) if fault else None
 
 
-def _is_number(token: str) -> bool:
-    try:
-        float(token)
-    except ValueError:
-        return False
-    return True
+def class_fault(cls: float) -> str:
+    """Return why a number cannot be a class; empty if it can."""
+    return "" if 0 <= cls <= LAST_CLASS else f"class {cls:g} is {'negative' if cls < 0 else 'too large'}"
 
 
 def _value_faults(labels: np.ndarray, path: str, lines: list[int]) -> list[Problem]:
@@ -372,10 +364,8 @@ def _value_faults(labels: np.ndarray, path: str, lines: list[int]) -> list[Probl
         values = " ".join(f"{v:g}" for v in row)
         if not np.isfinite(row).all():
             faults.append(Problem("non-finite", path, line, values, True))
-        elif row[0] < 0:
-            faults.append(Problem("bad class", path, line, f"class {row[0]:g} is negative", True))
-        elif row[0] > LAST_CLASS:
-            faults.append(Problem("bad class", path, line, f"class {row[0]:g} is too large", True))
+        elif text := class_fault(row[0]):
+            faults.append(Problem("bad class", path, line, text, True))
         elif (row[1:] < 0).any() or (row[1:] > 1).any():
             faults.append(Problem("box outside", path, line, f"{values}: coordinates must lie in 0..1", True))
         else:

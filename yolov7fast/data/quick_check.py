@@ -23,10 +23,11 @@ def odd_signs(train: "LoadImagesAndLabels", val: "LoadImagesAndLabels | None", i
         kinds = {} if data is None else {k: n for k, n in data.problem_kinds.items() if k not in HARMLESS}
         if kinds:
             signs.append(f"{name}: " + ", ".join(f"{count} x {kind}" for kind, count in kinds.items()))
-    small, boxes = boxes_below(train, img_size)
-    if small:
-        signs.append(f"{small:,} of {boxes:,} boxes are below 3 pixels at {img_size}")
-    shared = 0 if val is None else len(_names(train) & _names(val))
+    sizes = box_sizes(train, img_size)
+    if small := int((sizes < SMALLEST_SIDE).any(1).sum()):
+        signs.append(f"{small:,} of {len(sizes):,} boxes are below 3 pixels at {img_size}")
+    names = [{os.path.basename(path) for path in data.img_files} for data in (train, val) if data is not None]
+    shared = 0 if val is None else len(set.intersection(*names))
     if shared:
         signs.append(f"{shared:,} file names are in train and in val")
     return signs
@@ -62,17 +63,7 @@ def _has_equal(path: str, others: Sequence[str]) -> bool:
         return False
 
 
-def boxes_below(data: "LoadImagesAndLabels", img_size: int) -> tuple[int, int]:
-    """Return the numbers of boxes with a side below 3 pixels at `img_size` and of all boxes."""
-    wh = box_sizes(data, img_size)
-    return int((wh < SMALLEST_SIDE).any(1).sum()), len(wh)
-
-
 def closer_look(signs: Sequence[str], data: str, img_size: int, cfg: str = "") -> str:
     """Return one line with the signs and the command that lists their files. cfg: the network, if it has anchors."""
     words = ["yolov7fast", "data", "check", data, "--img-size", str(img_size), *(["--cfg", cfg] if cfg else [])]
     return f"data: {'; '.join(signs)}. A closer look: {shlex.join(words)}"
-
-
-def _names(data: "LoadImagesAndLabels") -> set[str]:
-    return {os.path.basename(path) for path in data.img_files}

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from yolov7fast.core.errors import UserError, one_line
-from yolov7fast.core.files.atomic import atomic_file
 from yolov7fast.core.text import counted
 from yolov7fast.data.data_yaml import DataYaml, Source
 
@@ -78,8 +77,11 @@ class GroundTruth:
         return self.ids.get(Path(path).stem, image_id(path))
 
 
-def ground_truth(annotations: str | None, images: "ImageList", names: Sequence[str], is_coco: bool) -> GroundTruth:
-    """From the annotation file if there is one that fits, else from the labels."""
+def ground_truth(annotations: str | None, images: Any, names: Sequence[str], is_coco: bool) -> GroundTruth:
+    """From the annotation file if there is one that fits, else from the labels.
+
+    images: a data set with `img_files`, `shapes` (n, 2) w, h in native pixels and `labels` (m, 5) class, xywh.
+    """
     if annotations:
         try:
             return _from_file(annotations, images, names)
@@ -89,25 +91,12 @@ def ground_truth(annotations: str | None, images: "ImageList", names: Sequence[s
                 annotations,
                 one_line(error, 200),
             )
-    coco = is_coco or is_coco_names(names)
+    # COCO's 80 classes are known by some of their names, whatever the yaml says
+    coco = is_coco or (len(names) == 80 and (names[0], names[11], names[79]) == ("person", "stop sign", "toothbrush"))
     return _from_labels(images, names, coco80_to_coco91_class() if coco else list(range(len(names))))
 
 
-def is_coco_names(names: Sequence[str]) -> bool:
-    """True for COCO's 80 classes, by their number and some of their names: then ids are COCO's, whatever the yaml."""
-    return len(names) == 80 and (names[0], names[11], names[79]) == ("person", "stop sign", "toothbrush")
-
-
-@dataclass
-class ImageList:
-    """The evaluated images: files, native sizes (n, 2) w, h, and labels (m, 5) class, xywh normalised."""
-
-    files: Sequence[str]
-    sizes: np.ndarray
-    labels: Sequence[np.ndarray]
-
-
-def _from_file(path: str, images: ImageList, names: Sequence[str]) -> GroundTruth:
+def _from_file(path: str, images: Any, names: Sequence[str]) -> GroundTruth:
     """Read an annotation file and fit it to the images by file stem; ValueError says why it does not fit."""
     with open(path) as f:
         dataset = json.load(f)
@@ -116,7 +105,7 @@ def _from_file(path: str, images: ImageList, names: Sequence[str]) -> GroundTrut
     if not all(isinstance(image["id"], int | str) for image in recorded.values()):
         raise ValueError("images need a number or text as id")
     truth = GroundTruth(dataset, path, categories)
-    for file, (w, h) in zip(images.files, images.sizes):
+    for file, (w, h) in zip(images.img_files, images.shapes):
         image = recorded.get(Path(file).stem)
         if image is None:
             continue
@@ -128,9 +117,9 @@ def _from_file(path: str, images: ImageList, names: Sequence[str]) -> GroundTrut
             truth.scale[Path(file).stem] = (sx, sy)
     if not truth.ids:
         raise ValueError("it names none of the evaluated images")
-    absent = len({Path(file).stem for file in images.files} - truth.ids.keys())
+    absent = len({Path(file).stem for file in images.img_files} - truth.ids.keys())
     if absent:
-        log.warning("%d of %d images are not in %s: pycocotools leaves them out", absent, len(images.files), path)
+        log.warning("%d of %d images are not in %s: pycocotools leaves them out", absent, len(images.img_files), path)
     if truth.scale:
         log.info("%d images differ in size from those in %s: boxes are scaled to its sizes", len(truth.scale), path)
     return truth
@@ -148,11 +137,11 @@ def _category_ids(categories: list[dict], names: Sequence[str]) -> list[int]:
     return sorted(c["id"] for c in categories)
 
 
-def _from_labels(images: ImageList, names: Sequence[str], categories: list[int]) -> GroundTruth:
+def _from_labels(images: Any, names: Sequence[str], categories: list[int]) -> GroundTruth:
     """Ground truth from label files; None as dataset if there is no label at all."""
     truth = GroundTruth(None, "the labels", categories)
     entries, annotations = [], []
-    for file, (w, h), labels in zip(images.files, images.sizes, images.labels):
+    for file, (w, h), labels in zip(images.img_files, images.shapes, images.labels):
         id_ = truth.ids[Path(file).stem] = image_id(file)
         entries.append({"id": id_, "file_name": Path(file).name, "width": int(w), "height": int(h)})
         for cls, x, y, bw, bh in np.asarray(labels, np.float64):
@@ -195,11 +184,6 @@ def detection_rows(path: str, detections: np.ndarray, truth: GroundTruth) -> lis
         }
         for box, score, cls in rows
     ]
-
-
-def write_json(rows: Any, path: str | Path, indent: int | None = None) -> None:
-    with atomic_file(path, "w") as f:
-        json.dump(rows, f, indent=indent)
 
 
 def coco_stats(truth: GroundTruth, rows: list[dict[str, Any]]) -> dict[str, float] | None:

@@ -1,6 +1,6 @@
 """Configuration of an evaluation: how a detector is measured, and which outputs are written."""
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 from yolov7fast.data.data_yaml import SPLITS
@@ -11,23 +11,8 @@ TRAINING_IOU = 0.6  # NMS IoU of the validations in training, as upstream has it
 
 
 @dataclass(frozen=True)
-class OutputConfig:
-    """Further outputs of an evaluation."""
-
-    save_txt: bool = False  # labels/*.txt
-    save_conf: bool = False  # with the score in each line
-    save_hybrid: bool = False  # labels and detections together, in labels/*.txt
-    save_json: bool = False  # COCO rows, and pycocotools' numbers
-    annotations: str | None = None  # COCO annotation file; None: looked for, else built from the labels
-    is_coco: bool = False  # class ids are COCO's 80, whatever the names
-    plots: bool = True  # grids of the first batches, curves, confusion matrix
-    verbose: bool = False  # rows of single classes and sizes
-    standalone: bool = False  # test.py, which prints more than a validation during training
-
-
-@dataclass(frozen=True)
 class EvalConfig:
-    """How a detector is measured. Checked when it is built: invalid values raise UserError."""
+    """How a detector is measured, and the outputs. Checked when it is built: invalid values raise UserError."""
 
     img_size: int = 640  # longer side of the images
     batch_size: int = 32
@@ -40,7 +25,16 @@ class EvalConfig:
     half: bool = True  # half precision on CUDA
     trust_torchscript: bool = False  # run a TorchScript file that was not exported on this machine
     task: str = "val"
-    outputs: OutputConfig = field(default_factory=OutputConfig)
+    # outputs
+    save_txt: bool = False  # labels/*.txt
+    save_conf: bool = False  # with the score in each line
+    save_hybrid: bool = False  # labels and detections together, in labels/*.txt
+    save_json: bool = False  # COCO rows, and pycocotools' numbers
+    annotations: str | None = None  # COCO annotation file; None: looked for, else built from the labels
+    is_coco: bool = False  # class ids are COCO's 80, whatever the names
+    plots: bool = True  # grids of the first batches, curves, confusion matrix
+    verbose: bool = False  # rows of single classes and sizes
+    standalone: bool = False  # test.py, which prints more than a validation during training
 
     def __post_init__(self):
         check_thresholds(self.conf_thres, self.iou_thres)
@@ -59,32 +53,19 @@ class EvalConfig:
             single_cls=self.single_cls,
             multi_label=True,
             augment=self.augment,
-            hybrid=self.outputs.save_hybrid,
+            hybrid=self.save_hybrid,
             half=self.half,
             trust_torchscript=self.trust_torchscript,
         )
 
     def settings(self) -> dict[str, Any]:
         """The settings written to metrics.json."""
-        return {
-            "task": self.task,
-            "conf_thres": self.conf_thres,
-            "iou_thres": self.iou_thres,
-            "agnostic": self.single_cls or self.agnostic_nms,
-            "augment": self.augment,
-            "imgsz": self.img_size,
-            "batch_size": self.batch_size,
-            "single_cls": self.single_cls,
-            "v5_metric": self.v5_metric,
-        }
+        names = ("task", "conf_thres", "iou_thres", "augment", "batch_size", "single_cls", "v5_metric")
+        agnostic = self.single_cls or self.agnostic_nms
+        return {name: getattr(self, name) for name in names} | {"agnostic": agnostic, "imgsz": self.img_size}
 
 
 def from_options(options: Any, **changes: Any) -> EvalConfig:
-    """The configuration of a command's flags, or the default for a flag the command lacks.
-
-    changes: by field name of either object; they take precedence.
-    """
+    """The configuration of a command's flags; the default for a flag it lacks. changes: take precedence."""
     given = {"half": not getattr(options, "no_half", False), **vars(options), **changes}
-    outputs = OutputConfig(**{f.name: given[f.name] for f in fields(OutputConfig) if f.name in given})
-    own = {f.name: given[f.name] for f in fields(EvalConfig) if f.name in given and f.name != "outputs"}
-    return EvalConfig(**own, outputs=outputs)
+    return EvalConfig(**{f.name: given[f.name] for f in fields(EvalConfig) if f.name in given})

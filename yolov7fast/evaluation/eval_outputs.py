@@ -1,9 +1,11 @@
 """Outputs of an evaluation: sinks that see every batch, and the tables, files and plots written at its end."""
 
 import csv
+import json
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +14,16 @@ import numpy as np
 from yolov7fast.core.boxes import xyxy2xywh
 from yolov7fast.core.drawing import class_name, plot_images
 from yolov7fast.core.errors import UserError
-from yolov7fast.core.files.atomic import atomic_file
+from yolov7fast.core.files.atomic import atomic_file, write_atomically
 from yolov7fast.core.text import counted
 from yolov7fast.data.data_yaml import DataYaml
 from yolov7fast.data.labels import check_class_range
 from yolov7fast.evaluation.coco_metrics import (
     GroundTruth,
-    ImageList,
     coco_stats,
     detection_rows,
     find_annotations,
     ground_truth,
-    write_json,
 )
 from yolov7fast.evaluation.confusion_matrix import ConfusionMatrix
 from yolov7fast.evaluation.curve_plots import plot_confusion, plot_mc_curve, plot_pr_curve
@@ -58,17 +58,15 @@ def _shown(value: float) -> str:
     return "-" if math.isnan(value) else f"{value:.3g}"
 
 
-def thresholds_text(config: EvalConfig, uses_nms: bool) -> str:
-    """The thresholds that a table depends on."""
+def print_thresholds(config: EvalConfig, uses_nms: bool) -> None:
+    """The thresholds that a table depends on; for test.py also the flags that give those of validation in training."""
     nms = f"NMS IoU {config.iou_thres:g}" if uses_nms else "no NMS"
-    return f"Thresholds: confidence {config.conf_thres:g}, {nms}"
-
-
-def training_flags(config: EvalConfig, uses_nms: bool) -> str:
-    """The flags of test.py that give the thresholds of validation in training; empty where they are the same."""
+    print(f"Thresholds: confidence {config.conf_thres:g}, {nms}")
     training, names = EvalConfig(), ("conf_thres", "iou_thres") if uses_nms else ("conf_thres",)
-    wanted = {name: getattr(training, name) for name in names if getattr(training, name) != getattr(config, name)}
-    return " ".join(f"--{name.replace('_', '-')} {value:g}" for name, value in wanted.items())
+    other = [name for name in names if getattr(training, name) != getattr(config, name)]
+    if other and config.standalone:
+        flags = " ".join(f"--{name.replace('_', '-')} {getattr(training, name):g}" for name in other)
+        print(f"Validation in training has other thresholds: {flags} gives its figures")
 
 
 def print_speed(result: EvalResult, precision: str) -> None:
@@ -120,9 +118,9 @@ def write_files(result: EvalResult, names: Sequence[str], save_dir: Path, settin
         "images": result.seen,
         "labels": int(result.labels.sum()),
         **dict(zip(JSON_NAMES, (result.summary[name] for name in SUMMARY))),
-        "further": _without_nan(dict(result.further)),
+        "further": without_nan(dict(result.further)),
         "losses": dict(result.losses),
-        "sizes": {size: _without_nan(found._asdict()) for size, found in result.sizes.items()},
+        "sizes": {size: without_nan(found._asdict()) for size, found in result.sizes.items()},
         "times": {
             "inference_ms": result.speed.inference_ms,
             "nms_ms": result.speed.nms_ms,
@@ -131,10 +129,10 @@ def write_files(result: EvalResult, names: Sequence[str], save_dir: Path, settin
         "coco": result.coco,
         "per_class": rows,
     }
-    write_json(document, save_dir / "metrics.json", indent=1)
+    write_atomically(save_dir / "metrics.json", json.dumps(document, indent=1))
 
 
-def _without_nan(values: dict[str, float]) -> dict[str, float | None]:
+def without_nan(values: dict[str, float]) -> dict[str, float | None]:
     """NaN becomes null: JSON has no NaN."""
     return {name: None if math.isnan(value) else value for name, value in values.items()}
 
@@ -145,7 +143,7 @@ def write_per_class_ap(result: EvalResult, names: Sequence[str], path: str | Pat
     per_class = {str(r["class"]): {"ap50": r["AP50"], "ap": r["AP"], "name": r["name"]} for r in rows}
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     document = {"map50": result.summary[MAP50], "map": result.summary[MAP], "per_class": per_class}
-    write_json(document, path, indent=1)
+    write_atomically(path, json.dumps(document, indent=1))
 
 
 def draw_curves(result: EvalResult, matrix: np.ndarray, names: Sequence[str], save_dir: Path) -> None:
@@ -216,17 +214,19 @@ class ImageSink:
             return
         images = batch.images[:DRAWN_IMAGES].cpu()
         paths = list(batch.paths[: len(images)])
-        try:
+        with drawing(self.save_dir):
             for kind, targets in (("labels", batch.targets.cpu()), ("pred", detections_as_targets(batch))):
                 fname = self.save_dir / f"test_batch{batch.batch_index}_{kind}.jpg"
                 plot_images(images, targets, paths, fname, self.names)
-        except Exception as error:
-            log_failed_drawing(self.save_dir, error)
 
 
-def log_failed_drawing(save_dir: Path, error: Exception) -> None:
-    """Drawings never end a run."""
-    log.warning("an image in %s could not be drawn: %s", save_dir, error)
+@contextmanager
+def drawing(save_dir: Path) -> Iterator[None]:
+    """Drawings never end a run: an error is logged."""
+    try:
+        yield
+    except Exception as error:
+        log.warning("an image in %s could not be drawn: %s", save_dir, error)
 
 
 def detections_as_targets(batch: SeenBatch) -> np.ndarray:
@@ -254,13 +254,15 @@ class Outputs:
         self.matrix: ConfusionMatrix | None = None
         self._check_labels()
         save_dir.mkdir(parents=True, exist_ok=True)
-        wanted = config.outputs
-        if wanted.save_txt or wanted.save_hybrid:
-            self.sinks.append(TextSink(save_dir / "labels", wanted.save_conf))
-        if wanted.save_json:
-            self._add_json()
-        if wanted.plots:
-            self._add_drawings()
+        if config.save_txt or config.save_hybrid:
+            self.sinks.append(TextSink(save_dir / "labels", config.save_conf))
+        if config.save_json:
+            annotations = find_annotations(data, config.split, config.annotations)
+            self.rows = JsonSink(ground_truth(annotations, data_set, self.names, config.is_coco))
+            self.sinks.append(self.rows)
+        if config.plots:
+            self.matrix = ConfusionMatrix(len(self.names))
+            self.sinks += [ImageSink(save_dir, self.names), self.matrix]
 
     def add(self, sink: Any) -> None:
         """Add a sink that sees every batch; its method `close` is called when the evaluation is complete."""
@@ -269,7 +271,7 @@ class Outputs:
 
     def _check_labels(self) -> None:
         """Raise UserError for labels beyond nc, or if there are no labels and no detections are to be written."""
-        files, wanted = self.data_set.label_files, self.config.outputs
+        files, wanted = self.data_set.label_files, self.config
         check_class_range(self.data_set.labels, files, len(self.names), self.data.path)
         if not any(map(len, self.data_set.labels)):
             message = f"none of the {counted(len(files), 'image')} has a label"
@@ -278,45 +280,30 @@ class Outputs:
                 raise UserError(f"{message}: nothing to measure; --save-txt and --save-json write detections without")
             log.warning("%s: all figures will be 0", message)
 
-    def _add_json(self) -> None:
-        wanted, images = self.config.outputs, self.data_set
-        annotations = find_annotations(self.data, self.config.split, wanted.annotations)
-        listed = ImageList(images.img_files, images.shapes, images.labels)
-        self.rows = JsonSink(ground_truth(annotations, listed, self.names, wanted.is_coco))
-        self.sinks.append(self.rows)
-
-    def _add_drawings(self) -> None:
-        self.matrix = ConfusionMatrix(len(self.names))
-        self.sinks += [ImageSink(self.save_dir, self.names), self.matrix]
-
     def finish(self, result: EvalResult, predictor: Predictor) -> EvalResult:
         """Print and write the result; metrics of pycocotools replace ours in it where it ran."""
-        wanted, config = self.config.outputs, self.config
+        config = self.config
         for sink in self.closed_sinks:
             sink.close()
-        per_class = wanted.verbose or (wanted.standalone and len(self.names) < 50)
+        per_class = config.verbose or (config.standalone and len(self.names) < 50)
         print_table(result, self.names, per_class)
-        print(thresholds_text(config, predictor.uses_nms))
-        if wanted.standalone:
+        print_thresholds(config, predictor.uses_nms)
+        if config.standalone:
             print_speed(result, predictor.precision)
-            if flags := training_flags(config, predictor.uses_nms):
-                print(f"Validation in training has other thresholds: {flags} gives its figures")
         if self.rows is not None:
             result = self._finish_json(result, self.rows)
-        if wanted.standalone or self.matrix is not None:
+        if config.standalone or self.matrix is not None:
             settings = {"weights": self.weights, "data": self.data.path, "precision": predictor.precision}
             settings |= config.settings() | ({} if predictor.uses_nms else {"iou_thres": None, "agnostic": None})
             write_files(result, self.names, self.save_dir, settings)
         if self.matrix is not None:
-            try:
+            with drawing(self.save_dir):
                 draw_curves(result, self.matrix.matrix, self.names, self.save_dir)
-            except Exception as error:
-                log_failed_drawing(self.save_dir, error)
         return result
 
     def _finish_json(self, result: EvalResult, sink: JsonSink) -> EvalResult:
         path = self.save_dir / f"{Path(self.weights[0]).stem if self.weights else ''}_predictions.json"
-        write_json(sink.rows, path)
+        write_atomically(path, json.dumps(sink.rows))
         print(f"{counted(len(sink.rows), 'detection')} in {path}; ground truth: {sink.truth.source}")
         stats = coco_stats(sink.truth, sink.rows)
         if stats:

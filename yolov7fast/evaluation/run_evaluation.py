@@ -17,7 +17,7 @@ from yolov7fast.core.files.paths import increment_path
 from yolov7fast.core.text import counted
 from yolov7fast.data.data_yaml import DataYaml, load_data_yaml
 from yolov7fast.data.loading.create_dataloader import create_dataloader
-from yolov7fast.evaluation.eval_config import EvalConfig, OutputConfig
+from yolov7fast.evaluation.eval_config import EvalConfig
 from yolov7fast.evaluation.eval_loop import Sink, evaluate, never
 from yolov7fast.evaluation.eval_outputs import Outputs
 from yolov7fast.evaluation.eval_result import SUMMARY, EvalResult
@@ -154,16 +154,6 @@ def test(
     is run, so a given model keeps its weights. `wandb_logger`, if given, gets the summary by its `log`. `trace` has no
     effect: networks always run untraced.
     """
-    outputs = OutputConfig(
-        save_txt=save_txt,
-        save_conf=save_conf,
-        save_hybrid=save_hybrid,
-        save_json=save_json,
-        is_coco=is_coco,
-        plots=plots,
-        verbose=verbose,
-        standalone=model is None,
-    )
     config = EvalConfig(
         img_size=imgsz,
         batch_size=batch_size,
@@ -173,7 +163,14 @@ def test(
         augment=augment,
         v5_metric=v5_metric,
         half=half_precision,
-        outputs=outputs,
+        save_txt=save_txt,
+        save_conf=save_conf,
+        save_hybrid=save_hybrid,
+        save_json=save_json,
+        is_coco=is_coco,
+        plots=plots,
+        verbose=verbose,
+        standalone=model is None,
     )
     data, loading = load_data_yaml(data), LoaderConfig(workers=workers)
     if model is None:

@@ -1,7 +1,6 @@
 """The part of a run's page about its validation, as plain values for JSON: tables, matrix, curves, images."""
 
 import heapq
-import math
 from collections.abc import Mapping, Sequence
 from itertools import count
 from typing import Any
@@ -10,7 +9,7 @@ import numpy as np
 
 from yolov7fast.evaluation.confusion_matrix import ConfusionMatrix
 from yolov7fast.evaluation.eval_loop import SeenBatch
-from yolov7fast.evaluation.eval_outputs import per_class_rows
+from yolov7fast.evaluation.eval_outputs import per_class_rows, without_nan
 from yolov7fast.evaluation.eval_result import EvalResult
 
 FIRST, WORST = 8, 20  # images shown
@@ -82,7 +81,7 @@ def findings(
         "summary": dict(result.metrics),
         "names": [str(name) for name in names],
         "classes": rows,
-        "sizes": {size: _known(metrics._asdict()) for size, metrics in result.sizes.items()},
+        "sizes": {size: without_nan(metrics._asdict()) for size, metrics in result.sizes.items()},
         "heads": [_head(name, classes, rows) for name, classes in groups.items()],
         "matrix": _sparse(sink.matrix.matrix),
         "curves": _curves(result, names),
@@ -90,10 +89,6 @@ def findings(
         "worst": [image for *_, image in sorted(sink.worst, key=lambda entry: entry[:2], reverse=True)],
         "ms_per_image": result.speed.total_ms,
     }
-
-
-def _known(metrics: Mapping[str, float]) -> dict[str, float | None]:
-    return {name: None if math.isnan(value) else float(value) for name, value in metrics.items()}
 
 
 def _head(name: str, classes: Sequence[int], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, repeat
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -22,7 +22,7 @@ from tqdm.contrib.logging import logging_redirect_tqdm
 from yolov7fast.core.boxes import scale_coords
 from yolov7fast.core.drawing import Names
 from yolov7fast.core.errors import UserError
-from yolov7fast.core.process.threads import ThreadPool
+from yolov7fast.core.process.threads import ThreadPool, in_order
 from yolov7fast.core.text import printable
 from yolov7fast.inference.detection_output import PredictionOutput, Show, class_counts
 from yolov7fast.inference.slicing import Slicing, merge, tile_frames
@@ -141,18 +141,14 @@ def read_ahead(items: Iterable[T], depth: int = READ_AHEAD) -> Generator[T, None
     """The items, up to `depth` of which are produced in advance by a thread. Its errors are raised in their place."""
     iterator = iter(items)
 
-    def take() -> list[T]:
-        return list(islice(iterator, 1))
+    def take(_) -> list[T]:
+        return list(islice(iterator, 1))  # empty at the end
 
-    with ThreadPool(1, "read ahead") as pool:
-        waiting = deque(pool.submit(take) for _ in range(depth))
-        try:
-            while item := waiting.popleft().result():
-                waiting.append(pool.submit(take))
-                yield item[0]
-        finally:
-            for future in waiting:
-                future.cancel()
+    with closing(in_order(take, repeat(None), 1, ahead=depth, name="read ahead")) as taken:
+        for found in taken:
+            if not found:
+                return
+            yield found[0]
 
 
 def detect_tiles(whole: Detected, predictor: Predictor, img_size: int, batch_size: int, slicing: Slicing) -> Detected:

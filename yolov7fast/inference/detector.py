@@ -1,9 +1,8 @@
-"""Python interface: `model = yolov7fast.load("best.pt"); results = model([image, ...])`, and torch.hub's entries."""
+"""Python interface: `model = yolov7fast.load("best.pt"); results = model([image, ...])`."""
 
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
-from copy import deepcopy
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,9 +10,7 @@ from typing import Any
 import cv2
 import numpy as np
 import torch
-from torch import nn
 
-from yolov7fast.checkpoint.ensemble import attempt_load, inference_network
 from yolov7fast.core.device import select_device
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.text import counted
@@ -21,7 +18,6 @@ from yolov7fast.data.image_io import read_image
 from yolov7fast.inference.detection_loop import Detected, detect_batch
 from yolov7fast.inference.detection_results import InputImage, Results
 from yolov7fast.inference.sources import Frame, network_input
-from yolov7fast.nn.model import Model
 from yolov7fast.predictors.export_metadata import is_exported
 from yolov7fast.predictors.nms import check_thresholds
 from yolov7fast.predictors.predictor import (
@@ -32,7 +28,6 @@ from yolov7fast.predictors.predictor import (
     listed,
     load_predictor,
 )
-from yolov7fast.predictors.yolo_predictor import network_predictor
 
 OPTIONS = {  # of a call -> field of PredictOptions
     "conf": "conf_thres",
@@ -140,31 +135,6 @@ def load(
     predictor = load_predictor(weights, select_device(device), options)
     exported = all(map(is_exported, listed(weights)))
     return ImageDetector(predictor, size if size is not None else 0 if exported else DEFAULT_SIZE)
-
-
-# --- torch.hub --------------------------------------------------------------------------------------------------------
-
-
-def from_weights(
-    weights: str | Path | nn.Module | Mapping[str, Any], autoshape: bool = True
-) -> ImageDetector | nn.Module:
-    """The detector of a file, or of a network or checkpoint in memory; the network itself if autoshape is False."""
-    if isinstance(weights, str | Path):
-        return load(weights) if autoshape else attempt_load(weights, map_location=select_device(""))
-    given = deepcopy(weights) if isinstance(weights, nn.Module) else weights  # fusing changes a network
-    return _hub_entry(inference_network(given, "the network"), autoshape)
-
-
-def from_description(
-    name: str, cfg: Path, pretrained: bool, channels: int, classes: int, autoshape: bool
-) -> ImageDetector | nn.Module:
-    """A network of cfg/deploy with upstream's published weights, or with random ones."""
-    network = attempt_load(f"{name}.pt") if pretrained else Model(cfg, ch=channels, nc=classes)
-    return _hub_entry(network.eval(), autoshape)
-
-
-def _hub_entry(network: Any, autoshape: bool) -> ImageDetector | nn.Module:
-    return ImageDetector(network_predictor(network.to(select_device("")), PredictOptions())) if autoshape else network
 
 
 # --- images -----------------------------------------------------------------------------------------------------------

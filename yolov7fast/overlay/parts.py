@@ -7,7 +7,7 @@ from pathlib import Path
 from types import ModuleType
 
 from yolov7fast.core.errors import UserError
-from yolov7fast.overlay import known_code, repairs
+from yolov7fast.overlay import repairs
 from yolov7fast.overlay.batch_comparison import BatchComparison
 from yolov7fast.overlay.checkout import Checkout, Patches
 from yolov7fast.overlay.replacements import (
@@ -17,6 +17,19 @@ from yolov7fast.overlay.replacements import (
     non_max_suppression,
     own_create_dataloader,
 )
+
+
+def _known_code() -> dict[str, dict[str, str]]:
+    """Part -> place -> SHA-256 of upstream's code (November 2023) that the part replaces, and of the helpers it calls:
+    a fork with another `bbox_iou` has another loss."""
+    known: dict[str, dict[str, str]] = {}
+    for line in Path(__file__).with_name("upstream.sha256").read_text().splitlines():
+        digest, part, place = line.split()
+        known.setdefault(part, {})[place] = digest
+    return known
+
+
+KNOWN = _known_code()
 
 
 @dataclass(frozen=True)
@@ -46,8 +59,7 @@ class OverlaySettings:
 
     def known(self) -> dict[str, dict[str, str]]:
         """Flag that keeps the checkout's own code -> places and hashes, for the parts that replace code."""
-        parts = {"loss": known_code.LOSS, "fast_dataloader": known_code.LOADER, "metrics": known_code.METRICS}
-        return {f"--no-{name.replace('_', '-')}": part for name, part in parts.items() if getattr(self, name)}
+        return {f"--no-{name.replace('_', '-')}": part for name, part in KNOWN.items() if getattr(self, name)}
 
 
 def install(repo: str | Path | None = None, **switches) -> Patches:

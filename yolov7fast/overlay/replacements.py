@@ -142,7 +142,8 @@ def fast_create_dataloader(cache_images: str | None = None, seed: int | None = N
         """(loader, data set). Upstream's parameters, in its order, are the first of our function."""
         call = PARAMETERS.bind(*args, **kwargs)
         call.apply_defaults()
-        given, keyed = call.arguments, seed is not None
+        given, keyed = {**call.arguments, **call.arguments["loading"]}, seed is not None
+        del given["loading"]
         ours = {
             "cache": cache_images or given["cache"],
             "worker_tensor": not given["quad"] and (keyed or (given["rank"] < 0 and not given["image_weights"])),

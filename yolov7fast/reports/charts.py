@@ -1,4 +1,4 @@
-"""Line charts as SVG: for a page, whose script shows values, or as separate files.
+"""Line charts as SVG for a page, whose script shows their values.
 
 Coordinates are those of a box of WIDTH x HEIGHT, which a page scales to its column. Colours are the classes c0 to c7 of
 the style sheet, which has a light and a dark value for each; a line beyond the eighth is dashed.
@@ -7,7 +7,8 @@ the style sheet, which has a light and a dark value for each; a line beyond the 
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from html import escape
 from typing import NamedTuple
 
@@ -18,10 +19,6 @@ LEFT, RIGHT, TOP, BOTTOM = 58, 14, 10, 40  # margins around the plot
 MAX_POINTS = 400  # of a line: more cannot be seen at this width
 MAX_LINES = 24
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#a66f00", "#2f8fc9", "#8c564b", "#6b6b6b")
-# for files, which have no style sheet
-FILE_STYLE = "text{font:14px sans-serif;fill:#5b6478}.frame{stroke:#dfe3ea}polyline,line{stroke-width:2}"
-FILE_STYLE += "".join(f".c{i}{{stroke:{colour};fill:{colour}}}" for i, colour in enumerate(COLOURS))
-FILE_STYLE += "polyline.line{fill:none}"
 
 
 class Line(NamedTuple):
@@ -34,21 +31,18 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True)
 class Chart:
-    """Lines over one axis. `name`: of its file; limits of y that are None follow from the values."""
+    """Lines over one axis; limits of y that are None follow from the values."""
 
-    name: str
     title: str
     xlabel: str
     lines: Sequence[Line]
-    ylabel: str = ""
     low: float | None = None
     high: float | None = None
     ends: bool = True  # whether the legend shows last values
-    drawn: list[Line] = field(init=False, repr=False)
 
-    def __post_init__(self):
-        known = [line for line in map(_measured, self.lines) if line.x]
-        object.__setattr__(self, "drawn", known[:MAX_LINES])
+    @cached_property
+    def drawn(self) -> list[Line]:
+        return [line for line in map(_measured, self.lines) if line.x][:MAX_LINES]
 
     def __bool__(self) -> bool:
         return bool(self.drawn)
@@ -73,7 +67,7 @@ class Chart:
     @property
     def data(self) -> str:
         """Limits and the points of each line as JSON, for the script of a page."""
-        lines = [{"x": [_rounded(x) for x in line.x], "y": [_rounded(y) for y in line.y]} for line in self.drawn]
+        lines = [{axis: [float(f"{v:.5g}") for v in getattr(line, axis)] for axis in "xy"} for line in self.drawn]
         box = (LEFT, TOP, WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM)
         return json.dumps({"box": box, "limits": self.limits, "lines": lines}, separators=(",", ":"))
 
@@ -97,7 +91,9 @@ class Chart:
             place = f'x="{across(value):.1f}" y="{HEIGHT - BOTTOM + 18}"'
             parts.append(f'<text {place} text-anchor="middle">{short(value)}</text>')
         middle = LEFT + width / 2
-        parts.append(f'<text x="{middle}" y="{HEIGHT - 5}" text-anchor="middle">{_text(self.xlabel)}</text>')
+        parts.append(
+            f'<text x="{middle}" y="{HEIGHT - 5}" text-anchor="middle">{escape(printable(self.xlabel, 60))}</text>'
+        )
         for i, line in enumerate(self.drawn):
             points = " ".join(f"{across(x):.1f},{down(y):.1f}" for x, y in zip(line.x, line.y))
             if len(line.x) > 1:
@@ -106,21 +102,6 @@ class Chart:
                 dots = (f'<circle cx="{across(x):.1f}" cy="{down(y):.1f}" r="3"/>' for x, y in zip(line.x, line.y))
                 parts.append(f'<g class="{style_of(i)}">{"".join(dots)}</g>')
         return "".join(parts)
-
-    def file_svg(self) -> str:
-        """The chart as a separate file: title above, legend below."""
-        legend = "".join(
-            f'<g transform="translate({LEFT},{HEIGHT + 22 + 20 * i})">'
-            f'<line class="line {style}" x2="22" y1="-4" y2="-4"/><text x="30">{_text(name)}</text></g>'
-            for i, (name, style, _) in enumerate(self.legend)
-        )
-        height = HEIGHT + 20 * len(self.legend) + 42
-        return (
-            '<?xml version="1.0" encoding="utf-8"?>\n'
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 -30 {WIDTH} {height}" width="{WIDTH * 1.5:g}">'
-            f'<style>{FILE_STYLE}</style><rect y="-30" width="100%" height="100%" fill="#fff"/>'
-            f'<text x="{LEFT}" y="-10" font-weight="600">{_text(self.title)}</text>{self.inner_svg()}{legend}</svg>\n'
-        )
 
 
 def style_of(index: int) -> str:
@@ -154,11 +135,3 @@ def _measured(line: Line) -> Line:
         stride = (len(points) - 1) / (MAX_POINTS - 1)
         points = [points[round(i * stride)] for i in range(MAX_POINTS)]
     return Line(line.name, [x for x, _ in points], [y for _, y in points])
-
-
-def _rounded(value: float) -> float:
-    return float(f"{value:.5g}")
-
-
-def _text(text: str) -> str:
-    return escape(printable(text, 60))

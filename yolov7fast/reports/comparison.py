@@ -8,7 +8,7 @@ import numpy as np
 
 from yolov7fast.reports.advice import advice, cost_of_the_gain
 from yolov7fast.reports.charts import Chart, Line
-from yolov7fast.reports.html_page import Bullets, Cell, ComparisonReport, ReportTable, Section, Text
+from yolov7fast.reports.html_page import Cell, ComparisonReport, ReportTable, Section
 from yolov7fast.reports.run_results import Run, number
 from yolov7fast.reports.run_statistics import (
     LATE_EPOCHS,
@@ -53,7 +53,7 @@ def build_report(runs: list[Run], rate: float | None) -> ComparisonReport:
         equal_time(runs),
         accuracy_by_hours(runs),
         file_sizes(runs),
-        Section("Advice by use case", [Bullets(advice(runs, rate))]),
+        Section("Advice by use case", [advice(runs, rate)]),
     ]
     return ComparisonReport("Comparison of " + " and ".join(filter(None, [", ".join(others), final])), sections)
 
@@ -96,21 +96,19 @@ def _change(values: list[float]) -> str:
     return f"{factor:.2f}x" if factor >= 2 or factor <= 0.5 else f"{(factor - 1) * 100:+.1f}%"
 
 
-def charts(
-    runs: list[Run], *wanted: tuple[str, str, str, Callable[[Run], np.ndarray | None]], x="epoch"
-) -> list[Chart]:
+def charts(runs: list[Run], *wanted: tuple[str, Callable[[Run], np.ndarray | None]], x="epoch") -> list[Chart]:
     """A chart with a line for each run; those without any values are left out.
 
-    wanted: (name, title, ylabel, values of a run by epoch or None). x: "epoch" or "hours".
+    wanted: (title, values of a run by epoch or None). x: "epoch" or "hours".
     """
     found = []
-    for name, title, ylabel, pick in wanted:
+    for title, pick in wanted:
         lines = []
         for run in runs:
             places, values = run.hours if x == "hours" else run.epoch, pick(run)
             if places is not None and values is not None:
                 lines.append(Line(run.name, places.tolist(), values.tolist()))
-        found.append(Chart(name, title, x, lines, ylabel))
+        found.append(Chart(title, x, lines))
     return [chart for chart in found if chart]
 
 
@@ -131,11 +129,11 @@ def summary(runs: list[Run], rate: float | None) -> Section:
     table.add_text("epochs done", [f"{len(run.epoch)} of {run.planned}" for run in runs])
     add_time_and_cost(table, runs, rate)
     table.add("weights file", [weights_megabytes(run) for run in runs], MEGABYTES, False)
-    blocks: list = [*map(Text, cost_of_the_gain(runs, rate)), table]
+    blocks: list = [*cost_of_the_gain(runs, rate), table]
     if len(runs) > 1:
-        blocks.append(Text("Bold: the winner of the row."))
+        blocks.append("Bold: the winner of the row.")
     if notes := [f"**{run.name}**: {note}" for run in runs for note in run.notes]:
-        blocks += [Text("Notes on the numbers:"), Bullets(notes)]
+        blocks += ["Notes on the numbers:", notes]
     return Section("Summary", blocks)
 
 
@@ -151,16 +149,16 @@ def settings_section(runs: list[Run]) -> Section:
     differing, common = differing_settings(runs), settings(runs[0])
     blocks: list = []
     if len(runs) > 1 and not any(settings(run) for run in runs):
-        blocks.append(Text("No run has an `opt.yaml` or `hyp.yaml`: settings unknown."))
+        blocks.append("No run has an `opt.yaml` or `hyp.yaml`: settings unknown.")
     elif differing:
         rows = [[f"`{key}`", *map(_setting, values)] for key, values in differing.items()]
         count = f"{len(rows)} settings differ:" if len(rows) > 1 else "One setting differs:"
-        blocks += [Text(count), ReportTable(["setting", *(run.name for run in runs)], rows)]
+        blocks += [count, ReportTable(["setting", *(run.name for run in runs)], rows)]
     elif len(runs) > 1:
-        blocks.append(Text("No setting differs: the runs vary by chance alone, or by code and machine."))
+        blocks.append("No setting differs: the runs vary by chance alone, or by code and machine.")
     if same := [[f"`{k}`", _setting(common[k])] for k in MAIN_SETTINGS if k in common and k not in differing]:
         heading = "Common to all:" if len(runs) > 1 else "Main settings:"
-        blocks += [Text(heading), ReportTable(["setting", "value"], same)]
+        blocks += [heading, ReportTable(["setting", "value"], same)]
     return Section("Settings", blocks)
 
 
@@ -173,7 +171,7 @@ def losses(runs: list[Run]) -> Section:
     blocks: list = [table]
     for key in ("loss_ota", "assigner", "assigner_schedule"):
         if len({repr(settings(run).get(key) or 0) for run in runs}) > 1:
-            blocks.insert(0, Text(f"The runs use different losses (`{key}`): compare shapes, not levels."))
+            blocks.insert(0, f"The runs use different losses (`{key}`): compare shapes, not levels.")
             break
     wanted: list = []
     for part in dict.fromkeys(part for run in runs for part in run.losses):
@@ -181,9 +179,9 @@ def losses(runs: list[Run]) -> Section:
         table.add(f"{part}, first epoch", [first(curve) for curve in curves], show)
         table.add(f"{part}, last epoch", [last(curve) for curve in curves], show)
         title = "Total training loss" if part == "total" else f"Training loss: {part}"
-        wanted.append((f"loss_{part}", title, part, lambda run, p=part: run.losses.get(p)))
+        wanted.append((title, lambda run, p=part: run.losses.get(p)))
     for part in dict.fromkeys(part for run in runs for part in run.val_losses):
-        wanted.append((f"val_{part}", f"Validation loss: {part}", part, lambda run, p=part: run.val_losses.get(p)))
+        wanted.append((f"Validation loss: {part}", lambda run, p=part: run.val_losses.get(p)))
     return Section("Loss", [*blocks, charts(runs, *wanted)])
 
 
@@ -194,8 +192,8 @@ def accuracy(runs: list[Run]) -> Section:
             values = [at_epoch(run, name, epoch) for run in runs]
             if any(map(math.isfinite, values)):
                 table.add(f"{LABELS[name]}, epoch {epoch}", values, DECIMALS, True)
-    drawn = charts(runs, *((f"metric_{name}", label, label, metric(name)) for name, label in LABELS.items()))
-    return Section("Accuracy and recall", [table if table.rows else Text("No run was validated."), drawn])
+    drawn = charts(runs, *((label, metric(name)) for name, label in LABELS.items()))
+    return Section("Accuracy and recall", [table if table.rows else "No run was validated.", drawn])
 
 
 def stability(runs: list[Run]) -> Section:
@@ -212,7 +210,7 @@ def stability(runs: list[Run]) -> Section:
         table.add_text(f"{label}: range", [f"{show(window.low)} to {show(window.high)}" for window in windows])
         table.add(f"{label}: trend per epoch", [window.slope for window in windows], formatted("+.5f"))
         table.add(f"{label}: scatter around it", [window.scatter for window in windows], formatted(".5f"), False)
-    text = Text(
+    text = (
         f"The last {LATE_EPOCHS} measured epochs of each run. A trend means that the run was still changing; little "
         "scatter means that it was stable."
     )
@@ -235,7 +233,7 @@ def stage_times(runs: list[Run]) -> Section:
     if missing := [run.name for run in runs if not run.profile]:
         command = "`python tests/profile_training_loop.py --data DATA --cfg CFG --output RUN_FOLDER`"
         text = f"Without a `profile.json`: {', '.join(missing)}. To measure where an iteration's time goes (YOLO): "
-        blocks.append(Text(text + command))
+        blocks.append(text + command)
     return Section("Stage times and GPU utilisation", blocks)
 
 
@@ -261,9 +259,9 @@ def time_and_cost(runs: list[Run], rate: float | None) -> Section:
     if any(value > 0 for value in memory):
         table.add("GPU memory, largest", memory, formatted(".2f", " GB"), False)
     table.add_text("time taken from", [run.time_source for run in runs])
-    blocks: list = [table, charts(runs, ("minutes", "Minutes an epoch", "minutes", _measured_minutes))]
+    blocks: list = [table, charts(runs, ("Minutes an epoch", _measured_minutes))]
     if rate is None:
-        blocks.append(Text("Give `--rate` (money per hour of the machine) to see costs."))
+        blocks.append("Give `--rate` (money per hour of the machine) to see costs.")
     return Section("Time and cost", blocks)
 
 
@@ -278,7 +276,7 @@ def _over_epochs(run: Run, name: str, by: Callable) -> float:
 def equal_time(runs: list[Run]) -> Section:
     timed = [run for run in runs if run.hours is not None]
     if len(timed) < 2:
-        return Section("Equal time", [Text("Needs at least two runs whose time is known.")])
+        return Section("Equal time", ["Needs at least two runs whose time is known."])
     table, shortest = RunTable(timed), min(run.total_hours for run in timed)
     for part in (0.25, 0.5, 1.0):
         points = [at_hours(run, "map", shortest * part) for run in timed]
@@ -292,18 +290,18 @@ def equal_time(runs: list[Run]) -> Section:
         "mAP@.5:.95 that each run had reached after the same time, up to the length of the shortest run; then the time "
     )
     text += "to the accuracy that all of them reached."
-    return Section("Equal time", [Text(text), table])
+    return Section("Equal time", [text, table])
 
 
 def accuracy_by_hours(runs: list[Run]) -> Section:
-    wanted = [(f"hours_{n}", f"{LABELS[n]} against hours", LABELS[n], metric(n)) for n in ("map", "map50")]
+    wanted = [(f"{LABELS[n]} against hours", metric(n)) for n in ("map", "map50")]
     drawn = charts(runs, *wanted, x="hours")
-    return Section("Accuracy against hours", [drawn] if drawn else [Text("No run's time is known.")])
+    return Section("Accuracy against hours", [drawn] if drawn else ["No run's time is known."])
 
 
 def file_sizes(runs: list[Run]) -> Section:
     if not any(run.weights for run in runs):
-        return Section("File sizes", [Text("No run folder holds `weights/*.pt` or `*.pth`.")])
+        return Section("File sizes", ["No run folder holds `weights/*.pt` or `*.pth`."])
     table = RunTable(runs, "file")
     for name in ("best.pt", "best.pth", "last.pt", "last.pth", "init.pt"):
         if any(name in run.weights for run in runs):

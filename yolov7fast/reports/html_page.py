@@ -102,22 +102,12 @@ class ReportTable:
     rows: list[Any]  # of lists of cells or text
 
 
-@dataclass(frozen=True)
-class Text:
-    """A paragraph; **bold** and `code` as in Markdown."""
-
-    text: str
-
-
-@dataclass(frozen=True)
-class Bullets:
-    items: list[str]
-
-
 @dataclass
 class Section:
+    """Blocks: a paragraph (with **bold** and `code` as in Markdown), bullets, a table, or charts."""
+
     title: str
-    blocks: list[ReportTable | Text | Bullets | list[Chart]] = field(default_factory=list)
+    blocks: list[str | list[str] | ReportTable | list[Chart]] = field(default_factory=list)
 
 
 @dataclass
@@ -126,47 +116,30 @@ class ComparisonReport:
     sections: list[Section]
 
 
-# --- Markdown ---------------------------------------------------------------------------------------------------------
+def to_markdown(report: ComparisonReport) -> str:
+    """The report without its charts."""
+    return "\n\n".join([f"# {report.title}", *map(section_markdown, report.sections)]) + "\n"
 
 
-def to_markdown(report: ComparisonReport, plot_folder: str) -> str:
-    """Plots are linked as `plot_folder`/name.svg."""
-    parts = [f"# {report.title}"]
-    for section in report.sections:
-        parts.append(f"## {section.title}")
-        parts += [_markdown_block(block, plot_folder) for block in section.blocks]
-    return "\n\n".join(parts) + "\n"
+def section_markdown(section: Section) -> str:
+    return "\n\n".join([f"## {section.title}", *filter(None, map(_markdown_block, section.blocks))])
 
 
-def _markdown_block(block, plot_folder: str) -> str:
-    if isinstance(block, Text):
-        return block.text
-    if isinstance(block, Bullets):
-        return "\n".join(f"- {item}" for item in block.items)
+def _markdown_block(block) -> str:
+    if isinstance(block, str):
+        return block
     if isinstance(block, ReportTable):
-        rows = [[_markdown_cell(cell) for cell in row] for row in block.rows]
-        lines = [[_escape_pipe(h) for h in block.header], ["---"] * len(block.header), *rows]
+        lines = [[*map(_markdown_cell, block.header)], ["---"] * len(block.header)]
+        lines += [[*map(_markdown_cell, row)] for row in block.rows]
         return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-    return "\n".join(f"![{plot.title}]({plot_folder}/{plot.name}.svg)" for plot in block)
+    return "\n".join(f"- {item}" for item in block if isinstance(item, str))
 
 
 def _markdown_cell(cell: Cell | str) -> str:
-    text = _escape_pipe(cell.text if isinstance(cell, Cell) else cell)
+    text = (cell.text if isinstance(cell, Cell) else cell).replace("|", "\\|").replace("\n", " ")
     return f"**{text}**" if isinstance(cell, Cell) and cell.best else text
-
-
-def _escape_pipe(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")
-
-
-# --- HTML -------------------------------------------------------------------------------------------------------------
 
 
 def to_html(report: ComparisonReport) -> str:
     """One page: style, script and charts inside, nothing fetched."""
-    return render("report.html", title=report.title, sections=report.sections, kind_of=_kind)
-
-
-def _kind(block: Any) -> str:
-    """The name of a block or cell in the template."""
-    return "reporttable" if isinstance(block, ReportTable) else type(block).__name__.lower()
+    return render("report.html", title=report.title, sections=report.sections)

@@ -182,20 +182,20 @@ def _charts(run: Run) -> list[tuple[str, list[Chart]]]:
         lines = [Line("training", epoch, values.tolist())]
         if part in run.val_losses:
             lines.append(Line("validation", epoch, run.val_losses[part].tolist()))
-        losses.append(Chart(f"loss_{part}", "Total loss" if part == "total" else f"Loss: {part}", "epoch", lines))
+        losses.append(Chart("Total loss" if part == "total" else f"Loss: {part}", "epoch", lines))
     names = ("map", "map50", "precision", "recall")
     lines = [Line(LABELS[name], epoch, run.metrics[name].tolist()) for name in names]
-    average = Chart("ap", "Average precision", "epoch", [lines[0], lines[1]], low=0.0)
-    two = Chart("pr", "Precision and recall", "epoch", [lines[2], lines[3]], low=0.0)
+    average = Chart("Average precision", "epoch", [lines[0], lines[1]], low=0.0)
+    two = Chart("Precision and recall", "epoch", [lines[2], lines[3]], low=0.0)
     names = [name for name in ("lr0", "lr1", "lr2") if name in run.figures and np.nanmax(run.figures[name]) > 0]
-    rates = Chart("lr", "Learning rates", "epoch", [Line(n, epoch, run.figures[n].tolist()) for n in names], low=0.0)
+    rates = Chart("Learning rates", "epoch", [Line(n, epoch, run.figures[n].tolist()) for n in names], low=0.0)
     groups = [("Metrics", [average, two]), ("Losses and learning rates", [*losses, rates])]
     return [(heading, shown) for heading, charts in groups if (shown := [c for c in charts if c])]
 
 
 def _precision_recall(curves: Mapping[str, Any]) -> Chart | None:
     lines = [Line(f"{name[:40]}, AP {ap50:.3f}", curves["x"], values) for name, ap50, values in curves.get("lines", [])]
-    chart = Chart("pr_curve", "Precision over recall, IoU 0.5", "recall", lines, low=0.0, high=1.0, ends=False)
+    chart = Chart("Precision over recall, IoU 0.5", "recall", lines, low=0.0, high=1.0, ends=False)
     return chart if chart else None
 
 

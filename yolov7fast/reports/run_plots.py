@@ -9,7 +9,7 @@ from matplotlib.ticker import MaxNLocator
 
 from yolov7fast.core.errors import UserError
 from yolov7fast.evaluation.curve_plots import figure, line_colours, short
-from yolov7fast.reports.run_results import RunCurves, read_curves
+from yolov7fast.reports.run_results import Run, read_run
 
 LOSS_TITLES = {"box": "Box", "obj": "Objectness", "cls": "Classification", "giou": "GIoU"}
 METRIC_TITLES = {"precision": "Precision", "recall": "Recall", "map50": "mAP@0.5", "map": "mAP@0.5:0.95"}
@@ -23,7 +23,7 @@ def plot_results(save_dir: str | os.PathLike) -> Path:
     the names that results.csv gives them.
     """
     path = Path(save_dir) / "results.png"
-    run = read_curves(path.with_suffix(".txt"))
+    run = read_run(path.parent)
     with figure(path, (14, 6), 200) as fig:
         for ax, (title, values) in zip(fig.subplots(2, 5).flat, _panels(run)):
             measured = np.isfinite(values)
@@ -39,17 +39,17 @@ def plot_results(save_dir: str | os.PathLike) -> Path:
     return path
 
 
-def _panels(run: RunCurves) -> list[tuple[str, np.ndarray]]:
+def _panels(run: Run) -> list[tuple[str, np.ndarray]]:
     """Title and values (n,) of each panel, row by row: losses, P and R above; validation losses and mAPs below."""
-    metrics, rows = run.metrics(), []
+    rows = []
     for losses, prefix, names in (
-        (run.losses(), "", ("precision", "recall")),
-        (run.losses("val/"), "val ", ("map50", "map")),
+        (run.losses, "", ("precision", "recall")),
+        (run.val_losses, "val ", ("map50", "map")),
     ):
         parts = [part for part in losses if part != "total"][:LOSS_PANELS]
         rows += [(prefix + LOSS_TITLES.get(part, part), losses[part]) for part in parts]
         rows += [("", np.full(len(run.epoch), np.nan))] * (LOSS_PANELS - len(parts))
-        rows += [(METRIC_TITLES[name], metrics[name]) for name in names]
+        rows += [(METRIC_TITLES[name], run.metrics[name]) for name in names]
     return rows
 
 

@@ -29,38 +29,6 @@ TEXT_COLUMNS = (
 )  # fmt: skip
 LONGEST_EPOCH = 9  # digits
 METRICS = {"precision": PRECISION, "recall": RECALL, "map50": MAP50, "map": MAP}
-Rows = Mapping[int, Mapping[str, Any]]  # by epoch: fields by column of results.csv
-
-
-@dataclass(frozen=True)
-class RunCurves:
-    """The table of a run; its columns are float arrays (n,) with NaN where something was not measured."""
-
-    epoch: np.ndarray  # (n,) ascending
-    rows: Rows
-    planned: int  # epochs the run was started for, by its results.txt; 0: unknown
-
-    def column(self, name: str) -> np.ndarray:
-        return np.array([number(self.rows[epoch].get(name)) for epoch in self.epoch.tolist()])
-
-    def losses(self, prefix: str = "train/") -> dict[str, np.ndarray]:
-        """Losses by part, "total" last; prefix: `train/`, or `val/` for those of validation."""
-        names = dict.fromkeys(name for row in self.rows.values() for name in row if name and name.startswith(prefix))
-        return {name.removeprefix(prefix): self.column(name) for name in names}
-
-    def metrics(self) -> dict[str, np.ndarray]:
-        return {name: self.column(column) for name, column in METRICS.items()}
-
-
-def read_curves(text: Path) -> RunCurves:
-    """The curves of a results.txt and of the results.csv next to it; one of them is enough."""
-    table = text.with_suffix(".csv")
-    rows, planned = read_text(text) if text.is_file() else ({}, 0)
-    if table.is_file():
-        rows |= read_csv(table)
-    if not rows:
-        raise UserError(f"{text} holds no epoch; expected lines like '0/99 1.2G 0.09 0.04 0.08 ...'")
-    return RunCurves(np.array(sorted(rows)), rows, planned)
 
 
 def read_text(path: Path) -> tuple[dict[int, Mapping[str, Any]], int]:
@@ -181,12 +149,26 @@ def read_run(path: str | os.PathLike) -> Run:
         raise UserError(
             f"{folder} holds neither results.txt nor results.csv: not a training run, or not one epoch done"
         )
+    text, table = folder / "results.txt", folder / "results.csv"
+    rows, planned = read_text(text) if text.is_file() else ({}, 0)
+    rows |= read_csv(table) if table.is_file() else {}
+    if not rows:
+        raise UserError(f"{text} holds no epoch; expected lines like '0/99 1.2G 0.09 0.04 0.08 ...'")
+    epoch = np.array(sorted(rows))
+
+    def column(name: str) -> np.ndarray:
+        return np.array([number(rows[e].get(name)) for e in epoch.tolist()])
+
+    def losses(prefix: str) -> dict[str, np.ndarray]:
+        """By part, "total" last."""
+        names = dict.fromkeys(name for row in rows.values() for name in row if name and name.startswith(prefix))
+        return {name.removeprefix(prefix): column(name) for name in names}
+
     notes: list[str] = []
-    curves = read_curves(folder / "results.txt")
-    epoch, done = curves.epoch, int(curves.epoch[-1]) + 1
-    seconds, time_source = _times(folder, epoch, curves.column("seconds"), notes)
+    done = int(epoch[-1]) + 1
+    seconds, time_source = _times(folder, epoch, column("seconds"), notes)
     opt = _read_yaml(folder / "opt.yaml", notes)
-    planned = max(curves.planned or _planned(opt, done, notes), done)
+    planned = max(planned or _planned(opt, done, notes), done)
     if holes := done - len(epoch):
         notes.append(f"{holes} epochs are missing from its results")
     elif len(epoch) < planned:
@@ -196,12 +178,12 @@ def read_run(path: str | os.PathLike) -> Run:
         folder=folder,
         epoch=epoch,
         planned=planned,
-        losses=curves.losses(),
-        val_losses=curves.losses("val/"),
-        metrics=curves.metrics(),
+        losses=losses("train/"),
+        val_losses=losses("val/"),
+        metrics={name: column(metric) for name, metric in METRICS.items()},
         seconds=seconds,
         time_source=time_source,
-        figures={name: values for name in FIGURES if np.isfinite(values := curves.column(name)).any()},
+        figures={name: values for name in FIGURES if np.isfinite(values := column(name)).any()},
         opt=opt,
         hyp=_read_yaml(folder / "hyp.yaml", notes),
         weights={p.name: p.stat().st_size for p in checkpoints(folder)},

@@ -19,7 +19,7 @@ import yaml
 from yolov7fast.core.errors import UserError, shown
 from yolov7fast.core.files.atomic import write_atomically
 from yolov7fast.reports.comparison import build_report
-from yolov7fast.reports.html_page import Bullets, ComparisonReport, ReportTable, Section, Text
+from yolov7fast.reports.html_page import ComparisonReport, ReportTable, Section
 from yolov7fast.reports.run_results import Run, read_runs
 from yolov7fast.reports.trial_ranking import COMPLETED, TrialRun, rank, readable, verdict
 from yolov7fast.search import trial_options as options
@@ -102,9 +102,7 @@ class StudyPart:
             *filter(None, [verdict(ranked).replace("Setting", "Configuration").replace("setting", "configuration")]),
             "Accuracy is that of the last epoch. The result holds for this data set, network and length of training.",
         ]
-        return Section(
-            f"Configurations at {self.title}", [Text("Best first."), ReportTable(header, rows), Bullets(notes)]
-        )
+        return Section(f"Configurations at {self.title}", ["Best first.", ReportTable(header, rows), notes])
 
 
 def run_study(

@@ -29,7 +29,7 @@ from yolov7fast.data.data_yaml import DataYaml, check_train_source, find_data, l
 from yolov7fast.data.labels import Subset, check_class_range
 from yolov7fast.data.loading.create_dataloader import create_dataloader
 from yolov7fast.data.quick_check import closer_look, odd_signs, same_images
-from yolov7fast.evaluation.eval_config import EvalConfig, OutputConfig
+from yolov7fast.evaluation.eval_config import EvalConfig
 from yolov7fast.evaluation.eval_result import SUMMARY, EvalResult, validation_loss
 from yolov7fast.evaluation.run_evaluation import run_evaluation
 from yolov7fast.evaluation.validation_findings import FindingsSink, findings
@@ -339,7 +339,8 @@ class Family(ABC):
             single_cls=self.config.single_cls,
             v5_metric=getattr(self.config, "v5_metric", False),
             half=self.config.amp != "off",
-            outputs=OutputConfig(verbose=final and self.nc < 50, plots=draw and keeps_files),
+            verbose=final and self.nc < 50,
+            plots=draw and keeps_files,
         )
         sinks = [FindingsSink(self.nc)] if keeps_files else []
         where = self.val_loader, self.data, self.run_dir

@@ -23,10 +23,10 @@ from yolov7fast.checkpoint.released_weights import local_weights
 from yolov7fast.core.errors import UserError, shown
 from yolov7fast.core.files.paths import check_file
 from yolov7fast.core.text import printable
-from yolov7fast.data.class_weights import labels_to_class_weights, labels_to_image_weights
+from yolov7fast.data.class_groups import labels_to_class_weights, labels_to_image_weights
 from yolov7fast.data.data_yaml import DataYaml
 from yolov7fast.data.dataset import LoadImagesAndLabels
-from yolov7fast.evaluation.eval_config import TRAINING_IOU, EvalConfig, OutputConfig
+from yolov7fast.evaluation.eval_config import TRAINING_IOU, EvalConfig
 from yolov7fast.evaluation.run_evaluation import run_evaluation
 from yolov7fast.losses.assigners import assigner_at, assigner_stages
 from yolov7fast.losses.loss_builder import build_loss
@@ -338,7 +338,9 @@ class YoloFamily(Family):
             iou_thres=0.7,
             v5_metric=self.config.v5_metric,
             half=self.config.amp != "off",
-            outputs=OutputConfig(save_json=True, plots=False, is_coco=True),
+            save_json=True,
+            plots=False,
+            is_coco=True,
         )
         from yolov7fast.checkpoint.ensemble import attempt_load
 

@@ -1,6 +1,5 @@
 """The label cache: when it is used, when it is rebuilt, what is reported, and that nothing in it is ever executed."""
 
-import io
 import os
 import signal
 
@@ -102,7 +101,6 @@ def die(*args, **options):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-@pytest.mark.timeout(60)
 def test_a_killed_process_ends_the_check_with_a_remedy(tree, monkeypatch):
     monkeypatch.setattr(label_cache, "MANY", 1)
     monkeypatch.setattr(label_cache, "check_pair", die)
@@ -200,18 +198,19 @@ def test_a_cache_with_a_flipped_bit_is_rebuilt_with_one_line(tree, checks, caplo
     assert len(checks) == 8  # it was written again
 
 
-@pytest.mark.parametrize("kind", ["torch", "objects", "empty", "cut short", "folder"])
+@pytest.mark.parametrize("kind", ["torch", "objects", "compressed", "empty", "cut short", "folder"])
 def test_a_foreign_or_damaged_cache_is_rebuilt_and_never_executed(kind, tree, checks):
     cache, fuse = tree / CACHE, tree / "fuse"
     if kind == "torch":
         torch.save({"version": 0.1, "x": Bomb(fuse)}, cache)
-    elif kind == "objects":  # with the right digest and checksum
+    elif kind in ("objects", "compressed"):  # with the right digest
         load(tree)
         checks.clear()
-        contents = io.BytesIO()
-        np.save(contents, np.array([Bomb(fuse)], dtype=object))
-        head = cache.read_bytes()[: len(label_cache.MAGIC) + 32]
-        cache.write_bytes(head + label_cache._checksum(contents.getvalue()) + contents.getvalue())
+        with np.load(cache) as file:
+            arrays = dict(file)
+        changed = np.array([Bomb(fuse)], dtype=object) if kind == "objects" else np.zeros((1 << 20, 5), np.float32)
+        with open(cache, "wb") as file:
+            (np.savez if kind == "objects" else np.savez_compressed)(file, **arrays | {"labels": changed})
     elif kind == "empty":
         cache.touch()
     elif kind == "folder":

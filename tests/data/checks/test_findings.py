@@ -8,8 +8,7 @@ import pytest
 
 from tests.data.checks.seeded import Defect
 from yolov7fast.data.checks.check_findings import CHECKS, ERROR, NOTE, DatasetCounts, Findings
-from yolov7fast.data.checks.dataset_checks import check_classes
-from yolov7fast.data.checks.examine import examine
+from yolov7fast.data.checks.examine import check_classes, examine
 
 CFG = "cfg/training/yolov7-tiny.yaml"
 OPTIONS = {"img_size": 320, "cfg": CFG}

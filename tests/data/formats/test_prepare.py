@@ -101,13 +101,15 @@ def test_images_that_are_missing_are_counted_and_named(tmp_path, caplog):
     (root / "train2017" / "001.png").unlink()
     with caplog.at_level(logging.INFO):
         data = load_data_yaml(root)
-    assert any("1 images that the annotations name are missing, first" in message for message in caplog.messages)
+    assert any("1 x image left out: missing image, first" in message for message in caplog.messages)
     assert len(Path(data.train).read_text().splitlines()) == 7
     for image in (root / "train2017").iterdir():
         image.unlink()
     for image in (root / "val2017").iterdir():
         image.unlink()
-    with pytest.raises(UserError, match=r"none of the 12 images .* exists \(first .*000\.png\)"):
+    with pytest.raises(
+        UserError, match=r"none of the 12 images .* can be used \(12 x .* missing image, first .*000\.png"
+    ):
         prepare(root)
 
 

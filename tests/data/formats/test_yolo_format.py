@@ -9,6 +9,13 @@ from yolov7fast.data.formats.yolo_format import parse_labels
 GOOD = "0 0.5 0.5 0.2 0.4\n2 0.1 0.2 0.1 0.1\n"
 
 
+def parsed(folder, text) -> Sample:
+    (folder / "a.txt").write_text(text, newline="")
+    sample = Sample("a.jpg", "a.jpg", (1, 1), str(folder / "a.txt"))
+    parse_labels(sample)
+    return sample
+
+
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(
     ("text", "faults", "lines"),
@@ -28,17 +35,15 @@ GOOD = "0 0.5 0.5 0.2 0.4\n2 0.1 0.2 0.1 0.1\n"
         ("0 0.1 0.1 0.3 0.1 0.3 0.3 0.1 0.3\n1 0.5 0.5 0.1 0.1\n", [("box among polygons", 2)], [1, 2]),
     ],
 )
-def test_good_lines_are_objects_and_bad_ones_faults(text, faults, lines):
-    sample = Sample("a.jpg", "a.jpg", (1, 1), "a.txt")
-    parse_labels(text, sample)
+def test_good_lines_are_objects_and_bad_ones_faults(text, faults, lines, tmp_path):
+    sample = parsed(tmp_path, text)
     assert [(fault.kind, fault.line) for fault in sample.faults] == faults
     assert sample.lines.tolist() == lines
     assert len(sample.classes) == len(sample.boxes) == len(sample.crowd) == len(lines)
     assert bool(sample.rings) == ("polygons" in str(faults))
 
 
-def test_boxes_of_a_good_file():
-    sample = Sample("a.jpg", "a.jpg", (1, 1), "a.txt")
-    parse_labels(GOOD, sample)
+def test_boxes_of_a_good_file(tmp_path):
+    sample = parsed(tmp_path, GOOD)
     assert sample.classes.tolist() == [0, 2]
     np.testing.assert_allclose(sample.boxes, [[0.4, 0.3, 0.6, 0.7], [0.05, 0.15, 0.15, 0.25]], atol=1e-15)

@@ -2,7 +2,7 @@
 
     yolov7fast compare runs/train/A runs/train/B --rate 1.5
 
-Writes report.md, report.html (one page with the plots inside) and plots/*.svg to the output folder.
+Writes report.html (one page) and report.md (the same without curves) to the output folder.
 """
 
 from pathlib import Path
@@ -12,18 +12,15 @@ from yolov7fast.core.files.atomic import write_atomically
 from yolov7fast.core.files.paths import increment_path
 from yolov7fast.core.programs import program
 from yolov7fast.reports.comparison import build_report
-from yolov7fast.reports.html_page import Bullets, ComparisonReport, to_html, to_markdown
+from yolov7fast.reports.html_page import ComparisonReport, section_markdown, to_html, to_markdown
 from yolov7fast.reports.run_results import read_runs
 
 
 def write_report(report: ComparisonReport, folder: Path) -> list[Path]:
     """The files of a report below `folder`, each put in place in one step; returns Markdown and HTML."""
-    (folder / "plots").mkdir(parents=True, exist_ok=True)
-    drawn = [p for s in report.sections for block in s.blocks if isinstance(block, list) for p in block]
-    for plot in drawn:
-        write_atomically(folder / "plots" / f"{plot.name}.svg", plot.file_svg())
+    folder.mkdir(parents=True, exist_ok=True)
     page, text = folder / "report.html", folder / "report.md"
-    write_atomically(text, to_markdown(report, "plots"))
+    write_atomically(text, to_markdown(report))
     write_atomically(page, to_html(report))
     return [text, page]
 
@@ -44,6 +41,5 @@ def main() -> int:
         raise UserError(f"--output {folder} cannot be written to ({error.strerror}); give another folder") from None
     for path in written:
         print(f"written: {path}")
-    advice = [block for block in report.sections[-1].blocks if isinstance(block, Bullets)]
-    print("\n".join(["", *(f"- {item.replace('**', '')}" for block in advice for item in block.items)]))
+    print("\n" + section_markdown(report.sections[-1]).replace("**", ""))
     return 0

@@ -23,15 +23,13 @@ from yolov7fast.core.files.atomic import write_atomically
 from yolov7fast.core.process.output import log_to_stderr
 from yolov7fast.core.programs import program
 from yolov7fast.core.text import counted, printable
-from yolov7fast.data.checks.check_findings import ERROR, EXIT_CODES, SEVERITIES, as_text
-from yolov7fast.data.checks.dataset_checks import DEFAULT_CFG
-from yolov7fast.data.checks.examine import Examined, examine
-from yolov7fast.data.checks.fix import CORRECTED, write_fixed
+from yolov7fast.data.checks.check_findings import CORRECTED, ERROR, EXIT_CODES, SEVERITIES, as_text, undecided
+from yolov7fast.data.checks.examine import DEFAULT_CFG, Examined, examine
 from yolov7fast.data.data_yaml import find_data
 from yolov7fast.data.formats.dataset_files import plain_name
 from yolov7fast.data.formats.prepare import split_off
 from yolov7fast.data.formats.recognise import recognise
-from yolov7fast.data.formats.write_dataset import FORMATS, IMAGES, write_as
+from yolov7fast.data.formats.write_dataset import FORMATS, IMAGES, Written, write_as
 from yolov7fast.data.shapes import NAMES, make_shapes
 
 DEFAULT_SIZE = 640  # pixels, as train.py's
@@ -101,10 +99,8 @@ def run_check(opt: argparse.Namespace) -> int:
     found = ", ".join(counted(counts[s], s) for s in SEVERITIES if counts[s]) or "nothing found"
     print(f"{found}; page: {page}")
     if opt.fix:
-        listed, changes = write_fixed(examined, Path(opt.fix))
-        print(f"corrected copy: {Path(opt.fix) / 'data.yaml'}; {sum(changes.values())} changes, listed in {listed}")
-        for what, count in changes.most_common():
-            print(f"  {count:>8,}  {what}")
+        written = write_as("yolo", examined.annotated, Path(opt.fix), "link", remarks=undecided(report))
+        print(f"corrected copy: {written.entry}; {_changes(written)}")
     elif errors := [f.check for f in report.findings if f.severity == ERROR and f.check in CORRECTED]:
         print(f"--fix FOLDER writes a corrected copy of the labels: it can correct {', '.join(errors)}")
     return EXIT_CODES[report.severity]
@@ -152,12 +148,15 @@ def run_convert(opt: argparse.Namespace) -> int:
     if opt.val_fraction:
         print(f"  {split_off(annotated, opt.val_fraction, path)}")
     written = write_as(opt.to, annotated, Path(opt.folder), opt.images, opt.boxes)
-    faults = sum(len(sample.faults) for sample in annotated.samples)
-    changes = written.changes + Counter({"object left out that cannot be read": faults})
-    for what, count in changes.items():
-        print(f"  {count:,} x {what}")
-    print(f"written: {written.entry}")
+    print(f"written: {written.entry}; {_changes(written)}")
     return 0
+
+
+def _changes(written: Written) -> str:
+    """The number of changes of each kind, a line each."""
+    kinds = "".join(f"\n{count:>10,}  {what}" for what, count in written.changes.most_common())
+    where = f", listed in {written.entry.parent / 'changes.txt'}" if kinds else ""
+    return f"{written.changes.total():,} changes{where}{kinds}"
 
 
 # --- shapes -----------------------------------------------------------------------------------------------------------

@@ -1,9 +1,8 @@
 """Export a trained network to ONNX, TorchScript and OpenVINO: `python export.py --weights best.pt --nms`.
 
---benchmark compares the formats instead; --deploy-cfg writes a .pt file with the network of cfg/deploy.
+--deploy-cfg writes a .pt file with the network of cfg/deploy instead.
 """
 
-import tempfile
 from argparse import Namespace
 from pathlib import Path
 
@@ -34,29 +33,6 @@ def run(opt: Namespace) -> list:
     for file in files:
         print(f"{file.path} ({file.size / 1e6:.1f} MB): proved by {file.report}")
     return files
-
-
-def benchmark(opt: Namespace) -> str:
-    """Export to every format into a temporary folder and measure each; returns the table."""
-    import torch
-
-    from yolov7fast.data.data_yaml import load_data_yaml
-    from yolov7fast.inference.export.export_network import load_source
-    from yolov7fast.inference.export.format_benchmark import run_benchmark, table
-
-    if not opt.data:
-        raise UserError("--benchmark measures accuracy, too: give --data FILE, whose val images are used")
-    if opt.threads:
-        torch.set_num_threads(opt.threads)
-    data, source = load_data_yaml(opt.data), load_source(opt.weights)
-    with tempfile.TemporaryDirectory() as folder:
-        rows = run_benchmark(source, data, opt.img_size[0], Path(folder), opt.runs)
-    pytorch, *exported = rows
-    fastest = min(exported, key=lambda row: row.milliseconds[0])
-    gain, threads = pytorch.milliseconds[0] / fastest.milliseconds[0], torch.get_num_threads()
-    text = table(rows)
-    print(f"\n{text}\n\nFastest at batch 1 on {threads} threads: {fastest.name}, {gain:.2f} times as fast as PyTorch.")
-    return text
 
 
 def write_deploy(weights: Path, cfg: Path, output: Path) -> float:
@@ -99,9 +75,7 @@ def largest_difference(trained, deploy) -> float:
 def main() -> int:
     opt = (own := parser()).parse_args()
     check_limits(opt, own.flags)
-    if opt.benchmark:
-        benchmark(opt)
-    elif opt.deploy_cfg:
+    if opt.deploy_cfg:
         weights = Path(opt.weights)
         output = weights.with_name(f"{weights.stem}_deploy.pt")
         difference = write_deploy(weights, Path(opt.deploy_cfg), output)

@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from yolov7fast.cli.flags.row import DATA, DETECTION, NETWORK, SPEED, Flag
+from yolov7fast.cli.flags.row import DATA, DETECTION, NETWORK, Flag
 
 FILE = "the file"
 own = partial(Flag, where=("export",))
@@ -37,10 +37,7 @@ ROWS = [
     upstream("--topk-all", int, None, "most detections of an image; default 100, with --nms 300", DETECTION, low=1),
     upstream("--iou-thres", float, 0.45, "IoU above which NMS suppresses the weaker box", DETECTION, low=0, high=1),
     upstream("--conf-thres", float, 0.25, "confidence threshold", DETECTION, low=0, high=1),
-    own("--data", str, "", "data yaml: verify with its val images; --benchmark: measure on them", DATA),
+    own("--data", str, "", "data yaml: verify with its val images", DATA),
     upstream("--device", str, "cpu", "cpu: networks are traced there, and files name no device", FILE),
     own("--deploy-cfg", str, "", "write NAME_deploy.pt instead: the network of this cfg/deploy YAML", FILE),
-    own("--benchmark", bool, False, "write no file; compare all formats: size, accuracy on --data, time", SPEED),
-    own("--runs", int, 20, "--benchmark: rounds of timing; their median counts", SPEED, low=1),
-    own("--threads", int, 0, "--benchmark: threads of every runtime; 0: as PyTorch chooses", SPEED, low=0),
 ]

@@ -34,7 +34,7 @@ from yolov7fast.core.files.atomic import atomic_file
 from yolov7fast.core.files.locks import exclusive
 from yolov7fast.core.process.threads import ThreadPool, in_order
 from yolov7fast.data.caches.label_cache import is_writable
-from yolov7fast.data.image_io import LoadedImage, image_size, load_resized, resized_shape
+from yolov7fast.data.image_io import LoadedImage, file_stamps, image_size, load_resized, resized_shape
 
 LOGGER = logging.getLogger(__name__)
 MAGIC = b"YOLOPACK"
@@ -62,7 +62,7 @@ def open_cache(
     if kind != "disk":
         raise UserError(f"--cache-images {kind}: choose ram or disk")
     return PackedImages.open_or_build(
-        img_files, img_size, augment=augment, cache_dir=cache_dir, prefix=prefix, default_dir=folder
+        img_files, img_size, augment=augment, cache_dir=cache_dir or folder, prefix=prefix
     )
 
 
@@ -91,11 +91,11 @@ class PackedImages:
     opens the file again.
     """
 
-    def __init__(self, path: Path, rows: np.ndarray, img_files: Sequence[str], img_size: int, augment: bool):
+    def __init__(self, path: Path, rows: np.ndarray, want: "_Wanted"):
         """rows: int64 (n, 8), the table rows of these images, in order."""
         self.path = path
         self._rows = rows
-        self._source = img_files, img_size, augment
+        self._want = want
         with open(path, "rb") as f:
             self._map = mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ)
         self._pixels = np.frombuffer(self._map, np.uint8)
@@ -110,22 +110,23 @@ class PackedImages:
         img_size: int,
         *,
         augment: bool,
-        cache_dir: str | os.PathLike | None = None,
+        cache_dir: str | os.PathLike,
         prefix: str = "",
-        default_dir: str | os.PathLike | None = None,
     ) -> "PackedImages":
         """Open the pack of these images; build it first if there is none or a source file has changed.
 
-        The file is in `cache_dir`, `default_dir` (next to the labels) or the folder of the first image. A larger pack
-        that holds all these images is used too (subsets, other orders). Several processes may call this at once: one
-        builds, the others wait. Only building needs a writable folder.
+        A larger pack that holds all these images is used too (subsets, other orders). Several processes may call this
+        at once: one builds, the others wait. Only building needs a writable folder.
         """
-        folder = Path(cache_dir or default_dir or Path(img_files[0]).parent)
+        folder = Path(cache_dir)
         want = _Wanted(img_files, img_size, augment)
         try:
             found = _find(folder, want)
             if found is None:
-                _make_folder(folder, prefix)
+                nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+                if not is_writable(nearest):  # also if marked read-only, for root
+                    raise UserError(f"{prefix}{nearest} cannot be written; name a place for it with --cache-dir")
+                folder.mkdir(parents=True, exist_ok=True)
                 path = folder / want.file_name
                 with exclusive(path.with_suffix(".lock"), f"{prefix}waiting for another process to pack images"):
                     found = _find(folder, want)
@@ -133,7 +134,7 @@ class PackedImages:
                         if path.exists():
                             LOGGER.warning(f"{prefix}{path} is damaged, or its images have changed: it is built again")
                         found = _build(path, want, prefix)
-            return cls(*found, img_files, img_size, augment)
+            return cls(*found, want)
         except OSError as error:
             raise UserError(
                 f"cannot keep packed images in {folder} ({error.strerror or error}); name a place with --cache-dir"
@@ -154,28 +155,20 @@ class PackedImages:
 
     def _decode_source(self, i: int) -> LoadedImage:
         """Decode a damaged image from its source file and remove the pack, so that the next run builds it again."""
-        img_files, img_size, augment = self._source
+        source = self._want.paths[i]
         if not self._reported:
             self._reported = True
             with contextlib.suppress(OSError):
                 self.path.unlink(missing_ok=True)
             remedy = "remove the file to have" if self.path.exists() else "the file is removed; the next run has"
             LOGGER.warning(
-                f"packed images {self.path}: {img_files[i]} is damaged there (its checksum differs); such images are "
+                f"packed images {self.path}: {source} is damaged there (its checksum differs); such images are "
                 f"decoded from their sources; {remedy} it built again"
             )
-        return load_resized(img_files[i], img_size, augment)
+        return load_resized(source, self._want.img_size, self._want.augment)
 
     def __reduce__(self):
-        return PackedImages, (self.path, self._rows, *self._source)
-
-
-def _make_folder(folder: Path, prefix: str) -> None:
-    """Create the folder, unless it or its nearest existing parent is marked read-only."""
-    nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    if not is_writable(nearest):
-        raise UserError(f"{prefix}{nearest} cannot be written; name a place for the image cache with --cache-dir")
-    folder.mkdir(parents=True, exist_ok=True)
+        return PackedImages, (self.path, self._rows, self._want)
 
 
 class _Wanted:
@@ -185,13 +178,9 @@ class _Wanted:
         self.img_size, self.augment = img_size, augment
         self.mode = "linear" if augment else "area"  # how images are resized
         self.paths = [os.path.abspath(f) for f in img_files]
-        self.stamps = np.empty((len(self.paths), 2), np.int64)
-        for i, path in enumerate(self.paths):
-            try:
-                stat = os.stat(path)
-            except OSError as error:
-                raise UserError(f"image {path}: {error.strerror}; fix or remove it from the data set") from error
-            self.stamps[i] = stat.st_size, stat.st_mtime_ns
+        self.stamps = file_stamps(self.paths)
+        if len(missing := np.flatnonzero(self.stamps[:, 0] < 0)):
+            raise UserError(f"image {self.paths[missing[0]]} cannot be read; restore it or remove it from the data set")
 
     @property
     def file_name(self) -> str:
@@ -251,7 +240,12 @@ def _build(path: Path, want: _Wanted, prefix: str) -> tuple[Path, np.ndarray]:
     with atomic_file(path, remedy="make room, or name another place for packed images with --cache-dir") as f:
         _check_space(path.parent, want)
         rows = _write(f, want, prefix)
-    _remove_superseded(path, want)
+    wanted = set(want.paths)
+    for other in path.parent.glob(f"images-{want.img_size}-{want.mode}-*.pack"):
+        index = _read_index(other, want.img_size, want.mode)
+        if other != path and index is not None and wanted.issuperset(index[0]):  # images were added to the data set
+            with contextlib.suppress(OSError):
+                other.unlink()
     return path, rows
 
 
@@ -298,16 +292,6 @@ def _check_space(folder: Path, want: _Wanted) -> None:
             f"the disk cache of {len(want.paths)} images at {want.img_size} needs {_amount(needed)} in {folder}, "
             f"where {_amount(free)} are free; make room, name another place with --cache-dir, or use --cache-images ram"
         )
-
-
-def _remove_superseded(path: Path, want: _Wanted) -> None:
-    """Delete packs of this folder whose images are all in the new one: images were added to the data set."""
-    wanted = set(want.paths)
-    for other in path.parent.glob(f"images-{want.img_size}-{want.mode}-*.pack"):
-        index = _read_index(other, want.img_size, want.mode)
-        if other != path and index is not None and wanted.issuperset(index[0]):
-            with contextlib.suppress(OSError):
-                other.unlink()
 
 
 def _amount(n: int) -> str:

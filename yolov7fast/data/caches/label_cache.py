@@ -1,18 +1,18 @@
 """The label cache: labels of a whole data set, checked once in parallel, with a report of the problems.
 
-The cache is a file of NumPy arrays without pickles next to the labels (`labels/train.yolov7fast.cache`; upstream's
-`labels/train.cache` is neither read nor written). It begins with a content hash, over paths, sizes and times of all
-images and label files, and a checksum of the arrays, and is used only if both are right; a stale, damaged or foreign
-file is replaced, never executed. Where the folder cannot be written, cache and report go to `cache_dir` or the user's
-cache folder.
+The cache is an .npz file without pickles next to the labels (`labels/train.yolov7fast.cache`; upstream's
+`labels/train.cache` is neither read nor written). It holds a content hash, over paths, sizes and times of all images
+and label files, and is used only if this and the archive's own checksums are right; a stale, damaged or foreign file is
+replaced, never executed. Where the folder cannot be written, cache and report go to `cache_dir` or the user's cache
+folder.
 """
 
 import contextlib
 import hashlib
-import io
 import json
 import logging
 import os
+import zipfile
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures.process import BrokenProcessPool
@@ -25,19 +25,15 @@ from tqdm import tqdm
 
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.atomic import atomic_file
-from yolov7fast.core.process.threads import ThreadPool
 from yolov7fast.core.text import counted, printable
-from yolov7fast.data.image_io import file_workers, truncation_was_reported
-from yolov7fast.data.labels import LINE_FAULTS, MIXED, TRUNCATED, Checked, Paths, Problem, check_pair, img2label_paths
+from yolov7fast.data.image_io import file_stamps, file_workers, truncation_was_reported
+from yolov7fast.data.labels import LINE_FAULTS, MIXED, TRUNCATED, Paths, Problem, check_pair, img2label_paths
 
 LOGGER = logging.getLogger(__name__)
-VERSION = 6
-MAGIC = b"YOLOLABELS"
-CHECKSUM_BYTES = 16
+VERSION = 7
 SUFFIX = ".yolov7fast.cache"
 PARTIAL = ".partial"  # in the name of a cache whose label files may have lost lines
 NAMED = 5  # truncated images named in a warning
-THREADS = 8
 MANY = 4000  # images from which on processes are used: parsing labels holds the interpreter lock
 
 
@@ -136,21 +132,25 @@ def load_labels(
 
 def _scan(img_files: Sequence[str], label_files: Sequence[str], what: str, keep_partial: bool) -> LabelTable:
     check = partial(check_pair, keep_partial=keep_partial)
-    kept: list[tuple[str, np.ndarray, Checked]] = []
-    problems: list[Problem] = []
-    found = missing = empty = corrupt = 0
+    table = LabelTable([], [], np.zeros((0, 2), np.int64), [], Counts(total=len(img_files)), [])
+    shapes, counts = [], table.counts
     with file_workers(len(img_files), MANY) as pool, tqdm(total=len(img_files), desc=what) as bar:
         try:
             for path, checked in zip(img_files, pool.map(check, img_files, label_files, chunksize=64)):
-                found += checked.found
-                problems += checked.problems
-                if checked.labels is None:
-                    corrupt += 1
-                else:
-                    missing += not checked.found
-                    empty += checked.found and not len(checked.labels)
-                    kept.append((path, checked.labels, checked))
-                counts = Counts(found, missing, empty, corrupt, len(img_files))
+                table.problems.extend(checked.problems)
+                bad = checked.labels is None
+                if checked.labels is not None:
+                    table.img_files.append(path)
+                    table.labels.append(checked.labels)
+                    table.segments.append(checked.segments)
+                    shapes.append(checked.shape)
+                counts = Counts(
+                    found=counts.found + checked.found,
+                    missing=counts.missing + (not bad and not checked.found),
+                    empty=counts.empty + (not bad and checked.found and not len(table.labels[-1])),
+                    corrupt=counts.corrupt + bad,
+                    total=counts.total,
+                )
                 bar.set_description_str(f"{what}{counts}", refresh=False)
                 bar.update()
         except BrokenProcessPool as error:
@@ -158,14 +158,7 @@ def _scan(img_files: Sequence[str], label_files: Sequence[str], what: str, keep_
                 f"{what}a process that checks labels died, usually because memory ran out: end other programs, use "
                 "fewer --workers, or raise the container's memory limit, then start again"
             ) from error
-    return LabelTable(
-        [path for path, _, _ in kept],
-        [labels for _, labels, _ in kept],
-        np.array([checked.shape for _, _, checked in kept], np.int64).reshape(-1, 2),
-        [checked.segments for _, _, checked in kept],
-        Counts(found, missing, empty, corrupt, len(img_files)),
-        problems,
-    )
+    return table._replace(shapes=np.array(shapes, np.int64).reshape(-1, 2), counts=counts)
 
 
 def _warn_of_losses(table: LabelTable, prefix: str) -> None:
@@ -232,22 +225,10 @@ def _places(
 
 def content_hash(img_files: Sequence[str], label_files: Sequence[str], keep_partial: bool = False) -> str:
     """Hash the paths, sizes and modification times of these files; a missing file has its own value."""
-
-    def stamp(path: str) -> bytes:
-        try:
-            stat = os.stat(path)
-        except OSError:
-            return f"{path}\0absent\n".encode(errors="surrogateescape")
-        return f"{path}\0{stat.st_size}\0{stat.st_mtime_ns}\n".encode(errors="surrogateescape")
-
-    def stamps(paths: Sequence[str]) -> bytes:
-        return b"".join(map(stamp, paths))
-
     files = [*img_files, *label_files]
     digest = hashlib.blake2b(f"labels {VERSION}{PARTIAL * keep_partial}\n".encode(), digest_size=16)
-    with ThreadPool(THREADS) as pool:  # on network file systems each stat is slow
-        for part in pool.map(stamps, (files[i : i + 1000] for i in range(0, len(files), 1000))):
-            digest.update(part)
+    digest.update("\0".join(files).encode(errors="surrogateescape"))
+    digest.update(file_stamps(files).tobytes())
     return digest.hexdigest()
 
 
@@ -255,17 +236,16 @@ def _write(places: Sequence[Path], table: LabelTable, digest: str) -> Path | Non
     """Write the cache to the first writable place and return it; None only costs another scan next time."""
     polygons = [p for image in table.segments for p in image]
     header = {"counts": table.counts, "img_files": table.img_files, "problems": table.problems}
-    contents = io.BytesIO()
-    for array in (
-        np.frombuffer(json.dumps(header).encode(), np.uint8),
-        np.concatenate([np.zeros((0, 5), np.float32), *table.labels]),
-        np.array([len(x) for x in table.labels], np.int64),
-        table.shapes,
-        np.concatenate([np.zeros((0, 2), np.float32), *polygons]),
-        np.array([len(p) for p in polygons], np.int64),
-        np.array([len(x) for x in table.segments], np.int64),
-    ):
-        np.save(contents, array, allow_pickle=False)
+    arrays = {
+        "digest": np.array(digest),
+        "header": np.frombuffer(json.dumps(header).encode(), np.uint8),
+        "labels": np.concatenate([np.zeros((0, 5), np.float32), *table.labels]),
+        "rows": np.array([len(x) for x in table.labels], np.int64),
+        "shapes": table.shapes,
+        "points": np.concatenate([np.zeros((0, 2), np.float32), *polygons]),
+        "corners": np.array([len(p) for p in polygons], np.int64),
+        "polygons": np.array([len(x) for x in table.segments], np.int64),
+    }
     for i, place in enumerate(places):
         try:
             if i:
@@ -273,20 +253,11 @@ def _write(places: Sequence[Path], table: LabelTable, digest: str) -> Path | Non
             elif not is_writable(place.parent):
                 continue
             with atomic_file(place) as f:
-                f.write(_head(digest) + _checksum(contents.getbuffer()))
-                f.write(contents.getbuffer())
+                np.savez(f, **arrays)
             return place
         except (OSError, UserError):
             continue
     return None
-
-
-def _head(digest: str) -> bytes:
-    return MAGIC + digest.encode()
-
-
-def _checksum(contents: bytes | memoryview) -> bytes:
-    return hashlib.blake2b(contents, digest_size=CHECKSUM_BYTES).digest()
 
 
 def is_writable(folder: Path) -> bool:
@@ -299,34 +270,28 @@ def is_writable(folder: Path) -> bool:
 
 def _read(place: Path, digest: str, prefix: str) -> LabelTable | None:
     """Return the cached table; None if the file is missing, stale or, with a warning, damaged or foreign."""
-    try:
-        with open(place, "rb") as f:
-            head = f.read(len(_head(digest)))
-            if head.startswith(MAGIC) and head != _head(digest):
-                return None  # of other files, or of an earlier state of them
-            checksum, contents = f.read(CHECKSUM_BYTES), f.read()
-    except OSError:
+    if not place.is_file():
         return None
     try:
-        if head != _head(digest) or checksum != _checksum(contents):
-            raise ValueError("not the contents that were written")
-        return _table(io.BytesIO(contents))
+        with zipfile.ZipFile(place) as archive:  # written uncompressed: a small file cannot fill the memory
+            if sum(entry.file_size for entry in archive.infolist()) > place.stat().st_size:
+                raise ValueError("compressed")
+        with np.load(place, allow_pickle=False) as file:
+            if file["digest"].item() != digest:
+                return None  # of other files, or of an earlier state of them
+            arrays = dict(file)
+        known = json.loads(arrays["header"].tobytes())
+        return LabelTable(
+            known["img_files"],
+            _cut(arrays["labels"], arrays["rows"]),
+            arrays["shapes"],
+            _cut(_cut(arrays["points"], arrays["corners"]), arrays["polygons"]),
+            Counts(*known["counts"]),
+            [Problem(*p) for p in known["problems"]],
+        )
     except Exception:  # damaged files raise many types; the cache is rebuilt
         LOGGER.warning(f"{prefix}{place} is damaged or of another version, so it is not used")
         return None
-
-
-def _table(contents: io.BytesIO) -> LabelTable:
-    header, labels, rows, shapes, points, corners, polygons = (np.load(contents, allow_pickle=False) for _ in range(7))
-    known = json.loads(header.tobytes())
-    return LabelTable(
-        known["img_files"],
-        _cut(labels, rows),
-        shapes,
-        _cut(_cut(points, corners), polygons),
-        Counts(*known["counts"]),
-        [Problem(*p) for p in known["problems"]],
-    )
 
 
 def _cut(values, lengths: np.ndarray) -> list:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from yolov7fast.core.text import counted, printable
+from yolov7fast.data.formats.annotated_set import place_of
 
 NOTE, WARNING, ERROR = "note", "warning", "error"
 SEVERITIES = (ERROR, WARNING, NOTE)
@@ -85,6 +86,15 @@ CHECKS = {
     "no anchor reaches": Check(
         WARNING, "box", "Let autoanchor run (no --noautoanchor), or use the anchors given here."
     ),
+}
+
+
+# what a copy written by `formats.write_dataset` does not have
+CORRECTED = {
+    *("missing image", "unreadable image", "image under 10 pixels", "unsupported image format", "unreadable label"),
+    *("wrong columns", "not a number", "not finite", "bad class", "fractional class", "box among polygons"),
+    *("class beyond nc", "coordinates out of range", "box outside the image", "box over the edge", "box without area"),
+    *("duplicate box", "shared label file", "missing label", "suffix differs from content", "label without image"),
 }
 
 
@@ -200,11 +210,21 @@ def as_text(report: CheckReport, width: int | None = None) -> str:
     return "\n".join([*lines, "", *_count_lines(report.figures, width)])
 
 
+def undecided(report: CheckReport) -> str:
+    """The findings that only the user can resolve, with all known places."""
+    rest = [f for f in report.findings if f.check not in CORRECTED and f.severity != NOTE]
+    lines = ["# not corrected, because only you can decide:"] if rest else []
+    for finding in rest:
+        lines.append(f"# {finding.counted}: {finding.check}. {finding.remedy}")
+        lines += [f"#   {place_text(place, report.line_word)}" for place in finding.places]
+        if finding.count > len(finding.places):
+            lines.append(f"#   ... and {finding.count - len(finding.places):,} more")
+    return "\n".join(lines)
+
+
 def place_text(place: Place, line_word: str) -> str:
     """'labels/a.txt:3: class 9; ...': file, line (or annotation) and the fault."""
-    where = printable(place.file, 400)
-    if place.line:
-        where += f":{place.line}" if line_word == "line" else f", {line_word} {place.line}"
+    where = place_of(place.file, place.line, line_word)
     return f"{where}: {printable(place.text, 400)}" if place.text else where
 
 

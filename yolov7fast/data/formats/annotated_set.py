@@ -21,12 +21,22 @@ ASPECT_SLACK = 0.02  # relative difference of aspect ratio between annotation an
 
 
 class Fault(NamedTuple):
-    """Something in an annotation file that could not be read as an object."""
+    """Something in an annotation file that could not be read as an object, or that a copy of it changes."""
 
     kind: str  # "wrong columns", "not a number", ...
     file: str
     line: int  # 1-based; 0 if it concerns the whole file
     text: str
+
+    def place(self, line_word: str = "line") -> str:
+        """'labels/a.txt:3', or 'a.json, annotation 3'."""
+        return place_of(self.file, self.line, line_word)
+
+
+def place_of(file: str, line: int, line_word: str) -> str:
+    """Where a fault is, as text; line_word: what `line` counts."""
+    where = printable(file, 400)
+    return where if not line else f"{where}:{line}" if line_word == "line" else f"{where}, {line_word} {line}"
 
 
 @dataclass
@@ -48,12 +58,17 @@ class Sample:
     lines: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))  # (m,) line, or id of the annotation
     rings: list[list[np.ndarray]] = field(default_factory=list)  # outlines of each object, (k, 2) each; [] = box only
     faults: list[Fault] = field(default_factory=list)
+    size: tuple[int, int] = (0, 0)  # width and height of the image file; zeros until it is checked
 
     def set_objects(self, classes: list[int], boxes: list, lines: list[int], crowd: list[bool] | None = None) -> None:
         """Store lists of m objects as arrays."""
         self.classes, self.boxes = np.array(classes, np.int64), np.array(boxes, np.float64).reshape(-1, 4)
         self.lines = np.array(lines, np.int64)
         self.crowd = np.zeros(len(classes), bool) if crowd is None else np.array(crowd, bool)
+
+    def changed(self, k: int, what: str, text: str = "") -> Fault:
+        """An entry in the list of changes of a copy, about object k."""
+        return Fault(what, self.label_file, int(self.lines[k]), text)
 
     @property
     def unusable(self) -> Fault | None:

@@ -79,17 +79,14 @@ def read(layout: Layout) -> AnnotatedSet:
     splits = {}
     for split, content in contents.items():
         splits[split] = _read_split(content, layout.splits[split][0], classes, finder)
-    notes = [] if ids == list(range(len(ids))) else [f"category ids -> classes: {_mapping_text(ids, named)}"]
+    notes = []
+    if ids != list(range(len(ids))):
+        shown_ids = [f"{own} ({printable(named[own], 30)}) -> {i}" for i, own in enumerate(ids[:MOST_SHOWN])]
+        notes.append(f"category ids -> classes: {', '.join(shown_ids)}{', and so on' * (len(ids) > MOST_SHOWN)}")
     crowds = sum(int(s.crowd.sum()) for samples in splits.values() for s in samples)
     if crowds:
         notes.append(f"{crowds} crowd regions are left out of the training labels")
     return AnnotatedSet(KIND, layout.root, [named[i] for i in ids], splits, notes, line_word="annotation")
-
-
-def _mapping_text(ids: list[int], named: dict[int, str]) -> str:
-    """'3 (cat) -> 0, 7 (dog) -> 1', of the first categories."""
-    shown_ids = [f"{category} ({printable(named[category], 30)}) -> {i}" for i, category in enumerate(ids[:MOST_SHOWN])]
-    return ", ".join([*shown_ids, *(["and so on"] if len(ids) > MOST_SHOWN else [])])
 
 
 def load_annotations(path: Path) -> dict[str, Any]:

@@ -16,29 +16,25 @@ from shlex import quote
 
 import numpy as np
 import yaml
-from tqdm import tqdm
 
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.atomic import atomic_folder, write_atomically
 from yolov7fast.core.files.locks import exclusive
 from yolov7fast.core.files.settings_files import read_yaml
-from yolov7fast.core.process.threads import ThreadPool
-from yolov7fast.core.text import counted, printable
+from yolov7fast.core.text import printable
 from yolov7fast.data.data_yaml import DataYaml
 from yolov7fast.data.formats import yolo_format
-from yolov7fast.data.formats.annotated_set import AnnotatedSet, Fault, Sample
+from yolov7fast.data.formats.annotated_set import AnnotatedSet, Fault
 from yolov7fast.data.formats.dataset_files import cache_folder, link, plain_name, unique_names
 from yolov7fast.data.formats.recognise import Found, recognise
-from yolov7fast.data.formats.write_dataset import label_lines
-from yolov7fast.data.image_facts import look_at
-from yolov7fast.data.image_io import image_size, walk
+from yolov7fast.data.formats.write_dataset import check_files, write_training_files
+from yolov7fast.data.image_facts import groups_of, look_at, near_pairs
+from yolov7fast.data.image_io import walk
 from yolov7fast.data.labels import img2label_paths
-from yolov7fast.data.near_duplicates import groups_of, near_pairs
 
 log = logging.getLogger(__name__)
-VERSION = 3
+VERSION = 4
 YAML_NAME = "data.yaml"
-THREADS = 8  # that read headers of images
 
 
 def prepare(path: str | Path, val_fraction: float = 0.0) -> str:
@@ -148,11 +144,17 @@ def _prepare_yolo(found: Found, data: DataYaml, said: str, val_fraction: float) 
     with _new_folder(folder) as build:
         if build:
             for split, images in splits.items():
-                lines = _link_images(build, split, images) if moved else images  # else training finds the labels itself
+                lines = images  # training finds their labels itself, or all are linked to where it looks for them
+                if moved:
+                    for kind in ("images", "labels"):
+                        (build / kind / split).mkdir(parents=True)
+                    names = unique_names([os.path.basename(image) for image in images])
+                    lines = [f"./images/{split}/{name}" for name in names]
+                    for image, name in zip(images, names):
+                        link(image, build / "images" / split / name)
+                        if os.path.isfile(label := yolo_format.label_of(image)):
+                            link(label, build / "labels" / split / f"{os.path.splitext(name)[0]}.txt")
                 write_atomically(build / f"{split}.txt", "\n".join(lines) + "\n")
-                for image, listed in zip(images, lines) if moved else ():
-                    if os.path.isfile(label := yolo_format.label_of(image)):
-                        link(label, _label_file(build, listed))
             counts = ", ".join(f"{split} {len(images):,} images" for split, images in splits.items())
             text = f"data: {found.kind} ({found.evidence}) in {said}: {counts}, {data.nc} classes"
             _write_yaml(build, folder, data.names, splits, text, notes, said)
@@ -171,27 +173,23 @@ def _can_be_listed(image: str) -> bool:
 def _convert(found: Found, build: Path, folder: Path, said: str, val_fraction: float) -> None:
     """Fill the folder `build`, which will be named `folder`, with labels, links to images and the data YAML."""
     annotated = found.read()
-    notes = annotated.notes
-    _leave_out_unusable(annotated, found.evidence, said)
-    notes += _aspect_notes(annotated.samples, said)
     check_fraction(bool(annotated.splits.get("val")), val_fraction, said)
+    given, changes = len(annotated.samples), check_files(annotated)
+    if not annotated.samples:
+        what = _counted(changes, annotated.line_word)[0] if changes else "it names none"
+        raise UserError(f"{said}: none of the {given} images that {found.evidence} names can be used ({what})")
+    if not annotated.names:
+        raise UserError(f"{said}: {found.evidence} has no object that can be read, so there is no class to learn")
+    notes = annotated.notes
     if val_fraction:
         notes.append(split_off(annotated, val_fraction, said))
-    if faults := [fault for sample in annotated.samples for fault in sample.faults]:
-        place = printable(_place(faults[0], annotated.line_word))
-        notes.append(
-            f"{len(faults)} objects could not be read, first {place}: {printable(faults[0].text, 100)}; "
-            f"for all of them: yolov7fast data check {quote(said)}"
-        )
-    changes: Counter = Counter()
-    nc = len(annotated.names)
-    for split, samples in annotated.splits.items():
-        listed = _link_images(build, split, [sample.image for sample in samples])
-        write_atomically(build / f"{split}.txt", "\n".join(listed) + "\n")
-        hidden = len(samples) < 1000
-        for sample, name in tqdm(zip(samples, listed), f"labels {split}", len(samples), False, disable=hidden):
-            _label_file(build, name).write_text("".join(f"{line}\n" for line in label_lines(sample, nc, changes)))
-    notes += [f"{count} x {what}" for what, count in changes.items() if not what.startswith("crowd")]
+    changes += write_training_files(annotated, build)
+    notes += _counted([fault for fault in changes if not fault.kind.startswith("crowd")], annotated.line_word)
+    if changes:
+        notes.append(f"for all of them: yolov7fast data check {quote(said)}")
+    for split in annotated.splits:
+        names = sorted(os.listdir(build / "images" / split))
+        write_atomically(build / f"{split}.txt", "".join(f"./images/{split}/{name}\n" for name in names))
     text = f"data: {found.kind} ({found.evidence}) in {said}: {annotated.counts()}; labels converted to {folder}"
     # the COCO file by which pycocotools can evaluate the validation split: crowds and areas are then COCO's own
     files = {sample.label_file for sample in annotated.splits["val"]}
@@ -199,47 +197,12 @@ def _convert(found: Found, build: Path, folder: Path, said: str, val_fraction: f
     _write_yaml(build, folder, annotated.names, annotated.splits, text, notes, said, files.pop() if own else None)
 
 
-def _leave_out_unusable(annotated: AnnotatedSet, evidence: str, said: str) -> None:
-    """Remove missing images and those whose annotations cannot be used; notes count them."""
-    missing = [s for s in annotated.samples if not os.path.isfile(s.image)]
-    first = f"first {printable(missing[0].image)}" if missing else "it names none"
-    if len(missing) == len(annotated.samples):
-        raise UserError(f"{said}: none of the {len(missing)} images that {evidence} names exists ({first})")
-    if missing:
-        annotated.notes.append(f"{len(missing)} images that the annotations name are missing, {first}")
-    for split, samples in annotated.splits.items():
-        annotated.splits[split] = [s for s in samples if os.path.isfile(s.image)]
-    if faults := [s.unusable for s in annotated.samples if s.unusable]:
-        first = f"first {printable(_place(faults[0]))}: {faults[0].kind}, {printable(faults[0].text, 200)}"
-        count = counted(len(faults), "image")
-        annotated.notes.append(f"{count} left out because their annotations cannot be used, {first}")
-    for split, samples in annotated.splits.items():
-        annotated.splits[split] = [s for s in samples if not s.unusable]
-    if not annotated.samples:
-        raise UserError(f"{said}: {annotated.notes[-1]}; no image is left")
-    if not annotated.names:
-        raise UserError(f"{said}: {evidence} has no object that can be read, so there is no class to learn")
-
-
-def _place(fault: Fault, line_word: str = "line") -> str:
-    return f"{fault.file}, {line_word} {fault.line}" if fault.line else fault.file
-
-
-def _aspect_notes(samples: Sequence[Sample], said: str) -> list[str]:
-    """One note if annotations state sizes of another aspect ratio than the image files have."""
-    with ThreadPool(THREADS) as pool:
-        sizes = pool.map(image_size, [sample.image for sample in samples], chunksize=64)
-        hidden = len(samples) < 1000
-        bar = tqdm(zip(samples, sizes), "image sizes", len(samples), False, unit="img", disable=hidden)
-        odd = [(sample, size) for sample, size in bar if size and sample.differs_in_aspect(size)]
-    if not odd:
-        return []
-    sample, (width, height) = odd[0]
+def _counted(changes: Sequence[Fault], line_word: str) -> list[str]:
+    """One text for each kind of change, with its number and the first place."""
+    counts, first = Counter(change.kind for change in changes), {change.kind: change for change in reversed(changes)}
     return [
-        f"{counted(len(odd), 'image')} with another aspect ratio than the annotation says, so boxes are wrong; first "
-        f"{printable(sample.image)}: {sample.frame[0]:g} x {sample.frame[1]:g} in the annotation, {width} x {height} "
-        "in the file; correct width and height in the annotations; for all of them: "
-        f"yolov7fast data check {quote(said)}"
+        f"{count} x {kind}, first {first[kind].place(line_word)}: {printable(first[kind].text, 200)}"
+        for kind, count in counts.items()
     ]
 
 
@@ -272,21 +235,6 @@ def _new_folder(folder: Path) -> Iterator[Path | None]:
         else:
             with atomic_folder(folder, remedy="free some space in the cache") as build:
                 yield build
-
-
-def _link_images(build: Path, split: str, images: Sequence[str]) -> list[str]:
-    """Links to the images of a split in images/SPLIT, and an empty labels/SPLIT; the lines of its image list."""
-    for kind in ("images", "labels"):
-        (build / kind / split).mkdir(parents=True)
-    names = unique_names([os.path.basename(image) for image in images])
-    for image, name in zip(images, names):
-        link(image, build / "images" / split / name)
-    return [f"./images/{split}/{name}" for name in names]
-
-
-def _label_file(build: Path, listed: str) -> Path:
-    """The label file of a line of an image list: ./images/train/a.jpg -> labels/train/a.txt in `build`."""
-    return build / f"{listed.replace('./images/', 'labels/', 1).rpartition('.')[0]}.txt"
 
 
 def _write_yaml(

@@ -4,7 +4,6 @@
 import glob
 import math
 import os
-import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePath
 from shlex import quote
@@ -20,18 +19,19 @@ from yolov7fast.data.formats.annotated_set import SPLITS, AnnotatedSet, Fault, S
 from yolov7fast.data.formats.dataset_files import has_images, text_lines, unpacked_folder
 from yolov7fast.data.image_io import is_image_name
 from yolov7fast.data.labels import (
-    LAST_CLASS,
+    BOX_TOKENS,
     POLYGON_TOKENS,
+    class_fault,
     find_images,
     img2label_paths,
-    many_objects_fault,
-    size_of_labels_fault,
+    numbers_of,
+    read_lines,
 )
 
 KIND = "YOLO"
 NAME_LISTS = ("classes.txt", "obj.names", "labels.txt", "_darknet.labels", "class.names", "names.txt")
 VAL_WORDS = ("val", "valid", "validation")
-BOX_TOKENS = 5
+TRIANGLE_TOKENS = 7  # of a polygon that training does not read, unless another line of the file has more points
 MANY = 5000  # files from which on progress is shown
 
 
@@ -256,41 +256,21 @@ def _read_sample(image: str, root: Path) -> Sample:
     name = image.removeprefix(start) if image.startswith(start) else os.path.relpath(image, root)
     name = os.path.basename(image) if name.startswith("..") else name
     sample = Sample(image, name, (1.0, 1.0), label_of(image))
-    text = _read_text(sample.label_file)
-    if isinstance(text, str):
-        parse_labels(text, sample)
-    else:
-        sample.faults, sample.labelled = [text] if text else [], text is not None
+    sample.labelled = os.path.exists(sample.label_file)
+    if sample.labelled:
+        parse_labels(sample)
     return sample
 
 
-def _read_text(label: str) -> str | Fault | None:
-    """A label file's text, what is wrong with the file, or None if it does not exist."""
-    try:
-        if not stat.S_ISREG(os.stat(label).st_mode):
-            return Fault("unreadable label", label, 0, "no regular file")
-        if fault := size_of_labels_fault(label):
-            return Fault("too many objects", label, 0, fault)
-        with open(label, "rb", buffering=0) as file:
-            return file.read().decode()
-    except FileNotFoundError:
-        return None
-    except UnicodeDecodeError as error:
-        return Fault("unreadable label", label, 0, f"byte {error.start + 1} is no UTF-8 text")
-    except OSError as error:
-        return Fault("unreadable label", label, 0, error.strerror or str(error))
-
-
-def parse_labels(text: str, sample: Sample) -> None:
-    """Store the objects and faults of a label file's text in its sample.
+def parse_labels(sample: Sample) -> None:
+    """Store the objects and faults of its label file in a sample.
 
     `data.labels` reads the same files for training, where one bad line rejects the whole image, as upstream does. Here
     every line is judged separately: the checks name the bad ones, and conversions keep the good ones.
     """
-    rows = [line.split() for line in text.rstrip().splitlines()]
-    if fault := many_objects_fault(len(rows)):
-        sample.faults.append(Fault("too many objects", sample.label_file, 0, fault))
-        return
+    rows, unreadable = read_lines(sample.label_file)
+    if unreadable:
+        sample.faults.append(Fault(unreadable[0], sample.label_file, 0, unreadable[1]))
     first = next((i for i, row in enumerate(rows) if row), 0)  # blank lines before the first object are allowed
     polygons = any(len(row) > POLYGON_TOKENS for row in rows)
     classes, boxes, lines, rings = [], [], [], []
@@ -316,26 +296,17 @@ def parse_labels(text: str, sample: Sample) -> None:
 
 def _numbers(row: list[str], polygons: bool) -> tuple[list[float] | None, tuple[str, str] | None]:
     """(the numbers of a line that is an object, else None; its fault, if it has one: kind and text)."""
-    if not row:
-        return None, ("wrong columns", "blank line between objects")
-    values: list[float] = []
-    for token in row:
-        try:
-            values.append(float(token))
-        except ValueError:
-            return None, ("not a number", repr(token[:40]))
+    values, fault = numbers_of(row, polygons)
+    if fault and (fault[0] != "wrong columns" or len(row) != TRIANGLE_TOKENS):
+        return None, fault
     if not all(map(math.isfinite, values)):
         return None, ("not finite", " ".join(row)[:80])
-    if len(row) < BOX_TOKENS or len(row) % 2 == 0:
-        wanted = "a polygon needs x and y for every point" if polygons else "a box needs 5: class cx cy w h"
-        return None, ("wrong columns", f"{len(row)} numbers; {wanted}")
-    if not 0 <= values[0] <= LAST_CLASS:
-        return None, ("bad class", f"class {values[0]:g} is {'negative' if values[0] < 0 else 'beyond all bounds'}")
-    fault = None
-    if len(row) > BOX_TOKENS and not polygons:
-        fault = ("wrong columns", f"{len(row)} numbers; a polygon needs at least 4 points")
-    elif len(row) == BOX_TOKENS and polygons:
+    if len(row) < BOX_TOKENS:
+        return None, ("wrong columns", f"{len(row)} numbers; a polygon needs at least 3 points")
+    if text := class_fault(values[0]):
+        return None, ("bad class", text)
+    if len(row) == BOX_TOKENS and polygons:
         fault = ("box among polygons", "the line is read as two points, because other lines are polygons")
-    elif values[0] % 1:
+    elif not fault and values[0] % 1:
         fault = ("fractional class", f"class {values[0]:g} is cut to {int(values[0])}")
     return values, fault

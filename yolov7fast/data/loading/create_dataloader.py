@@ -11,13 +11,13 @@ workers. `SharedMemoryLoader` (`worker_tensor`) does the same, with the images o
 
 import os
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.text import counted
 from yolov7fast.data.dataset import LoadImagesAndLabels
 from yolov7fast.data.labels import Paths, Subset
-from yolov7fast.data.loading.collate import collate_quad
-from yolov7fast.data.loading.samplers import BatchOrder
+from yolov7fast.data.loading.batches import BatchOrder, collate_quad
 from yolov7fast.data.loading.shared_memory_loader import SharedMemoryLoader
 from yolov7fast.data.loading.torch_loader import BatchLoader, BatchSource
 
@@ -39,23 +39,20 @@ def create_dataloader(
     image_weights: bool = False,
     quad: bool = False,
     prefix: str = "",
-    persistent_workers: bool = False,
-    worker_tensor: bool = False,
-    micro_batch: int = 0,
     seed: int | None = None,
     cache_dir: str | os.PathLike | None = None,
     subset: Subset | None = None,
-    shuffle: bool | None = None,
     dataset_class: type[LoadImagesAndLabels] | None = None,
     keep_partial_labels: bool = False,
+    **loading: Any,
 ):
     """Return (loader, data set).
 
     Args:
         opt: only `single_cls` is read.
         cache: False, True or "ram", or "disk".
-        persistent_workers, worker_tensor, micro_batch, seed, shuffle: see `make_loader`.
         dataset_class: a data set with another augmentation; None: `LoadImagesAndLabels`.
+        loading: further options of `make_loader`.
     """
     dataset = (dataset_class or LoadImagesAndLabels)(
         path,
@@ -85,11 +82,8 @@ def create_dataloader(
         world_size=world_size,
         image_weights=image_weights,
         quad=quad,
-        persistent_workers=persistent_workers,
-        worker_tensor=worker_tensor,
-        micro_batch=micro_batch,
         seed=seed,
-        shuffle=shuffle,
+        **loading,
     )
     return loader, dataset
 

@@ -23,8 +23,7 @@ import numpy as np
 import torch
 
 from yolov7fast.core.errors import UserError
-from yolov7fast.data.loading.collate import write_samples
-from yolov7fast.data.loading.samplers import BatchOrder
+from yolov7fast.data.loading.batches import BatchOrder, write_samples
 from yolov7fast.data.loading.torch_loader import BatchLoader, BatchSource
 
 LOGGER = logging.getLogger(__name__)
@@ -78,7 +77,7 @@ class SharedMemoryLoader(BatchLoader):
         tasks = self._tasks
         if tasks.taken >= 0:  # the caller's work on the last batch is queued by now
             tasks.read_by_device[tasks.taken] = self._buffer.mark()
-        groups = [self._fetch() for _ in range(self._groups)]
+        groups = [BatchLoader._take(self) for _ in range(self._groups)]
         slot, count, shape = tasks.pending.popleft()
         tasks.taken = slot
         labels, paths, shapes = zip(*groups)

@@ -21,8 +21,7 @@ from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.process.memory import keep_freed_memory
 from yolov7fast.data.augment.random_source import KeyedRandom
-from yolov7fast.data.loading.collate import make_batch
-from yolov7fast.data.loading.samplers import BatchOrder
+from yolov7fast.data.loading.batches import BatchOrder, make_batch
 from yolov7fast.data.loading.worker_processes import (
     WorkerFailure,
     death_of,
@@ -139,12 +138,8 @@ class BatchLoader:
         if not self._closing.still_active():
             raise RuntimeError("this loader was closed")
 
-    def _take(self) -> tuple:
-        """Return the next batch."""
-        return self._fetch()
-
-    def _fetch(self):
-        """Return torch's next result; a worker's death or failure becomes a `UserError`."""
+    def _take(self):
+        """Return torch's next batch (of groups: its next group); a worker's death or failure becomes a `UserError`."""
         self._check_open()
         iterator = self._iterators[0]
         if dead := _dead_workers(iterator):

@@ -1,16 +1,79 @@
-"""Batches from samples: written straight into the memory of the batch, or collated (upstream's two functions)."""
+"""Batches: which samples make up which, written straight into the memory of the batch or collated as upstream does."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
 from torch.nn import functional
+from torch.utils.data import BatchSampler, DistributedSampler
 
 from yolov7fast.core.errors import UserError
 
 DOWN, ACROSS = torch.tensor([0, 0, 0, 1.0, 0, 0]), torch.tensor([0, 0, 1.0, 0, 0, 0])  # shifts of label rows
 HALVE = torch.tensor([1, 1, 0.5, 0.5, 0.5, 0.5])
+
+
+class BatchOrder:
+    """A batch sampler over all epochs, so that one iterator, and its workers, can serve them all.
+
+    Permutations are those of torch's `DistributedSampler`: rank r of R takes every R-th entry of one permutation, so
+    that R processes with batch B see the same samples per step as one process with batch R*B. Only the last batch of
+    an epoch may differ: it is padded, with samples from the start of the epoch, to a multiple of R.
+
+    With a seed (`keyed`) a batch is a list of `(epoch, index)` keys, and each epoch's order a function of its number.
+    Without one it is a list of indices in upstream's order: the order of an epoch is fixed when its first batch is
+    handed out. With workers this happens while the previous epoch is still being consumed, before
+    `DistributedSampler.set_epoch` is called: the order lags, as upstream's does.
+    """
+
+    def __init__(
+        self,
+        dataset,
+        batch_size: int,
+        *,
+        rank: int = -1,
+        world_size: int = 1,
+        seed: int | None = None,
+        shuffle: bool | None = None,
+        endless: bool = True,
+    ):
+        """shuffle: None: with several processes (`rank` >= 0), as upstream. endless: continue into the next epoch."""
+        self.seed = seed
+        self.endless = endless
+        self.start: tuple[int, int] = (0, 0)  # epoch and batch at which the next iterator begins; only with a seed
+        self.sampler = DistributedSampler(
+            dataset,
+            num_replicas=world_size if rank >= 0 else 1,
+            rank=max(rank, 0),
+            shuffle=rank >= 0 if shuffle is None else shuffle,
+            seed=seed or 0,
+        )
+        self._batches = BatchSampler(self.sampler, batch_size, drop_last=False)
+
+    @property
+    def keyed(self) -> bool:
+        return self.seed is not None
+
+    def __len__(self) -> int:
+        """Batches of one epoch."""
+        return len(self._batches)
+
+    def __iter__(self) -> Iterator[list]:
+        epoch, start = self.start
+        while True:
+            if self.keyed:
+                self.sampler.set_epoch(epoch)
+                for indices in list(self._batches)[start:]:
+                    yield [(epoch, index) for index in indices]
+            else:
+                yield from self._batches
+            if not self.endless:
+                return
+            epoch, start = epoch + 1, 0
+
+
+# --- samples to a batch -----------------------------------------------------------------------------------------------
 
 
 def write_samples(dataset, keys: Sequence, images: np.ndarray, first: int = 0) -> tuple[np.ndarray, list[str], list]:
@@ -69,18 +132,16 @@ def collate_quad(batch):
     groups = max(len(imgs) // 4, 1)
     made = []
     for i in range(0, groups * 4, 4):
-        enlarge = random.random() < 0.5 or len(imgs) < 4
-        made.append(_enlarge(imgs[i], labels[i]) if enlarge else _tile(imgs[i : i + 4], labels[i : i + 4]))
+        if random.random() < 0.5 or len(imgs) < 4:
+            big = functional.interpolate(imgs[i][None].float(), scale_factor=2.0, mode="bilinear", align_corners=False)
+            made.append((big[0].type(imgs[i].type()), labels[i].clone()))
+        else:
+            made.append(_tile(imgs[i : i + 4], labels[i : i + 4]))
     for i, (_, rows) in enumerate(made):
         rows[:, 0] = i
     imgs, labels = zip(*made)
     firsts = slice(0, groups * 4, 4)
     return torch.stack(imgs, 0), torch.cat(labels, 0), paths[firsts], shapes[firsts]
-
-
-def _enlarge(img: torch.Tensor, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    big = functional.interpolate(img[None].float(), scale_factor=2.0, mode="bilinear", align_corners=False)
-    return big[0].type(img.type()), rows.clone()
 
 
 def _tile(imgs, labels) -> tuple[torch.Tensor, torch.Tensor]:
