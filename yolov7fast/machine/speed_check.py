@@ -172,9 +172,11 @@ def loader_rate(folder: Path, options: Options, workers: int) -> float:
     with quiet("yolov7fast", level=logging.ERROR):  # about the drawn images
         family, _ = build_step(replace(config, data=str(file)), load_data_yaml(str(file)), torch.device("cpu"))
     try:
-        for epoch in range(2):
-            family.loader.set_epoch(epoch)
-            times = [time.perf_counter() for _ in family.loader]
+        family.loader.set_epoch(0)
+        for _ in family.loader:
+            pass
+        family.loader.set_epoch(1)
+        times = [time.perf_counter() for _ in family.loader]
     finally:
         family.close()
     times = times[min(workers, len(times) - 2) :]  # the first batch of each worker includes its start
