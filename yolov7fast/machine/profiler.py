@@ -13,8 +13,8 @@ from yolov7fast.core.device import is_accelerator
 from yolov7fast.data.data_yaml import DataYaml
 from yolov7fast.training.config import YoloTrainConfig
 from yolov7fast.training.distributed import World
-from yolov7fast.training.ema import ModelEMA
 from yolov7fast.training.hyperparameters import load_hyp
+from yolov7fast.training.optimizer import ModelEMA
 from yolov7fast.training.step import TrainStep, choose_amp
 from yolov7fast.training.timing import STAGES, StageTimer
 from yolov7fast.training.yolo_family import YoloFamily

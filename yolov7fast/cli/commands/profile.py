@@ -17,9 +17,9 @@ import torch
 
 from yolov7fast.cli.checks import check_limits, check_train
 from yolov7fast.cli.flags import Flag, flags_of
+from yolov7fast.cli.flags.row import AUTO
 from yolov7fast.cli.parser import Parser
 from yolov7fast.cli.train_command import config_of
-from yolov7fast.cli.values import AUTO
 from yolov7fast.core.device import select_device
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.atomic import write_atomically
