@@ -230,8 +230,7 @@ DONE = 1 << 40  # added to the count of a process that has left the run normally
 
 
 class Heartbeat:
-    """Two threads: one increments a count in the processes' store and reads the counts of the others, one watches the
-    first.
+    """Two threads: one increments a counter in the processes' store and reads the others', one watches the first.
 
     The store is in rank 0 (or in torchrun): a call waits without a limit if that process is stopped.
     """
