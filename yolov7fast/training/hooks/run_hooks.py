@@ -155,8 +155,11 @@ class RunHooks:
         """Have the run's last state copied, with its final page and log, and wait for that and for --on-save."""
         commands, self.commands = self.commands, None  # the last command belongs to the last checkpoint
         self.saved()
-        if self.copies is not None and not self.copies.finish(END_SECONDS):
-            self.problem = self.problem or f"not done within {END_SECONDS / 60:g} minutes"
+        if self.copies is not None:
+            minutes = f"{END_SECONDS / 60:g} minutes"
+            log.info("last copy to %s: waiting at most %s; Ctrl-C ends that", self.config.mirror, minutes)
+            if not self.copies.finish(END_SECONDS):
+                self.problem = self.problem or f"not done within {minutes}"
         if commands is not None:
             commands.finish(END_SECONDS)
 
