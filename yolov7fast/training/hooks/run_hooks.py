@@ -5,6 +5,7 @@ import shutil
 import signal
 from pathlib import Path
 from subprocess import DEVNULL
+from threading import Event
 from types import TracebackType
 
 from yolov7fast.core.errors import UserError, one_line
@@ -65,14 +66,17 @@ class RunHooks:
 
     def saved(self) -> None:
         """A checkpoint was written: have it copied and the command run; neither is waited for."""
+        self._submit_copy()
+        if self.commands is not None:
+            self.commands.submit(self._environment())
+
+    def _submit_copy(self) -> None:
         if self.mirror is not None and self.copies is not None and self.trainer is not None:
             try:
                 self.copies.submit(self.mirror.snapshot(self.trainer.progress))
             except OSError as error:
                 log.warning("--mirror: %s; training continues, this checkpoint is not copied", error)
                 self.problem = str(error)
-        if self.commands is not None:
-            self.commands.submit(self._environment())
 
     def _copy(self, snapshot: tuple[Path, Progress]) -> bool:
         """In the mirror's thread; whether no further attempt is needed."""
@@ -112,18 +116,18 @@ class RunHooks:
     def _on_save(self, environment: dict[str, str]) -> bool:
         """In the thread of --on-save, which ends a command that hangs only at the end of the run."""
         assert self.commands is not None
-        self._run("--on-save", self.config.on_save, environment, float("inf"), self.commands)
+        self._run("--on-save", self.config.on_save, environment, float("inf"), self.commands.stopped)
         return True
 
     def _run(
-        self, flag: str, command: str, environment: dict[str, str], seconds: float, thread: NewestFirst | None = None
+        self, flag: str, command: str, environment: dict[str, str], seconds: float, stopped: Event | None = None
     ) -> None:
         """Run a command of the user and report how it failed, if it did."""
         try:
             with (self.run_dir / HOOK_LOG).open("ab") as output:
-                code = run_limited(command, seconds, output, thread.stopped if thread else None, environment)
+                code = run_limited(command, seconds, output, stopped, environment)
         except OSError:  # a full disk, a removed folder
-            code = run_limited(command, seconds, DEVNULL, thread.stopped if thread else None, environment)
+            code = run_limited(command, seconds, DEVNULL, stopped, environment)
         if code:
             log.warning("the %s command ended with code %d; its output is in %s", flag, code, self.run_dir / HOOK_LOG)
         elif code is None:
@@ -143,7 +147,7 @@ class RunHooks:
         except KeyboardInterrupt:
             log.warning("interrupted: no longer waiting for copies and commands")
             self.problem = self.problem or "interrupted"
-        if self.problem:
+        if self.mirror is not None and self.problem:
             log.warning("--mirror: the last copy to %s is not verified: %s", self.config.mirror, self.problem)
             message += "; the last copy is not verified"
         if self.config.on_end:
@@ -153,15 +157,14 @@ class RunHooks:
 
     def _wait(self) -> None:
         """Have the run's last state copied, with its final page and log, and wait for that and for --on-save."""
-        commands, self.commands = self.commands, None  # the last command belongs to the last checkpoint
-        self.saved()
+        self._submit_copy()
         if self.copies is not None:
             minutes = f"{END_SECONDS / 60:g} minutes"
             log.info("last copy to %s: waiting at most %s; Ctrl-C ends that", self.config.mirror, minutes)
             if not self.copies.finish(END_SECONDS):
                 self.problem = self.problem or f"not done within {minutes}"
-        if commands is not None:
-            commands.finish(END_SECONDS)
+        if self.commands is not None:
+            self.commands.finish(END_SECONDS)
 
     def cancel(self) -> None:
         """The run starts again in this process: this is not its end."""
