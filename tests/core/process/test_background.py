@@ -47,13 +47,6 @@ def test_what_failed_is_tried_again_until_a_newer_item_replaces_it(monkeypatch):
     assert tries[-1] == "good" and tries.count("good") == 1
 
 
-def test_the_end_waits_no_longer_than_it_is_told():
-    thread = NewestFirst(lambda item: thread.stopped.wait() and False)
-    thread.submit(1)
-    assert not thread.finish(0.0)
-    assert thread.stopped.is_set()
-
-
 @pytest.mark.parametrize(
     ("command", "seconds", "code"), [("exit 3", 60, 3), (["true"], 60, 0), ("sleep 1000", 0, None)]
 )

@@ -258,8 +258,10 @@ def test_twenty_kills_and_deleted_folders_leave_the_same_weights(tmp_path, shape
         resumed += has_copy
         try:
             assert process.wait(timeout=times.uniform(3, 9) if resumed < 20 else 300) == 0
-            pair = [folder / "runs" / "run" / "weights" / "epoch_003.pt" for folder in (tmp_path, away)]
-            assert_same_weights(*pair), f"seed {seed}"
+            runs = [folder / "runs" / "run" for folder in (tmp_path, away)]
+            for name in ("last.pt", "best.pt"):
+                assert_same_weights(*(run / "weights" / name for run in runs))
+            assert (runs[0] / "results.txt").read_text() == (runs[1] / "results.txt").read_text(), f"seed {seed}"
             finished += 1
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
