@@ -8,6 +8,9 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
+
+from yolov7fast.checkpoint.checkpoint_reader import load_checkpoint
 
 RCLONE = """#!/bin/bash
 # copy and check of the remote disk:, which is a folder
@@ -23,6 +26,13 @@ cd "${{words[0]}}" && find . -type f | while read -r name; do
     if [ $command = check ]; then cmp "$name" "${{words[1]}}/$name" || exit 1; else cp "$name" "${{words[1]}}/$name"; fi
 done
 """
+
+
+def assert_same_detector(one: Path, other: Path) -> None:
+    """Bit for bit, of complete runs, whose checkpoints hold the network alone."""
+    for file in ("last.pt", "best.pt"):
+        left, right = (load_checkpoint(run / "weights" / file)["model"].state_dict() for run in (one, other))
+        assert left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left), file
 
 
 def rclone(folder: Path, monkeypatch) -> Path:
