@@ -124,7 +124,7 @@ def test_ctrl_c_ends_with_all_files_complete(workplace):
     [
         (["--conf-thres", "1.5"], "--conf-thres is 1.5; it must be"),
         (["--img-size", "-1"], "--img-size is -1; it must be at least 0"),
-        (["--classes", "1", "9"], r"--classes \[9\]: the weights know 0 RBC, 1 WBC, 2 Platelets"),
+        (["--classes", "1", "9"], r"--classes \[9\]: the weights have 0 RBC, 1 WBC, 2 Platelets"),
         (["--source", "nowhere"], "nowhere does not exist"),
         (["--weights", "nowhere.pt"], r"nowhere\.pt"),
         (["--device", "7"], "--device 7"),

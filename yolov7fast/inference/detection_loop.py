@@ -202,5 +202,5 @@ def letterbox_shapes(frame: Frame, size: Sequence[int]) -> tuple:
 
 
 def describe(boxes: torch.Tensor, names: Names, conf_thres: float) -> str:
-    """The number of detections by class, or that there is none."""
+    """The number of detections by class, or a note that there are none."""
     return class_counts(boxes, names) or f"no detections above {conf_thres:g} (--conf-thres)"
