@@ -89,7 +89,7 @@ def page_values(folder: Path, state: Mapping[str, Any]) -> dict[str, Any]:
         "title": f"{folder.name}: training",
         "name": folder.name,
         "state": state,
-        "progress": _progress(state.get("progress") or {}, run),
+        "progress": progress_values(state.get("progress") or {}, run),
         "cards": _cards(run, state),
         "facts": state.get("facts") or {},
         "settings": state.get("settings") or {},
@@ -108,7 +108,7 @@ def page_values(folder: Path, state: Mapping[str, Any]) -> dict[str, Any]:
 # --- the head of the page ---------------------------------------------------------------------------------------------
 
 
-def _progress(progress: Mapping[str, Any], run: Run | None) -> dict[str, Any]:
+def progress_values(progress: Mapping[str, Any], run: Run | None) -> dict[str, Any]:
     """The progress of the run: text, fraction, and the mean losses of the current epoch."""
     epoch, epochs = progress.get("epoch", 0), progress.get("epochs", 1)
     batch, batches = progress.get("batch", 0), progress.get("batches", 1) or 1
@@ -123,6 +123,7 @@ def _progress(progress: Mapping[str, Any], run: Run | None) -> dict[str, Any]:
         "running": progress.get("status") == "running",
         "text": f"epoch {min(epoch, epochs - 1)}/{epochs - 1}" + (f", batch {batch} of {batches}" if batch else ""),
         "left": duration(left / 3600) if math.isfinite(left) else "",
+        "left_seconds": left,
         "fraction": done / total if total else 0.0,
         "refresh": REFRESH_SECONDS,
         "stalled": STALLED_SECONDS,
@@ -154,14 +155,16 @@ def _cards(run: Run | None, state: Mapping[str, Any]) -> list[tuple[str, str, st
         rate = state.get("rate")
         cost = f"${rate * run.total_hours:.2f} at ${rate:g} an hour" if rate is not None else ""
         cards.append(("time", duration(run.total_hours), f"{cost or f'{len(run.epoch)} epochs'}; start-up not counted"))
-    if (speed := _images_per_second(run, state)) is not None:
+    if (speed := images_per_second(run, state)) is not None:
         cards.append(("images/s", f"{speed:.1f}" if speed < 100 else f"{speed:.0f}", "training, waiting included"))
     if memory := state.get("memory_gb"):
         cards.append(("memory", f"{memory:.1f} GB", state.get("memory_of", "")))
+    if copied := state.get("mirror"):
+        cards.append(("last copy", copied[0], copied[1]))
     return cards
 
 
-def _images_per_second(run: Run, state: Mapping[str, Any]) -> float | None:
+def images_per_second(run: Run, state: Mapping[str, Any]) -> float | None:
     iterations, seconds = run.figures.get("iterations"), run.figures.get("train_seconds")
     images = state.get("images_per_epoch")
     if iterations is None or seconds is None or not images or not np.nansum(seconds) > 0:
