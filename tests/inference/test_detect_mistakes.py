@@ -70,7 +70,7 @@ def test_a_size_of_zero_is_the_trained_one_and_a_fifo_is_no_source(weights, made
     run(weights, made / "0.png", "--img-size", "0", "--nosave")
     assert "do not say at which size they were trained: 640 pixels" in caplog.text
     os.mkfifo(made / "fifo.png")
-    with pytest.raises(UserError, match=r"fifo\.png is no regular file"):
+    with pytest.raises(UserError, match=r"fifo\.png is not a regular file"):
         run(weights, made / "fifo.png")
 
 
@@ -124,7 +124,7 @@ def test_ctrl_c_ends_with_all_files_complete(workplace):
     [
         (["--conf-thres", "1.5"], "--conf-thres is 1.5; it must be"),
         (["--img-size", "-1"], "--img-size is -1; it must be at least 0"),
-        (["--classes", "1", "9"], r"--classes \[9\]: the weights know 0 RBC, 1 WBC, 2 Platelets"),
+        (["--classes", "1", "9"], r"--classes \[9\]: the weights have 0 RBC, 1 WBC, 2 Platelets"),
         (["--source", "nowhere"], "nowhere does not exist"),
         (["--weights", "nowhere.pt"], r"nowhere\.pt"),
         (["--device", "7"], "--device 7"),

@@ -8,7 +8,7 @@ import yaml
 
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.paths import ROOT
-from yolov7fast.nn.head_config import SHIPPED, HeadConfig, choose_head_config
+from yolov7fast.nn.multihead import SHIPPED, HeadConfig, choose_head_config
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def test_consecutive_shares_out_every_class():
     for nc, heads in ((80, 8), (5, 5), (1, 1)):
         config = HeadConfig.consecutive(nc, heads)
         assert HeadConfig.from_dict(config.to_dict()) == config
-    with pytest.raises(UserError, match="3 classes cannot be shared out over 4 heads"):
+    with pytest.raises(UserError, match="3 classes cannot be divided among 4 heads"):
         HeadConfig.consecutive(3, 4)
 
 

@@ -70,6 +70,9 @@ def read_run_file(path: str | Path, flags: Mapping[str, Flag], family: str = "")
             f"{path} is a run file of the {other} family; start it with: {start} --config {quote(str(path))}"
         )
     named = {check_flag_name(key, flags, path): value for key, value in values.items()}
+    for name in named:
+        if flags[name].typed:
+            raise UserError(f"{path}: {flags[name].name} runs commands: give it on the command line")
     return {name: flags[name].value_of(value, path) for name, value in named.items()}
 
 
@@ -94,7 +97,7 @@ def flags_set_with(name: str, path: str | Path, flags: Mapping[str, Flag]) -> se
 def family_of_run_file(path: str | Path) -> str:
     """The family of detectors that a run file is for, by its key `family`.
 
-    Older files do not have the key: they are of the family that knows most of their flags, YOLO among equals.
+    Older files do not have the key: they are of the family that has most of their flags, YOLO in a tie.
     """
     values = without_sections(read_yaml_chain(path), path)
     if FAMILY_KEY in values:

@@ -10,9 +10,8 @@ from pathlib import Path
 from signal import SIGINT
 from typing import TYPE_CHECKING, Any
 
-from yolov7fast.cli.checks import check_train
+from yolov7fast.cli.checks import check_train, with_overfit
 from yolov7fast.cli.flags import flags_of
-from yolov7fast.cli.overfit import with_overfit
 from yolov7fast.cli.run_file import flags_set_with
 from yolov7fast.core.errors import UserError, one_line
 from yolov7fast.core.process.output import RunOutput, log_to_stderr, run_output
@@ -46,7 +45,7 @@ def config_of(opt: Namespace, family: str) -> "TrainConfig":
 
 
 def run_config(config: Any, family: str, world: "World", output: RunOutput) -> tuple[int, Path | None]:
-    """Run what the flags ask for: a training, or a search, report or measurement in its place."""
+    """Run what the flags select: a training, a search, a report or a measurement."""
     from yolov7fast.nn.compiling import diagnosis_wanted
     from yolov7fast.training.checkpoints.resume import NothingToDo
     from yolov7fast.training.family import family_class
@@ -94,7 +93,7 @@ def verbose_logging(is_verbose: bool) -> Iterator[None]:
 
 @contextmanager
 def final_message_logged(output: RunOutput) -> Iterator[None]:
-    """Write to the run's log why it ended, which is printed elsewhere."""
+    """Write the reason why the run ended to its log; it is printed elsewhere."""
     try:
         yield
     except BaseException as error:

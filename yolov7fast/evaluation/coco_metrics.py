@@ -88,7 +88,7 @@ def ground_truth(annotations: str | None, images: Any, names: Sequence[str], is_
                 annotations,
                 one_line(error, 200),
             )
-    # COCO's 80 classes are known by some of their names, whatever the yaml says
+    # COCO's 80 classes are recognised by some of their names
     coco = is_coco or (len(names) == 80 and (names[0], names[11], names[79]) == ("person", "stop sign", "toothbrush"))
     return _from_labels(images, names, coco80_to_coco91_class() if coco else list(range(len(names))))
 
@@ -184,7 +184,7 @@ def detection_rows(path: str, detections: np.ndarray, truth: GroundTruth) -> lis
 
 
 def coco_stats(truth: GroundTruth, rows: list[dict[str, Any]]) -> dict[str, float] | None:
-    """pycocotools' twelve numbers, by name, or None with a warning: nothing here may end a run."""
+    """pycocotools' twelve numbers, by name, or None with a warning: errors never end a run."""
     if truth.dataset is None:
         log.warning("there are no labels, so pycocotools has nothing to compare the detections with")
         return None
@@ -198,7 +198,7 @@ def coco_stats(truth: GroundTruth, rows: list[dict[str, Any]]) -> dict[str, floa
         from pycocotools.cocoeval import COCOeval
 
         with open(os.devnull, "w") as quiet, contextlib.redirect_stdout(quiet):
-            labelled: Any = COCO()  # its type stubs know files of COCO itself alone
+            labelled: Any = COCO()  # its type stubs cover only COCO's own files
             labelled.dataset = {"info": {}, **truth.dataset}
             labelled.createIndex()
             evaluation: Any = COCOeval(labelled, labelled.loadRes(rows), "bbox")

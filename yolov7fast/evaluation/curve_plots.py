@@ -29,7 +29,7 @@ _LOCK = threading.Lock()
 
 @functools.cache
 def _font_families() -> list[str]:
-    """matplotlib's own font, then fonts of this machine that know Chinese, Japanese or Korean class names."""
+    """matplotlib's own font, then fonts of this machine for Chinese, Japanese or Korean class names."""
     wanted = ("CJK", "JhengHei", "YaHei", "PingFang", "WenQuanYi", "Droid Sans Fallback", "AR PL", "SimHei")
     found = [name for name in font_manager.get_font_names() if any(part in name for part in wanted)]
     return ["DejaVu Sans", *sorted(found)]
@@ -72,7 +72,7 @@ def plot_pr_curve(
     """Precision over recall at IoU 0.5.
 
     recall (R,); precision (C, R), one row per class that has labels; ap50 (C,); classes (C,): the ids of these rows,
-    which name the lines (positions are no ids when a class is absent).
+    which name the lines (positions are not ids if a class is absent).
     """
     precision, ap50 = np.atleast_2d(precision), np.asarray(ap50, float)
     labels = [f"{value:.3f}" for value in ap50]

@@ -199,5 +199,5 @@ def detect_batch(frames: Sequence[Frame], predictor: Predictor) -> list[Detected
 
 
 def describe(boxes: torch.Tensor, names: Names, conf_thres: float) -> str:
-    """The number of detections by class, or that there is none."""
+    """The number of detections by class, or a note that there are none."""
     return class_counts(boxes, names) or f"no detections above {conf_thres:g} (--conf-thres)"

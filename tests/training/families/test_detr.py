@@ -19,7 +19,7 @@ from yolov7fast.nn.detr_model import ARCHITECTURES, build
 from yolov7fast.predictors.detr_predictor import BatchLayout, DetrPredictor, best_of, boxes_in_pixels
 from yolov7fast.predictors.predictor import PredictOptions, load_predictor
 from yolov7fast.training.detr_family import DropSchedule
-from yolov7fast.training.ema import ModelEMA
+from yolov7fast.training.optimizer import ModelEMA
 
 NAMES = ["ball", "box", "cone", "star"]
 
@@ -168,8 +168,8 @@ def test_values_that_do_not_go_together_are_refused_before_a_run_begins(architec
     ("change", "message"),
     [
         ({"config": None}, "its configuration is None, not a mapping"),
-        ({"architecture": "foo"}, "of a kind that is not known here"),
-        ({"architecture": ["detr"]}, "of a kind that is not known here"),
+        ({"architecture": "foo"}, "unknown architecture"),
+        ({"architecture": ["detr"]}, "unknown architecture"),
         ({"ema": {}}, "its weights do not fit its network"),
         ({"ema": None}, "its weights do not fit its network"),
     ],

@@ -40,12 +40,12 @@ def detect(opt: Namespace) -> DetectSummary:
 
 
 def detect_with(opt: Namespace, predictor: Predictor) -> DetectSummary:
-    """Run a predictor over the source of the command. A size of 0 is the trained one."""
+    """Run a predictor on the source of the command. Size 0 is the training image size."""
     names = predictor.names
     unknown = [c for c in opt.classes or [] if not 0 <= c < len(names)]
     if unknown:
         known = ", ".join(f"{i} {name}" for i, name in enumerate(names))
-        raise UserError(f"--classes {unknown}: the weights know {known[:300]}")
+        raise UserError(f"--classes {unknown}: the weights have {known[:300]}")
     img_size = input_size(predictor, opt.img_size)
     source = open_source(opt.source, img_size, predictor.stride, square=predictor.fixed_size)
     is_stream_list = source.mode == "stream" and opt.source.lower().endswith(".txt")
