@@ -137,11 +137,6 @@ def test_mistakes_are_told_before_a_folder_is_made(weights, made, monkeypatch, a
     assert not Path("det").exists()
 
 
-def test_size_is_rounded_up_to_the_stride_and_said(weights, made, caplog):
-    run(weights, made, "--img-size", "300", "--nosave")
-    assert caplog.text.count("using 320") == 1
-
-
 def test_update_strips_the_weights(made, workplace):
     from yolov7fast.checkpoint.checkpoint_writer import save_checkpoint
 

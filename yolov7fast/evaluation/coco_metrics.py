@@ -73,9 +73,6 @@ class GroundTruth:
     ids: dict[str, int | str] = field(default_factory=dict)
     scale: dict[str, tuple[float, float]] = field(default_factory=dict)
 
-    def id_of(self, path: str) -> int | str:
-        return self.ids.get(Path(path).stem, image_id(path))
-
 
 def ground_truth(annotations: str | None, images: Any, names: Sequence[str], is_coco: bool) -> GroundTruth:
     """From the annotation file if there is one that fits, else from the labels.
@@ -168,7 +165,7 @@ def _from_labels(images: Any, names: Sequence[str], categories: list[int]) -> Gr
 def detection_rows(path: str, detections: np.ndarray, truth: GroundTruth) -> list[dict[str, Any]]:
     """JSON rows of one image's detections (k, 6), native pixels, best first."""
     sx, sy = truth.scale.get(Path(path).stem, (1.0, 1.0))
-    id_ = truth.id_of(path)
+    id_ = truth.ids.get(Path(path).stem, image_id(path))
     boxes = detections[:, :4].astype(np.float32)
     if (sx, sy) != (1.0, 1.0):
         boxes = boxes * np.array([sx, sy, sx, sy], np.float32)
