@@ -145,6 +145,8 @@ def prepare_process(
     config = completed(config, family_class, device, world, checkpoint)
     set_threads(config)
     init_seeds(process_seed(config.seed, world), config.deterministic)
+    if getattr(config, "rect", True):  # always for DETR, whose batches are cut to what images cover
+        torch.backends.cudnn.benchmark = False  # it would time its algorithms for each of many shapes
     return config, device
 
 
