@@ -83,6 +83,8 @@ def _check_yolo(opt: Any) -> None:
         raise UserError("--resize-schedule cannot be combined with --multi-scale or --evolve")
     if opt.assigner and opt.loss_ota is not None:
         raise UserError("--assigner and --loss-ota both select the assigner: leave one of them out")
+    if opt.cuda_graph and opt.compile:
+        raise UserError("--cuda-graph and --compile exclude each other; --compile reduce-overhead has both")
     if opt.transfer_weights and not opt.weights:
         raise UserError("--transfer-weights needs --weights FILE to take from")
     if opt.evolve and (opt.mirror or opt.on_save or opt.on_end):

@@ -265,10 +265,12 @@ class MultiHeadDetect(Detect):
         return x
 
     def predictions(self, raw: list[list[torch.Tensor]]) -> torch.Tensor:
-        rows = sum(m[0, ..., 0].numel() for m in raw[0])
-        pred = raw[0][0].new_zeros(raw[0][0].shape[0], rows * len(raw), 5 + self.nc)
-        for k, (levels, (first, last)) in enumerate(zip(raw, self.place_bounds)):
-            own = super().predictions([self.own_columns(m, k) for m in levels])
+        heads = [
+            super(MultiHeadDetect, self).predictions([self.own_columns(m, k) for m in raw[k]]) for k in range(len(raw))
+        ]
+        batch, rows = heads[0].shape[:2]
+        pred = heads[0].new_zeros(batch, rows * len(raw), 5 + self.nc)
+        for k, (own, (first, last)) in enumerate(zip(heads, self.place_bounds)):
             if own.shape[-1] == 6 and self.nc > 1:
                 own[..., 5] = 1.0
             pred[:, k * rows : (k + 1) * rows].index_copy_(2, self.places[first:last], own)

@@ -143,6 +143,8 @@ def prepare_process(
     check_same_start(checkpoint, world)
     config = completed(config, family_class, device, world, checkpoint)
     init_seeds(process_seed(config.seed, world), config.deterministic)
+    if getattr(config, "rect", True):  # always for DETR, whose batches are cut to what images cover
+        torch.backends.cudnn.benchmark = False  # it would time its algorithms for each of many shapes
     return config, device
 
 

@@ -29,6 +29,9 @@ SLICE_HELP = "also detect on tiles of N pixels, for small objects in large image
 OVERLAP_HELP = "fraction of a tile that it shares with the next; objects smaller than it are complete in one tile"
 NO_TRACE_HELP = "accepted for compatibility with upstream, without effect: networks are never traced"
 TRANSFER_HELP = "load the entries of --weights that fit; optimizer, epoch and EMA are new"
+COMPILE_MODES = ("default", "reduce-overhead", "max-autotune")
+COMPILE_HELP = "torch.compile the network, as USE_COMPILE=1 does, in one of its modes"
+GRAPH_HELP = "run the network's forward and backward pass as CUDA graphs: less host time, the same kernels"
 NETWORK_HELP = "keys of the network's configuration in transformers: '{num_queries: 50}'"
 
 ROWS = [
@@ -47,7 +50,8 @@ ROWS = [
     heads("--standard-grouping", bool, False, "heads by meaning (COCO, 4 heads) or, for other data, by class number"),
     heads("--geometry-grouping", bool, False, GEOMETRY_HELP),
     speed("--channels-last", bool, False, "channels-last memory layout"),
-    speed("--compile", bool, False, "torch.compile the network, as USE_COMPILE=1 does"),
+    speed("--compile", str, "", COMPILE_HELP, nargs="?", const="default", choices=COMPILE_MODES),
+    speed("--cuda-graph", bool, False, GRAPH_HELP),
     threshold("--conf-thres", float, 0.001, "confidence threshold", changed={"detect": CONF_DETECT}),
     threshold("--iou-thres", float, 0.65, IOU_HELP, changed={"detect": {"default": 0.45}}),
     of_detect("--classes", int, None, "keep only these class ids: --classes 0 2", upstream=DETECT, nargs="+"),
