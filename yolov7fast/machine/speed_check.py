@@ -1,5 +1,4 @@
-"""The speed section of `yolov7fast check`: the fastest options of a machine, and the fraction of its peak that they
-reach."""
+"""The speed section of `yolov7fast check`: the fastest options of a machine, and the part of the peak they reach."""
 
 import logging
 import time
@@ -16,7 +15,7 @@ from yolov7fast.cli.flags import flags_of
 from yolov7fast.core.device import time_synchronized
 from yolov7fast.core.errors import UserError, one_line
 from yolov7fast.core.files.paths import check_file
-from yolov7fast.core.process.output import quiet
+from yolov7fast.core.process.output import logging_at
 from yolov7fast.core.text import printable
 from yolov7fast.data.data_yaml import load_data_yaml
 from yolov7fast.data.shapes import NAMES, make_shapes
@@ -30,15 +29,14 @@ Options = tuple[str, ...]  # of train.py
 STEP_OPTIONS: tuple[Options, ...] = ((), ("--channels-last",))
 GPU_OPTIONS: tuple[Options, ...] = (("--channels-last", "--compile"), ("--channels-last", "--cuda-graph"))
 LOADER_OPTIONS: tuple[Options, ...] = ((), ("--fast-dataloader", "--cache-images", "disk"))
-GAIN = 1.03  # options are considered faster from this factor on
+GAIN = 1.03  # options count as faster from this factor on
 SIZE, CLASSES = 320, 80
 LOADER_BATCH, IMAGE_SIZE, WAVES = 16, 400, 4  # of the loaders that are measured; batches of each worker
 ROUNDS = 5  # of the measured peak; the fastest counts
 
 
 class Peak(NamedTuple):
-    """The measured peak of a device: floating-point operations per second of a matrix product, bytes per second of a
-    copy."""
+    """What the device reaches: floating-point operations a second in a matrix product, bytes a second in a copy."""
 
     flops: float
     bandwidth: float
@@ -81,13 +79,13 @@ def words(options: Options) -> str:
 
 
 def known(candidates: Sequence[Options]) -> list[Options]:
-    """The options whose flags all exist in train.py."""
+    """Those of which train.py has every flag."""
     flags = {flag.name for flag in flags_of("train").values()}
     return [options for options in candidates if all(word in flags for word in options if word.startswith("--"))]
 
 
 def fastest(rates: Mapping[Options, float]) -> Options:
-    """The options with the highest rate; later ones must exceed it by more than the scatter of the measurement."""
+    """The options with the highest rate; later ones must gain more than the measurement scatters."""
     best = next(iter(rates))
     for options, rate in rates.items():
         if rate > GAIN * rates[best]:
@@ -113,7 +111,7 @@ def logged_warnings() -> Iterator[list[str]]:
 
 
 def step_profiles(device: torch.device, folder: Path, options: Options, batch: int, iters: int) -> dict[str, dict]:
-    """Profiles of a step with these options: with OTA and, if there are no options, also with the plain loss."""
+    """Profiles of a step with these options: of OTA, and without options of the plain loss, too."""
     config = step_config(TINY, SIZE, batch, folder, *options)
     family, step = build_step(config, random_batch_data(CLASSES), device, targets=17)
     kinds = ("ota",) if options else ("plain", "ota")
@@ -123,14 +121,14 @@ def step_profiles(device: torch.device, folder: Path, options: Options, batch: i
 def step_text(profile: Mapping) -> str:
     stages = ", ".join(f"{name} {row['mean_ms']:.1f}" for name, row in profile["stages"].items())
     text = f"{profile['images_per_s']:.0f} images/s, {profile['total_ms']:.1f} ms a step: {stages}"
-    if profile.get("kernel_ms"):  # 0: torch.profiler may be unable to trace the GPU
+    if profile.get("kernel_ms"):  # 0: torch.profiler may not trace the GPU here
         busy = profile["kernel_ms"] / profile["total_ms"]
         text += f"; host time {profile['host_ms']:.1f}, GPU time {profile['kernel_ms']:.1f} (utilisation {busy:.0%})"
     return text
 
 
 def light_text(device: torch.device, batch: int, seconds: float) -> str:
-    """The fraction of the measured peak that a step of this duration reaches ("speed of light")."""
+    """How much of the measured peak a step of this duration reaches ("speed of light")."""
     dtype = choose_amp("auto", device).dtype
     hyp = load_hyp(check_file(HYP, "hyp"))
     cost = Workload(check_file(TINY, "cfg"), CLASSES, SIZE, hyp, assumed_labels(), dtype).cost(batch)
@@ -145,7 +143,7 @@ def light_text(device: torch.device, batch: int, seconds: float) -> str:
 
 
 def measured_peak(device: torch.device, dtype: torch.dtype) -> Peak:
-    """Measure the peak by a large matrix product and a large copy."""
+    """By a large matrix product and a large copy."""
     side, size = (8192, 1 << 29) if device.type == "cuda" else (512, 1 << 25)
     a = torch.rand(side, side, device=device).to(dtype)
     source, target = (torch.empty(size, dtype=torch.uint8, device=device) for _ in range(2))
@@ -153,7 +151,7 @@ def measured_peak(device: torch.device, dtype: torch.dtype) -> Peak:
 
 
 def shortest(work: Callable[[], object], repeats: int = 10) -> float:
-    """Seconds of one call in the fastest of several rounds."""
+    """Seconds of the fastest of some rounds, for one call."""
     work()
     found = []
     for _ in range(ROUNDS):
@@ -168,7 +166,7 @@ def shortest(work: Callable[[], object], repeats: int = 10) -> float:
 
 
 def loader_rate(folder: Path, options: Options, workers: int) -> float:
-    """Images per second of the loader in its second epoch, with existing caches and busy workers."""
+    """Images a second that the loader gives in its second epoch, when caches exist and workers are busy."""
     count = LOADER_BATCH * WAVES * workers
     images = make_shapes(folder / "loader", train=count, val=1, size=IMAGE_SIZE) / "images"
     lines = {"train": str(images / "train"), "val": str(images / "val"), "nc": len(NAMES), "names": list(NAMES)}
@@ -176,7 +174,7 @@ def loader_rate(folder: Path, options: Options, workers: int) -> float:
     file.write_text(yaml.safe_dump(lines))
     cfg = narrow_cfg(TINY, 0.125, folder)
     config = step_config(cfg, SIZE, LOADER_BATCH, folder, "--workers", str(workers), *options)
-    with quiet("yolov7fast", level=logging.ERROR):  # about the drawn images
+    with logging_at(logging.ERROR, "yolov7fast"):  # about the drawn images
         family, _ = build_step(replace(config, data=str(file)), load_data_yaml(str(file)), torch.device("cpu"))
     try:
         family.loader.set_epoch(0)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from yolov7fast.core.errors import UserError
 
@@ -162,6 +163,13 @@ def any_rank(flags: Sequence[bool], world: World) -> list[bool]:
     return [bool(vote) for vote in votes.tolist()]
 
 
+def share_start(model: nn.Module, world: World) -> None:
+    """Give every process the weights and statistics of the first, as DistributedDataParallel does."""
+    if world.is_distributed:
+        for tensor in model.state_dict().values():
+            dist.broadcast(tensor, 0)
+
+
 def lowest(value: int, world: World) -> int:
     """The smallest value of all processes, on every one."""
     if not world.is_distributed:
@@ -288,7 +296,7 @@ class Heartbeat:
 
 @contextlib.contextmanager
 def peers_watched(rank: int, size: int, start: str, minutes: float) -> Iterator[None]:
-    """In the block, end this process with one line if one of `size` processes has not run for `minutes`."""
+    """In the block, end this process with one line if one of `size` has not run for so many minutes."""
     heartbeat = Heartbeat(rank, size, start, 60 * minutes) if size > 1 else None
     try:
         yield

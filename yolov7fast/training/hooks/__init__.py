@@ -1,1 +1,1 @@
-"""Hooks of a run: copies to another machine, commands after checkpoints and at its end."""
+"""What a run does besides training: copies to another machine, commands after checkpoints and at its end."""

@@ -1,5 +1,4 @@
-"""`--mirror`, `--on-save` and `--on-end` of a run: threads that the training never waits for, and the actions at its
-end."""
+"""`--mirror`, `--on-save` and `--on-end` of a run: threads that the training never waits for, and what its end does."""
 
 import logging
 import shutil
@@ -24,14 +23,14 @@ from yolov7fast.training.logging.page import FAILED, STOPPED
 from yolov7fast.training.trainer import Trainer
 
 log = logging.getLogger(__name__)
-HOOK_LOG = "hooks.log"  # in the run's folder: the output of the commands
+HOOK_LOG = "hooks.log"  # in the run's folder: what the commands print
 END_SECONDS = 600.0  # at the end: for the last copy, for the last --on-save command and for --on-end each
 VERIFIED, NOT_VERIFIED = "verified", "not verified"  # MIRROR of --on-end
 
 
 class RunHooks:
-    """The hooks of the main process of a run. As a context manager it waits, at the end of a started run, for the last
-    copy and the last --on-save command, and then runs --on-end."""
+    """What the main process of a run does besides training. As a context manager it acts at the end of a run that has
+    begun: it waits for the last copy and the last --on-save command, then it runs --on-end."""
 
     def __init__(self, config: TrainConfig, output: RunOutput | None):
         self.config, self.run_dir, self.output = config, Path(config.save_dir), output
@@ -66,7 +65,7 @@ class RunHooks:
         trainer.saved = self.saved
 
     def saved(self) -> None:
-        """Start the copy and the command for a new checkpoint, without waiting for them."""
+        """A checkpoint was written: have it copied and the command run; neither is waited for."""
         self._submit_copy()
         if self.commands is not None:
             self.commands.submit(self._environment())
@@ -80,7 +79,7 @@ class RunHooks:
                 self.problem = str(error)
 
     def _copy(self, snapshot: tuple[Path, Progress]) -> bool:
-        """Copy a snapshot, in the mirror's thread; returns whether no further attempt is needed."""
+        """In the mirror's thread; whether no further attempt is needed."""
         assert self.mirror is not None and self.trainer is not None
         before = self.problem
         try:
@@ -102,7 +101,7 @@ class RunHooks:
         return True
 
     def _environment(self) -> dict[str, str]:
-        """The environment variables of commands."""
+        """The variables of commands."""
         assert self.trainer is not None
         progress = self.trainer.progress
         best = progress.best_metrics.get(MAP)
@@ -115,7 +114,7 @@ class RunHooks:
         }
 
     def _on_save(self, environment: dict[str, str]) -> bool:
-        """Run --on-save, in its thread; a command that hangs is killed only at the end of the run."""
+        """In the thread of --on-save, which ends a command that hangs only at the end of the run."""
         assert self.commands is not None
         self._run("--on-save", self.config.on_save, environment, float("inf"), self.commands.stopped)
         return True
@@ -157,7 +156,7 @@ class RunHooks:
             self._run("--on-end", self.config.on_end, environment, END_SECONDS)
 
     def _wait(self) -> None:
-        """Copy the run's last state, with its final page and log, and wait for this copy and for --on-save."""
+        """Have the run's last state copied, with its final page and log, and wait for that and for --on-save."""
         self._submit_copy()
         if self.copies is not None:
             minutes = f"{END_SECONDS / 60:g} minutes"
@@ -168,7 +167,7 @@ class RunHooks:
             self.commands.finish(END_SECONDS)
 
     def cancel(self) -> None:
-        """Note that the run starts again in this process, so that this is not its end."""
+        """The run starts again in this process: this is not its end."""
         for thread in (self.copies, self.commands):
             if thread is not None:
                 thread.finish(0)
