@@ -16,7 +16,7 @@ from yolov7fast.cli.flags import flags_of
 from yolov7fast.core.device import time_synchronized
 from yolov7fast.core.errors import UserError, one_line
 from yolov7fast.core.files.paths import check_file
-from yolov7fast.core.process.output import quiet
+from yolov7fast.core.process.output import logging_at
 from yolov7fast.core.text import printable
 from yolov7fast.data.data_yaml import load_data_yaml
 from yolov7fast.data.shapes import NAMES, make_shapes
@@ -176,7 +176,7 @@ def loader_rate(folder: Path, options: Options, workers: int) -> float:
     file.write_text(yaml.safe_dump(lines))
     cfg = narrow_cfg(TINY, 0.125, folder)
     config = step_config(cfg, SIZE, LOADER_BATCH, folder, "--workers", str(workers), *options)
-    with quiet("yolov7fast", level=logging.ERROR):  # about the drawn images
+    with logging_at(logging.ERROR, "yolov7fast"):  # about the drawn images
         family, _ = build_step(replace(config, data=str(file)), load_data_yaml(str(file)), torch.device("cpu"))
     try:
         family.loader.set_epoch(0)

@@ -33,8 +33,6 @@ class TrainConfig:
     allow_download: bool = False
     val_fraction: float = 0.0
     workers: int = 8
-    torch_threads: int = 0
-    opencv_threads: int = 0
     fast_dataloader: bool = False
     cache_images: str | bool = False
     cache_dir: str = ""
