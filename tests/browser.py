@@ -56,7 +56,7 @@ class Browser:
             self._call("DELETE", self.session)
         finally:
             self.process.terminate()
-            self.process.wait(timeout=20)
+            self.process.wait(timeout=60)
 
     def _wait_until_ready(self) -> None:
         end = time.monotonic() + 60

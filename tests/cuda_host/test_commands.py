@@ -71,10 +71,17 @@ def test_detr_trains_and_validates(architecture, run, tmp_path, shapes_small):
     assert len(results(tmp_path)) == 3
 
 
-@pytest.mark.parametrize("amp", ["off", "bf16"])
-def test_training_in_other_precisions(amp, run, tmp_path, shapes_small):
-    run("train.py", *on_gpu(small_run(tmp_path, shapes_small), "--epochs", "1", "--amp", amp, "--channels-last"))
-    assert len(results(tmp_path)) == 2
+@pytest.mark.parametrize(
+    ("flags", "printed"),
+    [
+        (("--amp", "off", "--channels-last"), ""),
+        (("--amp", "bf16", "--channels-last", "--cuda-graph", "--batch-size", "2"), "graphs of the network captured"),
+        (("--amp", "bf16", "--cuda-graph", "--rect"), "--cuda-graph has no effect with --rect"),
+    ],
+)
+def test_training_with_other_flags(flags, printed, run, tmp_path, shapes_small):
+    done = run("train.py", *on_gpu(small_run(tmp_path, shapes_small), "--epochs", "1", *flags))
+    assert len(results(tmp_path)) == 2 and printed in done.stdout + done.stderr
 
 
 def test_test_py(trained, run, tmp_path, shapes_small):
@@ -93,15 +100,19 @@ def test_detect_py(trained, run, tmp_path, shapes_small):
 def test_the_profiler(run, tmp_path):
     words = ("--device", "0", "--img", "64", "--batch-size", "2", "--iters", "2", "--warm-iters", "1")
     out = run("tests/profile_training_loop.py", *words, "--compare-loss", "--output", str(tmp_path)).stdout
-    assert "cuda, plain loss" in out and "cuda, ota loss" in out
-    assert set(json.loads((tmp_path / "profile.json").read_text())["by_loss"]) == {"plain", "ota"}
+    assert "cuda, plain loss" in out and "cuda, ota loss" in out and "recorded with upstream's code" in out
+    assert out.count("host ms") == 2 and out.count("GPU time (kernels and copies) not known") == 2
+    profile = json.loads((tmp_path / "profile.json").read_text())
+    assert set(profile["by_loss"]) == {"plain", "ota"} and profile["host_ms"] > 0 and profile["kernel_ms"] == 0
 
 
 def test_the_check_of_a_machine(run, tmp_path):
-    """Without the comparison of values and the measurement, which need real kernels, and the number of cores."""
-    words = ("-m", "yolov7fast", "check", "--only", "host-syncs", "resume", "--output", str(tmp_path))
-    out = run(*words, timeout=290).stdout
+    """Without the comparison of values, which needs real kernels, the number of cores and a compiler."""
+    words = ("-m", "yolov7fast", "check", "--only", "host-syncs", "speed", "resume", "--output", str(tmp_path))
+    out = run(*words, timeout=290, TORCHDYNAMO_DISABLE="1").stdout
     assert "FAIL" not in out and "yolov7-tiny, ota: 0 host syncs" in out and "kill and resume: 0 of" in out
+    assert "batch 64, ota, --channels-last --compile" in out and "% of the peak" in out
+    assert "fastest command line: python train.py --data YOUR.yaml --batch-size 64 --workers" in out
 
 
 def test_a_batch_too_large_for_the_gpu_is_one_line(run, tmp_path, shapes_small):
@@ -126,14 +137,19 @@ def test_refused_page_locking_costs_speed_only(run, tmp_path, shapes_small):
     assert len(results(tmp_path)) == 2
 
 
-def test_two_processes_on_two_gpus_share_gradients(run, tmp_path, shapes_small):
-    words = on_gpu(small_run(tmp_path, shapes_small), "--epochs", "1", device="0,1")
+@pytest.mark.parametrize("flags", [(), ("--cuda-graph", "--batch-size", "2")], ids=["eager", "graphs"])
+def test_two_processes_on_two_gpus_share_gradients(flags, run, tmp_path, shapes_small):
+    words = on_gpu(small_run(tmp_path, shapes_small), "--epochs", "1", *flags, device="0,1")
     launcher = ("-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "0")
     rendezvous = ("--rdzv_backend", "c10d", "--rdzv_endpoint", "localhost:0")
     run(*launcher, *rendezvous, "train.py", *words, FAKE_CUDA_DEVICES="2")
     assert len(results(tmp_path)) == 2
 
 
-def test_a_gpu_that_is_not_there_is_one_line(run, tmp_path, shapes_small):
-    done = run("train.py", *on_gpu(small_run(tmp_path, shapes_small), device="1"), code=2)
-    assert "--device 1" in done.stderr and "Traceback" not in done.stderr
+@pytest.mark.parametrize(
+    ("device", "message"), [("2", "--device 2"), ("0,1", "torchrun --nproc_per_node 2 train.py --device 0,1 ...")]
+)
+def test_gpus_that_one_process_cannot_use_are_one_line(device, message, run, tmp_path, shapes_small):
+    words = on_gpu(small_run(tmp_path, shapes_small), device=device)
+    done = run("train.py", *words, code=2, FAKE_CUDA_DEVICES="2")
+    assert message in done.stderr and "Traceback" not in done.stderr

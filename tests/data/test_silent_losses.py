@@ -203,13 +203,13 @@ def too_many_bytes(label: Path) -> str:
 def no_end(label: Path) -> str:
     label.unlink()
     os.mkfifo(label)
-    return "no regular file"
+    return "not a regular file"
 
 
 def of_the_kernel(label: Path) -> str:
     label.unlink()
     label.symlink_to("/proc/self/environ")
-    return "no regular file"
+    return "not a regular file"
 
 
 @pytest.mark.parametrize("make", [too_many_lines, too_many_bytes, no_end, of_the_kernel])

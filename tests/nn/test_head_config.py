@@ -8,7 +8,7 @@ import yaml
 
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.paths import ROOT
-from yolov7fast.nn.head_config import SHIPPED, HeadConfig, choose_head_config
+from yolov7fast.nn.multihead import SHIPPED, HeadConfig, choose_head_config
 
 
 @pytest.fixture
@@ -51,10 +51,10 @@ def broken(toy, change) -> dict:
         (lambda c: c.update(nc=10**12), "nc must be a whole number, 1 to 100,000, not 1000000000000"),
         (lambda c: c["head_assignments"]["head_0"].update(classes=[]), "head_0 needs a list `classes`"),
         (lambda c: c["head_assignments"]["head_1"]["classes"].append(4), "class 4 is in head_0 and in head_1"),
-        (lambda c: c["head_assignments"]["head_2"]["classes"].append(1), "head_2 lists class 1 twice"),
+        (lambda c: c["head_assignments"]["head_2"]["classes"].append(1), "class 1 is in head_2 and in head_2"),
         (lambda c: c["head_assignments"]["head_1"].update(classes=[0]), "1 of 6 classes in no head: class 3"),
         (lambda c: c["head_assignments"]["head_1"]["classes"].append(6), "head_1 lists class 6, but nc is 6"),
-        (lambda c: c["head_assignments"]["head_1"]["classes"].append("cat"), "head_1 lists 'cat'"),
+        (lambda c: c["head_assignments"]["head_1"]["classes"].append("cat"), "head_1 lists class 'cat'"),
         (lambda c: c["head_assignments"]["head_0"].update(weight=0), "weight of head_0 must be a positive number"),
         (lambda c: c["head_assignments"]["head_0"].update(weight=float("nan")), "weight of head_0 must be a positive"),
         (lambda c: c["head_assignments"]["head_0"].update(weight=10**400), "weight of head_0 must be .* to 1e\\+06"),
@@ -84,7 +84,7 @@ def test_consecutive_shares_out_every_class():
     for nc, heads in ((80, 8), (5, 5), (1, 1)):
         config = HeadConfig.consecutive(nc, heads)
         assert HeadConfig.from_dict(config.to_dict()) == config
-    with pytest.raises(UserError, match="3 classes cannot be shared out over 4 heads"):
+    with pytest.raises(UserError, match="3 classes cannot be divided among 4 heads"):
         HeadConfig.consecutive(3, 4)
 
 

@@ -8,11 +8,10 @@ from tests.conftest import ROOT
 from tests.recorded_heads import ANCHORS, CHANNELS, VARIANTS, features, fill, recorded_head, with_strides
 from yolov7fast.checkpoint.checkpoint_reader import load_checkpoint, save_checkpoint, state_dict_of, transfer_weights
 from yolov7fast.core.errors import UserError
-from yolov7fast.nn.head_config import SHIPPED, HeadConfig
 from yolov7fast.nn.heads import Detect
 from yolov7fast.nn.model import Model
 from yolov7fast.nn.model_parser import read_description
-from yolov7fast.nn.multihead import CBAM, MultiHeadDetect, heads_of
+from yolov7fast.nn.multihead import CBAM, SHIPPED, HeadConfig, MultiHeadDetect, heads_of
 
 TINY, ATTENTION = "cfg/training/yolov7-tiny-1b4h.yaml", "cfg/training/yolov7-tiny-1b4h-attn.yaml"
 
@@ -144,7 +143,7 @@ def last_row(*arguments, sources=(74, 75, 76)) -> dict:
 @pytest.mark.parametrize(
     ("description", "options", "message"),
     [
-        (last_row(), {"nc": 3, "heads": 4}, "3 classes cannot be shared out over 4 heads: ask for 1 to 3"),
+        (last_row(), {"nc": 3, "heads": 4}, "3 classes cannot be divided among 4 heads: ask for 1 to 3"),
         ({**last_row(), "head": []}, {"heads": 2}, "must be a detection head"),
         (last_row("many"), {}, "the heads are a number or a head configuration, not 'many'"),
         (last_row(2, 3), {}, r"its arguments are \[nc, anchors\] and the heads"),

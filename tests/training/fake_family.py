@@ -10,10 +10,9 @@ from yolov7fast.evaluation.eval_loop import EvaluationStopped
 from yolov7fast.evaluation.eval_result import SUMMARY
 from yolov7fast.training.config import TrainConfig
 from yolov7fast.training.distributed import World
-from yolov7fast.training.ema import ModelEMA
 from yolov7fast.training.family import Validation
 from yolov7fast.training.logging.reporter import Reporter
-from yolov7fast.training.optimizer import Rates
+from yolov7fast.training.optimizer import ModelEMA, Rates
 from yolov7fast.training.trainer import Trainer
 
 
@@ -48,7 +47,7 @@ class FakeFamily:
     checkpoint_suffix = ".pt"
     metric_names = ()
     epoch_files = ("epoch_*.pt",)
-    loss_factor, clip_norm = 1.0, 0.0
+    loss_factor, clip_norm, no_sync = 1.0, 0.0, None
     test_size = width = 32
     drawn_batches, saves_initial, wandb_id = 0, False, None
     settings_files, names = {}, ()

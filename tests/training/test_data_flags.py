@@ -11,8 +11,6 @@ from yolov7fast.data.loading.shared_memory_loader import SharedMemoryLoader
 from yolov7fast.data.loading.torch_loader import BatchLoader
 from yolov7fast.training.yolo_family import YoloFamily
 
-pytestmark = pytest.mark.timeout(120)
-
 
 class Built(Exception):
     """Ends a run where its training would begin."""

@@ -82,7 +82,7 @@ def _read(path: str, fact: np.void) -> np.ndarray | None:
         size, regular = os.stat(path).st_size, is_file(path)
         if not regular or size > MOST_BYTES:
             fact["state"] = UNREADABLE
-            fact["error"] = f"larger than {MOST_BYTES:,} bytes" if regular else "no regular file"
+            fact["error"] = f"larger than {MOST_BYTES:,} bytes" if regular else "not a regular file"
             return None
         with open(path, "rb", buffering=0) as file:
             data = file.read()

@@ -147,8 +147,8 @@ def list_files(
     if left_out:
         count = counted(len(left_out), "entry", "entries")
         LOGGER.warning(
-            f"{prefix}{folder}: {count} left out (first: {printable(left_out[0])}): links to images counted already or "
-            "no regular files; to use an image more than once, list its names in a text file"
+            f"{prefix}{folder}: {count} left out (first: {printable(left_out[0])}): links to images counted already, or "
+            "not regular files; to use an image more than once, list its names in a text file"
         )
     return files, others
 
@@ -196,7 +196,7 @@ class LoadedImage(NamedTuple):
 
 
 def decode_file(path: str, how: int = cv2.IMREAD_COLOR) -> np.ndarray | None:
-    """Return the pixels of a file as OpenCV reads them; None if it cannot decode them or it is no regular file.
+    """Return the pixels of a file as OpenCV reads them; None if it cannot decode them or it is not a regular file.
 
     how: OpenCV's flag. OpenCV's file reader crashes on names that are not UTF-8, so such files are decoded from memory.
     """
@@ -224,7 +224,7 @@ def read_image(path: str) -> np.ndarray:
     with decoder_warnings_caught(path in _reported):
         img = decode_file(path)
     if img is None:
-        state = "cannot be decoded" if is_file(path) else "is no regular file"
+        state = "cannot be decoded" if is_file(path) else "is not a regular file"
         state = state if os.path.exists(path) else "does not exist (any more)"
         raise UserError(f"image {path} {state}; fix or remove the file")
     return img

@@ -206,7 +206,7 @@ def _check_image(path: str, notes: list[Problem]) -> tuple[int, int]:
     if not os.path.exists(path):
         raise reject(f"no such file (looked for {os.path.abspath(path)})", "missing image")
     if not is_file(path):  # reading a FIFO or a device may never end
-        raise reject("is no regular file")
+        raise reject("is not a regular file")
     try:
         with Image.open(path) as image:
             image.verify()
@@ -245,7 +245,7 @@ def read_lines(path: str) -> tuple[list[list[str]], tuple[str, str] | None]:
     """Return the words of each line of a label file and kind and text of the file's fault, if it cannot be used."""
     try:
         if not is_file(path):  # reading a FIFO may never end
-            return [], ("unreadable label", "no regular file")
+            return [], ("unreadable label", "not a regular file")
         if (size := os.path.getsize(path)) > MOST_BYTES:
             return [], ("too many objects", f"{size:,} bytes; at most {MOST_BYTES:,} are read")
         with open(path, encoding="utf-8") as file:

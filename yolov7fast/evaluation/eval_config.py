@@ -1,4 +1,4 @@
-"""Configuration of an evaluation: how a detector is measured, and which outputs are written."""
+"""Configuration of an evaluation: how a detector is evaluated, and which outputs are written."""
 
 from dataclasses import dataclass, fields
 from typing import Any
@@ -17,12 +17,13 @@ class EvalConfig:
     img_size: int = 640  # longer side of the images
     batch_size: int = 32
     conf_thres: float = 0.001  # confidence threshold
-    iou_thres: float = TRAINING_IOU  # of non-maximum suppression
+    iou_thres: float = TRAINING_IOU  # of NMS
     single_cls: bool = False  # all labels and detections count as class 0
     agnostic_nms: bool = False  # classes suppress one another
     augment: bool = False  # test-time augmentation
     v5_metric: bool = False  # AP with recall extended to 1.0
     half: bool = True  # half precision on CUDA
+    bf16: bool = False  # of which kind: bfloat16, else float16
     trust_torchscript: bool = False  # run a TorchScript file that was not exported on this machine
     task: str = "val"
     # outputs
@@ -55,6 +56,7 @@ class EvalConfig:
             augment=self.augment,
             hybrid=self.save_hybrid,
             half=self.half,
+            bf16=self.bf16,
             trust_torchscript=self.trust_torchscript,
         )
 

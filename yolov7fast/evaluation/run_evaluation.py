@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 
-from yolov7fast.core.device import select_device
+from yolov7fast.core.device import select_device, untuned_convolutions
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.paths import increment_path
 from yolov7fast.core.text import counted
@@ -49,7 +49,7 @@ def run_evaluation(
     sinks: Sequence[Sink] = (),
     should_stop: Callable[[], bool] = never,
 ) -> EvalResult:
-    """Measure a predictor on a loader; print and write the configured outputs.
+    """Evaluate a predictor on a loader; print and write the configured outputs.
 
     weights: files of the predictor, for the report. sinks: further sinks. should_stop: called after every batch; if it
     returns True, `EvaluationStopped` is raised.
@@ -57,8 +57,9 @@ def run_evaluation(
     outputs = Outputs(Path(save_dir), data, config, loader.dataset, list(weights))
     if config.v5_metric:
         print("Testing with YOLOv5 AP metric...")
-    predictor.warm_up(config.img_size)
-    result = evaluate(predictor, loader, len(outputs.names), config, [*outputs.sinks, *sinks], should_stop)
+    with untuned_convolutions():
+        predictor.warm_up(config.img_size)
+        result = evaluate(predictor, loader, len(outputs.names), config, [*outputs.sinks, *sinks], should_stop)
     return outputs.finish(result, predictor)
 
 
@@ -67,7 +68,7 @@ def check_classes(predictor: Predictor, data: DataYaml, weights: Sequence[str]) 
     if len(predictor.names) != data.nc:
         known = counted(len(predictor.names), "class", "classes")
         raise UserError(
-            f"{' '.join(weights)} knows {known} ({', '.join(map(str, predictor.names))[:80]}), but "
+            f"{' '.join(weights)} has {known} ({', '.join(map(str, predictor.names))[:80]}), but "
             f"{data.path} has nc: {data.nc}; take weights trained on this data set, or the data yaml of these weights"
         )
 
@@ -101,7 +102,7 @@ def evaluate_weights(
     device: torch.device,
     loader=None,
 ) -> EvalResult:
-    """Measure the detector of weights files, of whatever family, on a split of a data set.
+    """Evaluate the detector of weights files, of any family, on a split of a data set.
 
     loader: one to be used instead of a loader for the split. A size of 0 means the one that it was trained for.
     """

@@ -19,8 +19,8 @@ import torch
 from torch import nn
 
 from yolov7fast.core.errors import CheckpointError, UserError, one_line, shown
+from yolov7fast.core.files.settings_files import is_whole
 from yolov7fast.core.text import printable
-from yolov7fast.nn.detr_config import check_sizes
 
 log = logging.getLogger(__name__)
 HOW_TO_INSTALL = "DETR networks need the package transformers: python -m pip install 'transformers>=5'"
@@ -34,7 +34,7 @@ class Architecture(NamedTuple):
     backbone: str  # model_type of its ResNet in transformers
     mean: tuple[float, float, float]  # the input is (image in 0..1 - mean) / std
     std: tuple[float, float, float]
-    padded_frame: bool  # boxes are fractions of the padded image; else of the image without its padding
+    padded_frame: bool  # boxes are fractions of the padded image; otherwise of the image without its padding
     has_background: bool  # softmax with a last class "nothing"; else independent sigmoids
     picks_cells: bool  # queries begin as the best cells of the feature maps, of which there must be as many
 
@@ -164,13 +164,13 @@ TRIED_SIZE = 64
 @torch.no_grad()
 def try_out(model: DetrNetwork) -> None:
     """Run one image, so that incompatible settings are reported before anything is written."""
-    with _as_user_errors("model.network", "; these values do not go together: take one back to its default"):
+    with _as_user_errors("model.network", "; these values are incompatible: reset one to its default"):
         height = model.least_height(TRIED_SIZE, TRIED_SIZE)
         image = torch.zeros(1, 3, height, TRIED_SIZE)
         output = model.eval()(image, torch.ones(1, height, TRIED_SIZE))
         queries = model.network.config.num_queries
         if output.logits.shape[:2] != (1, queries) or output.pred_boxes.shape != (1, queries, 4):
-            raise UserError(f"model.network: it does not answer with {queries} boxes")
+            raise UserError(f"model.network: it does not return {queries} boxes")
     model.train()
 
 
@@ -179,14 +179,14 @@ def rebuild(description: Mapping[str, Any], origin: str | Path) -> DetrNetwork:
     library = transformers()
     name = description.get("architecture")
     if not isinstance(name, str) or name not in ARCHITECTURES:
-        raise CheckpointError(f"{origin}: its network is of a kind that is not known here ({shown(name)})")
+        raise CheckpointError(f"{origin}: its network has an unknown architecture ({shown(name)})")
     kind = ARCHITECTURES[name]
     try:
         check_sizes(description.get("config"), f"{origin} is damaged")
     except UserError as error:
         raise CheckpointError(str(error)) from None
     if not all(isinstance(label, str) for label in description.get("names") or [None]):
-        raise CheckpointError(f"{origin} is damaged: the names of its classes are no text")
+        raise CheckpointError(f"{origin} is damaged: its class names are not text")
     try:
         config = getattr(library, kind.config).from_dict(dict(description["config"]))
         network = getattr(library, kind.network)(config)
@@ -207,11 +207,23 @@ def architecture_of(name: str) -> Architecture:
 
 # --- configurations: everything a user can get wrong in them is an error before any image is read --------------------
 
+LARGEST = 100_000  # of any number of things; classes are the most
+MOST_LAYERS = 100  # in a row
+WIDEST = 8_192  # channels
+MOST_WEIGHTS = 5 * 10**9
+COUNTED = ("layers", "depths", "levels", "points")  # ends of keys
+WIDE = ("d_model", "_dim", "hidden_sizes", "embedding_size", "channels")
+
 FROM_DATA = ("num_labels", "id2label", "label2id")
 COUNTS = (
     *("num_queries", "d_model", "encoder_hidden_dim", "encoder_layers", "decoder_layers", "encoder_ffn_dim"),
     *("decoder_ffn_dim", "encoder_attention_heads", "decoder_attention_heads"),
 )
+
+
+def network_settings(architecture: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Every key of a network's configuration with its value in `settings` or its default."""
+    return _configuration(transformers(), architecture_of(architecture), settings, {}).to_dict()
 
 
 def _configuration(
@@ -240,6 +252,33 @@ def _configuration(
     check_sizes(config.to_dict(), "model.network")
     _check_values(config, kind)
     return config
+
+
+def check_sizes(config: Any, where: str) -> None:
+    """UserError for numbers with which building would need too much memory or time. where: begins the message."""
+    if not isinstance(config, Mapping):
+        raise UserError(f"{where}: its configuration is {shown(config)}, not a mapping")
+    layers, width = 0, 1
+    for key, value in _numbers(config, ""):
+        limit = MOST_LAYERS if key.endswith(COUNTED) else WIDEST if key.endswith(WIDE) else LARGEST
+        if not is_whole(value, -limit, limit):
+            raise UserError(f"{where}: {shown(key)} is {shown(value)}; at most {limit:,} is possible")
+        layers += value if key.endswith(COUNTED) else 0
+        width = max(width, value) if key.endswith(WIDE) else width
+    if layers * width * width * 10 > MOST_WEIGHTS:  # about ten matrices in each
+        raise UserError(f"{where}: {layers} layers of {width} channels would not fit into memory")
+
+
+def _numbers(value: Any, key: str) -> Iterator[tuple[str, int]]:
+    """Every integer with its key."""
+    if isinstance(value, Mapping):
+        for name, item in value.items():
+            yield from _numbers(item, str(name)[:100])
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _numbers(item, key)
+    elif isinstance(value, int) and not isinstance(value, bool):
+        yield key, value
 
 
 def _check_keys(settings: Mapping[str, Any], config_class: type, where: str) -> None:
@@ -337,7 +376,7 @@ def _check_taken(found: Mapping[str, Any], source: str) -> None:
         log.info("%s: %d layers' weights are new, such as %s", source, len(new), new[0])
 
 
-# --- what of the backbone learns --------------------------------------------------------------------------------------
+# --- trainable parts of the backbone ----------------------------------------------------------------------------------
 
 
 def thaw(network: Any) -> None:
@@ -383,7 +422,7 @@ def without_timm(published: Mapping[str, Any], source: str) -> tuple[dict[str, A
     values = dict(published)
     of_timm = bool(values.pop("use_timm_backbone", True))
     backbone = values.get("backbone_config") or {}
-    name = values.pop("backbone", None) or "resnet50"  # what the configuration means by saying nothing
+    name = values.pop("backbone", None) or "resnet50"  # the default of the configuration
     if backbone:
         of_timm = backbone.get("model_type") == "timm_backbone"
     if not of_timm:

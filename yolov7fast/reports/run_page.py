@@ -1,7 +1,7 @@
 """The page of a training run as one HTML file, from its folder and its state (`page.json`).
 
-The state holds plain values: command, warnings, results of the last validation, progress. The page can be made at any
-time, during the run or after it. Images are embedded as data URLs within a size limit.
+The state holds plain values: command, warnings, results of the last validation, progress. The page can be rendered at
+any time, during the run or after it. Images are embedded as data URLs within a size limit.
 """
 
 import math
@@ -27,15 +27,15 @@ LIMIT = 1_500_000  # bytes of a page
 IMAGE_BUDGETS = (900_000, 450_000, 150_000, 0)  # bytes: the next smaller one if the page gets too large
 THUMBNAIL_SIDE, MOSAIC_SIDE = 320, 768  # pixels
 MOSAICS = 3
-MAX_TABLE_CLASSES = 24  # up to which the confusion matrix is a table
+MAX_TABLE_CLASSES = 24  # number of classes up to which the confusion matrix is a table
 MAX_CONFUSIONS = 40
 MAX_NAMED_BOXES = 12  # in an image; with more boxes no names are drawn
-STALLED_SECONDS = 600  # without a new page, after which a running run may be dead
+STALLED_SECONDS = 600  # without a new page, after which a run is shown as possibly dead
 REFRESH_SECONDS = 20  # between loads of the page of a run that is training
 
 
 def thumbnails(paths: Sequence[str], bytes_in_all: int, side: int = THUMBNAIL_SIDE) -> dict[str, str]:
-    """Data URL by path; files that cannot be read are left out, and the last ones where the limit is reached."""
+    """Data URL by path; files that cannot be read are left out, and the last ones if the limit is reached."""
     found, used = {}, 0
     for path in dict.fromkeys(paths):
         url = thumbnail(path, os.stat(path).st_mtime_ns, side) if os.path.isfile(path) else ""
@@ -47,11 +47,10 @@ def thumbnails(paths: Sequence[str], bytes_in_all: int, side: int = THUMBNAIL_SI
     return found
 
 
-@lru_cache(maxsize=64)  # a page is rendered many times with the same images
+@lru_cache(maxsize=64)  # cached, because a page is rendered many times with the same images
 def thumbnail(path: str, modified: int, side: int) -> str:
-    """The image with a longer side of at most `side` pixels as a data URL; empty where it cannot be decoded.
-
-    modified: time of the file, so that a changed one is read again.
+    """The image with a longer side of at most `side` pixels as a data URL; empty if it cannot be decoded. modified:
+    time of the file, so that a changed file is read again.
     """
     image = decode_file(path)
     if image is None:
@@ -85,12 +84,12 @@ def page_values(folder: Path, state: Mapping[str, Any]) -> dict[str, Any]:
     try:
         run = read_run(folder)
     except UserError:
-        run = None  # not one epoch is done
+        run = None  # no epoch is complete
     return {
         "title": f"{folder.name}: training",
         "name": folder.name,
         "state": state,
-        "progress": _progress(state.get("progress") or {}, run),
+        "progress": progress_values(state.get("progress") or {}, run),
         "cards": _cards(run, state),
         "facts": state.get("facts") or {},
         "settings": state.get("settings") or {},
@@ -109,8 +108,8 @@ def page_values(folder: Path, state: Mapping[str, Any]) -> dict[str, Any]:
 # --- the head of the page ---------------------------------------------------------------------------------------------
 
 
-def _progress(progress: Mapping[str, Any], run: Run | None) -> dict[str, Any]:
-    """How far the run is: text, fraction, and the losses so far of the epoch."""
+def progress_values(progress: Mapping[str, Any], run: Run | None) -> dict[str, Any]:
+    """The progress of the run: text, fraction, and the mean losses of the current epoch."""
     epoch, epochs = progress.get("epoch", 0), progress.get("epochs", 1)
     batch, batches = progress.get("batch", 0), progress.get("batches", 1) or 1
     total = epochs * batches
@@ -124,6 +123,7 @@ def _progress(progress: Mapping[str, Any], run: Run | None) -> dict[str, Any]:
         "running": progress.get("status") == "running",
         "text": f"epoch {min(epoch, epochs - 1)}/{epochs - 1}" + (f", batch {batch} of {batches}" if batch else ""),
         "left": duration(left / 3600) if math.isfinite(left) else "",
+        "left_seconds": left,
         "fraction": done / total if total else 0.0,
         "refresh": REFRESH_SECONDS,
         "stalled": STALLED_SECONDS,
@@ -134,7 +134,7 @@ def _progress(progress: Mapping[str, Any], run: Run | None) -> dict[str, Any]:
 
 
 def _epoch_seconds(progress: Mapping[str, Any], run: Run | None) -> float:
-    """Seconds of an epoch with its validation, by the last ones done; by the batches of the first while it runs."""
+    """Seconds of an epoch with its validation: of the last finished ones, or estimated during the first one."""
     if run is not None and run.seconds is not None and run.time_source == "results.csv":
         return float(np.median(run.seconds[-5:]))
     batch, batches = progress.get("batch", 0), progress.get("batches", 0)
@@ -142,7 +142,7 @@ def _epoch_seconds(progress: Mapping[str, Any], run: Run | None) -> float:
 
 
 def _cards(run: Run | None, state: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """(figure, value, what to know of it)."""
+    """(name, value, note) of each tile."""
     if run is None:
         return []
     cards = []
@@ -155,14 +155,16 @@ def _cards(run: Run | None, state: Mapping[str, Any]) -> list[tuple[str, str, st
         rate = state.get("rate")
         cost = f"${rate * run.total_hours:.2f} at ${rate:g} an hour" if rate is not None else ""
         cards.append(("time", duration(run.total_hours), f"{cost or f'{len(run.epoch)} epochs'}; start-up not counted"))
-    if (speed := _images_per_second(run, state)) is not None:
+    if (speed := images_per_second(run, state)) is not None:
         cards.append(("images/s", f"{speed:.1f}" if speed < 100 else f"{speed:.0f}", "training, waiting included"))
     if memory := state.get("memory_gb"):
         cards.append(("memory", f"{memory:.1f} GB", state.get("memory_of", "")))
+    if copied := state.get("mirror"):
+        cards.append(("last copy", copied[0], copied[1]))
     return cards
 
 
-def _images_per_second(run: Run, state: Mapping[str, Any]) -> float | None:
+def images_per_second(run: Run, state: Mapping[str, Any]) -> float | None:
     iterations, seconds = run.figures.get("iterations"), run.figures.get("train_seconds")
     images = state.get("images_per_epoch")
     if iterations is None or seconds is None or not images or not np.nansum(seconds) > 0:
@@ -203,7 +205,7 @@ def _precision_recall(curves: Mapping[str, Any]) -> Chart | None:
 
 
 def _matrix(found: Mapping[str, Any]) -> dict[str, Any]:
-    """Fractions of each true class; a table where it can be read, else an image and the most frequent confusions."""
+    """Fractions of each true class; a table if it is small, else an image and the most frequent confusions."""
     names, cells = found.get("names") or [], found.get("matrix") or []
     nothing: dict[str, Any] = {"rows": [], "true": [], "image": "", "wrong": [], "side": 0}
     if not cells:
@@ -257,7 +259,7 @@ def _tile(image: Mapping[str, Any], names: Sequence[str], key: str, url: str) ->
         "width": round(width, 1),
         "height": round(height, 1),
         "label": os.path.basename(image["path"]),
-        "count": ", ".join(counted).replace("wrong", "of the wrong class") or "nothing missed or false",
+        "count": ", ".join(counted).replace("wrong", "of the wrong class") or "no missed or false detections",
         "sides": sides,
     }
 
@@ -276,7 +278,7 @@ def _box(box: Sequence[float], names: Sequence[str], width: float, height: float
 
 
 def _times(run: Run, state: Mapping[str, Any]) -> dict[str, Any]:
-    """Seconds of the whole run by what they were spent on, and milliseconds of an iteration by stage."""
+    """Seconds of the whole run by activity, and milliseconds of an iteration by stage."""
     train, val = run.figures.get("train_seconds"), run.figures.get("val_seconds")
     if train is None or val is None:
         return {}

@@ -1,7 +1,8 @@
-"""The config of a training run: one frozen dataclass with a field for each flag and for what follows from the flags.
+"""The config of a training run: one frozen dataclass with a field for each flag and for values that follow from the
+flags.
 
-`TrainConfig` has what every family of detectors has, its subclasses add the flags of their family. Nothing changes a
-config after it is made: a function that must returns a new one (`dataclasses.replace`).
+`TrainConfig` has what every family of detectors has, its subclasses add the flags of their family. A config is never
+changed: functions return a new one (`dataclasses.replace`).
 """
 
 from collections.abc import Mapping
@@ -10,18 +11,18 @@ from typing import Any, Self
 
 from yolov7fast.training.checkpoints.resume import Limits
 
-AUTO_BATCH = "auto"  # --batch-size auto: what fits into memory; a resumed run keeps the batch that was chosen
+AUTO_BATCH = "auto"  # --batch-size auto: the largest batch that fits into memory; a resumed run keeps the chosen batch
 SAVE_MINUTES = 10.0  # between checkpoints inside an epoch, unless --save-every or --nosave says otherwise
 # facts of one command line, not settings of the run
 NOT_STORED = (
     *("given", "in_file", "config", "starts_over", "resume_time", "allow_changed_data", "automatic_batch"),
-    "keep_files",
+    *("keep_files", "mirror", "on_save", "on_end"),
 )
 
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """A run of any family. `docs/flags.md` says what each flag means."""
+    """A run of any family. `docs/flags.md` describes each flag."""
 
     # --- flags: data and loading
     data: str = "data/coco.yaml"
@@ -32,8 +33,6 @@ class TrainConfig:
     allow_download: bool = False
     val_fraction: float = 0.0
     workers: int = 8
-    torch_threads: int = 0
-    opencv_threads: int = 0
     fast_dataloader: bool = False
     cache_images: str | bool = False
     cache_dir: str = ""
@@ -59,6 +58,9 @@ class TrainConfig:
     allow_changed_data: bool = False
     nosave: bool = False
     save_every: float | None = None
+    mirror: str = ""
+    on_save: str = ""
+    on_end: str = ""
     keep_epochs: int | None = None
     notest: bool = False
     eval_interval: int = 1
@@ -74,16 +76,16 @@ class TrainConfig:
     bbox_interval: int = -1
     save_period: int = -1
     artifact_alias: str = "latest"
-    # --- what follows from the flags
+    # --- values that follow from flags
     world_size: int = 1  # processes
     global_rank: int = -1  # of this process; -1: the only one
     save_dir: str = ""  # the run's folder; empty until it is chosen
     shuffled: bool | None = None  # whether epochs are permuted
-    test_size: int = 0  # of validation; 0: the last stage of the resize schedule has it
+    test_size: int = 0  # of validation; 0: that of the last stage of the resize schedule
     given: tuple[str, ...] = ()  # flags on the command line
     in_file: tuple[str, ...] = ()  # flags in the run file
     automatic_batch: bool = False  # `batch_size` was chosen for --batch-size auto
-    starts_over: bool = False  # tables of results that a lost process left in the folder are removed
+    starts_over: bool = False  # tables of results that a killed process left in the folder are removed
     resume_time: int = 0  # st_mtime_ns of the checkpoint when it was read
     keep_files: bool = True  # False: a generation of --evolve or a measurement, which writes no checkpoints or plots
 
@@ -141,7 +143,8 @@ class YoloTrainConfig(TrainConfig):
     standard_grouping: bool = False
     geometry_grouping: bool = False
     channels_last: bool = False
-    compile: bool = False
+    compile: str = ""  # mode of torch.compile
+    cuda_graph: bool = False
     hyp: str | dict[str, Any] = "data/hyp.scratch.p5.yaml"  # a file, or values over those of a file (`base`)
     adam: bool = False
     linear_lr: bool = False

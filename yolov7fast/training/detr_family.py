@@ -1,8 +1,7 @@
-"""The DETR family: what trains detectors of transformers, their AdamW and learning rates, and `--profile`."""
+"""The DETR family: training of detectors of transformers, AdamW and its learning rates, and `--profile`."""
 
 import logging
 import math
-import resource
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from statistics import median
@@ -17,17 +16,17 @@ from yolov7fast.data.data_yaml import DataYaml
 from yolov7fast.data.detr_dataset import DetrDataset
 from yolov7fast.evaluation.eval_config import EvalConfig
 from yolov7fast.evaluation.eval_result import EvalResult
-from yolov7fast.losses.detr_loss import PARTS, attach_loss, matcher_timed
+from yolov7fast.losses.detr_loss import PARTS, attach_loss
 from yolov7fast.nn.detr_model import DetrNetwork, build, rebuild
 from yolov7fast.predictors.detr_predictor import GRID, BatchLayout, DetrPredictor
 from yolov7fast.predictors.predictor import Predictor
 from yolov7fast.training.checkpoints.resume import Progress
 from yolov7fast.training.config import DetrTrainConfig
 from yolov7fast.training.distributed import World
-from yolov7fast.training.ema import ModelEMA
 from yolov7fast.training.family import Family, class_names, load_run_data
 from yolov7fast.training.logging.bottleneck import DISK_CACHE, FAST_LOADER, WORKERS, Advice, Remedy
-from yolov7fast.training.optimizer import Rates
+from yolov7fast.training.logging.page import peak_memory
+from yolov7fast.training.optimizer import ModelEMA, Rates
 from yolov7fast.training.step import TrainStep, choose_amp
 from yolov7fast.training.timing import STAGES, StageTimer
 from yolov7fast.training.train import prepare_process
@@ -38,7 +37,7 @@ WARM_STEPS = 3  # of --profile, before the measurement
 
 
 class DetrFamily(Family):
-    """A DETR network with all that trains it."""
+    """A DETR network with its loaders, loss and optimizer."""
 
     name = "detr"
     loss_names = (*PARTS, "total")
@@ -50,12 +49,12 @@ class DetrFamily(Family):
     strips_final_checkpoint = True
     metric_names = (AP_SMALL, PEAK_MEMORY)
     dataset_class = DetrDataset
-    finds_unused_parameters = True  # a batch without any box leaves RT-DETR's denoising unused
+    finds_unused_parameters = True  # a batch without any box gives no gradient to RT-DETR's denoising
     advice = {  # noqa: RUF012 (read only)
         "data": Advice("waiting for data", (FAST_LOADER, DISK_CACHE, WORKERS)),
         "loss": Advice("the loss, whose matcher runs on the host", (Remedy("--profile 50, which measures it"),)),
         "network": Advice(
-            "the network, as it should be",
+            "the network (the usual case)",
             (
                 Remedy("a smaller --img-size"),
                 Remedy("--resize-schedule"),
@@ -151,12 +150,12 @@ class DetrFamily(Family):
         return DetrPredictor(self.ema.ema, config.predict_options(), with_loss=True)
 
     def further_metrics(self, result: EvalResult) -> dict[str, float]:
-        return {AP_SMALL: result.sizes["small"].ap, PEAK_MEMORY: peak_memory_gb(self.device)}
+        return {AP_SMALL: result.sizes["small"].ap, PEAK_MEMORY: peak_memory(self.device)[0]}
 
     def checkpoint_content(self, progress: Progress) -> dict[str, Any]:
         """Plain values and state dicts; weights that `resume` holds too are stored once.
 
-        Rates follow from the schedule and the global step alone: `scheduler` is for readers of the file.
+        Rates depend only on the schedule and the global step: `scheduler` is for readers of the file.
         """
         return {
             **self.model.description(),
@@ -171,13 +170,6 @@ class DetrFamily(Family):
         if period and ((epoch + 1) % period == 0 or final):
             names.append(f"checkpoint_epoch_{epoch + 1}.pth")
         return names
-
-
-def peak_memory_gb(device: torch.device) -> float:
-    """The most memory so far: of the GPU where there is one, else of this process."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device) / 1e9
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
 
 
 def build_adamw(model: nn.Module, lr: float, backbone_lr: float, weight_decay: float) -> torch.optim.Optimizer:
@@ -216,7 +208,7 @@ class DropSchedule:
         return Rates(tuple(lr * factor for lr in self.base), 0.0, 1)
 
     def state(self, global_step: int, epoch: int) -> dict[str, Any]:
-        """Plain values for a checkpoint: the settings, how far the run is, and the rates of its next iteration."""
+        """Plain values for a checkpoint: the settings, the progress of the run, and the rates of its next iteration."""
         place = {"global_step": global_step, "epoch": epoch, "last_lr": list(self.rates(global_step, epoch).lrs)}
         return {**asdict(self), "base": list(self.base), **place}
 
@@ -232,11 +224,12 @@ def profile_steps(config: DetrTrainConfig, world: World, checkpoint: dict[str, A
     family.fit_to_data(resumed=checkpoint is not None)
     family.net = family.wrapped()
     family.build_loss()
+    family.loss.timed = True
     timer, total, global_step = StageTimer(device), WARM_STEPS + config.profile, 0
     parts = family.model.train(), family.net, family.optimizer, family.ema, device
     step = TrainStep(family, *parts, amp=choose_amp(config.amp, device), clip_norm=family.clip_norm)
     try:
-        with matcher_timed(family.loss), tqdm(total=total, desc="profile") as bar:
+        with tqdm(total=total, desc="profile") as bar:
             while global_step < total:
                 for batch in family.loader:
                     if global_step == WARM_STEPS:

@@ -1,8 +1,9 @@
-"""One process or many: the rank of this one, and what the processes must agree on."""
+"""One process or many: the rank of this one, what the processes must agree on, and their heartbeats."""
 
 import contextlib
 import importlib
 import os
+import threading
 import time
 import uuid
 from collections.abc import Iterator, Sequence
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from yolov7fast.core.errors import UserError
 
@@ -26,9 +28,8 @@ _patient: Any = None  # the group of those long waits
 
 @dataclass(frozen=True)
 class World:
-    """This process among all: rank is -1 when there is only one process.
-
-    launcher: torchrun's process, without which nobody ends the others when one is lost; 0: started in another way.
+    """This process among all: rank is -1 if there is only one process. launcher: torchrun's process, which ends the
+    others if one is lost; 0: started in another way.
     """
 
     rank: int = -1
@@ -83,7 +84,7 @@ def join(world: World, device: torch.device, total_batch: int, minutes: float = 
         torch.cuda.set_device(world.local_rank)
         device = torch.device("cuda", world.local_rank)
     if not dist.is_initialized():
-        # Its functions have the group of the moment as a default. Imported later, as DistributedDataParallel would,
+        # Its functions have the current group as a default. Imported later, as DistributedDataParallel would,
         # they would keep the group alive, and `leave` could not end it.
         importlib.import_module("torch.distributed.nn.functional")
         backend = "cuda:nccl,cpu:gloo" if device.type == "cuda" else "gloo"
@@ -93,8 +94,8 @@ def join(world: World, device: torch.device, total_batch: int, minutes: float = 
 
 
 def init_group(backend: str, minutes: float) -> None:
-    """As `init_process_group` does by itself, but under keys of this start alone."""
-    from torch.distributed.distributed_c10d import PrefixStore  # absent from builds that cannot distribute
+    """As `init_process_group` does by itself, but under keys of this start only."""
+    from torch.distributed.distributed_c10d import PrefixStore  # absent from builds without torch.distributed
     from torch.distributed.rendezvous import rendezvous
 
     start = timedelta(minutes=max(minutes, MINUTES))  # they may take longer to start than to answer in a step
@@ -109,17 +110,18 @@ def init_group(backend: str, minutes: float) -> None:
 
 
 def name_of_start(store: "Store", rank: int, size: int, timeout: timedelta) -> str:
-    """A name that this start of the processes shares and no earlier one had; all their later keys begin with it.
+    """A name that is shared by this start of the processes and differs from earlier ones; all later keys begin with it.
 
-    torchrun keeps its store when it restarts a run, with the addresses of the processes that are gone: one that is
-    early would read such an address and be refused. torchrun's count of restarts would not do, it differs by machine.
+    torchrun keeps its store when it restarts a run, with the addresses of processes that have ended: an early process
+    would read such an address and fail to connect. torchrun's count of restarts cannot be used, because it differs by
+    machine.
     """
     own = uuid.uuid4().hex
     deadline = time.monotonic() + timeout.total_seconds()
     try:
         if rank:
             store.set(f"waiting/{rank}", own)
-            name = store.get(f"start/{own}").decode()  # waits: only a first process that lives now can answer
+            name = store.get(f"start/{own}").decode()  # waits: only the running first process can answer
             store.set(f"joined/{name}/{rank}", "")
             return name
         for other in range(1, size):
@@ -127,7 +129,7 @@ def name_of_start(store: "Store", rank: int, size: int, timeout: timedelta) -> s
             while not store.check(joined):
                 if time.monotonic() > deadline:
                     raise dist.DistStoreError(f"rank {other} has not joined")
-                greeting = store.get(f"waiting/{other}").decode()  # it may still be that of one that is gone
+                greeting = store.get(f"waiting/{other}").decode()  # it may still be that of an ended process
                 store.set(f"start/{greeting}", own)
                 with contextlib.suppress(dist.DistStoreError):
                     store.wait(joined, timedelta(seconds=0.1))
@@ -140,10 +142,10 @@ def name_of_start(store: "Store", rank: int, size: int, timeout: timedelta) -> s
 
 
 def leave() -> None:
-    """End the process group and its threads: one that still has a tensor to drop when Python ends aborts the process.
-
-    For the end of a good run, when DistributedDataParallel is gone: if that held the last reference, its end would
-    wait for threads that wait for Python. After an error the group is left as it is, for other processes may be dead.
+    """End the process group and its threads: a group that still holds a tensor when Python exits aborts the process.
+    Called at the end of a successful run, when DistributedDataParallel has been deleted: if that held the last
+    reference, its destructor would wait for threads that wait for Python. After an error the group is kept, because
+    other processes may be dead.
     """
     global _patient
     if dist.is_available() and dist.is_initialized():
@@ -152,12 +154,20 @@ def leave() -> None:
 
 
 def any_rank(flags: Sequence[bool], world: World) -> list[bool]:
-    """For each flag whether any process says yes; a few bytes between hosts' CPUs, no device is touched."""
+    """For each flag whether it is true in any process; a few bytes are exchanged between the hosts' CPUs, without the
+    devices."""
     if not world.is_distributed:
         return list(flags)
     votes = torch.tensor([int(flag) for flag in flags])
     dist.all_reduce(votes, op=dist.ReduceOp.MAX)
     return [bool(vote) for vote in votes.tolist()]
+
+
+def share_start(model: nn.Module, world: World) -> None:
+    """Give every process the weights and statistics of the first, as DistributedDataParallel does."""
+    if world.is_distributed:
+        for tensor in model.state_dict().values():
+            dist.broadcast(tensor, 0)
 
 
 def lowest(value: int, world: World) -> int:
@@ -170,7 +180,7 @@ def lowest(value: int, world: World) -> int:
 
 
 def from_main(value, world: World, patient: bool = False):
-    """Rank 0's value, on every rank. patient: rank 0 may have hours of work before."""
+    """Rank 0's value, on every rank. patient: rank 0 may work for hours first."""
     if not world.is_distributed:
         return value
     box = [value]
@@ -179,7 +189,7 @@ def from_main(value, world: World, patient: bool = False):
 
 
 def from_all(value, world: World) -> list:
-    """Every rank's value in order, on the main process; what others get is their own alone."""
+    """Every rank's value in order, on the main process; the others get only their own."""
     if not world.is_distributed:
         return [value]
     if not world.is_main:
@@ -202,7 +212,7 @@ def main_first(world: World) -> Iterator[None]:
 
 @contextlib.contextmanager
 def peer_failure_as_user_error(world: World) -> Iterator[None]:
-    """A dead peer shows as a failing collective: raise one sentence instead of a traceback."""
+    """A dead peer causes a failing collective: raise one sentence instead of a traceback."""
     try:
         yield
     except (dist.DistBackendError, RuntimeError) as error:
@@ -213,3 +223,84 @@ def peer_failure_as_user_error(world: World) -> Iterator[None]:
             f"rank {world.rank}: another process of this run has ended or cannot be reached "
             f"({text.splitlines()[0][:120]}); read its own message, check the connection, then resume with --resume"
         ) from None
+
+
+# --- heartbeats -------------------------------------------------------------------------------------------------------
+# Heartbeats of the processes of a training: one that is stopped (SIGSTOP, a hanging driver) ends the others.
+#
+# A process that dies closes its connections, which its peers notice at once. One that is stopped does not: the others
+# would wait in NCCL or, while rank 0 validates alone, for hours.
+
+
+BEATS = 10  # within the time after which a process counts as stopped
+LAST_CALL = 5.0  # seconds
+DONE = 1 << 40  # added to the count of a process that has left the run normally
+
+
+class Heartbeat:
+    """Two threads: one increments a counter in the processes' store and reads the others', one watches the first.
+
+    The store is in rank 0 (or in torchrun): a call waits without a limit if that process is stopped.
+    """
+
+    def __init__(self, rank: int, size: int, start: str, seconds: float):
+        """start: a name that all processes share and that differs for each start of the run: torchrun keeps its
+        store."""
+        self.rank, self.size, self.start, self.seconds = rank, size, start, seconds
+        self.ended = threading.Event()
+        self.last = time.monotonic()  # when the counts were read
+        self.threads = [threading.Thread(target=work, daemon=True) for work in (self._beat, self._watch)]
+        for thread in self.threads:
+            thread.start()
+
+    def _beat(self) -> None:
+        seconds, own = timedelta(seconds=self.seconds), self.rank
+        others = [rank for rank in range(self.size) if rank != own]
+        counts, changed = dict.fromkeys(others, 0), dict.fromkeys(others, self.last)
+        with contextlib.suppress(dist.DistStoreError, RuntimeError):  # rank 0 has ended: collectives fail, too
+            library: Any = dist  # whose type stubs lack the public store classes
+            address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+            store = library.TCPStore(address, port, None, False, seconds, wait_for_workers=False)
+            store = library.PrefixStore(f"alive/{self.start}", store)
+            while not self.ended.wait(self.seconds / BEATS):
+                store.add(str(own), 1)
+                found, now = {rank: store.add(str(rank), 0) for rank in others}, time.monotonic()
+                was_stopped = now - self.last > self.seconds / 2  # this process, or the one with the store
+                for rank, count in found.items():
+                    if count != counts[rank] or count >= DONE or was_stopped:
+                        counts[rank], changed[rank] = count, now
+                    elif now - changed[rank] > self.seconds:
+                        self.leave(f"rank {rank} has not run")
+                self.last = now
+            store.add(str(own), DONE)
+
+    def _watch(self) -> None:
+        before = time.monotonic()
+        while not self.ended.wait(self.seconds / BEATS):
+            now = time.monotonic()
+            if now - before > self.seconds / 2:  # this process was stopped itself
+                self.last = now
+            before = now
+            if now - self.last > self.seconds:
+                self.leave("rank 0 cannot be reached")
+
+    def leave(self, reason: str) -> None:
+        """End the process, whose main thread cannot be interrupted in a collective."""
+        if self.ended.is_set():
+            return
+        line = f"error: rank {self.rank}: {reason} for {self.seconds / 60:g} minutes (--dist-timeout); read its "
+        with contextlib.suppress(OSError):
+            os.write(2, f"{line}own message, then resume with --resume\n".encode())
+        os._exit(2)
+
+
+@contextlib.contextmanager
+def peers_watched(rank: int, size: int, start: str, minutes: float) -> Iterator[None]:
+    """In the block, end this process with one line if one of `size` has not run for so many minutes."""
+    heartbeat = Heartbeat(rank, size, start, 60 * minutes) if size > 1 else None
+    try:
+        yield
+    finally:
+        if heartbeat is not None:
+            heartbeat.ended.set()
+            heartbeat.threads[0].join(timeout=LAST_CALL)  # tells the others that this process leaves

@@ -1,6 +1,6 @@
 """Memory of a YOLO training step by batch size, and the batch that `--batch-size auto` chooses.
 
-The step runs on PyTorch's meta device, which knows shapes but holds no values. Activations are the storages that are
+The step runs on PyTorch's meta device, which computes shapes without values. Activations are the storages that are
 still alive after the forward pass and the loss; the peak is the largest sum of storages that are alive at one time.
 """
 
@@ -22,6 +22,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
 
 from yolov7fast.checkpoint.checkpoint_reader import load_checkpoint, module_of
 from yolov7fast.core.errors import UserError
@@ -41,12 +42,12 @@ from yolov7fast.training.yolo_network import chosen_heads, description_of
 log = logging.getLogger(__name__)
 GIB = 1 << 30
 GPU_RESERVE = GIB  # CUDA context and cuDNN workspaces: an assumption, PyTorch does not report them
-MARGIN = 0.1  # fraction of the memory that stays free
+MARGIN = 0.1  # fraction of the memory that is left free
 WORKER_BYTES = 400 << 20  # of a loader process
 LARGEST_SCALE = 1.5  # of --multi-scale
 CGROUP = Path("/sys/fs/cgroup")
 
-# functions that autocast runs in the lower precision, as far as the blocks use them, and those it runs in float32
+# functions that autocast runs in the lower precision (those that the blocks use), and those that it runs in float32
 LOWERED = {F.conv2d, F.linear, F.conv_transpose2d, torch.matmul, torch.bmm, torch.Tensor.matmul, torch.Tensor.bmm}
 LOWERED |= {torch.Tensor.__matmul__, torch.Tensor.__rmatmul__}
 RAISED = {F.softmax, torch.softmax, torch.Tensor.softmax}
@@ -65,7 +66,7 @@ def dense_targets(labels: Sequence[np.ndarray], hyp: Mapping[str, float], batch:
     densest = np.concatenate([labels[order[i % len(order)]][:, :5] for i in range(tiles)] * repeats)
     samples = [densest] + [np.concatenate([usual[:, :5]] * tiles)] * (batch - 1)
     rows = np.concatenate(samples)
-    rows[:, 3:] /= 2 if hyp["mosaic"] else 1  # four images at half their size; where they are does not matter
+    rows[:, 3:] /= 2 if hyp["mosaic"] else 1  # four images at half their size; their positions do not matter
     image = np.repeat(np.arange(batch), [len(rows) for rows in samples])
     return torch.from_numpy(np.concatenate([image[:, None], rows], 1).astype(np.float32))
 
@@ -77,14 +78,20 @@ def assumed_labels(mean: int = 7, most: int = 93, images: int = 64) -> list[np.n
 
 
 class PeakMemory(TorchDispatchMode):
-    """Bytes of the storages that were created in the block: alive `now`, and at most at one time (`peak`)."""
+    """Bytes of the storages that were created in the block: alive `now`, and at most at one time (`peak`); what the
+    operators compute (`flops`, of convolutions and matrix products) and read and write (`traffic`, in bytes)."""
 
     def __init__(self):
         super().__init__()
-        self.alive, self.now, self.peak = {}, 0, 0
+        self.alive, self.now, self.peak, self.flops, self.traffic = {}, 0, 0, 0, 0
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        out = func(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        out = func(*args, **kwargs)
+        if count := flop_registry.get(func.overloadpacket):
+            self.flops += count(*args, **kwargs, out_val=out)
+        if not func.is_view:
+            self.traffic += sum(t.nbytes for t in tree_leaves((args, kwargs, out)) if isinstance(t, torch.Tensor))
         inputs = {t.untyped_storage()._cdata for t in args if isinstance(t, torch.Tensor)}
         for storage in (t.untyped_storage() for t in tree_leaves(out) if isinstance(t, torch.Tensor)):
             key = storage._cdata
@@ -125,11 +132,15 @@ class MetaAutocast(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-class StepBytes(NamedTuple):
-    """Bytes of one step: kept for the backward pass, and the peak, both without weights, gradients and images."""
+class StepCost(NamedTuple):
+    """Bytes of one step: kept for the backward pass, and the peak, both without weights, gradients and images. Work of
+    forward pass, loss and backward pass: floating-point operations, bytes of memory traffic if no operators are fused.
+    """
 
     activations: int
     peak: int
+    flops: int
+    traffic: int
 
 
 def meta_network(cfg: str | dict[str, Any], classes: int, hyp: Mapping[str, Any], img_size: int, **heads: Any) -> Model:
@@ -163,7 +174,7 @@ def loss_of(model: Model, assigner: str) -> Any:
 
 def measure_step(
     model: Model, batch: int, img_size: int, targets: torch.Tensor, assigner: str, dtype: torch.dtype = torch.float32
-) -> StepBytes:
+) -> StepCost:
     """Run one step of a `meta_network`; targets: (N, 6) on the host; dtype: of mixed precision."""
     criterion = loss_of(model, assigner)
     model.to("meta")
@@ -180,7 +191,7 @@ def measure_step(
     head: Any = model.model[-1]
     head.anchors = host_anchors(model)
     model.zero_grad()
-    return StepBytes(activations, memory.peak)
+    return StepCost(activations, memory.peak, memory.flops, memory.traffic)
 
 
 class MemoryPlan(NamedTuple):
@@ -198,7 +209,7 @@ class MemoryPlan(NamedTuple):
 
 @dataclass(frozen=True)
 class Workload:
-    """A training, as far as its memory depends on it.
+    """The properties of a training on which its memory depends.
 
     labels: of the training set, for each image float32 (m, 5); dtype: of mixed precision, float32 without.
     """
@@ -229,11 +240,13 @@ class Workload:
         return 2 * weights + trained * (3 if self.adam else 2)
 
     def plan(self, batch: int) -> MemoryPlan:
-        """The memory of one batch. Images count as uint8, as the loader sends them, and as float32."""
-        targets = dense_targets(self.labels, self.hyp, batch)
-        step = measure_step(self.model, batch, self.img_size, targets, assigner_name(self.hyp), self.dtype)
+        """The memory of one batch. Images are counted as uint8, as sent by the loader, and as float32."""
         images = batch * self.model.yaml["ch"] * self.img_size**2 * (1 + 4)
-        return MemoryPlan(self.network_bytes, images, step.peak, self.reserve)
+        return MemoryPlan(self.network_bytes, images, self.cost(batch).peak, self.reserve)
+
+    def cost(self, batch: int) -> StepCost:
+        targets = dense_targets(self.labels, self.hyp, batch)
+        return measure_step(self.model, batch, self.img_size, targets, assigner_name(self.hyp), self.dtype)
 
 
 class BatchLimits(NamedTuple):
@@ -263,7 +276,7 @@ def available_ram(cgroup: Path = CGROUP) -> int:
 def allowed_batches(limits: BatchLimits) -> list[int]:
     """Batches over all replicas, largest first.
 
-    They divide the nominal batch, so that accumulated batches make exactly the nominal one, and never exceed it: a
+    They divide the nominal batch, so that accumulated batches add up to the nominal one, and never exceed it: a
     larger batch would take fewer optimizer steps. Each replica gets an equal part.
     """
     most = max(min(limits.nominal, limits.images), limits.replicas)

@@ -16,33 +16,30 @@ from socket import gethostname
 from typing import Any
 from uuid import uuid4
 
-import cv2
 import numpy as np
 import torch
 
 from yolov7fast.core.device import select_device
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.locks import FolderLock
-from yolov7fast.core.process.heartbeat import peers_watched
 from yolov7fast.core.process.output import RunOutput
 from yolov7fast.core.programs import program_of
 from yolov7fast.evaluation.eval_result import FURTHER
-from yolov7fast.training.checkpoints.data_changes import REMEDY, check_unchanged
-from yolov7fast.training.checkpoints.resume import damage_named, progress_of
+from yolov7fast.training.checkpoints.resume import REMEDY, check_unchanged, damage_named, progress_of
 from yolov7fast.training.config import AUTO_BATCH, TrainConfig
-from yolov7fast.training.distributed import World, from_main, join, leave, peer_failure_as_user_error
-from yolov7fast.training.ema import ModelEMA
+from yolov7fast.training.distributed import World, from_main, join, leave, peer_failure_as_user_error, peers_watched
 from yolov7fast.training.family import Family, load_run_data
+from yolov7fast.training.hooks.mirror import check_mirror
+from yolov7fast.training.hooks.run_hooks import RunHooks, ending
 from yolov7fast.training.logging import messages
-from yolov7fast.training.logging.loggers import check_loggers, make_loggers
-from yolov7fast.training.logging.page import COMPLETE, FAILED, STOPPED, RunPage
-from yolov7fast.training.logging.reporter import Reporter
-from yolov7fast.training.optimizer import load_optimizer
+from yolov7fast.training.logging.page import FAILED, RunPage
+from yolov7fast.training.logging.reporter import Reporter, check_loggers, make_loggers
+from yolov7fast.training.optimizer import ModelEMA, load_optimizer
 from yolov7fast.training.start import can_halve_batch, completed, make_run_folder, refuse_overtaken
 from yolov7fast.training.trainer import Outcome, Trainer
 
 log = logging.getLogger(__name__)
-LOG = "train.log"  # in the run's folder: all that the run prints
+LOG = "train.log"  # in the run's folder: everything that the run prints
 
 
 class BatchTooLarge(Exception):
@@ -60,14 +57,15 @@ def train(
 
     Args:
         config: of the run, see `start.start_or_resume`.
-        output: what is printed, to be kept in the run's folder.
+        output: the printed text, copied to the run's folder.
 
-    The folder is made when everything is built, so that a mistake leaves none.
+    The folder is created when everything is built, so that a mistake leaves none.
     """
     config, device = prepare_process(config, family_class, world, checkpoint)
     with (
         peers_watched(world.rank, world.size, from_main(uuid4().hex, world), config.dist_timeout),
         FolderLock(Path(config.save_dir), wanted=world.is_main and config.keep_files) as lock,
+        RunHooks(config, output) as hooks,
     ):
         keep_log(output, config, world, only_in_existing=True)
         if world.is_main:
@@ -78,7 +76,7 @@ def train(
         family = family_class(config, data, model, device, world)
         reporter = Reporter(Path(config.save_dir), family.loss_names, (*family.metric_names, *FURTHER))
         with closing(reporter), closing(family):
-            # upstream's order, on which its random draws and the first averaged weights rest
+            # upstream's order, which determines its random draws and the first averaged weights
             family.optimizer = family.build_optimizer()
             family.ema = ModelEMA(model) if world.is_main else None
             family.build_loaders(family.stages[0])
@@ -87,16 +85,17 @@ def train(
             family.build_loss()
             trainer = Trainer(family, config, world, reporter)
 
-            with failures_reported(trainer, checkpoint):
+            with failures_reported(trainer, hooks, checkpoint):
                 is_changed = check_training_set(trainer, checkpoint)
-                open_run(trainer, lock, output, checkpoint)
+                open_run(trainer, lock, hooks, output, checkpoint)
                 if checkpoint is not None:
                     resume(trainer, checkpoint, is_changed)
                 else:
                     trainer.save_initial()
                 announce(trainer, is_fresh=checkpoint is None)
                 outcome = trainer.fit()
-                reporter.ended(STOPPED if outcome.interrupted else COMPLETE)
+                hooks.ended = messages.ending(outcome, config)
+                reporter.ended(hooks.ended[0])
         return outcome._replace(exit_code=messages.print_end(outcome, family))
 
 
@@ -135,14 +134,17 @@ def prepare_process(
     """Find files and device, join the process group, seed the generators: the completed config and the device."""
     if world.is_main:
         check_loggers(config)
+        if config.mirror and config.keep_files:
+            check_mirror(config.mirror, is_fresh=checkpoint is None)
     config = family_class.find_files(config)
     device = one_device(config, world, program_of("train", family_class.name).invocation)
     batch = world.size if config.batch_size == AUTO_BATCH else config.batch_size
     device = join(world, device, batch, config.dist_timeout)
     check_same_start(checkpoint, world)
     config = completed(config, family_class, device, world, checkpoint)
-    set_threads(config)
     init_seeds(process_seed(config.seed, world), config.deterministic)
+    if getattr(config, "rect", True):  # always for DETR, whose batches are cut to what images cover
+        torch.backends.cudnn.benchmark = False  # it would time its algorithms for each of many shapes
     return config, device
 
 
@@ -164,7 +166,8 @@ def torchrun_line(processes: int, start: str) -> str:
 
 
 def check_same_start(checkpoint: dict[str, Any] | None, world: World) -> None:
-    """All processes begin at the same iteration: on machines without shared storage one may not see the checkpoint."""
+    """All processes begin at the same iteration: on machines without shared storage some may not find the
+    checkpoint."""
     state = (checkpoint or {}).get("resume")
     own = progress_of(state).global_step if state else 0
     first = from_main(own, world)
@@ -173,14 +176,6 @@ def check_same_start(checkpoint: dict[str, Any] | None, world: World) -> None:
             f"rank {world.rank} begins at iteration {own}, rank 0 at {first}: every machine must see the same run "
             "folder. Put it on shared storage, or copy it to all machines before resuming"
         )
-
-
-def set_threads(config: TrainConfig) -> None:
-    """As the flags say; loader processes inherit OpenCV's."""
-    if config.torch_threads:
-        torch.set_num_threads(config.torch_threads)
-    if config.opencv_threads:
-        cv2.setNumThreads(config.opencv_threads)
 
 
 def process_seed(seed: int | None, world: World) -> int:
@@ -231,7 +226,7 @@ def check_training_set(trainer: Trainer, checkpoint: dict[str, Any] | None) -> b
 
 
 def keep_log(output: RunOutput | None, config: TrainConfig, world: World, only_in_existing: bool = False) -> None:
-    """From now on keep what is printed in the run's folder, too. only_in_existing: unless it is yet to be made."""
+    """Copy the output to the run's folder from now on. only_in_existing: only if the folder exists."""
     folder = Path(config.save_dir)
     if output is None or (only_in_existing and not folder.is_dir()):
         return
@@ -240,19 +235,20 @@ def keep_log(output: RunOutput | None, config: TrainConfig, world: World, only_i
 
 
 def restore_folder(config: TrainConfig, family: Family, lock: FolderLock, reporter: Reporter) -> None:
-    """Make the run's folder again where it was removed, so that what is in memory can be saved.
-
-    One that another process has made and taken in the meantime is refused.
+    """Create the run's folder again if it was removed, so that the state in memory can be saved. A folder that another
+    process has created and locked in the meantime is refused.
     """
     lock.renew()
     if not family.weights_dir.is_dir():
-        log.warning("%s was removed: it is made again, without the files of earlier epochs", family.weights_dir)
+        log.warning("%s was removed: it is created again, without the files of earlier epochs", family.weights_dir)
         make_run_folder(replace(config, starts_over=False), family)
         reporter.write_tables()
 
 
-def open_run(trainer: Trainer, lock: FolderLock, output: RunOutput | None, checkpoint: dict[str, Any] | None) -> None:
-    """Make the run's folder and open log, loggers and page: all that the run writes to."""
+def open_run(
+    trainer: Trainer, lock: FolderLock, hooks: RunHooks, output: RunOutput | None, checkpoint: dict[str, Any] | None
+) -> None:
+    """Create the run's folder and open the log, the loggers and the page, and begin with copies and commands."""
     config, reporter = trainer.config, trainer.reporter
     if trainer.world.is_main:
         lock.take()
@@ -262,10 +258,11 @@ def open_run(trainer: Trainer, lock: FolderLock, output: RunOutput | None, check
     if trainer.world.is_main and config.keep_files:
         reporter.loggers = make_loggers(config, reporter.run_dir, checkpoint)
         reporter.page = RunPage(reporter.run_dir, resumed=checkpoint is not None)
+        hooks.begin(trainer, resumed=checkpoint is not None)
 
 
 def announce(trainer: Trainer, is_fresh: bool) -> None:
-    """Print what is going to be done, and show it on the page and to loggers."""
+    """Print the settings of the run, and pass them to the page and the loggers."""
     family, reporter = trainer.family, trainer.reporter
     if not trainer.progress.finished and trainer.world.is_main:
         messages.print_header(family, is_fresh)
@@ -279,9 +276,10 @@ def announce(trainer: Trainer, is_fresh: bool) -> None:
 
 
 def resume(trainer: Trainer, checkpoint: dict[str, Any], is_changed: bool) -> None:
-    """Put a checkpoint's state back: our own complete one, or what of another file the family can use.
+    """Restore a checkpoint's state: a complete one of this project, or the parts of another file that the family can
+    use.
 
-    is_changed: the data set is not the checkpoint's, so an epoch that was begun is run again.
+    is_changed: the data set has changed, so an incomplete epoch is run again.
     """
     family, source = trainer.family, str(trainer.config.resume)
     with damage_named(source):
@@ -300,12 +298,13 @@ def resume(trainer: Trainer, checkpoint: dict[str, Any], is_changed: bool) -> No
 
 
 @contextlib.contextmanager
-def failures_reported(trainer: Trainer, checkpoint: dict[str, Any] | None) -> Iterator[None]:
-    """Show on the run's page why it failed; running out of memory becomes one line, or a `BatchTooLarge`."""
+def failures_reported(trainer: Trainer, hooks: RunHooks, checkpoint: dict[str, Any] | None) -> Iterator[None]:
+    """Show on the run's page why it failed or stopped; running out of memory becomes one line, or a `BatchTooLarge`."""
     try:
         yield
     except torch.OutOfMemoryError as error:
         if can_halve_batch(trainer.config, trainer.progress, trainer.world, checkpoint):
+            hooks.cancel()
             raise BatchTooLarge(trainer.config) from None
         message = (
             f"the GPU has no memory left ({str(error).splitlines()[0][:100]}): lower --batch-size or --img-size, "
@@ -313,6 +312,6 @@ def failures_reported(trainer: Trainer, checkpoint: dict[str, Any] | None) -> It
         )
         trainer.reporter.ended(FAILED, message)
         raise UserError(message) from None
-    except UserError as error:
-        trainer.reporter.ended(FAILED, str(error))
+    except BaseException as error:
+        trainer.reporter.ended(*ending(error))
         raise

@@ -1,4 +1,4 @@
-"""The network of a YOLO run: from its description, with its heads, and with what fits of the start weights."""
+"""The network of a YOLO run: built from its description and heads, with the start weights that fit."""
 
 import logging
 from collections.abc import Collection, Mapping
@@ -17,13 +17,10 @@ from yolov7fast.checkpoint.checkpoint_reader import (
 from yolov7fast.core.device import select_device
 from yolov7fast.core.errors import UserError
 from yolov7fast.data.data_yaml import load_data_yaml
-from yolov7fast.losses.assigners import assigner_stages
-from yolov7fast.losses.loss_builder import build_loss
 from yolov7fast.nn import compiling
-from yolov7fast.nn.head_config import HeadConfig, choose_head_config
 from yolov7fast.nn.model import Model
 from yolov7fast.nn.model_parser import check_description
-from yolov7fast.nn.multihead import heads_of
+from yolov7fast.nn.multihead import HeadConfig, choose_head_config, heads_of
 from yolov7fast.training import hyperparameters as hyper
 from yolov7fast.training.config import YoloTrainConfig
 
@@ -32,7 +29,7 @@ SHOWN = 6  # names in a list
 
 
 def build_model(config: YoloTrainConfig, hyp: Mapping[str, float], nc: int, checkpoint: Any = None) -> Model:
-    """The network on the CPU: from its description, with what fits of the start weights."""
+    """The network on the CPU: built from its description, with the start weights that fit."""
     anchors = hyp.get("anchors")
     resumed = checkpoint is not None
     heads = stored_heads(checkpoint, config.weights) if resumed else chosen_heads(config, nc)
@@ -58,26 +55,18 @@ def build_model(config: YoloTrainConfig, hyp: Mapping[str, float], nc: int, chec
 
 
 def diagnose_compilation(config: YoloTrainConfig, checkpoint: dict[str, Any] | None) -> int:
-    """DIAGNOSE_COMPILE=1: print where torch.compile would break network and loss; returns the exit code."""
-    from yolov7fast.losses.loss_builder import diagnose_loss
-
+    """DIAGNOSE_COMPILE=1: print where torch.compile would break the network; returns the exit code."""
     device = select_device(config.device)
     data = load_data_yaml(config.data, fetch=False, val_fraction=config.val_fraction)
-    hyp = hyper.with_assigner(hyper.load_hyp(config.hyp), config.loss_ota, config.assigner)
     model = build_model(config, hyper.load_hyp(config.hyp), 1 if config.single_cls else data.nc, checkpoint).to(device)
-    images = torch.zeros(2, 3, config.img_size[0], config.img_size[0], device=device)
-    network = compiling.diagnose(model, images)
-    model.hyp, model.gr = hyp, 1.0
-    loss = build_loss(model, assigner_stages(hyp, config.epochs)[-1].assigner)
-    boxes = torch.tensor([[i, 0, 0.5, 0.5, size, size] for i in range(2) for size in (0.1, 0.3, 0.6)])
-    return max(network, diagnose_loss(loss, model(images), boxes, images))
+    return compiling.diagnose(model, torch.zeros(2, 3, config.img_size[0], config.img_size[0], device=device))
 
 
 # --- heads ------------------------------------------------------------------------------------------------------------
 
 
 def chosen_heads(config: YoloTrainConfig, nc: int) -> dict[str, Any] | None:
-    """The head configuration that the flags ask for, as the model takes it; None: the description's own."""
+    """The head configuration of the flags, as the model takes it; None: that of the description."""
     asked = [
         name for name in ("heads", "head_config", "standard_grouping", "geometry_grouping") if getattr(config, name)
     ]
@@ -111,7 +100,7 @@ def stored_heads(checkpoint: Mapping[str, Any], origin: str) -> dict[str, Any] |
 
 
 def description_of(network: nn.Module, origin: str) -> dict[str, Any]:
-    """What a checkpoint's network was built from. origin: the file, for messages."""
+    """The description of a checkpoint's network. origin: the file, for messages."""
     description = getattr(network, "yaml", None)
     if not isinstance(description, dict):
         raise UserError(f"{origin} is damaged: its network has no description; give another checkpoint")
@@ -121,13 +110,13 @@ def description_of(network: nn.Module, origin: str) -> dict[str, Any]:
 
 # --- start weights ----------------------------------------------------------------------------------------------------
 
-HEAD_ENTRIES = (".heads.", ".attentions.")  # what state dicts call what belongs to one head
+HEAD_ENTRIES = (".heads.", ".attentions.")  # names in state dicts of the parts that belong to one head
 
 
 def foreign_heads(model: Model, source: Any, origin: str) -> tuple[str, ...]:
-    """Parts of names of entries that must start fresh because the weights' heads predict other classes; () if none.
+    """Parts of names of entries that must be initialised because the weights' heads predict other classes; () if none.
 
-    Names and shapes agree nevertheless where two groupings have groups of equal size.
+    Names and shapes are equal if two groupings have groups of equal size.
     """
     network = find_weights(source, prefer_ema=False, origin=origin)
     ours = getattr(model.model[-1], "head_config", None)
@@ -135,7 +124,7 @@ def foreign_heads(model: Model, source: Any, origin: str) -> tuple[str, ...]:
         if not ours or not any(".heads." in name for name in network):
             return ()
         log.warning(
-            "%s holds weights only and does not name the classes of its heads, so all heads start fresh; "
+            "%s holds weights only and does not name the classes of its heads, so all heads are initialised; "
             "a checkpoint written by training names them",
             origin,
         )
@@ -143,7 +132,7 @@ def foreign_heads(model: Model, source: Any, origin: str) -> tuple[str, ...]:
     theirs = getattr(cast(Model, network).model[-1], "head_config", None)
     if not ours or not theirs or HeadConfig.from_dict(ours).classes == HeadConfig.from_dict(theirs).classes:
         return ()
-    log.info("%s: its heads stand for other groups of classes, so all heads start fresh", origin)
+    log.info("%s: its heads predict other groups of classes, so all heads are initialised", origin)
     return HEAD_ENTRIES
 
 
@@ -151,7 +140,7 @@ def foreign_heads(model: Model, source: Any, origin: str) -> tuple[str, ...]:
 
 
 def anchors_agree(model: nn.Module, weights: Mapping[str, torch.Tensor]) -> bool:
-    """Whether the weights' anchors are those of the model: then they count among what is taken."""
+    """Whether the weights' anchors are those of the model: then they are loaded too."""
     own = {name: value for name, value in model.state_dict().items() if "anchor" in name}
     return all(
         name in weights and weights[name].shape == value.shape and torch.equal(weights[name].to(value), value)
@@ -160,7 +149,7 @@ def anchors_agree(model: nn.Module, weights: Mapping[str, torch.Tensor]) -> bool
 
 
 def log_transfer(model: nn.Module, weights: Mapping[str, torch.Tensor], exclude: Collection[str]) -> None:
-    """List what of the weights is kept, what starts fresh here, and what is dropped."""
+    """List the weights that were loaded, initialised and dropped."""
     own = model.state_dict()
     fits = {name for name, value in weights.items() if name in own and value.shape == own[name].shape}
     kept = {name for name in fits if not any(word in name for word in exclude)}

@@ -11,8 +11,6 @@ from benchmarks.measure import in_turn
 from benchmarks.photographs import ROOT
 from yolov7fast.data.dataset import LoadImagesAndLabels
 
-pytestmark = pytest.mark.timeout(120)
-
 
 def test_stages_add_up_and_leave_the_functions_as_they_were(shapes_small, tmp_path):
     hyp = yaml.safe_load((ROOT / "data" / "hyp.scratch.p5.yaml").read_text())

@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -71,11 +72,18 @@ def test_a_trainer_that_fails_is_reported_in_its_row(tmp_path, clock):
     assert "no memory left" in peers.table(rows, 0) and "4.0" in peers.table(rows, 0).splitlines()[2]
 
 
-def test_the_lines_of_a_table_are_timed_as_they_come(tmp_path):
-    script = "import time\nfile = open('table', 'w')\nfor _ in range(3): print(file=file, flush=True); time.sleep(0.3)"
-    command = [sys.executable, "-S", "-c", script]
-    code, seconds, grown = trainers.watched(command, tmp_path, tmp_path / "log", tmp_path / "table")
-    assert code == 0 and len(grown) == 3 and 0.5 < grown[2] - grown[0] < seconds
+def test_the_lines_of_a_table_are_timed_as_they_come(tmp_path, monkeypatch):
+    """A process that writes a line a second, three in all; the table is looked at twice a second."""
+    table, now = tmp_path / "table", [0.0]
+
+    def sleep(_):
+        now[0] += 0.5
+        table.write_text("\n" * min(int(now[0]), 3))
+
+    process = SimpleNamespace(poll=lambda: 0 if now[0] > 3 else None, wait=lambda: 0, kill=lambda: None)
+    monkeypatch.setattr(trainers, "time", SimpleNamespace(sleep=sleep, perf_counter=lambda: now[0]))
+    monkeypatch.setattr(trainers, "subprocess", SimpleNamespace(Popen=lambda *_, **__: process, STDOUT=None))
+    assert trainers.watched([], tmp_path, tmp_path / "log", table) == (0, 3.5, [1.0, 2.0, 3.0])
 
 
 def test_only_the_trainers_that_the_user_has_are_entered(tmp_path):

@@ -5,10 +5,10 @@ import multiprocessing
 import os
 import sys
 import threading
-import time
 
 import pytest
 
+from yolov7fast.core.process import threads
 from yolov7fast.core.process.threads import SideThread, ThreadPool, in_order
 
 
@@ -17,7 +17,7 @@ def own_threads() -> list[str]:
 
 
 def test_work_of_several_threads_comes_in_the_order_of_its_items():
-    both, begun = threading.Barrier(2, timeout=10), []
+    both, begun = threading.Barrier(2, timeout=60), []
 
     def work(number: int) -> int:
         both.wait()  # two threads are at work, or this fails
@@ -57,30 +57,33 @@ def test_threads_of_a_pool_are_gone_for_the_kernel_too_when_it_is_left():
     library.pthread_key_delete(key)
 
 
-def test_a_process_is_forked_between_two_tasks_of_a_side_thread_alone():
-    """And a task that comes while it waits begins after the fork."""
-    events, began, go_on = [], threading.Event(), threading.Event()
+def test_a_process_is_forked_between_two_tasks_of_a_side_thread_alone(monkeypatch):
+    events, began, forking = [], threading.Event(), threading.Event()
+
+    class Lock(type(threading.RLock())):
+        def acquire(self, *args):  # by a fork; tasks enter it
+            forking.set()
+            return super().acquire(*args)
 
     def draw():
         began.set()
-        go_on.wait(10)
-        time.sleep(0.2)
+        assert forking.wait(60), "the fork takes no lock"
         events.append("drawn")
 
+    monkeypatch.setattr(threads, "_side_work", Lock())
     with SideThread("a") as side:
         first = side.submit(draw)
-        assert began.wait(10)
+        assert began.wait(60)
         child = multiprocessing.get_context("fork").Process(target=_draws_in_a_child)
-        go_on.set()
         child.start()
         events.append("forked")
-        child.join(10)
+        child.join()
         assert child.exitcode == 0, "the child can use side threads"
-        first.result(10)
-        assert side.submit(lambda: "again").result(10) == "again"
+        first.result(60)
+        assert side.submit(lambda: "again").result(60) == "again"
     assert events == ["drawn", "forked"]
 
 
 def _draws_in_a_child() -> None:
     with SideThread("child") as side:
-        side.submit(int).result(5)
+        side.submit(int).result(60)

@@ -15,7 +15,6 @@ from yolov7fast.data.caches import image_cache
 from yolov7fast.data.caches.image_cache import PackedImages
 from yolov7fast.data.image_io import load_resized
 
-pytestmark = pytest.mark.timeout(60)
 SIZES = [(40, 64), (64, 40), (30, 30), (77, 154), (20, 10), (1, 90)]  # h, w; shrinking and growing to 48
 
 

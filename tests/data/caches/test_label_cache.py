@@ -95,7 +95,6 @@ def die(*args, **options):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-@pytest.mark.timeout(60)
 def test_a_killed_process_ends_the_check_with_a_remedy(tree, monkeypatch):
     monkeypatch.setattr(label_cache, "MANY", 1)
     monkeypatch.setattr(label_cache, "check_pair", die)

@@ -11,8 +11,6 @@ from tests.data.loading.loader_fakes import FakeDataset, collate, copied, order
 from yolov7fast.core.errors import UserError
 from yolov7fast.data.loading.create_dataloader import make_loader, why_fewer
 
-pytestmark = pytest.mark.timeout(60)
-
 # Recorded from upstream: 12 integers, batch 2, rank 0 of 2, set_epoch(e) before epoch e.
 PERMUTATIONS = [[8, 5, 7, 2, 3, 11], [1, 6, 11, 5, 2, 10], [0, 3, 10, 6, 8, 4], [10, 1, 4, 3, 2, 8]]
 LAG = {0: [0, 1, 2, 3], 2: [0, 0, 0, 1]}

@@ -11,7 +11,6 @@ from tests.data.loading.loader_fakes import copied
 from yolov7fast.core.errors import UserError
 from yolov7fast.data.loading.create_dataloader import create_dataloader
 
-pytestmark = pytest.mark.timeout(120)
 ROOT = Path(__file__).resolve().parents[3]
 TRAINING = {"augment": True, "seed": 5, "shuffle": True}
 VALIDATION = {"rect": True, "pad": 0.5}

@@ -11,7 +11,6 @@ from yolov7fast.core.errors import UserError
 from yolov7fast.data.loading.create_dataloader import make_loader
 from yolov7fast.data.loading.shared_memory_loader import HELD, QUEUED, BatchBuffer
 
-pytestmark = pytest.mark.timeout(60)
 RECT = ((8, 16), (8, 16), (16, 8), (16, 8), (8, 8), (8, 8))  # as rect batches of 2 have them
 
 

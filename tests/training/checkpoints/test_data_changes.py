@@ -10,7 +10,7 @@ import yaml
 from tests.training.commands import assert_same_weights, here, small_run
 from yolov7fast.checkpoint.checkpoint_reader import load_checkpoint, save_checkpoint
 from yolov7fast.core.errors import UserError, one_line
-from yolov7fast.training.checkpoints.data_changes import changes, check_unchanged, fingerprint
+from yolov7fast.training.checkpoints.resume import changes, check_unchanged, fingerprint
 
 # --- fingerprints -----------------------------------------------------------------------------------------------------
 
@@ -64,7 +64,7 @@ def test_outlines_are_labels_too():
 
 @pytest.mark.parametrize("stored", [[], {"classes": 3}, {"classes": "a"}, mark(BEFORE) | {"splits": {"train": {}}}])
 def test_a_damaged_fingerprint_is_an_error_of_one_line(stored):
-    with pytest.raises(UserError, match=r"^last\.pt: its entry about the data set is damaged"):
+    with pytest.raises(UserError, match=r"^last\.pt: its fingerprint of the data set is damaged"):
         check_unchanged(stored, mark(BEFORE), "last.pt")
 
 

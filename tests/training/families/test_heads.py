@@ -14,9 +14,9 @@ from yolov7fast.checkpoint.checkpoint_writer import save_checkpoint
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.core.errors import UserError
 from yolov7fast.evaluation.run_evaluation import test as evaluate_weights
-from yolov7fast.nn.head_config import SHIPPED, HeadConfig
 from yolov7fast.nn.model import Model
 from yolov7fast.nn.model_parser import read_description
+from yolov7fast.nn.multihead import SHIPPED, HeadConfig
 from yolov7fast.training.hyperparameters import load_hyp
 from yolov7fast.training.yolo_network import (
     anchors_agree,
@@ -164,7 +164,7 @@ def test_heads_of_other_classes_are_not_taken_over(tmp_path, caplog):
     assert "b.pt holds weights only and does not name the classes of its heads" in caplog.text
     with caplog.at_level(logging.INFO):
         words = foreign_heads(models["b"], source, "a.pt")
-    assert "a.pt: its heads stand for other groups of classes" in caplog.text
+    assert "a.pt: its heads predict other groups of classes" in caplog.text
     entries = [name for name in models["b"].state_dict() if any(word in name for word in words)]
     assert len(entries) == 2 * 3 * 2 and all(".heads." in name for name in entries)
 

@@ -17,8 +17,7 @@ from yolov7fast.training.config import TrainConfig
 from yolov7fast.training.distributed import World
 from yolov7fast.training.family import summary_columns
 from yolov7fast.training.logging import bottleneck
-from yolov7fast.training.logging.loggers import TensorBoardLogger
-from yolov7fast.training.logging.reporter import EpochRow, Reporter
+from yolov7fast.training.logging.reporter import EpochRow, Reporter, TensorBoardLogger
 
 COLUMNS = summary_columns(("box", "obj", "cls", "total"))
 PER_EPOCH = (
@@ -95,7 +94,7 @@ def test_the_bottleneck_is_one_line_with_the_flag_to_try(capsys):
 def test_what_else_could_be_avoided_is_named_as_such():
     parts = {"data": 0.01, "loss": 0.01, "network": 0.69, "validation": 0.29}
     text = bottleneck.advice_text(parts, {})
-    assert text.startswith("the network, as it should be; try USE_COMPILE=1, ")
+    assert text.startswith("the network (the usual case); try USE_COMPILE=1, ")
     assert text.endswith(". Validation takes 29%; try --eval-interval 5 or a larger --test-batch-size")
 
 

@@ -5,6 +5,7 @@ into an issue. Exit code 0: every check passed; 4: a check failed. Checks that n
 """
 
 import argparse
+import logging
 import os
 import tempfile
 import traceback
@@ -15,20 +16,21 @@ import torch
 from tqdm import tqdm
 
 from yolov7fast.core.device import select_device
-from yolov7fast.core.errors import UserError, one_line
-from yolov7fast.core.files.atomic import write_atomically
-from yolov7fast.core.process.output import quiet
+from yolov7fast.core.errors import one_line
+from yolov7fast.core.files.atomic import as_user_error, write_atomically
+from yolov7fast.core.process.output import logging_at
 from yolov7fast.core.programs import program
 from yolov7fast.core.text import printable
 from yolov7fast.machine import gpu_check
 from yolov7fast.machine.gpu_check import FAILED, CheckLine
+from yolov7fast.machine.speed_check import check_speed
 from yolov7fast.training.logging.page import machine_facts
 
 SECTIONS = {
     "environment": gpu_check.check_environment,
     "host-syncs": gpu_check.check_host_syncs,
     "correctness": gpu_check.check_correctness,
-    "speed": gpu_check.check_speed,
+    "speed": check_speed,
     "resume": gpu_check.check_resume,
 }
 EXIT_FAILED = 4  # 1 is Python's own, 2 a mistake in the command, 3 a warning
@@ -43,7 +45,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def run_section(name: str, device: torch.device, folder: Path) -> list[CheckLine]:
-    """Print and return the lines of a section; an exception is a failed line and stops the section only."""
+    """Print and return the lines of a section; an exception becomes a failed line and stops this section only."""
     lines = []
 
     def add(line: CheckLine) -> None:
@@ -54,7 +56,7 @@ def run_section(name: str, device: torch.device, folder: Path) -> list[CheckLine
     try:
         for line in SECTIONS[name](device, folder):
             add(line)
-    except Exception as error:  # a broken driver may raise anything; the other sections say more
+    except Exception as error:  # a broken driver may raise any exception; the other sections still run
         frame = traceback.extract_tb(error.__traceback__)[-1]
         text = f"{type(error).__name__}: {one_line(error, 300)} ({Path(frame.filename).name}:{frame.lineno})"
         add(CheckLine(name, FAILED, text, "report this line in an issue"))
@@ -62,7 +64,7 @@ def run_section(name: str, device: torch.device, folder: Path) -> list[CheckLine
 
 
 def markdown(facts: Mapping[str, str], sections: Mapping[str, Sequence[CheckLine]], verdict: str) -> str:
-    """The report as GitHub shows it in an issue."""
+    """The report as Markdown for an issue."""
     rows = [f"## YOLOv7 Fast: check of a machine\n\n{verdict}\n", "| machine | |", "| --- | --- |"]
     rows += [f"| {name} | {_cell(value)} |" for name, value in facts.items() if name != "Machine"]  # without host name
     for name, lines in sections.items():
@@ -80,16 +82,14 @@ def _cell(text: str) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     opt = parse(argv)
     output = Path(opt.output)
-    try:
+    with as_user_error(output):
         output.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"--output: folder {output} cannot be made ({error.strerror}); give another place") from None
     if not opt.device:  # one GPU, in this process and in its children
         os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
-    # a GPU that torch cannot use is a line of the report here, not an error
+    # a GPU that torch cannot use is reported as a line, not as an error
     device = select_device(opt.device) if opt.device or torch.cuda.is_available() else torch.device("cpu")
     sections = {}
-    with tempfile.TemporaryDirectory(prefix="yolov7fast_check_") as scratch, quiet("yolov7fast"):
+    with tempfile.TemporaryDirectory(prefix="yolov7fast_check_") as scratch, logging_at(logging.WARNING, "yolov7fast"):
         for name in tqdm(opt.only, desc="checking"):
             sections[name] = run_section(name, device, Path(scratch))
     states = [line.status for lines in sections.values() for line in lines]

@@ -1,4 +1,4 @@
-"""Check, convert, shrink, group or draw data sets.
+"""Check, convert, resize, group or draw data sets.
 
     yolov7fast data check DATA                      report what is wrong or unusual: a table, and a page with images
     yolov7fast data convert DATA FOLDER --to coco   write it in another format
@@ -19,7 +19,7 @@ import yaml
 
 from yolov7fast.cli.commands import group_classes, resize_dataset
 from yolov7fast.core.errors import UserError
-from yolov7fast.core.files.atomic import write_atomically
+from yolov7fast.core.files.atomic import as_user_error, write_atomically
 from yolov7fast.core.process.output import log_to_stderr
 from yolov7fast.core.programs import program
 from yolov7fast.core.text import counted, printable
@@ -52,7 +52,7 @@ def main(args: list[str] | None = None) -> int:
 
 def _check_flags(check: argparse.ArgumentParser) -> None:
     check.add_argument("data", help="data YAML, folder, .zip, COCO .json or .csv")
-    unset = argparse.SUPPRESS  # what is not given is assumed, and the report says so
+    unset = argparse.SUPPRESS  # defaults are assumed and named in the report
     size_help = f"training size that boxes are judged by; {DEFAULT_SIZE} is assumed"
     check.add_argument("--img-size", type=int, default=unset, metavar="N", help=size_help)
     cfg_help = f"network whose anchors the boxes are judged by; {DEFAULT_CFG} is assumed"
@@ -120,10 +120,8 @@ def _write_page(examined: Examined, output: str, path: str) -> Path:
     given = Path(os.path.abspath(path))
     name = given.parent.name if given.stem in ("data", "dataset") and given.suffix else given.stem
     page = Path(output or Path("runs", "check", plain_name(name))) / "index.html"
-    try:
+    with as_user_error(page.parent, "choose another --output"):
         page.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"cannot write {page.parent} ({error.strerror or error}); choose another --output") from None
     write_atomically(page, as_page(examined, f"Data check: {printable(path, 200)}"))
     return page
 

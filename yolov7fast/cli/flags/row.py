@@ -1,11 +1,70 @@
-"""What one row of the table of flags says: everything that is known of a flag."""
+"""One row of the table of flags: the complete definition of a flag."""
 
+import argparse
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from yolov7fast.cli.values import BadValue, count_or_auto
-from yolov7fast.core.errors import UserError, shown
+from yolov7fast.core.errors import UserError, one_line, shown
+from yolov7fast.core.files.settings_files import parse_yaml
+
+# --- types of values --------------------------------------------------------------------------------------------------
+# Types of flags whose values are more than a number or a word: each takes the text of a command line or the value in a
+# run file.
+
+
+class BadValue(argparse.ArgumentTypeError, ValueError):
+    """Why a value does not fit. argparse shows the reason as it is; run files put their name before it."""
+
+
+AUTO = "auto"
+
+
+def count_or_auto(value: str | float) -> int | str:
+    """A whole number, or `auto`: it is chosen for this machine."""
+    if value == AUTO:
+        return AUTO
+    try:
+        number = float(value)
+        if isinstance(value, bool) or not number.is_integer():
+            raise ValueError
+    except (TypeError, ValueError, OverflowError):
+        raise BadValue(f"must be int, not {shown(value)}") from None
+    return int(number)
+
+
+count_or_auto.__name__ = "int"  # as messages call it
+
+
+def mapping(value: str | Mapping[str, Any]) -> dict[str, Any]:
+    """A mapping of a run file as it is, or YAML in one line from the command line: '{num_queries: 50}'."""
+    try:
+        found = parse_yaml(value, "it") if isinstance(value, str) else value
+    except UserError as error:
+        raise BadValue(f"not YAML: {one_line(error, 200)}") from None
+    if not isinstance(found, Mapping | None):
+        raise BadValue(f"{shown(value)} is not a mapping such as '{{num_queries: 50}}'")
+    return dict(found or {})
+
+
+def file_or_mapping(value: str | Mapping[str, Any]) -> str | dict[str, Any]:
+    """The name of a file, or in a run file its content."""
+    if isinstance(value, list):
+        raise BadValue(f"must name a file or be a mapping, not {shown(value)}")
+    return dict(value) if isinstance(value, Mapping) else str(value)
+
+
+def schedule_text(value: str | list[list[int]]) -> str:
+    """'1:320,20:480' as it is; [[1, 320], [20, 480]] of a run file as such a text."""
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, list) or not all(isinstance(step, list) for step in value):
+        raise BadValue("must be a list of [epoch, size] or [epoch, size, batch]")
+    return ",".join(":".join(str(part) for part in step) for step in value)
+
+
+# --- rows -------------------------------------------------------------------------------------------------------------
+
 
 # headings of --help, in this order
 DATA, NETWORK, HEADS = "data", "network", "several heads"
@@ -27,7 +86,7 @@ YOLO, DETR = ("train yolo",), ("train detr",)
 class Trials(NamedTuple):
     """What trials (`run_trials.py`) may do with a flag of training. By default each trial may set it."""
 
-    instead: str = ""  # the runner chooses the value: what the user gives instead
+    instead: str = ""  # the runner chooses the value; this is what the user sets instead
     in_base: bool = True  # False: a run file that sets it describes no new training, so trials cannot build on it
     budget: str = ""  # the field of `Budget` that sets it for all trials
     reset: bool = False  # with `budget`: back to its default, instead of the budget's value
@@ -66,6 +125,7 @@ class Flag:
     choices: Sequence[Any] | None = None
     fixed: bool = False  # makes a run that run: it cannot change when resuming
     rare: bool = False  # shown by --help-all only
+    typed: bool = False  # runs commands: from the command line alone, never from a file that may be another's
     trials: Trials = MAY_SET
     changed: Mapping[Place, Mapping[str, Any]] = field(default_factory=dict)  # fields of this row that differ there
 
@@ -81,7 +141,7 @@ class Flag:
         return command in self.where or f"{command} {family}" in self.where
 
     def at(self, command: str, family: str) -> "Flag":
-        """The row as it stands for one command of one family: what a narrower place says overrides the rest."""
+        """The row for one command of one family; values of a narrower place override the others."""
         fields: dict[str, Any] = {}
         for place in (command, family, f"{command} {family}"):
             fields |= self.changed.get(place, {})
@@ -89,7 +149,7 @@ class Flag:
         return replace(self, **{"upstream": of_upstream, "changed": {}, **fields})
 
     def arguments(self) -> dict[str, Any]:
-        """What argparse takes."""
+        """The keyword arguments for argparse."""
         if self.is_switch:
             return {"action": "store_true", "default": self.default}
         metavar = None if self.choices else {int: "N", float: "X", count_or_auto: "N"}.get(self.type)

@@ -21,9 +21,13 @@ from yolov7fast.cli.flags.row import (
 
 EVERY = TRAIN + TEST + DETECT
 validation = partial(Flag, group=VALIDATION, where=TRAIN)
+measured = partial(validation, where=YOLO + TEST)
 resume = partial(Flag, group=RESUME, where=TRAIN)
+hook = partial(resume, typed=True, trials=refused("your own script around the trials"))
 devices = partial(Flag, group=DEVICES, trials=chosen("--devices"))
+processes = partial(devices, where=TRAIN, rare=True)
 randomness = partial(Flag, group=RANDOMNESS, where=TRAIN)
+seeded = partial(randomness, fixed=True, trials=chosen("--seed and --repeat"))
 results = partial(Flag, group=RESULTS)
 folder = partial(results, where=EVERY, upstream=EVERY, trials=chosen("--output-dir"))
 records = partial(results, where=TEST + DETECT, upstream=TEST + DETECT)
@@ -33,15 +37,20 @@ logging = partial(Flag, group=LOGGING, where=TRAIN, upstream=TRAIN)
 
 MAX_SEED = 2**31 - 1  # NumPy's generator takes 32 bits, and every process adds its rank
 RESUME_HELP = (
-    "resume a run, given its folder or a checkpoint in it; without a value: the newest last*; "
-    "auto: start the run of --name, resume it, or do nothing where it is finished"
+    "resume a run, given its folder, a checkpoint in it or its --mirror; without a value: the newest last*; "
+    "auto: start the run of --name, resume it, or do nothing if it is finished"
 )
 SAVE_EVERY_HELP = "minutes between checkpoints inside an epoch; 0: only at its end; default: 10, with --nosave 0"
-CHANGED_DATA_HELP = "resume although images, labels or classes are no longer those of the checkpoint"
+CHANGED_DATA_HELP = "resume although images, labels or classes have changed since the checkpoint"
 KEEP_EPOCHS_HELP = (
     "keep only the newest N files of single epochs (epoch_*, best_*); more epochs can be added to a finished run "
     "as long as one is kept; default: all of upstream's"
 )
+MIRROR_HELP = (
+    "copy checkpoints, results, log and page after each save: folder, user@host:path (rsync), remote:path (rclone)"
+)
+ON_SAVE_HELP = "shell command run in the background after each checkpoint; $RUN_DIR, $CHECKPOINT, $EPOCH, $BEST_MAP"
+ON_END_HELP = "shell command run once when the run ends, in any way; also $STATUS, $MESSAGE: see VAST_SETUP.md"
 DEVICE = "0 or 0,1,2,3 or cpu; empty: the first GPU, else CPU"
 DEVICE_TRAIN = {"help": "0 or cpu; empty: the first GPU, else CPU; 0,1,2,3 needs torchrun"}
 LOCAL_RANK_HELP = "set by torch.distributed.launch; torchrun sets LOCAL_RANK instead"
@@ -53,6 +62,8 @@ JSON_HELP = "write detections as COCO JSON and run pycocotools; always on for a 
 ANNOTATIONS_HELP = (
     "COCO annotation file for --save-json; default: searched next to the images, else built from the labels"
 )
+TEST_BATCH_HELP = "images per validation batch; default: twice the training batch"
+CONFIG_HELP = "run file: yaml of flags, with inheritance by `base:`; the command line wins"
 PROJECTS = {
     "train detr": {"default": "outputs"},
     "test": {"default": "runs/test"},
@@ -60,17 +71,10 @@ PROJECTS = {
 }
 
 ROWS = [
-    results(
-        "--config",
-        str,
-        "",
-        "run file: yaml of flags, with inheritance by `base:`; the command line wins",
-        where=TRAIN,
-        trials=chosen("--base-config"),
-    ),
+    results("--config", str, "", CONFIG_HELP, where=TRAIN, trials=chosen("--base-config")),
     folder("--project", str, "runs/train", "parent folder of runs", changed=PROJECTS),
     folder("--name", str, "exp", "folder of this run"),
-    folder("--exist-ok", bool, False, "write into an existing folder instead of counting up"),
+    folder("--exist-ok", bool, False, "write into an existing folder instead of appending a number"),
     results("--rate", float, None, "price of the machine per hour: the run's page shows the cost", where=TRAIN, low=0),
     # --- checkpoints and resume ---------------------------------------------------------------------------------------
     resume("--resume", str, False, RESUME_HELP, upstream=TRAIN, nargs="?", const=True, trials=refused("--resume")),
@@ -78,46 +82,23 @@ ROWS = [
     resume("--nosave", bool, False, "write a checkpoint only after the last epoch", upstream=TRAIN),
     resume("--save-every", float, None, SAVE_EVERY_HELP, low=0),
     resume("--keep-epochs", int, None, KEEP_EPOCHS_HELP, low=0),
+    hook("--mirror", str, "", MIRROR_HELP),
+    hook("--on-save", str, "", ON_SAVE_HELP),
+    hook("--on-end", str, "", ON_END_HELP),
     resume("--checkpoint-period", int, 1, "epochs between files checkpoint_epoch_N.pth; 0: none", where=DETR, low=0),
     # --- validation ---------------------------------------------------------------------------------------------------
     validation("--notest", bool, False, "validate only after the last epoch", upstream=TRAIN),
     validation("--eval-interval", int, 1, "epochs between validations (the last epoch always has one)", low=1),
-    validation("--test-batch-size", int, None, "validation batch; default: twice the training batch", low=1, rare=True),
-    validation(
-        "--v5-metric",
-        bool,
-        False,
-        "AP with recall extended to 1.0",
-        where=YOLO + TEST,
-        upstream=TRAIN + TEST,
-        rare=True,
-    ),
+    validation("--test-batch-size", int, None, TEST_BATCH_HELP, low=1, rare=True),
+    measured("--v5-metric", bool, False, "AP with recall extended to 1.0", upstream=TRAIN + TEST, rare=True),
     # --- devices and randomness ---------------------------------------------------------------------------------------
     devices("--device", str, "", DEVICE, where=EVERY, upstream=EVERY, changed={"train": DEVICE_TRAIN}),
-    devices(
-        "--local_rank",
-        int,
-        -1,
-        LOCAL_RANK_HELP,
-        where=TRAIN,
-        upstream=TRAIN,
-        aliases=("--local-rank",),  # what torch.distributed.launch passes since torch 2.0
-        rare=True,
-    ),
-    devices("--dist-timeout", float, 10.0, DIST_TIMEOUT_HELP, where=TRAIN, low=0.01, rare=True),
-    randomness(
-        "--seed",
-        int,
-        None,
-        SEED_HELP,
-        low=0,
-        high=MAX_SEED,
-        fixed=True,
-        trials=chosen("--seed and --repeat"),
-        changed={"detr": {"default": 0}},
-    ),
+    # --local-rank: what torch.distributed.launch passes since torch 2.0
+    processes("--local_rank", int, -1, LOCAL_RANK_HELP, upstream=TRAIN, aliases=("--local-rank",)),
+    processes("--dist-timeout", float, 10.0, DIST_TIMEOUT_HELP, low=0.01),
+    seeded("--seed", int, None, SEED_HELP, low=0, high=MAX_SEED, changed={"detr": {"default": 0}}),
     randomness("--shuffle", bool, False, SHUFFLE_HELP, where=YOLO, fixed=True, rare=True),
-    randomness("--deterministic", bool, False, "deterministic algorithms, where torch has them", rare=True),
+    randomness("--deterministic", bool, False, "deterministic algorithms, where torch provides them", rare=True),
     # --- results of test and detect -----------------------------------------------------------------------------------
     records("--save-txt", bool, False, "write detections to labels/*.txt"),
     records("--save-conf", bool, False, "add the confidence to the lines of --save-txt"),

@@ -1,6 +1,5 @@
-"""`index.html` of a run, kept up to date by a background thread: the loop hands it plain values and never waits.
-
-An error here is one warning and no page: it never ends a run. The state behind the page is `page.json`, from which the
+"""`index.html` of a run, kept up to date by a background thread: the training loop passes plain values and never waits.
+An error here is logged as one warning and never ends a run. The state behind the page is `page.json`, from which the
 page of a resumed run continues.
 """
 
@@ -18,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 from typing import Any
 
 import cv2
@@ -31,18 +30,19 @@ from yolov7fast.core.files.paths import CHECKOUT
 from yolov7fast.core.process.threads import SideThread
 from yolov7fast.core.text import counted, printable
 from yolov7fast.reports.run_page import REFRESH_SECONDS, run_page
+from yolov7fast.reports.run_status import STATE
 from yolov7fast.training.checkpoints.resume import Progress
 from yolov7fast.training.config import NOT_STORED, TrainConfig
 from yolov7fast.training.family import Family
 
 log = logging.getLogger(__name__)
-PAGE, STATE = "index.html", "page.json"
+PAGE = "index.html"
 MOST_WARNINGS, MOST_COMMANDS = 100, 20
 RUNNING, COMPLETE, STOPPED, FAILED = "running", "complete", "stopped", "failed"
 
 
 def harmless(method: Callable[..., None]) -> Callable[..., None]:
-    """Turn what a method of the page raises into one warning; training continues."""
+    """Convert an exception of a method of the page into one warning; training continues."""
 
     @functools.wraps(method)
     def guarded(self: "RunPage", *args: Any, **kwargs: Any) -> None:
@@ -76,30 +76,33 @@ class RunPage:
         self.folder = folder
         self.state: dict[str, Any] = self._stored() if resumed else {}
         self.state.setdefault("warnings", [])
+        self.state.setdefault("mirror", None)  # when and what `copied` said last
         self.state["progress"] = {"status": RUNNING}
         self.executor = SideThread("page")
         self.pending: Future | None = None
         self.failed = False
         self.facts: dict[str, Any] = {}  # used by the thread only: looked up once
         self.find_facts: Callable[[], dict[str, Any]] = dict
+        self.device = torch.device("cpu")
         self.written = 0.0
+        self.closed = False
         self.limits = 1, 0  # epochs and iterations of the run
         self.handler = WarningList(self.state["warnings"])
         logging.getLogger("yolov7fast").addHandler(self.handler)
 
     def _stored(self) -> dict[str, Any]:
-        """The state that the run left when it stopped; nothing where it cannot be read."""
+        """The state that the run stored when it stopped; empty if it cannot be read."""
         try:
             state = json.loads((self.folder / STATE).read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return {}
         return state if isinstance(state, dict) and isinstance(state.get("warnings", []), list) else {}
 
-    # --- what the run hands over: cheap, and on its own thread --------------------------------------------------------
+    # --- called by the run's thread, without waiting ---------------------------------------------------------------
 
     @harmless
     def begin(self, family: Family, progress: Progress, next_steps: Sequence[tuple[str, str]]) -> None:
-        """What is run; the page appears before the first step.
+        """Record the settings of the run; the page is written before the first step.
 
         next_steps: (what for, command) that a user may want after the run.
         """
@@ -113,6 +116,7 @@ class RunPage:
             "batches_per_epoch": len(family.loader) * config.world_size,
         }
         settings, device = changed_settings(config), family.device
+        self.device = device
         self.find_facts = lambda: {"settings": settings, "facts": machine_facts(device)}
         self.progress(progress, len(family.loader), {}, device)
         self.write()
@@ -121,7 +125,7 @@ class RunPage:
     def progress(
         self, progress: Progress, batches: int, losses: Mapping[str, float], device: torch.device, status: str = RUNNING
     ) -> None:
-        """How far the run is; not written yet. batches: of an epoch."""
+        """Record the progress of the run, without writing the page. batches: of an epoch."""
         epochs, max_iter = self.limits
         self.state["memory_gb"], self.state["memory_of"] = peak_memory(device)
         self.state["progress"] = {
@@ -132,6 +136,8 @@ class RunPage:
             "batches": batches,
             "max_iter": max_iter,
             "epoch_seconds": progress.epoch_seconds,
+            "step": progress.global_step,
+            "waited": progress.epoch_waited,
             "losses": dict(losses),
         }
 
@@ -144,7 +150,7 @@ class RunPage:
     def epoch_done(
         self, epoch: int, findings: Mapping[str, Any], stages: Mapping[str, list[float]], bottleneck: str
     ) -> None:
-        """What an epoch showed; empty where nothing was measured. stages: milliseconds of its iterations."""
+        """Record the results of an epoch; empty where nothing was measured. stages: milliseconds of its iterations."""
         if findings:
             self.state["validation"] = {**findings, "epoch": epoch}
         if stages:
@@ -153,7 +159,7 @@ class RunPage:
 
     @harmless
     def end(self, status: str, note: str = "") -> None:
-        """How the run ended; `close` waits for the last page."""
+        """Record how the run ended; `close` waits for the last page."""
         if note:
             self.handler.warnings.append([_now(), printable(note, 500)])
         self.state["progress"]["status"] = status
@@ -162,21 +168,31 @@ class RunPage:
     def close(self) -> None:
         logging.getLogger("yolov7fast").removeHandler(self.handler)
         self.executor.shutdown(wait=True)
+        self.closed = True
+
+    @harmless
+    def copied(self, what: str) -> None:
+        """A copy of the run was verified. Called by the mirror's thread; after `close` the page is written at once."""
+        self.state["mirror"] = [_now(), what]
+        if self.closed:
+            self._write(self._snapshot())
 
     @harmless
     def write(self) -> None:
         """Write the page in the background: the thread gets a copy, since the loop changes the state."""
         self.written = time.monotonic()
         self.state["progress"]["updated"] = round(time.time())
-        snapshot = json.dumps({**self.state, "warnings": list(self.handler.warnings)})
-        self.pending = self.executor.submit(self._write, snapshot)
+        self.pending = self.executor.submit(self._write, self._snapshot())
+
+    def _snapshot(self) -> str:
+        return json.dumps({**self.state, "warnings": list(self.handler.warnings)})
 
     # --- the page's thread --------------------------------------------------------------------------------------------
 
     @harmless
     def _write(self, snapshot: str) -> None:
         self.facts = self.facts or self.find_facts()
-        state = {**json.loads(snapshot), **self.facts}
+        state = {**json.loads(snapshot), **self.facts, "gpu_use": gpu_use(self.device)}
         write_atomically(self.folder / STATE, json.dumps(state), durable=False)
         write_atomically(self.folder / PAGE, run_page(self.folder, state), durable=False)
 
@@ -196,7 +212,7 @@ LONGEST = 300  # characters of a value
 
 
 def command_line() -> str:
-    """What was typed, as far as Python knows it."""
+    """The command line, as far as Python knows it."""
     return shlex.join(sys.argv if sys.argv[0].startswith("yolov7fast ") else ["python", *sys.argv])
 
 
@@ -208,7 +224,7 @@ def changed_settings(config: TrainConfig) -> dict[str, str]:
 
 
 def machine_facts(device: torch.device) -> dict[str, str]:
-    """By what they are called on the page."""
+    """Values of the environment by their names on the page."""
     facts = {
         "Commit": _commit(),
         "Machine": f"{platform.node()}, {platform.system()} {platform.release()}",
@@ -225,7 +241,7 @@ def machine_facts(device: torch.device) -> dict[str, str]:
 
 
 def _commit() -> str:
-    """Of the checkout that runs; nothing where the program is installed, or git does not know."""
+    """The commit of the running checkout; empty if the program is installed or git cannot tell."""
     if CHECKOUT is None:
         return ""
     words = ["git", "--no-optional-locks", "-C", str(CHECKOUT), "describe", "--always", "--dirty", "--abbrev=12"]
@@ -251,8 +267,27 @@ def _device(device: torch.device) -> str:
     return ", ".join(names)
 
 
+def gpu_use(device: torch.device) -> float | None:
+    """Percent of the last second in which the GPUs that this process sees were busy; None: nvidia-smi does not say."""
+    if device.type != "cuda":
+        return None
+    seen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    words = [
+        "nvidia-smi",
+        "--query-gpu=utilization.gpu",
+        "--format=csv,noheader,nounits",
+        *([f"--id={seen}"] if seen else []),
+    ]
+    try:
+        return mean(
+            map(float, subprocess.run(words, capture_output=True, text=True, timeout=10, check=True).stdout.split())
+        )
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return None
+
+
 def peak_memory(device: torch.device) -> tuple[float, str]:
-    """GB at most so far, and of what."""
+    """Peak memory in GB so far, and its kind."""
     if device.type == "cuda":
         return torch.cuda.max_memory_reserved(device) / 1e9, "GPU, at most"
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9, "main process, at most"

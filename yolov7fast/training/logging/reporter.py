@@ -1,15 +1,19 @@
-"""What a run reports: progress text, results.txt and results.csv, and the same numbers for loggers."""
+"""What a run reports: progress text, results.txt and results.csv, and the same numbers for TensorBoard and W&B."""
 
 import csv
 import io
 import logging
 import math
+import os
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
+import numpy as np
 import torch
 
 from yolov7fast.core.drawing import plot_images
@@ -18,11 +22,142 @@ from yolov7fast.core.files.atomic import write_atomically
 from yolov7fast.core.process.threads import SideThread
 from yolov7fast.evaluation.eval_result import SUMMARY, validation_loss
 from yolov7fast.reports.run_plots import plot_results
-from yolov7fast.training.family import summary_columns
-from yolov7fast.training.logging.loggers import Logger
+from yolov7fast.training.config import TrainConfig
+from yolov7fast.training.family import Family, summary_columns
 from yolov7fast.training.logging.page import RunPage
 
+# --- loggers ----------------------------------------------------------------------------------------------------------
+# Loggers of other programs: TensorBoard, Weights & Biases.
+
+
 log = logging.getLogger(__name__)
+
+
+class Logger:
+    """Takes scalars by tag after each epoch; by default neither plots nor checkpoints."""
+
+    def begin(self, family: Family) -> None:
+        """Log the settings of the run before the first step."""
+
+    def epoch(self, scalars: dict[str, float], epoch: int) -> None:
+        """Log the scalars of an epoch by their tags."""
+
+    def wants_plots(self, epoch: int) -> bool:
+        """Whether it shows the plots of this epoch's validation."""
+        return False
+
+    def plot(self, path: Path, epoch: int) -> None:
+        """Log one of them."""
+
+    def checkpoint(self, path: Path, epoch: int) -> None:
+        """Upload a checkpoint."""
+
+    def close(self) -> None:
+        """Write what is left."""
+
+
+def check_loggers(config: TrainConfig) -> None:
+    """Refuse a logger that is not installed, before anything is built."""
+    if config.wandb or config.upload_dataset:
+        import_wandb()
+
+
+def import_wandb() -> Any:
+    try:
+        import wandb  # pyright: ignore[reportMissingImports]
+    except ImportError:
+        raise UserError("--wandb needs the package wandb: .venv/bin/pip install wandb") from None
+    return wandb
+
+
+def make_loggers(config: TrainConfig, run_dir: Path, checkpoint: dict[str, Any] | None) -> list[Logger]:
+    loggers: list[Logger] = [TensorBoardLogger(run_dir)]
+    log.info("TensorBoard: tensorboard --logdir %s", shlex.quote(str(config.project)))
+    if config.wandb or config.upload_dataset:
+        loggers.append(WandbLogger(config, run_dir, checkpoint.get("wandb_id") if checkpoint else None))
+    return loggers
+
+
+class TensorBoardLogger(Logger):
+    """Scalars by epoch, and the class histogram once."""
+
+    def __init__(self, run_dir: Path):
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+        from torch.utils.tensorboard import SummaryWriter
+
+        self.run_dir, self.writer = run_dir, SummaryWriter(str(run_dir))
+
+    def begin(self, family: Family) -> None:
+        classes = np.concatenate(list(family.dataset.labels), 0)[:, 0]
+        self.writer.add_histogram("classes", torch.from_numpy(classes), 0)
+
+    def epoch(self, scalars: dict[str, float], epoch: int) -> None:
+        if not any(self.run_dir.glob("events.out.tfevents.*")):  # removed: the writer's thread would end in a traceback
+            self.writer.close()
+            self.writer = type(self.writer)(str(self.run_dir))
+        for tag, value in scalars.items():
+            self.writer.add_scalar(tag, value, epoch)
+        self.writer.flush()
+
+    def close(self) -> None:
+        self.writer.close()
+
+
+class WandbLogger(Logger):
+    """Weights & Biases, where --wandb is given and the package is installed."""
+
+    def __init__(self, config: TrainConfig, run_dir: Path, run_id: str | None = None):
+        self.wandb = wandb = import_wandb()
+        self.config = config
+        interval = config.bbox_interval
+        self.plot_interval = interval if interval > 0 else max(config.epochs // 10, 1)
+        self.run = wandb.init(
+            project=Path(config.project).name,
+            entity=config.entity,
+            name=run_dir.name,
+            config=asdict(config),
+            id=run_id,
+            resume="allow",
+        )
+
+    @property
+    def id(self) -> str:
+        return self.run.id
+
+    def begin(self, family: Family) -> None:
+        family.wandb_id = self.id
+        if self.config.upload_dataset:
+            self.dataset([str(p) for p in np.atleast_1d(cast(Any, family.data.train))])
+
+    def dataset(self, folders: Sequence[str]) -> None:
+        """Upload the data set's folders or lists as one artifact (--upload_dataset)."""
+        artifact = self.wandb.Artifact(f"{Path(self.config.data).stem}_dataset", type="dataset")
+        for folder in folders:
+            (artifact.add_dir if Path(folder).is_dir() else artifact.add_file)(str(folder))
+        self.run.log_artifact(artifact, aliases=[self.config.artifact_alias])
+
+    def epoch(self, scalars: dict[str, float], epoch: int) -> None:
+        self.run.log(scalars, step=epoch)
+
+    def wants_plots(self, epoch: int) -> bool:
+        return (epoch + 1) % self.plot_interval == 0
+
+    def plot(self, path: Path, epoch: int) -> None:
+        self.run.log({path.stem: self.wandb.Image(str(path))}, step=epoch)
+
+    def checkpoint(self, path: Path, epoch: int) -> None:
+        if self.config.save_period > 0 and (epoch + 1) % self.config.save_period == 0:
+            artifact = self.wandb.Artifact(f"run_{self.id}_model", type="model", metadata={"epoch": epoch})
+            artifact.add_file(str(path))
+            self.run.log_artifact(artifact, aliases=["latest", f"epoch {epoch}"])
+
+    def close(self) -> None:
+        self.run.finish()
+
+
+# --- reporter ---------------------------------------------------------------------------------------------------------
+
+
 RATES = ("lr0", "lr1", "lr2")
 
 
@@ -67,7 +202,7 @@ def progress_text(epoch: int, epochs: int, memory: float, means: Sequence[float]
 class Table:
     """A text file that grows by lines. It is rewritten as a whole each time, so a kill never leaves half a line.
 
-    Its content is held here as well: a line that a full disk refused is written with the next one.
+    Its content is also kept in memory: a line that could not be written to a full disk is written with the next one.
     """
 
     def __init__(self, path: Path):
@@ -89,7 +224,7 @@ class Reporter:
     """Writes the files of a run; only the main process has one that writes."""
 
     def __init__(self, run_dir: Path, loss_names: Sequence[str], metric_names: Sequence[str] = ()):
-        """metric_names: what a validation measures besides the summary."""
+        """metric_names: metrics of a validation in addition to the summary."""
         self.run_dir = run_dir
         self.loss_names, self.metric_names = tuple(loss_names), tuple(metric_names)
         self.summary = summary_columns(loss_names)
@@ -106,7 +241,7 @@ class Reporter:
         return ["epoch", *train, "labels", "img_size", *self.summary, *RATES, *times, *self.metric_names]
 
     def epoch_done(self, row: EpochRow) -> None:
-        """Write an epoch's numbers everywhere; a full disk costs these lines for now, not the run."""
+        """Write an epoch's numbers to all files and loggers; on a full disk, lines are written later."""
         tables = ((self.results_txt, self._txt_line(row)), (self.results_csv, self._csv_lines(row)))
         for table, lines in tables:
             with unless_the_disk_is_full():
@@ -116,19 +251,19 @@ class Reporter:
                 logger.epoch(self._scalars(row), row.epoch)
 
     def write_tables(self) -> None:
-        """Write them again, where their files were removed."""
+        """Write the files again if they were removed."""
         for table in (self.results_txt, self.results_csv):
             if table.text:
                 with unless_the_disk_is_full():
                     table.write(table.text)
 
     def _txt_line(self, row: EpochRow) -> str:
-        """As upstream writes it: an epoch without validation repeats the numbers of the last one."""
+        """The line as upstream writes it: an epoch without validation repeats the numbers of the last one."""
         text = progress_text(row.epoch, row.epochs, row.memory_gb, row.means, row.labels, row.img_size)
         return text + "".join("%10.4g" % row.metrics.get(name, 0.0) for name in self.summary) + "\n"
 
     def _csv_lines(self, row: EpochRow) -> str:
-        """The row of an epoch, after the heading where the table is new."""
+        """The row of an epoch, with the heading if the table is new."""
         measured = _measured(row)
         values = [row.epoch, *row.means, row.labels, row.img_size]
         values += [measured.get(name, "") for name in self.summary]
@@ -144,7 +279,7 @@ class Reporter:
         return lines.getvalue()
 
     def _scalars(self, row: EpochRow) -> dict[str, float]:
-        """What loggers show of an epoch, by tag; without a validation, what it would have measured is left out."""
+        """The values of an epoch for loggers, by tag; without a validation, its metrics are left out."""
         parts = self.loss_names[:-1]
         scalars = {f"train/{part}_loss": value for part, value in zip(parts, row.means)}
         if row.validated:
@@ -155,7 +290,7 @@ class Reporter:
         return scalars | {f"x/{name}": lr for name, lr in zip(RATES, row.lrs)}
 
     def rewind(self, training_results: str, epochs_done: int) -> None:
-        """Cut the files back to a run that is resumed after `epochs_done` epochs."""
+        """Truncate the files for a run that is resumed after `epochs_done` epochs."""
         self.results_txt.write(training_results)
         if self.results_csv.path.exists():
             lines = self._csv_rows()
@@ -182,11 +317,11 @@ class Reporter:
         return self.results_txt.text
 
     def wants_plots(self, epoch: int) -> bool:
-        """Whether a logger will show what the validation of this epoch draws."""
+        """Whether a logger will show the plots of this epoch's validation."""
         return any(logger.wants_plots(epoch) for logger in self.loggers)
 
     def plots(self, epoch: int) -> None:
-        """Hand the validation's plots to the loggers that want them."""
+        """Pass the validation's plots to the loggers that show them."""
         for logger in self.loggers:
             if logger.wants_plots(epoch):
                 for path in sorted(self.run_dir.glob("test_batch*_pred.jpg")):
@@ -210,7 +345,7 @@ class Reporter:
             logger.checkpoint(path, epoch)
 
     def ended(self, status: str, note: str = "") -> None:
-        """How the run ended, for its page."""
+        """Record how the run ended, for its page."""
         if self.page is not None:
             self.page.end(status, note)
 
@@ -224,7 +359,7 @@ class Reporter:
 
 
 def _measured(row: EpochRow) -> dict[str, float]:
-    """What the epoch's validation measured; NaN stands for what it could not, such as the AP of absent sizes."""
+    """The values of the epoch's validation; NaN for values that were not measured, such as the AP of absent sizes."""
     return {name: value for name, value in row.metrics.items() if row.validated and not math.isnan(value)}
 
 
