@@ -147,8 +147,8 @@ def list_files(
     if left_out:
         count = counted(len(left_out), "entry", "entries")
         LOGGER.warning(
-            f"{prefix}{folder}: {count} left out (first: {printable(left_out[0])}): links to images counted already, or "
-            "not regular files; to use an image more than once, list its names in a text file"
+            f"{prefix}{folder}: {count} left out (first: {printable(left_out[0])}): links to images counted already, "
+            "or not regular files; to use an image more than once, list its names in a text file"
         )
     return files, others
 
