@@ -249,12 +249,12 @@ def read_lines(path: str) -> tuple[list[list[str]], tuple[str, str] | None]:
         if (size := os.path.getsize(path)) > MOST_BYTES:
             return [], ("too many objects", f"{size:,} bytes; at most {MOST_BYTES:,} are read")
         with open(path, encoding="utf-8") as file:
-            rows = [line.split() for line in file.read().rstrip().splitlines()]
+            lines = file.read().rstrip().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         return [], ("unreadable label", str(error))
-    if len(rows) > MOST_OBJECTS:
-        return [], ("too many objects", f"{len(rows):,} lines; at most {MOST_OBJECTS:,} are read")
-    return rows, None
+    if len(lines) > MOST_OBJECTS:
+        return [], ("too many objects", f"{len(lines):,} lines; at most {MOST_OBJECTS:,} are read")
+    return [line.split() for line in lines], None
 
 
 Row = tuple[int, list[str]]  # line number and words of one line
