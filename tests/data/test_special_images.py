@@ -11,6 +11,7 @@ import pytest
 
 from tests.data.data_golden import synth
 from tests.data.small_set import make_set
+from yolov7fast.core.drawing import draw_text
 from yolov7fast.core.errors import UserError
 from yolov7fast.data.caches.label_cache import load_labels
 from yolov7fast.data.image_facts import GOOD, MOST_LOOKED_AT, TOO_LARGE, TRUNCATED, UNREADABLE, read_facts
@@ -76,6 +77,15 @@ def test_detection_reads_images_of_such_names_and_skips_videos(odd, tmp_path):
     assert [reason.partition(": ")[2] for reason in source.skipped] == [
         "OpenCV reads names in UTF-8 only; rename the file"
     ]
+
+
+def test_text_that_is_not_utf8_never_reaches_opencv(monkeypatch):
+    """It ends the process with signal 11: training and test.py draw the names of images."""
+    seen = []
+    monkeypatch.setattr(cv2, "getTextSize", lambda size, text, *rest: seen.append(text) or (0, 0, 10))
+    monkeypatch.setattr(cv2, "putText", lambda img, text, *rest: seen.append(text))
+    draw_text(np.zeros((20, 40, 3), np.uint8), ODD_NAME, (0, 0), 10, (255, 255, 255))
+    assert seen == ["caf\\udce9.png"] * 2
 
 
 def test_fifos_and_devices_are_refused_by_every_reader(tmp_path):
