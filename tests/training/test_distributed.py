@@ -204,7 +204,7 @@ def test_a_killed_process_ends_the_other_with_a_message(tmp_path, shapes_small):
 
 @pytest.mark.parametrize(
     ("rank", "moment"),
-    [("1", "stop 3"), ("0", "stop 3"), ("0", "validate 1")],
+    [("1", "stop 3"), pytest.param("0", "stop 3", marks=pytest.mark.slow), ("0", "validate 1")],
     ids=["rank 1", "rank 0", "rank 0 in a validation"],
 )
 def test_a_stopped_process_ends_the_other_within_the_timeout(tmp_path, shapes_small, rank, moment):

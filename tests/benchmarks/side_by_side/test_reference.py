@@ -10,7 +10,7 @@ import pytest
 from benchmarks.side_by_side import epochs as reference_epochs
 from benchmarks.side_by_side import reference
 from benchmarks.side_by_side.parts import Case, own_data
-from benchmarks.side_by_side.sides import Side, in_a_process
+from benchmarks.side_by_side.sides import in_a_process
 from yolov7fast.core.errors import UserError
 from yolov7fast.overlay.checkout import Checkout
 
@@ -58,14 +58,6 @@ def test_the_data_set_of_the_comparison_may_be_written(shapes, tmp_path):
     own, given = made.parents[1] / "labels/train", tmp_path / "given/labels/train"
     assert {p.name: p.read_text() for p in own.glob("*.txt")} == {p.name: p.read_text() for p in given.glob("*.txt")}
     assert not any(path.is_symlink() for path in own.glob("*.txt")) and os.access(own.parent, os.W_OK)
-
-
-def test_sides_take_turns():
-    order = []
-    works = {name: Side(lambda name=name: order.append(name)) for name in ("upstream", "overlay")}
-    seconds = reference.in_turn(works, 3)
-    assert order == ["upstream", "overlay"] * 3
-    assert {name: len(times) for name, times in seconds.items()} == {"upstream": 3, "overlay": 3}
 
 
 def test_a_side_in_a_process_of_its_own_is_prepared_there_and_measures_its_cpu_time(capsys):
