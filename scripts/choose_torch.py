@@ -6,7 +6,8 @@
 
 An installed torch from 2.6 to 2.13 is kept if it can use the GPU, or if there is none; a new environment then shares
 the packages of the interpreter. Otherwise torch is installed: for CUDA 12.8 if the driver is older than 580, else the
-pinned version. Prints the path of a constraints file: with `pip install -c FILE` no other package can replace torch.
+pinned version, without a GPU its build for the CPU. Prints the path of a constraints file: with `pip install -c FILE`
+no other package can replace torch.
 
 TORCH_INDEX  address to install torch from instead, such as https://download.pytorch.org/whl/cpu
 """
@@ -57,6 +58,17 @@ def run(*command: str | Path) -> None:
         sys.exit(f"error: this command failed: {shlex.join(words)}")
 
 
+def share_packages(python: Path, venv: Path) -> None:
+    """Let `venv` see the packages of the virtual environment that `python` belongs to, if it does: of such a one,
+    --system-site-packages shows only what lies below it."""
+    parent = python.absolute().parent.parent
+    if (parent / "pyvenv.cfg").is_file():
+        for folder in parent.glob("lib/python3*/site-packages"):
+            shared = venv / folder.relative_to(parent) / "shared_packages.pth"
+            shared.parent.mkdir(parents=True, exist_ok=True)
+            shared.write_text(f"{folder}\n")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--venv", type=Path, help="environment to make or complete; default: the interpreter's")
@@ -77,6 +89,8 @@ def main() -> None:
             version, usable, _ = probe(opt.python)
             share = usable and is_kept(version, usable) and not index
             run(opt.python, "-m", "venv", *(["--system-site-packages"] if share else []), opt.venv)
+            if share:
+                share_packages(Path(opt.python), opt.venv)
     version, usable, vision = probe(python)
     # the first line of the file names the index that torch was installed from
     source = f"# index: {index}" if index else ""

@@ -27,7 +27,7 @@ def process_state() -> dict[str, Any]:
     matplotlib = sys.modules.get("matplotlib")
     state: dict[str, Any] = {
         "working directory": os.getcwd(),
-        "sys.path": list(sys.path),
+        "sys.path": [path for path in sys.path if path != torchs_own_path()],
         "sys.argv": list(sys.argv),
         "sys.excepthook": sys.excepthook,
         "threading.excepthook": threading.excepthook,
@@ -45,6 +45,12 @@ def process_state() -> dict[str, Any]:
     state |= {f"signal {number.name}": signal.getsignal(number) for number in SIGNALS}
     state |= {f"environment {k}": v for k, v in os.environ.items() if not k.startswith(ENVIRONMENT)}
     return state
+
+
+def torchs_own_path() -> str | None:
+    """The folder that torch 2.8 appends to sys.path when something imports `torch.distributed.nn`."""
+    module = sys.modules.get("torch.distributed.nn.jit.instantiator")
+    return getattr(module, "INSTANTIATED_TEMPLATE_DIR_PATH", None)
 
 
 def loaded_modules() -> dict[str, tuple[ModuleType | None, dict[str, Any]]]:

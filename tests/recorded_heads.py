@@ -5,8 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 
-from yolov7fast.nn.head_config import HeadConfig
-from yolov7fast.nn.multihead import MultiHeadDetect, MultiHeadDetectAttention
+from yolov7fast.nn.multihead import HeadConfig, MultiHeadDetect, MultiHeadDetectAttention
 
 ANCHORS = [[10, 13, 16, 30, 33, 23], [30, 61, 62, 45, 59, 119], [116, 90, 156, 198, 373, 326]]
 CHANNELS = [8, 16, 32]

@@ -16,7 +16,7 @@ from benchmarks.measure import cpu_seconds, in_turn, note, quick_parser, show_ma
 from benchmarks.op_counter import OpCounter
 from yolov7fast.losses.multihead_loss import MultiHeadLoss
 from yolov7fast.losses.yolo_loss import ComputeLoss, ComputeLossOTA, YoloLoss
-from yolov7fast.nn.head_config import SHIPPED, HeadConfig
+from yolov7fast.nn.multihead import SHIPPED, HeadConfig
 
 STRIDES = (8, 16, 32)
 ANCHORS = ((10, 13, 16, 30, 33, 23), (30, 61, 62, 45, 59, 119), (116, 90, 156, 198, 373, 326))

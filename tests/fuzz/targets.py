@@ -44,8 +44,8 @@ from yolov7fast.core.drawing import class_name
 from yolov7fast.data.caches.label_cache import SUFFIX
 from yolov7fast.data.data_yaml import load_data_yaml
 from yolov7fast.data.labels import find_images
-from yolov7fast.nn.head_config import HeadConfig
 from yolov7fast.nn.model import Model
+from yolov7fast.nn.multihead import HeadConfig
 from yolov7fast.reports.trial_ranking import STATUS_ORDER, rank, ranking, verdict
 from yolov7fast.search.database import SettingTable
 from yolov7fast.search.runner import setting_columns, write_csv

@@ -7,9 +7,8 @@ import torch
 from tests.recorded_heads import ANCHORS, CHANNELS, VARIANTS, features, network, recorded_head, with_strides
 from yolov7fast.losses.multihead_loss import CERTAIN, MultiHeadLoss
 from yolov7fast.losses.yolo_loss import YoloLoss
-from yolov7fast.nn.head_config import HeadConfig
 from yolov7fast.nn.heads import Detect
-from yolov7fast.nn.multihead import MultiHeadDetect
+from yolov7fast.nn.multihead import HeadConfig, MultiHeadDetect
 
 IMAGES = torch.zeros(4, 3, 64, 64)
 HYP = {

@@ -10,7 +10,7 @@ import torch
 
 from tests.mission import commands
 from tests.training.families.detr_commands import needs_transformers
-from yolov7fast.cli import overfit
+from yolov7fast.cli import checks
 from yolov7fast.cli.checks import check_train
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.cli.train_command import config_of
@@ -70,7 +70,7 @@ def test_the_smoke_run_is_resumed_and_memorises_a_subset(place, capfd):
 @pytest.mark.parametrize("command", commands.OVERFIT)
 def test_ten_images_are_trained_on_for_as_long_as_it_takes(place, command, capfd, monkeypatch):
     """With fewer iterations; memorising itself is tested in tests/training/families/test_detr_commands.py."""
-    monkeypatch.setitem(overfit.ITERATIONS, "detr", 6)
+    monkeypatch.setitem(checks.ITERATIONS, "detr", 6)
     code = place.run(command)
     batches = 3 if "smoke" in command else 1
     epochs = 2 if "smoke" in command else 50  # no fewer than the run file has

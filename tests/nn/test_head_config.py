@@ -8,7 +8,7 @@ import yaml
 
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.paths import ROOT
-from yolov7fast.nn.head_config import SHIPPED, HeadConfig, choose_head_config
+from yolov7fast.nn.multihead import SHIPPED, HeadConfig, choose_head_config
 
 
 @pytest.fixture

@@ -8,11 +8,10 @@ from tests.conftest import ROOT
 from tests.recorded_heads import ANCHORS, CHANNELS, VARIANTS, features, fill, recorded_head, with_strides
 from yolov7fast.checkpoint.checkpoint_reader import load_checkpoint, save_checkpoint, state_dict_of, transfer_weights
 from yolov7fast.core.errors import UserError
-from yolov7fast.nn.head_config import SHIPPED, HeadConfig
 from yolov7fast.nn.heads import Detect
 from yolov7fast.nn.model import Model
 from yolov7fast.nn.model_parser import read_description
-from yolov7fast.nn.multihead import CBAM, MultiHeadDetect, heads_of
+from yolov7fast.nn.multihead import CBAM, SHIPPED, HeadConfig, MultiHeadDetect, heads_of
 
 TINY, ATTENTION = "cfg/training/yolov7-tiny-1b4h.yaml", "cfg/training/yolov7-tiny-1b4h-attn.yaml"
 

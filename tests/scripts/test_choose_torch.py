@@ -10,6 +10,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 CU128 = "torch>=2.6,<2.14 torchvision --index-url https://download.pytorch.org/whl/cu128"
 DEFAULT = "torch==2.13.0 torchvision==0.28.0"
+CPU = "--extra-index-url https://download.pytorch.org/whl/cpu"  # pip takes 2.13.0+cpu from there if it can
 
 # A python whose torch is what its file `state` says; `-m pip install` replaces that by the file `installs`.
 PYTHON = """#!/bin/sh
@@ -69,6 +70,16 @@ def test_an_installed_torch_that_uses_the_gpu_is_kept(machine, tmp_path):
     assert machine("570.124.06", "") == []  # a second run changes nothing
 
 
+def test_packages_of_a_virtual_environment_are_shared_too(machine, tmp_path):
+    """Rented images have torch in one; --system-site-packages would show the interpreter below it only."""
+    packages = tmp_path / "lib/python3.12/site-packages"  # of the environment whose program is tmp_path/base/python
+    packages.mkdir(parents=True)
+    (tmp_path / "pyvenv.cfg").write_text("")
+    assert machine("570.124.06", "2.8.0+cu128 1 0.23.0+cu128") == ["venv --system-site-packages /venv"]
+    shared = tmp_path / "venv/lib/python3.12/site-packages/shared_packages.pth"
+    assert shared.read_text() == f"{packages}\n"
+
+
 @pytest.mark.parametrize(
     ("driver", "torch", "installed"),
     [
@@ -76,8 +87,8 @@ def test_an_installed_torch_that_uses_the_gpu_is_kept(machine, tmp_path):
         ("580.65.06", "2.5.1 1 0.20.1", DEFAULT),  # too old for this project
         ("580.65.06", "", DEFAULT),
         ("570.124.06", "", CU128),
-        ("", "", DEFAULT),
-        ("", "2.8.0+cu128 0 0.23.0", DEFAULT),  # without a GPU a new environment shares nothing
+        ("", "", f"{DEFAULT} {CPU}"),
+        ("", "2.8.0+cu128 0 0.23.0", f"{DEFAULT} {CPU}"),  # without a GPU a new environment shares nothing
     ],
 )
 def test_the_build_is_chosen_by_the_driver(driver, torch, installed, machine, tmp_path):
@@ -99,5 +110,5 @@ def test_an_address_and_a_version_can_be_given(machine, tmp_path):
     expected = f"install torch>=2.6,<2.14 torchvision --index-url {index}"
     assert machine("", "", TORCH_INDEX=index) == ["venv /venv", expected]
     assert machine("", "", TORCH_INDEX=index) == machine("", "") == []  # kept by later runs
-    expected = "install --force-reinstall torch==2.8.0 torchvision"
+    expected = f"install --force-reinstall torch==2.8.0 torchvision {CPU}"
     assert machine("", "", "--torch", "2.8.0") == [expected]

@@ -10,10 +10,9 @@ from yolov7fast.evaluation.eval_loop import EvaluationStopped
 from yolov7fast.evaluation.eval_result import SUMMARY
 from yolov7fast.training.config import TrainConfig
 from yolov7fast.training.distributed import World
-from yolov7fast.training.ema import ModelEMA
 from yolov7fast.training.family import Validation
 from yolov7fast.training.logging.reporter import Reporter
-from yolov7fast.training.optimizer import Rates
+from yolov7fast.training.optimizer import ModelEMA, Rates
 from yolov7fast.training.trainer import Trainer
 
 

@@ -7,8 +7,7 @@ import torch
 from torch import nn
 
 from yolov7fast.core.errors import UserError
-from yolov7fast.training.optimizer import load_optimizer
-from yolov7fast.training.yolo_schedule import build_optimizer
+from yolov7fast.training.optimizer import build_optimizer, load_optimizer
 
 HYP = {"lr0": 0.1, "momentum": 0.9}
 

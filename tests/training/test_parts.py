@@ -12,8 +12,7 @@ from yolov7fast.core.resize_schedule import parse_resize_schedule
 from yolov7fast.nn.model import Model
 from yolov7fast.search.evolve import genes, mutate
 from yolov7fast.training import hyperparameters as hyper
-from yolov7fast.training.ema import ModelEMA
-from yolov7fast.training.yolo_schedule import freeze_layers, parameter_groups
+from yolov7fast.training.optimizer import ModelEMA, freeze_layers, parameter_groups
 
 
 @pytest.fixture(scope="module")

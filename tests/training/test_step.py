@@ -8,10 +8,8 @@ from benchmarks.op_counter import OpCounter
 from yolov7fast.losses.loss_builder import build_loss
 from yolov7fast.nn.model import Model
 from yolov7fast.training import hyperparameters as hyper
-from yolov7fast.training.ema import ModelEMA
-from yolov7fast.training.optimizer import Rates
+from yolov7fast.training.optimizer import ModelEMA, Rates, build_optimizer
 from yolov7fast.training.step import Amp, TrainStep, choose_amp
-from yolov7fast.training.yolo_schedule import build_optimizer
 
 RATES = Rates((0.01, 0.01, 0.01), 0.9, 1)
 

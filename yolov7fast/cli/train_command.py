@@ -10,9 +10,8 @@ from pathlib import Path
 from signal import SIGINT
 from typing import TYPE_CHECKING, Any
 
-from yolov7fast.cli.checks import check_train
+from yolov7fast.cli.checks import check_train, with_overfit
 from yolov7fast.cli.flags import flags_of
-from yolov7fast.cli.overfit import with_overfit
 from yolov7fast.cli.run_file import flags_set_with
 from yolov7fast.core.errors import UserError, one_line
 from yolov7fast.core.process.output import RunOutput, log_to_stderr, run_output

@@ -2,7 +2,6 @@
 
 import logging
 import os
-import shlex
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -12,7 +11,7 @@ import torch
 
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.text import counted
-from yolov7fast.core.torch_build import needs_cuda_12, nvidia_gpus, packages_for
+from yolov7fast.core.torch_build import needs_cuda_12, nvidia_gpus, reinstall_command
 
 log = logging.getLogger(__name__)
 
@@ -31,8 +30,8 @@ def select_device(device: str = "", batch_size: int | None = None) -> torch.devi
             raise UserError(f"--device '{device}' is neither cpu nor a list of GPU numbers such as 0 or 0,1")
         os.environ["CUDA_VISIBLE_DEVICES"] = wanted
     use_gpu = wanted != "cpu" and torch.cuda.is_available()
-    if wanted != "cpu" and not use_gpu:
-        refuse_unused_gpu()
+    if wanted != "cpu" and not use_gpu and (unused := unused_gpu()):
+        raise UserError(f"{': '.join(unused)}; or give --device cpu")
     count = torch.cuda.device_count() if use_gpu else 0
     if wanted not in ("", "cpu") and count < len(wanted.split(",")):
         raise UserError(f"--device {device}: torch {torch.__version__} sees {counted(count, 'GPU')}; try --device cpu")
@@ -43,22 +42,19 @@ def select_device(device: str = "", batch_size: int | None = None) -> torch.devi
     return chosen
 
 
-def refuse_unused_gpu() -> None:
-    """Raise UserError if the driver lists a GPU that torch cannot use, unless CUDA_VISIBLE_DEVICES hides all GPUs."""
-    if os.environ.get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1"):
-        return
-    gpus = nvidia_gpus()
-    if not gpus:
-        return
+def unused_gpu() -> tuple[str, str] | None:
+    """What is wrong and its remedy, if the driver lists a GPU that torch cannot use; None if CUDA_VISIBLE_DEVICES hides
+    all GPUs."""
+    if os.environ.get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1") or not (gpus := nvidia_gpus()):
+        return None
     cuda = torch.version.cuda
     if cuda and (int(cuda.split(".")[0]) < 13 or not needs_cuda_12(gpus[0].driver)):
         remedy = "find out why: python -c 'import torch; torch.cuda.init()'"  # the build fits the driver
     else:
-        remedy = f"python -m pip install --force-reinstall {shlex.join(packages_for(gpus))}"
-    raise UserError(
-        f"nvidia-smi lists {gpus[0].name} (driver {gpus[0].driver}), but torch {torch.__version__} "
-        f"({f'CUDA {cuda}' if cuda else 'a build for the CPU'}) cannot use it: {remedy}; or give --device cpu"
-    )
+        remedy = reinstall_command(gpus)
+    build = f"CUDA {cuda}" if cuda else "a build for the CPU"
+    listed = f"nvidia-smi lists {gpus[0].name} (driver {gpus[0].driver})"
+    return f"{listed}, but torch {torch.__version__} ({build}) cannot use it", remedy
 
 
 def _describe(count: int) -> str:

@@ -4,12 +4,14 @@
 """
 
 import re
+import shlex
 import subprocess
 from typing import NamedTuple
 
 SUPPORTED = "torch>=2.6,<2.14"  # requirements.txt says the same
 PINNED = ("torch==2.13.0", "torchvision==0.28.0")  # the default build: CUDA 13
 CUDA_13_DRIVER = 580  # older drivers need a build for CUDA 12
+CPU_INDEX = "https://download.pytorch.org/whl/cpu"  # without the gigabytes of CUDA's libraries
 CUDA_12_INDEX = "https://download.pytorch.org/whl/cu128"  # also has code for Blackwell (sm_120)
 
 
@@ -49,4 +51,12 @@ def packages_for(gpus: list[Gpu], index: str = "") -> list[str]:
     """
     if not index and gpus and needs_cuda_12(gpus[0].driver):
         index = CUDA_12_INDEX
-    return [SUPPORTED, "torchvision", "--index-url", index] if index else list(PINNED)
+    if index:
+        return [SUPPORTED, "torchvision", "--index-url", index]
+    # pip prefers 2.13.0+cpu to 2.13.0, which it takes where the further index cannot be reached
+    return [*PINNED, *([] if gpus else ["--extra-index-url", CPU_INDEX])]
+
+
+def reinstall_command(gpus: list[Gpu]) -> str:
+    """The command that replaces an installed torch by one that fits the driver."""
+    return f"python -m pip install --force-reinstall {shlex.join(packages_for(gpus))}"

@@ -15,7 +15,7 @@ from yolov7fast.core.errors import UserError
 from yolov7fast.data.caches.label_cache import load_labels
 from yolov7fast.data.data_yaml import DataYaml
 from yolov7fast.data.labels import check_class_range, find_images, img2label_paths
-from yolov7fast.nn.head_config import HeadConfig
+from yolov7fast.nn.multihead import HeadConfig
 
 log = logging.getLogger(__name__)
 MIN_SIDE = 1.0  # pixels: thinner boxes say nothing about shape

@@ -21,7 +21,7 @@ import torch
 from yolov7fast.core.device import send
 from yolov7fast.losses.candidates import LossPlan
 from yolov7fast.losses.yolo_loss import Terms, YoloLoss
-from yolov7fast.nn.head_config import HeadConfig
+from yolov7fast.nn.multihead import HeadConfig
 
 CERTAIN = 100.0  # a logit whose sigmoid is 1, and 0 with the other sign
 

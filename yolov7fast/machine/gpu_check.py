@@ -1,4 +1,4 @@
-"""The checks of `yolov7fast check`: environment, host syncs, correctness against the CPU, speed, exact resume."""
+"""The checks of `yolov7fast check`: environment, host syncs, correctness against the CPU, exact resume."""
 
 import contextlib
 import os
@@ -19,12 +19,13 @@ from torch.nn.utils import parameters_to_vector
 
 from yolov7fast.checkpoint.checkpoint_reader import load_checkpoint
 from yolov7fast.cli.parser import parser_for
+from yolov7fast.core.device import unused_gpu
 from yolov7fast.core.errors import one_line
 from yolov7fast.core.files.paths import check_file
 from yolov7fast.core.programs import program
-from yolov7fast.data.data_yaml import DataYaml
+from yolov7fast.core.torch_build import nvidia_gpus, reinstall_command
 from yolov7fast.data.shapes import NAMES, make_shapes
-from yolov7fast.machine.profiler import ProfiledFamily, build_step, measure
+from yolov7fast.machine.profiler import ProfiledFamily, build_step, random_batch_data
 from yolov7fast.nn.model_parser import read_description
 from yolov7fast.training.config import YoloTrainConfig
 from yolov7fast.training.memory_plan import available_ram
@@ -34,9 +35,8 @@ from yolov7fast.training.step import TrainStep
 PASSED, FAILED, INFO, SKIPPED = "ok", "FAIL", "info", "skipped"
 GB = 1e9
 CORES_PER_GPU = 4
-WHEELS = "pip install --force-reinstall torch torchvision --index-url https://download.pytorch.org/whl/cu128"
 SYNC_WARNING = "synchronizing CUDA operation"
-TINY = "cfg/training/yolov7-tiny.yaml"
+TINY, HYP = "cfg/training/yolov7-tiny.yaml", "data/hyp.scratch.tiny.yaml"
 # networks whose step must not wait for the device, with their image sizes and assigners
 WATCHED = ((TINY, 64, ("plain", "ota")), ("cfg/training/yolov7-w6.yaml", 128, ("ota",)))
 # by precision: largest relative error of the loss and of the change of the weights. In half precision only the last
@@ -63,8 +63,7 @@ def check_environment(device: torch.device, folder: Path) -> Iterator[CheckLine]
     yield gpu_line(device)
     for name, (free, least, remedy) in free_memory(device).items():
         yield judged(name, free >= least * GB, f"{free / GB:.2f} GB free, {least} GB wanted", remedy)
-    seen, quota = len(os.sched_getaffinity(0)), cpu_quota()
-    cores = int(min(seen, max(quota or seen, 1)))
+    seen, cores = len(os.sched_getaffinity(0)), usable_cores()
     wanted = CORES_PER_GPU * torch.cuda.device_count() if device.type == "cuda" else 1
     ok, text = wanted <= cores > 0.75 * seen, f"{seen} visible, {cores} usable, {wanted} wanted"
     yield judged("cores", ok, text, f"--workers {cores} --fast-dataloader and OMP_NUM_THREADS={cores}, or more cores")
@@ -88,26 +87,23 @@ def free_memory(device: torch.device) -> dict[str, tuple[float, float, str]]:
 
 def gpu_line(device: torch.device) -> CheckLine:
     """Whether torch reaches the GPU that the driver shows, and its build holds code for it."""
-    cards, build = nvidia_smi(), f"torch {torch.__version__}, CUDA {torch.version.cuda}"
     if device.type == "cuda":
-        text = f"{torch.cuda.get_device_name(device)}, driver {cards[0].split(',')[0] if cards else '?'}, {build}"
+        gpus = nvidia_gpus()
+        build = f"torch {torch.__version__}, CUDA {torch.version.cuda}"
+        text = f"{torch.cuda.get_device_name(device)}, driver {gpus[0].driver if gpus else '?'}, {build}"
         try:
             return judged("GPU", bool((torch.ones(2, device=device) * 2).sum() == 4), text)
         except RuntimeError as error:
-            return judged("GPU", False, f"{text}: {one_line(error)}", WHEELS)
-    if not cards or os.environ.get("CUDA_VISIBLE_DEVICES") == "-1":
-        return CheckLine("GPU", SKIPPED, "no NVIDIA GPU, or not asked for")
-    driver = "update the driver to 570 or newer, or: " if torch.version.cuda else ""
-    return judged("GPU", False, f"driver and card {cards[0]}, but {build} does not reach it", driver + WHEELS)
+            return judged("GPU", False, f"{text}: {one_line(error)}", reinstall_command(gpus))
+    if unused := unused_gpu():
+        return judged("GPU", False, *unused)
+    return CheckLine("GPU", SKIPPED, "no NVIDIA GPU, or not asked for")
 
 
-def nvidia_smi() -> list[str]:
-    """'driver version, name' of each GPU; empty without NVIDIA's driver."""
-    words = ["nvidia-smi", "--query-gpu=driver_version,name", "--format=csv,noheader"]
-    try:
-        return subprocess.run(words, capture_output=True, text=True, timeout=30, check=True).stdout.strip().splitlines()
-    except (OSError, subprocess.SubprocessError):
-        return []
+def usable_cores() -> int:
+    """Cores that this process may use, within the limit of a container."""
+    seen = len(os.sched_getaffinity(0))
+    return int(min(seen, max(cpu_quota() or seen, 1)))
 
 
 def cpu_quota(file: Path = Path("/sys/fs/cgroup/cpu.max")) -> float | None:
@@ -117,17 +113,20 @@ def cpu_quota(file: Path = Path("/sys/fs/cgroup/cpu.max")) -> float | None:
         return quota / period
 
 
+def step_config(cfg: str, size: int, batch: int, folder: Path, *options: str) -> YoloTrainConfig:
+    """The config of `train.py` with these options, which writes nothing."""
+    files = ["--cfg", check_file(cfg, "cfg"), "--hyp", check_file(HYP, "hyp")]
+    words = [*files, "--img-size", str(size), "--batch-size", str(batch), *options]
+    config = YoloTrainConfig.from_options(vars(parser_for("train").parse_args(words)))
+    return replace(config, save_dir=str(folder), noautoanchor=True, keep_files=False)
+
+
 def step_on_random_batch(
-    device: torch.device, cfg: str, size: int, batch: int, folder: Path, amp: str = "auto", classes: int = 4
+    device: torch.device, cfg: str, size: int, batch: int, folder: Path, amp: str = "auto"
 ) -> tuple[ProfiledFamily, TrainStep]:
     """A training step as `train.py` builds it, with the same weights and images on every device."""
-    words = ["--cfg", check_file(cfg, "cfg"), "--hyp", check_file("data/hyp.scratch.tiny.yaml", "hyp"), "--amp", amp]
-    opt = parser_for("train").parse_args([*words, "--img-size", str(size), "--batch-size", str(batch)])
-    config = YoloTrainConfig.from_options(vars(opt))
-    config = replace(config, save_dir=str(folder), noautoanchor=True, keep_files=False)
     torch.manual_seed(1)
-    data = DataYaml("synthetic", classes, [str(number) for number in range(classes)])
-    return build_step(config, data, device, targets=17)
+    return build_step(step_config(cfg, size, batch, folder, "--amp", amp), random_batch_data(4), device, targets=17)
 
 
 def narrow_cfg(cfg: str, width: float, folder: Path) -> str:
@@ -188,32 +187,6 @@ def check_correctness(device: torch.device, folder: Path) -> Iterator[CheckLine]
         errors = abs(found / loss - 1), float((moved - change)[part].norm() / change[part].norm())
         text = f"loss off by {errors[0]:.1e} (at most {most[0]:g}), weights by {errors[1]:.1e} ({most[1]:g})"
         yield judged(f"step, {assigner}, --amp {amp}", errors[0] <= most[0] and errors[1] <= most[1], text)
-
-
-def check_speed(device: torch.device, folder: Path) -> Iterator[CheckLine]:
-    """Stage times of yolov7-tiny at 320 pixels with both losses, and the GPU's utilisation."""
-    on_gpu = device.type == "cuda"
-    batch, iters = (64, 30) if on_gpu else (4, 3)
-    family, step = step_on_random_batch(device, TINY, 320, batch, folder, classes=80)
-    profiles = measure(family, step, ("plain", "ota"), iters, 1 + 4 * on_gpu, device)
-    for kind, profile in profiles.items():
-        stages = ", ".join(f"{name} {row['mean_ms']:.1f}" for name, row in profile["stages"].items())
-        text = f"{profile['images_per_s']:.0f} images/s, {profile['total_ms']:.1f} ms a step: {stages}"
-        busy = f"; GPU utilisation {kernel_ms(family, step, kind) / profile['total_ms']:.0%}" if on_gpu else ""
-        yield CheckLine(f"yolov7-tiny, 320, batch {batch}, {kind}", INFO, text + busy)
-    ratio = profiles["ota"]["total_ms"] / profiles["plain"]["total_ms"]
-    yield CheckLine("OTA / plain", INFO, f"a step with OTA takes {ratio:.3f} times one with the plain loss")
-
-
-def kernel_ms(family: ProfiledFamily, step: TrainStep, assigner: str, steps: int = 5) -> float:
-    """Milliseconds of GPU work in a step."""
-    family.assigner = assigner
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
-        for number in range(steps):
-            step(family.loader[0], number, RATES)
-        torch.cuda.synchronize()
-    on_device = (event for event in profiler.events() or () if event.device_type.name != "CPU")
-    return sum(event.time_range.elapsed_us() for event in on_device) / 1e3 / steps
 
 
 def check_resume(device: torch.device, folder: Path) -> Iterator[CheckLine]:

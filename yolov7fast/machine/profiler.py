@@ -1,7 +1,8 @@
 """Stage times of real training steps, on a data set or on one random batch; several losses alternate batch by batch."""
 
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,14 @@ from yolov7fast.core.device import is_accelerator
 from yolov7fast.data.data_yaml import DataYaml
 from yolov7fast.training.config import YoloTrainConfig
 from yolov7fast.training.distributed import World
-from yolov7fast.training.ema import ModelEMA
 from yolov7fast.training.hyperparameters import load_hyp
+from yolov7fast.training.optimizer import ModelEMA
 from yolov7fast.training.step import TrainStep, choose_amp
 from yolov7fast.training.timing import STAGES, StageTimer
 from yolov7fast.training.yolo_family import YoloFamily
 from yolov7fast.training.yolo_network import build_model
+
+KERNEL_STEPS = 5  # traced to measure the GPU's work
 
 
 class FixedLoader(list):
@@ -75,6 +78,11 @@ def synthetic_batch(batch: int, size: int, targets: int, classes: int) -> tuple:
     return images, torch.from_numpy(rows.astype(np.float32)), ("synthetic",) * batch, (None,) * batch
 
 
+def random_batch_data(classes: int) -> DataYaml:
+    """The classes of a random batch, in place of a data file."""
+    return DataYaml("a random batch", classes, [str(number) for number in range(classes)])
+
+
 def build_step(
     config: YoloTrainConfig, data: DataYaml, device: torch.device, targets: int | None = None
 ) -> tuple[ProfiledFamily, TrainStep]:
@@ -117,7 +125,8 @@ def measure(
     timers = {kind: StageTimer(device) for kind in kinds}
     sizes: dict[str, list[int]] = {kind: [] for kind in kinds}
     rates = family.schedule.rates(0, 0, 0)._replace(accumulate=1)
-    total = (warm_iters + iters) * len(kinds)
+    traced = KERNEL_STEPS if device.type == "cuda" else 0
+    total = (warm_iters + iters + traced) * len(kinds)
     stream = batches(family.loader, total)
     with tqdm(total=total, desc="profiling", mininterval=1) as bar:
 
@@ -135,21 +144,49 @@ def measure(
             timers[kind].follow()
             sizes[kind].append(iteration(kind, timers[kind]))
         step.sync_metrics()
-    return {kind: summarise(timers[kind].totals(), sizes[kind]) for kind in kinds}
+        profiles = {kind: summarise(timers[kind].totals(), timers[kind].host_totals(), sizes[kind]) for kind in kinds}
+        for kind in kinds if traced else ():
+            profiles[kind]["kernel_ms"] = kernel_ms(partial(iteration, kind), traced)
+    return profiles
 
 
-def summarise(times: Mapping[str, list[float]], sizes: Sequence[int]) -> dict:
-    """A profile from the milliseconds of each iteration by stage, and the number of images of each iteration."""
+def kernel_ms(iteration: Callable[[], object], steps: int) -> float:
+    """Milliseconds of an iteration in which the GPU works, by torch.profiler."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+        for _ in range(steps):
+            iteration()
+        torch.cuda.synchronize()
+    events = (event for event in profiler.events() or () if event.device_type.name != "CPU")
+    spans = sorted(
+        (e.time_range.start, e.time_range.end) for e in events if not getattr(e, "is_user_annotation", False)
+    )
+    busy = done = 0.0
+    for start, end in spans:  # kernels of several streams may overlap
+        busy += max(end - max(start, done), 0.0)
+        done = max(done, end)
+    return busy / 1e3 / steps
+
+
+def summarise(times: Mapping[str, list[float]], host: Mapping[str, list[float]], sizes: Sequence[int]) -> dict:
+    """A profile from the milliseconds of each iteration by stage, by the device's and by the host's clock, and the
+    number of images of each iteration. `host_ms`: without waiting for data."""
     stages = {name: times[name] for name in STAGES if name in times}
     mean = {name: statistics.fmean(values) for name, values in stages.items()}
+    on_host = {name: statistics.fmean(host[name]) for name in stages}
     total = sum(mean.values()) or 1e-9
     rows = {
-        name: {"mean_ms": mean[name], "std_ms": statistics.pstdev(values), "fraction": mean[name] / total}
+        name: {
+            "mean_ms": mean[name],
+            "std_ms": statistics.pstdev(values),
+            "fraction": mean[name] / total,
+            "host_ms": on_host[name],
+        }
         for name, values in stages.items()
     }
     return {
         "stages": rows,
         "total_ms": total,
+        "host_ms": sum(on_host.values()) - on_host.get("data", 0.0),
         "images_per_s": statistics.fmean(sizes) / total * 1e3,
         "gpu_busy": (mean.get("forward", 0.0) + mean.get("backward", 0.0)) / total,
         "iterations": len(sizes),

@@ -24,10 +24,9 @@ from yolov7fast.predictors.predictor import Predictor
 from yolov7fast.training.checkpoints.resume import Progress
 from yolov7fast.training.config import DetrTrainConfig
 from yolov7fast.training.distributed import World
-from yolov7fast.training.ema import ModelEMA
 from yolov7fast.training.family import Family, class_names, load_run_data
 from yolov7fast.training.logging.bottleneck import DISK_CACHE, FAST_LOADER, WORKERS, Advice, Remedy
-from yolov7fast.training.optimizer import Rates
+from yolov7fast.training.optimizer import ModelEMA, Rates
 from yolov7fast.training.step import TrainStep, choose_amp
 from yolov7fast.training.timing import STAGES, StageTimer
 from yolov7fast.training.train import prepare_process

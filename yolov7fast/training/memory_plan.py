@@ -22,6 +22,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
 
 from yolov7fast.checkpoint.checkpoint_reader import load_checkpoint, module_of
 from yolov7fast.core.errors import UserError
@@ -77,14 +78,20 @@ def assumed_labels(mean: int = 7, most: int = 93, images: int = 64) -> list[np.n
 
 
 class PeakMemory(TorchDispatchMode):
-    """Bytes of the storages that were created in the block: alive `now`, and at most at one time (`peak`)."""
+    """Bytes of the storages that were created in the block: alive `now`, and at most at one time (`peak`); what the
+    operators compute (`flops`, of convolutions and matrix products) and read and write (`traffic`, in bytes)."""
 
     def __init__(self):
         super().__init__()
-        self.alive, self.now, self.peak = {}, 0, 0
+        self.alive, self.now, self.peak, self.flops, self.traffic = {}, 0, 0, 0, 0
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        out = func(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        out = func(*args, **kwargs)
+        if count := flop_registry.get(func.overloadpacket):
+            self.flops += count(*args, **kwargs, out_val=out)
+        if not func.is_view:
+            self.traffic += sum(t.nbytes for t in tree_leaves((args, kwargs, out)) if isinstance(t, torch.Tensor))
         inputs = {t.untyped_storage()._cdata for t in args if isinstance(t, torch.Tensor)}
         for storage in (t.untyped_storage() for t in tree_leaves(out) if isinstance(t, torch.Tensor)):
             key = storage._cdata
@@ -125,11 +132,15 @@ class MetaAutocast(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-class StepBytes(NamedTuple):
-    """Bytes of one step: kept for the backward pass, and the peak, both without weights, gradients and images."""
+class StepCost(NamedTuple):
+    """Bytes of one step: kept for the backward pass, and the peak, both without weights, gradients and images. Work of
+    forward pass, loss and backward pass: floating-point operations, bytes of memory traffic if no operators are fused.
+    """
 
     activations: int
     peak: int
+    flops: int
+    traffic: int
 
 
 def meta_network(cfg: str | dict[str, Any], classes: int, hyp: Mapping[str, Any], img_size: int, **heads: Any) -> Model:
@@ -163,7 +174,7 @@ def loss_of(model: Model, assigner: str) -> Any:
 
 def measure_step(
     model: Model, batch: int, img_size: int, targets: torch.Tensor, assigner: str, dtype: torch.dtype = torch.float32
-) -> StepBytes:
+) -> StepCost:
     """Run one step of a `meta_network`; targets: (N, 6) on the host; dtype: of mixed precision."""
     criterion = loss_of(model, assigner)
     model.to("meta")
@@ -180,7 +191,7 @@ def measure_step(
     head: Any = model.model[-1]
     head.anchors = host_anchors(model)
     model.zero_grad()
-    return StepBytes(activations, memory.peak)
+    return StepCost(activations, memory.peak, memory.flops, memory.traffic)
 
 
 class MemoryPlan(NamedTuple):
@@ -230,10 +241,12 @@ class Workload:
 
     def plan(self, batch: int) -> MemoryPlan:
         """The memory of one batch. Images count as uint8, as the loader sends them, and as float32."""
-        targets = dense_targets(self.labels, self.hyp, batch)
-        step = measure_step(self.model, batch, self.img_size, targets, assigner_name(self.hyp), self.dtype)
         images = batch * self.model.yaml["ch"] * self.img_size**2 * (1 + 4)
-        return MemoryPlan(self.network_bytes, images, step.peak, self.reserve)
+        return MemoryPlan(self.network_bytes, images, self.cost(batch).peak, self.reserve)
+
+    def cost(self, batch: int) -> StepCost:
+        targets = dense_targets(self.labels, self.hyp, batch)
+        return measure_step(self.model, batch, self.img_size, targets, assigner_name(self.hyp), self.dtype)
 
 
 class BatchLimits(NamedTuple):

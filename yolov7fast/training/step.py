@@ -8,8 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from yolov7fast.training.ema import ModelEMA
-from yolov7fast.training.optimizer import Rates, apply_rates
+from yolov7fast.training.optimizer import ModelEMA, Rates, apply_rates
 from yolov7fast.training.timing import NoTimer
 
 if TYPE_CHECKING:

@@ -28,18 +28,18 @@ class StageTimer(NoTimer):
 
     def __init__(self, device: torch.device):
         self.cuda = device.type == "cuda"
-        self._times: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
+        self._host: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
+        self._times = defaultdict(lambda: defaultdict(float)) if self.cuda else self._host
         self._pending: list[tuple[str, int, Any, Any]] = []  # stage, iteration, CUDA events of its begin and end
         self._iteration = 0
-        self._last: Any = None  # time or CUDA event of the last mark
+        self._last: tuple[float, Any] = 0.0, None  # host time and, with CUDA, event of the last mark
         self._following = False
 
-    def _now(self) -> Any:
-        if not self.cuda:
-            return time.perf_counter()
-        event = torch.cuda.Event(enable_timing=True)
-        event.record()
-        return event
+    def _now(self) -> tuple[float, Any]:
+        event = torch.cuda.Event(enable_timing=True) if self.cuda else None
+        if event is not None:
+            event.record()
+        return time.perf_counter(), event
 
     def follow(self) -> None:
         """From now on the time from one iteration's last mark to the next `begin` is that iteration's stage `data`.
@@ -59,10 +59,9 @@ class StageTimer(NoTimer):
 
     def mark(self, stage: str) -> None:
         now = self._now()
+        self._host[stage][self._iteration] += (now[0] - self._last[0]) * 1e3
         if self.cuda:
-            self._pending.append((stage, self._iteration, self._last, now))
-        else:
-            self._times[stage][self._iteration] += (now - self._last) * 1e3
+            self._pending.append((stage, self._iteration, self._last[1], now[1]))
         self._last = now
 
     def add(self, stage: str, milliseconds: float) -> None:
@@ -78,3 +77,7 @@ class StageTimer(NoTimer):
                 self._times[stage][iteration] += start.elapsed_time(end)
             self._pending.clear()
         return {stage: list(times.values()) for stage, times in self._times.items()}
+
+    def host_totals(self) -> dict[str, list[float]]:
+        """The same by the host's clock: on CUDA, how long the host needs to launch a stage."""
+        return {stage: list(times.values()) for stage, times in self._host.items()}

@@ -23,21 +23,17 @@ import torch
 from yolov7fast.core.device import select_device
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.locks import FolderLock
-from yolov7fast.core.process.heartbeat import peers_watched
 from yolov7fast.core.process.output import RunOutput
 from yolov7fast.core.programs import program_of
 from yolov7fast.evaluation.eval_result import FURTHER
-from yolov7fast.training.checkpoints.data_changes import REMEDY, check_unchanged
-from yolov7fast.training.checkpoints.resume import damage_named, progress_of
+from yolov7fast.training.checkpoints.resume import REMEDY, check_unchanged, damage_named, progress_of
 from yolov7fast.training.config import AUTO_BATCH, TrainConfig
-from yolov7fast.training.distributed import World, from_main, join, leave, peer_failure_as_user_error
-from yolov7fast.training.ema import ModelEMA
+from yolov7fast.training.distributed import World, from_main, join, leave, peer_failure_as_user_error, peers_watched
 from yolov7fast.training.family import Family, load_run_data
 from yolov7fast.training.logging import messages
-from yolov7fast.training.logging.loggers import check_loggers, make_loggers
 from yolov7fast.training.logging.page import COMPLETE, FAILED, STOPPED, RunPage
-from yolov7fast.training.logging.reporter import Reporter
-from yolov7fast.training.optimizer import load_optimizer
+from yolov7fast.training.logging.reporter import Reporter, check_loggers, make_loggers
+from yolov7fast.training.optimizer import ModelEMA, load_optimizer
 from yolov7fast.training.start import can_halve_batch, completed, make_run_folder, refuse_overtaken
 from yolov7fast.training.trainer import Outcome, Trainer
 

@@ -18,11 +18,12 @@ from yolov7fast.core.process import signals
 from yolov7fast.core.process.signals import StopRequest
 from yolov7fast.core.text import styled
 from yolov7fast.evaluation.eval_loop import EvaluationStopped
-from yolov7fast.training.checkpoints.data_changes import Fingerprint, fingerprint
 from yolov7fast.training.checkpoints.files import CheckpointFiles
 from yolov7fast.training.checkpoints.resume import (
+    Fingerprint,
     Progress,
     collect_state,
+    fingerprint,
     names_to_write,
     previous_of,
     progress_of,

@@ -32,8 +32,8 @@ from yolov7fast.losses.assigners import assigner_at, assigner_stages
 from yolov7fast.losses.loss_builder import build_loss
 from yolov7fast.losses.yolo_loss import LOSS_NAMES
 from yolov7fast.nn import compiling
-from yolov7fast.nn.head_config import HeadConfig
 from yolov7fast.nn.model import IAuxDetect, Model
+from yolov7fast.nn.multihead import HeadConfig
 from yolov7fast.predictors.predictor import Predictor
 from yolov7fast.predictors.yolo_predictor import network_predictor
 from yolov7fast.training import hyperparameters as hyper
@@ -41,15 +41,15 @@ from yolov7fast.training.checkpoints.resume import Progress, run_folder_of
 from yolov7fast.training.config import YoloTrainConfig
 from yolov7fast.training.distributed import World, from_main, main_first
 from yolov7fast.training.family import Family, ResizeStage, class_names
-from yolov7fast.training.optimizer import Rates
-from yolov7fast.training.yolo_network import build_model
-from yolov7fast.training.yolo_schedule import (
+from yolov7fast.training.optimizer import (
+    Rates,
     YoloSchedule,
     build_optimizer,
     freeze_layers,
     scaled_weight_decay,
     set_weight_decay,
 )
+from yolov7fast.training.yolo_network import build_model
 
 log = logging.getLogger(__name__)
 DEFAULT_CFG = "cfg/training/yolov7.yaml"  # what a run trains that names no network

@@ -20,10 +20,9 @@ from yolov7fast.data.data_yaml import load_data_yaml
 from yolov7fast.losses.assigners import assigner_stages
 from yolov7fast.losses.loss_builder import build_loss
 from yolov7fast.nn import compiling
-from yolov7fast.nn.head_config import HeadConfig, choose_head_config
 from yolov7fast.nn.model import Model
 from yolov7fast.nn.model_parser import check_description
-from yolov7fast.nn.multihead import heads_of
+from yolov7fast.nn.multihead import HeadConfig, choose_head_config, heads_of
 from yolov7fast.training import hyperparameters as hyper
 from yolov7fast.training.config import YoloTrainConfig
 

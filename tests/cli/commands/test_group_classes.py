@@ -4,7 +4,7 @@ import pytest
 
 from yolov7fast.cli.commands.data import main
 from yolov7fast.core.errors import UserError
-from yolov7fast.nn.head_config import HeadConfig
+from yolov7fast.nn.multihead import HeadConfig
 
 
 def run(capsys, *words) -> str:

@@ -10,7 +10,7 @@ import yaml
 from tests.training.commands import assert_same_weights, here, small_run
 from yolov7fast.checkpoint.checkpoint_reader import load_checkpoint, save_checkpoint
 from yolov7fast.core.errors import UserError, one_line
-from yolov7fast.training.checkpoints.data_changes import changes, check_unchanged, fingerprint
+from yolov7fast.training.checkpoints.resume import changes, check_unchanged, fingerprint
 
 # --- fingerprints -----------------------------------------------------------------------------------------------------
 

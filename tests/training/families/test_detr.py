@@ -19,7 +19,7 @@ from yolov7fast.nn.detr_model import ARCHITECTURES, build
 from yolov7fast.predictors.detr_predictor import BatchLayout, DetrPredictor, best_of, boxes_in_pixels
 from yolov7fast.predictors.predictor import PredictOptions, load_predictor
 from yolov7fast.training.detr_family import DropSchedule
-from yolov7fast.training.ema import ModelEMA
+from yolov7fast.training.optimizer import ModelEMA
 
 NAMES = ["ball", "box", "cone", "star"]
 

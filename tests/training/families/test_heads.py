@@ -14,9 +14,9 @@ from yolov7fast.checkpoint.checkpoint_writer import save_checkpoint
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.core.errors import UserError
 from yolov7fast.evaluation.run_evaluation import test as evaluate_weights
-from yolov7fast.nn.head_config import SHIPPED, HeadConfig
 from yolov7fast.nn.model import Model
 from yolov7fast.nn.model_parser import read_description
+from yolov7fast.nn.multihead import SHIPPED, HeadConfig
 from yolov7fast.training.hyperparameters import load_hyp
 from yolov7fast.training.yolo_network import (
     anchors_agree,

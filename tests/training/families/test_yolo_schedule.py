@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from yolov7fast.training.yolo_schedule import YoloSchedule, scaled_weight_decay
+from yolov7fast.training.optimizer import YoloSchedule, scaled_weight_decay
 
 CASES = [
     "cos_b8_nb300_e6", "cos_b64_nb100_e12", "cos_b128_nb100_e11", "linear_b16_nb250_e6",

@@ -13,10 +13,10 @@ from yolov7fast.training.detr_family import DetrFamily
 from yolov7fast.training.distributed import World
 from yolov7fast.training.hyperparameters import load_hyp
 from yolov7fast.training.logging import messages
-from yolov7fast.training.logging.loggers import make_loggers
+from yolov7fast.training.logging.reporter import make_loggers
+from yolov7fast.training.optimizer import YoloSchedule
 from yolov7fast.training.trainer import Outcome
 from yolov7fast.training.yolo_family import YoloFamily
-from yolov7fast.training.yolo_schedule import YoloSchedule
 
 
 def config(*flags: str, family: str = "yolo", folder="runs/train/exp"):

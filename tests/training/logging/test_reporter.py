@@ -17,8 +17,7 @@ from yolov7fast.training.config import TrainConfig
 from yolov7fast.training.distributed import World
 from yolov7fast.training.family import summary_columns
 from yolov7fast.training.logging import bottleneck
-from yolov7fast.training.logging.loggers import TensorBoardLogger
-from yolov7fast.training.logging.reporter import EpochRow, Reporter
+from yolov7fast.training.logging.reporter import EpochRow, Reporter, TensorBoardLogger
 
 COLUMNS = summary_columns(("box", "obj", "cls", "total"))
 PER_EPOCH = (

@@ -22,13 +22,14 @@ from yolov7fast.core.programs import program
 from yolov7fast.core.text import printable
 from yolov7fast.machine import gpu_check
 from yolov7fast.machine.gpu_check import FAILED, CheckLine
+from yolov7fast.machine.speed_check import check_speed
 from yolov7fast.training.logging.page import machine_facts
 
 SECTIONS = {
     "environment": gpu_check.check_environment,
     "host-syncs": gpu_check.check_host_syncs,
     "correctness": gpu_check.check_correctness,
-    "speed": gpu_check.check_speed,
+    "speed": check_speed,
     "resume": gpu_check.check_resume,
 }
 EXIT_FAILED = 4  # 1 is Python's own, 2 a mistake in the command, 3 a warning

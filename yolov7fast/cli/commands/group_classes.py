@@ -16,7 +16,7 @@ from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.atomic import write_atomically
 from yolov7fast.data.class_groups import ClassGeometry, geometry_config, group_ratio, training_geometry
 from yolov7fast.data.data_yaml import load_data_yaml
-from yolov7fast.nn.head_config import HeadConfig
+from yolov7fast.nn.multihead import HeadConfig
 
 SUMMARY = "assign the classes of a data set to the heads of a multi-head network, by the shape of their boxes"
 

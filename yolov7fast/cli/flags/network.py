@@ -2,8 +2,7 @@
 
 from functools import partial
 
-from yolov7fast.cli.flags.row import DETECT, DETECTION, DETR, HEADS, NETWORK, SPEED, TEST, TRAIN, YOLO, Flag
-from yolov7fast.cli.values import mapping
+from yolov7fast.cli.flags.row import DETECT, DETECTION, DETR, HEADS, NETWORK, SPEED, TEST, TRAIN, YOLO, Flag, mapping
 
 DETECTED = TEST + DETECT
 network = partial(Flag, group=NETWORK)

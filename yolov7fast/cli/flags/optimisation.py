@@ -15,9 +15,11 @@ from yolov7fast.cli.flags.row import (
     Flag,
     Trials,
     chosen,
+    count_or_auto,
+    file_or_mapping,
     refused,
+    schedule_text,
 )
-from yolov7fast.cli.values import count_or_auto, file_or_mapping, schedule_text
 
 optimisation = partial(Flag, group=OPTIMISATION)
 of_yolo = partial(optimisation, where=YOLO, fixed=True)

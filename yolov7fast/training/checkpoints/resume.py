@@ -1,8 +1,10 @@
 """Resuming: everything a run must remember beyond upstream's checkpoint keys, and how the file is found."""
 
+import hashlib
 import logging
+import os
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatch
@@ -19,6 +21,7 @@ from yolov7fast.core.errors import UserError, one_line, shown
 from yolov7fast.core.files.atomic import link_or_copy
 from yolov7fast.core.files.paths import walk_files
 from yolov7fast.core.files.settings_files import is_whole
+from yolov7fast.core.text import counted, printable
 from yolov7fast.training.distributed import World
 from yolov7fast.training.step import TrainStep
 
@@ -306,3 +309,86 @@ def weights_dir_of(run_dir: Path, folder: str, resumed: str | bool = False) -> P
     older = run_dir / WEIGHTS_FOLDER
     began_there = bool(resumed) and Path(str(resumed)).resolve().parent == older.resolve()
     return older if began_there else run_dir / folder
+
+
+# --- changes of the data ----------------------------------------------------------------------------------------------
+# Whether a run is resumed on the data it was begun with: checkpoints hold a fingerprint of images, labels and classes.
+#
+# A fingerprint is made of what the data sets hold, not of paths and times: a data set that was moved or copied is the
+# same one. Pixels are not part of it.
+
+
+DIGEST_BYTES = 8  # of an image's labels
+NAMED = 2  # files of a kind of change that a message names
+REMEDY = "restore it, or add --allow-changed-data"
+Fingerprint = dict[str, Any]  # what `fingerprint` makes: plain values, as a checkpoint holds them
+
+
+def fingerprint(sets: Mapping[str, Any], names: Sequence[str]) -> Fingerprint:
+    """The paths of the images below the folder that all share, each with a digest of its labels, by split.
+
+    sets: data sets with `img_files`, `labels` (float32 (m, 5) of each image) and `segments`; names: of the classes.
+    """
+    splits = {}
+    for split, dataset in sets.items():
+        digests = b"".join(map(_digest, dataset.labels, dataset.segments))
+        files = "\0".join(_below_shared_folder(dataset.img_files))
+        splits[split] = {"files": files, "digests": torch.frombuffer(bytearray(digests), dtype=torch.uint8)}
+    return {"classes": "\0".join(names), "splits": splits}
+
+
+def changes(stored: Fingerprint, present: Fingerprint) -> str:
+    """How the present data differs from that of a checkpoint, with counts and first files; nothing where it does not.
+
+    A split that only one of them has is not compared: other processes than the first have no validation set.
+    """
+    found = []
+    before, now = (value["classes"].split("\0") for value in (stored, present))
+    if before != now:
+        found.append(f"classes were {shown(before)} and are {shown(now)}")
+    for name, split in present["splits"].items():
+        if name in stored["splits"]:
+            old, new = _digests(stored["splits"][name]), _digests(split)
+            kinds = {
+                "with other labels": [file for file in new if file in old and old[file] != new[file]],
+                "new": [file for file in new if file not in old],
+                "gone": [file for file in old if file not in new],
+            }
+            for kind, files in kinds.items():
+                first = ", ".join(printable(file, 30) for file in files[:NAMED])
+                more = ", ..." if len(files) > NAMED else ""
+                found += [f"{name}: {counted(len(files), 'image')} {kind} ({first}{more})"] if files else []
+    return "; ".join(found)
+
+
+def check_unchanged(stored: Any, present: Fingerprint, file: str) -> str:
+    """The same for the entry of a checkpoint, which may hold anything. file: the checkpoint."""
+    if stored is None:  # written before there were fingerprints
+        return ""
+    try:
+        return changes(stored, present)
+    except (TypeError, KeyError, ValueError, AttributeError, RuntimeError):
+        raise UserError(f"{file}: its entry about the data set is damaged; resume from another checkpoint") from None
+
+
+def _digest(labels: np.ndarray, outlines: Sequence[np.ndarray]) -> bytes:
+    hasher = hashlib.blake2b(np.ascontiguousarray(labels).tobytes(), digest_size=DIGEST_BYTES)
+    for outline in outlines:
+        hasher.update(b"outline" + np.ascontiguousarray(outline).tobytes())
+    return hasher.digest()
+
+
+def _below_shared_folder(files: Sequence[str]) -> list[str]:
+    """Their paths without the folders that all of them have in common."""
+    if not files:
+        return []
+    folder = os.path.commonpath([os.path.dirname(os.path.abspath(path)) for path in files])
+    return [os.path.abspath(path)[len(folder) :].lstrip(os.sep) for path in files]
+
+
+def _digests(stored: Mapping[str, Any]) -> dict[str, bytes]:
+    """The digest of each file's labels."""
+    names = stored["files"].split("\0") if stored["files"] else []
+    content = stored["digests"].numpy().tobytes()
+    digests = [content[i : i + DIGEST_BYTES] for i in range(0, len(content), DIGEST_BYTES)]
+    return dict(zip(names, digests, strict=True))

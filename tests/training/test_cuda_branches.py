@@ -2,12 +2,9 @@
 
 import pytest
 import torch
-from torch import nn
 
 from tests.training.test_step import scalar_step
-from yolov7fast.training import detr_family as detr_optimization
 from yolov7fast.training import distributed
-from yolov7fast.training import yolo_schedule as yolo_optimization
 from yolov7fast.training.checkpoints import resume
 from yolov7fast.training.distributed import World
 from yolov7fast.training.optimizer import Rates
@@ -24,20 +21,6 @@ def test_the_step_hands_a_bad_batch_to_the_fused_optimizer():
     assert step.model.weight.item() == 1.0 and float(step.optimizer.found_inf) == 1.0
     step(1.0, 1, Rates((0.5,) * 3, 0.0, 1))
     assert step.model.weight.item() == 0.5 and float(step.optimizer.found_inf) == 0.0
-
-
-@pytest.mark.parametrize("module", [yolo_optimization, detr_optimization], ids=["yolo", "detr"])
-def test_optimizers_of_a_gpu_are_fused(module, monkeypatch):
-    monkeypatch.setattr(torch.Tensor, "is_cuda", property(lambda self: True))
-    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))
-    if module is yolo_optimization:
-        built = [
-            module.build_optimizer(model, {"lr0": 0.1, "momentum": 0.9}, adam=adam, weight_decay=0.0)
-            for adam in (False, True)
-        ]
-    else:
-        built = [module.build_adamw(model, 1e-3, 1e-4, 0.0)]
-    assert all(group["fused"] for optimizer in built for group in optimizer.param_groups)
 
 
 def test_random_states_of_all_gpus_are_kept_and_put_back(monkeypatch):
