@@ -1,4 +1,4 @@
-"""Measure a detector on a labelled data set: `python test.py --weights best.pt --data my.yaml`."""
+"""Evaluate a detector on a labelled data set: `python test.py --weights best.pt --data my.yaml`."""
 
 from yolov7fast.core.errors import run_command
 

@@ -19,7 +19,7 @@ COMPARE = {"<=": operator.le, "<": operator.lt, ">=": operator.ge, ">": operator
 
 
 def verdict(value: float, must: str) -> str:
-    """Whether a ratio keeps what was asked of it, such as `<= 1.25` or `>= 2x`; `-` where nothing was."""
+    """Whether a ratio meets its bound, such as `<= 1.25` or `>= 2x`; `-` if it has none."""
     sign, _, bound = must.partition(" ")
     if sign not in COMPARE:
         return "-"
@@ -27,7 +27,7 @@ def verdict(value: float, must: str) -> str:
 
 
 def run_part(part: str, full: bool, folder: Path) -> dict | None:
-    """The figures of one benchmark, run in a process of its own; None if it failed."""
+    """The results of one benchmark, run in a separate process; None if it failed."""
     print(f"\n--- {part} " + "-" * 100, flush=True)
     path = folder / f"{part}.json"
     size = [] if full else ["--quick"]
@@ -36,7 +36,7 @@ def run_part(part: str, full: bool, folder: Path) -> dict | None:
 
 
 def table(results: dict[str, dict | None]) -> str:
-    """One line for each ratio of every part, the machine above them, what failed below."""
+    """One line for each ratio of every part, with the machine above and failed parts below."""
     machine = next((found["machine"] for found in results.values() if found), {})
     lines = [" ".join(f"{key} {value}" for key, value in machine.items())]
     lines.append(f"{'':<8}{'what':<82}{'ratio':>9}  {'must':<18}{'verdict':<8}{'runs':>5}")
@@ -49,7 +49,7 @@ def table(results: dict[str, dict | None]) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Exit code 1 only where a benchmark could not be run: a ratio that missed its mark is a measurement too."""
+    """Exit code 1 only if a benchmark could not be run: a ratio beyond its bound is also a result."""
     parser = argparse.ArgumentParser(prog="benchmarks", description=__doc__)
     parser.add_argument("--full", action="store_true", help="the large sizes")
     opt = parser.parse_args(argv)

@@ -1,4 +1,4 @@
-"""What benchmarks share: two or more things run in turn in one process, medians, the machine they ran on."""
+"""Shared by all benchmarks: sides that run in turn in one process, medians, the description of the machine."""
 
 import argparse
 import json
@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 def machine() -> dict:
-    """Processor, cores and versions, to stand beside every figure."""
+    """Processor, cores and versions, which are printed with every result."""
     import cv2
     import numpy
     import torch
@@ -44,12 +44,12 @@ def quick_parser(module: str, doc: str | None, quick: str) -> argparse.ArgumentP
     """The flags that most benchmarks have, --quick and --json; `doc` is the module's docstring."""
     parser = argparse.ArgumentParser(prog=f"python -m {module}", description=(doc or "").partition("\n")[0])
     parser.add_argument("--quick", action="store_true", help=quick)
-    parser.add_argument("--json", metavar="FILE", help="write the figures there")
+    parser.add_argument("--json", metavar="FILE", help="write the results to this file")
     return parser
 
 
 def note(results: dict, what: str, value: float, must: str, runs: int) -> None:
-    """Print one row of the final table and keep it; `must` is such as `<= 1.25`, or `-` where nothing is asked."""
+    """Print one row of the final table and keep it; `must` is a bound such as `<= 1.25`, or `-`."""
     results.setdefault("ratios", []).append({"what": what, "value": value, "must": must, "runs": runs})
     print(f"{what:<84}{value:10.4g}  must {must:<10}{runs:>3} runs", flush=True)
 
@@ -64,7 +64,7 @@ def in_turn(sides: dict[str, Callable[[], float]], runs: int) -> dict[str, float
 
 
 def cpu_seconds(work: Callable[[], object]) -> float:
-    """CPU time of this process (all its threads, no children) that `work` takes."""
+    """CPU time that `work` takes in this process (all its threads, no children)."""
     start = time.process_time()
     work()
     return time.process_time() - start

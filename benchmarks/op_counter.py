@@ -1,4 +1,4 @@
-"""Counts what reaches the dispatcher: every aten call, and those that make the host wait for the device."""
+"""Counts calls at the dispatcher: every aten call, and those that make the host wait for the device."""
 
 from collections import Counter
 
@@ -8,11 +8,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 # operators whose result, or its shape, the host must know before it continues, whatever device they run on
 HOST_READS = {"_local_scalar_dense", "nonzero", "masked_select", "is_nonzero", "unique", "_unique2", "equal"}
 COPIES = {"_to_copy", "copy_"}
-MASKED = {"index", "index_put", "index_put_", "_index_put_impl_"}  # with a mask they look for its true places
+MASKED = {
+    "index",
+    "index_put",
+    "index_put_",
+    "_index_put_impl_",
+}  # a mask is read by the host
 
 
 def reads_device(name: str, args: tuple, kwargs: dict, out) -> bool:
-    """Whether a call makes the host wait for a device's numbers; a copy that says `non_blocking` does not."""
+    """Whether a call makes the host wait for device data; a copy with `non_blocking` does not."""
     if name in COPIES:
         return waits(name, args, kwargs) and is_host(out) and not is_host(source_of(name, args))
     if name in MASKED:

@@ -1,4 +1,4 @@
-"""What benchmarks train on: the BCCD photographs where they are beside the project, else the project's own data set."""
+"""The data of benchmarks: the BCCD photographs in ../shared/bccd if present, else the project's own data set."""
 
 from pathlib import Path
 

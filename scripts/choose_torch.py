@@ -20,7 +20,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-if sys.version_info < (3, 11):  # noqa: UP036 - the interpreter may be any
+if sys.version_info < (3, 11):  # noqa: UP036 - older interpreters must print the message
     sys.exit(f"error: Python 3.11 or newer is needed; this is {sys.version.split()[0]}")
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))

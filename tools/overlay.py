@@ -1,4 +1,4 @@
-"""A checkout of upstream made fast: `python tools/overlay.py --repo DIR -- train.py ...`."""
+"""Run a checkout of upstream under the overlay: `python tools/overlay.py --repo DIR -- train.py ...`."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Find good settings for little money: many short trainings from a list or a search, ranked in a table."""
+"""Search for good settings: many short trainings from a list or a search, ranked in a table."""
 
 import sys
 from pathlib import Path

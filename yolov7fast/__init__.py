@@ -1,4 +1,4 @@
-"""YOLOv7 Fast: a trainer for YOLOv7 detectors. Importing it loads nothing heavy; torch comes with what needs it.
+"""YOLOv7 Fast: a trainer for YOLOv7 detectors. Importing it is fast: torch is imported on first use.
 
 model = yolov7fast.load("best.pt")     # or best.onnx, best.xml, best.torchscript.pt
 results = model(["a.jpg", "b.jpg"])    # the boxes of detect.py

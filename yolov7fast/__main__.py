@@ -1,4 +1,4 @@
-"""`yolov7fast COMMAND [flags]`, also as `python -m yolov7fast`: one name for all commands of `core.programs`."""
+"""`yolov7fast COMMAND [flags]`, also as `python -m yolov7fast`: the entry point of all commands in `core.programs`."""
 
 import sys
 
@@ -12,7 +12,7 @@ HELP = ("-h", "--help", "help")
 
 
 def programs() -> list[Program]:
-    """The table, and `train-NAME` for each family without a row."""
+    """The table of commands, with `train-NAME` for each family without a row."""
     return [*PROGRAMS, *(row for row in (program_of("train", name) for name in FAMILIES) if row not in PROGRAMS)]
 
 
@@ -31,7 +31,7 @@ def chosen(name: str) -> Program:
 
 
 def run(arguments: list[str]) -> int | None:
-    """Run the command that is named first; the rest are its flags, which it finds in sys.argv as a script does."""
+    """Run the command named by the first argument; it reads its flags from sys.argv, as a script does."""
     if not arguments or arguments[0] in HELP:
         print(overview())
         return 0

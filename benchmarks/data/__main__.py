@@ -1,11 +1,11 @@
-"""What the data path costs: samples on one core, batches from workers, caches, memory.
+"""Cost of the data path: samples on one core, batches from workers, caches, memory.
 
     python -m benchmarks.data [--quick] [--images N] [--upstream DIR] [--json FILE]
 
-Uses the BCCD photographs (640x480) at ../shared/bccd where present, else the project's own data set. Things that are
-compared run in turn in one process; figures are medians. CPU time is used wherever waiting is not the point, since it
-bears other work on the machine better than wall time does. With the folder of a checkout of upstream, its samples are
-measured beside ours in the same run (`benchmarks.side_by_side.reference`).
+Uses the BCCD photographs (640x480) at ../shared/bccd where present, else the project's own data set. Compared sides run
+in turn in one process; values are medians. CPU time is used where waiting does not matter, because other work on the
+machine affects it less than wall time. With the folder of a checkout of upstream, its samples are measured in the same
+run (`benchmarks.side_by_side.reference`).
 """
 
 import contextlib
@@ -77,15 +77,15 @@ def _drain(loader, batches: int, use=None) -> None:
 
 
 def main_process(bench: Bench) -> None:
-    """CPU time of the main process for one batch of 64 from 2 workers: taken only, and taken and copied away."""
+    """CPU time of the main process for one batch of 64 from 2 workers: received only, and received and copied."""
     out = bench.results["main_cpu_ms_per_batch"] = {}
     batches = 8 if bench.quick else 24
-    device = torch.empty((64, 3, 320, 320), dtype=torch.uint8)  # stands for the memory of a device
+    device = torch.empty((64, 3, 320, 320), dtype=torch.uint8)  # in place of the memory of a device
 
     def cost(loader, use) -> float:
         return cpu_seconds(lambda: _drain(loader, batches, use)) / batches * 1e3
 
-    uses = {"taken": None, "taken and copied": lambda imgs: device[: len(imgs)].copy_(imgs)}
+    uses = {"received": None, "received and copied": lambda imgs: device[: len(imgs)].copy_(imgs)}
     for label, use in uses.items():
         loaders = {side: _loader(bench, 64, side == "fast", "disk") for side in ("default", "fast")}
         try:
@@ -97,7 +97,7 @@ def main_process(bench: Bench) -> None:
                 loader.close()
         out[label] = costs
         text = f"{costs['default']:.2f} -> {costs['fast']:.2f} ms"
-        must = "must <= 0.25x" if label == "taken" else ""
+        must = "must <= 0.25x" if label == "received" else ""
         bench.show(f"main process, batch of 64, {label}", text, costs["fast"] / costs["default"], must)
 
 
@@ -125,14 +125,14 @@ def first_batch(bench: Bench) -> None:
 
 
 def throughput(bench: Bench) -> None:
-    """Samples a second from 2 workers over an epoch, by batch size: how cost grows with the batch."""
+    """Samples a second from 2 workers over an epoch, by batch size: depending on the batch size."""
     out = bench.results["samples_per_s"] = {}
     for batch_size in (64,) if bench.quick else (16, 64, 128):
         loaders = {side: _loader(bench, batch_size, side == "fast", "disk") for side in ("default", "fast")}
         epochs = 1 if bench.quick else 3
 
         def rate(loader, epochs=epochs) -> float:
-            _drain(loader, len(loader))  # uses up what was made ahead
+            _drain(loader, len(loader))  # uses up the batches made in advance
             seconds = wall_seconds(lambda: _drain(loader, epochs * len(loader)))
             return epochs * len(loader.dataset) / seconds
 
@@ -204,11 +204,11 @@ PARTS = [
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = quick_parser("benchmarks.data", __doc__, "fewer rounds: rough figures in about a minute")
+    parser = quick_parser("benchmarks.data", __doc__, "fewer rounds: rough results in about a minute")
     parser.add_argument("--only", choices=[p.__name__ for p in PARTS], action="append", help="this part alone")
     parser.add_argument("--images", type=int, help="images of the first epoch (default 10,000; 500 with --quick)")
     parser.add_argument(
-        "--upstream", type=Path, metavar="DIR", help="folder of a checkout of upstream, run beside ours"
+        "--upstream", type=Path, metavar="DIR", help="folder of a checkout of upstream, to compare with"
     )
     opt = parser.parse_args(argv)
     images = opt.images or (500 if opt.quick else 10_000)

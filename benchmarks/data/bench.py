@@ -1,4 +1,4 @@
-"""What the parts of `benchmarks.data` share: data sets by how images are kept, the rounds, the results so far."""
+"""Shared by the parts of `benchmarks.data`: data sets by how images are kept, the rounds, the results so far."""
 
 import contextlib
 import io

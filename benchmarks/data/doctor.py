@@ -1,10 +1,10 @@
-"""What `yolov7fast data check` costs beside reading the files once, and what a second check of the same files costs.
+"""Time of `yolov7fast data check` compared with reading the files once, and of a second check of the same files.
 
 `python -m benchmarks.data.doctor [--images 10000] [--size 640] [--runs 3] [--quick] [--json FILE]`
 
 Draws labelled JPEGs, then in turn: reads every file once with two processes, each image decoded by cv2.imread and each
 label read as text, in processes that run already and keep their memory as loaders do; checks the set with an empty
-cache, as a command of its own, from the start of Python to the page; checks it once more; and checks it for a network
+cache, as a separate command, from the start of Python to the page; checks it once more; and checks it for a network
 whose anchors reach no box, so that others are searched for. The drawn images are all different. Wall seconds, and CPU
 seconds of all processes, which other work on the machine changes less; medians.
 """
@@ -84,7 +84,7 @@ def read_once(folder: Path) -> float:
 
 
 def check(data: Path, cache: Path, output: Path, *more: str) -> float:
-    """Seconds of the command, from the start of the interpreter to its end."""
+    """Seconds of the command, including the start of the interpreter."""
     command = [sys.executable, "-m", "yolov7fast.cli.commands.data", "check", str(data), "--output", str(output)]
     command += more
     environment = {**os.environ, "YOLOV7FAST_CACHE": str(cache), "PYTHONPATH": str(ROOT)}

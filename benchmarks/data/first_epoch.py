@@ -20,7 +20,7 @@ from yolov7fast.data.caches.image_cache import PackedImages
 
 
 def beside_upstream(bench: Bench) -> None:
-    """Uncached samples of upstream and of the default path, in turn, each in a process of its own, and compared."""
+    """Uncached samples of upstream and of the default path, in turn, each in a separate process, and compared."""
     if bench.upstream is None:
         print("no --upstream DIR: upstream's samples are not measured")
         return

@@ -1,11 +1,11 @@
-"""What evaluation costs besides the network: suppression, matching and AP, against plain loops.
+"""Cost of evaluation without the network: NMS, matching and AP, compared with plain loops.
 
     python -m benchmarks.inference.eval [--quick] [--json FILE]
 
 Two inputs: the recorded detections of BCCD val (87 images x 300 boxes, 3 classes), and 5,000 synthetic images x 300
 boxes x 80 classes, the size of COCO val (1,000 images with --quick), and a quarter of them, to show how the cost grows.
-The loops stand in slow_metrics.py beside this file; both sides see the same arrays, run in turn in this process and
-must give the same figures. CPU seconds, medians.
+The loops are in slow_metrics.py; both sides get the same arrays, run in turn in this process and must give the same
+results. CPU seconds, medians.
 """
 
 import os
@@ -29,7 +29,7 @@ WANTED_AT = 1250  # images from which on the arrays must be 15 times as fast; wi
 
 
 def recorded() -> list[Batch]:
-    """BCCD val as the evaluation loop sees it, in batches."""
+    """BCCD val as the evaluation loop receives it, in batches."""
     g = np.load(GOLDEN)
     dets = torch.from_numpy(g["det"]).split(g["n_det"].tolist())
     targets = torch.from_numpy(g["targets_img_cls_xywhn"])
@@ -44,7 +44,8 @@ def recorded() -> list[Batch]:
 
 
 def synthetic(images: int, boxes: int = 300, classes: int = 80, seed: int = 0) -> list[Batch]:
-    """Batches of 640 px images with 1 to 14 labels of few classes, found more or less well amid false alarms."""
+    """Batches of 640 px images with 1 to 14 labels of few classes, detected with varying accuracy, among false
+    positives."""
     rng = np.random.default_rng(seed)
     batches = []
     for start in range(0, images, BATCH):
@@ -77,7 +78,7 @@ def flat(batches: list[Batch], correct: list[np.ndarray]):
 
 
 def fast_side(batches: list[Batch]):
-    """As the evaluation loop does it."""
+    """Matching as in the evaluation loop."""
     return ap_per_class(*flat(batches, [match(batch).correct for batch in batches]))
 
 
@@ -86,7 +87,7 @@ def loop_side(images: list[tuple[np.ndarray, np.ndarray]], batches: list[Batch])
 
 
 def one_by_one(batches: list[Batch]) -> list[tuple[np.ndarray, np.ndarray]]:
-    """(detections, labels) of each image, split beforehand: not charged to the loop."""
+    """(detections, labels) of each image, split beforehand, outside the measured time."""
     return [
         (dets, batch.labels[batch.label_image == i])
         for batch in batches
@@ -130,7 +131,7 @@ def _by_size(batches, records):
 
 
 def suppression(runs: int) -> dict[str, float]:
-    """One image's suppression: recorded output of a small trained network, and a crowd of 80 classes."""
+    """NMS of one image: recorded output of a small trained network, and a crowded image of 80 classes."""
     raw = torch.from_numpy(np.load(GOLDEN)["first_raw_pred"])[None]
     found = {}
     for name, prediction in (("recorded, 3 classes", raw), ("synthetic, 80 classes", crowd())):
@@ -165,7 +166,7 @@ def crowd(rows: int = 6300, classes: int = 80) -> torch.Tensor:
 
 
 def candidates_of(prediction: torch.Tensor) -> torch.Tensor:
-    """What enters suppression at the settings of test.py: (n, 6)."""
+    """The candidates of NMS at the settings of test.py: (n, 6)."""
     from yolov7fast.predictors.nms import MAX_CANDIDATES, _candidates
 
     rows = _candidates(prediction, 0.001, (), True)[1]

@@ -31,7 +31,7 @@ NETWORKS = ["cfg/deploy/yolov7-tiny.yaml", "cfg/deploy/yolov7-tiny-silu.yaml", "
 
 
 def milliseconds(cfg: str, size: int, runs: int, folder: Path) -> dict[str, float]:
-    """Of one image: eager PyTorch and every format."""
+    """Milliseconds of one image in eager PyTorch and in every format."""
     torch.manual_seed(0)
     weights = folder / "fresh.pt"
     network = Model(cfg)

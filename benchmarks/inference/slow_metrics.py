@@ -1,6 +1,6 @@
-"""Suppression, matching and AP written as plainly as can be: loops over images, classes and detections.
+"""NMS, matching and AP in the simplest form: loops over images, classes and detections.
 
-The fast versions are held against these, in tests for equality and in benchmarks/inference/eval.py for speed.
+The fast versions are compared with these: in tests for equality, in benchmarks/inference/eval.py for speed.
 """
 
 import numpy as np

@@ -1,7 +1,7 @@
-"""Does a small RT-DETR learn on photographs? `python -m benchmarks.learning.detr` on BCCD blood cells.
+"""Trains a small RT-DETR on photographs: `python -m benchmarks.learning.detr` on BCCD blood cells.
 
-Trains configs/rtdetr_small.yaml from scratch beside an untrained network of the same seed, and prints mAP@.5 of both
-and the minutes it took. Uses ../shared/bccd where present, else the project's own data set.
+Trains configs/rtdetr_small.yaml from scratch and evaluates an untrained network of the same seed, and prints mAP@.5 of
+both and the minutes it took. Uses ../shared/bccd where present, else the project's own data set.
 """
 
 import argparse
@@ -31,7 +31,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=12)
     parser.add_argument("--img-size", type=int, default=256)
     parser.add_argument("--batch-size", type=int, default=8)
-    parser.add_argument("--json", metavar="FILE", help="write the figures there")
+    parser.add_argument("--json", metavar="FILE", help="write the results to this file")
     opt = parser.parse_args()
     sizes = ["--img-size", str(opt.img_size), "--batch-size", str(opt.batch_size)]
     with tempfile.TemporaryDirectory() as name:

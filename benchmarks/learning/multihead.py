@@ -1,4 +1,4 @@
-"""What several heads cost and whether they learn: sizes of each variant, the same training with 1, 2 and 4 heads.
+"""Size and accuracy of several heads: sizes of each variant, the same training with 1, 2 and 4 heads.
 
 `python -m benchmarks.learning.multihead [--heads 1 2 4] [--seeds 0 1] [--epochs 27] [--quick] [--no-training]
 [--json FILE] [--train-args ..]`
@@ -27,7 +27,7 @@ from yolov7fast.nn.summary import count_gflops
 ROOT = Path(__file__).resolve().parents[2]
 TRAINING = ROOT / "cfg" / "training"
 ORDINARY, SEVERAL, ATTENTION = "yolov7-tiny.yaml", "yolov7-tiny-1b4h.yaml", "yolov7-tiny-1b4h-attn.yaml"
-NEAR = 0.05  # mAP@.5 that several heads may stay behind one
+NEAR = 0.05  # largest allowed loss of mAP@.5 against one head
 
 
 def sizes() -> list[dict]:
@@ -54,7 +54,7 @@ def print_sizes(rows: list[dict]) -> None:
 
 
 def train(heads: int, seed: int, epochs: int, folder: Path, extra: list[str]) -> dict:
-    """One run; its last figures."""
+    """One run; its last results."""
     name = f"{heads}_heads_seed_{seed}"
     cfg = ORDINARY if heads == 1 else SEVERAL
     command = ["train.py", "--config", "configs/shapes.yaml", "--epochs", str(epochs), "--cfg", str(TRAINING / cfg)]
@@ -71,7 +71,7 @@ def train(heads: int, seed: int, epochs: int, folder: Path, extra: list[str]) ->
 
 
 def ratios(runs: list[dict]) -> list[dict]:
-    """Each number of heads against one head: by how much its mAP@.5 is behind, in the mean over seeds."""
+    """Each number of heads compared with one head: the loss of mAP@.5, mean over seeds."""
     found = {heads: [run["map50"] for run in runs if run["heads"] == heads] for heads in {run["heads"] for run in runs}}
     return [
         {
@@ -90,8 +90,8 @@ def main() -> None:
     parser.add_argument("--heads", type=int, nargs="+", default=[1, 2, 4], help="numbers of heads (default 1 2 4)")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="each number of heads with these (default 0)")
     parser.add_argument("--epochs", type=int, default=27, help="epochs of each run (default %(default)s)")
-    parser.add_argument("--quick", action="store_true", help="one epoch at 64 pixels: does it run at all")
-    parser.add_argument("--no-training", action="store_true", help="print the table of sizes alone")
+    parser.add_argument("--quick", action="store_true", help="one epoch at 64 pixels, to test that it runs")
+    parser.add_argument("--no-training", action="store_true", help="print the table of sizes only")
     parser.add_argument("--json", help="write the results to this file")
     parser.add_argument("--train-args", nargs=argparse.REMAINDER, default=[], help="further arguments of train.py")
     opt = parser.parse_args()

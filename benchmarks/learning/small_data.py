@@ -1,4 +1,4 @@
-"""Do small data sets learn? Trainings from scratch with `--hyp small`, several seeds: mAP@.5 of each.
+"""Training on small data sets: from scratch with `--hyp small` and several seeds; mAP@.5 of each.
 
 `python -m benchmarks.learning.small_data [--sets cells one-class] [--seeds 0 1 2] [--epochs 40] [--img N]
 [--json FILE] [--train-args ..]`: yolov7-tiny on the 205 BCCD photographs with their three classes, and on 150 of them
@@ -25,7 +25,7 @@ NAMES = ("RBC", "WBC", "Platelets")
 ONE_CLASS, IMAGES = 1, 150
 SETS = {"cells": "three classes, 205 images", "one-class": f"one class, {IMAGES} images"}
 SIZES = {"cells": 192, "one-class": 160}
-LEARNT = 0.5  # mAP@.5 from which on a detector has learnt its set
+LEARNT = 0.5  # mAP@.5 above which a detector has learned its set
 COMMON = ["--cfg", "yolov7-tiny", "--weights", "", "--batch-size", "16", "--workers", "2", "--noautoanchor"]
 COMMON += ["--fast-dataloader", "--cache-images", "ram", "--channels-last", "--eval-interval", "5"]
 COMMON += ["--keep-epochs", "0"]

@@ -1,4 +1,4 @@
-"""The price of OTA and of task-aligned assignment (TAL): their losses against the plain one, in turn in one process.
+"""Cost of OTA and of task-aligned assignment (TAL): their losses compared with the plain one, in turn in one process.
 
 All on the same random predictions and targets.
 `python -m benchmarks.losses.loss [--quick] [--json FILE]`. 80 classes, three levels, boxes of 2 to 60% of the side.
@@ -28,7 +28,7 @@ CENTRAL = (64, 320, 17)  # batch, pixels, targets an image: the case that the go
 
 
 def head(classes: int) -> SimpleNamespace:
-    """All that a loss asks of a model."""
+    """The attributes of a model that a loss reads."""
     anchors = torch.tensor(ANCHORS).view(3, 3, 2) / torch.tensor(STRIDES).view(3, 1, 1)
     last = SimpleNamespace(nl=3, na=3, nc=classes, anchors=anchors, stride=torch.tensor(STRIDES, dtype=torch.float32))
     return SimpleNamespace(model=[last], hyp=GAINS, gr=1.0)
@@ -75,7 +75,7 @@ class Case:
         return {name: seconds * 1e3 for name, seconds in in_turn(sides, runs).items()}
 
     def count(self, kind: str) -> OpCounter:
-        """On `meta`, which stands for a GPU: on a host, where reading a value is free, a few steps are others."""
+        """On `meta`, in place of a GPU: on a CPU, where reading a value is free, a few steps differ."""
         raw = [maps.to("meta") for maps in self.maps]
         with OpCounter() as counter:
             self.losses[kind](raw, self.targets, *(() if kind == "plain" else (self.images,)))
@@ -113,7 +113,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def sizes(quick: bool) -> list[tuple[int, int, int, int]]:
-    """Batch, pixels, targets, classes: the central case first, then how the price grows with each of them."""
+    """Batch, pixels, targets, classes: the central case first, then one that varies each of them."""
     if quick:
         return [(*CENTRAL, 80), (16, 320, 17, 80), (16, 640, 17, 80), (64, 320, 7, 80), (64, 320, 17, 3)]
     grid = [(b, s, t, 80) for s in (320, 640) for b in (16, 64, 128) for t in (7, 17)]

@@ -35,7 +35,7 @@ def matchers() -> dict[str, tuple]:
 
 
 def inputs(layers: int, objects: int) -> tuple[torch.Tensor, torch.Tensor, list[dict[str, torch.Tensor]]]:
-    """Boxes of 2 to 30% of the side; half of the queries lie near an object, as in a network that has learnt."""
+    """Boxes of 2 to 30% of the side; half of the queries lie near an object, as in a trained network."""
     torch.manual_seed(0)
     targets, predicted = [], torch.rand(layers, IMAGES, QUERIES, 4) * torch.tensor([1.0, 1.0, 0.28, 0.28])
     predicted[..., 2:] += 0.02

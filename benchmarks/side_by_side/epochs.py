@@ -60,5 +60,5 @@ def run(checkout: Checkout, case: Case, side: str, epochs: int, folder: Path) ->
                 marks[mark] = time.perf_counter()
     if process.wait() or len(marks) < 2:
         said = [line for line in text.replace("\r", "\n").splitlines() if line.strip()][-1:]
-        raise UserError(f"{side}: train.py of {checkout.root} did not end well: {''.join(said)[:160]}")
+        raise UserError(f"{side}: train.py of {checkout.root} failed: {''.join(said)[:160]}")
     return marks[END] - marks[BEGIN], FIRST_STEP.search(text)[1]

@@ -1,6 +1,6 @@
-"""What every side's loss is given: raw outputs and targets, drawn alike in every environment.
+"""The inputs of every side's loss: raw outputs and targets, equal in every environment.
 
-It imports torch and NumPy alone: more of this project need not be importable in a peer's environment.
+It imports only torch and NumPy, so that it can be imported in the environment of another trainer.
 """
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""What `reference.py` runs on both sides: losses, a training step, samples, the loader, metrics."""
+"""The parts that `reference.py` runs on both sides: losses, a training step, samples, the loader, metrics."""
 
 import argparse
 import contextlib
@@ -28,10 +28,10 @@ from yolov7fast.training.hyperparameters import load_hyp, scale_gains
 
 NETWORK = "cfg/training/yolov7-tiny.yaml"
 SAMPLES = 32  # in one timing
-LOADER_BATCHES = 8  # in one timing: enough to outlast what was prepared ahead
+LOADER_BATCHES = 8  # in one timing: enough to use up the batches prepared in advance
 
 
-Works = Iterator[tuple[str, dict[str, Side]]]  # name of the work, upstream's and the overlay's side
+Works = Iterator[tuple[str, dict[str, Side]]]  # name of the task, upstream's and the overlay's side
 
 
 @dataclass
@@ -56,7 +56,7 @@ class Case:
         return cls(checkout, *sizes, images, dict(load_hyp(ROOT / "data" / "hyp.scratch.tiny.yaml")))
 
     def model(self):
-        """The checkout's own network with the gains that its trainer would give it."""
+        """The checkout's own network with the loss gains that its trainer sets."""
         torch.manual_seed(0)
         with contextlib.redirect_stdout(io.StringIO()):
             model = self.checkout.module("models.yolo").Model(str(self.checkout.root / NETWORK), ch=3, nc=self.classes)
@@ -119,7 +119,8 @@ def loss_part(name: str, wants_images: bool) -> Callable[[Case], Works]:
 
 
 def step_part(case: Case) -> Works:
-    """One training step of the checkout's network with its own OTA loss and with ours, each a network of its own."""
+    """One training step of the checkout's network with its own OTA loss and with ours; each side has a separate
+    network."""
     images = torch.from_numpy(np.random.RandomState(0).rand(case.step_batch, 3, case.size, case.size)).float()
     rows = case.rows(case.step_batch)
 
@@ -148,10 +149,10 @@ def seeded() -> None:
 
 
 def samples_part(case: Case) -> Works:
-    """Uncached mosaic samples, CPU time; each side in a forked process of its own, as loaders make them.
+    """Uncached mosaic samples, CPU time; each side in a separate forked process, as in a loader.
 
-    Loader processes of this project keep freed memory (`core.process.memory`), which one process could not have both
-    ways.
+    Loader processes of this project keep freed memory (`core.process.memory`), which cannot be on and off in one
+    process.
     """
 
     def side(kind, size: int, prepare: Callable[[], object]) -> Side:
@@ -171,7 +172,7 @@ def samples_part(case: Case) -> Works:
 
 
 def loader_part(case: Case) -> Works:
-    """Batches one after the other, the loader's processes working ahead as they do beside a training."""
+    """Batches one after the other, while the loader's processes prepare the next ones, as in training."""
 
     def side(create) -> Side:
         seeded()
@@ -200,10 +201,10 @@ def loader_part(case: Case) -> Works:
 
 
 def metrics_part(case: Case) -> Works:
-    """Suppression of a batch as an evaluation asks for it, and average precision of many detections."""
+    """NMS of a batch as in an evaluation, and average precision of many detections."""
     draw = np.random.RandomState(0)
     general, theirs = case.checkout.module("utils.general"), case.checkout.module("utils.metrics")
-    if torchvision_loads():  # else upstream's side would run the overlay's stand-in for its operator
+    if torchvision_loads():  # otherwise upstream's side would run the overlay's stub for its operator
         prediction = torch.from_numpy(draw.rand(8, 6300, 5 + case.classes)).float() ** 4
         prediction[..., :4] *= case.size
         sides = {"upstream": general.non_max_suppression, "overlay": replacements.non_max_suppression}
@@ -211,7 +212,7 @@ def metrics_part(case: Case) -> Works:
         yield "suppression, 8 images", works
     n = 2400 * case.batch
     right = np.sort(draw.rand(n, 10) < np.linspace(0.3, 0.05, 10), 1)[:, ::-1]
-    scores = draw.permutation(n).astype(np.float32) / n  # no two equal: their order is not defined upstream
+    scores = draw.permutation(n).astype(np.float32) / n  # no equal values: upstream does not define their order
     inputs = right, scores, draw.randint(0, case.classes, n), draw.randint(0, case.classes, n // 15)
     calls = {"upstream": theirs.ap_per_class, "overlay": replacements.ap_per_class_for(theirs)}
     works = {name: Side(lambda call=call: list(call(*inputs))) for name, call in calls.items()}

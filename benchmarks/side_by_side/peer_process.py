@@ -1,11 +1,12 @@
-"""A peer's command in its own environment: `PYTHON benchmarks/side_by_side/peer_process.py COMMAND ARGUMENT ...`.
+"""A command of another trainer in its environment: `PYTHON benchmarks/side_by_side/peer_process.py COMMAND ARGUMENT
+...`.
 
 COMMAND is a console script that the environment has installed (`yolo`, `libreyolo`), or `size PACKAGE FILE PIXELS`,
-which prints parameters and GFLOPs of the checkpoint FILE as JSON. Nothing of this project is imported: it is not
-installed there.
+which prints parameters and GFLOPs of the checkpoint FILE as JSON. This project is not installed there, so nothing of it
+is imported.
 
-Peers import torchvision. Its wheel holds operators built for another torch than a CPU-only one and does not load beside
-it; it does once the operators are declared in Python. Only suppression gets a body: training calls no other.
+Other trainers import torchvision. Its wheel contains operators built for another torch and does not load with a
+CPU-only torch unless the operators are declared in Python first. Only NMS is implemented: training calls no other.
 """
 
 import json
@@ -35,7 +36,7 @@ def suppress(boxes: torch.Tensor, scores: torch.Tensor, iou_threshold: float) ->
 
 
 def declare_operators() -> torch.library.Library | None:
-    """Have torchvision load; None where it does by itself. The library must live as long as the program."""
+    """Make torchvision importable; None if it is already. The library must live as long as the program."""
     try:
         import torchvision  # noqa: F401
     except Exception:

@@ -1,4 +1,4 @@
-"""Whole epochs and a race to accuracy beside other trainers, in turn on one machine, from scratch on one data set.
+"""Compares epoch times, and accuracy after equal time, with other trainers: in turn, from scratch, on one data set.
 
     python -m benchmarks.side_by_side.peers [--reference DIR] [--ultralytics PYTHON] [--libreyolo PYTHON]
         [--minutes 5] [--json FILE]
@@ -47,7 +47,7 @@ class Entrant:
     starts: list[float] = field(default_factory=list)
 
     def take_turn(self, opt: argparse.Namespace, name: str, is_race: bool) -> None:
-        """Train once, and put down in the row what is known by then."""
+        """Train once, and add the results to the row."""
         race, row, epochs = self.race, self.row, opt.epochs
         if is_race:
             epochs = max(2, int((opt.minutes * 60 - row["start"]) / row["epoch"]))
@@ -94,7 +94,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--img-size", type=int, default=320, help="(default: %(default)s)")
     parser.add_argument("--batch-size", type=int, default=16, help="(default: %(default)s)")
     parser.add_argument("--workers", type=int, default=2, help="loader processes (default: %(default)s)")
-    parser.add_argument("--json", metavar="FILE", help="write the figures there after each trainer")
+    parser.add_argument("--json", metavar="FILE", help="write the results to this file after each trainer")
     opt = parser.parse_args(argv)
     for flag, value, least in (("--epochs", opt.epochs, 2), ("--rounds", opt.rounds, 1), ("--minutes", opt.minutes, 0)):
         if value < least:

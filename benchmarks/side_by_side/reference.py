@@ -1,11 +1,11 @@
-"""A checkout of upstream beside the same checkout under the overlay.
+"""Compares a checkout of upstream with the same checkout under the overlay.
 
     python -m benchmarks.side_by_side.reference --repo DIR
 
-DIR is a folder that you have; nothing of it is in this repository. Upstream's side is DIR with the overlay's repairs
-alone, without which it does not run on today's torch and NumPy. Both sides run in turn in one process on the same
-inputs (`benchmarks.side_by_side.parts`), and what they compute is compared too; epochs are whole runs of DIR's own
-train.py, in turn. What cannot be run is reported, and the rest is still measured.
+DIR is your checkout; this repository contains nothing of it. Upstream's side is DIR with the overlay's repairs only,
+without which it does not run on current torch and NumPy. Both sides run in turn in one process on the same inputs
+(`benchmarks.side_by_side.parts`), and their results are compared too; epochs are whole runs of DIR's own train.py,
+in turn. A part that cannot be run is reported, and the others are still measured.
 """
 
 import argparse
@@ -32,7 +32,7 @@ SIDES = ("upstream", "overlay")
 
 
 def in_turn(works: dict[str, Side], runs: int) -> dict[str, list[float]]:
-    """Seconds of every run of each side, one after the other: of the clock, unless a side measures itself."""
+    """Seconds of every run of each side, in turn: wall time, unless a side measures itself."""
     seconds: dict[str, list[float]] = {name: [] for name in works}
     for _ in range(runs):
         for name, work in works.items():
@@ -41,7 +41,7 @@ def in_turn(works: dict[str, Side], runs: int) -> dict[str, list[float]]:
 
 
 def measure(part: Part, case: Case) -> Iterator[dict]:
-    """Rows of one part: each piece of work timed on both sides, and how far apart their results are."""
+    """Rows of one part: the time of each task on both sides, and the difference of their results."""
     try:
         for what, works in part.prepare(case):
             results = {name: work.run() for name, work in works.items()}  # warm, and to compare
@@ -71,20 +71,21 @@ def show(rows: list[dict]) -> None:
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--repo", "--reference", required=True, help="folder of a checkout of upstream")
-    parser.add_argument("--images", type=Path, default=BCCD / "images" / "train", help="images with labels")
-    parser.add_argument("--batch-size", type=int, default=64, help="of the losses")
-    parser.add_argument("--step-batch-size", type=int, default=16, help="of training steps, loaders and epochs")
-    parser.add_argument("--img-size", type=int, default=320)
-    parser.add_argument("--targets", type=int, default=17, help="boxes an image")
-    parser.add_argument("--classes", type=int, default=80)
+    shown = argparse.ArgumentDefaultsHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], formatter_class=shown)
+    parser.add_argument("--repo", "--reference", required=True, metavar="DIR", help="checkout of upstream")
+    parser.add_argument("--images", type=Path, default=BCCD / "images" / "train", help="folder of labelled images")
+    parser.add_argument("--batch-size", type=int, default=64, help="batch of the losses")
+    parser.add_argument("--step-batch-size", type=int, default=16, help="batch of steps, loaders and epochs")
+    parser.add_argument("--img-size", type=int, default=320, help="image size in pixels")
+    parser.add_argument("--targets", type=int, default=17, help="boxes an image, for the losses")
+    parser.add_argument("--classes", type=int, default=80, help="classes of the losses")
     parser.add_argument("--workers", type=int, default=2, help="loader processes")
-    parser.add_argument("--runs", type=int, default=5, help="timings of each piece of work")
-    parser.add_argument("--epochs", type=int, default=1, help="length of the runs of train.py; 0 to leave them out")
-    parser.add_argument("--rounds", type=int, default=2, help="how often the two runs of train.py take turns")
-    parser.add_argument("--parts", nargs="*", choices=[part.name for part in PARTS], help="these alone")
-    parser.add_argument("--json", metavar="FILE", help="write the figures there")
+    parser.add_argument("--runs", type=int, default=5, help="timings of each task, of which the median counts")
+    parser.add_argument("--epochs", type=int, default=1, help="epochs of each run of train.py; 0: no such runs")
+    parser.add_argument("--rounds", type=int, default=2, help="runs of train.py on each side")
+    parser.add_argument("--parts", nargs="*", choices=[part.name for part in PARTS], help="only these parts")
+    parser.add_argument("--json", metavar="FILE", help="write the results to this file")
     return parser.parse_args(argv)
 
 
@@ -98,7 +99,7 @@ def check(opt: argparse.Namespace) -> None:
     if opt.img_size % STRIDES[-1]:
         raise UserError(f"--img-size is {opt.img_size}; it must be a multiple of {STRIDES[-1]}")
     if not (Path(opt.repo) / NETWORK).is_file():
-        raise UserError(f"--repo {opt.repo}: {NETWORK} is missing, so this is no checkout of upstream")
+        raise UserError(f"--repo {opt.repo}: {NETWORK} is missing, so this is not a checkout of upstream")
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -1,4 +1,4 @@
-"""One side of a comparison, and sides that live in processes of their own."""
+"""One side of a comparison, and sides that run in separate processes."""
 
 import multiprocessing
 import time
@@ -9,21 +9,21 @@ from benchmarks.op_counter import OpCounter
 
 
 class Side(NamedTuple):
-    """One side's way to do a piece of work; `run` gives what is compared."""
+    """One side's implementation of a task; `run` returns the result that is compared."""
 
     run: Callable[[], Any]
     counted: bool = False
     seconds: Callable[[], float] | None = None  # measures a run by itself; None: the clock around `run`
 
     def count(self) -> dict[str, int]:
-        """Operators that reach the dispatcher, and calls that make the host wait for the device's numbers."""
+        """The number of operators that reach the dispatcher, and of calls that make the host wait for device data."""
         with OpCounter() as counter:
             self.run()
         return {"operators": counter.total, "host_reads": counter.host_reads}
 
 
 def in_a_process(run: Callable[[], Any], prepare: Callable[[], object]) -> Side:
-    """A side whose work is done by a process forked here, which calls `prepare` first; timed by its CPU time."""
+    """A side that runs in a process forked here, which calls `prepare` first; measured by its CPU time."""
     ours, its = multiprocessing.get_context("fork").Pipe()
     worker = multiprocessing.get_context("fork").Process(target=_serve, args=(its, run, prepare), daemon=True)
     worker.start()

@@ -1,4 +1,4 @@
-"""The trainers that `peers.py` races: how each is started, where it writes mAP@.5, how large its network is."""
+"""The trainers that `peers.py` compares: how each is started, where it writes mAP@.5, the size of its network."""
 
 import argparse
 import csv
@@ -18,13 +18,17 @@ from yolov7fast.core.errors import UserError
 PEER = Path(__file__).with_name("peer_process.py")
 TINY = "cfg/training/yolov7-tiny.yaml"
 FAST = ["--hyp", "small", "--fast-dataloader", "--cache-images", "ram", "--channels-last"]
-REPAIRS_ALONE = ["--no-loss", "--no-fast-dataloader", "--no-metrics"]  # upstream as it is, on today's torch and NumPy
+REPAIRS_ALONE = [
+    "--no-loss",
+    "--no-fast-dataloader",
+    "--no-metrics",
+]  # upstream, on current torch and NumPy
 CSV = "results.csv"
 LOOK_SECONDS = 0.05
 
 
 class Race(NamedTuple):
-    """What all trainers have in common."""
+    """The settings that all trainers share."""
 
     data: Path  # data yaml
     pixels: int
@@ -51,7 +55,7 @@ class Trainer(NamedTuple):
     size: Callable[[Race, Path], dict[str, float]]  # millions of parameters, GFLOPs
 
     def run(self, race: Race, epochs: int, name: str) -> Training:
-        """Train; what the trainer prints goes to a log beside the run's folder."""
+        """Train; its output is written to a log next to the run's folder."""
         folder, log = race.folder / name, race.folder / f"{name}.log"
         code, seconds, grown = watched(self.command(race, epochs, name), race.folder, log, folder / self.results)
         if code:
@@ -59,7 +63,7 @@ class Trainer(NamedTuple):
             raise UserError(f"{self.name} ended with code {code}: {''.join(said[-1:])[:200]}")
         if len(grown) < epochs:
             raise UserError(f"{self.name} wrote {len(grown)} lines to {self.results} in {epochs} epochs")
-        ends = grown[-epochs:]  # before them there may be a heading
+        ends = grown[-epochs:]  # a heading may precede them
         return Training(folder, seconds, ends[0], [end - before for before, end in itertools.pairwise(ends)])
 
 
@@ -73,7 +77,7 @@ def watched(command: list[str], cwd: Path, log: Path, results: Path) -> tuple[in
             is_over = False
             while not is_over:
                 time.sleep(LOOK_SECONDS)
-                is_over = process.poll() is not None  # before the look: lines of its last moment count
+                is_over = process.poll() is not None  # before reading: its last lines count
                 lines = results.read_bytes().count(b"\n") if results.is_file() else 0
                 grown += [time.perf_counter() - start] * (lines - len(grown))
         finally:
@@ -82,12 +86,12 @@ def watched(command: list[str], cwd: Path, log: Path, results: Path) -> tuple[in
 
 
 def environment() -> dict[str, str]:
-    """Peers look for updates, fonts and weights on the net: here they are to train with what they have."""
+    """Other trainers look for updates, fonts and weights on the network; here they must use what is installed."""
     return {**os.environ, "YOLO_OFFLINE": "true", "YOLO_AUTOINSTALL": "false", "MPLBACKEND": "Agg"}
 
 
 def last(path: Path, column: str) -> float:
-    """The last figure in a column of a CSV file; epochs without validation leave it empty."""
+    """The last number in a column of a CSV file; epochs without validation leave it empty."""
     with path.open() as file:
         return [float(row[column]) for row in csv.DictReader(file, skipinitialspace=True) if row[column]][-1]
 
@@ -164,7 +168,7 @@ def libreyolo(python: str, network: str) -> Trainer:
 
 
 def entered(opt: argparse.Namespace) -> list[Trainer]:
-    """This project by default and with its fast flags, and the others that the user has."""
+    """This project by default and with its fast flags, and the other trainers that are installed."""
     trainers = [own("yolov7fast", []), own("yolov7fast, fast flags", FAST)]
     if opt.reference:
         trainers.append(upstream(Path(opt.reference).resolve()))

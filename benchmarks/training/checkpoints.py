@@ -1,5 +1,5 @@
-"""What a checkpoint inside an epoch costs: seconds and megabytes of one save, and its fraction of the ten minutes
-between two. Each save deserves the same as in training: serialised, flushed to the disk, renamed."""
+"""Cost of a checkpoint inside an epoch: seconds and megabytes of one save, and its fraction of the ten minutes between
+two. Each save is done as in training: serialised, flushed to the disk, renamed."""
 
 import argparse
 import tempfile

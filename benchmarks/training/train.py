@@ -59,7 +59,7 @@ class Side:
 
 
 def compare(sides: dict[str, Side], work: Callable[[Side], None], runs: int) -> dict[str, float]:
-    """Median seconds of each side's work, run in turn after one warm-up each."""
+    """Median seconds of each side, run in turn after one warm-up each."""
     for side in sides.values():
         work(side)
     timed = {name: (lambda side=side: wall_seconds(lambda: work(side))) for name, side in sides.items()}
@@ -102,7 +102,7 @@ def epochs(scratch: Path, runs: int) -> dict:
 
 
 def compiled(scratch: Path, runs: int) -> dict:
-    """A step of the compiled network against the plain one, after the compiler has done its work."""
+    """A step of the compiled network against the plain one, after compilation."""
     data = DataYaml("--synthetic", 80, [str(n) for n in range(80)])
     arguments = synthetic_arguments(8, 320)
     sides = {"eager": Side(arguments, scratch, data), "compiled": Side([*arguments, "--compile"], scratch, data)}

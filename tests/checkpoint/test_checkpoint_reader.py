@@ -219,7 +219,7 @@ def zipped(content: dict[str, bytes]) -> bytes:
         (b"", "is empty"),
         (b"epoch: 3\n", "is not a checkpoint: it begins with b'epoch"),
         (b"\x80", "is not a checkpoint"),
-        (pickle.dumps({"model": 1}, 2) + pickle.dumps(2, 2), "is a pickle but no checkpoint"),
+        (pickle.dumps({"model": 1}, 2) + pickle.dumps(2, 2), "is a pickle but not a checkpoint"),
         (zipped({"photo.jpg": b"abc"}), "is a zip archive with 0 data.pkl"),
         (zipped({"a/data.pkl": b"", "a/constants.pkl": b""}), "TorchScript"),
         (zipped({"a/data.pkl": pickle.dumps([1, 2], 2)}), "holds a list, not a checkpoint"),

@@ -42,7 +42,7 @@ def test_call_of_a_command_is_refused_by_its_name_and_not_run(tmp_path, protocol
     canary = tmp_path / "canary"
     content = {"model": Runs(os.system, f"touch {canary}")}
     torch.save(content, tmp_path / "x.pt", pickle_protocol=protocol, _use_new_zipfile_serialization=not old_container)
-    assert "refers to posix.system, which is none of" in refusal(tmp_path / "x.pt")
+    assert "refers to posix.system, which is not a network block" in refusal(tmp_path / "x.pt")
     assert not canary.exists()
 
 
@@ -90,7 +90,7 @@ def test_names_are_compared_whole(refused, path, of):
     spelled = text(of or path.rpartition(".")[0]) + text(path[len(of or path.rpartition(".")[0]) + 1 :])
     for body in (by_global, spelled + pickle.STACK_GLOBAL):
         message = refused(body)
-        assert f"refers to {path}," in message and "nothing of it was run" in message
+        assert f"refers to {path}," in message and "no code was executed" in message
 
 
 def test_name_in_the_message_is_made_harmless(refused):
@@ -103,7 +103,7 @@ def test_name_in_the_message_is_made_harmless(refused):
 
 @pytest.mark.parametrize("path", ["models.yolo.Model", "models.common.Conv", "numpy.ndarray", "torch.HalfStorage"])
 def test_classes_are_not_called(refused, path):
-    assert f"calls {path}, which is not called here" in refused(call(path, plain("cfg.yaml")))
+    assert f"calls {path}, which is not allowed" in refused(call(path, plain("cfg.yaml")))
 
 
 @pytest.mark.parametrize("number", [10**4400, -(10**100)], ids=["4400 digits", "100 digits"])
@@ -126,8 +126,8 @@ def test_calling_something_that_is_not_a_name_is_refused(refused):
 
 def test_new_objects_are_modules_made_without_arguments(refused):
     empty = pickle.EMPTY_TUPLE + pickle.NEWOBJ
-    assert "makes a new collections.OrderedDict" in refused(name("collections.OrderedDict") + empty)
-    assert "makes a new models.common.Conv" in refused(name("models.common.Conv") + plain((3, 8)) + pickle.NEWOBJ)
+    assert "creates a collections.OrderedDict" in refused(name("collections.OrderedDict") + empty)
+    assert "creates a models.common.Conv" in refused(name("models.common.Conv") + plain((3, 8)) + pickle.NEWOBJ)
 
 
 @pytest.mark.parametrize("attribute", ["__init__", "forward", "__class__", "fuse"])
@@ -204,7 +204,7 @@ def test_module_members_are_what_they_should_be(refused):
     assert "is damaged: w in _modules of a Conv is a list" in refused(
         module("models.common.Conv", _modules=mapping({"w": tensor_like}))
     )
-    assert "something else than a plain value" in refused(module("models.common.Conv", extra=name("models.yolo.Model")))
+    assert "to a value that is not plain" in refused(module("models.common.Conv", extra=name("models.yolo.Model")))
     assert "without a proper name" in refused(module("models.common.Conv", **{"a.b": plain(1)}))
 
 
@@ -213,7 +213,7 @@ def test_network_cannot_contain_itself_nor_be_left_half_made(refused):
     parts = {"_parameters": pickle.EMPTY_DICT, "_buffers": pickle.EMPTY_DICT}
     itself = mapping(parts | {"_modules": mapping({"conv": pickle.BINGET + b"\x07"})})
     assert "is not complete" in refused(new + itself + pickle.BUILD)
-    assert "without its state" in refused(new)
+    assert "a layer has no state" in refused(new)
     state = mapping(parts | {"_modules": pickle.EMPTY_DICT})
     assert "twice" in refused(new + state + pickle.BUILD + state + pickle.BUILD)
 
@@ -276,8 +276,8 @@ def test_well_formed_tensor_is_read_so_that_the_others_fail_for_their_reason(tmp
 @pytest.mark.parametrize("count", [10**15, 3, 1, 2**63])
 def test_storage_that_claims_other_than_it_has_is_damaged(refused, count):
     message = refused(mapping({"w": tensor(storage(count))}), {"0": bytes(8)})
-    assert f"is damaged: it names {count} numbers" in message
-    assert "where it holds 0 bytes" in refused(tensor(storage(count, key="../data.pkl")))
+    assert f"is damaged: it declares {count} numbers" in message
+    assert "but contains 0 bytes" in refused(tensor(storage(count, key="../data.pkl")))
 
 
 @pytest.mark.parametrize(
@@ -294,7 +294,7 @@ def test_storage_that_claims_other_than_it_has_is_damaged(refused, count):
 )
 def test_tensor_outside_its_storage_is_damaged(refused, view):
     message = refused(tensor(storage(2), **view), {"0": bytes(8)})
-    assert "asks for more numbers than are stored" in message
+    assert "needs more numbers than are stored" in message
 
 
 @pytest.mark.parametrize("view", [{"size": (-1,)}, {"stride": (-1,)}, {"offset": -1}, {"size": (1.5,)}, {"size": 2}])
@@ -311,7 +311,7 @@ def test_tensor_cannot_hold_hooks(refused):
 
 def test_persistent_ids_name_storages_only(refused):
     for body in (plain("storage"), plain(("storage", 1, "0", "cpu", 2)), plain(("module", 1, "a", "b"))):
-        assert "is not described as PyTorch does" in refused(body + pickle.BINPERSID)
+        assert "is not described in PyTorch's format" in refused(body + pickle.BINPERSID)
 
 
 def test_compressed_archive_is_not_unpacked(tmp_path):

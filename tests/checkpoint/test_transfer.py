@@ -62,4 +62,4 @@ def test_weights_of_which_little_fits_are_taken_with_a_warning(description, capl
     model = Model(description)
     name, value = next(iter(model.state_dict().items()))
     assert transfer_weights(model, {name: value + 1}, origin="other.pt") == (1, 344)
-    assert "other.pt seems to be of another network" in caplog.text
+    assert "other.pt seems to be from another network" in caplog.text

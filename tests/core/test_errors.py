@@ -11,7 +11,9 @@ import pytest
 import torch
 from torch import nn
 
+from yolov7fast.core import errors
 from yolov7fast.core.errors import run_command, shown
+from yolov7fast.core.torch_build import Gpu
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -62,6 +64,18 @@ def test_memory_that_ran_out_ends_a_command_with_one_line(greedy, capsys):
     printed = capsys.readouterr().err
     assert end.value.code == 2 and printed.startswith("error: out of memory (") and printed.count("\n") == 1
     assert "raise the limit (ulimit -v)" in printed
+
+
+def test_a_build_of_torch_without_code_for_the_gpu_is_named_with_the_build_that_has_it(capsys, monkeypatch):
+    def no_code():
+        raise RuntimeError("CUDA error: no kernel image is available for execution on the device\nCUDA kernel errors")
+
+    monkeypatch.setattr(errors, "nvidia_gpus", lambda: [Gpu("NVIDIA GeForce RTX 5090", "570.124.06")])
+    with pytest.raises(SystemExit) as end:
+        run_command(no_code)
+    printed = capsys.readouterr().err
+    assert end.value.code == 2 and "holds no code for this GPU" in printed and printed.count("\n") == 1
+    assert printed.rstrip().endswith("--index-url https://download.pytorch.org/whl/cu128")
 
 
 def test_other_errors_keep_their_traceback():

@@ -29,9 +29,9 @@ def test_names_by_number_a_list_of_folders_and_a_mapping_in_memory(in_data_folde
 @pytest.mark.parametrize(
     "text, message",
     [
-        ("train: images/train\n", r"d\.yaml lacks the keys val:, names:"),
-        ("val: images/val\nnc: 1\n", r"d\.yaml lacks the key names:"),
-        ("nc: 1\nnames: [a]\n", r"d\.yaml lacks the key val:; --val-fraction 0\.1 would"),
+        ("train: images/train\n", r"d\.yaml has no keys val:, names:"),
+        ("val: images/val\nnc: 1\n", r"d\.yaml has no key names:"),
+        ("nc: 1\nnames: [a]\n", r"d\.yaml has no key val:; --val-fraction 0\.1 would"),
         (GOOD.replace("nc: 2", "nc: two"), "nc must be a whole number.*'two'"),
         (GOOD.replace("nc: 2", "nc: 0"), "nc must be a whole number"),
         (GOOD.replace("nc: 2", "nc: true"), "nc must be a whole number"),

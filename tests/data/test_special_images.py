@@ -83,11 +83,11 @@ def test_fifos_and_devices_are_refused_by_every_reader(tmp_path):
     (tmp_path / "zero.jpg").symlink_to("/dev/zero")
     for path in (str(tmp_path / "fifo.jpg"), str(tmp_path / "zero.jpg")):
         assert decode_file(path) is None and image_size(path) is None
-        assert read_facts([path])[0]["state"] == UNREADABLE and read_facts([path])[0]["error"] == b"no regular file"
+        assert read_facts([path])[0]["state"] == UNREADABLE and read_facts([path])[0]["error"] == b"not a regular file"
         (problem,) = check_pair(path, str(tmp_path / "label.txt")).problems
-        assert problem.skipped and problem.text == "is no regular file"
+        assert problem.skipped and problem.text == "is not a regular file"
         for read in (read_image, read_unchecked_image):
-            with pytest.raises(UserError, match="is no regular file"):
+            with pytest.raises(UserError, match="is not a regular file"):
                 read(path)
 
 

@@ -29,7 +29,7 @@ def test_its_commands_run(tmp_path, monkeypatch, capsys):
         run_line(words, monkeypatch, *small.get(script, ()))
         ran.append(script)
     assert ran == ["export", "detect_onnx", "test", "detect", "export"]
-    assert "proved by onnxruntime" in capsys.readouterr().out
+    assert "verified with onnxruntime" in capsys.readouterr().out
     assert (tmp_path / "result.jpg").is_file()
     model = onnx.load(tmp_path / "best.onnx")
     keys = {entry.key: entry.value for entry in model.metadata_props}

@@ -212,7 +212,7 @@ def test_the_table_names_its_thresholds_and_the_flags_that_give_those_of_trainin
     on_shapes(shapes_small, untrained)
     out = capsys.readouterr().out
     assert "Thresholds: confidence 0.001, NMS IoU 0.65\n" in out
-    assert "Validation in training has other thresholds: --iou-thres 0.6 gives its figures\n" in out
+    assert "Validation during training uses other thresholds: --iou-thres 0.6 reproduces its values\n" in out
     on_shapes(shapes_small, untrained, "--iou-thres", "0.6")
     out = capsys.readouterr().out
     assert "Thresholds: confidence 0.001, NMS IoU 0.6\n" in out and "other thresholds" not in out
@@ -291,7 +291,7 @@ def test_mistakes_are_named(shapes_small, untrained, in_tmp, arguments, message)
 
 def test_weights_of_other_classes_are_refused(shapes_small, tmp_path, in_tmp):
     save_checkpoint({"model": small_network(2, ["cat", "dog"]).half(), "epoch": -1}, tmp_path / "two.pt")
-    with pytest.raises(UserError, match=r"two\.pt knows 2 classes \(cat, dog\), but .*shapes\.yaml has nc: 4"):
+    with pytest.raises(UserError, match=r"two\.pt has 2 classes \(cat, dog\), but .*shapes\.yaml has nc: 4"):
         on_shapes(shapes_small, str(tmp_path / "two.pt"))
     assert on_shapes(shapes_small, str(tmp_path / "two.pt"), "--single-cls").seen == 8
 
@@ -310,7 +310,7 @@ def test_a_set_without_labels_is_refused_unless_boxes_are_wanted(unlabelled, unt
     with pytest.raises(UserError, match="none of the 8 images has a label"):
         on_shapes(unlabelled, untrained)
     result = on_shapes(unlabelled, untrained, "--save-json", "--name", "boxes")
-    assert result.coco is None and "all figures will be 0" in caplog.text
+    assert result.coco is None and "all metrics will be 0" in caplog.text
     assert json.loads(Path("runs/test/boxes/untrained_predictions.json").read_text())
 
 

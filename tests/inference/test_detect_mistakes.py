@@ -70,7 +70,7 @@ def test_a_size_of_zero_is_the_trained_one_and_a_fifo_is_no_source(weights, made
     run(weights, made / "0.png", "--img-size", "0", "--nosave")
     assert "do not say at which size they were trained: 640 pixels" in caplog.text
     os.mkfifo(made / "fifo.png")
-    with pytest.raises(UserError, match=r"fifo\.png is no regular file"):
+    with pytest.raises(UserError, match=r"fifo\.png is not a regular file"):
         run(weights, made / "fifo.png")
 
 

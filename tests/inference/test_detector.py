@@ -155,7 +155,7 @@ def test_named_networks_are_fresh_or_published(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     model = hub("yolov7_tiny", pretrained=False, classes=5)
     assert isinstance(model, ImageDetector) and len(model.names) == 5
-    with pytest.raises(UserError, match=r"yolov7-tiny\.pt could not be fetched"):
+    with pytest.raises(UserError, match=r"yolov7-tiny\.pt could not be downloaded"):
         hub("yolov7_tiny")
     entries = set(dir(importlib.import_module("hubconf")))
     assert {"custom", "yolov7", "yolov7x", "yolov7_w6", "yolov7_e6", "yolov7_d6", "yolov7_e6e"} <= entries

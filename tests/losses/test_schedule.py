@@ -42,10 +42,10 @@ def test_the_assigner_of_each_epoch(change, expected):
     [
         ("plain", "must be .* rows"),
         ([[True, "plain"]], "must be .* rows"),
-        ([[0, "plain"], [0, "ota"]], "0 is no start there"),
-        ([[0, "plain"], [1.5, "ota"]], r"1\.5 is no start there"),
-        ([[0, "plain"], [float("nan"), "ota"]], "nan is no start there"),
-        ([[0, "plain"], [2, "atss"]], "no assigner 'atss'; known are ota, plain, tal"),
+        ([[0, "plain"], [0, "ota"]], "0 is not a valid start"),
+        ([[0, "plain"], [1.5, "ota"]], r"1\.5 is not a valid start"),
+        ([[0, "plain"], [float("nan"), "ota"]], "nan is not a valid start"),
+        ([[0, "plain"], [2, "atss"]], "unknown assigner 'atss'; known are ota, plain, tal"),
     ],
 )
 def test_a_wrong_schedule_is_answered_in_one_line(value, message):
@@ -59,7 +59,7 @@ def test_a_schedule_stands_alone_and_in_order():
     with pytest.raises(UserError, match="ota would begin in epoch 1, before tal in epoch 3"):
         assigner_stages(check_hyp(HYP | schedule, "x"), 5)
     for other in ({"assigner": "ota"}, {"loss_ota_from": 0.5}):
-        with pytest.raises(UserError, match=f"assigner_schedule and {next(iter(other))} both say"):
+        with pytest.raises(UserError, match=f"assigner_schedule and {next(iter(other))} both select"):
             check_hyp(HYP | {"assigner_schedule": [[0, "ota"]]} | other, "x")
 
 
@@ -71,7 +71,7 @@ def test_flags_have_the_last_word():
         assert assigner_stages(with_assigner(hyp, None, "tal"), 10) == [(0, "tal")]
     assert assigner_stages(with_assigner(scheduled, 1, ""), 10) == [(0, "ota")]
     assert assigner_stages(with_assigner(late, 1, ""), 10) == [(0, "plain"), (5, "ota")]  # as before the flag existed
-    with pytest.raises(UserError, match="--assigner: there is no assigner 'atss'"):
+    with pytest.raises(UserError, match="--assigner: unknown assigner 'atss'"):
         with_assigner(HYP, None, "atss")
-    with pytest.raises(UserError, match="--assigner and --loss-ota both say"):
+    with pytest.raises(UserError, match="--assigner and --loss-ota both select"):
         check_train(parser_for("train").parse_args(["--assigner", "tal", "--loss-ota", "1"]))

@@ -84,7 +84,7 @@ def test_consecutive_shares_out_every_class():
     for nc, heads in ((80, 8), (5, 5), (1, 1)):
         config = HeadConfig.consecutive(nc, heads)
         assert HeadConfig.from_dict(config.to_dict()) == config
-    with pytest.raises(UserError, match="3 classes cannot be shared out over 4 heads"):
+    with pytest.raises(UserError, match="3 classes cannot be divided among 4 heads"):
         HeadConfig.consecutive(3, 4)
 
 

@@ -116,7 +116,7 @@ def test_other_expressions_are_refused(word):
 
 MISTAKES = {
     "unknown block": (with_row(1, [-1, 1, "Cnv", [16]]), r"layer 1 \(Cnv\).*no block `Cnv`.*nearest.*`Conv`"),
-    "from ahead": (with_row(1, [3, 1, "Conv", [16]]), r"layer 1 .*`from` 3 is no earlier layer; use -1 to 0"),
+    "from ahead": (with_row(1, [3, 1, "Conv", [16]]), r"layer 1 .*`from` 3 is not an earlier layer; use -1 to 0"),
     "from of the first row": (with_row(0, [0, 1, "Conv", [16]]), r"layer 0 .*must be -1"),
     "a list for a block of one source": (with_row(1, [[-1, 0], 1, "Conv", [16]]), r"layer 1 .*takes one source"),
     "one source for a block of a list": (with_row(1, [-1, 1, "Concat", [1]]), r"layer 1 .*takes a list"),
@@ -148,7 +148,7 @@ MISTAKES = {
         r"layer 2 .*its output 8x65536x65536 is too much",
     ),
     "a block named by a list": (with_row(1, [-1, 1, ["Conv"], [16]]), r"layer 1 .*no block `\['Conv'\]`"),
-    "arguments in arguments": (with_row(1, [-1, 1, "Conv", [16, [[[[[3]]]]]]]), r"layer 1 .*lists stand too deep"),
+    "arguments in arguments": (with_row(1, [-1, 1, "Conv", [16, [[[[[3]]]]]]]), r"layer 1 .*nested too deeply"),
 }
 
 
@@ -171,7 +171,7 @@ def test_files_that_are_no_description(tmp_path):
     with pytest.raises(UserError, match=r"bad.yaml is not valid YAML.*line 1"):
         Model(tmp_path / "bad.yaml")
     (tmp_path / "list.yaml").write_text("- 1\n")
-    with pytest.raises(UserError, match=r"list.yaml: is no model description"):
+    with pytest.raises(UserError, match=r"list.yaml: is not a model description"):
         Model(tmp_path / "list.yaml")
     (tmp_path / "weights.pt").write_bytes(b"PK\x03\x04\xff\xfe")
     with pytest.raises(UserError, match=r"weights.pt is not valid YAML"):

@@ -143,7 +143,7 @@ def last_row(*arguments, sources=(74, 75, 76)) -> dict:
 @pytest.mark.parametrize(
     ("description", "options", "message"),
     [
-        (last_row(), {"nc": 3, "heads": 4}, "3 classes cannot be shared out over 4 heads: ask for 1 to 3"),
+        (last_row(), {"nc": 3, "heads": 4}, "3 classes cannot be divided among 4 heads: ask for 1 to 3"),
         ({**last_row(), "head": []}, {"heads": 2}, "must be a detection head"),
         (last_row("many"), {}, "the heads are a number or a head configuration, not 'many'"),
         (last_row(2, 3), {}, r"its arguments are \[nc, anchors\] and the heads"),

@@ -14,7 +14,7 @@ from yolov7fast.overlay.parts import OverlaySettings, refuse_edited
 
 
 def test_a_folder_that_is_none_is_refused_by_what_it_lacks(tmp_path):
-    with pytest.raises(UserError, match=r"no checkout that the overlay knows: models/yolo\.py was not found"):
+    with pytest.raises(UserError, match=r"not a checkout that the overlay supports: models/yolo\.py was not found"):
         Checkout(tmp_path)
     with pytest.raises(UserError, match="there is no such folder"):
         Checkout(tmp_path / "none")

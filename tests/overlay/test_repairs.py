@@ -63,7 +63,7 @@ def test_an_untrusted_file_is_refused_and_not_run(known_repo, inside, tmp_path, 
     monkeypatch.chdir(tmp_path)
     inside(known_repo)
     torch.save({"model": Hostile()}, tmp_path / "bad.pt")
-    with pytest.raises(CheckpointError, match="nothing of it was run"):
+    with pytest.raises(CheckpointError, match="no code was executed"):
         torch.load(tmp_path / "bad.pt", map_location="cpu")
     assert not (tmp_path / "hostile_was_here").exists()
 
@@ -102,7 +102,7 @@ def test_a_label_cache_of_another_trainer_is_named_with_the_remedy(known_repo, i
     inside(known_repo)
     with (tmp_path / "train.cache").open("wb") as file:
         np.save(file, np.array({"hash": "0", "version": "1.0.3"}))
-    with pytest.raises(UserError, match=r"train\.cache is no label cache of this checkout.*; delete it"):
+    with pytest.raises(UserError, match=r"train\.cache is not a label cache of this checkout.*; delete it"):
         torch.load(tmp_path / "train.cache")
 
 

@@ -90,7 +90,7 @@ def test_files_that_are_not_as_they_should_be_leave_unknown_figures_and_a_note(t
     (run / "hyp.yaml").write_bytes("name: caf\u00e9\n".encode("latin-1"))
     odd = read_run(run)
     assert odd.planned == 3 and odd.hyp == {}
-    assert "epochs in its opt.yaml is 'many', which is no number: taken as the 3 done" in odd.notes
+    assert "epochs in its opt.yaml is 'many', not a number: the 3 finished epochs are used" in odd.notes
     assert "its hyp.yaml is not plain YAML in UTF-8: settings unknown" in odd.notes
     (run / "opt.yaml").write_text("epochs: 7\n")
     assert read_run(run).planned == 7

@@ -121,7 +121,7 @@ def test_a_running_run_has_its_progress_and_refreshes(tmp_path):
 
 def test_before_the_first_epoch_there_is_a_page(tmp_path):
     text = run_page(tmp_path, {"progress": {"status": "running", "epoch": 0, "epochs": 3, "batch": 0, "batches": 4}})
-    assert "The first epoch is not done yet" in text and "epoch 0/2" in text
+    assert "The first epoch is not complete yet" in text and "epoch 0/2" in text
 
 
 def test_large_images_and_many_classes_keep_to_the_limit(tmp_path):

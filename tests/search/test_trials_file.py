@@ -47,7 +47,7 @@ def test_names_may_be_plain_or_dotted(tmp_path, trainer):
         ({"hyp": "nowhere.yaml"}, "trial 2: nowhere.yaml does not exist"),
         ({"lr0": 0.1, "hyp.lr0": 0.1}, "trial 2: 'lr0' is given twice"),
         ({"epochs": 3}, "trial 2: 'epochs' is set for all trials by the budget"),
-        ({"name": "mine"}, "trial 2: 'name' is not for trials to set: use --output-dir"),
+        ({"name": "mine"}, "trial 2: 'name' cannot be set by trials: use --output-dir"),
         (["lr0"], "trial 2 must be an object"),
         ({"lr0": float("nan")}, "trial 2: lr0 must be finite"),
         ({"label_smoothing": "nan"}, "trial 2: --label-smoothing is nan; it must be a finite number"),
@@ -76,7 +76,7 @@ def test_the_run_file_of_a_trial_gives_train_py_these_settings(tmp_path, trainer
 
 @pytest.mark.parametrize("line", ["resume: runs/train/exp", "evolve: true"])
 def test_a_base_that_is_no_new_training_is_refused(tmp_path, line):
-    with pytest.raises(UserError, match="cannot be in what trials build on"):
+    with pytest.raises(UserError, match="cannot be in the base configuration of trials"):
         YoloTrialTraining(written(tmp_path, "base.yaml", f"base: {Path(SMOKE).resolve()}\n{line}\n"), Budget())
 
 
@@ -139,7 +139,7 @@ def test_any_key_of_the_networks_configuration_can_be_tried(tmp_path, detr_train
         ({"network.num_querys": 20}, "unknown setting 'network.num_querys'; did you mean 'network.num_queries'?"),
         ({"network.num_queries": 20.5}, "network.num_queries must be like 30, not 20.5"),
         ({"network.eos_coefficient": float("inf")}, "network.eos_coefficient must be finite"),
-        ({"profile": 5}, "'profile' is not for trials to set"),
+        ({"profile": 5}, "'profile' cannot be set by trials"),
     ],
 )
 def test_what_a_detr_trial_cannot_be_is_named(tmp_path, detr_trainer, trial, complaint):

@@ -87,7 +87,7 @@ def test_a_missing_key_is_an_error_and_text_numbers_are_read(tmp_path):
     values = hyper.load_hyp("data/hyp.scratch.tiny.yaml")
     assert hyper.check_hyp(values | {"lr0": "1e-3"}, "x")["lr0"] == 1e-3
     values.pop("momentum")
-    with pytest.raises(UserError, match="lacks the key 'momentum'"):
+    with pytest.raises(UserError, match="has no key 'momentum'"):
         hyper.check_hyp(values, "x.yaml")
     with pytest.raises(UserError, match=r"nothere\.yaml does not exist"):
         hyper.load_hyp(tmp_path / "nothere.yaml")

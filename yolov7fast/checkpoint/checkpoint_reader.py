@@ -4,7 +4,7 @@ A checkpoint is a mapping with a network under `model` and, during training, und
 dict, by itself or under `state_dict` or `model`. The further state of a training is stored under `resume`.
 
 The containers (the zip of torch.save since 1.6, and the one before) are not read by torch.load, which passes some
-archives to the TorchScript loader, unpacks compressed records of any size and trusts the sizes that a file claims.
+archives to the TorchScript loader, unpacks compressed records of any size and trusts the sizes that a file declares.
 """
 
 import io
@@ -152,7 +152,7 @@ def read_zip(file: BinaryIO, modules: Modules) -> Any:
         name, needed = f"{folder}/data/{key}", count * dtype.itemsize
         present = records[name].file_size if name in records else 0
         if present != needed:
-            raise Damaged(f"it names {count} numbers ({needed} bytes) where it holds {present} bytes")
+            raise Damaged(f"it declares {count} numbers ({needed} bytes) but contains {present} bytes")
         if key not in storages:
             storages[key], content = new_storage(dtype, count)
             if needed:
@@ -160,7 +160,7 @@ def read_zip(file: BinaryIO, modules: Modules) -> Any:
                     assert isinstance(record, zipfile.ZipExtFile)  # opened for reading
                     record.readinto(content.data)  # all of it, and its checksum is compared
         if storages[key].dtype != dtype:
-            raise Damaged("it names the same numbers by two types")
+            raise Damaged("it declares the same storage with two types")
         return storages[key]
 
     return RestrictedUnpickler(io.BytesIO(archive.read(f"{folder}/data.pkl")), modules, read_storage).load()
@@ -173,7 +173,7 @@ def check_records(records: dict[str, zipfile.ZipInfo], file_size: int) -> str:
         raise Unreadable("is an exported TorchScript network; give the .pt file that training wrote")
     if len(folders) != 1:
         raise Unreadable(
-            f"is a zip archive with {len(folders)} data.pkl, so no checkpoint; give a .pt file from training"
+            f"is a zip archive with {len(folders)} data.pkl, so it is not a checkpoint; give a .pt file from training"
         )
     if any(record.compress_type != zipfile.ZIP_STORED for record in records.values()):
         raise Unreadable("is a compressed archive, which torch.save never writes; unpack it and give the file inside")
@@ -192,7 +192,7 @@ def read_legacy(content: mmap.mmap, modules: Modules) -> Any:
     with suppress(Unreadable, EOFError):
         magic, version, machine = (RestrictedUnpickler(content).load() for _ in range(3))
     if magic != LEGACY_MAGIC or version != LEGACY_VERSION:
-        raise Unreadable("is a pickle but no checkpoint; give a .pt file written by training")
+        raise Unreadable("is a pickle but not a checkpoint; give a .pt file written by training")
     if machine.get("little_endian") is not (sys.byteorder == "little"):
         raise Unreadable("was written on a machine of another byte order; save it again on a machine like this one")
     storages: dict[str, tuple[Storage, np.ndarray]] = {}
@@ -203,11 +203,11 @@ def read_legacy(content: mmap.mmap, modules: Modules) -> Any:
         if key not in storages:
             claimed += count * dtype.itemsize
             if claimed > len(content):
-                raise Damaged(f"it names {count} numbers more than the file can hold")
+                raise Damaged(f"it declares {count} numbers more than the file can hold")
             storages[key] = new_storage(dtype, count)
         storage = storages[key][0]
         if (storage.dtype, storage.count) != (dtype, count):
-            raise Damaged("it names the same numbers by two types or counts")
+            raise Damaged("it declares the same storage with two types or counts")
         return storage
 
     result = RestrictedUnpickler(content, modules, read_storage).load()
@@ -226,7 +226,7 @@ def read_legacy(content: mmap.mmap, modules: Modules) -> Any:
     return result
 
 
-# --- taking apart -----------------------------------------------------------------------------------------------------
+# --- the contents -----------------------------------------------------------------------------------------------------
 
 
 def is_state_dict(obj: Any) -> bool:
@@ -291,14 +291,14 @@ def transfer_weights(
     model.load_state_dict(taken, strict=False)
     LOGGER.info("Transferred %d/%d items from %s", len(taken), len(own), origin)
     if len(taken) < len(own) / 2:
-        LOGGER.warning("%s seems to be of another network: most of this one starts fresh", origin)
+        LOGGER.warning("%s seems to be from another network: most entries keep their initial values", origin)
     misfits = [n for n in wanted if n not in taken]
     if misfits:
         name = misfits[0]
         theirs, ours = list(weights[name].shape), list(own[name].shape)
         LOGGER.info(
-            "%d items keep their initial values, being of another shape there (%s: %s there, %s here), "
-            "as with another number of classes",
+            "%d items keep their initial values because their shapes differ (%s: %s in the file, %s here), "
+            "for example because of another number of classes",
             *(len(misfits), name, theirs, ours),
         )
     return len(taken), len(own)

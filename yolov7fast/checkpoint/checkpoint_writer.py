@@ -26,7 +26,7 @@ from yolov7fast.core.files.atomic import Replacement, atomic_path
 from yolov7fast.nn.blocks import Conv
 from yolov7fast.nn.class_paths import PATHS_IN_FILES, class_path
 
-REMEDY = "the file there was not harmed. Free some space, or write to a folder that exists and allows it"
+REMEDY = "the existing file was not changed. Free some space, or choose an existing folder with write permission"
 NAMED = (type, types.FunctionType, types.BuiltinFunctionType, types.MethodType)  # pickled by name
 MODULE_NAMES = {**PATHS_IN_FILES, "numpy._core.multiarray": "numpy.core.multiarray"}  # the latter is in NumPy 1 and 2
 _NAMES_LOCK = threading.Lock()
@@ -142,7 +142,7 @@ def copy_or_link(source: Path, path: Path) -> None:
 
 
 def serialised(obj: Any) -> bytes:
-    """What a file of the object would hold, in memory."""
+    """The bytes of a file of the object, in memory."""
     content = io.BytesIO()
     write_object(obj, content)
     return content.getvalue()

@@ -74,7 +74,7 @@ def prepared(model: Model) -> Model:
     model = model.float().requires_grad_(False).fuse().eval()
     names = model.names.values() if isinstance(model.names, dict) else model.names
     if not isinstance(model.names, dict | list) or not all(isinstance(name, str | int | float) for name in names):
-        raise ValueError("the names of its classes are no text")
+        raise ValueError("its class names are not text")
     for m in model.modules():
         if isinstance(m, IN_PLACE):
             m.inplace = True
@@ -85,7 +85,7 @@ def prepared(model: Model) -> Model:
     with torch.no_grad():
         predictions = model(torch.zeros(1, channels_of(model), stride, stride, device=parameter.device))[0]
     if not isinstance(predictions, torch.Tensor) or predictions.ndim != 3:
-        raise ValueError("its output is none of a detector")
+        raise ValueError("its output is not that of a detector")
     return model
 
 

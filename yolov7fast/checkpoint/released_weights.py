@@ -1,6 +1,6 @@
 """Upstream's published weights by name: `--weights yolov7-tiny.pt` finds them in weights/ or downloads them.
 
-A download takes its name only when it is complete and `checkpoint_reader` can read it.
+A download gets its final name when it is complete and `checkpoint_reader` can read it.
 """
 
 import re
@@ -30,7 +30,7 @@ def released_for(cfg: str | Path) -> str:
 
 
 def local_weights(weights: str | Path) -> str:
-    """The file that weights name: as given, or a published one in weights/, which is fetched on first use.
+    """The file that weights name: as given, or a published one in weights/, which is downloaded on first use.
 
     Only a bare name is looked for there (`yolov7.pt`), or the place itself (`weights/yolov7.pt`).
     """
@@ -42,7 +42,7 @@ def local_weights(weights: str | Path) -> str:
     if not target.is_file():
         with as_user_error(FOLDER):
             FOLDER.mkdir(exist_ok=True)
-        with exclusive(target.with_suffix(".lock"), f"waiting for another process that fetches {target}"):
+        with exclusive(target.with_suffix(".lock"), f"waiting for another process that downloads {target}"):
             if not target.is_file():
                 _fetch(f"{RELEASE}/{path.name}", target)
     return str(target)
@@ -54,24 +54,24 @@ def _fetch(address: str, target: Path) -> None:
         state_dict_of,
     )
 
-    print(f"{target.name} is not here: fetching {address}", flush=True)
+    print(f"{target.name} is missing: downloading {address}", flush=True)
     with Replacement(target) as replacement:
         try:
             _download(address, replacement.temporary)
             state_dict_of(load_checkpoint(replacement.temporary), origin=address)
         except (OSError, ValueError, CheckpointError) as error:  # URLError is an OSError
-            cause = error.reason if type(error) is urllib.error.URLError else error  # the plain words
-            reason = "it is no checkpoint" if isinstance(error, CheckpointError) else printable(cause, 120)
+            cause = error.reason if type(error) is urllib.error.URLError else error  # the reason alone
+            reason = "it is not a checkpoint" if isinstance(error, CheckpointError) else printable(cause, 120)
             raise UserError(
-                f"{target.name} could not be fetched ({reason}): download {address} yourself and save it as {target}, "
-                "or name a checkpoint of your own; train.py trains from scratch without --weights"
+                f"{target.name} could not be downloaded ({reason}): download {address} yourself and save it as "
+                f"{target}, or name another checkpoint; train.py trains from scratch without --weights"
             ) from None
         replacement.flush()
         replacement.commit()
 
 
 def _download(address: str, file: Path) -> None:
-    """Write what an address holds to a file, with a progress bar; ValueError: it is cut off or far too large."""
+    """Write what an address holds to a file, with a progress bar; ValueError: it is truncated or far too large."""
     with urllib.request.urlopen(address, timeout=TIMEOUT) as answer, file.open("wb") as out:
         size = int(answer.headers.get("Content-Length") or 0)
         with tqdm(total=size or None, unit="B", unit_scale=True, desc=address.rsplit("/", 1)[-1]) as bar:

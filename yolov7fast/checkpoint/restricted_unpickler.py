@@ -37,7 +37,7 @@ Modules = dict[str, type[nn.Module]]  # dotted path in files -> class
 ReadStorage = Callable[[str, torch.dtype, int], Storage]  # key, type, count of numbers
 
 # opcodes of protocols 2 to 4 that only move plain values
-HARMLESS = (  # noqa: SIM905 - as a list it would fill a screen
+HARMLESS = (  # noqa: SIM905 - short form of a long list
     "PROTO FRAME STOP MARK POP POP_MARK MEMOIZE BINPUT LONG_BINPUT BINGET LONG_BINGET NONE NEWTRUE NEWFALSE "
     "BININT BININT1 BININT2 BINFLOAT BINUNICODE SHORT_BINUNICODE BINUNICODE8 BINBYTES SHORT_BINBYTES "
     "BINBYTES8 EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 EMPTY_LIST EMPTY_DICT EMPTY_SET STACK_GLOBAL"
@@ -82,7 +82,7 @@ class RestrictedUnpickler(pickle._Unpickler):  # the one in Python: its opcodes 
     def load(self) -> Any:
         result = super().load()
         if len(give_states(self.states)) != len(self.made):
-            raise Damaged("a layer was left without its state")
+            raise Damaged("a layer has no state")
         check_bounded([result, *(vars(module) for module in self.made)])
         return result
 
@@ -93,7 +93,7 @@ class RestrictedUnpickler(pickle._Unpickler):  # the one in Python: its opcodes 
         if path not in self.modules and not any(path in table for table in (CALLS, STORAGES, ARGUMENTS)):
             raise Forbidden(
                 f"refers to {path if len(path) <= 100 else path[:100] + '...'}, "
-                "which is none of the network blocks, tensors and plain values that are read here"
+                "which is not a network block, tensor or plain value"
             )
         return Name(path)
 
@@ -109,14 +109,14 @@ class RestrictedUnpickler(pickle._Unpickler):  # the one in Python: its opcodes 
         arguments, function = self.stack.pop(), self.stack.pop()
         if type(function) is not Name or function.path not in CALLS or type(arguments) is not tuple:
             shown = function.path if type(function) is Name else f"an object of type {type(function).__name__}"
-            raise Forbidden(f"calls {shown}, which is not called here")
+            raise Forbidden(f"calls {shown}, which is not allowed")
         self.append(CALLS[function.path](*arguments))
 
     def load_newobj(self) -> None:
         arguments, cls = self.stack.pop(), self.stack.pop()
         if type(cls) is not Name or cls.path not in self.modules or arguments != ():
             shown = cls.path if type(cls) is Name else f"an object of type {type(cls).__name__}"
-            raise Forbidden(f"makes a new {shown}, which is not made here")
+            raise Forbidden(f"creates a {shown}, which is not allowed")
         self.made.append(object.__new__(self.modules[cls.path]))
         self.append(self.made[-1])
 
@@ -132,7 +132,7 @@ class RestrictedUnpickler(pickle._Unpickler):  # the one in Python: its opcodes 
 
     def load_binpersid(self) -> None:
         """Storages, as (`storage`, type, key, device, count) and in the older format a sixth entry that is None;
-        in the older format also classes with their source text, which is not looked at."""
+        in the older format also classes with their source text, which is ignored."""
         match self.stack.pop():
             case ("storage", Name(path), str(key), str(), int(count), *rest) if (
                 path in STORAGES and count >= 0 and rest in ([], [None]) and self.read_storage
@@ -141,7 +141,7 @@ class RestrictedUnpickler(pickle._Unpickler):  # the one in Python: its opcodes 
             case ("module", Name(path) as name, _, _) if path in self.modules:
                 self.append(name)
             case _:
-                raise Damaged("the place of a tensor's numbers is not described as PyTorch does")
+                raise Damaged("a storage of a tensor is not described in PyTorch's format")
 
     # --- integers -----------------------------------------------------------------------------------------------------
 
@@ -161,7 +161,7 @@ class RestrictedUnpickler(pickle._Unpickler):  # the one in Python: its opcodes 
 
     def fill(self, *kinds: type) -> Any:
         if type(self.stack[-1]) not in kinds:
-            raise Forbidden(f"puts items into a {type(self.stack[-1]).__name__}, which is not done here")
+            raise Forbidden(f"puts items into a {type(self.stack[-1]).__name__}, which is not allowed")
         return self.stack[-1]
 
     def load_append(self) -> None:
@@ -189,7 +189,7 @@ class RestrictedUnpickler(pickle._Unpickler):  # the one in Python: its opcodes 
     def load_additems(self) -> None:
         items = self.pop_mark()
         if not all(map(is_key, items)):
-            raise Forbidden("has a set of something else than plain values")
+            raise Forbidden("has a set whose values are not plain")
         self.fill(set).update(items)
 
 
@@ -232,7 +232,7 @@ def give_states(states: Iterable[tuple[nn.Module, Any]]) -> dict[int, Extent]:
     complete: dict[int, Extent] = {}
     for module, state in states:
         if id(module) in complete:
-            raise Forbidden(f"gives a state to one {type(module).__name__} twice")
+            raise Forbidden(f"sets the state of one {type(module).__name__} twice")
         fused = check_state(module, state, complete)
         if isinstance(module, nn.Upsample):
             state.setdefault("recompute_scale_factor", None)  # absent before PyTorch 1.11
@@ -243,7 +243,7 @@ def give_states(states: Iterable[tuple[nn.Module, Any]]) -> dict[int, Extent]:
         extent = Extent(1 + sum(p.modules for p in parts), 1 + max((p.depth for p in parts), default=0))
         if extent.modules > MOST.modules or extent.depth > MOST.depth:
             raise Forbidden(
-                f"has a network of {extent.modules:,} layers, {extent.depth} deep, beyond what is read here"
+                f"has a network of {extent.modules:,} layers, {extent.depth} deep, beyond the limits of this reader"
             )
         complete[id(module)] = extent
     return complete
@@ -282,9 +282,9 @@ def check_state(module: nn.Module, state: Any, complete: Container[int]) -> bool
         elif name.startswith("_") and name not in PRIVATE:
             raise Forbidden(f"sets the attribute {name} of a {kind}, which such a layer does not have")
         elif callable(getattr(type(module), name, None)) and not (name == "type" and type(value) is str):
-            raise Forbidden(f"replaces the method {name} of a {kind}, which is not done here")
+            raise Forbidden(f"replaces the method {name} of a {kind}, which is not allowed")
         elif callable(value) or isinstance(value, Name | FusedForward):
-            raise Forbidden(f"sets the attribute {name} of a {kind} to something else than a plain value")
+            raise Forbidden(f"sets the attribute {name} of a {kind} to a value that is not plain")
     return fused
 
 

@@ -31,11 +31,11 @@ class Damaged(Unreadable):
 
 
 class Forbidden(Unreadable):
-    """The file contains what no checkpoint needs."""
+    """The file contains something that no checkpoint needs."""
 
     def __init__(self, request: str):
         super().__init__(
-            f"{request}; nothing of it was run. If you trust the file, "
+            f"{request}; no code was executed. If you trust the file, "
             "load it with the program that wrote it and save the model's state_dict() alone"
         )
 
@@ -89,7 +89,7 @@ def is_key(value: Any) -> bool:
 def no_hooks(hooks: Any) -> None:
     """Raise `Forbidden` for hooks: callables that a tensor or module would call later."""
     if hooks is not None and (type(hooks) not in (dict, OrderedDict) or hooks):
-        raise Forbidden("holds hooks (functions to be called later), which a checkpoint has no need of")
+        raise Forbidden("holds hooks (functions to be called later), which no checkpoint needs")
 
 
 def whole_numbers(value: Any, what: str) -> tuple[int, ...]:
@@ -104,14 +104,14 @@ def whole_numbers(value: Any, what: str) -> tuple[int, ...]:
 def tensor(storage, offset, size, stride, requires_grad, hooks, metadata=None) -> torch.Tensor:
     """A tensor inside a storage. metadata (conjugate and negative bits) must be empty."""
     if not isinstance(storage, Storage) or metadata or type(requires_grad) is not bool:
-        raise Damaged("a tensor is not described as PyTorch describes one")
+        raise Damaged("a tensor is not described in PyTorch's format")
     no_hooks(hooks)
     size, stride = whole_numbers(size, "the shape of a tensor"), whole_numbers(stride, "the stride of a tensor")
     (offset,) = whole_numbers([offset], "the offset of a tensor")
     count = math.prod(size)
     end = offset + sum((n - 1) * step for n, step in zip(size, stride, strict=True)) + 1 if count else offset
     if max(count, end) > storage.count:
-        raise Damaged(f"a tensor of shape {list(size)} asks for more numbers than are stored for it")
+        raise Damaged(f"a tensor of shape {list(size)} needs more numbers than are stored")
     empty = torch.empty(0, dtype=storage.dtype)
     return empty.set_(storage.memory, offset, size, stride).requires_grad_(requires_grad)
 
@@ -119,7 +119,7 @@ def tensor(storage, offset, size, stride, requires_grad, hooks, metadata=None) -
 def parameter(data, requires_grad, hooks, state=None) -> nn.Parameter:
     """A parameter. state: Python attributes that newer versions of PyTorch store; ignored."""
     if type(data) is not torch.Tensor or type(requires_grad) is not bool:
-        raise Damaged("a parameter is not described as PyTorch describes one")
+        raise Damaged("a parameter is not described in PyTorch's format")
     no_hooks(hooks)
     return nn.Parameter(data, requires_grad)
 
@@ -137,7 +137,7 @@ def dtype(code, align=False, copy=True) -> np.dtype:
 def dtype_state(made: np.dtype, state: Any) -> None:
     """Set the state of a dtype of numbers: (version, byte order, no fields ..., flags 0)."""
     if not isinstance(state, tuple) or len(state) != 8 or state[1] not in ("<", ">", "|", "="):
-        raise Damaged("a NumPy type is not described as NumPy describes one")
+        raise Damaged("a NumPy type is not described in NumPy's format")
     if state[2:] != (None, None, None, -1, -1, 0):
         raise Forbidden("holds a NumPy array of a compound type, where only numbers are read")
     cast(Any, made).__setstate__((3, *state[1:]))
@@ -153,7 +153,7 @@ def array(kind, shape, code) -> np.ndarray:
 def array_state(made: np.ndarray, state: Any) -> None:
     """Set the state of an array: (version, shape, dtype, Fortran order, bytes of exactly that size)."""
     if not isinstance(state, tuple) or len(state) != 5:
-        raise Damaged("a NumPy array is not described as NumPy describes one")
+        raise Damaged("a NumPy array is not described in NumPy's format")
     _, shape, kind, fortran, data = state
     shape = whole_numbers(shape, "the shape of a NumPy array")
     check_bytes(kind, data, math.prod(shape))
@@ -167,7 +167,7 @@ def scalar(kind, data) -> np.generic:
 
 def check_bytes(kind: Any, data: Any, count: int) -> None:
     if type(data) is not bytes or not isinstance(kind, np.dtype) or kind.kind not in "biufc":
-        raise Forbidden("holds a NumPy array of something else than numbers")
+        raise Forbidden("holds a NumPy array of other values than numbers")
     if len(data) != count * kind.itemsize:
         raise Damaged("a NumPy array has fewer or more bytes than its shape needs")
 
@@ -182,7 +182,7 @@ def ordered_dict() -> OrderedDict:
 def ordered_dict_state(made: OrderedDict, state: Any) -> None:
     """Set `_metadata`, the version numbers of modules that PyTorch stores as an attribute of a state dict."""
     if type(state) is not dict or state.keys() - {"_metadata"}:
-        raise Forbidden("sets attributes on a dictionary, which a checkpoint has no need of")
+        raise Forbidden("sets attributes on a dictionary, which no checkpoint needs")
     made.__dict__.update(state)
 
 
@@ -195,7 +195,7 @@ def plain_set(members=()) -> set:
 def encoded(text="", encoding="latin1") -> bytes:
     """Bytes, which protocol 2 writes as text."""
     if type(text) is not str or encoding != "latin1":
-        raise Forbidden("calls _codecs.encode for something else than plain bytes")
+        raise Forbidden("calls _codecs.encode for other values than plain bytes")
     return text.encode("latin1")
 
 
@@ -209,7 +209,7 @@ def size(numbers=()) -> torch.Size:
 
 def device(kind, index=None) -> torch.device:
     if type(kind) is not str or not (index is None or type(index) is int):
-        raise Damaged("a device is not described as PyTorch describes one")
+        raise Damaged("a device is not described in PyTorch's format")
     return torch.device(kind) if index is None else torch.device(kind, index)
 
 

@@ -51,7 +51,7 @@ def check_train(opt: Any, family: str = "yolo") -> None:
 
 
 def _check_train(opt: Any, family: str) -> None:
-    """What holds for all families, then the family's own."""
+    """Checks of all families, then those of the family."""
     check_limits(opt, flags_of("train", family))
     overfit_images(opt)
     parse_resize_schedule(opt.resize_schedule)
@@ -68,7 +68,7 @@ def _check_train(opt: Any, family: str) -> None:
 
 
 def check_folder_name(flag: str, name: str) -> None:
-    """Refuse a folder for results whose name no terminal or page could show, or no file system could hold."""
+    """Refuse a result folder whose name cannot be displayed or is too long for a file system."""
     check_path(name)
     if not name.isprintable():
         raise UserError(f"{flag} {shown(name)} holds line breaks or control characters; choose a name of plain text")
@@ -88,24 +88,24 @@ def _check_yolo(opt: Any) -> None:
     if opt.resize_schedule and (opt.multi_scale or opt.evolve):
         raise UserError("--resize-schedule cannot be combined with --multi-scale or --evolve")
     if opt.assigner and opt.loss_ota is not None:
-        raise UserError("--assigner and --loss-ota both say which assigner is used: leave one of them out")
+        raise UserError("--assigner and --loss-ota both select the assigner: leave one of them out")
     if opt.transfer_weights and not opt.weights:
         raise UserError("--transfer-weights needs --weights FILE to take from")
     if opt.overfit and (opt.evolve or opt.image_weights):
-        raise UserError("--overfit already says which images; leave out --image-weights and --evolve")
+        raise UserError("--overfit selects the images; leave out --image-weights and --evolve")
 
 
 def _check_detr(opt: Any) -> None:
     if opt.scale_min == 0 or opt.crop_min == 0:
         raise UserError("--scale-min and --crop-min must leave something of an image: give a fraction above 0")
     if opt.pretrained and opt.weights:
-        raise UserError("--pretrained and --weights both say where weights come from: leave one of them out")
+        raise UserError("--pretrained and --weights both set the initial weights: leave one of them out")
     if any(stage.size < 32 for stage in parse_resize_schedule(opt.resize_schedule)):
         raise UserError(f"--resize-schedule {opt.resize_schedule}: sizes of at least 32 pixels")
 
 
 def check_test(opt: Namespace) -> None:
-    """Refuse values that cannot work before anything is loaded; weights become a list."""
+    """Refuse impossible values before anything is loaded; weights become a list."""
     _check_inference(opt, flags_of("test"))
     opt.save_json |= opt.data.endswith("coco.yaml")
     if opt.task not in TASKS:
@@ -115,7 +115,7 @@ def check_test(opt: Namespace) -> None:
 
 
 def check_detect(opt: Namespace) -> None:
-    """Refuse values that cannot work before anything is loaded; weights become a list."""
+    """Refuse impossible values before anything is loaded; weights become a list."""
     _check_inference(opt, flags_of("detect"))
 
 

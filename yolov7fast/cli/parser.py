@@ -69,7 +69,7 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"error: {printable(message, LONGEST - 100)} (see {self.prog} --help)\n")
 
     def _parse_given(self, args: Sequence[str] | None) -> dict[str, Any]:
-        """What stands on the command line, without any default."""
+        """The options on the command line, without defaults."""
         kept = [(action, action.default) for action in self._actions]
         kept_defaults = self._defaults
         try:
@@ -105,7 +105,7 @@ class HelpAll(argparse.Action):
 
 
 class Help(argparse.RawDescriptionHelpFormatter):
-    """Help texts with the default behind them, where there is one worth a word."""
+    """Help texts followed by the default, if there is a meaningful one."""
 
     def __init__(self, prog: str, **kwargs: Any):
         super().__init__(prog, **{"max_help_position": 30, **kwargs})

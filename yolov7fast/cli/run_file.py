@@ -94,7 +94,7 @@ def flags_set_with(name: str, path: str | Path, flags: Mapping[str, Flag]) -> se
 def family_of_run_file(path: str | Path) -> str:
     """The family of detectors that a run file is for, by its key `family`.
 
-    Older files do not have the key: they are of the family that knows most of their flags, YOLO among equals.
+    Older files do not have the key: they are of the family that has most of their flags, YOLO in a tie.
     """
     values = without_sections(read_yaml_chain(path), path)
     if FAMILY_KEY in values:

@@ -45,7 +45,7 @@ def config_of(opt: Namespace, family: str) -> "TrainConfig":
 
 
 def run_config(config: Any, family: str, world: "World", output: RunOutput) -> tuple[int, Path | None]:
-    """Run what the flags ask for: a training, or a search, report or measurement in its place."""
+    """Run what the flags select: a training, a search, a report or a measurement."""
     from yolov7fast.nn.compiling import diagnosis_wanted
     from yolov7fast.training.checkpoints.resume import NothingToDo
     from yolov7fast.training.family import family_class
@@ -93,7 +93,7 @@ def verbose_logging(is_verbose: bool) -> Iterator[None]:
 
 @contextmanager
 def final_message_logged(output: RunOutput) -> Iterator[None]:
-    """Write to the run's log why it ended, which is printed elsewhere."""
+    """Write the reason why the run ended to its log; it is printed elsewhere."""
     try:
         yield
     except BaseException as error:

@@ -14,6 +14,7 @@ from typing import Any
 from yolov7fast.core.process import signals
 from yolov7fast.core.process.output import open_closed_streams, output_is_lost, print_if_possible
 from yolov7fast.core.text import printable, styled
+from yolov7fast.core.torch_build import nvidia_gpus, reinstall_command
 
 LONGEST = 500  # characters of a reported line
 MORE_MEMORY = "use a smaller --batch-size or --img-size, end other programs, or raise the limit (ulimit -v)"
@@ -21,6 +22,7 @@ OUT_OF_MEMORY = (  # parts of messages of Python, PyTorch, OpenCV and the system
     *("an't allocate memory", "annot allocate memory", "Insufficient memory", "out of memory", "std::bad_alloc"),
     *("can't start new thread", "failed to map segment", "Failed to allocate"),
 )
+NO_CODE = "no kernel image is available"  # such as of CUDA 12.6 for Blackwell (sm_120)
 DISK_ERRORS = (errno.ENAMETOOLONG, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
 
 
@@ -68,7 +70,10 @@ def run_command(main: Callable[[], int | None]) -> None:
 
 
 def failure_of_the_machine(error: Exception) -> str:
-    """The message for exhausted memory and for a disk that is full or cannot be written; empty for other errors."""
+    """The message for exhausted memory, a disk that is full or cannot be written, and a build of torch that does not
+    fit the GPU; empty for other errors."""
+    if NO_CODE in str(error):
+        return f"this build of torch holds no code for this GPU; install another: {reinstall_command(nvidia_gpus())}"
     if is_out_of_memory(error):
         return f"out of memory ({one_line(error, 200)}); {MORE_MEMORY}"
     if not isinstance(error, OSError) or error.errno not in DISK_ERRORS:

@@ -33,18 +33,18 @@ def check_anchors(dataset, model, thr: float = 4.0, imgsz: int = 640) -> None:
     scale = np.random.uniform(0.9, 1.1, size=(dataset.shapes.shape[0], 1))
     wh = box_sizes(dataset, imgsz, scale).astype(np.float32)
     if not len(wh):
-        LOGGER.warning("autoanchor: no labels, so the anchors are left as they are")
+        LOGGER.warning("autoanchor: no labels, so the anchors are not changed")
         return
     anchors = head.anchor_grid.detach().cpu().view(-1, 2).numpy()
     recall, per_target = anchor_fit(wh, anchors, thr)
     LOGGER.info(f"autoanchor: anchors/target = {per_target:.2f}, Best Possible Recall (BPR) = {recall:.4f}")
     if recall >= ENOUGH_RECALL:
         return
-    LOGGER.info("autoanchor: looking for better anchors, please wait...")
+    LOGGER.info("autoanchor: searching for better anchors...")
     try:
         found = kmean_anchors(dataset, n=len(anchors), img_size=imgsz, thr=thr, gen=1000, verbose=False)
     except UserError as error:
-        LOGGER.warning(f"autoanchor: {error}; the anchors are left as they are")
+        LOGGER.warning(f"autoanchor: {error}; the anchors are not changed")
         return
     if anchor_fit(wh, found.astype(np.float32), thr)[0] <= recall:
         LOGGER.info("autoanchor: the original anchors are better than those found and are kept")

@@ -94,7 +94,7 @@ def _checked(values: dict[str, Any], path: str) -> DataYaml:
     if missing:
         remedy = "; --val-fraction 0.1 would take a tenth of the training images for validation"
         raise UserError(
-            f"{path} lacks the key{'s' * (len(missing) > 1)} {', '.join(f'{k}:' for k in missing)}"
+            f"{path} has no key{'s' * (len(missing) > 1)} {', '.join(f'{k}:' for k in missing)}"
             f"{remedy if 'val' in missing else ''}"
         )
     names = class_names(values, path)

@@ -82,7 +82,9 @@ def _read(path: str, fact: np.void) -> np.ndarray | None:
         status = os.stat(path)
         if not stat.S_ISREG(status.st_mode) or status.st_size > MOST_BYTES:
             fact["state"] = UNREADABLE
-            fact["error"] = f"larger than {MOST_BYTES:,} bytes" if stat.S_ISREG(status.st_mode) else "no regular file"
+            fact["error"] = (
+                f"larger than {MOST_BYTES:,} bytes" if stat.S_ISREG(status.st_mode) else "not a regular file"
+            )
             return None
         with open(path, "rb", buffering=0) as file:
             data = file.read()

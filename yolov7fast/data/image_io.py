@@ -204,7 +204,7 @@ class LoadedImage(NamedTuple):
 
 
 def decode_file(path: str, how: int = cv2.IMREAD_COLOR) -> np.ndarray | None:
-    """Return the pixels of a file as OpenCV reads them; None if it cannot decode them or it is no regular file.
+    """Return the pixels of a file as OpenCV reads them; None if it cannot decode them or it is not a regular file.
 
     how: OpenCV's flag. OpenCV's file reader crashes on names that are not UTF-8, so such files are decoded from memory.
     """
@@ -240,7 +240,7 @@ def _state(path: str) -> str:
     """Return why a file could not be decoded."""
     if not os.path.exists(path):
         return "does not exist (any more)"
-    return "cannot be decoded" if os.path.isfile(path) else "is no regular file"
+    return "cannot be decoded" if os.path.isfile(path) else "is not a regular file"
 
 
 def read_unchecked_image(path: str) -> np.ndarray:

@@ -213,7 +213,7 @@ def _check_image(path: str, notes: list[Problem]) -> tuple[int, int]:
     if not os.path.exists(path):
         raise reject(f"no such file (looked for {os.path.abspath(path)})", "missing image")
     if not os.path.isfile(path):  # reading a FIFO or a device may never end
-        raise reject("is no regular file")
+        raise reject("is not a regular file")
     try:
         with Image.open(path) as image:
             image.verify()

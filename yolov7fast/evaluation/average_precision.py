@@ -40,7 +40,7 @@ class Curves(NamedTuple):
     r: np.ndarray  # (c, 1000) over confidence
     f1: np.ndarray  # (c, 1000) over confidence
     pr: np.ndarray  # (c, 1000) precision over recall, 0 for a class without predictions
-    detections: np.ndarray  # (c,) how many each class has
+    detections: np.ndarray  # (c,) number of detections of each class
 
 
 class SizeAP(NamedTuple):

@@ -187,7 +187,7 @@ def detection_rows(path: str, detections: np.ndarray, truth: GroundTruth) -> lis
 
 
 def coco_stats(truth: GroundTruth, rows: list[dict[str, Any]]) -> dict[str, float] | None:
-    """pycocotools' twelve numbers, by name, or None with a warning: nothing here may end a run."""
+    """pycocotools' twelve numbers, by name, or None with a warning: errors never end a run."""
     if truth.dataset is None:
         log.warning("there are no labels, so pycocotools has nothing to compare the detections with")
         return None

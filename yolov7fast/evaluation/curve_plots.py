@@ -72,7 +72,7 @@ def plot_pr_curve(
     """Precision over recall at IoU 0.5.
 
     recall (R,); precision (C, R), one row per class that has labels; ap50 (C,); classes (C,): the ids of these rows,
-    which name the lines (positions are no ids when a class is absent).
+    which name the lines (positions are not ids if a class is absent).
     """
     precision, ap50 = np.atleast_2d(precision), np.asarray(ap50, float)
     labels = [f"{value:.3f}" for value in ap50]

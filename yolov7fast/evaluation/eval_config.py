@@ -1,4 +1,4 @@
-"""Configuration of an evaluation: how a detector is measured, and which outputs are written."""
+"""Configuration of an evaluation: how a detector is evaluated, and which outputs are written."""
 
 from dataclasses import dataclass, fields
 from typing import Any
@@ -17,7 +17,7 @@ class EvalConfig:
     img_size: int = 640  # longer side of the images
     batch_size: int = 32
     conf_thres: float = 0.001  # confidence threshold
-    iou_thres: float = TRAINING_IOU  # of non-maximum suppression
+    iou_thres: float = TRAINING_IOU  # of NMS
     single_cls: bool = False  # all labels and detections count as class 0
     agnostic_nms: bool = False  # classes suppress one another
     augment: bool = False  # test-time augmentation

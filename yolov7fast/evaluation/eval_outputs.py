@@ -66,7 +66,7 @@ def print_thresholds(config: EvalConfig, uses_nms: bool) -> None:
     other = [name for name in names if getattr(training, name) != getattr(config, name)]
     if other and config.standalone:
         flags = " ".join(f"--{name.replace('_', '-')} {getattr(training, name):g}" for name in other)
-        print(f"Validation in training has other thresholds: {flags} gives its figures")
+        print(f"Validation during training uses other thresholds: {flags} reproduces its values")
 
 
 def print_speed(result: EvalResult, precision: str) -> None:
@@ -278,7 +278,7 @@ class Outputs:
             message += f" (looked in {Path(files[0]).parent})" if len(files) else ""
             if wanted.standalone and not (wanted.save_json or wanted.save_txt):
                 raise UserError(f"{message}: nothing to measure; --save-txt and --save-json write detections without")
-            log.warning("%s: all figures will be 0", message)
+            log.warning("%s: all metrics will be 0", message)
 
     def finish(self, result: EvalResult, predictor: Predictor) -> EvalResult:
         """Print and write the result; metrics of pycocotools replace ours in it where it ran."""

@@ -49,7 +49,7 @@ def run_evaluation(
     sinks: Sequence[Sink] = (),
     should_stop: Callable[[], bool] = never,
 ) -> EvalResult:
-    """Measure a predictor on a loader; print and write the configured outputs.
+    """Evaluate a predictor on a loader; print and write the configured outputs.
 
     weights: files of the predictor, for the report. sinks: further sinks. should_stop: called after every batch; if it
     returns True, `EvaluationStopped` is raised.
@@ -67,7 +67,7 @@ def check_classes(predictor: Predictor, data: DataYaml, weights: Sequence[str]) 
     if len(predictor.names) != data.nc:
         known = counted(len(predictor.names), "class", "classes")
         raise UserError(
-            f"{' '.join(weights)} knows {known} ({', '.join(map(str, predictor.names))[:80]}), but "
+            f"{' '.join(weights)} has {known} ({', '.join(map(str, predictor.names))[:80]}), but "
             f"{data.path} has nc: {data.nc}; take weights trained on this data set, or the data yaml of these weights"
         )
 
@@ -101,7 +101,7 @@ def evaluate_weights(
     device: torch.device,
     loader=None,
 ) -> EvalResult:
-    """Measure the detector of weights files, of whatever family, on a split of a data set.
+    """Evaluate the detector of weights files, of any family, on a split of a data set.
 
     loader: one to be used instead of a loader for the split. A size of 0 means the one that it was trained for.
     """

@@ -208,5 +208,5 @@ def _download(address: str) -> np.ndarray:
         raise UserError(f"{address} cannot be fetched: {error}") from None
     image = cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_COLOR) if content else None
     if image is None:
-        raise UserError(f"{address} is no image that can be decoded")
+        raise UserError(f"{address} is not an image that can be decoded")
     return image

@@ -118,7 +118,7 @@ def expand(source: str) -> list[str]:
     if "*" in path:
         return sorted(matching_files(path))
     if os.path.exists(path):
-        raise UserError(f"source {source} is no regular file")
+        raise UserError(f"source {source} is not a regular file")
     raise UserError(f"source {source} does not exist")
 
 

@@ -32,7 +32,7 @@ def register(name: str, assigner: type[Assigner]) -> None:
 def find_assigner(name: str) -> type[Assigner]:
     """The class of the assigner of that name; UserError if there is none."""
     if not isinstance(name, str) or name not in ASSIGNERS:
-        raise UserError(f"there is no assigner {shown(name)}; known are {', '.join(sorted(ASSIGNERS))}")
+        raise UserError(f"unknown assigner {shown(name)}; known are {', '.join(sorted(ASSIGNERS))}")
     return ASSIGNERS[name]
 
 

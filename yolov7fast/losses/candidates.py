@@ -1,4 +1,4 @@
-"""The host part of a loss, computed from targets, anchors and grid sizes: candidates and all that is known of them.
+"""The host part of a loss, computed from targets, anchors and grid sizes: the candidates and their properties.
 
 No prediction is needed, so this runs while the device executes the network's forward pass, and the shapes of all later
 tensors are known without a host sync. Device part: `losses.yolo_loss`.
@@ -52,7 +52,7 @@ def find_candidates(
     anchor_t: a box fits an anchor if no side is anchor_t times longer or shorter;   reach: LEAD_REACH or AUX_REACH
 
     A centre on a grid line proposes its own cell again (as the "right" or "down" neighbour): the copies are kept, they
-    count as positives of their own. A centre outside the grid is clamped into it and keeps its true offset.
+    count as separate positives. A centre outside the grid is clamped into it and keeps its true offset.
     """
     size_yx = np.asarray(sizes, dtype=np.int64).reshape(-1, 2)
     size_xy = size_yx[:, None, ::-1].astype(targets.dtype)  # (levels, 1, 2)
@@ -90,7 +90,7 @@ def first_on_cell(level: np.ndarray, cell: np.ndarray) -> np.ndarray:
 
 
 class LossPlan(NamedTuple):
-    """What is known of a batch before any prediction, on the device: n candidates, N targets.
+    """The properties of a batch that do not depend on predictions, on the device: n candidates, N targets.
 
     Boxes are (4, n), so that operations on them are vectorised along n.
     """

@@ -112,9 +112,10 @@ def match_layers(costs: MatchCosts, logits: torch.Tensor, boxes: torch.Tensor, t
 
 
 def denoising_pairs(sizes: Sequence[int], groups: int, layers: int) -> np.ndarray:
-    """(4, N) layer, image, query and object of RT-DETR's denoising queries that are to find an object.
+    """(4, N) layer, image, query and object of RT-DETR's denoising queries that are assigned to an object.
 
-    A group has for every image as many of them as the image with the most objects, then as many that are to find none.
+    A group has for every image as many of them as the image with the most objects, then as many that are assigned to
+    none.
     """
     image = np.repeat(np.arange(len(sizes)), sizes)
     place = np.arange(len(image)) - np.repeat(np.cumsum(sizes) - sizes, sizes)  # within its image

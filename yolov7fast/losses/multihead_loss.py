@@ -1,4 +1,4 @@
-"""The loss of a network with several heads: each head learns the objects of its own classes, all others are background.
+"""The loss of a network with several heads: each head learns the objects of its classes, all others are background.
 
 Raw outputs are a list over heads of lists over levels. The candidates of an object lie in the outputs of its class's
 head only, so there are as many as with one head; all heads are found, read and matched together, each (image, head) as
@@ -70,7 +70,7 @@ def objectness_weight(heads: int) -> int:
     """Factor of the objectness loss, whose gain in the hyp file is for one head: 1 for one, 3 for two, 7 for four.
 
     With one head the class loss distinguishes classes. Between heads only objectness does, at its few positive cells,
-    and with its ordinary gain it learns that too slowly. The rule is empirical: on the shapes set (progress.md) four
+    and with its ordinary gain it is learned too slowly. The rule is empirical: on the shapes set (progress.md) four
     heads of one class had mAP@.5 0.68, 0.80 and 0.88 with objectness counted once, 4 and 8 times, one head 0.80.
     """
     return 2 * heads - 1

@@ -22,7 +22,7 @@ from yolov7fast.core.boxes import box_iou
 
 IOU_WEIGHT = 3.0  # of the overlap cost against the class cost
 LOG_FLOOR = float(np.float32(1e-8))  # added to an IoU before its logarithm, the same for fp32 and fp64
-LEAD_TOP, AUX_TOP = 10, 20  # how many of a box's best overlaps determine its k
+LEAD_TOP, AUX_TOP = 10, 20  # number of a box's best overlaps that determine its k
 MAX_PAIRS = 1 << 23  # (box, candidate) pairs of a chunk, which limits memory to about 250 MB
 
 
@@ -56,7 +56,7 @@ class Assignment(NamedTuple):
 
     positive_mask: torch.Tensor  # (n,) bool
     matched_gt: torch.Tensor  # (n,) int64, row of targets; meaningless where not positive
-    weight: torch.Tensor | None = None  # (n,) in box and class loss, 0 where not positive; None: all positives alike
+    weight: torch.Tensor | None = None  # (n,) in box and class loss, 0 where not positive; None: all equal
     objectness: torch.Tensor | None = None  # (n,) objectness target of positives; None: their overlap (CIoU)
 
 
@@ -140,7 +140,7 @@ class Pairs(NamedTuple):
 
 @dataclass(frozen=True)
 class SimOTA(Assigner):
-    """top: how many of a box's best overlaps are summed for its k, and so the most candidates it can take."""
+    """top: number of a box's best overlaps that are summed for its k; the maximum number of candidates it can take."""
 
     compares: ClassVar[bool] = True
 

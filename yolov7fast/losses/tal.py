@@ -73,7 +73,7 @@ class TAL(SimOTA):
     ) -> Assignment:
         """Weight of a positive: its alignment relative to the best of its box's positives, which has weight 1.
 
-        Objectness target: that times the highest IoU among the box's positives (TOOD's normalised alignment).
+        Objectness target: this weight times the highest IoU among the box's positives (TOOD's normalised alignment).
         """
         positive, row = given.positive_mask, given.matched_gt
         iou = bbox_iou(predictions.boxes, gt.boxes[row], x1y1x2y2=True, eps=0).nan_to_num_(0)

@@ -48,7 +48,7 @@ class Positives(NamedTuple):
     last: torch.Tensor  # (n,) bool, the last positive on its cell: it sets the cell's objectness
     box: torch.Tensor  # (4, n) as in Predicted
     cls: torch.Tensor  # (n, 1) int64
-    weight: torch.Tensor | None = None  # (n,) in box and class loss, 0 where not taken; None: all positives alike
+    weight: torch.Tensor | None = None  # (n,) in box and class loss, 0 where not taken; None: equal for all positives
     objectness: torch.Tensor | None = None  # (n,) target of the cell's objectness; None: the overlap (CIoU)
 
 

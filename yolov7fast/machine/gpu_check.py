@@ -37,7 +37,7 @@ GB = 1e9
 CORES_PER_GPU = 4
 SYNC_WARNING = "synchronizing CUDA operation"
 TINY, HYP = "cfg/training/yolov7-tiny.yaml", "data/hyp.scratch.tiny.yaml"
-# networks whose step must not wait for the device, with their image sizes and assigners
+# networks whose step must have no host sync, with their image sizes and assigners
 WATCHED = ((TINY, 64, ("plain", "ota")), ("cfg/training/yolov7-w6.yaml", 128, ("ota",)))
 # by precision: largest relative error of the loss and of the change of the weights. In half precision only the last
 # layer is compared: in an untrained network rounding errors grow on the way back.
@@ -65,18 +65,18 @@ def check_environment(device: torch.device, folder: Path) -> Iterator[CheckLine]
         yield judged(name, free >= least * GB, f"{free / GB:.2f} GB free, {least} GB wanted", remedy)
     seen, cores = len(os.sched_getaffinity(0)), usable_cores()
     wanted = CORES_PER_GPU * torch.cuda.device_count() if device.type == "cuda" else 1
-    ok, text = wanted <= cores > 0.75 * seen, f"{seen} visible, {cores} usable, {wanted} wanted"
+    ok, text = wanted <= cores > 0.75 * seen, f"{seen} visible, {cores} usable, {wanted} required"
     yield judged("cores", ok, text, f"--workers {cores} --fast-dataloader and OMP_NUM_THREADS={cores}, or more cores")
 
 
 def free_memory(device: torch.device) -> dict[str, tuple[float, float, str]]:
-    """Free bytes, wanted GB and remedy, by kind of memory."""
+    """Free bytes, required GB and remedy, by kind of memory."""
     files = "free some space: caches and checkpoints are written below this folder"
     found: dict[str, tuple[float, float, str]] = {
         "RAM": (available_ram(), 4, "fewer --workers, no --cache-images ram, or more memory"),
         "disk": (shutil.disk_usage(".").free, 5, files),
     }
-    if Path("/dev/shm").is_dir():  # wanted: 8 workers with 2 batches each of 16 images at 640 pixels
+    if Path("/dev/shm").is_dir():  # required: 8 workers with 2 batches each of 16 images at 640 pixels
         remedy = "--fast-dataloader, which does not use it, or start the container with --shm-size 8g"
         found["/dev/shm"] = (shutil.disk_usage("/dev/shm").free, 0.32, remedy)
     if device.type == "cuda":
@@ -86,7 +86,7 @@ def free_memory(device: torch.device) -> dict[str, tuple[float, float, str]]:
 
 
 def gpu_line(device: torch.device) -> CheckLine:
-    """Whether torch reaches the GPU that the driver shows, and its build holds code for it."""
+    """Whether torch can use the GPU that the driver lists, and its build contains code for it."""
     if device.type == "cuda":
         gpus = nvidia_gpus()
         build = f"torch {torch.__version__}, CUDA {torch.version.cuda}"
@@ -97,7 +97,7 @@ def gpu_line(device: torch.device) -> CheckLine:
             return judged("GPU", False, f"{text}: {one_line(error)}", reinstall_command(gpus))
     if unused := unused_gpu():
         return judged("GPU", False, *unused)
-    return CheckLine("GPU", SKIPPED, "no NVIDIA GPU, or not asked for")
+    return CheckLine("GPU", SKIPPED, "no NVIDIA GPU, or not selected")
 
 
 def usable_cores() -> int:
@@ -107,7 +107,7 @@ def usable_cores() -> int:
 
 
 def cpu_quota(file: Path = Path("/sys/fs/cgroup/cpu.max")) -> float | None:
-    """Cores that the container may use; None: all."""
+    """Number of cores that the container may use; None: all."""
     with contextlib.suppress(OSError, ValueError):  # no container, or "max"
         quota, period = map(int, file.read_text().split())
         return quota / period
@@ -138,7 +138,7 @@ def narrow_cfg(cfg: str, width: float, folder: Path) -> str:
 
 @contextlib.contextmanager
 def reported_syncs() -> Iterator[list[str]]:
-    """Source lines at which CUDA reports that the host waits while the block runs; complete after the block."""
+    """Source lines at which CUDA reports a host sync inside the block; complete after the block."""
     found, before = [], torch.cuda.get_sync_debug_mode()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -185,7 +185,7 @@ def check_correctness(device: torch.device, folder: Path) -> Iterator[CheckLine]
             found, moved, _ = step_change(device, folder, assigner, amp)
         part = slice(None) if amp == "off" else slice(-last, None)
         errors = abs(found / loss - 1), float((moved - change)[part].norm() / change[part].norm())
-        text = f"loss off by {errors[0]:.1e} (at most {most[0]:g}), weights by {errors[1]:.1e} ({most[1]:g})"
+        text = f"loss differs by {errors[0]:.1e} (at most {most[0]:g}), weights by {errors[1]:.1e} ({most[1]:g})"
         yield judged(f"step, {assigner}, --amp {amp}", errors[0] <= most[0] and errors[1] <= most[1], text)
 
 

@@ -113,7 +113,7 @@ def batches(loader, count: int) -> Iterator[tuple]:
 
 
 def in_turn(kinds: Sequence[str], rounds: int) -> Iterator[str]:
-    """Each kind once a round, every second round in reverse order, so that a drift affects all alike."""
+    """Each kind once a round, every second round in reverse order, so that a drift affects all equally."""
     for number in range(rounds):
         yield from kinds if number % 2 == 0 else reversed(kinds)
 

@@ -34,7 +34,7 @@ class Architecture(NamedTuple):
     backbone: str  # model_type of its ResNet in transformers
     mean: tuple[float, float, float]  # the input is (image in 0..1 - mean) / std
     std: tuple[float, float, float]
-    padded_frame: bool  # boxes are fractions of the padded image; else of the image without its padding
+    padded_frame: bool  # boxes are fractions of the padded image; otherwise of the image without its padding
     has_background: bool  # softmax with a last class "nothing"; else independent sigmoids
     picks_cells: bool  # queries begin as the best cells of the feature maps, of which there must be as many
 
@@ -164,13 +164,13 @@ TRIED_SIZE = 64
 @torch.no_grad()
 def try_out(model: DetrNetwork) -> None:
     """Run one image, so that incompatible settings are reported before anything is written."""
-    with _as_user_errors("model.network", "; these values do not go together: take one back to its default"):
+    with _as_user_errors("model.network", "; these values are incompatible: reset one to its default"):
         height = model.least_height(TRIED_SIZE, TRIED_SIZE)
         image = torch.zeros(1, 3, height, TRIED_SIZE)
         output = model.eval()(image, torch.ones(1, height, TRIED_SIZE))
         queries = model.network.config.num_queries
         if output.logits.shape[:2] != (1, queries) or output.pred_boxes.shape != (1, queries, 4):
-            raise UserError(f"model.network: it does not answer with {queries} boxes")
+            raise UserError(f"model.network: it does not return {queries} boxes")
     model.train()
 
 
@@ -179,14 +179,14 @@ def rebuild(description: Mapping[str, Any], origin: str | Path) -> DetrNetwork:
     library = transformers()
     name = description.get("architecture")
     if not isinstance(name, str) or name not in ARCHITECTURES:
-        raise CheckpointError(f"{origin}: its network is of a kind that is not known here ({shown(name)})")
+        raise CheckpointError(f"{origin}: its network has an unknown architecture ({shown(name)})")
     kind = ARCHITECTURES[name]
     try:
         check_sizes(description.get("config"), f"{origin} is damaged")
     except UserError as error:
         raise CheckpointError(str(error)) from None
     if not all(isinstance(label, str) for label in description.get("names") or [None]):
-        raise CheckpointError(f"{origin} is damaged: the names of its classes are no text")
+        raise CheckpointError(f"{origin} is damaged: its class names are not text")
     try:
         config = getattr(library, kind.config).from_dict(dict(description["config"]))
         network = getattr(library, kind.network)(config)
@@ -337,7 +337,7 @@ def _check_taken(found: Mapping[str, Any], source: str) -> None:
         log.info("%s: %d layers' weights are new, such as %s", source, len(new), new[0])
 
 
-# --- what of the backbone learns --------------------------------------------------------------------------------------
+# --- trainable parts of the backbone ----------------------------------------------------------------------------------
 
 
 def thaw(network: Any) -> None:
@@ -383,7 +383,7 @@ def without_timm(published: Mapping[str, Any], source: str) -> tuple[dict[str, A
     values = dict(published)
     of_timm = bool(values.pop("use_timm_backbone", True))
     backbone = values.get("backbone_config") or {}
-    name = values.pop("backbone", None) or "resnet50"  # what the configuration means by saying nothing
+    name = values.pop("backbone", None) or "resnet50"  # the default of the configuration
     if backbone:
         of_timm = backbone.get("model_type") == "timm_backbone"
     if not of_timm:

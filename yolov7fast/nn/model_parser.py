@@ -68,7 +68,7 @@ def read_description(path: str | Path) -> dict:
 def read_mapping(path: str | Path) -> dict:
     mapping = read_yaml(path, remedy="give a model description such as cfg/training/yolov7.yaml")
     if not isinstance(mapping, dict):
-        raise UserError(f"{path}: is no model description; it must hold nc, anchors, backbone and head")
+        raise UserError(f"{path}: is not a model description; it must contain nc, anchors, backbone and head")
     return mapping
 
 
@@ -119,7 +119,7 @@ def check_sources(sources: Any, index: int, where: str) -> None:
         if index == 0 and value != -1:
             raise UserError(f"{where}: `from` of the first layer must be -1 (the image), not {value}")
         if index and not -index <= value < index:
-            raise UserError(f"{where}: `from` {value} is no earlier layer; use {-index} to {index - 1}")
+            raise UserError(f"{where}: `from` {value} is not an earlier layer; use {-index} to {index - 1}")
 
 
 def check_arguments(args: list, where: str, depth: int = 3) -> None:
@@ -128,7 +128,7 @@ def check_arguments(args: list, where: str, depth: int = 3) -> None:
         if isinstance(value, list) and depth:
             check_arguments(value, where, depth - 1)
         elif isinstance(value, list):
-            raise UserError(f"{where}: lists stand too deep in its arguments")
+            raise UserError(f"{where}: lists are nested too deeply in its arguments")
         elif isinstance(value, int | float) and not is_number(float(value), -LARGEST_ARGUMENT, LARGEST_ARGUMENT):
             raise UserError(f"{where}: the argument {shown(value)} is out of range: at most {LARGEST_ARGUMENT:,}")
 

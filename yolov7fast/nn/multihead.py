@@ -131,7 +131,7 @@ class HeadConfig:
     def consecutive(cls, nc: int, heads: int = DEFAULT_HEADS) -> "HeadConfig":
         """Classes in order, divided evenly; the first heads take one more if nc is not a multiple of `heads`."""
         if not 1 <= heads <= nc:
-            raise UserError(f"{nc} classes cannot be shared out over {heads} heads: ask for 1 to {nc} heads")
+            raise UserError(f"{nc} classes cannot be divided among {heads} heads: ask for 1 to {nc} heads")
         ends = [0]
         for h in range(heads):
             ends.append(ends[-1] + nc // heads + (h < nc % heads))
@@ -373,7 +373,7 @@ def with_heads(rows: list, heads: dict | int, file: str) -> list:
     if name not in BLOCKS:
         return rows
     if name not in NAMES:
-        kind = "with auxiliary heads, which cannot be shared out" if name == "IAuxDetect" else "with one head"
+        kind = "with auxiliary heads, which cannot be divided" if name == "IAuxDetect" else "with one head"
         raise UserError(
             f"{file}: ends in {name}, a detection layer {kind}: for several heads take a description that ends in "
             f"{' or '.join(NAMES)}, such as cfg/training/yolov7-tiny-1b4h.yaml"

@@ -38,7 +38,9 @@ def to_deploy(
     for name, value in body.items():
         if name not in weights or weights[name].shape != value.shape:
             there = list(weights[name].shape) if name in weights else "nothing"
-            raise UserError(f"{cfg}: {name} is {list(value.shape)}, but {origin} has {there}; give its own deploy file")
+            raise UserError(
+                f"{cfg}: {name} is {list(value.shape)}, but {origin} has {there}; give the deploy file of this network"
+            )
     merged = {name: weights[name] for name in body}
     merged |= {f"{own}.{name}": weights[f"{trained}.{name}"] for name in ("anchors", "anchor_grid")}
     for level in range(head.nl):

@@ -26,7 +26,7 @@ HEADER = f"\n{'check':<28}{'batches':>8}{'difference':>12}{'checkout':>12}{'over
 
 
 class BatchComparison:
-    """Compares the first `batches` results of losses and loaders; with 0 nothing is compared or wrapped."""
+    """Compares the first `batches` results of losses and loaders; 0 disables the comparison."""
 
     def __init__(self, batches: int):
         self.batches = batches
@@ -80,7 +80,7 @@ class BatchComparison:
         return create
 
     def finish(self, error: type | None, *_: Any) -> None:
-        """Print what has fewer batches than were asked for, unless an error ends the run."""
+        """Print the parts with fewer batches than requested, unless an error ends the run."""
         for row in self.rows if error is None else ():
             row.finish()
 
@@ -116,7 +116,7 @@ class _Row:
         if worst > TOLERANCE:
             raise UserError(
                 f"--check: {self.name} differs by {worst:.1e}, more than {TOLERANCE:.0e}; keep "
-                "the checkout's own (see --help for the part's switch), or leave out --check to run all the same"
+                "the checkout's own (see --help for the part's switch), or leave out --check"
             )
 
 
@@ -152,7 +152,7 @@ def _loss_side(loss: Callable, p, targets, images) -> tuple[Any, float]:
 
 
 def _first_batches(create: Callable, args, kwargs, count: int) -> list[tuple[Any, float]]:
-    """Copies of the first batches of a new loader and the seconds each took, the first with the loader's start."""
+    """Copies of the first batches of a new loader and the seconds each took, the first including the loader's start."""
     start = time.perf_counter()
     loader = create(*args, **kwargs)[0]
     taken, batches = [], iter(loader)

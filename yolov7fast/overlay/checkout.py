@@ -18,14 +18,14 @@ FILES = ("models/yolo.py", "models/experimental.py", "utils/loss.py", "utils/dat
 FILES += ("utils/metrics.py", "utils/torch_utils.py")
 NAMES = ("utils/loss.py:ComputeLoss", "utils/loss.py:ComputeLossOTA", "utils/datasets.py:create_dataloader")
 PACKAGES = ("models", "utils")
-FIRST = "models.experimental"  # imported first, as scripts do: the modules import each other in circles
+FIRST = "models.experimental"  # imported first, as in the scripts, because the modules import each other
 
 
 ABSENT = object()
 
 
 class Patches(ExitStack):
-    """Names replaced in modules of a checkout, in memory; `close` restores what they were before."""
+    """Names replaced in modules of a checkout, in memory; `close` restores the original values."""
 
     def set(self, owner: Any, name: str, value: Any) -> None:
         """`owner.name = value`, of a module or class."""
@@ -34,7 +34,7 @@ class Patches(ExitStack):
         self.callback(delattr, owner, name) if before is ABSENT else self.callback(setattr, owner, name, before)
 
     def set_module(self, module: ModuleType) -> None:
-        """Imports of its name give this module."""
+        """Make imports of its name return this module."""
         name = module.__name__
         before: Any = sys.modules.get(name, ABSENT)
         sys.modules[name] = module
@@ -45,7 +45,7 @@ class Patches(ExitStack):
 
 
 class Checkout:
-    """The folder of a checkout. Places in its code are written `utils/loss.py:ComputeLoss`."""
+    """The folder of a checkout. Places in its code have the form `utils/loss.py:ComputeLoss`."""
 
     def __init__(self, root: str | Path):
         self.root = Path(root).resolve()
@@ -55,7 +55,7 @@ class Checkout:
         absent = [name for name in FILES if not (self.root / name).is_file()]
         absent = absent or [place for place in NAMES if self.digest(place) is None]
         if absent:
-            text = f"--repo {root} is no checkout that the overlay knows: {absent[0]} was not found"
+            text = f"--repo {root} is not a checkout that the overlay supports: {absent[0]} was not found"
             raise UserError(f"{text}; give the folder of WongKinYiu/yolov7 or of a fork of its main branch")
 
     def script(self, name: str) -> Path:
@@ -74,7 +74,7 @@ class Checkout:
         return [place for place, digest in found.items() if digest not in (None, known[place])]
 
     def digest(self, place: str) -> str | None:
-        """Hash of the source of a function or class, without importing it; None if there is none of that name."""
+        """Hash of the source of a function or class, without importing it; None if it does not exist."""
         file, _, name = place.partition(":")
         lines, nodes = self._read(self.root / file)
         for node in reversed(nodes):
@@ -86,7 +86,7 @@ class Checkout:
     # --- its modules --------------------------------------------------------------------------------------------------
 
     def put_first(self) -> None:
-        """Make `models`, `utils` and `test` the checkout's modules, as when one of its scripts is run."""
+        """Make `models`, `utils` and `test` importable from the checkout, as in its scripts."""
         for name in PACKAGES:
             if name in sys.modules and not self.owns(sys.modules[name]):
                 where = vars(sys.modules[name]).get("__file__") or list(sys.modules[name].__path__)

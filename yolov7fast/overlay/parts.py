@@ -131,7 +131,7 @@ def put_in_loader(module: ModuleType, settings: OverlaySettings, patches: Patche
     theirs = module.create_dataloader
     if settings.fast_dataloader:
         ours = fast_create_dataloader(settings.cache_images, settings.seed)
-        compared = check.loader(ours, theirs) if settings.seed is None else ours  # a seed changes the samples
+        compared = check.loader(ours, theirs) if settings.seed is None else ours  # a seed gives other samples
         patches.set(module, "create_dataloader", compared)
     elif settings.loss:
         patches.set(module, "create_dataloader", own_create_dataloader(theirs))

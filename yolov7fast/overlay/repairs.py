@@ -1,4 +1,4 @@
-"""Repairs in memory of what fails in a checkout with today's NumPy, PyTorch, torchvision and launcher."""
+"""Repairs in memory of code that fails with current versions of NumPy, PyTorch, torchvision and the launcher."""
 
 import importlib
 import os
@@ -60,8 +60,9 @@ def with_rank(script: str, arguments: list[str]) -> list[str]:
 def safe_load(checkout: Checkout, original: Callable) -> Callable:
     """A replacement of `torch.load` that reads checkpoints and label caches without executing code in them.
 
-    Upstream calls it by path without `weights_only`: since 2.6 PyTorch refuses pickled networks then, and before it
-    executed them. The layers are built from the checkout's own classes. `original` serves all other calls. A
+    Upstream calls it with a path and without `weights_only`: PyTorch 2.6 and newer then refuse pickled networks; older
+    versions executed them. The layers are built from the checkout's own classes. Other calls are passed to `original`.
+    A
     `map_location` that is a function or a table gives the CPU.
     """
 
@@ -73,8 +74,8 @@ def safe_load(checkout: Checkout, original: Callable) -> Callable:
             except CheckpointError:
                 if Path(f).suffix != ".cache":
                     raise
-                complaint = "is no label cache of this checkout: it is damaged, or another trainer's of the same name"
-                raise UserError(f"{f} {complaint}; delete it, and it is made again") from None
+                complaint = "is not a label cache of this checkout: it is damaged or was written by another trainer"
+                raise UserError(f"{f} {complaint}; delete it, and it is created again") from None
         return original(f, map_location, pickle_module, weights_only=weights_only, mmap=mmap, **options)
 
     return load
@@ -141,7 +142,7 @@ def torchvision_loads() -> bool:
     """Whether the installed torchvision can be imported; modules left by a failed import are removed."""
     before = set(sys.modules)
     try:
-        return bool(getattr(importlib.import_module("torchvision"), "__file__", None))  # the stub has none
+        return bool(getattr(importlib.import_module("torchvision"), "__file__", None))  # the stub has no version
     except Exception:  # ImportError if it is absent or hidden; RuntimeError if its operators do not fit torch
         for name in set(sys.modules) - before:
             if name.partition(".")[0] == "torchvision":
@@ -163,7 +164,7 @@ def put_in_torchvision(patches: Patches) -> None:
 
 
 def nms(boxes: torch.Tensor, scores: torch.Tensor, iou_threshold: float) -> torch.Tensor:
-    """Indices of the boxes (n, 4) xyxy that greedy suppression keeps, best first, of the best 30000."""
+    """Indices of the boxes (n, 4) xyxy kept by greedy NMS among the best 30000, best first."""
     rows, order = (x.detach().float().cpu().numpy() for x in (boxes, scores))
     return torch.from_numpy(greedy_nms(rows, order, iou_threshold, most=len(boxes))).to(boxes.device)
 

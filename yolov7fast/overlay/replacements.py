@@ -33,8 +33,8 @@ class HostTargets(torch.Tensor):
     """A tensor of targets on any device that keeps a copy of its rows on the host.
 
     A script calls `loss(predictions, targets.to(device), images)`, and the losses here compute candidates on the host:
-    reading the targets back would wait for the whole forward pass. Results of other operations are plain tensors. After
-    a write into the targets or into the host copy, the copy is no longer used.
+    reading the targets from the device would wait for the whole forward pass. Results of other operations are plain
+    tensors. After a write into the targets or into the host copy, the copy is no longer used.
     """
 
     _host: torch.Tensor
@@ -133,8 +133,9 @@ class ScriptLoader:
 def fast_create_dataloader(cache_images: str | None = None, seed: int | None = None) -> Callable:
     """A replacement of `utils.datasets.create_dataloader`.
 
-    With a seed, samples depend on (seed, epoch, index) and all workers fill one batch. Without, each worker makes whole
-    batches as PyTorch's do, in shared memory; several processes, image weights and `--quad` keep PyTorch's loader.
+    With a seed, samples depend on (seed, epoch, index) and all workers fill one batch. Without a seed, each worker
+    makes whole batches, as in PyTorch, in shared memory; several processes, image weights and `--quad` keep PyTorch's
+    loader.
     cache_images: "disk" decodes and resizes images once, into a file that all workers map.
     """
 

@@ -170,7 +170,7 @@ class ExportMetadata:
     def of(cls, text: Any, origin: str | Path) -> "ExportMetadata":
         """The metadata in the text keys of a file. origin: file name for messages."""
         if not isinstance(text, Mapping) or not all(isinstance(value, str) for value in text.values()):
-            raise UserError(f"{origin} is damaged: its metadata is no mapping of keys to text, but {shown(text)}")
+            raise UserError(f"{origin} is damaged: its metadata is not a mapping of keys to text, but {shown(text)}")
         if text.get(MARK) is None:
             raise UserError(f"{origin} has no metadata of export.py: export the .pt file again with this project")
         if text[MARK] != str(KEYS_VERSION):

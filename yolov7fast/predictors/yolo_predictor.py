@@ -110,7 +110,7 @@ def wants_half(model: nn.Module, options: PredictOptions) -> bool:
 
 
 def _as_float32(outputs):
-    """Raw outputs, nested in lists or tuples in any way, with half precision tensors converted to float32."""
+    """Raw outputs in any nesting of lists and tuples, with half-precision tensors converted to float32."""
     if isinstance(outputs, torch.Tensor):
         return outputs.float() if outputs.dtype == torch.float16 else outputs
     return type(outputs)(map(_as_float32, outputs)) if isinstance(outputs, list | tuple) else outputs

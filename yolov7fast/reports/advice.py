@@ -1,4 +1,4 @@
-"""Which run for which need: sentences with their numbers."""
+"""Recommendations by use case, as sentences with the numbers behind them."""
 
 import math
 from collections.abc import Callable
@@ -6,16 +6,16 @@ from collections.abc import Callable
 from yolov7fast.reports.run_results import Run, checkpoints
 from yolov7fast.reports.run_statistics import at_hours, best, cost, deployed, duration, last, late, ratio, winner
 
-LEARNT = 0.01  # mAP@.5:.95 below which a run has not learnt anything yet
-TIME_NOISE = 0.05  # by this fraction the times of two equal runs may differ
+LEARNT = 0.01  # mAP@.5:.95 below which a run has not learned anything yet
+TIME_NOISE = 0.05  # fraction by which the times of two equal runs may differ
 
 
 def advice(runs: list[Run], rate: float | None) -> list[str]:
-    """One sentence per use case that the results can answer."""
+    """One sentence for each use case with a clear result."""
     if all(not best(run, "map").value >= LEARNT for run in runs):
         return [f"No run has reached a mAP@.5:.95 of {LEARNT}: too early to choose by accuracy."]
     if len(runs) == 1:
-        return _still_rising(runs) or ["One run alone: give another to compare it with."]
+        return _still_rising(runs) or ["There is only one run: give another to compare it with."]
     if not _accuracy_differs(runs):
         equal = _by_need(
             "Equally accurate", runs, [run.total_hours for run in runs], "least time", duration, False, TIME_NOISE
@@ -50,7 +50,7 @@ def _by_need(
     higher: bool = True,
     noise: float = 0.0,
 ) -> list[str]:
-    """The best run by some value, unless another one looks the same or is within the noise.
+    """The best run by a value, unless another one prints the same value or is within the noise.
 
     noise: fraction by which values of two equal runs may differ.
     """
@@ -65,7 +65,7 @@ def _by_need(
 
 
 def _accuracy_differs(runs: list[Run]) -> bool:
-    """Whether any measure of accuracy differs in the decimals that are printed."""
+    """Whether any metric of accuracy differs in the printed decimals."""
     curves = [[last(run.metrics[name]) for run in runs] for name in runs[0].metrics]
     curves.append([best(run, "map").value for run in runs])
     return any(len({round(value, 3) for value in values if math.isfinite(value)}) > 1 for values in curves)
@@ -108,7 +108,7 @@ def _fixed_time(runs: list[Run]) -> list[str]:
 
 
 def _still_rising(runs: list[Run]) -> list[str]:
-    """Runs that were still rising clearly when they ended: by more in ten epochs than they scatter."""
+    """Runs whose mAP was still rising at the end: by more in ten epochs than its scatter."""
     sentences = []
     for run in runs:
         window = late(run, run.metrics["map"])

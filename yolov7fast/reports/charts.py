@@ -1,6 +1,6 @@
 """Line charts as SVG for a page, whose script shows their values.
 
-Coordinates are those of a box of WIDTH x HEIGHT, which a page scales to its column. Colours are the classes c0 to c7 of
+Coordinates refer to a box of WIDTH x HEIGHT, which a page scales to its column. Colours are the classes c0 to c7 of
 the style sheet, which has a light and a dark value for each; a line beyond the eighth is dashed.
 """
 
@@ -16,13 +16,13 @@ from yolov7fast.core.text import printable
 
 WIDTH, HEIGHT = 520, 300
 LEFT, RIGHT, TOP, BOTTOM = 58, 14, 10, 40  # margins around the plot
-MAX_POINTS = 400  # of a line: more cannot be seen at this width
+MAX_POINTS = 400  # points of a line: more are not visible at this width
 MAX_LINES = 24
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#a66f00", "#2f8fc9", "#8c564b", "#6b6b6b")
 
 
 class Line(NamedTuple):
-    """Values of y over ascending x; None or a value that is not finite: not measured."""
+    """Values of y over ascending x; None and values that are not finite: not measured."""
 
     name: str
     x: Sequence[float]
@@ -31,7 +31,7 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True)
 class Chart:
-    """Lines over one axis; limits of y that are None follow from the values."""
+    """Lines over one axis; limits of y that are None are computed from the values."""
 
     title: str
     xlabel: str
@@ -129,7 +129,7 @@ def short(value: float) -> str:
 
 
 def _measured(line: Line) -> Line:
-    """The points that were measured, thinned out evenly where there are too many; first and last stay."""
+    """The measured points, evenly reduced if there are too many; the first and the last are kept."""
     points = [(float(x), float(y)) for x, y in zip(line.x, line.y) if y is not None and math.isfinite(y)]
     if len(points) > MAX_POINTS:
         stride = (len(points) - 1) / (MAX_POINTS - 1)

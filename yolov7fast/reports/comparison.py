@@ -1,4 +1,4 @@
-"""The comparison report of runs: one function per section, each computed from the runs alone."""
+"""The comparison report of runs: one function per section, each computed from the runs only."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -31,7 +31,7 @@ from yolov7fast.reports.run_statistics import (
 )
 
 LABELS = {"map50": "mAP@.5", "map": "mAP@.5:.95", "precision": "precision", "recall": "recall"}
-# the settings worth a line even where all runs agree
+# settings that are listed even if all runs agree
 MAIN_SETTINGS = (
     "cfg", "data", "weights", "epochs", "batch_size", "total_batch_size", "img_size", "adam", "lr0", "lrf", "momentum",
     "weight_decay", "mosaic", "mixup", "loss_ota", "assigner", "assigner_schedule", "noautoanchor", "workers",
@@ -40,7 +40,7 @@ MAIN_SETTINGS = (
 
 
 def build_report(runs: list[Run], rate: float | None) -> ComparisonReport:
-    """The whole comparison; `rate`: money per hour, or None."""
+    """The complete comparison; `rate`: price per hour, or None."""
     *others, final = (run.name for run in runs)
     sections = [
         summary(runs, rate),
@@ -66,7 +66,7 @@ def formatted(form: str, unit: str = "", before: str = "") -> Callable[[float], 
     return lambda value: f"{before}{value:{form}}{unit}" if math.isfinite(value) else "unknown"
 
 
-DECIMALS = formatted(".3f")  # of accuracy, as training prints it
+DECIMALS = formatted(".3f")  # decimals of accuracy, as printed by training
 DOLLARS, MEGABYTES = formatted(".2f", before="$"), formatted(".1f", " MB")
 
 
@@ -78,7 +78,8 @@ class RunTable(ReportTable):
         super().__init__([label, *(run.name for run in runs), *(["change"] if self.with_change else [])], [])
 
     def add(self, label: str, values: list[float], show: Callable[[float], str], higher: bool | None = None) -> None:
-        """A row with its winner marked, unless another looks the same; higher: the better way, None: neither."""
+        """A row with its best value marked, unless another prints the same; higher: whether higher is better, None:
+        neither."""
         texts = [show(value) for value in values]
         won = None if higher is None else winner(values, higher)
         cells = [Cell(text, i == won and texts.count(text) == 1) for i, text in enumerate(texts)]
@@ -89,7 +90,7 @@ class RunTable(ReportTable):
 
 
 def _change(values: list[float]) -> str:
-    """The last run against the first, in per cent, or as a factor from 2x on."""
+    """The last run relative to the first, in per cent, or as a factor of 2x and more."""
     factor = ratio(values[-1], values[0])
     if not math.isfinite(factor) or factor == 1:
         return "" if factor != 1 else "equal"
@@ -155,7 +156,7 @@ def settings_section(runs: list[Run]) -> Section:
         count = f"{len(rows)} settings differ:" if len(rows) > 1 else "One setting differs:"
         blocks += [count, ReportTable(["setting", *(run.name for run in runs)], rows)]
     elif len(runs) > 1:
-        blocks.append("No setting differs: the runs vary by chance alone, or by code and machine.")
+        blocks.append("No setting differs: differences between the runs are due to chance, code or machine.")
     if same := [[f"`{k}`", _setting(common[k])] for k in MAIN_SETTINGS if k in common and k not in differing]:
         heading = "Common to all:" if len(runs) > 1 else "Main settings:"
         blocks += [heading, ReportTable(["setting", "value"], same)]
@@ -257,7 +258,7 @@ def time_and_cost(runs: list[Run], rate: float | None) -> Section:
     if any(map(math.isfinite, waits)):
         table.add("time waiting for data", waits, formatted(".1%"), False)
     if any(value > 0 for value in memory):
-        table.add("GPU memory, largest", memory, formatted(".2f", " GB"), False)
+        table.add("GPU memory, peak", memory, formatted(".2f", " GB"), False)
     table.add_text("time taken from", [run.time_source for run in runs])
     blocks: list = [table, charts(runs, ("Minutes an epoch", _measured_minutes))]
     if rate is None:

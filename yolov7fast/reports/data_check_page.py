@@ -18,7 +18,7 @@ from yolov7fast.reports.html_page import box_values, data_url, render
 SUSPICIOUS, RANDOM = 36, 12  # images shown
 EACH = 3  # of one check
 SIDE = 320  # pixels of the longer side of an image on the page
-MOST_BOXES, MOST_NAMES = 300, 25  # boxes drawn in one image; up to how many of them are named
+MOST_BOXES, MOST_NAMES = 300, 25  # boxes drawn in one image; number up to which they have names
 
 
 def as_page(examined: Examined, title: str) -> str:
@@ -27,7 +27,7 @@ def as_page(examined: Examined, title: str) -> str:
     counts = Counter(finding.severity for finding in report.findings)
     splits = [(entry["name"], "number") for entry in report.figures.splits]
     given = os.path.abspath(report.path)
-    root = os.path.join(given if os.path.isdir(given) else os.path.dirname(given), "")  # already named in the heading
+    root = os.path.join(given if os.path.isdir(given) else os.path.dirname(given), "")  # already given in the heading
     return render(
         "doctor.html",
         title=title,
@@ -84,7 +84,7 @@ def _tile(examined: Examined, index: int, findings: list[Place]) -> dict[str, An
 
 
 def _small(path: str) -> np.ndarray | None:
-    """An image as training loads it, resized so that its longer side is SIDE; None if it cannot be read."""
+    """An image as loaded for training, resized so that its longer side is SIDE; None if it cannot be read."""
     try:
         image = read_unchecked_image(path)
     except UserError:

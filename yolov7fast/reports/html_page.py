@@ -1,8 +1,8 @@
 """Pages and reports: Jinja2 templates to single-file HTML, and a report as data with its Markdown and HTML forms.
 
 A template extends `base.html` and fills its blocks `heading`, `summary`, `nav` and `content`; `macros.html` has
-sortable tables, charts and tiles. All values are escaped, and control characters are written out. The only script
-is ours.
+sortable tables, charts and tiles. All values are escaped, and control characters are written out. The only script is
+part of this package.
 """
 
 import base64
@@ -46,7 +46,7 @@ def _environment() -> jinja2.Environment:
 
 @cache
 def _text(name: str) -> Markup:
-    """A file of this folder as it is."""
+    """The text of a file of this folder."""
     return Markup((FOLDER / name).read_text(encoding="utf-8"))
 
 
@@ -62,7 +62,7 @@ def inline(text: str) -> Markup:
 
 
 def render(template: str, **values: Any) -> str:
-    """The page that a template of this folder makes of these values."""
+    """The page of a template of this folder with these values."""
     style, script = _text("style.css"), Markup("\n").join(map(_text, SCRIPTS))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return _environment().get_template(template).render(style=style, script=script, script_hash=digest, **values)
@@ -141,5 +141,5 @@ def _markdown_cell(cell: Cell | str) -> str:
 
 
 def to_html(report: ComparisonReport) -> str:
-    """One page: style, script and charts inside, nothing fetched."""
+    """One page: style, script and charts inside, without external files."""
     return render("report.html", title=report.title, sections=report.sections)

@@ -1,7 +1,7 @@
 """The page of a training run as one HTML file, from its folder and its state (`page.json`).
 
-The state holds plain values: command, warnings, results of the last validation, progress. The page can be made at any
-time, during the run or after it. Images are embedded as data URLs within a size limit.
+The state holds plain values: command, warnings, results of the last validation, progress. The page can be rendered at
+any time, during the run or after it. Images are embedded as data URLs within a size limit.
 """
 
 import math
@@ -27,15 +27,15 @@ LIMIT = 1_500_000  # bytes of a page
 IMAGE_BUDGETS = (900_000, 450_000, 150_000, 0)  # bytes: the next smaller one if the page gets too large
 THUMBNAIL_SIDE, MOSAIC_SIDE = 320, 768  # pixels
 MOSAICS = 3
-MAX_TABLE_CLASSES = 24  # up to which the confusion matrix is a table
+MAX_TABLE_CLASSES = 24  # number of classes up to which the confusion matrix is a table
 MAX_CONFUSIONS = 40
 MAX_NAMED_BOXES = 12  # in an image; with more boxes no names are drawn
-STALLED_SECONDS = 600  # without a new page, after which a running run may be dead
+STALLED_SECONDS = 600  # without a new page, after which a run is shown as possibly dead
 REFRESH_SECONDS = 20  # between loads of the page of a run that is training
 
 
 def thumbnails(paths: Sequence[str], bytes_in_all: int, side: int = THUMBNAIL_SIDE) -> dict[str, str]:
-    """Data URL by path; files that cannot be read are left out, and the last ones where the limit is reached."""
+    """Data URL by path; files that cannot be read are left out, and the last ones if the limit is reached."""
     found, used = {}, 0
     for path in dict.fromkeys(paths):
         url = thumbnail(path, os.stat(path).st_mtime_ns, side) if os.path.isfile(path) else ""
@@ -47,11 +47,10 @@ def thumbnails(paths: Sequence[str], bytes_in_all: int, side: int = THUMBNAIL_SI
     return found
 
 
-@lru_cache(maxsize=64)  # a page is rendered many times with the same images
+@lru_cache(maxsize=64)  # cached, because a page is rendered many times with the same images
 def thumbnail(path: str, modified: int, side: int) -> str:
-    """The image with a longer side of at most `side` pixels as a data URL; empty where it cannot be decoded.
-
-    modified: time of the file, so that a changed one is read again.
+    """The image with a longer side of at most `side` pixels as a data URL; empty if it cannot be decoded. modified:
+    time of the file, so that a changed file is read again.
     """
     image = decode_file(path)
     if image is None:
@@ -85,7 +84,7 @@ def page_values(folder: Path, state: Mapping[str, Any]) -> dict[str, Any]:
     try:
         run = read_run(folder)
     except UserError:
-        run = None  # not one epoch is done
+        run = None  # no epoch is complete
     return {
         "title": f"{folder.name}: training",
         "name": folder.name,
@@ -110,7 +109,7 @@ def page_values(folder: Path, state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _progress(progress: Mapping[str, Any], run: Run | None) -> dict[str, Any]:
-    """How far the run is: text, fraction, and the losses so far of the epoch."""
+    """The progress of the run: text, fraction, and the mean losses of the current epoch."""
     epoch, epochs = progress.get("epoch", 0), progress.get("epochs", 1)
     batch, batches = progress.get("batch", 0), progress.get("batches", 1) or 1
     total = epochs * batches
@@ -134,7 +133,7 @@ def _progress(progress: Mapping[str, Any], run: Run | None) -> dict[str, Any]:
 
 
 def _epoch_seconds(progress: Mapping[str, Any], run: Run | None) -> float:
-    """Seconds of an epoch with its validation, by the last ones done; by the batches of the first while it runs."""
+    """Seconds of an epoch with its validation: of the last finished ones, or estimated during the first one."""
     if run is not None and run.seconds is not None and run.time_source == "results.csv":
         return float(np.median(run.seconds[-5:]))
     batch, batches = progress.get("batch", 0), progress.get("batches", 0)
@@ -142,7 +141,7 @@ def _epoch_seconds(progress: Mapping[str, Any], run: Run | None) -> float:
 
 
 def _cards(run: Run | None, state: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """(figure, value, what to know of it)."""
+    """(name, value, note) of each tile."""
     if run is None:
         return []
     cards = []
@@ -203,7 +202,7 @@ def _precision_recall(curves: Mapping[str, Any]) -> Chart | None:
 
 
 def _matrix(found: Mapping[str, Any]) -> dict[str, Any]:
-    """Fractions of each true class; a table where it can be read, else an image and the most frequent confusions."""
+    """Fractions of each true class; a table if it is small, else an image and the most frequent confusions."""
     names, cells = found.get("names") or [], found.get("matrix") or []
     nothing: dict[str, Any] = {"rows": [], "true": [], "image": "", "wrong": [], "side": 0}
     if not cells:
@@ -257,7 +256,7 @@ def _tile(image: Mapping[str, Any], names: Sequence[str], key: str, url: str) ->
         "width": round(width, 1),
         "height": round(height, 1),
         "label": os.path.basename(image["path"]),
-        "count": ", ".join(counted).replace("wrong", "of the wrong class") or "nothing missed or false",
+        "count": ", ".join(counted).replace("wrong", "of the wrong class") or "no missed or false detections",
         "sides": sides,
     }
 
@@ -276,7 +275,7 @@ def _box(box: Sequence[float], names: Sequence[str], width: float, height: float
 
 
 def _times(run: Run, state: Mapping[str, Any]) -> dict[str, Any]:
-    """Seconds of the whole run by what they were spent on, and milliseconds of an iteration by stage."""
+    """Seconds of the whole run by activity, and milliseconds of an iteration by stage."""
     train, val = run.figures.get("train_seconds"), run.figures.get("val_seconds")
     if train is None or val is None:
         return {}

@@ -19,8 +19,8 @@ LOSS_PANELS = 3
 def plot_results(save_dir: str | os.PathLike) -> Path:
     """Draw the epochs of a run folder as 2 x 5 panels in results.png; returns its path.
 
-    Points are measured epochs: neither losses of 0 nor epochs without validation are drawn. The parts of the loss have
-    the names that results.csv gives them.
+    Points are measured epochs: neither losses of 0 nor epochs without validation are drawn. The parts of the loss are
+    named as in results.csv.
     """
     path = Path(save_dir) / "results.png"
     run = read_run(path.parent)
@@ -65,7 +65,7 @@ def plot_study(files: Sequence[str | os.PathLike], path: str | os.PathLike) -> N
                 rows = np.loadtxt(file, dtype=float, ndmin=2)
                 ms, accuracy, size = rows[:, 9], rows[:, 3], rows[:, 10]
             except (ValueError, IndexError) as error:
-                raise UserError(f"{file} is no study file (rows of 13 numbers): {error}") from error
+                raise UserError(f"{file} is not a study file (rows of 13 numbers): {error}") from error
             ax.plot(ms, accuracy * 100, ".-", markersize=9, linewidth=2, color=colour, label=short(Path(file).stem, 40))
             for x, y, pixels in zip(ms, accuracy * 100, size):
                 at = {"xytext": (0, 6), "textcoords": "offset points"}

@@ -1,9 +1,9 @@
 """Reads a training run back from its folder: curves, times, settings, files. Missing values stay unknown (NaN).
 
 results.csv names its columns. results.txt, the only table of upstream's runs, has a line per epoch: `epoch/last`,
-memory, then numbers (TEXT_COLUMNS). Where both have an epoch, results.csv counts: it leaves empty what an epoch did not
-measure, while results.txt repeats the last validation. A resumed run may repeat epochs; the last line of an epoch
-counts.
+memory, then numbers (TEXT_COLUMNS). If both contain an epoch, results.csv is used: its fields are empty if a value was
+not measured, while results.txt repeats the last validation. A resumed run may repeat epochs; the last line of an epoch
+is used.
 """
 
 import csv
@@ -22,7 +22,7 @@ from yolov7fast.core.files.settings_files import read_yaml
 from yolov7fast.core.text import printable
 from yolov7fast.evaluation.eval_result import MAP, MAP50, PRECISION, RECALL
 
-# what stands in each column of a line after epoch and memory, by the name of that column in results.csv
+# the columns of a line after epoch and memory, by their names in results.csv
 TEXT_COLUMNS = (
     "train/box", "train/obj", "train/cls", "train/total", "labels", "img_size",
     PRECISION, RECALL, MAP50, MAP, "val/box", "val/obj", "val/cls",
@@ -32,7 +32,7 @@ METRICS = {"precision": PRECISION, "recall": RECALL, "map50": MAP50, "map": MAP}
 
 
 def read_text(path: Path) -> tuple[dict[int, Mapping[str, Any]], int]:
-    """The epochs of a results.txt, and how many were planned (from `3/299`)."""
+    """The epochs of a results.txt, and the planned number of epochs (from `3/299`)."""
     rows: dict[int, Mapping[str, Any]] = {}
     planned = 0
     try:
@@ -48,7 +48,7 @@ def read_text(path: Path) -> tuple[dict[int, Mapping[str, Any]], int]:
 
 
 def epoch_number(text: str) -> int | None:
-    """The number of an epoch, or None where the text is none."""
+    """The number of an epoch, or None if the text is not one."""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= LONGEST_EPOCH else None
 
 
@@ -67,7 +67,7 @@ def _measured(row: dict[str, float]) -> dict[str, float]:
 
 
 def read_csv(path: Path) -> dict[int, dict[str, str]]:
-    """Rows of a results.csv by epoch; the last row of an epoch counts."""
+    """Rows of a results.csv by epoch; the last row of an epoch is used."""
     rows: dict[int, dict[str, str]] = {}
     with path.open(newline="", encoding="utf-8", errors="replace") as f:
         try:
@@ -76,12 +76,12 @@ def read_csv(path: Path) -> dict[int, dict[str, str]]:
                 if 0 <= epoch < 10**LONGEST_EPOCH:
                     rows[int(epoch)] = row
         except csv.Error as error:
-            raise UserError(f"{path} is no table of epochs ({one_line(error, 100)}); restore it from a copy") from None
+            raise UserError(f"{path} is not a table of epochs ({one_line(error, 100)}); restore it") from None
     return rows
 
 
 def number(text: Any) -> float:
-    """A field as a number; NaN where it is none."""
+    """A field as a number; NaN if it is not one."""
     try:
         return float(text)
     except (TypeError, ValueError, OverflowError):
@@ -94,23 +94,23 @@ FIGURES = ("seconds", "train_seconds", "val_seconds", "iterations", "data_wait_s
 
 @dataclass
 class Run:
-    """One run. Arrays are by finished epoch, (n,); NaN where a figure was not measured."""
+    """One run. Arrays are by finished epoch, (n,); NaN where a value was not measured."""
 
     name: str
     folder: Path
     epoch: np.ndarray  # numbers from 0, ascending; may have holes
-    planned: int  # epochs the run was started for
+    planned: int  # planned epochs
     losses: dict[str, np.ndarray]  # training loss by part, "total" last
     val_losses: dict[str, np.ndarray]
     metrics: dict[str, np.ndarray]  # precision, recall, map50, map
     seconds: np.ndarray | None  # per epoch; None: unknown
-    time_source: str  # where the seconds come from
+    time_source: str  # origin of the seconds
     figures: dict[str, np.ndarray]  # further columns of results.csv
     opt: dict[str, Any] = field(default_factory=dict)
     hyp: dict[str, Any] = field(default_factory=dict)
     weights: dict[str, int] = field(default_factory=dict)  # file name -> bytes
     profile: dict[str, Any] = field(default_factory=dict)  # of profile.json; empty: none
-    notes: list[str] = field(default_factory=list)  # what a reader should know about the numbers
+    notes: list[str] = field(default_factory=list)  # notes on the numbers
 
     @property
     def hours(self) -> np.ndarray | None:
@@ -123,7 +123,7 @@ class Run:
 
 
 def read_runs(paths: list[str | os.PathLike]) -> list[Run]:
-    """Every run with a unique name: its folder's, with as many parents as needed."""
+    """The runs with unique names: those of their folders, with as many parent folders as needed."""
     runs = [read_run(path) for path in paths]
     folders = [run.folder.resolve() for run in runs]
     doubles = {str(f) for f in folders if folders.count(f) > 1}
@@ -147,7 +147,7 @@ def read_run(path: str | os.PathLike) -> Run:
         raise UserError(f"run folder {path} does not exist")
     if not any((folder / name).is_file() for name in ("results.txt", "results.csv")):
         raise UserError(
-            f"{folder} holds neither results.txt nor results.csv: not a training run, or not one epoch done"
+            f"{folder} holds neither results.txt nor results.csv: not a training run, or no epoch is complete"
         )
     text, table = folder / "results.txt", folder / "results.csv"
     rows, planned = read_text(text) if text.is_file() else ({}, 0)
@@ -199,10 +199,10 @@ def checkpoints(folder: Path) -> list[Path]:
 
 
 def _planned(opt: dict[str, Any], done: int, notes: list[str]) -> int:
-    """Epochs that the run was started for, by its options; else the epochs done."""
+    """The planned epochs according to its options, else the finished epochs."""
     wanted = opt.get("epochs")
     if wanted is not None and not 0 <= number(wanted) < 10**LONGEST_EPOCH:
-        notes.append(f"epochs in its opt.yaml is {shown(wanted)}, which is no number: taken as the {done} done")
+        notes.append(f"epochs in its opt.yaml is {shown(wanted)}, not a number: the {done} finished epochs are used")
         return done
     return int(number(wanted)) if wanted else done
 
@@ -211,7 +211,7 @@ def _times(folder: Path, epoch: np.ndarray, seconds: np.ndarray, notes: list[str
     """Seconds per epoch (n,) and where they come from.
 
     Epochs without a time get the median of the others. Without any, the span between the first and the last file of the
-    run is distributed evenly, if it is long enough to be one (copied files have equal times).
+    run is distributed evenly, if it is long enough (copied files have equal times).
     """
     known = np.isfinite(seconds)
     if known.any():
@@ -223,9 +223,9 @@ def _times(folder: Path, epoch: np.ndarray, seconds: np.ndarray, notes: list[str
     ends = [f.stat().st_mtime for f in (folder / "results.txt", folder / "results.csv") if f.is_file()]
     span = max(ends) - min(starts) if starts else 0.0
     if span < 2 * len(epoch):  # no epoch takes less than two seconds
-        notes.append("its time is unknown: no results.csv with seconds, and the file times say nothing")
+        notes.append("its time is unknown: no results.csv with seconds, and the file times cannot be used")
         return None, "unknown"
-    notes.append("its time is estimated from file times (opt.yaml to results.txt): a pause would count as work")
+    notes.append("its time is estimated from file times (opt.yaml to results.txt): pauses are included")
     return np.full(len(epoch), span / len(epoch)), "file times"
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from yolov7fast.reports.run_results import Run
 
 LATE_EPOCHS = 10  # the last measured epochs, over which stability is judged
-# settings that differ between any two runs and explain nothing
+# settings that always differ and are not compared
 IGNORED_SETTINGS = {
     "name", "save_dir", "project", "exist_ok", "resume", "hyp", "config", "given", "global_rank", "bucket",
 }  # fmt: skip
@@ -17,7 +17,7 @@ IGNORED_SETTINGS = {
 
 @dataclass(frozen=True)
 class Point:
-    """A value and where on the curve it stands."""
+    """A value of a curve and its epoch."""
 
     value: float
     epoch: int
@@ -50,7 +50,7 @@ def at_epoch(run: Run, metric: str, epoch: int) -> float:
 
 
 def at_hours(run: Run, metric: str, hours: float) -> Point:
-    """The newest value a run had after so many hours: that of the last epoch finished by then."""
+    """The value of a run after a number of hours: that of the last epoch finished by then."""
     if run.hours is None:
         return Point(math.nan, -1)
     done = np.flatnonzero((run.hours <= hours * (1 + 1e-9)) & np.isfinite(run.metrics[metric]))
@@ -58,7 +58,7 @@ def at_hours(run: Run, metric: str, hours: float) -> Point:
 
 
 def hours_to(run: Run, metric: str, target: float) -> float:
-    """Hours until a run first reached a value; NaN where it never did, or its time is unknown."""
+    """Hours until a run first reached a value; NaN if it never did, or if its time is unknown."""
     if run.hours is None:
         return math.nan
     reached = np.flatnonzero(np.nan_to_num(run.metrics[metric], nan=-1) >= target)
@@ -79,7 +79,7 @@ class Late:
 
 
 def late(run: Run, values: np.ndarray, count: int = LATE_EPOCHS) -> Late:
-    """How a curve behaves over its last `count` measured epochs."""
+    """Trend and scatter of a curve over its last `count` measured epochs."""
     known = np.isfinite(values)
     epoch, values = run.epoch[known][-count:], values[known][-count:]
     if not len(values):
@@ -93,7 +93,7 @@ def late(run: Run, values: np.ndarray, count: int = LATE_EPOCHS) -> Late:
 
 
 def iterations_per_second(run: Run) -> float:
-    """Training iterations per second of training time, validation apart."""
+    """Training iterations per second of training time, without validation."""
     iterations, seconds = run.figures.get("iterations"), run.figures.get("train_seconds")
     if iterations is None or seconds is None:
         return math.nan
@@ -110,13 +110,13 @@ def cost(run: Run, rate: float | None) -> float:
 
 
 def weights_megabytes(run: Run) -> float:
-    """Megabytes of the weights one would deploy: the best, else the last."""
+    """Size in megabytes of the weights for deployment: the best, else the last."""
     name = deployed(run)
     return run.weights[name] / 1e6 if name else math.nan
 
 
 def deployed(run: Run) -> str | None:
-    """Name of the weights one would deploy: best.pt or best.pth, else the last ones."""
+    """Name of the weights for deployment: best.pt or best.pth, else the last ones."""
     return next((name for name in ("best.pt", "best.pth", "last.pt", "last.pth") if name in run.weights), None)
 
 
@@ -125,13 +125,13 @@ def ratio(a: float, b: float) -> float:
 
 
 def settings(run: Run) -> dict[str, Any]:
-    """Options and hyper-parameters under one roof; an option that is set wins over the hyper-parameter of its name."""
+    """Options and hyper-parameters in one mapping; an option that is set overrides the hyper-parameter of its name."""
     opt = {key: value for key, value in run.opt.items() if key not in IGNORED_SETTINGS}
     return opt | {key: value for key, value in run.hyp.items() if opt.get(key) is None}
 
 
 def differing_settings(runs: list[Run]) -> dict[str, list[Any]]:
-    """Settings that are not the same in all runs whose settings are known: key -> value per run (None: not set)."""
+    """Settings that differ between runs whose settings are known: key -> value per run (None: not set)."""
     all_settings = [settings(run) for run in runs]
     keys = dict.fromkeys(key for values in all_settings for key in values)
     known = [values for values in all_settings if values]
@@ -143,7 +143,7 @@ def differing_settings(runs: list[Run]) -> dict[str, list[Any]]:
 
 
 def winner(values: list[float], higher_is_better: bool) -> int | None:
-    """Index of the best value; None where fewer than two are known or the best is shared."""
+    """Index of the best value; None if fewer than two are known or several are best."""
     known = [(v if higher_is_better else -v, i) for i, v in enumerate(values) if math.isfinite(v)]
     if len(known) < 2:
         return None
@@ -152,7 +152,7 @@ def winner(values: list[float], higher_is_better: bool) -> int | None:
 
 
 def duration(hours: float) -> str:
-    """Hours as text: in minutes or seconds where that reads better."""
+    """Hours as text: in minutes or seconds if short."""
     if not math.isfinite(hours):
         return "unknown"
     return f"{hours:.2f} h" if hours >= 1 else f"{hours * 60:.1f} min" if hours * 60 >= 1 else f"{hours * 3600:.1f} s"

@@ -18,9 +18,10 @@ CONFIDENCE = 0.95
 
 
 def pooled_deviation(found: "Sequence[RankedSetting]") -> tuple[float, int]:
-    """Deviation of a seed, taken over all settings, and its degrees of freedom; NaN where none has two seeds.
+    """Standard deviation between seeds, pooled over all settings, and its degrees of freedom; NaN where none has two
+    seeds.
 
-    Pooling is needed because few seeds alone estimate a deviation badly.
+    Pooling is needed because few seeds give a poor estimate of a deviation.
     """
     several = [repeated.values for repeated in found if len(repeated.values) > 1]
     freedom = sum(len(values) - 1 for values in several)
@@ -38,7 +39,7 @@ def interval(one: "RankedSetting", other: "RankedSetting", found: "Sequence[Rank
 
 
 COMPLETED, INTERRUPTED, PRUNED, FAILED, RUNNING = "completed", "interrupted", "pruned", "failed", "running"
-FINAL_STATUSES = (COMPLETED, PRUNED, FAILED)  # final; all others are resumed
+FINAL_STATUSES = (COMPLETED, PRUNED, FAILED)  # final states; trainings in other states are resumed
 STATUS_ORDER = (COMPLETED, INTERRUPTED, PRUNED, FAILED)  # of the ranking
 RANKING = ("rank", "setting", "status", "seeds", "map_mean", "map_deviation", "map50_mean", "loss_mean", "wall_time")
 LEAST_DIFFERENCE = 1e-4  # of mAP: settings that differ by less count as equal
@@ -77,7 +78,7 @@ class TrialRun:
             or not is_plain
             or not is_whole(self.id, 0, MAX_TRAININGS)
         ):
-            raise ValueError("it has other values than trials have")
+            raise ValueError("its values do not fit a trial")
 
     @property
     def record(self) -> dict[str, Any]:
@@ -103,7 +104,7 @@ class TrialRun:
 
     @property
     def final(self) -> CurvePoint:
-        """The last validation; a failed training has none that can be compared."""
+        """The last validation; NaN for a failed training."""
         return self.validated[-1] if self.validated and self.status != FAILED else CurvePoint(0, math.nan)
 
     @property
@@ -135,11 +136,11 @@ def read_curve(folder: Path) -> list[CurvePoint]:
 class RankedSetting:
     """One setting over its seeds.
 
-    count: its seeds that came as far as any of them; values, map, spread: their final mAP, its mean and deviation.
+    count: its seeds with the most progress; values, map, spread: their final mAP, its mean and deviation.
     """
 
     def __init__(self, setting: int, runs: Sequence[TrialRun]):
-        self.setting, self.run = setting, runs[0]  # whose settings are those of all
+        self.setting, self.run = setting, runs[0]  # its settings are those of all seeds
         self.status = min((run.status for run in runs), key=STATUS_ORDER.index)
         self.seconds = sum(run.seconds for run in runs)
         counted = [run for run in runs if run.status == self.status]
@@ -181,20 +182,20 @@ def aligned(rows: Sequence[Sequence[Any]]) -> str:
 
 
 def readable(value: float | None) -> str:
-    """Four decimals, more where these would all be zero."""
+    """Four decimals, or more if these would all be zero."""
     if value is None:
         return "-"
     return f"{value:.4f}" if abs(value) >= 0.001 or value == 0 else f"{value:.2g}"
 
 
 def best_settings(ranked: Sequence[RankedSetting]) -> Mapping[str, Any] | None:
-    """The settings for a full run; None where none completed, or all came out equal."""
+    """The settings for a full run; None if none completed or all are equal."""
     completed, are_equal = _completed(ranked)
     return completed[0].run.params if completed and not are_equal else None
 
 
 def _completed(ranked: Sequence[RankedSetting]) -> tuple[list[RankedSetting], bool]:
-    """Completed settings, best first; whether they are several with equal mAP."""
+    """Completed settings, best first; and whether there are several, all with equal mAP."""
     found = [place for place in ranked if place.status == COMPLETED and place.map is not None]
     maps = [place.map or 0.0 for place in found]
     return found, len(found) > 1 and max(maps) - min(maps) < LEAST_DIFFERENCE
@@ -216,7 +217,7 @@ def verdict(ranked: Sequence[RankedSetting]) -> str:
     if math.isinf(limits[second]):
         return (
             f"Setting {best.setting} leads setting {second.setting} by {readable(leads[second])}. "
-            "With one seed each, how much of that is chance is unknown; --repeat 3 shows it."
+            "With one seed each, how much of this is chance is unknown; --repeat 3 shows it."
         )
     near, limit = [str(place.setting) for place in leads if leads[place] <= limits[place]], readable(limits[second])
     if not near:

@@ -1,7 +1,7 @@
 """The Optuna study of trials: its database, its sampler and pruners, and the results it stores for each setting.
 
-One Optuna trial is one setting, trained with each seed in turn; its attribute `run K` holds the result of seed K. Where
-the process of a trial ends before it, by a kill, Ctrl-C or the loss of a machine, the same setting is enqueued again as
+One Optuna trial is one setting, trained with each seed in turn; its attribute `run K` holds the result of seed K. If
+the process of a trial ends early, by a kill, Ctrl-C or the loss of a machine, the same setting is enqueued again as
 another trial with the attributes of the first.
 """
 
@@ -22,17 +22,18 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 from yolov7fast.core.errors import UserError, one_line
 from yolov7fast.reports.trial_ranking import FAILED, FINAL_STATUSES, RUNNING, TrialRun
 
-HEARTBEAT_SECONDS, GRACE_SECONDS = 30, 300  # in a shared database: a trial without heartbeat for so long is retried
+# in a shared database: a trial without heartbeat is retried after GRACE_SECONDS
+HEARTBEAT_SECONDS, GRACE_SECONDS = 30, 300
 DRIVERS = ("sqlalchemy", "sqlite3", "optuna.exceptions")  # modules of exceptions that concern a database
 # attributes of a trial; RUN: with the index of a seed; RETRIED: number of the first trial of the same setting
 SETTINGS, NUMBER, RUN, RETRIED = "settings", "setting", "run ", "retried"
-REDUCTION = 3  # of successive halving: at each rung one trial in so many continues
+REDUCTION = 3  # of successive halving: one of this many trials continues at each rung
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 
 
 class KeyedSampler(TPESampler):
-    """TPE with draws keyed by seed, setting and name: a resumed search draws what it would have drawn."""
+    """TPE with draws keyed by seed, setting and name: a resumed search draws the same values."""
 
     def __init__(self, seed: int):
         super().__init__()
@@ -44,7 +45,7 @@ class KeyedSampler(TPESampler):
 
 
 def make_pruner(name: str, first: int) -> BasePruner:
-    """Optuna's pruner of that name; first: epochs before it judges a trial for the first time."""
+    """Optuna's pruner of that name; first: epochs before it first judges a trial."""
     if name == "asha":
         return SuccessiveHalvingPruner(min_resource=first, reduction_factor=REDUCTION)
     return MedianPruner(n_startup_trials=3, n_warmup_steps=first) if name == "median" else NopPruner()
@@ -64,7 +65,7 @@ def failures_named(url: str, what: str = "of the trials failed", kinds: tuple[st
 
 
 def open_study(url: str, name: str, plan: Mapping[str, Any], is_shared: bool, **parts: Any) -> optuna.Study:
-    """The study, created or joined; one that began with another plan is refused. parts: sampler and pruner."""
+    """The study, created or opened; one that was started with another plan is refused. parts: sampler and pruner."""
     options: dict[str, Any] = {"engine_kwargs": {"pool_pre_ping": True}}
     if url.startswith("sqlite"):
         options = {"engine_kwargs": {"connect_args": {"timeout": 60}}}
@@ -81,7 +82,7 @@ def open_study(url: str, name: str, plan: Mapping[str, Any], is_shared: bool, **
         if different := sorted(key for key in {*stored, *plan} if stored.get(key) != plan.get(key)):
             began = f"began with other settings ({', '.join(different)}); use the same, or another --study"
             raise UserError(f"the study '{name}' in {url} {began}")
-        fail_stale_trials(study)  # without heartbeats it does nothing
+        fail_stale_trials(study)  # has no effect without heartbeats
     return study
 
 
@@ -124,7 +125,8 @@ class SettingTable:
         return dict(self.numbered())
 
     def retry_unfinished(self, is_shared: bool) -> None:
-        """Enqueue again what an earlier process left: interrupted trials, and running ones that only it could train.
+        """Enqueue again the trials that an earlier process left: interrupted ones, and running ones that only it could
+        train.
 
         In a shared database running trials without heartbeat are enqueued when it is opened.
         """
@@ -138,7 +140,7 @@ class SettingTable:
                 self.study.tell(trial.number, state=TrialState.FAIL)
 
     def is_open(self, setting: int, trial: FrozenTrial) -> bool:
-        """Whether a trial is not done: also one that Optuna failed without a training that has failed."""
+        """Whether a trial is not done; also true for one that Optuna marked as failed although no training failed."""
         if trial.state == TrialState.FAIL:
             return all(run.status != FAILED for run in self.runs(setting, trial))
         return not trial.state.is_finished()
@@ -164,7 +166,7 @@ class SettingTable:
         return [run for run in runs if run.status != RUNNING]
 
     def waiting_settings(self, count: int) -> int:
-        """Settings that no process has taken; count: all that a list has or a search draws."""
+        """Settings that no process has taken; count: the number of settings of a list or a search."""
         current = self.current()
         return sum(t.state == TrialState.WAITING for t in current.values()) + max(0, count - len(current))
 

@@ -1,7 +1,7 @@
 """Evolution of hyper-parameters: each generation trains once with a mutation of one of the best so far.
 
-State lives in evolve.txt in the run folder: 7 results and the hyper-parameters of each run, best first. Genes are
-matched by name; what is no gene, such as whether the loss is OTA, stays as the hyp file has it.
+The state is evolve.txt in the run folder: 7 results and the hyper-parameters of each run, best first. Genes are
+matched by name; entries that are not genes, such as `loss_ota`, keep the value of the hyp file.
 """
 
 import shutil
@@ -72,7 +72,7 @@ def read_history(file: Path, names: list[str]) -> np.ndarray:
 def write_history(history: np.ndarray, hyp: Mapping[str, Any], run_dir: Path) -> None:
     """evolve.txt best first and without repeats, its plot, and the best set as hyp_evolved.yaml.
 
-    hyp: the complete set that evolution began with, for the keys that are no genes.
+    hyp: the complete initial set, for the keys that are not genes.
     """
     rows = np.unique(history, axis=0)
     rows = rows[np.argsort(-fitness(rows), kind="stable")]
@@ -84,7 +84,7 @@ def write_history(history: np.ndarray, hyp: Mapping[str, Any], run_dir: Path) ->
 
 
 def bucket_copy(bucket: str, file: Path, upload: bool) -> None:
-    """Exchange evolve.txt with a storage bucket, where one is named."""
+    """Copy evolve.txt to or from a storage bucket, if one is given."""
     if not bucket:
         return
     if not shutil.which("gsutil"):

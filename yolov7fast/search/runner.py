@@ -53,19 +53,19 @@ from yolov7fast.search.trial_training import Budget, Space, TrialTraining, read_
 
 LOCK, DATABASE, VERSION = ".lock", "study.db", 6
 FIELD_TYPES = {"options": dict, "base": dict, "space": dict, "trials": list, "files": dict, "timestamp": str}
-MIN_VALIDATIONS = 3  # a trial that may be pruned is validated so many times at least
-SHARED = ("repeat", "budget_epochs", "budget_subset", "budget_size")  # options that machines must agree in
+MIN_VALIDATIONS = 3  # minimum number of validations of a trial that may be pruned
+SHARED = ("repeat", "budget_epochs", "budget_subset", "budget_size")  # options that must be equal on all machines
 
 
 def run_trials(opt: Namespace, make_training: Callable[[str, Budget], TrialTraining] | None = None) -> int:
-    """Check what the options describe, then run the trials; returns the exit code."""
+    """Check the options, then run the trials; returns the exit code."""
     return started_trials(opt, make_training)[0]
 
 
 def started_trials(
     opt: Namespace, make_training: Callable[[str, Budget], TrialTraining] | None = None
 ) -> tuple[int, list[TrialRun]]:
-    """The exit code, and all trainings that have begun."""
+    """The exit code, and all trainings that were started."""
     folder, began = Path(opt.output_dir), time.monotonic()
     stored = read_plan(folder) if opt.resume else None
     if stored:
@@ -103,12 +103,12 @@ def make_plan(opt: Namespace, training: TrialTraining, space: Space) -> dict[str
         "version": VERSION,
         "timestamp": datetime.now().strftime("%Y%m%d_%H%M%S"),
         "options": {name: getattr(opt, name) for name in STORED_FLAGS},
-        "base": read_yaml_chain(training.base_config),  # with all it inherits
+        "base": read_yaml_chain(training.base_config),  # with everything that it inherits
         "space": {name: str(distribution) for name, distribution in space.items()},
         "trials": read_trials(opt.trials_file, training) if opt.trials_file else [],
         "files": training.digests(),
     }
-    return json.loads(json.dumps(plan, default=str))  # as it will be read back
+    return json.loads(json.dumps(plan, default=str))  # in the form in which it is read back
 
 
 def read_plan(folder: Path) -> dict[str, Any]:
@@ -118,10 +118,10 @@ def read_plan(folder: Path) -> dict[str, Any]:
         raise UserError(f"--resume: there are no trials to resume in {folder} ({FILE} is missing)")
     plan = read_json(path, remedy=REMEDY)
     if not isinstance(plan, dict) or plan.get("version") != VERSION:
-        raise UserError(f"{path} is no record of trials of version {VERSION}; choose another --output-dir")
+        raise UserError(f"{path} is not a record of trials of version {VERSION}; choose another --output-dir")
     damaged = [name for name, kind in FIELD_TYPES.items() if not isinstance(plan.get(name), kind)]
     if damaged or not re.fullmatch(r"\w{1,40}", plan["timestamp"], re.ASCII):  # it becomes part of file names
-        raise UserError(f"{path} is damaged: '{[*damaged, 'timestamp'][0]}' is not what trials have; {REMEDY}")
+        raise UserError(f"{path} is damaged: '{[*damaged, 'timestamp'][0]}' is invalid; {REMEDY}")
     return plan
 
 
@@ -142,7 +142,8 @@ class NoResult(Exception):
 
 
 class TrialRunner:
-    """Trains the settings of a study on this machine, as many at once as there are jobs, then reports."""
+    """Trains the settings of a study on this machine, several in parallel on several devices, and writes the
+    results."""
 
     def __init__(
         self, opt: Namespace, training: TrialTraining, plan: Mapping[str, Any], space: Space, url: str, deadline: float
@@ -153,7 +154,7 @@ class TrialRunner:
         self.count = opt.trials if space else len(self.settings)
         self.threshold, self.is_shared = opt.early_stop_threshold, bool(opt.storage)
         seed, epochs = (training.base["seed"] or 0) if opt.seed is None else opt.seed, training.epochs({})
-        first = opt.first_rung or max(1, min(2, epochs // 2), epochs // 9)  # before it, mAP is mostly chance
+        first = opt.first_rung or max(1, min(2, epochs // 2), epochs // 9)  # before it, mAP is mostly noise
         same = {"base": plan["base"], "space": plan["space"], **{name: getattr(opt, name) for name in SHARED}}
         pruner = database.make_pruner(opt.pruner if space else "none", first)
         parts = {"sampler": database.KeyedSampler(seed), "pruner": pruner}
@@ -165,11 +166,11 @@ class TrialRunner:
             self.devices.put(device)
         self.active: dict[int, TrialRun] = {}  # trainings of this process by id, also ended ones
         self.stop, self.writing = StopRequest(self.end_at_once), threading.Lock()
-        self.fault, self.lost = "", ""  # why trainings are killed; which setting another machine has taken over
+        self.fault, self.lost = "", ""  # why trainings are killed: the setting that another machine has taken over
 
     @property
     def stopping(self) -> str:
-        """Why no more trainings are started, and running ones are to end; empty: they are not."""
+        """Why no more trainings are started and running ones must end; empty: continue."""
         if self.fault or self.stop:
             return self.fault or "stopped by Ctrl-C or SIGTERM"
         return "the time budget is used up" if time.monotonic() >= self.deadline else ""
@@ -199,7 +200,7 @@ class TrialRunner:
         raise KeyboardInterrupt
 
     def stop_when_done(self, study: optuna.Study, _: Any) -> None:
-        """Optuna's callback after each trial: also where other machines have taken the rest."""
+        """Optuna's callback after each trial, also if other machines have taken the rest."""
         if self.stopping or not self.trials.waiting_settings(self.count):
             study.stop()
 
@@ -216,7 +217,7 @@ class TrialRunner:
         return self.stop.exit_code or int(bool(runs) and all(run.status == FAILED for run in runs))
 
     def objective(self, trial: Trial) -> float:
-        """Mean of the final mAP@.5:.95 of a setting; any fault ends the trainings of all jobs."""
+        """Mean of the final mAP@.5:.95 of a setting; any error ends all trainings of this process."""
         device = self.devices.get()
         try:
             if self.stopping:
@@ -224,17 +225,17 @@ class TrialRunner:
             return self.train_setting(trial, device)
         except (NoResult, optuna.TrialPruned):
             raise
-        except optuna.exceptions.UpdateFinishedTrialError:  # this machine was silent for too long
+        except optuna.exceptions.UpdateFinishedTrialError:  # this machine has sent no heartbeat for too long
             self.fault = self.lost = f"another machine has taken over setting {trial.user_attrs.get(database.NUMBER)}"
             raise
         except BaseException:
-            self.fault = self.fault or "another trial ended by a fault"
+            self.fault = self.fault or "another trial failed"
             raise
         finally:
             self.devices.put(device)
 
     def train_setting(self, trial: Trial, device: str) -> float:
-        """Train with each seed in turn; where settings are drawn, the other seeds only if the first one completes."""
+        """Train with each seed in turn; in a search, the other seeds only if the first one completes."""
         (setting,) = (setting for setting, known in self.trials.numbered() if known.number == trial.number)
         trial.set_user_attr(database.NUMBER, setting)
         fault = "" if database.SETTINGS in trial.user_attrs else self.choose(trial, setting)
@@ -261,7 +262,7 @@ class TrialRunner:
     def choose(self, trial: Trial, setting: int) -> str:
         """Take the settings of a trial from the list or the ranges; returns why they cannot be used together, or ''."""
         params, fault = database.suggest(trial, self.space) if self.space else self.settings[setting - 1], ""
-        try:  # each range was checked alone
+        try:  # each range was checked separately
             params = self.training.checked(params, "drawn")
         except UserError as error:
             fault = str(error)
@@ -269,7 +270,7 @@ class TrialRunner:
         return fault
 
     def train(self, trial: Trial, run: TrialRun, device: str) -> None:
-        """Start a training, or resume it from its checkpoint, and follow it to its end."""
+        """Start a training, or resume it from its checkpoint, and monitor it until it ends."""
         code, began, before = 0, time.monotonic(), self.bar.n
         run.status, run.reason, run.curve = RUNNING, "", []
         self.active[run.id] = run
@@ -286,7 +287,7 @@ class TrialRunner:
             output = self.folder / run.name / child.OUTPUT
             code = child.follow(self.command(run, device), output, update, len(self.jobs))
             run.seconds += time.monotonic() - began
-            update()  # what an ended process has written is complete
+            update()  # the files of an ended process are complete
         if run.status != PRUNED:
             run.status, run.reason = self.outcome(run, code)
         self.bar.update(max(0, self.training.epochs(run.params) - (self.bar.n - before)))
@@ -303,7 +304,7 @@ class TrialRunner:
         return [*self.training.command, *flags, *(["--device", device] if device else [])]
 
     def read_epochs(self, trial: Trial, run: TrialRun) -> None:
-        """Judge each new epoch once, in order; epochs after the one that it is pruned at do not count."""
+        """Judge each new epoch once, in order; epochs after pruning are ignored."""
         for point in read_curve(self.folder / run.name):
             if point.epoch >= run.epochs and run.status != PRUNED:
                 run.curve.append(point)
@@ -385,7 +386,7 @@ def write_results(table: Path, runs: Sequence[TrialRun], training: TrialTraining
     print(f"\n{summary}\n\nwritten: {table}, {text.name}")
     best, path = best_settings(ranked), table.with_name("best.yaml")
     if best is None:
-        path.unlink(missing_ok=True)  # of an earlier part of these trials
+        path.unlink(missing_ok=True)  # of an earlier start of these trials
     else:
         content, arguments = training.full_run(best, path)
         write_atomically(path, yaml.safe_dump(content, sort_keys=False))

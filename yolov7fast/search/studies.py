@@ -1,7 +1,7 @@
 """Studies: every combination of some settings, with several seeds, at equal epochs and at equal minutes.
 
 Each part is a list of trials (`runner`) in a folder of the study; the report is the comparison page of all trainings
-with the means of each configuration in front. The same command resumes a study that was stopped.
+preceded by the means of each configuration. The same command resumes a study that was stopped.
 """
 
 import itertools
@@ -62,7 +62,7 @@ class StudyPart:
     runs: list[TrialRun] = field(default_factory=list)  # completed trainings
 
     def train(self, base: Mapping[str, Any], *flags: str) -> int:
-        """Train what is not done yet; returns the exit code of the trials."""
+        """Train the unfinished trials; returns the exit code of the trials."""
         self.folder.mkdir(parents=True, exist_ok=True)
         base_file, list_file = self.folder / "base.yaml", self.folder / "trials_file.json"
         write_atomically(base_file, yaml.safe_dump(dict(base), sort_keys=False))
@@ -108,7 +108,7 @@ class StudyPart:
 def run_study(
     base: Mapping[str, Any], settings: list[dict[str, str]], repeat: int, epochs: int, minutes: float, output: Path
 ) -> ComparisonReport | int:
-    """Train what is missing; returns the report, or the exit code where a signal or failures ended the trainings."""
+    """Train the missing trials; returns the report, or the exit code where a signal or failures ended the trainings."""
     seeds, first = ("--repeat", str(repeat)), StudyPart("equal epochs", output / "equal_epochs", [*settings])
     parts = [first]
     if code := first.train(base, *seeds, "--budget-epochs", str(epochs)):

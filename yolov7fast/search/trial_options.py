@@ -35,24 +35,24 @@ FLAGS = [
     inputs("--trials-file", str, "", "json or yaml: a list of settings to try, such as experiments/lr_bs.json"),
     inputs("--search", str, "", "yaml of ranges to draw settings from (Optuna), such as experiments/space.yaml"),
     inputs("--trials", int, 20, "settings that --search draws in all", low=1, fixed=False),
-    inputs("--repeat", int, 1, "seeds for each setting; more than one gives mean, deviation and what is noise", low=1),
+    inputs("--repeat", int, 1, "seeds for each setting; more than one gives mean, deviation and the noise", low=1),
     inputs("--seed", int, None, "first seed of the trials, and seed of the search; default: the base file's", low=0),
     inputs("--storage", str, "", STORAGE_HELP),
     inputs("--study", str, "trials", "name of the search in its database"),
     budget("--budget-epochs", int, None, "epochs of each trial; default: the base configuration's", low=1),
     budget("--budget-subset", int, None, "images that each trial trains on; default: the base configuration's", low=1),
     budget("--budget-size", int, None, SIZE_HELP, low=32),
-    budget("--time-budget", str, "", "end after so long, such as 2h or 1h30m; --resume continues", fixed=False),
+    budget("--time-budget", str, "", "end after this time, such as 2h or 1h30m; --resume continues", fixed=False),
     pruning("--early-stop-threshold", float, 0.0, THRESHOLD_HELP),
     pruning("--pruner", str, "asha", PRUNER_HELP, choices=("asha", "median", "none")),
     pruning("--first-rung", int, None, RUNG_HELP, low=1),
     places("--output-dir", str, "outputs/trials", "folder of the tables, the plot and one folder for each trial"),
     places("--resume", bool, False, "resume the trials in --output-dir"),
-    places("--devices", str, "", "a trial at a time on each of these, such as 0,1; 0,0: two on the first GPU"),
+    places("--devices", str, "", "one trial at a time on each of these, such as 0,1; 0,0: two on the first GPU"),
 ]
 STORED_FLAGS = {
     flag.dest: flag for flag in FLAGS if flag.fixed or flag.dest == "trials"
-}  # what makes these trials themselves
+}  # options that identify these trials
 STATUS_HELP = """\
 Each trial ends as completed, pruned, failed (a crash, no memory, a loss that is not a number: the reason is recorded)
 or interrupted. trials_{timestamp}.csv is rewritten after every trial; final_map is mAP@.5:.95 of the last validation,
@@ -60,12 +60,12 @@ best_epoch counts from 0, wall_time is in seconds. Of an ended trial only weight
 
 
 def parser() -> Parser:
-    description = "Find good settings for little money: many short trainings, ranked."
+    description = "Search for good settings: many short trainings, ranked."
     return Parser(FLAGS, prog=program("trials").invocation, description=description, epilog=STATUS_HELP)
 
 
 def check(opt: Namespace) -> None:
-    """Refuse impossible or contradicting flags, each by name, and with the file that most of them come from."""
+    """Refuse impossible or contradicting flags, each by name, and with the file that contains most of them."""
     try:
         _check(opt)
     except UserError as error:

@@ -1,4 +1,4 @@
-"""A training command as trials use it: its settings, the effect of a budget, the run file of one trial.
+"""The training command of trials: its settings, the effect of a budget, the run file of one trial.
 
 Settings are flags of the command (`batch_size`, `training.batch_size`). One flag of a family may hold inner settings:
 `hyp` the entries of the hyper-parameter file (`lr0`, `hyp.lr0`), `network` the keys of a DETR network's configuration.
@@ -31,7 +31,7 @@ from yolov7fast.nn.detr_config import check_network_setting, network_settings
 from yolov7fast.reports.run_results import number
 from yolov7fast.training.hyperparameters import KEYS, check_hyp, load_hyp
 
-FULL_RUN_FACTOR = 20  # epochs of a full run, in those of a trial, where the base has no more than the trial
+FULL_RUN_FACTOR = 20  # epochs of a full run as a multiple of a trial's, if the base has no more than the trial
 
 
 class Budget(NamedTuple):
@@ -72,7 +72,7 @@ class TrialTraining:
                 value = flag.default if flag.trials.reset else amount
                 self.budgeted[name] = flag.value_of(value, "the budget")
             if self.base[name] and not flag.trials.in_base:
-                raise UserError(f"{base_config}: '{name}' cannot be in what trials build on; leave it out")
+                raise UserError(f"{base_config}: '{name}' cannot be in the base configuration of trials; leave it out")
         self.checked({}, f"{base_config} with this budget")
 
     def inner_value(self, name: str, value: Any, where: str) -> Any:
@@ -87,7 +87,7 @@ class TrialTraining:
             raise UserError(f"{where}: unknown setting '{key}'{nearest(plain, known)}")
         name = flag or inner
         if flag and (instead := self.flags[flag].trials.instead):
-            raise UserError(f"{where}: '{key}' is not for trials to set: use {instead}")
+            raise UserError(f"{where}: '{key}' cannot be set by trials: use {instead}")
         if name in self.budgeted:
             raise UserError(f"{where}: '{key}' is set for all trials by the budget; leave out one of the two")
         self.user_names.setdefault(name, key)
@@ -100,7 +100,7 @@ class TrialTraining:
         return self.flags[name].value_of(value, where) if name in self.flags else self.inner_value(name, value, where)
 
     def checked(self, settings: Mapping[str, Any], where: str) -> dict[str, Any]:
-        """The settings as the command takes them; those that cannot be, or not together, are refused."""
+        """The settings as the command takes them; impossible values and combinations are refused."""
         values = {name: self.value(name, value, where) for name, value in settings.items()}
         options = self.options(values)
         try:
@@ -112,7 +112,7 @@ class TrialTraining:
         return values
 
     def check_files(self, options: Mapping[str, Any]) -> None:
-        """Refuse files that are not there."""
+        """Refuse files that do not exist."""
         check_file(options["weights"])
 
     def epochs(self, settings: Mapping[str, Any]) -> int:
@@ -131,7 +131,7 @@ class TrialTraining:
         return options
 
     def _flags(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Settings as a run file has them: inner ones laid over those of the base, inside their flag."""
+        """Settings in the form of a run file: inner ones are merged over those of the base, inside their flag."""
         flags = {name: value for name, value in settings.items() if name in self.flags}
         for name, value in settings.items():
             if name not in self.flags:
@@ -142,9 +142,9 @@ class TrialTraining:
         return flags
 
     def note(self) -> str:
-        """What to tell the user of changes to the base configuration."""
+        """Messages about changes to the base configuration."""
         wanted, used = self.base["eval_interval"], self.base_value("eval_interval")
-        few = f"eval_interval {wanted} leaves a trial too few validations to be pruned by"
+        few = f"eval_interval {wanted} gives a trial too few validations for pruning"
         return f"{few}: trials are validated every {used} epochs" if used != wanted and self.epochs({}) > 1 else ""
 
     def delete_checkpoints(self, folder: Path) -> None:

@@ -1,7 +1,8 @@
-"""The config of a training run: one frozen dataclass with a field for each flag and for what follows from the flags.
+"""The config of a training run: one frozen dataclass with a field for each flag and for values that follow from the
+flags.
 
-`TrainConfig` has what every family of detectors has, its subclasses add the flags of their family. Nothing changes a
-config after it is made: a function that must returns a new one (`dataclasses.replace`).
+`TrainConfig` has what every family of detectors has, its subclasses add the flags of their family. A config is never
+changed: functions return a new one (`dataclasses.replace`).
 """
 
 from collections.abc import Mapping
@@ -10,7 +11,7 @@ from typing import Any, Self
 
 from yolov7fast.training.checkpoints.resume import Limits
 
-AUTO_BATCH = "auto"  # --batch-size auto: what fits into memory; a resumed run keeps the batch that was chosen
+AUTO_BATCH = "auto"  # --batch-size auto: the largest batch that fits into memory; a resumed run keeps the chosen batch
 SAVE_MINUTES = 10.0  # between checkpoints inside an epoch, unless --save-every or --nosave says otherwise
 # facts of one command line, not settings of the run
 NOT_STORED = (
@@ -21,7 +22,7 @@ NOT_STORED = (
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """A run of any family. `docs/flags.md` says what each flag means."""
+    """A run of any family. `docs/flags.md` describes each flag."""
 
     # --- flags: data and loading
     data: str = "data/coco.yaml"
@@ -74,16 +75,16 @@ class TrainConfig:
     bbox_interval: int = -1
     save_period: int = -1
     artifact_alias: str = "latest"
-    # --- what follows from the flags
+    # --- values that follow from flags
     world_size: int = 1  # processes
     global_rank: int = -1  # of this process; -1: the only one
     save_dir: str = ""  # the run's folder; empty until it is chosen
     shuffled: bool | None = None  # whether epochs are permuted
-    test_size: int = 0  # of validation; 0: the last stage of the resize schedule has it
+    test_size: int = 0  # of validation; 0: that of the last stage of the resize schedule
     given: tuple[str, ...] = ()  # flags on the command line
     in_file: tuple[str, ...] = ()  # flags in the run file
     automatic_batch: bool = False  # `batch_size` was chosen for --batch-size auto
-    starts_over: bool = False  # tables of results that a lost process left in the folder are removed
+    starts_over: bool = False  # tables of results that a killed process left in the folder are removed
     resume_time: int = 0  # st_mtime_ns of the checkpoint when it was read
     keep_files: bool = True  # False: a generation of --evolve or a measurement, which writes no checkpoints or plots
 

@@ -1,4 +1,4 @@
-"""The DETR family: what trains detectors of transformers, their AdamW and learning rates, and `--profile`."""
+"""The DETR family: training of detectors of transformers, AdamW and its learning rates, and `--profile`."""
 
 import logging
 import math
@@ -37,7 +37,7 @@ WARM_STEPS = 3  # of --profile, before the measurement
 
 
 class DetrFamily(Family):
-    """A DETR network with all that trains it."""
+    """A DETR network with its loaders, loss and optimizer."""
 
     name = "detr"
     loss_names = (*PARTS, "total")
@@ -49,12 +49,12 @@ class DetrFamily(Family):
     strips_final_checkpoint = True
     metric_names = (AP_SMALL, PEAK_MEMORY)
     dataset_class = DetrDataset
-    finds_unused_parameters = True  # a batch without any box leaves RT-DETR's denoising unused
+    finds_unused_parameters = True  # a batch without any box gives no gradient to RT-DETR's denoising
     advice = {  # noqa: RUF012 (read only)
         "data": Advice("waiting for data", (FAST_LOADER, DISK_CACHE, WORKERS)),
         "loss": Advice("the loss, whose matcher runs on the host", (Remedy("--profile 50, which measures it"),)),
         "network": Advice(
-            "the network, as it should be",
+            "the network (the usual case)",
             (
                 Remedy("a smaller --img-size"),
                 Remedy("--resize-schedule"),
@@ -155,7 +155,7 @@ class DetrFamily(Family):
     def checkpoint_content(self, progress: Progress) -> dict[str, Any]:
         """Plain values and state dicts; weights that `resume` holds too are stored once.
 
-        Rates follow from the schedule and the global step alone: `scheduler` is for readers of the file.
+        Rates depend only on the schedule and the global step: `scheduler` is for readers of the file.
         """
         return {
             **self.model.description(),
@@ -173,7 +173,7 @@ class DetrFamily(Family):
 
 
 def peak_memory_gb(device: torch.device) -> float:
-    """The most memory so far: of the GPU where there is one, else of this process."""
+    """The peak memory so far: of the GPU if there is one, else of this process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 1e9
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
@@ -215,7 +215,7 @@ class DropSchedule:
         return Rates(tuple(lr * factor for lr in self.base), 0.0, 1)
 
     def state(self, global_step: int, epoch: int) -> dict[str, Any]:
-        """Plain values for a checkpoint: the settings, how far the run is, and the rates of its next iteration."""
+        """Plain values for a checkpoint: the settings, the progress of the run, and the rates of its next iteration."""
         place = {"global_step": global_step, "epoch": epoch, "last_lr": list(self.rates(global_step, epoch).lrs)}
         return {**asdict(self), "base": list(self.base), **place}
 

@@ -27,9 +27,8 @@ _patient: Any = None  # the group of those long waits
 
 @dataclass(frozen=True)
 class World:
-    """This process among all: rank is -1 when there is only one process.
-
-    launcher: torchrun's process, without which nobody ends the others when one is lost; 0: started in another way.
+    """This process among all: rank is -1 if there is only one process. launcher: torchrun's process, which ends the
+    others if one is lost; 0: started in another way.
     """
 
     rank: int = -1
@@ -84,7 +83,7 @@ def join(world: World, device: torch.device, total_batch: int, minutes: float = 
         torch.cuda.set_device(world.local_rank)
         device = torch.device("cuda", world.local_rank)
     if not dist.is_initialized():
-        # Its functions have the group of the moment as a default. Imported later, as DistributedDataParallel would,
+        # Its functions have the current group as a default. Imported later, as DistributedDataParallel would,
         # they would keep the group alive, and `leave` could not end it.
         importlib.import_module("torch.distributed.nn.functional")
         backend = "cuda:nccl,cpu:gloo" if device.type == "cuda" else "gloo"
@@ -94,8 +93,8 @@ def join(world: World, device: torch.device, total_batch: int, minutes: float = 
 
 
 def init_group(backend: str, minutes: float) -> None:
-    """As `init_process_group` does by itself, but under keys of this start alone."""
-    from torch.distributed.distributed_c10d import PrefixStore  # absent from builds that cannot distribute
+    """As `init_process_group` does by itself, but under keys of this start only."""
+    from torch.distributed.distributed_c10d import PrefixStore  # absent from builds without torch.distributed
     from torch.distributed.rendezvous import rendezvous
 
     start = timedelta(minutes=max(minutes, MINUTES))  # they may take longer to start than to answer in a step
@@ -110,17 +109,18 @@ def init_group(backend: str, minutes: float) -> None:
 
 
 def name_of_start(store: "Store", rank: int, size: int, timeout: timedelta) -> str:
-    """A name that this start of the processes shares and no earlier one had; all their later keys begin with it.
+    """A name that is shared by this start of the processes and differs from earlier ones; all later keys begin with it.
 
-    torchrun keeps its store when it restarts a run, with the addresses of the processes that are gone: one that is
-    early would read such an address and be refused. torchrun's count of restarts would not do, it differs by machine.
+    torchrun keeps its store when it restarts a run, with the addresses of processes that have ended: an early process
+    would read such an address and fail to connect. torchrun's count of restarts cannot be used, because it differs by
+    machine.
     """
     own = uuid.uuid4().hex
     deadline = time.monotonic() + timeout.total_seconds()
     try:
         if rank:
             store.set(f"waiting/{rank}", own)
-            name = store.get(f"start/{own}").decode()  # waits: only a first process that lives now can answer
+            name = store.get(f"start/{own}").decode()  # waits: only the running first process can answer
             store.set(f"joined/{name}/{rank}", "")
             return name
         for other in range(1, size):
@@ -128,7 +128,7 @@ def name_of_start(store: "Store", rank: int, size: int, timeout: timedelta) -> s
             while not store.check(joined):
                 if time.monotonic() > deadline:
                     raise dist.DistStoreError(f"rank {other} has not joined")
-                greeting = store.get(f"waiting/{other}").decode()  # it may still be that of one that is gone
+                greeting = store.get(f"waiting/{other}").decode()  # it may still be that of an ended process
                 store.set(f"start/{greeting}", own)
                 with contextlib.suppress(dist.DistStoreError):
                     store.wait(joined, timedelta(seconds=0.1))
@@ -141,10 +141,10 @@ def name_of_start(store: "Store", rank: int, size: int, timeout: timedelta) -> s
 
 
 def leave() -> None:
-    """End the process group and its threads: one that still has a tensor to drop when Python ends aborts the process.
-
-    For the end of a good run, when DistributedDataParallel is gone: if that held the last reference, its end would
-    wait for threads that wait for Python. After an error the group is left as it is, for other processes may be dead.
+    """End the process group and its threads: a group that still holds a tensor when Python exits aborts the process.
+    Called at the end of a successful run, when DistributedDataParallel has been deleted: if that held the last
+    reference, its destructor would wait for threads that wait for Python. After an error the group is kept, because
+    other processes may be dead.
     """
     global _patient
     if dist.is_available() and dist.is_initialized():
@@ -153,7 +153,8 @@ def leave() -> None:
 
 
 def any_rank(flags: Sequence[bool], world: World) -> list[bool]:
-    """For each flag whether any process says yes; a few bytes between hosts' CPUs, no device is touched."""
+    """For each flag whether it is true in any process; a few bytes are exchanged between the hosts' CPUs, without the
+    devices."""
     if not world.is_distributed:
         return list(flags)
     votes = torch.tensor([int(flag) for flag in flags])
@@ -171,7 +172,7 @@ def lowest(value: int, world: World) -> int:
 
 
 def from_main(value, world: World, patient: bool = False):
-    """Rank 0's value, on every rank. patient: rank 0 may have hours of work before."""
+    """Rank 0's value, on every rank. patient: rank 0 may work for hours first."""
     if not world.is_distributed:
         return value
     box = [value]
@@ -180,7 +181,7 @@ def from_main(value, world: World, patient: bool = False):
 
 
 def from_all(value, world: World) -> list:
-    """Every rank's value in order, on the main process; what others get is their own alone."""
+    """Every rank's value in order, on the main process; the others get only their own."""
     if not world.is_distributed:
         return [value]
     if not world.is_main:
@@ -203,7 +204,7 @@ def main_first(world: World) -> Iterator[None]:
 
 @contextlib.contextmanager
 def peer_failure_as_user_error(world: World) -> Iterator[None]:
-    """A dead peer shows as a failing collective: raise one sentence instead of a traceback."""
+    """A dead peer causes a failing collective: raise one sentence instead of a traceback."""
     try:
         yield
     except (dist.DistBackendError, RuntimeError) as error:
@@ -225,17 +226,18 @@ def peer_failure_as_user_error(world: World) -> Iterator[None]:
 
 BEATS = 10  # within the time after which a process counts as stopped
 LAST_CALL = 5.0  # seconds
-DONE = 1 << 40  # added to the count of a process that has left the run in good order
+DONE = 1 << 40  # added to the count of a process that has left the run normally
 
 
 class Heartbeat:
-    """Two threads: one counts in the processes' store and looks at the counts of the others, one looks at the first.
+    """Two threads: one increments a counter in the processes' store and reads the others', one watches the first.
 
-    The store lies in rank 0 (or in torchrun): a call waits without a limit where that process is stopped.
+    The store is in rank 0 (or in torchrun): a call waits without a limit if that process is stopped.
     """
 
     def __init__(self, rank: int, size: int, start: str, seconds: float):
-        """start: a name that all processes share, and no earlier start of the run: torchrun keeps its store."""
+        """start: a name that all processes share and that differs for each start of the run: torchrun keeps its
+        store."""
         self.rank, self.size, self.start, self.seconds = rank, size, start, seconds
         self.ended = threading.Event()
         self.last = time.monotonic()  # when the counts were read
@@ -293,4 +295,4 @@ def peers_watched(rank: int, size: int, start: str, minutes: float) -> Iterator[
     finally:
         if heartbeat is not None:
             heartbeat.ended.set()
-            heartbeat.threads[0].join(timeout=LAST_CALL)  # it tells the others that this process leaves
+            heartbeat.threads[0].join(timeout=LAST_CALL)  # tells the others that this process leaves

@@ -1,4 +1,4 @@
-"""`Family`: what a family of detectors brings to training. Everything that families have in common is here.
+"""`Family`: the interface between a family of detectors and the training loop, with everything that families share.
 
 A family must define `name`, `loss_names` and seven methods: `build_network`, `build_optimizer`, `rates`, `to_device`,
 `forward_loss`, `predictor` and `checkpoint_content`. Every other method has a default that it may override.
@@ -50,7 +50,7 @@ def family_class(name: str) -> type["Family"]:
 
 
 def class_names(data: DataYaml, single_cls: bool) -> list[str]:
-    """Of the data set; with --single-cls all labels are one class."""
+    """Class names of the data set; with --single-cls all labels are one class."""
     return ["item"] if single_cls and len(data.names) != 1 else list(data.names)
 
 
@@ -70,9 +70,8 @@ def subset_of(config: TrainConfig) -> Subset | None:
 
 
 def check_labels(dataset, config: TrainConfig, data: DataYaml, nc: int) -> None:
-    """Refuse a class beyond the last and, with --strict-labels, a label that is left out or misread.
-
-    Such a class would be learnt as another one, or end a step with an index out of range.
+    """Refuse a class beyond the last and, with --strict-labels, a label that is left out or misread. Such a class would
+    be learned as another one, or cause an index out of range in a step.
     """
     check_class_range(dataset.labels, dataset.label_files, nc, data.path)
     if config.strict_labels and (lost := dataset.first_loss):
@@ -83,7 +82,7 @@ def check_labels(dataset, config: TrainConfig, data: DataYaml, nc: int) -> None:
 
 
 def warn_of_data(dataset, validation_set, config: TrainConfig, img_size: int) -> None:
-    """Log what looks wrong in the data, such as images that are in both splits."""
+    """Log possible problems of the data, such as images that are in both splits."""
     if validation_set is not None and (twins := same_images(dataset, validation_set)):
         log.warning(f"data: {twins}")
     if signs := odd_signs(dataset, validation_set, img_size):
@@ -91,11 +90,11 @@ def warn_of_data(dataset, validation_set, config: TrainConfig, img_size: int) ->
 
 
 class Validation(NamedTuple):
-    """What a validation measured.
+    """The results of a validation.
 
     metrics: by their columns in results.csv: those of `evaluation.result.SUMMARY` and of the family's `metric_names`;
     losses: by the parts of the loss (`loss_names` without the total); per_class_ap: AP@.5:.95 of each class;
-    findings: what the run's page shows of it (`evaluation.findings`); empty: nothing.
+    findings: its part of the run's page (`evaluation.validation_findings`); may be empty.
     """
 
     metrics: Mapping[str, float]
@@ -116,7 +115,7 @@ def summary_columns(loss_names: Sequence[str]) -> list[str]:
 
 
 class ResizeStage(NamedTuple):
-    """From `epoch` (counted from 0) on, train at `size`, which the strides divide, with `batch` images in all."""
+    """From `epoch` (counted from 0) on, train at `size`, a multiple of the stride, with `batch` images in all."""
 
     epoch: int
     size: int
@@ -126,8 +125,8 @@ class ResizeStage(NamedTuple):
 def plan_sizes(config: TrainConfig, grid: int, processes: int) -> tuple[list[ResizeStage], int]:
     """The stages of --resize-schedule (without it one of --img-size) and the size of validation. grid: largest stride.
 
-    A stage has the run's batch, until one names another, which then holds for those after it. Validation has the size
-    that a resumed run began with, else the second --img-size, else that of the last stage.
+    A stage without a batch uses that of the stage before it, the first one that of the run. The size of validation is
+    that of the resumed run, else the second --img-size, else that of the last stage.
     """
     sizes = config.img_size if isinstance(config.img_size, list) else [config.img_size]
     rounded = {size: check_img_size(size, grid) for size in dict.fromkeys(sizes)}  # each is reported once
@@ -169,8 +168,8 @@ class Family(ABC):
     drawn_batches: ClassVar[int] = 3  # training batches that are plotted, from the first on
     dataset_class: ClassVar[type | None] = None  # a data set with another augmentation
     finds_unused_parameters: ClassVar[bool] = False  # whether a batch may leave parameters without a gradient
-    shorter_warmup: ClassVar[str] = "more --epochs"  # what a user whose warm-up is too long is told to add
-    test_flags: ClassVar[tuple[str, ...]] = ()  # further flags with which `test` measures as validations do
+    shorter_warmup: ClassVar[str] = "more --epochs"  # the advice for a warm-up that is too long
+    test_flags: ClassVar[tuple[str, ...]] = ()  # further flags with which `test` reproduces validations
     files: ClassVar[Mapping[str, Callable[[str], str]]] = MappingProxyType(
         {"data": find_data}
     )  # flag -> how it is found
@@ -179,13 +178,13 @@ class Family(ABC):
     loss_factor: float = 1.0  # multiplies the loss
     clip_norm: float = 0.0  # largest norm of all gradients together; 0: not clipped
     warmup: int = 0  # iterations of the learning rate's warm-up
-    class_groups: Mapping[str, Sequence[int]] = MappingProxyType({})  # classes by head, where there are several
+    class_groups: Mapping[str, Sequence[int]] = MappingProxyType({})  # classes by head, if there are several
     settings_files: Mapping[str, Mapping[str, Any]] = MappingProxyType({})  # file of the run folder -> its values
     width: int = 0  # of the last batch, as the network saw it
     wandb_id: str | None = None
     optimizer: torch.optim.Optimizer
     ema: Any  # a `ModelEMA`; None in all processes but the main one, which validates and saves
-    net: Callable  # what the step calls
+    net: Callable  # the module that the step calls
 
     # --- how runs start and resume ------------------------------------------------------------------------------------
 
@@ -200,7 +199,7 @@ class Family(ABC):
 
     @classmethod
     def resume_options(cls, options: dict[str, Any], checkpoint: Path) -> dict[str, Any]:
-        """The options of a resumed run: files of the run folder replace those it began with."""
+        """The options of a resumed run: files of the run folder replace those it started with."""
         return options
 
     @classmethod
@@ -283,17 +282,19 @@ class Family(ABC):
             warn_of_data(self.dataset, None if config.overfit else self.validation_set, config, self.img_size)
 
     def fit_to_data(self, resumed: bool) -> None:
-        """Set what the network takes from the training set, such as anchors. resumed: a checkpoint will be loaded."""
+        """Set properties of the network that depend on the training set, such as anchors. resumed: a checkpoint will be
+        loaded."""
 
     def wrapped(self) -> Callable:
-        """What the step calls: the network itself, or with several processes one that averages gradients."""
+        """The module that the step calls: the network itself or, with several processes, a wrapper that averages
+        gradients."""
         if not self.world.is_distributed:
             return self.model
         ids = [self.world.local_rank] if self.device.type == "cuda" else None
         return DistributedDataParallel(self.model, device_ids=ids, find_unused_parameters=self.finds_unused_parameters)
 
     def build_loss(self) -> None:
-        """Build what `forward_loss` needs, and the learning rate schedule: the length of an epoch is known."""
+        """Build the loss for `forward_loss`, and the learning rate schedule: the length of an epoch is known."""
 
     # --- epoch and step -----------------------------------------------------------------------------------------------
 
@@ -351,7 +352,7 @@ class Family(ABC):
 
     @abstractmethod
     def predictor(self, config: EvalConfig) -> Predictor:
-        """The averaged network as evaluation calls it, with its loss."""
+        """The EMA network as a predictor for evaluation, with its loss."""
 
     def further_metrics(self, result: EvalResult) -> dict[str, float]:
         """The values of `metric_names`, by name."""
@@ -368,21 +369,22 @@ class Family(ABC):
         return [f"last{self.checkpoint_suffix}"] + [f"best{self.checkpoint_suffix}"] * is_best
 
     def state(self) -> dict[str, Any]:
-        """What resuming must remember of this family, beyond what every run remembers."""
+        """The state of this family that resuming needs, in addition to that of every run."""
         return {}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Put back what `state` returned."""
+        """Restore the result of `state`."""
 
     def load_foreign_checkpoint(self, checkpoint: dict[str, Any], progress: Progress) -> None:
         """Resume from a checkpoint without our complete state, as far as possible."""
         raise UserError("this checkpoint holds no state to resume from; start a new run with --weights")
 
     def write_final_files(self, last: Path) -> None:
-        """Where the family says so, strip best and last weights of what training needs. last: the last checkpoint."""
+        """If the family asks for it, remove the training state from the best and last weights. last: the last
+        checkpoint."""
         if not self.strips_final_checkpoint:
             return
-        for path in (last.with_stem("best"), last):  # last, because a stripped one says that the run is complete
+        for path in (last.with_stem("best"), last):  # last, because a stripped file marks a complete run
             if path.is_file():
                 strip_checkpoint(path)
 

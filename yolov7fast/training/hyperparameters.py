@@ -1,4 +1,4 @@
-"""Hyper-parameters: one table of keys with their limits; read once, validated, never changed in place."""
+"""Hyper-parameters: one table of keys with their limits; read once, validated, and never changed in place."""
 
 import logging
 import math
@@ -89,7 +89,7 @@ def load_hyp(source: str | Path | Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_hyp(values: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """A checked copy; missing keys with a harmless default are filled in, anything else missing is an error."""
+    """A checked copy; missing keys with a default are filled in, other missing keys are errors."""
     checked: dict[str, Any] = {}
     for name, value in values.items():
         if name == ASSIGNER:
@@ -103,14 +103,14 @@ def check_hyp(values: Mapping[str, Any], where: str) -> dict[str, Any]:
         checked[name] = _check_value(name, value, where)
     for name, key in KEYS.items():
         if name not in checked and key.default is None:
-            raise UserError(f"{where} lacks the key '{name}'; see data/hyp.scratch.p5.yaml for a complete file")
+            raise UserError(f"{where} has no key '{name}'; see data/hyp.scratch.p5.yaml for a complete file")
         if name not in checked and name not in OPTIONAL_ABSENT:
             checked[name] = key.default
     if checked["loss_ota"] not in (0, 1):
         raise UserError(f"{where}: loss_ota must be 0 (plain) or 1 (OTA), not {checked['loss_ota']}")
     for other in (ASSIGNER, "loss_ota_from"):
         if ASSIGNER_SCHEDULE in checked and other in checked:
-            raise UserError(f"{where}: {ASSIGNER_SCHEDULE} and {other} both say which assigner is used: remove one")
+            raise UserError(f"{where}: {ASSIGNER_SCHEDULE} and {other} both select the assigner: remove one")
     return checked
 
 
@@ -140,13 +140,13 @@ def _check_schedule(value: Any, where: str) -> list[list]:
             raise UserError(f"{where}: {example}, not {shown(row)}")
         start, name = row
         if not 0 <= start < 1e9 or (start > 1 and start != int(start)) or (start > 0) != bool(rows):
-            raise UserError(f"{where}: {example}; {shown(start)} is no start there (a fraction, or a whole epoch)")
+            raise UserError(f"{where}: {example}; {shown(start)} is not a valid start (a fraction, or a whole epoch)")
         rows.append([start, check_assigner(name, where)])
     return rows
 
 
 def with_assigner(hyp: Mapping[str, Any], loss_ota: int | None, assigner: str) -> dict[str, Any]:
-    """A set with --loss-ota and --assigner applied: a flag overrides the file, its schedule too."""
+    """A set with --loss-ota and --assigner applied: a flag overrides the file, including its schedule."""
     values = dict(hyp)
     if loss_ota is not None:
         values["loss_ota"] = loss_ota
@@ -161,7 +161,7 @@ def with_assigner(hyp: Mapping[str, Any], loss_ota: int | None, assigner: str) -
 
 
 def effective_hyp(hyp: Mapping[str, Any], config: Any) -> dict[str, Any]:
-    """The values of a hyp file with what the flags change; the file itself is stored as it was read."""
+    """The values of a hyp file with the changes of the flags; the file itself is stored as it was read."""
     values = with_assigner(hyp, config.loss_ota, config.assigner)
     if config.auto_lr:
         values = auto_lr(values, config.batch_size)

@@ -1,6 +1,6 @@
 """Memory of a YOLO training step by batch size, and the batch that `--batch-size auto` chooses.
 
-The step runs on PyTorch's meta device, which knows shapes but holds no values. Activations are the storages that are
+The step runs on PyTorch's meta device, which computes shapes without values. Activations are the storages that are
 still alive after the forward pass and the loss; the peak is the largest sum of storages that are alive at one time.
 """
 
@@ -42,12 +42,12 @@ from yolov7fast.training.yolo_network import chosen_heads, description_of
 log = logging.getLogger(__name__)
 GIB = 1 << 30
 GPU_RESERVE = GIB  # CUDA context and cuDNN workspaces: an assumption, PyTorch does not report them
-MARGIN = 0.1  # fraction of the memory that stays free
+MARGIN = 0.1  # fraction of the memory that is left free
 WORKER_BYTES = 400 << 20  # of a loader process
 LARGEST_SCALE = 1.5  # of --multi-scale
 CGROUP = Path("/sys/fs/cgroup")
 
-# functions that autocast runs in the lower precision, as far as the blocks use them, and those it runs in float32
+# functions that autocast runs in the lower precision (those that the blocks use), and those that it runs in float32
 LOWERED = {F.conv2d, F.linear, F.conv_transpose2d, torch.matmul, torch.bmm, torch.Tensor.matmul, torch.Tensor.bmm}
 LOWERED |= {torch.Tensor.__matmul__, torch.Tensor.__rmatmul__}
 RAISED = {F.softmax, torch.softmax, torch.Tensor.softmax}
@@ -66,7 +66,7 @@ def dense_targets(labels: Sequence[np.ndarray], hyp: Mapping[str, float], batch:
     densest = np.concatenate([labels[order[i % len(order)]][:, :5] for i in range(tiles)] * repeats)
     samples = [densest] + [np.concatenate([usual[:, :5]] * tiles)] * (batch - 1)
     rows = np.concatenate(samples)
-    rows[:, 3:] /= 2 if hyp["mosaic"] else 1  # four images at half their size; where they are does not matter
+    rows[:, 3:] /= 2 if hyp["mosaic"] else 1  # four images at half their size; their positions do not matter
     image = np.repeat(np.arange(batch), [len(rows) for rows in samples])
     return torch.from_numpy(np.concatenate([image[:, None], rows], 1).astype(np.float32))
 
@@ -209,7 +209,7 @@ class MemoryPlan(NamedTuple):
 
 @dataclass(frozen=True)
 class Workload:
-    """A training, as far as its memory depends on it.
+    """The properties of a training on which its memory depends.
 
     labels: of the training set, for each image float32 (m, 5); dtype: of mixed precision, float32 without.
     """
@@ -240,7 +240,7 @@ class Workload:
         return 2 * weights + trained * (3 if self.adam else 2)
 
     def plan(self, batch: int) -> MemoryPlan:
-        """The memory of one batch. Images count as uint8, as the loader sends them, and as float32."""
+        """The memory of one batch. Images are counted as uint8, as sent by the loader, and as float32."""
         images = batch * self.model.yaml["ch"] * self.img_size**2 * (1 + 4)
         return MemoryPlan(self.network_bytes, images, self.cost(batch).peak, self.reserve)
 
@@ -276,7 +276,7 @@ def available_ram(cgroup: Path = CGROUP) -> int:
 def allowed_batches(limits: BatchLimits) -> list[int]:
     """Batches over all replicas, largest first.
 
-    They divide the nominal batch, so that accumulated batches make exactly the nominal one, and never exceed it: a
+    They divide the nominal batch, so that accumulated batches add up to the nominal one, and never exceed it: a
     larger batch would take fewer optimizer steps. Each replica gets an equal part.
     """
     most = max(min(limits.nominal, limits.images), limits.replicas)

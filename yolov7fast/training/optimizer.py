@@ -13,12 +13,12 @@ from torch import nn
 from yolov7fast.core.errors import UserError
 from yolov7fast.training import hyperparameters as hyper
 
-# entries of a parameter group that say how a step is computed here, not what it computes
+# entries of a parameter group that choose the implementation of a step, not its result
 IMPLEMENTATION = ("fused", "foreach", "capturable", "differentiable")
 
 
 class Rates(NamedTuple):
-    """What one batch trains with: a learning rate for each optimizer group, momentum, batches to one optimizer step."""
+    """The rates of one batch: a learning rate for each optimizer group, momentum, batches per optimizer step."""
 
     lrs: tuple[float, ...]
     momentum: float
@@ -36,8 +36,8 @@ def apply_rates(optimizer: torch.optim.Optimizer, rates: Rates) -> None:
 def begin_momentum(optimizer: torch.optim.Optimizer) -> None:
     """Give every parameter of a fused SGD a momentum of zero, from which the first step makes the gradient itself.
 
-    Left alone, torch makes these buffers at the first step, uninitialised, and a first step that finds an overflow
-    (usual with fp16) does not fill them: garbage would be the momentum of the second.
+    By default torch creates these buffers uninitialised at the first step, and a first step with an overflow (common
+    with fp16) does not fill them: the second step would use uninitialised memory as momentum.
     """
     if not isinstance(optimizer, torch.optim.SGD):
         return
@@ -48,10 +48,10 @@ def begin_momentum(optimizer: torch.optim.Optimizer) -> None:
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
-    """Take over a saved state; how a step is computed (fused or not) stays as this machine has it.
+    """Load a saved state; the implementation of a step (fused or not) stays that of this machine.
 
-    A file from another kind of machine, or from another program, says otherwise or nothing; and what this optimizer
-    announced to the gradient scaler when it was built would not hold any more.
+    A file from another kind of machine or another program may differ or lack these entries, and they must match what
+    this optimizer has announced to the gradient scaler.
     """
     own = [{name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups]
     saved = state["param_groups"]
@@ -75,14 +75,15 @@ COPIED_ATTRIBUTES = ("yaml", "nc", "hyp", "gr", "names", "stride", "class_weight
 
 
 class ModelEMA:
-    """An average of the model's floating-point state; its decay ramps up, so the first weights are soon forgotten."""
+    """An average of the model's floating-point state; its decay ramps up, so that the first weights have little
+    effect."""
 
     def __init__(self, model: nn.Module, decay: float = 0.9999, ramp: float = 2000.0, updates: int = 0):
         self.ema: Any = deepcopy(model).eval()  # of the model's own class
         self.updates = updates
         self.decay = decay
         self.ramp = ramp
-        # once each: a tensor that serves under several names (tied layers) is averaged under its first
+        # once each: a tensor with several names (tied layers) is averaged under the first one
         self.names = {n for n, _ in self.ema.named_parameters()} | {n for n, _ in self.ema.named_buffers()}
         for parameter in self.ema.parameters():
             parameter.requires_grad_(False)
@@ -92,7 +93,7 @@ class ModelEMA:
 
     @torch.no_grad()
     def update(self, model: nn.Module) -> None:
-        """average <- d * average + (1 - d) * model, for floating entries; counters stay as they were copied."""
+        """average <- d * average + (1 - d) * model, for floating entries; counters are copied once."""
         self.updates += 1
         d = self.decay * (1 - math.exp(-self.updates / self.ramp))
         if self._paired is not model:
@@ -101,7 +102,7 @@ class ModelEMA:
         torch._foreach_add_(self._average, self._current, alpha=1.0 - d)  # pyright: ignore[reportPrivateImportUsage]
 
     def forget_pairs(self) -> None:
-        """Look the tensors up again at the next update: one of the networks may have other tensors by then."""
+        """Look up the tensors again at the next update: one of the networks may have new tensors by then."""
         self._paired = None
 
     def _pair(self, model: nn.Module) -> None:
@@ -184,7 +185,7 @@ def build_optimizer(
 
 
 def set_weight_decay(optimizer: torch.optim.Optimizer, weight_decay: float) -> None:
-    """Let the decayed weights of an optimizer of `build_optimizer` decay so much from now on."""
+    """Set the weight decay of the decayed weights of an optimizer of `build_optimizer`."""
     optimizer.param_groups[DECAYED]["weight_decay"] = weight_decay
 
 
@@ -218,18 +219,18 @@ class YoloSchedule:
 
     @property
     def warmup(self) -> int:
-        """The last global step that is still warming up."""
+        """The last global step of the warm-up."""
         return max(round(self.hyp["warmup_epochs"] * self.batches), int(hyper.get(self.hyp, "warmup_min_iters")))
 
     def decay(self, epoch: int) -> float:
-        """The factor on lr0 that epoch `epoch` aims at."""
+        """The factor on lr0 in epoch `epoch`."""
         lrf = self.hyp["lrf"]
         if self.linear:
             return (1 - epoch / max(self.epochs - 1, 1)) * (1.0 - lrf) + lrf
         return ((1 - math.cos(epoch * math.pi / self.epochs)) / 2) * (lrf - 1) + 1
 
     def rates(self, global_step: int, epoch: int, batch_index: int | None = None) -> Rates:
-        """Rates of an iteration; batch_index: its place in the epoch, where epochs differ in length."""
+        """Rates of an iteration; batch_index: its index in the epoch, if epochs differ in length."""
         lr0, momentum = self.hyp["lr0"], self.hyp["momentum"]
         full = max(1, round(self.nominal_batch / self.total_batch))
         span = [0, self.warmup]
@@ -240,7 +241,7 @@ class YoloSchedule:
             accumulate = np.interp(global_step, span, [1, self.nominal_batch / self.total_batch]).round()
             warm_momentum = float(np.interp(global_step, span, [self.hyp["warmup_momentum"], momentum]))
             return Rates((lr, lr, bias_lr), warm_momentum, max(1, int(accumulate)))
-        # the epoch in which the warm-up ended stays at its own factor, a later one runs at that of the epoch before
+        # the epoch in which the warm-up ends keeps its own factor, a later one uses that of the previous epoch
         batch_index = global_step - epoch * self.batches if batch_index is None else batch_index
         ended_in_this_epoch = global_step - batch_index <= self.warmup
         lr = lr0 * self.decay(epoch if ended_in_this_epoch else epoch - 1)
@@ -248,7 +249,7 @@ class YoloSchedule:
 
 
 def scaled_weight_decay(hyp: Mapping[str, float], total_batch: int) -> float:
-    """Weight decay for the batch that one optimizer step really sees."""
+    """Weight decay for the effective batch of one optimizer step."""
     nominal = hyper.get(hyp, "nominal_batch")
     accumulate = max(round(nominal / total_batch), 1)
     return hyp["weight_decay"] * total_batch * accumulate / nominal

@@ -1,4 +1,5 @@
-"""One training step: forward, loss, backward, update. Nothing syncs with the device; means stay there until logged."""
+"""One training step: forward, loss, backward, update. There is no host sync; means stay on the device until they are
+logged."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Amp(NamedTuple):
-    """Mixed precision: whether, in which type, and whether gradients need scaling."""
+    """Mixed precision: whether it is used, its dtype, and whether gradients need scaling."""
 
     enabled: bool
     dtype: torch.dtype = torch.float32
@@ -34,8 +35,8 @@ def choose_amp(mode: str, device: torch.device) -> Amp:
 
 
 class StepMetrics(NamedTuple):
-    """What the host learns at a sync: mean loss parts of the epoch, and of the batches whose loss was not finite their
-    count and the global step of the first (-1: none)."""
+    """The values that the host reads at a sync: mean loss parts of the epoch, and of the batches whose loss was not
+    finite their count and the global step of the first (-1: none)."""
 
     means: list[float]
     nonfinite: int
@@ -60,7 +61,8 @@ class TrainStep:
         clip_norm: float = 0.0,
         vote_on_finite: bool = False,
     ):
-        """model: the plain network; net: what is called (the same, compiled or wrapped for several processes);
+        """model: the plain network; net: the module that is called (the same, compiled or wrapped for several
+        processes);
         loss_factor: multiplies the loss (world size, quad); keep_buffers: undo batch-norm updates of a skipped batch;
         clip_norm: largest norm of all gradients together, 0: not clipped; vote_on_finite: a batch whose loss is not
         finite in one process is skipped by all, so that none waits for gradients that another does not send."""
@@ -77,9 +79,7 @@ class TrainStep:
         """Clear the running means, or set those of an epoch that is resumed after `count` batches."""
         values = means if means is not None else [0.0] * len(self.family.loss_names)
         self.means = torch.tensor(values, device=self.device)
-        self.count: int | torch.Tensor = (
-            count  # a tensor once a device has decided, without a sync, whether a batch counts
-        )
+        self.count: int | torch.Tensor = count  # a tensor if the device decides, without a sync, whether a batch counts
 
     def __call__(self, batch, global_step: int, rates: Rates, timer: NoTimer = NoTimer()) -> None:  # noqa: B008 (stateless)
         """Train on one batch."""
@@ -113,7 +113,7 @@ class TrainStep:
         return bool(finite) if self.device.type == "cpu" else finite
 
     def _undo_buffers(self, kept: list[torch.Tensor], finite: bool | torch.Tensor) -> None:
-        """Undo what a skipped batch did to the batch-norm statistics."""
+        """Undo the effect of a skipped batch on the batch-norm statistics."""
         for buffer, old in zip(self.buffers, kept, strict=True):
             if finite is False:
                 buffer.copy_(old)
@@ -121,7 +121,7 @@ class TrainStep:
                 buffer.copy_(torch.where(finite, buffer, old))
 
     def _note_items(self, items: torch.Tensor, finite: bool | torch.Tensor) -> None:
-        """Take the parts of a finite batch into the means; on a device without a sync."""
+        """Add the loss parts of a finite batch to the means; on a device without a sync."""
         means = (self.means * self.count + items) / (self.count + 1)
         if isinstance(finite, bool):
             self.means, self.count = means, self.count + 1
@@ -141,7 +141,7 @@ class TrainStep:
             self.scaler.unscale_(self.optimizer)
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.clip_norm)
         if not self.scaler.is_enabled() and self.device.type == "cuda":
-            # the fused optimizer leaves the weights alone where this is set, without a sync
+            # the fused optimizer does not change the weights if this is set, without a sync
             found = self.nonfinite_since_update.clamp(max=1.0)
             self.optimizer.found_inf = found  # pyright: ignore[reportAttributeAccessIssue]
         self.scaler.step(self.optimizer)
@@ -150,10 +150,10 @@ class TrainStep:
         self.nonfinite_since_update = torch.zeros_like(self.nonfinite_since_update)
 
     def sync_metrics(self) -> StepMetrics:
-        """The one place where the host waits for the device: at the logging interval and at the end of an epoch."""
+        """The only place where the host waits for the device: at the logging interval and at the end of an epoch."""
         values = torch.cat([self.means.float(), self.nonfinite]).tolist()
         return StepMetrics(values[:-2], int(values[-2]), int(values[-1]) - 1)
 
     def weights_finite(self) -> bool:
-        """Whether every weight is a number: a finite loss can have a gradient that is not. The host waits for it."""
+        """Whether every weight is finite: a finite loss can have a gradient that is not. This is a host sync."""
         return bool(torch.stack([p.detach().isfinite().all() for p in self.model.parameters()]).all())

@@ -1,4 +1,4 @@
-"""Where the time of an iteration goes: named stages, by CUDA events on a GPU and by a monotonic clock elsewhere."""
+"""Times of the stages of an iteration, measured by CUDA events on a GPU and by a monotonic clock elsewhere."""
 
 import time
 from collections import defaultdict
@@ -16,13 +16,13 @@ class NoTimer:
         """Start an iteration."""
 
     def mark(self, stage: str) -> None:
-        """Close `stage`, which ran since the mark before this one."""
+        """Close `stage`, which ran since the previous mark."""
 
 
 class StageTimer(NoTimer):
-    """Collects milliseconds by stage and iteration. On CUDA nothing is waited for until `totals` is asked for.
+    """Collects milliseconds by stage and iteration. On CUDA the host does not wait before `totals` is called.
 
-    `begin` opens an iteration; each `mark(stage)` closes the stage that ran since the mark before it. A stage marked
+    `begin` opens an iteration; each `mark(stage)` closes the stage that ran since the previous mark. A stage marked
     more than once in an iteration is summed. After `follow`, the stages of all iterations add up to the time passed.
     """
 
@@ -44,8 +44,8 @@ class StageTimer(NoTimer):
     def follow(self) -> None:
         """From now on the time from one iteration's last mark to the next `begin` is that iteration's stage `data`.
 
-        Taken from the same clock as the other stages: on CUDA the gap in the device's own work, which is nothing while
-        the host runs ahead, however long it waited for the loader. Only for a timer that sees every iteration.
+        Measured by the same clock as the other stages: on CUDA it is the gap in the device's work, which is zero while
+        the host runs ahead, even if it waited for the loader. Only for a timer that sees every iteration.
         """
         self._following = True
         self._last = self._now()
@@ -65,14 +65,14 @@ class StageTimer(NoTimer):
         self._last = now
 
     def add(self, stage: str, milliseconds: float) -> None:
-        """A stage of the iteration to come that the host measured, such as waiting for data. On CUDA it may overlap the
-        stages that the device measured; use `follow` where they are to add up."""
+        """Add a stage of the next iteration that was measured on the host, such as waiting for data. On CUDA it may
+        overlap the stages that the device measured; use `follow` where they are to add up."""
         self._times[stage][self._iteration + 1] += milliseconds
 
     def totals(self) -> dict[str, list[float]]:
         """Milliseconds of every iteration, by stage; waits for the device once."""
         if self._pending:
-            torch.cuda.synchronize()  # the one wait: after the loop
+            torch.cuda.synchronize()  # the only wait: after the loop
             for stage, iteration, start, end in self._pending:
                 self._times[stage][iteration] += start.elapsed_time(end)
             self._pending.clear()

@@ -38,7 +38,7 @@ from yolov7fast.training.start import can_halve_batch, completed, make_run_folde
 from yolov7fast.training.trainer import Outcome, Trainer
 
 log = logging.getLogger(__name__)
-LOG = "train.log"  # in the run's folder: all that the run prints
+LOG = "train.log"  # in the run's folder: everything that the run prints
 
 
 class BatchTooLarge(Exception):
@@ -56,9 +56,9 @@ def train(
 
     Args:
         config: of the run, see `start.start_or_resume`.
-        output: what is printed, to be kept in the run's folder.
+        output: the printed text, copied to the run's folder.
 
-    The folder is made when everything is built, so that a mistake leaves none.
+    The folder is created when everything is built, so that a mistake leaves none.
     """
     config, device = prepare_process(config, family_class, world, checkpoint)
     with (
@@ -74,7 +74,7 @@ def train(
         family = family_class(config, data, model, device, world)
         reporter = Reporter(Path(config.save_dir), family.loss_names, (*family.metric_names, *FURTHER))
         with closing(reporter), closing(family):
-            # upstream's order, on which its random draws and the first averaged weights rest
+            # upstream's order, which determines its random draws and the first averaged weights
             family.optimizer = family.build_optimizer()
             family.ema = ModelEMA(model) if world.is_main else None
             family.build_loaders(family.stages[0])
@@ -160,7 +160,8 @@ def torchrun_line(processes: int, start: str) -> str:
 
 
 def check_same_start(checkpoint: dict[str, Any] | None, world: World) -> None:
-    """All processes begin at the same iteration: on machines without shared storage one may not see the checkpoint."""
+    """All processes begin at the same iteration: on machines without shared storage some may not find the
+    checkpoint."""
     state = (checkpoint or {}).get("resume")
     own = progress_of(state).global_step if state else 0
     first = from_main(own, world)
@@ -172,7 +173,7 @@ def check_same_start(checkpoint: dict[str, Any] | None, world: World) -> None:
 
 
 def set_threads(config: TrainConfig) -> None:
-    """As the flags say; loader processes inherit OpenCV's."""
+    """Set the numbers of threads of the flags; loader processes inherit OpenCV's."""
     if config.torch_threads:
         torch.set_num_threads(config.torch_threads)
     if config.opencv_threads:
@@ -227,7 +228,7 @@ def check_training_set(trainer: Trainer, checkpoint: dict[str, Any] | None) -> b
 
 
 def keep_log(output: RunOutput | None, config: TrainConfig, world: World, only_in_existing: bool = False) -> None:
-    """From now on keep what is printed in the run's folder, too. only_in_existing: unless it is yet to be made."""
+    """Copy the output to the run's folder from now on. only_in_existing: only if the folder exists."""
     folder = Path(config.save_dir)
     if output is None or (only_in_existing and not folder.is_dir()):
         return
@@ -236,19 +237,18 @@ def keep_log(output: RunOutput | None, config: TrainConfig, world: World, only_i
 
 
 def restore_folder(config: TrainConfig, family: Family, lock: FolderLock, reporter: Reporter) -> None:
-    """Make the run's folder again where it was removed, so that what is in memory can be saved.
-
-    One that another process has made and taken in the meantime is refused.
+    """Create the run's folder again if it was removed, so that the state in memory can be saved. A folder that another
+    process has created and locked in the meantime is refused.
     """
     lock.renew()
     if not family.weights_dir.is_dir():
-        log.warning("%s was removed: it is made again, without the files of earlier epochs", family.weights_dir)
+        log.warning("%s was removed: it is created again, without the files of earlier epochs", family.weights_dir)
         make_run_folder(replace(config, starts_over=False), family)
         reporter.write_tables()
 
 
 def open_run(trainer: Trainer, lock: FolderLock, output: RunOutput | None, checkpoint: dict[str, Any] | None) -> None:
-    """Make the run's folder and open log, loggers and page: all that the run writes to."""
+    """Create the run's folder and open the log, the loggers and the page."""
     config, reporter = trainer.config, trainer.reporter
     if trainer.world.is_main:
         lock.take()
@@ -261,7 +261,7 @@ def open_run(trainer: Trainer, lock: FolderLock, output: RunOutput | None, check
 
 
 def announce(trainer: Trainer, is_fresh: bool) -> None:
-    """Print what is going to be done, and show it on the page and to loggers."""
+    """Print the settings of the run, and pass them to the page and the loggers."""
     family, reporter = trainer.family, trainer.reporter
     if not trainer.progress.finished and trainer.world.is_main:
         messages.print_header(family, is_fresh)
@@ -275,9 +275,10 @@ def announce(trainer: Trainer, is_fresh: bool) -> None:
 
 
 def resume(trainer: Trainer, checkpoint: dict[str, Any], is_changed: bool) -> None:
-    """Put a checkpoint's state back: our own complete one, or what of another file the family can use.
+    """Restore a checkpoint's state: a complete one of this project, or the parts of another file that the family can
+    use.
 
-    is_changed: the data set is not the checkpoint's, so an epoch that was begun is run again.
+    is_changed: the data set has changed, so an incomplete epoch is run again.
     """
     family, source = trainer.family, str(trainer.config.resume)
     with damage_named(source):

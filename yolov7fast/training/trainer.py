@@ -1,4 +1,5 @@
-"""The training loop. It knows epochs, steps, checkpoints and signals, but not which family of detectors it trains."""
+"""The training loop. It handles epochs, steps, checkpoints and signals, and does not depend on the family of
+detectors."""
 
 import logging
 import sys
@@ -41,9 +42,9 @@ from yolov7fast.training.step import StepMetrics, TrainStep, choose_amp
 from yolov7fast.training.timing import NoTimer, StageTimer
 
 log = logging.getLogger(__name__)
-LOG_SECONDS = 0.5  # on a device that would have to be waited for, the progress bar is refreshed this often
+LOG_SECONDS = 0.5  # seconds between refreshes of the progress bar on a device that needs a sync
 FIRST_SAVE_MINUTES = 1.0  # after the start of a process, inside an epoch; the next ones by --save-every
-TIMED_EVERY = 10  # on CUDA, one step in so many is timed for the bottleneck report
+TIMED_EVERY = 10  # on CUDA, every n-th step is timed for the bottleneck report
 
 
 class Outcome(NamedTuple):
@@ -59,7 +60,7 @@ class Outcome(NamedTuple):
 
 
 class EpochResult(NamedTuple):
-    """What the end of an epoch showed; `validation` is None where none was due."""
+    """The results of an epoch; `validation` is None if none was due."""
 
     validation: Validation | None = None
     is_best: bool = False
@@ -97,7 +98,7 @@ class Trainer:
 
     @cached_property
     def data_fingerprint(self) -> Fingerprint:
-        """Of the images, labels and classes that the run sees, for checkpoints."""
+        """The fingerprint of images, labels and classes of the run, for checkpoints."""
         sets = {"train": self.family.dataset, "val": self.family.validation_set}
         return fingerprint({name: each for name, each in sets.items() if each is not None}, self.family.names)
 
@@ -108,7 +109,7 @@ class Trainer:
         if self.world.is_main:
             self.files.check_best(self.progress)
         self.family.load_state(state["recipe"])
-        restore_own_random(state, self.world)  # last: building a loader draws from them
+        restore_own_random(state, self.world)  # last, because building a loader draws from them
         self.progress.finished = bool(self.config.limits.reached(self.progress))
         if self.config.seed is not None or self.progress.finished:
             return
@@ -126,14 +127,14 @@ class Trainer:
             )
 
     def save_initial(self) -> None:
-        """Before the first step of a fresh run: from now on it can be resumed."""
+        """Save before the first step of a fresh run, so that it can be resumed."""
         if self.world.is_main and self.config.keep_files and self.family.saves_initial:
             save_checkpoint(self.family.model, self.files.folder / "init.pt")
         if not self.config.nosave:
             self.save([self.files.last.name])
 
     def restart_epoch(self) -> None:
-        """Run the finished batches of the present epoch again."""
+        """Run the finished batches of the current epoch again."""
         self.progress.global_step -= self.progress.batch_index
         self.progress.batch_index = 0
 
@@ -143,7 +144,7 @@ class Trainer:
         self.clock = time.time()
         with StopRequest(signals.second_interrupt, self.world.launcher) as stop:
             while True:
-                if any_rank([bool(stop)], self.world)[0]:  # a signal may come in a validation, too
+                if any_rank([bool(stop)], self.world)[0]:  # a signal may arrive during a validation too
                     return self.interrupted(stop)
                 if progress.finished or progress.epoch >= config.epochs:
                     break
@@ -160,13 +161,14 @@ class Trainer:
         return self.outcome(0)
 
     def finish(self) -> None:
-        """Plots, then the family's final files; the previous checkpoint goes last, as a sign that all is done."""
+        """Write plots, then the family's final files; the previous checkpoint is removed last, which marks
+        completion."""
         self.reporter.finish_plots()
         self.family.write_final_files(self.files.last)
         previous_of(self.files.last).unlink(missing_ok=True)
 
     def interrupted(self, stop: StopRequest) -> Outcome:
-        """Save where the run is, unless that has just been done, and leave."""
+        """Save the state of the run, unless it was just saved, and stop."""
         if from_main(self.saved_at != (self.progress.epoch, self.progress.batch_index), self.world):
             self.save([self.files.last.name])
         self.files.retry_best(self.progress)
@@ -178,7 +180,7 @@ class Trainer:
         return Outcome(self.progress.metrics, self.progress, code, last_loss, self.run_dir, exit_code=code)
 
     def count_time(self) -> None:
-        """Count the time since the last call as the run's: steps, validation, files."""
+        """Add the time since the last call to that of the run: steps, validation, files."""
         now = time.time()
         self.progress.seconds += now - self.clock
         self.clock = now
@@ -228,11 +230,11 @@ class Trainer:
         return False
 
     def all_batches_done(self) -> bool:
-        """Whether nothing but the end of the epoch is left to do."""
+        """Whether only the end of the epoch is left."""
         return 0 < len(self.family.loader) <= self.progress.batch_index
 
     def timer_for(self, global_step: int) -> NoTimer:
-        """The clock of the bottleneck report, in the first epoch: always on a CPU, on some steps where it costs device
+        """The clock of the bottleneck report, in the first epoch: always on a CPU, on some steps if it needs device
         events."""
         timed = self.progress.epoch == 0 and (self.device.type == "cpu" or global_step % TIMED_EVERY == 0)
         return self.timer if timed else NoTimer()
@@ -247,8 +249,8 @@ class Trainer:
         return tqdm(total=batches, initial=done, disable=not self.world.is_main, dynamic_ncols=True)
 
     def show(self, bar: tqdm, epoch: int) -> None:
-        """Refresh the bar and check for losses that are not finite; on a device that must be waited for, only at the
-        logging interval."""
+        """Refresh the bar and check for losses that are not finite; on a device that needs a sync, only at the logging
+        interval."""
         bar.update()
         now = time.perf_counter()
         last = bar.n >= (bar.total or 0) or self.out_of_iterations()
@@ -264,11 +266,11 @@ class Trainer:
             self.update_page(metrics.means)
 
     def data_wait_fraction(self) -> float:
-        """Of the time of the epoch's batches so far."""
+        """Fraction of the time of the epoch's batches so far."""
         return self.progress.epoch_waited / max(self.progress.epoch_seconds, 1e-9)
 
     def sync_metrics(self) -> StepMetrics:
-        """Wait for the device and learn how the batches since the last sync went; too many bad ones end the run."""
+        """Read the results of the batches since the last sync; too many non-finite losses end the run."""
         metrics = self.step.sync_metrics()
         if metrics.nonfinite > self.config.skip_nonfinite:
             raise self.nonfinite_error(metrics.first_nonfinite, metrics.nonfinite)
@@ -276,7 +278,7 @@ class Trainer:
         return metrics
 
     def nonfinite_error(self, global_step: int, count: int) -> UserError:
-        """The loss of a batch is not finite: keep its file names for inspection and say what to try."""
+        """The loss of a batch is not finite: write its file names for inspection and name remedies."""
         path = self.run_dir / f"nonfinite_batch_{global_step}.txt"
         write_atomically(path, "\n".join(self.recent.get(global_step, [])) + "\n")
         allowed = self.config.skip_nonfinite
@@ -289,7 +291,8 @@ class Trainer:
     # --- the end of an epoch ------------------------------------------------------------------------------------------
 
     def finish_epoch(self, epoch: int, seconds: float, stop: StopRequest) -> bool:
-        """Validate, report, save; then the next epoch is on. False: stopped in the validation, which is left to do."""
+        """Validate, report, save and advance to the next epoch. False: stopped in the validation, which is not
+        complete."""
         progress, config = self.progress, self.config
         last = epoch + 1 >= config.epochs or self.out_of_iterations()
         self.restore_folder()
@@ -328,20 +331,20 @@ class Trainer:
             print(f"stopping early: no better fitness for {self.progress.epochs_since_best} epochs (--patience)")
 
     def update_page(self, means: list[float]) -> None:
-        """Show on the run's page how far it is."""
+        """Show the progress on the run's page."""
         if self.reporter.page is not None:
             losses, batches = dict(zip(self.family.loss_names, means)), len(self.family.loader)
             self.reporter.page.progress(self.progress, batches, losses, self.device)
             self.reporter.page.write()
 
     def validate_if_due(self, epoch: int, last: bool, stop: StopRequest) -> EpochResult | None:
-        """Validate where it is due; whether the epoch is the best so far, and whether patience is used up.
+        """Validate if it is due; returns whether the epoch is the best so far, and whether patience is used up.
 
         None: a signal stopped the validation after a batch.
         """
         progress, config = self.progress, self.config
         started, found = time.time(), None
-        is_best = config.notest and progress.best_fitness == 0.0  # as upstream has it
+        is_best = config.notest and progress.best_fitness == 0.0  # as in upstream
         if last or (not config.notest and (epoch + 1) % config.eval_interval == 0):
             draw = last or self.reporter.wants_plots(epoch)
             try:
@@ -379,7 +382,7 @@ class Trainer:
         )
 
     def update_best(self, fitness: float) -> bool:
-        """Whether this epoch is the best so far; equal counts as best, as upstream has it."""
+        """Whether this epoch is the best so far; an equal epoch counts as best, as in upstream."""
         progress = self.progress
         if fitness > progress.best_fitness:
             progress.best_fitness = float(fitness)  # checkpoints of plain values hold it
@@ -389,7 +392,7 @@ class Trainer:
     # --- checkpoints --------------------------------------------------------------------------------------------------
 
     def save_is_due(self) -> bool:
-        """Inside an epoch; the clock of the main process counts."""
+        """Save inside an epoch if it is due; the clock of the main process decides."""
         due = time.time() - self.last_save >= self.save_minutes * 60
         return self.save_minutes > 0 and self.world.is_main and due
 
@@ -409,7 +412,7 @@ class Trainer:
         family, progress = self.family, self.progress
         state = collect_state(self.step, progress, family.state(), random_of_ranks)
         content = {
-            "epoch": progress.epoch - 1,  # in the middle of an epoch, the one before is the last complete
+            "epoch": progress.epoch - 1,  # in the middle of an epoch, the previous one is the last complete
             "best_fitness": progress.best_fitness,
             "training_results": self.reporter.text(),
             **family.checkpoint_content(progress),

@@ -1,6 +1,5 @@
-"""The YOLOv7 family: what trains a YOLOv7 network, validates it and writes its checkpoints.
-
-Checkpoints hold upstream's keys and class paths, so that either program reads both.
+"""The YOLOv7 family: training, validation and checkpoints of YOLOv7 networks. Checkpoints hold upstream's keys and
+class paths, so that either program reads both.
 """
 
 import logging
@@ -52,11 +51,11 @@ from yolov7fast.training.optimizer import (
 from yolov7fast.training.yolo_network import build_model
 
 log = logging.getLogger(__name__)
-DEFAULT_CFG = "cfg/training/yolov7.yaml"  # what a run trains that names no network
+DEFAULT_CFG = "cfg/training/yolov7.yaml"  # the network of a run that names none
 
 
 class YoloFamily(Family):
-    """A YOLOv7 network with all that trains it."""
+    """A YOLOv7 network with its loaders, loss and optimizer."""
 
     name = "yolo"
     loss_names = (*LOSS_NAMES, "total")
@@ -65,7 +64,7 @@ class YoloFamily(Family):
     strips_final_checkpoint = True
     saves_initial = True
     drawn_batches = 10
-    shorter_warmup = "more --epochs, or lower warmup_epochs and warmup_min_iters in the hyp file, as --hyp small does"
+    shorter_warmup = "more --epochs, or choose --hyp small or a file with lower warmup_epochs and warmup_min_iters"
     test_flags = ("--iou-thres", f"{TRAINING_IOU:g}")
     files = MappingProxyType({**Family.files, "cfg": partial(check_file, kind="cfg"), "weights": local_weights})
     config: YoloTrainConfig
@@ -108,7 +107,7 @@ class YoloFamily(Family):
         return build_model(config, hyper.load_hyp(config.hyp), len(class_names(data, config.single_cls)), checkpoint)
 
     def __init__(self, config: YoloTrainConfig, data: DataYaml, model: Model, device: torch.device, world: World):
-        stored = hyper.load_hyp(config.hyp)  # as the run's hyp.yaml has it
+        stored = hyper.load_hyp(config.hyp)  # as in the run's hyp.yaml
         self.settings_files = {"hyp.yaml": stored}
         self.hyp = hyp = hyper.effective_hyp(stored, config)
         source = config.hyp if isinstance(config.hyp, str) else "of the run file"
@@ -147,7 +146,7 @@ class YoloFamily(Family):
         return options | chosen | {"augment": not config.overfit}
 
     def fit_to_data(self, resumed: bool) -> None:
-        """Check the anchors of a fresh run, and give the network what its checkpoints hold besides weights."""
+        """Check the anchors of a fresh run, and set the attributes that checkpoints store with the network."""
         if self.config.sync_bn and self.world.is_distributed and self.device.type == "cuda":
             self.model = cast(Model, nn.SyncBatchNorm.convert_sync_batchnorm(self.model)).to(self.device)
         if self.world.is_main and not resumed:
@@ -163,7 +162,7 @@ class YoloFamily(Family):
         return compiling.CompiledNet(net) if compiling.compile_wanted(self.config.compile) else net
 
     def attach_settings(self) -> None:
-        """Give the network what a checkpoint's network carries besides its weights; the gains are for this size."""
+        """Set the attributes that a checkpoint stores with its network; the loss gains are for this size."""
         model, head = self.model, cast(Any, self.model.model[-1])
         model.nc = self.nc
         model.hyp = hyper.scale_gains(
@@ -184,14 +183,14 @@ class YoloFamily(Family):
         self.build_losses()
 
     def build_losses(self) -> None:
-        """By assigner. The plain one is for validation, too."""
+        """The losses by assigner. The plain one is also used for validation."""
         self.assigners = assigner_stages(self.hyp, self.config.epochs)
         if isinstance(self.model.model[-1], IAuxDetect) and any(stage.assigner == "plain" for stage in self.assigners):
             scheduled = [key for key in (hyper.ASSIGNER_SCHEDULE, "loss_ota_from") if key in self.hyp]
             remedy = f"remove {scheduled[0]} from the hyp file" if scheduled else "--assigner ota or tal"
             raise UserError(f"networks with auxiliary heads have no plain loss: {remedy}")
         assigners = dict.fromkeys(stage.assigner for stage in self.assigners if stage.assigner != "plain")
-        names = ["plain", *(assigners or ["ota"])]  # what a checkpoint holds of them is a list in this order
+        names = ["plain", *(assigners or ["ota"])]  # a checkpoint stores them as a list in this order
         self.losses = {name: build_loss(self.model, name) for name in names}
         self.assigner = self.assigners[0].assigner
         if compiling.compile_wanted(self.config.compile):
@@ -207,8 +206,8 @@ class YoloFamily(Family):
         return self.schedule.warmup
 
     def enter_stage(self, stage: ResizeStage) -> None:
-        """Its batch decides accumulation and weight decay too; the warm-up stays as planned, in batches of the first
-        stage."""
+        """Its batch also determines accumulation and weight decay; the warm-up stays as planned, in batches of the
+        first stage."""
         super().enter_stage(stage)
         self.attach_settings()
         self.build_losses()
@@ -222,7 +221,7 @@ class YoloFamily(Family):
             self.dataset.indices = self.weighted_indices(per_class_ap)
 
     def weighted_indices(self, per_class_ap: Sequence[float]) -> list[int]:
-        """Images drawn by the weight of their classes; classes of low AP weigh more."""
+        """Draw images by the weight of their classes; classes of low AP have more weight."""
         ap = np.array(per_class_ap) if len(per_class_ap) else np.zeros(self.nc)
         class_weights = self.model.class_weights.cpu().numpy() * (1 - ap) ** 2 / self.nc
         weights = labels_to_image_weights(self.dataset.labels, self.nc, class_weights)
@@ -266,7 +265,8 @@ class YoloFamily(Family):
     # --- checkpoints --------------------------------------------------------------------------------------------------
 
     def checkpoint_content(self, progress: Progress) -> dict[str, Any]:
-        """Upstream writes the best fitness as an array of one, and as a plain 0.0 as long as nothing beat zero."""
+        """Upstream writes the best fitness as an array of one value, and as a plain 0.0 while no fitness is above
+        zero."""
         best = np.array([progress.best_fitness]) if progress.best_fitness else 0.0
         self.ema.copy_attributes(self.model)
         networks = {"model": deepcopy(self.model).half(), "ema": deepcopy(self.ema.ema).half()}
@@ -291,7 +291,7 @@ class YoloFamily(Family):
     def load_state(self, state: dict[str, Any]) -> None:
         """Entering a stage resets its indices and losses, so that comes first.
 
-        Of hyper-parameters that have been edited since the checkpoint the new values count: some are in its optimizer.
+        Hyper-parameters that were edited since the checkpoint have their new values: some are in its optimizer.
         """
         stage = self.stages[state.get("stage", 0)]
         if stage is not self.stage:
@@ -309,7 +309,7 @@ class YoloFamily(Family):
                 log.warning("%s was edited after this checkpoint; its values are used: %s", file, ", ".join(changes))
 
     def use_hyp(self) -> None:
-        """Replace the checkpoint's hyper-parameters in the optimizer that no batch sets."""
+        """Replace those hyper-parameters in the optimizer that are not set by every batch."""
         set_weight_decay(self.optimizer, scaled_weight_decay(self.hyp, self.stage.batch))
         for group in self.optimizer.param_groups:
             if "betas" in group:  # SGD's momentum is set for each batch
@@ -329,7 +329,7 @@ class YoloFamily(Family):
         super().write_final_files(last)
 
     def final_coco_test(self, weights: Sequence[Path]) -> None:
-        """As upstream ends a COCO run: last and best with pycocotools, suppression at IoU 0.7."""
+        """Evaluate last and best with pycocotools and NMS IoU 0.7, as upstream does at the end of a COCO run."""
         if not (Path(self.config.data).name.endswith("coco.yaml") and self.nc == 80):
             return
         config = EvalConfig(

@@ -1,4 +1,4 @@
-"""The network of a YOLO run: from its description, with its heads, and with what fits of the start weights."""
+"""The network of a YOLO run: built from its description and heads, with the start weights that fit."""
 
 import logging
 from collections.abc import Collection, Mapping
@@ -31,7 +31,7 @@ SHOWN = 6  # names in a list
 
 
 def build_model(config: YoloTrainConfig, hyp: Mapping[str, float], nc: int, checkpoint: Any = None) -> Model:
-    """The network on the CPU: from its description, with what fits of the start weights."""
+    """The network on the CPU: built from its description, with the start weights that fit."""
     anchors = hyp.get("anchors")
     resumed = checkpoint is not None
     heads = stored_heads(checkpoint, config.weights) if resumed else chosen_heads(config, nc)
@@ -57,7 +57,7 @@ def build_model(config: YoloTrainConfig, hyp: Mapping[str, float], nc: int, chec
 
 
 def diagnose_compilation(config: YoloTrainConfig, checkpoint: dict[str, Any] | None) -> int:
-    """DIAGNOSE_COMPILE=1: print where torch.compile would break network and loss; returns the exit code."""
+    """DIAGNOSE_COMPILE=1: print the graph breaks of network and loss under torch.compile; returns the exit code."""
     from yolov7fast.losses.loss_builder import diagnose_loss
 
     device = select_device(config.device)
@@ -76,7 +76,7 @@ def diagnose_compilation(config: YoloTrainConfig, checkpoint: dict[str, Any] | N
 
 
 def chosen_heads(config: YoloTrainConfig, nc: int) -> dict[str, Any] | None:
-    """The head configuration that the flags ask for, as the model takes it; None: the description's own."""
+    """The head configuration of the flags, as the model takes it; None: that of the description."""
     asked = [
         name for name in ("heads", "head_config", "standard_grouping", "geometry_grouping") if getattr(config, name)
     ]
@@ -110,7 +110,7 @@ def stored_heads(checkpoint: Mapping[str, Any], origin: str) -> dict[str, Any] |
 
 
 def description_of(network: nn.Module, origin: str) -> dict[str, Any]:
-    """What a checkpoint's network was built from. origin: the file, for messages."""
+    """The description of a checkpoint's network. origin: the file, for messages."""
     description = getattr(network, "yaml", None)
     if not isinstance(description, dict):
         raise UserError(f"{origin} is damaged: its network has no description; give another checkpoint")
@@ -120,13 +120,13 @@ def description_of(network: nn.Module, origin: str) -> dict[str, Any]:
 
 # --- start weights ----------------------------------------------------------------------------------------------------
 
-HEAD_ENTRIES = (".heads.", ".attentions.")  # what state dicts call what belongs to one head
+HEAD_ENTRIES = (".heads.", ".attentions.")  # names in state dicts of the parts that belong to one head
 
 
 def foreign_heads(model: Model, source: Any, origin: str) -> tuple[str, ...]:
-    """Parts of names of entries that must start fresh because the weights' heads predict other classes; () if none.
+    """Parts of names of entries that must be initialised because the weights' heads predict other classes; () if none.
 
-    Names and shapes agree nevertheless where two groupings have groups of equal size.
+    Names and shapes are equal if two groupings have groups of equal size.
     """
     network = find_weights(source, prefer_ema=False, origin=origin)
     ours = getattr(model.model[-1], "head_config", None)
@@ -134,7 +134,7 @@ def foreign_heads(model: Model, source: Any, origin: str) -> tuple[str, ...]:
         if not ours or not any(".heads." in name for name in network):
             return ()
         log.warning(
-            "%s holds weights only and does not name the classes of its heads, so all heads start fresh; "
+            "%s holds weights only and does not name the classes of its heads, so all heads are initialised; "
             "a checkpoint written by training names them",
             origin,
         )
@@ -142,7 +142,7 @@ def foreign_heads(model: Model, source: Any, origin: str) -> tuple[str, ...]:
     theirs = getattr(cast(Model, network).model[-1], "head_config", None)
     if not ours or not theirs or HeadConfig.from_dict(ours).classes == HeadConfig.from_dict(theirs).classes:
         return ()
-    log.info("%s: its heads stand for other groups of classes, so all heads start fresh", origin)
+    log.info("%s: its heads predict other groups of classes, so all heads are initialised", origin)
     return HEAD_ENTRIES
 
 
@@ -150,7 +150,7 @@ def foreign_heads(model: Model, source: Any, origin: str) -> tuple[str, ...]:
 
 
 def anchors_agree(model: nn.Module, weights: Mapping[str, torch.Tensor]) -> bool:
-    """Whether the weights' anchors are those of the model: then they count among what is taken."""
+    """Whether the weights' anchors are those of the model: then they are loaded too."""
     own = {name: value for name, value in model.state_dict().items() if "anchor" in name}
     return all(
         name in weights and weights[name].shape == value.shape and torch.equal(weights[name].to(value), value)
@@ -159,7 +159,7 @@ def anchors_agree(model: nn.Module, weights: Mapping[str, torch.Tensor]) -> bool
 
 
 def log_transfer(model: nn.Module, weights: Mapping[str, torch.Tensor], exclude: Collection[str]) -> None:
-    """List what of the weights is kept, what starts fresh here, and what is dropped."""
+    """List the weights that were loaded, initialised and dropped."""
     own = model.state_dict()
     fits = {name for name, value in weights.items() if name in own and value.shape == own[name].shape}
     kept = {name for name in fits if not any(word in name for word in exclude)}

@@ -99,7 +99,7 @@ def test_an_epoch_of_the_checkouts_own_script(repo, shapes, tmp_path):
     (tmp_path / "data.yaml").write_text(f"train: {case.images}\nval: {case.images}\nnc: 4\nnames: [a, b, c, d]\n")
     seconds, first = reference_epochs.run(case.checkout, case, "upstream", 1, tmp_path / "run")
     assert seconds > 0 and len(first.split()) == 4
-    with pytest.raises(UserError, match=r"upstream: train\.py of .* did not end well"):
+    with pytest.raises(UserError, match=r"upstream: train\.py of .* failed"):
         reference_epochs.run(case.checkout, case, "upstream", 1, tmp_path / "none" / "run")
 
 
@@ -119,5 +119,5 @@ def test_impossible_numbers_are_refused(repo, options, message):
 
 
 def test_a_folder_that_is_no_checkout_is_refused(tmp_path):
-    with pytest.raises(UserError, match="is no checkout"):
+    with pytest.raises(UserError, match="is not a checkout"):
         reference.main(["--reference", str(tmp_path)])

@@ -82,7 +82,7 @@ def test_a_path_that_no_file_can_have_and_a_file_that_holds_no_settings(tmp_path
         read_yaml("a\0b")
     monkeypatch.setattr("yolov7fast.core.files.settings_files.MOST_BYTES", 10)
     (tmp_path / "mine.yaml").write_text("a: 1234567890")
-    with pytest.raises(UserError, match="so it is no file of settings"):
+    with pytest.raises(UserError, match="so it is not a settings file"):
         read_yaml(tmp_path / "mine.yaml")
 
 

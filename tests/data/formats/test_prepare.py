@@ -232,6 +232,6 @@ def test_names_that_no_list_can_hold_are_left_out_and_counted(tmp_path, caplog):
     with caplog.at_level(logging.INFO):
         data = load_data_yaml(root)
     assert (
-        "data: 2 train images are left out: their names hold line breaks or bytes that are no text" in caplog.messages
+        "data: 2 train images are left out: their names hold line breaks or bytes that are not text" in caplog.messages
     )
     assert len(Path(data.train).read_text().splitlines()) == 8

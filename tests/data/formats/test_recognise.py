@@ -158,7 +158,7 @@ def test_fifos_and_links_to_themselves_next_to_a_data_set_neither_hang_nor_end_t
     assert summary(root)[1:] == ({"train": 8, "val": 4}, NAMES)
     os.mkfifo(root / "labelmap.txt")
     if write is write_voc:
-        with pytest.raises(UserError, match=r"labelmap\.txt cannot be read \(no regular file\)"):
+        with pytest.raises(UserError, match=r"labelmap\.txt cannot be read \(not a regular file\)"):
             summary(root)
 
 

@@ -49,7 +49,7 @@ def test_upstreams_command_line_for_onnxruntime(weights, capsys):
     assert (found.form, found.size, found.free, found.batch) == ("end2end", [64, 96], [], 1)
     assert (found.conf_thres, found.iou_thres, found.topk, found.class_offset) == (0.35, 0.65, 100, 640.0)
     printed = capsys.readouterr()
-    assert "proved by onnxruntime" in printed.out and "largest difference" in printed.out and printed.err == ""
+    assert "verified with onnxruntime" in printed.out and "largest difference" in printed.out and printed.err == ""
 
 
 @pytest.mark.parametrize(

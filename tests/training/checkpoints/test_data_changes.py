@@ -64,7 +64,7 @@ def test_outlines_are_labels_too():
 
 @pytest.mark.parametrize("stored", [[], {"classes": 3}, {"classes": "a"}, mark(BEFORE) | {"splits": {"train": {}}}])
 def test_a_damaged_fingerprint_is_an_error_of_one_line(stored):
-    with pytest.raises(UserError, match=r"^last\.pt: its entry about the data set is damaged"):
+    with pytest.raises(UserError, match=r"^last\.pt: its fingerprint of the data set is damaged"):
         check_unchanged(stored, mark(BEFORE), "last.pt")
 
 

@@ -230,7 +230,7 @@ def test_a_folder_that_is_removed_while_its_run_trains_is_made_again(
 
     monkeypatch.setattr(YoloFamily, "to_device", removed)
     assert here(*small_run(tmp_path, shapes_small, "--epochs", "3", "--seed", "5")) == 0
-    assert f"{run / 'weights'} was removed: it is made again" in caplog.text
+    assert f"{run / 'weights'} was removed: it is created again" in caplog.text
     assert rows(run) == 3 and len((run / "results.csv").read_text().splitlines()) == 4
     assert {"opt.yaml", "hyp.yaml", "train.log", "results.png"} <= {path.name for path in run.iterdir()}
     assert any(path.stat().st_size for path in run.glob("events.out.tfevents.*"))

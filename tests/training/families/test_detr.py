@@ -152,8 +152,8 @@ def test_images_of_any_shape_pass(architecture):
     ("change", "message"),
     [
         ({"config": None}, "its configuration is None, not a mapping"),
-        ({"architecture": "foo"}, "of a kind that is not known here"),
-        ({"architecture": ["detr"]}, "of a kind that is not known here"),
+        ({"architecture": "foo"}, "unknown architecture"),
+        ({"architecture": ["detr"]}, "unknown architecture"),
         ({"ema": {}}, "its weights do not fit its network"),
         ({"ema": None}, "its weights do not fit its network"),
     ],

@@ -164,7 +164,7 @@ def test_heads_of_other_classes_are_not_taken_over(tmp_path, caplog):
     assert "b.pt holds weights only and does not name the classes of its heads" in caplog.text
     with caplog.at_level(logging.INFO):
         words = foreign_heads(models["b"], source, "a.pt")
-    assert "a.pt: its heads stand for other groups of classes" in caplog.text
+    assert "a.pt: its heads predict other groups of classes" in caplog.text
     entries = [name for name in models["b"].state_dict() if any(word in name for word in words)]
     assert len(entries) == 2 * 3 * 2 and all(".heads." in name for name in entries)
 

@@ -47,7 +47,7 @@ def first_lines(capsys, *flags: str, is_fresh: bool = True, **facts) -> str:
 def test_a_run_that_never_leaves_its_warm_up_says_what_to_add(capsys):
     text = first_lines(capsys, "--epochs", "26", "--weights", "own.pt")
     assert "WARNING: the learning rate warms up for 1,000 iterations, and this run has 260" in text
-    assert "Add more --epochs, or lower warmup_epochs and warmup_min_iters in the hyp file, as --hyp small does" in text
+    assert "Add more --epochs, or choose --hyp small or a file with lower warmup_epochs and warmup_min_iters" in text
     assert "WARNING" not in first_lines(capsys, "--epochs", "26", "--weights", "own.pt", "--hyp", "small")
 
 

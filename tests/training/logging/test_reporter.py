@@ -94,7 +94,7 @@ def test_the_bottleneck_is_one_line_with_the_flag_to_try(capsys):
 def test_what_else_could_be_avoided_is_named_as_such():
     parts = {"data": 0.01, "loss": 0.01, "network": 0.69, "validation": 0.29}
     text = bottleneck.advice_text(parts, {})
-    assert text.startswith("the network, as it should be; try USE_COMPILE=1, ")
+    assert text.startswith("the network (the usual case); try USE_COMPILE=1, ")
     assert text.endswith(". Validation takes 29%; try --eval-interval 5 or a larger --test-batch-size")
 
 

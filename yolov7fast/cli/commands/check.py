@@ -44,7 +44,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def run_section(name: str, device: torch.device, folder: Path) -> list[CheckLine]:
-    """Print and return the lines of a section; an exception is a failed line and stops the section only."""
+    """Print and return the lines of a section; an exception becomes a failed line and stops this section only."""
     lines = []
 
     def add(line: CheckLine) -> None:
@@ -55,7 +55,7 @@ def run_section(name: str, device: torch.device, folder: Path) -> list[CheckLine
     try:
         for line in SECTIONS[name](device, folder):
             add(line)
-    except Exception as error:  # a broken driver may raise anything; the other sections say more
+    except Exception as error:  # a broken driver may raise any exception; the other sections still run
         frame = traceback.extract_tb(error.__traceback__)[-1]
         text = f"{type(error).__name__}: {one_line(error, 300)} ({Path(frame.filename).name}:{frame.lineno})"
         add(CheckLine(name, FAILED, text, "report this line in an issue"))
@@ -63,7 +63,7 @@ def run_section(name: str, device: torch.device, folder: Path) -> list[CheckLine
 
 
 def markdown(facts: Mapping[str, str], sections: Mapping[str, Sequence[CheckLine]], verdict: str) -> str:
-    """The report as GitHub shows it in an issue."""
+    """The report as Markdown for an issue."""
     rows = [f"## YOLOv7 Fast: check of a machine\n\n{verdict}\n", "| machine | |", "| --- | --- |"]
     rows += [f"| {name} | {_cell(value)} |" for name, value in facts.items() if name != "Machine"]  # without host name
     for name, lines in sections.items():
@@ -87,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise UserError(f"--output: folder {output} cannot be made ({error.strerror}); give another place") from None
     if not opt.device:  # one GPU, in this process and in its children
         os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
-    # a GPU that torch cannot use is a line of the report here, not an error
+    # a GPU that torch cannot use is reported as a line, not as an error
     device = select_device(opt.device) if opt.device or torch.cuda.is_available() else torch.device("cpu")
     sections = {}
     with tempfile.TemporaryDirectory(prefix="yolov7fast_check_") as scratch, quiet("yolov7fast"):

@@ -1,4 +1,4 @@
-"""Compare training runs: accuracy, losses, time, cost, settings, and which one for which need.
+"""Compare training runs: accuracy, losses, time, cost, settings, and a recommendation by use case.
 
     yolov7fast compare runs/train/A runs/train/B --rate 1.5
 
@@ -17,7 +17,7 @@ from yolov7fast.reports.run_results import read_runs
 
 
 def write_report(report: ComparisonReport, folder: Path) -> list[Path]:
-    """The files of a report below `folder`, each put in place in one step; returns Markdown and HTML."""
+    """The files of a report below `folder`, each written atomically; returns Markdown and HTML."""
     folder.mkdir(parents=True, exist_ok=True)
     page, text = folder / "report.html", folder / "report.md"
     write_atomically(text, to_markdown(report))

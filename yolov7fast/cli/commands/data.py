@@ -1,4 +1,4 @@
-"""Check, convert, shrink, group or draw data sets.
+"""Check, convert, resize, group or draw data sets.
 
     yolov7fast data check DATA                      report what is wrong or unusual: a table, and a page with images
     yolov7fast data convert DATA FOLDER --to coco   write it in another format
@@ -52,7 +52,7 @@ def main(args: list[str] | None = None) -> int:
 
 def _check_flags(check: argparse.ArgumentParser) -> None:
     check.add_argument("data", help="data YAML, folder, .zip, COCO .json or .csv")
-    unset = argparse.SUPPRESS  # what is not given is assumed, and the report says so
+    unset = argparse.SUPPRESS  # defaults are assumed and named in the report
     size_help = f"training size that boxes are judged by; {DEFAULT_SIZE} is assumed"
     check.add_argument("--img-size", type=int, default=unset, metavar="N", help=size_help)
     cfg_help = f"network whose anchors the boxes are judged by; {DEFAULT_CFG} is assumed"

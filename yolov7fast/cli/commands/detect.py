@@ -40,7 +40,7 @@ def detect(opt: Namespace) -> DetectSummary:
 
 
 def detect_with(opt: Namespace, predictor: Predictor) -> DetectSummary:
-    """Run a predictor over the source of the command. A size of 0 is the trained one."""
+    """Run a predictor on the source of the command. Size 0 is the training image size."""
     names = predictor.names
     unknown = [c for c in opt.classes or [] if not 0 <= c < len(names)]
     if unknown:

@@ -19,7 +19,7 @@ def parser() -> Parser:
 
 
 def run(opt: Namespace) -> list:
-    """Write the files that the options ask for; returns them (`export_files.ExportedFile`)."""
+    """Write the requested files; returns them (`export_files.ExportedFile`)."""
     from yolov7fast.data.data_yaml import load_data_yaml  # torch is loaded only once the flags have parsed
     from yolov7fast.inference.export.export_files import export_files
     from yolov7fast.inference.export.export_network import load_source
@@ -31,7 +31,7 @@ def run(opt: Namespace) -> list:
     source = load_source(opt.weights)
     files = export_files(source, plan_of(opt, source), formats, data)
     for file in files:
-        print(f"{file.path} ({file.size / 1e6:.1f} MB): proved by {file.report}")
+        print(f"{file.path} ({file.size / 1e6:.1f} MB): verified with {file.report}")
     return files
 
 
@@ -62,7 +62,8 @@ def write_deploy(weights: Path, cfg: Path, output: Path) -> float:
 
 
 def largest_difference(trained, deploy) -> float:
-    """Between the predictions of two networks for a random image, in double precision; changes the dtype of both."""
+    """Largest difference of the predictions of two networks for a random image, in double precision; changes the dtype
+    of both."""
     import torch
 
     side = 2 * int(deploy.stride.max())

@@ -1,7 +1,7 @@
-"""How much memory does a training step take, by batch size? Nothing is trained: the network runs without values.
+"""Print the memory of a training step by batch size. Nothing is trained: the network runs without values.
 
 Compare the last column with the memory of the GPU, of which a tenth should stay free; `--batch-size auto` of train.py
-does so by itself.
+leaves it free automatically.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Where does the time of a training iteration go? `python tests/profile_training_loop.py --help`
+"""Measure the stages of a training iteration: `python tests/profile_training_loop.py --help`
 
 Runs the real training step, on a data set (--data) or, without one, on one random batch, and prints a table of stages.
 CUDA events measure a GPU without waiting inside the loop; a monotonic clock measures a CPU.

@@ -1,4 +1,4 @@
-"""Find good settings for little money: many short trainings from a list or a search, ranked in a table.
+"""Search for good settings: many short trainings from a list or a search, ranked in a table.
 
     python tools/run_trials.py --base-config configs/tiny_smoke.yaml --trials-file experiments/lr_bs.json \
         --output-dir outputs/trials --budget-epochs 5 --budget-subset 1000 --budget-size 320 --early-stop-threshold 0.1

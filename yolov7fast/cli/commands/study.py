@@ -2,8 +2,8 @@
 
     yolov7fast study --data D --cfg C --axes assigner=plain,ota,tal batch=16,64 --repeat 2 --epochs 30 --minutes 10
 
-Flags that are not listed below go to every training, such as --hyp small --device cpu. The same command resumes a study
-that was stopped. Writes report.html and report.md to the output folder.
+Flags that are not listed below are passed to every training, such as --hyp small --device cpu. The same command resumes
+a study that was stopped. Writes report.html and report.md to the output folder.
 """
 
 import argparse
@@ -33,7 +33,7 @@ def parser() -> argparse.ArgumentParser:
 def main() -> int:
     opt, further = parser().parse_known_args()
     flags = parser_for("train").parse_args(further)
-    from yolov7fast.losses.assigners import find_assigner  # these load slowly
+    from yolov7fast.losses.assigners import find_assigner  # slow to import
     from yolov7fast.search.studies import configurations, run_study
 
     if not 0 <= opt.minutes < 1e6:

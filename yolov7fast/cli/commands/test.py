@@ -1,4 +1,4 @@
-"""Measure a detector on a labelled data set: `python test.py --weights best.pt --data my.yaml`."""
+"""Evaluate a detector on a labelled data set: `python test.py --weights best.pt --data my.yaml`."""
 
 import zipfile
 from argparse import Namespace

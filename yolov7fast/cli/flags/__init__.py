@@ -1,4 +1,4 @@
-"""The table of flags of training, evaluation and detection: one row says everything about a flag.
+"""The table of flags of training, evaluation and detection: one row defines a flag.
 
 Parsers, run files, limits, resuming and trials all read it. A new flag is one row here, and its use.
 """
@@ -10,7 +10,7 @@ from yolov7fast.cli.flags.row import Flag
 
 __all__ = ["TABLE", "Flag", "flags_of", "register", "removed"]
 
-# flags that earlier versions had, and why they are gone
+# removed flags of earlier versions, and the reasons
 REMOVED = {
     "fast_augment": "was removed: it changed pixels and lowered mAP@.5 on BCCD (0.843 against 0.866, three seeds)",
     "reduced_decode": "was removed: it changed the pixels of training images; --cache-images disk keeps every pixel",
@@ -30,6 +30,6 @@ def flags_of(command: str, family: str = "yolo") -> dict[str, Flag]:
 
 
 def removed(flag: str) -> str:
-    """Why a flag of earlier versions is gone; empty for any other text."""
+    """The reason why a flag of earlier versions was removed; empty for any other text."""
     why = REMOVED.get(flag.partition("=")[0].lstrip("-").replace("-", "_"), "")
     return f"{flag.partition('=')[0]} {why}" if why else ""

@@ -22,17 +22,15 @@ TEST_SIZE_HELP = (
 )
 SOURCE_HELP = "image, folder, glob, video, camera number, rtsp/rtmp/http(s) address, or .txt list of these"
 TASK_HELP = "train, val or test: the split to measure; speed; study: sizes 256 to 1536"
-PARTIAL_HELP = "keep the good lines of a label file with bad or doubled ones, instead of leaving its image out"
+PARTIAL_HELP = "keep the valid lines of a label file with invalid or duplicate lines, instead of leaving out its image"
 STRICT_HELP = "stop if an image or a line of a label file would be left out or misread"
-FRACTION_HELP = (
-    "of a data set without validation images: this fraction of the training images, by a hash of their names"
-)
+FRACTION_HELP = "fraction of the training images used for validation if the data set has none, by a hash of their names"
 FAST_HELP = {
     "test": {"help": "workers write samples straight into shared batch buffers"},
     "train detr": {"help": "loader processes that stay and write whole batches into shared memory"},
 }
 TENSOR_HELP = "micro-collate: workers write samples straight into shared batch buffers"
-MICRO_HELP = "samples of one worker task of --worker-tensor; 0: chosen for you"
+MICRO_HELP = "samples of one worker task of --worker-tensor; 0: automatic"
 CACHE_HELP = "keep resized images: ram (the bare flag) or disk, a packed memory-mapped file"
 
 ROWS = [
@@ -79,7 +77,7 @@ ROWS = [
         False,
         CACHE_HELP,
         upstream=TRAIN,
-        aliases=("--cache",),  # an abbreviation in the wild that --cache-dir would make ambiguous
+        aliases=("--cache",),  # an abbreviation in use that --cache-dir would make ambiguous
         nargs="?",
         const="ram",
         choices=("ram", "disk"),

@@ -15,20 +15,18 @@ of_detect = partial(detection, where=DETECT)
 threshold = partial(detection, upstream=DETECTED, low=0, high=1)
 
 WEIGHTS_HELP = (
-    "checkpoint to start from, or a published one by name (yolov7-tiny.pt: fetched once); empty: from scratch"
+    "checkpoint to start from, or a published one by name (yolov7-tiny.pt: downloaded once); empty: from scratch"
 )
 TORCHSCRIPT_HELP = "run a TorchScript file that was not exported on this machine; such a file can run any code"
 CFG_HELP = "model yaml: a file, or the name of a shipped one such as yolov7-tiny; empty: taken from the weights"
 FREEZE_HELP = "n: freeze layers 0..n-1; several numbers: exactly those layers"
-GEOMETRY_HELP = "heads by the shape of boxes: COCO's shipped file, other data measured"
+GEOMETRY_HELP = "group classes by the shape of their boxes: for COCO by the shipped file, for other data by measuring"
 CONF_DETECT = {"default": 0.25, "help": "confidence threshold; for DETR checkpoints (.pth) 0.5"}
-NO_HALF_HELP = (
-    "single precision on CUDA, too, for cards whose half precision gives NaN (GTX 16xx); a CPU always uses it"
-)
-SLICE_HELP = "detect on tiles of N pixels, too, for small objects in large images; 0: only on the whole image"
-OVERLAP_HELP = "fraction of a tile that it shares with the next; objects smaller than it are whole in one of them"
-NO_TRACE_HELP = "accepted for upstream's sake, without effect: networks always run untraced"
-TRANSFER_HELP = "take what fits from --weights; optimizer, epoch and EMA start fresh"
+NO_HALF_HELP = "single precision on CUDA too, for cards whose half precision gives NaN (GTX 16xx); a CPU always uses it"
+SLICE_HELP = "also detect on tiles of N pixels, for small objects in large images; 0: only on the whole image"
+OVERLAP_HELP = "fraction of a tile that it shares with the next; objects smaller than it are complete in one tile"
+NO_TRACE_HELP = "accepted for compatibility with upstream, without effect: networks are never traced"
+TRANSFER_HELP = "load the entries of --weights that fit; optimizer, epoch and EMA are new"
 NETWORK_HELP = "keys of the network's configuration in transformers: '{num_queries: 50}'"
 
 ROWS = [
@@ -52,7 +50,7 @@ ROWS = [
     of_detr("--pretrained", str, "", "folder or hub name of weights in transformers' format to start from"),
     heads("--heads", int, 0, "number of detection heads of a multi-head network", low=0),
     heads("--head-config", str, "", "yaml that assigns each class to a head"),
-    heads("--standard-grouping", bool, False, "heads by meaning (COCO, 4 heads), for other data by class number"),
+    heads("--standard-grouping", bool, False, "heads by meaning (COCO, 4 heads) or, for other data, by class number"),
     heads("--geometry-grouping", bool, False, GEOMETRY_HELP),
     speed("--channels-last", bool, False, "channels-last memory layout"),
     speed("--compile", bool, False, "torch.compile the network, as USE_COMPILE=1 does"),

@@ -29,18 +29,18 @@ search = partial(Flag, group=SEARCH, where=YOLO, upstream=TRAIN, rare=True)
 
 HYP_HELP = "hyper-parameter yaml: a file, or the name of a shipped one such as tiny"
 BATCH_HELP = (
-    "images per batch, over all GPUs; auto: what fits this machine, up to the nominal batch, and half of it where the "
-    "first steps run out of memory"
+    "images per batch, over all GPUs; auto: the largest batch that fits into memory, up to the nominal batch, and half "
+    "of it if the first steps run out of memory"
 )
 BATCHES = {
     "train detr": {"default": 4},
     "train yolo": {"type": count_or_auto, "help": BATCH_HELP},
     "test": {"default": 32, "help": "images per batch; for DETR checkpoints (.pth) 8"},
-    "detect": {"default": 1, "help": "images of one shape per batch; files are read and written in parallel"},
+    "detect": {"default": 1, "help": "images of one shape per batch; files are read and written in background threads"},
 }
 OVERFIT_HELP = (
-    "memorise the first N images (as many as --subset-size says, else 10): no augmentation, train = val, and unless "
-    "given, epochs and learning rates for it; exit code 0: the loss has clearly fallen"
+    "memorise the first N images (default: --subset-size, else 10) without augmentation, with train = val and, unless "
+    "given, suitable epochs and learning rates; exit code 0: the loss has clearly fallen"
 )
 LR_DROP_HELP = "step: epoch after which rates are a tenth; 0: after four fifths of the epochs"
 AMP_HELP = "mixed precision; auto: fp16 on CUDA, off on CPU; off: validations are in single precision, too"
@@ -85,10 +85,10 @@ ROWS = [
     of_detr("--backbone-lr", float, 1e-5, "learning rate of the backbone"),
     of_detr("--weight-decay", float, 1e-4, "AdamW's weight decay"),
     of_detr("--clip-norm", float, 0.1, "largest norm of the gradient; 0: not clipped", rare=True),
-    of_detr("--schedule", str, "step", "how learning rates fall", choices=("step", "cosine"), low=None),
+    of_detr("--schedule", str, "step", "decay of the learning rates", choices=("step", "cosine"), low=None),
     of_detr("--lr-drop", int, 0, LR_DROP_HELP, rare=True),
-    of_detr("--final-lr", float, 0.01, "cosine: fraction of the learning rate that is left", high=1, rare=True),
-    of_detr("--warmup-iters", int, 0, "iterations over which learning rates rise from zero"),
+    of_detr("--final-lr", float, 0.01, "cosine: final learning rate, as a fraction", high=1, rare=True),
+    of_detr("--warmup-iters", int, 0, "iterations of linear warm-up from zero"),
     optimisation(
         "--amp",
         str,
@@ -123,5 +123,5 @@ ROWS = [
     ),
     search("--evolve", bool, False, EVOLVE_HELP, trials=refused("--search")),
     search("--bucket", str, "", BUCKET_HELP, trials=chosen("--search")),
-    Flag("--profile", int, 0, "print the times of the stages of N steps, and end", SPEED, DETR, low=0, trials=PROFILED),
+    Flag("--profile", int, 0, "print the stage times of N steps and exit", SPEED, DETR, low=0, trials=PROFILED),
 ]

@@ -1,4 +1,4 @@
-"""What one row of the table of flags says: everything that is known of a flag."""
+"""One row of the table of flags: the complete definition of a flag."""
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
@@ -9,8 +9,8 @@ from yolov7fast.core.errors import UserError, one_line, shown
 from yolov7fast.core.files.settings_files import parse_yaml
 
 # --- types of values --------------------------------------------------------------------------------------------------
-# Types of flags whose values are more than a number or a word: each takes the text of a command line, or what a run
-# file holds there.
+# Types of flags whose values are more than a number or a word: each takes the text of a command line or the value in a
+# run file.
 
 
 class BadValue(argparse.ArgumentTypeError, ValueError):
@@ -86,7 +86,7 @@ YOLO, DETR = ("train yolo",), ("train detr",)
 class Trials(NamedTuple):
     """What trials (`run_trials.py`) may do with a flag of training. By default each trial may set it."""
 
-    instead: str = ""  # the runner chooses the value: what the user gives instead
+    instead: str = ""  # the runner chooses the value; this is what the user sets instead
     in_base: bool = True  # False: a run file that sets it describes no new training, so trials cannot build on it
     budget: str = ""  # the field of `Budget` that sets it for all trials
     reset: bool = False  # with `budget`: back to its default, instead of the budget's value
@@ -140,7 +140,7 @@ class Flag:
         return command in self.where or f"{command} {family}" in self.where
 
     def at(self, command: str, family: str) -> "Flag":
-        """The row as it stands for one command of one family: what a narrower place says overrides the rest."""
+        """The row for one command of one family; values of a narrower place override the others."""
         fields: dict[str, Any] = {}
         for place in (command, family, f"{command} {family}"):
             fields |= self.changed.get(place, {})
@@ -148,7 +148,7 @@ class Flag:
         return replace(self, **{"upstream": of_upstream, "changed": {}, **fields})
 
     def arguments(self) -> dict[str, Any]:
-        """What argparse takes."""
+        """The keyword arguments for argparse."""
         if self.is_switch:
             return {"action": "store_true", "default": self.default}
         metavar = None if self.choices else {int: "N", float: "X", count_or_auto: "N"}.get(self.type)

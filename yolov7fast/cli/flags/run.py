@@ -34,10 +34,10 @@ logging = partial(Flag, group=LOGGING, where=TRAIN, upstream=TRAIN)
 MAX_SEED = 2**31 - 1  # NumPy's generator takes 32 bits, and every process adds its rank
 RESUME_HELP = (
     "resume a run, given its folder or a checkpoint in it; without a value: the newest last*; "
-    "auto: start the run of --name, resume it, or do nothing where it is finished"
+    "auto: start the run of --name, resume it, or do nothing if it is finished"
 )
 SAVE_EVERY_HELP = "minutes between checkpoints inside an epoch; 0: only at its end; default: 10, with --nosave 0"
-CHANGED_DATA_HELP = "resume although images, labels or classes are no longer those of the checkpoint"
+CHANGED_DATA_HELP = "resume although images, labels or classes have changed since the checkpoint"
 KEEP_EPOCHS_HELP = (
     "keep only the newest N files of single epochs (epoch_*, best_*); more epochs can be added to a finished run "
     "as long as one is kept; default: all of upstream's"
@@ -70,7 +70,7 @@ ROWS = [
     ),
     folder("--project", str, "runs/train", "parent folder of runs", changed=PROJECTS),
     folder("--name", str, "exp", "folder of this run"),
-    folder("--exist-ok", bool, False, "write into an existing folder instead of counting up"),
+    folder("--exist-ok", bool, False, "write into an existing folder instead of appending a number"),
     results("--rate", float, None, "price of the machine per hour: the run's page shows the cost", where=TRAIN, low=0),
     # --- checkpoints and resume ---------------------------------------------------------------------------------------
     resume("--resume", str, False, RESUME_HELP, upstream=TRAIN, nargs="?", const=True, trials=refused("--resume")),
@@ -82,7 +82,14 @@ ROWS = [
     # --- validation ---------------------------------------------------------------------------------------------------
     validation("--notest", bool, False, "validate only after the last epoch", upstream=TRAIN),
     validation("--eval-interval", int, 1, "epochs between validations (the last epoch always has one)", low=1),
-    validation("--test-batch-size", int, None, "validation batch; default: twice the training batch", low=1, rare=True),
+    validation(
+        "--test-batch-size",
+        int,
+        None,
+        "images per validation batch; default: twice the training batch",
+        low=1,
+        rare=True,
+    ),
     validation(
         "--v5-metric",
         bool,
@@ -117,7 +124,7 @@ ROWS = [
         changed={"detr": {"default": 0}},
     ),
     randomness("--shuffle", bool, False, SHUFFLE_HELP, where=YOLO, fixed=True, rare=True),
-    randomness("--deterministic", bool, False, "deterministic algorithms, where torch has them", rare=True),
+    randomness("--deterministic", bool, False, "deterministic algorithms, where torch provides them", rare=True),
     # --- results of test and detect -----------------------------------------------------------------------------------
     records("--save-txt", bool, False, "write detections to labels/*.txt"),
     records("--save-conf", bool, False, "add the confidence to the lines of --save-txt"),

@@ -57,7 +57,7 @@ def _read_bytes(path: str | Path, name: str, end: str) -> bytes:
     except (OSError, ValueError) as error:  # ValueError: a zero byte in the path
         raise UserError(f"{name} cannot be read ({getattr(error, 'strerror', None) or error}){end}") from None
     if len(content) > MOST_BYTES:
-        raise UserError(f"{name} has more than {MOST_BYTES >> 20} MB, so it is no file of settings{end}")
+        raise UserError(f"{name} has more than {MOST_BYTES >> 20} MB, so it is not a settings file{end}")
     return content
 
 

@@ -82,4 +82,4 @@ def explain(code: int, output: Path) -> str:
         return "killed (SIGKILL): most often the machine ran out of memory"
     if code < 0:
         return f"ended by {signal.Signals(-code).name}"
-    return last_words(output) or f"ended with code {code} and said nothing"
+    return last_words(output) or f"ended with code {code} without output"

@@ -1,1 +1,1 @@
-"""What is worked out of a data set once and kept: labels, decoded images."""
+"""Results that are computed once for a data set and stored: checked labels, decoded images."""

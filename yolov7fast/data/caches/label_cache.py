@@ -162,7 +162,7 @@ def _scan(img_files: Sequence[str], label_files: Sequence[str], what: str, keep_
 
 
 def _warn_of_losses(table: LabelTable, prefix: str) -> None:
-    """Warn at the start of every run of what it trains without."""
+    """Warn at the start of every run of images and label lines that are left out."""
     if table.counts.corrupt:
         left_out = f"{table.counts.corrupt} of {table.counts.total} images are left out"
         if lost := table.images_lost_by_a_line:
@@ -233,7 +233,7 @@ def content_hash(img_files: Sequence[str], label_files: Sequence[str], keep_part
 
 
 def _write(places: Sequence[Path], table: LabelTable, digest: str) -> Path | None:
-    """Write the cache to the first writable place and return it; None only costs another scan next time."""
+    """Write the cache to the first writable place and return it; None: the labels are scanned again next time."""
     polygons = [p for image in table.segments for p in image]
     header = {"counts": table.counts, "img_files": table.img_files, "problems": table.problems}
     arrays = {

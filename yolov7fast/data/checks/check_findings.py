@@ -65,17 +65,17 @@ CHECKS = {
     "box without area": Check(ERROR, "box", "Remove it (--fix does); it is never learnt."),
     "duplicate box": Check(ERROR, "box", "Remove it (--fix does); training leaves the whole image out."),
     "nearly the same box": Check(WARNING, "pair", "Keep one of the two boxes, unless there are two objects."),
-    "nearly the same box, two classes": Check(WARNING, "pair", "Decide for one class; the two contradict each other."),
+    "nearly the same box, two classes": Check(WARNING, "pair", "Keep one class; the two boxes contradict each other."),
     "box covers the image": Check(NOTE, "box", "Check that it is an object and not drawn by mistake."),
     "label without image": Check(WARNING, "file", "Add the image, or remove the label."),
     "shared label file": Check(ERROR, "image", "Rename one of the images: both read the same label file."),
     # the set
-    "image in two splits": Check(ERROR, "image", "Remove it from one of them: validation figures are too good."),
+    "image in two splits": Check(ERROR, "image", "Remove it from one of them: validation metrics are too high."),
     "near duplicates in two splits": Check(
-        WARNING, "pair", "Keep a scene or video in one split: figures are too good."
+        WARNING, "pair", "Keep a scene or video in one split: metrics are too high."
     ),
     "same image twice": Check(WARNING, "image", "Remove one, or check that both have the same labels."),
-    "near duplicates": Check(NOTE, "pair", "Fine for frames of a video; else thin them out."),
+    "near duplicates": Check(NOTE, "pair", "Fine for frames of a video; otherwise keep fewer of them."),
     "unused class": Check(WARNING, "class", "Remove the name, or label objects of it."),
     "class in val alone": Check(ERROR, "class", "Move some of its images to training; it cannot be learnt."),
     "class missing in val": Check(WARNING, "class", "Move some of its images to validation; its AP is not measured."),
@@ -198,7 +198,7 @@ def as_text(report: CheckReport, width: int | None = None) -> str:
     lines = _wrapped(f"{report.path}: {report.kind} ({report.evidence}): {report.summary}", width)
     for note in report.notes:
         lines += _wrapped(note, width, "  ")
-    lines += ["", f"{'severity':<9}{'count':>15}  finding" if report.findings else "nothing odd was found"]
+    lines += ["", f"{'severity':<9}{'count':>15}  finding" if report.findings else "no problems were found"]
     for finding in report.findings:
         lines.append(f"{finding.severity:<9}{finding.counted:>15}  {finding.check}")
         indent = " " * 26

@@ -60,7 +60,7 @@ def text_lines(path: Path, holds: str) -> list[str]:
     """The lines of a text file in UTF-8. holds: what the file should hold, for the message if it cannot be read."""
     try:
         if not path.is_file():  # opening a FIFO may never end
-            raise OSError("no regular file")
+            raise OSError("not a regular file")
         return path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path} cannot be read ({printable(error, 200)}); it has {holds}") from None

@@ -137,7 +137,7 @@ def _prepare_yolo(found: Found, data: DataYaml, said: str, val_fraction: float) 
     for split, images in splits.items():
         splits[split] = [image for image in images if _can_be_listed(image)]
         if odd := len(images) - len(splits[split]):
-            notes.append(f"{odd} {split} images are left out: their names hold line breaks or bytes that are no text")
+            notes.append(f"{odd} {split} images are left out: their names hold line breaks or bytes that are not text")
     every = [image for images in splits.values() for image in images]
     moved = [yolo_format.label_of(image) for image in every] != img2label_paths(every)
     folder = _folder(found, [said, data.names, *(f"{s}\0{i}" for s, images in splits.items() for i in images)])

@@ -126,7 +126,7 @@ class _VocFile:
         parser.EntityDeclHandler = refuse  # entities can expand a small file to gigabytes
         try:
             if not path.is_file():
-                raise OSError("no regular file")
+                raise OSError("not a regular file")
             parser.Parse(path.read_bytes(), True)
         except (OSError, ValueError, xml.parsers.expat.ExpatError) as error:
             self.fault = Fault("unreadable label", str(path), getattr(error, "lineno", 0), str(error))

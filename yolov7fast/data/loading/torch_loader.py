@@ -35,7 +35,7 @@ class BatchLoader:
     """Batches of torch's loader, with errors as messages and workers that are ended in order.
 
     * Default: upstream's loader. One iterator serves all epochs and is created here; an epoch is the next `len()`
-      batches. Leaving an epoch early therefore shifts the next one, and workers keep the data set as it is now.
+      batches. Leaving an epoch early therefore shifts the next one, and workers keep the data set in its current state.
     * Image weights (`order.endless` is False): every epoch reads `dataset.indices` again and starts new workers. With
       `persistent_workers` they stay, the new indices are sent to them, and their generators continue instead of
       starting from a new base seed.

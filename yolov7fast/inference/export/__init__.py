@@ -1,1 +1,1 @@
-"""Trained networks as files for other runtimes: ONNX, TorchScript and OpenVINO; writing, proving and running them."""
+"""Trained networks as files for other runtimes: ONNX, TorchScript and OpenVINO; writing, verifying and running them."""

@@ -1,4 +1,4 @@
-"""Writes the files of an export: each is proved before it gets its final name."""
+"""Writes the files of an export: each is verified before it gets its final name."""
 
 import io
 import json
@@ -20,7 +20,7 @@ from yolov7fast.predictors.export_metadata import ExportForm, ExportMetadata
 from yolov7fast.predictors.runtime_sessions import record_export
 
 SUFFIXES = {"onnx": ".onnx", "torchscript": ".torchscript.pt", "openvino": ".xml"}
-NEEDED = {  # packages for writing and proving, by format
+NEEDED = {  # packages for writing and verifying, by format
     "onnx": ("onnx", "onnxruntime"),
     "openvino": ("onnx", "openvino"),
     "torchscript": (),
@@ -50,7 +50,7 @@ def export_files(
 ) -> list[ExportedFile]:
     """Write all formats to the folder of the weights or to `folder`: X.pt -> X.onnx, X.torchscript.pt, X.xml.
 
-    data: prove the files with its val images.
+    data: verify the files with its val images.
     """
     check_formats(formats, plan)
     plan.check(source)

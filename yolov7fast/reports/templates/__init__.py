@@ -1,1 +1,1 @@
-"""Pages of HTML that need nothing but themselves: one base, one style, one script, one way to make text safe."""
+"""Templates of self-contained HTML pages: one base, one style sheet, one script."""

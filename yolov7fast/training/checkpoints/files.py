@@ -1,6 +1,8 @@
-"""The checkpoints of a run on the disk: which is kept when not all can be written; best weights are written later then.
+"""The checkpoints of a run on the disk: which ones are kept if not all can be written; the best weights are then
+written later.
 
-On a nearly full disk `last` comes first, for the run resumes from it, then `best`, then the files of single epochs.
+On a nearly full disk `last` is written first, because the run resumes from it, then `best`, then files of single
+epochs.
 """
 
 import logging
@@ -19,19 +21,19 @@ log = logging.getLogger(__name__)
 
 
 class CheckpointFiles:
-    """Writes what a run remembers under its names in `folder`; only the main process has files."""
+    """Writes the checkpoints of a run in `folder`; only the main process has files."""
 
     def __init__(self, folder: Path, suffix: str):
         self.last, self.best = folder / f"last{suffix}", folder / f"best{suffix}"
         self.folder = folder
-        self.last_is_damaged = False  # the run resumed from the checkpoint before it, which must not be lost to it
+        self.last_is_damaged = False  # then the run resumed from the previous checkpoint, which is kept
         self._waiting: bytes | None = None  # the best checkpoint, until it can be written
 
     def write(self, content: dict[str, Any], names: Sequence[str], progress: Progress) -> bool:
         """Write a checkpoint under every name, the most important first; returns whether the first is written.
 
-        A failed write keeps the file that was there and the run continues. Notes in `progress` whether the best
-        weights are on the disk; where they are not, they wait here for the next save.
+        A failed write keeps the existing file, and the run continues. `progress` records whether the best weights are
+        on the disk; if not, they are kept here for the next save.
         """
         paths = [self.folder / name for name in names]
         if paths[0].is_file() and not self.last_is_damaged:
@@ -51,7 +53,7 @@ class CheckpointFiles:
             self._waiting = serialised(content) if is_missing else None
             if is_missing:
                 progress.unwritten_best = progress.best_fitness
-            elif progress.best_fitness >= (progress.unwritten_best or 0.0):  # else better ones were lost
+            elif progress.best_fitness >= (progress.unwritten_best or 0.0):  # otherwise better ones would be lost
                 progress.unwritten_best = None
         elif self._waiting is not None:
             self.retry_best(progress)
@@ -72,7 +74,8 @@ class CheckpointFiles:
         self._waiting, progress.unwritten_best = None, None
 
     def check_best(self, progress: Progress) -> None:
-        """When resuming: best weights that waited in a process that is gone are lost, so what is there is the best."""
+        """When resuming: best weights that an ended process could not write are lost, so those on the disk are the
+        best."""
         if progress.unwritten_best is None:
             return
         there = fitness_in(self.best)
@@ -86,12 +89,12 @@ class CheckpointFiles:
         progress.best_fitness = there or 0.0
 
     def refuse_missing_best(self, progress: Progress) -> None:
-        """At the end of a run: its best weights are on the disk, or the user must know."""
+        """At the end of a run: raise an error if its best weights could not be written."""
         self.retry_best(progress)
         if progress.unwritten_best is not None:
             raise UserError(
                 f"{self.best} could not be written: the best weights (fitness {progress.unwritten_best:.4g}) are lost, "
-                "and what is there is older. The rest of the run is complete; free some space before the next one"
+                "and those on the disk are older. The rest of the run is complete; free some space before the next one"
             )
 
 

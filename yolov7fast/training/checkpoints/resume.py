@@ -1,4 +1,4 @@
-"""Resuming: everything a run must remember beyond upstream's checkpoint keys, and how the file is found."""
+"""Resuming: the state of a run beyond upstream's checkpoint keys, and how the file is found."""
 
 import hashlib
 import logging
@@ -37,7 +37,7 @@ class NothingToDo(UserError):
 
 @dataclass
 class Progress:
-    """How far a run is: `batch_index` batches of `epoch` are done, `global_step` in all."""
+    """The progress of a run: `batch_index` batches of `epoch` are done, `global_step` in all."""
 
     epoch: int = 0
     batch_index: int = 0
@@ -50,7 +50,7 @@ class Progress:
     labels: int = 0  # of the last batch
     img_size: int = 0
     seconds: float = 0.0
-    epoch_seconds: float = 0.0  # that the done batches of `epoch` took, and how much of it was waiting for data
+    epoch_seconds: float = 0.0  # of the finished batches of `epoch`, and the part of it spent waiting for data
     epoch_waited: float = 0.0
     finished: bool = False
     last_loss: float | None = None  # mean of the last complete epoch
@@ -60,19 +60,19 @@ class Progress:
 
 
 class Limits(NamedTuple):
-    """What ends a run by itself; 0: no limit."""
+    """The limits that end a run; 0: no limit."""
 
     epochs: int
     max_iter: int = 0
     patience: int = 0
 
     def epoch_length(self, progress: Progress, batches: int) -> int:
-        """How many of an epoch's batches will be done by its end, those before an interruption included."""
+        """The number of an epoch's batches at its end, including those before an interruption."""
         left = max(self.max_iter - progress.global_step, 0) if self.max_iter else batches
         return min(batches, progress.batch_index + left)
 
     def reached(self, progress: Progress) -> str:
-        """Which limit a finished run has reached, and the remedy; nothing where it has not, or no longer."""
+        """The limit that a finished run has reached, and the remedy; empty if there are batches to train."""
         if not progress.finished:
             return ""
         if progress.epoch >= self.epochs:
@@ -110,7 +110,8 @@ def restore_random_states(states: dict[str, Any]) -> None:
 
 
 def restore_own_random(state: dict[str, Any], world: World) -> None:
-    """Put back the generators of this process. Files may hold those of the first alone: others stay as they began."""
+    """Restore the random states of this process. Files may contain those of the first process only: others keep
+    theirs."""
     states = state.get("random_ranks") or [state["random"]]
     if len(states) == world.size:
         restore_random_states(states[max(world.rank, 0)])
@@ -143,9 +144,9 @@ def collect_state(
 
 
 def progress_of(state: dict[str, Any], columns: Sequence[str] = ()) -> Progress:
-    """How far the run of a collected state is.
+    """The progress of the run of a collected state.
 
-    columns: what version 1, which stored the last validation as a list, measured (`family.summary_columns`).
+    columns: the metrics of version 1, which stored the last validation as a list (`family.summary_columns`).
     """
     stored = dict(state["progress"])
     if state["version"] == 1:
@@ -156,7 +157,7 @@ def progress_of(state: dict[str, Any], columns: Sequence[str] = ()) -> Progress:
 
 
 def checked(progress: Progress) -> Progress:
-    """Itself, if its values are of their kinds and within bounds; else a ValueError."""
+    """Return it if all values have valid types and ranges; raise ValueError otherwise."""
     for name, value in asdict(progress).items():
         default = getattr(Progress(), name)
         if isinstance(default, dict | list):
@@ -175,7 +176,7 @@ def checked(progress: Progress) -> Progress:
 
 @contextmanager
 def damage_named(path: str | Path) -> Iterator[None]:
-    """What values of other kinds than a checkpoint's lead to becomes one line that names the file."""
+    """Errors caused by invalid values of a checkpoint become one line that names the file."""
     try:
         yield
     except torch.OutOfMemoryError:
@@ -191,7 +192,7 @@ def damage_named(path: str | Path) -> Iterator[None]:
 
 
 def restore_state(step: TrainStep, state: dict[str, Any]) -> None:
-    """Put a collected state back into model, EMA, gradients, scaler and means."""
+    """Restore a collected state in model, EMA, gradients, scaler and means."""
     if state["version"] not in (1, VERSION):
         raise UserError(
             f"the checkpoint's resume state has version {shown(state['version'])}, this program reads up to {VERSION}: "
@@ -218,11 +219,12 @@ def load_strictly(module: nn.Module, state: dict[str, torch.Tensor]) -> None:
         raise UserError(f"the checkpoint does not fit the network it is resumed with: {error}") from None
 
 
-# --- finding what to resume -------------------------------------------------------------------------------------------
+# --- finding the checkpoint -------------------------------------------------------------------------------------------
 
 
 def find_checkpoint(target: str | Literal[True], suffix: str = ".pt") -> Path:
-    """The file `--resume` means: a file, a run folder, or (True) the newest last*.pt below the working directory."""
+    """The file that `--resume` names: a file, a run folder, or (True) the newest last*.pt below the working
+    directory."""
     if target is True:
         found = [p for p in walk_files(".") if p.suffix == suffix and p.name.startswith("last")]
         if not found:
@@ -234,7 +236,7 @@ def find_checkpoint(target: str | Literal[True], suffix: str = ".pt") -> Path:
     if path.is_dir():
         if found := last_checkpoint(path, suffix):
             return found
-        raise UserError(f"--resume {path}: no last{suffix} and no opt.yaml in this folder: no run was begun. {START}")
+        raise UserError(f"--resume {path}: no last{suffix} and no opt.yaml in this folder: no run was started. {START}")
     if not path.is_file() and not previous_of(path).is_file():
         raise UserError(f"--resume {path}: no such file or run folder. {START}")
     return path
@@ -243,7 +245,7 @@ def find_checkpoint(target: str | Literal[True], suffix: str = ".pt") -> Path:
 def last_checkpoint(run_dir: Path, suffix: str) -> Path | None:
     """The last checkpoint of a run, in either layout; the file may be missing if the one before it is there.
 
-    Of two layouts, in a folder that two versions wrote into, the one that was written last.
+    In a folder with both layouts, written by two versions, it is the newer one.
     """
     candidates = [run_dir / WEIGHTS_FOLDER / f"last{suffix}", run_dir / f"last{suffix}"]
     found: list[tuple[float, Path]] = []
@@ -255,12 +257,12 @@ def last_checkpoint(run_dir: Path, suffix: str) -> Path | None:
 
 
 def previous_of(path: Path) -> Path:
-    """Where the last but one checkpoint of a run is kept while it trains."""
+    """The path of the previous checkpoint of a run while it trains."""
     return path.with_name(f"previous{path.suffix}")
 
 
 def keep_as_previous(path: Path) -> None:
-    """Let `previous` be the present content of `path`, without a moment in which either is missing."""
+    """Make `previous` the current content of `path`; both exist at every moment."""
     try:
         link_or_copy(path, previous_of(path))
     except UserError as error:
@@ -274,7 +276,7 @@ def names_to_write(names: Sequence[str], epoch_files: Sequence[str], keep_epochs
 
 
 def remove_old_epochs(folder: Path, epoch_files: Sequence[str], keep_epochs: int | None) -> None:
-    """Leave the newest `keep_epochs` files of each pattern; None: all."""
+    """Keep only the newest `keep_epochs` files of each pattern; None: all."""
     for pattern in epoch_files if keep_epochs is not None else ():
         files = sorted(folder.glob(pattern), key=lambda path: (len(path.name), path.name))
         for path in files[: max(len(files) - (keep_epochs or 0), 0)]:
@@ -297,12 +299,12 @@ def read_resumable(path: Path, note: Callable[[str], None] = print) -> tuple[Any
 def run_folder_of(checkpoint: Path) -> Path:
     """runs/train/exp for runs/train/exp/weights/last.pt, outputs/exp for outputs/exp/last.pth."""
     parent = checkpoint.resolve().parent
-    is_run = parent.name != WEIGHTS_FOLDER or (parent / "opt.yaml").is_file()  # a run may be called so, too
+    is_run = parent.name != WEIGHTS_FOLDER or (parent / "opt.yaml").is_file()  # a run may have this name too
     return checkpoint.parent if is_run else parent.parent
 
 
 def weights_dir_of(run_dir: Path, folder: str, resumed: str | bool = False) -> Path:
-    """Where a run's checkpoints lie: in the family's `folder` below it, or where the one that is resumed lies.
+    """The folder of a run's checkpoints: in the family's `folder` below it, or where the one that is resumed lies.
 
     Versions before this one had `weights/` in every family; such a run keeps it.
     """
@@ -312,20 +314,20 @@ def weights_dir_of(run_dir: Path, folder: str, resumed: str | bool = False) -> P
 
 
 # --- changes of the data ----------------------------------------------------------------------------------------------
-# Whether a run is resumed on the data it was begun with: checkpoints hold a fingerprint of images, labels and classes.
+# Detects whether a run is resumed on other data: checkpoints contain a fingerprint of images, labels and classes.
 #
-# A fingerprint is made of what the data sets hold, not of paths and times: a data set that was moved or copied is the
-# same one. Pixels are not part of it.
+# A fingerprint depends on the content of the data sets, not on paths and times: a data set may be moved or copied.
+# Pixels are not part of it.
 
 
 DIGEST_BYTES = 8  # of an image's labels
-NAMED = 2  # files of a kind of change that a message names
+NAMED = 2  # number of files that a message names for each kind of change
 REMEDY = "restore it, or add --allow-changed-data"
-Fingerprint = dict[str, Any]  # what `fingerprint` makes: plain values, as a checkpoint holds them
+Fingerprint = dict[str, Any]  # the result of `fingerprint`: plain values, as stored in a checkpoint
 
 
 def fingerprint(sets: Mapping[str, Any], names: Sequence[str]) -> Fingerprint:
-    """The paths of the images below the folder that all share, each with a digest of its labels, by split.
+    """The image paths relative to their common folder, each with a digest of its labels, by split.
 
     sets: data sets with `img_files`, `labels` (float32 (m, 5) of each image) and `segments`; names: of the classes.
     """
@@ -338,9 +340,9 @@ def fingerprint(sets: Mapping[str, Any], names: Sequence[str]) -> Fingerprint:
 
 
 def changes(stored: Fingerprint, present: Fingerprint) -> str:
-    """How the present data differs from that of a checkpoint, with counts and first files; nothing where it does not.
+    """How the current data differs from that of a checkpoint, with counts and first files; empty if it does not.
 
-    A split that only one of them has is not compared: other processes than the first have no validation set.
+    A split that only one of them has is not compared: only the first process has a validation set.
     """
     found = []
     before, now = (value["classes"].split("\0") for value in (stored, present))
@@ -362,13 +364,13 @@ def changes(stored: Fingerprint, present: Fingerprint) -> str:
 
 
 def check_unchanged(stored: Any, present: Fingerprint, file: str) -> str:
-    """The same for the entry of a checkpoint, which may hold anything. file: the checkpoint."""
+    """As `changes`, for the entry of a checkpoint, which may hold any value. file: the checkpoint."""
     if stored is None:  # written before there were fingerprints
         return ""
     try:
         return changes(stored, present)
     except (TypeError, KeyError, ValueError, AttributeError, RuntimeError):
-        raise UserError(f"{file}: its entry about the data set is damaged; resume from another checkpoint") from None
+        raise UserError(f"{file}: its fingerprint of the data set is damaged; resume from another checkpoint") from None
 
 
 def _digest(labels: np.ndarray, outlines: Sequence[np.ndarray]) -> bytes:
@@ -379,7 +381,7 @@ def _digest(labels: np.ndarray, outlines: Sequence[np.ndarray]) -> bytes:
 
 
 def _below_shared_folder(files: Sequence[str]) -> list[str]:
-    """Their paths without the folders that all of them have in common."""
+    """Their paths relative to their common folder."""
     if not files:
         return []
     folder = os.path.commonpath([os.path.dirname(os.path.abspath(path)) for path in files])

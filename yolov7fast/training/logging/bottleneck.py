@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # families name their advice, and the reporter knows families
 
 class Remedy(NamedTuple):
     text: str
-    option: str = ""  # a run that uses this option has the remedy already
+    option: str = ""  # a run that uses this option already applies the remedy
 
 
 class Advice(NamedTuple):
@@ -34,7 +34,7 @@ ADVICE = {
         (Remedy("tests/profile_training_loop.py, which measures it"),),
     ),
     "network": Advice(
-        "the network, as it should be",
+        "the network (the usual case)",
         (
             Remedy("USE_COMPILE=1", "compile"),
             Remedy("--channels-last", "channels_last"),
@@ -46,12 +46,12 @@ ADVICE = {
         "validation", (Remedy("--eval-interval 5", "eval_interval"), Remedy("a larger --test-batch-size"))
     ),
 }
-NOTABLE = 0.25  # waiting for data or validating is mentioned from this fraction of the time on
+NOTABLE = 0.25  # fraction of the time above which waiting for data or validation is mentioned
 SWITCHES = ("fast_dataloader", "cache_images", "channels_last")
 
 
 def options_in_use(config: Any, device: torch.device) -> frozenset[str]:
-    """Options of remedies that a run uses already, or that could not help it."""
+    """Options of remedies that a run already uses, or that have no effect in it."""
     found = {name for name in SWITCHES if getattr(config, name, False)}
     if compile_wanted(getattr(config, "compile", False)):
         found.add("compile")
@@ -65,7 +65,7 @@ def options_in_use(config: Any, device: torch.device) -> frozenset[str]:
 
 
 def time_fractions(stages: Mapping[str, list[float]], row: "EpochRow") -> dict[str, float]:
-    """Fraction of the epoch's wall time by what it was spent on; the step's stages come from their medians."""
+    """Fraction of the epoch's wall time by activity; the stages of the step are computed from their medians."""
     middle = {name: median(times) for name, times in stages.items() if times and name != "data"}
     whole = sum(middle.values()) or 1.0
     busy = max(row.train_seconds * (1 - row.data_wait_fraction), 0.0)
@@ -81,12 +81,12 @@ def time_fractions(stages: Mapping[str, list[float]], row: "EpochRow") -> dict[s
 
 
 def find_bottleneck(parts: Mapping[str, float]) -> str:
-    """What takes the largest fraction of the time."""
+    """The activity with the largest fraction of the time."""
     return max(parts, key=lambda name: parts[name])
 
 
 def advice_text(parts: Mapping[str, float], advice: Mapping[str, Advice], in_use: Collection[str] = ()) -> str:
-    """The bottleneck with what to try against it, then whatever else takes a quarter of the time and could be avoided.
+    """The bottleneck with its remedies, then everything else that takes a quarter of the time and could be avoided.
 
     advice: of the family of detectors, where it differs from `ADVICE`; in_use: of `options_in_use`.
     """
@@ -100,7 +100,7 @@ def advice_text(parts: Mapping[str, float], advice: Mapping[str, Advice], in_use
 
 
 def _to_try(advice: Advice, in_use: Collection[str]) -> str:
-    """'; try A, B or C': what is not in use."""
+    """'; try A, B or C': the options that are not in use."""
     texts = [remedy.text for remedy in advice.remedies if remedy.option not in in_use]
     *first, last = texts or [""]
     return f"; try {', '.join(first)}{' or ' if first else ''}{last}" if texts else ""
@@ -113,7 +113,7 @@ def report(
     advice: Mapping[str, Advice],
     in_use: Collection[str] = (),
 ) -> str:
-    """Print it; returns what the bottleneck is. advice and in_use: see `advice_text`."""
+    """Print the line; returns the bottleneck. advice and in_use: see `advice_text`."""
     parts = time_fractions(stages, row)
     split = ", ".join(f"{name} {fraction:.0%}" for name, fraction in parts.items())
     found = advice_text(parts, advice, in_use)

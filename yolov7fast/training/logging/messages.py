@@ -1,4 +1,4 @@
-"""What a run prints first and last: what it is going to do, with warnings, and then its results."""
+"""The first and last messages of a run: its settings with warnings, and its results."""
 
 import shlex
 import sys
@@ -13,8 +13,8 @@ from yolov7fast.training.checkpoints.resume import Progress
 from yolov7fast.training.family import Family
 from yolov7fast.training.trainer import Outcome
 
-SMALL_SET = 5000  # training images, below which start weights make most of the difference
-SHOWN = ("index.html", "results.png", "results.csv", "PR_curve.png", "test_batch0_pred.jpg")  # where to look first
+SMALL_SET = 5000  # number of training images below which start weights matter most
+SHOWN = ("index.html", "results.png", "results.csv", "PR_curve.png", "test_batch0_pred.jpg")  # files to look at first
 FELL_TO = 0.7  # --overfit: the loss must fall to this fraction of its first epoch's
 
 
@@ -22,7 +22,7 @@ FELL_TO = 0.7  # --overfit: the loss must fall to this fraction of its first epo
 
 
 def print_header(family: Family, is_fresh: bool) -> None:
-    """Print what is going to be trained. is_fresh: the run is not a resumed one."""
+    """Print the settings of the run. is_fresh: the run is not resumed."""
     config, batches = family.config, len(family.loader)
     total = batches * config.epochs
     length = f"{counted(config.epochs, 'epoch')} of {counted(batches, 'batch', 'batches')}"
@@ -42,7 +42,7 @@ def print_header(family: Family, is_fresh: bool) -> None:
 
 
 def workers_text(family: Family) -> str:
-    """How many loader processes are used and, where --workers allows more, why not more."""
+    """The number of loader processes and, if --workers allows more, the reason."""
     config, used = family.config, counted(family.loader.num_workers, "dataloader worker")
     reason = why_fewer(config.workers, min(config.batch_per_process, len(family.dataset)), config.world_size)
     is_fewer = family.loader.num_workers < config.workers
@@ -60,15 +60,15 @@ def warmup_warning(family: Family, total: int) -> str:
 
 
 def scratch_warning(family: Family) -> str:
-    """The warning that a network without start weights is to learn from a small data set; empty: it is not."""
+    """The warning that a network without start weights is trained on a small data set; empty: it is not."""
     config, images = family.config, len(family.dataset)
     file = released_for(getattr(config, "cfg", ""))
-    is_part = config.subset_size or config.overfit  # of a larger set, to try something out
+    is_part = config.subset_size or config.overfit  # of a larger set, for an experiment
     if images >= SMALL_SET or is_part or family.data.generate or config.weights or not file:
         return ""
     return (
-        f"no start weights (--weights is empty), so all is learnt from {counted(images, 'image')} alone; start weights "
-        f"usually give a far better detector. Add --weights {file}, which is fetched on first use"
+        f"no start weights (--weights is empty), so the network learns from {counted(images, 'image')} alone; start "
+        f"weights usually give a far better detector. Add --weights {file}, which is downloaded on first use"
     )
 
 
@@ -89,7 +89,7 @@ def print_end(outcome: Outcome, family: Family) -> int:
 
 
 def print_results(outcome: Outcome, family: Family) -> None:
-    """How long the run took, its best epoch with its file, and the commands that come next."""
+    """Print the duration of the run, its best epoch with its file, and the next commands."""
     config, progress, folder = family.config, outcome.progress, Path(family.config.save_dir)
     by_iterations = 0 < config.max_iter <= progress.global_step and progress.epoch < config.epochs
     done = counted(progress.epoch, "epoch")
@@ -102,13 +102,13 @@ def print_results(outcome: Outcome, family: Family) -> None:
         print(styled(f"Best epoch: {best_text(progress)}{found[0]}", "good", sys.stdout))
     print(f"Results in {folder}: {', '.join(name for name in SHOWN if (folder / name).is_file())}")
     if found and not config.overfit:
-        print("Next, measure it and find objects with it:")
+        print("Next, evaluate the weights and detect objects with them:")
         for line in next_commands(found[0], family):
             print(f"  {line}")
 
 
 def best_text(progress: Progress) -> str:
-    """'21/25, mAP@.5 0.785, mAP@.5:.95 0.501: ' as the bar has it; empty: unknown."""
+    """'21/25, mAP@.5 0.785, mAP@.5:.95 0.501: ' as in the progress bar; empty: unknown."""
     if progress.best_epoch is None:
         return ""
     map50, map_ = (progress.best_metrics.get(name, 0.0) for name in (MAP50, MAP))
@@ -116,7 +116,7 @@ def best_text(progress: Progress) -> str:
 
 
 def next_commands(weights: Path, family: Family) -> list[str]:
-    """The commands that measure a checkpoint as training did, and that detect with it."""
+    """The commands that evaluate a checkpoint as in training, and that detect objects with it."""
     file, data = shlex.quote(str(weights)), shlex.quote(str(family.config.data))
     names = ("single_cls", "keep_partial_labels", "v5_metric")
     chosen = [f"--{name.replace('_', '-')}" for name in names if getattr(family.config, name, False)]
@@ -142,7 +142,7 @@ def next_steps(family: Family) -> list[tuple[str, str]]:
 
 
 def overfit_verdict(outcome: Outcome) -> int:
-    """0: the loss has clearly fallen; 1: it has not, so something is wrong."""
+    """0: the loss has clearly fallen; 1: it has not."""
     first, last, map50 = outcome.progress.first_loss, outcome.last_loss, outcome.metrics.get(MAP50, 0.0)
     fell = first is not None and last <= FELL_TO * first
     print(

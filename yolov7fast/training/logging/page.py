@@ -1,6 +1,5 @@
-"""`index.html` of a run, kept up to date by a background thread: the loop hands it plain values and never waits.
-
-An error here is one warning and no page: it never ends a run. The state behind the page is `page.json`, from which the
+"""`index.html` of a run, kept up to date by a background thread: the training loop passes plain values and never waits.
+An error here is logged as one warning and never ends a run. The state behind the page is `page.json`, from which the
 page of a resumed run continues.
 """
 
@@ -42,7 +41,7 @@ RUNNING, COMPLETE, STOPPED, FAILED = "running", "complete", "stopped", "failed"
 
 
 def harmless(method: Callable[..., None]) -> Callable[..., None]:
-    """Turn what a method of the page raises into one warning; training continues."""
+    """Convert an exception of a method of the page into one warning; training continues."""
 
     @functools.wraps(method)
     def guarded(self: "RunPage", *args: Any, **kwargs: Any) -> None:
@@ -88,18 +87,18 @@ class RunPage:
         logging.getLogger("yolov7fast").addHandler(self.handler)
 
     def _stored(self) -> dict[str, Any]:
-        """The state that the run left when it stopped; nothing where it cannot be read."""
+        """The state that the run stored when it stopped; empty if it cannot be read."""
         try:
             state = json.loads((self.folder / STATE).read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return {}
         return state if isinstance(state, dict) and isinstance(state.get("warnings", []), list) else {}
 
-    # --- what the run hands over: cheap, and on its own thread --------------------------------------------------------
+    # --- called by the run's thread, without waiting ---------------------------------------------------------------
 
     @harmless
     def begin(self, family: Family, progress: Progress, next_steps: Sequence[tuple[str, str]]) -> None:
-        """What is run; the page appears before the first step.
+        """Record the settings of the run; the page is written before the first step.
 
         next_steps: (what for, command) that a user may want after the run.
         """
@@ -121,7 +120,7 @@ class RunPage:
     def progress(
         self, progress: Progress, batches: int, losses: Mapping[str, float], device: torch.device, status: str = RUNNING
     ) -> None:
-        """How far the run is; not written yet. batches: of an epoch."""
+        """Record the progress of the run, without writing the page. batches: of an epoch."""
         epochs, max_iter = self.limits
         self.state["memory_gb"], self.state["memory_of"] = peak_memory(device)
         self.state["progress"] = {
@@ -144,7 +143,7 @@ class RunPage:
     def epoch_done(
         self, epoch: int, findings: Mapping[str, Any], stages: Mapping[str, list[float]], bottleneck: str
     ) -> None:
-        """What an epoch showed; empty where nothing was measured. stages: milliseconds of its iterations."""
+        """Record the results of an epoch; empty where nothing was measured. stages: milliseconds of its iterations."""
         if findings:
             self.state["validation"] = {**findings, "epoch": epoch}
         if stages:
@@ -153,7 +152,7 @@ class RunPage:
 
     @harmless
     def end(self, status: str, note: str = "") -> None:
-        """How the run ended; `close` waits for the last page."""
+        """Record how the run ended; `close` waits for the last page."""
         if note:
             self.handler.warnings.append([_now(), printable(note, 500)])
         self.state["progress"]["status"] = status
@@ -196,7 +195,7 @@ LONGEST = 300  # characters of a value
 
 
 def command_line() -> str:
-    """What was typed, as far as Python knows it."""
+    """The command line, as far as Python knows it."""
     return shlex.join(sys.argv if sys.argv[0].startswith("yolov7fast ") else ["python", *sys.argv])
 
 
@@ -208,7 +207,7 @@ def changed_settings(config: TrainConfig) -> dict[str, str]:
 
 
 def machine_facts(device: torch.device) -> dict[str, str]:
-    """By what they are called on the page."""
+    """Values of the environment by their names on the page."""
     facts = {
         "Commit": _commit(),
         "Machine": f"{platform.node()}, {platform.system()} {platform.release()}",
@@ -225,7 +224,7 @@ def machine_facts(device: torch.device) -> dict[str, str]:
 
 
 def _commit() -> str:
-    """Of the checkout that runs; nothing where the program is installed, or git does not know."""
+    """The commit of the running checkout; empty if the program is installed or git cannot tell."""
     if CHECKOUT is None:
         return ""
     words = ["git", "--no-optional-locks", "-C", str(CHECKOUT), "describe", "--always", "--dirty", "--abbrev=12"]
@@ -252,7 +251,7 @@ def _device(device: torch.device) -> str:
 
 
 def peak_memory(device: torch.device) -> tuple[float, str]:
-    """GB at most so far, and of what."""
+    """Peak memory in GB so far, and its kind."""
     if device.type == "cuda":
         return torch.cuda.max_memory_reserved(device) / 1e9, "GPU, at most"
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9, "main process, at most"

@@ -27,7 +27,7 @@ from yolov7fast.training.family import Family, summary_columns
 from yolov7fast.training.logging.page import RunPage
 
 # --- loggers ----------------------------------------------------------------------------------------------------------
-# Loggers that show a run elsewhere: TensorBoard, Weights & Biases.
+# Loggers of other programs: TensorBoard, Weights & Biases.
 
 
 log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ class Logger:
     """Takes scalars by tag after each epoch; by default neither plots nor checkpoints."""
 
     def begin(self, family: Family) -> None:
-        """Log what is known before the first step."""
+        """Log the settings of the run before the first step."""
 
     def epoch(self, scalars: dict[str, float], epoch: int) -> None:
         """Log the scalars of an epoch by their tags."""
@@ -202,7 +202,7 @@ def progress_text(epoch: int, epochs: int, memory: float, means: Sequence[float]
 class Table:
     """A text file that grows by lines. It is rewritten as a whole each time, so a kill never leaves half a line.
 
-    Its content is held here as well: a line that a full disk refused is written with the next one.
+    Its content is also kept in memory: a line that could not be written to a full disk is written with the next one.
     """
 
     def __init__(self, path: Path):
@@ -224,7 +224,7 @@ class Reporter:
     """Writes the files of a run; only the main process has one that writes."""
 
     def __init__(self, run_dir: Path, loss_names: Sequence[str], metric_names: Sequence[str] = ()):
-        """metric_names: what a validation measures besides the summary."""
+        """metric_names: metrics of a validation in addition to the summary."""
         self.run_dir = run_dir
         self.loss_names, self.metric_names = tuple(loss_names), tuple(metric_names)
         self.summary = summary_columns(loss_names)
@@ -241,7 +241,7 @@ class Reporter:
         return ["epoch", *train, "labels", "img_size", *self.summary, *RATES, *times, *self.metric_names]
 
     def epoch_done(self, row: EpochRow) -> None:
-        """Write an epoch's numbers everywhere; a full disk costs these lines for now, not the run."""
+        """Write an epoch's numbers to all files and loggers; on a full disk, lines are written later."""
         tables = ((self.results_txt, self._txt_line(row)), (self.results_csv, self._csv_lines(row)))
         for table, lines in tables:
             with unless_the_disk_is_full():
@@ -251,19 +251,19 @@ class Reporter:
                 logger.epoch(self._scalars(row), row.epoch)
 
     def write_tables(self) -> None:
-        """Write them again, where their files were removed."""
+        """Write the files again if they were removed."""
         for table in (self.results_txt, self.results_csv):
             if table.text:
                 with unless_the_disk_is_full():
                     table.write(table.text)
 
     def _txt_line(self, row: EpochRow) -> str:
-        """As upstream writes it: an epoch without validation repeats the numbers of the last one."""
+        """The line as upstream writes it: an epoch without validation repeats the numbers of the last one."""
         text = progress_text(row.epoch, row.epochs, row.memory_gb, row.means, row.labels, row.img_size)
         return text + "".join("%10.4g" % row.metrics.get(name, 0.0) for name in self.summary) + "\n"
 
     def _csv_lines(self, row: EpochRow) -> str:
-        """The row of an epoch, after the heading where the table is new."""
+        """The row of an epoch, with the heading if the table is new."""
         measured = _measured(row)
         values = [row.epoch, *row.means, row.labels, row.img_size]
         values += [measured.get(name, "") for name in self.summary]
@@ -279,7 +279,7 @@ class Reporter:
         return lines.getvalue()
 
     def _scalars(self, row: EpochRow) -> dict[str, float]:
-        """What loggers show of an epoch, by tag; without a validation, what it would have measured is left out."""
+        """The values of an epoch for loggers, by tag; without a validation, its metrics are left out."""
         parts = self.loss_names[:-1]
         scalars = {f"train/{part}_loss": value for part, value in zip(parts, row.means)}
         if row.validated:
@@ -290,7 +290,7 @@ class Reporter:
         return scalars | {f"x/{name}": lr for name, lr in zip(RATES, row.lrs)}
 
     def rewind(self, training_results: str, epochs_done: int) -> None:
-        """Cut the files back to a run that is resumed after `epochs_done` epochs."""
+        """Truncate the files for a run that is resumed after `epochs_done` epochs."""
         self.results_txt.write(training_results)
         if self.results_csv.path.exists():
             lines = self._csv_rows()
@@ -317,11 +317,11 @@ class Reporter:
         return self.results_txt.text
 
     def wants_plots(self, epoch: int) -> bool:
-        """Whether a logger will show what the validation of this epoch draws."""
+        """Whether a logger will show the plots of this epoch's validation."""
         return any(logger.wants_plots(epoch) for logger in self.loggers)
 
     def plots(self, epoch: int) -> None:
-        """Hand the validation's plots to the loggers that want them."""
+        """Pass the validation's plots to the loggers that show them."""
         for logger in self.loggers:
             if logger.wants_plots(epoch):
                 for path in sorted(self.run_dir.glob("test_batch*_pred.jpg")):
@@ -345,7 +345,7 @@ class Reporter:
             logger.checkpoint(path, epoch)
 
     def ended(self, status: str, note: str = "") -> None:
-        """How the run ended, for its page."""
+        """Record how the run ended, for its page."""
         if self.page is not None:
             self.page.end(status, note)
 
@@ -359,7 +359,7 @@ class Reporter:
 
 
 def _measured(row: EpochRow) -> dict[str, float]:
-    """What the epoch's validation measured; NaN stands for what it could not, such as the AP of absent sizes."""
+    """The values of the epoch's validation; NaN for values that were not measured, such as the AP of absent sizes."""
     return {name: value for name, value in row.metrics.items() if row.validated and not math.isnan(value)}
 
 
