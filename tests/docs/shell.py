@@ -31,7 +31,7 @@ REDIRECTION = re.compile(r"[<>]+&?")
 KEYWORDS = {"time", "nohup", "until", "do", "done", "while", "then", "fi"}
 # programs of the system: that they exist is not this project's business
 SYSTEM = {"pip", ".venv/bin/pip", "git", "cd", "ssh", "tmux", "rsync", "export", "touch", "sleep", "command", "apt-get"}
-SYSTEM |= {"[", "{", "}", "]", "source", "optuna-dashboard"}
+SYSTEM |= {"[", "{", "}", "]", "source", "optuna-dashboard", "ssh-keygen", "vastai", "tr", "grep", "sed"}
 MODULES = {"pip", "http.server", "venv", "pytest", "torch.distributed.launch"}
 MODULES |= {"models.yolo"}  # run by tests/nn/test_summary.py
 ONSTART = "vast_onstart.sh"  # takes the flags of train.py

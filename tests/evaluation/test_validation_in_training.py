@@ -54,17 +54,3 @@ def test_a_given_loader_is_used_and_stays_open(shapes_small, tmp_path):
     )
     assert one[0] == two[0]
     loader.close()
-
-
-def test_images_and_tables_inside_training(shapes_small, tmp_path):
-    test(
-        str(shapes_small / "shapes.yaml"),
-        None,
-        4,
-        64,
-        model=small_network(4, list("abcd")),
-        workers=0,
-        save_dir=tmp_path,
-    )
-    names = {p.name for p in tmp_path.iterdir()}
-    assert {"PR_curve.png", "confusion_matrix.png", "test_batch0_pred.jpg", "per_class.csv", "metrics.json"} <= names

@@ -82,8 +82,7 @@ def test_a_card_that_torch_does_not_reach_fails_with_the_message_of_train_py(mon
 
 def test_without_a_gpu_its_lines_are_skipped(monkeypatch):
     monkeypatch.setattr(gpu_check, "unused_gpu", lambda: None)
-    found = environment(CPU)
-    assert found["GPU"].status == SKIPPED and "GPU memory" not in found
+    assert environment(CPU)["GPU"].status == SKIPPED and "GPU memory" not in environment(CPU)
     assert [line.status for line in gpu_check.check_host_syncs(CPU, None)] == [SKIPPED]
 
 

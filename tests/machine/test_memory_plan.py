@@ -96,18 +96,14 @@ def test_the_first_sample_holds_the_four_densest_images_and_the_others_the_mean(
     torch.testing.assert_close(found[:, 4:], torch.tensor([[0.1, 0.2]] * 4))  # boxes of a mosaic have half their size
 
 
-def test_more_boxes_take_more_memory():
-    model = meta_network(description("yolov7-tiny"), 80, HYP, 64)
-    few, many = (
-        measure_step(model, 2, 64, dense_targets(assumed_labels(2, most), HYP, 2), "ota").activations
-        for most in (3, 300)
-    )
-    assert many > 1.2 * few
-
-
 def workload(**changed) -> Workload:
     given = {"cfg": description("yolov7-tiny"), "classes": 80, "img_size": 64, "hyp": HYP}
     return Workload(**{**given, "labels": assumed_labels(), **changed})
+
+
+def test_more_boxes_take_more_memory():
+    few, many = (workload(labels=assumed_labels(2, most)).cost(2).activations for most in (3, 300))
+    assert many > 1.2 * few
 
 
 def test_the_network_counts_what_trains_it():

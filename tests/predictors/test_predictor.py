@@ -69,16 +69,6 @@ def test_sizes_are_rounded_up_to_the_stride_and_zero_means_the_one_trained_for(p
     assert ("do not say at which size they were trained: 640 pixels" in caplog.text) == (not predictor.img_size)
 
 
-def test_a_static_export_takes_its_own_size_alone():
-    from tests.predictors.stubs import StubPredictor
-
-    static = StubPredictor(lambda *_: None, NAMES)
-    static.img_size, static.fixed_size = 320, True
-    assert input_size(static, 320) == input_size(static, 0) == 320
-    with pytest.raises(UserError, match=r"--img-size 640: these weights were exported for 320 only"):
-        input_size(static, 640)
-
-
 @needs_transformers
 @pytest.mark.parametrize(
     ("options", "message"),

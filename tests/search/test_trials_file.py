@@ -61,6 +61,11 @@ def test_what_a_trial_cannot_be_is_named_before_anything_runs(tmp_path, trainer,
     assert complaint in str(error.value) and str(path) in str(error.value)
 
 
+def test_a_list_of_too_many_trials_is_refused(tmp_path, trainer):
+    with pytest.raises(UserError, match=r"t\.json lists 1,001 trials; at most 1,000: split the list"):
+        read_trials(written(tmp_path, "t.json", [{}] * 1001), trainer)
+
+
 def test_the_run_file_of_a_trial_gives_train_py_these_settings(tmp_path, trainer):
     folder = tmp_path / "trial_001"
     folder.mkdir()

@@ -91,6 +91,8 @@ def _check_yolo(opt: Any) -> None:
         raise UserError("--assigner and --loss-ota both select the assigner: leave one of them out")
     if opt.transfer_weights and not opt.weights:
         raise UserError("--transfer-weights needs --weights FILE to take from")
+    if opt.evolve and (opt.mirror or opt.on_save or opt.on_end):
+        raise UserError("--evolve trains many networks: --mirror, --on-save and --on-end are for a single run")
     if opt.overfit and (opt.evolve or opt.image_weights):
         raise UserError("--overfit selects the images; leave out --image-weights and --evolve")
 

@@ -70,6 +70,9 @@ def read_run_file(path: str | Path, flags: Mapping[str, Flag], family: str = "")
             f"{path} is a run file of the {other} family; start it with: {start} --config {quote(str(path))}"
         )
     named = {check_flag_name(key, flags, path): value for key, value in values.items()}
+    for name in named:
+        if flags[name].typed:
+            raise UserError(f"{path}: {flags[name].name} runs commands: give it on the command line")
     return {name: flags[name].value_of(value, path) for name, value in named.items()}
 
 

@@ -71,7 +71,7 @@ def _offer(way: Fetch) -> str:
 
 
 def _no_root(way: Fetch) -> str:
-    return f"{way.yaml} gives the data set no folder of its own (add `path: FOLDER`)"
+    return f"{way.yaml} names no separate folder for the data set (add `path: FOLDER`)"
 
 
 def _run_command(way: Fetch) -> None:

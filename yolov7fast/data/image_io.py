@@ -184,7 +184,7 @@ def matching_files(pattern: str) -> list[str]:
 
 
 def file_workers(files: int, many: int) -> Executor:
-    """Return workers that check so many files: forked processes from `many` files on, otherwise threads."""
+    """Return workers for checking this number of files: forked processes from `many` files on, otherwise threads."""
     cores = os.cpu_count() or 1
     if files < many or cores == 1 or sys.platform != "linux":
         return ThreadPool(8)

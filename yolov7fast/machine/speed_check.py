@@ -13,6 +13,7 @@ import yaml
 
 from yolov7fast.cli.flags import flags_of
 from yolov7fast.core.device import time_synchronized
+from yolov7fast.core.errors import UserError, one_line
 from yolov7fast.core.files.paths import check_file
 from yolov7fast.core.process.output import quiet
 from yolov7fast.core.text import printable
@@ -60,12 +61,16 @@ def check_speed(device: torch.device, folder: Path) -> Iterator[CheckLine]:
     step = fastest(rates)
     yield CheckLine("fraction of the peak", INFO, light_text(device, batch, batch / rates[step]))
     workers = max(usable_cores() - 2, 1)
-    loaders = {options: loader_rate(folder, options, workers) for options in known(LOADER_OPTIONS)}
-    for options, rate in loaders.items():
-        enough = "more" if rate > rates[step] else "LESS"
-        text = f"{rate:.0f} images/s with {workers} workers, {enough} than the fastest step takes"
+    loaders: dict[Options, float] = {}
+    for options in known(LOADER_OPTIONS):
+        try:
+            rate = loaders[options] = loader_rate(folder, options, workers)
+            enough = "more" if rate > rates[step] else "LESS"
+            text = f"{rate:.0f} images/s with {workers} workers, {enough} than the fastest step takes"
+        except (OSError, RuntimeError, UserError) as error:  # such as a small /dev/shm
+            text = f"failed: {one_line(error, 160)}"
         yield CheckLine(f"loader, {SIZE}, {words(options)}", INFO, text)
-    chosen = " ".join(["--workers", str(workers), *fastest(loaders), *step])
+    chosen = " ".join(["--workers", str(workers), *(fastest(loaders) if loaders else ()), *step])
     yield CheckLine("fastest command line", INFO, f"python train.py --data YOUR.yaml --batch-size {batch} {chosen}")
 
 

@@ -49,6 +49,8 @@ class PredictOptions:
 
 
 DEFAULT = PredictOptions()
+Shapes = Sequence[Any]  # of a call, see `Predictor.__call__`
+Targets = torch.Tensor | None
 
 
 class Prediction(NamedTuple):
@@ -81,9 +83,7 @@ class Predictor(ABC):
     runs_ahead: bool = False  # whether `launch` returns before the device has finished (`NetworkPredictor`)
 
     @abstractmethod
-    def __call__(
-        self, images: torch.Tensor, shapes: Sequence[Any] = (), targets: torch.Tensor | None = None
-    ) -> Prediction:
+    def __call__(self, images: torch.Tensor, shapes: Shapes = (), targets: Targets = None) -> Prediction:
         """The detections of a batch.
 
         Args:
@@ -108,12 +108,10 @@ class NetworkPredictor(Predictor):
         self.runs_ahead = self.queue.runs_ahead
 
     @abstractmethod
-    def launch(self, images: torch.Tensor, shapes: Sequence[Any] = (), targets: torch.Tensor | None = None) -> Finish:
+    def launch(self, images: torch.Tensor, shapes: Shapes = (), targets: Targets = None) -> Finish:
         """Start a batch without a host sync. The arguments must not change until it is finished."""
 
-    def __call__(
-        self, images: torch.Tensor, shapes: Sequence[Any] = (), targets: torch.Tensor | None = None
-    ) -> Prediction:
+    def __call__(self, images: torch.Tensor, shapes: Shapes = (), targets: Targets = None) -> Prediction:
         return self.launch(images, shapes, targets)()
 
 

@@ -63,7 +63,11 @@ class YoloPredictor(NetworkPredictor):
         options = self.options
         with self.queue.beside(end):
             clock = HostMark()
-            labels = self._label_rows(targets, shape) if options.hybrid and targets is not None else ()
+            labels = []
+            if options.hybrid and targets is not None:  # of each image (m, 5): class, xywh in pixels of the batch
+                (b, _, h, w), rows = shape, targets.to(self.device, self.dtype)
+                pixels = rows[:, 1:] * torch.tensor([1, w, h, w, h]).to(rows)
+                labels = [pixels[targets[:, 0].to(self.device) == i] for i in range(b)]
             detections = non_max_suppression(
                 output,
                 options.conf_thres,
@@ -75,12 +79,6 @@ class YoloPredictor(NetworkPredictor):
             )
             detections = on_host(detections)
         return Prediction(detections, start.elapsed_time(end), clock.elapsed_time(HostMark()), losses)
-
-    def _label_rows(self, targets: torch.Tensor, shape: torch.Size) -> list[torch.Tensor]:
-        """The labels of each image, (m, 5): class, xywh in pixels of the batch."""
-        b, _, h, w = shape
-        rows = targets[:, 1:].to(self.device, self.dtype) * torch.tensor([1, w, h, w, h]).to(self.device, self.dtype)
-        return [rows[targets[:, 0].to(self.device) == i] for i in range(b)]
 
     def warm_up(self, img_size: int) -> None:
         if self.device.type == "cuda":

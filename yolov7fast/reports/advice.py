@@ -4,7 +4,18 @@ import math
 from collections.abc import Callable
 
 from yolov7fast.reports.run_results import Run, checkpoints
-from yolov7fast.reports.run_statistics import at_hours, best, cost, deployed, duration, last, late, ratio, winner
+from yolov7fast.reports.run_statistics import (
+    DECIMALS,
+    at_hours,
+    best,
+    cost,
+    deployed,
+    duration,
+    last,
+    late,
+    ratio,
+    winner,
+)
 
 LEARNT = 0.01  # mAP@.5:.95 below which a run has not learned anything yet
 TIME_NOISE = 0.05  # fraction by which the times of two equal runs may differ
@@ -37,16 +48,12 @@ def advice(runs: list[Run], rate: float | None) -> list[str]:
     return sentences or ["The runs do not differ clearly: there is nothing to recommend."]
 
 
-def _decimals(value: float) -> str:
-    return f"{value:.3f}" if math.isfinite(value) else "unknown"
-
-
 def _by_need(
     need: str,
     runs: list[Run],
     values: list[float],
     label: str,
-    show: Callable[[float], str] = _decimals,
+    show: Callable[[float], str] = DECIMALS,
     higher: bool = True,
     noise: float = 0.0,
 ) -> list[str]:

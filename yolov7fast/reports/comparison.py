@@ -11,6 +11,7 @@ from yolov7fast.reports.charts import Chart, Line
 from yolov7fast.reports.html_page import Cell, ComparisonReport, ReportTable, Section
 from yolov7fast.reports.run_results import Run, number
 from yolov7fast.reports.run_statistics import (
+    DECIMALS,
     LATE_EPOCHS,
     at_epoch,
     at_hours,
@@ -19,6 +20,7 @@ from yolov7fast.reports.run_statistics import (
     differing_settings,
     duration,
     first,
+    formatted,
     hours_per_epoch,
     hours_to,
     iterations_per_second,
@@ -61,12 +63,6 @@ def build_report(runs: list[Run], rate: float | None) -> ComparisonReport:
 # --- tables and charts ------------------------------------------------------------------------------------------------
 
 
-def formatted(form: str, unit: str = "", before: str = "") -> Callable[[float], str]:
-    """A function that shows a number in this form, or "unknown"."""
-    return lambda value: f"{before}{value:{form}}{unit}" if math.isfinite(value) else "unknown"
-
-
-DECIMALS = formatted(".3f")  # decimals of accuracy, as printed by training
 DOLLARS, MEGABYTES = formatted(".2f", before="$"), formatted(".1f", " MB")
 
 
@@ -260,14 +256,14 @@ def time_and_cost(runs: list[Run], rate: float | None) -> Section:
     if any(value > 0 for value in memory):
         table.add("GPU memory, peak", memory, formatted(".2f", " GB"), False)
     table.add_text("time taken from", [run.time_source for run in runs])
-    blocks: list = [table, charts(runs, ("Minutes an epoch", _measured_minutes))]
+    measured = [run for run in runs if run.time_source == "results.csv"]
+    blocks: list = [
+        table,
+        charts(measured, ("Minutes an epoch", lambda run: None if run.seconds is None else run.seconds / 60)),
+    ]
     if rate is None:
         blocks.append("Give `--rate` (money per hour of the machine) to see costs.")
     return Section("Time and cost", blocks)
-
-
-def _measured_minutes(run: Run) -> np.ndarray | None:
-    return run.seconds / 60 if run.seconds is not None and run.time_source == "results.csv" else None
 
 
 def _over_epochs(run: Run, name: str, by: Callable) -> float:

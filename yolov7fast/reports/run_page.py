@@ -60,13 +60,6 @@ def thumbnail(path: str, modified: int, side: int) -> str:
     return data_url(cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA))
 
 
-def heat_map(matrix: np.ndarray) -> str:
-    """A matrix of 0 to 1 as an image of one pixel a cell: white to blue."""
-    light, dark = np.array([255, 255, 255]), np.array([120, 60, 0])  # BGR
-    pixels = light + matrix[..., None].clip(0, 1) ** 0.5 * (dark - light)
-    return data_url(pixels.astype(np.uint8), "png")
-
-
 def run_page(folder: Path, state: Mapping[str, Any]) -> str:
     """The page; the image budget is reduced until the page is within its limit."""
     values = page_values(folder, state)
@@ -81,6 +74,9 @@ def run_page(folder: Path, state: Mapping[str, Any]) -> str:
 def page_values(folder: Path, state: Mapping[str, Any]) -> dict[str, Any]:
     """The values of the template without images."""
     found = state.get("validation") or {}
+    curves = found.get("curves") or {}
+    lines = [Line(f"{name[:40]}, AP {ap50:.3f}", curves["x"], values) for name, ap50, values in curves.get("lines", [])]
+    pr_curves = Chart("Precision over recall, IoU 0.5", "recall", lines, low=0.0, high=1.0, ends=False)
     try:
         run = read_run(folder)
     except UserError:
@@ -89,14 +85,14 @@ def page_values(folder: Path, state: Mapping[str, Any]) -> dict[str, Any]:
         "title": f"{folder.name}: training",
         "name": folder.name,
         "state": state,
-        "progress": _progress(state.get("progress") or {}, run),
+        "progress": progress_values(state.get("progress") or {}, run),
         "cards": _cards(run, state),
         "facts": state.get("facts") or {},
         "settings": state.get("settings") or {},
         "hyp": run.hyp if run else {},
         "charts": _charts(run) if run else [],
         "found": found,
-        "curves": _precision_recall(found.get("curves") or {}),
+        "curves": pr_curves,
         "matrix": _matrix(found),
         "times": _times(run, state) if run else {},
         "warnings": state.get("warnings") or [],
@@ -108,7 +104,7 @@ def page_values(folder: Path, state: Mapping[str, Any]) -> dict[str, Any]:
 # --- the head of the page ---------------------------------------------------------------------------------------------
 
 
-def _progress(progress: Mapping[str, Any], run: Run | None) -> dict[str, Any]:
+def progress_values(progress: Mapping[str, Any], run: Run | None) -> dict[str, Any]:
     """The progress of the run: text, fraction, and the mean losses of the current epoch."""
     epoch, epochs = progress.get("epoch", 0), progress.get("epochs", 1)
     batch, batches = progress.get("batch", 0), progress.get("batches", 1) or 1
@@ -123,6 +119,7 @@ def _progress(progress: Mapping[str, Any], run: Run | None) -> dict[str, Any]:
         "running": progress.get("status") == "running",
         "text": f"epoch {min(epoch, epochs - 1)}/{epochs - 1}" + (f", batch {batch} of {batches}" if batch else ""),
         "left": duration(left / 3600) if math.isfinite(left) else "",
+        "left_seconds": left,
         "fraction": done / total if total else 0.0,
         "refresh": REFRESH_SECONDS,
         "stalled": STALLED_SECONDS,
@@ -154,14 +151,16 @@ def _cards(run: Run | None, state: Mapping[str, Any]) -> list[tuple[str, str, st
         rate = state.get("rate")
         cost = f"${rate * run.total_hours:.2f} at ${rate:g} an hour" if rate is not None else ""
         cards.append(("time", duration(run.total_hours), f"{cost or f'{len(run.epoch)} epochs'}; start-up not counted"))
-    if (speed := _images_per_second(run, state)) is not None:
+    if (speed := images_per_second(run, state)) is not None:
         cards.append(("images/s", f"{speed:.1f}" if speed < 100 else f"{speed:.0f}", "training, waiting included"))
     if memory := state.get("memory_gb"):
         cards.append(("memory", f"{memory:.1f} GB", state.get("memory_of", "")))
+    if copied := state.get("mirror"):
+        cards.append(("last copy", copied[0], copied[1]))
     return cards
 
 
-def _images_per_second(run: Run, state: Mapping[str, Any]) -> float | None:
+def images_per_second(run: Run, state: Mapping[str, Any]) -> float | None:
     iterations, seconds = run.figures.get("iterations"), run.figures.get("train_seconds")
     images = state.get("images_per_epoch")
     if iterations is None or seconds is None or not images or not np.nansum(seconds) > 0:
@@ -192,12 +191,6 @@ def _charts(run: Run) -> list[tuple[str, list[Chart]]]:
     return [(heading, shown) for heading, charts in groups if (shown := [c for c in charts if c])]
 
 
-def _precision_recall(curves: Mapping[str, Any]) -> Chart | None:
-    lines = [Line(f"{name[:40]}, AP {ap50:.3f}", curves["x"], values) for name, ap50, values in curves.get("lines", [])]
-    chart = Chart("Precision over recall, IoU 0.5", "recall", lines, low=0.0, high=1.0, ends=False)
-    return chart if chart else None
-
-
 # --- confusion matrix -------------------------------------------------------------------------------------------------
 
 
@@ -220,7 +213,9 @@ def _matrix(found: Mapping[str, Any]) -> dict[str, Any]:
         ]
         return nothing | {"true": true, "rows": rows}
     wrong = [(predicted[r], true[c], n, float(fractions[r, c])) for r, c, n in cells if r != c][:MAX_CONFUSIONS]
-    return nothing | {"image": heat_map(fractions), "wrong": wrong, "side": nc + 1}
+    light, dark = np.array([255, 255, 255]), np.array([120, 60, 0])  # BGR; an image of one pixel a cell
+    pixels = light + fractions[..., None].clip(0, 1) ** 0.5 * (dark - light)
+    return nothing | {"image": data_url(pixels.astype(np.uint8), "png"), "wrong": wrong, "side": nc + 1}
 
 
 # --- images -----------------------------------------------------------------------------------------------------------

@@ -234,6 +234,7 @@ RANGES = {  # kind -> what it takes
     "choice": "a list of values, such as {choice: [16, 32]}",
 }
 GOLDEN_RATIO = (5**0.5 - 1) / 2
+MOST_TRIALS = 1000  # of a list
 Space = dict[str, BaseDistribution]  # the range of each setting
 EXAMPLE = "lr0: {log_uniform: [0.001, 0.1]}"
 
@@ -255,6 +256,8 @@ def read_trials(path: str | Path, training: TrialTraining) -> list[dict[str, Any
     content = read_file(path)
     if not isinstance(content, list) or not content:
         raise UserError(f'{path} must hold a list of trials, such as [{{"lr0": 0.01}}, {{"lr0": 0.02}}]')
+    if len(content) > MOST_TRIALS:
+        raise UserError(f"{path} lists {len(content):,} trials; at most {MOST_TRIALS:,}: split the list")
     trials = []
     for k, entry in enumerate(content, 1):
         where = f"{path}: trial {k}"

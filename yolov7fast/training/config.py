@@ -16,7 +16,7 @@ SAVE_MINUTES = 10.0  # between checkpoints inside an epoch, unless --save-every 
 # facts of one command line, not settings of the run
 NOT_STORED = (
     *("given", "in_file", "config", "starts_over", "resume_time", "allow_changed_data", "automatic_batch"),
-    "keep_files",
+    *("keep_files", "mirror", "on_save", "on_end"),
 )
 
 
@@ -60,6 +60,9 @@ class TrainConfig:
     allow_changed_data: bool = False
     nosave: bool = False
     save_every: float | None = None
+    mirror: str = ""
+    on_save: str = ""
+    on_end: str = ""
     keep_epochs: int | None = None
     notest: bool = False
     eval_interval: int = 1

@@ -294,7 +294,7 @@ class Heartbeat:
 
 @contextlib.contextmanager
 def peers_watched(rank: int, size: int, start: str, minutes: float) -> Iterator[None]:
-    """In the block, end this process with one line if one of `size` has not run for so many minutes."""
+    """In the block, end this process with one line if one of `size` processes has not run for `minutes`."""
     heartbeat = Heartbeat(rank, size, start, 60 * minutes) if size > 1 else None
     try:
         yield

@@ -12,6 +12,7 @@ from yolov7fast.checkpoint.checkpoint_reader import load_checkpoint
 from yolov7fast.checkpoint.families import FAMILY_KEY, family_of
 from yolov7fast.core.errors import UserError, one_line, shown
 from yolov7fast.core.files.atomic import clear_abandoned, write_atomically
+from yolov7fast.core.files.locks import exclusive
 from yolov7fast.core.files.paths import increment_path
 from yolov7fast.core.files.settings_files import is_whole, read_yaml
 from yolov7fast.core.programs import program_of
@@ -32,6 +33,7 @@ from yolov7fast.training.checkpoints.resume import (
 from yolov7fast.training.config import AUTO_BATCH, TrainConfig
 from yolov7fast.training.distributed import World, from_main, lowest
 from yolov7fast.training.family import Family
+from yolov7fast.training.hooks.mirror import fetch, is_mirror
 
 if TYPE_CHECKING:  # the table of flags belongs to the commands, which pass it
     from yolov7fast.cli.flags import Flag
@@ -56,9 +58,11 @@ def start_or_resume(
     """
     if config.resume == AUTO:
         folder = Path(config.project) / config.name
-        if not last_checkpoint(folder, family.checkpoint_suffix):
+        if not last_checkpoint(folder, family.checkpoint_suffix) and not (config.mirror and fetched(config, folder)):
             return replace(config, resume=False, exist_ok=True, starts_over=True), None
         config = replace(config, resume=str(folder))
+    elif is_mirror(config.resume):
+        config = from_mirror(config)
     return resumed_config(config, family, flags) if config.resume else (config, None)
 
 
@@ -101,6 +105,25 @@ def resumed_config(
         f"Resuming {path} after {trained_so_far(checkpoint)}{': only plots and final files are left' if ended else ''}"
     )
     return family.config_class.from_options(family.resume_options(options, path)), checkpoint
+
+
+def fetched(config: TrainConfig, folder: Path) -> bool:
+    """Whether the mirror held this run, which now is in its folder. One process of a machine fetches it."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with exclusive(folder.with_name(f".{folder.name}.fetch"), f"waiting for {folder} to be fetched"):
+        return fetch(config.mirror, folder.parent, folder.name) is not None
+
+
+def from_mirror(config: TrainConfig) -> TrainConfig:
+    """The config that resumes the run that `--resume` names by its mirror, which is mirrored there again."""
+    project, name = Path(config.project), config.name if "name" in config.given else ""
+    project.mkdir(parents=True, exist_ok=True)
+    with exclusive(project / ".fetch", f"waiting for {config.resume} to be fetched"):
+        folder = fetch(str(config.resume), project, name)
+    if folder is None:
+        raise UserError(f"--resume {config.resume}: nothing was copied there yet")
+    mirror = config.mirror if "mirror" in config.given else str(config.resume)
+    return replace(config, resume=str(folder), mirror=mirror, given=(*config.given, "mirror"))
 
 
 def complete_checkpoint(path: Path, family: type[Family]) -> tuple[dict[str, Any], Path]:
@@ -165,7 +188,8 @@ def stored_options(
         for key, least in (("total_batch_size", 1), ("test_size", 0)):
             if not is_whole(options.get(key) or least, least, MOST):
                 raise UserError(f"{path}: {key} is {shown(options[key])}, which is not a valid number")
-        return {n: flags[n].value_of(value, path) if n in flags else value for n, value in options.items()}
+        kept = {n: value for n, value in options.items() if n not in flags or not flags[n].typed}
+        return {n: flags[n].value_of(value, path) if n in flags else value for n, value in kept.items()}
     except UserError as error:
         if str(error).startswith("--resume"):
             raise

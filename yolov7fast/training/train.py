@@ -30,8 +30,10 @@ from yolov7fast.training.checkpoints.resume import REMEDY, check_unchanged, dama
 from yolov7fast.training.config import AUTO_BATCH, TrainConfig
 from yolov7fast.training.distributed import World, from_main, join, leave, peer_failure_as_user_error, peers_watched
 from yolov7fast.training.family import Family, load_run_data
+from yolov7fast.training.hooks.mirror import check_mirror
+from yolov7fast.training.hooks.run_hooks import RunHooks, ending
 from yolov7fast.training.logging import messages
-from yolov7fast.training.logging.page import COMPLETE, FAILED, STOPPED, RunPage
+from yolov7fast.training.logging.page import FAILED, RunPage
 from yolov7fast.training.logging.reporter import Reporter, check_loggers, make_loggers
 from yolov7fast.training.optimizer import ModelEMA, load_optimizer
 from yolov7fast.training.start import can_halve_batch, completed, make_run_folder, refuse_overtaken
@@ -64,6 +66,7 @@ def train(
     with (
         peers_watched(world.rank, world.size, from_main(uuid4().hex, world), config.dist_timeout),
         FolderLock(Path(config.save_dir), wanted=world.is_main and config.keep_files) as lock,
+        RunHooks(config, output) as hooks,
     ):
         keep_log(output, config, world, only_in_existing=True)
         if world.is_main:
@@ -83,16 +86,17 @@ def train(
             family.build_loss()
             trainer = Trainer(family, config, world, reporter)
 
-            with failures_reported(trainer, checkpoint):
+            with failures_reported(trainer, hooks, checkpoint):
                 is_changed = check_training_set(trainer, checkpoint)
-                open_run(trainer, lock, output, checkpoint)
+                open_run(trainer, lock, hooks, output, checkpoint)
                 if checkpoint is not None:
                     resume(trainer, checkpoint, is_changed)
                 else:
                     trainer.save_initial()
                 announce(trainer, is_fresh=checkpoint is None)
                 outcome = trainer.fit()
-                reporter.ended(STOPPED if outcome.interrupted else COMPLETE)
+                hooks.ended = messages.ending(outcome, config)
+                reporter.ended(hooks.ended[0])
         return outcome._replace(exit_code=messages.print_end(outcome, family))
 
 
@@ -131,6 +135,8 @@ def prepare_process(
     """Find files and device, join the process group, seed the generators: the completed config and the device."""
     if world.is_main:
         check_loggers(config)
+        if config.mirror and config.keep_files:
+            check_mirror(config.mirror, is_fresh=checkpoint is None)
     config = family_class.find_files(config)
     device = one_device(config, world, program_of("train", family_class.name).invocation)
     batch = world.size if config.batch_size == AUTO_BATCH else config.batch_size
@@ -247,8 +253,10 @@ def restore_folder(config: TrainConfig, family: Family, lock: FolderLock, report
         reporter.write_tables()
 
 
-def open_run(trainer: Trainer, lock: FolderLock, output: RunOutput | None, checkpoint: dict[str, Any] | None) -> None:
-    """Create the run's folder and open the log, the loggers and the page."""
+def open_run(
+    trainer: Trainer, lock: FolderLock, hooks: RunHooks, output: RunOutput | None, checkpoint: dict[str, Any] | None
+) -> None:
+    """Create the run's folder and open the log, the loggers and the page, and begin with copies and commands."""
     config, reporter = trainer.config, trainer.reporter
     if trainer.world.is_main:
         lock.take()
@@ -258,6 +266,7 @@ def open_run(trainer: Trainer, lock: FolderLock, output: RunOutput | None, check
     if trainer.world.is_main and config.keep_files:
         reporter.loggers = make_loggers(config, reporter.run_dir, checkpoint)
         reporter.page = RunPage(reporter.run_dir, resumed=checkpoint is not None)
+        hooks.begin(trainer, resumed=checkpoint is not None)
 
 
 def announce(trainer: Trainer, is_fresh: bool) -> None:
@@ -297,12 +306,13 @@ def resume(trainer: Trainer, checkpoint: dict[str, Any], is_changed: bool) -> No
 
 
 @contextlib.contextmanager
-def failures_reported(trainer: Trainer, checkpoint: dict[str, Any] | None) -> Iterator[None]:
-    """Show on the run's page why it failed; running out of memory becomes one line, or a `BatchTooLarge`."""
+def failures_reported(trainer: Trainer, hooks: RunHooks, checkpoint: dict[str, Any] | None) -> Iterator[None]:
+    """Show on the run's page why it failed or stopped; running out of memory becomes one line, or a `BatchTooLarge`."""
     try:
         yield
     except torch.OutOfMemoryError as error:
         if can_halve_batch(trainer.config, trainer.progress, trainer.world, checkpoint):
+            hooks.cancel()
             raise BatchTooLarge(trainer.config) from None
         message = (
             f"the GPU has no memory left ({str(error).splitlines()[0][:100]}): lower --batch-size or --img-size, "
@@ -310,6 +320,6 @@ def failures_reported(trainer: Trainer, checkpoint: dict[str, Any] | None) -> It
         )
         trainer.reporter.ended(FAILED, message)
         raise UserError(message) from None
-    except UserError as error:
-        trainer.reporter.ended(FAILED, str(error))
+    except BaseException as error:
+        trainer.reporter.ended(*ending(error))
         raise

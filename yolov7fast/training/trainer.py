@@ -91,6 +91,7 @@ class Trainer:
         self.timer = StageTimer(family.device)
         self.recent: dict[int, list[str]] = {}  # files of the batches since the last sync, by global step
         self.restore_folder: Callable[[], None] = lambda: None  # if it was removed; only in the main process
+        self.saved: Callable[[], None] = lambda: None  # called after a checkpoint was written
         self.saved_at: tuple[int, int] | None = None  # epoch and batch index of the last checkpoint
         self.last_sync = self.last_save = 0.0
         self.save_minutes = min(config.save_minutes, FIRST_SAVE_MINUTES)  # until the next save in an epoch
@@ -425,6 +426,7 @@ class Trainer:
         }
         if self.files.write(content, names, self.progress):
             self.saved_at = self.progress.epoch, self.progress.batch_index
+            self.saved()
 
     def refuse_nonfinite_weights(self) -> None:
         """Weights that are not finite must not replace the last good ones: sync before a save."""

@@ -26,10 +26,10 @@ PARTIAL_HELP = "keep the valid lines of a label file with invalid or duplicate l
 STRICT_HELP = "stop if an image or a line of a label file would be left out or misread"
 FRACTION_HELP = "fraction of the training images used for validation if the data set has none, by a hash of their names"
 FAST_HELP = {
-    "test": {"help": "workers write samples straight into shared batch buffers"},
+    "test": {"help": "workers write samples directly into shared batch buffers"},
     "train detr": {"help": "loader processes that stay and write whole batches into shared memory"},
 }
-TENSOR_HELP = "micro-collate: workers write samples straight into shared batch buffers"
+TENSOR_HELP = "micro-collate: workers write samples directly into shared batch buffers"
 MICRO_HELP = "samples of one worker task of --worker-tensor; 0: automatic"
 CACHE_HELP = "keep resized images: ram (the bare flag) or disk, a packed memory-mapped file"
 

@@ -125,6 +125,7 @@ class Flag:
     choices: Sequence[Any] | None = None
     fixed: bool = False  # makes a run that run: it cannot change when resuming
     rare: bool = False  # shown by --help-all only
+    typed: bool = False  # runs commands: from the command line alone, never from a file that may be another's
     trials: Trials = MAY_SET
     changed: Mapping[Place, Mapping[str, Any]] = field(default_factory=dict)  # fields of this row that differ there
 

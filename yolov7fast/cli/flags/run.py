@@ -22,6 +22,7 @@ from yolov7fast.cli.flags.row import (
 EVERY = TRAIN + TEST + DETECT
 validation = partial(Flag, group=VALIDATION, where=TRAIN)
 resume = partial(Flag, group=RESUME, where=TRAIN)
+hook = partial(resume, typed=True, trials=refused("your own script around the trials"))
 devices = partial(Flag, group=DEVICES, trials=chosen("--devices"))
 randomness = partial(Flag, group=RANDOMNESS, where=TRAIN)
 results = partial(Flag, group=RESULTS)
@@ -33,7 +34,7 @@ logging = partial(Flag, group=LOGGING, where=TRAIN, upstream=TRAIN)
 
 MAX_SEED = 2**31 - 1  # NumPy's generator takes 32 bits, and every process adds its rank
 RESUME_HELP = (
-    "resume a run, given its folder or a checkpoint in it; without a value: the newest last*; "
+    "resume a run, given its folder, a checkpoint in it or its --mirror; without a value: the newest last*; "
     "auto: start the run of --name, resume it, or do nothing if it is finished"
 )
 SAVE_EVERY_HELP = "minutes between checkpoints inside an epoch; 0: only at its end; default: 10, with --nosave 0"
@@ -42,6 +43,11 @@ KEEP_EPOCHS_HELP = (
     "keep only the newest N files of single epochs (epoch_*, best_*); more epochs can be added to a finished run "
     "as long as one is kept; default: all of upstream's"
 )
+MIRROR_HELP = (
+    "copy checkpoints, results, log and page after each save: folder, user@host:path (rsync), remote:path (rclone)"
+)
+ON_SAVE_HELP = "shell command run in the background after each checkpoint; $RUN_DIR, $CHECKPOINT, $EPOCH, $BEST_MAP"
+ON_END_HELP = "shell command run once when the run ends, in any way; also $STATUS, $MESSAGE: see VAST_SETUP.md"
 DEVICE = "0 or 0,1,2,3 or cpu; empty: the first GPU, else CPU"
 DEVICE_TRAIN = {"help": "0 or cpu; empty: the first GPU, else CPU; 0,1,2,3 needs torchrun"}
 LOCAL_RANK_HELP = "set by torch.distributed.launch; torchrun sets LOCAL_RANK instead"
@@ -78,6 +84,9 @@ ROWS = [
     resume("--nosave", bool, False, "write a checkpoint only after the last epoch", upstream=TRAIN),
     resume("--save-every", float, None, SAVE_EVERY_HELP, low=0),
     resume("--keep-epochs", int, None, KEEP_EPOCHS_HELP, low=0),
+    hook("--mirror", str, "", MIRROR_HELP),
+    hook("--on-save", str, "", ON_SAVE_HELP),
+    hook("--on-end", str, "", ON_END_HELP),
     resume("--checkpoint-period", int, 1, "epochs between files checkpoint_epoch_N.pth; 0: none", where=DETR, low=0),
     # --- validation ---------------------------------------------------------------------------------------------------
     validation("--notest", bool, False, "validate only after the last epoch", upstream=TRAIN),

@@ -83,7 +83,7 @@ def walk_files(root: str | Path) -> Iterator[Path]:
 
 
 def latest_run(search_dir: str | Path = ".") -> str:
-    """The newest last*.pt below a folder, or '' if there is none."""
+    """The newest last*.pt below a folder; '' if there is none."""
     found = [path for path in walk_files(search_dir) if path.suffix == ".pt" and path.name.startswith("last")]
     return str(max(found, key=os.path.getctime)) if found else ""
 

@@ -108,7 +108,7 @@ def make_loader(
 
     Args:
         workers: processes; 0 makes samples in this process, also with `worker_tensor`.
-        collate_fn: joins finished samples (quad); None writes samples straight into their batch.
+        collate_fn: joins finished samples (quad); None writes samples directly into their batch.
         micro_batch: samples in one worker task, 0 for the default.
         shuffle: permute each epoch by its number (and `seed`); None: only with several processes (`rank` >= 0).
     """

@@ -22,6 +22,7 @@ from yolov7fast.core.files.atomic import link_or_copy
 from yolov7fast.core.files.paths import walk_files
 from yolov7fast.core.files.settings_files import is_whole
 from yolov7fast.core.text import counted, printable
+from yolov7fast.reports.run_status import MANIFEST
 from yolov7fast.training.distributed import World
 from yolov7fast.training.step import TrainStep
 
@@ -227,6 +228,7 @@ def find_checkpoint(target: str | Literal[True], suffix: str = ".pt") -> Path:
     directory."""
     if target is True:
         found = [p for p in walk_files(".") if p.suffix == suffix and p.name.startswith("last")]
+        found = [p for p in found if not (run_folder_of(p) / MANIFEST).is_file()]  # copies by --mirror
         if not found:
             raise UserError(
                 f"--resume found no last*{suffix} below {Path('.').resolve()}; give it a run folder or a file. {START}"

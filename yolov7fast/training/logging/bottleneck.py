@@ -10,7 +10,7 @@ import torch
 from yolov7fast.nn.compiling import compile_wanted
 from yolov7fast.training.step import choose_amp
 
-if TYPE_CHECKING:  # families name their advice, and the reporter knows families
+if TYPE_CHECKING:  # families import their advice from here, and the reporter imports families
     from yolov7fast.training.logging.reporter import EpochRow
 
 

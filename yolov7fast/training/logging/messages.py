@@ -5,12 +5,15 @@ import sys
 from pathlib import Path
 
 from yolov7fast.checkpoint.released_weights import released_for
+from yolov7fast.core.process.signals import words
 from yolov7fast.core.programs import program, program_of
 from yolov7fast.core.text import counted, styled
 from yolov7fast.data.loading.create_dataloader import why_fewer
 from yolov7fast.evaluation.eval_result import MAP, MAP50
 from yolov7fast.training.checkpoints.resume import Progress
+from yolov7fast.training.config import TrainConfig
 from yolov7fast.training.family import Family
+from yolov7fast.training.logging.page import COMPLETE, STOPPED
 from yolov7fast.training.trainer import Outcome
 
 SMALL_SET = 5000  # number of training images below which start weights matter most
@@ -73,6 +76,15 @@ def scratch_warning(family: Family) -> str:
 
 
 # --- last -------------------------------------------------------------------------------------------------------------
+
+
+def ending(outcome: Outcome, config: TrainConfig) -> tuple[str, str]:
+    """Status and message of a run that no error ended, for its page and --on-end."""
+    if outcome.interrupted:
+        return STOPPED, words(outcome.interrupted - 128)
+    best = best_text(outcome.progress).rstrip(": ")
+    reached = config.limits.reached(outcome.progress).partition(";")[0]
+    return COMPLETE, f"{reached}{', best epoch: ' if best else ''}{best}"
 
 
 def print_end(outcome: Outcome, family: Family) -> int:

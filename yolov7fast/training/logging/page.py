@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 from typing import Any
 
 import cv2
@@ -30,12 +30,13 @@ from yolov7fast.core.files.paths import CHECKOUT
 from yolov7fast.core.process.threads import SideThread
 from yolov7fast.core.text import counted, printable
 from yolov7fast.reports.run_page import REFRESH_SECONDS, run_page
+from yolov7fast.reports.run_status import STATE
 from yolov7fast.training.checkpoints.resume import Progress
 from yolov7fast.training.config import NOT_STORED, TrainConfig
 from yolov7fast.training.family import Family
 
 log = logging.getLogger(__name__)
-PAGE, STATE = "index.html", "page.json"
+PAGE = "index.html"
 MOST_WARNINGS, MOST_COMMANDS = 100, 20
 RUNNING, COMPLETE, STOPPED, FAILED = "running", "complete", "stopped", "failed"
 
@@ -75,13 +76,16 @@ class RunPage:
         self.folder = folder
         self.state: dict[str, Any] = self._stored() if resumed else {}
         self.state.setdefault("warnings", [])
+        self.state.setdefault("mirror", None)  # when and what `copied` said last
         self.state["progress"] = {"status": RUNNING}
         self.executor = SideThread("page")
         self.pending: Future | None = None
         self.failed = False
         self.facts: dict[str, Any] = {}  # used by the thread only: looked up once
         self.find_facts: Callable[[], dict[str, Any]] = dict
+        self.device = torch.device("cpu")
         self.written = 0.0
+        self.closed = False
         self.limits = 1, 0  # epochs and iterations of the run
         self.handler = WarningList(self.state["warnings"])
         logging.getLogger("yolov7fast").addHandler(self.handler)
@@ -112,6 +116,7 @@ class RunPage:
             "batches_per_epoch": len(family.loader) * config.world_size,
         }
         settings, device = changed_settings(config), family.device
+        self.device = device
         self.find_facts = lambda: {"settings": settings, "facts": machine_facts(device)}
         self.progress(progress, len(family.loader), {}, device)
         self.write()
@@ -131,6 +136,8 @@ class RunPage:
             "batches": batches,
             "max_iter": max_iter,
             "epoch_seconds": progress.epoch_seconds,
+            "step": progress.global_step,
+            "waited": progress.epoch_waited,
             "losses": dict(losses),
         }
 
@@ -161,21 +168,31 @@ class RunPage:
     def close(self) -> None:
         logging.getLogger("yolov7fast").removeHandler(self.handler)
         self.executor.shutdown(wait=True)
+        self.closed = True
+
+    @harmless
+    def copied(self, what: str) -> None:
+        """A copy of the run was verified. Called by the mirror's thread; after `close` the page is written at once."""
+        self.state["mirror"] = [_now(), what]
+        if self.closed:
+            self._write(self._snapshot())
 
     @harmless
     def write(self) -> None:
         """Write the page in the background: the thread gets a copy, since the loop changes the state."""
         self.written = time.monotonic()
         self.state["progress"]["updated"] = round(time.time())
-        snapshot = json.dumps({**self.state, "warnings": list(self.handler.warnings)})
-        self.pending = self.executor.submit(self._write, snapshot)
+        self.pending = self.executor.submit(self._write, self._snapshot())
+
+    def _snapshot(self) -> str:
+        return json.dumps({**self.state, "warnings": list(self.handler.warnings)})
 
     # --- the page's thread --------------------------------------------------------------------------------------------
 
     @harmless
     def _write(self, snapshot: str) -> None:
         self.facts = self.facts or self.find_facts()
-        state = {**json.loads(snapshot), **self.facts}
+        state = {**json.loads(snapshot), **self.facts, "gpu_use": gpu_use(self.device)}
         write_atomically(self.folder / STATE, json.dumps(state), durable=False)
         write_atomically(self.folder / PAGE, run_page(self.folder, state), durable=False)
 
@@ -248,6 +265,25 @@ def _device(device: torch.device) -> str:
         return f"{device.type}, {counted(torch.get_num_threads(), 'thread')}"
     names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     return ", ".join(names)
+
+
+def gpu_use(device: torch.device) -> float | None:
+    """Percent of the last second in which the GPUs that this process sees were busy; None: nvidia-smi does not say."""
+    if device.type != "cuda":
+        return None
+    seen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    words = [
+        "nvidia-smi",
+        "--query-gpu=utilization.gpu",
+        "--format=csv,noheader,nounits",
+        *([f"--id={seen}"] if seen else []),
+    ]
+    try:
+        return mean(
+            map(float, subprocess.run(words, capture_output=True, text=True, timeout=10, check=True).stdout.split())
+        )
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return None
 
 
 def peak_memory(device: torch.device) -> tuple[float, str]:
