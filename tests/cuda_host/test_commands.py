@@ -71,10 +71,17 @@ def test_detr_trains_and_validates(architecture, run, tmp_path, shapes_small):
     assert len(results(tmp_path)) == 3
 
 
-@pytest.mark.parametrize("amp", ["off", "bf16"])
-def test_training_in_other_precisions(amp, run, tmp_path, shapes_small):
-    run("train.py", *on_gpu(small_run(tmp_path, shapes_small), "--epochs", "1", "--amp", amp, "--channels-last"))
-    assert len(results(tmp_path)) == 2
+@pytest.mark.parametrize(
+    ("flags", "printed"),
+    [
+        (("--amp", "off", "--channels-last"), ""),
+        (("--amp", "bf16", "--channels-last", "--cuda-graph", "--batch-size", "2"), "graphs of the network captured"),
+        (("--amp", "bf16", "--cuda-graph", "--rect"), "--cuda-graph has no effect with --rect"),
+    ],
+)
+def test_training_with_other_flags(flags, printed, run, tmp_path, shapes_small):
+    done = run("train.py", *on_gpu(small_run(tmp_path, shapes_small), "--epochs", "1", *flags))
+    assert len(results(tmp_path)) == 2 and printed in done.stdout + done.stderr
 
 
 def test_test_py(trained, run, tmp_path, shapes_small):
@@ -130,14 +137,19 @@ def test_refused_page_locking_costs_speed_only(run, tmp_path, shapes_small):
     assert len(results(tmp_path)) == 2
 
 
-def test_two_processes_on_two_gpus_share_gradients(run, tmp_path, shapes_small):
-    words = on_gpu(small_run(tmp_path, shapes_small), "--epochs", "1", device="0,1")
+@pytest.mark.parametrize("flags", [(), ("--cuda-graph", "--batch-size", "2")], ids=["eager", "graphs"])
+def test_two_processes_on_two_gpus_share_gradients(flags, run, tmp_path, shapes_small):
+    words = on_gpu(small_run(tmp_path, shapes_small), "--epochs", "1", *flags, device="0,1")
     launcher = ("-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "0")
     rendezvous = ("--rdzv_backend", "c10d", "--rdzv_endpoint", "localhost:0")
     run(*launcher, *rendezvous, "train.py", *words, FAKE_CUDA_DEVICES="2")
     assert len(results(tmp_path)) == 2
 
 
-def test_a_gpu_that_is_not_there_is_one_line(run, tmp_path, shapes_small):
-    done = run("train.py", *on_gpu(small_run(tmp_path, shapes_small), device="1"), code=2)
-    assert "--device 1" in done.stderr and "Traceback" not in done.stderr
+@pytest.mark.parametrize(
+    ("device", "message"), [("2", "--device 2"), ("0,1", "torchrun --nproc_per_node 2 train.py --device 0,1 ...")]
+)
+def test_gpus_that_one_process_cannot_use_are_one_line(device, message, run, tmp_path, shapes_small):
+    words = on_gpu(small_run(tmp_path, shapes_small), device=device)
+    done = run("train.py", *words, code=2, FAKE_CUDA_DEVICES="2")
+    assert message in done.stderr and "Traceback" not in done.stderr

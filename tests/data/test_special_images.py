@@ -81,7 +81,8 @@ def test_detection_reads_images_of_such_names_and_skips_videos(odd, tmp_path):
 def test_fifos_and_devices_are_refused_by_every_reader(tmp_path):
     os.mkfifo(tmp_path / "fifo.jpg")
     (tmp_path / "zero.jpg").symlink_to("/dev/zero")
-    for path in (str(tmp_path / "fifo.jpg"), str(tmp_path / "zero.jpg")):
+    (tmp_path / "kernel.jpg").symlink_to("/proc/self/environ")  # a regular file, as is /proc/kmsg, which never ends
+    for path in (str(tmp_path / name) for name in ("fifo.jpg", "zero.jpg", "kernel.jpg")):
         assert decode_file(path) is None and image_size(path) is None
         assert read_facts([path])[0]["state"] == UNREADABLE and read_facts([path])[0]["error"] == b"not a regular file"
         (problem,) = check_pair(path, str(tmp_path / "label.txt")).problems
@@ -89,6 +90,14 @@ def test_fifos_and_devices_are_refused_by_every_reader(tmp_path):
         for read in (read_image, read_unchecked_image):
             with pytest.raises(UserError, match="is not a regular file"):
                 read(path)
+
+
+def test_a_webp_image_that_opencv_cannot_decode_is_left_out_before_training(tmp_path):
+    data = bytearray(cv2.imencode(".webp", synth(48, 64), [cv2.IMWRITE_WEBP_QUALITY, 80])[1].tobytes())
+    at = data.index(b"\x9d\x01\x2a") + 3
+    data[at : at + 4] = struct.pack("<HH", 9000, 9000)  # of the frame; Pillow reads the header only
+    (tmp_path / "a.webp").write_bytes(data)
+    assert check_pair(str(tmp_path / "a.webp"), str(tmp_path / "a.txt")).labels is None
 
 
 def test_a_gigantic_image_is_refused_by_its_header(tmp_path, monkeypatch):

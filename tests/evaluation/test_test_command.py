@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 import yaml
 
 from tests.mini_network import write_mini_weights
@@ -184,7 +185,8 @@ def test_the_table_names_its_thresholds_and_the_flags_that_give_those_of_trainin
 
 
 def test_no_half_runs_in_single_precision(shapes_small, untrained, in_tmp, monkeypatch, capsys):
-    monkeypatch.setattr(yolo_predictor, "wants_half", lambda model, options: options.half)  # as for weights on CUDA
+    as_on_cuda = lambda model, options: torch.float16 if options.half else None  # noqa: E731
+    monkeypatch.setattr(yolo_predictor, "half_dtype", as_on_cuda)
     on_shapes(shapes_small, untrained)
     assert ", in float16\n" in capsys.readouterr().out
     on_shapes(shapes_small, untrained, "--no-half", "--cache-images", "disk", "--cache-dir", "packs")

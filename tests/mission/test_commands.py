@@ -65,7 +65,6 @@ def test_diagnosis_reports_and_ends(place, capfd):
     assert place.run(commands.DIAGNOSE) == 0
     printed = capfd.readouterr().out
     assert re.search(r"^DYNAMO EXPLANATION REPORT\ngraphs: 1 +graph breaks: 0", printed, re.MULTILINE)
-    assert "\nloss: 3 of 3 parts compile as a graph\n" in printed
     assert not runs_of(place)
 
 

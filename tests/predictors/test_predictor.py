@@ -92,7 +92,7 @@ BOX = [30.0, 30.0, 20.0, 20.0, 1.0]
 
 def test_half_precision_runs_on_a_copy(monkeypatch):
     """On CUDA the network is run in half precision; the weights of the trained one do not change."""
-    monkeypatch.setattr(yolo_predictor, "wants_half", lambda model, options: True)
+    monkeypatch.setattr(yolo_predictor, "half_dtype", lambda model, options: torch.float16)
     model = small_network(4, ["ball", "box", "cone", "star"])
     before = deepcopy(model.state_dict())
     assert network_predictor(model, PredictOptions()).precision == "float16"

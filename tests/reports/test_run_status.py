@@ -101,5 +101,5 @@ def test_the_command_shows_mirrors_of_several_machines(tmp_path, capsys, monkeyp
     assert capsys.readouterr().out.count("images/s") == 2 and looks == [status.WATCH_SECONDS] * 2
     monkeypatch.chdir(tmp_path / "a" / "tiny")
     assert status.main([]) == 0 and capsys.readouterr().out == "no runs\n"
-    with pytest.raises(UserError, match="is no folder"):
+    with pytest.raises(UserError, match="is not a folder"):
         status.main(["nowhere"])

@@ -56,19 +56,22 @@ def group(*arguments: str, script="tests/training/agreeing_train.py", **environm
     return run_group(script, *arguments, **environment)
 
 
-def test_two_processes_follow_one_with_the_same_batch(tmp_path, shapes_small):
+@pytest.mark.parametrize(("accumulated", "batches"), [(1, 2), (2, 3)])
+def test_two_processes_follow_one_with_the_same_batch(accumulated, batches, tmp_path, shapes_small):
     """The same samples make up each step, so the same gradient does: what training changed is compared.
 
     Two things belong to a process by design and are taken out: statistics of batch norm, and means over the boxes
     that it happens to have. Weight decay, which is the same whatever the gradient, would hide a difference.
     """
     hyp = tmp_path / "hyp.yaml"
-    hyp.write_text(yaml.safe_dump(load_hyp("data/hyp.small.yaml") | CELLS_ONLY | AT_ONCE))
+    hyp.write_text(
+        yaml.safe_dump(load_hyp("data/hyp.small.yaml") | CELLS_ONLY | AT_ONCE | {"nominal_batch": 4 * accumulated})
+    )
     found = []
     for name, launch in (("two", group), ("one", train)):
         (tmp_path / name).mkdir()
         arguments = small_run(tmp_path / name, shapes_small, "--epochs", "1", "--seed", "3", "--shuffle", "--notest")
-        arguments += ["--max-iter", "2", "--hyp", str(hyp)]
+        arguments += ["--max-iter", str(batches), "--hyp", str(hyp)]
         done = launch(*arguments, script="tests/training/agreeing_train.py", NORM_BY_IMAGE="1")
         assert done.returncode == 0, done.stderr[-3000:]
         found.append(changes(tmp_path / name / "runs" / "run" / "weights"))

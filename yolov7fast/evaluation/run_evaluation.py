@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 
-from yolov7fast.core.device import select_device
+from yolov7fast.core.device import select_device, untuned_convolutions
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.paths import increment_path
 from yolov7fast.core.text import counted
@@ -58,8 +58,9 @@ def run_evaluation(
     outputs = Outputs(Path(save_dir), data, config, loader.dataset, list(weights))
     if config.v5_metric:
         print("Testing with YOLOv5 AP metric...")
-    predictor.warm_up(config.img_size)
-    result = evaluate(predictor, loader, len(outputs.names), config, [*outputs.sinks, *sinks], should_stop)
+    with untuned_convolutions():
+        predictor.warm_up(config.img_size)
+        result = evaluate(predictor, loader, len(outputs.names), config, [*outputs.sinks, *sinks], should_stop)
     return outputs.finish(result, predictor)
 
 

@@ -63,7 +63,8 @@ class MultiHeadLoss(YoloLoss):
         count = (count if self.per_head else count.sum(1, keepdim=True)).clamp(min=1)
         objectness = sums.objectness * self.objectness_weight
         cls = sums.cls / (count * (sizes if self.per_head else self.nc))
-        return Terms(*((x * weights).sum(1) for x in (sums.box / count, objectness, cls)))
+        means = sums.box / count, objectness, cls, *(x / count for x in sums[3:])
+        return Terms(*((x * weights).sum(1) for x in means))
 
 
 def objectness_weight(heads: int) -> int:

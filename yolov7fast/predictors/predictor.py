@@ -45,6 +45,7 @@ class PredictOptions:
     augment: bool = False  # test-time augmentation
     hybrid: bool = False  # add the labels to the candidates of NMS (auto-labelling)
     half: bool = True  # half precision on CUDA
+    bf16: bool = False  # of which kind: bfloat16, else float16
     trust_torchscript: bool = False  # run TorchScript files that were not exported on this machine
 
 

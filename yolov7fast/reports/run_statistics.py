@@ -164,4 +164,4 @@ def formatted(form: str, unit: str = "", before: str = "") -> Callable[[float], 
     return lambda value: f"{before}{value:{form}}{unit}" if math.isfinite(value) else "unknown"
 
 
-DECIMALS = formatted(".3f")  # of accuracy, as training prints it
+DECIMALS = formatted(".3f")  # decimals of accuracy, as printed by training

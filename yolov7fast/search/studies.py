@@ -23,7 +23,7 @@ from yolov7fast.reports.html_page import ComparisonReport, ReportTable, Section
 from yolov7fast.reports.run_results import Run, read_runs
 from yolov7fast.reports.trial_ranking import COMPLETED, TrialRun, rank, readable, verdict
 from yolov7fast.search import trial_options as options
-from yolov7fast.search.runner import started_trials
+from yolov7fast.search.runner import run_trials
 
 SHORT = {"batch": "batch_size", "size": "img_size"}  # further names of axes
 MAX_RUNS = 1000
@@ -69,7 +69,7 @@ class StudyPart:
         write_atomically(list_file, json.dumps(self.settings))
         inputs = ["--base-config", str(base_file), "--trials-file", str(list_file), "--output-dir", str(self.folder)]
         resume = ["--resume"] if (self.folder / options.FILE).exists() else []
-        code, started = started_trials(options.parser().parse_args([*inputs, *flags, *resume]))
+        code, started = run_trials(options.parser().parse_args([*inputs, *flags, *resume]))
         self.runs = [run for run in started if run.status == COMPLETED]
         return code
 

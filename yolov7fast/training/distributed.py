@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from yolov7fast.core.errors import UserError
 
@@ -166,6 +167,13 @@ def any_rank(flags: Sequence[bool], world: World) -> list[bool]:
     votes = torch.tensor([int(flag) for flag in flags])
     dist.all_reduce(votes, op=dist.ReduceOp.MAX)
     return [bool(vote) for vote in votes.tolist()]
+
+
+def share_start(model: nn.Module, world: World) -> None:
+    """Give every process the weights and statistics of the first, as DistributedDataParallel does."""
+    if world.is_distributed:
+        for tensor in model.state_dict().values():
+            dist.broadcast(tensor, 0)
 
 
 def lowest(value: int, world: World) -> int:
