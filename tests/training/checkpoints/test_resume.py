@@ -130,7 +130,7 @@ def test_mistakes_are_named_before_anything_is_written(uninterrupted, tmp_path, 
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_mistake_is_one_line_and_no_traceback(tmp_path):
-    done = train("--weights", "nothere.pt", cwd=tmp_path)
+def test_a_mistake_is_one_line_and_no_traceback(tmp_path, shapes_small):
+    done = train(*small_run(tmp_path, shapes_small), "--weights", "nothere.pt")
     assert done.returncode == 2 and "Traceback" not in done.stderr
     assert re.match("error: .*nothere.pt does not exist", done.stderr.splitlines()[-1])
