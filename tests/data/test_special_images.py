@@ -11,6 +11,7 @@ import pytest
 
 from tests.data.data_golden import synth
 from tests.data.small_set import make_set
+from yolov7fast.core.drawing import draw_text
 from yolov7fast.core.errors import UserError
 from yolov7fast.data.caches.label_cache import load_labels
 from yolov7fast.data.image_facts import GOOD, MOST_LOOKED_AT, TOO_LARGE, TRUNCATED, UNREADABLE, read_facts
@@ -78,6 +79,15 @@ def test_detection_reads_images_of_such_names_and_skips_videos(odd, tmp_path):
     ]
 
 
+def test_text_that_is_not_utf8_never_reaches_opencv(monkeypatch):
+    """It ends the process with signal 11: training and test.py draw the names of images."""
+    seen = []
+    monkeypatch.setattr(cv2, "getTextSize", lambda size, text, *rest: seen.append(text) or (0, 0, 10))
+    monkeypatch.setattr(cv2, "putText", lambda img, text, *rest: seen.append(text))
+    draw_text(np.zeros((20, 40, 3), np.uint8), ODD_NAME, (0, 0), 10, (255, 255, 255))
+    assert seen == ["caf\\udce9.png"] * 2
+
+
 def test_fifos_and_devices_are_refused_by_every_reader(tmp_path):
     os.mkfifo(tmp_path / "fifo.jpg")
     (tmp_path / "zero.jpg").symlink_to("/dev/zero")
@@ -92,12 +102,21 @@ def test_fifos_and_devices_are_refused_by_every_reader(tmp_path):
                 read(path)
 
 
-def test_a_webp_image_that_opencv_cannot_decode_is_left_out_before_training(tmp_path):
-    data = bytearray(cv2.imencode(".webp", synth(48, 64), [cv2.IMWRITE_WEBP_QUALITY, 80])[1].tobytes())
-    at = data.index(b"\x9d\x01\x2a") + 3
-    data[at : at + 4] = struct.pack("<HH", 9000, 9000)  # of the frame; Pillow reads the header only
-    (tmp_path / "a.webp").write_bytes(data)
-    assert check_pair(str(tmp_path / "a.webp"), str(tmp_path / "a.txt")).labels is None
+@pytest.mark.parametrize(
+    "form, before_size, size",
+    [
+        (".webp", b"\x9d\x01\x2a", struct.pack("<HH", 9000, 9000)),
+        (".jpg", b"\xff\xc0\x00\x11\x08", b"\x07\xd0\xff\xff"),
+    ],
+)
+def test_an_image_whose_header_states_a_wrong_size_is_left_out_before_training(tmp_path, form, before_size, size):
+    """OpenCV does not decode it, while Pillow reads its header only."""
+    data = bytearray(cv2.imencode(form, synth(48, 64), [cv2.IMWRITE_WEBP_QUALITY, 80])[1].tobytes())
+    at = data.index(before_size) + len(before_size)
+    data[at : at + 4] = size
+    path = tmp_path / f"a{form}"
+    path.write_bytes(data)
+    assert decode_file(str(path)) is None and check_pair(str(path), str(tmp_path / "a.txt")).labels is None
 
 
 def test_a_gigantic_image_is_refused_by_its_header(tmp_path, monkeypatch):

@@ -162,7 +162,7 @@ def test_fuse_works_with_gradients_on_and_in_any_dtype(tiny):
     for dtype, tolerance in ((torch.float64, 1e-9), (torch.float32, 2e-5), (torch.bfloat16, None)):
         model = copy.deepcopy(tiny).to(dtype).requires_grad_(True)
         pred = model.fuse()(x.to(dtype))[0]
-        assert pred.dtype == dtype
+        assert pred.dtype == (torch.float32 if dtype is torch.bfloat16 else dtype)  # see Detect.decode
         if tolerance:
             torch.testing.assert_close(pred.detach().double(), expected, rtol=tolerance, atol=100 * tolerance)
     random = torch.get_rng_state()

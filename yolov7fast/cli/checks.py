@@ -48,9 +48,7 @@ def check_train(opt: Any, family: str = "yolo") -> None:
         overfit_images(opt)
         parse_resize_schedule(opt.resize_schedule)
         if opt.patience and opt.notest and not getattr(opt, "evolve", False):
-            raise UserError(
-                "--patience judges epochs by their validation, which --notest leaves out: drop one of the two"
-            )
+            raise UserError("--patience judges epochs by validations that --notest leaves out: drop one of the two")
         for flag in ("project", "name"):
             check_folder_name(f"--{flag}", str(getattr(opt, flag, "")))
         if opt.allow_changed_data and not opt.resume:

@@ -32,6 +32,7 @@ from yolov7fast.data.image_io import (
 
 LOGGER = logging.getLogger(__name__)
 MIN_SIDE = 10  # pixels
+MOST_PIXELS_A_BYTE = 60  # of a file; a photograph has about 10, an image of one colour more
 BOX_TOKENS = 5  # numbers of a line: class cx cy w h
 POLYGON_TOKENS = 8  # a line with more makes the whole file polygons
 LAST_CLASS = 2**24  # largest range of whole numbers that float32 holds exactly
@@ -224,7 +225,8 @@ def _check_image(path: str, notes: list[Problem]) -> tuple[int, int]:
         with open(path, "rb") as f:
             f.seek(-min(os.path.getsize(path), 4096), os.SEEK_END)  # some cameras write padding after the end marker
             truncated = b"\xff\xd9" not in f.read()
-    if truncated or form not in ("jpeg", "mpo", "png"):  # Pillow's check does not read the pixels of these
+    sparse = size[0] * size[1] > MOST_PIXELS_A_BYTE * os.path.getsize(path)  # the header may state a wrong size
+    if truncated or sparse or form not in ("jpeg", "mpo", "png", "webp"):  # Pillow does not read the pixels of these
         with decoder_warnings_caught(truncated):
             img = decode_file(path)
         if img is None:
@@ -249,12 +251,12 @@ def read_lines(path: str) -> tuple[list[list[str]], tuple[str, str] | None]:
         if (size := os.path.getsize(path)) > MOST_BYTES:
             return [], ("too many objects", f"{size:,} bytes; at most {MOST_BYTES:,} are read")
         with open(path, encoding="utf-8") as file:
-            rows = [line.split() for line in file.read().rstrip().splitlines()]
+            lines = file.read().rstrip().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         return [], ("unreadable label", str(error))
-    if len(rows) > MOST_OBJECTS:
-        return [], ("too many objects", f"{len(rows):,} lines; at most {MOST_OBJECTS:,} are read")
-    return rows, None
+    if len(lines) > MOST_OBJECTS:
+        return [], ("too many objects", f"{len(lines):,} lines; at most {MOST_OBJECTS:,} are read")
+    return [line.split() for line in lines], None
 
 
 Row = tuple[int, list[str]]  # line number and words of one line

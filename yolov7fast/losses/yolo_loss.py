@@ -185,7 +185,8 @@ class YoloLoss:
     def means(self, sums: Terms, count: torch.Tensor) -> Terms:
         """Means from the sums over positives and their number (or weight); objectness is a mean already."""
         count = count.clamp(min=1)
-        return Terms(sums.box / count, sums.objectness, sums.cls / (count * self.nc), *(x / count for x in sums[3:]))
+        box, objectness, cls, *further = sums
+        return Terms(box / count, objectness, cls / (count * self.nc), *(x / count for x in further))
 
     def class_rows(self, logits: torch.Tensor, cls: torch.Tensor, trained: torch.Tensor | None) -> torch.Tensor:
         """(n,) class loss of each candidate, summed over the trained classes; 0 if there is only one class."""
@@ -206,7 +207,8 @@ class YoloLoss:
         if self.autobalance:
             self.balance = torch.as_tensor(self.balance, device=balance.device)
             balance = self.balance[: self.levels]
-        parts = torch.stack([terms.box, terms.objectness * balance, *terms[2:]]).float().sum(1) * plan.gains
+        box, objectness, *others = terms
+        parts = torch.stack([box, objectness * balance, *others]).float().sum(1) * plan.gains
         if self.autobalance:
             self.rebalance(lead_objectness.detach())
         total = parts.sum(0, keepdim=True)

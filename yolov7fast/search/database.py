@@ -22,11 +22,9 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 from yolov7fast.core.errors import UserError, one_line
 from yolov7fast.reports.trial_ranking import FAILED, FINAL_STATUSES, RUNNING, TrialRun
 
-# in a shared database: a trial without heartbeat is retried after GRACE_SECONDS
-HEARTBEAT_SECONDS, GRACE_SECONDS = 30, 300
+HEARTBEAT_SECONDS, GRACE_SECONDS = 30, 300  # in a shared database; a trial without heartbeat is then retried
 DRIVERS = ("sqlalchemy", "sqlite3", "optuna.exceptions")  # modules of exceptions that concern a database
 SETTINGS, NUMBER, RUN = "settings", "setting", "run "  # attributes of a trial; RUN: with the index of a seed
-REDUCTION = 3  # of successive halving: one of this many trials continues at each rung
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 with warnings.catch_warnings():
@@ -49,7 +47,7 @@ class KeyedSampler(TPESampler):
 def make_pruner(name: str, first: int) -> BasePruner:
     """Optuna's pruner of that name; first: epochs before it first judges a trial."""
     if name == "asha":
-        return SuccessiveHalvingPruner(min_resource=first, reduction_factor=REDUCTION)
+        return SuccessiveHalvingPruner(min_resource=first, reduction_factor=3)  # the best third continues
     return MedianPruner(n_startup_trials=3, n_warmup_steps=first) if name == "median" else NopPruner()
 
 

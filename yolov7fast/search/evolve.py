@@ -26,8 +26,7 @@ from yolov7fast.training.distributed import World
 from yolov7fast.training.family import Family, summary_columns
 from yolov7fast.training.train import run_training
 
-GENERATIONS = 300
-PARENTS = 5
+GENERATIONS, PARENTS = 300, 5
 SIGMA, MUTATED_FRACTION = 0.2, 0.8
 STATE = "evolve.txt"
 RESULT_COLUMNS = summary_columns((*LOSS_NAMES, "total"))  # before the hyper-parameters

@@ -68,9 +68,7 @@ def check(opt: Namespace) -> None:
         if not opt.base_config:
             raise UserError("give --base-config FILE, the run file that every trial builds on")
         if bool(opt.trials_file) == bool(opt.search):
-            raise UserError(
-                "give either --trials-file FILE (a list of settings) or --search FILE (ranges to draw from)"
-            )
+            raise UserError("give either --trials-file FILE (a list of settings) or --search FILE (their ranges)")
         check_limits(opt, {flag.dest: flag for flag in FLAGS})
         if not 0 <= opt.early_stop_threshold < 1:
             raise UserError(f"--early-stop-threshold is {opt.early_stop_threshold}; it is an mAP, in 0..1")

@@ -232,7 +232,6 @@ RANGES = {  # kind -> what it takes
     "int": "[low, high], whole numbers with low < high; its step must be one of at least 1",
     "choice": "a list of values, such as {choice: [16, 32]}",
 }
-GOLDEN_RATIO = (5**0.5 - 1) / 2
 MOST_TRIALS = 1000  # of a list
 Space = dict[str, BaseDistribution]  # the range of each setting
 EXAMPLE = "lr0: {log_uniform: [0.001, 0.1]}"
@@ -272,7 +271,7 @@ def read_space(path: str | Path, training: TrialTraining) -> Space:
         where = f"{path}: {printable(key, 60)}"
         space[name], values = _distribution(entry, where)
         if isinstance(space[name], FloatDistribution):
-            values = [*values, values[0] + GOLDEN_RATIO * (values[1] - values[0])]  # not whole, whatever the ends are
+            values = [*values, values[0] + 0.618034 * (values[1] - values[0])]  # not whole, whatever the ends are
         for value in values:
             training.checked({name: value}, where)
     return space
